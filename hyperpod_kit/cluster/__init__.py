@@ -1,0 +1,1 @@
+"""Life of a cluster: create, wait, nodes, delete."""

@@ -1,0 +1,1 @@
+"""provisioning_parameters.json -> model: load, validate, emit."""

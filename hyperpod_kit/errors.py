@@ -1,0 +1,190 @@
+"""Every exception of hyperpod-kit, drawn once.
+
+HyperpodKitError(message, hint=...)                    exit 1
+|- UsageError                                          exit 2   the command cannot mean that
+|- Unreachable                                         exit 3   could not check: nothing answered
+|- ConfigError(findings=...)                           exit 1
+|- BundleError - BundleIntegrityError(path, expected, actual)
+|- AwsError(operation, code)                           exit 1   (Unreachable when the endpoint does not answer)
+|- ClusterError - ClusterFailed - WaitTimeout(exit 3)
+|- RunError(argv, returncode, stdout, stderr) - RunTimeout(exit 3)
+|- NodeError - UnknownRole - StepFailed - MountFailed
+|- JobError - GaveUp(exit 86)
+|- RehearsalError
+`- CheckpointError
+   |- NoCheckpoint            nothing was ever committed: start from step 0
+   |- NoValidCheckpoint       something was committed, nothing of it can be trusted: never start from scratch
+   |- DigestMismatch(file, expected, actual)
+   |- RunIsOwned              another live run writes to this root
+   |- StateNotSerializable(path)
+   `- NotEnoughSharedMemory
+
+A message says what failed, on what, expected against found; `hint` is the next command to type.
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+from typing import Optional, Sequence
+
+
+class HyperpodKitError(Exception):
+    """Base of all errors that a user is meant to read without a stack trace."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: Optional[str] = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(HyperpodKitError):
+    """The command line or its input cannot mean what it says."""
+
+    exit_code = 2
+
+
+class Unreachable(HyperpodKitError):
+    """Nothing answered, so nothing could be checked."""
+
+    exit_code = 3
+
+
+class ConfigError(HyperpodKitError):
+    """The configuration is wrong. `findings` holds every problem, one line each."""
+
+    def __init__(self, message: str, *, findings: Sequence[str] = (), hint: Optional[str] = None) -> None:
+        super().__init__(message, hint=hint)
+        self.findings = tuple(findings)
+
+
+class BundleError(HyperpodKitError):
+    """The lifecycle bundle cannot be rendered, uploaded or trusted."""
+
+
+class BundleIntegrityError(BundleError):
+    """A file of the bundle is not what its manifest says."""
+
+    def __init__(self, path: str, expected: str, actual: str) -> None:
+        super().__init__(f"{path} is damaged: expected sha256 {expected}, found {actual}",
+                         hint="hyperpod-kit upload")
+        self.path = path
+
+
+class AwsError(HyperpodKitError):
+    """An AWS call was answered with an error."""
+
+    def __init__(self, operation: str, code: str, message: str, *, hint: Optional[str] = None) -> None:
+        super().__init__(f"{operation}: {code}: {message}", hint=hint)
+        self.operation = operation
+        self.code = code
+
+
+class ClusterError(HyperpodKitError):
+    """A cluster is not in the state that the command needs."""
+
+
+class ClusterFailed(ClusterError):
+    """The cluster reached `Failed`; the message carries its FailureMessage."""
+
+
+class WaitTimeout(ClusterError):
+    """The cluster did not get there in time."""
+
+    exit_code = 3
+
+
+class RunError(HyperpodKitError):
+    """A command ended with a code other than 0."""
+
+    def __init__(self, argv: Sequence[str], returncode: int, stdout: str = "", stderr: str = "",
+                 *, target: str = "", hint: Optional[str] = None) -> None:
+        where = f" on {target}" if target else ""
+        tail = (stderr or stdout).strip().splitlines()[-1:] or [""]
+        super().__init__(f"`{' '.join(argv)}`{where} exited {returncode}: {tail[0]}", hint=hint)
+        self.argv = tuple(argv)
+        self.returncode = returncode
+        self.stdout = stdout
+        self.stderr = stderr
+
+
+class RunTimeout(RunError):
+    """A command did not end within its deadline and was killed."""
+
+    exit_code = 3
+
+
+class NodeError(HyperpodKitError):
+    """Something on a node is not as it must be."""
+
+
+class UnknownRole(NodeError):
+    """This node is in no instance group of the resource config."""
+
+
+class StepFailed(NodeError):
+    """A step of the node's creation failed and it was a required one."""
+
+
+class MountFailed(NodeError):
+    """A mount could not be made or is not healthy."""
+
+
+class JobError(HyperpodKitError):
+    """The job cannot be run as asked."""
+
+
+class GaveUp(JobError):
+    """The retry budget is spent: the job is held and wants a person."""
+
+    exit_code = 86
+
+
+class RehearsalError(HyperpodKitError):
+    """The rehearsal cluster cannot do that here."""
+
+
+class CheckpointError(HyperpodKitError):
+    """Base of everything that can go wrong with a checkpoint."""
+
+
+class NoCheckpoint(CheckpointError):
+    """Nothing was ever committed under this root."""
+
+
+class NoValidCheckpoint(CheckpointError):
+    """Something was committed, but no candidate can be trusted. `reasons`: (attempt, why) each."""
+
+    def __init__(self, root: str, reasons: Sequence["tuple[str, str]"]) -> None:
+        lines = "; ".join(f"{name}: {why}" for name, why in reasons)
+        super().__init__(f"no valid checkpoint under {root}: {lines}",
+                         hint=f"hyperpod-kit checkpoint verify {root}")
+        self.root = root
+        self.reasons = tuple(reasons)
+
+
+class DigestMismatch(CheckpointError):
+    """Bytes are not the bytes that were sealed."""
+
+    def __init__(self, file: str, expected: str, actual: str) -> None:
+        super().__init__(f"{file}: expected {expected}, found {actual}")
+        self.file = file
+        self.expected = expected
+        self.actual = actual
+
+
+class RunIsOwned(CheckpointError):
+    """Another live run writes to this root."""
+
+
+class StateNotSerializable(CheckpointError):
+    """A leaf of the state is neither a tensor nor typed JSON. `path` names it."""
+
+    def __init__(self, path: str, kind: str) -> None:
+        super().__init__(f"state at {path} is a {kind}, which a checkpoint cannot hold without pickle")
+        self.path = path
+
+
+class NotEnoughSharedMemory(CheckpointError):
+    """The slots do not fit into shared memory."""

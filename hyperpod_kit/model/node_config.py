@@ -1,0 +1,79 @@
+"""node_config.json: everything of the configuration that a node needs, baked into the bundle.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any, Dict, Mapping, Tuple
+
+from hyperpod_kit.model.mounts import Mount, mount_from_dict, mount_to_dict
+
+FORMAT = "hpk-node/1"
+
+
+@dataclass(frozen=True)
+class User:
+    """An ordinary user that exists with the same ids on every node."""
+
+    name: str
+    uid: int
+    gid: int
+
+
+@dataclass(frozen=True)
+class HealthPolicy:
+    """How mounts are watched: seconds between checks, seconds a probe may take, failures before `degraded`."""
+
+    interval: float = 30.0
+    deadline: float = 5.0
+    give_up_after: int = 5
+
+
+@dataclass(frozen=True)
+class NodeConfig:
+    """What a node must become. `roles`: instance group name -> role; `failure_pause`: seconds for CloudWatch."""
+
+    cluster_name: str
+    lifecycle_mode: str
+    roles: Mapping[str, str]
+    mounts: Tuple[Mount, ...] = ()
+    users: Tuple[User, ...] = ()
+    health: HealthPolicy = field(default_factory=HealthPolicy)
+    failure_pause: float = 60.0
+
+    def mounts_for(self, role: str) -> Tuple[Mount, ...]:
+        """The mounts that a node of this role carries, in configuration order."""
+        return tuple(mount for mount in self.mounts if role in mount.roles)
+
+    def to_json(self) -> str:
+        """Canonical JSON: sorted keys, two spaces, one final newline."""
+        data: Dict[str, Any] = {
+            "format": FORMAT,
+            "cluster_name": self.cluster_name,
+            "lifecycle_mode": self.lifecycle_mode,
+            "roles": dict(self.roles),
+            "mounts": [mount_to_dict(mount) for mount in self.mounts],
+            "users": [asdict(user) for user in self.users],
+            "health": asdict(self.health),
+            "failure_pause": self.failure_pause,
+        }
+        return json.dumps(data, indent=2, sort_keys=True) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> "NodeConfig":
+        """Inverse of `to_json`. Raises ValueError for another format."""
+        data = json.loads(text)
+        if data.get("format") != FORMAT:
+            raise ValueError(f"expected format {FORMAT}, found {data.get('format')}")
+        return cls(
+            cluster_name=data["cluster_name"],
+            lifecycle_mode=data["lifecycle_mode"],
+            roles=dict(data["roles"]),
+            mounts=tuple(mount_from_dict(raw) for raw in data["mounts"]),
+            users=tuple(User(**raw) for raw in data["users"]),
+            health=HealthPolicy(**data["health"]),
+            failure_pause=data["failure_pause"],
+        )

@@ -1,0 +1,1 @@
+"""Runners that reach real nodes, and what is asked of them."""

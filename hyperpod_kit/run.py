@@ -1,0 +1,66 @@
+"""The one way to run a command: a Runner, here or on a node, always with a deadline.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from dataclasses import dataclass
+from typing import Mapping, Optional, Protocol, Sequence
+
+from hyperpod_kit.errors import RunError, RunTimeout
+
+
+@dataclass(frozen=True)
+class Completed:
+    """What a command left: exit code, standard output and standard error as text."""
+
+    argv: Sequence[str]
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+class Runner(Protocol):
+    """Something a command can be run on: this machine, a node over ssh, a rehearsal."""
+
+    target: str
+
+    def run(self, argv: Sequence[str], *, timeout: float = 60.0, check: bool = True,
+            input: Optional[str] = None, env: Optional[Mapping[str, str]] = None) -> Completed:
+        """Run `argv` (no shell) and return what it left.
+
+        Raises RunError when `check` and the exit code is not 0, RunTimeout after `timeout` seconds.
+        """
+
+
+class LocalRunner:
+    """Runs commands on this machine, each in a process group of its own that is killed at the deadline."""
+
+    target = ""
+
+    def run(self, argv: Sequence[str], *, timeout: float = 60.0, check: bool = True,
+            input: Optional[str] = None, env: Optional[Mapping[str, str]] = None) -> Completed:
+        try:
+            proc = subprocess.Popen(
+                list(argv), stdin=subprocess.PIPE if input is not None else subprocess.DEVNULL,
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True, errors="replace",
+                env=None if env is None else {**os.environ, **env}, start_new_session=True)
+        except OSError as err:
+            raise RunError(argv, 127, stderr=str(err)) from err
+        try:
+            out, err_text = proc.communicate(input, timeout=timeout)
+        except subprocess.TimeoutExpired:
+            os.killpg(proc.pid, signal.SIGKILL)
+            # A child in D state ignores SIGKILL until the kernel lets go: abandon it, never wait for it.
+            try:
+                out, err_text = proc.communicate(timeout=1.0)
+            except subprocess.TimeoutExpired:
+                out, err_text = "", ""
+            raise RunTimeout(argv, -signal.SIGKILL, out, err_text or f"no end within {timeout:g} s") from None
+        if check and proc.returncode != 0:
+            raise RunError(argv, proc.returncode, out, err_text)
+        return Completed(tuple(argv), proc.returncode, out, err_text)

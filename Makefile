@@ -1,0 +1,31 @@
+# make demo   the whole path on a rehearsal cluster, from set-up to a resumed job     (root)
+# make test   set-up and all tests; rehearsal tests are skipped with the reason where they cannot run
+# make check  ruff, mypy --strict, shellcheck, rendered units
+# make bench  what the machine and the checkpoint engine can do
+SHELL := /bin/bash
+PY := .venv/bin/python
+WORKERS ?= 2
+
+.PHONY: demo test check bench clean
+
+demo:
+	./setup.sh system
+	./setup.sh venv admin
+	$(PY) examples/demo/demo.py $(DEMO_ARGS)
+
+test:
+	./setup.sh system
+	./setup.sh venv admin torch test
+	.ci/run-tests $(WORKERS)
+
+check:
+	./setup.sh system
+	./setup.sh venv admin torch test check
+	.ci/run-checks
+
+bench:
+	./setup.sh venv admin torch
+	.venv/bin/hyperpod-kit checkpoint bench
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache build dist

@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# Sets up what the make targets need, and skips what is there.
+#   ./setup.sh system           Debian packages for the rehearsal (root only; elsewhere says what is missing)
+#   ./setup.sh venv GROUP...    .venv with hyperpod-kit and the extras named (admin torch test check)
+set -euo pipefail
+cd "$(dirname "$0")"
+
+say() { printf 'setup: %s\n' "$*"; }
+
+# What the rehearsal runs: machines, their image, their network; gcc and headers for the SPANK plugin's own test.
+SYSTEM_PACKAGES=(systemd-container mmdebstrap squashfs-tools iproute2 openssh-client util-linux procps shellcheck gcc libc6-dev libslurm-dev
+                 python3 python3-venv ca-certificates)
+
+system() {
+  if ! command -v dpkg-query >/dev/null; then
+    say "no dpkg here: install by hand what provides ${SYSTEM_PACKAGES[*]}"
+    return 0
+  fi
+  local missing=() package
+  for package in "${SYSTEM_PACKAGES[@]}"; do
+    [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)" = installed ] || missing+=("$package")
+  done
+  if [ ${#missing[@]} -eq 0 ]; then
+    say "system packages: all there"
+  elif [ "$(id -u)" -ne 0 ]; then
+    say "not root: the rehearsal needs these packages, its tests are skipped without them: ${missing[*]}"
+  else
+    say "installing ${missing[*]}"
+    # apt's services must not start on the admin's machine just because a package brings them.
+    export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1
+    local apt=(apt-get -q -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3)
+    "${apt[@]}" update >/dev/null
+    "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >/dev/null
+  fi
+}
+
+interpreter() {
+  local candidate
+  for candidate in "${PYTHON:-}" python3.11 python3.12 python3.10 python3.13 python3; do
+    [ -n "$candidate" ] || continue
+    if "$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+      printf '%s\n' "$candidate"
+      return 0
+    fi
+  done
+  say "no Python 3.10 or newer with venv found: install python3-venv, or name one with PYTHON=" >&2
+  return 1
+}
+
+venv() {
+  local extras stamp python
+  extras=$(IFS=,; printf '%s' "$*")
+  # One stamp a group: `make demo` must not wait for torch just because the tests want it.
+  stamp=.venv/.ready-$(cat pyproject.toml constraints.txt setup.sh | sha256sum | cut -c1-16)-${extras//,/-}
+  [ -e "$stamp" ] && return 0
+  if [ ! -x .venv/bin/python ]; then
+    python=$(interpreter)
+    say "creating .venv with $("$python" --version)"
+    "$python" -m venv .venv
+  fi
+  say "installing hyperpod-kit[$extras] into .venv"
+  .venv/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[$extras]"
+  : > "$stamp"
+}
+
+case ${1:-} in
+  system) system ;;
+  venv) shift; venv "$@" ;;
+  *) sed -n '2,5p' "$0"; exit 2 ;;
+esac

@@ -1,0 +1,272 @@
+"""The whole path on a rehearsal cluster: bundle, cluster, mounts, job, dead machine, resumed job, same weights.
+
+    python examples/demo/demo.py [--keep] [--steps N]
+
+Each step prints its time. A step that fails ends the demo with exit code 1, the reason and where the logs are; the
+machines are taken down in any case unless --keep.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Tuple
+
+import corpus
+import environment
+from driver import LIVE, TRAIN, DemoError, Driver, events, steps, wait_until
+from leftovers import leftovers
+from rich.console import Console
+from rich.table import Table
+
+console = Console(stderr=False, highlight=False)
+DATA_BUCKET, DATA_PREFIX = "sagemaker-hyperpod-kit-data", "corpus/"
+CACHE = Path(os.environ.get("HPK_CACHE", Path.home() / ".cache" / "hyperpod-kit"))
+
+
+@dataclass
+class Demo:
+    """The state that one step leaves for the next."""
+
+    driver: Driver
+    total_steps: int
+    facts: Dict[str, Any] = field(default_factory=dict)
+
+    def prepare_environment(self) -> str:
+        CACHE.mkdir(parents=True, exist_ok=True)
+        self.facts["environment"] = environment.build(CACHE)
+        return f"torch for the nodes' Python, shared read-only at {TRAIN}"
+
+    def boot_endpoint(self) -> str:
+        self.driver.up({self.facts["environment"]: TRAIN}, echo=True)
+        return self.driver.environment["AWS_ENDPOINT_URL"]
+
+    def put_corpus(self) -> str:
+        os.environ.update(self.driver.environment)
+        size = corpus.upload(self.driver.environment["AWS_ENDPOINT_URL"], DATA_BUCKET, DATA_PREFIX)
+        return f"{size / 1e6:.1f} MB of the standard library's sources in s3://{DATA_BUCKET}/{DATA_PREFIX}"
+
+    def validate(self) -> str:
+        return _last(self.driver.kit("validate", str(self.driver.config)))
+
+    def render(self) -> str:
+        target = self.driver.logs / "bundle"
+        self.driver.kit("render", str(self.driver.config), "--output", str(target))
+        return f"{sum(1 for path in target.rglob('*') if path.is_file())} files in {target}"
+
+    def upload(self) -> str:
+        return _last(self.driver.kit("upload", str(self.driver.config)))
+
+    def create_cluster(self) -> str:
+        self.driver.kit("create-cluster", str(self.driver.config), "--wait", timeout=300, echo=True)
+        return f"{len(self.driver.nodes())} nodes, InService"
+
+    def validate_mounts(self) -> str:
+        self.driver.kit("validate-mounts", str(self.driver.config), echo=True)
+        return "every mount of every node is ok"
+
+    def submit(self) -> str:
+        job = self.driver.submit(f"{TRAIN}/gpt/train.sbatch", str(self.total_steps), root="/fsx/trainer/disturbed")
+        self.facts["job"] = job
+        return f"sbatch --auto-resume=1 -> job {job}, as user trainer, two nodes"
+
+    def train_a_while(self) -> str:
+        job, goal = self.facts["job"], self.total_steps // 3
+
+        def far_enough() -> bool:
+            done = steps(self._output_of_live(job))
+            return bool(done) and done[-1] >= goal and self._durable() >= 2
+
+        wait_until(f"step {goal} and two committed checkpoints", far_enough, timeout=180)
+        return f"step {steps(self.driver.output(job))[-1]}, {self._durable()} checkpoints committed"
+
+    def kill_a_machine(self) -> str:
+        job = self.facts["job"]
+        victim = self.driver.job_nodes(job)[-1]
+        self.facts["victim"] = victim
+        self.facts["before"] = {node["InstanceId"] for node in self.driver.nodes()}
+        self.driver.kit("rehearse", "kill-node", "--name", self.driver.name, victim)
+        self.facts["killed_at"] = time.monotonic()
+        self.facts["steps_before"] = steps(self.driver.output(job))[-1]
+        return f"SIGKILL to the whole machine {victim} at step {self.facts['steps_before']}"
+
+    def node_is_replaced(self) -> str:
+        def replaced() -> List[Dict[str, Any]]:
+            nodes = self.driver.nodes()
+            fresh = [node for node in nodes if node["InstanceId"] not in self.facts["before"]]
+            return fresh if fresh and all(node["InstanceStatus"]["Status"] == "Running" for node in nodes) else []
+
+        fresh = wait_until("replacement of the machine", replaced, timeout=120)
+        seconds = time.monotonic() - self.facts["killed_at"]
+        self.driver.kit("validate-mounts", str(self.driver.config))
+        return (f"{self.facts['victim']} is now {fresh[0]['InstanceId']}, mounts back by the bundle, "
+                f"{seconds:.1f} s after the kill")
+
+    def job_resumes(self) -> str:
+        job = self.facts["job"]
+
+        def restored() -> Dict[str, Any]:
+            found = [event["restored"] for event in events(self._output_of_live(job)) if "restored" in event]
+            return found[-1] if len(found) > 1 else {}
+
+        got = wait_until("resumed attempt", restored, timeout=180)
+        seconds = time.monotonic() - self.facts["killed_at"]
+        self.facts["restored"] = got
+        lost = self.facts["steps_before"] - got["step"]
+        return (f"from {got['attempt']} (step {got['step']}, {got['tier']} tier), {lost} steps lost, "
+                f"{seconds:.1f} s after the kill")
+
+    def job_ends(self) -> str:
+        self.facts["weights"] = self._finish(self.facts["job"])
+        return f"step {self.total_steps}, weights sha256 {self.facts['weights'][:16]}…"
+
+    def same_without_disturbance(self) -> str:
+        job = self.driver.submit(f"{TRAIN}/gpt/train.sbatch", str(self.total_steps), root="/fsx/trainer/undisturbed")
+        weights = self._finish(job)
+        if weights != self.facts["weights"]:
+            raise DemoError(f"weights differ: disturbed {self.facts['weights']}, undisturbed {weights}")
+        return f"bit-identical: sha256 {weights[:16]}…"
+
+    def _finish(self, job: str) -> str:
+        def ended() -> str:
+            state = self.driver.job_state(job)
+            return "" if state in LIVE else state
+
+        state = wait_until(f"end of job {job}", ended, timeout=300, every=1)
+        weights = [event["weights_sha256"] for event in events(self.driver.output(job)) if "weights_sha256" in event]
+        if state != "COMPLETED" or not weights:
+            raise DemoError(f"job {job} is {state}\n" + "\n".join(self.driver.output(job).splitlines()[-15:]))
+        return str(weights[-1])
+
+    def _output_of_live(self, job: str) -> str:
+        state = self.driver.job_state(job)
+        output = self.driver.output(job)
+        if state in ("FAILED", "CANCELLED", "SPECIAL_EXIT", "TIMEOUT", "OUT_OF_MEMORY"):
+            raise DemoError(f"job {job} is {state}\n" + "\n".join(output.splitlines()[-15:]))
+        return output
+
+    def _durable(self) -> int:
+        return int(self.driver.on("controller", "ls /fsx/trainer/disturbed/seq-*/MANIFEST.json 2>/dev/null | wc -l"))
+
+
+STEPS: Tuple[Tuple[str, Callable[[Demo], str]], ...] = (
+    ("training environment", Demo.prepare_environment),
+    ("boot the endpoint", Demo.boot_endpoint),
+    ("put the text into the bucket", Demo.put_corpus),
+    ("validate", Demo.validate),
+    ("render", Demo.render),
+    ("upload", Demo.upload),
+    ("create-cluster --wait", Demo.create_cluster),
+    ("validate-mounts", Demo.validate_mounts),
+    ("sbatch --auto-resume=1", Demo.submit),
+    ("train", Demo.train_a_while),
+    ("kill a machine", Demo.kill_a_machine),
+    ("node replaced", Demo.node_is_replaced),
+    ("job resumed", Demo.job_resumes),
+    ("job ended", Demo.job_ends),
+    ("undisturbed run", Demo.same_without_disturbance),
+)
+
+
+def _last(text: str) -> str:
+    return (text.strip().splitlines() or [""])[-1].strip()
+
+
+def run(demo: Demo, rows: List[Tuple[str, str, float]]) -> None:
+    """Run the steps in order; `rows` keeps what is done when one of them fails."""
+    for number, (title, action) in enumerate(STEPS, 1):
+        console.print(f"[bold]{number:2}/{len(STEPS)} {title}[/bold]")
+        start = time.monotonic()
+        result = action(demo)
+        seconds = time.monotonic() - start
+        rows.append((title, result, seconds))
+        console.print(f"      {result} [dim]({seconds:.1f} s)[/dim]", soft_wrap=True)
+
+
+def summary(rows: List[Tuple[str, str, float]], seconds: float) -> Table:
+    table = Table(title="hyperpod-kit demo", title_justify="left")
+    for column, justify in (("step", "left"), ("result", "left"), ("seconds", "right")):
+        table.add_column(column, justify=justify, overflow="fold")  # type: ignore[arg-type]
+    for title, result, spent in rows:
+        table.add_row(title, result, f"{spent:.1f}")
+    table.add_section()
+    table.add_row("total", "", f"{seconds:.1f}")
+    return table
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--keep", action="store_true", help="leave the machines up, also after a failure")
+    parser.add_argument("--steps", type=int, default=90, help="training steps (default 90)")
+    parser.add_argument("--name", default="demo", help="name of the rehearsal cluster (default demo)")
+    args = parser.parse_args()
+    if os.geteuid() != 0:
+        console.print("the demo boots machines, which needs root: run `sudo make demo`; without root, "
+                      "`hyperpod-kit rehearse sandbox provisioning_parameters.example.json` runs the bundle in a "
+                      "sandbox")
+        return 1
+    before = leftovers()
+    logs = Path(tempfile.mkdtemp(prefix="hyperpod-kit-demo-"))
+    demo = Demo(Driver(args.name, logs), args.steps)
+    rows: List[Tuple[str, str, float]] = []
+    start = time.monotonic()
+    code = 1
+    # A second signal must not cut the clean-up short, so both become the same exception once and are ignored after.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        run(demo, rows)
+        code = 0
+    except KeyboardInterrupt:
+        console.print("\n[bold]interrupted[/bold]: taking everything down")
+        code = 130
+    except Exception as err:
+        console.print(f"[bold red]failed[/bold red] after {time.monotonic() - start:.0f} s: {err}", soft_wrap=True)
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        if code:
+            console.print(f"logs: {logs}")
+            _keep_node_logs(demo)
+        if args.keep:
+            console.print(f"left up: hyperpod-kit rehearse status --name {args.name}; "
+                          f"take it down with: hyperpod-kit rehearse down --name {args.name}")
+        else:
+            code = _take_down(demo, before) or code
+    if rows and code == 0:
+        console.print(summary(rows, time.monotonic() - start))
+    return code
+
+
+def _take_down(demo: Demo, before: set[str]) -> int:
+    start = time.monotonic()
+    try:
+        demo.driver.down()
+    except Exception as err:
+        console.print(f"[bold red]take-down failed[/bold red]: {err}")
+        return 1
+    left = leftovers() - before
+    if left:
+        console.print("[bold red]left behind[/bold red]:\n" + "\n".join(sorted(left)))
+        return 1
+    console.print(f"taken down, nothing left [dim]({time.monotonic() - start:.1f} s)[/dim]")
+    return 0
+
+
+def _keep_node_logs(demo: Demo) -> None:
+    """Best effort: what the machines say is gone once they are down."""
+    for node in ("controller", "worker-group/0", "worker-group/1", "worker-group/2"):
+        try:
+            text = demo.driver.kit("rehearse", "logs", "--name", demo.driver.name, node, check=False, timeout=20)
+            (demo.driver.logs / f"{node.replace('/', '-')}.log").write_text(text)
+        except Exception:
+            continue
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""One rehearsal cluster for the whole session, driven by the user's own commands, taken down whatever happens."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Iterator
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(REPOSITORY / "examples" / "demo"))
+
+import corpus  # noqa: E402
+import environment  # noqa: E402
+from driver import CONFIG, TRAIN, Driver, wait_until  # noqa: E402
+from leftovers import leftovers  # noqa: E402
+
+CACHE = Path(os.environ.get("HPK_CACHE", Path.home() / ".cache" / "hyperpod-kit"))
+
+
+def missing() -> str:
+    """Why machines cannot be booted here; empty when they can."""
+    if os.geteuid() != 0:
+        return "needs root to boot machines"
+    tools = [tool for tool in ("systemd-nspawn", "mmdebstrap", "mksquashfs", "ip") if not shutil.which(tool)]
+    if tools:
+        return f"needs {', '.join(tools)} (./setup.sh system)"
+    return "" if os.path.exists("/dev/fuse") else "needs /dev/fuse"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    reason = missing()
+    for item in items:
+        if Path(item.path).parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.rehearsal)
+            if reason:
+                item.add_marker(pytest.mark.skip(reason=f"rehearsal: {reason}"))
+
+
+@pytest.fixture(scope="session")
+def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+    """A rehearsal with its endpoints up, the corpus and the bundle in their buckets, no cluster yet."""
+    before = leftovers()
+    CACHE.mkdir(parents=True, exist_ok=True)
+    driver = Driver("test", tmp_path_factory.mktemp("rehearsal"))
+    try:
+        driver.up({environment.build(CACHE): TRAIN})
+        os.environ.update(driver.environment)
+        corpus.upload(driver.environment["AWS_ENDPOINT_URL"], "sagemaker-hyperpod-kit-data", "corpus/")
+        driver.kit("upload", str(CONFIG))
+        yield driver
+    finally:
+        driver.down()
+    assert leftovers() - before == set(), "the rehearsal left something behind"
+
+
+def aws(driver: Driver, *args: str, check: bool = True) -> dict[str, object]:
+    """Run AWS's own command line against the rehearsal."""
+    done = subprocess.run([str(Path(sys.executable).with_name("aws")), *args, "--output", "json"], capture_output=True,
+                          text=True, timeout=60, env={**os.environ, **driver.environment})
+    assert not check or done.returncode == 0, done.stderr
+    answer: dict[str, object] = json.loads(done.stdout or "{}")
+    return answer
+
+
+@pytest.fixture(scope="session")
+def cluster(endpoint: Driver, tmp_path_factory: pytest.TempPathFactory) -> Driver:
+    """The example's cluster, created by AWS's own CLI from the request that `create-cluster --dry-run` prints."""
+    request = tmp_path_factory.mktemp("request") / "request.json"
+    request.write_text(endpoint.kit("create-cluster", str(CONFIG), "--dry-run", "--json"))
+    aws(endpoint, "sagemaker", "create-cluster", "--cli-input-json", f"file://{request}")
+    seen = []
+
+    def in_service() -> bool:
+        answer = aws(endpoint, "sagemaker", "describe-cluster", "--cluster-name", "demo")
+        status = str(answer["ClusterStatus"])
+        if status not in seen:
+            seen.append(status)
+        assert status != "Failed", answer.get("FailureMessage")
+        return status == "InService"
+
+    wait_until("InService", in_service, timeout=240)
+    assert seen == ["Creating", "InService"]
+    return endpoint

@@ -1,0 +1,93 @@
+"""The cluster itself: what the API says, what the mounts are, and bundles that are not ours."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import boto3
+from driver import CONFIG, Driver, wait_until
+
+from tests.rehearsal.conftest import aws
+
+GROUP = {"InstanceGroupName": "only", "InstanceType": "ml.m5.large", "InstanceCount": 1,
+         "ExecutionRole": "arn:aws:iam::111122223333:role/Bare", "ThreadsPerCore": 1}
+
+
+def bare_cluster(driver: Driver, name: str, script: str) -> None:
+    """A cluster of one node whose whole bundle is `script`."""
+    address = driver.environment["AWS_ENDPOINT_URL"]
+    boto3.client("s3", endpoint_url=address).put_object(
+        Bucket="sagemaker-hyperpod-kit-demo", Key=f"{name}/start.sh", Body=script.encode())
+    uri = f"s3://sagemaker-hyperpod-kit-demo/{name}/"
+    boto3.client("sagemaker", endpoint_url=address).create_cluster(
+        ClusterName=name, InstanceGroups=[{**GROUP, "LifeCycleConfig": {"SourceS3Uri": uri, "OnCreate": "start.sh"}}])
+
+
+def status_of(driver: Driver, name: str) -> dict[str, object]:
+    return aws(driver, "sagemaker", "describe-cluster", "--cluster-name", name)
+
+
+def delete(driver: Driver, name: str) -> None:
+    aws(driver, "sagemaker", "delete-cluster", "--cluster-name", name)
+
+    def gone() -> bool:
+        listed = aws(driver, "sagemaker", "list-clusters")["ClusterSummaries"]
+        return name not in [entry["ClusterName"] for entry in listed]  # type: ignore[attr-defined]
+
+    wait_until(f"end of cluster {name}", gone, timeout=60)
+
+
+def test_a_bundle_of_three_lines_of_bash_boots_too(endpoint: Driver) -> None:
+    bare_cluster(endpoint, "bare", "#!/bin/bash\nset -e\ntouch /root/was-here\n")
+    try:
+        wait_until("bare in service", lambda: status_of(endpoint, "bare")["ClusterStatus"] == "InService", timeout=120)
+        node = aws(endpoint, "sagemaker", "list-cluster-nodes", "--cluster-name", "bare")
+        instance = node["ClusterNodeSummaries"][0]["InstanceId"]  # type: ignore[index]
+        endpoint.on(instance, "test -e /root/was-here")
+    finally:
+        delete(endpoint, "bare")
+
+
+def test_a_script_that_fails_makes_the_cluster_failed_with_its_message(endpoint: Driver) -> None:
+    bare_cluster(endpoint, "broken", "#!/bin/bash\necho the disk is made of cheese >&2\nexit 7\n")
+    try:
+        wait_until("broken failed", lambda: status_of(endpoint, "broken")["ClusterStatus"] == "Failed", timeout=120)
+        message = str(status_of(endpoint, "broken")["FailureMessage"])
+        assert "Lifecycle scripts did not run successfully" in message
+        assert "the disk is made of cheese" in message
+    finally:
+        delete(endpoint, "broken")
+
+
+def test_every_mount_of_every_node_is_ok(cluster: Driver) -> None:
+    report = cluster.data("validate-mounts", str(CONFIG))
+    rows = report["mounts"]
+    assert {row["state"] for row in rows} == {"ok"}, rows
+    by_node: dict[str, set[str]] = {}
+    for row in rows:
+        by_node.setdefault(row["node"], set()).add(row["kind"])
+    assert len(by_node) == 4
+    assert all(kinds == {"efs", "mountpoint-s3", "lustre"} for kinds in by_node.values()), by_node
+    table = cluster.kit("validate-mounts", str(CONFIG))
+    assert "sagemaker-hyperpod-kit-data" in table
+
+
+def test_a_second_creation_changes_nothing(cluster: Driver) -> None:
+    out = cluster.on("worker-group/0", "hyperpod-kit node provision --mode on_create --json", timeout=120)
+    assert json.loads(out.strip().splitlines()[-1])["changed"] == 0
+
+
+def test_a_dead_mount_daemon_is_reported_and_comes_back(cluster: Driver) -> None:
+    find = "pgrep -o -f '^/usr/bin/python3.*mount.s3.*--foreground|^mount-s3'"
+    old = cluster.on("worker-group/0", find).strip()
+    start = time.monotonic()
+    cluster.on("worker-group/0", f"kill -9 {old}")
+
+    def healed() -> bool:
+        fresh = cluster.on("worker-group/0", find, check=False).strip()
+        report = cluster.data("validate-mounts", str(CONFIG), check=False)
+        return fresh not in ("", old) and all(row["state"] == "ok" for row in report["mounts"])
+
+    wait_until("repair of the mount", healed, timeout=60)
+    assert time.monotonic() - start < 60

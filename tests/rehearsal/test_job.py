@@ -1,0 +1,85 @@
+"""Jobs on the cluster: resumed after a machine died, from the right checkpoint, or not at all."""
+
+from __future__ import annotations
+
+import re
+
+from driver import LIVE, TRAIN, Driver, events, steps, wait_until
+
+SCRIPT = f"{TRAIN}/gpt/train.sbatch"
+
+
+def finish(driver: Driver, job: str, timeout: float = 200) -> str:
+    """Wait for the end of a job and return its last state."""
+    def ended() -> str:
+        state = driver.job_state(job)
+        held = state == "PENDING" and "JobHeld" in driver.on("controller", f"scontrol -o show job {job}", check=False)
+        return "HELD" if held else ("" if state in LIVE or not state else state)
+
+    return wait_until(f"end of job {job}", ended, timeout=timeout, every=1)
+
+
+def restored(output: str) -> dict[str, object]:
+    return [event["restored"] for event in events(output) if "restored" in event][-1]
+
+
+def weights(output: str) -> str:
+    return str([event["weights_sha256"] for event in events(output) if "weights_sha256" in event][-1])
+
+
+def attempts(driver: Driver, root: str) -> list[str]:
+    """Committed attempts, newest last."""
+    listed = driver.on("controller", f"ls -d {root}/seq-*/MANIFEST.json", user="trainer").split()
+    return sorted(path.split("/")[-2] for path in listed)
+
+
+def flip(driver: Driver, path: str) -> None:
+    """Flip one bit in the middle of a file, in place."""
+    driver.on("controller", "python3 -c \"import os; p='%s'; f=open(p,'r+b'); f.seek(os.path.getsize(p)//2); "
+              "b=f.read(1); f.seek(-1,1); f.write(bytes([b[0]^1])); f.close()\"" % path)
+
+
+def test_a_job_survives_the_death_of_a_machine_with_the_same_weights(cluster: Driver) -> None:
+    job = cluster.submit(SCRIPT, "45", root="/fsx/trainer/killed")
+
+    def two_committed() -> bool:
+        found = cluster.on("controller", "ls /fsx/trainer/killed/seq-*/MANIFEST.json 2>/dev/null | wc -l", check=False)
+        return int(found or 0) >= 2
+
+    wait_until("two committed checkpoints", two_committed, timeout=120)
+    victim = cluster.job_nodes(job)[0]  # the batch host itself
+    before = {node["InstanceId"] for node in cluster.nodes()}
+    cluster.kit("rehearse", "kill-node", "--name", cluster.name, victim)
+    assert finish(cluster, job) == "COMPLETED", cluster.output(job)
+    output = cluster.output(job)
+    got = restored(output)
+    assert got["step"] > 0 and got["tier"], output
+    after = cluster.nodes()
+    assert {node["InstanceId"] for node in after} - before, "the machine was replaced"
+    undisturbed = cluster.submit(SCRIPT, "45", root="/fsx/trainer/calm")
+    assert finish(cluster, undisturbed) == "COMPLETED", cluster.output(undisturbed)
+    assert weights(cluster.output(undisturbed)) == weights(output)
+
+
+def test_a_corrupt_newest_checkpoint_is_passed_over_and_all_corrupt_is_refused(cluster: Driver) -> None:
+    root = "/fsx/trainer/corrupt"
+    first = cluster.submit(SCRIPT, "20", root=root)
+    assert finish(cluster, first) == "COMPLETED", cluster.output(first)
+    *_, previous, newest = attempts(cluster, root)
+
+    flip(cluster, f"{root}/{newest}/shard-00000.safetensors")
+    second = cluster.submit(SCRIPT, "25", root=root)
+    assert finish(cluster, second) == "COMPLETED", cluster.output(second)
+    output = cluster.output(second)
+    assert restored(output)["attempt"] == previous
+    assert re.search(rf"{newest}.*shard-00000", output), output
+
+    for attempt in attempts(cluster, root):
+        flip(cluster, f"{root}/{attempt}/shard-00001.safetensors")
+    third = cluster.submit(SCRIPT, "30", root=root)
+    state = finish(cluster, third)
+    output = cluster.output(third)
+    assert state in ("HELD", "SPECIAL_EXIT", "FAILED"), (state, output)
+    assert "NoValidCheckpoint" in output
+    assert steps(output) == [], "it must not start from scratch"
+    cluster.on("controller", f"scancel {third}", check=False)

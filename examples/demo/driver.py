@@ -57,6 +57,15 @@ class Driver:
         """The same with --json."""
         return json.loads(self.kit(*args, "--json", timeout=timeout, check=check))
 
+    def aws(self, *args: str) -> Dict[str, Any]:
+        """Run AWS's own command line against the rehearsal. Raises DemoError with what it said."""
+        argv = [str(PROGRAM.with_name("aws")), *args, "--output", "json"]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, env={**os.environ, **self.environment})
+        if done.returncode:
+            raise DemoError(f"`aws {shlex.join(args)}` exited {done.returncode}\n{done.stderr.strip()}")
+        answer: Dict[str, Any] = json.loads(done.stdout or "{}")
+        return answer
+
     def up(self, shares: Mapping[Path, str], echo: bool = False) -> None:
         """Boot the endpoint and take its address and keys into the environment of later commands."""
         shared = [word for host, path in shares.items() for word in ("--share", f"{host}:{path}")]

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Iterator
 
+import corpus
+import environment
 import pytest
-
-REPOSITORY = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(REPOSITORY / "examples" / "demo"))
-
-import corpus  # noqa: E402
-import environment  # noqa: E402
-from driver import CONFIG, TRAIN, Driver, wait_until  # noqa: E402
-from leftovers import leftovers  # noqa: E402
+from driver import CONFIG, TRAIN, Driver, wait_until
+from leftovers import leftovers
 
 CACHE = Path(os.environ.get("HPK_CACHE", Path.home() / ".cache" / "hyperpod-kit"))
 
@@ -59,25 +52,16 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
     assert leftovers() - before == set(), "the rehearsal left something behind"
 
 
-def aws(driver: Driver, *args: str, check: bool = True) -> dict[str, object]:
-    """Run AWS's own command line against the rehearsal."""
-    done = subprocess.run([str(Path(sys.executable).with_name("aws")), *args, "--output", "json"], capture_output=True,
-                          text=True, timeout=60, env={**os.environ, **driver.environment})
-    assert not check or done.returncode == 0, done.stderr
-    answer: dict[str, object] = json.loads(done.stdout or "{}")
-    return answer
-
-
 @pytest.fixture(scope="session")
 def cluster(endpoint: Driver, tmp_path_factory: pytest.TempPathFactory) -> Driver:
     """The example's cluster, created by AWS's own CLI from the request that `create-cluster --dry-run` prints."""
     request = tmp_path_factory.mktemp("request") / "request.json"
     request.write_text(endpoint.kit("create-cluster", str(CONFIG), "--dry-run", "--json"))
-    aws(endpoint, "sagemaker", "create-cluster", "--cli-input-json", f"file://{request}")
-    seen = []
+    endpoint.aws("sagemaker", "create-cluster", "--cli-input-json", f"file://{request}")
+    seen: list[str] = []
 
     def in_service() -> bool:
-        answer = aws(endpoint, "sagemaker", "describe-cluster", "--cluster-name", "demo")
+        answer = endpoint.aws("sagemaker", "describe-cluster", "--cluster-name", "demo")
         status = str(answer["ClusterStatus"])
         if status not in seen:
             seen.append(status)

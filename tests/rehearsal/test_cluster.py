@@ -8,8 +8,6 @@ import time
 import boto3
 from driver import CONFIG, Driver, wait_until
 
-from tests.rehearsal.conftest import aws
-
 GROUP = {"InstanceGroupName": "only", "InstanceType": "ml.m5.large", "InstanceCount": 1,
          "ExecutionRole": "arn:aws:iam::111122223333:role/Bare", "ThreadsPerCore": 1}
 
@@ -25,14 +23,14 @@ def bare_cluster(driver: Driver, name: str, script: str) -> None:
 
 
 def status_of(driver: Driver, name: str) -> dict[str, object]:
-    return aws(driver, "sagemaker", "describe-cluster", "--cluster-name", name)
+    return driver.aws("sagemaker", "describe-cluster", "--cluster-name", name)
 
 
 def delete(driver: Driver, name: str) -> None:
-    aws(driver, "sagemaker", "delete-cluster", "--cluster-name", name)
+    driver.aws("sagemaker", "delete-cluster", "--cluster-name", name)
 
     def gone() -> bool:
-        listed = aws(driver, "sagemaker", "list-clusters")["ClusterSummaries"]
+        listed = driver.aws("sagemaker", "list-clusters")["ClusterSummaries"]
         return name not in [entry["ClusterName"] for entry in listed]  # type: ignore[attr-defined]
 
     wait_until(f"end of cluster {name}", gone, timeout=60)
@@ -42,7 +40,7 @@ def test_a_bundle_of_three_lines_of_bash_boots_too(endpoint: Driver) -> None:
     bare_cluster(endpoint, "bare", "#!/bin/bash\nset -e\ntouch /root/was-here\n")
     try:
         wait_until("bare in service", lambda: status_of(endpoint, "bare")["ClusterStatus"] == "InService", timeout=120)
-        node = aws(endpoint, "sagemaker", "list-cluster-nodes", "--cluster-name", "bare")
+        node = endpoint.aws("sagemaker", "list-cluster-nodes", "--cluster-name", "bare")
         instance = node["ClusterNodeSummaries"][0]["InstanceId"]  # type: ignore[index]
         endpoint.on(instance, "test -e /root/was-here")
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 
 from driver import LIVE, TRAIN, Driver, events, steps, wait_until
 
@@ -35,8 +36,9 @@ def attempts(driver: Driver, root: str) -> list[str]:
 
 def flip(driver: Driver, path: str) -> None:
     """Flip one bit in the middle of a file, in place."""
-    driver.on("controller", "python3 -c \"import os; p='%s'; f=open(p,'r+b'); f.seek(os.path.getsize(p)//2); "
-              "b=f.read(1); f.seek(-1,1); f.write(bytes([b[0]^1])); f.close()\"" % path)
+    program = ("import os, sys; f = open(sys.argv[1], 'r+b'); f.seek(os.path.getsize(sys.argv[1]) // 2); "
+               "b = f.read(1); f.seek(-1, 1); f.write(bytes([b[0] ^ 1])); f.close()")
+    driver.on("controller", f"python3 -c {shlex.quote(program)} {shlex.quote(path)}")
 
 
 def test_a_job_survives_the_death_of_a_machine_with_the_same_weights(cluster: Driver) -> None:

@@ -1,0 +1,142 @@
+"""The body of an HTTP request as chunks of bytes: plain, chunked, and S3's aws-chunked with trailers."""
+
+from __future__ import annotations
+
+from typing import Iterator, Mapping, Protocol
+
+from hyperpod_kit.rehearsal.s3.errors import S3Error
+from hyperpod_kit.rehearsal.s3.faults import Throttle
+
+CHUNK = 1 << 20
+DRAIN_LIMIT = 8 << 20
+"""Bytes of an unwanted body that are read to keep a connection; a longer one costs the connection."""
+
+
+class Stream(Protocol):
+    """What a body is read from: a buffered binary file."""
+
+    def read(self, size: int, /) -> bytes:
+        """Up to `size` bytes, fewer only at the end."""
+
+    def readline(self) -> bytes:
+        """Up to and with the next newline."""
+
+
+class RequestBody:
+    """Iterate over it once. Raises S3Error IncompleteBody when the client goes away, InvalidRequest for bad framing."""
+
+    def __init__(self, stream: Stream, headers: Mapping[str, str]) -> None:
+        """headers: with lower-case names."""
+        self._stream = stream
+        self._trailers: dict[str, str] = {}
+        self.throttle = Throttle(0)
+        self.read_bytes = 0
+        self._http_chunked = headers.get("transfer-encoding", "").lower() == "chunked"
+        self._aws_chunked = ("aws-chunked" in headers.get("content-encoding", "")
+                             or headers.get("x-amz-content-sha256", "").startswith("STREAMING-"))
+        self._left = 0 if self._http_chunked else int(headers.get("content-length") or 0)
+        self._chunks = self._read_http_chunked() if self._http_chunked else self._read_plain()
+        self._buffer = bytearray()
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._read_aws_chunked() if self._aws_chunked else self._chunks
+
+    def trailers(self) -> dict[str, str]:
+        """The trailers, lower-case names; complete once the body was read."""
+        return self._trailers
+
+    def read(self, limit: int = 16 << 20) -> bytes:
+        """The whole body. Raises S3Error when it is longer than `limit` bytes."""
+        parts, size = [], 0
+        for chunk in self:
+            size += len(chunk)
+            if size > limit:
+                raise S3Error(400, "MaxMessageLengthExceeded", "Your request was too big.")
+            parts.append(chunk)
+        return b"".join(parts)
+
+    def drain(self) -> bool:
+        """Read what is left and forget it; False when the connection cannot be used again."""
+        start = self.read_bytes
+        try:
+            for _ in self._chunks:
+                if self.read_bytes - start > DRAIN_LIMIT:
+                    return False
+        except (S3Error, OSError):
+            return False
+        return True
+
+    def _account(self, data: bytes) -> bytes:
+        if not data:
+            raise S3Error(400, "IncompleteBody", "You did not provide the number of bytes specified by the "
+                                                 "Content-Length HTTP header")
+        self.read_bytes += len(data)
+        self.throttle.passed(len(data))
+        return data
+
+    def _read_plain(self) -> Iterator[bytes]:
+        while self._left:
+            data = self._account(self._stream.read(min(self._left, CHUNK, self.throttle.chunk)))
+            self._left -= len(data)
+            yield data
+
+    def _read_http_chunked(self) -> Iterator[bytes]:
+        while True:
+            size = _hex_size(self._stream.readline())
+            if not size:
+                while self._stream.readline().strip():
+                    pass
+                return
+            while size:
+                data = self._account(self._stream.read(min(size, CHUNK, self.throttle.chunk)))
+                size -= len(data)
+                yield data
+            self._stream.readline()
+
+    def _fill(self) -> bool:
+        data = next(self._chunks, None)
+        if data is None:
+            return False
+        self._buffer += data
+        return True
+
+    def _line(self) -> bytes:
+        while b"\r\n" not in self._buffer:
+            if not self._fill():
+                line = bytes(self._buffer)
+                self._buffer.clear()
+                return line
+        line, _, rest = bytes(self._buffer).partition(b"\r\n")
+        self._buffer = bytearray(rest)
+        return line
+
+    def _read_aws_chunked(self) -> Iterator[bytes]:
+        while True:
+            size = _hex_size(self._line())
+            if not size:
+                break
+            while size:
+                if not self._buffer and not self._fill():
+                    raise S3Error(400, "IncompleteBody", "The request body terminated unexpectedly")
+                data = bytes(self._buffer[:size])
+                del self._buffer[:size]
+                size -= len(data)
+                yield data
+            while len(self._buffer) < 2 and self._fill():
+                pass
+            del self._buffer[:2]
+        while True:
+            line = self._line()
+            if not line:
+                break
+            name, _, value = line.decode("latin-1").partition(":")
+            self._trailers[name.strip().lower()] = value.strip()
+        for _ in self._chunks:
+            pass
+
+
+def _hex_size(line: bytes) -> int:
+    try:
+        return int(line.split(b";")[0] or b"0", 16)
+    except ValueError:
+        raise S3Error(400, "InvalidRequest", f"a chunk header was expected, found {line[:40]!r}") from None

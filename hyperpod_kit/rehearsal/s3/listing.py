@@ -1,0 +1,47 @@
+"""ListObjects as a pure function over sorted keys."""
+
+from __future__ import annotations
+
+import bisect
+from dataclasses import dataclass
+from typing import Sequence
+
+LAST = "\U0010ffff"
+"""Sorts after every character of a key, so `prefix + LAST` is behind everything that starts with `prefix`."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """One page. keys: objects; prefixes: rolled up by the delimiter; resume: `after` of the next page, or None."""
+
+    keys: tuple[str, ...]
+    prefixes: tuple[str, ...]
+    resume: str | None
+
+
+def list_page(keys: Sequence[str], prefix: str = "", delimiter: str = "", after: str = "", limit: int = 1000) -> Page:
+    """The first `limit` keys and common prefixes behind `after`.
+
+    A common prefix of which `after` is itself the last one given out (it ends in LAST then) is not repeated.
+    """
+    found: list[str] = []
+    rolled: list[str] = []
+    position = bisect.bisect_left(keys, prefix)
+    if after:
+        position = max(position, bisect.bisect_right(keys, after))
+    last = after
+    while position < len(keys) and keys[position].startswith(prefix):
+        key = keys[position]
+        if len(found) + len(rolled) >= limit:
+            return Page(tuple(found), tuple(rolled), last or None)
+        cut = key.find(delimiter, len(prefix)) if delimiter else -1
+        if cut >= 0:
+            group = key[:cut + len(delimiter)]
+            rolled.append(group)
+            last = group + LAST
+            position = bisect.bisect_left(keys, last, position)
+        else:
+            found.append(key)
+            last = key
+            position += 1
+    return Page(tuple(found), tuple(rolled), None)

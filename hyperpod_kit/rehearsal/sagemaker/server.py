@@ -1,0 +1,98 @@
+"""The one endpoint of a rehearsal: S3 (path style) and SageMaker on the same port."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from http.server import ThreadingHTTPServer
+from typing import Sequence
+
+from hyperpod_kit.rehearsal.s3.body import RequestBody
+from hyperpod_kit.rehearsal.s3.errors import S3Error
+from hyperpod_kit.rehearsal.s3.handler import S3Handler
+from hyperpod_kit.rehearsal.s3.store import S3Store
+from hyperpod_kit.rehearsal.sagemaker.api import ControlPlane
+from hyperpod_kit.rehearsal.sagemaker.protocol import answer
+
+
+class EndpointHandler(S3Handler):
+    """One connection of any AWS client."""
+
+    control: ControlPlane | None = None
+
+    def do_POST(self) -> None:
+        """X-Amz-Target names a call of a JSON service; without it the request is S3's."""
+        target = self.headers.get("X-Amz-Target")
+        if target is None:
+            self.serve_s3()
+        else:
+            self._serve_sagemaker(target)
+
+    def _serve_sagemaker(self, target: str) -> None:
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        try:
+            body = RequestBody(self.rfile, headers).read()
+        except S3Error:
+            self.close_connection = True
+            return
+        if self.control is None:
+            status, data = 400, b'{"__type": "UnknownOperationException", "message": "no control plane here"}'
+        else:
+            status, data = answer(self.control, target, body)
+        self.send_response(status)
+        self.send_header("x-amzn-RequestId", str(uuid.uuid4()))
+        self.send_header("Content-Type", "application/x-amz-json-1.1")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+
+class _Listener(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 256
+    allow_reuse_address = True
+
+
+class Server:
+    """Listeners that share a store and a control plane. `port`: of the first one."""
+
+    def __init__(self, listeners: Sequence[ThreadingHTTPServer]) -> None:
+        self._listeners = tuple(listeners)
+        self.port: int = listeners[0].server_address[1]
+        self._threads = [threading.Thread(target=listener.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+                         for listener in listeners]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def url(self) -> str:
+        """Endpoint URL of the first listener."""
+        host = self._listeners[0].server_address[0]
+        return f"http://{host if isinstance(host, str) else host.decode()}:{self.port}"
+
+    def close(self) -> None:
+        """Stop listening; connections that are open end with their clients."""
+        for listener in self._listeners:
+            listener.shutdown()
+            listener.server_close()
+        for thread in self._threads:
+            thread.join(timeout=5)
+
+
+def serve(addresses: Sequence[tuple[str, int]], store: S3Store, control: ControlPlane | None = None) -> Server:
+    """Serve on every (host, port); port 0 takes a free one, and the later zeros take the same.
+
+    Raises OSError when an address cannot be had. Without `control` only S3 answers.
+    """
+    handler = type("Handler", (EndpointHandler,), {"store": store, "control": control})
+    listeners: list[ThreadingHTTPServer] = []
+    try:
+        for host, port in addresses:
+            if port == 0 and listeners:
+                port = listeners[0].server_address[1]
+            listeners.append(_Listener((host, port), handler))
+    except OSError:
+        for listener in listeners:
+            listener.server_close()
+        raise
+    return Server(listeners)

@@ -1,0 +1,33 @@
+"""boto3 clients: how long they wait, how often they retry, how they address buckets."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Optional
+
+from hyperpod_kit.errors import HyperpodKitError
+
+
+def client(service: str, region: Optional[str], *, connections: int = 10) -> Any:
+    """A boto3 client. The endpoint comes from AWS_ENDPOINT_URL when that is set, credentials from boto3's usual chain.
+
+    `connections`: how many threads will use it at once. Raises HyperpodKitError when boto3 is not installed.
+    """
+    try:
+        import boto3
+        from botocore.config import Config
+    except ImportError as err:
+        raise HyperpodKitError(f"this command needs {err.name}", hint='pip install "hyperpod-kit[admin]"') from err
+    from hyperpod_kit.aws.errors import translated
+
+    options: dict[str, Any] = {
+        "connect_timeout": 5,
+        "read_timeout": 60,
+        "max_pool_connections": connections,
+        "retries": {"mode": "standard", "max_attempts": 4},
+    }
+    if os.environ.get(f"AWS_ENDPOINT_URL_{service.upper()}") or os.environ.get("AWS_ENDPOINT_URL"):
+        # Bucket names are no host names behind an endpoint of one's own.
+        options["s3"] = {"addressing_style": "path"}
+    with translated(f"open {service}"):
+        return boto3.session.Session(region_name=region).client(service, config=Config(**options))

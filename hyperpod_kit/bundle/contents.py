@@ -1,0 +1,65 @@
+"""What ships to the nodes: this list is the bundle.
+
+on_create.sh on_init_complete.sh lifecycle_script.py     what HyperPod starts
+bin/hyperpod-kit  lib/__main__.py                        the program's two doors
+lib/hyperpod_kit/…                                       VENDORED, standard library only
+slurm/…                                                  what Slurm starts
+units/<unit>  node_config.json                           rendered from the configuration
+provisioning_parameters.json                             on_create mode only
+SHA256SUMS  bundle.json                                  written last
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Iterator
+
+from hyperpod_kit.bundle.sources import Sources
+from hyperpod_kit.errors import BundleError
+
+ENTRY_SCRIPTS = ("on_create.sh", "on_init_complete.sh", "lifecycle_script.py")
+
+PROGRAM = {"bin/hyperpod-kit": "hyperpod-kit.sh", "lib/__main__.py": "node_main.py"}
+"""Place in the bundle -> file of lifecycle_scripts/."""
+
+VENDORED_FILES = ("__init__.py", "errors.py", "run.py", "checkpoint/__init__.py")
+VENDORED_PACKAGES = ("model", "slurm", "node", "job", "checkpoint/repository")
+"""The part of hyperpod_kit that nodes run; tests/test_architecture.py holds it to the standard library."""
+
+LEFT_OUT_SUFFIXES = (".pyc", ".pyo", ".o", ".so", ".swp", ".orig", ".rej", "~")
+"""What compilers and editors leave behind."""
+
+
+def copied(sources: Sources) -> Iterator[tuple[str, Path]]:
+    """(place in the bundle, source file) of everything that ships as it is.
+
+    Raises BundleError when a source is missing.
+    """
+    for name in ENTRY_SCRIPTS:
+        yield name, _present(sources.lifecycle_scripts / name)
+    for place, name in PROGRAM.items():
+        yield place, _present(sources.lifecycle_scripts / name)
+    for name in VENDORED_FILES:
+        yield f"lib/hyperpod_kit/{name}", _present(sources.package / name)
+    for package in VENDORED_PACKAGES:
+        _present(sources.package / package / "__init__.py")
+        for file in _files(sources.package / package):
+            if file.suffix == ".py":
+                yield f"lib/hyperpod_kit/{file.relative_to(sources.package).as_posix()}", file
+    for file in _files(sources.slurm):
+        yield f"slurm/{file.relative_to(sources.slurm).as_posix()}", file
+
+
+def _files(tree: Path) -> Iterator[Path]:
+    for path in sorted(tree.rglob("*")):
+        hidden = any(part.startswith(".") or part == "__pycache__" for part in path.relative_to(tree).parts)
+        if path.is_file() and not hidden and not path.name.endswith(LEFT_OUT_SUFFIXES):
+            yield path
+
+
+def _present(path: Path) -> Path:
+    if not path.is_file():
+        raise BundleError(
+            f"the bundle needs {path}, which is not there", hint="install hyperpod-kit again, or restore the file"
+        )
+    return path

@@ -1,0 +1,36 @@
+"""SHA256SUMS and bundle.json: what a bundle consists of, and the name that follows from it.
+
+bundle_id = first 16 hex digits of sha256(SHA256SUMS). SHA256SUMS is what `sha256sum -c` reads: every file but itself
+and bundle.json, sorted as LC_ALL=C sorts. Two bundles with the same id are the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Mapping
+
+FORMAT = "hpk-bundle/1"
+SUMS = "SHA256SUMS"
+DESCRIPTION = "bundle.json"
+
+
+def sums(files: Mapping[str, bytes]) -> bytes:
+    """The text of SHA256SUMS for these files."""
+    lines = [
+        f"{hashlib.sha256(data).hexdigest()}  {path}\n"
+        for path, data in files.items()
+        if path not in (SUMS, DESCRIPTION)
+    ]
+    # Sorted by path, as bytes: the order does not depend on anybody's locale.
+    return "".join(sorted(lines, key=lambda line: line[66:].encode())).encode()
+
+
+def bundle_id(sums_text: bytes) -> str:
+    """Name of the bundle with this SHA256SUMS: 16 hex digits."""
+    return hashlib.sha256(sums_text).hexdigest()[:16]
+
+
+def description(kit_version: str, identity: str) -> bytes:
+    """The text of bundle.json."""
+    return (json.dumps({"format": FORMAT, "kit_version": kit_version, "bundle_id": identity}, indent=2) + "\n").encode()

@@ -1,0 +1,109 @@
+"""Configuration + sources -> bundle. Same input, same bytes; nothing of the machine it runs on gets in."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Mapping, Optional
+
+from hyperpod_kit import __version__
+from hyperpod_kit.bundle import contents, manifest, sources, templates
+from hyperpod_kit.config.emit import provisioning_parameters
+from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.errors import BundleError
+from hyperpod_kit.model.units import units_for
+
+NODE_CONFIG = "node_config.json"
+LEGACY_FILE = "provisioning_parameters.json"
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """`files`.
+
+    Path in the bundle -> content, SHA256SUMS and bundle.json included; `prefix`: its place in the bucket.
+    """
+
+    bundle_id: str
+    bucket: str
+    prefix: str
+    files: Mapping[str, bytes]
+
+    @property
+    def source_s3_uri(self) -> str:
+        """What LifeCycleConfig.SourceS3Uri names, with a slash at the end."""
+        return f"s3://{self.bucket}/{self.prefix}"
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files together."""
+        return sum(len(data) for data in self.files.values())
+
+
+def render(settings: Settings, origin: Optional[sources.Sources] = None) -> Bundle:
+    """Render the bundle in memory. Raises BundleError when a source is missing or would not run on a node."""
+    origin = origin or sources.locate()
+    files = {place: path.read_bytes() for place, path in contents.copied(origin)}
+    config = settings.node_config()
+    files[NODE_CONFIG] = config.to_json().encode()
+    legacy = provisioning_parameters(settings)
+    if legacy is not None:
+        files[LEGACY_FILE] = legacy.encode()
+    env = templates.environment(origin.templates)
+    for mount in config.mounts:
+        for template, unit in units_for(mount):
+            place = f"units/{unit}"
+            if place in files:
+                raise BundleError(
+                    f"mount `{mount.name}` would write {place} a second time", hint="rename one of the mounts"
+                )
+            files[place] = templates.render(env, template, mount=mount, config=config)
+    for place, data in files.items():
+        _runs_on_a_node(place, data)
+    listing = manifest.sums(files)
+    identity = manifest.bundle_id(listing)
+    files[manifest.SUMS] = listing
+    files[manifest.DESCRIPTION] = manifest.description(__version__, identity)
+    prefix = f"{settings.bundle.prefix}{settings.cluster.name}/{identity}/"
+    return Bundle(identity, settings.bundle.bucket, prefix, dict(sorted(files.items())))
+
+
+def write(bundle: Bundle, directory: Path) -> None:
+    """Write a bundle to a directory that is replaced as a whole. Raises BundleError if it holds something else.
+
+    Modes are 0755 for what starts with #!, 0644 for the rest, whatever the umask and the sources say.
+    """
+    if directory.is_dir() and any(directory.iterdir()) and not (directory / manifest.DESCRIPTION).is_file():
+        raise BundleError(f"{directory} holds something that is not a bundle", hint="choose an empty directory")
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
+    try:
+        for place, data in bundle.files.items():
+            target = staging / place
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(data)
+            target.chmod(mode(data))
+        for folder in (staging, *(path for path in staging.rglob("*") if path.is_dir())):
+            folder.chmod(0o755)
+        if directory.exists():
+            shutil.rmtree(directory)
+        staging.rename(directory)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def mode(data: bytes) -> int:
+    """File mode of a file with this content."""
+    return 0o755 if data.startswith(b"#!") else 0o644
+
+
+def _runs_on_a_node(place: str, data: bytes) -> None:
+    if b"\r\n" in data:
+        raise BundleError(
+            f"{place} has Windows line ends, with which no script starts on a node",
+            hint=f"dos2unix the source of {place}",
+        )
+    if place.endswith(".sh") and not data.startswith(b"#!"):
+        raise BundleError(f"{place} does not begin with #!, so HyperPod could not start it")

@@ -1,0 +1,105 @@
+"""Bundle -> S3, under a prefix that is named by its contents.
+
+1. ask what is there; 2. put what is missing or different, in parallel, each with its checksum; 3. put SHA256SUMS and
+bundle.json; 4. ask every object for its checksum again. A node that starts in between finds either no SHA256SUMS or a
+whole bundle.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Callable, Iterable, Iterator, Mapping
+
+from hyperpod_kit.aws.s3 import Bucket
+from hyperpod_kit.bundle import manifest
+from hyperpod_kit.bundle.render import LEGACY_FILE, Bundle
+from hyperpod_kit.errors import BundleError, BundleIntegrityError
+
+THREADS = 16
+LAST = (manifest.SUMS, manifest.DESCRIPTION)
+
+Progress = Callable[[str, int], None]
+"""Called with (what happened, number of files): `same` as what is there, `uploaded`, `verified` after the upload."""
+
+
+@dataclass(frozen=True)
+class Uploaded:
+    """What an upload did: `sent` and `present` are numbers of files, `sent_bytes` the size of those sent."""
+
+    bundle_id: str
+    uri: str
+    sent: int
+    present: int
+    sent_bytes: int
+
+
+def upload(bundle: Bundle, bucket: Bucket, progress: Progress = lambda what, count: None) -> Uploaded:
+    """Make the prefix hold exactly this bundle. Raises BundleError, BundleIntegrityError, AwsError, Unreachable."""
+    there = bucket.sizes(bundle.prefix)
+    _no_strangers(bundle, there)
+    with ThreadPoolExecutor(THREADS) as pool:
+        candidates = [place for place, data in bundle.files.items() if there.get(place) == len(data)]
+        same = set(_matching(bundle, bucket, candidates, pool))
+        progress("same", len(same))
+        missing = [place for place in bundle.files if place not in same]
+        for batch in ([place for place in missing if place not in LAST], [place for place in missing if place in LAST]):
+            for _ in pool.map(lambda place: bucket.put(bundle.prefix + place, bundle.files[place]), batch):
+                progress("uploaded", 1)
+        good = set()
+        for place in _matching(bundle, bucket, missing, pool):
+            good.add(place)
+            progress("verified", 1)
+    for place in missing:
+        if place not in good:
+            raise BundleIntegrityError(f"{bundle.source_s3_uri}{place}", _sha256(bundle.files[place]), "something else")
+    return Uploaded(
+        bundle.bundle_id, bundle.source_s3_uri, len(missing), len(same), sum(len(bundle.files[p]) for p in missing)
+    )
+
+
+def require_uploaded(bundle: Bundle, bucket: Bucket) -> None:
+    """Raise BundleError unless the prefix holds this bundle, whole and with nothing beside it.
+
+    Sizes are compared, not bytes.
+    """
+    there = bucket.sizes(bundle.prefix)
+    _no_strangers(bundle, there)
+    missing = [place for place, data in bundle.files.items() if there.get(place) != len(data)]
+    if missing:
+        what = (
+            "nothing is uploaded"
+            if not there
+            else f"{len(missing)} of {len(bundle.files)} files are missing, first {missing[0]}"
+        )
+        raise BundleError(
+            f"bundle {bundle.bundle_id} is not at {bundle.source_s3_uri}: {what}", hint="hyperpod-kit upload"
+        )
+
+
+def _matching(bundle: Bundle, bucket: Bucket, places: Iterable[str], pool: ThreadPoolExecutor) -> Iterator[str]:
+    """Those of `places` whose object has the right SHA-256."""
+    places = list(places)
+    for place, found in zip(places, pool.map(lambda place: bucket.sha256(bundle.prefix + place), places)):
+        if found == _sha256(bundle.files[place]):
+            yield place
+
+
+def _no_strangers(bundle: Bundle, there: Mapping[str, int]) -> None:
+    strangers = sorted(set(there) - set(bundle.files))
+    if LEGACY_FILE in strangers:
+        raise BundleError(
+            f"{bundle.source_s3_uri}{LEGACY_FILE} must not be there: HyperPod refuses a cluster whose prefix holds it "
+            "while the request carries SlurmConfig",
+            hint=f"aws s3 rm {bundle.source_s3_uri}{LEGACY_FILE}",
+        )
+    if strangers:
+        raise BundleError(
+            f"{bundle.source_s3_uri} holds {len(strangers)} file(s) that are not of this bundle, first {strangers[0]}",
+            hint=f"aws s3 rm --recursive {bundle.source_s3_uri}, then: hyperpod-kit upload",
+        )
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,100 @@
+"""render and upload."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hyperpod_kit.cli.options import config_argument, json_option
+from hyperpod_kit.cli.output import bar, data, say
+
+
+@click.command()
+@config_argument
+@click.option(
+    "--output",
+    "-o",
+    default="build/bundle",
+    show_default=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Directory to write; replaced as a whole.",
+)
+@json_option
+def render(config: Path, output: Path, as_json: bool) -> None:
+    """Write the lifecycle bundle to a directory: byte for byte what will run on the nodes."""
+    from hyperpod_kit.bundle import render as rendering
+    from hyperpod_kit.config.load import load
+
+    bundle = rendering.render(load(config))
+    rendering.write(bundle, output)
+    if as_json:
+        data(
+            {
+                "bundle_id": bundle.bundle_id,
+                "directory": str(output),
+                "uri": bundle.source_s3_uri,
+                "files": len(bundle.files),
+                "bytes": bundle.size,
+            }
+        )
+    else:
+        say(f"bundle {bundle.bundle_id}: {len(bundle.files)} files, {bundle.size / 1024:.0f} KiB in {output}")
+        say(f"next: hyperpod-kit upload {config}")
+
+
+@click.command()
+@config_argument
+@json_option
+@click.option("--dry-run", is_flag=True, help="Say what would be uploaded where, and send nothing.")
+def upload(config: Path, as_json: bool, dry_run: bool) -> None:
+    """Put the lifecycle bundle into its bucket.
+
+    The prefix is named by the bundle's contents: what is there already is not sent again, and what a running cluster
+    uses is never changed. Every object is verified afterwards.
+    """
+    from hyperpod_kit.aws.s3 import Bucket
+    from hyperpod_kit.bundle import render as rendering
+    from hyperpod_kit.bundle import upload as uploading
+    from hyperpod_kit.config.load import load
+    from hyperpod_kit.errors import UsageError
+
+    settings = load(config)
+    if not settings.entry_script:
+        raise UsageError(
+            "in ami_only mode no lifecycle script runs, so there is nothing to upload",
+            hint="hyperpod-kit create-cluster",
+        )
+    bundle = rendering.render(settings)
+    bucket = Bucket(bundle.bucket, settings.cluster.region, connections=uploading.THREADS)
+    if dry_run:
+        there = bucket.sizes(bundle.prefix)
+        missing = sorted(place for place, content in bundle.files.items() if there.get(place) != len(content))
+        if as_json:
+            data({"bundle_id": bundle.bundle_id, "uri": bundle.source_s3_uri, "would_send": missing})
+        else:
+            say(f"would send {len(missing)} of {len(bundle.files)} files to {bundle.source_s3_uri}")
+        return
+    with bar(f"bundle {bundle.bundle_id}", len(bundle.files)) as advance:
+        # A file is through when it was found the same, or sent and verified: both kinds move the bar once.
+        done = uploading.upload(
+            bundle, bucket, lambda what, count: advance(count) if what in ("same", "verified") else None
+        )
+    if as_json:
+        data(
+            {
+                "bundle_id": done.bundle_id,
+                "uri": done.uri,
+                "sent": done.sent,
+                "present": done.present,
+                "sent_bytes": done.sent_bytes,
+            }
+        )
+    elif done.sent:
+        say(
+            f"uploaded bundle {done.bundle_id} to {done.uri}: {done.sent} files sent "
+            f"({done.sent_bytes / 1024:.0f} KiB), {done.present} there already, all verified"
+        )
+        say(f"next: hyperpod-kit create-cluster {config}")
+    else:
+        say(f"bundle {done.bundle_id} is at {done.uri} already: all {done.present} files verified")

@@ -1,0 +1,118 @@
+"""init and validate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Optional
+
+import click
+
+from hyperpod_kit.cli.options import config_argument, json_option
+from hyperpod_kit.cli.output import data, say
+from hyperpod_kit.errors import UsageError
+from hyperpod_kit.model.cluster import LIFECYCLE_MODES
+
+NEEDED = {
+    "name": "--name",
+    "region": "--region",
+    "execution_role": "--execution-role",
+    "security_groups": "--security-group",
+    "subnets": "--subnet",
+}
+
+
+@click.command()
+@config_argument
+@click.option("--from-example", is_flag=True, help="Write the complete example as it is; it is what `rehearse` uses.")
+@click.option("--force", is_flag=True, help="Write over an existing file.")
+@click.option("--name", help="Name of the cluster.")
+@click.option("--region", envvar="AWS_DEFAULT_REGION", help="AWS region.", show_envvar=True)
+@click.option("--execution-role", metavar="ARN", help="IAM role of the nodes.")
+@click.option(
+    "--security-group", "security_groups", multiple=True, metavar="SG", help="Security group; may be repeated."
+)
+@click.option("--subnet", "subnets", multiple=True, metavar="SUBNET", help="Subnet; may be repeated.")
+@click.option("--bucket", help="Bucket for the bundle; default: SageMaker's own, sagemaker-REGION-ACCOUNT.")
+@click.option("--lifecycle-mode", type=click.Choice(LIFECYCLE_MODES), default="on_init_complete", show_default=True)
+@click.option("--controller-type", default="ml.c5.xlarge", show_default=True, metavar="TYPE")
+@click.option("--worker-type", default="ml.p5.48xlarge", show_default=True, metavar="TYPE")
+@click.option("--workers", default=1, show_default=True, type=click.IntRange(0), help="Number of compute nodes.")
+@click.option("--efs", metavar="FS", help="EFS file system, mounted at /efs.")
+@click.option("--efs-access-point", metavar="FSAP", help="Its access point.")
+@click.option("--data-bucket", help="Bucket with training data, mounted read-only at /mnt/data.")
+@click.option("--data-prefix", default="", metavar="PREFIX/", help="Only this prefix of it.")
+@click.option("--fsx-dns-name", metavar="DNS", help="FSx for Lustre file system, mounted at /fsx.")
+@click.option("--fsx-mountname", metavar="NAME", help="Its mount name.")
+@click.option("--user", "users", multiple=True, metavar="NAME:UID", help="Account on every node; may be repeated.")
+def init(config: Path, from_example: bool, force: bool, users: tuple[str, ...], **answers: Any) -> None:
+    """Write a configuration to start from.
+
+    With --from-example no other flag is needed. The file is never overwritten without --force.
+    """
+    from hyperpod_kit.bundle.sources import example
+    from hyperpod_kit.config import starter
+    from hyperpod_kit.config.load import check
+
+    values = example()
+    if not from_example:
+        missing = [flag for key, flag in NEEDED.items() if not answers[key]]
+        if missing:
+            raise UsageError(
+                f"init needs {', '.join(missing)}",
+                hint="give them, or start from the example: hyperpod-kit init --from-example",
+            )
+        accounts = tuple(_account(user) for user in users)
+        values = starter.fill(values, starter.Answers(users=accounts, **answers))
+    starter.write(config, values, force=force)
+    findings = check(config).findings
+    for finding in findings:
+        say(finding.render())
+    say(f"wrote {config}" + (", which has findings" if findings else ""))
+    say(f"next: hyperpod-kit validate {config}" if findings else f"next: hyperpod-kit upload {config}")
+
+
+@click.command()
+@config_argument
+@json_option
+def validate(config: Path, as_json: bool) -> int:
+    """Check a configuration offline; every finding at once.
+
+    Exit code 1 when there is an error; warnings alone do not fail.
+    """
+    from hyperpod_kit.config.findings import errors
+    from hyperpod_kit.config.load import check
+
+    checked = check(config)
+    wrong = errors(checked.findings)
+    if as_json:
+        data({"config": str(config), "ok": not wrong, "findings": [finding.to_dict() for finding in checked.findings]})
+        return 1 if wrong else 0
+    for finding in checked.findings:
+        click.secho(
+            f"{finding.severity} {finding.code}", fg="red" if finding.severity == "error" else "yellow", nl=False
+        )
+        click.echo(f"  {config}:{finding.line or ''}  {finding.path}")
+        click.echo(f"    {finding.message}\n    {finding.hint}")
+    warnings = len(checked.findings) - len(wrong)
+    if wrong:
+        click.echo(f"{config}: {_count(len(wrong), 'error')}, {_count(warnings, 'warning')}")
+        return 1
+    cluster = checked.settings.cluster
+    nodes = sum(group.count for group in cluster.groups)
+    click.echo(
+        f"{config} is valid: cluster {cluster.name}, {_count(nodes, 'node')} in "
+        f"{_count(len(cluster.groups), 'group')}, {_count(len(checked.settings.mounts), 'mount')}, "
+        f"{cluster.lifecycle_mode}" + (f"; {_count(warnings, 'warning')}" if warnings else "")
+    )
+    return 0
+
+
+def _account(text: str) -> tuple[str, int]:
+    name, _, uid = text.partition(":")
+    if not name or not uid.isdigit():
+        raise UsageError(f"--user {text}: expected NAME:UID", hint="--user trainer:2001")
+    return name, int(uid)
+
+
+def _count(number: int, noun: str, plural: Optional[str] = None) -> str:
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"

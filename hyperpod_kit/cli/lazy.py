@@ -1,0 +1,66 @@
+"""Groups whose commands are imported when they are called, and commands that pass every word on."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any, Mapping, NamedTuple, Optional
+
+import click
+
+
+class Entry(NamedTuple):
+    """Where a command lies, `module:attribute`, and its line in --help, so that --help imports nothing."""
+
+    place: str
+    help: str
+
+
+class LazyGroup(click.Group):
+    """A group over a table of entries, in sections: title -> name -> Entry."""
+
+    def __init__(self, *args: Any, sections: Mapping[str, Mapping[str, Entry]], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._sections = sections
+        self._entries = {name: entry for section in sections.values() for name, entry in section.items()}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._entries)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> Optional[click.Command]:
+        entry = self._entries.get(cmd_name)
+        if entry is None:
+            return None
+        module, _, attribute = entry.place.partition(":")
+        command = getattr(import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[Optional[str], Optional[click.Command], list[str]]:
+        if args and args[0] not in self._entries and not args[0].startswith("-"):
+            near = get_close_matches(args[0], self._entries, 1, 0.5)
+            ctx.fail(f"no such command `{args[0]}`." + (f" Did you mean `{near[0]}`?" if near else ""))
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, section in self._sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, entry.help) for name, entry in section.items()])
+
+
+class Passthrough(click.Command):
+    """Hands every word after its name, `--` and `--help` included, to `main(argv) -> exit code` at `place`."""
+
+    def __init__(self, name: str, place: str) -> None:
+        super().__init__(name, add_help_option=False)
+        self._place = place
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.obj = list(args)
+        return []
+
+    def invoke(self, ctx: click.Context) -> Any:
+        module, _, attribute = self._place.partition(":")
+        return getattr(import_module(module), attribute)(ctx.obj)

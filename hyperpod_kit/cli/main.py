@@ -1,0 +1,95 @@
+"""The command line: the table of commands, and the one place that turns errors into exit codes.
+
+0 ok · 1 found something wrong · 2 usage · 3 could not check; job run: 75 checkpointed, run again · 86 gave up
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from typing import Optional, Sequence
+
+import click
+
+from hyperpod_kit import __version__
+from hyperpod_kit.cli.lazy import Entry, LazyGroup
+from hyperpod_kit.errors import ConfigError, HyperpodKitError
+
+_C = "hyperpod_kit.cli"
+SECTIONS = {
+    "Configuration and bundle": {
+        "init": Entry(f"{_C}.config_commands:init", "Write a configuration to start from."),
+        "validate": Entry(f"{_C}.config_commands:validate", "Check a configuration; every finding at once."),
+        "render": Entry(f"{_C}.bundle_commands:render", "Write the lifecycle bundle to a directory."),
+        "upload": Entry(f"{_C}.bundle_commands:upload", "Put the lifecycle bundle into its bucket."),
+    },
+    "Cluster": {
+        "create-cluster": Entry(f"{_C}.cluster_commands:create_cluster", "Create the cluster."),
+        "wait": Entry(f"{_C}.cluster_commands:wait", "Wait until every node runs."),
+        "describe-cluster": Entry(f"{_C}.cluster_commands:describe_cluster", "Status, groups and failures."),
+        "list-cluster-nodes": Entry(f"{_C}.node_commands:list_cluster_nodes", "Every node with its address and state."),
+        "replace-node": Entry(f"{_C}.node_commands:replace_node", "Replace nodes by fresh ones."),
+        "delete-cluster": Entry(f"{_C}.cluster_commands:delete_cluster", "Delete the cluster and its nodes."),
+        "validate-mounts": Entry(f"{_C}.mounts_command:validate_mounts", "Check every mount on every node."),
+    },
+    "Jobs and checkpoints": {
+        "job": Entry(f"{_C}.passthrough:job", "Run a training job that comes back by itself."),
+        "checkpoint": Entry(f"{_C}.passthrough:checkpoint", "List, verify and flush checkpoints."),
+    },
+    "Without AWS": {
+        "rehearse": Entry(f"{_C}.rehearse_commands:rehearse", "A HyperPod cluster on this machine."),
+    },
+}
+
+
+@click.group(
+    cls=LazyGroup,
+    sections=SECTIONS,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 ok, 1 found something wrong, 2 usage, 3 could not check.",
+)
+@click.version_option(__version__, prog_name="hyperpod-kit")
+@click.option("--debug", is_flag=True, help="Show the stack trace of an error.")
+def cli(debug: bool) -> None:
+    """Training clusters on Slurm and SageMaker HyperPod.
+
+    Storage that stays mounted, jobs that come back, checkpoints that are never wrong.
+    """
+
+
+def main(argv: Optional[Sequence[str]] = None) -> None:
+    """Run the program and exit. `argv`: words after the program's name."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    sys.exit(run(words))
+
+
+def run(words: Sequence[str]) -> int:
+    """Run one command line; its exit code."""
+    try:
+        result = cli.main(list(words), prog_name="hyperpod-kit", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except click.exceptions.Abort:
+        click.echo("stopped", err=True)
+        return 130
+    except click.ClickException as err:
+        err.show()
+        return err.exit_code
+    except HyperpodKitError as err:
+        if words[:1] == ["--debug"]:
+            traceback.print_exc()
+        click.echo(f"error: {err.message}", err=True)
+        for finding in err.findings if isinstance(err, ConfigError) else ():
+            click.echo(f"  {finding}", err=True)
+        if err.hint:
+            click.echo(f"hint: {err.hint}", err=True)
+        return err.exit_code
+    except BrokenPipeError:
+        # `… | head` closed our standard output: that is no error, and the interpreter must not complain at its end
+        # either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+if __name__ == "__main__":
+    main()

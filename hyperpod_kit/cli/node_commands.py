@@ -1,0 +1,74 @@
+"""list-cluster-nodes and replace-node."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Optional
+
+import click
+
+from hyperpod_kit.cli.options import DEFAULT_CONFIG, cluster_options, json_option, resolve_cluster
+from hyperpod_kit.cli.output import console, data, say
+
+
+@click.command("list-cluster-nodes")
+@cluster_options
+@json_option
+def list_cluster_nodes(config: Path, cluster: Optional[str], region: Optional[str], as_json: bool) -> None:
+    """Every node with its address and state."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from hyperpod_kit.aws.sagemaker import SageMaker
+    from hyperpod_kit.cluster.nodes import list_nodes
+
+    chosen = resolve_cluster(config, cluster, region)
+    nodes = list_nodes(SageMaker(chosen.region), chosen.name)
+    if as_json:
+        data({"cluster": chosen.name, "nodes": [asdict(node) for node in nodes]})
+        return
+    grid = Table(title=f"nodes of cluster {chosen.name}", title_justify="left")
+    for column in ("group", "node", "address", "type", "state", "launched", "message"):
+        grid.add_column(column, overflow="fold", no_wrap=column in ("node", "address"))
+    for node in nodes:
+        style = {"Running": "green", "Failure": "bold red"}.get(node.status, "yellow")
+        grid.add_row(
+            node.group,
+            node.instance_id,
+            node.address or "-",
+            node.instance_type,
+            Text(node.status, style),
+            node.launched,
+            node.message or "-",
+        )
+    console().print(grid)
+    say(f"{len(nodes)} nodes, {sum(1 for node in nodes if node.status == 'Running')} running")
+
+
+@click.command("replace-node")
+@click.argument("nodes", nargs=-1, required=True, metavar="NODE…")
+@click.option("--config", default=DEFAULT_CONFIG, show_default=True, type=click.Path(path_type=Path))
+@click.option("--cluster", metavar="NAME", help="A cluster by name; no configuration file is needed then.")
+@click.option("--region", help="AWS region.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+def replace_node(
+    nodes: tuple[str, ...], config: Path, cluster: Optional[str], region: Optional[str], yes: bool, as_json: bool
+) -> None:
+    """Replace nodes by fresh ones. NODE is an instance id, an address, or GROUP/INDEX as listed."""
+    from hyperpod_kit.aws.sagemaker import SageMaker
+    from hyperpod_kit.cluster.nodes import list_nodes, replace, resolve
+
+    chosen = resolve_cluster(config, cluster, region)
+    sagemaker = SageMaker(chosen.region)
+    targets = resolve(list_nodes(sagemaker, chosen.name), nodes)
+    if not yes:
+        names = ", ".join(f"{node.instance_id} ({node.group})" for node in targets)
+        click.confirm(f"Replace {names}? Everything on their own disks is lost.", abort=True, err=True)
+    done = replace(sagemaker, chosen.name, targets)
+    if as_json:
+        data({"cluster": chosen.name, "replaced": done})
+    else:
+        say(f"being replaced: {', '.join(done)}")
+        say("next: hyperpod-kit wait")

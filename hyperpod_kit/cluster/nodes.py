@@ -1,0 +1,110 @@
+"""The nodes of a cluster, as AWS sees them, and their replacement."""
+
+from __future__ import annotations
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Optional, Sequence
+
+from hyperpod_kit.aws.errors import NOT_FOUND
+from hyperpod_kit.aws.sagemaker import SageMaker
+from hyperpod_kit.errors import AwsError, ClusterError, UsageError
+
+GONE = ("ShuttingDown", "NotFound")
+"""States of nodes that nobody waits for any more."""
+
+LOOKUPS = 8
+_HOST = re.compile(r"ip-(\d+)-(\d+)-(\d+)-(\d+)(\.|$)")
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node. `address`: its private IPv4 address, empty when AWS does not tell it yet."""
+
+    group: str
+    instance_id: str
+    instance_type: str
+    status: str
+    message: str
+    address: str
+    launched: str
+
+    @property
+    def gone(self) -> bool:
+        """Whether it is on its way out."""
+        return self.status in GONE
+
+
+def list_nodes(sagemaker: SageMaker, cluster: str, *, addresses: bool = True) -> list[Node]:
+    """All nodes, by group and launch time. Raises AwsError, Unreachable.
+
+    With `addresses`, each node is described, because only that answer holds the IP address; the host name is the
+    fallback.
+    """
+    summaries = sagemaker.list_nodes(cluster)
+    details: list[dict[str, Any]] = [{}] * len(summaries)
+    if addresses and summaries:
+        with ThreadPoolExecutor(LOOKUPS) as pool:
+            details = list(pool.map(lambda summary: _details(sagemaker, cluster, summary), summaries))
+    nodes = [_node(summary, detail) for summary, detail in zip(summaries, details)]
+    return sorted(nodes, key=lambda node: (node.group, _numeric(node.address), node.instance_id))
+
+
+def resolve(nodes: Sequence[Node], wanted: Sequence[str]) -> list[Node]:
+    """Nodes by instance id, address, or `group/index`. Raises UsageError for one that is not there."""
+    found = []
+    for name in wanted:
+        match = _find(nodes, name)
+        if match is None:
+            raise UsageError(f"there is no node `{name}`", hint="hyperpod-kit list-cluster-nodes")
+        found.append(match)
+    return found
+
+
+def replace(sagemaker: SageMaker, cluster: str, nodes: Sequence[Node]) -> list[str]:
+    """Replace nodes; the ids that AWS accepted. Raises ClusterError when it refuses some, AwsError, Unreachable."""
+    done, refused = sagemaker.replace_nodes(cluster, [node.instance_id for node in nodes])
+    if refused:
+        why = "; ".join(f"{entry['NodeId']}: {entry['ErrorCode']}: {entry['Message']}" for entry in refused)
+        raise ClusterError(
+            f"{len(refused)} of {len(nodes)} nodes are not being replaced: {why}",
+            hint=f"hyperpod-kit list-cluster-nodes --cluster {cluster}",
+        )
+    return done
+
+
+def _details(sagemaker: SageMaker, cluster: str, summary: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return sagemaker.describe_node(cluster, summary["InstanceId"])
+    except AwsError as err:
+        if err.code in NOT_FOUND:
+            return {}  # replaced since it was listed
+        raise
+
+
+def _node(summary: dict[str, Any], detail: dict[str, Any]) -> Node:
+    status = summary.get("InstanceStatus", {})
+    match = _HOST.match(summary.get("PrivateDnsHostname", ""))
+    address = detail.get("PrivatePrimaryIp") or (".".join(match.groups()[:4]) if match else "")
+    return Node(
+        summary["InstanceGroupName"],
+        summary["InstanceId"],
+        summary.get("InstanceType", ""),
+        status.get("Status", "unknown"),
+        status.get("Message", ""),
+        address,
+        str(summary.get("LaunchTime", ""))[:19],
+    )
+
+
+def _find(nodes: Sequence[Node], name: str) -> Optional[Node]:
+    group, _, index = name.partition("/")
+    if index.isdigit():
+        members = [node for node in nodes if node.group == group]
+        return members[int(index)] if int(index) < len(members) else None
+    return next((node for node in nodes if name in (node.instance_id, node.address)), None)
+
+
+def _numeric(address: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in address.split(".") if part.isdigit())

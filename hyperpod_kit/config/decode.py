@@ -1,0 +1,109 @@
+"""Plain values -> Settings. Only shape is judged here (unknown, missing, wrong type); meaning is for the rules."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from hyperpod_kit.config.decode_mounts import decode_mounts
+from hyperpod_kit.config.findings import Finding
+from hyperpod_kit.config.section import Section
+from hyperpod_kit.config.settings import BundleLocation, ProvisioningParameters, Settings, WorkerGroup
+from hyperpod_kit.model.cluster import ClusterSpec, InstanceGroup, Vpc
+from hyperpod_kit.model.node_config import HealthPolicy, User
+
+PASSED_ON = ("slurm_configurations", "fsx_openzfs_dns_name")
+"""AWS's keys that AWS's own scripts read and ours do not."""
+
+
+def decode(values: dict[str, Any]) -> tuple[Settings, list[Finding]]:
+    """Decode the whole file. The settings are complete, with placeholders where a finding says so."""
+    findings: list[Finding] = []
+    top = Section(values, "", findings)
+    parameters = _parameters(top)
+    bucketname = top.optional_text("bucketname")
+    kit = top.child("hyperpod_kit")
+    top.close()
+    cluster = _cluster(kit.child("cluster"), parameters)
+    location = kit.child("bundle")
+    bundle = BundleLocation(location.text("bucket"), location.text("prefix", "hyperpod-kit/"))
+    location.close()
+    mounts, places = decode_mounts(kit, findings, bucketname, parameters)
+    users = tuple(_user(section) for section in kit.children("users"))
+    watch = kit.child("health", required=False)
+    default = HealthPolicy()
+    health = HealthPolicy(
+        watch.number("interval", default.interval),
+        watch.number("deadline", default.deadline),
+        watch.integer("give_up_after", default.give_up_after),
+    )
+    watch.close()
+    failure_pause = kit.number("failure_pause", 60.0)
+    kit.close()
+    return Settings(parameters, cluster, bundle, mounts, places, users, health, failure_pause), findings
+
+
+def _parameters(top: Section) -> ProvisioningParameters:
+    workers = []
+    version = top.text("version", "1.0.0")
+    manager = top.text("workload_manager", "slurm")
+    controller = top.text("controller_group")
+    login = top.optional_text("login_group")
+    for section in top.children("worker_groups", required=True):
+        workers.append(WorkerGroup(section.text("instance_group_name"), section.text("partition_name")))
+        section.close()
+    passed_on = {key: value for key in PASSED_ON if (value := top.anything(key)) is not None}
+    return ProvisioningParameters(
+        version,
+        manager,
+        controller,
+        login,
+        tuple(workers),
+        top.optional_text("fsx_dns_name"),
+        top.optional_text("fsx_mountname"),
+        passed_on,
+    )
+
+
+def _cluster(section: Section, parameters: ProvisioningParameters) -> ClusterSpec:
+    name = section.text("name")
+    region = section.text("region")
+    mode = section.text("lifecycle_mode", "on_init_complete")
+    recovery = section.text("node_recovery", "Automatic")
+    role = section.text("execution_role")
+    vpc: Optional[Vpc] = None
+    if section.has("vpc"):
+        network = section.child("vpc")
+        vpc = Vpc(network.texts("security_group_ids"), network.texts("subnet_ids"))
+        network.close()
+    else:
+        section.child("vpc", required=False)
+    partitions = {worker.instance_group_name: worker.partition_name for worker in parameters.worker_groups}
+    groups = []
+    for entry in section.children("instance_groups", required=True):
+        group = entry.text("name")
+        groups.append(
+            InstanceGroup(
+                group,
+                entry.text("instance_type"),
+                entry.integer("count"),
+                _role(group, parameters),
+                partitions.get(group),
+            )
+        )
+        entry.close()
+    tags = section.child("tags", required=False)
+    pairs = tuple((key, tags.text(key)) for key in tags.raw)
+    section.close()
+    return ClusterSpec(name, region, role, tuple(groups), mode, recovery, vpc, pairs)
+
+
+def _role(group: str, parameters: ProvisioningParameters) -> str:
+    if group and group == parameters.controller_group:
+        return "controller"
+    return "login" if group and group == parameters.login_group else "compute"
+
+
+def _user(section: Section) -> User:
+    user = User(section.text("name"), section.integer("uid"), section.integer("gid"))
+    section.close()
+    return user

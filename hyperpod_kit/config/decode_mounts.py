@@ -1,0 +1,73 @@
+"""The mounts of a configuration: the long form under hyperpod_kit.mounts and the two short forms of AWS's file.
+
+`fsx_dns_name` + `fsx_mountname` stand for one Lustre mount at /fsx, `bucketname` for one Mountpoint mount at /mount-s3.
+The keys of the long form are the fields of the mount's dataclass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, fields
+from difflib import get_close_matches
+from typing import Any, Optional, get_type_hints
+
+from hyperpod_kit.config.findings import Finding
+from hyperpod_kit.config.section import Section
+from hyperpod_kit.config.settings import ProvisioningParameters
+from hyperpod_kit.model.mounts import KINDS, LustreMount, Mount, S3Mount
+
+
+def decode_mounts(
+    kit: Section, findings: list[Finding], bucketname: Optional[str], parameters: ProvisioningParameters
+) -> tuple[tuple[Mount, ...], tuple[str, ...]]:
+    """(mounts, where each is written), short forms first, then configuration order."""
+    mounts: list[Mount] = []
+    places: list[str] = []
+    if parameters.fsx_dns_name and parameters.fsx_mountname:
+        mounts.append(LustreMount("fsx", "/fsx", parameters.fsx_dns_name, parameters.fsx_mountname))
+        places.append("fsx_dns_name")
+    if bucketname:
+        mounts.append(S3Mount("mount-s3", "/mount-s3", bucketname))
+        places.append("bucketname")
+    for section in kit.children("mounts"):
+        mount = _mount(section)
+        if mount is not None:
+            mounts.append(mount)
+            places.append(section.path)
+    return tuple(mounts), tuple(places)
+
+
+def _mount(section: Section) -> Optional[Mount]:
+    if not section.raw:
+        return None
+    kind = section.text("kind")
+    if kind not in KINDS:
+        near = get_close_matches(kind, KINDS, 1, 0.3)
+        if kind:
+            section.wrong(
+                "HPK-C005",
+                "kind",
+                f"unknown kind `{kind}`: expected {', '.join(KINDS)}",
+                f"Did you mean `{near[0]}`?" if near else "Choose one of them",
+            )
+        return None
+    cls = KINDS[kind]
+    hints = get_type_hints(cls)
+    values: dict[str, Any] = {}
+    for field in fields(cls):
+        default = None if field.default is MISSING else field.default
+        values[field.name] = _field(section, field.name, hints[field.name], default, field.default is MISSING)
+    section.close()
+    mount: Mount = cls(**values)
+    return mount
+
+
+def _field(section: Section, name: str, hint: Any, default: Any, required: bool) -> Any:
+    if hint is bool:
+        return section.boolean(name, default)
+    if hint is int:
+        return section.integer(name, default)
+    if hint is str:
+        return section.text(name, None if required else default)
+    if hint == Optional[str]:
+        return section.optional_text(name)
+    return section.texts(name, default)

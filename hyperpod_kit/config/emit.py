@@ -1,0 +1,97 @@
+"""Settings -> what AWS takes: the CreateCluster request and, in on_create mode, AWS's provisioning_parameters.json.
+
+| mode             | LifeCycleConfig      | Slurm set up by           | FSx for Lustre mounted by      |
+| on_create        | OnCreate             | our script, legacy file   | our script                     |
+| on_init_complete | OnInitComplete       | HyperPod, from SlurmConfig| HyperPod, InstanceStorageConfigs |
+| ami_only         | none                 | HyperPod, from SlurmConfig| HyperPod, InstanceStorageConfigs |
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Optional
+
+from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.model.cluster import InstanceGroup
+from hyperpod_kit.model.mounts import LustreMount
+
+NODE_TYPES = {"controller": "Controller", "login": "Login", "compute": "Compute"}
+
+SLURM_CONFIG_STRATEGY = "Merge"
+"""`Managed` calls our hooks in slurm.conf a drift and fails updates.
+
+AWS's pages disagree on the default, so it is always said.
+"""
+
+
+def create_cluster_request(settings: Settings, source_s3_uri: str) -> dict[str, Any]:
+    """The CreateCluster request.
+
+    `source_s3_uri`: the uploaded bundle, with a slash at the end; unused in ami_only mode.
+    """
+    cluster = settings.cluster
+    request: dict[str, Any] = {
+        "ClusterName": cluster.name,
+        "InstanceGroups": [_group(settings, group, source_s3_uri) for group in cluster.groups],
+        "NodeRecovery": cluster.node_recovery,
+    }
+    if cluster.vpc is not None:
+        request["VpcConfig"] = {
+            "SecurityGroupIds": list(cluster.vpc.security_group_ids),
+            "Subnets": list(cluster.vpc.subnet_ids),
+        }
+    if cluster.lifecycle_mode != "on_create":
+        request["Orchestrator"] = {"Slurm": {"SlurmConfigStrategy": SLURM_CONFIG_STRATEGY}}
+    if cluster.tags:
+        request["Tags"] = [{"Key": key, "Value": value} for key, value in cluster.tags]
+    return request
+
+
+def provisioning_parameters(settings: Settings) -> Optional[str]:
+    """AWS's file for on_create mode, AWS's keys only; None in the other modes, where HyperPod would refuse it."""
+    if settings.cluster.lifecycle_mode != "on_create":
+        return None
+    given = settings.parameters
+    data: dict[str, Any] = {
+        "version": given.version,
+        "workload_manager": given.workload_manager,
+        "controller_group": given.controller_group,
+        "worker_groups": [
+            {"instance_group_name": worker.instance_group_name, "partition_name": worker.partition_name}
+            for worker in given.worker_groups
+        ],
+        **given.passed_on,
+    }
+    for key, value in (
+        ("login_group", given.login_group),
+        ("fsx_dns_name", given.fsx_dns_name),
+        ("fsx_mountname", given.fsx_mountname),
+    ):
+        if value is not None:
+            data[key] = value
+    return json.dumps(data, indent=2, sort_keys=True) + "\n"
+
+
+def _group(settings: Settings, group: InstanceGroup, source_s3_uri: str) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "InstanceGroupName": group.name,
+        "InstanceType": group.instance_type,
+        "InstanceCount": group.count,
+        "ExecutionRole": settings.cluster.execution_role,
+    }
+    mode = settings.cluster.lifecycle_mode
+    if mode != "ami_only":
+        hook = "OnCreate" if mode == "on_create" else "OnInitComplete"
+        entry["LifeCycleConfig"] = {"SourceS3Uri": source_s3_uri, hook: settings.entry_script}
+    if mode != "on_create":
+        entry["SlurmConfig"] = {"NodeType": NODE_TYPES[group.role]}
+        if group.partition is not None and group.role == "compute":
+            entry["SlurmConfig"]["PartitionNames"] = [group.partition]
+        lustre = [
+            {"FsxLustreConfig": {"DnsName": mount.dns_name, "MountName": mount.mount_name, "MountPath": mount.path}}
+            for mount in settings.mounts
+            if isinstance(mount, LustreMount) and group.role in mount.roles
+        ]
+        if lustre:
+            entry["InstanceStorageConfigs"] = lustre
+    return entry

@@ -1,0 +1,43 @@
+"""A finding: one thing that is wrong with a configuration, with a stable code, its place and a remedy."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Sequence
+
+ERROR = "error"
+WARNING = "warning"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """`path`.
+
+    Like `hyperpod_kit.mounts[1].bucket`; `line`: 1-based line of the file, 0 when there is none to point at.
+    """
+
+    code: str
+    path: str
+    message: str
+    hint: str
+    severity: str = ERROR
+    line: int = 0
+
+    def render(self) -> str:
+        """One line for a person: where, what, what to do."""
+        where = f"{self.path} (line {self.line})" if self.line else self.path
+        return f"{self.severity} {self.code} {where}: {self.message}. {self.hint}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON form."""
+        return asdict(self)
+
+
+def errors(findings: Sequence[Finding]) -> list[Finding]:
+    """Those findings that forbid to go on."""
+    return [finding for finding in findings if finding.severity == ERROR]
+
+
+def under(path: str, parent: str) -> bool:
+    """Whether `path` is `parent` or something inside it."""
+    return path == parent or path.startswith((parent + ".", parent + "["))

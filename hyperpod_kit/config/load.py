@@ -1,0 +1,69 @@
+"""Configuration file -> Settings, with every finding of reading and of the rules at once.
+
+load(path) = document.read -> decode (types, unknown keys) -> validate (the rules)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hyperpod_kit.config import document
+from hyperpod_kit.config.decode import decode
+from hyperpod_kit.config.findings import Finding, errors, under
+from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.config.validate import validate
+from hyperpod_kit.errors import ConfigError
+
+DEFAULT_PATH = Path("provisioning_parameters.json")
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A configuration with all that was found. `settings` holds placeholders where a value is wrong."""
+
+    path: Path
+    settings: Settings
+    findings: tuple[Finding, ...]
+
+
+def check(path: Path) -> Checked:
+    """Read `path` and report everything that is wrong with it.
+
+    Raises UsageError when there is no such file, ConfigError when it cannot be parsed at all.
+    """
+    doc = document.read(path)
+    settings, found = decode(doc.values)
+    found = [*doc.findings, *found]
+    broken = [finding.path for finding in found]
+    for finding in validate(settings):
+        # What could not be read was replaced by a placeholder: what a rule says about that is noise.
+        if not any(under(finding.path, place) for place in broken):
+            found.append(finding)
+    placed = [replace(finding, line=finding.line or _line(doc.lines, finding.path)) for finding in found]
+    placed.sort(key=lambda finding: (finding.line or 1 << 30, finding.path, finding.code))
+    return Checked(path, settings, tuple(placed))
+
+
+def load(path: Path) -> Settings:
+    """Read a configuration that must be right. Raises ConfigError with all error findings."""
+    checked = check(path)
+    wrong = errors(checked.findings)
+    if wrong:
+        count = "1 error" if len(wrong) == 1 else f"{len(wrong)} errors"
+        raise ConfigError(
+            f"{path} has {count}",
+            findings=[finding.render() for finding in wrong],
+            hint=f"correct the file, then: hyperpod-kit validate {path}",
+        )
+    return checked.settings
+
+
+def _line(lines: dict[str, int], path: str) -> int:
+    """Line of the path, or of the nearest enclosing path that is written in the file."""
+    while path:
+        if path in lines:
+            return lines[path]
+        cut = max(path.rfind("."), path.rfind("["))
+        path = path[:cut] if cut > 0 else ""
+    return 0

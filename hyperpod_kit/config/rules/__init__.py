@@ -1,0 +1,1 @@
+"""The rules of a configuration, one file a topic; config/validate.py lists them."""

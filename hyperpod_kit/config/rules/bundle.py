@@ -1,0 +1,40 @@
+"""Where the bundle is uploaded."""
+
+from __future__ import annotations
+
+import re
+from typing import Iterator
+
+from hyperpod_kit.config.findings import Finding
+from hyperpod_kit.config.rules.s3 import BUCKET, PREFIX
+from hyperpod_kit.config.settings import Settings
+
+AT = "hyperpod_kit.bundle"
+
+
+def location(settings: Settings) -> Iterator[Finding]:
+    """The bucket can be read by HyperPod's managed role, and keys under the prefix are plain."""
+    bucket, prefix = settings.bundle.bucket, settings.bundle.prefix
+    if not BUCKET.fullmatch(bucket):
+        yield Finding(
+            "HPK-B001",
+            f"{AT}.bucket",
+            f"`{bucket}` is not a bucket name",
+            "Use 3 to 63 lower-case letters, digits, dots and hyphens",
+        )
+    elif not bucket.startswith("sagemaker-"):
+        yield Finding(
+            "HPK-B002",
+            f"{AT}.bucket",
+            f"`{bucket}` does not start with sagemaker-",
+            "HyperPod's managed role reads sagemaker-* buckets only: choose such a name",
+        )
+    if prefix and not prefix.endswith("/"):
+        yield Finding("HPK-B003", f"{AT}.prefix", f"`{prefix}` does not end with /", f"Write `{prefix}/`")
+    elif prefix and not re.fullmatch(PREFIX, prefix):
+        yield Finding(
+            "HPK-B004",
+            f"{AT}.prefix",
+            f"`{prefix}` has characters that a shell or a URL would change",
+            "Use letters, digits and ._=- between slashes, no slash first",
+        )

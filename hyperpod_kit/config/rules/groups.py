@@ -1,0 +1,136 @@
+"""Instance groups: one controller, at most one login group, everything else compute with a partition."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from difflib import get_close_matches
+from typing import Iterator
+
+from hyperpod_kit.config.findings import Finding
+from hyperpod_kit.config.rules.cluster import AT, NAME
+from hyperpod_kit.config.settings import Settings
+
+INSTANCE_TYPE = re.compile(r"ml\.[a-z0-9-]+\.[a-z0-9]+")
+
+
+def one_controller(settings: Settings) -> Iterator[Finding]:
+    """Exactly one instance group is the controller's, and it has exactly one node."""
+    wanted = settings.parameters.controller_group
+    groups = settings.cluster.groups
+    controllers = [index for index, group in enumerate(groups) if group.role == "controller"]
+    if not controllers:
+        yield Finding(
+            "HPK-G001",
+            "controller_group",
+            f"there is no instance group `{wanted}`, so the cluster has no controller",
+            _near(settings, wanted),
+        )
+    for index in controllers[1:]:
+        yield Finding(
+            "HPK-G002",
+            f"{AT}.instance_groups[{index}].name",
+            f"a second controller group `{wanted}`",
+            "A cluster has exactly one: remove or rename this group",
+        )
+    for index in controllers[:1]:
+        if groups[index].count != 1:
+            yield Finding(
+                "HPK-G003",
+                f"{AT}.instance_groups[{index}].count",
+                f"the controller group has {groups[index].count} nodes: expected 1",
+                "Set it to 1",
+            )
+
+
+def login_group_exists(settings: Settings) -> Iterator[Finding]:
+    """The login group, when named, is an instance group and not the controller's."""
+    wanted = settings.parameters.login_group
+    if wanted is None:
+        return
+    if wanted == settings.parameters.controller_group:
+        yield Finding(
+            "HPK-G004",
+            "login_group",
+            f"`{wanted}` is the controller group already",
+            "Name another group, or remove the key",
+        )
+    elif wanted not in {group.name for group in settings.cluster.groups}:
+        yield Finding("HPK-G005", "login_group", f"there is no instance group `{wanted}`", _near(settings, wanted))
+
+
+def instance_groups(settings: Settings) -> Iterator[Finding]:
+    """Names are unique and legal, instance types and counts are possible."""
+    groups = settings.cluster.groups
+    if not groups:
+        yield Finding(
+            "HPK-G006", f"{AT}.instance_groups", "the list is empty", "Add a controller group and a worker group"
+        )
+    seen = Counter[str]()
+    for index, group in enumerate(groups):
+        at = f"{AT}.instance_groups[{index}]"
+        seen[group.name] += 1
+        if not NAME.fullmatch(group.name) or len(group.name) > 63:
+            yield Finding(
+                "HPK-G007",
+                f"{at}.name",
+                f"`{group.name}` is not a group name",
+                "Use 1 to 63 letters, digits and hyphens, no hyphen first or last",
+            )
+        elif seen[group.name] == 2 and group.role != "controller":
+            yield Finding("HPK-G008", f"{at}.name", f"`{group.name}` is the name of two groups", "Rename one of them")
+        if not INSTANCE_TYPE.fullmatch(group.instance_type):
+            yield Finding(
+                "HPK-G009",
+                f"{at}.instance_type",
+                f"`{group.instance_type}` is not an instance type",
+                "Write it like ml.p5.48xlarge",
+            )
+        if not 0 <= group.count <= 6758:
+            yield Finding("HPK-G010", f"{at}.count", f"{group.count} nodes: expected 0 to 6758", "Correct the number")
+
+
+def partitions(settings: Settings) -> Iterator[Finding]:
+    """Every compute group is in worker_groups once, and nothing else is."""
+    roles = {group.name: group.role for group in settings.cluster.groups}
+    seen = Counter[str]()
+    for index, worker in enumerate(settings.parameters.worker_groups):
+        at = f"worker_groups[{index}]"
+        name = worker.instance_group_name
+        seen[name] += 1
+        if name not in roles:
+            yield Finding(
+                "HPK-G011", f"{at}.instance_group_name", f"there is no instance group `{name}`", _near(settings, name)
+            )
+        elif roles[name] != "compute":
+            yield Finding(
+                "HPK-G012",
+                f"{at}.instance_group_name",
+                f"`{name}` is the {roles[name]} group: only compute groups have a partition",
+                "Remove this entry",
+            )
+        elif seen[name] == 2:
+            yield Finding(
+                "HPK-G013", f"{at}.instance_group_name", f"`{name}` is listed twice", "Remove one of the entries"
+            )
+        if not NAME.fullmatch(worker.partition_name):
+            yield Finding(
+                "HPK-G014",
+                f"{at}.partition_name",
+                f"`{worker.partition_name}` is not a partition name",
+                "Use letters, digits and hyphens, no hyphen first or last",
+            )
+    for index, group in enumerate(settings.cluster.groups):
+        if group.role == "compute" and group.name and group.name not in seen:
+            yield Finding(
+                "HPK-G015",
+                f"{AT}.instance_groups[{index}].name",
+                f"compute group `{group.name}` has no partition",
+                f'Add {{"instance_group_name": "{group.name}", "partition_name": "…"}} to worker_groups',
+            )
+
+
+def _near(settings: Settings, wanted: str) -> str:
+    names = [group.name for group in settings.cluster.groups]
+    near = get_close_matches(wanted, names, 1, 0.6)
+    return f"Did you mean `{near[0]}`?" if near else f"Instance groups are: {', '.join(names) or 'none'}"

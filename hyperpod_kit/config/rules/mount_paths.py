@@ -1,0 +1,104 @@
+"""Where mounts may be: absolute, not over the system, not over each other."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from typing import Iterator
+
+from hyperpod_kit.config.findings import Finding
+from hyperpod_kit.config.settings import Settings
+
+PATH = re.compile(r"(/[A-Za-z0-9._-]+)+")
+
+RESERVED = ("/", "/home", "/mnt", "/opt", "/root", "/srv", "/var", "/var/lib", "/var/log")
+"""Directories that other things live in: a mount may lie inside, but not on top."""
+
+RESERVED_TREES = (
+    "/bin",
+    "/boot",
+    "/dev",
+    "/etc",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/proc",
+    "/run",
+    "/sbin",
+    "/sys",
+    "/tmp",
+    "/usr",
+    "/opt/aws",
+    "/opt/hyperpod-kit",
+    "/opt/ml",
+    "/opt/sagemaker",
+    "/opt/sagemaker_cluster",
+    "/opt/slurm",
+    "/var/lib/hyperpod-kit",
+    "/var/log/provision",
+    "/var/run",
+    "/var/spool",
+    "/var/tmp",
+)
+"""Directories that belong to the system, to HyperPod or to the kit: nothing is mounted anywhere inside."""
+
+
+def absolute(settings: Settings) -> Iterator[Finding]:
+    """Paths are absolute, normalised and made of plain characters."""
+    for mount, place in zip(settings.mounts, settings.mount_places):
+        path = mount.path
+        if not path.startswith("/"):
+            yield Finding("HPK-M010", f"{place}.path", f"`{path}` is not absolute", "Begin it with /")
+        elif path != "/" and posixpath.normpath(path) != path:
+            yield Finding(
+                "HPK-M011", f"{place}.path", f"`{path}` is not normalised", f"Write `{posixpath.normpath(path)}`"
+            )
+        elif path != "/" and not PATH.fullmatch(path):
+            yield Finding(
+                "HPK-M012",
+                f"{place}.path",
+                f"`{path}` has characters that a shell or systemd would change",
+                "Use letters, digits and ._- between slashes",
+            )
+
+
+def reserved(settings: Settings) -> Iterator[Finding]:
+    """No mount hides a part of the system."""
+    for mount, place in zip(settings.mounts, settings.mount_places):
+        tree = next((tree for tree in RESERVED_TREES if _inside(mount.path, tree)), None)
+        if mount.path in RESERVED or tree:
+            yield Finding(
+                "HPK-M013",
+                f"{place}.path",
+                f"`{mount.path}` is reserved: a mount there would hide {tree or mount.path} of the system",
+                "Choose a directory of its own, like /fsx or /mnt/data",
+            )
+
+
+def disjoint(settings: Settings) -> Iterator[Finding]:
+    """No two mounts of one role lie at the same place or inside each other."""
+    seen: list[tuple[str, str, frozenset[str]]] = []
+    for mount, place in zip(settings.mounts, settings.mount_places):
+        roles = frozenset(mount.roles)
+        for other_path, other_name, other_roles in seen:
+            if not roles & other_roles:
+                continue
+            if mount.path == other_path:
+                yield Finding(
+                    "HPK-M014",
+                    f"{place}.path",
+                    f"`{mount.path}` is where `{other_name}` is mounted too",
+                    "Choose another path",
+                )
+            elif _inside(mount.path, other_path) or _inside(other_path, mount.path):
+                yield Finding(
+                    "HPK-M015",
+                    f"{place}.path",
+                    f"`{mount.path}` and `{other_path}` (`{other_name}`) lie inside each other",
+                    "Put them side by side: the inner one vanishes whenever the outer one is mounted again",
+                )
+        seen.append((mount.path, mount.name, roles))
+
+
+def _inside(path: str, tree: str) -> bool:
+    return path == tree or path.startswith(tree.rstrip("/") + "/")

@@ -1,0 +1,51 @@
+"""Mount names and roles. A name becomes part of systemd unit names and of Slurm reasons."""
+
+from __future__ import annotations
+
+import re
+from typing import Iterator
+
+from hyperpod_kit.config.findings import Finding
+from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.model.mounts import ROLES
+
+MOUNT_NAME = re.compile(r"[a-z0-9-]{1,40}")
+
+
+def mount_names(settings: Settings) -> Iterator[Finding]:
+    """Mount names are plain and unique."""
+    first: dict[str, str] = {}
+    for mount, place in zip(settings.mounts, settings.mount_places):
+        if not MOUNT_NAME.fullmatch(mount.name) or mount.name.startswith("-"):
+            yield Finding(
+                "HPK-M001",
+                f"{place}.name",
+                f"`{mount.name}` is not a mount name",
+                "Use 1 to 40 lower-case letters, digits and hyphens, no hyphen first",
+            )
+        elif mount.name in first:
+            yield Finding(
+                "HPK-M002",
+                f"{place}.name",
+                f"`{mount.name}` is the name of {first[mount.name]} too",
+                "Rename one of them",
+            )
+        else:
+            first[mount.name] = place
+
+
+def mount_roles(settings: Settings) -> Iterator[Finding]:
+    """A mount names at least one known role."""
+    for mount, place in zip(settings.mounts, settings.mount_places):
+        for index, role in enumerate(mount.roles):
+            if role not in ROLES:
+                yield Finding(
+                    "HPK-M003", f"{place}.roles[{index}]", f"`{role}` is not a role", f"Use {', '.join(ROLES)}"
+                )
+        if not mount.roles:
+            yield Finding(
+                "HPK-M004",
+                f"{place}.roles",
+                "no role carries this mount",
+                f"Use some of {', '.join(ROLES)}, or remove the key",
+            )

@@ -1,0 +1,66 @@
+"""Mountpoint for S3: bucket, prefix, and who owns what is seen."""
+
+from __future__ import annotations
+
+import re
+from typing import Iterator
+
+from hyperpod_kit.config.findings import Finding
+from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.model.mounts import S3Mount
+
+BUCKET = re.compile(r"(?!xn--)(?!.*\.\.)[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+PREFIX = r"([A-Za-z0-9._=-]+/)+"
+MODE = re.compile(r"0?[0-7]{3}")
+
+
+def bucket_and_prefix(settings: Settings) -> Iterator[Finding]:
+    """Bucket names are legal, prefixes end in `/` and have no surprises."""
+    for mount, place in zip(settings.mounts, settings.mount_places):
+        if not isinstance(mount, S3Mount):
+            continue
+        if not BUCKET.fullmatch(mount.bucket):
+            yield Finding(
+                "HPK-S001",
+                place if place == "bucketname" else f"{place}.bucket",
+                f"`{mount.bucket}` is not a bucket name",
+                "Use 3 to 63 lower-case letters, digits, dots and hyphens, without s3://",
+            )
+        if mount.prefix and not mount.prefix.endswith("/"):
+            yield Finding(
+                "HPK-S002", f"{place}.prefix", f"`{mount.prefix}` does not end with /", f"Write `{mount.prefix}/`"
+            )
+        elif mount.prefix and not re.fullmatch(PREFIX, mount.prefix):
+            yield Finding(
+                "HPK-S003",
+                f"{place}.prefix",
+                f"`{mount.prefix}` has characters that a shell or systemd would change",
+                "Use letters, digits and ._=- between slashes, no slash first",
+            )
+        if mount.read_only and (mount.allow_delete or mount.allow_overwrite):
+            key = "allow_delete" if mount.allow_delete else "allow_overwrite"
+            yield Finding(
+                "HPK-S004", f"{place}.{key}", "the mount is read-only", "Remove it, or set read_only to false"
+            )
+
+
+def ownership(settings: Settings) -> Iterator[Finding]:
+    """Modes are octal and nothing is writable by everybody; ids are ids."""
+    for mount, place in zip(settings.mounts, settings.mount_places):
+        if not isinstance(mount, S3Mount):
+            continue
+        for key, mode in (("dir_mode", mount.dir_mode), ("file_mode", mount.file_mode)):
+            if not MODE.fullmatch(mode):
+                yield Finding("HPK-S005", f"{place}.{key}", f"`{mode}` is not an octal mode", 'Write it like "0755"')
+            elif int(mode, 8) & 0o002:
+                yield Finding(
+                    "HPK-S006",
+                    f"{place}.{key}",
+                    f"`{mode}` lets everybody write",
+                    "Set uid and gid to the user who writes, and 0755 or 0644",
+                )
+        for key, number in (("uid", mount.uid), ("gid", mount.gid)):
+            if not 0 <= number < 2**32 - 1:
+                yield Finding(
+                    "HPK-S007", f"{place}.{key}", f"{number} is not an id of a user or a group", "Use 0 to 4294967294"
+                )

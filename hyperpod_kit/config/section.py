@@ -1,0 +1,139 @@
+"""One object of the configuration, read key by key; whatever is wrong becomes a finding, never an exception.
+
+A key that nobody asked for is an unknown key. A wrong or missing value is replaced by a placeholder of the right type,
+so that reading goes on and all findings come at once.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import Any, Iterator, Mapping, Optional
+
+from hyperpod_kit.config.findings import Finding
+
+_KINDS = {
+    str: "a string",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    list: "a list",
+    dict: "an object",
+}
+
+
+class Section:
+    """Reads `raw` (anything; wrong if not an object), which lies at `path`, and appends to `findings`."""
+
+    def __init__(self, raw: Any, path: str, findings: list[Finding]) -> None:
+        self.path = path
+        self._findings = findings
+        self._known: list[str] = []
+        if not isinstance(raw, Mapping):
+            self.wrong("HPK-C003", "", f"expected an object, found {_show(raw)}", "Write it as {…}")
+            raw = {}
+            self._broken = True
+        else:
+            self._broken = False
+        self.raw: Mapping[str, Any] = raw
+
+    def place(self, key: str) -> str:
+        """Path of a key of this section."""
+        return ".".join(part for part in (self.path, key) if part)
+
+    def wrong(self, code: str, key: str, message: str, hint: str) -> None:
+        """Record a finding about `key`, or about the whole section when `key` is empty."""
+        self._findings.append(Finding(code, self.place(key), message, hint))
+
+    def has(self, key: str) -> bool:
+        """Whether the key is written and not null. Does not make the key known."""
+        return self.raw.get(key) is not None
+
+    def text(self, key: str, default: Optional[str] = None) -> str:
+        """A string; required when there is no default."""
+        value = self._take(key, str, default)
+        return str(value) if value is not None else ""
+
+    def optional_text(self, key: str) -> Optional[str]:
+        """A string, or None when the key is not written."""
+        if not self.has(key):
+            self._known.append(key)
+            return None
+        return self.text(key, "")
+
+    def integer(self, key: str, default: Optional[int] = None) -> int:
+        """A whole number; required when there is no default."""
+        value = self._take(key, int, default)
+        return int(value) if value is not None else 0
+
+    def number(self, key: str, default: float) -> float:
+        """A number."""
+        value = self._take(key, float, default)
+        return float(value) if value is not None else default
+
+    def boolean(self, key: str, default: bool) -> bool:
+        """true or false."""
+        value = self._take(key, bool, default)
+        return bool(value) if value is not None else default
+
+    def texts(self, key: str, default: Optional[tuple[str, ...]] = None) -> tuple[str, ...]:
+        """A list of strings; required when there is no default."""
+        value = self._take(key, list, None if default is None else list(default))
+        found = []
+        for index, item in enumerate(value or ()):
+            if isinstance(item, str):
+                found.append(item)
+            else:
+                self.wrong(
+                    "HPK-C003", f"{key}[{index}]", f"expected a string, found {_show(item)}", "Write it in quotes"
+                )
+        return tuple(found)
+
+    def child(self, key: str, *, required: bool = True) -> Section:
+        """An object; an empty one stands in when it is missing."""
+        if not self.has(key):
+            self._take(key, dict, None if required else {})
+            stand_in = Section({}, self.place(key), [])
+            stand_in._broken = True
+            return stand_in
+        self._known.append(key)
+        return Section(self.raw[key], self.place(key), self._findings)
+
+    def children(self, key: str, *, required: bool = False) -> Iterator[Section]:
+        """The objects of a list."""
+        for index, item in enumerate(self._take(key, list, None if required else []) or ()):
+            yield Section(item, f"{self.place(key)}[{index}]", self._findings)
+
+    def anything(self, key: str) -> Any:
+        """A value that is passed on as it is; None when it is not written."""
+        self._known.append(key)
+        return self.raw.get(key)
+
+    def close(self) -> None:
+        """Report the keys that nobody asked for, each with the nearest known name."""
+        for key in self.raw:
+            if key in self._known:
+                continue
+            near = get_close_matches(str(key), self._known, 1, 0.6)
+            hint = f"Did you mean `{near[0]}`?" if near else f"Known here: {', '.join(sorted(self._known))}"
+            self.wrong("HPK-C001", str(key), "unknown key", hint)
+
+    def _take(self, key: str, kind: type, default: Any) -> Any:
+        self._known.append(key)
+        if not self.has(key):
+            if default is None and not self._broken:
+                self.wrong("HPK-C002", key, f"missing: expected {_KINDS[kind]}", f'Add "{key}"')
+            return default
+        value = self.raw[key]
+        # bool is an int in Python, but not in a configuration.
+        fits = isinstance(value, (int, float) if kind is float else kind) and (
+            kind is bool or not isinstance(value, bool)
+        )
+        if not fits:
+            self.wrong("HPK-C003", key, f"expected {_KINDS[kind]}, found {_show(value)}", f"Write it as {_KINDS[kind]}")
+            return default
+        return value
+
+
+def _show(value: Any) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 40 else shown[:37] + "…"

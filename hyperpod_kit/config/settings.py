@@ -1,0 +1,73 @@
+"""The configuration as the rest of the admin's side sees it: typed, complete, every default filled in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Mapping, Optional
+
+from hyperpod_kit.model.cluster import ClusterSpec
+from hyperpod_kit.model.mounts import Mount
+from hyperpod_kit.model.node_config import HealthPolicy, NodeConfig, User
+
+
+@dataclass(frozen=True)
+class WorkerGroup:
+    """One entry of AWS's `worker_groups`: which instance group serves which partition."""
+
+    instance_group_name: str
+    partition_name: str
+
+
+@dataclass(frozen=True)
+class ProvisioningParameters:
+    """AWS's own keys, with AWS's meaning. `passed_on`: keys that we carry into the legacy file without reading them."""
+
+    version: str
+    workload_manager: str
+    controller_group: str
+    login_group: Optional[str]
+    worker_groups: tuple[WorkerGroup, ...]
+    fsx_dns_name: Optional[str] = None
+    fsx_mountname: Optional[str] = None
+    passed_on: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class BundleLocation:
+    """Where bundles are uploaded: s3://`bucket`/`prefix`<cluster>/<bundle_id>/."""
+
+    bucket: str
+    prefix: str = "hyperpod-kit/"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that one configuration file says. `mount_places`: where in the file each mount is written."""
+
+    parameters: ProvisioningParameters
+    cluster: ClusterSpec
+    bundle: BundleLocation
+    mounts: tuple[Mount, ...] = ()
+    mount_places: tuple[str, ...] = ()
+    users: tuple[User, ...] = ()
+    health: HealthPolicy = field(default_factory=HealthPolicy)
+    failure_pause: float = 60.0
+
+    @property
+    def entry_script(self) -> str:
+        """The lifecycle script that HyperPod starts; empty in ami_only mode."""
+        return {"on_create": "on_create.sh", "on_init_complete": "on_init_complete.sh"}.get(
+            self.cluster.lifecycle_mode, ""
+        )
+
+    def node_config(self) -> NodeConfig:
+        """What goes to the nodes."""
+        return NodeConfig(
+            cluster_name=self.cluster.name,
+            lifecycle_mode=self.cluster.lifecycle_mode,
+            roles={group.name: group.role for group in self.cluster.groups},
+            mounts=self.mounts,
+            users=self.users,
+            health=self.health,
+            failure_pause=self.failure_pause,
+        )

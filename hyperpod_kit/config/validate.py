@@ -1,0 +1,53 @@
+"""All rules that a configuration must follow, in the order in which their findings are thought of.
+
+A rule is a pure function Settings -> findings. It never raises and never asks the network.
+"""
+
+from __future__ import annotations
+
+from typing import Callable, Iterable
+
+from hyperpod_kit.config.findings import Finding
+from hyperpod_kit.config.rules import (
+    bundle,
+    cluster,
+    filesystems,
+    groups,
+    lifecycle,
+    mount_paths,
+    names,
+    policies,
+    s3,
+    users,
+)
+from hyperpod_kit.config.settings import Settings
+
+Rule = Callable[[Settings], Iterable[Finding]]
+
+RULES: tuple[Rule, ...] = (
+    cluster.identity,  # HPK-K  name, region, role, VPC, recovery
+    groups.one_controller,  # HPK-G  which group plays which role
+    groups.login_group_exists,
+    groups.instance_groups,
+    groups.partitions,
+    lifecycle.mode,  # HPK-L  the three lifecycle modes
+    lifecycle.lustre_by_the_platform,
+    bundle.location,  # HPK-B  where the bundle goes
+    names.mount_names,  # HPK-M  every mount
+    names.mount_roles,
+    mount_paths.absolute,
+    mount_paths.reserved,
+    mount_paths.disjoint,
+    filesystems.efs,  # HPK-E, HPK-F
+    filesystems.lustre,
+    filesystems.short_form,
+    s3.bucket_and_prefix,  # HPK-S
+    s3.ownership,
+    users.accounts,  # HPK-U
+    policies.health,  # HPK-H
+)
+
+
+def validate(settings: Settings) -> list[Finding]:
+    """Everything that the rules find, in the order of the rules."""
+    return [finding for rule in RULES for finding in rule(settings)]

@@ -1,0 +1,30 @@
+"""A node to be asked something, and how ssh reaches it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Optional
+
+
+@dataclass(frozen=True)
+class Target:
+    """One node of a cluster. `status`: what AWS says of it; `address`: empty when AWS tells none."""
+
+    instance_id: str
+    group: str
+    role: str
+    address: str
+    status: str = "Running"
+
+
+@dataclass(frozen=True)
+class SshSettings:
+    """How to log in. `key`: private key file, None for the agent and ~/.ssh; times in seconds."""
+
+    user: str
+    known_hosts: Path
+    key: Optional[Path] = None
+    port: int = 22
+    connect_timeout: float = 10.0
+    command_timeout: float = 60.0

@@ -1,0 +1,144 @@
+"""Ask every node of a cluster for its mounts, at once, and judge the answers.
+
+A node that does not answer, or does not report a mount that the configuration gives it, is a failure: silence is never
+health.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Callable, Mapping, Optional, Sequence
+
+from hyperpod_kit.errors import HyperpodKitError
+from hyperpod_kit.model.mounts import Mount, MountStatus
+from hyperpod_kit.remote.target import Target
+from hyperpod_kit.run import Runner
+
+PROGRAM = "/opt/hyperpod-kit/current/bin/hyperpod-kit"
+THREADS = 32
+
+
+@dataclass(frozen=True)
+class NodeReport:
+    """What one node said. `error`: why there is no answer, empty when there is one; `bundle_id`: what it runs."""
+
+    target: Target
+    mounts: tuple[MountStatus, ...] = ()
+    error: str = ""
+    hint: str = ""
+    bundle_id: str = ""
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the node answered and every required mount can be used."""
+        return not self.error and all(mount.healthy or not mount.required for mount in self.mounts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON form."""
+        return {
+            **asdict(self.target),
+            "healthy": self.healthy,
+            "error": self.error,
+            "hint": self.hint,
+            "bundle_id": self.bundle_id,
+            "mounts": [{**asdict(mount), "healthy": mount.healthy} for mount in self.mounts],
+        }
+
+
+def validate_mounts(
+    targets: Sequence[Target],
+    connect: Callable[[Target], Runner],
+    *,
+    expected: Mapping[str, Sequence[Mount]],
+    timeout: float = 60.0,
+    progress: Callable[[NodeReport], None] = lambda report: None,
+    clock: Callable[[], float] = time.time,
+) -> list[NodeReport]:
+    """One report a target, in the order of the targets.
+
+    `expected`: role -> mounts that a node of this role must report, empty when no configuration is known;
+    `timeout`: seconds that a node's own check may take.
+    """
+    reports: dict[str, NodeReport] = {}
+    with ThreadPoolExecutor(max(1, min(THREADS, len(targets)))) as pool:
+        asked = {
+            pool.submit(_ask, target, connect, expected.get(target.role, ()), timeout, clock): target
+            for target in targets
+        }
+        for future in as_completed(asked):
+            report = future.result()
+            reports[asked[future].instance_id] = report
+            progress(report)
+    return [reports[target.instance_id] for target in targets]
+
+
+def _ask(
+    target: Target,
+    connect: Callable[[Target], Runner],
+    expected: Sequence[Mount],
+    timeout: float,
+    clock: Callable[[], float],
+) -> NodeReport:
+    if target.status != "Running":
+        return NodeReport(target, error=f"the node is {target.status}", hint="hyperpod-kit wait")
+    if not target.address:
+        return NodeReport(target, error="AWS tells no address of the node")
+    try:
+        done = connect(target).run([PROGRAM, "node", "mounts", "--json"], timeout=timeout, check=False)
+    except HyperpodKitError as err:
+        return NodeReport(target, error=err.message, hint=err.hint or "")
+    if done.returncode not in (0, 1):
+        return NodeReport(
+            target,
+            error=_not_installed(done.returncode, done.stderr),
+            hint="see /var/log/provision/provisioning.log there",
+        )
+    answer = _parse(done.stdout)
+    if answer is None:
+        last = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["nothing"]
+        return NodeReport(target, error=f"its answer is not a report: {last[0][:120]}")
+    mounts = [_status(raw) for raw in answer["mounts"]]
+    reported = {mount.name for mount in mounts}
+    mounts += [
+        MountStatus(
+            mount.name,
+            mount.kind,
+            mount.path,
+            "absent",
+            required=mount.required,
+            checked_at=clock(),
+            detail="the configuration asks for it, the node's bundle does not know it",
+        )
+        for mount in expected
+        if mount.name not in reported
+    ]
+    return NodeReport(target, tuple(mounts), bundle_id=str(answer.get("bundle_id", "")))
+
+
+def _parse(text: str) -> Optional[dict[str, Any]]:
+    """The report in a node's standard output; login banners before it are skipped."""
+    start = text.find("{")
+    if start < 0:
+        return None
+    try:
+        answer = json.loads(text[start:])
+    except json.JSONDecodeError:
+        return None
+    return answer if isinstance(answer, dict) and isinstance(answer.get("mounts"), list) else None
+
+
+def _status(raw: Mapping[str, Any]) -> MountStatus:
+    # A node that runs a newer bundle may say more than we know.
+    known = {field.name for field in fields(MountStatus)}
+    defaults = {"name": "?", "kind": "?", "path": "?", "state": "unknown"}
+    return MountStatus(**{**defaults, **{key: value for key, value in raw.items() if key in known}})
+
+
+def _not_installed(returncode: int, stderr: str) -> str:
+    if returncode in (126, 127):
+        return "hyperpod-kit is not installed there: its lifecycle script did not run to the end"
+    last = stderr.strip().splitlines()[-1:] or ["no message"]
+    return f"the check on the node exited {returncode}: {last[0]}"

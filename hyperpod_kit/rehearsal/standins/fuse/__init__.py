@@ -1,0 +1,1 @@
+"""The FUSE kernel protocol in plain Python: no libfuse, exact error numbers."""

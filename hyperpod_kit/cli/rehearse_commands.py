@@ -1,0 +1,256 @@
+"""`hyperpod-kit rehearse …`: a HyperPod on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+import time
+from typing import Any, Callable, Iterator, Optional, Tuple
+
+import click
+
+from hyperpod_kit.rehearsal.layout import DEFAULT_NAME
+
+_name_option = click.option("--name", default=DEFAULT_NAME, show_default=True, help="Name of the rehearsal.")
+
+
+@click.group()
+def rehearse() -> None:
+    """Boot the same bundle on this machine: nodes, Slurm, S3 and the SageMaker API, without an AWS account."""
+
+
+class _Progress:
+    """Shows the current stage with the time it has taken, on standard error, when that is a terminal."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        self._console = Console(stderr=True)
+        self._status = self._console.status("") if self._console.is_terminal else None
+        self._started = time.monotonic()
+        self._last = ""
+
+    def __enter__(self) -> Callable[[str], None]:
+        if self._status:
+            self._status.start()
+        return self._show
+
+    def __exit__(self, *_: object) -> None:
+        if self._status:
+            self._status.stop()
+
+    def _show(self, text: str) -> None:
+        line = f"{time.monotonic() - self._started:5.1f} s  {text}"
+        if self._status:
+            self._status.update(line)
+        elif text != self._last:
+            self._console.print(line, highlight=False)
+        self._last = text
+
+
+@rehearse.command()
+@_name_option
+@click.option("--share", "shares", multiple=True, metavar="DIR:/PATH",
+              help="A directory of this machine that every node sees, read-only. Repeatable.")
+@click.option("--cred-expire", default=10, show_default=True, type=click.IntRange(2, 600),
+              help="Slurm's AuthInfo=cred_expire, seconds: a requeued job waits that long.")
+@click.option("--slurmd-timeout", default=30, show_default=True, type=click.IntRange(10, 3600),
+              help="Slurm's SlurmdTimeout, seconds.")
+@click.option("--shm-size", default="2G", show_default=True, help="Size of each node's /dev/shm.")
+@click.option("--quiet", is_flag=True, help="Do not print the fidelity table.")
+def up(name: str, shares: Tuple[str, ...], cred_expire: int, slurmd_timeout: int, shm_size: str, quiet: bool) -> None:
+    """Start the endpoint, the network and the control loop. Machines appear when a cluster is created."""
+    from hyperpod_kit.rehearsal import boot
+
+    with _Progress() as progress:
+        layout, started = boot.up(name, shares, progress, cred_expire=cred_expire, slurmd_timeout=slurmd_timeout,
+                                  shm_size=shm_size)
+    _, data = boot.running(name)
+    if not quiet:
+        _print_fidelity()
+    click.echo(f"rehearsal {name} is {'up' if started else 'up already'}: {data['endpoint']} (state in {layout.root})")
+    click.echo(f"next: eval \"$(hyperpod-kit rehearse env{_name_argument(name)})\"")
+
+
+def _name_argument(name: str) -> str:
+    return "" if name == DEFAULT_NAME else f" --name {name}"
+
+
+def _print_fidelity() -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from hyperpod_kit.rehearsal.fidelity import ABSENT, REAL, STAND_IN, TABLE
+
+    styles = {REAL: "green", STAND_IN: "yellow", ABSENT: "red"}
+    table = Table(title="What this rehearsal is made of", title_justify="left")
+    for column in ("part", "is", "in detail"):
+        table.add_column(column)
+    for line in TABLE:
+        table.add_row(line.what, f"[{styles[line.kind]}]{line.kind}[/]", line.detail)
+    Console().print(table)
+
+
+@rehearse.command()
+@_name_option
+def env(name: str) -> None:
+    """Print `export` lines that point hyperpod-kit, boto3 and AWS's CLI at the rehearsal."""
+    from hyperpod_kit.rehearsal import boot, targets
+
+    layout, data = boot.running(name)
+    for key, value in targets.environment(layout, data).items():
+        click.echo(f"export {key}={shlex.quote(value)}")
+
+
+@rehearse.command()
+@_name_option
+@click.option("--json", "as_json", is_flag=True, help="Print the state as JSON.")
+def status(name: str, as_json: bool) -> None:
+    """Show the clusters of the rehearsal and their machines."""
+    from hyperpod_kit.rehearsal import boot, targets
+
+    _, data = boot.running(name)
+    for cluster in data["clusters"]:
+        for node in cluster["nodes"]:
+            node["machine"] = "running" if targets.is_running(node) else "dead"
+    if as_json:
+        click.echo(json.dumps(data, indent=2, sort_keys=True))
+        return
+    _print_status(data)
+
+
+def _print_status(data: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    console.print(f"rehearsal {data['name']}: {data['endpoint']}, network {data['gateway']}/16", highlight=False)
+    for cluster in data["clusters"]:
+        table = Table(title=f"cluster {cluster['name']}: {cluster['status']}", title_justify="left")
+        for column in ("node", "instance", "host", "role", "status", "machine", "age"):
+            table.add_column(column)
+        for node in sorted(cluster["nodes"], key=lambda node: (node["group"], node["index"])):
+            age = f"{time.time() - node['booted_at']:.0f} s" if node["booted_at"] else "-"
+            first_line = node["message"].split("\n", 1)[0]
+            table.add_row(node["place"], node["instance_id"], node["host"], node["role"] or "-",
+                          node["status"] + (f": {first_line}" if first_line else ""), node["machine"], age)
+        console.print(table)
+        if cluster["failure_message"]:
+            console.print(cluster["failure_message"], style="red", highlight=False, markup=False)
+    if not data["clusters"]:
+        console.print("no cluster yet: hyperpod-kit create-cluster")
+
+
+@rehearse.command("exec", context_settings={"ignore_unknown_options": True})
+@_name_option
+@click.argument("node")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def execute(name: str, node: str, command: Tuple[str, ...]) -> None:
+    """Run COMMAND on NODE over ssh (a login shell without one).
+
+    NODE is an instance id, a host name, a place such as worker-group/0, or `controller`.
+    """
+    from hyperpod_kit.rehearsal import boot, targets
+
+    layout, data = boot.running(name)
+    words = [shlex.join(command)] if command else []
+    argv = targets.ssh_command(layout, targets.find(data, node), words, tty=sys.stdin.isatty() and sys.stdout.isatty())
+    # The command is the user's own and may run as long as it likes: ssh takes this process's place.
+    os.execvp(argv[0], argv)
+
+
+@rehearse.command("kill-node")
+@_name_option
+@click.argument("node")
+def kill_node(name: str, node: str) -> None:
+    """SIGKILL the whole machine of NODE, as a power failure would."""
+    from hyperpod_kit.rehearsal import boot, targets
+
+    _, data = boot.running(name)
+    found = targets.find(data, node)
+    targets.kill(found)
+    click.echo(f"killed {found['place']}: {found['host']} {found['instance_id']}")
+
+
+@rehearse.command("replace-node")
+@_name_option
+@click.argument("node")
+def replace_node(name: str, node: str) -> None:
+    """Have the control plane replace NODE (BatchReplaceClusterNodes), as an admin would ask SageMaker."""
+    import boto3
+
+    from hyperpod_kit.errors import RehearsalError
+    from hyperpod_kit.rehearsal import boot, targets
+    from hyperpod_kit.rehearsal.node_files import ACCESS_KEY, SECRET_KEY
+
+    _, data = boot.running(name)
+    found = targets.find(data, node)
+    client = boto3.client("sagemaker", endpoint_url=data["endpoint"], region_name="us-east-1",
+                          aws_access_key_id=ACCESS_KEY, aws_secret_access_key=SECRET_KEY)
+    answer = client.batch_replace_cluster_nodes(ClusterName=found["cluster"], NodeIds=[found["instance_id"]])
+    for failure in answer["Failed"]:
+        raise RehearsalError(f"{found['place']} ({found['instance_id']}) is not replaced: {failure['Message']}")
+    click.echo(f"replacing {found['place']}: {found['host']} {found['instance_id']}")
+
+
+@rehearse.command()
+@_name_option
+@click.argument("node")
+def logs(name: str, node: str) -> None:
+    """Print the logs of NODE: its lifecycle script, provisioning, Slurm, console; also of an instance that is gone."""
+    from hyperpod_kit.rehearsal import boot, targets
+
+    layout, data = boot.running(name)
+    for title, text in targets.logs(layout, data, node):
+        click.echo(f"==> {title} <==")
+        click.echo(text)
+
+
+@rehearse.command()
+@_name_option
+@click.option("--all", "everything", is_flag=True, help="Every rehearsal of this machine, and stray remains of any.")
+def down(name: str, everything: bool) -> None:
+    """Take the rehearsal down: machines, mounts, network, data. Works after a crash, and twice."""
+    from hyperpod_kit.rehearsal import boot, cleanup
+
+    if everything:
+        for gone in cleanup.down_all():
+            click.echo(f"rehearsal {gone} is down")
+    elif boot.down(name):
+        click.echo(f"rehearsal {name} is down")
+    else:
+        click.echo(f"rehearsal {name} was not up")
+
+
+@rehearse.command()
+@click.argument("config", default="provisioning_parameters.json", type=click.Path(dir_okay=False))
+@click.option("--keep", is_flag=True, help="Keep the temporary root and say where it is.")
+@click.option("--json", "as_json", is_flag=True, help="Print the recorded commands as JSON.")
+def sandbox(config: str, keep: bool, as_json: bool) -> None:
+    """Run CONFIG's bundle under a temporary directory, without root: commands are recorded, nothing is mounted."""
+    from hyperpod_kit.rehearsal import sandbox as place
+
+    result = place.run(config, keep=keep)
+    if as_json:
+        click.echo(json.dumps(result.to_dict(), indent=2))
+    else:
+        for line in _sandbox_lines(result):
+            click.echo(line)
+    if result.exit_code != 0:
+        raise SystemExit(1)
+
+
+def _sandbox_lines(result: Any) -> Iterator[str]:
+    yield f"{result.script} exited {result.exit_code}"
+    if result.output:
+        yield "its output:"
+        yield from (f"  {line}" for line in result.output.splitlines())
+    yield f"{len(result.commands)} commands were recorded instead of run:"
+    yield from (f"  {shlex.join(command)}" for command in result.commands)
+    yield "not exercised:"
+    yield from (f"  - {item}" for item in result.not_exercised)
+    kept: Optional[str] = result.root
+    if kept:
+        yield f"the temporary root is kept at {kept}"

@@ -1,0 +1,45 @@
+"""Slurm as HyperPod itself starts it, in the modes where no OnCreate script owns it.
+
+Standard library only, Python 3.8: this file runs in a node.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from typing import Sequence
+
+DROP_IN = "/etc/systemd/system/slurmd.service.d/hyperpod.conf"
+
+
+def _run(argv: Sequence[str], timeout: float = 60.0) -> None:
+    subprocess.run(list(argv), check=True, timeout=timeout, stdin=subprocess.DEVNULL)
+
+
+def _wait_for_controller(seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            _run(["/opt/slurm/bin/scontrol", "ping"], timeout=10)
+            return
+        except subprocess.SubprocessError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(0.25)
+
+
+def start(role: str, controller_ip: str, patience: float = 120.0) -> None:
+    """Start munge and this role's Slurm daemon, enabled for later boots. Raises subprocess.SubprocessError."""
+    _run(["systemctl", "enable", "--now", "munge"])
+    if role == "Controller":
+        os.makedirs("/var/spool/slurmctld", exist_ok=True)
+        _run(["systemctl", "enable", "--now", "slurmctld"])
+        _wait_for_controller(patience)
+        return
+    os.makedirs(os.path.dirname(DROP_IN), exist_ok=True)
+    with open(DROP_IN, "w") as file:
+        file.write(f"[Service]\nEnvironment=SLURMD_OPTIONS=--conf-server={controller_ip}\n"
+                   "Restart=on-failure\nRestartSec=1\n")
+    _run(["systemctl", "daemon-reload"])
+    _run(["systemctl", "enable", "--now", "slurmd"])

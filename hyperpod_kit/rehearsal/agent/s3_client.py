@@ -1,0 +1,93 @@
+"""Just enough S3 to fetch a prefix: list and get, path style, from the rehearsal's own endpoint.
+
+Standard library only, Python 3.8: this file runs in a node.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from typing import Iterator, Tuple
+from xml.etree import ElementTree
+
+# The endpoint is on the node's own network: a proxy from the environment would be wrong.
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+class S3Error(Exception):
+    """The endpoint refused, or did not answer within the retries."""
+
+
+def split_uri(uri: str) -> Tuple[str, str]:
+    """(bucket, prefix) of s3://bucket/prefix/; the prefix is empty or ends in a slash. Raises S3Error."""
+    if not uri.startswith("s3://"):
+        raise S3Error(f"not an S3 URI: {uri}")
+    bucket, _, prefix = uri[len("s3://"):].partition("/")
+    prefix = prefix.strip("/")
+    return bucket, prefix + "/" if prefix else ""
+
+
+def _get(url: str, deadline: float) -> bytes:
+    while True:
+        try:
+            with _OPENER.open(url, timeout=20) as response:
+                body: bytes = response.read()
+                return body
+        except urllib.error.HTTPError as err:
+            if err.code < 500:
+                code = _error_code(err.read())
+                raise S3Error(f"{url}: HTTP {err.code} {code}") from err
+            problem: Exception = err
+        except OSError as err:
+            problem = err
+        if time.monotonic() > deadline:
+            raise S3Error(f"{url}: {problem}")
+        time.sleep(0.25)
+
+
+def _error_code(body: bytes) -> str:
+    try:
+        return ElementTree.fromstring(body).findtext("Code") or ""
+    except ElementTree.ParseError:
+        return ""
+
+
+def list_keys(endpoint: str, bucket: str, prefix: str, deadline: float) -> Iterator[str]:
+    """All keys below a prefix. `deadline`: monotonic seconds until which a silent endpoint is tried again."""
+    token = ""
+    while True:
+        query = {"list-type": "2", "prefix": prefix}
+        if token:
+            query["continuation-token"] = token
+        page = ElementTree.fromstring(_get(f"{endpoint}/{bucket}?{urllib.parse.urlencode(query)}", deadline))
+        space = page.tag[:page.tag.index("}") + 1] if page.tag.startswith("{") else ""
+        for entry in page.iter(space + "Contents"):
+            key = entry.findtext(space + "Key")
+            if key:
+                yield key
+        token = page.findtext(space + "NextContinuationToken") or ""
+        if not token:
+            return
+
+
+def download_prefix(endpoint: str, uri: str, target: str, patience: float = 30.0) -> int:
+    """Fetch every object below `uri` into the directory `target`; returns how many. Raises S3Error."""
+    bucket, prefix = split_uri(uri)
+    deadline = time.monotonic() + patience
+    count = 0
+    for key in list_keys(endpoint, bucket, prefix, deadline):
+        relative = key[len(prefix):]
+        if not relative or relative.endswith("/"):
+            continue
+        path = os.path.normpath(os.path.join(target, relative))
+        if not path.startswith(os.path.normpath(target) + os.sep):
+            raise S3Error(f"key {key} leaves the bundle's directory")
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        data = _get(f"{endpoint}/{bucket}/{urllib.parse.quote(key)}", deadline)
+        with open(path, "wb") as file:
+            file.write(data)
+        count += 1
+    return count

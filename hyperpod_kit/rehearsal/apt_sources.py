@@ -1,0 +1,94 @@
+"""The apt sources of this host, reduced to those of its own distribution, as one-line entries."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Iterator
+
+from hyperpod_kit.errors import RehearsalError
+
+SUPPORTED = {("debian", "12"): "bookworm", ("ubuntu", "22.04"): "jammy", ("ubuntu", "24.04"): "noble"}
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """What this host runs: os-release's ID, VERSION_ID and the suite's code name."""
+
+    id: str
+    version: str
+    codename: str
+
+
+def host_distribution(root: Path = Path("/")) -> Distribution:
+    """Distribution under `root`. Raises RehearsalError when the node image cannot be built from it."""
+    try:
+        text = (root / "etc/os-release").read_text()
+    except OSError as err:
+        raise RehearsalError(f"cannot tell the distribution of this machine: {err}") from err
+    fields = dict(re.findall(r'^(\w+)="?([^"\n]*)"?$', text, re.M))
+    key = (fields.get("ID", ""), fields.get("VERSION_ID", ""))
+    if key not in SUPPORTED:
+        known = ", ".join(f"{name} {version}" for name, version in SUPPORTED)
+        this = " ".join(key).strip() or "unknown"
+        raise RehearsalError(f"node images are built from {known}; this machine is {this}",
+                             hint="hyperpod-kit rehearse sandbox")
+    return Distribution(key[0], key[1], SUPPORTED[key])
+
+
+def _one_line_entries(text: str) -> Iterator[str]:
+    for raw in text.splitlines():
+        line = raw.split("#", 1)[0].strip()
+        if line.startswith("deb "):
+            yield line
+
+
+def _deb822_entries(text: str) -> Iterator[str]:
+    for stanza in re.split(r"\n\s*\n", text):
+        fields: dict[str, str] = {}
+        key = ""
+        for line in stanza.splitlines():
+            if line.startswith("#"):
+                continue
+            if line[:1] in (" ", "\t") and key:
+                fields[key] += " " + line.strip()
+            elif ":" in line:
+                key, _, value = line.partition(":")
+                key = key.strip().lower()
+                fields[key] = value.strip()
+        if "deb" not in fields.get("types", "").split() or fields.get("enabled", "yes").lower() == "no":
+            continue
+        signed = fields.get("signed-by", "")
+        # A key pasted into the stanza has no one-line form; apt then uses the host's trusted keys.
+        options = f"[signed-by={signed}] " if signed.startswith("/") else ""
+        for uri in fields.get("uris", "").split():
+            for suite in fields.get("suites", "").split():
+                yield f"deb {options}{uri} {suite} {fields.get('components', '')}".strip()
+
+
+def own_sources(codename: str, root: Path = Path("/")) -> list[str]:
+    """One-line entries of the host whose suite belongs to `codename` (with -updates, -security), in file order.
+
+    Raises RehearsalError when there is none.
+    """
+    apt = root / "etc/apt"
+    found: list[str] = []
+    files = [apt / "sources.list", *sorted((apt / "sources.list.d").glob("*.list")),
+             *sorted((apt / "sources.list.d").glob("*.sources"))]
+    for file in files:
+        if not file.is_file():
+            continue
+        text = file.read_text(errors="replace")
+        entries = _deb822_entries(text) if file.suffix == ".sources" else _one_line_entries(text)
+        for entry in entries:
+            words = re.sub(r"\[[^]]*\]", "", entry).split()
+            suite = words[2] if len(words) > 2 else ""
+            wanted = suite in (codename, f"{codename}-updates", f"{codename}-security")
+            # Third-party sources may use the distribution's suite names; its own mirrors carry "main".
+            if wanted and "main" in words[3:] and entry not in found:
+                found.append(entry)
+    if not found:
+        raise RehearsalError(f"no apt source of {codename} on this machine to build the node image from",
+                             hint="add the distribution's own source to /etc/apt/sources.list")
+    return found

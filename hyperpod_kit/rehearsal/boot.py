@@ -1,0 +1,114 @@
+"""`up`: from nothing to a serving daemon, or back to nothing."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Dict, Iterator, Sequence
+
+import hyperpod_kit
+from hyperpod_kit.errors import RehearsalError
+from hyperpod_kit.rehearsal import cleanup, host, image, processes, state
+from hyperpod_kit.rehearsal.image import Progress
+from hyperpod_kit.rehearsal.layout import NAME_PATTERN, Layout, cache_dir, existing, lock_file
+from hyperpod_kit.rehearsal.settings import Settings, parse_share
+
+START_DEADLINE = 60.0
+
+
+@contextmanager
+def _exclusive(layout: Layout) -> Iterator[None]:
+    with open(lock_file(f"rehearsal-{layout.id}"), "w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RehearsalError(f"another command is just starting or stopping rehearsal {layout.root.name}") from None
+        yield
+
+
+def is_up(layout: Layout) -> bool:
+    """Whether its daemon lives and is ready."""
+    ready = state.read_json(layout.ready_file)
+    return bool(ready and "endpoint" in ready) and processes.alive(state.read_process(layout.daemon_file))
+
+
+def running(name: str) -> tuple[Layout, Dict[str, Any]]:
+    """Layout and state.json of a rehearsal that is up. Raises RehearsalError when it is not."""
+    layout = Layout.of(name)
+    data = state.read_json(layout.state_file)
+    if data is None or not is_up(layout):
+        others = [other.root.name for other in existing() if is_up(other)]
+        known = f"; up are: {', '.join(others)}" if others else ""
+        raise RehearsalError(f"rehearsal {name} is not up{known}", hint="hyperpod-kit rehearse up")
+    return layout, data
+
+
+def up(name: str, shares: Sequence[str], progress: Progress, *, cred_expire: int = 10, slurmd_timeout: int = 30,
+       shm_size: str = "2G") -> tuple[Layout, bool]:
+    """Start a rehearsal; returns its layout and whether it was started now (False: it was up already).
+
+    Whatever a dead daemon of that name left is removed first. Raises RehearsalError with the reason; then, and on
+    Ctrl-C, nothing is left behind.
+    """
+    if not NAME_PATTERN.fullmatch(name):
+        raise RehearsalError(f"a rehearsal's name has lower-case letters, digits and -, at most 31: {name!r}")
+    host.require()
+    parsed = tuple(parse_share(share) for share in shares)
+    layout = Layout.of(name)
+    if is_up(layout):
+        return layout, False
+    with _exclusive(layout):
+        if layout.root.exists():
+            progress("removing what an earlier run left")
+            cleanup.down(layout)
+        built = image.ensure(cache_dir(), progress)
+        progress("starting the daemon")
+        layout.root.mkdir(mode=0o700, parents=True)
+        try:
+            Settings(name, str(built), parsed, cred_expire, slurmd_timeout, shm_size).save(layout.root)
+            _start_daemon(layout)
+        except BaseException:
+            cleanup.down(layout)
+            raise
+    return layout, True
+
+
+def _start_daemon(layout: Layout) -> None:
+    package_root = str(Path(hyperpod_kit.__file__).parent.parent)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(
+        filter(None, [package_root, os.environ.get("PYTHONPATH", "")])), "PATH": host.search_path()}
+    with open(layout.daemon_log, "ab") as log:
+        proc = subprocess.Popen([sys.executable, "-u", "-m", "hyperpod_kit.rehearsal.daemon", "--state",
+                                 str(layout.root)], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+                                start_new_session=True, env=environment, cwd="/")
+    # Noted by its parent too, so that a Ctrl-C before the daemon's first line still finds it.
+    identity = processes.identify(proc.pid)
+    if identity is not None:
+        state.write_process(layout.daemon_file, identity)
+    deadline = time.monotonic() + START_DEADLINE
+    while True:
+        ready = state.read_json(layout.ready_file)
+        if ready and "endpoint" in ready:
+            return
+        if ready or proc.poll() is not None:
+            reason = ready.get("error", "") if ready else ""
+            tail = " / ".join(layout.daemon_log.read_text(errors="replace").splitlines()[-3:])
+            raise RehearsalError(f"the rehearsal's daemon did not start: {reason or tail or 'no reason given'}")
+        if time.monotonic() > deadline:
+            raise RehearsalError(f"the rehearsal's daemon was not ready within {START_DEADLINE:.0f} s")
+        time.sleep(0.05)
+
+
+def down(name: str) -> bool:
+    """Take a rehearsal down; False when there was none. Raises RehearsalError naming what could not be removed."""
+    layout = Layout.of(name)
+    if not layout.root.exists():
+        return False
+    with _exclusive(layout):
+        cleanup.down(layout)
+    return True

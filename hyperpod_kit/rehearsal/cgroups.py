@@ -1,0 +1,151 @@
+"""A control group per machine, in every hierarchy that the host has: cgroup v1, v2, or both side by side.
+
+All machines of a rehearsal live below one group, so "every process that we started" is a question the kernel answers.
+With v1 the group also carries the device policy, which nobody else sets for an unregistered machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Iterable
+
+from hyperpod_kit.errors import RehearsalError
+
+V1_WANTED = ("name=systemd", "memory", "freezer", "pids", "devices")
+ALLOWED_DEVICES = ("1:3", "1:5", "1:7", "1:8", "1:9", "5:0", "5:1", "5:2", "136:*", "10:229")
+"""null zero full random urandom tty console ptmx, pseudo terminals, fuse."""
+
+
+@dataclass(frozen=True)
+class Hierarchy:
+    """One mounted hierarchy. `kind`: "v2", or the v1 controller's name."""
+
+    kind: str
+    mount: Path
+
+
+def hierarchies(mountinfo: str = "") -> list[Hierarchy]:
+    """The hierarchies in which machines get a group. `mountinfo`: text of /proc/self/mountinfo, read when empty."""
+    text = mountinfo or Path("/proc/self/mountinfo").read_text()
+    found: dict[str, Hierarchy] = {}
+    for line in text.splitlines():
+        left, _, right = line.partition(" - ")
+        words, tail = left.split(), right.split()
+        if len(words) < 5 or not tail:
+            continue
+        mount = Path(re.sub(r"\\040", " ", words[4]))
+        if tail[0] == "cgroup2":
+            found.setdefault("v2", Hierarchy("v2", mount))
+        elif tail[0] == "cgroup":
+            for controller in tail[-1].split(","):
+                if controller in V1_WANTED:
+                    found.setdefault(controller, Hierarchy(controller, mount))
+    return list(found.values())
+
+
+def create(path: str, found: Iterable[Hierarchy] | None = None) -> list[Path]:
+    """Make the group `path` ("hyperpod-kit/ab12/i-…") in every hierarchy and return the directories to join.
+
+    Raises RehearsalError when there is no hierarchy or it cannot be written.
+    """
+    directories: list[Path] = []
+    try:
+        for hierarchy in hierarchies() if found is None else found:
+            directory = hierarchy.mount / path
+            directory.mkdir(parents=True, exist_ok=True)
+            directories.append(directory)
+            if hierarchy.kind == "devices":
+                (directory / "devices.deny").write_text("a")
+                for device in ALLOWED_DEVICES:
+                    (directory / "devices.allow").write_text(f"c {device} rwm")
+            elif hierarchy.kind == "v2":
+                _delegate(hierarchy.mount, path)
+    except OSError as err:
+        raise RehearsalError(f"cannot make a control group for a machine: {err}") from err
+    if not directories:
+        raise RehearsalError("no control group hierarchy is mounted under /sys/fs/cgroup")
+    return directories
+
+
+def _delegate(mount: Path, path: str) -> None:
+    """Pass memory and pids down to the machine's group where the host has them in v2."""
+    place = mount
+    for part in Path(path).parts:
+        available = (place / "cgroup.controllers").read_text().split()
+        for controller in ("memory", "pids", "cpu"):
+            if controller in available:
+                # The root of a delegated subtree may refuse: accounting is a comfort, not a condition.
+                with contextlib.suppress(OSError):
+                    (place / "cgroup.subtree_control").write_text(f"+{controller}")
+        place = place / part
+
+
+def _existing(path: str) -> list[Path]:
+    return [hierarchy.mount / path for hierarchy in hierarchies() if (hierarchy.mount / path).is_dir()]
+
+
+def members(path: str) -> set[int]:
+    """Pids of all processes in the group and below."""
+    pids: set[int] = set()
+    for top in _existing(path):
+        for directory, _, _ in os.walk(top):
+            with contextlib.suppress(OSError):
+                pids.update(int(line) for line in Path(directory, "cgroup.procs").read_text().split())
+    return pids - {0}
+
+
+def freeze(path: str, frozen: bool) -> None:
+    """Stop or continue every process of the group: a machine that hangs, seen from outside."""
+    for hierarchy in hierarchies():
+        directory = hierarchy.mount / path
+        with contextlib.suppress(OSError):
+            if hierarchy.kind == "freezer":
+                (directory / "freezer.state").write_text("FROZEN" if frozen else "THAWED")
+            elif hierarchy.kind == "v2":
+                (directory / "cgroup.freeze").write_text("1" if frozen else "0")
+
+
+def kill(path: str, seconds: float = 10.0) -> bool:
+    """SIGKILL everything in the group until nothing is left; False when something is after `seconds`."""
+    if not _existing(path):
+        return True
+    freeze(path, False)  # a frozen process of v1 does not die
+    deadline = time.monotonic() + seconds
+    own = os.getpid()
+    while True:
+        pids = members(path) - {own}
+        if not pids:
+            return True
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+
+
+def remove(path: str, seconds: float = 5.0) -> bool:
+    """Remove the group and all below it; it takes a few tries after a SIGKILL. False when one stays."""
+    deadline = time.monotonic() + seconds
+    while True:
+        tops = _existing(path)
+        for top in tops:
+            for directory, _, _ in os.walk(top, topdown=False):
+                with contextlib.suppress(OSError):
+                    os.rmdir(directory)
+        if not any(top.is_dir() for top in tops):
+            return True
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+
+
+def groups_below(path: str) -> set[str]:
+    """Names of the direct sub-groups of `path` over all hierarchies."""
+    return {entry.name for top in _existing(path) for entry in top.iterdir() if entry.is_dir()}

@@ -1,0 +1,172 @@
+"""The one process of a rehearsal: endpoint, names, control plane and recovery loop; parent of all machines.
+
+`python -m hyperpod_kit.rehearsal.daemon --state DIR`. SIGTERM takes everything down. When it is killed instead, the
+kernel kills the machines with it, and `rehearse down` removes the rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import os
+import signal
+import stat
+import sys
+import threading
+import time
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import List, Optional
+
+from hyperpod_kit.errors import HyperpodKitError, RehearsalError
+from hyperpod_kit.rehearsal import cleanup, host_keys, layer, network, processes, state, storage
+from hyperpod_kit.rehearsal.cluster_state import to_state
+from hyperpod_kit.rehearsal.control_plane import RehearsalControlPlane
+from hyperpod_kit.rehearsal.dns import DnsResponder
+from hyperpod_kit.rehearsal.fleet import Fleet
+from hyperpod_kit.rehearsal.layout import Layout, lock_file
+from hyperpod_kit.rehearsal.machine import MachineOptions, Machines
+from hyperpod_kit.rehearsal.network import Network
+from hyperpod_kit.rehearsal.node_files import Secrets
+from hyperpod_kit.rehearsal.operations import Operations
+from hyperpod_kit.rehearsal.recovery import Recovery
+from hyperpod_kit.rehearsal.s3.store import S3Store
+from hyperpod_kit.rehearsal.sagemaker.server import Server, serve
+from hyperpod_kit.rehearsal.settings import Settings
+from hyperpod_kit.rehearsal.slurm_control import SlurmControl
+from hyperpod_kit.run import LocalRunner
+
+
+class Daemon:
+    """A rehearsal from `start` to `stop`."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.settings = Settings.load(layout.root)
+        self.stopping = threading.Event()
+        self._saving = threading.Lock()
+        self._server: Optional[Server] = None
+        self._dns: Optional[DnsResponder] = None
+        self._operations: Optional[Operations] = None
+        self._machines: Optional[Machines] = None
+        self._gateway = ""
+
+    def start(self) -> None:
+        """Make network, image mount and keys, then serve. Raises HyperpodKitError or OSError."""
+        layout = self.layout
+        bridge = self._make_network()
+        self._gateway = bridge.gateway
+        self._mount_image()
+        layer.rebuild(layout.layer)
+        self._make_fuse_device()
+        for directory in (layout.nodes, layout.logs):
+            directory.mkdir(exist_ok=True)
+        storage.create(layout, bridge.gateway)
+        host_keys.generate(layout.ssh_key, f"hyperpod-kit rehearsal {self.settings.name}")
+        store = S3Store(layout.s3)
+        for bucket in storage.BUCKETS:
+            store.create_bucket(bucket)
+        self._machines = Machines(layout, MachineOptions(self.settings.shares, self.settings.shm_size))
+        secrets = Secrets(Path(f"{layout.ssh_key}.pub").read_text(), os.urandom(1024))
+        fleet = Fleet(layout, self.settings, bridge, self._machines, secrets, "", self.stopping)
+        self._operations = Operations(fleet, SlurmControl(self._machines), store, self.save)
+        self._server = serve([("127.0.0.1", 0), (bridge.gateway, 0)], store, RehearsalControlPlane(self._operations))
+        fleet.endpoint = f"http://{bridge.gateway}:{self._server.port}"
+        self._dns = DnsResponder(bridge.gateway)
+        threading.Thread(target=Recovery(self._operations, self.stopping).run, daemon=True, name="recovery").start()
+        self.save()
+        state.write_json(layout.ready_file, {"endpoint": f"http://127.0.0.1:{self._server.port}",
+                                             "gateway": bridge.gateway})
+
+    def _make_network(self) -> Network:
+        """Choose a subnet and take it, one rehearsal at a time."""
+        runner = LocalRunner()
+        with open(lock_file("network"), "w") as handle:
+            _lock_with_deadline(handle.fileno(), 30.0)
+            subnet = network.choose_subnet(network.networks_in_use(runner))
+            bridge = Network(self.layout, subnet, runner)
+            bridge.create_bridge()
+        return bridge
+
+    def _mount_image(self) -> None:
+        self.layout.image.mkdir(exist_ok=True)
+        LocalRunner().run(["mount", "-t", "squashfs", "-o", "ro,loop", self.settings.image, str(self.layout.image)])
+
+    def _make_fuse_device(self) -> None:
+        path = self.layout.root / "dev-fuse"
+        os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(10, 229))
+        path.chmod(0o666)
+
+    def save(self) -> None:
+        """Write state.json."""
+        operations, server = self._operations, self._server
+        with self._saving:
+            clusters = []
+            if operations is not None:
+                with operations.lock:
+                    clusters = to_state(operations.clusters)
+            data = {"name": self.settings.name, "id": self.layout.id, "gateway": self._gateway, "saved_at": time.time(),
+                    "endpoint": f"http://127.0.0.1:{server.port}" if server else "", "image": self.settings.image,
+                    "shares": self.settings.shares, "clusters": clusters}
+            if self.layout.root.is_dir():
+                state.write_json(self.layout.state_file, data)
+
+    def stop(self) -> list[str]:
+        """End every machine, stop serving, remove every trace but the directory; returns what could not be removed."""
+        self.stopping.set()
+        if self._server is not None:
+            self._server.close()
+        if self._operations is not None:
+            with self._operations.lock:
+                clusters = list(self._operations.clusters.values())
+            with ThreadPoolExecutor(max_workers=max(1, len(clusters))) as pool:
+                list(pool.map(self._operations.remove_nodes, clusters))
+        if self._machines is not None:
+            self._machines.close()
+        if self._dns is not None:
+            self._dns.close()
+        return cleanup.remove_traces(self.layout)
+
+
+def _lock_with_deadline(descriptor: int, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise RehearsalError("another rehearsal has held the network lock for too long") from None
+        time.sleep(0.05)
+
+
+def main(argv: Optional[List[str]] = None) -> int:
+    """Run until SIGTERM or SIGINT. Exit code 1 when it could not start or left something behind."""
+    parser = argparse.ArgumentParser(prog="python -m hyperpod_kit.rehearsal.daemon")
+    parser.add_argument("--state", type=Path, required=True)
+    layout = Layout(parser.parse_args(argv).state.absolute())
+    own = processes.identify(os.getpid())
+    assert own is not None
+    state.write_process(layout.daemon_file, own)
+    asked_to_end = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: asked_to_end.set())
+    daemon = Daemon(layout)
+    try:
+        daemon.start()
+    except (HyperpodKitError, OSError) as err:
+        traceback.print_exc()
+        daemon.stop()
+        state.write_json(layout.ready_file, {"error": err.message if isinstance(err, HyperpodKitError) else str(err)})
+        return 1
+    while not asked_to_end.wait(3600.0):
+        pass
+    left = daemon.stop()
+    if left:
+        print("left behind:", ", ".join(left), file=sys.stderr, flush=True)
+    return 1 if left else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

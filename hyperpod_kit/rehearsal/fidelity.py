@@ -1,0 +1,35 @@
+"""What of a rehearsal is real, what a stand-in, what absent: printed by `up`, so that nobody believes too much."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Tuple
+
+REAL, STAND_IN, ABSENT = "real", "stand-in", "absent"
+
+
+@dataclass(frozen=True)
+class Line:
+    """`kind`: REAL, STAND_IN or ABSENT."""
+
+    what: str
+    kind: str
+    detail: str
+
+
+TABLE: Tuple[Line, ...] = (
+    Line("node operating system", REAL, "systemd, sshd, users, units of this machine's distribution, on its kernel"),
+    Line("machines", REAL, "nspawn: own disk, network, processes, uptime, /dev/shm; no security boundary"),
+    Line("Slurm and munge", REAL, "the distribution's version; slurm.conf holds assumptions about AWS's own"),
+    Line("lifecycle scripts", REAL, "downloaded from S3, run as root with HyperPod's paths and variables"),
+    Line("replacement of nodes", REAL, "new instance on the same address; seconds here, 20-30 minutes on AWS"),
+    Line("SageMaker cluster API", STAND_IN, "own endpoint, requests checked against AWS's service model"),
+    Line("S3", STAND_IN, "own endpoint on local disk: multipart, ranges, conditional writes; no signatures checked"),
+    Line("Mountpoint for S3", STAND_IN, "FUSE, same command and documented semantics; its speed means nothing"),
+    Line("EFS", STAND_IN, "FUSE over a local directory, enforces access points; no NFS, node-local locks"),
+    Line("FSx for Lustre", STAND_IN, "FUSE over a local directory; no striping, no lfs, node-local locks"),
+    Line("DNS of the VPC", STAND_IN, "ip-A-B-C-D names; no internet behind it"),
+    Line("IAM, security groups, quotas", ABSENT, "every credential is accepted, everything reaches everything"),
+    Line("GPU, EFA, NCCL, DCGM", ABSENT, "nodes have CPUs only; no deep health checks"),
+    Line("SSM, CloudWatch", ABSENT, "use ssh and `hyperpod-kit rehearse logs`"),
+)

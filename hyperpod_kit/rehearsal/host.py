@@ -1,0 +1,62 @@
+"""What this machine must offer before nodes can boot on it, and what of it is missing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from hyperpod_kit.errors import RehearsalError
+from hyperpod_kit.rehearsal import apt_sources
+
+TOOLS = {"systemd-nspawn": "systemd-container", "mmdebstrap": "mmdebstrap", "mksquashfs": "squashfs-tools",
+         "ip": "iproute2", "ssh": "openssh-client", "ssh-keygen": "openssh-client", "nsenter": "util-linux"}
+
+
+def missing() -> list[str]:
+    """Reasons why nodes cannot boot here, short phrases; empty when they can."""
+    reasons: list[str] = []
+    if os.geteuid() != 0:
+        reasons.append("root (machines, mounts and networks are made)")
+    if os.uname().sysname != "Linux":
+        return [*reasons, "Linux"]
+    packages = sorted({package for tool, package in TOOLS.items() if shutil.which(tool, path=search_path()) is None})
+    if packages:
+        reasons.append(f"the package{'s' if len(packages) > 1 else ''} {', '.join(packages)}")
+    if not _has_filesystem("overlay"):
+        reasons.append("overlayfs in the kernel")
+    if not _has_filesystem("squashfs"):
+        reasons.append("squashfs in the kernel")
+    if not Path("/dev/fuse").exists():
+        reasons.append("/dev/fuse (modprobe fuse)")
+    if not Path("/proc/self/timens_offsets").exists():
+        reasons.append("time namespaces in the kernel (CONFIG_TIME_NS, Linux 5.6)")
+    try:
+        apt_sources.host_distribution()
+    except RehearsalError as err:
+        reasons.append(f"a supported distribution ({err.message})")
+    return reasons
+
+
+def search_path() -> str:
+    """PATH with the places of administration programs, which an ordinary user's may lack."""
+    return os.environ.get("PATH", "/usr/bin:/bin") + ":/usr/sbin:/sbin"
+
+
+def _has_filesystem(name: str) -> bool:
+    try:
+        known = Path("/proc/filesystems").read_text().split()
+    except OSError:
+        return False
+    # A module that is not loaded yet is not listed; mount(8) loads it on demand.
+    return name in known or any(Path("/lib/modules").glob(f"{os.uname().release}/kernel/fs/{name}*/{name}.ko*"))
+
+
+def require() -> None:
+    """Raise RehearsalError, in two sentences, when nodes cannot boot on this machine."""
+    reasons = missing()
+    if reasons:
+        raise RehearsalError(
+            f"A rehearsal boots real machines, and this one lacks {'; '.join(reasons)}. "
+            "The sandbox needs none of it: it runs the same bundle under a temporary directory and records what "
+            "it would have done.", hint="hyperpod-kit rehearse sandbox provisioning_parameters.json")

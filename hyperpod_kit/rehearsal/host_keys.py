@@ -1,0 +1,41 @@
+"""ssh identities: the host keys the cloud gives its nodes, the known_hosts that follows them, the admin's key."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from pathlib import Path
+from typing import Dict
+
+from hyperpod_kit.run import LocalRunner
+
+
+def generate(path: Path, comment: str) -> None:
+    """Make an ed25519 key pair at `path` and `path`.pub unless it is there. Raises RunError."""
+    if not path.exists():
+        LocalRunner().run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)], timeout=20)
+
+
+class HostKeys:
+    """Keys by address. `known_hosts` is rewritten whenever an address gets a new machine."""
+
+    def __init__(self, known_hosts: Path) -> None:
+        self._path = known_hosts
+        self._lock = threading.Lock()
+        self._lines: Dict[str, str] = {}
+        known_hosts.touch(mode=0o644)
+
+    def create(self, ip: str, host: str) -> str:
+        """A new private host key for the machine at `ip`; whoever had that address before is forgotten."""
+        with tempfile.TemporaryDirectory(prefix="hostkey-", dir=self._path.parent) as directory:
+            key = Path(directory) / "key"
+            generate(key, host)
+            public = " ".join((key.parent / "key.pub").read_text().split()[:2])
+            private = key.read_text()
+        with self._lock:
+            self._lines[ip] = f"{ip},{host},{host}.ec2.internal {public}\n"
+            temporary = self._path.with_name(".known_hosts.new")
+            temporary.write_text("".join(self._lines[address] for address in sorted(self._lines)))
+            temporary.chmod(0o644)
+            temporary.replace(self._path)
+        return private

@@ -1,0 +1,169 @@
+"""The node image: a squashfs of the host's own distribution, built once and kept by the digest of what went into it."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Callable, Iterator, Tuple
+
+from hyperpod_kit.errors import RehearsalError
+from hyperpod_kit.rehearsal import apt_sources, image_root
+from hyperpod_kit.run import LocalRunner
+
+PACKAGES = (
+    "systemd", "systemd-sysv", "dbus", "libpam-systemd", "udev", "kmod", "openssh-server", "openssh-client", "sudo",
+    "python3", "fuse3", "munge", "slurmd", "slurmctld", "slurm-client", "iproute2", "iputils-ping", "curl",
+    "ca-certificates", "jq", "procps", "psmisc", "less", "netbase", "util-linux", "gettext-base",
+    # A bundle builds its SPANK plugin on the node, as on a real one.
+    "gcc", "libc6-dev", "libslurm-dev",
+)
+BUILD_DEADLINE = 1500.0
+
+Progress = Callable[[str], None]
+
+
+def _apt_options() -> list[str]:
+    """Proxy and date settings that this host's apt needs to reach its sources."""
+    done = LocalRunner().run(["apt-config", "dump", "Acquire"], timeout=30, check=False)
+    wanted = re.compile(r'^Acquire::(https?::[^ ]+|Check-Valid-Until|Check-Date|Retries) "[^"]+";$')
+    return [line for line in done.stdout.splitlines() if wanted.match(line)]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that decides what is in the image. `customize`: digest of the code that shapes the root."""
+
+    codename: str
+    architecture: str
+    packages: Tuple[str, ...]
+    sources: Tuple[str, ...]
+    customize: str
+
+    @property
+    def digest(self) -> str:
+        """Sixteen hexadecimal digits over all fields."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
+
+    def path(self, cache: Path) -> Path:
+        """Where the image lies, built or not."""
+        return cache / f"node-{self.codename}-{self.digest}.squashfs"
+
+
+def recipe_of_this_host() -> Recipe:
+    """The image of this machine's own distribution. Raises RehearsalError on one that is not supported."""
+    codename = apt_sources.host_distribution().codename
+    return Recipe(codename, os.uname().machine, PACKAGES, tuple(apt_sources.own_sources(codename)),
+                  hashlib.sha256(Path(image_root.__file__).read_bytes()).hexdigest())
+
+
+@contextmanager
+def _builder_lock(cache: Path, progress: Progress) -> Iterator[None]:
+    with open(cache / "image.lock", "w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress("waiting for another image build")
+            deadline = time.monotonic() + BUILD_DEADLINE
+            while True:
+                with suppress(BlockingIOError):
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                if time.monotonic() > deadline:
+                    raise RehearsalError(f"another image build holds {cache / 'image.lock'}") from None
+                time.sleep(0.5)
+        yield
+
+
+def _run_reporting(argv: list[str], progress: Progress, log: Path) -> None:
+    """Run a long build command, report its own headlines, keep everything in `log`. Raises RehearsalError."""
+    with open(log, "ab") as sink:
+        proc = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.PIPE, text=True,
+                                errors="replace", start_new_session=True)
+        overdue = threading.Timer(BUILD_DEADLINE, os.killpg, (proc.pid, signal.SIGKILL))
+        overdue.start()
+        try:
+            assert proc.stderr is not None
+            for line in proc.stderr:
+                sink.write(line.encode())
+                sink.flush()
+                if line.startswith("I: "):
+                    progress(line[3:].strip())
+            code = proc.wait(timeout=30)
+        except BaseException:
+            # Ctrl-C reaches only this process: the build has a session of its own.
+            with suppress(ProcessLookupError):
+                os.killpg(proc.pid, signal.SIGTERM)
+            try:
+                proc.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                os.killpg(proc.pid, signal.SIGKILL)
+                proc.wait(timeout=20)
+            raise
+        finally:
+            overdue.cancel()
+    if code != 0:
+        tail = "\n".join(log.read_text(errors="replace").splitlines()[-12:])
+        raise RehearsalError(f"`{argv[0]}` exited {code} while building the node image:\n{tail}", hint=f"less {log}")
+
+
+def _install(root: Path, recipe: Recipe, progress: Progress, log: Path) -> None:
+    sources = root.parent / "sources.list"
+    sources.write_text("\n".join(recipe.sources) + "\n")
+    argv = ["mmdebstrap", "--variant=minbase", "--format=directory", f"--include={','.join(recipe.packages)}",
+            '--aptopt=Acquire::Languages "none"', *(f"--aptopt={option}" for option in _apt_options()),
+            "--dpkgopt=force-unsafe-io"]
+    for path in ("man", "doc", "locale", "info"):
+        argv.append(f"--dpkgopt=path-exclude=/usr/share/{path}/*")
+    argv += [recipe.codename, str(root), str(sources)]
+    _run_reporting(argv, progress, log)
+
+
+def _remove_left_behind(cache: Path) -> None:
+    for path in cache.glob("build-*"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def ensure(cache: Path, progress: Progress = lambda text: None) -> Path:
+    """The image for this host, built if it is not there yet (about a minute). Needs root.
+
+    One builder at a time; the file appears by a rename when it is complete. Raises RehearsalError with the end of
+    the build's log; the whole log stays at <cache>/image-build.log.
+    """
+    recipe = recipe_of_this_host()
+    target = recipe.path(cache)
+    if target.exists():
+        return target
+    cache.mkdir(parents=True, exist_ok=True)
+    with _builder_lock(cache, progress):
+        if target.exists():
+            return target
+        _remove_left_behind(cache)
+        log = cache / "image-build.log"
+        log.write_bytes(b"")
+        work = Path(tempfile.mkdtemp(prefix="build-", dir=cache))
+        work.chmod(0o755)  # apt drops to its own user and must reach the root below
+        try:
+            root = work / "root"
+            _install(root, recipe, progress, log)
+            progress("shaping it like a HyperPod node")
+            image_root.customize(root, LocalRunner())
+            progress("packing the squashfs")
+            packed = work / "image.squashfs"
+            _run_reporting(["mksquashfs", str(root), str(packed), "-comp", "zstd", "-Xcompression-level", "3",
+                            "-noappend", "-no-progress", "-quiet"], progress, log)
+            os.replace(packed, target)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+    return target

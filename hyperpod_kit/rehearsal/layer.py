@@ -1,0 +1,60 @@
+"""The directory laid over the node image: the agent and its unit, and the stand-ins of AWS's mount programs.
+
+Kept apart from the image so that a newer hyperpod-kit needs no new image.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import hyperpod_kit
+from hyperpod_kit.rehearsal.image_root import put
+
+AGENT_DIRECTORY = "/usr/lib/hyperpod-kit-rehearsal/agent"
+AGENT_UNIT = f"""\
+[Unit]
+Description=Rehearsal of HyperPod's agent: fetch the lifecycle scripts and run them once
+Wants=network-online.target
+After=network-online.target ssh.service dbus.service systemd-user-sessions.service
+
+[Service]
+Type=exec
+# What a script leaves running belongs to this unit, as on a real node, and must outlive the agent's own run.
+RemainAfterExit=yes
+ExecStart=/usr/bin/python3 -I -S {AGENT_DIRECTORY}
+
+[Install]
+WantedBy=multi-user.target
+"""
+START = """\
+import sys
+
+from hyperpod_kit.rehearsal.agent.main import main
+
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def build(layer: Path) -> None:
+    """Fill an empty directory. Raises OSError."""
+    from hyperpod_kit.rehearsal.standins.install import install
+
+    layer.mkdir(parents=True, exist_ok=True)
+    layer.chmod(0o755)
+    package = Path(hyperpod_kit.__file__).parent
+    for source in [package / "__init__.py", package / "rehearsal/__init__.py",
+                   *sorted((package / "rehearsal/agent").glob("*.py"))]:
+        put(layer, f"{AGENT_DIRECTORY}/hyperpod_kit/{source.relative_to(package)}", source.read_text())
+    put(layer, f"{AGENT_DIRECTORY}/__main__.py", START)
+    put(layer, "/etc/systemd/system/hyperpod-agent.service", AGENT_UNIT)
+    wants = layer / "etc/systemd/system/multi-user.target.wants"
+    wants.mkdir(parents=True, exist_ok=True)
+    (wants / "hyperpod-agent.service").symlink_to("/etc/systemd/system/hyperpod-agent.service")
+    install(layer)
+
+
+def rebuild(layer: Path) -> None:
+    """Replace whatever is there; only while no machine runs on it."""
+    shutil.rmtree(layer, ignore_errors=True)
+    build(layer)

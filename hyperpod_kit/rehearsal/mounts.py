@@ -1,0 +1,41 @@
+"""Mounts below a directory: found in /proc/self/mountinfo, taken away deepest first."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+from hyperpod_kit.run import Runner
+
+
+def below(directory: Path, mountinfo: str = "") -> list[Path]:
+    """Mount points at and below `directory`, newest first. `mountinfo`: its text, read from /proc when empty."""
+    text = mountinfo or Path("/proc/self/mountinfo").read_text()
+    found: list[Path] = []
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) > 4:
+            point = Path(re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), words[4]))
+            if point == directory or directory in point.parents:
+                found.append(point)
+    return found[::-1]
+
+
+def unmount_below(directory: Path, runner: Runner, seconds: float = 10.0) -> list[Path]:
+    """Unmount everything at and below `directory` and return what is still mounted after `seconds`.
+
+    A mount stays busy for a moment after its machine was killed; at the end it is detached lazily.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        left = below(directory)
+        if not left:
+            return []
+        late = time.monotonic() > deadline
+        for point in left:
+            runner.run(["umount", *(["-l"] if late else []), str(point)], timeout=20, check=False)
+        if late:
+            return below(directory)
+        if below(directory):
+            time.sleep(0.05)

@@ -1,0 +1,89 @@
+"""The files that make a root directory this node: names, keys, credentials, what HyperPod puts under /opt/ml."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Dict, Optional, Tuple
+
+from hyperpod_kit.rehearsal.cluster_state import REGION
+
+ACCESS_KEY, SECRET_KEY = "REHEARSAL", "rehearsal-secret"
+AGENT_STATUS = "/var/lib/hyperpod-rehearsal/agent.json"
+AGENT_CONFIG = "/etc/hyperpod-rehearsal/node.json"
+LIFECYCLE_LOG = "/var/log/hyperpod-rehearsal/lifecycle.log"
+PROVISION_LOG = "/var/log/provision/provisioning.log"
+RESOURCE_CONFIG = "/opt/ml/config/resource_config.json"
+SLURM_CONF = "/opt/slurm/etc/slurm.conf"
+NODE_PATH = "/opt/slurm/bin:/opt/slurm/sbin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """Keys that the control plane hands to every node of a rehearsal. `authorized_key`: one line."""
+
+    authorized_key: str
+    munge_key: bytes
+
+
+def write(root: Path, path: str, data: str | bytes, mode: int = 0o644,
+          owner: Optional[Tuple[int, int]] = None) -> None:
+    """Replace a file of a node, atomically, through its root directory on the host.
+
+    A running program of the node never sees half a file; a symbolic link in the way is replaced, not followed.
+    """
+    target = root / path.lstrip("/")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.rehearsal")
+    raw = data if isinstance(data, bytes) else data.encode()
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    with os.fdopen(handle, "wb") as file:
+        file.write(raw)
+    os.chmod(temporary, mode)
+    if owner:
+        os.chown(temporary, *owner)
+    os.replace(temporary, target)
+
+
+def _user_ids(root: Path, user: str) -> Tuple[int, int]:
+    for line in (root / "etc/passwd").read_text().splitlines():
+        fields = line.split(":")
+        if fields[0] == user:
+            return int(fields[2]), int(fields[3])
+    raise KeyError(user)
+
+
+def _aws_config(endpoint: str) -> str:
+    return (f"[default]\nregion = {REGION}\nendpoint_url = {endpoint}\naws_access_key_id = {ACCESS_KEY}\n"
+            f"aws_secret_access_key = {SECRET_KEY}\ns3 =\n  addressing_style = path\n")
+
+
+def aws_environment(endpoint: str) -> Dict[str, str]:
+    """Variables that lead AWS's tools to the rehearsal's endpoint."""
+    return {"AWS_ENDPOINT_URL": endpoint, "AWS_REGION": REGION, "AWS_DEFAULT_REGION": REGION,
+            "AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
+
+
+def write_identity(root: Path, *, host: str, ip: str, gateway: str, endpoint: str, secrets: Secrets,
+                   host_key: str, agent: Dict[str, Any]) -> None:
+    """Everything a node has before it boots. `host_key`: private ssh host key; `agent`: the agent's node.json."""
+    write(root, "/etc/hostname", f"{host}\n")
+    write(root, "/etc/hosts", f"127.0.0.1 localhost\n{ip} {host}.ec2.internal {host}\n")
+    write(root, "/etc/resolv.conf", f"search ec2.internal\nnameserver {gateway}\noptions timeout:1 attempts:2\n")
+    environment = aws_environment(endpoint)
+    assignments = " ".join(f'"{key}={value}"' for key, value in environment.items())
+    write(root, "/etc/systemd/system.conf.d/rehearsal.conf", f"[Manager]\nDefaultEnvironment={assignments}\n")
+    write(root, "/etc/environment", "".join(f"{key}={value}\n" for key, value in environment.items())
+          + f"PATH={NODE_PATH}\n")
+    config = _aws_config(endpoint)
+    write(root, "/root/.aws/config", config, 0o600)
+    ubuntu = _user_ids(root, "ubuntu")
+    write(root, "/home/ubuntu/.aws/config", config, 0o600, ubuntu)
+    os.chown(root / "home/ubuntu/.aws", *ubuntu)
+    write(root, "/root/.ssh/authorized_keys", secrets.authorized_key, 0o600)
+    (root / "root/.ssh").chmod(0o700)
+    write(root, "/etc/ssh/ssh_host_ed25519_key", host_key, 0o600)
+    write(root, "/etc/munge/munge.key", secrets.munge_key, 0o400, _user_ids(root, "munge"))
+    write(root, AGENT_CONFIG, json.dumps(agent, indent=1) + "\n")

@@ -1,0 +1,247 @@
+"""What happens to clusters over time: creation, replacement, reboot, resize, deletion. Each runs in its own thread."""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set
+
+from hyperpod_kit.errors import HyperpodKitError
+from hyperpod_kit.rehearsal import slurm_conf
+from hyperpod_kit.rehearsal.bundle_source import provisioning_parameters
+from hyperpod_kit.rehearsal.cluster_state import CONTROLLER, Cluster, Node
+from hyperpod_kit.rehearsal.fleet import CreationFailed, Fleet, new_instance_id
+from hyperpod_kit.rehearsal.s3.store import S3Store
+from hyperpod_kit.rehearsal.slurm_control import SlurmControl
+
+REGISTRATION_DEADLINE = 300.0
+"""Seconds that a replaced node's slurmd has to register before the node is left down."""
+
+
+def memory_per_node(nodes: int) -> int:
+    """RealMemory in MB: an even share of this machine's memory, so that Slurm's sum is not more than there is."""
+    with open("/proc/meminfo") as handle:
+        total_kb = int(handle.readline().split()[1])
+    return max(512, total_kb // 1024 // (nodes + 1))
+
+
+class Operations:
+    """`clusters` by name, shared with the control plane; `lock` guards it; `changed()` is called after each change."""
+
+    def __init__(self, fleet: Fleet, slurm: SlurmControl, store: S3Store, changed: Callable[[], None]) -> None:
+        self.fleet = fleet
+        self.slurm = slurm
+        self.store = store
+        self.clusters: Dict[str, Cluster] = {}
+        self.lock = threading.RLock()
+        self.in_hand: Set[str] = set()
+        """Instances that an operation works on: the recovery loop leaves them alone."""
+        self.changed = changed
+
+    def spawn(self, work: Callable[..., None], *args: Any) -> None:
+        """Run `work` in the background; what it raises goes to the daemon's log."""
+        def guarded() -> None:
+            try:
+                work(*args)
+            except Exception:
+                traceback.print_exc()
+            finally:
+                self.changed()
+
+        threading.Thread(target=guarded, daemon=True, name=work.__name__).start()
+
+    def add_nodes(self, cluster: Cluster, group: Mapping[str, Any], count: int) -> List[Node]:
+        """Give a group `count` instances in all; returns the new ones. Call with the lock held."""
+        name = group["InstanceGroupName"]
+        position = [entry["InstanceGroupName"] for entry in cluster.groups].index(name)
+        taken = {node.ip for other in self.clusters.values() for node in other.nodes.values()}
+        indices = {node.index for node in cluster.in_group(name)}
+        added = []
+        offset = 0
+        for index in range(count):
+            if index in indices:
+                continue
+            while (address := self.fleet.network.address(position, index + offset)) in taken:
+                offset += 1
+            taken.add(address)
+            node = Node(new_instance_id(), name, group["InstanceType"], index, address,
+                        role=cluster.slurm.get(name, ""))
+            cluster.nodes[node.instance_id] = node
+            self.in_hand.add(node.instance_id)
+            added.append(node)
+        return added
+
+    def create(self, cluster: Cluster) -> None:
+        """Bring a new cluster up: InService, or Failed with the reason; the machines stay, to be looked at."""
+        try:
+            parameters = provisioning_parameters(self.store, cluster.request)
+            with self.lock:
+                cluster.slurm, cluster.partitions = slurm_conf.roles_of(cluster.request, parameters)
+                for group in cluster.groups:
+                    self.add_nodes(cluster, group, group.get("InstanceCount", 0))
+                nodes = list(cluster.nodes.values())
+            self.changed()
+            self._bring_up(cluster, nodes)
+        except HyperpodKitError as err:
+            with self.lock:
+                if cluster.status == "Creating":
+                    cluster.status, cluster.failure_message = "Failed", err.message
+            return
+        with self.lock:
+            if cluster.status == "Creating":
+                cluster.status = "InService"
+
+    def _bring_up(self, cluster: Cluster, nodes: Sequence[Node]) -> None:
+        """Launch nodes side by side and wait for their scripts. Raises CreationFailed naming those that failed."""
+        memory = memory_per_node(len(cluster.nodes))
+        pool = ThreadPoolExecutor(max_workers=max(1, len(nodes)), thread_name_prefix="create")
+        futures: List[Future[None]] = [pool.submit(self._bring_up_one, cluster, node, memory) for node in nodes]
+        try:
+            wait(futures, return_when=FIRST_EXCEPTION)
+            # The first failure decides; others that fail in the same moment are worth naming too.
+            wait(futures, timeout=2.0)
+        finally:
+            pool.shutdown(wait=False)
+        failed = [f"Instance {node.instance_id} ({node.place}, {node.host}) failed: {node.message}"
+                  for node in nodes if node.status == "Failure"]
+        if failed:
+            raise CreationFailed("\n".join(failed))
+
+    def _bring_up_one(self, cluster: Cluster, node: Node, memory: int) -> None:
+        try:
+            self.fleet.launch(cluster, node, memory)
+            self.changed()
+            self.fleet.wait_created(node, wanted=lambda: cluster.status != "Deleting")
+            node.status, node.message = "Running", ""
+        except Exception as err:
+            node.status, node.message = "Failure", err.message if isinstance(err, HyperpodKitError) else repr(err)
+            raise
+        finally:
+            with self.lock:
+                self.in_hand.discard(node.instance_id)
+            self.changed()
+
+    def take(self, node: Node) -> bool:
+        """Claim a node for one operation; False when another has it."""
+        with self.lock:
+            if node.instance_id in self.in_hand:
+                return False
+            self.in_hand.add(node.instance_id)
+            return True
+
+    def replace(self, cluster: Cluster, old: Node, why: str) -> None:
+        """Swap a claimed node's machine: Slurm is told, the place and address stay, the instance is new."""
+        new = Node(new_instance_id(), old.group, old.instance_type, old.index, old.ip, role=old.role,
+                   replaces=old.instance_id, message=why)
+        old.status, old.message = "ShuttingDown", why
+        self.changed()
+        print(f"{time.time():.2f} replacing {old.instance_id} ({old.place}): {why}", flush=True)
+        self.slurm.lost(cluster, old)
+        self.fleet.remove(old)
+        with self.lock:
+            self.in_hand.discard(old.instance_id)
+            cluster.nodes.pop(old.instance_id, None)
+            if cluster.status == "Deleting":
+                return
+            self.in_hand.add(new.instance_id)
+            cluster.nodes[new.instance_id] = new
+        self.changed()
+        memory = memory_per_node(len(cluster.nodes))
+        self.fleet.refresh(cluster, memory, skip=new)
+        self._bring_up_one(cluster, new, memory)
+        self._resume(cluster, new)
+
+    def reboot(self, cluster: Cluster, node: Node, why: str) -> None:
+        """Boot a claimed node's instance again; its disk and instance id stay, no lifecycle script runs."""
+        node.status, node.message = "Pending", why
+        self.changed()
+        print(f"{time.time():.2f} rebooting {node.instance_id} ({node.place}): {why}", flush=True)
+        self.slurm.lost(cluster, node)
+        try:
+            self.fleet.restart(node)
+            self.fleet.wait_created(node, wanted=lambda: cluster.status != "Deleting")
+            node.status, node.message = "Running", ""
+        except HyperpodKitError as err:
+            node.status, node.message = "Failure", err.message
+            raise
+        finally:
+            with self.lock:
+                self.in_hand.discard(node.instance_id)
+            self.changed()
+        self._resume(cluster, node)
+
+    def _resume(self, cluster: Cluster, node: Node) -> None:
+        """Give the node back to Slurm once its new slurmd has registered, not before."""
+        if node.role in ("", CONTROLLER):
+            return
+        deadline = time.monotonic() + REGISTRATION_DEADLINE
+        while node.instance_id in cluster.nodes and cluster.status != "Deleting":
+            if self.slurm.registered(cluster, node):
+                self.slurm.resume(cluster, node)
+                print(f"{time.time():.2f} resumed {node.host} as {node.instance_id}", flush=True)
+                return
+            if time.monotonic() > deadline:
+                node.message = "its slurmd has not registered: left down in Slurm"
+                return
+            if self.fleet.stopping.wait(0.2):
+                return
+
+    def resize(self, cluster: Cluster, request: Mapping[str, Any]) -> None:
+        """Apply an UpdateCluster request: groups grow, shrink, come and go; the cluster is Updating meanwhile."""
+        with self.lock:
+            groups = {group["InstanceGroupName"]: group for group in cluster.groups}
+            groups.update({group["InstanceGroupName"]: dict(group) for group in request.get("InstanceGroups", [])})
+            for name in request.get("InstanceGroupsToDelete", []):
+                groups.pop(name, None)
+            cluster.request["InstanceGroups"] = list(groups.values())
+            if "NodeRecovery" in request:
+                cluster.request["NodeRecovery"] = request["NodeRecovery"]
+            limits = {name: group.get("InstanceCount", 0) for name, group in groups.items()}
+            leaving = [node for node in cluster.nodes.values() if node.index >= limits.get(node.group, 0)]
+            for node in leaving:
+                self.in_hand.add(node.instance_id)
+                node.status = "ShuttingDown"
+            if cluster.slurm:
+                parameters = provisioning_parameters(self.store, cluster.request)
+                cluster.slurm, cluster.partitions = slurm_conf.roles_of(cluster.request, parameters)
+            arriving = [node for group in cluster.groups
+                        for node in self.add_nodes(cluster, group, group.get("InstanceCount", 0))]
+        self.changed()
+        failure = ""
+        try:
+            for node in leaving:
+                self._drop(cluster, node)
+            memory = memory_per_node(len(cluster.nodes))
+            self.fleet.refresh(cluster, memory)
+            if leaving or arriving:
+                self.slurm.reconfigure(cluster)
+            self._bring_up(cluster, arriving)
+        except HyperpodKitError as err:
+            failure = err.message
+        with self.lock:
+            if cluster.status == "Updating":
+                cluster.status, cluster.failure_message = "InService", failure
+
+    def _drop(self, cluster: Cluster, node: Node) -> None:
+        self.slurm.lost(cluster, node)
+        self.fleet.remove(node)
+        with self.lock:
+            cluster.nodes.pop(node.instance_id, None)
+            self.in_hand.discard(node.instance_id)
+
+    def delete(self, cluster: Cluster) -> None:
+        """Remove all machines of a cluster, then the cluster."""
+        self.remove_nodes(cluster)
+        with self.lock:
+            self.clusters.pop(cluster.name, None)
+
+    def remove_nodes(self, cluster: Cluster, only: Optional[Sequence[Node]] = None) -> None:
+        """End machines side by side."""
+        nodes = list(cluster.nodes.values() if only is None else only)
+        for node in nodes:
+            node.status = "ShuttingDown"
+        self.changed()
+        with ThreadPoolExecutor(max_workers=max(1, min(8, len(nodes)))) as pool:
+            list(pool.map(self.fleet.remove, nodes))

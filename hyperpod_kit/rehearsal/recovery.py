@@ -1,0 +1,72 @@
+"""The loop that keeps clusters whole: machines that died or that Slurm gives up with a reason are replaced."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import List, Tuple
+
+from hyperpod_kit.rehearsal.cluster_state import CONTROLLER, Cluster, Node
+from hyperpod_kit.rehearsal.machine import REBOOT_EXIT
+from hyperpod_kit.rehearsal.operations import Operations
+from hyperpod_kit.rehearsal.slurm_control import ACTION_REBOOT, ACTION_REPLACE
+
+INTERVAL = 1.0
+IDLE_STATES = ("fail", "down", "drained")
+"""States in which no job is left on a node that carries an action as its reason."""
+
+
+class Recovery:
+    """Call `run` in a thread; it returns when `stopping` is set."""
+
+    def __init__(self, operations: Operations, stopping: threading.Event) -> None:
+        self._operations = operations
+        self._stopping = stopping
+
+    def run(self) -> None:
+        while not self._stopping.wait(INTERVAL):
+            for cluster in self._watched():
+                self.look(cluster)
+
+    def _watched(self) -> List[Cluster]:
+        with self._operations.lock:
+            return [cluster for cluster in self._operations.clusters.values()
+                    if cluster.status in ("InService", "Updating")]
+
+    def look(self, cluster: Cluster) -> None:
+        """One round over a cluster. Starts what is needed in the background."""
+        for node in list(cluster.nodes.values()):
+            code = self._operations.fleet.machines.exit_code(node.instance_id)
+            if code is not None and node.status in ("Running", "Failure", "Pending"):
+                self._ended(cluster, node, code)
+        for node, action in self._asked_for(cluster):
+            if self._operations.take(node):
+                work = self._operations.replace if action == ACTION_REPLACE else self._operations.reboot
+                self._operations.spawn(work, cluster, node, f"Slurm's reason: {action}")
+
+    def _ended(self, cluster: Cluster, node: Node, code: int) -> None:
+        operations = self._operations
+        if code == REBOOT_EXIT:
+            if operations.take(node):
+                operations.spawn(operations.reboot, cluster, node, "rebooted from inside")
+        elif cluster.recovers:
+            if operations.take(node):
+                operations.spawn(operations.replace, cluster, node, "the machine died")
+        elif node.status != "Failure" and node.instance_id not in operations.in_hand:
+            # NodeRecovery None: the fault is labelled, nobody acts, Slurm finds out by itself.
+            node.status = "Failure"
+            node.message = f"the machine ended at {time.strftime('%H:%M:%S')}; NodeRecovery is None"
+            operations.changed()
+
+    def _asked_for(self, cluster: Cluster) -> List[Tuple[Node, str]]:
+        """Nodes whose reason is exactly an action and that no job uses any more."""
+        if cluster.controller is None or not cluster.recovers:
+            return []
+        reasons = self._operations.slurm.reasons(cluster)
+        found = []
+        for node in list(cluster.nodes.values()):
+            said = reasons.get(node.host)
+            if (said and said.reason in (ACTION_REPLACE, ACTION_REBOOT) and said.state in IDLE_STATES
+                    and node.role != CONTROLLER and node.status == "Running"):
+                found.append((node, said.reason))
+        return found

@@ -1,0 +1,126 @@
+"""slurm.conf as the platform writes it on the controller.
+
+AWS's own file is not public: every value here is an assumption, chosen so that what users report of HyperPod happens
+here too (a replaced node stays DOWN until it is resumed; a requeued job waits for cred_expire).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Dict, List, Mapping, Sequence
+
+from hyperpod_kit.errors import RehearsalError
+from hyperpod_kit.rehearsal.cluster_state import COMPUTE, CONTROLLER, LOGIN, Cluster, Node
+
+BEGIN = "# BEGIN nodes (kept by the platform)"
+END = "# END nodes"
+DEFAULT_PARTITION = "dev"
+CPUS_PER_NODE = 2
+
+BASE = """\
+ClusterName={name}
+SlurmctldHost={controller}({controller_ip})
+AuthType=auth/munge
+AuthInfo=cred_expire={cred_expire}
+SlurmUser=root
+SlurmctldParameters=enable_configless
+SlurmdParameters=config_overrides
+MpiDefault=none
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SchedulerType=sched/backfill
+SchedulerParameters=permit_job_expansion,batch_sched_delay=1,sched_interval=5,requeue_setup_env_fail
+SlurmdTimeout={slurmd_timeout}
+SlurmctldTimeout=30
+ReturnToService=1
+JobRequeue=1
+KillWait=5
+MinJobAge=600
+TreeWidth=64
+MessageTimeout=10
+BatchStartTimeout=5
+JobAcctGatherType=jobacct_gather/linux
+StateSaveLocation=/var/spool/slurmctld
+SlurmdSpoolDir=/var/spool/slurmd
+SlurmctldPidFile=/run/slurmctld.pid
+SlurmdPidFile=/run/slurmd.pid
+SlurmctldLogFile=/var/log/slurmctld.log
+SlurmdLogFile=/var/log/slurmd.log
+"""
+
+
+def roles_of(request: Mapping[str, object], parameters: Mapping[str, object] | None,
+             ) -> tuple[Dict[str, str], Dict[str, List[str]]]:
+    """(group -> node type, partition -> groups) from SlurmConfig, or from a provisioning_parameters.json.
+
+    Both empty for a cluster without Slurm. Raises RehearsalError when both sources are there, or no controller is.
+    """
+    groups: Sequence[Mapping[str, object]] = request.get("InstanceGroups", [])  # type: ignore[assignment]
+    names = [str(group["InstanceGroupName"]) for group in groups]
+    api: Dict[str, Mapping[str, object]] = {
+        str(group["InstanceGroupName"]): group["SlurmConfig"]  # type: ignore[misc]
+        for group in groups if group.get("SlurmConfig")}
+    if api and parameters is not None:
+        raise RehearsalError("The LifeCycleConfig cannot include both a SLURM Orchestrator Config and a "
+                             "provisioning_parameters.json file simultaneously.")
+    roles: Dict[str, str] = {}
+    partitions: Dict[str, List[str]] = {DEFAULT_PARTITION: []}
+    if api:
+        for name, config in api.items():
+            roles[name] = str(config["NodeType"])
+            for partition in config.get("PartitionNames") or []:  # type: ignore[attr-defined]
+                partitions.setdefault(str(partition), []).append(name)
+    elif parameters is not None and parameters.get("controller_group") in names:
+        roles[str(parameters["controller_group"])] = CONTROLLER
+        if parameters.get("login_group") in names:
+            roles[str(parameters["login_group"])] = LOGIN
+        for worker in parameters.get("worker_groups") or []:  # type: ignore[attr-defined]
+            name = worker["instance_group_name"]
+            if name in names:
+                roles[name] = COMPUTE
+                if worker.get("partition_name"):
+                    partitions.setdefault(worker["partition_name"], []).append(name)
+    if not roles:
+        return {}, {}
+    if CONTROLLER not in roles.values():
+        raise RehearsalError("no instance group is the Slurm controller")
+    partitions[DEFAULT_PARTITION] = [name for name, role in roles.items() if role == COMPUTE]
+    return roles, partitions
+
+
+def node_lines(cluster: Cluster, memory_mb: int) -> str:
+    """NodeName and PartitionName lines between the platform's marks. `memory_mb`: RealMemory of every node."""
+    lines = [BEGIN]
+    members: Dict[str, List[Node]] = {name: cluster.in_group(name) for name in cluster.slurm}
+    for name, role in cluster.slurm.items():
+        if role == CONTROLLER:
+            continue
+        for node in members[name]:
+            lines.append(f"NodeName={node.host} NodeAddr={node.ip} CPUs={CPUS_PER_NODE} RealMemory={memory_mb} "
+                         "State=UNKNOWN")
+    for partition, groups in cluster.partitions.items():
+        hosts = ",".join(node.host for name in groups for node in members.get(name, []))
+        if hosts:
+            default = "YES" if partition == DEFAULT_PARTITION else "NO"
+            lines.append(f"PartitionName={partition} Nodes={hosts} Default={default} MaxTime=INFINITE State=UP")
+    return "\n".join([*lines, END, ""])
+
+
+def render(cluster: Cluster, memory_mb: int, cred_expire: int, slurmd_timeout: int) -> str:
+    """The whole file for a new controller."""
+    controller = cluster.controller
+    if controller is None:
+        raise RehearsalError(f"cluster {cluster.name} has no Slurm controller")
+    base = BASE.format(name=cluster.name, controller=controller.host, controller_ip=controller.ip,
+                       cred_expire=cred_expire, slurmd_timeout=slurmd_timeout)
+    return base + node_lines(cluster, memory_mb)
+
+
+def merge(existing: str, nodes: str) -> str:
+    """`existing` with the platform's node lines replaced; everything that others added stays (strategy Merge)."""
+    pattern = re.compile(re.escape(BEGIN) + r".*?" + re.escape(END) + r"\n?", re.S)
+    if pattern.search(existing):
+        return pattern.sub(lambda match: nodes, existing, count=1)
+    return existing.rstrip("\n") + "\n" + nodes

@@ -1,0 +1,67 @@
+"""Names of the systemd units that carry a mount: rendered by the admin's side, installed and started by the node.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+from typing import List, Tuple
+
+from hyperpod_kit.model.mounts import Mount, S3Mount
+
+PREFIX = "hyperpod-kit-"
+"""Every unit of ours begins so; whatever does not is somebody else's and is left alone."""
+
+
+def escape_path(path: str) -> str:
+    """What `systemd-escape -p PATH` prints, for an absolute path without `..`."""
+    parts = [part for part in path.split("/") if part not in ("", ".")]
+    if ".." in parts:
+        raise ValueError(f"{path}: a unit name cannot be made from a path with `..`")
+    if not parts:
+        return "-"
+    out = []
+    for index, byte in enumerate("/".join(parts).encode()):
+        char = chr(byte)
+        if char == "/":
+            out.append("-")
+        elif (byte < 128 and (char.isalnum() or char in ":_")) or (char == "." and index > 0):
+            out.append(char)
+        else:
+            out.append(f"\\x{byte:02x}")
+    return "".join(out)
+
+
+def s3_unit(mount: Mount) -> str:
+    """The service that is the Mountpoint daemon of `mount`."""
+    return f"{PREFIX}s3-{mount.name}.service"
+
+
+def mount_unit(mount: Mount) -> str:
+    """The one-shot service that mounts `mount` at boot (EFS, Lustre)."""
+    return f"{PREFIX}mount-{mount.name}.service"
+
+
+def health_unit(mount: Mount) -> str:
+    """The one-shot service that checks and repairs `mount` once."""
+    return f"{PREFIX}health-{mount.name}.service"
+
+
+def health_timer(mount: Mount) -> str:
+    """The timer that starts `health_unit`."""
+    return f"{PREFIX}health-{mount.name}.timer"
+
+
+def carrier_unit(mount: Mount) -> str:
+    """The unit that, when started, makes the mount: the daemon for S3, the one-shot for the others."""
+    return s3_unit(mount) if isinstance(mount, S3Mount) else mount_unit(mount)
+
+
+def units_for(mount: Mount) -> List[Tuple[str, str]]:
+    """(template under templates/systemd/, unit name) of every unit of one mount."""
+    carrier = "mount-s3.service.j2" if isinstance(mount, S3Mount) else "mount.service.j2"
+    return [
+        (carrier, carrier_unit(mount)),
+        ("mount-health.service.j2", health_unit(mount)),
+        ("mount-health.timer.j2", health_timer(mount)),
+    ]

@@ -1,0 +1,74 @@
+"""Everything that the code of a node touches, passed in as one value.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Optional
+
+from hyperpod_kit.errors import NodeError, UsageError
+from hyperpod_kit.model.mounts import Mount
+from hyperpod_kit.model.node_config import NodeConfig
+from hyperpod_kit.node import facts as node_facts
+from hyperpod_kit.node.facts import Facts
+from hyperpod_kit.node.files import read_text
+from hyperpod_kit.node.paths import NodePaths
+from hyperpod_kit.node.timing import Clock
+from hyperpod_kit.run import LocalRunner, Runner
+
+
+@dataclass(frozen=True)
+class Node:
+    """This node: its paths, its configuration, its facts, a way to run commands and a clock."""
+
+    paths: NodePaths
+    config: NodeConfig
+    facts: Facts
+    runner: Runner
+    clock: Clock
+
+    @property
+    def bundle_id(self) -> str:
+        """Name of the directory that `current` points to, "" without an installed bundle."""
+        try:
+            return os.path.basename(os.readlink(self.paths.bundle))
+        except OSError:
+            return ""
+
+    def mount(self, name: str) -> Mount:
+        """The mount of that name on a node of this role. Raises UsageError."""
+        mounts = self.config.mounts_for(self.facts.role)
+        for mount in mounts:
+            if mount.name == name:
+                return mount
+        known = ", ".join(mount.name for mount in mounts) or "none"
+        raise UsageError(f"no mount {name} on a {self.facts.role} node; it has: {known}")
+
+
+def read_config(paths: NodePaths) -> NodeConfig:
+    """The configuration in the installed bundle. Raises NodeError."""
+    text = read_text(paths.node_config)
+    if text is None:
+        raise NodeError(f"{paths.node_config}: not there: no bundle is installed on this machine",
+                        hint="hyperpod-kit create-cluster installs it; here: hyperpod-kit validate-mounts")
+    try:
+        return NodeConfig.from_json(text)
+    except (ValueError, KeyError, TypeError) as err:
+        raise NodeError(f"{paths.node_config}: {err}", hint="hyperpod-kit upload with the same version") from err
+
+
+def open_node(*, gather: bool = False, paths: Optional[NodePaths] = None, runner: Optional[Runner] = None,
+              clock: Optional[Clock] = None) -> Node:
+    """This machine as a Node. `gather`: read the facts anew and keep them, as creation does."""
+    paths = paths or NodePaths.from_environment()
+    clock = clock or Clock()
+    config = read_config(paths)
+    if gather:
+        facts = node_facts.gather(paths, config, clock)
+        node_facts.save(paths, facts)
+    else:
+        facts = node_facts.load(paths, config, clock)
+    return Node(paths, config, facts, runner or LocalRunner(), clock)

@@ -1,0 +1,61 @@
+"""From what was seen of a mount to its state: pure, so that every case is a line in a test.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass
+from typing import Optional, Tuple
+
+from hyperpod_kit.model.mounts import Mount, S3Mount
+from hyperpod_kit.node.health.probe import Probed
+from hyperpod_kit.node.mounts.kind import Identity
+from hyperpod_kit.node.mounts.table import Entry
+
+DEAD = frozenset((errno.ENOTCONN, errno.ECONNABORTED, errno.ESTALE, errno.ESHUTDOWN))
+"""What a mount answers whose daemon or handle is gone for good; no retry brings it back."""
+
+SLOW_PART = 0.5
+"""An answer later than this part of the deadline is `slow`: it serves, and somebody should look."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One look at one mount. All but `entry` is None when nothing is mounted at the path."""
+
+    entry: Optional[Entry]
+    probed: Optional[Probed] = None
+    identity: Optional[Identity] = None
+
+
+def classify(mount: Mount, seen: Seen, deadline: float) -> Tuple[str, str]:
+    """(state, detail): the state is one of model.mounts.STATES, the detail is for a person and may be ""."""
+    if seen.entry is None or seen.probed is None or seen.identity is None:
+        return "absent", f"nothing is mounted at {mount.path}"
+    probed, identity = seen.probed, seen.identity
+    if probed.outcome == "error" and probed.errno in DEAD:
+        return "stale", os.strerror(probed.errno)
+    if identity.ours is False:
+        return "wrong_target", identity.detail
+    if probed.outcome == "no_answer":
+        if identity.endpoint_gone:
+            return "stale", "the TLS proxy of the mount is gone"
+        return "hung", f"no answer within {deadline:g} s"
+    if probed.outcome == "error":
+        return "unknown", os.strerror(probed.errno)
+    if identity.ours is None:
+        return "unknown", identity.detail
+    writable = not (isinstance(mount, S3Mount) and mount.read_only)
+    if writable and (probed.read_only or seen.entry.read_only):
+        return "readonly", "mounted read-only, expected read-write"
+    # A bucket is never full; what its daemon says about blocks is made up.
+    if not isinstance(mount, S3Mount) and probed.blocks > 0 and probed.available == 0:
+        return "full", "no space left"
+    if probed.latency_ms > deadline * SLOW_PART * 1000:
+        return "slow", f"answered after {probed.latency_ms:.0f} ms"
+    if seen.entry.stacked > 1:
+        return "ok", f"{seen.entry.stacked} mounts lie one above the other"
+    return "ok", identity.detail if identity.detail.startswith("known by") else ""

@@ -1,0 +1,38 @@
+"""What a kind of mount must know about itself.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Optional, Protocol, Sequence
+
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.mounts.table import Entry
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Whether what is mounted is what was asked for. `ours`: None when that cannot be told.
+
+    source: what is mounted, in the words of its kind; endpoint_gone: the mount is listed, but what served it is dead.
+    """
+
+    ours: Optional[bool]
+    source: str
+    detail: str = ""
+    endpoint_gone: bool = False
+
+
+class Kind(Protocol):
+    """One kind of mount; `mount` is the dataclass of that kind. Nothing here does I/O on the mount itself."""
+
+    def command(self, mount: Any) -> Sequence[str]:
+        """What makes the mount, run as root."""
+
+    def identify(self, node: Node, mount: Any, entry: Entry) -> Identity:
+        """Tell what `entry` is from the kernel's line and from what its helper left beside it."""
+
+    restart_when_hung: bool
+    """Whether a hung endpoint may be killed: only where a process of ours on this node is what hangs."""

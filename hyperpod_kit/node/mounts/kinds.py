@@ -1,0 +1,20 @@
+"""The kinds of mounts that a node can make.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+from typing import Dict
+
+from hyperpod_kit.model.mounts import EfsMount, LustreMount, Mount, S3Mount
+from hyperpod_kit.node.mounts.efs import Efs
+from hyperpod_kit.node.mounts.kind import Kind
+from hyperpod_kit.node.mounts.lustre import Lustre
+from hyperpod_kit.node.mounts.mountpoint_s3 import MountpointS3
+
+KINDS: Dict[str, Kind] = {EfsMount.kind: Efs(), LustreMount.kind: Lustre(), S3Mount.kind: MountpointS3()}
+
+
+def kind_of(mount: Mount) -> Kind:
+    return KINDS[mount.kind]

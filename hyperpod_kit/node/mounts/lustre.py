@@ -1,0 +1,30 @@
+"""FSx for Lustre: the kernel's client, one source string that says it all.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+from hyperpod_kit.model.mounts import LustreMount
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.mounts.kind import Identity
+from hyperpod_kit.node.mounts.table import Entry
+
+
+class Lustre:
+    """`mount -t lustre`. A hang is the network's or the file system's: the client recovers, killing nothing helps."""
+
+    restart_when_hung = False
+
+    def command(self, mount: LustreMount) -> Sequence[str]:
+        # flock: PyTorch's and HDF5's locks fail without it. noatime: no write per read.
+        return ("mount", "-t", "lustre", "-o", "noatime,flock", f"{mount.dns_name}@tcp:/{mount.mount_name}", mount.path)
+
+    def identify(self, node: Node, mount: LustreMount, entry: Entry) -> Identity:
+        # The kernel shows the server's address, never the DNS name: only the mount name can be compared.
+        server, separator, name = entry.source.rpartition(":/")
+        if separator and "@" in server:
+            return Identity(name == mount.mount_name, entry.source, f"expected mount name {mount.mount_name}")
+        return Identity(False, entry.source, f"expected Lustre …@tcp:/{mount.mount_name}, found {entry.fs_type}")

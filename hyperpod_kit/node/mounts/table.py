@@ -1,0 +1,64 @@
+"""The kernel's list of mounts, read without touching any of them.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from typing import Iterator, Optional, Tuple
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of /proc/self/mountinfo. `mount_id` is unique while the mount lives; `options`: of mount and file
+    system together; `stacked`: how many mounts lie one above the other at this path."""
+
+    mount_id: int
+    device: str
+    path: str
+    fs_type: str
+    source: str
+    options: Tuple[str, ...]
+    stacked: int = 1
+
+    def option(self, name: str) -> Optional[str]:
+        """Value of `name=value` among the options, None when it is not there."""
+        for option in self.options:
+            key, found, value = option.partition("=")
+            if key == name and found:
+                return value
+        return None
+
+    @property
+    def read_only(self) -> bool:
+        return "ro" in self.options
+
+
+def unescape(text: str) -> str:
+    """The kernel writes space, tab, newline and backslash as three octal digits."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), text)
+
+
+def parse(mountinfo: str) -> Iterator[Entry]:
+    """Entries in the kernel's order: of two at one path, the later one is what a process sees."""
+    for line in mountinfo.splitlines():
+        left, separator, right = line.partition(" - ")
+        before, after = left.split(" "), right.split(" ")
+        if not separator or len(before) < 6 or len(after) < 3:
+            continue
+        yield Entry(
+            mount_id=int(before[0]), device=before[2], path=unescape(before[4]), fs_type=after[0],
+            source=unescape(after[1]), options=tuple(dict.fromkeys(before[5].split(",") + after[2].split(","))))
+
+
+def find(mountinfo: str, path: str) -> Optional[Entry]:
+    """What is mounted at exactly `path`, the topmost; None when nothing is."""
+    wanted = os.path.normpath(path)
+    found = [entry for entry in parse(mountinfo) if entry.path == wanted]
+    if not found:
+        return None
+    top = found[-1]
+    return Entry(top.mount_id, top.device, top.path, top.fs_type, top.source, top.options, stacked=len(found))

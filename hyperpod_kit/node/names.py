@@ -1,0 +1,50 @@
+"""Name resolution at creation: HyperPod restarts the resolver in a node's first seconds.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+from typing import List, Optional, Sequence
+
+from hyperpod_kit.errors import NodeError, RunError
+from hyperpod_kit.model.mounts import EfsMount, LustreMount, Mount
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.facts import Facts
+from hyperpod_kit.node.timing import wait_for
+
+RESOLVED_WITHIN = 60.0
+
+
+def names_of(mounts: Sequence[Mount], facts: Facts) -> List[str]:
+    """The host names that the mounts need, each once; those of AWS's services only where the region is known."""
+    names = []
+    for mount in mounts:
+        if isinstance(mount, LustreMount):
+            names.append(mount.dns_name)
+        elif not facts.region:
+            continue
+        elif isinstance(mount, EfsMount):
+            names.append(f"{mount.file_system_id}.efs.{facts.region}.{facts.dns_suffix}")
+        else:
+            names.append(f"s3.{facts.region}.{facts.dns_suffix}")
+    return list(dict.fromkeys(names))
+
+
+def wait_until_resolvable(node: Node, seconds: float = RESOLVED_WITHIN) -> None:
+    """Wait until every name of the mounts resolves. Raises NodeError with those that do not."""
+    missing = names_of(node.config.mounts_for(node.facts.role), node.facts)
+
+    def look() -> Optional[bool]:
+        while missing:
+            # A command, because getaddrinfo(3) has no deadline.
+            try:
+                node.runner.run(["getent", "ahosts", missing[0]], timeout=10)
+            except RunError:
+                return None
+            missing.pop(0)
+        return True
+
+    if wait_for(look, seconds=seconds, clock=node.clock, first=0.5) is None:
+        raise NodeError(f"{missing[0]} does not resolve after {seconds:g} s",
+                        hint="check the VPC: DNS resolution, DNS host names, a route to the service")

@@ -1,0 +1,111 @@
+"""Where things lie on a node, each fact once, below a root that only tests and the sandbox move.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Mapping
+
+PROGRAM = "/opt/hyperpod-kit/current/bin/hyperpod-kit"
+"""The installed program, as units and Slurm name it."""
+
+SPANK_PLUGIN = "/opt/hyperpod-kit/spank/auto_resume.so"
+
+
+@dataclass(frozen=True)
+class NodePaths:
+    """Paths of this node. `root` is "" on a node; every property is the real place to open, root included."""
+
+    root: str = ""
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> NodePaths:
+        """`HPK_ROOT` moves everything below a directory."""
+        return cls(environ.get("HPK_ROOT", "").rstrip("/"))
+
+    def real(self, path: str) -> str:
+        """The place of the node's absolute `path` on this machine."""
+        return self.root + path
+
+    # Ours
+    @property
+    def bundle(self) -> str:
+        return self.real("/opt/hyperpod-kit/current")
+
+    @property
+    def node_config(self) -> str:
+        return self.bundle + "/node_config.json"
+
+    @property
+    def spank_plugin(self) -> str:
+        return self.real(SPANK_PLUGIN)
+
+    @property
+    def facts(self) -> str:
+        return self.real("/var/lib/hyperpod-kit/facts.json")
+
+    @property
+    def status(self) -> str:
+        return self.real("/var/lib/hyperpod-kit/status.json")
+
+    def health(self, name: str) -> str:
+        """What the last checks of a mount found."""
+        return self.real(f"/var/lib/hyperpod-kit/health/{name}.json")
+
+    def lock(self, name: str) -> str:
+        return self.real(f"/run/hyperpod-kit/locks/{name}")
+
+    def mount_record(self, name: str) -> str:
+        """Which kernel mount is the one that we made; volatile, as the mount is."""
+        return self.real(f"/run/hyperpod-kit/mounts/{name}.json")
+
+    def stuck_probe(self, name: str) -> str:
+        return self.real(f"/run/hyperpod-kit/probes/{name}.json")
+
+    @property
+    def log(self) -> str:
+        return self.real("/var/log/provision/provisioning.log")
+
+    # The system's
+    @property
+    def mountinfo(self) -> str:
+        return self.real("/proc/self/mountinfo")
+
+    @property
+    def hostname(self) -> str:
+        return self.real("/proc/sys/kernel/hostname")
+
+    def cmdline(self, pid: int) -> str:
+        return self.real(f"/proc/{pid}/cmdline")
+
+    def unit(self, name: str) -> str:
+        return self.real(f"/etc/systemd/system/{name}")
+
+    @property
+    def fuse_conf(self) -> str:
+        return self.real("/etc/fuse.conf")
+
+    @property
+    def efs_state(self) -> str:
+        """efs-utils keeps one file a TLS mount here: <fs-id>.<path with dots>.<port>."""
+        return self.real("/var/run/efs")
+
+    # HyperPod's
+    @property
+    def resource_config(self) -> str:
+        return self.real("/opt/ml/config/resource_config.json")
+
+    @property
+    def slurm_conf(self) -> str:
+        return self.real("/opt/slurm/etc/slurm.conf")
+
+    @property
+    def plugstack_conf(self) -> str:
+        return self.real("/opt/slurm/etc/plugstack.conf")
+
+    @property
+    def scontrol(self) -> str:
+        return self.real("/opt/slurm/bin/scontrol")

@@ -1,0 +1,1 @@
+"""What the toolkit adds to a node's Slurm."""

@@ -1,0 +1,57 @@
+"""Our lines in slurm.conf and plugstack.conf, in a marked block, beside what the platform and an admin wrote.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Dict, List, Tuple
+
+BEGIN = "# >>> hyperpod-kit"
+END = "# <<< hyperpod-kit"
+
+MERGED = ("prologflags", "requeueexithold", "schedulerparameters")
+"""Comma lists: what somebody else wants and what we want are wanted together."""
+
+
+def without_block(text: str) -> str:
+    """`text` without our block, byte for byte what it was before the block was added."""
+    return re.sub(rf"(?ms)^{re.escape(BEGIN)}$.*?^{re.escape(END)}$\n?", "", text)
+
+
+def with_block(text: str, lines: List[str]) -> str:
+    """`text` with our block at its end, replacing an earlier one."""
+    base = without_block(text)
+    joint = "" if not base or base.endswith("\n") else "\n"
+    return "\n".join([f"{base}{joint}{BEGIN}", *lines, END]) + "\n"
+
+
+def settings(text: str) -> Dict[str, str]:
+    """Lower-case key -> value of the simple `Key=Value` lines of a slurm.conf (no NodeName or PartitionName lines)."""
+    found = {}
+    for line in text.splitlines():
+        match = re.match(r"\s*([A-Za-z]+)\s*=\s*(.*?)\s*(?:#.*)?$", line)
+        if match and match.group(1).lower() not in ("nodename", "partitionname", "nodeset", "include"):
+            found[match.group(1).lower()] = match.group(2)
+    return found
+
+
+def merge_hooks(slurm_conf: str, hooks: str) -> Tuple[str, List[str]]:
+    """(new slurm.conf, notes). Somebody else's value of a single setting stays, and a note says so; lists are joined.
+
+    Of a setting that is given twice, Slurm takes the last: a joined list in our block, at the end, is what counts.
+    """
+    theirs = settings(without_block(slurm_conf))
+    lines, notes = [], []
+    for line in hooks.splitlines():
+        match = re.match(r"\s*([A-Za-z]+)\s*=\s*(.*?)\s*$", line)
+        key = match.group(1).lower() if match else ""
+        if match is None or key not in theirs:
+            lines.append(line)
+        elif key in MERGED:
+            values = [value for value in (theirs[key] + "," + match.group(2)).split(",") if value]
+            lines.append(f"{match.group(1)}={','.join(dict.fromkeys(values))}")
+        elif theirs[key] != match.group(2):
+            notes.append(f"{match.group(1)} is already {theirs[key]} and stays so")
+    return with_block(slurm_conf, [line for line in lines if line not in (BEGIN, END)]), notes

@@ -1,0 +1,82 @@
+"""A node that runs slurmd: it fetches its configuration from the controller (configless).
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import Optional
+
+from hyperpod_kit.errors import NodeError, RunError
+from hyperpod_kit.node import systemd
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.files import write_if_different
+from hyperpod_kit.node.timing import wait_for
+
+REGISTERED_WITHIN = 300.0
+"""Seconds: the controller is created at the same time as its workers and may be minutes behind."""
+
+DROP_IN = """\
+# Written by hyperpod-kit.
+[Unit]
+StartLimitIntervalSec=0
+
+[Service]
+Environment=SLURMD_OPTIONS=--conf-server={controller}
+# slurmd gives up when the controller is not there yet: at creation, and when the whole cluster boots.
+Restart=on-failure
+RestartSec=2
+"""
+
+
+def configure(node: Node) -> bool:
+    """Point slurmd at the controller; True when that was new. Raises NodeError when nobody says where it is."""
+    address = node.facts.controller_address
+    if not address:
+        raise NodeError("the resource config names no Slurm controller",
+                        hint="check the name of the controller group in provisioning_parameters.json")
+    changed = write_if_different(node.paths.unit("slurmd.service.d/hyperpod-kit.conf"),
+                                 DROP_IN.format(controller=address))
+    if changed:
+        systemd.reload(node)
+    return changed
+
+
+def registered(shown: str) -> bool:
+    """Whether `scontrol show node -o` describes a slurmd that has reported to the controller.
+
+    A node that the platform still holds DOWN has registered all the same; `*` marks one that does not respond.
+    """
+    state = re.search(r"\bState=(\S+)", shown)
+    return bool(state and "*" not in state.group(1) and "UNKNOWN" not in state.group(1)
+                and "NOT_RESPONDING" not in state.group(1))
+
+
+def start_worker(node: Node) -> bool:
+    """Start munge and slurmd, now and at boot, and wait until the controller knows this node. Raises NodeError."""
+    changed = configure(node)
+    restart = changed and systemd.is_active(node, "slurmd.service")
+    changed = systemd.enable(node, "munge.service") or changed
+    changed = systemd.start(node, "munge.service", timeout=90) or changed
+    changed = systemd.enable(node, "slurmd.service") or changed
+    with contextlib.suppress(RunError):  # its unit tries again by itself until the controller answers
+        if restart:
+            node.runner.run(["systemctl", "restart", "slurmd.service"], timeout=90)
+        else:
+            changed = systemd.start(node, "slurmd.service", timeout=90) or changed
+
+    def known() -> Optional[bool]:
+        try:
+            shown = node.runner.run([node.paths.scontrol, "--oneliner", "show", "node", node.facts.node],
+                                    timeout=20, check=False)
+        except RunError:
+            return None
+        return True if registered(shown.stdout) and systemd.is_active(node, "slurmd.service") else None
+
+    if wait_for(known, seconds=REGISTERED_WITHIN, clock=node.clock, first=0.2, longest=5.0) is None:
+        raise NodeError(f"{node.facts.node} has not registered with the controller {node.facts.controller_address} "
+                        f"after {REGISTERED_WITHIN:g} s: {systemd.last_words(node, 'slurmd.service')}",
+                        hint="journalctl -u slurmd; is the node in slurm.conf?")
+    return changed

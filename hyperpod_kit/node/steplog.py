@@ -1,0 +1,49 @@
+"""provisioning.log: one JSON line a step, in the only file that HyperPod ships to CloudWatch.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass
+from typing import Any, Dict
+
+STATUSES = ("ok", "changed", "skipped", "failed")
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """How one step ended. `ts`: Unix seconds at its end; `error` and `hint` are "" unless it failed."""
+
+    ts: float
+    node: str
+    role: str
+    step: str
+    status: str
+    duration_ms: int
+    detail: str = ""
+    error: str = ""
+    hint: str = ""
+
+    def to_dict(self) -> Dict[str, Any]:
+        when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.ts))
+        return {"ts": when, "node": self.node, "role": self.role, "step": self.step, "status": self.status,
+                "duration_ms": self.duration_ms, "detail": self.detail, "error": self.error, "hint": self.hint}
+
+    def to_words(self) -> str:
+        """The same for a person: one line."""
+        said = self.error or self.detail
+        return f"hyperpod-kit: {self.step}: {self.status}{': ' + said if said else ''} ({self.duration_ms} ms)"
+
+
+def append(path: str, record: StepRecord) -> None:
+    """Append one line with one write, so that lines of several processes never mix."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        os.write(handle, (json.dumps(record.to_dict()) + "\n").encode())
+    finally:
+        os.close(handle)

@@ -1,0 +1,77 @@
+"""systemd, as far as a node needs it: install units from the bundle, enable and start them.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Dict, Sequence
+
+from hyperpod_kit.errors import NodeError, RunError
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.files import read_text, write_if_different
+
+
+def install(node: Node, names: Sequence[str]) -> bool:
+    """Copy units of the bundle to /etc/systemd/system and have them read; True when any was new or different."""
+    changed = False
+    for name in names:
+        text = read_text(f"{node.paths.bundle}/units/{name}")
+        if text is None:
+            raise NodeError(f"units/{name} is not in the bundle", hint="hyperpod-kit upload with the same version")
+        changed = write_if_different(node.paths.unit(name), text) or changed
+    if changed:
+        reload(node)
+    return changed
+
+
+def reload(node: Node) -> None:
+    node.runner.run(["systemctl", "daemon-reload"], timeout=60)
+
+
+def is_enabled(node: Node, unit: str) -> bool:
+    return node.runner.run(["systemctl", "is-enabled", "--quiet", unit], timeout=20, check=False).returncode == 0
+
+
+def is_active(node: Node, unit: str) -> bool:
+    return node.runner.run(["systemctl", "is-active", "--quiet", unit], timeout=20, check=False).returncode == 0
+
+
+def enable(node: Node, unit: str) -> bool:
+    """Make `unit` start at boot; True when it did not before."""
+    if is_enabled(node, unit):
+        return False
+    node.runner.run(["systemctl", "enable", "--quiet", unit], timeout=30)
+    return True
+
+
+def start(node: Node, unit: str, *, timeout: float) -> bool:
+    """Start `unit` and wait for it; True when it did not run before. Raises RunError."""
+    if is_active(node, unit):
+        return False
+    node.runner.run(["systemctl", "start", unit], timeout=timeout)
+    return True
+
+
+def properties(node: Node, unit: str, names: Sequence[str]) -> Dict[str, str]:
+    """Properties of a unit; what systemd does not answer is missing from the result."""
+    done = node.runner.run(["systemctl", "show", "--property", ",".join(names), unit], timeout=20, check=False)
+    pairs = (line.partition("=") for line in done.stdout.splitlines())
+    return {name: value for name, found, value in pairs if found}
+
+
+def last_words(node: Node, unit: str) -> str:
+    """The last line that a process of the unit wrote, for an error message; "" when nobody can say."""
+    try:
+        done = node.runner.run(["journalctl", "--unit", unit, "--lines", "20", "--output", "json", "--no-pager",
+                                "--quiet"], timeout=20, check=False)
+    except RunError:  # no journal is no reason to hide the first error
+        return ""
+    for line in reversed(done.stdout.splitlines()):
+        with contextlib.suppress(ValueError):
+            entry = json.loads(line)
+            if entry.get("SYSLOG_IDENTIFIER") != "systemd" and isinstance(entry.get("MESSAGE"), str):
+                return str(entry["MESSAGE"]).strip()
+    return ""

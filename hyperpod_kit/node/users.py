@@ -1,0 +1,37 @@
+"""Users with the same ids on every node: files on shared storage know only numbers.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+from typing import List, Optional
+
+from hyperpod_kit.errors import NodeError
+from hyperpod_kit.model.node_config import User
+from hyperpod_kit.node.context import Node
+
+
+def entry(node: Node, database: str, key: str) -> Optional[List[str]]:
+    """Fields of the first line that `getent` finds; None when there is none."""
+    done = node.runner.run(["getent", database, key], timeout=20, check=False)
+    return done.stdout.splitlines()[0].split(":") if done.returncode == 0 and done.stdout else None
+
+
+def ensure_user(node: Node, user: User) -> bool:
+    """Create `user` unless it is there with these ids; True when it was created. Raises NodeError for other ids."""
+    found = entry(node, "passwd", user.name)
+    if found is not None:
+        if (found[2], found[3]) != (str(user.uid), str(user.gid)):
+            raise NodeError(f"user {user.name} has ids {found[2]}:{found[3]} here, expected {user.uid}:{user.gid}",
+                            hint="choose other ids in the configuration: shared files belong to numbers")
+        return False
+    taken = entry(node, "passwd", str(user.uid))
+    if taken is not None:
+        raise NodeError(f"uid {user.uid} for {user.name} already belongs to {taken[0]}",
+                        hint="choose another uid in the configuration")
+    if entry(node, "group", str(user.gid)) is None:
+        node.runner.run(["groupadd", "--gid", str(user.gid), user.name], timeout=30)
+    node.runner.run(["useradd", "--uid", str(user.uid), "--gid", str(user.gid), "--create-home",
+                     "--shell", "/bin/bash", user.name], timeout=30)
+    return True

@@ -1,0 +1,113 @@
+#!/bin/bash
+# HyperPod runs this as root on every node that it creates (OnCreate), from the directory the bundle was downloaded to.
+#
+#   verify every byte -> install to /opt/hyperpod-kit/<bundle_id> -> switch `current` -> `hyperpod-kit node provision`
+#
+# Nothing of the bundle is executed before it is verified, and nothing refers to the download directory afterwards:
+# it may be gone after a reboot. Safe to run again. HPK_ROOT prefixes every path and is for tests and the sandbox only.
+set -euo pipefail
+export LC_ALL=C
+umask 022
+
+ROOT=${HPK_ROOT:-}
+MODE=${HPK_MODE:-on_create}
+BUNDLE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
+HOME_DIR=$ROOT/opt/hyperpod-kit
+LOG=$ROOT/var/log/provision/provisioning.log
+STEP=start
+STARTED=$(date +%s%3N)
+# No step inside may take this long; this bounds what nobody thought of.
+readonly TOTAL_SECONDS=1500
+
+mkdir -p "${LOG%/*}"
+exec 3>&1
+
+# One line on standard output, one JSON line in the only file that HyperPod ships to CloudWatch.
+report() { # status message hint
+    local now text hint
+    now=$(date +%s%3N)
+    text=$(printf %s "${2:-}" | tr '\\"\n\t\r' "/' " | tr -d '\000-\037')
+    hint=$(printf %s "${3:-}" | tr '\\"\n\t\r' "/' " | tr -d '\000-\037')
+    printf '{"ts": "%s", "node": "%s", "role": "", "step": "%s", "status": "%s", "duration_ms": %d, "error": "%s", "hint": "%s"}\n' \
+        "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$(uname -n)" "$STEP" "$1" "$((now - STARTED))" "$text" "$hint" >>"$LOG"
+    printf 'hyperpod-kit: %s: %s%s\n' "$STEP" "$1" "${2:+: $2}" >&3
+    STARTED=$now
+}
+
+# CloudWatch must get the last lines before HyperPod takes the node away: on disk, then a pause, then the bad news.
+fail() { # code message hint
+    trap - ERR
+    report failed "$2" "${3:-}"
+    timeout 20 sync -f "$LOG" || true
+    local pause
+    pause=$(sed -n 's/^ *"failure_pause": *\([0-9][0-9.]*\),\{0,1\}$/\1/p' "$BUNDLE/node_config.json" 2>/dev/null | head -n 1)
+    sleep "${pause:-60}"
+    exit "$1"
+}
+trap 'fail 1 "line $LINENO: \`$BASH_COMMAND\` failed"' ERR
+
+files_of() { # every file below $1 as ./path, but the two that carry the sums and what Python leaves in an installed copy
+    local except=()
+    [[ $1 == "$HOME_DIR"/* ]] && except=(-name __pycache__ -prune -o)
+    (cd "$1" && find . "${except[@]}" ! -type d ! -path ./SHA256SUMS ! -path ./bundle.json -print | sort)
+}
+
+verify() { # directory -> the first thing that is wrong with it on standard output, or nothing
+    local listed bad
+    [[ -s $1/SHA256SUMS ]] || { echo "SHA256SUMS is missing"; return; }
+    listed=$(sed -E 's/^[0-9a-f]{64} [ *]//; s|^(\./)?|./|' "$1/SHA256SUMS" | sort)
+    bad=$(comm -13 <(printf '%s\n' "$listed") <(files_of "$1") | head -n 1) || true
+    [[ -z $bad ]] || { echo "${bad#./} is not listed in SHA256SUMS"; return; }
+    [[ -z $(find "$1" -type l -print -quit) ]] || { echo "$(find "$1" -type l -print -quit) is a symbolic link"; return; }
+    bad=$( (cd "$1" && timeout 300 sha256sum -c --strict --quiet SHA256SUMS 2>&1) | head -n 1) || true
+    [[ -z $bad ]] || echo "$bad"
+}
+
+STEP=verify-bundle
+problem=$(verify "$BUNDLE")
+[[ -z $problem ]] || fail 1 "$BUNDLE: $problem" "hyperpod-kit upload"
+ID=$(sha256sum "$BUNDLE/SHA256SUMS" | cut -c1-16)
+# bundle.json cannot be in SHA256SUMS, which its id is made from.
+if [[ -e $BUNDLE/bundle.json ]] && ! grep -qF "\"$ID\"" "$BUNDLE/bundle.json"; then
+    fail 1 "$BUNDLE: bundle.json does not carry the id $ID of SHA256SUMS" "hyperpod-kit upload"
+fi
+report ok
+
+STEP=install-bundle
+TARGET=$HOME_DIR/$ID
+if [[ $BUNDLE != "$TARGET" && ( ! -d $TARGET || -n $(verify "$TARGET") ) ]]; then
+    mkdir -p "$HOME_DIR"
+    rm -rf "$TARGET.partial" "$TARGET"
+    mkdir "$TARGET.partial"
+    cp -R "$BUNDLE/." "$TARGET.partial/"
+    # S3 keeps no mode bits.
+    find "$TARGET.partial" -type d -exec chmod 0755 {} +
+    find "$TARGET.partial" -type f -exec chmod 0644 {} +
+    find "$TARGET.partial" -type f \( -name '*.sh' -o -path '*/bin/*' \) -exec chmod 0755 {} +
+    mv -T "$TARGET.partial" "$TARGET"
+    changed=changed
+fi
+if [[ $(readlink "$HOME_DIR/current" 2>/dev/null) != "$ID" ]]; then
+    # rename(2) replaces the link in one step: there is always a `current`.
+    ln -sfn "$ID" "$HOME_DIR/current.new"
+    mv -T "$HOME_DIR/current.new" "$HOME_DIR/current"
+    changed=changed
+fi
+if [[ $(readlink "$ROOT/usr/local/bin/hyperpod-kit" 2>/dev/null) != /opt/hyperpod-kit/current/bin/hyperpod-kit ]]; then
+    mkdir -p "$ROOT/usr/local/bin"
+    ln -sfn /opt/hyperpod-kit/current/bin/hyperpod-kit "$ROOT/usr/local/bin/hyperpod-kit"
+    changed=changed
+fi
+report "${changed:-ok}"
+
+STEP=provision
+export SAGEMAKER_RESOURCE_CONFIG_PATH=${SAGEMAKER_RESOURCE_CONFIG_PATH:-$ROOT/opt/ml/config/resource_config.json}
+# The program writes its own lines into the log; what it says on standard error (a crash) must get there too.
+exec 4> >(tee -a "$LOG" >&3)
+errors=$!
+code=0
+timeout -k 10 "$TOTAL_SECONDS" /usr/bin/python3 -I -S "$HOME_DIR/current/lib" node provision --mode "$MODE" 2>&4 || code=$?
+exec 4>&-
+wait "$errors" || true
+((code == 0)) || fail "$code" "node provision --mode $MODE exited $code" "read the failed steps above"
+report ok

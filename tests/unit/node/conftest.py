@@ -1,0 +1,108 @@
+"""A node under a temporary root: a real bundle, the real scripts, recorded commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Dict, List, Sequence
+
+import pytest
+
+from hyperpod_kit.bundle.render import Bundle, render, write
+from hyperpod_kit.config import load
+
+CHECKOUT = Path(__file__).parents[3]
+PROGRAMS = ("systemctl", "mount", "umount", "useradd", "groupadd", "getent", "journalctl", "cc")
+CONTROLLER, WORKER = "10.1.0.10", "10.1.0.20"
+
+
+@dataclass
+class Sandbox:
+    """One node below `root`; `staging` is where HyperPod downloaded the bundle to."""
+
+    root: Path
+    staging: Path
+    bundle: Bundle
+    address: str
+
+    def environment(self, **more: str) -> Dict[str, str]:
+        return {"PATH": f"{self.root}/shims:{os.environ['PATH']}", "HPK_ROOT": str(self.root),
+                "HPK_NODE_ADDRESS": self.address, **more}
+
+    def run(self, argv: Sequence[str], **more: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(list(argv), env=self.environment(**more), cwd=self.staging, text=True, timeout=60,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def on_create(self, **more: str) -> "subprocess.CompletedProcess[str]":
+        return self.run(["/bin/bash", str(self.staging / "on_create.sh")], **more)
+
+    def node(self, *args: str, **more: str) -> "subprocess.CompletedProcess[str]":
+        return self.run([f"{self.root}/opt/hyperpod-kit/current/bin/hyperpod-kit", "node", *args], **more)
+
+    @property
+    def log(self) -> List[Dict[str, Any]]:
+        """The JSON lines of provisioning.log."""
+        lines = (self.root / "var/log/provision/provisioning.log").read_text().splitlines()
+        return [json.loads(line) for line in lines if line.startswith("{")]
+
+    @property
+    def calls(self) -> List[str]:
+        return (self.root / "recorder/calls").read_text().splitlines()
+
+    def mountinfo(self) -> str:
+        return (self.root / "proc/self/mountinfo").read_text()
+
+
+def example_bundle(**changes: Any) -> Bundle:
+    """The bundle of the example configuration; `changes` overrule keys under `hyperpod_kit`."""
+    settings = load.load(CHECKOUT / "provisioning_parameters.example.json")
+    from dataclasses import replace
+    return render(replace(settings, failure_pause=0.0, **changes))
+
+
+@pytest.fixture(scope="session")
+def bundle() -> Bundle:
+    return example_bundle()
+
+
+@pytest.fixture
+def make_sandbox(tmp_path: Path, bundle: Bundle) -> Any:
+    """`make_sandbox(role)` -> Sandbox of a fresh node."""
+
+    def make(role: str = "compute") -> Sandbox:
+        root = tmp_path / "root"
+        staging = tmp_path / "tmp" / bundle.bucket / bundle.prefix
+        write(bundle, staging)
+        for path in ("shims", "proc/self", "proc/sys/kernel", "opt/ml/config", "opt/slurm/bin", "etc", "recorder",
+                     "usr/include/slurm"):
+            (root / path).mkdir(parents=True)
+        shutil.copy(Path(__file__).with_name("recorder.py"), root / "shims/recorder")
+        (root / "shims/recorder").chmod(0o755)
+        for program in PROGRAMS:
+            (root / "shims" / program).symlink_to("recorder")
+        (root / "opt/slurm/bin/scontrol").symlink_to(root / "shims/recorder")
+        (root / "usr/include/slurm/spank.h").write_text("")
+        (root / "proc/self/mountinfo").write_text("")
+        (root / "proc/sys/kernel/hostname").write_text("ip-10-1-0-20\n")
+        for database in ("passwd", "group"):
+            (root / "etc" / database).write_text("root:x:0:0::/root:/bin/bash\n")
+        (root / "etc/fuse.conf").write_text("#user_allow_other\n")
+        if role == "controller":
+            (root / "opt/slurm/etc").mkdir()
+            (root / "opt/slurm/etc/slurm.conf").write_text("ClusterName=demo\nPrologFlags=Contain\n")
+        (root / "opt/ml/config/resource_config.json").write_text(json.dumps({
+            "ClusterType": "Slurm",
+            "ClusterConfig": {"ClusterArn": "arn:aws:sagemaker:us-east-1:111122223333:cluster/abcde1234567",
+                              "ClusterName": "demo"},
+            "InstanceGroups": [
+                {"Name": "controller-machine", "Instances": [
+                    {"InstanceId": "i-0c", "CustomerIpAddress": CONTROLLER}]},
+                {"Name": "worker-group", "Instances": [{"InstanceId": "i-0w", "CustomerIpAddress": WORKER}]},
+            ]}))
+        return Sandbox(root, staging, bundle, CONTROLLER if role == "controller" else WORKER)
+
+    return make

@@ -1,0 +1,167 @@
+#!/usr/bin/env python3
+"""Stands in for systemctl, mount, useradd and the like below HPK_ROOT: records its command line, changes nothing else
+than the files below that root which the real program would have changed. One file, linked under every name."""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(os.environ["HPK_ROOT"])
+NAME = os.path.basename(sys.argv[0])
+ARGS = sys.argv[1:]
+STATE = ROOT / "recorder"
+UNITS = ROOT / "etc/systemd/system"
+MOUNTINFO = ROOT / "proc/self/mountinfo"
+
+
+def state(name):
+    path = STATE / name
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def keep(name, data):
+    (STATE / name).write_text(json.dumps(data))
+
+
+def add_mount(path, fs_type, source, options="rw"):
+    lines = MOUNTINFO.read_text().splitlines()
+    number = 100 + len((STATE / "calls").read_text().splitlines())
+    lines.append(f"{number} 1 0:{number} / {path} rw,relatime shared:1 - {fs_type} {source} {options}")
+    MOUNTINFO.write_text("\n".join(lines) + "\n")
+
+
+def exec_lines(unit, key):
+    text = (UNITS / unit).read_text()
+    return [line.partition("=")[2].lstrip("-") for line in text.splitlines() if line.startswith(key + "=")]
+
+
+def program(line):
+    """Run a line of a unit that calls our own program, as systemd would."""
+    words = shlex.split(line)
+    return subprocess.run([str(ROOT) + words[0], *words[1:]], timeout=60).returncode
+
+
+def start(unit):
+    running = state("running")
+    if unit in running:
+        return 0
+    if "fail-" + unit in os.environ.get("HPK_TEST_FAIL", ""):
+        return 1
+    running[unit] = 4000 + len(running)
+    keep("running", running)
+    code = 0
+    if unit.startswith("hyperpod-kit-s3-"):
+        code = program(exec_lines(unit, "ExecStartPre")[0])
+        words = shlex.split(exec_lines(unit, "ExecStart")[0])
+        process = ROOT / "proc" / str(running[unit])
+        process.mkdir(parents=True, exist_ok=True)
+        (process / "cmdline").write_text("\0".join(words) + "\0")
+        add_mount(words[-1], "fuse", "mountpoint-s3")
+        code = code or program(exec_lines(unit, "ExecStartPost")[0])
+    elif unit.startswith("hyperpod-kit-mount-"):
+        code = program(exec_lines(unit, "ExecStart")[0])
+    if code:
+        del running[unit]
+        keep("running", running)
+    return code
+
+
+def stop(unit):
+    running = state("running")
+    running.pop(unit, None)
+    keep("running", running)
+
+
+def systemctl():
+    words = [arg for arg in ARGS if not arg.startswith("--")]
+    verb, units = words[0], words[1:]
+    if verb == "is-enabled":
+        return 0 if units[0] in state("enabled") else 1
+    if verb == "is-active":
+        return 0 if units[0] in state("running") else 3
+    if verb == "enable":
+        keep("enabled", {**state("enabled"), units[0]: 1})
+    if verb == "show":
+        print(f"MainPID={state('running').get(units[-1], 0)}")
+    if verb in ("stop", "restart"):
+        stop(units[0])
+    if verb in ("start", "restart"):
+        return start(units[0])
+    return 0
+
+
+def mount():
+    fs_type, options, source, path = ARGS[1], ARGS[3], ARGS[4], ARGS[5]
+    if os.environ.get("HPK_TEST_FAIL") == "mount-" + fs_type:
+        print("mount.nfs4: access denied by server while mounting 127.0.0.1:/", file=sys.stderr)
+        return 32
+    add_mount(path, "nfs4" if fs_type == "efs" else fs_type,
+              "127.0.0.1:/" if fs_type == "efs" else source.replace(source.split("@")[0], "10.1.0.1"), options)
+    return 0
+
+
+def getent():
+    database, key = ARGS
+    if database == "ahosts":
+        return 0
+    for line in (ROOT / "etc" / database).read_text().splitlines():
+        fields = line.split(":")
+        if key in (fields[0], fields[2]):
+            print(line)
+            return 0
+    return 2
+
+
+def option(name):
+    return ARGS[ARGS.index(name) + 1]
+
+
+def useradd():
+    with open(ROOT / "etc/passwd", "a") as file:
+        file.write(f"{ARGS[-1]}:x:{option('--uid')}:{option('--gid')}::/home/{ARGS[-1]}:/bin/bash\n")
+    return 0
+
+
+def groupadd():
+    with open(ROOT / "etc/group", "a") as file:
+        file.write(f"{ARGS[-1]}:x:{option('--gid')}:\n")
+    return 0
+
+
+def umount():
+    lines = MOUNTINFO.read_text().splitlines()
+    hit = [line for line in lines if line.split(" ")[4] == ARGS[-1]]
+    if not hit:
+        return 32
+    lines.remove(hit[-1])
+    MOUNTINFO.write_text("".join(line + "\n" for line in lines))
+    return 0
+
+
+def scontrol():
+    if "--version" in ARGS:
+        print("slurm-wlm 22.05.8")
+    elif ARGS == ["ping"]:
+        print("Slurmctld(primary) at ip-10-1-0-10 is UP")
+    elif "node" in ARGS:
+        print(f"NodeName={ARGS[-1]} Arch=x86_64 State=IDLE")
+    return 0
+
+
+def cc():
+    Path(option("-o")).write_text("a shared object\n")
+    return 0
+
+
+if __name__ == "__main__":
+    signal.alarm(90)
+    STATE.mkdir(exist_ok=True)
+    with open(STATE / "calls", "a") as calls:
+        calls.write(shlex.join([NAME, *ARGS]) + "\n")
+    actions = {"systemctl": systemctl, "mount": mount, "umount": umount, "getent": getent, "useradd": useradd,
+               "groupadd": groupadd, "scontrol": scontrol, "cc": cc}
+    sys.exit(actions[NAME]() if NAME in actions else 0)

@@ -1,0 +1,123 @@
+"""on_create.sh of a real bundle, below a temporary root."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPTS = Path(__file__).parents[3] / "lifecycle_scripts"
+
+
+def test_a_worker_is_created_and_the_second_run_changes_nothing(make_sandbox: Any) -> None:
+    sandbox = make_sandbox("compute")
+    first = sandbox.on_create()
+    assert first.returncode == 0, first.stdout + first.stderr
+    steps = {line["step"]: line["status"] for line in sandbox.log}
+    assert {"verify-bundle": "ok", "install-bundle": "changed", "users": "changed", "mount:home": "changed",
+            "mount:data": "changed", "mount:fsx": "changed", "health:data": "changed", "spank-plugin": "changed",
+            "slurm-worker": "changed", "summary": "ok", "provision": "ok"}.items() <= steps.items()
+    assert "slurm-controller" not in steps
+    assert ("mount -t efs -o _netdev,noresvport,tls,accesspoint=fsap-0123456789abcdef0 fs-0123456789abcdef0:/ "
+            "/efs/trainer") in sandbox.calls
+    assert ("mount -t lustre -o noatime,flock fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com@tcp:/abcdefgh "
+            "/fsx") in sandbox.calls
+    before = len(sandbox.log)
+    second = sandbox.on_create()
+    assert second.returncode == 0, second.stdout + second.stderr
+    again = sandbox.log[before:]
+    assert [line["step"] for line in again if line["status"] != "ok"] == []
+    assert "changed=0" in second.stdout
+    assert json.loads((sandbox.root / "var/lib/hyperpod-kit/status.json").read_text())["changed"] == 0
+
+
+def test_a_controller_gets_the_hooks_before_slurmctld_starts(make_sandbox: Any) -> None:
+    sandbox = make_sandbox("controller")
+    done = sandbox.on_create()
+    assert done.returncode == 0, done.stdout + done.stderr
+    conf = (sandbox.root / "opt/slurm/etc/slurm.conf").read_text()
+    assert "Prolog=/opt/hyperpod-kit/current/slurm/prolog.sh" in conf
+    assert "PrologFlags=Contain,Alloc" in conf
+    assert "optional /opt/hyperpod-kit/spank/auto_resume.so" in (sandbox.root / "opt/slurm/etc/plugstack.conf").read_text()
+    assert "systemctl start slurmctld.service" in sandbox.calls
+    assert "systemctl start slurmd.service" not in sandbox.calls
+
+
+@pytest.mark.parametrize("harm, named", [
+    (lambda staging: (staging / "lib/hyperpod_kit/run.py").write_text("print()\n"), "lib/hyperpod_kit/run.py: FAILED"),
+    (lambda staging: (staging / "slurm/prolog.sh").unlink(), "slurm/prolog.sh"),
+    (lambda staging: (staging / "lib/json.py").write_text("print()\n"), "lib/json.py is not listed"),
+    (lambda staging: (staging / "units/a unit").symlink_to("/etc/passwd"), "units/a unit is not listed"),
+    (lambda staging: (staging / "SHA256SUMS").unlink(), "SHA256SUMS is missing"),
+    (lambda staging: (staging / "bundle.json").write_text("{}"), "bundle.json does not carry the id"),
+])
+def test_a_damaged_bundle_is_refused_before_anything_runs(make_sandbox: Any, harm: Any, named: str) -> None:
+    sandbox = make_sandbox()
+    harm(sandbox.staging)
+    done = sandbox.on_create()
+    assert done.returncode == 1
+    assert named in sandbox.log[-1]["error"]
+    assert sandbox.log[-1]["hint"] == "hyperpod-kit upload"
+    assert not (sandbox.root / "opt/hyperpod-kit").exists()
+    assert not (sandbox.root / "recorder/calls").exists()
+
+
+def test_modes_that_s3_lost_come_back(make_sandbox: Any) -> None:
+    sandbox = make_sandbox()
+    for path in sandbox.staging.rglob("*"):
+        path.chmod(0o700 if path.is_dir() else 0o600)
+    assert sandbox.on_create().returncode == 0
+    current = sandbox.root / "opt/hyperpod-kit/current"
+    assert oct((current / "slurm/prolog.sh").stat().st_mode & 0o777) == "0o755"
+    assert oct((current / "bin/hyperpod-kit").stat().st_mode & 0o777) == "0o755"
+    assert oct((current / "node_config.json").stat().st_mode & 0o777) == "0o644"
+
+
+def test_a_mount_that_fails_fails_the_node_but_not_the_other_mounts(make_sandbox: Any) -> None:
+    sandbox = make_sandbox()
+    config = json.loads((sandbox.staging / "node_config.json").read_text())
+    assert config["failure_pause"] == 0.0
+    done = sandbox.on_create(HPK_TEST_FAIL="fail-hyperpod-kit-mount-home.service")
+    assert done.returncode == 1
+    steps = {line["step"]: line for line in sandbox.log}
+    assert steps["mount:home"]["status"] == "failed"
+    assert steps["mount:data"]["status"] == "changed"
+    assert steps["slurm-worker"]["status"] == "skipped"
+    assert sandbox.log[-1]["step"] == "provision" and sandbox.log[-1]["status"] == "failed"
+    assert "systemctl start slurmd.service" not in sandbox.calls
+
+
+def test_nothing_refers_to_the_download_directory(make_sandbox: Any) -> None:
+    sandbox = make_sandbox()
+    assert sandbox.on_create().returncode == 0
+    for path in sandbox.root.rglob("*"):
+        if path.is_file() and not path.is_symlink() and "__pycache__" not in path.parts:
+            assert str(sandbox.staging) not in path.read_text(errors="replace"), path
+
+
+def test_the_same_program_runs_by_hand_with_awss_arguments(make_sandbox: Any) -> None:
+    sandbox = make_sandbox()
+    script = str(sandbox.staging / "lifecycle_script.py")
+    done = sandbox.run(["/usr/bin/python3", script, "-rc", f"{sandbox.root}/opt/ml/config/resource_config.json",
+                        "-pp", "provisioning_parameters.json"])
+    assert done.returncode == 0, done.stdout + done.stderr
+    missing = sandbox.run(["/usr/bin/python3", script, "-rc", "/nowhere.json"])
+    assert (missing.returncode, missing.stderr) == (2, "error: /nowhere.json: no such file\n")
+
+
+def test_on_init_complete_leaves_slurm_to_the_platform(make_sandbox: Any) -> None:
+    sandbox = make_sandbox("controller")
+    done = sandbox.run(["/bin/bash", str(sandbox.staging / "on_init_complete.sh")])
+    assert done.returncode == 0, done.stdout + done.stderr
+    steps = [line["step"] for line in sandbox.log]
+    assert "slurm-hooks" in steps and "slurm-controller" not in steps
+
+
+@pytest.mark.parametrize("script", sorted(SCRIPTS.glob("*.sh")), ids=lambda path: path.name)
+def test_scripts_are_sound(script: Path) -> None:
+    assert subprocess.run(["bash", "-n", str(script)], timeout=20).returncode == 0
+    text = script.read_bytes()
+    assert text.startswith(b"#!/bin/bash\n") and b"\r" not in text

@@ -15,6 +15,7 @@ HyperpodKitError(message, hint=...)                    exit 1
    |- NoCheckpoint            nothing was ever committed: start from step 0
    |- NoValidCheckpoint       something was committed, nothing of it can be trusted: never start from scratch
    |- DigestMismatch(file, expected, actual)
+   |- DigestUnavailable(algorithm)   exit 3   this interpreter cannot compute it, so nothing was checked
    |- RunIsOwned              another live run writes to this root
    |- StateNotSerializable(path)
    `- NotEnoughSharedMemory
@@ -172,6 +173,17 @@ class DigestMismatch(CheckpointError):
         self.file = file
         self.expected = expected
         self.actual = actual
+
+
+class DigestUnavailable(CheckpointError):
+    """A digest algorithm cannot be computed here. That says nothing about the checkpoint."""
+
+    exit_code = 3
+
+    def __init__(self, algorithm: str, why: str) -> None:
+        super().__init__(f"cannot verify digests of kind {algorithm!r}: {why}",
+                         hint="install xxhash for this interpreter" if algorithm == "xxh3" else None)
+        self.algorithm = algorithm
 
 
 class RunIsOwned(CheckpointError):

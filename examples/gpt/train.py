@@ -1,0 +1,118 @@
+"""Train a small GPT on Python sources, on any number of processes, and survive anything.
+
+Killed at any moment and started again, it ends with exactly the weights of a run that nobody disturbed: batches and
+the order of sums follow from the step's number, everything else is in the checkpoint.
+
+    python train.py --data DIR --checkpoint-root DIR --steps 200 --out weights.pt
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import text
+import torch
+import world
+from model import GPT
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+
+from hyperpod_kit.checkpoint import Manager, State
+from hyperpod_kit.errors import HyperpodKitError
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, required=True, help="directory with *.py files to train on")
+    parser.add_argument("--checkpoint-root", default=os.environ.get("HPK_CHECKPOINT_ROOT"))
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--save-every", type=int, default=10)
+    parser.add_argument("--out", type=Path, help="final weights, written by rank 0")
+    parser.add_argument("--batch", type=int, default=4, help="per process")
+    parser.add_argument("--context", type=int, default=128)
+    parser.add_argument("--width", type=int, default=192)
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--max-bytes", type=int, default=4 << 20, help="of text")
+    parser.add_argument("--timeout", type=float, default=120.0, help="seconds until a silent peer is an error")
+    args = parser.parse_args(argv)
+    if not args.checkpoint_root:
+        parser.error("--checkpoint-root or HPK_CHECKPOINT_ROOT is needed")
+    return args
+
+
+def say(rank: int, **line: object) -> None:
+    """One JSON line on standard output, from rank 0."""
+    if rank == 0:
+        print(json.dumps(line), flush=True)
+
+
+def fingerprint(model: torch.nn.Module) -> str:
+    """SHA-256 over all weights in the order of their names."""
+    found = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        found.update(name.encode())
+        found.update(bytes(tensor.contiguous().view(-1).view(torch.uint8).tolist()))
+    return found.hexdigest()
+
+
+def train(args: argparse.Namespace) -> None:
+    torch.set_num_threads(1)  # the order of a sum must not depend on the machine
+    torch.use_deterministic_algorithms(True)
+    here = world.join(dict(os.environ), timeout=args.timeout)
+    data = text.read(args.data, args.max_bytes)
+
+    torch.manual_seed(args.seed)
+    model = GPT(context=args.context, width=args.width, layers=args.layers)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.1)
+    torch.manual_seed(args.seed * 1000 + here.rank)  # each rank drops other units
+    net = DistributedDataParallel(model) if here.size > 1 else model
+
+    manager = Manager(args.checkpoint_root)
+    state = State(model, optimizer, extra={})
+    got = manager.restore(state)
+    say(here.rank, restored={**asdict(got), "kind": type(got).__name__, "next_step": got.next_step})
+
+    for step in range(got.next_step, args.steps):
+        begin = time.monotonic()
+        inputs, targets = text.batch(data, seed=args.seed, step=step, rank=here.rank, size=args.batch,
+                                     context=args.context)
+        optimizer.zero_grad(set_to_none=True)
+        loss = functional.cross_entropy(net(inputs).flatten(0, 1), targets.flatten())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        line = {"step": step, "loss": round(loss.item(), 6), "t": round(time.monotonic() - begin, 4)}
+        if (step + 1) % args.save_every == 0 or step + 1 == args.steps:
+            handle = manager.save(step, state)
+            line.update(save=handle.state, stall_ms=round(handle.stall_ms, 2))
+        say(here.rank, **line)
+
+    drained = manager.close()
+    if here.rank == 0:
+        if args.out:
+            torch.save(model.state_dict(), args.out)
+        say(0, done={"steps": args.steps, "sha256": fingerprint(model), "checkpoints_durable": drained})
+
+
+def main(argv: list[str]) -> int:
+    try:
+        train(parse(argv))
+        return 0
+    except HyperpodKitError as err:
+        print(f"error: {err}" + (f"\nhint: {err.hint}" if err.hint else ""), file=sys.stderr, flush=True)
+        return err.exit_code
+    finally:
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

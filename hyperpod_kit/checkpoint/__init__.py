@@ -1,0 +1,25 @@
+"""Checkpoints that stop training only for a copy in memory, and that are never restored wrong.
+
+`from hyperpod_kit.checkpoint import Manager, State` needs torch; `hyperpod_kit.checkpoint.repository` needs nothing.
+Names are loaded on first use, so that the torch-free part can be imported without torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .handle import Handle as Handle
+    from .manager import Manager as Manager
+    from .results import Fresh as Fresh
+    from .results import Restored as Restored
+    from .state import State as State
+
+_WHERE = {"Manager": "manager", "State": "state", "Handle": "handle", "Restored": "results", "Fresh": "results"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+    return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)

@@ -1,0 +1,85 @@
+"""The trainer's end of its agent: start it, talk to it, notice its death."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import hyperpod_kit
+from hyperpod_kit.checkpoint.repository import arena
+from hyperpod_kit.checkpoint.repository.lines import Channel, Message
+from hyperpod_kit.errors import CheckpointError, RunIsOwned
+
+_MODULE = "hyperpod_kit.checkpoint.repository.agent"
+
+
+class AgentLink:
+    """A running agent. `on_event` is called from a thread; {"ev": "ended"} is its death."""
+
+    def __init__(self, setup: Message, on_event: Callable[[Message], None]) -> None:
+        ours, theirs = socket.socketpair()
+        log = os.path.join(arena.shm_dir(), arena.log_file(os.getuid(), arena.run_hash(setup["run_id"]), setup["rank"]))
+        package = str(Path(hyperpod_kit.__file__).parent.parent)
+        paths = [package, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+        out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            # In a session of its own, and with no descriptor of the trainer's: what waits for the trainer's output
+            # or its process group must not wait for the agent.
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", _MODULE, str(theirs.fileno())], pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, cwd="/",
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)})
+        finally:
+            os.close(out)
+            theirs.close()
+        self.pid = self._process.pid
+        self._log = log
+        self._channel = Channel(ours)
+        self._on_event = on_event
+        self._ready = threading.Event()
+        self._hello: Message = {}
+        self._channel.send(setup)
+        self._channel.listen(self._receive, self._ended)
+
+    def _receive(self, message: Message) -> None:
+        if message["ev"] in ("ready", "refused"):
+            self._hello = message
+            self._ready.set()
+        else:
+            self._on_event(message)
+
+    def _ended(self) -> None:
+        self._ready.set()
+        self._on_event({"ev": "ended"})
+
+    def wait_ready(self, timeout: float) -> int:
+        """Wait until the agent has adopted what was there; its port (0 except at rank 0).
+
+        Raises RunIsOwned, CheckpointError.
+        """
+        if not self._ready.wait(timeout):
+            raise CheckpointError(f"the checkpoint agent did not start within {timeout:g} s", hint=f"see {self._log}")
+        if self._hello.get("ev") == "refused":
+            kind = RunIsOwned if self._hello["kind"] == "RunIsOwned" else CheckpointError
+            raise kind(self._hello["why"], hint=self._hello["hint"])
+        if self._hello.get("ev") != "ready":
+            raise CheckpointError("the checkpoint agent ended at its start", hint=f"see {self._log}")
+        return int(self._hello["port"])
+
+    def send(self, **message: Any) -> bool:
+        return self._channel.send(message)
+
+    def wait_end(self, timeout: float) -> bool:
+        """Wait for the agent's process to end; False after `timeout` seconds."""
+        try:
+            self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return False
+        self._channel.close()
+        return True

@@ -1,0 +1,56 @@
+"""The outcome of one save, which the caller can always see."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+# In this order; the last three are ends. `dropped`: another rank does not have this save.
+STATES = ("captured", "sealed", "durable", "skipped", "dropped", "failed")
+_REACHED = {"sealed": ("sealed", "durable"), "durable": ("durable",)}
+_FINAL = ("durable", "skipped", "dropped", "failed")
+
+
+class Handle:
+    """A save: `state`, `stall_ms` (how long training stood still), `reason` when it did not become durable."""
+
+    def __init__(self, step: int, seq: int, changed: threading.Condition) -> None:
+        self.step = step
+        self.seq = seq
+        self.state = "captured"
+        self.stall_ms = 0.0
+        self.reason: str | None = None
+        self.attempt: str | None = None
+        self._changed = changed
+
+    @property
+    def final(self) -> bool:
+        """Nothing more will happen to this save."""
+        return self.state in _FINAL
+
+    def wait(self, level: str = "durable", timeout: float | None = None) -> bool:
+        """Wait until every rank's copy is `sealed` in memory or the checkpoint is `durable`.
+
+        False when the time (seconds) is over, or as soon as it is certain that it never will be; see `reason`.
+        """
+        if level not in _REACHED:
+            raise ValueError(f"level is {level!r}, expected 'sealed' or 'durable'")
+        end = None if timeout is None else time.monotonic() + timeout
+        with self._changed:
+            while self.state not in _REACHED[level] and not self.final:
+                left = None if end is None else end - time.monotonic()
+                if left is not None and left <= 0:
+                    break
+                self._changed.wait(left)
+            return self.state in _REACHED[level]
+
+    def become(self, state: str, reason: str | None = None) -> None:
+        """Called by the manager with the condition held; an end is never left."""
+        if not self.final:
+            self.state = state
+            self.reason = reason
+            self._changed.notify_all()
+
+    def __repr__(self) -> str:
+        tail = f", {self.reason}" if self.reason else ""
+        return f"<save of step {self.step}: {self.state}{tail}>"

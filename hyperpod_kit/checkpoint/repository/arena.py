@@ -1,0 +1,210 @@
+"""Shared-memory slots. A slot is two files that outlive every process:
+
+    hpk-<uid>-<run hash>-<rank>-<slot>.ctl    control page, then the capture's non-tensor state
+    hpk-<uid>-<run hash>-<rank>-<slot>.img    byte for byte the shard as it will lie on storage
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import mmap
+import os
+import re
+from typing import Any, Iterator, List, NamedTuple, Optional
+
+from hyperpod_kit.errors import CheckpointError, NotEnoughSharedMemory
+
+from . import control
+from .control import Page
+
+EXTRA_ROOM = 256 * 1024
+_NAME = re.compile(r"hpk-([0-9]+)-([0-9a-f]{12})-([0-9]{5})-([0-9]{2})\.(ctl|img)")
+
+
+def shm_dir() -> str:
+    """Where segments live: /dev/shm, or HPK_SHM_DIR."""
+    return os.environ.get("HPK_SHM_DIR") or "/dev/shm"
+
+
+def run_hash(run_id: str) -> str:
+    """The part of a segment's name that tells runs apart: 12 hex digits."""
+    return hashlib.blake2b(run_id.encode(), digest_size=6).hexdigest()
+
+
+class SlotName(NamedTuple):
+    """A slot's name, which is also its place in the run."""
+
+    uid: int
+    run: str
+    rank: int
+    slot: int
+
+    def file(self, suffix: str) -> str:
+        return f"hpk-{self.uid}-{self.run}-{self.rank:05d}-{self.slot:02d}.{suffix}"
+
+
+def lock_file(uid: int, run: str, rank: int) -> str:
+    return f"hpk-{uid}-{run}-{rank:05d}.lock"
+
+
+def log_file(uid: int, run: str, rank: int) -> str:
+    return f"hpk-{uid}-{run}-{rank:05d}.log"
+
+
+def names(folder: str, *, uid: Optional[int] = None, run: Optional[str] = None,
+          rank: Optional[int] = None) -> List[SlotName]:
+    """The slots in `folder`, also those of which only one file is there, sorted."""
+    found = set()
+    for entry in os.listdir(folder):
+        match = _NAME.fullmatch(entry)
+        if match is not None:
+            name = SlotName(int(match.group(1)), match.group(2), int(match.group(3)), int(match.group(4)))
+            if uid in (None, name.uid) and run in (None, name.run) and rank in (None, name.rank):
+                found.add(name)
+    return sorted(found)
+
+
+def _map(fd: int, size: int) -> mmap.mmap:
+    return mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+
+
+class Slot:
+    """One mapped slot. `image` is a view of the shard's bytes, writable."""
+
+    def __init__(self, folder: str, name: SlotName, ctl: mmap.mmap, img: mmap.mmap) -> None:
+        self.folder = folder
+        self.name = name
+        self._ctl = ctl
+        self._img = img
+        self._view = memoryview(ctl)
+        self.image = memoryview(img)
+        current = control.read(self._view[:control.PAGE])
+        self._generation = current[0] if current else 0
+
+    @property
+    def page(self) -> Optional[Page]:
+        """The page as it is now; None when the control page is damaged."""
+        found = control.read(self._view[:control.PAGE])
+        if found is None:
+            return None
+        self._generation = found[0]
+        return found[1]
+
+    def put(self, page: Page) -> None:
+        """Make `page` the current one. The caller went through Page.to, except for a new slot."""
+        control.write(self._view[:control.PAGE], self._generation + 1, page)
+        self._generation += 1
+
+    def move(self, state: str, **changes: Any) -> Page:
+        """One transition. Raises CheckpointError when it is not legal or the page is damaged."""
+        now = self.page
+        if now is None:
+            raise CheckpointError(f"the control page of {self.name.file('ctl')} is damaged")
+        page = now.to(state, **changes)
+        self.put(page)
+        return page
+
+    def put_extra(self, data: bytes) -> None:
+        """Store the non-tensor state. Raises CheckpointError when it is larger than the room at creation."""
+        if len(data) > len(self._view) - control.PAGE:
+            raise CheckpointError(f"the non-tensor state has {len(data)} bytes, the slot has room for "
+                                  f"{len(self._view) - control.PAGE}")
+        self._view[control.PAGE:control.PAGE + len(data)] = data
+
+    def extra(self, size: int) -> bytes:
+        return bytes(self._view[control.PAGE:control.PAGE + size])
+
+    @property
+    def room(self) -> tuple[int, int]:
+        """(bytes of image, bytes of extra) that fit."""
+        return len(self.image), len(self._view) - control.PAGE
+
+    @property
+    def buffer(self) -> mmap.mmap:
+        """The image's mapping, for torch.frombuffer."""
+        return self._img
+
+    def close(self) -> None:
+        """Unmap; mappings that a tensor still looks into go when it goes."""
+        for view in (self._view, self.image):
+            view.release()
+        for mapping in (self._ctl, self._img):
+            with contextlib.suppress(BufferError):
+                mapping.close()
+
+    def unlink(self) -> None:
+        remove(self.folder, self.name)
+
+
+def remove(folder: str, name: SlotName) -> None:
+    """Remove a slot's files. The control page goes first: an image without one is nobody's."""
+    for suffix in ("ctl", "img"):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(folder, name.file(suffix)))
+
+
+def create(folder: str, name: SlotName, size: int, *, extra_room: int = EXTRA_ROOM) -> Slot:
+    """Make a FREE slot for a shard of `size` bytes, with its memory reserved.
+
+    Raises NotEnoughSharedMemory, FileExistsError, OSError.
+    """
+    remove_stray_image(folder, name)
+    mapped = {}
+    try:
+        for suffix, length in (("img", size), ("ctl", control.PAGE + extra_room)):
+            path = os.path.join(folder, name.file(suffix))
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                # Reserved now, so that a full /dev/shm is an error here and not a SIGBUS in mid-copy.
+                os.posix_fallocate(fd, 0, length)
+                mapped[suffix] = _map(fd, length)
+            finally:
+                os.close(fd)
+    except OSError as err:
+        remove(folder, name)
+        if err.errno in (errno.ENOSPC, errno.ENOMEM):
+            free = os.statvfs(folder)
+            raise NotEnoughSharedMemory(
+                f"a slot needs {size} bytes in {folder}, {free.f_bavail * free.f_frsize} are free",
+                hint="hyperpod-kit checkpoint flush --all, a larger /dev/shm, or fewer slots") from None
+        raise
+    slot = Slot(folder, name, mapped["ctl"], mapped["img"])
+    slot.put(Page(rank=name.rank))
+    return slot
+
+
+def remove_stray_image(folder: str, name: SlotName) -> None:
+    """An image without a control page was left by a crash in `create`."""
+    if not os.path.lexists(os.path.join(folder, name.file("ctl"))):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(folder, name.file("img")))
+
+
+def attach(folder: str, name: SlotName) -> Slot:
+    """Map a slot that is there. Raises FileNotFoundError, CheckpointError when it is not a slot, OSError."""
+    mapped = {}
+    for suffix in ("ctl", "img"):
+        fd = os.open(os.path.join(folder, name.file(suffix)), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            info = os.fstat(fd)
+            size = info.st_size
+            if info.st_uid != os.geteuid():
+                # Anybody may create files in /dev/shm; only our own say what is to be written where.
+                raise CheckpointError(f"{name.file(suffix)} belongs to uid {info.st_uid}")
+            if size < (control.PAGE if suffix == "ctl" else 1):
+                raise CheckpointError(f"{name.file(suffix)} has {size} bytes")
+            mapped[suffix] = _map(fd, size)
+        finally:
+            os.close(fd)
+    return Slot(folder, name, mapped["ctl"], mapped["img"])
+
+
+def attached(folder: str, wanted: List[SlotName]) -> Iterator[Slot]:
+    """The slots of that list that can be mapped; damaged or vanished ones are passed over."""
+    for name in wanted:
+        try:
+            yield attach(folder, name)
+        except (OSError, CheckpointError):
+            continue

@@ -1,0 +1,106 @@
+"""Digests of the checkpoint format: leaves of chunks, the root of a file, digests of small objects.
+
+A shard is cut into chunks of CHUNK bytes, counted from the first byte of the file. Each chunk has a *leaf* of
+LEAF_BYTES bytes; the leaves lie behind the data in the same file. The *root* is a 128-bit digest over all leaves and
+the file's size, so a single range can be verified alone and the manifest needs one line a shard.
+
+The algorithm of leaves and roots is a named field of the format:
+
+  blake2b   standard library, on every machine (`b2sum -l 64` gives a leaf); the default
+  xxh3      several times faster, needs the `xxhash` package on *every* machine that verifies, the nodes' system
+            Python included
+
+Small objects (manifest, extra.json, control pages) always use blake2b, so any reader can list and parse.
+These digests find faults; they do not stop somebody who wants to forge a checkpoint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Callable, Dict, NamedTuple, Tuple
+
+from hyperpod_kit.errors import DigestUnavailable
+
+CHUNK = 16 * 1024 * 1024
+LEAF_BYTES = 8
+DEFAULT = "blake2b"
+
+
+class Algorithm(NamedTuple):
+    """`leaf(bytes) -> 8 bytes`, `wide(bytes) -> 16 bytes`; both release the GIL on large input."""
+
+    name: str
+    leaf: Callable[[Any], bytes]
+    wide: Callable[[Any], bytes]
+
+
+def _blake2b_leaf(data: Any) -> bytes:
+    return hashlib.blake2b(data, digest_size=8).digest()
+
+
+def _blake2b_wide(data: Any) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).digest()
+
+
+def algorithm(name: str) -> Algorithm:
+    """The algorithm of that name. Raises DigestUnavailable when this interpreter cannot compute it."""
+    if name == "blake2b":
+        return Algorithm(name, _blake2b_leaf, _blake2b_wide)
+    if name == "xxh3":
+        try:
+            import xxhash
+        except ImportError:
+            raise DigestUnavailable(name, "the xxhash package is not importable here") from None
+        return Algorithm(name, xxhash.xxh3_64_digest, xxhash.xxh3_128_digest)
+    raise DigestUnavailable(name, "this version of hyperpod-kit does not know it")
+
+
+def small(data: bytes) -> str:
+    """Digest of a small object as text, `blake2b:<32 hex digits>`."""
+    return "blake2b:" + _blake2b_wide(data).hex()
+
+
+def leaf_count(data_bytes: int, chunk: int = CHUNK) -> int:
+    """How many leaves cover `data_bytes` bytes of header and data."""
+    return -(-data_bytes // chunk)
+
+
+def split(size: int, chunk: int = CHUNK) -> Tuple[int, int]:
+    """(bytes of header and data, number of leaves) of a file of `size` bytes.
+
+    It follows from the size alone, so a shard is verified before a byte of it is parsed.
+    Raises ValueError when no file of that size exists in the format.
+    """
+    count = -(-size // (chunk + LEAF_BYTES))
+    data_bytes = size - count * LEAF_BYTES
+    if data_bytes <= 0 or leaf_count(data_bytes, chunk) != count:
+        raise ValueError(f"no shard has {size} bytes")
+    return data_bytes, count
+
+
+def root(alg: Algorithm, leaves: bytes, size: int) -> str:
+    """Root digest of a file of `size` bytes as text, `<algorithm>:<32 hex digits>`."""
+    return alg.name + ":" + alg.wide(leaves + struct.pack("<Q", size)).hex()
+
+
+def leaves_of(alg: Algorithm, view: memoryview, *, chunk: int = CHUNK, threads: int = 1) -> bytes:
+    """The leaves of `view` (header and data, without the leaves), concatenated."""
+    starts = range(0, len(view), chunk)
+    if threads <= 1 or len(starts) <= 1:
+        return b"".join(alg.leaf(view[at:at + chunk]) for at in starts)
+    with ThreadPoolExecutor(threads) as pool:
+        return b"".join(pool.map(lambda at: alg.leaf(view[at:at + chunk]), starts))
+
+
+def available() -> Dict[str, bool]:
+    """Which algorithms this interpreter can compute."""
+    found = {}
+    for name in ("blake2b", "xxh3"):
+        try:
+            algorithm(name)
+            found[name] = True
+        except DigestUnavailable:
+            found[name] = False
+    return found

@@ -1,0 +1,71 @@
+"""How agents talk: all to the agent of rank 0, over TCP, with a token that only this start of the run knows."""
+
+from __future__ import annotations
+
+import hmac
+import socket
+import threading
+import time
+from typing import Callable, Dict, Optional, Sequence, Tuple
+
+from .lines import Channel, Message
+
+OnPeer = Callable[[int, Optional[Message]], None]
+
+
+class Hub:
+    """Rank 0's side. `on_peer(rank, message)` is called from threads; message None: that agent is gone."""
+
+    def __init__(self, token: str, on_peer: OnPeer, *, local: bool) -> None:
+        self._token = token
+        self._on_peer = on_peer
+        self._peers: Dict[int, Channel] = {}
+        self._lock = threading.Lock()
+        self._server = socket.create_server(("127.0.0.1" if local else "", 0), backlog=1024)
+        self.port: int = self._server.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True, name="hub").start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, _ = self._server.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._greet, args=(sock,), daemon=True, name="peer").start()
+
+    def _greet(self, sock: socket.socket) -> None:
+        sock.settimeout(30.0)
+        channel = Channel(sock)
+        hello = channel.receive()
+        if hello is None or not hmac.compare_digest(str(hello.get("token", "")).encode(), self._token.encode()):
+            channel.close()
+            return
+        sock.settimeout(None)
+        rank = int(hello["rank"])
+        with self._lock:
+            self._peers[rank] = channel
+        channel.listen(lambda message: self._on_peer(rank, message), lambda: self._on_peer(rank, None))
+
+    def broadcast(self, message: Message) -> None:
+        with self._lock:
+            peers = list(self._peers.values())
+        for peer in peers:
+            peer.send(message)
+
+
+def join(addresses: Sequence[Tuple[str, int]], token: str, rank: int, *, deadline: float = 60.0) -> Optional[Channel]:
+    """Connect to rank 0's agent at one of its addresses; None when none answered within `deadline` seconds."""
+    end = time.monotonic() + deadline
+    while time.monotonic() < end:
+        for host, port in addresses:
+            try:
+                sock = socket.create_connection((host, port), timeout=5.0)
+            except OSError:
+                continue
+            sock.settimeout(None)
+            channel = Channel(sock)
+            if channel.send({"token": token, "rank": rank}):
+                return channel
+            channel.close()
+        time.sleep(0.2)
+    return None

@@ -1,0 +1,19 @@
+"""Places where a test makes the process die: HPK_FAILPOINT=<name> or <name>@<n> (the n-th time), comma separated."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Dict
+
+_seen: Dict[str, int] = {}
+
+
+def failpoint(name: str) -> None:
+    """Kill this process with SIGKILL when the environment asks for it here."""
+    wanted = os.environ.get("HPK_FAILPOINT")
+    if not wanted:
+        return
+    _seen[name] = _seen.get(name, 0) + 1
+    if name in wanted.split(",") or f"{name}@{_seen[name]}" in wanted.split(","):
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,177 @@
+"""Bring to storage what dead trainers left in shared memory, then give the memory back.
+
+For the epilog and for people: runs on system Python, without torch and without an agent. What is not whole on this
+node cannot be committed from here; it stays for a restart of the job, with the reason, until it is too old.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import time
+from typing import Dict, List, NamedTuple, Optional, Tuple
+
+from hyperpod_kit import __version__
+from hyperpod_kit.errors import CheckpointError
+
+from . import arena, assemble, catalog, commit, control, layout, lock, manifest, persist, process, seal, verify
+from .control import Key, Page
+
+_POLL = 0.1
+
+
+class Outcome(NamedTuple):
+    """What became of one run's segments here: the attempt that was committed, whether the memory was freed, why."""
+
+    run: str
+    attempt: Optional[str]
+    removed: bool
+    note: str
+
+
+class _Held(NamedTuple):
+    slot: arena.Slot
+    page: Page
+
+
+def flush(*, folder: Optional[str] = None, job: Optional[str] = None, timeout: float = 45.0,
+          max_age: float = 86400.0) -> List[Outcome]:
+    """Flush this user's runs (of Slurm job `job`, or all). Returns within about `timeout` seconds plus one write.
+
+    `max_age` in seconds: older segments that cannot be committed are removed. Raises OSError.
+    """
+    folder = folder or arena.shm_dir()
+    end = time.monotonic() + timeout
+    names = arena.names(folder, uid=os.getuid())
+    out = []
+    for run in sorted({name.run for name in names}):
+        mine = [name for name in names if name.run == run]
+        for name in mine:
+            arena.remove_stray_image(folder, name)
+        held = _open(folder, mine)
+        if job is not None and not any(str(h.page.job.get("slurm_job_id")) == job for h in held):
+            continue
+        outcome = _flush_run(folder, run, mine, end, max_age)
+        if outcome.removed:
+            _sweep(folder, run)
+        out.append(outcome)
+    return out
+
+
+def _open(folder: str, names: List[arena.SlotName]) -> List[_Held]:
+    held = []
+    for slot in arena.attached(folder, names):
+        page = slot.page
+        if page is not None:
+            held.append(_Held(slot, page))
+    return held
+
+
+def _sweep(folder: str, run: str) -> None:
+    """Remove a finished run's agent logs."""
+    for entry in os.listdir(folder):
+        if entry.startswith(f"hpk-{os.getuid()}-{run}-") and entry.endswith(".log"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(folder, entry))
+
+
+def _flush_run(folder: str, run: str, names: List[arena.SlotName], end: float, max_age: float) -> Outcome:
+    locks: List[lock.Lock] = []
+    try:
+        for rank in sorted({name.rank for name in names}):
+            path = os.path.join(folder, arena.lock_file(os.getuid(), run, rank))
+            taken = lock.try_acquire(path)
+            while taken is None:
+                held = lock.holder(path)
+                if held is not None and process.alive(held[1]):
+                    return Outcome(run, None, False, f"its trainer (pid {held[1].pid}) is alive")
+                if time.monotonic() > end:
+                    return Outcome(run, None, False, f"the agent of rank {rank} is still at work")
+                time.sleep(_POLL)
+                taken = lock.try_acquire(path)
+            locks.append(taken)
+        return _settle(folder, run, names, max_age)
+    finally:
+        for taken in locks:
+            taken.release()
+
+
+def _settle(folder: str, run: str, names: List[arena.SlotName], max_age: float) -> Outcome:
+    held = _open(folder, names)
+    alive = next((h.page.trainer for h in held if process.alive(h.page.trainer)), None)
+    if alive is not None:
+        return Outcome(run, None, False, f"its trainer (pid {alive.pid}) is alive")
+    sealed: Dict[Key, Dict[int, _Held]] = {}
+    notes = []
+    for slot, page in held:
+        try:
+            if page.state == control.CAPTURED:
+                page = seal.seal(slot)
+        except CheckpointError as err:
+            notes.append(str(err))
+        if page.state == control.SEALED:
+            sealed.setdefault(page.key, {})[page.rank] = _Held(slot, page)
+    if not sealed and not notes:
+        return _remove(folder, run, names, None, "nothing was captured")
+    attempt: Optional[str] = None
+    try:
+        attempt, note, done = _persist_newest(sealed)
+        notes.append(note)
+    except (CheckpointError, OSError) as err:
+        notes.append(f"not persisted: {verify.reason_of(err)}")
+        done = False
+    if done:
+        return _remove(folder, run, names, attempt, "; ".join(notes))
+    age = time.time() - max(os.stat(os.path.join(folder, n.file("ctl"))).st_mtime for n in names)
+    if age > max_age:
+        return _remove(folder, run, names, attempt, "; ".join(notes) + f"; removed, {age / 3600:.1f} hours old")
+    return Outcome(run, attempt, False, "; ".join(notes))
+
+
+def _remove(folder: str, run: str, names: List[arena.SlotName], attempt: Optional[str], note: str) -> Outcome:
+    for name in names:
+        arena.remove(folder, name)
+    return Outcome(run, attempt, True, note)
+
+
+def _persist_newest(sealed: Dict[Key, Dict[int, _Held]]) -> Tuple[Optional[str], str, bool]:
+    """(attempt committed, what happened, whether nothing here is needed any more). Raises as its parts."""
+    newest = max(sealed, default=None)
+    if newest is None:
+        return None, "nothing is sealed", False
+    page = next(iter(sealed[newest].values())).page
+    identity = commit.open_existing(page.root)
+    if identity.run_id != page.run_id:
+        raise CheckpointError(f"{page.root} belongs to another run now")
+    committed = max([(e.name.epoch, e.name.seq) for e in catalog.attempts(page.root) if e.committed], default=(0, 0))
+    if committed >= newest[:2]:
+        return None, f"already committed up to seq {committed[1]}", True
+    whole = max([key for key, ranks in sealed.items() if sorted(ranks) == list(range(page.world))
+                 and committed < key[:2]], default=None)
+    attempt = None
+    if whole is not None:
+        attempt = _persist(page.root, sealed[whole])
+        if whole == newest:
+            return attempt, f"committed {attempt}", True
+    here = sorted({rank for ranks in sealed.values() for rank in ranks})
+    if here == list(range(page.world)):
+        return attempt, f"committed {attempt}; seq {newest[1]} was never whole" if attempt else \
+            f"seq {newest[1]} was never whole", True
+    return attempt, f"seq {newest[1]} needs {page.world} shards, this node has those of ranks {here}", False
+
+
+def _persist(root: str, ranks: Dict[int, _Held]) -> str:
+    first = ranks[0].page
+    attempt = str(layout.AttemptName(first.seq, first.step, first.epoch, secrets.token_hex(3)))
+    folder = commit.make_attempt(root, attempt)
+    reports = {}
+    for rank, (slot, _) in sorted(ranks.items()):
+        record: manifest.FileRecord = persist.write_shard(slot, folder)
+        page = slot.page
+        if page is None:
+            raise CheckpointError(f"{slot.name.file('ctl')} is damaged")
+        reports[rank] = assemble.Report(page, record, slot.extra(page.extra_size).decode())
+    made, extra = assemble.assemble(reports, {"hyperpod_kit": __version__, "writer": "flush"})
+    commit.commit(root, attempt, made, extra)
+    return attempt

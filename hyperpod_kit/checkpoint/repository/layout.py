@@ -1,0 +1,61 @@
+"""Names and places under a checkpoint root. Nothing here touches the disk.
+
+    <root>/
+      RUN.json                                who writes here; written once
+      epoch-000002.json                       one per start of the run; O_EXCL makes the epoch unique
+      seq-000043.step-0000000110.e2-7f3a9c/   one attempt to commit a checkpoint; never reused
+        shard-00000.safetensors ...           one per rank of the run that saved it
+        extra.json                            everything that is not a tensor
+        MANIFEST.json                         the commit: written last
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple, Optional
+
+FORMAT = "hpk-ckpt/1"
+RUN_FORMAT = "hpk-run/1"
+EXTRA_FORMAT = "hpk-extra/1"
+
+RUN_FILE = "RUN.json"
+MANIFEST_FILE = "MANIFEST.json"
+EXTRA_FILE = "extra.json"
+
+_ATTEMPT = re.compile(r"seq-([0-9]{6,})\.step-([0-9]{10,})\.e([0-9]+)-([0-9a-f]{4,16})")
+_EPOCH = re.compile(r"epoch-([0-9]{6,})\.json")
+
+
+class AttemptName(NamedTuple):
+    """An attempt directory's name, parsed. `seq` counts saves, `step` is the trainer's own number."""
+
+    seq: int
+    step: int
+    epoch: int
+    nonce: str
+
+    def __str__(self) -> str:
+        return f"seq-{self.seq:06d}.step-{self.step:010d}.e{self.epoch}-{self.nonce}"
+
+
+def parse_attempt(name: str) -> Optional[AttemptName]:
+    """The parts of an attempt directory's name; None when it is not one."""
+    match = _ATTEMPT.fullmatch(name)
+    if match is None:
+        return None
+    parsed = AttemptName(int(match.group(1)), int(match.group(2)), int(match.group(3)), match.group(4))
+    # Only the canonical spelling is one, so that one checkpoint never has two names.
+    return parsed if str(parsed) == name else None
+
+
+def shard_file(rank: int) -> str:
+    return f"shard-{rank:05d}.safetensors"
+
+
+def epoch_file(epoch: int) -> str:
+    return f"epoch-{epoch:06d}.json"
+
+
+def parse_epoch(name: str) -> Optional[int]:
+    match = _EPOCH.fullmatch(name)
+    return int(match.group(1)) if match else None

@@ -1,0 +1,89 @@
+"""One agent per rank and run on a node: an flock that the kernel drops with the process.
+
+A new start takes over from the agent of a dead trainer (SIGUSR2: stop, leave everything as it is). It never takes
+over from an agent whose trainer lives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import time
+from typing import Optional, Tuple
+
+from hyperpod_kit.errors import CheckpointError, RunIsOwned
+
+from .process import Owner, alive, myself
+
+STOP = signal.SIGUSR2
+NOBODY = Owner(0, 0)
+
+
+class Lock:
+    """A held lock. `release` also removes the file, while it is still held."""
+
+    def __init__(self, path: str, fd: int) -> None:
+        self._path = path
+        self._fd = fd
+
+    def release(self) -> None:
+        with contextlib.suppress(OSError):
+            os.unlink(self._path)
+        os.close(self._fd)
+
+
+def try_acquire(path: str, trainer: Owner = NOBODY) -> Optional[Lock]:
+    """The lock, or None when somebody holds it. Raises OSError."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # The holder before us may have removed the file: then this lock is on nothing.
+        if os.stat(path).st_ino == os.fstat(fd).st_ino:
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, json.dumps([list(myself()), list(trainer)]).encode(), 0)
+            return Lock(path, fd)
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    os.close(fd)
+    return None
+
+
+def holder(path: str) -> Optional[Tuple[Owner, Owner]]:
+    """(agent, trainer) as the lock's file names them; None when it does not."""
+    try:
+        with open(path, "rb") as file:
+            agent, trainer = json.loads(file.read())
+        return Owner(*agent), Owner(*trainer)
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def take_over(path: str, trainer: Owner, *, patience: float = 10.0) -> Lock:
+    """Acquire the lock for `trainer`, ending a dead trainer's agent if there is one.
+
+    Raises RunIsOwned when a live trainer holds it, CheckpointError when the old agent does not go.
+    """
+    start = time.monotonic()
+    asked: Optional[Owner] = None
+    while True:
+        lock = try_acquire(path, trainer)
+        if lock is not None:
+            return lock
+        held = holder(path)
+        waited = time.monotonic() - start
+        if held is not None and alive(held[0]):
+            agent, owner = held
+            if owner != trainer and alive(owner):
+                raise RunIsOwned(f"process {owner.pid} on this node trains this run and rank",
+                                 hint=f"end process {owner.pid} first, or use another root")
+            sign = signal.SIGKILL if waited > patience else STOP
+            if asked != agent or sign == signal.SIGKILL:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(agent.pid, sign)
+                asked = agent
+        if waited > 2 * patience:
+            raise CheckpointError(f"the agent that holds {path} does not go")
+        time.sleep(0.02)

@@ -1,0 +1,99 @@
+"""MANIFEST.json: the commit. It proves the rest of an attempt, and itself.
+
+The file is canonical JSON (sorted keys, no spaces, ASCII) of everything but `self`, then `self`, the digest of exactly
+those bytes. A file that differs from its own re-encoding in one byte is no manifest.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any, Dict, List, Optional, Tuple
+
+from hyperpod_kit.errors import CheckpointError
+
+from . import digest, layout
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """A file of the attempt: its name, size in bytes, digest; for a shard also the rank that wrote it."""
+
+    file: str
+    size: int
+    root: str
+    rank: Optional[int] = None
+
+    def to_json(self) -> Dict[str, Any]:
+        return {key: value for key, value in asdict(self).items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a committed checkpoint consists of. `total_bytes` is the sum over shards, `tensors` their number."""
+
+    run: str
+    run_id: str
+    epoch: int
+    seq: int
+    step: int
+    world: int
+    plan: str
+    digest: str
+    chunk: int
+    total_bytes: int
+    tensors: int
+    time: str
+    shards: Tuple[FileRecord, ...]
+    extra: FileRecord
+    parent: Optional[Dict[str, int]] = None
+    job: Dict[str, Any] = field(default_factory=dict)
+    versions: Dict[str, str] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        """The bytes of MANIFEST.json."""
+        body: Dict[str, Any] = {key: value for key, value in self.__dict__.items() if value is not None}
+        body["format"] = layout.FORMAT
+        body["shards"] = [shard.to_json() for shard in self.shards]
+        body["extra"] = self.extra.to_json()
+        return seal_json(body)
+
+
+def seal_json(body: Dict[str, Any]) -> bytes:
+    """Canonical JSON of `body` with its own digest as the last key `self`."""
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode()
+    return text[:-1] + b',"self":"' + digest.small(text).encode() + b'"}\n'
+
+
+def open_json(data: bytes, what: str) -> Dict[str, Any]:
+    """Undo `seal_json`. Raises CheckpointError unless every byte is as it was written."""
+    if not data:
+        raise CheckpointError(f"{what} is empty")
+    try:
+        body = json.loads(data.decode("ascii"))
+        body.pop("self")
+        whole = seal_json(body)
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
+        raise CheckpointError(f"{what} is torn or damaged: it does not parse") from None
+    if whole != data:
+        raise CheckpointError(f"{what} is torn or damaged: its own digest does not match")
+    return dict(body)
+
+
+def decode(data: bytes) -> Manifest:
+    """Parse MANIFEST.json. Raises CheckpointError when it is torn, damaged or of another format."""
+    body = open_json(data, layout.MANIFEST_FILE)
+    form = body.pop("format", None)
+    if form != layout.FORMAT:
+        raise CheckpointError(f"{layout.MANIFEST_FILE} has format {form!r}, expected {layout.FORMAT!r}")
+    try:
+        shards: List[FileRecord] = [FileRecord(**entry) for entry in body.pop("shards")]
+        extra = FileRecord(**body.pop("extra"))
+        known = set(Manifest.__dataclass_fields__)
+        # A newer minor version may add keys; what this reader needs must be there.
+        made = Manifest(shards=tuple(shards), extra=extra, **{k: v for k, v in body.items() if k in known})
+    except (TypeError, KeyError) as err:
+        raise CheckpointError(f"{layout.MANIFEST_FILE} lacks a field: {err}") from None
+    if [shard.rank for shard in made.shards] != list(range(made.world)):
+        raise CheckpointError(f"{layout.MANIFEST_FILE} names {len(made.shards)} shards of {made.world}")
+    return made

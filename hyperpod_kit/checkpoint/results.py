@@ -1,0 +1,36 @@
+"""What `Manager.restore` found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Restored:
+    """The state is that of `step`, the last completed one; go on with `next_step`.
+
+    `tier` is `memory` (the node's shared memory) or `storage` (the root); `rejected` names every newer candidate and
+    why it was not taken.
+    """
+
+    step: int
+    epoch: int
+    seq: int
+    attempt: str
+    tier: str
+    seconds: float
+    bytes: int
+    rejected: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def next_step(self) -> int:
+        return self.step + 1
+
+
+@dataclass(frozen=True)
+class Fresh:
+    """Nothing was ever committed: the state is untouched, training begins at step 0."""
+
+    seconds: float = 0.0
+    rejected: tuple[tuple[str, str], ...] = ()
+    next_step: int = 0

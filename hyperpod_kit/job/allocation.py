@@ -1,0 +1,60 @@
+"""Which nodes the next step can use, as Slurm and the nodes themselves say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Dict, Mapping, Sequence, Tuple
+
+from hyperpod_kit.errors import RunError
+from hyperpod_kit.run import Runner
+from hyperpod_kit.slurm import control
+from hyperpod_kit.slurm.environment import JobEnvironment
+from hyperpod_kit.slurm.hostlist import expand
+
+LIVE_STATES = ("", "RUNNING", "SUSPENDED", "CONFIGURING")
+"""States of a job whose script goes on. In all others Slurm has ended this run of it; "" is: nobody could say."""
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """The job's nodes now. `state`: Slurm's word for the job, "" when slurmctld does not answer.
+
+    `addresses`: where each node's slurmd listens; `unusable`: nodes that Slurm itself counts out.
+    """
+
+    nodes: Tuple[str, ...]
+    state: str = ""
+    addresses: Mapping[str, Tuple[str, int]] = ()  # type: ignore[assignment]
+    unusable: Tuple[str, ...] = ()
+
+    @property
+    def ended(self) -> bool:
+        """Slurm has ended this run: requeued after a node failure, cancelled, timed out."""
+        return self.state not in LIVE_STATES
+
+    def healthy(self, lost: Sequence[str]) -> Tuple[str, ...]:
+        """Nodes for a step, without those found `lost`."""
+        return tuple(name for name in self.nodes if name not in lost and name not in self.unusable)
+
+
+def look(runner: Runner, job: JobEnvironment) -> Allocation:
+    """Ask slurmctld. What it does not answer is taken from the job's environment, which may be stale."""
+    names, state = job.nodes, ""
+    try:
+        record = control.job(runner, job.job_id)
+        state = record.get("JobState", "")
+        names = tuple(expand(record.get("NodeList", ""))) or names
+        if record.get("NodeList") == "(null)":
+            names = job.nodes
+    except (RunError, ValueError):
+        pass
+    addresses: Dict[str, Tuple[str, int]] = {}
+    unusable = []
+    try:
+        for name, node in control.nodes(runner, names).items():
+            addresses[name] = (node.address, node.port)
+            if not node.usable:
+                unusable.append(name)
+    except (RunError, ValueError):
+        pass
+    return Allocation(names, state, addresses, tuple(unusable))

@@ -1,0 +1,62 @@
+"""The checkpoint that an attempt starts from, decided once for all ranks and handed to them in the environment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from hyperpod_kit.errors import NoCheckpoint
+
+Chooser = Callable[[str], Any]
+"""newest_valid(root) -> Found(attempt, epoch, seq, step, rejected); raises NoCheckpoint or NoValidCheckpoint."""
+
+NONE = "none"
+"""HPK_RESUME_FROM of a run that starts at step 0 because nothing was ever committed."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """`source`: an attempt directory's name, or `none`. `order`: its (epoch, seq). `rejected`: newer ones, and why."""
+
+    source: str
+    step: int
+    order: Optional[Tuple[int, int]] = None
+    rejected: Tuple[Tuple[str, str], ...] = ()
+
+    def environment(self) -> Dict[str, str]:
+        """What the ranks are told."""
+        return {"HPK_RESUME_FROM": self.source, "HPK_RESUME_STEP": str(self.step)}
+
+    def fields(self) -> Dict[str, Any]:
+        """For the ledger and the report."""
+        return {"from": self.source, "step": self.step, "order": list(self.order) if self.order else None,
+                "rejected": reasons(self.rejected)}
+
+    def sentence(self) -> str:
+        """What is resumed, and what was passed over."""
+        passed = "".join(f"; passed over {name}: {why}" for name, why in self.rejected)
+        if self.source == NONE:
+            return "starts at step 0: nothing was ever committed"
+        return f"resumes from {self.source}, step {self.step}{passed}"
+
+
+def reasons(pairs: Any) -> List[Dict[str, str]]:
+    """(attempt, why) pairs as JSON objects."""
+    return [{"attempt": str(name), "why": str(why)} for name, why in pairs]
+
+
+def newest_valid(root: str) -> Any:
+    """The repository's own choice. Imported late: most of this package works on nodes that hold no checkpoint."""
+    from hyperpod_kit.checkpoint.repository import selection
+
+    return selection.newest_valid(root)
+
+
+def choose(root: str, chooser: Chooser = newest_valid) -> Choice:
+    """Newest checkpoint of which every byte is proved. Raises NoValidCheckpoint, other CheckpointErrors, OSError."""
+    try:
+        found = chooser(root)
+    except NoCheckpoint:
+        return Choice(NONE, 0)
+    return Choice(found.attempt, int(found.step), (int(found.epoch), int(found.seq)),
+                  tuple((name, why) for name, why in found.rejected))

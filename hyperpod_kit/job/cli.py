@@ -1,0 +1,175 @@
+"""`hyperpod-kit job …`, on a node (vendored program) and from the admin's command line alike.
+
+Exit codes: 0 done · 1 failed · 2 usage · 3 could not check · 75 saved, run again · 86 gave up, held.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import sys
+from typing import List, Optional, Sequence, Tuple
+
+from hyperpod_kit.errors import HyperpodKitError, UsageError
+from hyperpod_kit.job.policy import Policy
+from hyperpod_kit.run import LocalRunner
+from hyperpod_kit.slurm import control
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Run one job command; returns its exit code. Usage errors of argparse raise SystemExit(2)."""
+    words, command = _split(list(sys.argv[1:] if argv is None else argv))
+    try:
+        if words[:1] == ["exec"]:
+            return _exec(command)
+        if words[:1] == ["submit"] and words[1:2] not in (["-h"], ["--help"]):
+            return _submit(words[1:], command)
+        args = _parser().parse_args(_join_srun_args(words))
+        if args.verb == "run":
+            return _run(args, command)
+        if args.verb == "status":
+            return _status(args)
+        return _task_prolog() if args.verb == "task-prolog" else _epilog()
+    except HyperpodKitError as err:
+        print(f"error: {err}", file=sys.stderr)
+        if err.hint:
+            print(f"hint: {err.hint}", file=sys.stderr)
+        return err.exit_code
+
+
+def _split(argv: List[str]) -> Tuple[List[str], List[str]]:
+    """What stands before the first `--`, and after it."""
+    if "--" not in argv:
+        return argv, []
+    place = argv.index("--")
+    return argv[:place], argv[place + 1:]
+
+
+def _join_srun_args(words: List[str]) -> List[str]:
+    """`--srun-args --mpi=none` -> `--srun-args=--mpi=none`: argparse takes a value with a dash for an option."""
+    joined: List[str] = []
+    for word in words:
+        if joined and joined[-1] == "--srun-args":
+            joined[-1] += "=" + word
+        else:
+            joined.append(word)
+    return joined
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="hyperpod-kit job", description="Run a job that comes back by itself.")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
+    defaults = Policy()
+    run = verbs.add_parser("run", help="inside of a batch script: choose a checkpoint, start the ranks, retry",
+                           usage="hyperpod-kit job run --checkpoint-root DIR [options] -- COMMAND ...")
+    run.add_argument("--checkpoint-root", required=True, metavar="DIR", help="on a file system that all nodes share")
+    run.add_argument("--max-restarts", type=int, metavar="N",
+                     help=f"failures allowed without a newer valid checkpoint (default {defaults.max_restarts})")
+    run.add_argument("--max-requeues", type=int, default=defaults.max_requeues, metavar="N",
+                     help="runs of the batch script in total (default %(default)s)")
+    run.add_argument("--nodes", type=int, default=0, metavar="N",
+                     help="nodes that a step uses; the rest of the allocation is spare (default: all)")
+    run.add_argument("--stall", type=float, default=0.0, metavar="SECONDS",
+                     help="end the step when it neither prints nor saves for so long (default: never)")
+    run.add_argument("--grace", type=float, default=90.0, metavar="SECONDS",
+                     help="what the step gets to save after USR1 (default %(default)g)")
+    run.add_argument("--srun-args", action="append", default=[], metavar="ARGS", help="more arguments for srun")
+    for name, value in (("probe-interval", 5.0), ("silent-after", 6.0), ("refused-after", 30.0),
+                        ("backoff", defaults.backoff), ("storage-wait", 120.0)):
+        run.add_argument(f"--{name}", type=float, default=value, help=argparse.SUPPRESS)
+    status = verbs.add_parser("status", help="the attempts made on a checkpoint root, and how they ended")
+    status.add_argument("--root", required=True, metavar="DIR")
+    status.add_argument("--json", action="store_true", help="data on standard output")
+    verbs.add_parser("submit", help="sbatch with --auto-resume on a cluster without the plugin; same line as sbatch")
+    verbs.add_parser("task-prolog", help="for slurm/task_prolog.sh: one checkpoint for all ranks of a bare srun")
+    verbs.add_parser("epilog", help="for an epilog: save what dead trainers left in shared memory; exits 0")
+    return parser
+
+
+def _run(args: argparse.Namespace, command: List[str]) -> int:
+    from hyperpod_kit.job.decider import Decider
+    from hyperpod_kit.job.options import Options
+    from hyperpod_kit.job.report import Report
+
+    if not command:
+        raise UsageError("no command given", hint="hyperpod-kit job run --checkpoint-root DIR -- python train.py")
+    options = Options(
+        root=os.path.abspath(args.checkpoint_root), command=tuple(command),
+        policy=Policy(max_requeues=args.max_requeues, backoff=args.backoff), max_restarts=args.max_restarts,
+        nodes=args.nodes, srun_args=tuple(word for text in args.srun_args for word in shlex.split(text)),
+        stall=args.stall, grace=args.grace, storage_wait=args.storage_wait, probe_interval=args.probe_interval,
+        silent_after=args.silent_after, refused_after=args.refused_after)
+    return Decider(options, os.environ, runner=LocalRunner(), report=Report()).run()
+
+
+def _exec(command: List[str]) -> int:
+    from hyperpod_kit.job.exits import run_rank
+
+    if not command:
+        raise UsageError("no command given", hint="hyperpod-kit job exec -- COMMAND ...")
+    return run_rank(command, os.environ)
+
+
+def _status(args: argparse.Namespace) -> int:
+    from hyperpod_kit.job import status
+
+    try:
+        rows = status.attempts(args.root)
+    except OSError as err:
+        print(f"error: cannot read the attempts of {args.root}: {err}", file=sys.stderr)
+        return 3
+    sys.stdout.write(json.dumps(rows, indent=2) + "\n" if args.json else status.table(rows))
+    return 0
+
+
+def _task_prolog() -> int:
+    from hyperpod_kit.job import decision
+
+    root = os.environ.get("HPK_CHECKPOINT_ROOT")
+    if not root:
+        return 0
+    by = f"{os.environ.get('SLURM_PROCID', '')}@{os.environ.get('SLURMD_NODENAME', '')}"
+    try:
+        record = decision.agree(os.path.join(root, ".hpk"), decision.key(os.environ),
+                                lambda: decision.decide(root, by))
+    except OSError as err:
+        print(f"print hyperpod-kit: no decision: {err}")
+        return 1
+    print("\n".join(decision.task_prolog_lines(record, os.environ.get("SLURM_PROCID", ""))))
+    return 86 if record.get("from") is None else 0
+
+
+def _epilog() -> int:
+    job_id = os.environ.get("SLURM_JOB_ID")
+    if job_id:
+        from hyperpod_kit.checkpoint.repository import cli
+
+        try:
+            cli.main(["flush", "--job", job_id])
+        except (Exception, SystemExit) as err:  # an epilog that fails drains the node
+            print(f"hyperpod-kit: flush of job {job_id} failed: {err}", file=sys.stderr)
+    return 0
+
+
+def _submit(words: List[str], rest: List[str]) -> int:
+    from hyperpod_kit.job import submit
+
+    argv = [*words, *(["--", *rest] if rest else [])]
+    runner = LocalRunner()
+    if control.has_option(runner, "sbatch", "--auto-resume"):
+        call, copy = ["sbatch", *argv], None
+    else:
+        line = submit.parse(argv)
+        script, wanted = submit.rewrite(line)
+        copy = script if script != line.script else None
+        call = submit.command(line, wanted, script)
+    try:
+        done = runner.run(call, timeout=60.0, check=False)
+    finally:
+        if copy:
+            os.unlink(copy)
+    sys.stdout.write(done.stdout)
+    sys.stderr.write(done.stderr)
+    return done.returncode

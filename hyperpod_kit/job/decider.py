@@ -1,0 +1,246 @@
+"""`job run`: the one decider of a job. Per attempt: choose, start, watch, classify; then retry, requeue or give up.
+
+    choose    the newest valid checkpoint, once for all ranks      (choose.py)
+    start     srun, every rank under a wrapper that records its end (step.py, exits.py)
+    watch     the nodes' slurmds, progress, signals                 (supervise.py, watch.py, signals.py)
+    classify  what happened, from facts                             (outcome.py)
+    decide    budgets in a ledger that survives a requeue           (policy.py, ledger.py)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from typing import Mapping, Optional, Sequence, Tuple
+
+from hyperpod_kit.errors import CheckpointError, GaveUp, JobError, NoValidCheckpoint, RunError
+from hyperpod_kit.job import allocation, choose, step
+from hyperpod_kit.job.ledger import Ledger
+from hyperpod_kit.job.options import Options, prepare
+from hyperpod_kit.job.outcome import Outcome, classify
+from hyperpod_kit.job.policy import CRASHES, HANDED_BACK, Policy, delay, exhausted, spent
+from hyperpod_kit.job.report import Report
+from hyperpod_kit.job.signals import Signals
+from hyperpod_kit.job.supervise import Rules, supervise
+from hyperpod_kit.job.watch import NodeWatch
+from hyperpod_kit.run import Runner
+from hyperpod_kit.slurm import control
+from hyperpod_kit.slurm.environment import JobEnvironment, auto_resume
+
+AGAIN, GAVE_UP, TERMINATED = 75, 86, 143
+"""Exit codes of `job run` besides 0 and a rank's own."""
+
+REQUEUE_WAIT = 60.0
+"""Seconds that Slurm gets to end this run of a job that it has put back into the queue."""
+
+
+class Decider:
+    """One run of the batch script. Everything outside of the process comes in through the constructor."""
+
+    def __init__(self, options: Options, env: Mapping[str, str], *, runner: Runner, report: Report,
+                 chooser: choose.Chooser = choose.newest_valid) -> None:
+        self._options = options
+        self._env = env
+        self._runner = runner
+        self._report = report
+        self._chooser = chooser
+        self._job = JobEnvironment.read(env)
+        self._ledger = Ledger(options.state, self._job.job_id, self._job.restart)
+        self._policy: Policy = options.policy
+        self._signals = Signals()
+
+    def run(self) -> int:
+        """Returns the exit code of the batch script. Raises JobError, and GaveUp when the job must be held."""
+        try:
+            prepare(self._options)
+        except JobError as err:
+            # A root that was there before the requeue: its file system is gone, and a person must look.
+            raise (GaveUp(err.message, hint=err.hint) if self._job.restart else err) from None
+        enabled = self._enabled()
+        self._close_unfinished()
+        self._report("start", f"job {self._job.job_id}, run {self._job.restart}, auto-resume "
+                     + ("on" if enabled else "off"), job=self._job.job_id, restart=self._job.restart,
+                     auto_resume=enabled, nodes=list(self._job.nodes), root=self._options.root)
+        hyperpod = step.on_hyperpod(self._runner)
+        with self._signals:
+            try:
+                number = 0
+                lost: Tuple[str, ...] = ()
+                while True:
+                    outcome = self._attempt(number, hyperpod, lost)
+                    code = self._final(outcome, enabled)
+                    if code is not None:
+                        return code
+                    lost = (*lost, *outcome.lost)
+                    number += 1
+            except _Stopped:
+                return TERMINATED
+            except _Handed as handed:
+                return self._requeue(handed.why, handed.kind)
+            except GaveUp as err:
+                self._gave_up(err)
+                raise
+
+    def _enabled(self) -> bool:
+        """The user's choice; a value above 1 is a number of restarts, unless the command line names one."""
+        comment = ""
+        with contextlib.suppress(RunError):
+            comment = control.job(self._runner, self._job.job_id).get("Comment", "")
+        wanted = auto_resume(self._env, comment) or 0
+        restarts = self._options.max_restarts
+        if restarts is None and wanted > 1:
+            restarts = wanted
+        if restarts is not None:
+            self._policy = dataclasses.replace(self._policy, max_restarts=restarts)
+        return wanted > 0
+
+    def _close_unfinished(self) -> None:
+        """An attempt without an end means that the batch host itself was lost."""
+        rows = self._ledger.rows()
+        ended = {row.get("attempt") for row in rows if row.get("event") == "ended"}
+        for row in rows:
+            if row.get("event") == "attempt" and row.get("attempt") not in ended:
+                self._ledger.append("ended", attempt=row.get("attempt"), code=None, lost=[], first=None,
+                                    note="the batch host was lost, or Slurm killed the run", **{"class": "node_lost"})
+
+    def _attempt(self, number: int, hyperpod: bool, lost: Tuple[str, ...]) -> Outcome:
+        """One step, from the choice to the row of its end."""
+        options, job = self._options, self._job
+        if number:
+            step.sweep(self._runner, job.job_id, self._signals.pause, limit=3.0 if lost else 15.0)
+        choice = self._choose()
+        why = exhausted(self._policy, spent(self._ledger.rows(), choice.order, job.restart))
+        if why:
+            raise GaveUp(why)
+        nodes = allocation.look(self._runner, job)
+        if nodes.ended:
+            self._stopped(nodes.state)
+        use = self._nodes(nodes, lost)
+        attempt = f"{job.job_id}.{job.restart}.{number}"
+        plan = step.StepPlan(options.command, attempt, options.srun_args, use, retry=number > 0, hyperpod=hyperpod,
+                             srun=options.srun)
+        watch = NodeWatch({name: address for name, address in nodes.addresses.items() if not use or name in use},
+                          interval=options.probe_interval, silent_after=options.silent_after,
+                          refused_after=options.refused_after) if nodes.addresses else None
+        self._ledger.append("attempt", attempt=attempt, nodes=list(use or nodes.nodes), **choice.fields())
+        self._report("attempt", f"attempt {attempt} {choice.sentence()}", attempt=attempt,
+                     nodes=list(use or nodes.nodes), **choice.fields())
+        began = time.monotonic()
+        process = step.Step(plan, step.step_environment(self._env, {
+            **choice.environment(), "HPK_ATTEMPT": attempt, "HPK_CHECKPOINT_ROOT": options.root,
+            "HPK_STATE": options.state}))
+        seen = supervise(process, attempt, Rules(options, watch, hyperpod), job, runner=self._runner,
+                         signals=self._signals, report=self._report)
+        outcome = classify(seen)
+        seconds = round(time.monotonic() - began, 1)
+        self._ledger.append("ended", attempt=attempt, seconds=seconds, **outcome.fields())
+        self._report("ended", f"attempt {attempt} {outcome.sentence()} ({seconds:g} s)", attempt=attempt,
+                     seconds=seconds, **outcome.fields())
+        return outcome
+
+    def _choose(self) -> choose.Choice:
+        """Waits for storage that does not answer; what cannot be trusted or checked is given up at once."""
+        end = time.monotonic() + self._options.storage_wait
+        pause = 1.0
+        while True:
+            try:
+                return choose.choose(self._options.root, self._chooser)
+            except NoValidCheckpoint as err:
+                raise GaveUp(f"NoValidCheckpoint: {err}", hint=err.hint) from err
+            except CheckpointError as err:
+                raise GaveUp(f"{type(err).__name__}: {err}", hint=err.hint) from err
+            except OSError as err:
+                if time.monotonic() >= end:
+                    raise GaveUp(f"cannot read {self._options.root}: {err}") from err
+                self._report("storage", f"cannot read {self._options.root}: {err}; waiting")
+            self._signals.pause(pause)
+            pause = min(20.0, pause * 2)
+            if self._signals.stop or self._signals.warned:
+                self._stopped(self._signals.stop or "USR1")
+
+    def _nodes(self, nodes: allocation.Allocation, lost: Sequence[str]) -> Tuple[str, ...]:
+        """Nodes to name to srun; none when the whole allocation is used and well. Raises _Handed when too few are."""
+        want = self._options.nodes or len(self._job.nodes)
+        healthy = nodes.healthy(lost)
+        if len(healthy) < want:
+            gone = sorted((set(self._job.nodes) | set(nodes.nodes)) - set(healthy))
+            raise _Handed("node_lost", f"{len(healthy)} of {want} nodes are left, without {', '.join(gone)}")
+        return () if healthy == self._job.nodes and not self._options.nodes else healthy[:want]
+
+    def _final(self, outcome: Outcome, enabled: bool) -> Optional[int]:
+        """Exit code when there is nothing left to do; None: try again. Raises _Handed, GaveUp, _Stopped."""
+        if outcome.kind == "done":
+            return 0
+        if self._signals.stop or outcome.kind == "cancelled":
+            return TERMINATED
+        if not enabled:
+            return AGAIN if outcome.kind == "again" else outcome.code
+        if outcome.kind in HANDED_BACK:
+            raise _Handed(outcome.kind, outcome.sentence())
+        if outcome.first is not None and outcome.first.code == GAVE_UP:
+            raise GaveUp(f"rank {outcome.first.rank} on {outcome.first.node} exited {GAVE_UP}: it gave up itself")
+        if outcome.kind in CRASHES:
+            used = spent(self._ledger.rows(), None, self._job.restart)
+            pause = delay(self._policy, used.crashes)
+            self._report("retry", f"trying again in {pause:.1f} s", seconds=round(pause, 1), failures=used.crashes)
+            self._signals.pause(pause)
+        if self._signals.stop:
+            self._stopped(self._signals.stop)
+        if self._signals.warned:
+            raise _Handed("preempted", "warned by USR1 between two attempts")
+        return None
+
+    def _requeue(self, why: str, kind: str) -> int:
+        """Put the job back into the queue and wait for Slurm to end this run."""
+        if self._signals.stop:
+            return TERMINATED
+        used = spent(self._ledger.rows(), None, self._job.restart)
+        gone = exhausted(self._policy, dataclasses.replace(used, crashes=0, handed_back=0, requeues=used.requeues + 1))
+        if gone:
+            err = GaveUp(f"{why}; {gone}")
+            self._gave_up(err)
+            raise err
+        self._ledger.append("requeue", why=why)
+        self._report("requeue", f"back into the queue: {why}", why=why)
+        try:
+            control.requeue(self._runner, self._job.requeue_id)
+        except RunError as err:
+            if not allocation.look(self._runner, self._job).ended:
+                if kind in HANDED_BACK:
+                    self._report("requeue_failed", f"cannot requeue: {err}")
+                    return AGAIN
+                refused = GaveUp(f"{why}, and the job cannot be requeued: {err}", hint="sbatch --requeue")
+                self._gave_up(refused)
+                raise refused from err
+        end = time.monotonic() + REQUEUE_WAIT
+        while not self._signals.stop and time.monotonic() < end:
+            self._signals.wait(end - time.monotonic())
+        return AGAIN
+
+    def _gave_up(self, err: GaveUp) -> None:
+        cause = err.__cause__
+        rejected = choose.reasons(cause.reasons) if isinstance(cause, NoValidCheckpoint) else []
+        self._ledger.append("gave_up", why=err.message, rejected=rejected)
+        for one in rejected:
+            self._report("rejected", f"{one['attempt']}: {one['why']}", attempt=one["attempt"], why=one["why"])
+        self._report("gave_up", f"gave up: {err.message}", why=err.message, rejected=rejected,
+                     error=type(cause).__name__ if cause else None)
+
+    def _stopped(self, why: str) -> None:
+        self._ledger.append("stopped", why=why)
+        self._report("stopped", f"ended by Slurm ({why}); a cancelled job is never requeued", why=why)
+        raise _Stopped
+
+
+class _Stopped(Exception):
+    """Slurm or a user ended this run."""
+
+
+class _Handed(Exception):
+    """This run cannot go on; the job goes back into the queue. `kind`: a class of outcome.py."""
+
+    def __init__(self, kind: str, why: str) -> None:
+        super().__init__(why)
+        self.kind = kind
+        self.why = why

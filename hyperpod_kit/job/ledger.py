@@ -1,0 +1,68 @@
+"""attempts.jsonl: what each attempt of a job started from and how it ended. It survives a requeue: it is the budget.
+
+One writer, `job run`. Lines are only ever appended; a torn last line (the node died) is closed and skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Any, Callable, Dict, List
+
+from hyperpod_kit.errors import JobError
+
+Row = Dict[str, Any]
+
+
+class Ledger:
+    """The ledger of one checkpoint root, seen by one job. `state`: the directory `<root>/.hpk`."""
+
+    def __init__(self, state: str, job_id: str, restart: int, *, clock: Callable[[], float] = time.time) -> None:
+        self.path = os.path.join(state, "attempts.jsonl")
+        self._job = job_id
+        self._restart = restart
+        self._clock = clock
+
+    def rows(self) -> List[Row]:
+        """This job's rows, oldest first. Raises OSError when the file is there and cannot be read."""
+        return [row for row in read(self.path) if row.get("job") == self._job]
+
+    def append(self, event: str, **fields: Any) -> None:
+        """Add a row and put it on disk. Raises JobError: without its ledger a job would retry without end."""
+        row = {"t": round(self._clock(), 3), "job": self._job, "restart": self._restart, "event": event, **fields}
+        try:
+            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+            try:
+                data = (_closing(fd) + json.dumps(row) + "\n").encode()
+                if os.write(fd, data) != len(data):
+                    raise OSError("short write")
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        except OSError as err:
+            raise JobError(f"cannot write {self.path}: {err}", hint="is the file system full or read-only?") from err
+
+
+def read(path: str) -> List[Row]:
+    """All rows of a ledger; lines that are no JSON object are skipped. Raises OSError unless it does not exist."""
+    rows: List[Row] = []
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            lines = file.read().splitlines()
+    except FileNotFoundError:
+        return rows
+    for text in lines:
+        try:
+            row = json.loads(text)
+        except ValueError:
+            continue
+        if isinstance(row, dict):
+            rows.append(row)
+    return rows
+
+
+def _closing(fd: int) -> str:
+    """A newline when the last line of the file was torn."""
+    size = os.fstat(fd).st_size
+    return "\n" if size and os.pread(fd, 1, size - 1) != b"\n" else ""

@@ -1,0 +1,56 @@
+"""What `job run` was asked to do, and the directories that it needs."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Optional, Tuple
+
+from hyperpod_kit.errors import JobError
+from hyperpod_kit.job.policy import Policy
+
+
+@dataclass(frozen=True)
+class Options:
+    """Times are seconds. `nodes`: how many of the allocation's nodes a step uses, the rest is spare; 0: all of them.
+
+    `stall`: end a step that shows no progress for so long, 0 never. `grace`: what a step gets after USR1.
+    `storage_wait`: how long a checkpoint root that cannot be read is waited for.
+    """
+
+    root: str
+    command: Tuple[str, ...]
+    policy: Policy = field(default_factory=Policy)
+    max_restarts: Optional[int] = None
+    nodes: int = 0
+    srun_args: Tuple[str, ...] = ()
+    stall: float = 0.0
+    grace: float = 90.0
+    storage_wait: float = 120.0
+    probe_interval: float = 5.0
+    silent_after: float = 6.0
+    refused_after: float = 30.0
+    srun: str = "srun"
+
+    @property
+    def state(self) -> str:
+        """Our own directory beside the checkpoints."""
+        return os.path.join(self.root, ".hpk")
+
+
+def prepare(options: Options) -> None:
+    """Make the checkpoint root and our directory in it. Raises JobError.
+
+    Only the last directory of the root is made: where its parent is missing, a file system is not mounted, and a
+    fresh empty root on the local disk would make the job start from scratch.
+    """
+    parent = os.path.dirname(options.root)
+    if not os.path.isdir(parent):
+        raise JobError(f"cannot use {options.root}: {parent} is not there",
+                       hint=f"is the shared file system mounted? If it is: mkdir -p {parent}")
+    try:
+        for path in (options.root, options.state):
+            os.makedirs(path, mode=0o750, exist_ok=True)
+    except OSError as err:
+        raise JobError(f"cannot use {options.root} as checkpoint root: {err.strerror}",
+                       hint="it must be a directory that the job's user may write") from err

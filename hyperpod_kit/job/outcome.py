@@ -1,0 +1,83 @@
+"""What happened to an attempt. Pure: observations in, one class out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Dict, Optional, Sequence, Tuple
+
+from hyperpod_kit.job.exits import Exit, describe
+
+CLASSES = ("done", "again", "preempted", "cancelled", "node_lost", "stall", "crash")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was observed. `code`: srun's exit code; `stop`: the signal that ended us, if any; `warned`: USR1 came;
+    `lost`: nodes that do not answer; `stalled`: nothing moved and the step was ended for it."""
+
+    code: int
+    exits: Tuple[Exit, ...] = ()
+    stop: Optional[str] = None
+    warned: bool = False
+    lost: Tuple[str, ...] = ()
+    stalled: bool = False
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`kind` is one of CLASSES; `first`: the rank that failed first, by its own record; `code`: for our own exit."""
+
+    kind: str
+    code: int
+    first: Optional[Exit] = None
+    lost: Tuple[str, ...] = ()
+
+    def fields(self) -> Dict[str, Any]:
+        """For the ledger and the report."""
+        return {"class": self.kind, "code": self.code, "lost": list(self.lost),
+                "first": describe(self.first) if self.first else None}
+
+    def sentence(self) -> str:
+        """The class in words."""
+        first = self.first
+        who = "" if first is None else f": rank {first.rank} on {first.node} " + (
+            f"exited {first.code}" if first.signal is None else f"was killed by signal {first.signal}")
+        words = {
+            "done": "finished",
+            "again": "saved and wants to run again",
+            "preempted": "was warned by USR1 and has ended",
+            "cancelled": "was ended by Slurm",
+            "node_lost": f"lost {', '.join(self.lost)}",
+            "stall": "stopped making progress and was ended",
+            "crash": f"failed{who or f': srun exited {self.code} and no rank left a record'}",
+        }
+        return words[self.kind]
+
+
+def classify(seen: Seen) -> Outcome:
+    """Strongest fact first: what Slurm told us, then success, then nodes, then ranks."""
+    first = first_failure(seen.exits)
+    code = _code(seen, first)
+    if seen.stop:
+        return Outcome("node_lost" if seen.lost else "cancelled", code, first, seen.lost)
+    if seen.code == 0:
+        return Outcome("again" if any(record.again for record in seen.exits) else "done", 0, None)
+    if seen.warned:
+        return Outcome("preempted", code, first, seen.lost)
+    if seen.lost:
+        return Outcome("node_lost", code, first, seen.lost)
+    if seen.stalled:
+        return Outcome("stall", code, first)
+    return Outcome("crash", code, first)
+
+
+def first_failure(exits: Sequence[Exit]) -> Optional[Exit]:
+    """The earliest rank that ended neither well nor asking to run again: the others fell because of it."""
+    bad = [record for record in exits if not record.good and not record.again]
+    return min(bad, key=lambda record: (record.ended, record.rank)) if bad else None
+
+
+def _code(seen: Seen, first: Optional[Exit]) -> int:
+    if first is None:
+        return seen.code if seen.code >= 0 else 128 - seen.code
+    return first.code if first.code is not None else 128 + (first.signal or 0)

@@ -1,0 +1,30 @@
+"""What `job run` says: one line an event, `hyperpod-kit: {"message": "...", "event": "...", ...}`.
+
+After the prefix there is exactly one JSON object; its `message` is the sentence for people.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, Callable
+
+PREFIX = "hyperpod-kit: "
+
+
+def line(event: str, message: str, **fields: Any) -> str:
+    """The line of an event, with its newline."""
+    return PREFIX + json.dumps({"message": message, "event": event, **fields}) + "\n"
+
+
+class Report:
+    """Writes events to file descriptor `fd`, each in one write, so that srun's own output cannot cut into a line."""
+
+    def __init__(self, fd: int = 1, write: Callable[[int, bytes], int] = os.write) -> None:
+        self._fd = fd
+        self._write = write
+
+    def __call__(self, event: str, message: str, **fields: Any) -> None:
+        data = line(event, message, **fields).encode()
+        while data:
+            data = data[self._write(self._fd, data):]

@@ -1,0 +1,66 @@
+"""Signals of a batch script as conditions that can be waited for: no polling, and no work inside a handler.
+
+    TERM, INT   scancel, the end of a grace period, or Slurm ending a run that it requeued: stop, never requeue
+    USR1        the warning of --signal=B:USR1@N: save, then requeue
+    CHLD        the step ended
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import time
+from types import TracebackType
+from typing import Any, Dict, Optional, Type
+
+_WATCHED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGCHLD)
+
+
+class Signals:
+    """Catches the signals while it is entered (main thread only). `stop` and `warned` stay set once they are."""
+
+    def __init__(self) -> None:
+        self.stop: Optional[str] = None
+        self.warned = False
+        self._before: Dict[int, Any] = {}
+        self._read = self._write = -1
+        self._wakeup = -1
+
+    def __enter__(self) -> Signals:
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._read, False)
+        os.set_blocking(self._write, False)
+        self._wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        for number in _WATCHED:
+            self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, kind: Optional[Type[BaseException]], value: Optional[BaseException],
+                 trace: Optional[TracebackType]) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._wakeup)
+        os.close(self._read)
+        os.close(self._write)
+
+    def wait(self, seconds: float) -> None:
+        """Return at the next signal (CHLD included), or after `seconds`."""
+        ready, _, _ = select.select([self._read], [], [], max(0.0, seconds))
+        if ready:
+            with contextlib.suppress(BlockingIOError):
+                while os.read(self._read, 512):
+                    pass
+
+    def pause(self, seconds: float) -> None:
+        """Wait `seconds`, or until TERM or USR1."""
+        end = time.monotonic() + seconds
+        while not self.stop and not self.warned and time.monotonic() < end:
+            self.wait(end - time.monotonic())
+
+    def _note(self, number: int, frame: Any) -> None:
+        if number == signal.SIGUSR1:
+            self.warned = True
+        elif number != signal.SIGCHLD and not self.stop:
+            self.stop = signal.Signals(number).name

@@ -1,0 +1,139 @@
+"""One srun: how it is called, and how it is ended so that nothing of it goes on writing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Callable, Dict, List, Mapping, Optional, Sequence
+
+from hyperpod_kit.errors import JobError, RunError
+from hyperpod_kit.run import Runner
+from hyperpod_kit.slurm import control
+from hyperpod_kit.slurm.hostlist import compress
+
+HYPERPOD_MARK = "/opt/sagemaker_cluster"
+"""A directory that HyperPod's nodes have."""
+
+STEP_NAME = "hpk-"
+"""How our steps are told from others of the same job, which are never touched."""
+
+INSTALLED = "/opt/hyperpod-kit/current/lib"
+"""The vendored program under the name that every node has, whatever the id of its bundle."""
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """What to start. `nodes`: exactly these, all of the allocation when empty; `hyperpod`: srun knows --auto-resume."""
+
+    command: Sequence[str]
+    attempt: str
+    srun_args: Sequence[str] = ()
+    nodes: Sequence[str] = ()
+    retry: bool = False
+    hyperpod: bool = False
+    srun: str = "srun"
+
+    def argv(self) -> List[str]:
+        """The srun command line."""
+        args = [self.srun, "--kill-on-bad-exit=1", f"--job-name={STEP_NAME}{self.attempt}"]
+        if self.retry:
+            # Slurm may take minutes to let go of the step before on a node that died.
+            args.append("--overlap")
+        if self.hyperpod:
+            args.append("--auto-resume=1")
+        if self.nodes:
+            args += [f"--nodes={len(self.nodes)}", f"--nodelist={compress(self.nodes)}"]
+        return [*args, *self.srun_args, *wrapper(), *self.command]
+
+
+def wrapper() -> List[str]:
+    """Command that runs a rank and writes how it ended; we may be a bundle, a checkout or a venv."""
+    main = Path(__file__).absolute().with_name("__main__.py")
+    installed = Path(INSTALLED, *main.parts[-3:])
+    try:
+        if installed.samefile(main):
+            main = installed
+    except OSError:
+        pass
+    return [sys.executable or "/usr/bin/python3", "-I", "-S", str(main), "exec", "--"]
+
+
+def step_environment(env: Mapping[str, str], extra: Mapping[str, str]) -> Dict[str, str]:
+    """Environment of srun: ours, the attempt's variables, and what srun no longer takes over by itself."""
+    result = {**env, **extra}
+    # `sbatch --export=NONE` leaves this behind, and srun would then keep the attempt's variables from the ranks.
+    if result.get("SLURM_EXPORT_ENV", "").upper() in ("NONE", "NIL"):
+        del result["SLURM_EXPORT_ENV"]
+    if "SLURM_CPUS_PER_TASK" in result:
+        result.setdefault("SRUN_CPUS_PER_TASK", result["SLURM_CPUS_PER_TASK"])
+    return result
+
+
+def on_hyperpod(runner: Runner, mark: str = HYPERPOD_MARK) -> bool:
+    """Whether HyperPod's own step retry is there to be asked for."""
+    return os.path.isdir(mark) and bool(control.has_option(runner, "srun", "--auto-resume"))
+
+
+class Step:
+    """A running srun. It stays in the batch script's process group, so that Slurm's own clean-up finds it."""
+
+    def __init__(self, plan: StepPlan, env: Mapping[str, str]) -> None:
+        argv = plan.argv()
+        try:
+            self._process = subprocess.Popen(argv, env=dict(env), stdin=subprocess.DEVNULL)
+        except OSError as err:
+            raise JobError(f"cannot start {argv[0]}: {err.strerror}", hint="is Slurm on PATH?") from err
+
+    def poll(self) -> Optional[int]:
+        """Exit code (negative: the signal that killed srun), None while it runs."""
+        return self._process.poll()
+
+    def end(self, runner: Runner, job_id: str, wait: Callable[[float], None], *, grace: float = 10.0) -> int:
+        """End the step for good: TERM to srun, then KILL to its ranks through Slurm, then KILL to srun itself.
+
+        `wait(seconds)` returns earlier when a child ends. Takes at most `grace` s, twice 5 s and Slurm's answers.
+        """
+        self._tell(signal.SIGTERM)
+        self._await(grace, wait)
+        if self.poll() is None:
+            _kill_ranks(runner, job_id)
+            self._await(5.0, wait)
+        if self.poll() is None:
+            self._tell(signal.SIGKILL)
+            self._await(5.0, wait)
+        code = self.poll()
+        return -int(signal.SIGKILL) if code is None else code
+
+    def _tell(self, number: signal.Signals) -> None:
+        if self.poll() is None:
+            self._process.send_signal(number)
+
+    def _await(self, seconds: float, wait: Callable[[float], None]) -> None:
+        end = time.monotonic() + seconds
+        while self.poll() is None and time.monotonic() < end:
+            wait(end - time.monotonic())
+
+
+def sweep(runner: Runner, job_id: str, wait: Callable[[float], None], *, limit: float = 15.0) -> List[str]:
+    """Before a retry: kill steps that outlived their srun and wait until Slurm has none; returns what is still left."""
+    end = time.monotonic() + limit
+    left = _kill_ranks(runner, job_id)
+    while left and time.monotonic() < end:
+        wait(0.5)
+        try:
+            left = control.running_steps(runner, job_id, STEP_NAME)
+        except RunError:
+            break
+    return left
+
+
+def _kill_ranks(runner: Runner, job_id: str) -> List[str]:
+    try:
+        return control.kill_steps(runner, job_id, STEP_NAME)
+    except RunError:
+        return []

@@ -1,0 +1,129 @@
+"""`job submit`: the line `sbatch --auto-resume=1 …` on a cluster whose Slurm does not know the option.
+
+The option is taken out of the command line and of the script's #SBATCH lines, and kept in the job's comment and
+environment, where `job run` finds it. What a resumed job needs is added.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import tempfile
+from dataclasses import dataclass
+from typing import List, Optional, Sequence, Tuple
+
+from hyperpod_kit.errors import UsageError
+from hyperpod_kit.slurm.environment import COMMENT_MARK
+
+DEFAULTS = ("--requeue", "--open-mode=append", "--signal=B:USR1@120")
+"""Put first, so that the user's own words win over them."""
+
+_OPTION = re.compile(r"^--auto-resume(?:=(.*))?$")
+# sbatch options that take their value in the next word, as far as a script may follow them.
+_WITH_VALUE = frozenset(re.findall(r"\S+", (
+    "-A -a -b -C -c -D -d -e -F -G -J -L -M -m -N -n -o -p -q -S -t -w -x --account --array --begin --chdir --clusters"
+    " --comment --constraint --cpus-per-gpu --cpus-per-task --deadline --dependency --error --exclude --export"
+    " --export-file --gpus --gpus-per-node --gpus-per-task --gres --job-name --licenses --mail-type --mail-user --mem"
+    " --mem-per-cpu --mem-per-gpu --nodefile --nodelist --nodes --ntasks --ntasks-per-node --open-mode --output"
+    " --partition --profile --qos --reservation --signal --switches --time --wckey --wrap")))
+
+
+@dataclass(frozen=True)
+class Line:
+    """A parsed sbatch line. `auto_resume` is None when nobody asked."""
+
+    options: Tuple[str, ...]
+    script: Optional[str]
+    args: Tuple[str, ...]
+    auto_resume: Optional[int]
+
+
+def parse(argv: Sequence[str]) -> Line:
+    """Split options, script and its arguments. Raises UsageError for a value that means nothing."""
+    options: List[str] = []
+    wanted: Optional[int] = None
+    index = 0
+    while index < len(argv) and argv[index].startswith("-") and argv[index] != "-":
+        word = argv[index]
+        match = _OPTION.match(word)
+        if match:
+            wanted = number(match.group(1))
+        else:
+            options.append(word)
+            if word in _WITH_VALUE and index + 1 < len(argv):
+                index += 1
+                options.append(argv[index])
+        index += 1
+    rest = argv[index:]
+    return Line(tuple(options), rest[0] if rest else None, tuple(rest[1:]), wanted)
+
+
+def number(text: Optional[str]) -> int:
+    """Value of --auto-resume; alone it means 1."""
+    if not text:
+        return 1
+    if not text.isdigit() or int(text) > 1000:
+        raise UsageError(f"--auto-resume: {text!r} is not 0, 1 or a number of restarts up to 1000")
+    return int(text)
+
+
+def strip_script(text: str) -> Tuple[str, Optional[int]]:
+    """The script with --auto-resume taken out of its #SBATCH lines, and what they asked for."""
+    wanted: Optional[int] = None
+    lines = []
+    for line in text.splitlines(keepends=True):
+        if line.startswith("#SBATCH"):
+            words = shlex.split(line[len("#SBATCH"):], comments=True)
+            hits = [match for match in map(_OPTION.match, words) if match]
+            if hits:
+                wanted = number(hits[-1].group(1))
+                line = re.sub(r"\s--auto-resume(=\S*)?(?=\s|$)", "", line.rstrip("\n")) + "\n"
+        lines.append(line)
+    return "".join(lines), wanted
+
+
+def command(line: Line, script_wants: Optional[int], script: Optional[str]) -> List[str]:
+    """The sbatch call, with `script` (a rewritten copy) in place of the user's file. The command line wins."""
+    wanted = line.auto_resume if line.auto_resume is not None else script_wants
+    if wanted is None:
+        return ["sbatch", *line.options, *([script] if script else []), *line.args]
+    options = [*DEFAULTS, *_with_comment(line.options, f"{COMMENT_MARK}{wanted}")]
+    if line.script and not any(option.startswith(("-J", "--job-name")) for option in options):
+        options.insert(0, f"--job-name={os.path.basename(line.script)}")
+    return ["sbatch", *options, *([script] if script else []), *line.args]
+
+
+def rewrite(line: Line) -> Tuple[Optional[str], Optional[int]]:
+    """Copy the script without the option if it has one. Returns (path to give to sbatch, what it asked for)."""
+    if line.script is None:
+        return None, None
+    try:
+        with open(line.script, encoding="utf-8") as file:
+            text = file.read()
+    except (OSError, UnicodeDecodeError) as err:
+        raise UsageError(f"cannot read {line.script}: {err}") from err
+    stripped, wanted = strip_script(text)
+    if wanted is None:
+        return line.script, None
+    fd, path = tempfile.mkstemp(prefix="hpk-submit-", suffix=".sbatch")
+    with os.fdopen(fd, "w", encoding="utf-8") as file:
+        file.write(stripped)
+    return path, wanted
+
+
+def _with_comment(options: Sequence[str], mark: str) -> List[str]:
+    """Join the mark to the user's own comment, if there is one."""
+    result: List[str] = []
+    own = ""
+    skip = False
+    for index, option in enumerate(options):
+        if skip:
+            skip = False
+        elif option == "--comment" and index + 1 < len(options):
+            own, skip = options[index + 1], True
+        elif option.startswith("--comment="):
+            own = option.split("=", 1)[1]
+        else:
+            result.append(option)
+    return [*result, f"--comment={own + ' ' if own else ''}{mark}"]

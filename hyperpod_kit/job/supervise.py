@@ -1,0 +1,93 @@
+"""Stay with a running step until it has ended, or end it, and say what was seen."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Optional, Tuple
+
+from hyperpod_kit.errors import RunError
+from hyperpod_kit.job import allocation, exits
+from hyperpod_kit.job.options import Options
+from hyperpod_kit.job.outcome import Seen
+from hyperpod_kit.job.report import Report
+from hyperpod_kit.job.signals import Signals
+from hyperpod_kit.job.step import Step
+from hyperpod_kit.job.watch import NodeWatch, StallWatch, settle
+from hyperpod_kit.run import Runner
+from hyperpod_kit.slurm import control
+from hyperpod_kit.slurm.environment import JobEnvironment
+
+STOP_GRACE, LOST_GRACE, STALL_GRACE = 20.0, 3.0, 10.0
+"""Seconds between TERM and KILL: for a cancelled step, one whose node is gone, one that does not move."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """When to step in. `nodes` is None when slurmctld did not say where the slurmds are.
+
+    `hyperpod`: HyperPod replaces nodes under a running srun (20-30 min), so nothing is ended for a node or a stall.
+    """
+
+    options: Options
+    nodes: Optional[NodeWatch]
+    hyperpod: bool = False
+
+
+def supervise(step: Step, attempt: str, rules: Rules, job: JobEnvironment, *, runner: Runner, signals: Signals,
+              report: Report) -> Seen:
+    """Wait for the end of the step, or bring it about: TERM, USR1 and no end within `grace`, a lost node, a stall."""
+    options = rules.options
+    watch = None if rules.hyperpod else rules.nodes
+    stall = StallWatch(0.0 if rules.hyperpod else options.stall, options.root)
+    warned_until: Optional[float] = None
+    lost: Tuple[str, ...] = ()
+    stalled = False
+    while step.poll() is None:
+        if signals.stop:
+            step.end(runner, job.job_id, signals.wait, grace=STOP_GRACE)
+            break
+        if signals.warned and warned_until is None:
+            warned_until = time.monotonic() + options.grace
+            _tell_to_save(runner, job.job_id, report)
+        if warned_until is not None and time.monotonic() >= warned_until:
+            step.end(runner, job.job_id, signals.wait)
+            break
+        lost = tuple(watch.lost()) if watch else ()
+        stalled = stall.stalled()
+        if lost or stalled:
+            report("intervene", f"{', '.join(lost)} does not answer: ending the step" if lost else
+                   f"no progress for {options.stall:g} s: ending the step", lost=list(lost), stalled=stalled)
+            step.end(runner, job.job_id, signals.wait, grace=LOST_GRACE if lost else STALL_GRACE)
+            break
+        waits = [options.probe_interval, *([watch.due] if watch else []),
+                 *([stall.due] if stall.due is not None else []),
+                 *([warned_until - time.monotonic()] if warned_until is not None else [])]
+        signals.wait(max(0.05, min(waits)))
+    return _seen(step.poll(), attempt, rules, job, runner, signals, lost, stalled)
+
+
+def _seen(code: Optional[int], attempt: str, rules: Rules, job: JobEnvironment, runner: Runner, signals: Signals,
+          lost: Tuple[str, ...], stalled: bool) -> Seen:
+    """Collect the facts of an ended step."""
+    stop = signals.stop
+    if code != 0 and not stop and not lost and not stalled:
+        lost = tuple(settle(rules.nodes, rules.options.silent_after + 4.0, signals.pause))
+        # srun of a job that Slurm has just ended fails before our own TERM arrives.
+        state = allocation.look(runner, job).state
+        if state not in allocation.LIVE_STATES and not signals.warned:
+            stop = signals.stop or state
+    try:
+        records = tuple(exits.read(rules.options.state, attempt))
+    except OSError:
+        records = ()
+    return Seen(code=-9 if code is None else code, exits=records, stop=stop, warned=signals.warned, lost=lost,
+                stalled=stalled)
+
+
+def _tell_to_save(runner: Runner, job_id: str, report: Report) -> None:
+    report("warned", "USR1: telling the step to save")
+    try:
+        control.signal_steps(runner, job_id, "USR1")
+    except RunError as err:
+        report("warned", f"the step could not be told: {err}")

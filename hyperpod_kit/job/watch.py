@@ -1,0 +1,119 @@
+"""What can be wrong with a step that srun still shows as running: a node is gone, or nothing moves."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from hyperpod_kit.slurm.reach import OPEN, REFUSED, reach
+
+Address = Tuple[str, int]
+Reach = Callable[[Mapping[str, Address], float], Dict[str, str]]
+
+
+class NodeWatch:
+    """Asks the slurmd of every node of the step. Times are seconds.
+
+    A machine that answers nothing for `silent_after` is lost. One that refuses the connection is up and its slurmd is
+    not: that is also how a restart of slurmd looks, which a step survives, so it gets `refused_after`.
+    """
+
+    def __init__(self, addresses: Mapping[str, Address], *, interval: float = 5.0, silent_after: float = 6.0,
+                 refused_after: float = 30.0, probe: Reach = reach,
+                 clock: Callable[[], float] = time.monotonic) -> None:
+        self._addresses = dict(addresses)
+        self._interval = interval
+        self._patience = {REFUSED: refused_after}
+        self._silent_after = silent_after
+        self._probe = probe
+        self._clock = clock
+        self._bad_since: Dict[str, float] = {}
+        self._next = clock() + interval
+
+    @property
+    def due(self) -> float:
+        """Seconds until the next probe."""
+        return max(0.0, self._next - self._clock())
+
+    def lost(self) -> List[str]:
+        """Probe when it is due; names of the nodes that are lost by now."""
+        if self._clock() < self._next:
+            return []
+        return self.probe()
+
+    def probe(self) -> List[str]:
+        """Probe now."""
+        answers = self._probe(self._addresses, 2.0)
+        now = self._clock()
+        lost = []
+        for name, answer in answers.items():
+            if answer == OPEN:
+                self._bad_since.pop(name, None)
+                continue
+            since = self._bad_since.setdefault(name, now)
+            if now - since >= self._patience.get(answer, self._silent_after):
+                lost.append(name)
+        # A suspect is looked at more often than a node that is well.
+        self._next = now + (min(1.0, self._interval) if self._bad_since else self._interval)
+        return sorted(lost)
+
+    @property
+    def suspects(self) -> List[str]:
+        """Nodes that did not answer the last probe."""
+        return sorted(self._bad_since)
+
+
+class StallWatch:
+    """Nothing new in the job's output and nothing new under the checkpoint root for `limit` seconds; 0 never."""
+
+    def __init__(self, limit: float, root: str, fd: int = 1, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limit = limit
+        self._root = root
+        self._fd = fd
+        self._clock = clock
+        self._mark = self._progress() if limit else None
+        self._since = clock()
+
+    def stalled(self) -> bool:
+        """Whether the limit is passed."""
+        if not self._limit:
+            return False
+        mark = self._progress()
+        if mark != self._mark:
+            self._mark, self._since = mark, self._clock()
+        return self._clock() - self._since >= self._limit
+
+    @property
+    def due(self) -> Optional[float]:
+        """Seconds until the next look; None without a limit."""
+        return min(1.0, self._limit / 4) if self._limit else None
+
+    def _progress(self) -> Tuple[object, ...]:
+        """Changes whenever the job printed or saved something. Our own lines come only between attempts."""
+        marks: List[object] = []
+        try:
+            info = os.fstat(self._fd)
+            marks.append(info.st_size if stat.S_ISREG(info.st_mode) else None)
+        except OSError:
+            marks.append(None)
+        try:
+            with os.scandir(self._root) as entries:
+                marks += sorted((entry.name, entry.stat().st_mtime_ns) for entry in entries if entry.name != ".hpk")
+        except OSError:
+            marks.append(None)
+        return tuple(marks)
+
+
+def settle(watch: Optional[NodeWatch], limit: float, sleep: Callable[[float], None],
+           clock: Callable[[], float] = time.monotonic) -> Sequence[str]:
+    """After a step failed: nodes that are lost, once every suspect has answered or been given up, at most `limit` s."""
+    if watch is None:
+        return []
+    end = clock() + limit
+    lost = watch.probe()
+    while set(watch.suspects) - set(lost) and clock() < end:
+        sleep(max(0.05, min(watch.due, end - clock())))
+        lost = watch.probe()
+    return lost

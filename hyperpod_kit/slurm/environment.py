@@ -1,0 +1,64 @@
+"""What Slurm tells a job through its environment, and whether the job asked for auto-resume.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Mapping, Optional, Tuple
+
+from hyperpod_kit.errors import JobError
+from hyperpod_kit.slurm.hostlist import expand
+
+COMMENT_MARK = "hpk:auto-resume="
+"""How `job submit` writes the choice into the job's comment, where a cluster without the plugin keeps it."""
+
+OPTION_VARIABLES = ("HPK_AUTO_RESUME", "SLURM_SPANK_HPK_AUTO_RESUME", "SPANK_HPK_AUTO_RESUME")
+"""Where the choice is found, best first. `--export=NONE` loses the first and keeps the second; hooks see the third."""
+
+
+@dataclass(frozen=True)
+class JobEnvironment:
+    """This run of this job. `restart`: how often Slurm has requeued it; `tasks`: ranks of a step, 0 when not said."""
+
+    job_id: str
+    restart: int
+    nodes: Tuple[str, ...]
+    tasks: int
+    array_job_id: Optional[str] = None
+    array_task_id: Optional[str] = None
+
+    @property
+    def requeue_id(self) -> str:
+        """The id to requeue. The plain id of an array's last task would requeue the whole array."""
+        if self.array_job_id and self.array_task_id:
+            return f"{self.array_job_id}_{self.array_task_id}"
+        return self.job_id
+
+    @classmethod
+    def read(cls, env: Mapping[str, str]) -> JobEnvironment:
+        """From the environment of a batch script. Raises JobError outside of a job."""
+        job_id = env.get("SLURM_JOB_ID")
+        if not job_id:
+            raise JobError("this is not a Slurm job: SLURM_JOB_ID is not set",
+                           hint="call `hyperpod-kit job run` inside the script that you give to sbatch")
+        hosts = env.get("SLURM_JOB_NODELIST") or env.get("SLURM_NODELIST") or ""
+        return cls(job_id=job_id, restart=_number(env.get("SLURM_RESTART_COUNT")), nodes=tuple(expand(hosts)),
+                   tasks=_number(env.get("SLURM_NTASKS")), array_job_id=env.get("SLURM_ARRAY_JOB_ID"),
+                   array_task_id=env.get("SLURM_ARRAY_TASK_ID"))
+
+
+def auto_resume(env: Mapping[str, str], comment: str = "") -> Optional[int]:
+    """The value given to --auto-resume: 0 off, 1 on, more: that many restarts. None: nobody said anything."""
+    for name in OPTION_VARIABLES:
+        text = env.get(name, "")
+        if text.isdigit():
+            return int(text)
+    match = re.search(re.escape(COMMENT_MARK) + r"(\d+)", comment)
+    return int(match.group(1)) if match else None
+
+
+def _number(text: Optional[str]) -> int:
+    return int(text) if text and text.isdigit() else 0

@@ -1,0 +1,98 @@
+"""Slurm host lists: `ip-10-1-41-[18-20],x[01-03]` to names, and back.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Dict, Iterable, List, Tuple
+
+_NUMBERED = re.compile(r"^(.*?)(\d+)$", re.DOTALL)
+_RANGE = re.compile(r"^(\d+)(?:-(\d+))?$")
+
+
+def expand(text: str) -> List[str]:
+    """Names of a host list, in its order; the leftmost bracket varies slowest. Raises ValueError when it is not one."""
+    names: List[str] = []
+    for item in _split(text):
+        names.extend(_expand_item(item))
+    return names
+
+
+def compress(names: Iterable[str]) -> str:
+    """Shortest host list of these names: ranges over the last number of a name, sorted, each name once."""
+    numbers: Dict[str, List[str]] = {}
+    plain: List[str] = []
+    for name in sorted(set(names)):
+        match = _NUMBERED.match(name)
+        if match:
+            numbers.setdefault(match.group(1), []).append(match.group(2))
+        else:
+            plain.append(name)
+    return ",".join(plain + [_bracket(prefix, digits) for prefix, digits in sorted(numbers.items())])
+
+
+def _split(text: str) -> List[str]:
+    """Cut at the commas that are outside of brackets."""
+    items, depth, start = [], 0, 0
+    for place, char in enumerate(text):
+        if char == "[":
+            depth += 1
+        elif char == "]":
+            depth -= 1
+        elif char == "," and depth == 0:
+            items.append(text[start:place])
+            start = place + 1
+        if depth not in (0, 1):
+            raise ValueError(f"brackets do not match in host list {text!r}")
+    if depth:
+        raise ValueError(f"brackets do not match in host list {text!r}")
+    items.append(text[start:])
+    return [item.strip() for item in items if item.strip()]
+
+
+def _expand_item(item: str) -> List[str]:
+    head, bracket, rest = item.partition("[")
+    if not bracket:
+        return [item]
+    inside, _, tail = rest.partition("]")
+    tails = _expand_item(tail) if tail else [""]
+    return [head + number + end for number in _numbers(inside, item) for end in tails]
+
+
+def _numbers(inside: str, item: str) -> List[str]:
+    numbers: List[str] = []
+    for part in inside.split(","):
+        match = _RANGE.match(part.strip())
+        if not match:
+            raise ValueError(f"{part!r} in host list {item!r} is neither a number nor a range")
+        first, last = match.group(1), match.group(2) or match.group(1)
+        if int(last) < int(first):
+            raise ValueError(f"range {part!r} in host list {item!r} runs backwards")
+        numbers.extend(str(number).zfill(len(first)) for number in range(int(first), int(last) + 1))
+    return numbers
+
+
+def _bracket(prefix: str, digits: List[str]) -> str:
+    """`n[1-3,007]`: numbers written with leading zeros make ranges only with numbers of their own width."""
+    padded = {len(number) for number in digits if len(number) > 1 and number[0] == "0"}
+    groups: Dict[int, List[int]] = {}
+    for number in digits:
+        groups.setdefault(len(number) if len(number) in padded else 0, []).append(int(number))
+    parts = []
+    for width, values in sorted(groups.items()):
+        for first, last in _runs(sorted(values)):
+            text = str(first).zfill(width)
+            parts.append(text if first == last else f"{text}-{str(last).zfill(width)}")
+    return prefix + parts[0] if len(digits) == 1 else f"{prefix}[{','.join(parts)}]"
+
+
+def _runs(values: List[int]) -> List[Tuple[int, int]]:
+    runs: List[Tuple[int, int]] = []
+    for value in values:
+        if runs and value == runs[-1][1] + 1:
+            runs[-1] = (runs[-1][0], value)
+        else:
+            runs.append((value, value))
+    return runs

@@ -1,0 +1,22 @@
+#!/bin/bash
+# slurm.conf: Epilog=   root, on every node of an allocation after its last step.
+# Saves the newest complete checkpoint that dead trainers left in shared memory, then cleans up. Always exits 0:
+# a checkpoint that cannot be saved is no reason to drain a node.
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin
+program=/opt/hyperpod-kit/current/bin/hyperpod-kit
+log=/run/hyperpod-kit/epilog-${SLURM_JOB_ID:-0}.log
+
+[ -n "$SLURM_JOB_ID" ] && [ -n "$SLURM_JOB_UID" ] || exit 0
+mkdir -p /run/hyperpod-kit
+# As the job's user: the checkpoint root is theirs, and a shared file system may squash root.
+gid=${SLURM_JOB_GID:-$(id -g "$SLURM_JOB_UID" 2>/dev/null || echo "$SLURM_JOB_UID")}
+timeout -k 5 45 setpriv --reuid "$SLURM_JOB_UID" --regid "$gid" --clear-groups -- \
+    "$program" checkpoint flush --job "$SLURM_JOB_ID" </dev/null >"$log" 2>&1 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-
+code=$?
+if [ "$code" -eq 0 ]; then
+    rm -f "$log"
+else
+    logger -t hyperpod-kit "epilog of job $SLURM_JOB_ID: flush exited $code, see $log" </dev/null >/dev/null 2>&1
+fi
+rm -f "/run/hyperpod-kit/gate-$SLURM_JOB_ID.log"
+exit 0

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import socket
 import sys
+import time
 from dataclasses import asdict
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
-from hyperpod_kit.errors import UsageError
+from hyperpod_kit.errors import HyperpodKitError, UsageError
 from hyperpod_kit.model.mounts import S3Mount
 from hyperpod_kit.node.context import Node, open_node
 
@@ -53,9 +55,22 @@ def provision_command(args: argparse.Namespace) -> int:
     from hyperpod_kit.node.provision import provision
     from hyperpod_kit.node.steps import STEPS
 
-    node = open_node(gather=True)
+    try:
+        node = open_node(gather=True)
+    except HyperpodKitError as err:
+        report_no_facts(err)
+        raise
     planned = plan(STEPS, node.config, node.facts.role, args.mode)
     return 0 if provision(node, planned, args.mode, lambda line: print(line, flush=True)) else 1
+
+
+def report_no_facts(err: HyperpodKitError) -> None:
+    """A node that does not know who it is still says so where an admin will look."""
+    from hyperpod_kit.node.paths import NodePaths
+    from hyperpod_kit.node.steplog import StepRecord, append
+
+    append(NodePaths.from_environment().log, StepRecord(
+        time.time(), socket.gethostname(), "", "facts", "failed", 0, error=err.message, hint=err.hint or ""))
 
 
 def facts_command(args: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Callable, Optional, Tuple
 
@@ -18,8 +19,12 @@ from hyperpod_kit.node import names, systemd, users
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.health.look import check
 from hyperpod_kit.node.mounts.ensure import await_healthy
+from hyperpod_kit.node.mounts.kinds import kind_of
 from hyperpod_kit.node.mounts.mountpoint_s3 import allow_other_users
 from hyperpod_kit.node.slurm import controller, plugin, worker
+
+OCCUPIED = ("wrong_target", "readonly", "full", "unknown")
+"""States in which something lives at the path that starting a unit would not change."""
 
 
 @dataclass(frozen=True)
@@ -70,25 +75,34 @@ def make_mount(node: Node, name: str) -> Outcome:
     new_unit = systemd.install(node, [unit])
     changed = systemd.enable(node, unit) or new_unit
     status = check(node, mount)
-    # Another daemon's options cannot be changed under way: only a unit of ours that changed is restarted.
-    if isinstance(mount, S3Mount) and new_unit and systemd.is_active(node, unit):
-        return _bring_up(node, mount, "restart")
-    if status.healthy and systemd.is_active(node, unit):
+    running = systemd.is_active(node, unit)
+    # A daemon of ours under an old unit: another bucket or other options. Nobody else's is ever stopped.
+    outdated = new_unit and running and isinstance(mount, S3Mount)
+    if status.healthy and running and not outdated:
         return Outcome(changed, f"{status.source} {status.detail}".strip())
-    return _bring_up(node, mount, "start")
+    if status.state in OCCUPIED and not outdated:
+        raise MountFailed(f"{mount.path} is {status.state} ({status.source}): {status.detail}",
+                          hint=f"on the node: findmnt {mount.path}; or hyperpod-kit replace-node {node.facts.node}")
+    return _bring_up(node, mount, "restart" if running else "start")
 
 
 def _bring_up(node: Node, mount: Mount, verb: str) -> Outcome:
     unit = carrier_unit(mount)
-    why: Optional[str] = None
+    said: Optional[str] = None
     try:
         node.runner.run(["systemctl", verb, unit], timeout=200)
     except RunError as err:
-        why = systemd.last_words(node, unit) or err.message
+        said = systemd.last_words(node, unit) or err.message
+    # The daemon's unit goes on trying by itself, the one-shot has tried for long enough.
+    patience = 60.0 if said is None or isinstance(mount, S3Mount) else 0.0
     try:
-        status = await_healthy(node, mount, seconds=60.0 if why is None or isinstance(mount, S3Mount) else 0.0)
+        status = await_healthy(node, mount, seconds=patience)
     except MountFailed as err:
-        raise MountFailed(why or err.message, hint=f"on the node: journalctl -u {unit}") from err
+        kind = kind_of(mount)
+        if not os.path.exists(node.paths.real(kind.client)):
+            raise MountFailed(f"{kind.client} is not installed on this node",
+                              hint=f"use an AMI with {kind.package}, or install it before this bundle runs") from err
+        raise MountFailed(said or err.message, hint=f"on the node: journalctl -u {unit}") from err
     return Outcome(True, status.source)
 
 

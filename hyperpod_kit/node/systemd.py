@@ -72,6 +72,8 @@ def last_words(node: Node, unit: str) -> str:
     for line in reversed(done.stdout.splitlines()):
         with contextlib.suppress(ValueError):
             entry = json.loads(line)
-            if entry.get("SYSLOG_IDENTIFIER") != "systemd" and isinstance(entry.get("MESSAGE"), str):
-                return str(entry["MESSAGE"]).strip()
+            text = entry.get("MESSAGE")
+            if entry.get("SYSLOG_IDENTIFIER") == "systemd" or not isinstance(text, str) or text.startswith("hint:"):
+                continue
+            return text[len("error: "):] if text.startswith("error: ") else text.strip()
     return ""

@@ -21,6 +21,8 @@ from hyperpod_kit.node.mounts.table import Entry
 class Efs:
     """`mount -t efs`. A hard NFS mount that hangs waits for its server and then goes on: it is never torn away."""
 
+    client = "/usr/sbin/mount.efs"
+    package = "amazon-efs-utils"
     restart_when_hung = False
 
     def command(self, mount: EfsMount) -> Sequence[str]:

@@ -34,5 +34,11 @@ class Kind(Protocol):
     def identify(self, node: Node, mount: Any, entry: Entry) -> Identity:
         """Tell what `entry` is from the kernel's line and from what its helper left beside it."""
 
+    client: str
+    """The program without which nothing can be mounted."""
+
+    package: str
+    """Where `client` comes from, for a person."""
+
     restart_when_hung: bool
     """Whether a hung endpoint may be killed: only where a process of ours on this node is what hangs."""

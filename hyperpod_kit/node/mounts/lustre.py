@@ -16,6 +16,8 @@ from hyperpod_kit.node.mounts.table import Entry
 class Lustre:
     """`mount -t lustre`. A hang is the network's or the file system's: the client recovers, killing nothing helps."""
 
+    client = "/usr/sbin/mount.lustre"
+    package = "lustre-client-modules-aws"
     restart_when_hung = False
 
     def command(self, mount: LustreMount) -> Sequence[str]:

@@ -22,6 +22,8 @@ SOURCE = "mountpoint-s3"
 class MountpointS3:
     """The unit's own process is the endpoint, so a hung one can be killed and started anew."""
 
+    client = "/usr/bin/mount-s3"
+    package = "mount-s3 (Mountpoint for Amazon S3)"
     restart_when_hung = True
 
     def command(self, mount: S3Mount) -> Sequence[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
 from typing import Optional
 
 from hyperpod_kit.errors import NodeError, RunError
@@ -44,14 +45,22 @@ def configure(node: Node) -> bool:
     return changed
 
 
-def registered(shown: str) -> bool:
-    """Whether `scontrol show node -o` describes a slurmd that has reported to the controller.
+def registered(shown: str, since: float) -> bool:
+    """Whether `scontrol show node -o` describes a slurmd that has reported to the controller after `since` (Unix s).
 
-    A node that the platform still holds DOWN has registered all the same; `*` marks one that does not respond.
+    A node that the platform still holds DOWN has registered all the same; `*` marks one that does not respond. The
+    controller goes on describing the machine that this one replaces until then: hence the start time.
     """
     state = re.search(r"\bState=(\S+)", shown)
-    return bool(state and "*" not in state.group(1) and "UNKNOWN" not in state.group(1)
-                and "NOT_RESPONDING" not in state.group(1))
+    if state is None or any(mark in state.group(1) for mark in ("*", "UNKNOWN", "NOT_RESPONDING")):
+        return False
+    started = re.search(r"\bSlurmdStartTime=(\S+)", shown)
+    if started is None:
+        return True
+    try:
+        return time.mktime(time.strptime(started.group(1), "%Y-%m-%dT%H:%M:%S")) >= since - 2
+    except ValueError:  # `None` or `Unknown`: never registered
+        return False
 
 
 def start_worker(node: Node) -> bool:
@@ -61,6 +70,8 @@ def start_worker(node: Node) -> bool:
     changed = systemd.enable(node, "munge.service") or changed
     changed = systemd.start(node, "munge.service", timeout=90) or changed
     changed = systemd.enable(node, "slurmd.service") or changed
+    runs_already = not restart and systemd.is_active(node, "slurmd.service")
+    since = 0.0 if runs_already else node.clock.wall()
     with contextlib.suppress(RunError):  # its unit tries again by itself until the controller answers
         if restart:
             node.runner.run(["systemctl", "restart", "slurmd.service"], timeout=90)
@@ -73,7 +84,7 @@ def start_worker(node: Node) -> bool:
                                     timeout=20, check=False)
         except RunError:
             return None
-        return True if registered(shown.stdout) and systemd.is_active(node, "slurmd.service") else None
+        return True if registered(shown.stdout, since) and systemd.is_active(node, "slurmd.service") else None
 
     if wait_for(known, seconds=REGISTERED_WITHIN, clock=node.clock, first=0.2, longest=5.0) is None:
         raise NodeError(f"{node.facts.node} has not registered with the controller {node.facts.controller_address} "

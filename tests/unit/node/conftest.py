@@ -33,14 +33,14 @@ class Sandbox:
         return {"PATH": f"{self.root}/shims:{os.environ['PATH']}", "HPK_ROOT": str(self.root),
                 "HPK_NODE_ADDRESS": self.address, **more}
 
-    def run(self, argv: Sequence[str], **more: str) -> "subprocess.CompletedProcess[str]":
+    def run(self, argv: Sequence[str], **more: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(list(argv), env=self.environment(**more), cwd=self.staging, text=True, timeout=60,
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
-    def on_create(self, **more: str) -> "subprocess.CompletedProcess[str]":
+    def on_create(self, **more: str) -> subprocess.CompletedProcess[str]:
         return self.run(["/bin/bash", str(self.staging / "on_create.sh")], **more)
 
-    def node(self, *args: str, **more: str) -> "subprocess.CompletedProcess[str]":
+    def node(self, *args: str, **more: str) -> subprocess.CompletedProcess[str]:
         return self.run([f"{self.root}/opt/hyperpod-kit/current/bin/hyperpod-kit", "node", *args], **more)
 
     @property

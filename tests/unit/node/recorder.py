@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3 -IS
 """Stands in for systemctl, mount, useradd and the like below HPK_ROOT: records its command line, changes nothing else
 than the files below that root which the real program would have changed. One file, linked under every name."""
 
@@ -6,8 +6,8 @@ import json
 import os
 import shlex
 import signal
-import subprocess
 import sys
+import time
 from pathlib import Path
 
 ROOT = Path(os.environ["HPK_ROOT"])
@@ -41,6 +41,8 @@ def exec_lines(unit, key):
 
 def program(line):
     """Run a line of a unit that calls our own program, as systemd would."""
+    import subprocess
+
     words = shlex.split(line)
     return subprocess.run([str(ROOT) + words[0], *words[1:]], timeout=60).returncode
 
@@ -148,7 +150,8 @@ def scontrol():
     elif ARGS == ["ping"]:
         print("Slurmctld(primary) at ip-10-1-0-10 is UP")
     elif "node" in ARGS:
-        print(f"NodeName={ARGS[-1]} Arch=x86_64 State=IDLE")
+        now = time.strftime("%Y-%m-%dT%H:%M:%S")
+        print(f"NodeName={ARGS[-1]} Arch=x86_64 State=IDLE BootTime={now} SlurmdStartTime={now}")
     return 0
 
 

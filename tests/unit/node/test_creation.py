@@ -41,7 +41,8 @@ def test_a_controller_gets_the_hooks_before_slurmctld_starts(make_sandbox: Any) 
     conf = (sandbox.root / "opt/slurm/etc/slurm.conf").read_text()
     assert "Prolog=/opt/hyperpod-kit/current/slurm/prolog.sh" in conf
     assert "PrologFlags=Contain,Alloc" in conf
-    assert "optional /opt/hyperpod-kit/spank/auto_resume.so" in (sandbox.root / "opt/slurm/etc/plugstack.conf").read_text()
+    plugstack = (sandbox.root / "opt/slurm/etc/plugstack.conf").read_text()
+    assert "optional /opt/hyperpod-kit/spank/auto_resume.so" in plugstack
     assert "systemctl start slurmctld.service" in sandbox.calls
     assert "systemctl start slurmd.service" not in sandbox.calls
 

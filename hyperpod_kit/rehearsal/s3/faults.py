@@ -134,7 +134,7 @@ class Throttle:
 
     def __init__(self, bandwidth: float) -> None:
         self._bandwidth = bandwidth
-        self._started = time.monotonic()
+        self._started = 0.0
         self._bytes = 0
 
     @property
@@ -145,6 +145,7 @@ class Throttle:
     def passed(self, count: int) -> None:
         """Account for `count` bytes, and wait until they are due."""
         if self._bandwidth:
+            self._started = self._started or time.monotonic()
             self._bytes += count
             due = self._started + self._bytes / self._bandwidth
             time.sleep(max(0.0, due - time.monotonic()))

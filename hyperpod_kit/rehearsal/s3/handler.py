@@ -86,8 +86,11 @@ class S3Handler(BaseHTTPRequestHandler):
             if effect.status:
                 raise S3Error(effect.status, effect.code, "a fault of the rehearsal")
             return answer(self.store, request)
-        except S3Error as err:
-            return xml_response(error_document(err, urlsplit(self.path).path, uuid.uuid4().hex), err.status)
+        except (ConnectionError, TimeoutError):
+            raise                               # the client's side broke, not ours
+        except Exception as err:                # a full disk, say: the client must get an answer
+            failure = err if isinstance(err, S3Error) else S3Error(500, "InternalError", f"{type(err).__name__}: {err}")
+            return xml_response(error_document(failure, urlsplit(self.path).path, uuid.uuid4().hex), failure.status)
 
     def send(self, response: Response, effect: Effect) -> int:
         """Send an answer; returns the bytes of the body that were sent."""
@@ -109,12 +112,13 @@ class S3Handler(BaseHTTPRequestHandler):
             for item in response.ranges:
                 offset, end = item.offset, item.offset + item.length
                 while offset < end:
-                    count = self.connection.sendfile(item.file, offset, min(end - offset, throttle.chunk))
+                    wanted = min(end - offset, throttle.chunk)
+                    throttle.passed(wanted)         # before it is sent: the client must not be done too early
+                    count = self.connection.sendfile(item.file, offset, wanted)
                     if count == 0:
                         raise OSError("a blob is shorter than its document says")
                     offset += count
                     sent += count
-                    throttle.passed(count)
         finally:
             for item in response.ranges:
                 item.file.close()

@@ -108,8 +108,9 @@ class Tree:
 
     def make_local(self, parent: Node, name: str, directory: bool) -> Node:
         """A node that S3 does not know of. Raises Refusal EEXIST."""
+        taken = self.find(parent, name) is not None         # asks S3, so not under the lock
         with self._lock:
-            if self.find(parent, name) is not None:
+            if taken or (parent.number, name) in self._children:
                 raise Refusal(errno.EEXIST, f"{name} exists")
             return self._make(parent, name, directory, UNOPENED)
 

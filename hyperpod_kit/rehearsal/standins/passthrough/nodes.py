@@ -74,5 +74,6 @@ class Nodes:
                 return
             node.lookups -= count
             if node.lookups <= 0:
-                del self._nodes[number], self._by_key[node.key]
+                del self._nodes[number]
+                self._by_key.pop(node.key, None)
                 os.close(node.descriptor)

@@ -1,0 +1,34 @@
+"""A store on a temporary directory, and the endpoint in front of it on loopback."""
+
+from __future__ import annotations
+
+import boto3
+import pytest
+from botocore.config import Config
+
+from hyperpod_kit.rehearsal.s3.store import S3Store
+from hyperpod_kit.rehearsal.sagemaker.server import serve
+
+BUCKET = "sagemaker-test"
+
+
+@pytest.fixture
+def store(tmp_path):
+    made = S3Store(tmp_path / "s3")
+    made.create_bucket(BUCKET)
+    return made
+
+
+@pytest.fixture
+def endpoint(store):
+    server = serve([("127.0.0.1", 0)], store)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def s3(endpoint):
+    return boto3.client(
+        "s3", endpoint_url=endpoint.url, region_name="us-east-1", aws_access_key_id="test",
+        aws_secret_access_key="secret",
+        config=Config(retries={"total_max_attempts": 1}, s3={"addressing_style": "path"}))

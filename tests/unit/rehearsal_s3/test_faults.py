@@ -1,0 +1,73 @@
+import json
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+
+from hyperpod_kit.rehearsal.s3.faults import Fault, Faults
+
+from .conftest import BUCKET
+from .test_objects import status_of
+
+
+def control(endpoint, what, method="GET", content=None):
+    request = urllib.request.Request(f"{endpoint.url}/_rehearsal/{what}", method=method,
+                                     data=None if content is None else json.dumps(content).encode())
+    with urllib.request.urlopen(request, timeout=5) as answer:
+        return json.load(answer)
+
+
+def test_a_status_for_so_many_requests(s3, store):
+    store.put(BUCKET, "ckpt/1", b"x")
+    store.faults.add(Fault(path=r"^sagemaker-test/ckpt/", status=503, count=2, method="GET"))
+    assert status_of(s3.get_object, Bucket=BUCKET, Key="ckpt/1") == (503, "SlowDown")
+    s3.put_object(Bucket=BUCKET, Key="ckpt/2", Body=b"another method")
+    s3.put_object(Bucket=BUCKET, Key="other", Body=b"another key")
+    assert status_of(s3.get_object, Bucket=BUCKET, Key="ckpt/1")[0] == 503
+    assert s3.get_object(Bucket=BUCKET, Key="ckpt/1")["Body"].read() == b"x"
+    assert store.faults.to_json() == []
+
+
+def test_a_refused_put_stores_nothing(s3, store):
+    store.faults.add(Fault(status=403, method="PUT"))
+    assert status_of(s3.put_object, Bucket=BUCKET, Key="k", Body=bytes(1 << 20)) == (403, "AccessDenied")
+    assert not store.exists(BUCKET, "k")
+
+
+def test_delay_and_bandwidth(s3, store):
+    store.put(BUCKET, "k", bytes(100_000))
+    store.faults.add(Fault(delay=0.2, bandwidth=500_000, count=2))
+    started = time.monotonic()
+    s3.get_object(Bucket=BUCKET, Key="k")["Body"].read()
+    downloaded = time.monotonic()
+    s3.put_object(Bucket=BUCKET, Key="up", Body=bytes(100_000))
+    assert downloaded - started >= 0.38
+    assert time.monotonic() - downloaded >= 0.38
+
+
+def test_over_http(endpoint, s3, store):
+    assert control(endpoint, "fault", "POST", {"path": "x", "status": 500})[0]["status"] == 500
+    assert status_of(s3.put_object, Bucket=BUCKET, Key="x", Body=b"")[0] == 500
+    assert len(control(endpoint, "fault")) == 1
+    assert control(endpoint, "fault", "DELETE") == []
+    s3.put_object(Bucket=BUCKET, Key="x", Body=b"1234")
+    last = control(endpoint, "requests")[-1]
+    assert (last["method"], last["path"], last["status"], last["body_bytes"]) == ("PUT", f"{BUCKET}/x", 200, 4)
+    assert [entry.status for entry in store.requests.entries("PUT", "/x$")] == [500, 200]
+
+
+@pytest.mark.parametrize("content", [{"no": "such field"}, {"path": "("}, ["a", "list"], 7])
+def test_what_is_no_fault_is_refused(endpoint, content):
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        control(endpoint, "fault", "POST", content)
+    assert caught.value.code == 400
+    caught.value.close()
+
+
+def test_the_slower_bandwidth_and_both_delays_count():
+    faults = Faults()
+    faults.add(Fault(bandwidth=5, delay=1))
+    faults.add(Fault(bandwidth=3, delay=2))
+    effect = faults.hit("GET", "k")
+    assert (effect.bandwidth, effect.delay, effect.status) == (3, 3, 0)

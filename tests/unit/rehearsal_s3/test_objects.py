@@ -1,0 +1,207 @@
+"""The endpoint as boto3 sees it."""
+
+import base64
+import hashlib
+import http.client
+import io
+import threading
+import urllib.request
+import zlib
+from urllib.parse import urlsplit
+
+import pytest
+from botocore.exceptions import ClientError
+
+from .conftest import BUCKET
+
+
+def status_of(call, *args, **kwargs):
+    with pytest.raises(ClientError) as caught:
+        call(*args, **kwargs)
+    return caught.value.response["ResponseMetadata"]["HTTPStatusCode"], caught.value.response["Error"]["Code"]
+
+
+def test_what_is_put_is_got(s3):
+    put = s3.put_object(Bucket=BUCKET, Key="a/b c+é.txt", Body=b"hello", Metadata={"k": "v"}, ContentType="text/plain",
+                        CacheControl="no-store")
+    got = s3.get_object(Bucket=BUCKET, Key="a/b c+é.txt")
+    assert got["Body"].read() == b"hello"
+    assert (got["Metadata"], got["ContentType"], got["CacheControl"]) == ({"k": "v"}, "text/plain", "no-store")
+    assert put["ETag"] == got["ETag"] == f'"{hashlib.md5(b"hello").hexdigest()}"'
+    crc32 = base64.b64encode(zlib.crc32(b"hello").to_bytes(4, "big")).decode()
+    assert put["ChecksumCRC32"] == got["ChecksumCRC32"] == crc32
+
+
+def test_empty_object(s3):
+    s3.put_object(Bucket=BUCKET, Key="empty", Body=b"")
+    assert s3.get_object(Bucket=BUCKET, Key="empty")["Body"].read() == b""
+    assert s3.head_object(Bucket=BUCKET, Key="empty")["ContentLength"] == 0
+
+
+@pytest.mark.parametrize(("asked", "expected", "content_range"), [
+    ("bytes=0-0", b"0", "bytes 0-0/10"),
+    ("bytes=3-5", b"345", "bytes 3-5/10"),
+    ("bytes=7-", b"789", "bytes 7-9/10"),
+    ("bytes=-3", b"789", "bytes 7-9/10"),
+    ("bytes=-30", b"0123456789", "bytes 0-9/10"),
+    ("bytes=8-99", b"89", "bytes 8-9/10"),
+])
+def test_ranges(s3, asked, expected, content_range):
+    s3.put_object(Bucket=BUCKET, Key="k", Body=b"0123456789")
+    got = s3.get_object(Bucket=BUCKET, Key="k", Range=asked)
+    assert (got["Body"].read(), got["ContentRange"], got["ContentLength"]) == (expected, content_range, len(expected))
+    assert got["ResponseMetadata"]["HTTPStatusCode"] == 206
+
+
+def test_range_behind_the_end(s3):
+    s3.put_object(Bucket=BUCKET, Key="k", Body=b"0123456789")
+    assert status_of(s3.get_object, Bucket=BUCKET, Key="k", Range="bytes=10-") == (416, "InvalidRange")
+
+
+def test_a_range_that_makes_no_sense_gives_the_whole(s3):
+    s3.put_object(Bucket=BUCKET, Key="k", Body=b"0123456789")
+    assert s3.get_object(Bucket=BUCKET, Key="k", Range="bytes=5-2")["ContentLength"] == 10
+
+
+def test_absent(s3):
+    assert status_of(s3.get_object, Bucket=BUCKET, Key="no") == (404, "NoSuchKey")
+    assert status_of(s3.head_object, Bucket=BUCKET, Key="no")[0] == 404
+    assert status_of(s3.list_objects_v2, Bucket="no-such-bucket") == (404, "NoSuchBucket")
+    s3.delete_object(Bucket=BUCKET, Key="no")
+
+
+def test_conditional_writes(s3):
+    first = s3.put_object(Bucket=BUCKET, Key="k", Body=b"1", IfNoneMatch="*")
+    assert status_of(s3.put_object, Bucket=BUCKET, Key="k", Body=b"2", IfNoneMatch="*") == (412, "PreconditionFailed")
+    assert status_of(s3.put_object, Bucket=BUCKET, Key="k", Body=b"2", IfMatch='"beef"') == (412, "PreconditionFailed")
+    assert status_of(s3.put_object, Bucket=BUCKET, Key="no", Body=b"2", IfMatch=first["ETag"]) == (404, "NoSuchKey")
+    s3.put_object(Bucket=BUCKET, Key="k", Body=b"3", IfMatch=first["ETag"])
+    assert s3.get_object(Bucket=BUCKET, Key="k")["Body"].read() == b"3"
+    assert status_of(s3.delete_object, Bucket=BUCKET, Key="k", IfMatch=first["ETag"])[0] == 412
+
+
+def test_of_many_writers_one_wins(s3, store):
+    won = []
+
+    def write(number):
+        try:
+            s3.put_object(Bucket=BUCKET, Key="lock", Body=str(number).encode(), IfNoneMatch="*")
+            won.append(number)
+        except ClientError:
+            pass
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+    assert store.get(BUCKET, "lock") == str(won[0]).encode()
+
+
+def test_conditional_reads(s3):
+    etag = s3.put_object(Bucket=BUCKET, Key="k", Body=b"1")["ETag"]
+    assert status_of(s3.get_object, Bucket=BUCKET, Key="k", IfMatch='"beef"')[0] == 412
+    assert status_of(s3.get_object, Bucket=BUCKET, Key="k", IfNoneMatch=etag)[0] == 304
+    assert s3.get_object(Bucket=BUCKET, Key="k", IfMatch=etag)["Body"].read() == b"1"
+
+
+def test_a_wrong_checksum_is_refused_and_nothing_is_stored(s3, store):
+    assert status_of(s3.put_object, Bucket=BUCKET, Key="k", Body=b"1", ChecksumCRC32="AAAAAA==") == (400, "BadDigest")
+    assert status_of(s3.put_object, Bucket=BUCKET, Key="k", Body=b"1", ContentMD5="A" * 22 + "==") == (400, "BadDigest")
+    assert status_of(s3.put_object, Bucket=BUCKET, Key="k", Body=b"1", ChecksumSHA256="A" * 43 + "=")[1] == "BadDigest"
+    assert not store.exists(BUCKET, "k")
+    assert not list((store.root / BUCKET / "blobs").glob("*/*"))
+
+
+def test_checksums_that_cannot_be_computed_are_kept(s3):
+    s3.put_object(Bucket=BUCKET, Key="k", Body=b"1", ChecksumCRC64NVME="AAAAAAAAAAA=")
+    assert s3.head_object(Bucket=BUCKET, Key="k", ChecksumMode="ENABLED")["ChecksumCRC64NVME"] == "AAAAAAAAAAA="
+
+
+def test_a_trailing_checksum_is_verified(endpoint, store):
+    for value, status in (("NhCmhg==", 200), ("AAAAAA==", 400)):        # crc32 of `hello`
+        body = f"5\r\nhello\r\n0\r\nx-amz-checksum-crc32:{value}\r\n\r\n".encode()
+        connection = http.client.HTTPConnection("127.0.0.1", endpoint.port, timeout=5)
+        connection.request("PUT", f"/{BUCKET}/k", body, {
+            "content-encoding": "aws-chunked", "x-amz-trailer": "x-amz-checksum-crc32",
+            "x-amz-decoded-content-length": "5", "x-amz-content-sha256": "STREAMING-UNSIGNED-PAYLOAD-TRAILER"})
+        assert connection.getresponse().status == status
+        connection.close()
+    assert store.get(BUCKET, "k") == b"hello"
+
+
+def test_copy(s3, store):
+    s3.put_object(Bucket=BUCKET, Key="from", Body=b"bytes", Metadata={"a": "1"})
+    s3.copy_object(Bucket=BUCKET, Key="to", CopySource={"Bucket": BUCKET, "Key": "from"})
+    s3.copy_object(Bucket=BUCKET, Key="changed", CopySource={"Bucket": BUCKET, "Key": "from"}, Metadata={"b": "2"},
+                   MetadataDirective="REPLACE")
+    s3.delete_object(Bucket=BUCKET, Key="from")
+    assert store.get(BUCKET, "to") == b"bytes"
+    assert s3.head_object(Bucket=BUCKET, Key="to")["Metadata"] == {"a": "1"}
+    assert s3.head_object(Bucket=BUCKET, Key="changed")["Metadata"] == {"b": "2"}
+    assert status_of(s3.copy_object, Bucket=BUCKET, Key="x", CopySource=f"{BUCKET}/no") == (404, "NoSuchKey")
+
+
+def test_listing_pages_through_both_versions(s3):
+    for number in range(7):
+        s3.put_object(Bucket=BUCKET, Key=f"p/k {number}&<", Body=b"x")
+    s3.put_object(Bucket=BUCKET, Key="p/sub/z", Body=b"x")
+    for operation in ("list_objects", "list_objects_v2"):
+        pages = list(s3.get_paginator(operation).paginate(Bucket=BUCKET, Prefix="p/", Delimiter="/",
+                                                          PaginationConfig={"PageSize": 3}))
+        assert [item["Key"] for page in pages for item in page.get("Contents", [])] == [
+            f"p/k {number}&<" for number in range(7)]
+        assert [item["Prefix"] for page in pages for item in page.get("CommonPrefixes", [])] == ["p/sub/"]
+        assert len(pages) == 3
+    after = s3.list_objects_v2(Bucket=BUCKET, Prefix="p/", StartAfter="p/k 4&<")
+    assert [item["Key"] for item in after["Contents"]] == ["p/k 5&<", "p/k 6&<", "p/sub/z"]
+
+
+def test_delete_many(s3, store):
+    for key in ("a", "b", "c"):
+        store.put(BUCKET, key, b"")
+    done = s3.delete_objects(Bucket=BUCKET, Delete={"Objects": [{"Key": "a"}, {"Key": "b"}, {"Key": "absent"}]})
+    assert {item["Key"] for item in done["Deleted"]} == {"a", "b", "absent"}
+    assert [info.key for info in store.list(BUCKET)] == ["c"]
+
+
+def test_a_key_and_keys_below_it(s3, store):
+    store.put(BUCKET, "x", b"1")
+    store.put(BUCKET, "x/y", b"2")
+    store.put(BUCKET, "x/", b"")
+    assert s3.get_object(Bucket=BUCKET, Key="x")["Body"].read() == b"1"
+    assert s3.get_object(Bucket=BUCKET, Key="x/y")["Body"].read() == b"2"
+
+
+def test_buckets(s3):
+    s3.create_bucket(Bucket="another-one")
+    assert [item["Name"] for item in s3.list_buckets()["Buckets"]] == ["another-one", BUCKET]
+    assert s3.head_bucket(Bucket="another-one")["ResponseMetadata"]["HTTPHeaders"]["x-amz-bucket-region"] == "us-east-1"
+    s3.delete_bucket(Bucket="another-one")
+    assert status_of(s3.head_bucket, Bucket="another-one")[0] == 404
+    assert status_of(s3.put_bucket_versioning, Bucket=BUCKET, VersioningConfiguration={"Status": "Enabled"})[0] == 501
+    assert status_of(s3.get_bucket_lifecycle_configuration, Bucket=BUCKET) == (404, "NoSuchLifecycleConfiguration")
+
+
+def test_presigned(s3):
+    s3.put_object(Bucket=BUCKET, Key="k", Body=b"signed")
+    url = s3.generate_presigned_url("get_object", Params={"Bucket": BUCKET, "Key": "k"})
+    assert urllib.request.urlopen(url, timeout=5).read() == b"signed"
+
+
+def test_streamed_upload_of_unknown_length(s3, store):
+    s3.upload_fileobj(io.BytesIO(b"z" * 100_000), BUCKET, "k")
+    assert store.get(BUCKET, "k") == b"z" * 100_000
+
+
+def test_one_connection_serves_many_requests(endpoint, store):
+    store.put(BUCKET, "k", b"hello")
+    connection = http.client.HTTPConnection("127.0.0.1", urlsplit(endpoint.url).port, timeout=5)
+    for method, path, status in (("GET", f"/{BUCKET}/k", 200), ("HEAD", f"/{BUCKET}/no", 404),
+                                 ("PATCH", "/", 501), ("GET", f"/{BUCKET}/k", 200)):
+        connection.request(method, path)
+        response = connection.getresponse()
+        response.read()
+        assert response.status == status
+    connection.close()

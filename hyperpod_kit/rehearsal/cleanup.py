@@ -21,12 +21,17 @@ DAEMON_PATIENCE = 60.0
 
 
 def stop_daemon(layout: Layout) -> None:
-    """Ask the daemon to take everything down, kill it when it does not."""
+    """Ask the daemon to take everything down, kill it when it does not; then wait for its guardian."""
     daemon = state.read_process(layout.daemon_file)
     processes.end(daemon, signal.SIGTERM)
     if not processes.wait_gone(daemon, DAEMON_PATIENCE):
         processes.end(daemon, signal.SIGKILL)
         processes.wait_gone(daemon, 10.0)
+    # Still at work for a killed daemon, it would remove what the next one makes under the same names.
+    guardian = state.read_process(layout.guardian_file)
+    if not processes.wait_gone(guardian, DAEMON_PATIENCE):
+        processes.end(guardian, signal.SIGKILL)
+        processes.wait_gone(guardian, 10.0)
 
 
 def remove_traces(layout: Layout) -> list[str]:

@@ -1,7 +1,7 @@
 """The one process of a rehearsal: endpoint, names, control plane and recovery loop; parent of all machines.
 
-`python -m hyperpod_kit.rehearsal.daemon --state DIR`. SIGTERM takes everything down. When it is killed instead, the
-kernel kills the machines with it, and `rehearse down` removes the rest.
+`python -m hyperpod_kit.rehearsal.daemon --state DIR`. SIGTERM takes everything down. When it is killed instead, its
+guardian does, and where that was killed too, `rehearse down`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from hyperpod_kit.rehearsal.cluster_state import to_state
 from hyperpod_kit.rehearsal.control_plane import RehearsalControlPlane
 from hyperpod_kit.rehearsal.dns import DnsResponder
 from hyperpod_kit.rehearsal.fleet import Fleet
+from hyperpod_kit.rehearsal.guardian import Guardian
 from hyperpod_kit.rehearsal.layout import Layout, lock_file
 from hyperpod_kit.rehearsal.machine import MachineOptions, Machines
 from hyperpod_kit.rehearsal.network import Network
@@ -49,12 +50,13 @@ class Daemon:
         self._server: Optional[Server] = None
         self._dns: Optional[DnsResponder] = None
         self._operations: Optional[Operations] = None
-        self._machines: Optional[Machines] = None
+        self._guardian: Optional[Guardian] = None
         self._gateway = ""
 
     def start(self) -> None:
         """Make network, image mount and keys, then serve. Raises HyperpodKitError or OSError."""
         layout = self.layout
+        self._guardian = Guardian(layout)
         bridge = self._make_network()
         self._gateway = bridge.gateway
         self._mount_image()
@@ -67,10 +69,10 @@ class Daemon:
         store = S3Store(layout.s3)
         for bucket in storage.BUCKETS:
             store.create_bucket(bucket)
-        self._machines = Machines(layout, MachineOptions(self.settings.shares, self.settings.shm_size))
+        machines = Machines(layout, MachineOptions(self.settings.shares, self.settings.shm_size))
         secrets = Secrets(Path(f"{layout.ssh_key}.pub").read_text(), os.urandom(1024))
-        fleet = Fleet(layout, self.settings, bridge, self._machines, secrets, "", self.stopping)
-        self._operations = Operations(fleet, SlurmControl(self._machines), store, self.save)
+        fleet = Fleet(layout, self.settings, bridge, machines, secrets, "", self.stopping)
+        self._operations = Operations(fleet, SlurmControl(machines), store, self.save)
         self._server = serve([("127.0.0.1", 0), (bridge.gateway, 0)], store, RehearsalControlPlane(self._operations))
         fleet.endpoint = f"http://{bridge.gateway}:{self._server.port}"
         self._dns = DnsResponder(bridge.gateway)
@@ -122,11 +124,12 @@ class Daemon:
                 clusters = list(self._operations.clusters.values())
             with ThreadPoolExecutor(max_workers=max(1, len(clusters))) as pool:
                 list(pool.map(self._operations.remove_nodes, clusters))
-        if self._machines is not None:
-            self._machines.close()
         if self._dns is not None:
             self._dns.close()
-        return cleanup.remove_traces(self.layout)
+        left = cleanup.remove_traces(self.layout)
+        if self._guardian is not None:
+            self._guardian.dismiss()
+        return left
 
 
 def _lock_with_deadline(descriptor: int, seconds: float) -> None:

@@ -30,6 +30,7 @@ PACKAGES = (
     "gcc", "libc6-dev", "libslurm-dev",
 )
 BUILD_DEADLINE = 1500.0
+KEPT_IMAGES = 3
 
 Progress = Callable[[str], None]
 
@@ -135,6 +136,13 @@ def _remove_left_behind(cache: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
+def _forget_oldest(cache: Path) -> None:
+    """Keep the images used last; one that is mounted lives on without its name."""
+    images = sorted(cache.glob("node-*.squashfs"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in images[KEPT_IMAGES:]:
+        path.unlink(missing_ok=True)
+
+
 def ensure(cache: Path, progress: Progress = lambda text: None) -> Path:
     """The image for this host, built if it is not there yet (about a minute). Needs root.
 
@@ -144,6 +152,7 @@ def ensure(cache: Path, progress: Progress = lambda text: None) -> Path:
     recipe = recipe_of_this_host()
     target = recipe.path(cache)
     if target.exists():
+        os.utime(target)
         return target
     cache.mkdir(parents=True, exist_ok=True)
     with _builder_lock(cache, progress):
@@ -164,6 +173,7 @@ def ensure(cache: Path, progress: Progress = lambda text: None) -> Path:
             _run_reporting(["mksquashfs", str(root), str(packed), "-comp", "zstd", "-Xcompression-level", "3",
                             "-noappend", "-no-progress", "-quiet"], progress, log)
             os.replace(packed, target)
+            _forget_oldest(cache)
         finally:
             shutil.rmtree(work, ignore_errors=True)
     return target

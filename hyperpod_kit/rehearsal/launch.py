@@ -1,6 +1,6 @@
-"""The step between the daemon and systemd-nspawn: own clock, own control group, no life without the daemon.
+"""The step between the daemon and systemd-nspawn: own clock, own control groups.
 
-Run as `python3 -I -S launch.py PARENT_PID CGROUP_DIR… -- COMMAND…`; becomes COMMAND. A program of its own because the
+Run as `python3 -I -S launch.py CGROUP_DIR… -- COMMAND…`; becomes COMMAND. A program of its own because the
 daemon has threads, and between fork and exec of a threaded process hardly anything is safe.
 Standard library only.
 """
@@ -9,24 +9,16 @@ from __future__ import annotations
 
 import ctypes
 import os
-import signal
 import sys
 
 CLONE_NEWTIME = 0x80
-PR_SET_PDEATHSIG = 1
 
 
 def main(argv: list[str]) -> None:
     """Prepare this process and replace it by the command. Raises OSError when the kernel refuses a step."""
-    parent = int(argv[0])
     split = argv.index("--")
-    groups, command = argv[1:split], argv[split + 1:]
+    groups, command = argv[:split], argv[split + 1:]
     libc = ctypes.CDLL(None, use_errno=True)
-    # The daemon starts machines from one thread that lives as long as the daemon: the signal comes when that ends.
-    if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl")
-    if os.getppid() != parent:
-        raise SystemExit("the daemon is gone")
     # A machine of its own has booted just now. With the host's uptime slurmctld could not see that a node was
     # replaced, and its jobs would hang for ever.
     with open("/proc/uptime") as handle:

@@ -62,6 +62,11 @@ class Layout:
         return self.root / "daemon.json"
 
     @property
+    def guardian_file(self) -> Path:
+        """Process identity of the guardian."""
+        return self.root / "guardian.json"
+
+    @property
     def ready_file(self) -> Path:
         return self.root / "ready.json"
 

@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,8 +40,6 @@ class Machines:
         self.options = options
         self._runner = LocalRunner()
         self._running: Dict[str, subprocess.Popen[bytes]] = {}
-        # A machine dies with the *thread* that started it (PR_SET_PDEATHSIG), so one thread starts them all.
-        self._starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="starter")
 
     def directory(self, instance_id: str) -> Path:
         return self.layout.nodes / instance_id
@@ -65,11 +62,8 @@ class Machines:
 
     def start(self, instance_id: str, host_name: str) -> Process:
         """Boot a prepared and attached machine and return its supervisor's identity. Raises RehearsalError."""
-        return self._starter.submit(self._start, instance_id, host_name).result(timeout=60)
-
-    def _start(self, instance_id: str, host_name: str) -> Process:
         groups = cgroups.create(f"{self.layout.cgroup}/{instance_id}")
-        argv = [sys.executable, "-I", "-S", str(Path(launch.__file__)), str(os.getpid()), *map(str, groups), "--",
+        argv = [sys.executable, "-I", "-S", str(Path(launch.__file__)), *map(str, groups), "--",
                 *self._command(instance_id, host_name)]
         with open(self.directory(instance_id) / "console.log", "ab") as console:
             proc = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=console, stderr=subprocess.STDOUT,
@@ -148,7 +142,3 @@ class Machines:
         cgroups.remove(f"{self.layout.cgroup}/{instance_id}")
         mounts.unmount_below(self.directory(instance_id), self._runner)
         shutil.rmtree(self.directory(instance_id), ignore_errors=True)
-
-    def close(self) -> None:
-        """Let the starter thread go; machines that still run die with it."""
-        self._starter.shutdown(wait=True)

@@ -31,7 +31,7 @@ TaskPlugin=task/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SchedulerType=sched/backfill
-SchedulerParameters=permit_job_expansion,batch_sched_delay=1,sched_interval=5,requeue_setup_env_fail
+SchedulerParameters=permit_job_expansion,batch_sched_delay=1,sched_interval=2,requeue_setup_env_fail
 SlurmdTimeout={slurmd_timeout}
 SlurmctldTimeout=30
 ReturnToService=1

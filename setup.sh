@@ -59,7 +59,7 @@ venv() {
     "$python" -m venv .venv
   fi
   say "installing hyperpod-kit[$extras] into .venv"
-  .venv/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[$extras]"
+  .venv/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e ".[$extras]"
   : > "$stamp"
 }
 

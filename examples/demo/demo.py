@@ -53,7 +53,7 @@ class Demo:
         return f"{size / 1e6:.1f} MB of the standard library's sources in s3://{DATA_BUCKET}/{DATA_PREFIX}"
 
     def validate(self) -> str:
-        return _last(self.driver.kit("validate", str(self.driver.config)))
+        return self.driver.said("validate", str(self.driver.config))
 
     def render(self) -> str:
         target = self.driver.logs / "bundle"
@@ -61,7 +61,7 @@ class Demo:
         return f"{sum(1 for path in target.rglob('*') if path.is_file())} files in {target}"
 
     def upload(self) -> str:
-        return _last(self.driver.kit("upload", str(self.driver.config)))
+        return self.driver.said("upload", str(self.driver.config))
 
     def create_cluster(self) -> str:
         self.driver.kit("create-cluster", str(self.driver.config), "--wait", timeout=300, echo=True)
@@ -90,7 +90,7 @@ class Demo:
         job = self.facts["job"]
         victim = self.driver.job_nodes(job)[-1]
         self.facts["victim"] = victim
-        self.facts["before"] = {node["InstanceId"] for node in self.driver.nodes()}
+        self.facts["before"] = {node["instance_id"] for node in self.driver.nodes()}
         self.driver.kit("rehearse", "kill-node", "--name", self.driver.name, victim)
         self.facts["killed_at"] = time.monotonic()
         self.facts["steps_before"] = steps(self.driver.output(job))[-1]
@@ -99,13 +99,13 @@ class Demo:
     def node_is_replaced(self) -> str:
         def replaced() -> List[Dict[str, Any]]:
             nodes = self.driver.nodes()
-            fresh = [node for node in nodes if node["InstanceId"] not in self.facts["before"]]
-            return fresh if fresh and all(node["InstanceStatus"]["Status"] == "Running" for node in nodes) else []
+            fresh = [node for node in nodes if node["instance_id"] not in self.facts["before"]]
+            return fresh if fresh and all(node["status"] == "Running" for node in nodes) else []
 
         fresh = wait_until("replacement of the machine", replaced, timeout=120)
         seconds = time.monotonic() - self.facts["killed_at"]
         self.driver.kit("validate-mounts", str(self.driver.config))
-        return (f"{self.facts['victim']} is now {fresh[0]['InstanceId']}, mounts back by the bundle, "
+        return (f"{self.facts['victim']} is now {fresh[0]['instance_id']}, mounts back by the bundle, "
                 f"{seconds:.1f} s after the kill")
 
     def job_resumes(self) -> str:
@@ -113,7 +113,7 @@ class Demo:
 
         def restored() -> Dict[str, Any]:
             found = [event["restored"] for event in events(self._output_of_live(job)) if "restored" in event]
-            return found[-1] if len(found) > 1 else {}
+            return found[-1] if found and found[-1]["kind"] == "Restored" else {}
 
         got = wait_until("resumed attempt", restored, timeout=180)
         seconds = time.monotonic() - self.facts["killed_at"]
@@ -172,10 +172,6 @@ STEPS: Tuple[Tuple[str, Callable[[Demo], str]], ...] = (
     ("job ended", Demo.job_ends),
     ("undisturbed run", Demo.same_without_disturbance),
 )
-
-
-def _last(text: str) -> str:
-    return (text.strip().splitlines() or [""])[-1].strip()
 
 
 def run(demo: Demo, rows: List[Tuple[str, str, float]]) -> None:

@@ -43,6 +43,14 @@ class Driver:
 
     def kit(self, *args: str, timeout: float = 300, check: bool = True, echo: bool = False) -> str:
         """Run `hyperpod-kit ARGS`; return its standard output. Raises DemoError with the end of its output."""
+        return self._run(args, timeout, check, echo).stdout or ""
+
+    def said(self, *args: str, timeout: float = 300) -> str:
+        """Run `hyperpod-kit ARGS`; return the first line of what it told the person in front of it."""
+        done = self._run(args, timeout, True, False)
+        return next(iter((done.stderr or done.stdout).strip().splitlines()), "")
+
+    def _run(self, args: Sequence[str], timeout: float, check: bool, echo: bool) -> subprocess.CompletedProcess[str]:
         argv = [str(PROGRAM), *args]
         done = subprocess.run(argv, capture_output=not echo, text=True, timeout=timeout, stdin=subprocess.DEVNULL,
                               env={**os.environ, **self.environment, "HPK_REHEARSAL_NAME": self.name})
@@ -51,7 +59,7 @@ class Driver:
         if check and done.returncode:
             tail = "\n".join(((done.stdout or "") + (done.stderr or "")).strip().splitlines()[-12:])
             raise DemoError(f"`hyperpod-kit {shlex.join(args)}` exited {done.returncode}\n{tail}")
-        return done.stdout or ""
+        return done
 
     def data(self, *args: str, timeout: float = 300, check: bool = True) -> Any:
         """The same with --json."""
@@ -87,13 +95,15 @@ class Driver:
         return self.kit("rehearse", "exec", "--name", self.name, node, "--", *inner, check=check, timeout=timeout)
 
     def nodes(self) -> List[Dict[str, Any]]:
-        """list-cluster-nodes, as the API answers."""
-        found: List[Dict[str, Any]] = self.data("list-cluster-nodes", str(self.config))
+        """list-cluster-nodes: `instance_id`, `group`, `status`, `address` each."""
+        found: List[Dict[str, Any]] = self.data("list-cluster-nodes", str(self.config))["nodes"]
         return found
 
     def submit(self, script: str, *args: str, root: str, options: Sequence[str] = ("--auto-resume=1",)) -> str:
-        """sbatch as the ordinary user `trainer`; return the job id."""
-        line = shlex.join(["sbatch", "--parsable", "--chdir", "/fsx/trainer", *options, script, root, *args])
+        """sbatch as the ordinary user `trainer`, in the directory that an admin gave them; return the job id."""
+        self.on("controller", "install -d -o trainer -g trainer /fsx/trainer")
+        line = shlex.join(["sbatch", "--parsable", "--chdir", "/fsx/trainer",
+                           "--output", "/fsx/trainer/train-%j.out", *options, script, root, *args])
         return self.on("controller", line, user="trainer").strip().splitlines()[-1].split(";")[0]
 
     def job_state(self, job: str) -> str:

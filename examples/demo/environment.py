@@ -56,7 +56,7 @@ def _assemble(root: Path, version: str, constraints: Path) -> None:
     site = root / "lib" / f"python{version}" / "site-packages"
     site.mkdir(parents=True)
     subprocess.run(
-        [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile",
+        [sys.executable, "-m", "pip", "install", "-qq", "--disable-pip-version-check", "--no-compile",
          "--target", str(site), "--python-version", version, "--only-binary=:all:", "-c", str(constraints), *PACKAGES],
         check=True, timeout=900)
     # Compiled here, because nodes see the directory read-only and would compile torch anew at every start.

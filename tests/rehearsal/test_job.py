@@ -50,14 +50,14 @@ def test_a_job_survives_the_death_of_a_machine_with_the_same_weights(cluster: Dr
 
     wait_until("two committed checkpoints", two_committed, timeout=120)
     victim = cluster.job_nodes(job)[0]  # the batch host itself
-    before = {node["InstanceId"] for node in cluster.nodes()}
+    before = {node["instance_id"] for node in cluster.nodes()}
     cluster.kit("rehearse", "kill-node", "--name", cluster.name, victim)
     assert finish(cluster, job) == "COMPLETED", cluster.output(job)
     output = cluster.output(job)
     got = restored(output)
     assert got["step"] > 0 and got["tier"], output
     after = cluster.nodes()
-    assert {node["InstanceId"] for node in after} - before, "the machine was replaced"
+    assert {node["instance_id"] for node in after} - before, "the machine was replaced"
     undisturbed = cluster.submit(SCRIPT, "45", root="/fsx/trainer/calm")
     assert finish(cluster, undisturbed) == "COMPLETED", cluster.output(undisturbed)
     assert weights(cluster.output(undisturbed)) == weights(output)

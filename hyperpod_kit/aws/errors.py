@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from typing import Iterator, Optional
+from urllib.parse import urlsplit
 
 from hyperpod_kit.errors import AwsError, Unreachable
 
@@ -22,7 +23,6 @@ DENIED = (
 _HINTS = {
     "ResourceInUse": "hyperpod-kit describe-cluster, or choose another name",
     "ResourceLimitExceeded": "ask for a higher quota in Service Quotas, or lower the counts",
-    "NoSuchBucket": "aws s3 mb s3://BUCKET, then again",
     "ThrottlingException": "wait a minute, then again",
     "ResourceNotFound": "aws sagemaker list-clusters",
 }
@@ -43,7 +43,9 @@ def translated(operation: str, target: str = "") -> Iterator[None]:
     except boto.ClientError as err:
         error = err.response.get("Error", {})
         code = str(error.get("Code", "Unknown"))
-        raise AwsError(what, code, str(error.get("Message", "")).strip() or "no message", hint=_hint(code)) from err
+        raise AwsError(
+            what, code, str(error.get("Message", "")).strip() or "no message", hint=_hint(code, target)
+        ) from err
     except (
         boto.NoCredentialsError,
         boto.PartialCredentialsError,
@@ -60,7 +62,7 @@ def translated(operation: str, target: str = "") -> Iterator[None]:
         ) from err
     except (boto.HTTPClientError, boto.ConnectionError, HTTPError, OSError) as err:
         raise Unreachable(
-            f"{what}: nothing answered: {err}", hint="check the network and AWS_ENDPOINT_URL, then again"
+            f"{what}: {_no_answer(err)}", hint="check the network and AWS_ENDPOINT_URL, then again"
         ) from err
     except boto.ParamValidationError as err:
         raise AwsError(
@@ -73,7 +75,16 @@ def translated(operation: str, target: str = "") -> Iterator[None]:
         raise AwsError(what, type(err).__name__, str(err)) from err
 
 
-def _hint(code: str) -> Optional[str]:
+def _no_answer(err: Exception) -> str:
+    """Who did not answer. botocore's own sentence carries the whole signed URL."""
+    endpoint = urlsplit(str(getattr(err, "kwargs", {}).get("endpoint_url", "")))
+    why = "took too long" if "imeout" in type(err).__name__ else "does not answer"
+    return f"{endpoint.scheme}://{endpoint.netloc} {why}" if endpoint.netloc else f"{why}: {err}"
+
+
+def _hint(code: str, target: str) -> Optional[str]:
     if code in DENIED:
         return "aws sts get-caller-identity shows whom you are; that role needs a permission for this call"
+    if code == "NoSuchBucket":
+        return f"aws s3 mb {'/'.join(target.split('/')[:3])}, or name another bucket in the configuration"
     return _HINTS.get(code)

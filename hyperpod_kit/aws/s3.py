@@ -10,6 +10,9 @@ from hyperpod_kit.aws.errors import NOT_FOUND, translated
 from hyperpod_kit.aws.session import client
 from hyperpod_kit.errors import AwsError
 
+PAGE = 1000
+"""Keys in one answer; S3 gives no more."""
+
 
 class Bucket:
     """One bucket, used by up to `connections` threads. Every method raises AwsError or Unreachable."""
@@ -21,7 +24,9 @@ class Bucket:
     def sizes(self, prefix: str) -> dict[str, int]:
         """Key below `prefix` -> bytes, all pages."""
         with translated("ListObjectsV2", f"s3://{self.name}/{prefix}"):
-            pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self.name, Prefix=prefix)
+            pages = self._client.get_paginator("list_objects_v2").paginate(
+                Bucket=self.name, Prefix=prefix, PaginationConfig={"PageSize": PAGE}
+            )
             return {entry["Key"][len(prefix) :]: entry["Size"] for page in pages for entry in page.get("Contents", [])}
 
     def put(self, key: str, data: bytes) -> None:

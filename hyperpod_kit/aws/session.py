@@ -5,19 +5,15 @@ from __future__ import annotations
 import os
 from typing import Any, Optional
 
-from hyperpod_kit.errors import HyperpodKitError
-
 
 def client(service: str, region: Optional[str], *, connections: int = 10) -> Any:
     """A boto3 client. The endpoint comes from AWS_ENDPOINT_URL when that is set, credentials from boto3's usual chain.
 
-    `connections`: how many threads will use it at once. Raises HyperpodKitError when boto3 is not installed.
+    `connections`: how many threads will use it at once. Raises Unreachable when there is no region or profile.
     """
-    try:
-        import boto3
-        from botocore.config import Config
-    except ImportError as err:
-        raise HyperpodKitError(f"this command needs {err.name}", hint='pip install "hyperpod-kit[admin]"') from err
+    import boto3
+    from botocore.config import Config
+
     from hyperpod_kit.aws.errors import translated
 
     options: dict[str, Any] = {

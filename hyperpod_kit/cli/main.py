@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import traceback
 from typing import Optional, Sequence
@@ -41,6 +40,9 @@ SECTIONS = {
         "rehearse": Entry(f"{_C}.rehearse_commands:rehearse", "A HyperPod cluster on this machine."),
     },
 }
+
+EXTRAS = ("boto3", "botocore", "jinja2", "paramiko", "yaml")
+"""What an admin's installation has and a training job's has not."""
 
 
 @click.group(
@@ -84,11 +86,12 @@ def run(words: Sequence[str]) -> int:
         if err.hint:
             click.echo(f"hint: {err.hint}", err=True)
         return err.exit_code
-    except BrokenPipeError:
-        # `… | head` closed our standard output: that is no error, and the interpreter must not complain at its end
-        # either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except ModuleNotFoundError as err:
+        if err.name is None or err.name.split(".")[0] not in EXTRAS:
+            raise
+        click.echo(f"error: this command needs {err.name}, which is not installed", err=True)
+        click.echo('hint: pip install "hyperpod-kit[admin]"', err=True)
+        return 1
 
 
 if __name__ == "__main__":

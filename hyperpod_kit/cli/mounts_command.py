@@ -68,7 +68,7 @@ def validate_mounts(
 
     from hyperpod_kit.remote import report
     from hyperpod_kit.remote import validate_mounts as checking
-    from hyperpod_kit.remote.ssh import SshRunner, require_known_hosts
+    from hyperpod_kit.remote.ssh import SshRunner, require_usable
     from hyperpod_kit.remote.target import SshSettings
 
     ssh = SshSettings(
@@ -76,7 +76,7 @@ def validate_mounts(
     )
     chosen = resolve_cluster(config, cluster, region)
     targets = _targets(chosen)
-    require_known_hosts(ssh)
+    require_usable(ssh)
     expected = {}
     if chosen.settings is not None:
         node_config = chosen.settings.node_config()

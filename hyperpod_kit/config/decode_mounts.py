@@ -15,6 +15,16 @@ from hyperpod_kit.config.section import Section
 from hyperpod_kit.config.settings import ProvisioningParameters
 from hyperpod_kit.model.mounts import KINDS, LustreMount, Mount, S3Mount
 
+NICKNAMES = {
+    "s3": "mountpoint-s3",
+    "mount-s3": "mountpoint-s3",
+    "mountpoint": "mountpoint-s3",
+    "fsx": "lustre",
+    "fsx-lustre": "lustre",
+    "nfs": "efs",
+}
+"""What people write for a kind, for the hint."""
+
 
 def decode_mounts(
     kit: Section, findings: list[Finding], bucketname: Optional[str], parameters: ProvisioningParameters
@@ -41,7 +51,7 @@ def _mount(section: Section) -> Optional[Mount]:
         return None
     kind = section.text("kind")
     if kind not in KINDS:
-        near = get_close_matches(kind, KINDS, 1, 0.3)
+        near = [NICKNAMES[kind]] if kind in NICKNAMES else get_close_matches(kind, KINDS, 1, 0.6)
         if kind:
             section.wrong(
                 "HPK-C005",

@@ -81,7 +81,10 @@ def _yaml(path: Path, text: str) -> Any:
 
 def _keys(text: str) -> Iterator[tuple[str, int, int]]:
     """(path, line, line of its first spelling or 0) of every key and list item, in file order."""
-    import yaml
+    try:
+        import yaml
+    except ImportError:
+        return  # a JSON file can be judged without PyYAML, only without lines
 
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)

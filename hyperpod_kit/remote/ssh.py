@@ -9,7 +9,7 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any, Mapping, Optional, Sequence
 
-from hyperpod_kit.errors import HyperpodKitError, RunError, RunTimeout, Unreachable, UsageError
+from hyperpod_kit.errors import RunError, RunTimeout, Unreachable, UsageError
 from hyperpod_kit.remote.target import SshSettings
 from hyperpod_kit.run import Completed
 
@@ -62,7 +62,8 @@ class SshRunner:
                 self.target,
                 settings.port,
                 settings.user,
-                key_filename=str(settings.key) if settings.key else None,
+                # The key itself, not its file: paramiko tries a file as every kind of key and reports the last attempt.
+                pkey=ssh.PKey.from_path(settings.key) if settings.key else None,
                 allow_agent=settings.key is None,
                 look_for_keys=settings.key is None,
                 timeout=settings.connect_timeout,
@@ -112,22 +113,29 @@ class SshRunner:
             ) from failure
 
 
-def require_known_hosts(settings: SshSettings) -> None:
-    """Raise UsageError when no host key could be verified at all."""
+def require_usable(settings: SshSettings) -> None:
+    """Raise UsageError when no host key could be verified, or the private key cannot be used."""
     if not settings.known_hosts.is_file():
         raise UsageError(
             f"there are no host keys at {settings.known_hosts}, and none is taken on trust",
             hint="--known-hosts FILE, or HPK_KNOWN_HOSTS; ssh-keyscan collects keys on a network that you trust",
         )
-    if settings.key is not None and not settings.key.is_file():
+    if settings.key is None:
+        return
+    if not settings.key.is_file():
         raise UsageError(f"there is no private key {settings.key}", hint="--ssh-key FILE, or HPK_SSH_KEY")
+    try:
+        _paramiko().PKey.from_path(settings.key)
+    except (OSError, TypeError, ValueError, _paramiko().SSHException) as err:
+        raise UsageError(
+            f"{settings.key} is not a private key that can be used: {str(err).split('.')[0]}",
+            hint="a key with a passphrase: ssh-add it, and leave --ssh-key out",
+        ) from err
 
 
 def _paramiko() -> Any:
-    try:
-        import paramiko
-    except ImportError as err:
-        raise HyperpodKitError("this command needs paramiko", hint='pip install "hyperpod-kit[admin]"') from err
+    import paramiko
+
     # Its thread writes stack traces of broken connections to stderr; we report them as rows.
     logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)
     return paramiko
@@ -136,10 +144,12 @@ def _paramiko() -> Any:
 def _unreachable(where: str, settings: SshSettings, err: Exception) -> Unreachable:
     """What went wrong between here and a session, in one sentence."""
     ssh = _paramiko()
+    address = where.split("@")[1]
+    host = f"'[{address.split(':')[0]}]:{settings.port}'" if ":" in address else address
     if isinstance(err, ssh.BadHostKeyException):
         return Unreachable(
             f"{where} shows a host key other than the one in {settings.known_hosts}",
-            hint=f"if the node was replaced: ssh-keygen -R {where.split('@')[1]}, and collect its new key",
+            hint=f"if the node was replaced: ssh-keygen -R {host}, and collect its new key",
         )
     if isinstance(err, ssh.AuthenticationException):
         return Unreachable(f"{where} refuses the login: {err}", hint="--ssh-user, --ssh-key")
@@ -149,7 +159,8 @@ def _unreachable(where: str, settings: SshSettings, err: Exception) -> Unreachab
         text = str(err)
         if "not found in known_hosts" in text:
             return Unreachable(f"{where} has no host key in {settings.known_hosts}", hint="--known-hosts FILE")
-        if "banner" in text:
+        # When time is up before the greeting, paramiko goes on and finds that there is no session.
+        if "banner" in text or "No existing session" in text:
             return Unreachable(
                 f"{where} is silent: connected, but no ssh greeting within {settings.connect_timeout:g} s"
             )

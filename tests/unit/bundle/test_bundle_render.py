@@ -1,0 +1,224 @@
+"""A bundle is a pure function of its input: same bytes, one name, nothing of this machine inside."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hyperpod_kit.bundle import contents, sources
+from hyperpod_kit.bundle.render import Bundle, render, write
+from hyperpod_kit.bundle.templates import environment, systemd_quote
+from hyperpod_kit.bundle.templates import render as render_template
+from hyperpod_kit.config.load import load
+from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.errors import BundleError
+from hyperpod_kit.model.node_config import NodeConfig
+
+EXAMPLE = Path(__file__).parents[3] / "provisioning_parameters.example.json"
+TEMPLATES = ("mount-s3.service.j2", "mount.service.j2", "mount-health.service.j2", "mount-health.timer.j2")
+
+
+@pytest.fixture
+def config() -> Settings:
+    return load(EXAMPLE)
+
+
+@pytest.fixture
+def origin(tmp_path: Path) -> sources.Sources:
+    """Small sources: two-line scripts and templates, and a package with every part that ships."""
+    root = tmp_path / "sources"
+    for name in (*contents.ENTRY_SCRIPTS, *contents.PROGRAM.values()):
+        put(root / "lifecycle_scripts" / name, "#!/bin/bash\n:\n")
+    for name in TEMPLATES:
+        put(root / "templates/systemd" / name, "[Unit]\nDescription={{ mount.name }} of {{ config.cluster_name }}\n")
+    put(root / "slurm/prolog.sh", "#!/bin/bash\n:\n")
+    put(root / "slurm/plugin/auto_resume.c", "int x;\n")
+    for name in contents.VENDORED_FILES:
+        put(root / "package" / name, "")
+    for package in contents.VENDORED_PACKAGES:
+        put(root / "package" / package / "__init__.py", "")
+    return sources.Sources(root, root / "package")
+
+
+def put(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def tree(directory: Path) -> dict[str, tuple[int, bytes]]:
+    return {
+        path.relative_to(directory).as_posix(): (stat.S_IMODE(path.stat().st_mode), path.read_bytes())
+        for path in directory.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_what_ships(config: Settings, origin: sources.Sources) -> None:
+    put(origin.slurm / "plugin/auto_resume.so", "binary")
+    put(origin.slurm / ".prolog.sh.swp", "")
+    put(origin.package / "node/__pycache__/x.pyc", "")
+    put(origin.package / "node/notes.txt", "")
+    assert sorted(render(config, origin).files) == sorted(
+        [
+            *contents.ENTRY_SCRIPTS,
+            *contents.PROGRAM,
+            "slurm/prolog.sh",
+            "slurm/plugin/auto_resume.c",
+            *(f"lib/hyperpod_kit/{name}" for name in contents.VENDORED_FILES),
+            *(f"lib/hyperpod_kit/{package}/__init__.py" for package in contents.VENDORED_PACKAGES),
+            "node_config.json",
+            "provisioning_parameters.json",
+            "SHA256SUMS",
+            "bundle.json",
+            "units/hyperpod-kit-s3-data.service",
+            "units/hyperpod-kit-mount-fsx.service",
+            "units/hyperpod-kit-mount-home.service",
+            *(
+                f"units/hyperpod-kit-health-{name}.{kind}"
+                for name in ("fsx", "home", "data")
+                for kind in ("service", "timer")
+            ),
+        ]
+    )
+
+
+def test_the_node_reads_back_what_the_configuration_says(config: Settings, origin: sources.Sources) -> None:
+    assert NodeConfig.from_json(render(config, origin).files["node_config.json"].decode()) == config.node_config()
+
+
+def test_same_input_same_bytes(config: Settings, origin: sources.Sources, tmp_path: Path) -> None:
+    copy = tmp_path / "somewhere/else"
+    shutil.copytree(origin.root, copy)
+    for path in copy.rglob("*"):
+        path.chmod(0o700)
+        os.utime(path, (1, 1))
+    first, second = render(config, origin), render(config, sources.Sources(copy, copy / "package"))
+    assert first == second and list(first.files) == list(second.files)
+    write(first, tmp_path / "a")
+    old = os.umask(0o077)
+    try:
+        write(second, tmp_path / "b")
+    finally:
+        os.umask(old)
+    assert tree(tmp_path / "a") == tree(tmp_path / "b")
+    assert {mode for mode, _ in tree(tmp_path / "a").values()} == {0o755, 0o644}
+    assert tree(tmp_path / "a")["on_create.sh"][0] == 0o755
+
+
+def test_every_change_is_another_bundle(config: Settings, origin: sources.Sources) -> None:
+    before = render(config, origin)
+    put(origin.slurm / "prolog.sh", "#!/bin/bash\nexit 0\n")
+    after = render(config, origin)
+    renamed = render(replace(config, cluster=replace(config.cluster, name="other")), origin)
+    assert len({before.bundle_id, after.bundle_id, renamed.bundle_id}) == 3
+    assert renamed.source_s3_uri == f"s3://sagemaker-hyperpod-kit-demo/hyperpod-kit/other/{renamed.bundle_id}/"
+
+
+def test_sha256sum_agrees(config: Settings, origin: sources.Sources, tmp_path: Path) -> None:
+    bundle = render(config, origin)
+    write(bundle, tmp_path / "b")
+    subprocess.run(
+        ["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"], cwd=tmp_path / "b", check=True, timeout=20
+    )
+    listed = [line[66:] for line in bundle.files["SHA256SUMS"].decode().splitlines()]
+    assert listed == sorted(listed) and set(listed) == set(bundle.files) - {"SHA256SUMS", "bundle.json"}
+    about = json.loads(bundle.files["bundle.json"])
+    assert (about["format"], about["bundle_id"]) == ("hpk-bundle/1", bundle.bundle_id) and len(bundle.bundle_id) == 16
+
+
+@pytest.mark.parametrize("mode", ["on_init_complete", "ami_only"])
+def test_the_legacy_file_is_left_out_beside_slurm_config(config: Settings, origin: sources.Sources, mode: str) -> None:
+    config = replace(config, cluster=replace(config.cluster, lifecycle_mode=mode))
+    assert "provisioning_parameters.json" not in render(config, origin).files
+
+
+def test_a_directory_with_other_things_is_not_written_over(
+    config: Settings, origin: sources.Sources, tmp_path: Path
+) -> None:
+    put(tmp_path / "mine/thesis.tex", "years of work")
+    with pytest.raises(BundleError, match="holds something that is not a bundle"):
+        write(render(config, origin), tmp_path / "mine")
+    assert (tmp_path / "mine/thesis.tex").read_text() == "years of work"
+
+
+def test_an_older_bundle_is_replaced_as_a_whole(config: Settings, origin: sources.Sources, tmp_path: Path) -> None:
+    bundle = render(config, origin)
+    write(bundle, tmp_path / "b")
+    put(tmp_path / "b/units/old.service", "")
+    write(bundle, tmp_path / "b")
+    assert set(tree(tmp_path / "b")) == set(bundle.files)
+    assert [path.name for path in tmp_path.iterdir()].count("b") == 1 and not list(tmp_path.glob(".b.*"))
+
+
+@pytest.mark.parametrize(
+    ("place", "text", "message"),
+    [
+        ("lifecycle_scripts/on_create.sh", "#!/bin/bash\r\n:\r\n", r"on_create\.sh has Windows line ends"),
+        ("slurm/prolog.sh", ":\n", r"slurm/prolog\.sh does not begin with #!"),
+        ("templates/systemd/mount.service.j2", "{{ mount.nmae }}", r"template mount\.service\.j2: .*nmae"),
+        ("templates/systemd/mount.service.j2", "a\n{% if %}", r"templates/mount\.service\.j2, line 2: "),
+    ],
+)
+def test_sources_that_would_not_run(
+    config: Settings, origin: sources.Sources, place: str, text: str, message: str
+) -> None:
+    (origin.root / place).write_bytes(text.encode())
+    with pytest.raises(BundleError, match=message):
+        render(config, origin)
+
+
+@pytest.mark.parametrize(
+    "place", ["lifecycle_scripts/on_create.sh", "package/node/__init__.py", "templates/systemd/mount.service.j2"]
+)
+def test_a_missing_source_is_named(config: Settings, origin: sources.Sources, place: str) -> None:
+    (origin.root / place).unlink()
+    with pytest.raises(BundleError, match=Path(place).name.replace(".", r"\.")):
+        render(config, origin)
+
+
+@pytest.mark.parametrize(
+    ("value", "quoted"),
+    [
+        ("plain", '"plain"'),
+        ("a b", '"a b"'),
+        ('"', '"\\""'),
+        ("50%", '"50%%"'),
+        ("$(id)", '"$$(id)"'),
+        ("a\\b", '"a\\\\b"'),
+    ],
+)
+def test_systemd_takes_values_literally(value: str, quoted: str) -> None:
+    assert systemd_quote(value) == quoted
+
+
+def test_a_line_break_never_reaches_a_unit(tmp_path: Path) -> None:
+    put(tmp_path / "u.j2", "ExecStart=/bin/x {{ word | systemd_quote }} {{ word | shell_quote }}\n")
+    env = environment(tmp_path)
+    with pytest.raises(BundleError, match="a unit cannot hold"):
+        render_template(env, "u.j2", word="a\nExecStartPre=/bin/evil")
+    assert render_template(env, "u.j2", word="a;b") == b"ExecStart=/bin/x \"a;b\" 'a;b'\n"
+
+
+@pytest.fixture(scope="module")
+def shipped() -> Bundle:
+    """The bundle of the example from the real sources."""
+    return render(load(EXAMPLE))
+
+
+def test_every_shell_script_of_the_real_bundle_parses(shipped: Bundle, tmp_path: Path) -> None:
+    for data in shipped.files.values():
+        if data.startswith((b"#!/bin/bash", b"#!/bin/sh")):
+            (tmp_path / "script").write_bytes(data)
+            subprocess.run(["bash", "-n", "script"], cwd=tmp_path, check=True, timeout=20)
+
+
+def test_no_secret_is_in_the_real_bundle(shipped: Bundle) -> None:
+    for place, data in shipped.files.items():
+        assert b"AKIA" not in data and b"PRIVATE KEY" not in data, place

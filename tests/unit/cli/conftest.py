@@ -1,0 +1,162 @@
+"""A cloud for the command line: the rehearsal's endpoint with a control plane that a test scripts."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Callable, Iterator, Mapping, Sequence
+
+import pytest
+
+from hyperpod_kit.rehearsal.s3.store import S3Store
+from hyperpod_kit.rehearsal.sagemaker.api import ApiError
+from hyperpod_kit.rehearsal.sagemaker.server import serve
+
+EXAMPLE = Path(__file__).parents[3] / "provisioning_parameters.example.json"
+ARN = "arn:aws:sagemaker:us-east-1:111122223333:cluster/abcdefghijkl"
+
+
+class Control:
+    """Clusters that come up step by step: every describe_cluster takes one step of `script`, and the last one stays.
+
+    A step is (ClusterStatus, {group: running nodes}, FailureMessage).
+    """
+
+    def __init__(self) -> None:
+        self.clusters: dict[str, dict[str, Any]] = {}
+        self.script: list[tuple[str, Mapping[str, int], str]] = []
+        self.replaced: list[str] = []
+
+    def create_cluster(self, request: Mapping[str, Any]) -> str:
+        name = request["ClusterName"]
+        if name in self.clusters:
+            raise ApiError("ResourceInUse", f"Cluster {name} already exists")
+        self.clusters[name] = dict(request)
+        return ARN
+
+    def describe_cluster(self, name: str) -> dict[str, Any]:
+        request = self._find(name)
+        status, running, failure = self._step(take=True)
+        groups = [
+            {
+                "InstanceGroupName": group["InstanceGroupName"],
+                "CurrentCount": running.get(group["InstanceGroupName"], 0),
+                "TargetCount": group["InstanceCount"],
+                "InstanceType": group["InstanceType"],
+            }
+            for group in request["InstanceGroups"]
+        ]
+        answer = {"ClusterArn": ARN, "ClusterName": name, "ClusterStatus": status, "InstanceGroups": groups}
+        return {**answer, "FailureMessage": failure} if failure else answer
+
+    def list_clusters(self) -> list[dict[str, Any]]:
+        return []
+
+    def list_cluster_nodes(self, name: str) -> list[dict[str, Any]]:
+        request = self._find(name)
+        _, running, _ = self._step(take=False)
+        return [
+            {
+                "InstanceGroupName": group["InstanceGroupName"],
+                "InstanceId": f"i-{index:08x}{number:09x}",
+                "InstanceType": group["InstanceType"],
+                "LaunchTime": 1767225600.0,
+                "InstanceStatus": {"Status": "Running", "Message": ""},
+                "PrivateDnsHostname": f"ip-10-0-{index}-{number + 1}.ec2.internal",
+            }
+            for index, group in enumerate(request["InstanceGroups"])
+            for number in range(running.get(group["InstanceGroupName"], 0))
+        ]
+
+    def describe_cluster_node(self, name: str, node_id: str) -> dict[str, Any]:
+        node = next(node for node in self.list_cluster_nodes(name) if node["InstanceId"] == node_id)
+        return {**node, "PrivatePrimaryIp": "10.0." + ".".join(node["PrivateDnsHostname"].split(".")[0].split("-")[3:])}
+
+    def update_cluster(self, request: Mapping[str, Any]) -> str:
+        raise ApiError("ValidationException", "not here")
+
+    def delete_cluster(self, name: str) -> str:
+        self._find(name)
+        del self.clusters[name]
+        return ARN
+
+    def batch_replace_cluster_nodes(self, name: str, ids: Sequence[str]) -> dict[str, Any]:
+        self._find(name)
+        known = {node["InstanceId"] for node in self.list_cluster_nodes(name)}
+        self.replaced += [node for node in ids if node in known]
+        refused = [
+            {"NodeId": node, "ErrorCode": "InstanceIdNotFound", "Message": "no such node"}
+            for node in ids
+            if node not in known
+        ]
+        return {"Successful": [node for node in ids if node in known], "Failed": refused}
+
+    def batch_reboot_cluster_nodes(self, name: str, ids: Sequence[str]) -> dict[str, Any]:
+        raise ApiError("ValidationException", "not here")
+
+    def _find(self, name: str) -> dict[str, Any]:
+        if name not in self.clusters:
+            raise ApiError("ResourceNotFound", f"Cluster {name} does not exist")
+        return self.clusters[name]
+
+    def _step(self, *, take: bool) -> tuple[str, Mapping[str, int], str]:
+        if not self.script:
+            return ("InService", {"controller-machine": 1, "worker-group": 3}, "")
+        return self.script.pop(0) if take and len(self.script) > 1 else self.script[0]
+
+
+@dataclass
+class Cloud:
+    """An endpoint on loopback, its buckets and its clusters."""
+
+    url: str
+    store: S3Store
+    control: Control
+
+
+@dataclass
+class Outcome:
+    """What one command line did."""
+
+    code: int
+    out: str
+    err: str
+    words: list[str] = field(default_factory=list)
+
+
+@pytest.fixture
+def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
+    store, control = S3Store(tmp_path / "s3"), Control()
+    server = serve([("127.0.0.1", 0)], store, control)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.delenv("AWS_PROFILE", raising=False)
+    yield Cloud(server.url, store, control)
+    server.close()
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with the example as its configuration, and the working directory."""
+    directory = tmp_path / "project"
+    directory.mkdir()
+    shutil.copy(EXAMPLE, directory / "provisioning_parameters.json")
+    monkeypatch.chdir(directory)
+    return directory
+
+
+@pytest.fixture
+def hk(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+    """hk("upload", "--json") runs one command line in this process."""
+    from hyperpod_kit.cli.main import run
+
+    def call(*words: str) -> Outcome:
+        capsys.readouterr()
+        code = run(list(words))
+        captured = capsys.readouterr()
+        return Outcome(code, captured.out, captured.err, list(words))
+
+    return call

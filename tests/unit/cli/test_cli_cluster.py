@@ -1,0 +1,145 @@
+"""The cluster's life by the commands that a user types, against an endpoint that checks every request's shape."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Callable
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.unit.cli.conftest import Cloud, Outcome
+
+    Hk = Callable[..., Outcome]
+
+BUCKET = "sagemaker-hyperpod-kit-demo"
+BOTH = {"controller-machine": 1, "worker-group": 3}
+
+
+def test_the_whole_life(cloud: Cloud, project: Path, hk: Hk) -> None:
+    cloud.store.create_bucket(BUCKET)
+    assert hk("validate").code == 0
+    sent = hk("upload", "--json")
+    assert sent.code == 0
+    bundle = json.loads(sent.out)
+    assert bundle["uri"] == f"s3://{BUCKET}/hyperpod-kit/demo/{bundle['bundle_id']}/"
+    assert json.loads(hk("upload", "--json").out)["sent"] == 0
+    cloud.control.script = [("Creating", {}, ""), ("Creating", {"controller-machine": 1}, ""), ("InService", BOTH, "")]
+    made = hk("create-cluster", "--wait", "--interval", "0.2", "--json")
+    assert made.code == 0, made.err
+    assert json.loads(made.out)["bundle_id"] == bundle["bundle_id"]
+    assert "Creating · controller-machine 1/1 · worker-group 0/3" in made.err
+    assert made.err.splitlines()[-1] == "cluster demo is ready; next: hyperpod-kit validate-mounts"
+    assert cloud.control.clusters["demo"]["InstanceGroups"][0]["LifeCycleConfig"] == {
+        "SourceS3Uri": bundle["uri"],
+        "OnCreate": "on_create.sh",
+    }
+    assert "worker-group" in hk("describe-cluster").out
+    assert json.loads(hk("describe-cluster", "--json").out)["ClusterStatus"] == "InService"
+    listed = json.loads(hk("list-cluster-nodes", "--json").out)["nodes"]
+    assert [node["address"] for node in listed] == ["10.0.0.1", "10.0.1.1", "10.0.1.2", "10.0.1.3"]
+    assert "4 nodes, 4 running" in hk("list-cluster-nodes", "--cluster", "demo", "--region", "us-east-1").err
+    assert hk("replace-node", "worker-group/1", "--yes").code == 0
+    assert cloud.control.replaced == [listed[2]["instance_id"]]
+    assert hk("wait", "--json").code == 0
+    gone = hk("delete-cluster", "--yes", "--wait", "--interval", "0.2")
+    assert (gone.code, gone.err.splitlines()[-1]) == (0, "cluster demo is gone")
+    assert hk("describe-cluster").code == 1
+
+
+def test_no_cluster_without_its_bundle(cloud: Cloud, project: Path, hk: Hk) -> None:
+    cloud.store.create_bucket(BUCKET)
+    refused = hk("create-cluster")
+    assert (refused.code, cloud.control.clusters) == (1, {})
+    assert "nothing is uploaded\nhint: hyperpod-kit upload\n" in refused.err
+
+
+def test_a_failed_cluster(cloud: Cloud, project: Path, hk: Hk) -> None:
+    cloud.store.create_bucket(BUCKET)
+    hk("upload")
+    cloud.control.script = [("Creating", {}, ""), ("Failed", {}, "Lifecycle scripts did not run successfully.")]
+    failed = hk("create-cluster", "--wait", "--interval", "0.2")
+    assert failed.code == 1
+    assert "error: cluster demo failed: Lifecycle scripts did not run successfully." in failed.err
+    described = hk("describe-cluster")
+    assert described.code == 1 and "failure: Lifecycle scripts did not run successfully." in described.out
+
+
+def test_time_is_up(cloud: Cloud, project: Path, hk: Hk) -> None:
+    cloud.store.create_bucket(BUCKET)
+    hk("upload")
+    cloud.control.script = [("Creating", {}, "")]
+    late = hk("create-cluster", "--wait", "--interval", "0.2", "--timeout", "1")
+    assert late.code == 3 and "not ready after 1 s: status Creating" in late.err
+
+
+def test_nothing_answers(project: Path, hk: Hk, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (
+        ("AWS_ENDPOINT_URL", "http://127.0.0.1:1"),
+        ("AWS_ACCESS_KEY_ID", "x"),
+        ("AWS_SECRET_ACCESS_KEY", "x"),
+        ("AWS_MAX_ATTEMPTS", "1"),
+    ):
+        monkeypatch.setenv(name, value)
+    answer = hk("describe-cluster")
+    assert (answer.code, answer.err.splitlines()[0]) == (
+        3,
+        "error: DescribeCluster demo: http://127.0.0.1:1 does not answer",
+    )
+
+
+def test_nothing_is_deleted_without_a_yes(cloud: Cloud, project: Path, hk: Hk, monkeypatch: pytest.MonkeyPatch) -> None:
+    cloud.store.create_bucket(BUCKET)
+    hk("upload")
+    hk("create-cluster")
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    assert hk("delete-cluster").code == 130
+    assert hk("replace-node", "worker-group/0").code == 130
+    assert list(cloud.control.clusters) == ["demo"] and cloud.control.replaced == []
+
+
+@pytest.mark.parametrize("mode", ["on_create", "on_init_complete"])
+def test_the_dry_run_is_what_awss_own_command_line_takes(cloud: Cloud, project: Path, hk: Hk, mode: str) -> None:
+    file = project / "provisioning_parameters.json"
+    file.write_text(file.read_text().replace('"on_create"', f'"{mode}"'))
+    dry = hk("create-cluster", "--dry-run", "--json")
+    assert dry.code == 0 and cloud.control.clusters == {}
+    (project / "request.json").write_text(dry.out)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "awscli",
+            "sagemaker",
+            "create-cluster",
+            "--cli-input-json",
+            "file://request.json",
+            "--endpoint-url",
+            cloud.url,
+            "--region",
+            "us-east-1",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    if "No module named awscli" in done.stderr:
+        pytest.skip("AWS's command line is not installed")
+    assert done.returncode == 0, done.stderr
+    assert cloud.control.clusters["demo"] == json.loads(dry.out)
+
+
+def test_a_cluster_is_named_by_file_or_by_name(
+    cloud: Cloud, tmp_path: Path, hk: Hk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    nameless = hk("describe-cluster")
+    assert nameless.code == 2 and "hint: --cluster NAME, or name the configuration file" in nameless.err
+    (tmp_path / "provisioning_parameters.json").write_text("{}")
+    unknown = hk("describe-cluster", "--cluster", "other", "--region", "us-east-1")
+    assert unknown.code == 1 and "ResourceNotFound" in unknown.err
+    assert hk("describe-cluster").code == 1

@@ -1,0 +1,134 @@
+"""The frame: help, typing mistakes, exit codes, speed, and the two groups that pass everything on."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Callable
+
+import pytest
+
+from hyperpod_kit.cli.main import SECTIONS, cli, run
+from hyperpod_kit.errors import GaveUp, HyperpodKitError
+
+if TYPE_CHECKING:
+    from tests.unit.cli.conftest import Outcome
+
+    Hk = Callable[..., Outcome]
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_help_lists_every_command_by_what_it_is_for(hk: Hk) -> None:
+    shown = hk("--help")
+    assert shown.code == 0
+    for title, section in SECTIONS.items():
+        assert f"{title}:" in shown.out
+        for name, entry in section.items():
+            assert f"  {name} " in shown.out and entry.help in shown.out
+
+
+@pytest.mark.parametrize("name", [name for section in list(SECTIONS.values())[:2] for name in section])
+def test_every_command_of_ours_can_be_imported_and_explains_itself(hk: Hk, name: str) -> None:
+    shown = hk(name, "--help")
+    assert shown.code == 0 and shown.out.startswith(f"Usage: hyperpod-kit {name}")
+
+
+def test_typing_mistakes(hk: Hk) -> None:
+    wrong = hk("validat")
+    assert wrong.code == 2 and "no such command `validat`. Did you mean `validate`?" in wrong.err
+    assert hk("upload", "--nope").code == 2
+    assert hk("init", "--workers", "-1").code == 2
+
+
+def test_start_up_imports_nothing_heavy(tmp_path: Path) -> None:
+    script = tmp_path / "start.py"
+    script.write_text("from hyperpod_kit.cli.main import main\nmain(['--help'])\n")
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", str(script)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0
+    imported = {line.rsplit("|", 1)[1].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+    heavy = {
+        "boto3",
+        "botocore",
+        "jinja2",
+        "paramiko",
+        "rich",
+        "yaml",
+        "torch",
+        "numpy",
+        "concurrent.futures",
+        "asyncio",
+        "ssl",
+    }
+    assert not imported & heavy, imported & heavy
+    ours = {name for name in imported if name.startswith("hyperpod_kit.")}
+    assert ours == {"hyperpod_kit.cli", "hyperpod_kit.cli.lazy", "hyperpod_kit.cli.main", "hyperpod_kit.errors"}
+
+
+def fake(monkeypatch: pytest.MonkeyPatch, name: str, main: Callable[[list[str]], Any]) -> None:
+    module = types.ModuleType(name)
+    module.main = main  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, name, module)
+
+
+@pytest.mark.parametrize(
+    ("group", "module"), [("job", "hyperpod_kit.job.cli"), ("checkpoint", "hyperpod_kit.checkpoint.repository.cli")]
+)
+def test_every_word_is_passed_on(monkeypatch: pytest.MonkeyPatch, group: str, module: str) -> None:
+    seen: list[list[str]] = []
+    fake(monkeypatch, module, lambda argv: (seen.append(argv), 75)[1])
+    words = ["run", "--stall", "5", "-x", "--json", "--", "python", "train.py", "--help", "--", "-v"]
+    assert run([group, *words]) == 75
+    assert run([group, "--help"]) == 75
+    assert seen == [words, ["--help"]]
+
+
+def test_errors_become_words_and_exit_codes(monkeypatch: pytest.MonkeyPatch, hk: Hk) -> None:
+    def fail(error: Exception) -> Callable[[list[str]], int]:
+        def main(argv: list[str]) -> int:
+            raise error
+
+        return main
+
+    fake(monkeypatch, "hyperpod_kit.job.cli", fail(GaveUp("no budget left", hint="scontrol release 7")))
+    gave_up = hk("job", "run")
+    assert (gave_up.code, gave_up.err) == (86, "error: no budget left\nhint: scontrol release 7\n")
+    fake(monkeypatch, "hyperpod_kit.job.cli", fail(HyperpodKitError("plain")))
+    assert hk("job").err == "error: plain\n"
+    assert "Traceback" in hk("--debug", "job").err
+    fake(monkeypatch, "hyperpod_kit.job.cli", fail(ModuleNotFoundError("x", name="boto3.session")))
+    assert 'hint: pip install "hyperpod-kit[admin]"' in hk("job").err
+    fake(monkeypatch, "hyperpod_kit.job.cli", fail(KeyboardInterrupt()))
+    assert hk("job").code == 130
+    fake(monkeypatch, "hyperpod_kit.job.cli", fail(ZeroDivisionError()))
+    with pytest.raises(ZeroDivisionError):
+        run(["job"])
+
+
+def test_a_reader_that_leaves_early_causes_no_noise(tmp_path: Path) -> None:
+    code = "import sys; from hyperpod_kit.cli.main import main; main(sys.argv[1:])"
+    example = ROOT / "provisioning_parameters.example.json"
+    broken = tmp_path / "c.json"
+    broken.write_text(json.dumps({**json.loads(example.read_text()), **{f"key{number}": 1 for number in range(3000)}}))
+    done = subprocess.run(
+        ["bash", "-c", f"'{sys.executable}' -c '{code}' validate {broken} --json | head -1"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert (done.stdout, done.stderr) == ("{\n", "")
+
+
+def test_the_group_is_a_click_group_for_completion() -> None:
+    assert set(cli.list_commands(None)) == {name for section in SECTIONS.values() for name in section}  # type: ignore[arg-type]

@@ -1,0 +1,105 @@
+"""What AWS gets: compared field by field, and held against the service model of the installed botocore."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hyperpod_kit.aws.request_shape import problems
+from hyperpod_kit.config.emit import create_cluster_request, provisioning_parameters
+from hyperpod_kit.config.load import load
+from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.model.cluster import InstanceGroup
+
+EXAMPLE = Path(__file__).parents[3] / "provisioning_parameters.example.json"
+URI = "s3://sagemaker-hyperpod-kit-demo/hyperpod-kit/demo/0123456789abcdef/"
+ROLE = "arn:aws:iam::111122223333:role/HyperPodKitDemo"
+
+
+def configuration(mode: str, **changes: Any) -> Settings:
+    config = load(EXAMPLE)
+    return replace(config, cluster=replace(config.cluster, lifecycle_mode=mode, **changes))
+
+
+def test_on_create_leaves_everything_to_our_script() -> None:
+    request = create_cluster_request(configuration("on_create"), URI)
+    assert request == {
+        "ClusterName": "demo",
+        "InstanceGroups": [
+            {
+                "InstanceGroupName": name,
+                "InstanceType": kind,
+                "InstanceCount": count,
+                "ExecutionRole": ROLE,
+                "LifeCycleConfig": {"SourceS3Uri": URI, "OnCreate": "on_create.sh"},
+            }
+            for name, kind, count in (("controller-machine", "ml.c5.xlarge", 1), ("worker-group", "ml.c5.4xlarge", 3))
+        ],
+        "NodeRecovery": "Automatic",
+        "VpcConfig": {"SecurityGroupIds": ["sg-0123456789abcdef0"], "Subnets": ["subnet-0123456789abcdef0"]},
+    }
+    assert problems("sagemaker", "CreateCluster", request) == []
+
+
+def test_on_init_complete_lets_hyperpod_make_slurm_and_lustre() -> None:
+    request = create_cluster_request(configuration("on_init_complete"), URI)
+    controller, worker = request["InstanceGroups"]
+    assert controller["LifeCycleConfig"] == {"SourceS3Uri": URI, "OnInitComplete": "on_init_complete.sh"}
+    assert controller["SlurmConfig"] == {"NodeType": "Controller"}
+    assert worker["SlurmConfig"] == {"NodeType": "Compute", "PartitionNames": ["train"]}
+    assert worker["InstanceStorageConfigs"] == [
+        {
+            "FsxLustreConfig": {
+                "DnsName": "fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com",
+                "MountName": "abcdefgh",
+                "MountPath": "/fsx",
+            }
+        }
+    ]
+    # Merge: our hooks in slurm.conf are no drift.
+    assert request["Orchestrator"] == {"Slurm": {"SlurmConfigStrategy": "Merge"}}
+    assert problems("sagemaker", "CreateCluster", request) == []
+
+
+def test_a_login_group_and_tags() -> None:
+    config = configuration("on_init_complete")
+    groups = (*config.cluster.groups, InstanceGroup("login", "ml.c5.large", 1, "login"))
+    config = replace(config, cluster=replace(config.cluster, groups=groups, tags=(("team", "vision"),)))
+    request = create_cluster_request(config, URI)
+    assert request["InstanceGroups"][2]["SlurmConfig"] == {"NodeType": "Login"}
+    assert request["Tags"] == [{"Key": "team", "Value": "vision"}]
+    assert problems("sagemaker", "CreateCluster", request) == []
+
+
+def test_ami_only_has_no_lifecycle_script() -> None:
+    request = create_cluster_request(configuration("ami_only"), "")
+    assert all("LifeCycleConfig" not in group and "SlurmConfig" in group for group in request["InstanceGroups"])
+    assert problems("sagemaker", "CreateCluster", request) == []
+
+
+def test_the_legacy_file_has_awss_keys_only() -> None:
+    config = configuration("on_create")
+    config = replace(
+        config, parameters=replace(config.parameters, login_group="login", passed_on={"slurm_configurations": {"a": 1}})
+    )
+    text = provisioning_parameters(config)
+    assert text is not None
+    assert json.loads(text) == {
+        "version": "1.0.0",
+        "workload_manager": "slurm",
+        "controller_group": "controller-machine",
+        "login_group": "login",
+        "worker_groups": [{"instance_group_name": "worker-group", "partition_name": "train"}],
+        "fsx_dns_name": "fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com",
+        "fsx_mountname": "abcdefgh",
+        "slurm_configurations": {"a": 1},
+    }
+
+
+@pytest.mark.parametrize("mode", ["on_init_complete", "ami_only"])
+def test_the_legacy_file_is_not_written_beside_slurm_config(mode: str) -> None:
+    assert provisioning_parameters(configuration(mode)) is None

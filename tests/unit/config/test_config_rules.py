@@ -1,0 +1,215 @@
+"""Every rule: one change to the example that breaks it, and exactly the finding that follows."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, Callable
+
+import pytest
+
+from hyperpod_kit.config.decode import decode
+from hyperpod_kit.config.validate import validate
+
+ROOT = Path(__file__).parents[3]
+Change = Callable[[dict[str, Any]], Any]
+C = "hyperpod_kit.cluster"
+M = "hyperpod_kit.mounts"
+
+
+def cluster(**changes: Any) -> Change:
+    return lambda values: values["hyperpod_kit"]["cluster"].update(changes)
+
+
+def group(index: int, **changes: Any) -> Change:
+    return lambda values: values["hyperpod_kit"]["cluster"]["instance_groups"][index].update(changes)
+
+
+def mount(index: int, **changes: Any) -> Change:
+    return lambda values: values["hyperpod_kit"]["mounts"][index].update(changes)
+
+
+def add_mount(**fields: Any) -> Change:
+    return lambda values: values["hyperpod_kit"]["mounts"].append(fields)
+
+
+def kit(**changes: Any) -> Change:
+    return lambda values: values["hyperpod_kit"].update(changes)
+
+
+def top(**changes: Any) -> Change:
+    return lambda values: values.update(changes)
+
+
+def both(*changes: Change) -> Change:
+    return lambda values: [change(values) for change in changes]
+
+
+LUSTRE = {
+    "kind": "lustre",
+    "name": "second",
+    "path": "/fsx2",
+    "mount_name": "abc",
+    "dns_name": "fs-0123456789abcdef0.fsx.us-east-1.amazonaws.com",
+}
+WORKERS = [{"instance_group_name": "worker-group", "partition_name": "train"}]
+VPC = {"security_group_ids": ["sg-0123456789abcdef0"], "subnet_ids": ["subnet-0123456789abcdef0"]}
+
+CASES: list[tuple[str, str, Change]] = [
+    ("HPK-K001", f"{C}.name", cluster(name="a_b")),
+    ("HPK-K001", f"{C}.name", cluster(name="a" * 64)),
+    ("HPK-K002", f"{C}.region", cluster(region="Ireland")),
+    ("HPK-K003", f"{C}.execution_role", cluster(execution_role="arn:aws:iam::1:role/x")),
+    ("HPK-K004", f"{C}.node_recovery", cluster(node_recovery="automatic")),
+    ("HPK-K005", f"{C}.node_recovery", cluster(node_recovery="None")),
+    ("HPK-K006", f"{C}.vpc", cluster(vpc=None)),
+    ("HPK-K007", f"{C}.vpc.subnet_ids", cluster(vpc={**VPC, "subnet_ids": []})),
+    (
+        "HPK-K008",
+        f"{C}.vpc.security_group_ids[0]",
+        cluster(vpc={**VPC, "security_group_ids": ["subnet-0123456789abcdef0"]}),
+    ),
+    (
+        "HPK-G002",
+        f"{C}.instance_groups[2].name",
+        lambda values: values["hyperpod_kit"]["cluster"]["instance_groups"].append(
+            {"name": "controller-machine", "instance_type": "ml.c5.xlarge", "count": 1}
+        ),
+    ),
+    ("HPK-G003", f"{C}.instance_groups[0].count", group(0, count=2)),
+    ("HPK-G004", "login_group", top(login_group="controller-machine")),
+    ("HPK-G005", "login_group", top(login_group="login")),
+    (
+        "HPK-G007",
+        f"{C}.instance_groups[1].name",
+        both(group(1, name="a_b"), top(worker_groups=[{"instance_group_name": "a_b", "partition_name": "train"}])),
+    ),
+    (
+        "HPK-G008",
+        f"{C}.instance_groups[2].name",
+        lambda values: values["hyperpod_kit"]["cluster"]["instance_groups"].append(
+            {"name": "worker-group", "instance_type": "ml.c5.xlarge", "count": 1}
+        ),
+    ),
+    ("HPK-G009", f"{C}.instance_groups[1].instance_type", group(1, instance_type="p5.48xlarge")),
+    ("HPK-G010", f"{C}.instance_groups[1].count", group(1, count=-1)),
+    (
+        "HPK-G011",
+        "worker_groups[1].instance_group_name",
+        top(worker_groups=[*WORKERS, {"instance_group_name": "nobody", "partition_name": "x"}]),
+    ),
+    (
+        "HPK-G012",
+        "worker_groups[1].instance_group_name",
+        top(worker_groups=[*WORKERS, {"instance_group_name": "controller-machine", "partition_name": "x"}]),
+    ),
+    ("HPK-G013", "worker_groups[1].instance_group_name", top(worker_groups=[*WORKERS, *WORKERS])),
+    (
+        "HPK-G014",
+        "worker_groups[0].partition_name",
+        top(worker_groups=[{"instance_group_name": "worker-group", "partition_name": "a b"}]),
+    ),
+    ("HPK-G015", f"{C}.instance_groups[1].name", top(worker_groups=[])),
+    ("HPK-L001", f"{C}.lifecycle_mode", cluster(lifecycle_mode="on-create")),
+    ("HPK-L002", "workload_manager", top(workload_manager="eks")),
+    ("HPK-L004", f"{M}[2]", both(cluster(lifecycle_mode="on_init_complete"), add_mount(**LUSTRE))),
+    ("HPK-B001", "hyperpod_kit.bundle.bucket", kit(bundle={"bucket": "Sagemaker-x"})),
+    ("HPK-B002", "hyperpod_kit.bundle.bucket", kit(bundle={"bucket": "my-bucket"})),
+    ("HPK-B003", "hyperpod_kit.bundle.prefix", kit(bundle={"bucket": "sagemaker-x", "prefix": "a"})),
+    ("HPK-B004", "hyperpod_kit.bundle.prefix", kit(bundle={"bucket": "sagemaker-x", "prefix": "/a b/"})),
+    ("HPK-M001", f"{M}[1].name", mount(1, name="Data; rm -rf /")),
+    ("HPK-M002", f"{M}[1].name", mount(1, name="home")),
+    ("HPK-M003", f"{M}[1].roles[1]", mount(1, roles=["compute", "worker"])),
+    ("HPK-M004", f"{M}[1].roles", mount(1, roles=[])),
+    ("HPK-M010", f"{M}[1].path", mount(1, path="mnt/data")),
+    ("HPK-M011", f"{M}[1].path", mount(1, path="/mnt/../data")),
+    ("HPK-M012", f"{M}[1].path", mount(1, path="/mnt/da ta")),
+    ("HPK-M013", f"{M}[1].path", mount(1, path="/home")),
+    ("HPK-M013", f"{M}[1].path", mount(1, path="/opt/slurm/etc")),
+    ("HPK-M014", f"{M}[1].path", mount(1, path="/fsx")),
+    ("HPK-M015", f"{M}[1].path", mount(1, path="/fsx/data")),
+    ("HPK-E001", f"{M}[0].file_system_id", mount(0, file_system_id="fsap-0123456789abcdef0")),
+    ("HPK-E002", f"{M}[0].access_point_id", mount(0, access_point_id="fs-0123456789abcdef0")),
+    ("HPK-E003", f"{M}[0].tls", mount(0, tls=False)),
+    ("HPK-F001", "fsx_dns_name", top(fsx_dns_name="lustre.example.com")),
+    ("HPK-F002", "fsx_mountname", top(fsx_mountname="toolongname")),
+    ("HPK-F003", "fsx_mountname", lambda values: values.pop("fsx_mountname")),
+    ("HPK-S001", f"{M}[1].bucket", mount(1, bucket="s3://data")),
+    ("HPK-S001", "bucketname", top(bucketname="UPPER")),
+    ("HPK-S002", f"{M}[1].prefix", mount(1, prefix="corpus")),
+    ("HPK-S003", f"{M}[1].prefix", mount(1, prefix="a%b/")),
+    ("HPK-S004", f"{M}[1].allow_overwrite", mount(1, allow_overwrite=True)),
+    ("HPK-S005", f"{M}[1].dir_mode", mount(1, dir_mode="rwx")),
+    ("HPK-S006", f"{M}[1].file_mode", mount(1, file_mode="0666")),
+    ("HPK-S007", f"{M}[1].uid", mount(1, uid=-1)),
+    ("HPK-U001", "hyperpod_kit.users[0].name", kit(users=[{"name": "Ann", "uid": 2001, "gid": 2001}])),
+    ("HPK-U002", "hyperpod_kit.users[0].name", kit(users=[{"name": "slurm", "uid": 2001, "gid": 2001}])),
+    (
+        "HPK-U003",
+        "hyperpod_kit.users[1].name",
+        kit(users=[{"name": "a", "uid": 2001, "gid": 2001}, {"name": "a", "uid": 2002, "gid": 2002}]),
+    ),
+    ("HPK-U004", "hyperpod_kit.users[0].uid", kit(users=[{"name": "a", "uid": 0, "gid": 2001}])),
+    (
+        "HPK-U005",
+        "hyperpod_kit.users[1].uid",
+        kit(users=[{"name": "a", "uid": 2001, "gid": 2001}, {"name": "b", "uid": 2001, "gid": 2002}]),
+    ),
+    ("HPK-H001", "hyperpod_kit.health.interval", kit(health={"interval": 2, "deadline": 1})),
+    ("HPK-H002", "hyperpod_kit.health.deadline", kit(health={"interval": 30, "deadline": 30})),
+    ("HPK-H003", "hyperpod_kit.health.give_up_after", kit(health={"give_up_after": 0})),
+    ("HPK-H004", "hyperpod_kit.failure_pause", kit(failure_pause=-1)),
+]
+
+
+def findings(change: Change) -> list[tuple[str, str]]:
+    values = json.loads((ROOT / "provisioning_parameters.example.json").read_text())
+    change(values)
+    config, found = decode(values)
+    assert found == []
+    return [(finding.code, finding.path) for finding in validate(config)]
+
+
+@pytest.mark.parametrize(
+    ("code", "path", "change"), CASES, ids=[f"{code}-{index}" for index, (code, _, _) in enumerate(CASES)]
+)
+def test_a_change_that_breaks_one_rule(code: str, path: str, change: Change) -> None:
+    assert findings(change) == [(code, path)]
+
+
+def test_findings_that_come_together() -> None:
+    assert findings(top(controller_group="nobody")) == [
+        ("HPK-G001", "controller_group"),
+        ("HPK-G015", f"{C}.instance_groups[0].name"),
+    ]
+    assert findings(both(cluster(instance_groups=[]), top(worker_groups=[]))) == [
+        ("HPK-G001", "controller_group"),
+        ("HPK-G006", f"{C}.instance_groups"),
+    ]
+    assert findings(cluster(lifecycle_mode="ami_only")) == [("HPK-L003", f"{M}[0]"), ("HPK-L003", f"{M}[1]")]
+    assert findings(mount(0, access_point_id=None, tls=False, iam=True)) == [("HPK-E004", f"{M}[0].iam")]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        both(mount(0, path="/shared", roles=["controller"]), mount(1, path="/shared", roles=["login"])),
+        mount(1, bucket="a.b-c", prefix="a/b=1/"),
+        mount(0, access_point_id=None, tls=False),
+        mount(1, read_only=False, allow_overwrite=True, allow_delete=True),
+        cluster(lifecycle_mode="on_init_complete"),
+        group(1, count=0),
+        kit(mounts=[], users=[]),
+    ],
+)
+def test_what_is_allowed(change: Change) -> None:
+    assert findings(change) == []
+
+
+def test_every_code_has_a_case_and_is_used_once() -> None:
+    sources = "".join(path.read_text() for path in (ROOT / "hyperpod_kit/config/rules").glob("*.py"))
+    written = re.findall(r"HPK-[A-Z]\d{3}", sources)
+    assert len(written) == len(set(written))
+    together = {"HPK-G001", "HPK-G006", "HPK-L003", "HPK-E004"}
+    assert {code for code, _, _ in CASES} | together == set(written)

@@ -1,0 +1,224 @@
+"""validate-mounts as a user types it: a cluster behind an HTTP endpoint, its nodes behind ssh, sound and not."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import asdict
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Callable, Iterator
+
+import pytest
+
+from hyperpod_kit.cli.main import run
+from hyperpod_kit.model.mounts import MountStatus, S3Mount
+from hyperpod_kit.remote.report import age
+from hyperpod_kit.remote.target import Target
+from hyperpod_kit.remote.validate_mounts import validate_mounts
+from hyperpod_kit.run import Completed
+
+if TYPE_CHECKING:
+    from tests.unit.remote.conftest import Network
+
+EXAMPLE = Path(__file__).parents[3] / "provisioning_parameters.example.json"
+FSX = MountStatus("fsx", "lustre", "/fsx", "ok", "10.0.9.1@tcp:/abcdefgh")
+HOME = MountStatus("home", "efs", "/efs/trainer", "ok", "fs-0123456789abcdef0 via fsap-0123456789abcdef0")
+DATA = MountStatus("data", "mountpoint-s3", "/mnt/data", "ok", "sagemaker-hyperpod-kit-data/corpus/")
+DEAD = MountStatus("data", "mountpoint-s3", "/mnt/data", "stale", "", "Transport endpoint is not connected")
+
+
+def report(*mounts: MountStatus, bundle: str = "0123456789abcdef") -> str:
+    """What `hyperpod-kit node mounts --json` prints."""
+    return json.dumps(
+        {
+            "node": "n",
+            "instance_id": "i",
+            "bundle_id": bundle,
+            "role": "compute",
+            "checked_at": 1.0,
+            "mounts": [{**asdict(mount), "checked_at": 1.0} for mount in mounts],
+        }
+    )
+
+
+class Nodes:
+    """The two calls of SageMaker that validate-mounts makes, over real HTTP; pages of two nodes."""
+
+    def __init__(self) -> None:
+        self.addresses: list[str] = []
+        self.states: dict[int, str] = {}
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                body = json.dumps(outer.answer(self.headers["X-Amz-Target"].split(".")[1], request)).encode()
+                self.send_response(200)
+                self.send_header("Content-Type", "application/x-amz-json-1.1")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: Any) -> None: ...
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+
+    def node(self, index: int) -> dict[str, Any]:
+        group = "controller-machine" if index == 0 else "worker-group"
+        return {
+            "InstanceGroupName": group,
+            "InstanceId": f"i-{index:017x}",
+            "InstanceType": "ml.c5.xlarge",
+            "LaunchTime": 1.0,
+            "InstanceStatus": {"Status": self.states.get(index, "Running")},
+        }
+
+    def answer(self, operation: str, request: dict[str, Any]) -> dict[str, Any]:
+        if operation == "DescribeClusterNode":
+            index = int(request["NodeId"][2:], 16)
+            return {"NodeDetails": {**self.node(index), "PrivatePrimaryIp": self.addresses[index]}}
+        assert operation == "ListClusterNodes"
+        first = int(request.get("NextToken", "0"))
+        page = {"ClusterNodeSummaries": [self.node(index) for index in range(len(self.addresses))][first : first + 2]}
+        return {**page, "NextToken": str(first + 2)} if first + 2 < len(self.addresses) else page
+
+
+@pytest.fixture
+def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
+    made = Nodes()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{made.server.server_address[1]}")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+
+
+def ssh(network: Network) -> list[str]:
+    settings = network.settings
+    return [
+        "--ssh-user",
+        settings.user,
+        "--ssh-key",
+        str(settings.key),
+        "--ssh-port",
+        str(settings.port),
+        "--known-hosts",
+        str(settings.known_hosts),
+        "--connect-timeout",
+        "1",
+    ]
+
+
+def always(code: int, out: str, err: str = "") -> Callable[[str], tuple[int, str, str]]:
+    return lambda command: (code, out, err)
+
+
+def test_a_healthy_cluster(network: Network, nodes: Nodes, capsys: pytest.CaptureFixture[str]) -> None:
+    servers = [network.node(always(0, report(FSX, HOME, DATA))) for _ in range(3)]
+    nodes.addresses = [server.address for server in servers]
+    assert run(["validate-mounts", str(EXAMPLE), *ssh(network)]) == 0
+    captured = capsys.readouterr()
+    assert "9 mounts on 3 nodes: all healthy" in captured.err
+    assert captured.out.count("10.0.9.1@tcp:/abcdefgh") == 3
+    assert [server.commands for server in servers] == [
+        ["/opt/hyperpod-kit/current/bin/hyperpod-kit node mounts --json"]
+    ] * 3
+
+
+def test_every_way_to_fail_is_a_row_and_none_hides_another(
+    network: Network, nodes: Nodes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nodes.addresses = [
+        network.node(always(0, report(FSX, HOME, DATA))).address,
+        network.node(always(1, report(FSX, HOME, DEAD))).address,
+        network.node(always(0, report(FSX, HOME, DATA)), key="other").address,
+        network.silent(),
+        network.address(),
+        network.node(always(127, "", "bash: no such file")).address,
+        network.node(always(0, "Welcome!\n" + report(FSX, HOME, bundle="f" * 16))).address,
+        network.node(always(0, "not JSON")).address,
+        network.address(),
+        network.address(),
+    ]
+    nodes.states = {8: "Pending", 9: "ShuttingDown"}
+    assert run(["validate-mounts", str(EXAMPLE), *ssh(network)]) == 1
+    captured = capsys.readouterr()
+    lines = captured.err.splitlines()
+    print(captured.out, captured.err)
+    for expected in (
+        "worker-group i-00000000000000001 (%s): data at /mnt/data is stale: Transport endpoint is not connected",
+        "worker-group i-00000000000000002 (%s): root@%s shows a host key other than the one",
+        "worker-group i-00000000000000003 (%s): root@%s is silent",
+        "worker-group i-00000000000000004 (%s): root@%s refuses the connection",
+        "worker-group i-00000000000000005 (%s): hyperpod-kit is not installed there",
+        "worker-group i-00000000000000006 (%s): data at /mnt/data is absent: the configuration asks for it",
+        "worker-group i-00000000000000007 (%s): its answer is not a report: not JSON",
+        "worker-group i-00000000000000008 (%s): the node is Pending",
+    ):
+        index = int(expected.split()[1][2:], 16)
+        address = nodes.addresses[index]
+        wanted = expected.replace("root@%s", f"root@{address}:{network.port}").replace("%s", address)
+        assert any(line.startswith(wanted) for line in lines), f"{wanted}\n{captured.err}"
+    assert "nodes run different bundles: 0123456789abcdef, ffffffffffffffff" in captured.err
+    assert lines[-1] == "9 mounts on 9 nodes: 2 not healthy, 6 nodes without an answer"
+    assert captured.out.count("no answer") == 6
+    assert "i-00000000000000009" not in captured.out
+
+
+def test_json_is_alone_on_stdout(network: Network, nodes: Nodes, capsys: pytest.CaptureFixture[str]) -> None:
+    nodes.addresses = [network.node(always(1, report(FSX, HOME, DEAD))).address]
+    assert run(["validate-mounts", "--cluster", "demo", "--json", *ssh(network)]) == 1
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["cluster"], answer["healthy"]) == ("demo", False)
+    assert [mount["state"] for mount in answer["nodes"][0]["mounts"]] == ["ok", "ok", "stale"]
+
+
+def test_no_answer_from_aws_is_no_verdict(
+    network: Network, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    network.node(always(0, ""))
+    for name, value in (
+        ("AWS_ENDPOINT_URL", "http://127.0.0.1:1"),
+        ("AWS_MAX_ATTEMPTS", "1"),
+        ("AWS_ACCESS_KEY_ID", "x"),
+        ("AWS_SECRET_ACCESS_KEY", "x"),
+    ):
+        monkeypatch.setenv(name, value)
+    assert run(["validate-mounts", str(EXAMPLE), *ssh(network)]) == 3
+    assert "http://127.0.0.1:1 does not answer" in capsys.readouterr().err
+
+
+def test_an_optional_mount_may_be_sick() -> None:
+    class Runner:
+        target = "n"
+
+        def run(self, argv: Any, **options: Any) -> Completed:
+            sick = MountStatus("data", "mountpoint-s3", "/mnt/data", "hung", required=False)
+            return Completed(argv, 1, report(sick), "")
+
+    [entry] = validate_mounts([Target("i-1", "g", "compute", "10.0.0.1")], lambda target: Runner(), expected={})
+    assert entry.healthy and not entry.mounts[0].healthy
+
+
+def test_a_thousand_nodes_are_asked_in_bounded_time() -> None:
+    class Runner:
+        target = "n"
+
+        def run(self, argv: Any, **options: Any) -> Completed:
+            return Completed(argv, 0, report(DATA), "")
+
+    targets = [Target(f"i-{number}", "g", "compute", "10.0.0.1") for number in range(1000)]
+    expected = {"compute": [S3Mount("data", "/mnt/data", "bucket")]}
+    reports = validate_mounts(targets, lambda target: Runner(), expected=expected)
+    assert [entry.target for entry in reports] == targets and all(entry.healthy for entry in reports)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(-3, "0 s ago"), (5.4, "5 s ago"), (600, "10 min ago"), (86400, "24 h ago")]
+)
+def test_age(seconds: float, text: str) -> None:
+    assert age(seconds) == text

@@ -99,7 +99,7 @@ def train(args: argparse.Namespace) -> None:
     if here.rank == 0:
         if args.out:
             torch.save(model.state_dict(), args.out)
-        say(0, done={"steps": args.steps, "sha256": fingerprint(model), "checkpoints_durable": drained})
+        say(0, steps=args.steps, weights_sha256=fingerprint(model), checkpoints_durable=drained)
 
 
 def main(argv: list[str]) -> int:

@@ -124,14 +124,15 @@ class Manager:
         """Bring `state` to the newest checkpoint that all ranks can prove, from memory when it is there.
 
         HPK_RESUME_FROM (the decision of `hyperpod-kit job run`) names the attempt to try first, unless memory has a
-        newer one; `none` means that nothing was found. Fresh only when nothing was ever committed.
+        newer one (HPK_RESUME_MEMORY=0: not from memory); `none` means that nothing was found. Fresh only when nothing was ever committed.
         Raises NoValidCheckpoint with a reason for each candidate, DigestUnavailable, CheckpointError when the state
         does not fit. All ranks call it, and all get the same.
         """
         begin = time.monotonic()
         told = os.environ.get("HPK_RESUME_FROM") or None
         told = self._ranks.broadcast(None if told == "none" else told)
-        found = restore.candidates(self._ranks, self.root, self._pages, told)
+        pages = self._pages if self._ranks.broadcast(os.environ.get("HPK_RESUME_MEMORY")) != "0" else [[]]
+        found = restore.candidates(self._ranks, self.root, pages, told)
         rejected: list[tuple[str, str]] = []
         for candidate in found:
             loaded = restore.load(self._ranks, self.root, self._run_id, candidate)

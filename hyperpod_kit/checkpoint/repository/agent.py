@@ -100,13 +100,15 @@ class Agent:
 
     def _leave(self) -> None:
         """After a normal end nothing stays in shared memory, unless it is the only copy of something."""
+        log = os.path.join(self.folder, arena.log_file(os.getuid(), self.run_hash, self.rank))
         unsaved = [key for key, status in self.status.items() if status in ("sealing", "sealed", "full", "failed")]
         for key in unsaved:
             print(f"capture {key}: {self.status[key]}, left in {self.folder}", file=sys.stderr, flush=True)
         if self.closing and self.bye and self.settled and not unsaved:
             for name in arena.names(self.folder, uid=os.getuid(), run=self.run_hash, rank=self.rank):
                 arena.remove(self.folder, name)
-        log = os.path.join(self.folder, arena.log_file(os.getuid(), self.run_hash, self.rank))
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(log)
         with contextlib.suppress(FileNotFoundError):
             if os.stat(log).st_size == 0:
                 os.unlink(log)
@@ -144,7 +146,8 @@ class Agent:
                 if not page.durable:
                     self._report_sealed(page)
                 continue
-            if page is not None and page.state in (control.SEALED, control.CAPTURED):
+            # The trainer does not wait for this: a capture of this start may be there already.
+            if page is not None and page.state == control.SEALED and page.incarnation != self.incarnation:
                 slot.move(control.FREE)
             slot.close()
 

@@ -37,7 +37,8 @@ def _extra(reports: Mapping[int, Report]) -> bytes:
     ranks = [{key: value for key, value in trees[rank].items() if key not in shared or shared[key] != value}
              for rank in sorted(trees)]
     body = {"format": layout.EXTRA_FORMAT, "shared": shared, "ranks": ranks}
-    return json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+    # Not sorted: dicts come back in the order in which they were saved.
+    return json.dumps(body, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
 
 def tree_of(extra: bytes, rank: int) -> Dict[str, Any]:

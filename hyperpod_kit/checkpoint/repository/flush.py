@@ -130,8 +130,11 @@ def _settle(folder: str, run: str, names: List[arena.SlotName], max_age: float) 
 
 
 def _remove(folder: str, run: str, names: List[arena.SlotName], attempt: Optional[str], note: str) -> Outcome:
-    for name in names:
-        arena.remove(folder, name)
+    try:
+        for name in names:
+            arena.remove(folder, name)
+    except OSError as err:
+        return Outcome(run, attempt, False, f"{note}; not removed: {err.strerror}")
     return Outcome(run, attempt, True, note)
 
 

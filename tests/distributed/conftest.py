@@ -1,0 +1,134 @@
+"""The example's training job as real processes over gloo."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Callable, Iterator
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+TINY = ["--width", "48", "--layers", "1", "--context", "32", "--batch", "2", "--max-bytes", "200000"]
+
+
+class Job:
+    """`world` ranks of examples/gpt/train.py on one root; their output is in files."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.folder = folder
+        self.root = folder / name
+        self.shm = folder / f"shm-{name}"
+        self.shm.mkdir(exist_ok=True)
+        self.ranks: list[subprocess.Popen[bytes]] = []
+        self.starts = 0
+
+    def start(self, steps: int, *args: str, world: int = 2, **env: str) -> None:
+        """Start all ranks; `env` for all, with a key `rank1_NAME` for rank 1 only."""
+        self.starts += 1
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self.ranks = []
+        for rank in range(world):
+            own = {key.split("_", 1)[1]: value for key, value in env.items() if key.startswith(f"rank{rank}_")}
+            common = {key: value for key, value in env.items() if not key.startswith("rank")}
+            with self.log(rank).open("wb") as out:
+                self.ranks.append(subprocess.Popen(
+                    [sys.executable, str(REPOSITORY / "examples/gpt/train.py"), "--data",
+                     str(Path(socket.__file__).parent / "asyncio"), "--checkpoint-root", str(self.root),
+                     "--steps", str(steps), *TINY, *args], stdout=out, stderr=out, cwd=self.folder,
+                    env={**os.environ, "PYTHONPATH": str(REPOSITORY), "RANK": str(rank), "WORLD_SIZE": str(world),
+                         "MASTER_PORT": str(port), "HPK_SHM_DIR": str(self.shm), "GLOO_SOCKET_IFNAME": "lo",
+                         "HPK_AGENT_LINGER": "20", **common, **own}))
+
+    def log(self, rank: int) -> Path:
+        return self.folder / f"{self.root.name}.{self.starts}.{rank}.log"
+
+    def events(self) -> list[dict[str, Any]]:
+        lines = self.log(0).read_text().splitlines()
+        return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
+
+    def find(self, key: str) -> Any:
+        return next((event[key] for event in self.events() if key in event), None)
+
+    def until(self, what: str, condition: Callable[[], Any], timeout: float = 30.0) -> Any:
+        end = time.monotonic() + timeout
+        while time.monotonic() < end:
+            found = condition()
+            if found:
+                return found
+            if all(rank.poll() is not None for rank in self.ranks):
+                found = condition()
+                if found:
+                    return found
+                break
+            time.sleep(0.02)
+        raise AssertionError(f"no {what}\n" + "\n".join(self.log(r).read_text() for r in range(len(self.ranks))))
+
+    def reached(self, step: int) -> None:
+        self.until(f"step {step}", lambda: any(e.get("step", -1) >= step for e in self.events() if "loss" in e))
+
+    def kill(self) -> None:
+        for rank in self.ranks:
+            with contextlib.suppress(ProcessLookupError):
+                rank.send_signal(signal.SIGKILL)
+        for rank in self.ranks:
+            rank.wait(10)
+
+    def wait(self, timeout: float = 60.0) -> list[int]:
+        return [rank.wait(timeout) for rank in self.ranks]
+
+    def weights(self) -> str:
+        codes = self.wait()
+        assert codes == [0] * len(self.ranks), "\n".join(self.log(r).read_text() for r in range(len(self.ranks)))
+        return str(self.find("weights_sha256"))
+
+    def agents(self) -> list[int]:
+        """Pids of agents that hold a lock in this job's shared memory."""
+        from hyperpod_kit.checkpoint.repository import lock, process
+        found = [lock.holder(str(path)) for path in self.shm.glob("*.lock")]
+        return [held[0].pid for held in found if held is not None and process.alive(held[0])]
+
+    def kill_agents(self) -> None:
+        for pid in self.agents():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        end = time.monotonic() + 5
+        while self.agents() and time.monotonic() < end:
+            time.sleep(0.01)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Callable[[str], Job]]:
+    """job(name) -> Job; whatever still runs at the end of the test is killed."""
+    made: list[Job] = []
+
+    def make(name: str) -> Job:
+        made.append(Job(tmp_path, name))
+        return made[-1]
+    yield make
+    for one in made:
+        one.kill()
+        one.kill_agents()
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Weights of a run of 24 steps that nobody disturbed."""
+    from hyperpod_kit.checkpoint.repository import catalog, verify
+    calm = Job(tmp_path_factory.mktemp("calm"), "calm")
+    calm.start(24, "--save-every", "4")
+    weights = calm.weights()
+    assert os.listdir(calm.shm) == [], "a normal end leaves nothing in shared memory"
+    assert [entry.name.step for entry in catalog.attempts(str(calm.root))] == [23, 19, 15, 11, 7, 3]
+    for entry in catalog.attempts(str(calm.root)):
+        assert verify.verify_attempt(str(calm.root), entry.attempt).world == 2
+    return weights

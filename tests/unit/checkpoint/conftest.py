@@ -1,0 +1,75 @@
+"""Captures without torch: slots filled with bytes, as a trainer leaves them."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from pathlib import Path
+from typing import Callable, List, Tuple
+
+import pytest
+
+from hyperpod_kit.checkpoint.repository import arena, commit, control, digest, flush
+from hyperpod_kit.checkpoint.repository.shard import TensorSpec, lay_out
+
+DEAD = (2**22 + 1, 1)  # above the kernel's largest pid
+
+
+@pytest.fixture
+def shm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory of its own in place of /dev/shm."""
+    folder = tmp_path / "shm"
+    folder.mkdir()
+    monkeypatch.setenv("HPK_SHM_DIR", str(folder))
+    for name in ("HPK_RESUME_FROM", "HPK_DIGEST", "HPK_FAILPOINT", "SLURM_JOB_ID"):
+        monkeypatch.delenv(name, raising=False)
+    return folder
+
+
+Capture = Callable[..., arena.Slot]
+
+
+@pytest.fixture
+def capture(shm: Path, tmp_path: Path) -> Capture:
+    """capture(rank, world, epoch, seq, step, state=..., ...) -> a slot with that capture, its trainer dead."""
+    root = tmp_path / "root"
+    identity = commit.open_root(str(root))
+
+    def make(rank: int = 0, world: int = 1, epoch: int = 1, seq: int = 1, step: int = 10, *, slot: int = 0,
+             state: str = control.CAPTURED, job: str = "7", owner: Tuple[int, int] = DEAD, algorithm: str = "blake2b",
+             items: int = 3000, chunk: int = digest.CHUNK) -> arena.Slot:
+        specs = [TensorSpec(f"w{n}.r{rank}", "F32", (items,)) for n in range(2)]
+        layout = lay_out(specs, rank=rank, world=world, run=identity.run_id, plan="blake2b:p", algorithm=algorithm,
+                         chunk=chunk)
+        name = arena.SlotName(os.getuid(), arena.run_hash(identity.run_id), rank, slot)
+        made = arena.create(str(shm), name, layout.size)
+        extra = json.dumps({"extra": {"seq": seq}, "rng": rank}).encode()
+        page = control.Page(
+            rank=rank, world=world, epoch=epoch, seq=seq, step=step, incarnation="abc123", run=identity.run,
+            run_id=identity.run_id, root=str(root), job={"slurm_job_id": job}, owner=owner, digest=algorithm,
+            chunk=chunk, size=layout.size, layout=layout.fingerprint, plan="blake2b:p", tensors=2,
+            plan_tensors=2 * world, extra_size=len(extra), extra_root=digest.small(extra))
+        made.put(page.to(control.WRITING))
+        head = layout.header(epoch, seq, step)
+        made.image[:len(head)] = head
+        made.image[len(head):layout.data_end] = random.Random(seq).randbytes(layout.data_end - len(head))
+        made.put_extra(extra)
+        if state == control.CAPTURED:
+            made.move(control.CAPTURED)
+        return made
+
+    return make
+
+
+@pytest.fixture
+def committed(capture: Capture, tmp_path: Path) -> Callable[..., Tuple[str, str]]:
+    """committed(seq=..., ...) -> (root, attempt) of a checkpoint that `flush` has committed."""
+    def make(**which: int) -> Tuple[str, str]:
+        world = which.pop("world", 1)
+        for rank in range(world):
+            capture(rank=rank, world=world, **which).close()
+        outcomes: List[flush.Outcome] = flush.flush()
+        assert outcomes[0].attempt is not None, outcomes
+        return str(tmp_path / "root"), outcomes[0].attempt
+    return make

@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hyperpod_kit.checkpoint.repository import arena, catalog, commit, control, flush, lock, process, seal, selection
+from hyperpod_kit.errors import CheckpointError, NotEnoughSharedMemory, RunIsOwned
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+
+
+def segments(shm: Path) -> list[str]:
+    return sorted(os.listdir(shm))
+
+
+def test_the_newest_whole_capture_is_committed_and_the_memory_freed(capture, shm: Path, tmp_path: Path) -> None:
+    for rank in (0, 1):
+        older = capture(rank=rank, world=2, seq=4, slot=0)
+        seal.seal(older)
+        capture(rank=rank, world=2, seq=5, step=50, slot=1)
+    (outcome,) = flush.flush()
+    assert outcome.removed and segments(shm) == []
+    found = selection.newest_valid(str(tmp_path / "root"))
+    assert (found.attempt, found.step) == (outcome.attempt, 50)
+
+
+def test_a_half_copy_is_passed_over_for_the_capture_before(capture, shm: Path, tmp_path: Path) -> None:
+    for rank in (0, 1):
+        capture(rank=rank, world=2, seq=4, step=40, slot=0)
+    capture(rank=0, world=2, seq=5, slot=1)
+    capture(rank=1, world=2, seq=5, slot=1, state=control.WRITING)
+    (outcome,) = flush.flush()
+    assert outcome.removed and "seq 5 was never whole" in outcome.note
+    assert selection.newest_valid(str(tmp_path / "root")).step == 40
+    assert segments(shm) == []
+
+
+def test_shards_of_other_nodes_are_waited_for_until_they_are_too_old(capture, shm: Path, tmp_path: Path) -> None:
+    capture(rank=1, world=2, seq=4)
+    (outcome,) = flush.flush()
+    assert not outcome.removed and "needs 2 shards, this node has those of ranks [1]" in outcome.note
+    assert len(segments(shm)) == 2 and catalog.attempts(str(tmp_path / "root")) == []
+    (outcome,) = flush.flush(max_age=-1.0)
+    assert outcome.removed and segments(shm) == []
+
+
+def test_what_is_committed_already_is_only_freed(capture, committed, shm: Path) -> None:
+    root, attempt = committed(seq=9)
+    capture(rank=0, world=2, seq=8)
+    (outcome,) = flush.flush()
+    assert outcome.removed and outcome.attempt is None
+    assert [entry.attempt for entry in catalog.attempts(root)] == [attempt]
+
+
+def test_a_live_trainer_and_another_job_are_left_alone(capture, shm: Path) -> None:
+    capture(owner=tuple(process.myself()), job="7")
+    assert flush.flush(job="8") == []
+    (outcome,) = flush.flush(job="7")
+    assert not outcome.removed and "is alive" in outcome.note
+    assert len(segments(shm)) == 2
+
+
+def test_a_root_whose_mount_is_gone_keeps_the_memory(capture, shm: Path, tmp_path: Path) -> None:
+    capture()
+    (tmp_path / "root").rename(tmp_path / "away")
+    (tmp_path / "root").mkdir()
+    (outcome,) = flush.flush()
+    assert not outcome.removed and "its mount is gone" in outcome.note
+    assert len(segments(shm)) == 2
+
+
+def test_the_command_runs_on_bare_python(capture, shm: Path, tmp_path: Path) -> None:
+    capture(seq=3, step=30)
+    lib = tmp_path / "lib"
+    lib.mkdir()
+    (lib / "hyperpod_kit").symlink_to(REPOSITORY / "hyperpod_kit")
+    program = f"import sys; sys.path.insert(0, {str(lib)!r}); from hyperpod_kit.checkpoint.repository import cli; " \
+              "sys.exit(cli.main(sys.argv[1:]))"
+
+    def run(*args: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run([sys.executable, "-I", "-S", "-c", program, *args], text=True, capture_output=True,
+                              timeout=30, check=False)
+
+    done = run("flush", "--job", "7", "--json")
+    assert done.returncode == 0 and json.loads(done.stdout)[0]["removed"], done
+    root = str(tmp_path / "root")
+    listed = json.loads(run("ls", root, "--json").stdout)["attempts"]
+    assert [(row["step"], row["committed"]) for row in listed] == [(30, True)]
+    assert run("verify", root).returncode == 0
+    shard = tmp_path / "root" / listed[0]["attempt"] / "shard-00000.safetensors"
+    data = bytearray(shard.read_bytes())
+    data[5000] ^= 1
+    shard.write_bytes(data)
+    bad = run("verify", root)
+    assert bad.returncode == 2 and "INVALID: shard-00000.safetensors bytes" in bad.stdout
+    assert run("ls", str(tmp_path / "nowhere")).returncode == 3
+    assert run("verify").returncode == 2
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="becoming the owner of segments needs root")
+def test_root_flushes_as_the_owner_and_trusts_nobody_elses_files(capture, shm: Path, tmp_path: Path) -> None:
+    slot = capture()
+    for path in (tmp_path, *tmp_path.parents):
+        if path.stat().st_uid == 0 and path.stat().st_mode & 0o777 == 0o700:
+            path.chmod(0o755)
+    shm.chmod(0o1777)
+    ours = slot.name
+    for suffix in ("ctl", "img"):
+        theirs = shm / ours._replace(uid=4242).file(suffix)
+        (shm / ours.file(suffix)).rename(theirs)
+    from hyperpod_kit.checkpoint.repository import cli
+    assert cli.main(["flush", "--all"]) == 1  # root's files under the name of uid 4242: nothing to be trusted
+    assert catalog.attempts(str(tmp_path / "root")) == []
+    for name in segments(shm):
+        (shm / name).unlink()
+    capture()
+    for suffix in ("ctl", "img"):
+        (shm / ours.file(suffix)).rename(shm / ours._replace(uid=4242).file(suffix))
+        os.chown(shm / ours._replace(uid=4242).file(suffix), 4242, 4242)
+    os.chown(tmp_path / "root", 4242, 4242)
+    assert cli.main(["flush", "--all"]) == 0
+    (entry,) = catalog.attempts(str(tmp_path / "root"))
+    assert (tmp_path / "root" / entry.attempt / "MANIFEST.json").stat().st_uid == 4242
+    assert segments(shm) == []
+
+
+def test_memory_that_is_not_there_is_an_error_before_the_first_byte(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(fd: int, offset: int, length: int) -> None:
+        raise OSError(28, "No space left on device")
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(NotEnoughSharedMemory, match="a slot needs 4096 bytes"):
+        arena.create(str(shm), arena.SlotName(0, "0" * 12, 0, 0), 4096)
+    assert segments(shm) == []
+
+
+def test_an_image_without_a_control_page_is_swept(shm: Path) -> None:
+    name = arena.SlotName(os.getuid(), "0" * 12, 0, 0)
+    (shm / name.file("img")).write_bytes(b"x")
+    with pytest.raises((OSError, CheckpointError)):
+        arena.attach(str(shm), name)
+    flush.flush()
+    assert segments(shm) == []
+
+
+def test_one_agent_per_rank_and_none_is_ended_while_its_trainer_lives(shm: Path) -> None:
+    path = str(shm / "x.lock")
+    held = lock.take_over(path, process.myself())
+    other = process.Owner(1, 1)
+    with pytest.raises(RunIsOwned, match=f"process {os.getpid()} on this node"):
+        lock.take_over(path, other)
+    assert lock.try_acquire(path) is None
+    held.release()
+    lock.take_over(path, other).release()
+    assert segments(shm) == []
+
+
+def test_the_agent_of_a_dead_trainer_is_ended(shm: Path, tmp_path: Path) -> None:
+    path = str(shm / "x.lock")
+    program = "import sys, time; from hyperpod_kit.checkpoint.repository import lock, process\n" \
+              "held = lock.take_over(sys.argv[1], process.Owner(2**22 + 1, 1)); print('held', flush=True)\ntime.sleep(60)"
+    agent = subprocess.Popen([sys.executable, "-c", program, path], stdout=subprocess.PIPE,
+                             env={**os.environ, "PYTHONPATH": str(REPOSITORY)})
+    assert agent.stdout is not None and agent.stdout.readline() == b"held\n"
+    begin = time.monotonic()
+    lock.take_over(path, process.myself()).release()
+    assert time.monotonic() - begin < 5
+    assert agent.wait(5) == -lock.STOP
+    assert commit.now()

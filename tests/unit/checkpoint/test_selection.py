@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import random
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from hyperpod_kit.checkpoint.repository import catalog, layout, selection, verify
+from hyperpod_kit.errors import (
+    CheckpointError,
+    DigestMismatch,
+    DigestUnavailable,
+    NoCheckpoint,
+    NoValidCheckpoint,
+)
+
+
+def flip(path: Path, at: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ (1 << at % 8)]))
+
+
+def test_nothing_committed_is_not_the_same_as_nothing_valid(committed, tmp_path: Path) -> None:
+    with pytest.raises(NoCheckpoint):
+        selection.newest_valid(str(tmp_path / "nowhere"))
+    root, attempt = committed(seq=1)
+    (Path(root) / attempt / "MANIFEST.json").rename(tmp_path / "kept")
+    with pytest.raises(NoCheckpoint):
+        selection.newest_valid(root)
+    (Path(root) / attempt / "MANIFEST.json").write_bytes(b"")
+    with pytest.raises(NoValidCheckpoint, match=r"MANIFEST.json is empty") as caught:
+        selection.newest_valid(root)
+    assert caught.value.reasons[0][0] == attempt
+
+
+def test_order_is_by_epoch_and_seq_and_never_by_step(committed) -> None:
+    committed(epoch=1, seq=20, step=200)
+    root, rolled_back = committed(epoch=2, seq=21, step=110)
+    assert selection.newest_valid(root).attempt == rolled_back
+    committed(epoch=3, seq=5, step=1)
+    assert selection.newest_valid(root).step == 1
+    assert catalog.highest(root) == (3, 21)
+
+
+def test_walks_back_with_a_reason_for_each(committed) -> None:
+    root, oldest = committed(seq=1)
+    names = [committed(seq=seq, world=2)[1] for seq in (2, 3, 4, 5)]
+    base = Path(root)
+    flip(base / names[0] / "shard-00001.safetensors", 5000)
+    (base / names[1] / "shard-00000.safetensors").unlink()
+    with (base / names[2] / "shard-00001.safetensors").open("r+b") as file:
+        file.truncate(100)
+    shutil.copytree(base / names[0], base / "seq-000009.step-0000000010.e9-beef")
+    flip(base / names[3] / "extra.json", 3)
+    found = selection.newest_valid(root)
+    assert (found.attempt, found.seq) == (oldest, 1)
+    reasons = dict(found.rejected)
+    assert [name for name, _ in found.rejected] == ["seq-000009.step-0000000010.e9-beef", *reversed(names)]
+    assert "does not belong into this directory" in reasons["seq-000009.step-0000000010.e9-beef"]
+    assert "extra.json: expected blake2b:" in reasons[names[3]]
+    assert reasons[names[2]].startswith("shard-00001.safetensors has 100 bytes")
+    assert reasons[names[1]] == "shard-00000.safetensors is missing"
+    assert "shard-00001.safetensors bytes 0.." in reasons[names[0]]
+
+
+def test_told_where_to_begin(committed) -> None:
+    names = [committed(seq=seq)[1] for seq in (1, 2, 3)]
+    root = committed(seq=4)[0]
+    assert [entry.attempt for entry in selection.candidates(root, first=names[1])] == [names[1], names[0]]
+    with pytest.raises(CheckpointError, match="not a committed checkpoint"):
+        selection.candidates(root, first="seq-000099.step-0000000010.e1-abcd")
+
+
+def test_a_digest_that_cannot_be_computed_is_no_verdict(committed, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("xxhash")
+    committed(seq=1)
+    root, newest = committed(seq=2, algorithm="xxh3")
+    assert selection.newest_valid(root).attempt == newest
+    monkeypatch.setitem(sys.modules, "xxhash", None)
+    with pytest.raises(DigestUnavailable):
+        selection.newest_valid(root)
+
+
+def test_every_flipped_byte_of_every_file_is_found(committed) -> None:
+    root, attempt = committed(seq=1, world=2, items=1500, chunk=4096)
+    folder = Path(root) / attempt
+    dice = random.Random(20)
+    for name in ("shard-00000.safetensors", "shard-00001.safetensors", "MANIFEST.json", "extra.json"):
+        path = folder / name
+        size = path.stat().st_size
+        # The header, the leaves at the end, and anywhere.
+        places = {*range(0, 16), *range(size - 16, size), *(dice.randrange(size) for _ in range(120))}
+        for at in places:
+            if 0 <= at < size:
+                flip(path, at)
+                with pytest.raises(CheckpointError):
+                    verify.verify_attempt(root, attempt)
+                flip(path, at)
+    verify.verify_attempt(root, attempt)
+
+
+def test_a_flip_is_localised_to_its_chunk(committed) -> None:
+    root, attempt = committed(seq=1, chunk=4096)
+    flip(Path(root) / attempt / layout.shard_file(0), 9000)
+    with pytest.raises(DigestMismatch, match=r"bytes 8192\.\.12288"):
+        verify.verify_attempt(root, attempt)
+
+
+def test_a_shard_of_another_save_in_its_place_is_found(committed) -> None:
+    root, old = committed(seq=1)
+    _, new = committed(seq=2)
+    shutil.copy(Path(root) / old / layout.shard_file(0), Path(root) / new / layout.shard_file(0))
+    found = selection.newest_valid(root)
+    assert found.attempt == old and "(digests)" in found.rejected[0][1]

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Dict, List, Sequence
 
@@ -15,6 +15,21 @@ import pytest
 from hyperpod_kit.bundle.render import Bundle, render, write
 from hyperpod_kit.config import load
 
+
+def _load(name: str) -> Any:
+    """A module that lies beside this file: the tests are no package."""
+    import importlib.util
+    import sys
+
+    spec = importlib.util.spec_from_file_location(f"node_{name}", Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+fakes = _load("fakes")
 CHECKOUT = Path(__file__).parents[3]
 PROGRAMS = ("systemctl", "mount", "umount", "useradd", "groupadd", "getent", "journalctl", "cc")
 CONTROLLER, WORKER = "10.1.0.10", "10.1.0.20"
@@ -60,13 +75,22 @@ class Sandbox:
 def example_bundle(**changes: Any) -> Bundle:
     """The bundle of the example configuration; `changes` overrule keys under `hyperpod_kit`."""
     settings = load.load(CHECKOUT / "provisioning_parameters.example.json")
-    from dataclasses import replace
     return render(replace(settings, failure_pause=0.0, **changes))
 
 
 @pytest.fixture(scope="session")
 def bundle() -> Bundle:
     return example_bundle()
+
+
+@pytest.fixture
+def make_node(tmp_path: Path) -> Any:
+    """`make_node(mounts, users=(), role="compute")` -> a FakeNode: scripted commands, a clock that does not wait."""
+
+    def make(*args: Any, **kwargs: Any) -> Any:
+        return fakes.FakeNode(tmp_path / "node", *args, **kwargs)
+
+    return make
 
 
 @pytest.fixture

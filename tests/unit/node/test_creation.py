@@ -109,6 +109,43 @@ def test_the_same_program_runs_by_hand_with_awss_arguments(make_sandbox: Any) ->
     assert (missing.returncode, missing.stderr) == (2, "error: /nowhere.json: no such file\n")
 
 
+def test_the_nodes_own_commands(make_sandbox: Any) -> None:
+    sandbox = make_sandbox()
+    assert sandbox.on_create().returncode == 0
+    found = sandbox.node("mounts", "--json")
+    data = json.loads(found.stdout)
+    assert found.returncode == 0
+    assert (data["node"], data["instance_id"], data["role"]) == ("ip-10-1-0-20", "i-0w", "compute")
+    assert data["bundle_id"] == sandbox.bundle.bundle_id
+    assert {mount["name"]: (mount["state"], mount["source"]) for mount in data["mounts"]} == {
+        "fsx": ("ok", "10.1.0.1@tcp:/abcdefgh"), "home": ("ok", "fs-0123456789abcdef0:/ fsap-0123456789abcdef0"),
+        "data": ("ok", "s3://sagemaker-hyperpod-kit-data/corpus/")}
+    assert sandbox.node("gate").returncode == 0
+    assert json.loads(sandbox.node("facts", "--json").stdout)["controller_address"] == "10.1.0.10"
+    assert "mount:home" in sandbox.node("plan").stdout
+    # Somebody unmounts: seen, repaired by one tick of the timer, seen again.
+    sandbox.run(["umount", "/fsx"])
+    assert sandbox.node("mounts", "fsx").returncode == 1
+    healed = sandbox.node("health", "fsx")
+    assert healed.returncode == 0, healed.stderr
+    assert sandbox.node("mounts", "fsx").returncode == 0
+    for wrong, said in ((("mounts", "nosuch"), "no mount nosuch on a compute node; it has: fsx, home, data"),
+                        (("mounts", "ensure", "data"), "is mounted by its daemon's unit")):
+        done = sandbox.node(*wrong)
+        assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+
+
+def test_a_node_that_does_not_know_itself_says_so_in_the_log(make_sandbox: Any) -> None:
+    sandbox = make_sandbox()
+    config = sandbox.root / "opt/ml/config/resource_config.json"
+    config.write_text(config.read_text().replace('"worker-group"', '"new-group"'))
+    done = sandbox.on_create()
+    assert done.returncode == 1
+    facts = next(line for line in sandbox.log if line["step"] == "facts")
+    assert "this node is in instance group new-group" in facts["error"]
+    assert "hyperpod-kit upload" in facts["hint"]
+
+
 def test_on_init_complete_leaves_slurm_to_the_platform(make_sandbox: Any) -> None:
     sandbox = make_sandbox("controller")
     done = sandbox.run(["/bin/bash", str(sandbox.staging / "on_init_complete.sh")])

@@ -1,0 +1,99 @@
+"""A Node whose commands are answered by the test and whose clock does not wait. Loaded by conftest.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Callable, Dict, List, Mapping, Optional, Sequence
+
+from hyperpod_kit.errors import RunError
+from hyperpod_kit.model.mounts import Mount
+from hyperpod_kit.model.node_config import HealthPolicy, NodeConfig, User
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.facts import Facts
+from hyperpod_kit.node.paths import NodePaths
+from hyperpod_kit.node.timing import Clock
+from hyperpod_kit.run import Completed
+
+Answer = Callable[[Sequence[str]], "tuple[int, str]"]
+
+
+class PatientClock(Clock):
+    """Time that passes only when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 1_800_000_000.0
+        self.slept: List[float] = []
+
+    def wall(self) -> float:
+        return self.now
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+
+class ScriptedRunner:
+    """Answers commands by their longest known beginning; what it does not know succeeds and says nothing."""
+
+    target = ""
+
+    def __init__(self) -> None:
+        self.calls: List[str] = []
+        self.answers: Dict[str, Answer] = {}
+
+    def on(self, beginning: str, code: int = 0, out: str = "", *, do: Optional[Callable[[], object]] = None) -> None:
+        """Answer commands that begin so; `do` runs first, for what the real command would change."""
+
+        def answer(argv: Sequence[str]) -> tuple[int, str]:
+            if do is not None:
+                do()
+            return code, out
+
+        self.answers[beginning] = answer
+
+    def run(self, argv: Sequence[str], *, timeout: float = 60.0, check: bool = True, input: Optional[str] = None,
+            env: Optional[Mapping[str, str]] = None) -> Completed:
+        line = " ".join(argv)
+        self.calls.append(line)
+        known = [beginning for beginning in self.answers if line.startswith(beginning)]
+        code, out = self.answers[max(known, key=len)](argv) if known else (0, "")
+        if check and code != 0:
+            raise RunError(argv, code, stderr=out)
+        return Completed(tuple(argv), code, out, "")
+
+
+class FakeNode:
+    """`node` under `root`; `mounted` and `unmounted` write what the kernel would list."""
+
+    def __init__(self, root: Path, mounts: Sequence[Mount], users: Sequence[User] = (), role: str = "compute") -> None:
+        self.root, self.runner, self.clock = root, ScriptedRunner(), PatientClock()
+        config = NodeConfig("demo", "on_create", {"g": role}, tuple(mounts), tuple(users),
+                            HealthPolicy(interval=30.0, deadline=5.0, give_up_after=3))
+        facts = Facts("ip-10-1-0-20", "10.1.0.20", "i-0w", "g", role, "us-east-1", "aws", "10.1.0.10")
+        self.node = Node(NodePaths(str(root)), config, facts, self.runner, self.clock)
+        self.table: List[str] = []
+        (root / "proc/self").mkdir(parents=True)
+        self._write()
+
+    def _write(self) -> None:
+        (self.root / "proc/self/mountinfo").write_text("".join(line + "\n" for line in self.table))
+
+    def mounted(self, path: str, fs_type: str, source: str, options: str = "rw") -> None:
+        (self.root / path.lstrip("/")).mkdir(parents=True, exist_ok=True)
+        number = 50 + len(self.table)
+        self.table.append(f"{number} 1 0:{number} / {path} rw,nosuid shared:7 master:1 - {fs_type} {source} {options}")
+        self._write()
+
+    def unmounted(self, path: str) -> None:
+        self.table = [line for line in self.table if line.split(" ")[4] != path]
+        self._write()
+
+    def serve_s3(self, unit: str, argv: Sequence[str], pid: int = 4321) -> None:
+        """The unit's process, as systemd and /proc show it."""
+        self.runner.on(f"systemctl show --property MainPID {unit}", out=f"MainPID={pid}\n")
+        process = self.root / "proc" / str(pid)
+        process.mkdir(parents=True, exist_ok=True)
+        (process / "cmdline").write_text("\0".join(argv) + "\0")

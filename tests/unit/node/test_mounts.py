@@ -1,0 +1,212 @@
+"""Making mounts, recognising them, tending them: real code on a root of our own, commands answered by the test."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hyperpod_kit.errors import MountFailed
+from hyperpod_kit.model.mounts import EfsMount, LustreMount, S3Mount
+from hyperpod_kit.node.gate import closed_by, reason
+from hyperpod_kit.node.health.look import check
+from hyperpod_kit.node.health.repair import tend
+from hyperpod_kit.node.mounts.ensure import clear_dead, ensure, prepare
+from hyperpod_kit.node.mounts.kinds import kind_of
+from hyperpod_kit.node.mounts.mountpoint_s3 import allow_other_users, parse_command
+from hyperpod_kit.node.mounts.table import find, parse
+
+FS, AP = "fs-0123456789abcdef0", "fsap-0123456789abcdef0"
+EFS = EfsMount("home", "/efs/trainer", FS, AP)
+S3 = S3Mount("data", "/mnt/data", "sagemaker-data", "corpus/")
+LUSTRE = LustreMount("fsx", "/fsx", "fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com", "abcdefgh")
+S3_UNIT = "hyperpod-kit-s3-data.service"
+S3_ARGV = ["/usr/bin/mount-s3", "--foreground", "--prefix", "corpus/", "sagemaker-data", "/mnt/data"]
+
+
+def test_commands() -> None:
+    assert kind_of(EFS).command(EFS) == (
+        "mount", "-t", "efs", "-o", f"_netdev,noresvport,tls,accesspoint={AP}", f"{FS}:/", "/efs/trainer")
+    plain = EfsMount("home", "/efs", FS, tls=False)
+    assert kind_of(plain).command(plain)[4] == "_netdev,noresvport"
+    with_iam = EfsMount("home", "/efs", FS, iam=True)
+    assert kind_of(with_iam).command(with_iam)[4] == "_netdev,noresvport,tls,iam"
+    assert kind_of(LUSTRE).command(LUSTRE) == (
+        "mount", "-t", "lustre", "-o", "noatime,flock",
+        "fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com@tcp:/abcdefgh", "/fsx")
+
+
+def test_the_kernels_list() -> None:
+    text = ("22 1 8:1 / / rw,relatime - ext4 /dev/root rw\n"
+            "31 22 0:45 / /mnt/a\\040b rw,nosuid shared:3 - fuse mountpoint-s3 ro,user_id=0\n"
+            "32 22 0:46 / /mnt/a\\040b rw - nfs4 127.0.0.1:/ rw,port=20049\n"
+            "garbage\n")
+    assert len(list(parse(text))) == 3
+    top = find(text, "/mnt/a b/")
+    assert top is not None
+    assert (top.source, top.stacked, top.option("port"), top.read_only) == ("127.0.0.1:/", 2, "20049", False)
+    assert next(entry for entry in parse(text) if entry.source == "mountpoint-s3").read_only
+    assert find(text, "/mnt") is None
+
+
+@pytest.mark.parametrize("fs_type, source, state", [
+    ("lustre", "10.1.0.1@tcp:/abcdefgh", "ok"),
+    ("fuse.lustre", "10.1.0.1@tcp:/abcdefgh", "ok"),
+    ("lustre", "10.1.0.1@tcp:10.1.0.2@tcp:/abcdefgh", "ok"),
+    ("lustre", "10.1.0.1@tcp:/otherone", "wrong_target"),
+    ("ext4", "/dev/nvme1n1", "wrong_target"),
+    ("nfs4", "127.0.0.1:/", "wrong_target"),
+])
+def test_lustre_is_known_by_its_mount_name(make_node: Any, fs_type: str, source: str, state: str) -> None:
+    fake = make_node([LUSTRE])
+    fake.mounted("/fsx", fs_type, source)
+    assert check(fake.node, LUSTRE).state == state
+
+
+@pytest.mark.parametrize("words, found", [
+    (S3_ARGV, ("sagemaker-data", "corpus/", "/mnt/data")),
+    (["/usr/bin/python3", "-I", "-S", "/usr/lib/x", "mount-s3", "--prefix=a/", "b", "/m"], ("b", "a/", "/m")),
+    (["mount-s3", "b", "/m"], ("b", "", "/m")),
+    (["/usr/bin/sleep", "1", "2", "3"], None),
+    ([""], None),
+])
+def test_a_bucket_is_known_by_the_command_line(words: Any, found: Any) -> None:
+    assert parse_command([*words, ""]) == found
+
+
+def test_two_buckets_look_alike_and_are_told_apart(make_node: Any) -> None:
+    fake = make_node([S3])
+    fake.mounted("/mnt/data", "fuse", "mountpoint-s3")
+    fake.serve_s3(S3_UNIT, S3_ARGV)
+    assert check(fake.node, S3).state == "ok"
+    fake.serve_s3(S3_UNIT, [*S3_ARGV[:-2], "another", "/mnt/data"])
+    status = check(fake.node, S3)
+    assert (status.state, status.source) == ("wrong_target", "s3://another/corpus/")
+    fake.runner.on(f"systemctl show --property MainPID {S3_UNIT}", out="MainPID=0\n")
+    assert check(fake.node, S3).state == "unknown"
+
+
+def test_efs_is_known_by_the_helpers_state_file(make_node: Any) -> None:
+    fake = make_node([EFS])
+    fake.mounted("/efs/trainer", "nfs4", "127.0.0.1:/", "rw,port=20049")
+    assert (check(fake.node, EFS).state, check(fake.node, EFS).detail) == ("ok", "known by source and path only")
+    state = fake.root / "var/run/efs"
+    state.mkdir(parents=True)
+    note = state / f"{FS}.efs.trainer.20049"
+    note.write_text(json.dumps({"pid": 1, "accessPoint": AP}))
+    (state / "stunnel-config").write_text("")
+    assert (check(fake.node, EFS).state, check(fake.node, EFS).source) == ("ok", f"{FS}:/ {AP}")
+    note.write_text(json.dumps({"pid": 1, "accessPoint": "fsap-0000000000000000f"}))
+    assert check(fake.node, EFS).state == "wrong_target"
+
+
+def test_efs_is_known_by_our_own_note_without_one(make_node: Any) -> None:
+    fake = make_node([EFS])
+    fake.runner.on("mount -t efs", do=lambda: fake.mounted("/efs/trainer", "fuse.efs", "127.0.0.1:/"))
+    assert ensure(fake.node, EFS) is True
+    assert check(fake.node, EFS).source == f"{FS}:/ {AP}"
+    other = EfsMount("home", "/efs/trainer", FS, "fsap-0000000000000000f")
+    assert check(fake.node, other).state == "wrong_target"
+    assert ensure(fake.node, EFS) is False
+
+
+def test_a_tls_proxy_that_is_gone_makes_a_hang_a_death(make_node: Any) -> None:
+    fake = make_node([EFS])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        fake.mounted("/efs/trainer", "nfs4", "127.0.0.1:/", f"rw,port={port}")
+        entry = find((fake.root / "proc/self/mountinfo").read_text(), "/efs/trainer")
+        assert entry is not None
+        listener.listen(1)
+        assert kind_of(EFS).identify(fake.node, EFS, entry).endpoint_gone is False
+    assert kind_of(EFS).identify(fake.node, EFS, entry).endpoint_gone is True
+
+
+def test_without_tls_the_source_says_it(make_node: Any) -> None:
+    plain = EfsMount("home", "/efs/trainer", FS, tls=False)
+    fake = make_node([plain])
+    fake.mounted("/efs/trainer", "nfs4", f"{FS}.efs.us-east-1.amazonaws.com:/")
+    assert check(fake.node, plain).state == "ok"
+    assert check(fake.node, EFS).state == "wrong_target"
+
+
+def test_ensure_tries_again_and_says_what_the_helper_said(make_node: Any) -> None:
+    fake = make_node([EFS])
+    fake.runner.on("mount -t efs", 32, "access denied by server")
+    with pytest.raises(MountFailed, match="access denied by server") as caught:
+        ensure(fake.node, EFS)
+    tries = sum(call.startswith("mount -t efs") for call in fake.runner.calls)
+    assert 8 <= tries <= 12 and 115 <= sum(fake.clock.slept) <= 125
+    assert "mount -t efs" in (caught.value.hint or "")
+
+
+def test_ensure_leaves_what_lives_there(make_node: Any) -> None:
+    fake = make_node([LUSTRE])
+    fake.mounted("/fsx", "ext4", "/dev/nvme1n1")
+    with pytest.raises(MountFailed, match="wrong_target"):
+        ensure(fake.node, LUSTRE)
+    with pytest.raises(MountFailed, match="is taken by"):
+        prepare(fake.node, LUSTRE)
+    assert clear_dead(fake.node, LUSTRE) is False
+    assert not any("umount" in call for call in fake.runner.calls)
+
+
+def test_a_mount_that_vanished_is_back_after_one_tick(make_node: Any) -> None:
+    fake = make_node([EFS])
+    fake.runner.on("systemctl is-active --quiet hyperpod-kit-mount-home.service", 0)
+    fake.runner.on("systemctl restart hyperpod-kit-mount-home.service",
+                   do=lambda: fake.mounted("/efs/trainer", "nfs4", "127.0.0.1:/"))
+    record = tend(fake.node, EFS)
+    assert (record.failures, record.status["state"]) == (0, "ok")
+    assert record.last_repair.endswith("serves again")
+    assert json.loads(Path(fake.node.paths.health("home")).read_text())["status"]["state"] == "ok"
+
+
+def test_repairs_that_fail_come_slower_and_end_degraded_but_never_end(make_node: Any) -> None:
+    fake = make_node([EFS])
+    fake.runner.on("systemctl start", 1)
+    fake.runner.on("systemctl restart", 1)
+    fake.runner.on("systemctl is-active", 3)
+    at = []
+    for tick in range(100):
+        before = len(fake.runner.calls)
+        record = tend(fake.node, EFS)
+        if any(call.startswith("systemctl start") for call in fake.runner.calls[before:]):
+            at.append(tick)
+        assert record.degraded is (tick >= 2)
+        fake.clock.now += 30
+    gaps = [second - first for first, second in zip(at, at[1:], strict=False)]
+    assert gaps[0] == 1 and gaps == sorted(gaps) and gaps[-1] == 10
+
+
+def test_a_bucket_is_never_hung_by_one_strike(make_node: Any) -> None:
+    fake = make_node([S3])
+    fake.mounted("/mnt/data", "fuse", "mountpoint-s3")
+    fake.serve_s3(S3_UNIT, S3_ARGV)
+    record = tend(fake.node, S3)
+    assert record.failures == 0 and record.repairs == 0
+
+
+def test_the_gate_names_the_mount(make_node: Any) -> None:
+    optional = S3Mount("extra", "/mnt/extra", "sagemaker-extra", required=False)
+    fake = make_node([EFS, LUSTRE, optional])
+    fake.mounted("/fsx", "lustre", "10.1.0.1@tcp:/abcdefgh")
+    bad = closed_by(fake.node)
+    assert reason(bad) == ("hyperpod-kit: mount home at /efs/trainer is absent: nothing is mounted at /efs/trainer")
+    assert "systemctl start --no-block hyperpod-kit-health-home.service" in fake.runner.calls
+    assert sum(fake.clock.slept) <= 21
+    fake.mounted("/efs/trainer", "nfs4", "127.0.0.1:/")
+    assert closed_by(fake.node) == []
+
+
+def test_fuse_conf_once(make_node: Any) -> None:
+    fake = make_node([S3])
+    (fake.root / "etc").mkdir()
+    (fake.root / "etc/fuse.conf").write_text("#user_allow_other\nmount_max = 1000")
+    assert allow_other_users(fake.node) is True
+    assert allow_other_users(fake.node) is False
+    assert (fake.root / "etc/fuse.conf").read_text() == "#user_allow_other\nmount_max = 1000\nuser_allow_other\n"

@@ -1,0 +1,81 @@
+"""The probe against real answers: a directory, nothing, and FUSE mounts that hang or are dead."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import time
+from pathlib import Path
+from typing import Iterator
+
+import pytest
+
+from hyperpod_kit.node.health.look import start_time
+from hyperpod_kit.node.health.probe import Probe, probe
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+DETACH = 2
+
+
+def test_a_directory_answers(tmp_path: Path) -> None:
+    found = probe(str(tmp_path), 5.0)
+    assert found.outcome == "answered"
+    assert found.blocks > 0 and not found.read_only and found.latency_ms < 5000
+
+
+def test_a_missing_directory_is_an_error(tmp_path: Path) -> None:
+    assert probe(str(tmp_path / "no"), 5.0).errno == errno.ENOENT
+
+
+def test_it_leaves_no_child_and_no_descriptor(tmp_path: Path) -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        probe(str(tmp_path), 5.0)
+    assert set(os.listdir("/proc/self/fd")) == before
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+@contextlib.contextmanager
+def silent_mount(path: Path) -> Iterator[int]:
+    """A FUSE mount at `path` whose daemon, this process, never answers. Yields its descriptor: closing it is death."""
+    path.mkdir()
+    handle = os.open("/dev/fuse", os.O_RDWR)
+    options = f"fd={handle},rootmode=40000,user_id=0,group_id=0,allow_other"
+    if LIBC.mount(b"silent", os.fsencode(path), b"fuse.silent", 0, options.encode()) != 0:
+        os.close(handle)
+        pytest.skip(f"cannot mount FUSE here: {os.strerror(ctypes.get_errno())}")
+    try:
+        yield handle
+    finally:
+        with contextlib.suppress(OSError):
+            os.close(handle)
+        LIBC.umount2(os.fsencode(path), DETACH)
+
+
+@pytest.mark.rehearsal
+@pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/dev/fuse"), reason="needs root and /dev/fuse")
+def test_a_hung_mount_costs_the_deadline_and_no_more(tmp_path: Path) -> None:
+    with silent_mount(tmp_path / "hung"):
+        started = time.monotonic()
+        both = [Probe(str(tmp_path / "hung")), Probe(str(tmp_path / "hung"))]
+        found = [one.finish(0.6) for one in both]
+        assert [one.outcome for one in found] == ["no_answer", "no_answer"]
+        assert time.monotonic() - started < 1.5
+        for one in both:
+            assert one.pid is not None
+            end = time.monotonic() + 5
+            while start_time(one.pid) is not None:
+                assert time.monotonic() < end, "the prober is still there"
+                time.sleep(0.02)
+
+
+@pytest.mark.rehearsal
+@pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/dev/fuse"), reason="needs root and /dev/fuse")
+def test_a_dead_mount_says_so_at_once(tmp_path: Path) -> None:
+    with silent_mount(tmp_path / "dead") as handle:
+        os.close(handle)
+        found = probe(str(tmp_path / "dead"), 5.0)
+    assert (found.outcome, found.errno) == ("error", errno.ENOTCONN)

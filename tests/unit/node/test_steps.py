@@ -1,0 +1,141 @@
+"""Which steps run where, users, and our lines in Slurm's configuration."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hyperpod_kit.errors import NodeError, UsageError
+from hyperpod_kit.model.mounts import EfsMount, LustreMount, S3Mount
+from hyperpod_kit.model.node_config import NodeConfig, User
+from hyperpod_kit.node.names import names_of, wait_until_resolvable
+from hyperpod_kit.node.plan import plan
+from hyperpod_kit.node.provision import provision
+from hyperpod_kit.node.slurm.hooks import merge_hooks, with_block, without_block
+from hyperpod_kit.node.slurm.worker import registered, start_worker
+from hyperpod_kit.node.steps import STEPS
+from hyperpod_kit.node.users import ensure_user
+
+HOOKS = (Path(__file__).parents[3] / "slurm/hooks.conf").read_text()
+MOUNTS = (EfsMount("home", "/efs", "fs-0123456789abcdef0"), S3Mount("data", "/d", "b", roles=("compute",)),
+          LustreMount("fsx", "/fsx", "fs-1.fsx.eu-west-1.amazonaws.com", "abcdefgh", required=False))
+CONFIG = NodeConfig("demo", "on_create", {}, MOUNTS)
+
+
+@pytest.mark.parametrize("role, mode, expected", [
+    ("compute", "on_create", "names users fuse mount:home mount:data mount:fsx health:home health:data health:fsx "
+                             "spank-plugin slurm-worker"),
+    ("controller", "on_create", "names users fuse mount:home mount:fsx health:home health:fsx spank-plugin "
+                                "slurm-hooks slurm-controller"),
+    ("login", "on_create", "names users fuse mount:home mount:fsx health:home health:fsx spank-plugin slurm-worker"),
+    ("controller", "on_init_complete", "names users fuse mount:home mount:fsx health:home health:fsx spank-plugin "
+                                       "slurm-hooks"),
+    ("compute", "on_init_complete", "names users fuse mount:home mount:data mount:fsx health:home health:data "
+                                    "health:fsx spank-plugin"),
+])
+def test_plan(role: str, mode: str, expected: str) -> None:
+    planned = plan(STEPS, CONFIG, role, mode)
+    assert " ".join(item.title for item in planned) == expected
+    optional = {item.title for item in planned if not item.required}
+    assert {"names", "spank-plugin", "mount:fsx", "health:fsx"} >= optional
+
+
+def test_plan_knows_two_modes() -> None:
+    with pytest.raises(UsageError, match="no mode ami_only"):
+        plan(STEPS, CONFIG, "compute", "ami_only")
+
+
+def test_a_defect_in_one_step_is_a_line_in_the_log(make_node: Any) -> None:
+    fake = make_node([])
+    fake.runner.on("getent", 2)
+    broken = plan(STEPS, NodeConfig("demo", "on_create", {}, MOUNTS[:1]), "compute", "on_create")
+    said: list[str] = []
+    # The plan names a mount that the node's own configuration does not have.
+    assert provision(fake.node, broken, "on_create", said.append) is False
+    lines = [json.loads(line) for line in Path(fake.node.paths.log).read_text().splitlines()]
+    by_step = {line["step"]: line for line in lines}
+    assert by_step["mount:home"]["status"] == "failed"
+    assert by_step["slurm-worker"]["status"] == "skipped"
+    assert by_step["summary"]["error"] == "failed: mount:home, health:home"
+    assert {"ts", "node", "role", "step", "status", "duration_ms", "error", "hint"} <= set(lines[0])
+
+
+def test_names(make_node: Any) -> None:
+    fake = make_node(MOUNTS)
+    assert names_of(MOUNTS, fake.node.facts) == [
+        "fs-0123456789abcdef0.efs.us-east-1.amazonaws.com", "s3.us-east-1.amazonaws.com",
+        "fs-1.fsx.eu-west-1.amazonaws.com"]
+    fake.runner.on("getent ahosts s3.", 2)
+    with pytest.raises(NodeError, match=r"s3\.us-east-1\.amazonaws\.com does not resolve"):
+        wait_until_resolvable(fake.node)
+    assert 59 <= sum(fake.clock.slept) <= 61
+
+
+def test_users(make_node: Any) -> None:
+    trainer = User("trainer", 2001, 2001)
+    fake = make_node([])
+    fake.runner.on("getent", 2)
+    assert ensure_user(fake.node, trainer) is True
+    assert fake.runner.calls[-2:] == [
+        "groupadd --gid 2001 trainer",
+        "useradd --uid 2001 --gid 2001 --create-home --shell /bin/bash trainer"]
+    fake.runner.on("getent passwd trainer", out="trainer:x:2001:2001::/home/trainer:/bin/bash\n")
+    assert ensure_user(fake.node, trainer) is False
+    fake.runner.on("getent passwd trainer", out="trainer:x:1001:2001::/home/trainer:/bin/bash\n")
+    with pytest.raises(NodeError, match="has ids 1001:2001 here, expected 2001:2001"):
+        ensure_user(fake.node, trainer)
+    fake.runner.on("getent passwd trainer", 2)
+    fake.runner.on("getent passwd 2001", out="ubuntu:x:2001:2001::/home/ubuntu:/bin/bash\n")
+    with pytest.raises(NodeError, match="uid 2001 for trainer already belongs to ubuntu"):
+        ensure_user(fake.node, trainer)
+
+
+def test_hooks_are_added_once_and_taken_out_whole() -> None:
+    conf = "ClusterName=demo\nNodeName=ip-10-1-0-20 CPUs=2\n"
+    once, notes = merge_hooks(conf, HOOKS)
+    twice, _ = merge_hooks(once, HOOKS)
+    assert once == twice and notes == []
+    assert without_block(once) == conf
+    assert "Prolog=/opt/hyperpod-kit/current/slurm/prolog.sh\n" in once
+    assert once.endswith("# <<< hyperpod-kit\n")
+    # Another version of the block replaces the first, and what stands behind it stays.
+    later = without_block(with_block(once + "PartitionName=x Nodes=ALL\n", ["Epilog=/new"]))
+    assert later == conf + "PartitionName=x Nodes=ALL\n"
+
+
+def test_what_somebody_else_set_stays() -> None:
+    conf = "Prolog=/opt/site/prolog.sh\nprologflags = Contain,X11  # for pam\nPrologEpilogTimeout=60\n"
+    text, notes = merge_hooks(conf, HOOKS)
+    assert notes == ["Prolog is already /opt/site/prolog.sh and stays so"]
+    assert "PrologFlags=Contain,X11,Alloc\n" in text
+    assert "\nProlog=/opt/hyperpod-kit" not in text
+    assert text.startswith(conf)
+
+
+@pytest.mark.parametrize("shown, known", [
+    ("NodeName=a State=IDLE SlurmdStartTime=2026-01-02T03:04:05", True),
+    ("NodeName=a State=DOWN SlurmdStartTime=2026-01-02T03:04:05", True),
+    ("NodeName=a State=IDLE*", False),
+    ("NodeName=a State=DOWN*+NOT_RESPONDING", False),
+    ("NodeName=a State=UNKNOWN SlurmdStartTime=None", False),
+    ("NodeName=a State=DOWN SlurmdStartTime=None", False),
+    ("NodeName=a State=DOWN SlurmdStartTime=2001-01-02T03:04:05", False),
+    ("Node a not found", False),
+])
+def test_registered(shown: str, known: bool) -> None:
+    import time
+    since = time.mktime(time.strptime("2026-01-02T03:04:05", "%Y-%m-%dT%H:%M:%S"))
+    assert registered(shown, since) is known
+
+
+def test_a_worker_that_never_registers(make_node: Any) -> None:
+    fake = make_node([])
+    fake.runner.on("systemctl is-active", 3)
+    fake.runner.on("systemctl start slurmd.service", 1)
+    with pytest.raises(NodeError, match=r"has not registered with the controller 10\.1\.0\.10 after 300 s"):
+        start_worker(fake.node)
+    text = (fake.root / "etc/systemd/system/slurmd.service.d/hyperpod-kit.conf").read_text()
+    assert "Environment=SLURMD_OPTIONS=--conf-server=10.1.0.10\n" in text

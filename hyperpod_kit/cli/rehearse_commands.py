@@ -7,11 +7,14 @@ import os
 import shlex
 import sys
 import time
-from typing import Any, Callable, Iterator, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Tuple
 
 import click
 
 from hyperpod_kit.rehearsal.layout import DEFAULT_NAME
+
+if TYPE_CHECKING:
+    from hyperpod_kit.rehearsal.sandbox import SandboxResult
 
 _name_option = click.option("--name", default=DEFAULT_NAME, show_default=True, help="Name of the rehearsal.")
 
@@ -242,15 +245,17 @@ def sandbox(config: str, keep: bool, as_json: bool) -> None:
         raise SystemExit(1)
 
 
-def _sandbox_lines(result: Any) -> Iterator[str]:
-    yield f"{result.script} exited {result.exit_code}"
-    if result.output:
-        yield "its output:"
-        yield from (f"  {line}" for line in result.output.splitlines())
-    yield f"{len(result.commands)} commands were recorded instead of run:"
-    yield from (f"  {shlex.join(command)}" for command in result.commands)
+def _sandbox_lines(result: SandboxResult) -> Iterator[str]:
+    from hyperpod_kit.rehearsal.sandbox import is_question
+
+    for run in result.runs:
+        yield f"{result.script} of bundle {result.bundle_id} on a {run.role} node ({run.group}): exit {run.exit_code}"
+        yield from (f"  {line}" for line in run.output.splitlines())
+        changes = [command for command in run.commands if not is_question(command)]
+        asked = len(run.commands) - len(changes)
+        yield f"  {len(changes)} commands were recorded instead of run (and {asked} that only ask):"
+        yield from (f"    {shlex.join(command)}" for command in changes)
     yield "not exercised:"
     yield from (f"  - {item}" for item in result.not_exercised)
-    kept: Optional[str] = result.root
-    if kept:
-        yield f"the temporary root is kept at {kept}"
+    if result.root:
+        yield f"the temporary roots are kept in {result.root}"

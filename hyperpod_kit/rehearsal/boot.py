@@ -39,6 +39,7 @@ def is_up(layout: Layout) -> bool:
 
 def running(name: str) -> tuple[Layout, Dict[str, Any]]:
     """Layout and state.json of a rehearsal that is up. Raises RehearsalError when it is not."""
+    host.require_root(f"rehearsal {name}")
     layout = Layout.of(name)
     data = state.read_json(layout.state_file)
     if data is None or not is_up(layout):
@@ -106,6 +107,7 @@ def _start_daemon(layout: Layout) -> None:
 
 def down(name: str) -> bool:
     """Take a rehearsal down; False when there was none. Raises RehearsalError naming what could not be removed."""
+    host.require_root(f"taking rehearsal {name} down")
     layout = Layout.of(name)
     if not layout.root.exists():
         return False

@@ -12,7 +12,7 @@ import signal
 from pathlib import Path
 
 from hyperpod_kit.errors import RehearsalError
-from hyperpod_kit.rehearsal import cgroups, mounts, network, processes, state
+from hyperpod_kit.rehearsal import cgroups, host, mounts, network, processes, state
 from hyperpod_kit.rehearsal.layout import CGROUP_PARENT, Layout, existing
 from hyperpod_kit.run import LocalRunner
 
@@ -73,6 +73,7 @@ class _Stray(Layout):
 
 def down_all() -> list[str]:
     """Take down every rehearsal, also those whose state directory was deleted; returns their names."""
+    host.require_root("taking every rehearsal down")
     names = []
     for layout in existing():
         down(layout)

@@ -71,6 +71,9 @@ class Fleet:
                        "controller_ip": controller.ip if controller else "",
                        "timeout": self.settings.creation_timeout})
             node_files.write(root, node_files.RESOURCE_CONFIG, resource_config.render(cluster))
+            if any(entry.get("SlurmConfig") for entry in cluster.groups):
+                node_files.write(root, node_files.PROVISIONING_PARAMETERS,
+                                 json.dumps(slurm_conf.parameters_of(cluster), indent=1) + "\n")
             if node.role == CONTROLLER:
                 text = slurm_conf.render(cluster, memory_mb, self.settings.cred_expire, self.settings.slurmd_timeout)
                 node_files.write(root, node_files.SLURM_CONF, text)

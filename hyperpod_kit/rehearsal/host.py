@@ -52,6 +52,12 @@ def _has_filesystem(name: str) -> bool:
     return name in known or any(Path("/lib/modules").glob(f"{os.uname().release}/kernel/fs/{name}*/{name}.ko*"))
 
 
+def require_root(what: str) -> None:
+    """Raise RehearsalError when this is not root."""
+    if os.geteuid() != 0:
+        raise RehearsalError(f"{what} needs root: the machines are root's", hint="sudo hyperpod-kit rehearse …")
+
+
 def require() -> None:
     """Raise RehearsalError, in two sentences, when nodes cannot boot on this machine."""
     reasons = missing()

@@ -27,6 +27,14 @@ def memory_per_node(nodes: int) -> int:
     return max(512, total_kb // 1024 // (nodes + 1))
 
 
+def failure_message(failed: Sequence[Node]) -> str:
+    """One paragraph per reason, naming the instances that share it."""
+    reasons: Dict[str, List[str]] = {}
+    for node in failed:
+        reasons.setdefault(node.message, []).append(f"{node.instance_id} ({node.place}, {node.host})")
+    return "\n".join(f"Instance {', '.join(names)} failed: {reason}" for reason, names in reasons.items())
+
+
 class Operations:
     """`clusters` by name, shared with the control plane; `lock` guards it; `changed()` is called after each change."""
 
@@ -104,10 +112,9 @@ class Operations:
             wait(futures, timeout=2.0)
         finally:
             pool.shutdown(wait=False)
-        failed = [f"Instance {node.instance_id} ({node.place}, {node.host}) failed: {node.message}"
-                  for node in nodes if node.status == "Failure"]
+        failed = [node for node in nodes if node.status == "Failure"]
         if failed:
-            raise CreationFailed("\n".join(failed))
+            raise CreationFailed(failure_message(failed))
 
     def _bring_up_one(self, cluster: Cluster, node: Node, memory: int) -> None:
         try:

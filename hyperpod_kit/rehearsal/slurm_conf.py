@@ -90,6 +90,20 @@ def roles_of(request: Mapping[str, object], parameters: Mapping[str, object] | N
     return roles, partitions
 
 
+def parameters_of(cluster: Cluster) -> Dict[str, object]:
+    """The provisioning_parameters.json that the platform itself writes for a cluster with SlurmConfig."""
+    def first(role: str) -> str:
+        return next((name for name, found in cluster.slurm.items() if found == role), "")
+
+    workers = [{"instance_group_name": name, "partition_name": partition}
+               for partition, names in cluster.partitions.items() if partition != DEFAULT_PARTITION for name in names]
+    data: Dict[str, object] = {"version": "1.0.0", "workload_manager": "slurm", "controller_group": first(CONTROLLER),
+                               "worker_groups": workers}
+    if first(LOGIN):
+        data["login_group"] = first(LOGIN)
+    return data
+
+
 def node_lines(cluster: Cluster, memory_mb: int) -> str:
     """NodeName and PartitionName lines between the platform's marks. `memory_mb`: RealMemory of every node."""
     lines = [BEGIN]

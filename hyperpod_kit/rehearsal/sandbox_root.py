@@ -1,0 +1,67 @@
+"""The temporary root of a sandbox: the files that a node of this cluster would find, and the shims in front of PATH."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Dict, Tuple
+
+from hyperpod_kit.model.cluster import ClusterSpec
+from hyperpod_kit.rehearsal import resource_config, slurm_conf
+from hyperpod_kit.rehearsal.cluster_state import COMPUTE, CONTROLLER, LOGIN, Cluster, Node
+
+RECORDED = ("systemctl", "mount", "umount", "mount-s3", "useradd", "groupadd", "usermod", "getent", "sudo", "chown",
+            "modprobe", "sysctl", "apt-get", "apt", "yum", "dnf", "pip", "pip3", "curl", "wget", "docker", "iptables",
+            "scontrol", "sinfo", "srun", "sbatch", "cc", "gcc", "journalctl", "loginctl", "hostnamectl", "reboot",
+            "shutdown", "sleep", "ldconfig")
+"""Programs that a lifecycle script may call and that must not touch this machine."""
+MOUNT_CLIENTS = ("usr/bin/mount-s3", "usr/sbin/mount.efs", "usr/sbin/mount.lustre")
+NODE_TYPES = {"controller": CONTROLLER, "login": LOGIN, "compute": COMPUTE}
+
+
+def cluster_of(spec: ClusterSpec) -> Cluster:
+    """The cluster as the control plane would know it, with made-up instances."""
+    groups = [{"InstanceGroupName": group.name, "InstanceType": group.instance_type, "InstanceCount": group.count}
+              for group in spec.groups]
+    roles = {group.name: NODE_TYPES[group.role] for group in spec.groups}
+    partitions: Dict[str, list[str]] = {slurm_conf.DEFAULT_PARTITION: []}
+    cluster = Cluster(spec.name, "sandbox00000", {"InstanceGroups": groups}, slurm=roles)
+    for position, group in enumerate(spec.groups):
+        if group.role == "compute":
+            partitions[slurm_conf.DEFAULT_PARTITION].append(group.name)
+            if group.partition:
+                partitions.setdefault(group.partition, []).append(group.name)
+        for index in range(group.count):
+            node = Node(f"i-{position:02d}{index:015d}", group.name, group.instance_type, index,
+                        f"10.1.{41 + position}.{18 + index}", role=roles[group.name])
+            cluster.nodes[node.instance_id] = node
+    cluster.partitions = partitions
+    return cluster
+
+
+def build(root: Path, cluster: Cluster, node: Node) -> Tuple[Path, Path]:
+    """Fill an empty directory for `node`; returns the shims' directory and the root that is HPK_ROOT."""
+    shims, inside = root / "shims", root / "root"
+    for directory in ("etc/systemd/system", "opt/ml/config", "opt/slurm/etc", "opt/slurm/bin", "proc/self",
+                      "proc/sys/kernel", "sandbox", "tmp", "var/log/provision", "usr/include/slurm", "home"):
+        (inside / directory).mkdir(parents=True)
+    shims.mkdir()
+    program = shims / "shim"
+    shutil.copyfile(Path(__file__).with_name("sandbox_shim.py"), program)
+    program.chmod(0o755)
+    for name in RECORDED:
+        (shims / name).symlink_to(program)
+    for name in ("scontrol", "sinfo", "srun", "sbatch", "squeue"):
+        (inside / "opt/slurm/bin" / name).symlink_to(program)
+    for client in MOUNT_CLIENTS:
+        (inside / client).parent.mkdir(parents=True, exist_ok=True)
+        (inside / client).touch()
+    (inside / "usr/include/slurm/spank.h").touch()
+    (inside / "proc/self/mountinfo").write_text("1 0 0:1 / / rw,relatime shared:1 - overlay overlay rw\n")
+    (inside / "proc/sys/kernel/hostname").write_text(f"{node.host}\n")
+    (inside / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/bash\nubuntu:x:1000:1000::/home/ubuntu:/bin/bash\n")
+    (inside / "etc/group").write_text("root:x:0:\nubuntu:x:1000:\n")
+    (inside / "opt/ml/config/resource_config.json").write_text(resource_config.render(cluster))
+    if node.role == CONTROLLER:
+        (inside / "opt/slurm/etc/slurm.conf").write_text(slurm_conf.render(cluster, 4096, 10, 30))
+    return shims, inside

@@ -1,0 +1,236 @@
+#!/usr/bin/python3 -IS
+"""Stands in, below HPK_ROOT, for every program that would change the machine: one file, linked under each name.
+
+Each call becomes one JSON line in <root>/sandbox/commands.jsonl; of its effect only that is imitated which a script
+looks at afterwards: the list of mounts, the state of units, users, what Slurm answers. No network, no root.
+Standard library only, Python 3.8.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Sequence
+
+ROOT = Path(os.environ.get("HPK_ROOT", "/nonexistent"))
+STATE = ROOT / "sandbox"
+MOUNTINFO = ROOT / "proc/self/mountinfo"
+UNITS = ROOT / "etc/systemd/system"
+
+
+def read_state(name: str) -> Dict[str, Any]:
+    """A dict that an earlier call kept."""
+    try:
+        data: Dict[str, Any] = json.loads((STATE / name).read_text())
+        return data
+    except OSError:
+        return {}
+
+
+def keep_state(name: str, data: Dict[str, Any]) -> None:
+    """Keep a dict for later calls."""
+    (STATE / name).write_text(json.dumps(data))
+
+
+def add_mount(path: str, kind: str, source: str) -> None:
+    """List a mount as the kernel would."""
+    (ROOT / path.lstrip("/")).mkdir(parents=True, exist_ok=True)
+    number = 100 + MOUNTINFO.read_text().count("\n")
+    with MOUNTINFO.open("a") as file:
+        file.write(f"{number} 1 0:{number} / {path} rw,relatime shared:1 - {kind} {source} rw\n")
+
+
+def operands(args: Sequence[str], with_value: Sequence[str]) -> List[str]:
+    """Positional arguments, where the options of `with_value` take the next word."""
+    found: List[str] = []
+    words = iter(args)
+    for word in words:
+        if word in with_value:
+            next(words, None)
+        elif not word.startswith("-"):
+            found.append(word)
+    return found
+
+
+def mount(args: List[str]) -> int:
+    """mount -t TYPE SOURCE PATH, shown as the real client's mounts are."""
+    rest = operands(args, ("-t", "-o", "--types", "--options"))
+    kind = args[args.index("-t") + 1] if "-t" in args else "none"
+    if len(rest) == 2:
+        source = {"efs": "127.0.0.1:/", "lustre": "10.0.0.1@tcp:/" + rest[0].rpartition(":/")[2]}.get(kind, rest[0])
+        add_mount(rest[1], {"efs": "nfs4"}.get(kind, kind), source)
+    return 0
+
+
+def mount_s3(args: List[str]) -> int:
+    """mount-s3 … BUCKET PATH."""
+    add_mount(args[-1], "fuse", "mountpoint-s3")
+    return 0
+
+
+def umount(args: List[str]) -> int:
+    """Take the newest mount at a path off the list."""
+    path = operands(args, ())[-1]
+    lines = MOUNTINFO.read_text().splitlines()
+    for index in range(len(lines) - 1, -1, -1):
+        if lines[index].split()[4] == path:
+            del lines[index]
+            break
+    MOUNTINFO.write_text("".join(line + "\n" for line in lines))
+    return 0
+
+
+def unit_lines(unit: str, key: str) -> List[str]:
+    """Values of a key in a unit's file, in order, without systemd's prefixes."""
+    path = UNITS / unit
+    if not path.exists():
+        return []
+    lines = (line.strip() for line in path.read_text().splitlines())
+    return [line.partition("=")[2].lstrip("-@+!:") for line in lines if line.startswith(key + "=")]
+
+
+def run_line(line: str) -> int:
+    """Run a line of a unit: a program of the bundle below the root, anything else as a shim."""
+    words = shlex.split(line)
+    own = ROOT / words[0].lstrip("/")
+    if own.exists() and own.stat().st_size:
+        return subprocess.run([str(own), *words[1:]], timeout=300).returncode
+    return call(os.path.basename(words[0]), words[1:])
+
+
+def start_unit(unit: str) -> int:
+    """Do what starting a service would: its commands, in systemd's order. Timers and others only become active."""
+    running = read_state("running")
+    unit = unit if "." in unit else unit + ".service"
+    if unit in running:
+        return 0
+    running[unit] = 4000 + len(running)
+    keep_state("running", running)
+    for line in unit_lines(unit, "ExecStart")[:1]:
+        process = ROOT / "proc" / str(running[unit])
+        process.mkdir(parents=True, exist_ok=True)
+        (process / "cmdline").write_text("\0".join(shlex.split(line)) + "\0")
+    if not unit.endswith(".service"):
+        return 0
+    for key in ("ExecStartPre", "ExecStart", "ExecStartPost"):
+        for line in unit_lines(unit, key):
+            code = run_line(line)
+            if code != 0:
+                running = read_state("running")
+                running.pop(unit, None)
+                keep_state("running", running)
+                return code
+    return 0
+
+
+def systemctl(args: List[str]) -> int:
+    """Units that are enabled and active, as far as asked for here."""
+    words = operands(args, ("--property", "-p"))
+    verb, units = (words[0], words[1:]) if words else ("", [])
+    enabled, running = read_state("enabled"), read_state("running")
+    named = [unit if "." in unit else unit + ".service" for unit in units]
+    if verb == "is-enabled":
+        return 0 if all(unit in enabled for unit in named) else 1
+    if verb == "is-active":
+        return 0 if all(unit in running for unit in named) else 3
+    if verb == "show":
+        for unit in named:
+            print(f"MainPID={running.get(unit, 0)}\nActiveState={'active' if unit in running else 'inactive'}")
+        return 0
+    if verb == "enable":
+        keep_state("enabled", {**enabled, **{unit: True for unit in named}})
+    if verb in ("stop", "restart", "kill"):
+        keep_state("running", {unit: pid for unit, pid in running.items() if unit not in named})
+    if verb in ("start", "restart") or (verb == "enable" and "--now" in args):
+        return max([start_unit(unit) for unit in named], default=0)
+    return 0
+
+
+def getent(args: List[str]) -> int:
+    """Users and groups of the sandbox's own files; every host name resolves."""
+    database, keys = args[0], args[1:]
+    if database in ("hosts", "ahosts", "ahostsv4"):
+        print("\n".join(f"10.1.0.1 STREAM {key}" for key in keys))
+        return 0
+    lines = (ROOT / "etc" / database).read_text().splitlines()
+    found = [line for line in lines for key in keys if key in (line.split(":")[0], line.split(":")[2])]
+    print("\n".join(found))
+    return 0 if found else 2
+
+
+def option(args: Sequence[str], names: Sequence[str], default: str) -> str:
+    """Value of the first of an option's spellings."""
+    for index, word in enumerate(args):
+        for name in names:
+            if word == name and index + 1 < len(args):
+                return args[index + 1]
+            if word.startswith(name + "="):
+                return word.partition("=")[2]
+    return default
+
+
+def useradd(args: List[str]) -> int:
+    """A line in the sandbox's passwd."""
+    uid = option(args, ("--uid", "-u"), "1001")
+    gid = option(args, ("--gid", "-g"), uid)
+    with (ROOT / "etc/passwd").open("a") as file:
+        file.write(f"{args[-1]}:x:{uid}:{gid}::/home/{args[-1]}:/bin/bash\n")
+    return 0
+
+
+def groupadd(args: List[str]) -> int:
+    """A line in the sandbox's group file."""
+    with (ROOT / "etc/group").open("a") as file:
+        file.write(f"{args[-1]}:x:{option(args, ('--gid', '-g'), '1001')}:\n")
+    return 0
+
+
+def scontrol(args: List[str]) -> int:
+    """A controller that is up and a node that has registered just now."""
+    if "--version" in args or "-V" in args:
+        print("slurm 22.05.8")
+    elif "ping" in args:
+        print("Slurmctld(primary) at sandbox is UP")
+    elif "show" in args:
+        now = time.strftime("%Y-%m-%dT%H:%M:%S")
+        print(f"NodeName={args[-1]} State=IDLE BootTime={now} SlurmdStartTime={now}")
+    return 0
+
+
+def compiler(args: List[str]) -> int:
+    """An empty file where the compiler's output would be."""
+    target = option(args, ("-o",), "")
+    if target:
+        Path(target).write_text("")
+    return 0
+
+
+def sudo(args: List[str]) -> int:
+    """Run the rest as oneself."""
+    rest = list(args)
+    while rest and rest[0].startswith("-"):
+        rest = rest[2:] if rest[0] in ("-u", "--user", "-g") else rest[1:]
+    return subprocess.run(rest, timeout=300).returncode if rest else 0
+
+
+HANDLERS: Dict[str, Callable[[List[str]], int]] = {
+    "mount": mount, "mount-s3": mount_s3, "umount": umount, "systemctl": systemctl, "getent": getent,
+    "useradd": useradd, "groupadd": groupadd, "scontrol": scontrol, "cc": compiler, "gcc": compiler, "sudo": sudo,
+}
+
+
+def call(name: str, args: List[str]) -> int:
+    """Record a command and imitate it. A name without a handler succeeds in silence."""
+    with (STATE / "commands.jsonl").open("a") as file:
+        file.write(json.dumps([name, *args]) + "\n")
+    handler = HANDLERS.get(name)
+    return handler(args) if handler else 0
+
+
+if __name__ == "__main__":
+    sys.exit(call(os.path.basename(sys.argv[0]), sys.argv[1:]))

@@ -30,6 +30,7 @@ def _load(name: str) -> Any:
 
 
 fakes = _load("fakes")
+silent_fuse = _load("silent_fuse")
 CHECKOUT = Path(__file__).parents[3]
 PROGRAMS = ("systemctl", "mount", "umount", "useradd", "groupadd", "getent", "journalctl", "cc")
 CONTROLLER, WORKER = "10.1.0.10", "10.1.0.20"
@@ -81,6 +82,12 @@ def example_bundle(**changes: Any) -> Bundle:
 @pytest.fixture(scope="session")
 def bundle() -> Bundle:
     return example_bundle()
+
+
+@pytest.fixture
+def silent_mount() -> Any:
+    """`with silent_mount(path) as handle`: a FUSE mount that hangs, and is dead once the handle is closed."""
+    return silent_fuse.silent_mount
 
 
 @pytest.fixture

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import pytest
 
 from hyperpod_kit.errors import MountFailed
 from hyperpod_kit.model.mounts import EfsMount, LustreMount, S3Mount
+from hyperpod_kit.model.node_config import HealthPolicy
 from hyperpod_kit.node.gate import closed_by, reason
 from hyperpod_kit.node.health.look import check
 from hyperpod_kit.node.health.repair import tend
@@ -183,12 +187,34 @@ def test_repairs_that_fail_come_slower_and_end_degraded_but_never_end(make_node:
     assert gaps[0] == 1 and gaps == sorted(gaps) and gaps[-1] == 10
 
 
-def test_a_bucket_is_never_hung_by_one_strike(make_node: Any) -> None:
+@pytest.mark.rehearsal
+@pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/dev/fuse"), reason="needs root and /dev/fuse")
+def test_a_daemon_that_hangs_is_killed_at_the_second_strike(make_node: Any, silent_mount: Any) -> None:
     fake = make_node([S3])
+    fake.node = replace(fake.node, config=replace(fake.node.config, health=HealthPolicy(30.0, 0.4, 3)))
     fake.mounted("/mnt/data", "fuse", "mountpoint-s3")
     fake.serve_s3(S3_UNIT, S3_ARGV)
-    record = tend(fake.node, S3)
-    assert record.failures == 0 and record.repairs == 0
+    fake.runner.on("systemctl is-active", 3)
+    place = fake.root / "mnt/data"
+    with silent_mount(place) as handle:
+        first = tend(fake.node, S3)
+        assert (first.status["state"], first.failures, first.repairs) == ("hung", 1, 0)
+        assert not any("kill" in call for call in fake.runner.calls)
+        # What the kernel does when the daemon dies; the lazy unmount and the new daemon are the test's own.
+        fake.runner.on("systemctl kill --signal=KILL", do=lambda: os.close(handle))
+
+        def unmount() -> None:
+            subprocess.run(["umount", "--lazy", str(place)], check=True, timeout=20)
+            fake.unmounted("/mnt/data")
+
+        fake.runner.on("umount --lazy /mnt/data", do=unmount)
+        fake.runner.on(f"systemctl start {S3_UNIT}", do=lambda: fake.mounted("/mnt/data", "fuse", "mountpoint-s3"))
+        fake.clock.now += 30
+        second = tend(fake.node, S3)
+    assert (second.status["state"], second.failures) == ("ok", 0)
+    assert second.last_repair == f"kill: {S3_UNIT} serves again"
+    order = [call for call in fake.runner.calls if not call.startswith(("systemctl show", "systemctl is-"))]
+    assert order == [f"systemctl kill --signal=KILL {S3_UNIT}", "umount --lazy /mnt/data", f"systemctl start {S3_UNIT}"]
 
 
 def test_the_gate_names_the_mount(make_node: Any) -> None:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import errno
 import os
 import time
 from pathlib import Path
-from typing import Iterator
+from typing import Any
 
 import pytest
 
 from hyperpod_kit.node.health.look import start_time
 from hyperpod_kit.node.health.probe import Probe, probe
-
-LIBC = ctypes.CDLL(None, use_errno=True)
-DETACH = 2
 
 
 def test_a_directory_answers(tmp_path: Path) -> None:
@@ -38,26 +33,9 @@ def test_it_leaves_no_child_and_no_descriptor(tmp_path: Path) -> None:
         os.waitpid(-1, os.WNOHANG)
 
 
-@contextlib.contextmanager
-def silent_mount(path: Path) -> Iterator[int]:
-    """A FUSE mount at `path` whose daemon, this process, never answers. Yields its descriptor: closing it is death."""
-    path.mkdir()
-    handle = os.open("/dev/fuse", os.O_RDWR)
-    options = f"fd={handle},rootmode=40000,user_id=0,group_id=0,allow_other"
-    if LIBC.mount(b"silent", os.fsencode(path), b"fuse.silent", 0, options.encode()) != 0:
-        os.close(handle)
-        pytest.skip(f"cannot mount FUSE here: {os.strerror(ctypes.get_errno())}")
-    try:
-        yield handle
-    finally:
-        with contextlib.suppress(OSError):
-            os.close(handle)
-        LIBC.umount2(os.fsencode(path), DETACH)
-
-
 @pytest.mark.rehearsal
 @pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/dev/fuse"), reason="needs root and /dev/fuse")
-def test_a_hung_mount_costs_the_deadline_and_no_more(tmp_path: Path) -> None:
+def test_a_hung_mount_costs_the_deadline_and_no_more(tmp_path: Path, silent_mount: Any) -> None:
     with silent_mount(tmp_path / "hung"):
         started = time.monotonic()
         both = [Probe(str(tmp_path / "hung")), Probe(str(tmp_path / "hung"))]
@@ -74,7 +52,7 @@ def test_a_hung_mount_costs_the_deadline_and_no_more(tmp_path: Path) -> None:
 
 @pytest.mark.rehearsal
 @pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/dev/fuse"), reason="needs root and /dev/fuse")
-def test_a_dead_mount_says_so_at_once(tmp_path: Path) -> None:
+def test_a_dead_mount_says_so_at_once(tmp_path: Path, silent_mount: Any) -> None:
     with silent_mount(tmp_path / "dead") as handle:
         os.close(handle)
         found = probe(str(tmp_path / "dead"), 5.0)

@@ -1,0 +1,168 @@
+"""Stand-ins as a node has them: installed under a root, started by the system's Python, mounted for real."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from hyperpod_kit.rehearsal.s3.store import S3Store
+from hyperpod_kit.rehearsal.sagemaker.server import serve
+from hyperpod_kit.rehearsal.standins.install import LIBRARY, install
+
+PYTHON = "/usr/bin/python3"
+BUCKET = "sagemaker-test"
+EFS = "fs-0123456789abcdef0"
+POINT = "fsap-0123456789abcdef0"
+LUSTRE_DNS = "fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com"
+USER = 2001
+OTHER_USER = 3001
+
+
+def why_no_mounts() -> str:
+    """Why nothing can be mounted here; empty when it can."""
+    if not os.path.exists(PYTHON):
+        return f"there is no {PYTHON}"
+    if os.geteuid() != 0:
+        return "mounting needs root"
+    try:
+        os.close(os.open("/dev/fuse", os.O_RDWR))
+    except OSError as err:
+        return f"/dev/fuse: {err.strerror}"
+    return ""
+
+
+needs_mounts = [pytest.mark.rehearsal, pytest.mark.skipif(bool(why_no_mounts()), reason=why_no_mounts())]
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory):
+    """A root with the stand-ins; readable by everyone, as tests act as other users too."""
+    root = tmp_path_factory.mktemp("root")
+    install(root)
+    return root
+
+
+class Node:
+    """Runs stand-ins with a data directory and an endpoint, and takes back every mount that they made."""
+
+    def __init__(self, root: Path, directory: Path, environment: dict[str, str]) -> None:
+        self.directory = directory
+        self._library = root / LIBRARY
+        self._environment = {**os.environ, **environment}
+        self._mounted: list[Path] = []
+        self._processes: list[subprocess.Popen[str]] = []
+
+    def mount_point(self, name: str) -> Path:
+        """A fresh directory to mount on."""
+        made = self.directory / name
+        made.mkdir()
+        return made
+
+    def command(self, *argv: str) -> list[str]:
+        """The command line that a launcher executes."""
+        return [PYTHON, "-I", "-S", str(self._library), *argv]
+
+    def run(self, *argv: str | Path, timeout: float = 30) -> subprocess.CompletedProcess[str]:
+        """Run a stand-in by name; what it mounts on any of its arguments is unmounted at the end."""
+        self._mounted += [item for item in argv if isinstance(item, Path)]
+        return subprocess.run(self.command(*map(str, argv)), env=self._environment, capture_output=True, text=True,
+                              timeout=timeout)
+
+    def mount(self, *argv: str | Path) -> None:
+        """Run a stand-in that must succeed."""
+        done = self.run(*argv)
+        assert done.returncode == 0, done.stderr
+
+    def start(self, *argv: str | Path) -> subprocess.Popen[str]:
+        """Start a stand-in in the foreground; it has mounted once it has printed a line."""
+        self._mounted += [item for item in argv if isinstance(item, Path)]
+        process = subprocess.Popen(self.command(*map(str, argv)), env=self._environment, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True)
+        self._processes.append(process)
+        assert process.stdout is not None
+        process.stdout.readline()
+        return process
+
+    def close(self) -> None:
+        """Unmount by path, end by process id."""
+        for path in self._mounted:
+            subprocess.run(["umount", "-l", str(path)], capture_output=True, timeout=10)
+        for process in self._processes:
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+            process.communicate(timeout=10)
+        left = [path for path in self._mounted if mount_line(path)]
+        assert not left
+
+
+def mount_line(path: Path) -> list[str]:
+    """The fields of /proc/mounts for a mount point, source first; empty when there is none."""
+    for line in Path("/proc/mounts").read_text().splitlines():
+        if line.split()[1] == str(path):
+            return line.split()
+    return []
+
+
+def eventually(condition, seconds: float = 5.0):
+    """Whether the condition holds within so many seconds."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return bool(condition())
+
+
+@pytest.fixture
+def open_path():
+    """A directory that other users can reach; pytest's own is private."""
+    with tempfile.TemporaryDirectory(prefix="standins-") as made:
+        os.chmod(made, 0o755)
+        yield Path(made)
+
+
+@pytest.fixture
+def node(installed, open_path):
+    """A node with an EFS file system, an access point and a Lustre file system."""
+    data = open_path / "data"
+    (data / "efs" / EFS).mkdir(parents=True)
+    (data / "efs" / "registry.json").write_text(json.dumps({"file_systems": [EFS], "access_points": {
+        POINT: {"FileSystemId": EFS, "PosixUser": {"Uid": USER, "Gid": USER, "SecondaryGids": [2100]},
+                "RootDirectory": {"Path": "/home/trainer", "CreationInfo": {
+                    "OwnerUid": USER, "OwnerGid": USER, "Permissions": "0750"}}},
+        "fsap-00000000000000001": {"FileSystemId": EFS, "RootDirectory": {"Path": "/absent"}},
+        "fsap-00000000000000002": {"FileSystemId": "fs-11111111", "RootDirectory": {"Path": "/"}}}}))
+    (data / "fsx" / "abcdefgh").mkdir(parents=True)
+    (data / "fsx" / "abcdefgh").chmod(0o1777)
+    (data / "fsx" / "registry.json").write_text(json.dumps({"abcdefgh": {"dns": LUSTRE_DNS, "ip": "10.1.0.1"}}))
+    made = Node(installed, open_path, {"HPK_STANDIN_DATA": str(data)})
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def store(tmp_path):
+    made = S3Store(tmp_path / "s3")
+    made.create_bucket(BUCKET)
+    return made
+
+
+@pytest.fixture
+def s3_node(installed, open_path, store):
+    """A node that reaches the store's endpoint."""
+    server = serve([("127.0.0.1", 0)], store)
+    made = Node(installed, open_path, {
+        "AWS_ENDPOINT_URL": server.url, "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_REGION": "us-east-1", "AWS_CONFIG_FILE": "/nonexistent", "AWS_SHARED_CREDENTIALS_FILE": "/nonexistent"})
+    try:
+        yield made
+    finally:
+        made.close()
+        server.close()

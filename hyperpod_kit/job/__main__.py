@@ -12,6 +12,11 @@ if __name__ == "__main__":
     # This directory itself must not be searched: its modules are named like others (`signals`, `options`).
     here = str(Path(__file__).absolute().parent)
     sys.path[:] = [str(Path(here).parents[1]), *(entry for entry in sys.path if entry != here)]
+    from hyperpod_kit.errors import HyperpodKitError
     from hyperpod_kit.job.cli import main
 
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except HyperpodKitError as error:
+        print(f"error: {error}", *([f"hint: {error.hint}"] if error.hint else []), sep="\n", file=sys.stderr)
+        sys.exit(error.exit_code)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import contextlib
+from dataclasses import dataclass, field
 from typing import Dict, Mapping, Sequence, Tuple
 
 from hyperpod_kit.errors import RunError
@@ -19,13 +20,14 @@ LIVE_STATES = ("", "RUNNING", "SUSPENDED", "CONFIGURING")
 class Allocation:
     """The job's nodes now. `state`: Slurm's word for the job, "" when slurmctld does not answer.
 
-    `addresses`: where each node's slurmd listens; `unusable`: nodes that Slurm itself counts out.
+    `addresses`: where each node's slurmd listens; `unusable`: nodes that Slurm itself counts out, `down`: has lost.
     """
 
     nodes: Tuple[str, ...]
     state: str = ""
-    addresses: Mapping[str, Tuple[str, int]] = ()  # type: ignore[assignment]
+    addresses: Mapping[str, Tuple[str, int]] = field(default_factory=dict)
     unusable: Tuple[str, ...] = ()
+    down: Tuple[str, ...] = ()
 
     @property
     def ended(self) -> bool:
@@ -48,13 +50,9 @@ def look(runner: Runner, job: JobEnvironment) -> Allocation:
             names = job.nodes
     except (RunError, ValueError):
         pass
-    addresses: Dict[str, Tuple[str, int]] = {}
-    unusable = []
-    try:
-        for name, node in control.nodes(runner, names).items():
-            addresses[name] = (node.address, node.port)
-            if not node.usable:
-                unusable.append(name)
-    except (RunError, ValueError):
-        pass
-    return Allocation(names, state, addresses, tuple(unusable))
+    found: Dict[str, control.NodeRecord] = {}
+    with contextlib.suppress(RunError, ValueError):
+        found = control.nodes(runner, names)
+    return Allocation(names, state, {name: (node.address, node.port) for name, node in found.items()},
+                      tuple(name for name, node in found.items() if not node.usable),
+                      tuple(name for name, node in found.items() if node.down))

@@ -12,31 +12,25 @@ import shlex
 import sys
 from typing import List, Optional, Sequence, Tuple
 
-from hyperpod_kit.errors import HyperpodKitError, UsageError
+from hyperpod_kit.errors import Unreachable, UsageError
 from hyperpod_kit.job.policy import Policy
 from hyperpod_kit.run import LocalRunner
 from hyperpod_kit.slurm import control
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Run one job command; returns its exit code. Usage errors of argparse raise SystemExit(2)."""
+    """Run one job command; returns its exit code. Raises HyperpodKitError, and SystemExit(2) for wrong usage."""
     words, command = _split(list(sys.argv[1:] if argv is None else argv))
-    try:
-        if words[:1] == ["exec"]:
-            return _exec(command)
-        if words[:1] == ["submit"] and words[1:2] not in (["-h"], ["--help"]):
-            return _submit(words[1:], command)
-        args = _parser().parse_args(_join_srun_args(words))
-        if args.verb == "run":
-            return _run(args, command)
-        if args.verb == "status":
-            return _status(args)
-        return _task_prolog() if args.verb == "task-prolog" else _epilog()
-    except HyperpodKitError as err:
-        print(f"error: {err}", file=sys.stderr)
-        if err.hint:
-            print(f"hint: {err.hint}", file=sys.stderr)
-        return err.exit_code
+    if words[:1] == ["exec"]:
+        return _exec(command)
+    if words[:1] == ["submit"] and words[1:2] not in (["-h"], ["--help"]):
+        return _submit(words[1:], command)
+    args = _parser().parse_args(_join_srun_args(words))
+    if args.verb == "run":
+        return _run(args, command)
+    if args.verb == "status":
+        return _status(args)
+    return _task_prolog() if args.verb == "task-prolog" else _epilog()
 
 
 def _split(argv: List[str]) -> Tuple[List[str], List[str]]:
@@ -118,8 +112,7 @@ def _status(args: argparse.Namespace) -> int:
     try:
         rows = status.attempts(args.root)
     except OSError as err:
-        print(f"error: cannot read the attempts of {args.root}: {err}", file=sys.stderr)
-        return 3
+        raise Unreachable(f"cannot read the attempts of {args.root}: {err}") from err
     sys.stdout.write(json.dumps(rows, indent=2) + "\n" if args.json else status.table(rows))
     return 0
 

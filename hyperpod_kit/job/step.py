@@ -93,19 +93,21 @@ class Step:
         """Exit code (negative: the signal that killed srun), None while it runs."""
         return self._process.poll()
 
-    def end(self, runner: Runner, job_id: str, wait: Callable[[float], None], *, grace: float = 10.0) -> int:
+    def end(self, runner: Runner, job_id: str, wait: Callable[[float], None], *, grace: float = 10.0,
+            patience: float = 5.0) -> int:
         """End the step for good: TERM to srun, then KILL to its ranks through Slurm, then KILL to srun itself.
 
-        `wait(seconds)` returns earlier when a child ends. Takes at most `grace` s, twice 5 s and Slurm's answers.
+        `wait(seconds)` returns earlier when a child ends. Takes at most `grace` s, twice `patience` s
+        and Slurm's answers.
         """
         self._tell(signal.SIGTERM)
         self._await(grace, wait)
         if self.poll() is None:
             _kill_ranks(runner, job_id)
-            self._await(5.0, wait)
+            self._await(patience, wait)
         if self.poll() is None:
             self._tell(signal.SIGKILL)
-            self._await(5.0, wait)
+            self._await(patience, wait)
         code = self.poll()
         return -int(signal.SIGKILL) if code is None else code
 

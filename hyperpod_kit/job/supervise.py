@@ -58,7 +58,9 @@ def supervise(step: Step, attempt: str, rules: Rules, job: JobEnvironment, *, ru
         if lost or stalled:
             report("intervene", f"{', '.join(lost)} does not answer: ending the step" if lost else
                    f"no progress for {options.stall:g} s: ending the step", lost=list(lost), stalled=stalled)
-            step.end(runner, job.job_id, signals.wait, grace=LOST_GRACE if lost else STALL_GRACE)
+            # srun waits for a dead node much longer than we do.
+            step.end(runner, job.job_id, signals.wait, grace=LOST_GRACE if lost else STALL_GRACE,
+                     patience=1.0 if lost else 5.0)
             break
         waits = [options.probe_interval, *([watch.due] if watch else []),
                  *([stall.due] if stall.due is not None else []),
@@ -73,10 +75,12 @@ def _seen(code: Optional[int], attempt: str, rules: Rules, job: JobEnvironment, 
     stop = signals.stop
     if code != 0 and not stop and not lost and not stalled:
         lost = tuple(settle(rules.nodes, rules.options.silent_after + 4.0, signals.pause))
+    if code != 0 and not stalled:
         # srun of a job that Slurm has just ended fails before our own TERM arrives.
-        state = allocation.look(runner, job).state
-        if state not in allocation.LIVE_STATES and not signals.warned:
-            stop = signals.stop or state
+        nodes = allocation.look(runner, job)
+        if nodes.ended and not signals.warned:
+            stop = stop or nodes.state
+        lost = tuple(sorted({*lost, *nodes.down}))
     try:
         records = tuple(exits.read(rules.options.state, attempt))
     except OSError:

@@ -20,7 +20,8 @@ SLURMD_PORT = 6818
 """Where slurmd listens when the node's record does not say."""
 
 _PAIR = re.compile(r"([A-Za-z][\w:/]*)=(.*?)(?=\s+[A-Za-z][\w:/]*=|\s*$)")
-_BAD = re.compile(r"down|fail|drain|not_resp|unk|inval|reboot|power|\*", re.IGNORECASE)
+_DOWN = re.compile(r"(?<!powered_)(?<!powering_)(?<!power_)down|fail|not_resp|\*", re.IGNORECASE)
+_BAD = re.compile(r"down|fail|drain|not_resp|unk|inval|reboot|\*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,11 @@ class NodeRecord:
     def usable(self) -> bool:
         """Whether a step can be started there."""
         return _BAD.search(self.state) is None
+
+    @property
+    def down(self) -> bool:
+        """Whether Slurm has lost it, which is more than that it must not be used."""
+        return _DOWN.search(self.state) is not None
 
 
 def parse_record(line: str) -> Dict[str, str]:

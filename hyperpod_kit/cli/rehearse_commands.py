@@ -125,20 +125,24 @@ def status(name: str, as_json: bool) -> None:
 
 
 def _print_status(data: dict[str, Any]) -> None:
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
 
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=140)  # for a file or a pipe nothing needs to be cut
     console.print(f"rehearsal {data['name']}: {data['endpoint']}, network {data['gateway']}/16", highlight=False)
     for cluster in data["clusters"]:
-        table = Table(title=f"cluster {cluster['name']}: {cluster['status']}", title_justify="left")
-        for column in ("node", "instance", "host", "role", "status", "machine", "age"):
-            table.add_column(column)
+        table = Table(title=f"cluster {cluster['name']}: {cluster['status']}", title_justify="left", box=SIMPLE_HEAD,
+                      padding=(0, 0), pad_edge=False, show_edge=False)
+        for column in ("node", "instance", "host", "machine", "age", "status"):
+            table.add_column(column, no_wrap=column != "status")
         for node in sorted(cluster["nodes"], key=lambda node: (node["group"], node["index"])):
             age = f"{time.time() - node['booted_at']:.0f} s" if node["booted_at"] else "-"
             first_line = node["message"].split("\n", 1)[0]
-            table.add_row(node["place"], node["instance_id"], node["host"], node["role"] or "-",
-                          node["status"] + (f": {first_line}" if first_line else ""), node["machine"], age)
+            table.add_row(node["place"], node["instance_id"], node["host"], node["machine"], age,
+                          node["status"] + (f": {first_line}" if first_line else ""))
         console.print(table)
         if cluster["failure_message"]:
             console.print(cluster["failure_message"], style="red", highlight=False, markup=False)

@@ -191,7 +191,13 @@ def groupadd(args: List[str]) -> int:
 
 
 def scontrol(args: List[str]) -> int:
-    """A controller that is up and a node that has registered just now."""
+    """A controller that is up and a node that has registered just now.
+
+    Like the real one it does nothing, not even --version, on a node that has no configuration yet.
+    """
+    if not (ROOT / "opt/slurm/etc/slurm.conf").exists() and "slurmd.service" not in read_state("running"):
+        print("scontrol: fatal: Could not establish a configuration source", file=sys.stderr)
+        return 1
     if "--version" in args or "-V" in args:
         print("slurm 22.05.8")
     elif "ping" in args:

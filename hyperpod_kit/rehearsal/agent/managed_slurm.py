@@ -6,6 +6,8 @@ Standard library only, Python 3.8: this file runs in a node.
 from __future__ import annotations
 
 import os
+import re
+import socket
 import subprocess
 import time
 from typing import Sequence
@@ -29,6 +31,21 @@ def _wait_for_controller(seconds: float) -> None:
         time.sleep(0.25)
 
 
+def _wait_for_registration(seconds: float) -> None:
+    """Wait until the controller has heard of this node's slurmd; a script that runs next may ask Slurm about it."""
+    name = socket.gethostname().split(".")[0]
+    deadline = time.monotonic() + seconds
+    while True:
+        shown = subprocess.run(["/opt/slurm/bin/scontrol", "-o", "show", "node", name], stdout=subprocess.PIPE,
+                               stderr=subprocess.DEVNULL, universal_newlines=True, timeout=30).stdout
+        state = re.search(r"\bState=(\S+)", shown)
+        if state and "UNKNOWN" not in state.group(1) and "*" not in state.group(1):
+            return
+        if time.monotonic() > deadline:
+            raise subprocess.TimeoutExpired("scontrol show node", seconds)
+        time.sleep(0.25)
+
+
 def start(role: str, controller_ip: str, patience: float = 120.0) -> None:
     """Start munge and this role's Slurm daemon, enabled for later boots. Raises subprocess.SubprocessError."""
     _run(["systemctl", "enable", "--now", "munge"])
@@ -43,3 +60,4 @@ def start(role: str, controller_ip: str, patience: float = 120.0) -> None:
                    "Restart=on-failure\nRestartSec=1\n")
     _run(["systemctl", "daemon-reload"])
     _run(["systemctl", "enable", "--now", "slurmd"])
+    _wait_for_registration(patience)

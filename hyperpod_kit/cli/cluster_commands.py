@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Callable, Optional
+from typing import Optional
 
 import click
 
 from hyperpod_kit.cli.options import cluster_options, config_argument, json_option, resolve_cluster
-from hyperpod_kit.cli.output import console, data, say
-from hyperpod_kit.cluster.state import ClusterState
+from hyperpod_kit.cli.output import console, data, say, watch
 
 timeout_option = click.option(
     "--timeout", default=3600.0, show_default=True, type=click.FloatRange(1), help="Seconds to wait at most."
@@ -63,7 +62,8 @@ def create_cluster(
     bundle = planned.bundle.bundle_id if planned.bundle else None
     say(f"cluster {name} is being created: {arn}" + (f" with bundle {bundle}" if bundle else ""))
     if then_wait:
-        wait_ready(sagemaker, name, timeout=timeout, interval=interval, progress=_progress())
+        with watch() as show:
+            wait_ready(sagemaker, name, timeout=timeout, interval=interval, progress=lambda state: show(state.line()))
         say(f"cluster {name} is ready; next: hyperpod-kit validate-mounts")
     else:
         say(f"next: hyperpod-kit wait {config}")
@@ -87,7 +87,11 @@ def wait(
     from hyperpod_kit.cluster.wait import wait_ready
 
     chosen = resolve_cluster(config, cluster, region)
-    state = wait_ready(SageMaker(chosen.region), chosen.name, timeout=timeout, interval=interval, progress=_progress())
+    sagemaker = SageMaker(chosen.region)
+    with watch() as show:
+        state = wait_ready(
+            sagemaker, chosen.name, timeout=timeout, interval=interval, progress=lambda state: show(state.line())
+        )
     say(f"cluster {chosen.name} is ready")
     if as_json:
         data(state.to_dict())
@@ -159,18 +163,8 @@ def delete_cluster(
     sagemaker.delete_cluster(chosen.name)
     say(f"cluster {chosen.name} is being deleted")
     if then_wait:
-        wait_deleted(sagemaker, chosen.name, timeout=timeout, interval=interval, progress=_progress())
+        with watch() as show:
+            wait_deleted(
+                sagemaker, chosen.name, timeout=timeout, interval=interval, progress=lambda state: show(state.line())
+            )
         say(f"cluster {chosen.name} is gone")
-
-
-def _progress() -> Callable[[ClusterState], None]:
-    """Says what changed, one line a change: reads the same on a terminal and in a log."""
-    last: list[str] = []
-
-    def show(state: ClusterState) -> None:
-        line = state.line()
-        if [line] != last:
-            say(line)
-            last[:] = [line]
-
-    return show

@@ -93,7 +93,8 @@ def validate_mounts(
     if as_json:
         data(report.to_json(chosen.name, reports, time.time()))
     else:
-        console().print(report.table(chosen.name, reports, time.time()))
+        screen = console()
+        screen.print(report.table(chosen.name, reports, time.time(), screen.width))
     for line in report.problems(reports):
         say(line)
     say(report.summary(reports))

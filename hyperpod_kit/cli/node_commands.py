@@ -17,6 +17,7 @@ from hyperpod_kit.cli.output import console, data, say
 @json_option
 def list_cluster_nodes(config: Path, cluster: Optional[str], region: Optional[str], as_json: bool) -> None:
     """Every node with its address and state."""
+    from rich import box
     from rich.table import Table
     from rich.text import Text
 
@@ -28,21 +29,27 @@ def list_cluster_nodes(config: Path, cluster: Optional[str], region: Optional[st
     if as_json:
         data({"cluster": chosen.name, "nodes": [asdict(node) for node in nodes]})
         return
-    grid = Table(title=f"nodes of cluster {chosen.name}", title_justify="left")
-    for column in ("group", "node", "address", "type", "state", "launched", "message"):
-        grid.add_column(column, overflow="fold", no_wrap=column in ("node", "address"))
+    screen = console()
+    roomy = screen.width >= 120
+    shown = ["group", "node", "address", "type", "state", *(["launched"] if roomy else [])]
+    shown += ["message"] if any(node.message for node in nodes) else []
+    shape = box.HEAVY_HEAD if roomy else box.SIMPLE_HEAD
+    grid = Table(title=f"nodes of cluster {chosen.name}", title_justify="left", box=shape)
+    for column in shown:
+        grid.add_column(column, overflow="fold", no_wrap=column in ("node", "address", "state"))
     for node in nodes:
         style = {"Running": "green", "Failure": "bold red"}.get(node.status, "yellow")
-        grid.add_row(
-            node.group,
-            node.instance_id,
-            node.address or "-",
-            node.instance_type,
-            Text(node.status, style),
-            node.launched,
-            node.message or "-",
-        )
-    console().print(grid)
+        cells: dict[str, str | Text] = {
+            "group": node.group,
+            "node": node.instance_id,
+            "address": node.address or "-",
+            "type": node.instance_type,
+            "state": Text(node.status, style),
+            "launched": node.launched,
+            "message": Text(node.message or "-"),
+        }
+        grid.add_row(*(cells[column] for column in shown))
+    screen.print(grid)
     say(f"{len(nodes)} nodes, {sum(1 for node in nodes if node.status == 'Running')} running")
 
 

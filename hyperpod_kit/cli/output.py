@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Callable, Iterator
 
@@ -52,3 +53,34 @@ def bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
     ) as progress:
         task = progress.add_task(title, total=total)
         yield lambda count: progress.advance(task, count)
+
+
+@contextmanager
+def watch() -> Iterator[Callable[[str], None]]:
+    """Yields show(line): what something is doing now, with the seconds since the beginning, one line a change.
+
+    On a terminal the last line stays at the bottom with a spinner, so that a long silence does not look like a hang.
+    """
+    began = time.monotonic()
+    last = ""
+    screen = console(stderr=True) if sys.stderr.isatty() else None
+    spinner = screen.status("asking AWS") if screen is not None else None
+
+    def show(line: str) -> None:
+        nonlocal last
+        if line == last:
+            return
+        last = line
+        text = f"{time.monotonic() - began:5.0f} s  {line}"
+        if screen is None or spinner is None:
+            say(text)
+            return
+        # Through the same console, which moves the spinner out of the way.
+        screen.print(text, markup=False)
+        spinner.update(line.split(" · ")[0])
+
+    if spinner is None:
+        yield show
+    else:
+        with spinner:
+            yield show

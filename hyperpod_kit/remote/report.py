@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Sequence
+from typing import TYPE_CHECKING, Any, Iterator, Sequence
 
 from hyperpod_kit.remote.validate_mounts import NodeReport
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.text import Text
 
 STYLES = {"ok": "green", "slow": "yellow"}
+WIDE = ("node", "group", "mount", "path", "state", "mounted", "checked")
+NARROW = 132
+"""Columns that the wide form needs before it begins to fold ids."""
 
 
 def to_json(cluster: str, reports: Sequence[NodeReport], checked_at: float) -> dict[str, Any]:
@@ -22,32 +26,49 @@ def to_json(cluster: str, reports: Sequence[NodeReport], checked_at: float) -> d
     }
 
 
-def table(cluster: str, reports: Sequence[NodeReport], now: float) -> Table:
-    """A row for each mount of each node, one for each node that did not answer."""
+def table(cluster: str, reports: Sequence[NodeReport], now: float, width: int) -> Table:
+    """A row for each mount of each node, one for each node that did not answer.
+
+    `now`: Unix seconds; `width`: columns of the screen. Below NARROW a row has two lines, group under node and source
+    under path.
+    """
+    from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    grid = Table(title=f"mounts of cluster {cluster}", title_justify="left")
-    for column in ("node", "group", "mount", "path", "state", "mounted", "checked"):
+    narrow = width < NARROW
+    shape = box.SIMPLE_HEAD if narrow else box.HEAVY_HEAD
+    grid = Table(title=f"mounts of cluster {cluster}", title_justify="left", box=shape)
+    columns = ("node", "mount", "path", "state", "checked") if narrow else WIDE
+    for column in columns:
         grid.add_column(column, overflow="fold", no_wrap=column in ("node", "state", "checked"))
     for report in reports:
-        first = (report.target.instance_id, report.target.group)
-        if report.error:
-            grid.add_row(*first, "-", "-", Text("no answer", "bold red"), Text(report.error), "-")
-        elif not report.mounts:
-            grid.add_row(*first, "-", "-", "none", "this role carries no mounts", "-")
-        for mount in report.mounts:
-            style = STYLES.get(mount.state, "bold red" if mount.required else "yellow")
-            grid.add_row(
-                *first,
-                mount.name,
-                mount.path,
-                Text(mount.state if mount.required else f"{mount.state} (optional)", style),
-                Text(mount.source or mount.detail or "-"),
-                age(now - mount.checked_at) if mount.checked_at else "-",
-            )
+        node, group = report.target.instance_id, report.target.group
+        for name, path, state, source, checked in _cells(report, now):
+            if narrow:
+                below = Text(f"\n{source}", "dim")
+                grid.add_row(
+                    Text(node).append(f"\n{group}", "dim"), Text(name), Text(path).append(below), state, checked
+                )
+            else:
+                grid.add_row(node, group, Text(name), Text(path), state, Text(source), checked)
         grid.add_section()
     return grid
+
+
+def _cells(report: NodeReport, now: float) -> Iterator[tuple[str, str, Text, str, str]]:
+    """(mount, path, state, what is mounted or why nothing is, age) of every row of one node."""
+    from rich.text import Text
+
+    if report.error:
+        yield "-", "-", Text("no answer", "bold red"), report.error, "-"
+    elif not report.mounts:
+        yield "-", "-", Text("none"), "this role carries no mounts", "-"
+    for mount in report.mounts:
+        style = STYLES.get(mount.state, "bold red" if mount.required else "yellow")
+        state = Text(mount.state if mount.required else f"{mount.state} (optional)", style)
+        checked = age(now - mount.checked_at) if mount.checked_at else "-"
+        yield mount.name, mount.path, state, mount.source or mount.detail or "-", checked
 
 
 def problems(reports: Sequence[NodeReport]) -> list[str]:

@@ -162,7 +162,7 @@ def _unreachable(where: str, settings: SshSettings, err: Exception) -> Unreachab
         # When time is up before the greeting, paramiko goes on and finds that there is no session.
         if "banner" in text or "No existing session" in text:
             return Unreachable(
-                f"{where} is silent: connected, but no ssh greeting within {settings.connect_timeout:g} s"
+                f"{where} is silent: connected, but no ssh session within {settings.connect_timeout:g} s"
             )
         return Unreachable(f"{where}: {text}")
     if isinstance(err, OSError):

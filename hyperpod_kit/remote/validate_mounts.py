@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, Callable, Mapping, Optional, Sequence
 
 from hyperpod_kit.errors import HyperpodKitError
@@ -18,7 +18,7 @@ from hyperpod_kit.remote.target import Target
 from hyperpod_kit.run import Runner
 
 PROGRAM = "/opt/hyperpod-kit/current/bin/hyperpod-kit"
-THREADS = 32
+THREADS = 64
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,15 @@ def validate_mounts(
             pool.submit(_ask, target, connect, expected.get(target.role, ()), timeout, clock): target
             for target in targets
         }
-        for future in as_completed(asked):
-            report = future.result()
-            reports[asked[future].instance_id] = report
-            progress(report)
+        try:
+            for future in as_completed(asked):
+                report = future.result()
+                reports[asked[future].instance_id] = report
+                progress(report)
+        except BaseException:
+            # Ctrl-C: those that were not asked yet are not asked any more.
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
     return [reports[target.instance_id] for target in targets]
 
 
@@ -100,9 +105,9 @@ def _ask(
     if answer is None:
         last = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["nothing"]
         return NodeReport(target, error=f"its answer is not a report: {last[0][:120]}")
-    mounts = [_status(raw) for raw in answer["mounts"]]
+    bundle, mounts = answer
     reported = {mount.name for mount in mounts}
-    mounts += [
+    missing = [
         MountStatus(
             mount.name,
             mount.kind,
@@ -115,26 +120,34 @@ def _ask(
         for mount in expected
         if mount.name not in reported
     ]
-    return NodeReport(target, tuple(mounts), bundle_id=str(answer.get("bundle_id", "")))
+    return NodeReport(target, (*mounts, *missing), bundle_id=bundle)
 
 
-def _parse(text: str) -> Optional[dict[str, Any]]:
-    """The report in a node's standard output; login banners before it are skipped."""
+def _parse(text: str) -> Optional[tuple[str, list[MountStatus]]]:
+    """(bundle id, mounts) of a node's standard output after any login banner; None when it is no report."""
     start = text.find("{")
     if start < 0:
         return None
     try:
         answer = json.loads(text[start:])
-    except json.JSONDecodeError:
+        return str(answer.get("bundle_id", "")), [_status(raw) for raw in answer["mounts"]]
+    except (AttributeError, KeyError, TypeError, ValueError):
         return None
-    return answer if isinstance(answer, dict) and isinstance(answer.get("mounts"), list) else None
 
 
 def _status(raw: Mapping[str, Any]) -> MountStatus:
-    # A node that runs a newer bundle may say more than we know.
-    known = {field.name for field in fields(MountStatus)}
-    defaults = {"name": "?", "kind": "?", "path": "?", "state": "unknown"}
-    return MountStatus(**{**defaults, **{key: value for key, value in raw.items() if key in known}})
+    """One mount of a report; fields that we do not know are left out, for a node may run a newer bundle."""
+    texts = {key: str(raw.get(key, "")) for key in ("source", "detail")}
+    return MountStatus(
+        str(raw["name"]),
+        str(raw["kind"]),
+        str(raw["path"]),
+        str(raw["state"]),
+        latency_ms=float(raw.get("latency_ms", 0)),
+        required=bool(raw.get("required", True)),
+        checked_at=float(raw.get("checked_at", 0)),
+        **texts,
+    )
 
 
 def _not_installed(returncode: int, stderr: str) -> str:

@@ -7,6 +7,7 @@ import os
 import shutil
 import stat
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -222,3 +223,17 @@ def test_every_shell_script_of_the_real_bundle_parses(shipped: Bundle, tmp_path:
 def test_no_secret_is_in_the_real_bundle(shipped: Bundle) -> None:
     for place, data in shipped.files.items():
         assert b"AKIA" not in data and b"PRIVATE KEY" not in data, place
+
+
+def test_the_real_program_runs_without_anything_installed(shipped: Bundle, tmp_path: Path) -> None:
+    write(shipped, tmp_path / "b")
+    modules = [
+        place[len("lib/") : -len(".py")].replace("/", ".").removesuffix(".__init__")
+        for place in shipped.files
+        if place.startswith("lib/hyperpod_kit/") and place.endswith(".py") and not place.endswith("__main__.py")
+    ]
+    code = f"import sys, importlib; sys.path.insert(0, 'lib'); [importlib.import_module(name) for name in {modules!r}]"
+    python = [sys.executable, "-I", "-S"]
+    for argv in ([*python, "-c", code], *([*python, "lib", part, "--help"] for part in ("node", "job", "checkpoint"))):
+        done = subprocess.run(argv, cwd=tmp_path / "b", capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr

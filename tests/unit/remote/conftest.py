@@ -119,7 +119,7 @@ class Network:
 
     @property
     def settings(self) -> SshSettings:
-        return SshSettings("root", self.known_hosts, self.key_file, self.port, connect_timeout=1.0)
+        return SshSettings("root", self.known_hosts, self.key_file, self.port, connect_timeout=3.0)
 
     def close(self) -> None:
         for closer in self._closers:

@@ -40,7 +40,7 @@ def test_a_hanging_command_ends_at_its_deadline(network: Network) -> None:
     began = time.monotonic()
     with pytest.raises(RunTimeout, match=r"no end within 0\.5 s"):
         SshRunner(node.address, network.settings).run(["sleep"], timeout=0.5)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 10
 
 
 def test_nobody_listens(network: Network) -> None:
@@ -52,9 +52,9 @@ def test_nobody_listens(network: Network) -> None:
 def test_a_silent_machine_is_given_up(network: Network) -> None:
     address = network.silent()
     began = time.monotonic()
-    with pytest.raises(Unreachable, match="is silent: connected, but no ssh greeting within 1 s"):
+    with pytest.raises(Unreachable, match="is silent: connected, but no ssh session within 3 s"):
         SshRunner(address, network.settings).run(["x"])
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 10
 
 
 @pytest.mark.parametrize(

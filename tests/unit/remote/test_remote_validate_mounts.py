@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import threading
 from dataclasses import asdict
@@ -10,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Iterator
 
 import pytest
+from rich.console import Console
 
 from hyperpod_kit.cli.main import run
 from hyperpod_kit.model.mounts import MountStatus, S3Mount
-from hyperpod_kit.remote.report import age
+from hyperpod_kit.remote.report import age, table
 from hyperpod_kit.remote.target import Target
-from hyperpod_kit.remote.validate_mounts import validate_mounts
+from hyperpod_kit.remote.validate_mounts import NodeReport, validate_mounts
 from hyperpod_kit.run import Completed
 
 if TYPE_CHECKING:
@@ -109,7 +111,7 @@ def ssh(network: Network) -> list[str]:
         "--known-hosts",
         str(settings.known_hosts),
         "--connect-timeout",
-        "1",
+        "3",
     ]
 
 
@@ -218,7 +220,35 @@ def test_a_thousand_nodes_are_asked_in_bounded_time() -> None:
 
 
 @pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"mounts": 1}', '{"mounts": [1]}', '{"mounts": [{"name": "a"}]}', report(DATA)[:-5]]
+)
+def test_nonsense_from_one_node_is_a_row_and_not_the_end(text: str) -> None:
+    class Runner:
+        def __init__(self, out: str) -> None:
+            self.target, self.out = "n", out
+
+        def run(self, argv: Any, **options: Any) -> Completed:
+            return Completed(argv, 0, self.out, "")
+
+    targets = [Target("i-1", "g", "compute", "10.0.0.1"), Target("i-2", "g", "compute", "10.0.0.2")]
+    answers = {"i-1": text, "i-2": report(DATA)}
+    bad, good = validate_mounts(targets, lambda target: Runner(answers[target.instance_id]), expected={})
+    assert bad.error.startswith("its answer is not a report") and good.healthy
+
+
+@pytest.mark.parametrize(
     ("seconds", "text"), [(-3, "0 s ago"), (5.4, "5 s ago"), (600, "10 min ago"), (86400, "24 h ago")]
 )
 def test_age(seconds: float, text: str) -> None:
     assert age(seconds) == text
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_no_id_is_broken_on_any_screen(width: int) -> None:
+    target = Target("i-00000001000000001", "worker-group", "compute", "10.0.0.1")
+    reports = [NodeReport(target, (FSX, HOME, DEAD)), NodeReport(target, error="root@10.0.0.1 is silent")]
+    out = io.StringIO()
+    Console(file=out, width=width).print(table("demo", reports, 10.0, width))
+    shown = out.getvalue()
+    assert shown.count("i-00000001000000001") == 4 and shown.count("worker-group") == 4
+    assert "10.0.9.1@tcp:/abcdefgh" in shown and max(map(len, shown.splitlines())) <= width

@@ -62,6 +62,10 @@ class NodePaths:
         """Which kernel mount is the one that we made; volatile, as the mount is."""
         return self.real(f"/run/hyperpod-kit/mounts/{name}.json")
 
+    def unit_record(self, name: str) -> str:
+        """Which unit file a mount was brought up with since boot."""
+        return self.real(f"/run/hyperpod-kit/units/{name}.json")
+
     def stuck_probe(self, name: str) -> str:
         return self.real(f"/run/hyperpod-kit/probes/{name}.json")
 

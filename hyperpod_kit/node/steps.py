@@ -8,23 +8,16 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-from typing import Callable, Optional, Tuple
+from typing import Callable, Tuple
 
-from hyperpod_kit.errors import MountFailed, RunError
-from hyperpod_kit.model.mounts import Mount, S3Mount
-from hyperpod_kit.model.units import carrier_unit, health_timer, health_unit
+from hyperpod_kit.model.mounts import S3Mount
+from hyperpod_kit.model.units import carrier_unit, health_timer, units_for
 from hyperpod_kit.node import names, systemd, users
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.health.look import check
-from hyperpod_kit.node.mounts.ensure import await_healthy
-from hyperpod_kit.node.mounts.kinds import kind_of
+from hyperpod_kit.node.mounts.bring_up import bring_up
 from hyperpod_kit.node.mounts.mountpoint_s3 import allow_other_users
 from hyperpod_kit.node.slurm import controller, plugin, worker
-
-OCCUPIED = ("wrong_target", "readonly", "full", "unknown")
-"""States in which something lives at the path that starting a unit would not change."""
 
 
 @dataclass(frozen=True)
@@ -68,50 +61,21 @@ def allow_fuse_users(node: Node, _: str) -> Outcome:
     return Outcome(any_s3 and allow_other_users(node))
 
 
+def install_units(node: Node, _: str) -> Outcome:
+    """Install and enable every unit of this role: they make the mounts at a reboot, when no lifecycle script runs."""
+    mounts = node.config.mounts_for(node.facts.role)
+    changed = systemd.install(node, [unit for mount in mounts for _, unit in units_for(mount)])
+    enabled = [unit for mount in mounts for unit in (carrier_unit(mount), health_timer(mount))]
+    return Outcome(systemd.enable(node, *enabled) or changed)
+
+
 def make_mount(node: Node, name: str) -> Outcome:
-    """Install, enable and start the mount's unit, and wait until the mount answers. The unit outlives the reboot."""
-    mount = node.mount(name)
-    unit = carrier_unit(mount)
-    new_unit = systemd.install(node, [unit])
-    changed = systemd.enable(node, unit) or new_unit
-    status = check(node, mount)
-    running = systemd.is_active(node, unit)
-    # A daemon of ours under an old unit: another bucket or other options. Nobody else's is ever stopped.
-    outdated = new_unit and running and isinstance(mount, S3Mount)
-    if status.healthy and running and not outdated:
-        return Outcome(changed, f"{status.source} {status.detail}".strip())
-    if status.state in OCCUPIED and not outdated:
-        raise MountFailed(f"{mount.path} is {status.state} ({status.source}): {status.detail}",
-                          hint=f"on the node: findmnt {mount.path}; or hyperpod-kit replace-node {node.facts.node}")
-    return _bring_up(node, mount, "restart" if running else "start")
+    return Outcome(*bring_up(node, node.mount(name)))
 
 
-def _bring_up(node: Node, mount: Mount, verb: str) -> Outcome:
-    unit = carrier_unit(mount)
-    said: Optional[str] = None
-    try:
-        node.runner.run(["systemctl", verb, unit], timeout=200)
-    except RunError as err:
-        said = systemd.last_words(node, unit) or err.message
-    # The daemon's unit goes on trying by itself, the one-shot has tried for long enough.
-    patience = 60.0 if said is None or isinstance(mount, S3Mount) else 0.0
-    try:
-        status = await_healthy(node, mount, seconds=patience)
-    except MountFailed as err:
-        kind = kind_of(mount)
-        if not os.path.exists(node.paths.real(kind.client)):
-            raise MountFailed(f"{kind.client} is not installed on this node",
-                              hint=f"use an AMI with {kind.package}, or install it before this bundle runs") from err
-        raise MountFailed(said or err.message, hint=f"on the node: journalctl -u {unit}") from err
-    return Outcome(True, status.source)
-
-
-def watch_mount(node: Node, name: str) -> Outcome:
-    mount = node.mount(name)
-    timer = health_timer(mount)
-    changed = systemd.install(node, [health_unit(mount), timer])
-    changed = systemd.enable(node, timer) or changed
-    return Outcome(systemd.start(node, timer, timeout=30) or changed)
+def watch_mounts(node: Node, _: str) -> Outcome:
+    timers = [health_timer(mount) for mount in node.config.mounts_for(node.facts.role)]
+    return Outcome(systemd.start(node, *timers, timeout=30))
 
 
 def build_plugin(node: Node, _: str) -> Outcome:
@@ -135,8 +99,9 @@ STEPS = (
     Step("names", wait_for_names, required=False),
     Step("users", create_users),
     Step("fuse", allow_fuse_users),
+    Step("units", install_units),
     Step("mount", make_mount, each_mount=True),
-    Step("health", watch_mount, each_mount=True),
+    Step("health", watch_mounts),
     # Without it, `hyperpod-kit job submit --auto-resume` still works.
     Step("spank-plugin", build_plugin, required=False),
     Step("slurm-hooks", install_hooks, roles=("controller",), after_success=True),

@@ -41,9 +41,8 @@ def install_hooks(node: Node) -> Tuple[bool, List[str]]:
 
 def start_controller(node: Node) -> bool:
     """Start munge and slurmctld, now and at boot, and wait until slurmctld answers. Raises NodeError."""
-    changed = False
+    changed = systemd.enable(node, "munge.service", "slurmctld.service")
     for unit in ("munge.service", "slurmctld.service"):
-        changed = systemd.enable(node, unit) or changed
         changed = systemd.start(node, unit, timeout=90) or changed
 
     def answers() -> Optional[bool]:

@@ -13,6 +13,11 @@ from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_json, read_text, write_json
 
 INCLUDES = ("/opt/slurm/include", "/usr/include")
+HEADERS = ("slurm_version.h", "spank.h")
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def build(node: Node) -> bool:
@@ -28,8 +33,9 @@ def build(node: Node) -> bool:
     if include is None:
         raise NodeError(f"slurm/spank.h is in none of {', '.join(INCLUDES)}",
                         hint="without the plugin, use: hyperpod-kit job submit")
-    version = node.runner.run([node.paths.scontrol, "--version"], timeout=20).stdout.strip()
-    made_from = {"source": hashlib.sha256(text.encode()).hexdigest(), "slurm": version}
+    # The headers say which Slurm it is for; Slurm's own programs answer only once they have a configuration.
+    headers = "".join(read_text(f"{node.paths.real(include)}/slurm/{name}") or "" for name in HEADERS)
+    made_from = {"source": digest(text), "slurm": digest(headers)}
     target = node.paths.spank_plugin
     if os.path.exists(target) and read_json(target + ".json") == made_from:
         return False

@@ -67,9 +67,8 @@ def start_worker(node: Node) -> bool:
     """Start munge and slurmd, now and at boot, and wait until the controller knows this node. Raises NodeError."""
     changed = configure(node)
     restart = changed and systemd.is_active(node, "slurmd.service")
-    changed = systemd.enable(node, "munge.service") or changed
+    changed = systemd.enable(node, "munge.service", "slurmd.service") or changed
     changed = systemd.start(node, "munge.service", timeout=90) or changed
-    changed = systemd.enable(node, "slurmd.service") or changed
     runs_already = not restart and systemd.is_active(node, "slurmd.service")
     since = 0.0 if runs_already else node.clock.wall()
     with contextlib.suppress(RunError):  # its unit tries again by itself until the controller answers

@@ -74,8 +74,10 @@ def start(unit):
 
 def stop(unit):
     running = state("running")
-    running.pop(unit, None)
+    was_running = running.pop(unit, None)
     keep("running", running)
+    if was_running and unit.startswith("hyperpod-kit-s3-"):  # mount-s3 unmounts when it is told to end
+        remove_mount(shlex.split(exec_lines(unit, "ExecStart")[0])[-1])
 
 
 def systemctl():
@@ -86,13 +88,13 @@ def systemctl():
     if verb == "is-active":
         return 0 if units[0] in state("running") else 3
     if verb == "enable":
-        keep("enabled", {**state("enabled"), units[0]: 1})
+        keep("enabled", {**state("enabled"), **{unit: 1 for unit in units}})
     if verb == "show":
         print(f"MainPID={state('running').get(units[-1], 0)}")
     if verb in ("stop", "restart"):
         stop(units[0])
     if verb in ("start", "restart"):
-        return start(units[0])
+        return max(start(unit) for unit in units)
     return 0
 
 
@@ -134,14 +136,18 @@ def groupadd():
     return 0
 
 
-def umount():
+def remove_mount(path):
     lines = MOUNTINFO.read_text().splitlines()
-    hit = [line for line in lines if line.split(" ")[4] == ARGS[-1]]
+    hit = [line for line in lines if line.split(" ")[4] == path]
     if not hit:
         return 32
     lines.remove(hit[-1])
     MOUNTINFO.write_text("".join(line + "\n" for line in lines))
     return 0
+
+
+def umount():
+    return remove_mount(ARGS[-1])
 
 
 def scontrol():

@@ -18,7 +18,8 @@ def test_a_worker_is_created_and_the_second_run_changes_nothing(make_sandbox: An
     assert first.returncode == 0, first.stdout + first.stderr
     steps = {line["step"]: line["status"] for line in sandbox.log}
     assert {"verify-bundle": "ok", "install-bundle": "changed", "users": "changed", "mount:home": "changed",
-            "mount:data": "changed", "mount:fsx": "changed", "health:data": "changed", "spank-plugin": "changed",
+            "mount:data": "changed", "mount:fsx": "changed", "units": "changed", "health": "changed",
+            "spank-plugin": "changed",
             "slurm-worker": "changed", "summary": "ok", "provision": "ok"}.items() <= steps.items()
     assert "slurm-controller" not in steps
     assert ("mount -t efs -o _netdev,noresvport,tls,accesspoint=fsap-0123456789abcdef0 fs-0123456789abcdef0:/ "
@@ -133,6 +134,19 @@ def test_the_nodes_own_commands(make_sandbox: Any) -> None:
                         (("mounts", "ensure", "data"), "is mounted by its daemon's unit")):
         done = sandbox.node(*wrong)
         assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+
+
+def test_a_daemon_gets_its_new_options_and_no_other_mount_is_disturbed(make_sandbox: Any) -> None:
+    sandbox = make_sandbox()
+    assert sandbox.on_create().returncode == 0
+    unit = sandbox.root / "opt/hyperpod-kit/current/units/hyperpod-kit-s3-data.service"
+    unit.write_text(unit.read_text().replace("--file-mode 0644", "--file-mode 0640"))
+    before = len(sandbox.calls)
+    done = sandbox.node("provision", "--mode", "on_create")
+    assert done.returncode == 0, done.stdout + done.stderr
+    changing = [call for call in sandbox.calls[before:] if call.startswith(("systemctl restart", "systemctl start"))]
+    assert changing == ["systemctl restart hyperpod-kit-s3-data.service"]
+    assert "changed=0" in sandbox.node("provision", "--mode", "on_create").stdout
 
 
 def test_a_node_that_does_not_know_itself_says_so_in_the_log(make_sandbox: Any) -> None:

@@ -26,21 +26,21 @@ CONFIG = NodeConfig("demo", "on_create", {}, MOUNTS)
 
 
 @pytest.mark.parametrize("role, mode, expected", [
-    ("compute", "on_create", "names users fuse mount:home mount:data mount:fsx health:home health:data health:fsx "
+    ("compute", "on_create", "names users fuse units mount:home mount:data mount:fsx health "
                              "spank-plugin slurm-worker"),
-    ("controller", "on_create", "names users fuse mount:home mount:fsx health:home health:fsx spank-plugin "
+    ("controller", "on_create", "names users fuse units mount:home mount:fsx health spank-plugin "
                                 "slurm-hooks slurm-controller"),
-    ("login", "on_create", "names users fuse mount:home mount:fsx health:home health:fsx spank-plugin slurm-worker"),
-    ("controller", "on_init_complete", "names users fuse mount:home mount:fsx health:home health:fsx spank-plugin "
+    ("login", "on_create", "names users fuse units mount:home mount:fsx health spank-plugin slurm-worker"),
+    ("controller", "on_init_complete", "names users fuse units mount:home mount:fsx health spank-plugin "
                                        "slurm-hooks"),
-    ("compute", "on_init_complete", "names users fuse mount:home mount:data mount:fsx health:home health:data "
-                                    "health:fsx spank-plugin"),
+    ("compute", "on_init_complete", "names users fuse units mount:home mount:data mount:fsx health"
+                             " spank-plugin"),
 ])
 def test_plan(role: str, mode: str, expected: str) -> None:
     planned = plan(STEPS, CONFIG, role, mode)
     assert " ".join(item.title for item in planned) == expected
     optional = {item.title for item in planned if not item.required}
-    assert {"names", "spank-plugin", "mount:fsx", "health:fsx"} >= optional
+    assert {"names", "spank-plugin", "mount:fsx"} >= optional
 
 
 def test_plan_knows_two_modes() -> None:
@@ -59,7 +59,7 @@ def test_a_defect_in_one_step_is_a_line_in_the_log(make_node: Any) -> None:
     by_step = {line["step"]: line for line in lines}
     assert by_step["mount:home"]["status"] == "failed"
     assert by_step["slurm-worker"]["status"] == "skipped"
-    assert by_step["summary"]["error"] == "failed: mount:home, health:home"
+    assert by_step["summary"]["error"] == "failed: mount:home"
     assert {"ts", "node", "role", "step", "status", "duration_ms", "error", "hint"} <= set(lines[0])
 
 

@@ -1,0 +1,72 @@
+"""Bring a mount up through its unit: what creation does, so that a reboot does the same.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import Optional, Tuple
+
+from hyperpod_kit.errors import MountFailed, RunError
+from hyperpod_kit.model.mounts import Mount, S3Mount
+from hyperpod_kit.model.units import carrier_unit
+from hyperpod_kit.node import systemd
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.files import read_json, read_text, write_json
+from hyperpod_kit.node.health.look import check
+from hyperpod_kit.node.mounts.ensure import await_healthy
+from hyperpod_kit.node.mounts.kinds import kind_of
+
+OCCUPIED = ("wrong_target", "readonly", "full", "unknown")
+"""States in which something lives at the path that starting a unit would not change."""
+
+
+def bring_up(node: Node, mount: Mount) -> Tuple[bool, str]:
+    """Start the mount's unit unless it runs and serves, and wait until the mount answers; (changed, what is mounted).
+
+    Raises MountFailed with the last words of whatever failed, or when something lives at the path that is not ours.
+    """
+    status = check(node, mount)
+    running = systemd.is_active(node, carrier_unit(mount))
+    # A daemon of ours under an old unit: another bucket or other options. Nobody else's is ever stopped.
+    outdated = running and isinstance(mount, S3Mount) and not started_as_installed(node, mount)
+    if status.healthy and running and not outdated:
+        return False, f"{status.source} {status.detail}".strip()
+    if status.state in OCCUPIED and not outdated:
+        raise MountFailed(f"{mount.path} is {status.state} ({status.source}): {status.detail}",
+                          hint=f"on the node: findmnt {mount.path}; or hyperpod-kit replace-node {node.facts.node}")
+    return _start(node, mount, "restart" if running else "start")
+
+
+def _start(node: Node, mount: Mount, verb: str) -> Tuple[bool, str]:
+    unit = carrier_unit(mount)
+    said: Optional[str] = None
+    try:
+        node.runner.run(["systemctl", verb, unit], timeout=200)
+    except RunError as err:
+        said = systemd.last_words(node, unit) or err.message
+    # The daemon's unit goes on trying by itself, the one-shot has tried for long enough.
+    patience = 60.0 if said is None or isinstance(mount, S3Mount) else 0.0
+    try:
+        status = await_healthy(node, mount, seconds=patience)
+    except MountFailed as err:
+        kind = kind_of(mount)
+        if not os.path.exists(node.paths.real(kind.client)):
+            raise MountFailed(f"{kind.client} is not installed on this node",
+                              hint=f"use an AMI with {kind.package}, or install it before this bundle runs") from err
+        raise MountFailed(said or err.message, hint=f"on the node: journalctl -u {unit}") from err
+    write_json(node.paths.unit_record(mount.name), {"unit": unit_digest(node, mount)})
+    return True, status.source
+
+
+def unit_digest(node: Node, mount: Mount) -> str:
+    """Digest of the mount's unit as it is installed."""
+    return hashlib.sha256((read_text(node.paths.unit(carrier_unit(mount))) or "").encode()).hexdigest()
+
+
+def started_as_installed(node: Node, mount: Mount) -> bool:
+    """Whether the unit is still the one the mount was last brought up with; True when that was at boot, by the unit."""
+    record = read_json(node.paths.unit_record(mount.name))
+    return record is None or record["unit"] == unit_digest(node, mount)

@@ -19,6 +19,7 @@ BUCKET_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 class S3Store:
     """Buckets under `root`; the same objects through Python here and over HTTP through the endpoint.
 
+    One process at a time may have a store on a directory: the index is in memory.
     All methods raise S3Error as S3 would answer. Safe for threads.
     """
 

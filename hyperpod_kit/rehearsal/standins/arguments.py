@@ -1,4 +1,4 @@
-"""What mount(8) passes to its helpers: SOURCE TARGET [-sfnvw] [-o OPTION,OPTION=VALUE]."""
+"""What mount(8) passes to its helpers: SOURCE TARGET [-sfnv] [-N NAMESPACE] [-o OPTION,OPTION=VALUE] [-t TYPE]."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ def parse_mount_arguments(argv: Sequence[str]) -> MountArguments:
                 name, _, value = option.partition("=")
                 if name:
                     options[name] = value
+        elif argument in ("-N", "-t"):
+            next(arguments, None)
         elif not argument.startswith("-"):
             positional.append(argument)
     return MountArguments(positional, options)

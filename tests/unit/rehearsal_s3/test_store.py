@@ -1,3 +1,8 @@
+import hashlib
+import subprocess
+import sys
+import time
+
 import pytest
 
 from hyperpod_kit.rehearsal.s3.bucket import Conditions
@@ -88,3 +93,29 @@ def test_only_an_empty_bucket_can_be_deleted(store):
     with pytest.raises(S3Error) as caught:
         store.delete_bucket(BUCKET)
     assert caught.value.code == "BucketNotEmpty"
+
+
+WRITER = """
+import itertools, pathlib, sys
+from hyperpod_kit.rehearsal.s3.store import S3Store
+store = S3Store(pathlib.Path(sys.argv[1]))
+print("ready", flush=True)
+for number in itertools.count():
+    store.put("sagemaker-test", f"k{number % 7}", str(number).encode() * 10_000)
+    if number % 5 == 0:
+        store.bucket("sagemaker-test").delete(f"k{number % 3}")
+"""
+
+
+def test_killing_the_process_never_mixes_two_versions(store):
+    for round_number in range(5):
+        with subprocess.Popen([sys.executable, "-c", WRITER, str(store.root)], stdout=subprocess.PIPE) as writer:
+            assert writer.stdout is not None
+            writer.stdout.readline()
+            time.sleep(0.1 + 0.013 * round_number)      # how long it writes, not a wait for anything
+            writer.kill()
+        again = S3Store(store.root)
+        infos = again.list(BUCKET)
+        assert infos and len(infos) == blob_count(again)
+        for info in infos:
+            assert hashlib.md5(again.get(BUCKET, info.key)).hexdigest() == info.etag

@@ -16,7 +16,9 @@ from hyperpod_kit.rehearsal.s3.store import S3Store
 from hyperpod_kit.rehearsal.sagemaker.server import serve
 from hyperpod_kit.rehearsal.standins.install import LIBRARY, install
 
-PYTHON = "/usr/bin/python3"
+PYTHON = os.environ.get("HPK_STANDIN_PYTHON", "/usr/bin/python3")
+"""What runs the stand-ins: set the variable to try another version, 3.8 above all."""
+SYSTEM_PYTHON = "/usr/bin/python3"
 BUCKET = "sagemaker-test"
 EFS = "fs-0123456789abcdef0"
 POINT = "fsap-0123456789abcdef0"
@@ -29,8 +31,10 @@ def why_no_mounts() -> str:
     """Why nothing can be mounted here; empty when it can."""
     if not os.path.exists(PYTHON):
         return f"there is no {PYTHON}"
-    if os.geteuid() != 0:
-        return "mounting needs root"
+    capabilities = next(int(line.split()[1], 16) for line in Path("/proc/self/status").read_text().splitlines()
+                        if line.startswith("CapEff:"))
+    if os.geteuid() != 0 or not capabilities >> 21 & 1:
+        return "mounting needs root with CAP_SYS_ADMIN"
     try:
         os.close(os.open("/dev/fuse", os.O_RDWR))
     except OSError as err:

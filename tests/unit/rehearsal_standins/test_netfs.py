@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import EFS, LUSTRE_DNS, OTHER_USER, POINT, PYTHON, USER, eventually, mount_line, needs_mounts
+from .conftest import EFS, LUSTRE_DNS, OTHER_USER, POINT, SYSTEM_PYTHON, USER, eventually, mount_line, needs_mounts
 
 pytestmark = needs_mounts
 
@@ -52,7 +52,7 @@ def lustre_elsewhere(node):
 def as_user(uid, script, *arguments, groups=()):
     """Run Python as another user; its output, or the name of the errno it died of."""
     code = f"import os, sys, errno\ntry:\n exec({script!r})\nexcept OSError as e:\n print(errno.errorcode[e.errno])"
-    done = subprocess.run([PYTHON, "-c", code, *map(str, arguments)], capture_output=True, text=True,
+    done = subprocess.run([SYSTEM_PYTHON, "-c", code, *map(str, arguments)], capture_output=True, text=True,
                           timeout=20, user=uid, group=uid, extra_groups=list(groups), cwd="/")
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

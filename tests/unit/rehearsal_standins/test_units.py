@@ -56,7 +56,8 @@ def test_metadata_ttl():
 
 
 def test_arguments_of_mount_helpers():
-    found = parse_mount_arguments(["fs:/", "/mnt", "-s", "-o", "tls,accesspoint=a=b", "-orw,"])
+    found = parse_mount_arguments(["fs:/", "/mnt", "-s", "-N", "/proc/1/ns/mnt", "-t", "efs.x",
+                                   "-o", "tls,accesspoint=a=b", "-orw,"])
     assert found.positional == ["fs:/", "/mnt"]
     assert found.options == {"tls": "", "accesspoint": "a=b", "rw": ""}
     assert unknown_options({"tls": "", "rw": "", "x-systemd.a": "", "typo": ""}, ["tls"]) == ["typo"]

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import sys
-import traceback
 from typing import Optional, Sequence
 
 import click
@@ -79,6 +78,8 @@ def run(words: Sequence[str]) -> int:
         return err.exit_code
     except HyperpodKitError as err:
         if words[:1] == ["--debug"]:
+            import traceback
+
             traceback.print_exc()
         click.echo(f"error: {err.message}", err=True)
         for finding in err.findings if isinstance(err, ConfigError) else ():

@@ -35,12 +35,12 @@ def accounts(settings: Settings) -> Iterator[Finding]:
                 "HPK-U003", f"{at}.name", f"`{user.name}` is {AT}[{names[user.name]}] too", "Remove one of them"
             )
         for key, number in (("uid", user.uid), ("gid", user.gid)):
-            if not 1000 <= number <= 60000:
+            if not 1000 < number <= 60000:
                 yield Finding(
                     "HPK-U004",
                     f"{at}.{key}",
                     f"{number} is not an id of an ordinary user or group",
-                    "Use 1000 to 60000",
+                    "Use 1001 to 60000: 1000 is ubuntu's",
                 )
         if user.uid in uids:
             yield Finding(

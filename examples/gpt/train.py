@@ -80,6 +80,7 @@ def train(args: argparse.Namespace) -> None:
     got = manager.restore(state)
     say(here.rank, restored={**asdict(got), "kind": type(got).__name__, "next_step": got.next_step})
 
+    last = None
     for step in range(got.next_step, args.steps):
         begin = time.monotonic()
         inputs, targets = text.batch(data, seed=args.seed, step=step, rank=here.rank, size=args.batch,
@@ -92,7 +93,8 @@ def train(args: argparse.Namespace) -> None:
         line = {"step": step, "loss": round(loss.item(), 6), "t": round(time.monotonic() - begin, 4)}
         if (step + 1) % args.save_every == 0 or step + 1 == args.steps:
             handle = manager.save(step, state)
-            line.update(save=handle.state, stall_ms=round(handle.stall_ms, 2))
+            line.update(save=handle.state, stall_ms=round(handle.stall_ms, 2), last_save=repr(last))
+            last = handle
         say(here.rank, **line)
 
     drained = manager.close()

@@ -75,6 +75,11 @@ class AgentLink:
     def send(self, **message: Any) -> bool:
         return self._channel.send(message)
 
+    @property
+    def clean(self) -> bool:
+        """Whether the agent has ended by itself, without an error."""
+        return self._process.poll() == 0
+
     def wait_end(self, timeout: float) -> bool:
         """Wait for the agent's process to end; False after `timeout` seconds."""
         try:

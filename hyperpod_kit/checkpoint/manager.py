@@ -124,7 +124,8 @@ class Manager:
         """Bring `state` to the newest checkpoint that all ranks can prove, from memory when it is there.
 
         HPK_RESUME_FROM (the decision of `hyperpod-kit job run`) names the attempt to try first, unless memory has a
-        newer one (HPK_RESUME_MEMORY=0: not from memory); `none` means that nothing was found. Fresh only when nothing was ever committed.
+        newer one (HPK_RESUME_MEMORY=0: not from memory); `none` means that nothing was found. Fresh only when nothing
+        was ever committed.
         Raises NoValidCheckpoint with a reason for each candidate, DigestUnavailable, CheckpointError when the state
         does not fit. All ranks call it, and all get the same.
         """
@@ -236,14 +237,15 @@ class Manager:
     def close(self, drain: float = 60.0) -> bool:
         """End normally: wait up to `drain` seconds until every save is durable and the agent has cleaned up.
 
-        False when the time was not enough; the agent then goes on alone.
+        False when the time was not enough (the agent then goes on alone), the agent died, or a save failed.
         """
         self._agent.send(op="close")
         done = self._agent.wait_end(drain)
         if not done:
             warnings.warn(f"saves were not durable after {drain:g} s; the agent (pid {self._agent.pid}) goes on",
                           RuntimeWarning, stacklevel=2)
-        return done
+        with self._changed:
+            return done and self._agent.clean and not any(h.state == "failed" for h in self._handles.values())
 
 
 def _addresses(hosts: list[str]) -> list[str]:

@@ -106,8 +106,8 @@ class Job:
             time.sleep(0.01)
 
 
-@pytest.fixture
-def job(tmp_path: Path) -> Iterator[Callable[[str], Job]]:
+@pytest.fixture(name="job")
+def make_job(tmp_path: Path) -> Iterator[Callable[[str], Job]]:
     """job(name) -> Job; whatever still runs at the end of the test is killed."""
     made: list[Job] = []
 
@@ -121,14 +121,20 @@ def job(tmp_path: Path) -> Iterator[Callable[[str], Job]]:
 
 
 @pytest.fixture(scope="session")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Weights of a run of 24 steps that nobody disturbed."""
+def calm(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """(root, weights) of a run of 24 steps that nobody disturbed."""
     from hyperpod_kit.checkpoint.repository import catalog, verify
-    calm = Job(tmp_path_factory.mktemp("calm"), "calm")
-    calm.start(24, "--save-every", "4")
-    weights = calm.weights()
-    assert os.listdir(calm.shm) == [], "a normal end leaves nothing in shared memory"
-    assert [entry.name.step for entry in catalog.attempts(str(calm.root))] == [23, 19, 15, 11, 7, 3]
-    for entry in catalog.attempts(str(calm.root)):
-        assert verify.verify_attempt(str(calm.root), entry.attempt).world == 2
-    return weights
+    job = Job(tmp_path_factory.mktemp("calm"), "calm")
+    job.start(24, "--save-every", "4")
+    weights = job.weights()
+    assert os.listdir(job.shm) == [], "a normal end leaves nothing in shared memory"
+    assert [entry.name.step for entry in catalog.attempts(str(job.root))] == [23, 19, 15, 11, 7, 3]
+    for entry in catalog.attempts(str(job.root)):
+        assert verify.verify_attempt(str(job.root), entry.attempt).world == 2
+    return job.root, weights
+
+
+@pytest.fixture
+def undisturbed(calm: tuple[Path, str]) -> str:
+    """The weights that every run of 24 steps must end with."""
+    return calm[1]

@@ -34,7 +34,7 @@ def test_leaves_are_those_of_standard_tools_and_do_not_depend_on_threads() -> No
 
 def test_without_xxhash_the_reader_says_that_it_cannot_verify(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "xxhash", None)
-    with pytest.raises(DigestUnavailable, match="xxh3.*not importable") as caught:
+    with pytest.raises(DigestUnavailable, match=r"xxh3.*not importable") as caught:
         digest.algorithm("xxh3")
     assert caught.value.exit_code == 3
     assert digest.available() == {"blake2b": True, "xxh3": False}

@@ -83,7 +83,7 @@ def test_the_command_runs_on_bare_python(capture, shm: Path, tmp_path: Path) -> 
     program = f"import sys; sys.path.insert(0, {str(lib)!r}); from hyperpod_kit.checkpoint.repository import cli; " \
               "sys.exit(cli.main(sys.argv[1:]))"
 
-    def run(*args: str) -> "subprocess.CompletedProcess[str]":
+    def run(*args: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([sys.executable, "-I", "-S", "-c", program, *args], text=True, capture_output=True,
                               timeout=30, check=False)
 
@@ -163,7 +163,8 @@ def test_one_agent_per_rank_and_none_is_ended_while_its_trainer_lives(shm: Path)
 def test_the_agent_of_a_dead_trainer_is_ended(shm: Path, tmp_path: Path) -> None:
     path = str(shm / "x.lock")
     program = "import sys, time; from hyperpod_kit.checkpoint.repository import lock, process\n" \
-              "held = lock.take_over(sys.argv[1], process.Owner(2**22 + 1, 1)); print('held', flush=True)\ntime.sleep(60)"
+              "held = lock.take_over(sys.argv[1], process.Owner(2**22 + 1, 1))\nprint('held', flush=True)\n" \
+              "time.sleep(60)"
     agent = subprocess.Popen([sys.executable, "-c", program, path], stdout=subprocess.PIPE,
                              env={**os.environ, "PYTHONPATH": str(REPOSITORY)})
     assert agent.stdout is not None and agent.stdout.readline() == b"held\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -43,6 +44,12 @@ def why_no_mounts() -> str:
 
 
 needs_mounts = [pytest.mark.rehearsal, pytest.mark.skipif(bool(why_no_mounts()), reason=why_no_mounts())]
+
+
+def refused(number, call, *arguments, **named):
+    with pytest.raises(OSError) as caught:
+        call(*arguments, **named)
+    assert errno.errorcode[caught.value.errno] == errno.errorcode[number]
 
 
 @pytest.fixture(scope="session")
@@ -170,3 +177,33 @@ def s3_node(installed, open_path, store):
     finally:
         made.close()
         server.close()
+
+
+@pytest.fixture
+def efs(node):
+    target = node.mount_point("efs")
+    node.mount("mount.efs", f"{EFS}:/", target, "-o", f"rw,tls,accesspoint={POINT}")
+    return target
+
+
+@pytest.fixture
+def efs_elsewhere(node):
+    target = node.mount_point("efs2")
+    node.mount("mount.efs", f"{EFS}:/", target, "-o", f"tls,accesspoint={POINT}")
+    return target
+
+
+def mount_lustre(node, name):
+    target = node.mount_point(name)
+    node.mount("mount.lustre", f"{LUSTRE_DNS}@tcp:/abcdefgh", target, "-o", "noatime,flock")
+    return target
+
+
+@pytest.fixture
+def lustre(node):
+    return mount_lustre(node, "fsx")
+
+
+@pytest.fixture
+def lustre_elsewhere(node):
+    return mount_lustre(node, "fsx2")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import BUCKET, eventually, needs_mounts
+from .conftest import BUCKET, eventually, needs_mounts, refused
 
 pytestmark = needs_mounts
 
@@ -66,12 +66,6 @@ def write(path, data=b"x", flags=NEW):
         os.write(descriptor, data)
     finally:
         os.close(descriptor)
-
-
-def refused(number, call, *arguments, **named):
-    with pytest.raises(OSError) as caught:
-        call(*arguments, **named)
-    assert errno.errorcode[caught.value.errno] == errno.errorcode[number]
 
 
 def close_quietly(descriptor):

@@ -22,6 +22,7 @@ STATUS = "/var/lib/hyperpod-rehearsal/agent.json"
 LOG = "/var/log/hyperpod-rehearsal/lifecycle.log"
 PROVISION_LOG = "/var/log/provision/provisioning.log"
 ML_CONFIG = "/opt/ml/config"
+STAGING = "/tmp"
 TAIL_LINES = 20
 
 
@@ -59,7 +60,7 @@ def tail(path: str, lines: int = TAIL_LINES) -> str:
 def fetch(endpoint: str, uri: str, script: str) -> str:
     """Download the bundle to /tmp/<bucket>/<prefix>/ and return that directory. Raises Failed."""
     bucket, prefix = split_uri(uri)
-    target = os.path.join("/tmp", bucket, prefix)
+    target = os.path.join(STAGING, bucket, prefix)
     os.makedirs(target, exist_ok=True)
     try:
         count = download_prefix(endpoint, uri, target)

@@ -1,0 +1,104 @@
+"""The image cache and the shape of the root; building for real needs root and is the rehearsal tests' business."""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import os
+import threading
+
+import pytest
+
+from hyperpod_kit.errors import RehearsalError
+from hyperpod_kit.rehearsal import image, image_root
+from hyperpod_kit.rehearsal.image import Recipe
+
+RECIPE = Recipe("bookworm", "x86_64", ("systemd",), ("deb http://x bookworm main",), "0")
+
+
+@pytest.mark.parametrize("field, value", [("packages", ("systemd", "jq")), ("sources", ()), ("customize", "1"),
+                                          ("architecture", "aarch64"), ("codename", "jammy")])
+def test_every_input_is_in_the_digest(field, value):
+    assert dataclasses.replace(RECIPE, **{field: value}).digest != RECIPE.digest
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(image, "recipe_of_this_host", lambda: RECIPE)
+    return tmp_path
+
+
+def test_an_image_that_is_there_is_used(cache):
+    RECIPE.path(cache).write_bytes(b"image")
+    assert image.ensure(cache) == RECIPE.path(cache)
+
+
+def fake_build(monkeypatch, log):
+    """Programs of the build replaced by one that writes the files which they would have written."""
+    def run(argv, progress, log_file):
+        log.append(argv[0])
+        if argv[0] == "mmdebstrap":
+            os.mkdir(argv[-2])
+        else:
+            with open(argv[2], "wb") as file:
+                file.write(b"squashed")
+
+    monkeypatch.setattr(image, "_run_reporting", run)
+    monkeypatch.setattr(image.image_root, "customize", lambda root, runner: None)
+
+
+def test_a_build_appears_complete_and_leaves_nothing_else(cache, monkeypatch):
+    steps = []
+    fake_build(monkeypatch, steps)
+    (cache / "build-interrupted").mkdir()
+    assert image.ensure(cache).read_bytes() == b"squashed"
+    assert steps == ["mmdebstrap", "mksquashfs"] and list(cache.glob("build-*")) == []
+
+
+def test_a_second_builder_waits_and_uses_the_first_ones(cache, monkeypatch):
+    steps, said = [], []
+    fake_build(monkeypatch, steps)
+    with open(cache / "image.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        result = []
+        waiting = threading.Thread(target=lambda: result.append(image.ensure(cache, said.append)))
+        waiting.start()
+        while not said:
+            waiting.join(0.01)
+        RECIPE.path(cache).write_bytes(b"the other one's")
+    waiting.join(10)
+    assert result == [RECIPE.path(cache)] and steps == []
+
+
+def test_a_failed_build_shows_the_end_of_its_log(cache, tmp_path):
+    with pytest.raises(RehearsalError, match=r"(?s)exited 3.*no such package"):
+        image._run_reporting(["sh", "-c", "echo 'E: no such package' >&2; exit 3"], lambda text: None,
+                             tmp_path / "log")
+
+
+def test_only_the_last_images_stay(cache):
+    for number in range(5):
+        path = cache / f"node-bookworm-{number}.squashfs"
+        path.touch()
+        os.utime(path, (number, number))
+    image._forget_oldest(cache)
+    assert sorted(path.name[-10] for path in cache.glob("node-*")) == ["2", "3", "4"]
+
+
+def test_an_image_has_no_identity(tmp_path):
+    for path in ("etc/hostname", "etc/munge/munge.key", "etc/ssh/ssh_host_rsa_key", "etc/slurm/x", "etc/fuse.conf"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text("#user_allow_other\n")
+    (tmp_path / "etc/passwd").write_text("ubuntu:x:1000:1000::/home/ubuntu:/bin/bash\n")
+
+    from .fakes import RecordingRunner
+
+    runner = RecordingRunner()
+    image_root.customize(tmp_path, runner)
+    for path in ("etc/hostname", "etc/munge/munge.key", "etc/ssh/ssh_host_rsa_key"):
+        assert not (tmp_path / path).exists()
+    assert (tmp_path / "etc/machine-id").read_text() == ""
+    assert (tmp_path / "etc/slurm").readlink().as_posix() == "/opt/slurm/etc"
+    assert "ExecStart=/opt/slurm/sbin/slurmd -D $SLURMD_OPTIONS" in (
+        tmp_path / "etc/systemd/system/slurmd.service").read_text()
+    assert any("enable ssh.service" in command for command in runner.commands)

@@ -25,7 +25,7 @@ check:
 
 bench:
 	./setup.sh venv admin torch
-	.venv/bin/hyperpod-kit checkpoint bench
+	$(PY) bench/checkpoint.py
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache build dist

@@ -34,6 +34,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--checkpoint-root", default=os.environ.get("HPK_CHECKPOINT_ROOT"))
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--save-every", type=int, default=10)
+    parser.add_argument("--on-busy", choices=("skip", "wait"), default="skip", help="when no memory slot is free")
     parser.add_argument("--out", type=Path, help="final weights, written by rank 0")
     parser.add_argument("--batch", type=int, default=4, help="per process")
     parser.add_argument("--context", type=int, default=128)
@@ -92,7 +93,8 @@ def train(args: argparse.Namespace) -> None:
         optimizer.step()
         line = {"step": step, "loss": round(loss.item(), 6), "t": round(time.monotonic() - begin, 4)}
         if (step + 1) % args.save_every == 0 or step + 1 == args.steps:
-            handle = manager.save(step, state)
+            # The last one is waited for; the others may be skipped when storage is slower than training.
+            handle = manager.save(step, state, on_busy="wait" if step + 1 == args.steps else args.on_busy)
             line.update(save=handle.state, stall_ms=round(handle.stall_ms, 2), last_save=repr(last))
             last = handle
         say(here.rank, **line)

@@ -27,6 +27,7 @@ from hyperpod_kit.checkpoint.state import Snapshot, State
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint
 
 _START_SECONDS = 120.0
+_POLL_SECONDS = 0.01
 
 
 class Manager:
@@ -166,11 +167,12 @@ class Manager:
 
     # --- save ---------------------------------------------------------------------------------------------------
 
-    def save(self, step: int, state: State) -> Handle:
+    def save(self, step: int, state: State, *, on_busy: Literal["skip", "wait"] = "skip") -> Handle:
         """Copy the state into shared memory and return; all the rest happens behind training's back.
 
         `step` is the step just completed. Every rank calls it for the same steps. There is no collective and no
-        waiting for storage here: when no slot is free, the handle says `skipped` and training goes on.
+        waiting for storage here: when no slot is free, the handle says `skipped` and training goes on. With
+        `on_busy="wait"` (for a last save) it waits for a slot instead; all ranks must say the same.
         Raises StateNotSerializable (a value that is neither a tensor nor typed JSON), NotEnoughSharedMemory,
         CheckpointError when a checkpoint is there that was not restored.
         """
@@ -188,17 +190,22 @@ class Manager:
         if self._agent_error is not None:
             self._end(handle, "failed", self._agent_error)
         else:
-            self._capture(step, snapshot, handle)
+            self._capture(step, snapshot, handle, wait=on_busy == "wait")
         handle.stall_ms = (time.perf_counter() - begin) * 1000.0
         return handle
 
-    def _capture(self, step: int, snapshot: Snapshot, handle: Handle) -> None:
+    def _capture(self, step: int, snapshot: Snapshot, handle: Handle, *, wait: bool) -> None:
         plan = self._plan
         if plan is None or plan.shapes != capture.Plan.shapes_of(snapshot):
             plan = self._plan = capture.Plan(snapshot, rank=self._ranks.rank, world=self._ranks.world,
                                              run_id=self._run_id, algorithm=self.algorithm)
         extra = json.dumps(snapshot.tree, separators=(",", ":"), allow_nan=False).encode()
         slot = self._pool.acquire(plan.layout, len(extra))
+        while slot is None and wait and self._agent_error is None:
+            with self._changed:
+                # Woken by every event; slots are freed a moment after the event, hence the short time.
+                self._changed.wait(_POLL_SECONDS)
+            slot = self._pool.acquire(plan.layout, len(extra))
         if slot is None:
             self._agent.send(op="skipped", key=[self.epoch, handle.seq, self._incarnation], why="no slot was free")
             self._end(handle, "skipped", "no slot was free: earlier saves are still on their way to storage")

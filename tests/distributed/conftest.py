@@ -7,16 +7,17 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Callable, Iterator
 
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-TINY = ["--width", "48", "--layers", "1", "--context", "32", "--batch", "2", "--max-bytes", "200000"]
+from tests.distributed import rank_process
+
+TINY = ["--width", "48", "--layers", "1", "--context", "32", "--batch", "2", "--max-bytes", "200000",
+        "--on-busy", "wait"]
 
 
 class Job:
@@ -27,7 +28,7 @@ class Job:
         self.root = folder / name
         self.shm = folder / f"shm-{name}"
         self.shm.mkdir(exist_ok=True)
-        self.ranks: list[subprocess.Popen[bytes]] = []
+        self.ranks: list[BaseProcess] = []
         self.starts = 0
 
     def start(self, steps: int, *args: str, world: int = 2, **env: str) -> None:
@@ -40,20 +41,18 @@ class Job:
         for rank in range(world):
             own = {key.split("_", 1)[1]: value for key, value in env.items() if key.startswith(f"rank{rank}_")}
             common = {key: value for key, value in env.items() if not key.startswith("rank")}
-            with self.log(rank).open("wb") as out:
-                self.ranks.append(subprocess.Popen(
-                    [sys.executable, str(REPOSITORY / "examples/gpt/train.py"), "--data",
-                     str(Path(socket.__file__).parent / "asyncio"), "--checkpoint-root", str(self.root),
-                     "--steps", str(steps), *TINY, *args], stdout=out, stderr=out, cwd=self.folder,
-                    env={**os.environ, "PYTHONPATH": str(REPOSITORY), "RANK": str(rank), "WORLD_SIZE": str(world),
-                         "MASTER_PORT": str(port), "HPK_SHM_DIR": str(self.shm), "GLOO_SOCKET_IFNAME": "lo",
-                         "HPK_AGENT_LINGER": "20", **common, **own}))
+            self.ranks.append(rank_process.start(
+                self.log(rank), self.folder,
+                ["--data", str(Path(socket.__file__).parent / "asyncio"), "--checkpoint-root", str(self.root),
+                 "--steps", str(steps), *TINY, *args],
+                {"RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_PORT": str(port), "HPK_AGENT_LINGER": "20",
+                 "HPK_SHM_DIR": str(self.shm), "GLOO_SOCKET_IFNAME": "lo", **common, **own}))
 
     def log(self, rank: int) -> Path:
         return self.folder / f"{self.root.name}.{self.starts}.{rank}.log"
 
     def events(self) -> list[dict[str, Any]]:
-        lines = self.log(0).read_text().splitlines()
+        lines = self.log(0).read_text().splitlines() if self.log(0).exists() else []
         return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
 
     def find(self, key: str) -> Any:
@@ -65,7 +64,7 @@ class Job:
             found = condition()
             if found:
                 return found
-            if all(rank.poll() is not None for rank in self.ranks):
+            if all(rank.exitcode is not None for rank in self.ranks):
                 found = condition()
                 if found:
                     return found
@@ -78,13 +77,15 @@ class Job:
 
     def kill(self) -> None:
         for rank in self.ranks:
-            with contextlib.suppress(ProcessLookupError):
-                rank.send_signal(signal.SIGKILL)
+            rank.kill()
         for rank in self.ranks:
-            rank.wait(10)
+            rank.join(10)
 
-    def wait(self, timeout: float = 60.0) -> list[int]:
-        return [rank.wait(timeout) for rank in self.ranks]
+    def wait(self, timeout: float = 60.0) -> list[int | None]:
+        """Exit codes; None for a rank that has not ended within `timeout` seconds."""
+        for rank in self.ranks:
+            rank.join(timeout)
+        return [rank.exitcode for rank in self.ranks]
 
     def weights(self) -> str:
         codes = self.wait()

@@ -37,7 +37,7 @@ def test_killed_twice_and_resumed_bit_identical(job, undisturbed: str) -> None:
 def test_killed_in_the_middle_of_a_save(job, undisturbed: str, place: str) -> None:
     mine = job("mid")
     mine.start(STEPS, "--save-every", "4", rank1_HPK_FAILPOINT=place)
-    mine.until("death of rank 1", lambda: mine.ranks[1].poll() == -9)
+    mine.until("death of rank 1", lambda: mine.ranks[1].exitcode == -9)
     mine.kill()
     mine.start(STEPS, "--save-every", "4")
     assert mine.weights() == undisturbed
@@ -59,7 +59,7 @@ def test_an_agent_killed_before_the_commit_costs_nothing(job, undisturbed: str) 
     mine.start(STEPS, "--save-every", "4")
     assert mine.weights() == undisturbed
     got = mine.find("restored")
-    assert (got["step"], got["tier"]) in [(7, "memory"), (11, "memory")], got
+    assert got["step"] in (7, 11) and got["tier"] == "memory", got
     found = catalog.attempts(str(mine.root))
     assert not all(entry.committed for entry in found) and found[0].name.step == 23
 

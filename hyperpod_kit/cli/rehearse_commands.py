@@ -6,15 +6,12 @@ import json
 import os
 import shlex
 import sys
-import time
-from typing import TYPE_CHECKING, Any, Callable, Iterator, Tuple
+from typing import Tuple
 
 import click
 
+from hyperpod_kit.cli.rehearse_output import Progress, print_fidelity, print_status, sandbox_lines
 from hyperpod_kit.rehearsal.layout import DEFAULT_NAME
-
-if TYPE_CHECKING:
-    from hyperpod_kit.rehearsal.sandbox import SandboxResult
 
 _name_option = click.option("--name", default=DEFAULT_NAME, show_default=True, help="Name of the rehearsal.")
 
@@ -22,35 +19,6 @@ _name_option = click.option("--name", default=DEFAULT_NAME, show_default=True, h
 @click.group()
 def rehearse() -> None:
     """Boot the same bundle on this machine: nodes, Slurm, S3 and the SageMaker API, without an AWS account."""
-
-
-class _Progress:
-    """Shows the current stage with the time it has taken, on standard error, when that is a terminal."""
-
-    def __init__(self) -> None:
-        from rich.console import Console
-
-        self._console = Console(stderr=True)
-        self._status = self._console.status("") if self._console.is_terminal else None
-        self._started = time.monotonic()
-        self._last = ""
-
-    def __enter__(self) -> Callable[[str], None]:
-        if self._status:
-            self._status.start()
-        return self._show
-
-    def __exit__(self, *_: object) -> None:
-        if self._status:
-            self._status.stop()
-
-    def _show(self, text: str) -> None:
-        line = f"{time.monotonic() - self._started:5.1f} s  {text}"
-        if self._status:
-            self._status.update(line)
-        elif text != self._last:
-            self._console.print(line, highlight=False)
-        self._last = text
 
 
 @rehearse.command()
@@ -67,33 +35,18 @@ def up(name: str, shares: Tuple[str, ...], cred_expire: int, slurmd_timeout: int
     """Start the endpoint, the network and the control loop. Machines appear when a cluster is created."""
     from hyperpod_kit.rehearsal import boot
 
-    with _Progress() as progress:
+    with Progress() as progress:
         layout, started = boot.up(name, shares, progress, cred_expire=cred_expire, slurmd_timeout=slurmd_timeout,
                                   shm_size=shm_size)
     _, data = boot.running(name)
     if not quiet:
-        _print_fidelity()
+        print_fidelity()
     click.echo(f"rehearsal {name} is {'up' if started else 'up already'}: {data['endpoint']} (state in {layout.root})")
     click.echo(f"next: eval \"$(hyperpod-kit rehearse env{_name_argument(name)})\"")
 
 
 def _name_argument(name: str) -> str:
     return "" if name == DEFAULT_NAME else f" --name {name}"
-
-
-def _print_fidelity() -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from hyperpod_kit.rehearsal.fidelity import ABSENT, REAL, STAND_IN, TABLE
-
-    styles = {REAL: "green", STAND_IN: "yellow", ABSENT: "red"}
-    table = Table(title="What this rehearsal is made of", title_justify="left")
-    for column in ("part", "is", "in detail"):
-        table.add_column(column)
-    for line in TABLE:
-        table.add_row(line.what, f"[{styles[line.kind]}]{line.kind}[/]", line.detail)
-    Console().print(table)
 
 
 @rehearse.command()
@@ -121,33 +74,7 @@ def status(name: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(data, indent=2, sort_keys=True))
         return
-    _print_status(data)
-
-
-def _print_status(data: dict[str, Any]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=140)  # for a file or a pipe nothing needs to be cut
-    console.print(f"rehearsal {data['name']}: {data['endpoint']}, network {data['gateway']}/16", highlight=False)
-    for cluster in data["clusters"]:
-        table = Table(title=f"cluster {cluster['name']}: {cluster['status']}", title_justify="left", box=SIMPLE_HEAD,
-                      padding=(0, 0), pad_edge=False, show_edge=False)
-        for column in ("node", "instance", "host", "machine", "age", "status"):
-            table.add_column(column, no_wrap=column != "status")
-        for node in sorted(cluster["nodes"], key=lambda node: (node["group"], node["index"])):
-            age = f"{time.time() - node['booted_at']:.0f} s" if node["booted_at"] else "-"
-            first_line = node["message"].split("\n", 1)[0]
-            table.add_row(node["place"], node["instance_id"], node["host"], node["machine"], age,
-                          node["status"] + (f": {first_line}" if first_line else ""))
-        console.print(table)
-        if cluster["failure_message"]:
-            console.print(cluster["failure_message"], style="red", highlight=False, markup=False)
-    if not data["clusters"]:
-        console.print("no cluster yet: hyperpod-kit create-cluster")
+    print_status(data)
 
 
 @rehearse.command("exec", context_settings={"ignore_unknown_options": True})
@@ -179,6 +106,35 @@ def kill_node(name: str, node: str) -> None:
     found = targets.find(data, node)
     targets.kill(found)
     click.echo(f"killed {found['place']}: {found['host']} {found['instance_id']}")
+
+
+@rehearse.command("freeze-node")
+@_name_option
+@click.option("--thaw", is_flag=True, help="Let it go on.")
+@click.argument("node")
+def freeze_node(name: str, node: str, thaw: bool) -> None:
+    """Stop every process of NODE where it stands: a machine that hangs."""
+    from hyperpod_kit.rehearsal import boot, cgroups, targets
+
+    layout, data = boot.running(name)
+    found = targets.find(data, node)
+    cgroups.freeze(f"{layout.cgroup}/{found['instance_id']}", not thaw)
+    click.echo(f"{'thawed' if thaw else 'froze'} {found['place']}: {found['host']} {found['instance_id']}")
+
+
+@rehearse.command("partition-node")
+@_name_option
+@click.option("--heal", is_flag=True, help="Connect it again.")
+@click.argument("node")
+def partition_node(name: str, node: str, heal: bool) -> None:
+    """Cut NODE off the network; it runs on."""
+    from hyperpod_kit.rehearsal import boot, targets
+    from hyperpod_kit.rehearsal.network import set_link
+
+    layout, data = boot.running(name)
+    found = targets.find(data, node)
+    set_link(layout, found["instance_id"], up=heal)
+    click.echo(f"{'connected' if heal else 'cut off'} {found['place']}: {found['host']} {found['instance_id']}")
 
 
 @rehearse.command("replace-node")
@@ -243,23 +199,7 @@ def sandbox(config: str, keep: bool, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(result.to_dict(), indent=2))
     else:
-        for line in _sandbox_lines(result):
+        for line in sandbox_lines(result):
             click.echo(line)
     if result.exit_code != 0:
         raise SystemExit(1)
-
-
-def _sandbox_lines(result: SandboxResult) -> Iterator[str]:
-    from hyperpod_kit.rehearsal.sandbox import is_question
-
-    for run in result.runs:
-        yield f"{result.script} of bundle {result.bundle_id} on a {run.role} node ({run.group}): exit {run.exit_code}"
-        yield from (f"  {line}" for line in run.output.splitlines())
-        changes = [command for command in run.commands if not is_question(command)]
-        asked = len(run.commands) - len(changes)
-        yield f"  {len(changes)} commands were recorded instead of run (and {asked} that only ask):"
-        yield from (f"    {shlex.join(command)}" for command in changes)
-    yield "not exercised:"
-    yield from (f"  - {item}" for item in result.not_exercised)
-    if result.root:
-        yield f"the temporary roots are kept in {result.root}"

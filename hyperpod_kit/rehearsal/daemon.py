@@ -75,7 +75,7 @@ class Daemon:
         self._operations = Operations(fleet, SlurmControl(machines), store, self.save)
         self._server = serve([("127.0.0.1", 0), (bridge.gateway, 0)], store, RehearsalControlPlane(self._operations))
         fleet.endpoint = f"http://{bridge.gateway}:{self._server.port}"
-        self._dns = DnsResponder(bridge.gateway)
+        self._dns = _dns(bridge.gateway)
         threading.Thread(target=Recovery(self._operations, self.stopping).run, daemon=True, name="recovery").start()
         self.save()
         state.write_json(layout.ready_file, {"endpoint": f"http://127.0.0.1:{self._server.port}",
@@ -130,6 +130,14 @@ class Daemon:
         if self._guardian is not None:
             self._guardian.dismiss()
         return left
+
+
+def _dns(address: str) -> DnsResponder:
+    try:
+        return DnsResponder(address)
+    except OSError as err:
+        raise RehearsalError(f"cannot answer DNS on {address}:53 ({err.strerror}): a DNS server of this machine "
+                             "listens on all addresses", hint="ss -ulpn 'sport = :53'") from err
 
 
 def _lock_with_deadline(descriptor: int, seconds: float) -> None:

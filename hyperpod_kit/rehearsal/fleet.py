@@ -54,11 +54,15 @@ class Fleet:
         with self._guard:
             return self._locks.setdefault(instance_id, threading.Lock())
 
+    def _require_wanted(self, node: Node) -> None:
+        """An operation that was under way when its node was removed, or everything was, must not bring it back."""
+        if node.instance_id in self._gone or self.stopping.is_set():
+            raise RehearsalError(f"{node.instance_id} was removed")
+
     def launch(self, cluster: Cluster, node: Node, memory_mb: int) -> None:
         """Make a node's machine and boot it. Raises RehearsalError or RunError; the node may have been removed."""
         with self._lock(node.instance_id):
-            if node.instance_id in self._gone:
-                raise RehearsalError(f"{node.instance_id} was removed")
+            self._require_wanted(node)
             root = self.machines.prepare(node.instance_id)
             self.network.attach(node.instance_id, node.ip)
             group = cluster.group(node.group)
@@ -88,8 +92,7 @@ class Fleet:
     def restart(self, node: Node) -> None:
         """Boot the same instance again over its own disk. Raises RehearsalError."""
         with self._lock(node.instance_id):
-            if node.instance_id in self._gone:
-                raise RehearsalError(f"{node.instance_id} was removed")
+            self._require_wanted(node)
             self.machines.kill(node.instance_id)
             with suppress(OSError):
                 # What the agent said of the last boot is no news of this one; its "Running" must stay, though.

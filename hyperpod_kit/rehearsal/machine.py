@@ -118,8 +118,10 @@ class Machines:
         if leader is not None:
             with suppress(ProcessLookupError):
                 os.kill(leader, signal.SIGKILL)
-        cgroups.kill(f"{self.layout.cgroup}/{instance_id}")
         proc = self._running.get(instance_id)
+        if proc is not None:
+            proc.kill()  # in its first milliseconds it has not joined the cgroup yet
+        cgroups.kill(f"{self.layout.cgroup}/{instance_id}")
         if proc is not None:
             with suppress(subprocess.TimeoutExpired):
                 proc.wait(timeout=10)

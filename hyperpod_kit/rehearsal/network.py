@@ -114,14 +114,15 @@ class Network:
                         f"-n {netns} route add default via {self.gateway}"):
             self._ip(command)
 
-    def set_link(self, instance_id: str, up: bool) -> None:
-        """Connect a node or cut it off."""
-        self._ip(f"link set {self.layout.veth(instance_id)} {'up' if up else 'down'}")
-
     def detach(self, instance_id: str) -> None:
         """Remove a node's link and namespace; what is not there is not missed."""
         self._ip(f"link del {self.layout.veth(instance_id)}", check=False)
         self._ip(f"netns del {self.layout.netns(instance_id)}", check=False)
+
+
+def set_link(layout: Layout, instance_id: str, up: bool) -> None:
+    """Connect a node or cut it off. Raises RunError when it has no link."""
+    LocalRunner().run(["ip", "link", "set", layout.veth(instance_id), "up" if up else "down"], timeout=20)
 
 
 def remove_all(layout: Layout, runner: Runner) -> None:

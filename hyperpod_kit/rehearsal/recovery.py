@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from typing import List, Tuple
 
 from hyperpod_kit.rehearsal.cluster_state import CONTROLLER, Cluster, Node
@@ -26,7 +27,10 @@ class Recovery:
     def run(self) -> None:
         while not self._stopping.wait(INTERVAL):
             for cluster in self._watched():
-                self.look(cluster)
+                try:
+                    self.look(cluster)
+                except Exception:  # one bad round must not end the loop that everybody relies on
+                    traceback.print_exc()
 
     def _watched(self) -> List[Cluster]:
         with self._operations.lock:

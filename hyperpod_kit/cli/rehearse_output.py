@@ -1,0 +1,99 @@
+"""How `rehearse` shows progress, the fidelity table, the state of the machines and a sandbox run."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from typing import TYPE_CHECKING, Any, Callable, Iterator
+
+if TYPE_CHECKING:
+    from hyperpod_kit.rehearsal.sandbox import SandboxResult
+
+
+class Progress:
+    """A context whose value takes the name of each stage: shown with the time so far, on standard error."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        self._console = Console(stderr=True)
+        self._status = self._console.status("") if self._console.is_terminal else None
+        self._started = time.monotonic()
+        self._last = ""
+
+    def __enter__(self) -> Callable[[str], None]:
+        if self._status:
+            self._status.start()
+        return self._show
+
+    def __exit__(self, *_: object) -> None:
+        if self._status:
+            self._status.stop()
+
+    def _show(self, text: str) -> None:
+        line = f"{time.monotonic() - self._started:5.1f} s  {text}"
+        if self._status:
+            self._status.update(line)
+        elif text != self._last:
+            self._console.print(line, highlight=False)
+        self._last = text
+
+
+def print_fidelity() -> None:
+    """What is real, a stand-in, absent, as a table."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from hyperpod_kit.rehearsal.fidelity import ABSENT, REAL, STAND_IN, TABLE
+
+    styles = {REAL: "green", STAND_IN: "yellow", ABSENT: "red"}
+    table = Table(title="What this rehearsal is made of", title_justify="left")
+    for column in ("part", "is", "in detail"):
+        table.add_column(column)
+    for line in TABLE:
+        table.add_row(line.what, f"[{styles[line.kind]}]{line.kind}[/]", line.detail)
+    Console().print(table)
+
+
+def print_status(data: dict[str, Any]) -> None:
+    """Clusters and machines of a state.json with `machine` added to each node, as tables."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=140)  # for a file or a pipe nothing needs to be cut
+    console.print(f"rehearsal {data['name']}: {data['endpoint']}, network {data['gateway']}/16", highlight=False)
+    for cluster in data["clusters"]:
+        table = Table(title=f"cluster {cluster['name']}: {cluster['status']}", title_justify="left", box=SIMPLE_HEAD,
+                      padding=(0, 0), pad_edge=False, show_edge=False)
+        for column in ("node", "instance", "host", "machine", "age", "status"):
+            table.add_column(column, no_wrap=column != "status")
+        for node in sorted(cluster["nodes"], key=lambda node: (node["group"], node["index"])):
+            age = f"{time.time() - node['booted_at']:.0f} s" if node["booted_at"] else "-"
+            first_line = node["message"].split("\n", 1)[0]
+            table.add_row(node["place"], node["instance_id"], node["host"], node["machine"], age,
+                          node["status"] + (f": {first_line}" if first_line else ""))
+        console.print(table)
+        if cluster["failure_message"]:
+            console.print(cluster["failure_message"], style="red", highlight=False, markup=False)
+    if not data["clusters"]:
+        console.print("no cluster yet: hyperpod-kit create-cluster")
+
+
+def sandbox_lines(result: SandboxResult) -> Iterator[str]:
+    """A sandbox run for a person: output and recorded commands per role, then what was not exercised."""
+    from hyperpod_kit.rehearsal.sandbox import is_question
+
+    for run in result.runs:
+        yield f"{result.script} of bundle {result.bundle_id} on a {run.role} node ({run.group}): exit {run.exit_code}"
+        yield from (f"  {line}" for line in run.output.splitlines())
+        changes = [command for command in run.commands if not is_question(command)]
+        asked = len(run.commands) - len(changes)
+        yield f"  {len(changes)} commands were recorded instead of run (and {asked} that only ask):"
+        yield from (f"    {shlex.join(command)}" for command in changes)
+    yield "not exercised:"
+    yield from (f"  - {item}" for item in result.not_exercised)
+    if result.root:
+        yield f"the temporary roots are kept in {result.root}"

@@ -74,6 +74,7 @@ class Daemon:
         fleet = Fleet(layout, self.settings, bridge, machines, secrets, "", self.stopping)
         self._operations = Operations(fleet, SlurmControl(machines), store, self.save)
         self._server = serve([("127.0.0.1", 0), (bridge.gateway, 0)], store, RehearsalControlPlane(self._operations))
+        bridge.require_reachable(self._server.port)
         fleet.endpoint = f"http://{bridge.gateway}:{self._server.port}"
         self._dns = _dns(bridge.gateway)
         threading.Thread(target=Recovery(self._operations, self.stopping).run, daemon=True, name="recovery").start()

@@ -114,6 +114,20 @@ class Network:
                         f"-n {netns} route add default via {self.gateway}"):
             self._ip(command)
 
+    def require_reachable(self, port: int) -> None:
+        """Connect to the gateway as a node would. Raises RehearsalError when this machine's firewall is in the way."""
+        probe = "i-00000000000000000"
+        self.attach(probe, f"10.{self.subnet}.255.254")
+        try:
+            self._runner.run(["ip", "netns", "exec", self.layout.netns(probe), "timeout", "5", "bash", "-c",
+                              f"exec 3<>/dev/tcp/{self.gateway}/{port}"], timeout=15)
+        except RunError as err:
+            raise RehearsalError(
+                f"nodes cannot reach the endpoint {self.gateway}:{port}: this machine's firewall drops what comes in "
+                f"on {self.layout.bridge}", hint=f"iptables -I INPUT -i {self.layout.bridge} -j ACCEPT") from err
+        finally:
+            self.detach(probe)
+
     def detach(self, instance_id: str) -> None:
         """Remove a node's link and namespace; what is not there is not missed."""
         self._ip(f"link del {self.layout.veth(instance_id)}", check=False)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_kit.errors import RehearsalError
+from hyperpod_kit.errors import RehearsalError, RunError
 from hyperpod_kit.rehearsal import network
 from hyperpod_kit.rehearsal.layout import Layout
 from hyperpod_kit.rehearsal.network import CANDIDATES, Network, choose_subnet
@@ -46,6 +46,20 @@ def test_addresses_are_unique_and_named_as_in_ec2():
     assert network.host_name(net.address(1, 2)) == "ip-10-7-42-20"
     addresses = {net.address(group, index) for group in range(5) for index in range(500)}
     assert len(addresses) == 2500 and all(int(address.split(".")[3]) < 250 for address in addresses)
+
+
+def test_a_firewall_between_nodes_and_endpoint_is_named():
+    class Refused(RecordingRunner):
+        def run(self, argv, **more):
+            if "exec" in argv:
+                raise RunError(argv, 124)
+            return super().run(argv, **more)
+
+    runner = Refused()
+    with pytest.raises(RehearsalError, match="firewall") as caught:
+        Network(LAYOUT, 1, runner).require_reachable(8080)
+    assert LAYOUT.bridge in caught.value.hint
+    assert any("netns del" in command for command in runner.commands)
 
 
 def test_removal_touches_only_links_of_this_rehearsal():

@@ -1,0 +1,80 @@
+"""A job without a cluster: real decider, real ranks under the real wrapper, fake srun, recorded Slurm commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Dict, List
+
+import pytest
+
+from hyperpod_kit.job.decider import Decider
+from hyperpod_kit.job.options import Options
+from hyperpod_kit.job.policy import Policy
+from hyperpod_kit.job.report import PREFIX, Report
+from tests.unit.slurm.recording import RecordingRunner
+
+HERE = Path(__file__).parent
+TRAINER = HERE / "toy_trainer.py"
+
+
+@dataclass
+class Job:
+    """One job with its checkpoint root. `run` is one run of its batch script; `events` what all runs printed."""
+
+    base: Path
+    root: Path
+    runner: RecordingRunner
+    environment: Dict[str, str]
+    events: List[Dict[str, Any]] = field(default_factory=list)
+    chooser: Any = None
+
+    def run(self, *trainer: str, restart: int = 0, nodes: int = 0, command: Any = None, **options: Any) -> int:
+        log = self.base / f"run-{len(list(self.base.glob('run-*')))}"
+        env = {**self.environment, **({"SLURM_RESTART_COUNT": str(restart)} if restart else {})}
+        policy = Policy(**{"backoff": 0.01, **options.pop("policy", {})})
+        chosen = Options(root=str(self.root), policy=policy, srun=str(HERE / "fake_srun.py"), nodes=nodes,
+                         command=tuple(command or (sys.executable, str(TRAINER), "--pause", "0.01", *trainer)),
+                         **{"probe_interval": 0.2, "silent_after": 0.3, "refused_after": 0.3, **options})
+        fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        extra = {"chooser": self.chooser} if self.chooser else {}
+        try:
+            return Decider(chosen, env, runner=self.runner, report=Report(fd), **extra).run()
+        finally:
+            os.close(fd)
+            self.events += [json.loads(line[len(PREFIX):]) for line in log.read_text().splitlines()]
+
+    def said(self, event: str) -> List[Dict[str, Any]]:
+        return [one for one in self.events if one["event"] == event]
+
+    @property
+    def sruns(self) -> List[List[str]]:
+        return [json.loads(line) for line in (self.base / "srun.log").read_text().splitlines()]
+
+    def later(self, number: int, when: Any) -> threading.Thread:
+        """Send ourselves a signal once `when()` is true."""
+        def wait() -> None:
+            for _ in range(2000):
+                if when():
+                    os.kill(os.getpid(), number)
+                    return
+                threading.Event().wait(0.01)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        return thread
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    answers = {
+        "scontrol -o show job 7": "JobId=7 JobState=RUNNING NodeList=n[1-2] Comment=none",
+        "scontrol requeue 7": "", "squeue --steps": "", "scancel": "", "srun --help": "",
+    }
+    environment = {**os.environ, "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NTASKS": "2",
+                   "HPK_AUTO_RESUME": "1", "FAKE_SRUN_LOG": str(tmp_path / "srun.log")}
+    return Job(tmp_path, tmp_path / "root", RecordingRunner(answers), environment)

@@ -1,0 +1,201 @@
+"""A real Slurm of its own: munged, slurmctld and a few slurmds on loopback, everything under one directory.
+
+Nothing outside of that directory is read or written, and only processes started here are ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Callable, Dict, List, Optional, TypeVar
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "srun", "scontrol", "squeue", "scancel", "cc")
+T = TypeVar("T")
+
+SLURM_CONF = """\
+ClusterName=hpk{port}
+SlurmctldHost=localhost(127.0.0.1)
+SlurmctldPort={port}
+AuthType=auth/munge
+CredType=cred/munge
+AuthInfo=socket={base}/munge.socket,cred_expire=5
+SlurmUser={user}
+SlurmdUser={user}
+StateSaveLocation={base}/state
+SlurmdSpoolDir={base}/spool-%n
+SlurmctldPidFile={base}/slurmctld.pid
+SlurmdPidFile={base}/slurmd-%n.pid
+SlurmctldLogFile={base}/slurmctld.log
+SlurmdLogFile={base}/slurmd-%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+JobAcctGatherType=jobacct_gather/none
+MailProg=/bin/true
+ReturnToService=0
+SlurmdTimeout=10
+KillWait=3
+MinJobAge=600
+SchedulerParameters=bf_interval=1,sched_interval=1,batch_sched_delay=0
+PlugStackConfig={base}/plugstack.conf
+RequeueExitHold=86
+NodeName=n[1-{count}] NodeHostname=localhost NodeAddr=127.0.0.1 Port=[{first}-{last}] CPUs=2 State=UNKNOWN
+PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+"""
+
+
+def missing() -> Optional[str]:
+    """Why it cannot be started here, or None."""
+    path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+    absent = [name for name in PROGRAMS if not shutil.which(name, path=path)]
+    if absent:
+        return f"not installed: {', '.join(absent)}"
+    if not any(Path(place, "slurm", "spank.h").exists() for place in ("/usr/include", "/opt/slurm/include")):
+        return "not installed: slurm/spank.h (libslurm-dev)"
+    if os.geteuid() != 0:
+        return "slurmd starts the jobs of another user only as root"
+    return None
+
+
+def wait_until(what: str, condition: Callable[[], Optional[T]], timeout: float = 30.0) -> T:
+    """Poll for something true. Raises AssertionError naming `what`."""
+    end = time.monotonic() + timeout
+    while True:
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < end, f"no {what} within {timeout:g} s"
+        time.sleep(0.05)
+
+
+class PrivateSlurm:
+    """`nodes` slurmds named n1…; jobs run as uid and gid `user` (an ordinary one)."""
+
+    def __init__(self, base: Path, *, nodes: int = 3, user: int = 65534) -> None:
+        self.base = base
+        self.user = user
+        self.count = nodes
+        self.environment = {**{key: value for key, value in os.environ.items() if not key.startswith("SLURM")},
+                            "PATH": os.environ["PATH"] + ":/usr/sbin:/sbin", "SLURM_CONF": str(base / "slurm.conf")}
+        self._daemons: Dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self) -> None:
+        """Returns when every node is idle. Raises AssertionError with the place of the logs."""
+        base = self.base
+        base.chmod(0o755)
+        (base / "state").mkdir()
+        (base / "munge.key").write_bytes(os.urandom(128))
+        (base / "munge.key").chmod(0o400)
+        subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", "-o", base / "auto_resume.so",
+                        "-I/opt/slurm/include", REPOSITORY / "slurm" / "plugin" / "auto_resume.c"], check=True,
+                       timeout=60)
+        (base / "plugstack.conf").write_text(f"optional {base}/auto_resume.so\n")
+        port, first = _free_ports(self.count)
+        (base / "slurm.conf").write_text(SLURM_CONF.format(
+            base=base, port=port, first=first, last=first + self.count - 1, count=self.count, user="root"))
+        self._spawn("munged", "--foreground", "--force", f"--key-file={base}/munge.key",
+                    f"--socket={base}/munge.socket", f"--pid-file={base}/munged.pid", f"--log-file={base}/munged.log",
+                    f"--seed-file={base}/munged.seed", "--num-threads=2")
+        wait_until("munge socket", (base / "munge.socket").exists)
+        self._spawn("slurmctld", "-D", "-i")
+        wait_until("slurmctld", lambda: self.call("scontrol", "ping", check=False).count("UP"))
+        for number in range(1, self.count + 1):
+            self.start_node(f"n{number}")
+        wait_until(f"{self.count} idle nodes (logs in {base})",
+                   lambda: self.call("sinfo", "-h", "-t", "idle", "-o", "%D").strip() == str(self.count), 60)
+
+    def stop(self) -> None:
+        """End everything that was started here, jobs first. slurmstepds detach, so they are found by our SLURM_CONF."""
+        with contextlib.suppress(Exception):
+            jobs = self.call("squeue", "-h", "-o", "%i").split()
+            if jobs:
+                self.call("scancel", "--signal=KILL", "--full", *jobs, check=False)
+                self.call("scancel", *jobs, check=False)
+            wait_until("empty queue", lambda: not self.call("squeue", "-h", "-t", "R,CG", "-o", "%i").split(), 10)
+        for daemon in reversed(list(self._daemons.values())):
+            daemon.terminate()
+        for daemon in self._daemons.values():
+            try:
+                daemon.wait(10)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                daemon.wait(5)
+        for pid in self.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def start_node(self, name: str) -> None:
+        self._spawn("slurmd", "-D", "-N", name, tag=name)
+
+    def processes(self) -> List[int]:
+        """Living processes whose environment has our SLURM_CONF; not the daemons and not ourselves."""
+        ours = f"SLURM_CONF={self.base}/slurm.conf".encode()
+        own = {os.getpid(), *(daemon.pid for daemon in self._daemons.values())}
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and int(entry.name) not in own:
+                with contextlib.suppress(OSError):
+                    variables = (entry / "environ").read_bytes().split(b"\0")
+                    if ours in variables:
+                        found.append(int(entry.name))
+        return found
+
+    def call(self, *argv: str, check: bool = True, as_user: bool = False, cwd: Optional[Path] = None) -> str:
+        """Run a Slurm command, as root or as the ordinary user; returns its standard output."""
+        user = ["setpriv", f"--reuid={self.user}", f"--regid={self.user}", "--clear-groups"] if as_user else []
+        done = subprocess.run([*user, *argv], env=self.environment, cwd=cwd or self.base, text=True, timeout=60,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert done.returncode == 0 or not check, f"{argv} exited {done.returncode}: {done.stdout}{done.stderr}"
+        return done.stdout if check else done.stdout + done.stderr
+
+    def sbatch(self, *argv: str, cwd: Path) -> str:
+        """Submit as the ordinary user; returns the job id."""
+        return self.call("sbatch", "--parsable", *argv, as_user=True, cwd=cwd).strip().split(";")[0]
+
+    def state(self, job: str) -> str:
+        found = re.search(r"JobState=(\S+)", self.call("scontrol", "-o", "show", "job", job))
+        return found.group(1) if found else ""
+
+    def _spawn(self, *argv: str, tag: str = "") -> None:
+        program = shutil.which(argv[0], path=self.environment["PATH"]) or argv[0]
+        with open(self.base / f"{tag or argv[0]}.out", "ab") as log:
+            self._daemons[tag or argv[0]] = subprocess.Popen(
+                [program, *argv[1:]], env=self.environment, cwd=self.base, stdin=subprocess.DEVNULL, stdout=log,
+                stderr=log)
+
+
+def _free_ports(count: int) -> tuple[int, int]:
+    """A free port and the first of `count` free ports in a row."""
+    for base in range(42000 + os.getpid() % 97 * 100, 60000, 100):
+        try:
+            with contextlib.ExitStack() as stack:
+                for port in range(base, base + count + 1):
+                    sock = stack.enter_context(socket.socket())
+                    sock.bind(("127.0.0.1", port))
+        except OSError:
+            continue
+        return base, base + 1
+    raise AssertionError("no free ports")
+
+
+if __name__ == "__main__":  # by hand: start in an empty directory and stay until interrupted
+    cluster = PrivateSlurm(Path(sys.argv[1]))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        cluster.start()
+        print(f"export SLURM_CONF={cluster.base}/slurm.conf", flush=True)
+        signal.pause()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        cluster.stop()

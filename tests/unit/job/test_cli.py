@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hyperpod_kit.errors import Unreachable, UsageError
+from hyperpod_kit.job import cli
+
+MAIN = Path(cli.__file__).with_name("__main__.py")
+
+
+def test_arguments_of_srun_may_begin_with_a_dash() -> None:
+    words = ["run", "--srun-args", "--mpi=none --label", "--checkpoint-root", "/c"]
+    args = cli._parser().parse_args(cli._join_srun_args(words))
+    assert args.srun_args == ["--mpi=none --label"] and args.checkpoint_root == "/c"
+
+
+def test_a_run_needs_a_command() -> None:
+    with pytest.raises(UsageError, match="no command"):
+        cli.main(["run", "--checkpoint-root", "/c"])
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["run", "--", "train"])
+    assert caught.value.code == 2
+
+
+def test_by_the_path_of_its_file_isolated_from_the_user(tmp_path: Path) -> None:
+    """As ranks are started: no site packages, no working directory, no PYTHONPATH, and none of our names in the way."""
+    (tmp_path / "json.py").write_text("raise SystemExit('the user has a json.py')")
+    done = subprocess.run([sys.executable, "-I", "-S", str(MAIN), "exec", "--", "/bin/sh", "-c", "exit 4"],
+                          cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}, timeout=20)
+    assert done.returncode == 4
+
+
+def test_errors_have_a_hint_and_an_exit_code() -> None:
+    done = subprocess.run([sys.executable, "-I", "-S", str(MAIN), "run", "--checkpoint-root", "/c", "--", "true"],
+                          env={}, capture_output=True, text=True, timeout=20)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: this is not a Slurm job") and "hint: " in done.stderr
+
+
+def test_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["status", "--root", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+    (tmp_path / ".hpk").mkdir()
+    (tmp_path / ".hpk" / "attempts.jsonl").mkdir()
+    with pytest.raises(Unreachable):
+        cli.main(["status", "--root", str(tmp_path)])
+
+
+def test_an_epilog_never_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    assert cli.main(["epilog"]) == 0

@@ -1,0 +1,250 @@
+"""`job run` as a whole, with real ranks."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from hyperpod_kit.checkpoint.repository import layout
+from hyperpod_kit.errors import GaveUp, JobError
+from hyperpod_kit.job import allocation, status
+from hyperpod_kit.job.allocation import Allocation
+
+from .conftest import Job
+from .toy_trainer import commit_checkpoint
+
+
+def steps_of(job: Job) -> list[int]:
+    return [event["step"] for event in job.said("attempt")]
+
+
+def test_a_run_without_trouble(job: Job) -> None:
+    assert job.run("--steps", "12") == 0
+    [attempt] = job.said("attempt")
+    assert (attempt["attempt"], attempt["from"], attempt["step"], attempt["rejected"]) == ("7.0.0", "none", 0, [])
+    assert [event["class"] for event in job.said("ended")] == ["done"]
+    assert all("message" in event for event in job.events)
+    [srun] = job.sruns
+    assert srun[0] == "--kill-on-bad-exit=1" and "--overlap" not in srun and "--auto-resume=1" not in srun
+    records = sorted((job.root / ".hpk" / "exits" / "7.0.0").iterdir())
+    assert [json.loads(record.read_text())["code"] for record in records] == [0, 0]
+
+
+def test_a_crash_is_retried_from_the_newest_checkpoint(job: Job) -> None:
+    once = job.base / "once"
+    assert job.run("--steps", "12", "--crash", "8:3", "--once", str(once)) == 0
+    assert steps_of(job) == [0, 5]
+    first, last = job.said("ended")
+    assert first["class"] == "crash" and first["first"] == {"rank": 1, "node": "n2", "code": 3, "signal": None}
+    assert last["class"] == "done"
+    assert "--overlap" in job.sruns[1]
+    assert "scontrol requeue 7" not in job.runner.calls
+
+
+def test_a_killed_rank_is_named_with_its_signal(job: Job) -> None:
+    assert job.run("--steps", "7", "--crash", "6:KILL", "--once", str(job.base / "once")) == 0
+    assert job.said("ended")[0]["first"]["signal"] == signal.SIGKILL
+    assert "killed by signal 9" in job.said("ended")[0]["message"]
+
+
+def test_no_progress_ends_in_giving_up(job: Job) -> None:
+    with pytest.raises(GaveUp) as caught:
+        job.run("--steps", "9", "--crash", "7", policy={"max_restarts": 2})
+    assert caught.value.exit_code == 86
+    # once from the start, which brought a checkpoint; then 1 + 2 times from that checkpoint
+    assert steps_of(job) == [0, 5, 5, 5]
+    assert job.said("gave_up")[0]["why"].startswith("3 failures without a newer valid checkpoint")
+
+
+def test_the_budget_survives_a_requeue_and_a_release_renews_it(job: Job) -> None:
+    once = job.base / "once"
+    with pytest.raises(GaveUp):
+        job.run("--steps", "9", "--crash", "3", policy={"max_restarts": 0})
+    with pytest.raises(GaveUp):
+        job.run("--steps", "9", "--crash", "3", restart=1, policy={"max_restarts": 1})
+    assert steps_of(job) == [0, 0, 0]
+    once.touch()
+    assert job.run("--steps", "9", "--crash", "3", "--once", str(once), restart=2) == 0
+
+
+def test_an_attempt_without_an_end_was_lost_with_its_host(job: Job) -> None:
+    (job.root / ".hpk").mkdir(parents=True)
+    row = {"t": 1, "job": "7", "restart": 0, "event": "attempt", "attempt": "7.0.0", "from": "none", "step": 0}
+    (job.root / ".hpk" / "attempts.jsonl").write_text(json.dumps(row) + '\n{"t": 2, "job": "7", "torn')
+    assert job.run("--steps", "3", restart=1) == 0
+    lost, done = status.attempts(str(job.root))
+    assert (lost["attempt"], lost["class"]) == ("7.0.0", "node_lost")
+    assert (done["attempt"], done["class"]) == ("7.1.0", "done")
+
+
+def test_the_corrupt_newest_is_passed_over_with_its_reason(job: Job) -> None:
+    assert job.run("--steps", "10") == 0
+    newest = sorted(job.root.glob("seq-*"))[-1]
+    flip(newest / layout.shard_file(0))
+    assert job.run("--steps", "12") == 0
+    last = job.said("attempt")[-1]
+    assert last["step"] == 5
+    assert last["rejected"][0]["attempt"] == newest.name and "shard-00000" in last["rejected"][0]["why"]
+
+
+def test_nothing_valid_is_never_a_start_from_scratch(job: Job) -> None:
+    assert job.run("--steps", "10") == 0
+    for shard in job.root.glob("seq-*/shard-*"):
+        flip(shard)
+    before = len(job.sruns)
+    with pytest.raises(GaveUp, match="NoValidCheckpoint"):
+        job.run("--steps", "12")
+    assert len(job.sruns) == before, "no rank was started"
+    assert len(job.said("rejected")) == 2
+    [gave_up] = job.said("gave_up")
+    assert gave_up["error"] == "NoValidCheckpoint" and len(gave_up["rejected"]) == 2
+    assert "scontrol requeue 7" not in job.runner.calls
+
+
+def test_off_means_one_try_with_the_code_of_the_rank(job: Job) -> None:
+    job.environment["HPK_AUTO_RESUME"] = "0"
+    job.root.mkdir()
+    commit_checkpoint(str(job.root), 1, 1, 5)
+    assert job.run("--steps", "9", "--crash", "7:9") == 9
+    assert steps_of(job) == [5]
+
+
+def test_the_comment_turns_it_on(job: Job) -> None:
+    del job.environment["HPK_AUTO_RESUME"]
+    job.runner.answers["scontrol -o show job 7"] = "JobId=7 JobState=RUNNING NodeList=n[1-2] Comment=hpk:auto-resume=1"
+    assert job.run("--steps", "9", "--crash", "7", "--once", str(job.base / "once")) == 0
+    assert len(job.sruns) == 2
+
+
+def test_a_number_above_one_is_the_number_of_restarts(job: Job) -> None:
+    job.environment["HPK_AUTO_RESUME"] = "2"
+    with pytest.raises(GaveUp, match="max-restarts 2"):
+        job.run("--steps", "9", "--crash", "3")
+    assert len(job.sruns) == 3
+
+
+def test_term_stops_and_never_requeues(job: Job) -> None:
+    thread = job.later(signal.SIGTERM, lambda: list(job.root.glob("seq-*")))
+    assert job.run("--steps", "5000") == 143
+    thread.join()
+    assert job.said("ended")[0]["class"] == "cancelled"
+    assert len(job.sruns) == 1 and "scontrol requeue 7" not in job.runner.calls
+
+
+def test_usr1_tells_the_step_and_requeues(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hyperpod_kit.job.decider.REQUEUE_WAIT", 0.2)
+    thread = job.later(signal.SIGUSR1, lambda: list(job.root.glob("seq-*")))
+    # The step's own USR1 goes through Slurm; here nobody delivers it, so the grace runs out.
+    assert job.run("--steps", "5000", grace=0.3) == 75
+    thread.join()
+    assert job.said("ended")[0]["class"] == "preempted"
+    assert "scancel --signal=USR1 7" in job.runner.calls and "scontrol requeue 7" in job.runner.calls
+
+
+def test_a_rank_that_asks_to_run_again_is_requeued(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hyperpod_kit.job.decider.REQUEUE_WAIT", 0.2)
+    assert job.run(command=["/bin/sh", "-c", "exit 75"]) == 75
+    assert job.said("ended")[0]["class"] == "again"
+    assert job.run(command=["/bin/sh", "-c", "exit 75"], restart=1) == 75
+    with pytest.raises(GaveUp, match="handed back 2 times"):
+        job.run(command=["/bin/sh", "-c", "exit 75"], restart=2)
+
+
+def test_a_rank_that_gave_up_is_believed(job: Job) -> None:
+    with pytest.raises(GaveUp, match="gave up itself"):
+        job.run(command=["/bin/sh", "-c", "exit 86"])
+    assert len(job.sruns) == 1
+
+
+def test_a_command_that_is_not_there_says_so(job: Job, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(GaveUp):
+        job.run(command=["/no/such/program"], policy={"max_restarts": 0})
+    assert "cannot start /no/such/program" in capfd.readouterr().err
+    assert job.said("ended")[0]["first"]["code"] == 127
+
+
+def test_a_lost_node_ends_the_step_and_requeues(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hyperpod_kit.job.decider.REQUEUE_WAIT", 0.2)
+    with socket.socket() as alive, socket.socket() as dead:
+        alive.bind(("127.0.0.1", 0))
+        alive.listen()
+        dead.bind(("127.0.0.1", 0))
+        job.runner.answers["scontrol -o show node"] = "\n".join(
+            f"NodeName={name} NodeAddr=127.0.0.1 Port={sock.getsockname()[1]} State=ALLOCATED"
+            for name, sock in (("n1", alive), ("n2", dead)))
+        assert job.run("--steps", "5000") == 75
+    [ended] = job.said("ended")
+    assert (ended["class"], ended["lost"]) == ("node_lost", ["n2"])
+    assert job.said("intervene")[0]["lost"] == ["n2"]
+    assert "scontrol requeue 7" in job.runner.calls
+
+
+def test_a_spare_takes_the_place_of_a_node_that_is_down(job: Job) -> None:
+    job.environment.update(SLURM_JOB_NODELIST="n[1-3]", SLURM_NTASKS="2")
+    job.runner.answers["scontrol -o show job 7"] = "JobId=7 JobState=RUNNING NodeList=n[1-3] Comment=none"
+    job.runner.answers["scontrol -o show node"] = "\n".join(
+        f"NodeName={name} NodeAddr=127.0.0.1 Port=1 State={state}"
+        for name, state in (("n1", "ALLOCATED"), ("n2", "DOWN*"), ("n3", "ALLOCATED")))
+    assert job.run("--steps", "1", nodes=2, refused_after=60) == 0
+    assert "--nodelist=n[1,3]" in job.sruns[0] and "--nodes=2" in job.sruns[0]
+
+
+def test_a_run_that_slurm_has_ended_is_no_crash(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm requeued the job after a node failure: srun fails before our own TERM arrives."""
+    flag = job.base / "ended"
+    look = allocation.look
+    monkeypatch.setattr(allocation, "look", lambda runner, job: Allocation(("n1", "n2"), "PENDING", down=("n2",))
+                        if flag.exists() else look(runner, job))
+    assert job.run(command=["/bin/sh", "-c", f"touch {flag}; exit 1"]) == 143
+    assert job.said("ended")[0]["class"] == "node_lost" and job.said("ended")[0]["lost"] == ["n2"]
+    assert len(job.sruns) == 1 and "scontrol requeue 7" not in job.runner.calls
+
+
+def test_a_stall_is_ended_and_retried(job: Job) -> None:
+    once = job.base / "once"
+    assert job.run("--steps", "12", "--hang", "8", "--once", str(once), stall=1.0) == 0
+    assert [event["class"] for event in job.said("ended")] == ["stall", "done"]
+
+
+def test_storage_that_does_not_answer_is_waited_for(job: Job) -> None:
+    answers = [OSError(5, "Input/output error")]
+
+    def chooser(root: str) -> object:
+        if answers:
+            raise answers.pop()
+        from hyperpod_kit.checkpoint.repository.selection import newest_valid
+        return newest_valid(root)
+
+    job.chooser = chooser
+    assert job.run("--steps", "2") == 0
+    assert "Input/output error" in job.said("storage")[0]["message"]
+
+
+def test_a_missing_mount_is_not_a_fresh_root(job: Job) -> None:
+    job.root = job.base / "not-mounted" / "trainer" / "run"
+    with pytest.raises(JobError, match="is not there") as caught:
+        job.run("--steps", "2")
+    assert caught.value.exit_code == 1
+    with pytest.raises(GaveUp, match="is not there"):
+        job.run("--steps", "2", restart=1)
+
+
+def test_total_of_requeues_is_bounded(job: Job) -> None:
+    with pytest.raises(GaveUp, match="requeued 3 times"):
+        job.run("--steps", "2", restart=3, policy={"max_requeues": 2})
+
+
+def test_hyperpod_is_asked_to_retry_the_step(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hyperpod_kit.job.step.on_hyperpod", lambda runner: True)
+    assert job.run("--steps", "2") == 0
+    assert "--auto-resume=1" in job.sruns[0]
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[3] ^= 1
+    path.write_bytes(data)

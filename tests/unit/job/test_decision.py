@@ -1,0 +1,83 @@
+"""One answer for all ranks of a bare srun."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from hyperpod_kit.job import cli, decision
+
+from .toy_trainer import commit_checkpoint
+
+RANK = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEP_LAUNCHER_PORT": "4242", "SLURM_PROCID": "0",
+        "SLURMD_NODENAME": "n1"}
+
+
+def race(tmp_path: Path, ranks: int = 8) -> list[dict[str, object]]:
+    """Every rank would choose something else; returns what each was told."""
+    told: list[dict[str, object]] = []
+    barrier = threading.Barrier(ranks)
+
+    def rank(number: int) -> None:
+        barrier.wait()
+        told.append(decision.agree(str(tmp_path), "7.0.0.1", lambda: {"from": f"seq-{number}", "step": number}))
+
+    threads = [threading.Thread(target=rank, args=(number,)) for number in range(ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return told
+
+
+def test_all_ranks_are_told_the_same(tmp_path: Path) -> None:
+    told = race(tmp_path)
+    assert len(told) == 8 and all(one == told[0] for one in told)
+    assert os.listdir(tmp_path / "decisions") == ["7.0.0.1.json"], "nothing temporary is left"
+
+
+def test_also_where_there_are_no_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object, **options: object) -> None:
+        raise OSError(errno.EPERM, "no links here")
+
+    monkeypatch.setattr(os, "link", refuse)
+    told = race(tmp_path)
+    assert all(one == told[0] for one in told)
+
+
+def test_task_prolog_exports_the_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                        capsys: pytest.CaptureFixture[str]) -> None:
+    name = commit_checkpoint(str(tmp_path), 1, 1, 40)
+    for key, value in {**RANK, "HPK_CHECKPOINT_ROOT": str(tmp_path)}.items():
+        monkeypatch.setenv(key, value)
+    assert cli.main(["task-prolog"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"export HPK_RESUME_FROM={name}", "export HPK_RESUME_STEP=40",
+        f"print hyperpod-kit: resumes from {name}, step 40"]
+    commit_checkpoint(str(tmp_path), 1, 2, 50)
+    monkeypatch.setenv("SLURM_PROCID", "1")
+    assert cli.main(["task-prolog"]) == 0
+    assert f"HPK_RESUME_FROM={name}" in capsys.readouterr().out, "a later rank is told the same"
+
+
+def test_task_prolog_cancels_where_nothing_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                    capsys: pytest.CaptureFixture[str]) -> None:
+    name = commit_checkpoint(str(tmp_path), 1, 1, 40)
+    (tmp_path / name / "shard-00000.safetensors").write_bytes(b"x")
+    for key, value in {**RANK, "HPK_CHECKPOINT_ROOT": str(tmp_path)}.items():
+        monkeypatch.setenv(key, value)
+    assert cli.main(["task-prolog"]) == 86
+    out = capsys.readouterr().out
+    assert out.startswith("print hyperpod-kit: NoValidCheckpoint") and "export" not in out
+    record = json.loads(next((tmp_path / ".hpk" / "decisions").iterdir()).read_text())
+    assert record["from"] is None and record["rejected"][0]["attempt"] == name
+
+
+def test_the_key_tells_hyperpods_retries_of_a_step_apart() -> None:
+    assert decision.key(RANK) == "7.0.0.4242"
+    assert decision.key({**RANK, "SLURM_STEP_LAUNCHER_PORT": "4243"}) != decision.key(RANK)

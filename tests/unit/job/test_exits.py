@@ -1,0 +1,97 @@
+"""The wrapper around a rank."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hyperpod_kit.job import exits
+from hyperpod_kit.job.step import StepPlan, step_environment, wrapper
+
+
+def wrapped(tmp_path: Path, *command: str) -> subprocess.Popen[bytes]:
+    env = {**os.environ, "HPK_STATE": str(tmp_path), "HPK_ATTEMPT": "7.0.0", "SLURM_PROCID": "3",
+           "SLURMD_NODENAME": "n4"}
+    return subprocess.Popen([*wrapper(), *command], env=env)
+
+
+@pytest.mark.parametrize(("script", "srun_sees", "code", "number"), [
+    ("exit 0", 0, 0, None), ("exit 3", 3, 3, None), ("exit 75", 0, 75, None), ("kill -9 $$", 137, None, 9),
+    ("kill -15 $$", 143, None, 15)])
+def test_what_is_recorded(tmp_path: Path, script: str, srun_sees: int, code: int | None, number: int | None) -> None:
+    assert wrapped(tmp_path, "/bin/sh", "-c", script).wait(20) == srun_sees
+    [record] = exits.read(str(tmp_path), "7.0.0")
+    assert (record.rank, record.node, record.code, record.signal) == (3, "n4", code, number)
+    assert record.ended >= record.started > 0
+
+
+def test_a_program_that_is_missing_is_127(tmp_path: Path) -> None:
+    assert wrapped(tmp_path, "/no/such/program").wait(20) == 127
+    assert exits.read(str(tmp_path), "7.0.0")[0].code == 127
+
+
+def test_the_command_dies_with_its_wrapper(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    wrapper_process = wrapped(tmp_path, sys.executable, "-c",
+                              "import os, signal; "
+                              f"open({str(pid_file)!r}, 'w').write(str(os.getpid())); signal.pause()")
+    end = time.monotonic() + 20
+    while not (pid_file.exists() and pid_file.read_text()) and time.monotonic() < end:
+        time.sleep(0.01)
+    child = int(pid_file.read_text())
+    wrapper_process.kill()
+    wrapper_process.wait(20)
+    while Path(f"/proc/{child}").exists() and time.monotonic() < end:
+        try:
+            if Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                break
+        except OSError:
+            break
+        time.sleep(0.01)
+    else:
+        assert not Path(f"/proc/{child}").exists()
+
+
+def test_the_wrapper_outlives_a_signal_to_the_whole_step(tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    process = wrapped(tmp_path, "/bin/sh", "-c", f"trap 'exit 9' USR1; touch {ready}; while :; do sleep 0.05; done")
+    end = time.monotonic() + 20
+    while not ready.exists() and time.monotonic() < end:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGUSR1)
+    child = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0])
+    os.kill(child, signal.SIGUSR1)
+    assert process.wait(20) == 9
+    assert exits.read(str(tmp_path), "7.0.0")[0].code == 9
+
+
+def test_a_second_end_of_a_rank_does_not_replace_the_first(tmp_path: Path) -> None:
+    for code in (1, 2):
+        exits.write(str(tmp_path), "a", exits.Exit(0, "n1", "", code, None, 0.0, float(code)))
+    assert [record.code for record in exits.read(str(tmp_path), "a")] == [1, 2]
+
+
+def test_a_torn_record_is_skipped(tmp_path: Path) -> None:
+    exits.write(str(tmp_path), "a", exits.Exit(0, "n1", "", 0, None, 0.0, 1.0))
+    (tmp_path / "exits" / "a" / "1.json").write_text('{"rank": 1, "no')
+    (tmp_path / "exits" / "a" / "2.json").write_text(json.dumps({"rank": 2}))
+    assert [record.rank for record in exits.read(str(tmp_path), "a")] == [0]
+
+
+def test_srun_gets_the_attempt_even_where_nothing_is_exported() -> None:
+    env = step_environment({"SLURM_EXPORT_ENV": "NONE", "SLURM_CPUS_PER_TASK": "4"}, {"HPK_ATTEMPT": "7.0.0"})
+    assert env == {"SLURM_CPUS_PER_TASK": "4", "SRUN_CPUS_PER_TASK": "4", "HPK_ATTEMPT": "7.0.0"}
+
+
+def test_users_arguments_come_after_ours() -> None:
+    argv = StepPlan(["train"], "7.0.1", ["--mpi=none"], ["n1", "n2"], retry=True, hyperpod=True).argv()
+    assert argv[:8] == ["srun", "--kill-on-bad-exit=1", "--job-name=hpk-7.0.1", "--overlap", "--auto-resume=1",
+                        "--nodes=2", "--nodelist=n[1-2]", "--mpi=none"]
+    assert argv[-2:] == ["--", "train"]

@@ -1,0 +1,107 @@
+"""Slurm's hooks with a program of our choice behind them, under a root that bind-free tests can use."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Dict, Tuple
+
+import pytest
+
+HOOKS = Path(__file__).resolve().parents[3] / "slurm"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """The hooks with their absolute paths moved under `tmp_path`; the program is `<place>/program`."""
+    (tmp_path / "run").mkdir()
+    for hook in ("prolog.sh", "epilog.sh", "task_prolog.sh"):
+        text = (HOOKS / hook).read_text().replace("/opt/hyperpod-kit/current/bin/hyperpod-kit", f"{tmp_path}/program")
+        text = re.sub(r"timeout -k \d+ \d+", "timeout -k 1 2", text).replace("/run/hyperpod-kit", f"{tmp_path}/run")
+        (tmp_path / hook).write_text(text)
+    return tmp_path
+
+
+def hook(place: Path, name: str, program: str, **env: str) -> Tuple[int, str]:
+    path = place / "program"
+    path.write_text("#!/bin/bash\n" + program)
+    path.chmod(0o755)
+    start = time.monotonic()
+    done = subprocess.run(["bash", str(place / name)], env={"PATH": os.environ["PATH"], **env}, text=True, timeout=20,
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert time.monotonic() - start < 15
+    return done.returncode, done.stdout
+
+
+def test_prolog_lets_a_healthy_node_pass(place: Path) -> None:
+    assert hook(place, "prolog.sh", f'echo "$@" >{place}/args', SLURM_JOB_ID="7") == (0, "")
+    assert (place / "args").read_text() == "node gate\n"
+    assert list((place / "run").iterdir()) == []
+
+
+def test_prolog_says_why_it_refuses(place: Path) -> None:
+    code, out = hook(place, "prolog.sh", "echo first; echo '/fsx: hung' >&2; exit 1", SLURM_JOB_ID="7")
+    assert code == 1 and "/fsx: hung" in out
+
+
+def test_prolog_is_bounded_and_leaves_no_descriptor_behind(place: Path) -> None:
+    """A probe that neither ends nor dies keeps its own output only: we get ours back at the deadline."""
+    program = f"trap '' TERM; readlink /proc/$$/fd/* >{place}/fds; (trap '' TERM; exec sleep 8) & sleep 60"
+    code, out = hook(place, "prolog.sh", program, SLURM_JOB_ID="7")
+    assert code == 1 and "exited 137" in out
+    assert "pipe:" not in (place / "fds").read_text()
+
+
+EPILOG = {"SLURM_JOB_ID": "7", "SLURM_JOB_UID": str(os.getuid()), "SLURM_JOB_GID": str(os.getgid())}
+
+
+@pytest.mark.parametrize("program", ["exit 0", "exit 3", "trap '' TERM; sleep 60"])
+def test_epilog_always_succeeds(place: Path, program: str) -> None:
+    assert hook(place, "epilog.sh", program, **EPILOG) == (0, "")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become the job's user")
+def test_epilog_saves_as_the_jobs_user(place: Path) -> None:
+    seen = place / "seen"
+    seen.touch()
+    for path in (place, *list(place.parents)[:3]):
+        path.chmod(path.stat().st_mode | 0o055)
+    seen.chmod(0o666)
+    user = {"SLURM_JOB_ID": "7", "SLURM_JOB_UID": "65534", "SLURM_JOB_GID": "65534"}
+    assert hook(place, "epilog.sh", f'echo "$(id -u) $*" >{seen}', **user) == (0, "")
+    assert seen.read_text() == "65534 checkpoint flush --job 7\n"
+
+
+def test_epilog_without_a_job_does_nothing(place: Path) -> None:
+    assert hook(place, "epilog.sh", f"touch {place}/called") == (0, "")
+    assert not (place / "called").exists()
+
+
+STEP: Dict[str, str] = {"HPK_AUTO_RESUME": "1", "SLURM_STEP_ID": "0", "HPK_CHECKPOINT_ROOT": "/c"}
+
+
+@pytest.mark.parametrize("change", [{"HPK_AUTO_RESUME": "0"}, {"SLURM_STEP_ID": ""}, {"HPK_CHECKPOINT_ROOT": ""},
+                                    {"HPK_ATTEMPT": "7.0.0"}])
+def test_task_prolog_has_nothing_to_say(place: Path, change: Dict[str, str]) -> None:
+    assert hook(place, "task_prolog.sh", f"touch {place}/called", **{**STEP, **change}) == (0, "")
+    assert not (place / "called").exists()
+
+
+@pytest.mark.parametrize(("program", "answer"), [
+    ("echo export HPK_RESUME_FROM=seq-1", (0, "export HPK_RESUME_FROM=seq-1\n")),
+    ("echo print NoValidCheckpoint; exit 86", (1, "print NoValidCheckpoint\n")),
+    ("echo trouble >&2; exit 1", (0, "")),
+    ("trap '' TERM; sleep 60", (0, ""))])
+def test_task_prolog_passes_the_answer_on(place: Path, program: str, answer: Tuple[int, str]) -> None:
+    assert hook(place, "task_prolog.sh", program, **STEP) == answer
+
+
+@pytest.mark.skipif(not shutil.which("shellcheck"), reason="shellcheck is not installed")
+def test_hooks_are_clean_and_short() -> None:
+    scripts = [*HOOKS.glob("*.sh"), *HOOKS.glob("jobs/*.sbatch")]
+    subprocess.run(["shellcheck", *scripts], check=True, timeout=60)
+    assert all(len(script.read_text().splitlines()) <= 40 for script in scripts)

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hyperpod_kit.errors import JobError
+from hyperpod_kit.job.ledger import Ledger, read
+from hyperpod_kit.job.status import attempts, table
+
+
+def test_rows_of_other_jobs_are_not_ours(tmp_path: Path) -> None:
+    Ledger(str(tmp_path), "7", 0, clock=lambda: 1.0).append("attempt", attempt="7.0.0")
+    Ledger(str(tmp_path), "8", 1).append("attempt", attempt="8.1.0")
+    assert [row["attempt"] for row in Ledger(str(tmp_path), "7", 1).rows()] == ["7.0.0"]
+    assert read(str(tmp_path / "attempts.jsonl"))[0] == {
+        "t": 1.0, "job": "7", "restart": 0, "event": "attempt", "attempt": "7.0.0"}
+
+
+def test_a_torn_last_line_costs_nothing_else(tmp_path: Path) -> None:
+    ledger = Ledger(str(tmp_path), "7", 0)
+    ledger.append("attempt", attempt="7.0.0")
+    with open(ledger.path, "a") as file:
+        file.write('{"t": 3, "job"')
+    ledger.append("ended", attempt="7.0.0", **{"class": "crash"})
+    assert [row["event"] for row in ledger.rows()] == ["attempt", "ended"]
+
+
+def test_a_ledger_that_cannot_be_written_stops_the_job(tmp_path: Path) -> None:
+    with pytest.raises(JobError, match="cannot write"):
+        Ledger(str(tmp_path / "missing"), "7", 0).append("attempt")
+
+
+def test_the_timeline(tmp_path: Path) -> None:
+    state = tmp_path / ".hpk"
+    state.mkdir()
+    ledger = Ledger(str(state), "7", 0)
+    for attempt, kind in (("7.0.0", "crash"), ("7.0.1", "node_lost")):
+        ledger.append("attempt", attempt=attempt, step=5, **{"from": "seq"})
+        ledger.append("ended", attempt=attempt, code=1, seconds=2.0, **{"class": kind})
+    ledger.append("requeue", why="a node is gone")
+    rows = attempts(str(tmp_path))
+    assert [row["class"] for row in rows] == ["crash", "node_lost"]
+    assert rows[-1]["then"] == "requeue: a node is gone"
+    assert len(table(rows).splitlines()) == 3
+    assert attempts(str(tmp_path / "nothing")) == []

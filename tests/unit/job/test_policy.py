@@ -1,0 +1,73 @@
+"""Budgets, from rows of the ledger alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hyperpod_kit.job.policy import Policy, Spent, delay, exhausted, spent
+
+A, B = (1, 1), (2, 2)
+
+
+def rows(*words: Any) -> list[dict[str, Any]]:
+    """A tuple starts an attempt from that checkpoint, a word ends it."""
+    made: list[dict[str, Any]] = []
+    for word in words:
+        if isinstance(word, str):
+            made.append({"event": "gave_up", "restart": 4} if word == "gave_up" else {"event": "ended", "class": word})
+        else:
+            made.append({"event": "attempt", "order": list(word) if word else None})
+    return made
+
+
+@pytest.mark.parametrize(("history", "chosen", "crashes"), [
+    ([], None, 0),
+    ([None, "crash", None, "crash"], None, 2),
+    ([None, "crash", None, "crash"], A, 0),
+    ([A, "crash", A, "stall"], A, 2),
+    ([A, "crash", A, "crash"], B, 0),
+    ([B, "crash", A, "crash"], A, 2),  # the newest was found corrupt: an older choice is no progress
+    ([B, "crash", A, "crash"], B, 2),
+    ([A, "crash", "gave_up"], A, 0),
+    ([A, "node_lost", A, "cancelled"], A, 0),
+])
+def test_crashes_count_per_checkpoint(history: list[Any], chosen: Any, crashes: int) -> None:
+    assert spent(rows(*history), chosen, 0).crashes == crashes
+
+
+def test_handing_back_counts_only_without_progress() -> None:
+    assert spent(rows(A, "preempted", A, "again"), A, 2).handed_back == 2
+    assert spent(rows(A, "preempted", A, "again"), B, 2).handed_back == 0
+
+
+def test_requeues_count_from_the_last_release() -> None:
+    assert spent([], None, 3).requeues == 3
+    assert spent(rows(A, "crash", "gave_up"), A, 7).requeues == 2
+
+
+@pytest.mark.parametrize(("used", "word"), [
+    (Spent(crashes=3), None), (Spent(crashes=4), "4 failures"), (Spent(handed_back=1), None),
+    (Spent(handed_back=2), "handed back"), (Spent(requeues=20), None), (Spent(requeues=21), "requeued 21")])
+def test_what_is_exhausted(used: Spent, word: Any) -> None:
+    why = exhausted(Policy(), used)
+    assert why is None if word is None else word in str(why)
+
+
+@given(st.integers(1, 10_000), st.floats(0, 1))
+def test_the_delay_grows_and_stays_below_its_cap(crashes: int, draw: float) -> None:
+    policy = Policy()
+    seconds = delay(policy, crashes, lambda: draw)
+    assert 0 < seconds <= policy.backoff_cap
+    assert seconds <= delay(policy, crashes + 1, lambda: 1.0)
+    assert delay(policy, 0) == 0
+
+
+@given(st.lists(st.sampled_from([None, A, B, "crash", "stall", "node_lost", "preempted"]), max_size=40))
+def test_a_loop_that_never_saves_always_ends(history: list[Any]) -> None:
+    """Whatever came before: enough crashes from the same checkpoint exhaust the budget."""
+    again = rows(*history, *[B, "crash"] * 4)
+    assert exhausted(Policy(), spent(again, B, 0))

@@ -1,0 +1,160 @@
+"""`sbatch --auto-resume=1` on a real Slurm of our own: the plugin, the requeues and the holds are Slurm's."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any, Dict, Iterator, List
+
+import pytest
+
+from hyperpod_kit.job import cli
+from hyperpod_kit.job.report import PREFIX
+
+from .private_slurm import PrivateSlurm, missing, wait_until
+from .toy_trainer import commit_checkpoint
+
+pytestmark = [pytest.mark.rehearsal, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
+
+PYTHON = "/usr/bin/python3"
+TRAINER = Path(__file__).with_name("toy_trainer.py")
+MAIN = Path(cli.__file__).with_name("__main__.py")
+
+
+@pytest.fixture(scope="module")
+def slurm() -> Iterator[PrivateSlurm]:
+    # Not under pytest's own directory, into which the job's user must not look; munge wants a short, safe path.
+    base = Path(tempfile.mkdtemp(prefix="hpk-slurm-"))
+    cluster = PrivateSlurm(base)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+        shutil.rmtree(base, ignore_errors=True)
+
+
+class Work:
+    """One job's directory, writable for the job's user."""
+
+    def __init__(self, slurm: PrivateSlurm) -> None:
+        self.slurm = slurm
+        self.place = Path(tempfile.mkdtemp(prefix="work-", dir=slurm.base))
+        self.place.chmod(0o777)
+        self.root = self.place / "root"
+        self.id = ""
+
+    def submit(self, *trainer: str, options: str = "#SBATCH --auto-resume=1", run: str = "") -> Work:
+        script = self.place / "job.sbatch"
+        words = " ".join(trainer)
+        script.write_text(f"#!/bin/bash\n#SBATCH -N2 --ntasks-per-node=1 --open-mode=append\n{options}\n"
+                          f"#SBATCH -o {self.place}/out\n"
+                          f"exec {PYTHON} -I -S {MAIN} run --checkpoint-root {self.root} {run} -- "
+                          f"{PYTHON} -I {TRAINER} {words}\n")
+        self.id = self.slurm.sbatch(str(script), cwd=self.place)
+        return self
+
+    def events(self, kind: str) -> List[Dict[str, Any]]:
+        out = self.place / "out"
+        lines = out.read_text().splitlines() if out.exists() else []
+        found = [json.loads(line[len(PREFIX):]) for line in lines if line.startswith(PREFIX)]
+        return [event for event in found if event["event"] == kind]
+
+    def checkpoints(self) -> List[Path]:
+        return sorted(self.root.glob("seq-*/MANIFEST.json"))
+
+    def state(self, *wanted: str) -> str:
+        def reached() -> str:
+            state = self.slurm.state(self.id)
+            return state if state in wanted else ""
+
+        try:
+            return wait_until(f"{wanted} of job {self.id}", reached, 40)
+        except AssertionError as err:
+            raise AssertionError(f"{err}\n{self.slurm.call('squeue')}{(self.place / 'out').read_text()}") from None
+
+    def detail(self, name: str) -> str:
+        line = self.slurm.call("scontrol", "-o", "show", "job", self.id)
+        return next(word.split("=", 1)[1] for word in line.split() if word.startswith(name + "="))
+
+
+@pytest.fixture
+def work(slurm: PrivateSlurm) -> Work:
+    return Work(slurm)
+
+
+def test_a_crash_and_a_killed_rank_are_retried_in_the_allocation(work: Work) -> None:
+    work.submit("--steps", "12", "--crash", "8:KILL", "--once", str(work.place / "once"))
+    work.state("COMPLETED")
+    assert [event["class"] for event in work.events("ended")] == ["crash", "done"]
+    assert work.events("ended")[0]["first"]["signal"] == 9
+    assert [event["step"] for event in work.events("attempt")] == [0, 5]
+    assert work.detail("Restarts") == "0"
+
+
+def test_a_cancelled_job_stays_cancelled(work: Work) -> None:
+    work.submit("--steps", "5000")
+    wait_until("checkpoint", work.checkpoints)
+    work.slurm.call("scancel", work.id, as_user=True)
+    work.state("CANCELLED")
+    wait_until("last word", lambda: work.events("ended"))
+    assert work.events("ended")[0]["class"] == "cancelled"
+    assert (work.detail("Restarts"), work.events("requeue")) == ("0", [])
+
+
+def test_usr1_saves_requeues_and_goes_on(work: Work) -> None:
+    work.submit("--steps", "30", "--every", "1000", "--save-on-usr1", "--pause", "0.1")
+    wait_until("ranks", lambda: (work.place / "out").exists() and '"rank": 0' in (work.place / "out").read_text())
+    work.slurm.call("scancel", "--batch", "--signal=USR1", work.id, as_user=True)
+    work.state("COMPLETED")
+    first, second = work.events("attempt")
+    assert first["step"] == 0 and second["step"] > 0 and second["attempt"].endswith(".1.0")
+    assert [event["class"] for event in work.events("ended")] == ["again", "done"]
+    assert work.detail("Restarts") == "1"
+
+
+def test_a_node_that_slurm_declares_down_costs_one_requeue(work: Work) -> None:
+    work.submit("--steps", "60")
+    wait_until("checkpoint", work.checkpoints)
+    batch_host = work.detail("BatchHost")
+    try:
+        work.slurm.call("scontrol", "update", f"nodename={batch_host}", "state=down", "reason=test")
+        work.state("COMPLETED")
+    finally:
+        work.slurm.call("scontrol", "update", f"nodename={batch_host}", "state=resume", check=False)
+    _, second = work.events("attempt")
+    assert second["from"].startswith("seq-") and batch_host not in second["nodes"]
+    assert work.detail("Restarts") == "1"
+
+
+def test_nothing_valid_is_held_with_86(work: Work) -> None:
+    work.root.mkdir()
+    name = commit_checkpoint(str(work.root), 1, 1, 5)
+    (work.root / name / "shard-00000.safetensors").write_bytes(b"x")
+    subprocess.run(["chown", "-R", f"{work.slurm.user}:{work.slurm.user}", work.root], check=True, timeout=10)
+    work.submit("--steps", "9")
+    work.state("SPECIAL_EXIT")
+    assert work.detail("ExitCode") == "86:0"
+    assert work.events("rejected")[0]["attempt"] == name
+    assert work.events("attempt") == []
+
+
+def test_off_by_default(work: Work) -> None:
+    work.submit("--steps", "9", "--crash", "3:5", options="")
+    work.state("FAILED")
+    assert work.detail("ExitCode") == "5:0"
+
+
+def test_the_option_is_legal_everywhere_and_survives_export_none(slurm: PrivateSlurm) -> None:
+    for program in ("sbatch", "srun", "salloc"):
+        assert "--auto-resume=0|1|N" in slurm.call(program, "--help")
+    out = slurm.base / "option.out"
+    slurm.call("sbatch", "--wait", "-o", str(out), "--export=NONE", "--auto-resume", "--wrap",
+               "env; srun -N1 -n1 /bin/true && echo inner srun accepts it")
+    text = out.read_text()
+    assert "SLURM_SPANK_HPK_AUTO_RESUME=1" in text and "inner srun accepts it" in text
+    refused = slurm.call("sbatch", "--auto-resume=x", "--wrap", "true", check=False)
+    assert "'x' is not 0 (off), 1 (on)" in refused

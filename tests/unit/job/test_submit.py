@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hyperpod_kit.errors import UsageError
+from hyperpod_kit.job import cli, submit
+
+SCRIPT = """#!/bin/bash
+#SBATCH --nodes=2 --auto-resume=3 --ntasks-per-node=1
+#SBATCH --time=60   # --auto-resume is on
+srun --auto-resume=1 train
+"""
+
+
+def test_the_same_line_as_sbatch() -> None:
+    line = submit.parse(["--auto-resume=1", "-N", "2", "--comment", "mine", "train.sbatch", "--auto-resume=9", "x"])
+    assert line == submit.Line(("-N", "2", "--comment", "mine"), "train.sbatch", ("--auto-resume=9", "x"), 1)
+    call = submit.command(line, None, "train.sbatch")
+    assert call == ["sbatch", "--job-name=train.sbatch", "--requeue", "--open-mode=append", "--signal=B:USR1@120",
+                    "-N", "2", "--comment=mine hpk:auto-resume=1", "train.sbatch", "--auto-resume=9", "x"]
+
+
+def test_the_script_loses_only_the_option() -> None:
+    text, wanted = submit.strip_script(SCRIPT)
+    assert wanted == 3
+    assert text.splitlines()[1] == "#SBATCH --nodes=2 --ntasks-per-node=1"
+    assert text.splitlines()[2:] == SCRIPT.splitlines()[2:]
+
+
+def test_without_the_option_nothing_is_added() -> None:
+    line = submit.parse(["-N2", "train.sbatch", "a"])
+    assert submit.command(line, None, "train.sbatch") == ["sbatch", "-N2", "train.sbatch", "a"]
+
+
+def test_the_command_line_wins_over_the_script() -> None:
+    assert "--comment=hpk:auto-resume=0" in submit.command(submit.parse(["--auto-resume=0", "t"]), 3, "t")
+    assert "--comment=hpk:auto-resume=1" in submit.command(submit.parse(["--auto-resume", "t"]), None, "t")
+
+
+@pytest.mark.parametrize("text", ["x", "-1", "1001", "1.5"])
+def test_values_that_mean_nothing(text: str) -> None:
+    with pytest.raises(UsageError):
+        submit.parse([f"--auto-resume={text}", "t"])
+
+
+@pytest.mark.parametrize("knows", [False, True])
+def test_submit_calls_sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+                             knows: bool) -> None:
+    sbatch = tmp_path / "sbatch"
+    sbatch.write_text(f"""#!/bin/sh
+[ "$1" != --help ] || {{ echo "{'  --auto-resume=0|1|N' if knows else '--array'}"; exit 0; }}
+for word; do echo "$word"; done
+for word; do [ ! -f "$word" ] || grep -c auto-resume= "$word"; done
+""")
+    sbatch.chmod(0o755)
+    script = tmp_path / "train.sbatch"
+    script.write_text(SCRIPT)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert cli.main(["submit", "-N1", str(script), "--", "more"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    if knows:
+        assert out == ["-N1", str(script), "--", "more", "2"]
+    else:
+        assert "--comment=hpk:auto-resume=3" in out and out[-1] == "1"
+        copy = next(word for word in out if word.startswith("/"))
+        assert copy != str(script) and not Path(copy).exists(), "the copy is removed"

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Dict, Mapping, Tuple
+
+from hyperpod_kit.job.watch import NodeWatch, StallWatch, settle
+
+
+class World:
+    """A clock and the answers of nodes."""
+
+    def __init__(self, **answers: str) -> None:
+        self.now = 0.0
+        self.answers = answers
+        self.asked = 0
+
+    def clock(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def probe(self, addresses: Mapping[str, Tuple[str, int]], timeout: float) -> Dict[str, str]:
+        self.asked += 1
+        return {name: self.answers[name] for name in addresses}
+
+    def watch(self) -> NodeWatch:
+        return NodeWatch({name: ("h", 1) for name in self.answers}, probe=self.probe, clock=self.clock)
+
+    def until_lost(self, watch: NodeWatch, limit: float) -> Tuple[float, list[str]]:
+        while self.now < limit:
+            lost = watch.lost()
+            if lost:
+                return self.now, lost
+            self.now += 0.5
+        return self.now, []
+
+
+def test_a_silent_machine_is_lost_in_seconds() -> None:
+    world = World(n1="open", n2="silent")
+    when, lost = world.until_lost(world.watch(), 60)
+    assert lost == ["n2"] and when <= 12
+
+
+def test_a_restart_of_slurmd_is_survived() -> None:
+    world = World(n1="open", n2="refused")
+    watch = world.watch()
+    assert world.until_lost(watch, 20) == (20.0, [])
+    world.answers["n2"] = "open"
+    assert world.until_lost(watch, 100) == (100.0, [])
+    world.answers["n2"] = "refused"
+    when, lost = world.until_lost(watch, 200)
+    assert lost == ["n2"] and 130 <= when <= 140
+
+
+def test_healthy_nodes_are_asked_seldom() -> None:
+    world = World(n1="open")
+    world.until_lost(world.watch(), 60)
+    assert world.asked <= 12
+
+
+def test_settling_ends_when_every_suspect_is_judged() -> None:
+    world = World(n1="open", n2="silent")
+    assert settle(world.watch(), 10.0, world.sleep, world.clock) == ["n2"]
+    assert 6 <= world.now <= 10
+    calm = World(n1="open")
+    assert settle(calm.watch(), 10.0, calm.sleep, calm.clock) == [] and calm.now == 0
+    assert settle(None, 10.0, world.sleep) == []
+
+
+def test_settling_waits_for_a_node_that_comes_back() -> None:
+    world = World(n1="silent")
+    watch = world.watch()
+
+    def sleep(seconds: float) -> None:
+        world.now += seconds
+        world.answers["n1"] = "open"
+
+    assert settle(watch, 10.0, sleep, world.clock) == []
+
+
+def test_output_and_checkpoints_are_progress(tmp_path: Path) -> None:
+    world = World()
+    root = tmp_path / "root"
+    root.mkdir()
+    with open(tmp_path / "out", "w") as out:
+        watch = StallWatch(10.0, str(root), out.fileno(), clock=world.clock)
+        for change in ("print", "save", "state"):
+            world.now += 9
+            assert not watch.stalled()
+            if change == "print":
+                print("step", file=out, flush=True)
+            elif change == "save":
+                (root / "seq-1").mkdir()
+            else:
+                (root / ".hpk").mkdir()
+            world.now += 2
+            stalled = watch.stalled()
+            assert stalled == (change == "state"), change
+
+
+def test_without_a_limit_nothing_stalls(tmp_path: Path) -> None:
+    watch = StallWatch(0.0, str(tmp_path))
+    assert not watch.stalled() and watch.due is None

@@ -1,0 +1,117 @@
+"""A trainer without torch: counts steps, commits a checkpoint every few, and fails as it is told.
+
+    toy_trainer.py --steps N [--every K] [--pause S] [--crash STEP[:CODE]] [--once FILE] [--hang STEP] [--save-on-usr1]
+
+Ranks go step by step together. Only rank 0 commits. Faults happen on the last rank; with --once, only while FILE
+does not exist.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import time
+import uuid
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+
+from hyperpod_kit.checkpoint.repository import commit, digest, layout
+from hyperpod_kit.checkpoint.repository.manifest import FileRecord, Manifest
+
+
+def commit_checkpoint(root: str, epoch: int, seq: int, step: int) -> str:
+    """A small checkpoint in the real format; returns the attempt's name."""
+    name = str(layout.AttemptName(seq, step, epoch, uuid.uuid4().hex[:6]))
+    algorithm = digest.algorithm("blake2b")
+    data = f"weights of step {step}".encode() * 50
+    leaves = algorithm.leaf(data)
+    size = len(data) + len(leaves)
+    path = commit.make_attempt(root, name)
+    commit.write_once(os.path.join(path, layout.shard_file(0)), data + leaves)
+    extra = json.dumps({"step": step}).encode()
+    commit.commit(root, name, Manifest(
+        run="toy", run_id="toy", epoch=epoch, seq=seq, step=step, world=1, plan="toy", digest="blake2b",
+        chunk=digest.CHUNK, total_bytes=size, tensors=1, time=commit.now(),
+        shards=(FileRecord(layout.shard_file(0), size, digest.root(algorithm, leaves, size), 0),),
+        extra=FileRecord(layout.EXTRA_FILE, len(extra), digest.small(extra))), extra)
+    return name
+
+
+class Together:
+    """Ranks in lockstep: nobody begins a step before all have ended the one before."""
+
+    def __init__(self, rank: int, ranks: int) -> None:
+        place = Path(os.environ["HPK_STATE"], "toy")
+        place.mkdir(exist_ok=True)
+        self._files = [place / f"{os.environ['HPK_ATTEMPT']}-{number}" for number in range(ranks)]
+        self._rank = rank
+
+    def ended(self, step: int) -> None:
+        self._files[self._rank].write_text(str(step))
+
+    def wait(self, step: int, unless: list[int]) -> None:
+        for file in self._files:
+            while not unless:
+                try:
+                    if int(file.read_text()) >= step:
+                        break
+                except (FileNotFoundError, ValueError):
+                    pass
+                time.sleep(0.005)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--every", type=int, default=5)
+    parser.add_argument("--pause", type=float, default=0.05)
+    parser.add_argument("--crash")
+    parser.add_argument("--hang", type=int)
+    parser.add_argument("--once")
+    parser.add_argument("--save-on-usr1", action="store_true")
+    args = parser.parse_args()
+    rank, ranks = int(os.environ.get("SLURM_PROCID", 0)), int(os.environ.get("SLURM_NTASKS", 1))
+    root = os.environ["HPK_CHECKPOINT_ROOT"]
+    resumed = layout.parse_attempt(os.environ["HPK_RESUME_FROM"])
+    epoch, seq = (resumed.epoch + 1, resumed.seq) if resumed else (1, 0)
+    first = int(os.environ["HPK_RESUME_STEP"])
+    wanted = []
+    if args.save_on_usr1:
+        signal.signal(signal.SIGUSR1, lambda *_: wanted.append(1))
+    faulty = rank == ranks - 1 and not (args.once and os.path.exists(args.once))
+    print(json.dumps({"rank": rank, "from": os.environ["HPK_RESUME_FROM"], "step": first}), flush=True)
+    together = Together(rank, ranks)
+    together.ended(first)
+    for step in range(first + 1, args.steps + 1):
+        together.wait(step - 1, wanted)
+        end = time.monotonic() + args.pause
+        while time.monotonic() < end:
+            time.sleep(0.01)
+        if faulty and args.crash and step == int(args.crash.partition(":")[0]):
+            if args.once:
+                open(args.once, "w").close()
+            code = args.crash.partition(":")[2] or "1"
+            if code == "KILL":
+                os.kill(os.getpid(), signal.SIGKILL)
+            return int(code)
+        if faulty and args.hang == step:
+            if args.once:
+                open(args.once, "w").close()
+            signal.pause()
+        if rank == 0 and (step % args.every == 0 or wanted):
+            seq += 1
+            commit_checkpoint(root, epoch, seq, step)
+        if wanted:
+            print(json.dumps({"rank": rank, "saved": step}), flush=True)
+            return 75
+        together.ended(step)
+    print(json.dumps({"rank": rank, "finished": args.steps}), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

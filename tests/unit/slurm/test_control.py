@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import pytest
+
+from hyperpod_kit.errors import RunError
+from hyperpod_kit.slurm import control
+from tests.unit.slurm.recording import RecordingRunner
+
+NODES = (
+    "NodeName=n1 Arch=x86_64 CoresPerSocket=1 NodeAddr=10.1.41.18 NodeHostName=n1 Port=6818 Version=22.05.8"
+    " OS=Linux 6.1.0 #1 SMP State=ALLOCATED ThreadsPerCore=1 Partitions=all \n"
+    "NodeName=n2 NodeAddr=10.1.41.19 NodeHostName=n2 State=DOWN*+CLOUD Reason=Not responding [slurm@2026-11-20]\n"
+    "NodeName=n3 NodeAddr=10.1.41.20 NodeHostName=n3 State=MIXED+DRAIN Reason=hpk:mount:/fsx hung\n")
+
+
+def test_nodes_say_where_slurmd_is_and_what_slurm_thinks() -> None:
+    runner = RecordingRunner({"scontrol -o show node n[1-3]": NODES})
+    found = control.nodes(runner, ["n1", "n2", "n3"])
+    assert [(node.address, node.port, node.usable, node.down) for node in found.values()] == [
+        ("10.1.41.18", 6818, True, False), ("10.1.41.19", 6818, False, True), ("10.1.41.20", 6818, False, False)]
+    assert found["n3"].reason == "hpk:mount:/fsx hung"
+
+
+@pytest.mark.parametrize(("state", "usable", "down"), [
+    ("IDLE+CLOUD", True, False), ("ALLOCATED+POWERED_UP", True, False), ("IDLE+CLOUD+POWERED_DOWN", False, False),
+    ("ALLOCATED*", False, True), ("FAIL", False, True), ("ALLOCATED+FAIL", False, True), ("UNKNOWN", False, False)])
+def test_states_of_nodes(state: str, usable: bool, down: bool) -> None:
+    node = control.NodeRecord("n1", "n1", 6818, state)
+    assert (node.usable, node.down) == (usable, down)
+
+
+def test_no_answer_is_an_error_and_not_an_empty_cluster() -> None:
+    with pytest.raises(RunError):
+        control.nodes(RecordingRunner({"scontrol": (1, "Unable to contact slurm controller")}), ["n1"])
+
+
+def test_a_job_record_keeps_values_with_blanks() -> None:
+    record = control.parse_record("JobId=7 JobName=train one UserId=trainer(2001) Comment=hpk:auto-resume=1 a b "
+                                  "NodeList=n[1-2] Command=/fsx/t.sbatch -x")
+    assert record["JobName"] == "train one" and record["NodeList"] == "n[1-2]"
+    assert record["Comment"].startswith("hpk:auto-resume") and record["Command"] == "/fsx/t.sbatch -x"
+
+
+def test_only_steps_of_ours_are_killed() -> None:
+    runner = RecordingRunner({"squeue --steps": "7.0 hpk-7.0.0\n7.1 monitor\n7.batch batch\n", "scancel": ""})
+    assert control.kill_steps(runner, "7", "hpk-") == ["7.0"]
+    assert runner.calls[-1] == "scancel --signal=KILL 7.0"
+
+
+def test_nothing_is_killed_when_nothing_is_left() -> None:
+    runner = RecordingRunner({"squeue --steps": ""})
+    assert control.kill_steps(runner, "7", "hpk-") == []
+    assert len(runner.calls) == 1
+
+
+def test_options_of_a_program() -> None:
+    runner = RecordingRunner({"srun --help": "      --auto-resume=0|1|N     resume\n      --overlap\n"})
+    assert control.has_option(runner, "srun", "--auto-resume") is True
+    assert control.has_option(runner, "srun", "--auto") is False

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import socket
+import time
+
+from hyperpod_kit.slurm.reach import reach
+
+
+def test_open_refused_and_silent_within_the_deadline() -> None:
+    with socket.socket() as listening, socket.socket() as bound, socket.socket() as full:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        bound.bind(("127.0.0.1", 0))
+        # A full backlog drops further connections, which is how a dead machine looks from here.
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        fillers = [socket.socket() for _ in range(4)]
+        for filler in fillers:
+            filler.setblocking(False)
+            filler.connect_ex(full.getsockname())
+        start = time.monotonic()
+        found = reach({"open": listening.getsockname(), "refused": bound.getsockname(), "silent": full.getsockname(),
+                       "nameless": ("no.such.host.invalid", 6818)}, timeout=0.5)
+        seconds = time.monotonic() - start
+        for filler in fillers:
+            filler.close()
+    assert found == {"open": "open", "refused": "refused", "silent": "silent", "nameless": "silent"}
+    assert seconds < 5
+
+
+def test_nothing_to_ask() -> None:
+    assert reach({}) == {}

@@ -1,7 +1,8 @@
 """Train a small GPT on Python sources, on any number of processes, and survive anything.
 
 Killed at any moment and started again, it ends with exactly the weights of a run that nobody disturbed: batches and
-the order of sums follow from the step's number, everything else is in the checkpoint.
+the order of sums follow from the step's number, everything else is in the checkpoint. Told to stop by SIGUSR1 (the
+time limit is near), it saves and exits with 75: run me again.
 
     python train.py --data DIR --checkpoint-root DIR --steps 200 --out weights.pt
 """
@@ -12,6 +13,7 @@ import argparse
 import hashlib
 import json
 import os
+import signal
 import sys
 import time
 from dataclasses import asdict
@@ -26,6 +28,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hyperpod_kit.checkpoint import Manager, State
 from hyperpod_kit.errors import HyperpodKitError
+
+AGAIN = 75
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -64,7 +68,21 @@ def fingerprint(model: torch.nn.Module) -> str:
     return found.hexdigest()
 
 
-def train(args: argparse.Namespace) -> None:
+class StopRequest:
+    """SIGUSR1 has come to some rank. All ranks ask after each step, so that all save the same step."""
+
+    def __init__(self) -> None:
+        self._mine = torch.zeros(1)
+        signal.signal(signal.SIGUSR1, lambda *_: self._mine.fill_(1.0))
+
+    def came(self, ranks: int) -> bool:
+        seen = self._mine.clone()
+        if ranks > 1:
+            torch.distributed.all_reduce(seen, torch.distributed.ReduceOp.MAX)
+        return bool(seen.item())
+
+
+def train(args: argparse.Namespace) -> int:
     torch.set_num_threads(1)  # the order of a sum must not depend on the machine
     torch.use_deterministic_algorithms(True)
     here = world.join(dict(os.environ), timeout=args.timeout)
@@ -81,7 +99,7 @@ def train(args: argparse.Namespace) -> None:
     got = manager.restore(state)
     say(here.rank, restored={**asdict(got), "kind": type(got).__name__, "next_step": got.next_step})
 
-    last = None
+    request, warned, last = StopRequest(), False, None
     for step in range(got.next_step, args.steps):
         begin = time.monotonic()
         inputs, targets = text.batch(data, seed=args.seed, step=step, rank=here.rank, size=args.batch,
@@ -92,24 +110,31 @@ def train(args: argparse.Namespace) -> None:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         line = {"step": step, "loss": round(loss.item(), 6), "t": round(time.monotonic() - begin, 4)}
-        if (step + 1) % args.save_every == 0 or step + 1 == args.steps:
+        warned = request.came(here.size)
+        final = warned or step + 1 == args.steps
+        if final or (step + 1) % args.save_every == 0:
             # The last one is waited for; the others may be skipped when storage is slower than training.
-            handle = manager.save(step, state, on_busy="wait" if step + 1 == args.steps else args.on_busy)
+            handle = manager.save(step, state, on_busy="wait" if final else args.on_busy)
             line.update(save=handle.state, stall_ms=round(handle.stall_ms, 2), last_save=repr(last))
             last = handle
         say(here.rank, **line)
+        if warned:
+            break
 
     drained = manager.close()
+    if warned and step + 1 < args.steps:
+        say(here.rank, stopped={"step": step, "checkpoints_durable": drained})
+        return AGAIN
     if here.rank == 0:
         if args.out:
             torch.save(model.state_dict(), args.out)
         say(0, steps=args.steps, weights_sha256=fingerprint(model), checkpoints_durable=drained)
+    return 0
 
 
 def main(argv: list[str]) -> int:
     try:
-        train(parse(argv))
-        return 0
+        return train(parse(argv))
     except HyperpodKitError as err:
         print(f"error: {err}" + (f"\nhint: {err.hint}" if err.hint else ""), file=sys.stderr, flush=True)
         return err.exit_code

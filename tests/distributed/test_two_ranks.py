@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,21 @@ def test_killed_twice_and_resumed_bit_identical(job, undisturbed: str) -> None:
     got = mine.find("restored")
     assert got["kind"] == "Restored" and got["step"] >= 11 and got["step"] % 4 == 3, got
     assert os.listdir(mine.shm) == []
+
+
+def test_told_to_stop_it_saves_between_two_saves_and_asks_to_run_again(job, undisturbed: str) -> None:
+    mine = job("told")
+    mine.start(STEPS, "--save-every", "100")
+    mine.reached(4)
+    pid = mine.ranks[1].pid
+    assert pid is not None
+    os.kill(pid, signal.SIGUSR1)
+    assert mine.wait() == [75, 75]
+    assert os.listdir(mine.shm) == []
+    stopped = mine.find("stopped")
+    mine.start(STEPS)
+    assert mine.weights() == undisturbed
+    assert mine.find("restored")["step"] == stopped["step"] and stopped["checkpoints_durable"]
 
 
 @pytest.mark.parametrize("place", ["capture.tensor@8", "capture.done@2"])

@@ -10,7 +10,7 @@ log=/run/hyperpod-kit/epilog-${SLURM_JOB_ID:-0}.log
 mkdir -p /run/hyperpod-kit
 # As the job's user: the checkpoint root is theirs, and a shared file system may squash root.
 gid=${SLURM_JOB_GID:-$(id -g "$SLURM_JOB_UID" 2>/dev/null || echo "$SLURM_JOB_UID")}
-timeout -k 5 45 setpriv --reuid "$SLURM_JOB_UID" --regid "$gid" --clear-groups -- \
+timeout -k 5 45 setpriv --reuid "$SLURM_JOB_UID" --regid "$gid" --init-groups -- \
     "$program" checkpoint flush --job "$SLURM_JOB_ID" </dev/null >"$log" 2>&1 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-
 code=$?
 if [ "$code" -eq 0 ]; then

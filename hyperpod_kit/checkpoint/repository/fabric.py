@@ -10,6 +10,12 @@ from typing import Callable, Dict, Optional, Sequence, Tuple
 
 from .lines import Channel, Message
 
+PATIENCE = 30
+"""Seconds until a silent machine counts as gone while training runs: longer than a hiccup of the network."""
+
+HURRY = 4
+"""The same once the own trainer is gone: a job that waits to be restarted should not wait for a dead machine."""
+
 OnPeer = Callable[[int, Optional[Message]], None]
 
 
@@ -41,10 +47,17 @@ class Hub:
             channel.close()
             return
         sock.settimeout(None)
+        channel.patience(PATIENCE)
         rank = int(hello["rank"])
         with self._lock:
             self._peers[rank] = channel
         channel.listen(lambda message: self._on_peer(rank, message), lambda: self._on_peer(rank, None))
+
+    def patience(self, seconds: int) -> None:
+        """See Channel.patience."""
+        with self._lock:
+            for peer in self._peers.values():
+                peer.patience(seconds)
 
     def broadcast(self, message: Message) -> None:
         with self._lock:
@@ -64,6 +77,7 @@ def join(addresses: Sequence[Tuple[str, int]], token: str, rank: int, *, deadlin
                 continue
             sock.settimeout(None)
             channel = Channel(sock)
+            channel.patience(PATIENCE)
             if channel.send({"token": token, "rank": rank}):
                 return channel
             channel.close()

@@ -49,6 +49,23 @@ class Channel:
             on_end()
         threading.Thread(target=loop, daemon=True, name="channel").start()
 
+    def patience(self, seconds: int) -> None:
+        """From now on a silent machine at the other end counts as gone after about `seconds`.
+
+        A process that dies closes its connections, a machine that loses its power does not. Nothing to do for a
+        socket of this machine.
+        """
+        if self._sock.family == socket.AF_UNIX:
+            return
+        every = max(1, seconds // 4)
+        with contextlib.suppress(OSError):
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, every)
+            self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, every)
+            self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+            # Keep-alive does not run while sent data waits for its acknowledgement; this bounds that case.
+            self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, seconds * 1000)
+
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)

@@ -6,13 +6,15 @@ import os
 import random
 import shutil
 import signal
+import time
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint.repository import catalog, selection
+from hyperpod_kit.checkpoint.repository import catalog, lock, selection
+from hyperpod_kit.errors import NoCheckpoint
 
 pytestmark = pytest.mark.distributed
 STEPS = 24  # as the fixture `undisturbed`
@@ -78,6 +80,30 @@ def test_an_agent_killed_before_the_commit_costs_nothing(job, undisturbed: str) 
     assert got["step"] in (7, 11) and got["tier"] == "memory", got
     found = catalog.attempts(str(mine.root))
     assert not all(entry.committed for entry in found) and found[0].name.step == 23
+
+
+def test_an_agent_whose_coordinator_died_first_does_not_linger(job) -> None:
+    """A whole machine dies while the other one still trains: nobody must wait for the second one's agent."""
+    mine = job("orphan")
+    mine.start(1000, "--save-every", "4")
+    mine.until("a checkpoint", lambda: selection_or_none(str(mine.root)))
+    first = lock.holder(str(next(mine.shm.glob("*-00000.lock"))))
+    mine.ranks[0].kill()
+    assert first is not None
+    os.kill(first[0].pid, signal.SIGKILL)
+    mine.ranks[1].join(10)
+    mine.kill()
+    end = time.monotonic() + 10  # it would linger for 20 s
+    while mine.agents() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert mine.agents() == []
+
+
+def selection_or_none(root: str) -> object:
+    try:
+        return selection.newest_valid(root)
+    except NoCheckpoint:
+        return None
 
 
 def test_damaged_storage_is_walked_back_by_all_ranks_and_never_from_scratch(

@@ -60,7 +60,7 @@ class Agent:
         self.brain: Optional[coordinator.Coordinator] = None
         self.uplink: Optional[Channel] = None
         self.gone_at: Optional[float] = None
-        self.closing = self.said_done = self.bye = self.stop = self.settled = False
+        self.closing = self.said_done = self.bye = self.stop = self.settled = self.orphaned = False
         lock_path = os.path.join(self.folder, arena.lock_file(os.getuid(), self.run_hash, self.rank))
         self.lock = lock.take_over(lock_path, self.owner)
         if self.rank == 0:
@@ -93,6 +93,8 @@ class Agent:
             return True
         if self.gone_at is None:
             return False
+        if self.orphaned and not self.sealing:
+            return True
         if not self.said_done and not self.sealing:
             self.said_done = True
             self._report({"op": "done"})
@@ -205,11 +207,9 @@ class Agent:
         self.stop = True
 
     def _on_orphaned(self) -> None:
-        """Rank 0's agent is gone: nothing can be committed any more, so nothing is waited for."""
-        if self.gone_at is not None:
-            self.bye = True
-            self.closing = False
-        else:
+        """Rank 0's agent is gone: nothing can be committed any more, so nothing is waited for once training ends."""
+        self.orphaned = True
+        if self.gone_at is None:
             self.trainer.send({"ev": "fatal", "why": "rank 0's agent is gone"})
 
     def _on_sealed(self, key: Key, page: Optional[control.Page], why: str) -> None:

@@ -27,12 +27,17 @@ def memory_per_node(nodes: int) -> int:
     return max(512, total_kb // 1024 // (nodes + 1))
 
 
+AWS_WORDING = "Lifecycle scripts did not run successfully. Ensure the scripts exist in provided S3 path."
+"""How DescribeCluster begins its FailureMessage on AWS; the details that follow are the rehearsal's own."""
+
+
 def failure_message(failed: Sequence[Node]) -> str:
     """One paragraph per reason, naming the instances that share it."""
     reasons: Dict[str, List[str]] = {}
     for node in failed:
         reasons.setdefault(node.message, []).append(f"{node.instance_id} ({node.place}, {node.host})")
-    return "\n".join(f"Instance {', '.join(names)} failed: {reason}" for reason, names in reasons.items())
+    details = "\n".join(f"Instance {', '.join(names)} failed: {reason}" for reason, names in reasons.items())
+    return f"{AWS_WORDING}\n{details}"
 
 
 class Operations:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -25,7 +26,7 @@ from leftovers import leftovers
 from rich.console import Console
 from rich.table import Table
 
-console = Console(stderr=False, highlight=False)
+console = Console(highlight=False)
 DATA_BUCKET, DATA_PREFIX = "sagemaker-hyperpod-kit-data", "corpus/"
 CACHE = Path(os.environ.get("HPK_CACHE", Path.home() / ".cache" / "hyperpod-kit"))
 
@@ -58,7 +59,7 @@ class Demo:
     def render(self) -> str:
         target = self.driver.logs / "bundle"
         self.driver.kit("render", str(self.driver.config), "--output", str(target))
-        return f"{sum(1 for path in target.rglob('*') if path.is_file())} files in {target}"
+        return f"{sum(1 for path in target.rglob('*') if path.is_file())} files, byte for byte what nodes will run"
 
     def upload(self) -> str:
         return self.driver.said("upload", str(self.driver.config))
@@ -238,7 +239,9 @@ def main() -> int:
                           f"take it down with: hyperpod-kit rehearse down --name {args.name}")
         else:
             code = _take_down(demo, before) or code
-    if rows and code == 0:
+    if code == 0:
+        if not args.keep:
+            shutil.rmtree(logs, ignore_errors=True)
         console.print(summary(rows, time.monotonic() - start))
     return code
 

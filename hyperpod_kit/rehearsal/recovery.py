@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 import time
 import traceback
-from typing import List, Tuple
+from typing import Callable, List, Tuple
 
+from hyperpod_kit.rehearsal.back_off import BackOff
 from hyperpod_kit.rehearsal.cluster_state import CONTROLLER, Cluster, Node
 from hyperpod_kit.rehearsal.machine import REBOOT_EXIT
 from hyperpod_kit.rehearsal.operations import Operations
@@ -20,9 +21,12 @@ IDLE_STATES = ("fail", "down", "drained")
 class Recovery:
     """Call `run` in a thread; it returns when `stopping` is set."""
 
-    def __init__(self, operations: Operations, stopping: threading.Event) -> None:
+    def __init__(self, operations: Operations, stopping: threading.Event,
+                 clock: Callable[[], float] = time.time) -> None:
         self._operations = operations
         self._stopping = stopping
+        self._clock = clock
+        self._back_off = BackOff()
 
     def run(self) -> None:
         while not self._stopping.wait(INTERVAL):
@@ -51,16 +55,34 @@ class Recovery:
     def _ended(self, cluster: Cluster, node: Node, code: int) -> None:
         operations = self._operations
         if code == REBOOT_EXIT:
-            if operations.take(node):
-                operations.spawn(operations.reboot, cluster, node, "rebooted from inside")
+            self._bring_back(cluster, node, operations.reboot, "rebooted from inside")
         elif cluster.recovers:
-            if operations.take(node):
-                operations.spawn(operations.replace, cluster, node, "the machine died")
+            self._bring_back(cluster, node, operations.replace, "the machine died")
         elif node.status != "Failure" and node.instance_id not in operations.in_hand:
             # NodeRecovery None: the fault is labelled, nobody acts, Slurm finds out by itself.
             node.status = "Failure"
             node.message = f"the machine ended at {time.strftime('%H:%M:%S')}; NodeRecovery is None"
             operations.changed()
+
+    def _bring_back(self, cluster: Cluster, node: Node, work: Callable[[Cluster, Node, str], None], why: str) -> None:
+        """Act at once on the first death of a place, later and later when what comes up there dies again and again."""
+        operations, now = self._operations, self._clock()
+        place = f"{cluster.id}/{node.place}"
+        steady = node.status == "Running" and self._back_off.is_steady(now - node.booted_at)
+        due_at = self._back_off.due_at(place, steady)
+        if now < due_at:
+            if node.status == "Running":
+                node.status = "Failure"
+            note = (f"{why}, time {self._back_off.count(place) + 1} in a row; next try at "
+                    f"{time.strftime('%H:%M:%S', time.localtime(due_at))}")
+            if not node.message.startswith(note):
+                node.message = f"{note}; {node.message}" if node.message else note
+                operations.changed()
+                operations.slurm.lost(cluster, node)
+            return
+        if operations.take(node):
+            self._back_off.acted(place, now, steady)
+            operations.spawn(work, cluster, node, why)
 
     def _asked_for(self, cluster: Cluster) -> List[Tuple[Node, str]]:
         """Nodes whose reason is exactly an action and that no job uses any more."""

@@ -1,0 +1,39 @@
+"""When a place whose machines die again and again is given its next one. Pure: no clock, no machines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Dict, Tuple
+
+FIRST_PAUSE = 5.0
+LONGEST_PAUSE = 300.0
+"""Seconds from one try to the next; it doubles from the first to the longest."""
+
+STEADY = 60.0
+"""Seconds after its boot at which a machine that ran counts as one that had come up well."""
+
+
+@dataclass
+class BackOff:
+    """Counts tries per place ("cluster id/group/index"). Use from one thread."""
+
+    _tries: Dict[str, Tuple[int, float]] = field(default_factory=dict)
+
+    def is_steady(self, age: float) -> bool:
+        """Whether a machine that ran for `age` seconds has nothing to do with the deaths before it."""
+        return age >= STEADY
+
+    def count(self, place: str) -> int:
+        """Tries in a row that did not last."""
+        return self._tries.get(place, (0, 0.0))[0]
+
+    def due_at(self, place: str, steady: bool) -> float:
+        """Time (same clock as `acted`) from which the place may be given a machine; 0 when it may at once."""
+        count, last = self._tries.get(place, (0, 0.0))
+        if steady or not count:
+            return 0.0
+        return last + min(FIRST_PAUSE * 2.0 ** min(count - 1, 16), LONGEST_PAUSE)
+
+    def acted(self, place: str, now: float, steady: bool) -> None:
+        """Note a try. `steady`: the machine before had come up well, so that this is the first in a row."""
+        self._tries[place] = (1 if steady else self.count(place) + 1, now)

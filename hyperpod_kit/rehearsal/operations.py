@@ -91,6 +91,8 @@ class Operations:
         try:
             parameters = provisioning_parameters(self.store, cluster.request)
             with self.lock:
+                if cluster.status != "Creating":
+                    return  # deleted before it had a node: the deletion would not see what came now
                 cluster.slurm, cluster.partitions = slurm_conf.roles_of(cluster.request, parameters)
                 for group in cluster.groups:
                     self.add_nodes(cluster, group, group.get("InstanceCount", 0))
@@ -203,6 +205,8 @@ class Operations:
     def resize(self, cluster: Cluster, request: Mapping[str, Any]) -> None:
         """Apply an UpdateCluster request: groups grow, shrink, come and go; the cluster is Updating meanwhile."""
         with self.lock:
+            if cluster.status != "Updating":
+                return
             groups = {group["InstanceGroupName"]: group for group in cluster.groups}
             groups.update({group["InstanceGroupName"]: dict(group) for group in request.get("InstanceGroups", [])})
             for name in request.get("InstanceGroupsToDelete", []):

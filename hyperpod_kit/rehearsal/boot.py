@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,16 +21,55 @@ from hyperpod_kit.rehearsal.layout import NAME_PATTERN, Layout, cache_dir, exist
 from hyperpod_kit.rehearsal.settings import Settings, parse_share
 
 START_DEADLINE = 60.0
+LOCK_PATIENCE = 90.0
+"""Seconds that one command waits for another that is starting or stopping the same rehearsal."""
 
 
 @contextmanager
-def _exclusive(layout: Layout) -> Iterator[None]:
+def _exclusive(layout: Layout, patience: float = LOCK_PATIENCE) -> Iterator[None]:
+    """One `up` or `down` of a rehearsal at a time. Raises RehearsalError when another keeps at it."""
+    deadline = time.monotonic() + patience
     with open(lock_file(f"rehearsal-{layout.id}"), "w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RehearsalError(f"another command is just starting or stopping rehearsal {layout.root.name}") from None
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise RehearsalError(f"another command has been starting or stopping rehearsal {layout.root.name} "
+                                         f"for {patience:.0f} s", hint="see what it says, or end it") from None
+            time.sleep(0.1)
         yield
+
+
+@contextmanager
+def _signals_as_interrupt() -> Iterator[None]:
+    """SIGTERM and a closed terminal end a start as Ctrl-C does: with everything removed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
+    before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """A clean-up that has begun is finished: a second Ctrl-C would leave half of it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN)
+              for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def is_up(layout: Layout) -> bool:
@@ -63,18 +104,21 @@ def up(name: str, shares: Sequence[str], progress: Progress, *, cred_expire: int
     layout = Layout.of(name)
     if is_up(layout):
         return layout, False
-    with _exclusive(layout):
+    with _signals_as_interrupt(), _exclusive(layout):
+        if is_up(layout):
+            return layout, False  # another `up` was faster
         if layout.root.exists():
             progress("removing what an earlier run left")
             cleanup.down(layout)
         built = image.ensure(cache_dir(), progress)
         progress("starting the daemon")
-        layout.root.mkdir(mode=0o700, parents=True)
         try:
+            layout.root.mkdir(mode=0o700, parents=True)
             Settings(name, str(built), parsed, cred_expire, slurmd_timeout, shm_size).save(layout.root)
             _start_daemon(layout)
         except BaseException:
-            cleanup.down(layout)
+            with _undisturbed():
+                cleanup.down(layout)
             raise
     return layout, True
 
@@ -109,8 +153,9 @@ def down(name: str) -> bool:
     """Take a rehearsal down; False when there was none. Raises RehearsalError naming what could not be removed."""
     host.require_root(f"taking rehearsal {name} down")
     layout = Layout.of(name)
-    if not layout.root.exists():
-        return False
+    # Also without a directory: an `up` that holds the lock may be about to make it.
     with _exclusive(layout):
+        if not layout.root.exists():
+            return False
         cleanup.down(layout)
     return True

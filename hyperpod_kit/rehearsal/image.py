@@ -89,8 +89,10 @@ def _builder_lock(cache: Path, progress: Progress) -> Iterator[None]:
 
 def _run_reporting(argv: list[str], progress: Progress, log: Path) -> None:
     """Run a long build command, report its own headlines, keep everything in `log`. Raises RehearsalError."""
+    # Were this process killed, nobody would end the build: it gets a SIGTERM then, and cleans up after itself.
+    argv_tied = ["setpriv", "--pdeathsig", "TERM", "--", *argv]
     with open(log, "ab") as sink:
-        proc = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.PIPE, text=True,
+        proc = subprocess.Popen(argv_tied, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.PIPE, text=True,
                                 errors="replace", start_new_session=True)
         overdue = threading.Timer(BUILD_DEADLINE, os.killpg, (proc.pid, signal.SIGKILL))
         overdue.start()

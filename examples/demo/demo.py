@@ -179,6 +179,27 @@ STEPS: Tuple[Tuple[str, Callable[[Demo], str]], ...] = (
 )
 
 
+class Interrupt:
+    """Ctrl-C, SIGTERM and a closed terminal raise KeyboardInterrupt once; what comes later cuts no clean-up short."""
+
+    def __init__(self) -> None:
+        self.came = False
+        self._armed = True
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) != signal.SIG_IGN:  # nohup
+                signal.signal(number, self._handle)
+
+    def disarm(self) -> None:
+        """From here on a signal is only noted."""
+        self._armed = False
+
+    def _handle(self, *_: object) -> None:
+        self.came = True
+        if self._armed:
+            self._armed = False
+            raise KeyboardInterrupt
+
+
 def run(demo: Demo, rows: List[Tuple[str, str, float]]) -> None:
     """Run the steps in order; `rows` keeps what is done when one of them fails."""
     for number, (title, action) in enumerate(STEPS, 1):
@@ -218,27 +239,31 @@ def main() -> int:
     rows: List[Tuple[str, str, float]] = []
     start = time.monotonic()
     code = 1
-    # A second signal must not cut the clean-up short, so both become the same exception once and are ignored after.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    interrupt = Interrupt()
     try:
         run(demo, rows)
         code = 0
+        interrupt.disarm()
     except KeyboardInterrupt:
         console.print("\n[bold]interrupted[/bold]: taking everything down")
-        code = 130
     except Exception as err:
+        interrupt.disarm()
         console.print(f"[bold red]failed[/bold red] after {time.monotonic() - start:.0f} s: {err}", soft_wrap=True)
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)
-        if code:
-            console.print(f"logs: {logs}")
-            _keep_node_logs(demo)
-        if args.keep:
-            console.print(f"left up: hyperpod-kit rehearse status --name {args.name}; "
-                          f"take it down with: hyperpod-kit rehearse down --name {args.name}")
-        else:
-            code = _take_down(demo, before) or code
+        demo.driver.shielded = True
+        # The inner one, because printing fails where the terminal is gone, and the machines must go all the same.
+        try:
+            if code:
+                console.print(f"logs: {logs}")
+                _keep_node_logs(demo)
+        finally:
+            if args.keep:
+                console.print(f"left up: hyperpod-kit rehearse status --name {args.name}; "
+                              f"take it down with: hyperpod-kit rehearse down --name {args.name}")
+            else:
+                code = _take_down(demo, before) or code
+    if interrupt.came:
+        return 130
     if code == 0:
         if not args.keep:
             shutil.rmtree(logs, ignore_errors=True)

@@ -40,6 +40,8 @@ class Driver:
     logs: Path
     config: Path = CONFIG
     environment: Dict[str, str] = field(default_factory=dict)
+    shielded: bool = False
+    """Run commands in a session of their own, where no Ctrl-C and no closing terminal reaches them."""
 
     def kit(self, *args: str, timeout: float = 300, check: bool = True, echo: bool = False) -> str:
         """Run `hyperpod-kit ARGS`; return its standard output. Raises DemoError with the end of its output."""
@@ -52,8 +54,8 @@ class Driver:
 
     def _run(self, args: Sequence[str], timeout: float, check: bool, echo: bool) -> subprocess.CompletedProcess[str]:
         argv = [str(PROGRAM), *args]
-        done = subprocess.run(argv, capture_output=not echo, text=True, timeout=timeout, stdin=subprocess.DEVNULL,
-                              env={**os.environ, **self.environment, "HPK_REHEARSAL_NAME": self.name})
+        done = run(argv, {**os.environ, **self.environment}, timeout, capture=not echo,
+                   session=self.shielded)
         with open(self.logs / "commands.log", "a") as log:
             log.write(f"$ {shlex.join(argv)}\n{done.stdout or ''}{done.stderr or ''}-> {done.returncode}\n")
         if check and done.returncode:
@@ -119,6 +121,25 @@ class Driver:
     def output(self, job: str) -> str:
         """What the job has printed so far."""
         return self.on("controller", f"cat /fsx/trainer/train-{job}.out", check=False)
+
+
+def run(argv: Sequence[str], env: Mapping[str, str], timeout: float, capture: bool, session: bool = False,
+        grace: float = 60.0) -> subprocess.CompletedProcess[str]:
+    """subprocess.run, but a command that is given up, by Ctrl-C or its deadline, may clean up for `grace` seconds."""
+    pipe = subprocess.PIPE if capture else None
+    proc = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, env=dict(env),
+                            start_new_session=session)
+    try:
+        out, err = proc.communicate(timeout=timeout)
+    except BaseException:
+        proc.terminate()
+        try:
+            proc.communicate(timeout=grace)
+        except subprocess.TimeoutExpired:
+            proc.kill()
+            proc.wait()
+        raise
+    return subprocess.CompletedProcess(argv, proc.returncode, out, err)
 
 
 def events(output: str) -> List[Dict[str, Any]]:

@@ -191,7 +191,7 @@ def test_repairs_that_fail_come_slower_and_end_degraded_but_never_end(make_node:
 @pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/dev/fuse"), reason="needs root and /dev/fuse")
 def test_a_daemon_that_hangs_is_killed_at_the_second_strike(make_node: Any, silent_mount: Any) -> None:
     fake = make_node([S3])
-    fake.node = replace(fake.node, config=replace(fake.node.config, health=HealthPolicy(30.0, 0.4, 3)))
+    fake.node = replace(fake.node, config=replace(fake.node.config, health=HealthPolicy(30.0, 2.0, 3)))
     fake.mounted("/mnt/data", "fuse", "mountpoint-s3")
     fake.serve_s3(S3_UNIT, S3_ARGV)
     fake.runner.on("systemctl is-active", 3)

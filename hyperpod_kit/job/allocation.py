@@ -16,9 +16,13 @@ LIVE_STATES = ("", "RUNNING", "SUSPENDED", "CONFIGURING")
 """States of a job whose script goes on. In all others Slurm has ended this run of it; "" is: nobody could say."""
 
 
+FORGOTTEN = "FORGOTTEN"
+"""Our own word for a job that slurmctld does not know: it has lost its state, and will end what runs."""
+
+
 @dataclass(frozen=True)
 class Allocation:
-    """The job's nodes now. `state`: Slurm's word for the job, "" when slurmctld does not answer.
+    """The job's nodes now. `state`: Slurm's word for the job (or FORGOTTEN), "" when slurmctld does not answer.
 
     `addresses`: where each node's slurmd listens; `unusable`: nodes that Slurm itself counts out, `down`: has lost.
     """
@@ -48,7 +52,10 @@ def look(runner: Runner, job: JobEnvironment) -> Allocation:
         names = tuple(expand(record.get("NodeList", ""))) or names
         if record.get("NodeList") == "(null)":
             names = job.nodes
-    except (RunError, ValueError):
+    except RunError as err:
+        if control.forgotten(err):
+            state = FORGOTTEN
+    except ValueError:
         pass
     found: Dict[str, control.NodeRecord] = {}
     with contextlib.suppress(RunError, ValueError):

@@ -71,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
                      help="what the step gets to save after USR1 (default %(default)g)")
     run.add_argument("--srun-args", action="append", default=[], metavar="ARGS", help="more arguments for srun")
     for name, value in (("probe-interval", 5.0), ("silent-after", 6.0), ("refused-after", 30.0),
-                        ("backoff", defaults.backoff), ("storage-wait", 120.0)):
+                        ("backoff", defaults.backoff), ("storage-wait", 120.0), ("controller-wait", 2400.0)):
         run.add_argument(f"--{name}", type=float, default=value, help=argparse.SUPPRESS)
     status = verbs.add_parser("status", help="the attempts made on a checkpoint root, and how they ended")
     status.add_argument("--root", required=True, metavar="DIR")
@@ -93,8 +93,8 @@ def _run(args: argparse.Namespace, command: List[str]) -> int:
         root=os.path.abspath(args.checkpoint_root), command=tuple(command),
         policy=Policy(max_requeues=args.max_requeues, backoff=args.backoff), max_restarts=args.max_restarts,
         nodes=args.nodes, srun_args=tuple(word for text in args.srun_args for word in shlex.split(text)),
-        stall=args.stall, grace=args.grace, storage_wait=args.storage_wait, probe_interval=args.probe_interval,
-        silent_after=args.silent_after, refused_after=args.refused_after)
+        stall=args.stall, grace=args.grace, storage_wait=args.storage_wait, controller_wait=args.controller_wait,
+        probe_interval=args.probe_interval, silent_after=args.silent_after, refused_after=args.refused_after)
     return Decider(options, os.environ, runner=LocalRunner(), report=Report()).run()
 
 

@@ -14,8 +14,8 @@ import dataclasses
 import time
 from typing import Mapping, Optional, Sequence, Tuple
 
-from hyperpod_kit.errors import CheckpointError, GaveUp, JobError, NoValidCheckpoint, RunError
-from hyperpod_kit.job import allocation, choose, step
+from hyperpod_kit.errors import CheckpointError, GaveUp, HyperpodKitError, JobError, NoValidCheckpoint, RunError
+from hyperpod_kit.job import allocation, choose, ownership, step
 from hyperpod_kit.job.ledger import Ledger
 from hyperpod_kit.job.options import Options, prepare
 from hyperpod_kit.job.outcome import Outcome, classify
@@ -57,6 +57,9 @@ class Decider:
         except JobError as err:
             # A root that was there before the requeue: its file system is gone, and a person must look.
             raise (GaveUp(err.message, hint=err.hint) if self._job.restart else err) from None
+        with self._signals:
+            if not self._claim():
+                return TERMINATED
         enabled = self._enabled()
         self._close_unfinished()
         self._report("start", f"job {self._job.job_id}, run {self._job.restart}, auto-resume "
@@ -81,6 +84,17 @@ class Decider:
             except GaveUp as err:
                 self._gave_up(err)
                 raise
+
+    def _claim(self) -> bool:
+        """Take the root, before anything is written there; False when Slurm ends this run meanwhile."""
+        try:
+            ownership.claim(self._runner, self._options.state, self._job.job_id, self._signals.pause,
+                            limit=self._options.storage_wait)
+            return True
+        except HyperpodKitError as err:
+            if self._signals.stop:
+                return False
+            raise (GaveUp(err.message, hint=err.hint) if self._job.restart else err) from None
 
     def _enabled(self) -> bool:
         """The user's choice; a value above 1 is a number of restarts, unless the command line names one."""
@@ -113,7 +127,7 @@ class Decider:
         why = exhausted(self._policy, spent(self._ledger.rows(), choice.order, job.restart))
         if why:
             raise GaveUp(why)
-        nodes = allocation.look(self._runner, job)
+        nodes = self._look()
         if nodes.ended:
             self._stopped(nodes.state)
         use = self._nodes(nodes, lost)
@@ -156,8 +170,28 @@ class Decider:
                 self._report("storage", f"cannot read {self._options.root}: {err}; waiting")
             self._signals.pause(pause)
             pause = min(20.0, pause * 2)
-            if self._signals.stop or self._signals.warned:
-                self._stopped(self._signals.stop or "USR1")
+            self._heed("waiting for storage")
+
+    def _look(self) -> allocation.Allocation:
+        """The allocation as slurmctld has it. One that does not answer is waited for: no step can be started without
+        it, and that must not use up the job's budget of failures."""
+        end = time.monotonic() + self._options.controller_wait
+        pause = 1.0
+        while True:
+            nodes = allocation.look(self._runner, self._job)
+            if nodes.state or time.monotonic() >= end:
+                return nodes
+            self._report("controller", "slurmctld does not answer; waiting")
+            self._signals.pause(pause)
+            pause = min(20.0, pause * 2)
+            self._heed("waiting for slurmctld")
+
+    def _heed(self, doing: str) -> None:
+        """Signals that came while no step was running. Raises _Stopped, _Handed."""
+        if self._signals.stop:
+            self._stopped(self._signals.stop)
+        if self._signals.warned:
+            raise _Handed("preempted", f"warned by USR1 while {doing}")
 
     def _nodes(self, nodes: allocation.Allocation, lost: Sequence[str]) -> Tuple[str, ...]:
         """Nodes to name to srun; none when the whole allocation is used and well. Raises _Handed when too few are."""
@@ -185,10 +219,7 @@ class Decider:
             pause = delay(self._policy, used.crashes)
             self._report("retry", f"trying again in {pause:.1f} s", seconds=round(pause, 1), failures=used.crashes)
             self._signals.pause(pause)
-        if self._signals.stop:
-            self._stopped(self._signals.stop)
-        if self._signals.warned:
-            raise _Handed("preempted", "warned by USR1 between two attempts")
+        self._heed("between two attempts")
         return None
 
     def _requeue(self, why: str, kind: str) -> int:
@@ -204,7 +235,7 @@ class Decider:
         self._ledger.append("requeue", why=why)
         self._report("requeue", f"back into the queue: {why}", why=why)
         try:
-            control.requeue(self._runner, self._job.requeue_id)
+            self._put_back()
         except RunError as err:
             if not allocation.look(self._runner, self._job).ended:
                 if kind in HANDED_BACK:
@@ -217,6 +248,19 @@ class Decider:
         while not self._signals.stop and time.monotonic() < end:
             self._signals.wait(end - time.monotonic())
         return AGAIN
+
+    def _put_back(self) -> None:
+        """`scontrol requeue`, as soon as slurmctld answers. Raises RunError when it does not, or refuses."""
+        end = time.monotonic() + self._options.controller_wait
+        while True:
+            try:
+                return control.requeue(self._runner, self._job.requeue_id)
+            except RunError:
+                heard = allocation.look(self._runner, self._job).state
+                if heard or self._signals.stop or time.monotonic() >= end:
+                    raise
+            self._report("controller", "slurmctld does not answer; waiting to requeue")
+            self._signals.wait(5.0)
 
     def _gave_up(self, err: GaveUp) -> None:
         cause = err.__cause__

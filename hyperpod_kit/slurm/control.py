@@ -73,6 +73,11 @@ def job(runner: Runner, job_id: str) -> Dict[str, str]:
     return parse_record(done.stdout.strip())
 
 
+def forgotten(err: RunError) -> bool:
+    """Whether `job` failed because Slurm knows no such job (any more), and not because slurmctld did not answer."""
+    return "invalid job id" in (err.stderr + err.stdout).lower()
+
+
 def requeue(runner: Runner, job_id: str) -> None:
     """Put the job back into the queue; Slurm then ends this run of it. Raises RunError when Slurm refuses."""
     runner.run(["scontrol", "requeue", job_id], timeout=DEADLINE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -206,7 +207,7 @@ def test_a_run_that_slurm_has_ended_is_no_crash(job: Job, monkeypatch: pytest.Mo
 
 def test_a_stall_is_ended_and_retried(job: Job) -> None:
     once = job.base / "once"
-    assert job.run("--steps", "12", "--hang", "8", "--once", str(once), stall=1.0) == 0
+    assert job.run("--steps", "12", "--hang", "8", "--once", str(once), stall=3.0) == 0
     assert [event["class"] for event in job.said("ended")] == ["stall", "done"]
 
 
@@ -222,6 +223,73 @@ def test_storage_that_does_not_answer_is_waited_for(job: Job) -> None:
     job.chooser = chooser
     assert job.run("--steps", "2") == 0
     assert "Input/output error" in job.said("storage")[0]["message"]
+
+
+def test_a_controller_that_does_not_answer_is_waited_for_and_costs_no_restart(job: Job) -> None:
+    once, question = job.base / "once", "scontrol -o show job 7"
+    answer = job.runner.answers[question]
+    program = f"test -e {once} && exit 0; touch {once}; exit 3"
+    back = threading.Timer(4.0, job.runner.answers.__setitem__, (question, answer))
+
+    def silence() -> None:
+        while not once.exists():
+            threading.Event().wait(0.01)
+        job.runner.answers[question] = (1, "slurm_load_jobs error: Unable to contact slurm controller")
+        back.start()
+
+    thread = threading.Thread(target=silence)
+    thread.start()
+    assert job.run(command=["/bin/sh", "-c", program], policy={"backoff": 2.0}) == 0
+    thread.join()
+    assert [event["class"] for event in job.said("ended")] == ["crash", "done"]
+    assert job.said("controller"), "it was waited for"
+
+
+def test_a_controller_that_stays_away_is_not_waited_for_without_end(job: Job) -> None:
+    job.runner.answers["scontrol -o show job 7"] = (1, "Unable to contact slurm controller")
+    assert job.run("--steps", "2", controller_wait=0.0) == 0
+
+
+def test_a_job_that_slurm_has_forgotten_is_not_started_again(job: Job) -> None:
+    job.runner.answers["scontrol -o show job 7"] = (1, "slurm_load_jobs error: Invalid job id specified")
+    assert job.run("--steps", "2") == 143
+    assert job.said("attempt") == [] and "FORGOTTEN" in job.said("stopped")[0]["message"]
+
+
+def test_a_requeue_waits_for_the_controller(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hyperpod_kit.job.decider.REQUEUE_WAIT", 0.2)
+    question, gone = "scontrol -o show job 7", (1, "Unable to contact slurm controller")
+    before = dict(job.runner.answers)
+
+    def down_while_it_runs() -> None:
+        while not (job.base / "ran").exists():
+            threading.Event().wait(0.01)
+        job.runner.answers.update({question: gone, "scontrol requeue 7": gone})
+        while "scontrol requeue 7" not in job.runner.calls:
+            threading.Event().wait(0.01)
+        job.runner.answers.update(before)
+
+    thread = threading.Thread(target=down_while_it_runs)
+    thread.start()
+    program = f"touch {job.base}/ran; sleep 0.5; exit 75"
+    assert job.run(command=["/bin/sh", "-c", program]) == 75
+    thread.join()
+    assert job.runner.calls.count("scontrol requeue 7") == 2 and job.said("requeue_failed") == []
+
+
+def test_usr1_while_storage_does_not_answer_puts_the_job_back(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hyperpod_kit.job.decider.REQUEUE_WAIT", 0.2)
+    asked: list[str] = []
+
+    def chooser(root: str) -> object:
+        asked.append(root)
+        raise OSError(5, "Input/output error")
+
+    job.chooser = chooser
+    thread = job.later(signal.SIGUSR1, lambda: asked)
+    assert job.run("--steps", "2") == 75
+    thread.join()
+    assert "scontrol requeue 7" in job.runner.calls and job.said("attempt") == []
 
 
 def test_a_missing_mount_is_not_a_fresh_root(job: Job) -> None:

@@ -1,0 +1,81 @@
+"""One job at a time on a checkpoint root: `<root>/.hpk/owner-000003.json`, the last of which names the job that has it.
+
+Claims are created exclusively and never removed, as epochs are: of two jobs that start at the same moment one wins. A
+claim ends with its job, and that is Slurm's to say, so nothing has to be cleaned up after a crash.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from typing import Callable, Optional, Tuple
+
+from hyperpod_kit.checkpoint.repository import commit
+from hyperpod_kit.errors import RunError, RunIsOwned, Unreachable
+from hyperpod_kit.run import Runner
+from hyperpod_kit.slurm import control
+
+ENDED, UNHEARD, COMPLETING = "ENDED", "", "COMPLETING"
+COMING_BACK = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT",
+               "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD", "POWER_UP_NODE")
+"""States of a job whose script runs, or will run again. A job that is completing may be one of these, or have ended."""
+
+_NAME = re.compile(r"owner-([0-9]{6,})\.json")
+_WRITING = 10.0
+"""Seconds that a claim may be there without its text, where a file system cannot create it whole."""
+
+
+def claim(runner: Runner, state: str, job_id: str, pause: Callable[[float], None], *, limit: float = 120.0) -> None:
+    """Take the root for this job; nothing to do when it has it. `state`: the directory `<root>/.hpk`.
+
+    Raises RunIsOwned when another live job has it, Unreachable when Slurm did not say within `limit` seconds whether
+    that job is alive, OSError.
+    """
+    end = time.monotonic() + limit
+    while True:
+        number, owner = _last(state, pause)
+        if owner == job_id:
+            return
+        word = _word(runner, owner) if owner else ENDED
+        if word in COMING_BACK or (word == COMPLETING and time.monotonic() >= end):
+            raise RunIsOwned(f"{os.path.dirname(state)} is used by job {owner}, which is {word}",
+                             hint=f"give each job a root of its own, or end that one first: scancel {owner}")
+        if word in (COMPLETING, UNHEARD):
+            if time.monotonic() >= end:
+                raise Unreachable(f"{os.path.dirname(state)} was used by job {owner}, and Slurm does not say whether "
+                                  "that has ended", hint=f"scontrol show job {owner}")
+            pause(1.0)
+            continue
+        body = json.dumps({"job": job_id, "t": round(time.time(), 3)}).encode() + b"\n"
+        try:
+            commit.write_once(os.path.join(state, f"owner-{number + 1:06d}.json"), body)
+            return
+        except FileExistsError:
+            continue
+
+
+def _last(state: str, pause: Callable[[float], None]) -> Tuple[int, Optional[str]]:
+    """(number, job) of the last claim; job None when there is none, or it was never finished."""
+    numbers = [int(match.group(1)) for match in map(_NAME.fullmatch, os.listdir(state)) if match]
+    if not numbers:
+        return 0, None
+    path = os.path.join(state, f"owner-{max(numbers):06d}.json")
+    end = time.monotonic() + _WRITING
+    while True:
+        try:
+            with open(path, encoding="utf-8") as file:
+                return max(numbers), str(json.load(file)["job"])
+        except (ValueError, KeyError, TypeError):
+            if time.monotonic() >= end:
+                return max(numbers), None
+        pause(0.2)
+
+
+def _word(runner: Runner, job_id: str) -> str:
+    """Slurm's word for that job's state; ENDED when it has forgotten the job, UNHEARD when it does not answer."""
+    try:
+        return control.job(runner, job_id).get("JobState", UNHEARD)
+    except RunError as err:
+        return ENDED if control.forgotten(err) else UNHEARD

@@ -174,7 +174,8 @@ class Manager:
         waiting for storage here: when no slot is free, the handle says `skipped` and training goes on. With
         `on_busy="wait"` (for a last save) it waits for a slot instead; all ranks must say the same.
         Raises StateNotSerializable (a value that is neither a tensor nor typed JSON), NotEnoughSharedMemory,
-        CheckpointError when a checkpoint is there that was not restored.
+        CheckpointError when a checkpoint is there that was not restored, and when the agent has ended: the state is
+        then in memory where a slot was free, and a new start takes it from there. Training on would be unprotected.
         """
         begin = time.perf_counter()
         if not self._settled:
@@ -187,11 +188,11 @@ class Manager:
         with self._changed:
             self._handles = {seq: held for seq, held in self._handles.items() if not held.final}
             self._handles[self._seq] = handle
-        if self._agent_error is not None:
-            self._end(handle, "failed", self._agent_error)
-        else:
-            self._capture(step, snapshot, handle, wait=on_busy == "wait")
+        self._capture(step, snapshot, handle, wait=on_busy == "wait")
         handle.stall_ms = (time.perf_counter() - begin) * 1000.0
+        if self._agent_error is not None:
+            raise CheckpointError(f"no save can reach storage any more: {self._agent_error}",
+                                  hint="start again: the newest step that all ranks have in memory is restored")
         return handle
 
     def _capture(self, step: int, snapshot: Snapshot, handle: Handle, *, wait: bool) -> None:

@@ -28,6 +28,7 @@ from rich.table import Table
 
 console = Console(highlight=False)
 DATA_BUCKET, DATA_PREFIX = "sagemaker-hyperpod-kit-data", "corpus/"
+STATE = Path(os.environ.get("HPK_REHEARSAL_STATE", "/var/tmp/hyperpod-kit-rehearsal"))
 CACHE = Path(os.environ.get("HPK_CACHE", Path.home() / ".cache" / "hyperpod-kit"))
 
 
@@ -278,11 +279,16 @@ def _take_down(demo: Demo, before: set[str]) -> int:
     except Exception as err:
         console.print(f"[bold red]take-down failed[/bold red]: {err}")
         return 1
+    seconds = time.monotonic() - start
+    if STATE.is_dir() and any(STATE.iterdir()):
+        # The search goes over the whole machine, and the other one's machines come and go.
+        console.print(f"taken down; another rehearsal is up here, so nothing was searched ({seconds:.1f} s)")
+        return 0
     left = leftovers() - before
     if left:
         console.print("[bold red]left behind[/bold red]:\n" + "\n".join(sorted(left)))
         return 1
-    console.print(f"taken down, nothing left [dim]({time.monotonic() - start:.1f} s)[/dim]")
+    console.print(f"taken down, nothing left [dim]({seconds:.1f} s)[/dim]")
     return 0
 
 

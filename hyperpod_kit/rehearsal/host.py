@@ -12,14 +12,18 @@ from hyperpod_kit.rehearsal import apt_sources
 TOOLS = {"systemd-nspawn": "systemd-container", "mmdebstrap": "mmdebstrap", "mksquashfs": "squashfs-tools",
          "ip": "iproute2", "ssh": "openssh-client", "ssh-keygen": "openssh-client", "nsenter": "util-linux"}
 
+_CAP_SYS_ADMIN = 21
+
 
 def missing() -> list[str]:
     """Reasons why nodes cannot boot here, short phrases; empty when they can."""
+    if os.uname().sysname != "Linux":
+        return ["Linux"]
     reasons: list[str] = []
     if os.geteuid() != 0:
         reasons.append("root (machines, mounts and networks are made)")
-    if os.uname().sysname != "Linux":
-        return [*reasons, "Linux"]
+    elif not _capable(_CAP_SYS_ADMIN):
+        reasons.append("CAP_SYS_ADMIN (a container? run it privileged)")
     packages = sorted({package for tool, package in TOOLS.items() if shutil.which(tool, path=search_path()) is None})
     if packages:
         reasons.append(f"the package{'s' if len(packages) > 1 else ''} {', '.join(packages)}")
@@ -36,6 +40,11 @@ def missing() -> list[str]:
     except RehearsalError as err:
         reasons.append(f"a supported distribution ({err.message})")
     return reasons
+
+
+def _capable(number: int) -> bool:
+    status = dict(line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line)
+    return bool(int(status["CapEff"], 16) >> number & 1)
 
 
 def search_path() -> str:

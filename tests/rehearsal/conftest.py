@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 from typing import Iterator
 
@@ -13,26 +12,18 @@ import pytest
 from driver import CONFIG, TRAIN, Driver, wait_until
 from leftovers import leftovers
 
+from hyperpod_kit.rehearsal import host
+
 CACHE = Path(os.environ.get("HPK_CACHE", Path.home() / ".cache" / "hyperpod-kit"))
 
 
-def missing() -> str:
-    """Why machines cannot be booted here; empty when they can."""
-    if os.geteuid() != 0:
-        return "needs root to boot machines"
-    tools = [tool for tool in ("systemd-nspawn", "mmdebstrap", "mksquashfs", "ip") if not shutil.which(tool)]
-    if tools:
-        return f"needs {', '.join(tools)} (./setup.sh system)"
-    return "" if os.path.exists("/dev/fuse") else "needs /dev/fuse"
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    reason = missing()
+    reason = "; ".join(host.missing())
     for item in items:
         if Path(item.path).parent == Path(__file__).parent:
             item.add_marker(pytest.mark.rehearsal)
             if reason:
-                item.add_marker(pytest.mark.skip(reason=f"rehearsal: {reason}"))
+                item.add_marker(pytest.mark.skip(reason=f"no machines here: this one lacks {reason}"))
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,8 @@
 """Bring to storage what dead trainers left in shared memory, then give the memory back.
 
 For the epilog and for people: runs on system Python, without torch and without an agent. What is not whole on this
-node cannot be committed from here; it stays for a restart of the job, with the reason, until it is too old.
+node is handed in, and committed by the last node that does so. What cannot be written stays for a restart of the job,
+with the reason, until it is too old.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 from hyperpod_kit import __version__
 from hyperpod_kit.errors import CheckpointError
 
-from . import arena, assemble, catalog, commit, control, layout, lock, manifest, persist, process, seal, verify
+from . import arena, assemble, catalog, commit, control, handed, layout, lock, manifest, persist, process, seal, verify
 from .control import Key, Page
 
 _POLL = 0.1
@@ -39,7 +40,8 @@ def flush(*, folder: Optional[str] = None, job: Optional[str] = None, timeout: f
           max_age: float = 86400.0) -> List[Outcome]:
     """Flush this user's runs (of Slurm job `job`, or all). Returns within about `timeout` seconds plus one write.
 
-    `max_age` in seconds: older segments that cannot be committed are removed. Raises OSError.
+    `max_age` in seconds: older segments that cannot be committed are removed, those of other jobs too; and so are
+    slots of dead trainers that hold nothing, whosever they were. Raises OSError.
     """
     folder = folder or arena.shm_dir()
     end = time.monotonic() + timeout
@@ -47,16 +49,25 @@ def flush(*, folder: Optional[str] = None, job: Optional[str] = None, timeout: f
     out = []
     for run in sorted({name.run for name in names}):
         mine = [name for name in names if name.run == run]
-        for name in mine:
-            arena.remove_stray_image(folder, name)
         held = _open(folder, mine)
-        if job is not None and not any(str(h.page.job.get("slurm_job_id")) == job for h in held):
+        ours = job is None or any(str(h.page.job.get("slurm_job_id")) == job for h in held)
+        if not ours and any(h.page.state != control.FREE for h in held) and _age(folder, mine) <= max_age:
             continue
-        outcome = _flush_run(folder, run, mine, end, max_age)
+        outcome = _flush_run(folder, run, mine, end if ours else 0.0, max_age)
         if outcome.removed:
             _sweep(folder, run)
-        out.append(outcome)
+        if ours or outcome.removed:
+            out.append(outcome)
     return out
+
+
+def _age(folder: str, names: List[arena.SlotName]) -> float:
+    """Seconds since one of these slots was written."""
+    times = []
+    for name in names:
+        with contextlib.suppress(FileNotFoundError):
+            times.append(os.stat(os.path.join(folder, name.file("ctl"))).st_mtime)
+    return time.time() - max(times, default=0.0)
 
 
 def _open(folder: str, names: List[arena.SlotName]) -> List[_Held]:
@@ -91,6 +102,9 @@ def _flush_run(folder: str, run: str, names: List[arena.SlotName], end: float, m
                 time.sleep(_POLL)
                 taken = lock.try_acquire(path)
             locks.append(taken)
+        for name in names:
+            # Only now: a trainer that is making a slot has its image before its control page.
+            arena.remove_stray_image(folder, name)
         return _settle(folder, run, names, max_age)
     finally:
         for taken in locks:
@@ -116,14 +130,14 @@ def _settle(folder: str, run: str, names: List[arena.SlotName], max_age: float) 
         return _remove(folder, run, names, None, "nothing was captured")
     attempt: Optional[str] = None
     try:
-        attempt, note, done = _persist_newest(sealed)
+        attempt, note, done = _persist_newest(sealed, [page for _, page in held])
         notes.append(note)
     except (CheckpointError, OSError) as err:
         notes.append(f"not persisted: {verify.reason_of(err)}")
         done = False
     if done:
         return _remove(folder, run, names, attempt, "; ".join(notes))
-    age = time.time() - max(os.stat(os.path.join(folder, n.file("ctl"))).st_mtime for n in names)
+    age = _age(folder, names)
     if age > max_age:
         return _remove(folder, run, names, attempt, "; ".join(notes) + f"; removed, {age / 3600:.1f} hours old")
     return Outcome(run, attempt, False, "; ".join(notes))
@@ -138,8 +152,11 @@ def _remove(folder: str, run: str, names: List[arena.SlotName], attempt: Optiona
     return Outcome(run, attempt, True, note)
 
 
-def _persist_newest(sealed: Dict[Key, Dict[int, _Held]]) -> Tuple[Optional[str], str, bool]:
-    """(attempt committed, what happened, whether nothing here is needed any more). Raises as its parts."""
+def _persist_newest(sealed: Dict[Key, Dict[int, _Held]], pages: List[Page]) -> Tuple[Optional[str], str, bool]:
+    """(attempt committed, what happened, whether nothing here is needed any more). Raises as its parts.
+
+    `pages`: of all slots, for which ranks of a start live on this node.
+    """
     newest = max(sealed, default=None)
     if newest is None:
         return None, "nothing is sealed", False
@@ -150,18 +167,20 @@ def _persist_newest(sealed: Dict[Key, Dict[int, _Held]]) -> Tuple[Optional[str],
     committed = max([(e.name.epoch, e.name.seq) for e in catalog.attempts(page.root) if e.committed], default=(0, 0))
     if committed >= newest[:2]:
         return None, f"already committed up to seq {committed[1]}", True
-    whole = max([key for key, ranks in sealed.items() if sorted(ranks) == list(range(page.world))
-                 and committed < key[:2]], default=None)
-    attempt = None
-    if whole is not None:
-        attempt = _persist(page.root, sealed[whole])
-        if whole == newest:
-            return attempt, f"committed {attempt}", True
-    here = sorted({rank for ranks in sealed.values() for rank in ranks})
-    if here == list(range(page.world)):
-        return attempt, f"committed {attempt}; seq {newest[1]} was never whole" if attempt else \
-            f"seq {newest[1]} was never whole", True
-    return attempt, f"seq {newest[1]} needs {page.world} shards, this node has those of ranks {here}", False
+    wanted = sorted(key for key in sealed if key[:2] > committed)
+    whole = max([key for key in wanted if sorted(sealed[key]) == list(range(page.world))], default=None)
+    attempt = _persist(page.root, sealed[whole]) if whole is not None else None
+    notes = [f"committed {attempt}"] if attempt else []
+    for key in [key for key in wanted if whole is None or key > whole]:
+        here = {page.rank for page in pages if page.epoch == key[0]}
+        if len(here) == page.world or set(sealed[key]) != here:
+            notes.append(f"seq {key[1]} was never whole")
+        elif handed.hand_in(page.root, sealed[key]):
+            attempt = handed.attempt_of(next(iter(sealed[key].values())).page)
+            notes.append(f"committed {attempt}")
+        else:
+            notes.append(f"seq {key[1]}: handed in ranks {sorted(here)} of {page.world}")
+    return attempt, "; ".join(notes), True
 
 
 def _persist(root: str, ranks: Dict[int, _Held]) -> str:

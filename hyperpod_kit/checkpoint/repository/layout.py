@@ -52,6 +52,11 @@ def shard_file(rank: int) -> str:
     return f"shard-{rank:05d}.safetensors"
 
 
+def report_file(rank: int) -> str:
+    """Only in an attempt to which several nodes handed in: what the manifest is made of."""
+    return f"report-{rank:05d}.json"
+
+
 def epoch_file(epoch: int) -> str:
     return f"epoch-{epoch:06d}.json"
 

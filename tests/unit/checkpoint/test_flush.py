@@ -9,8 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_kit.checkpoint.repository import arena, catalog, commit, control, flush, lock, process, seal, selection
-from hyperpod_kit.errors import CheckpointError, NotEnoughSharedMemory, RunIsOwned
+from hyperpod_kit.checkpoint.repository import (
+    arena,
+    catalog,
+    commit,
+    control,
+    flush,
+    handed,
+    lock,
+    process,
+    seal,
+    selection,
+)
+from hyperpod_kit.errors import CheckpointError, NoCheckpoint, NotEnoughSharedMemory, RunIsOwned
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -41,13 +52,65 @@ def test_a_half_copy_is_passed_over_for_the_capture_before(capture, shm: Path, t
     assert segments(shm) == []
 
 
-def test_shards_of_other_nodes_are_waited_for_until_they_are_too_old(capture, shm: Path, tmp_path: Path) -> None:
-    capture(rank=1, world=2, seq=4)
+def test_shards_on_several_nodes_are_committed_by_the_last_one(
+        capture, shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 1 had one capture more. Neither node can talk to the other; each frees its memory."""
+    root = str(tmp_path / "root")
+    for rank, seqs in ((0, (4, 5)), (1, (5, 6))):
+        node = tmp_path / f"node{rank}"
+        node.mkdir()
+        for slot, seq in enumerate(seqs):
+            capture(rank=rank, world=2, seq=seq, step=10 * seq, slot=slot)
+        for name in segments(shm):
+            (shm / name).rename(node / name)
+    monkeypatch.setenv("HPK_SHM_DIR", str(tmp_path / "node0"))
+    (first,) = flush.flush(job="7")
+    assert first.removed and "seq 5: handed in ranks [0] of 2" in first.note and segments(tmp_path / "node0") == []
+    with pytest.raises(NoCheckpoint):
+        selection.newest_valid(root)
+    monkeypatch.setenv("HPK_SHM_DIR", str(tmp_path / "node1"))
+    (last,) = flush.flush(job="7")
+    assert last.removed and segments(tmp_path / "node1") == []
+    found = selection.newest_valid(root)
+    assert found.step == 50 and last.note.startswith(f"committed {found.attempt}; seq 6: handed in")
+
+
+def test_a_part_that_was_begun_and_never_finished_is_no_part(capture, shm: Path, tmp_path: Path) -> None:
+    slot = capture(rank=1, world=2, seq=4)
+    page = slot.page
+    assert page is not None
+    torn = tmp_path / "root" / handed.attempt_of(page) / "shard-00001.safetensors"
+    torn.parent.mkdir()
+    torn.write_bytes(b"half")
     (outcome,) = flush.flush()
-    assert not outcome.removed and "needs 2 shards, this node has those of ranks [1]" in outcome.note
-    assert len(segments(shm)) == 2 and catalog.attempts(str(tmp_path / "root")) == []
+    assert not outcome.removed and "File exists" in outcome.note and len(segments(shm)) == 2
     (outcome,) = flush.flush(max_age=-1.0)
     assert outcome.removed and segments(shm) == []
+
+
+def test_what_another_job_left_goes_when_it_is_empty_or_too_old(capture, shm: Path, tmp_path: Path) -> None:
+    slot = capture(job="6", state=control.WRITING)
+    assert flush.flush(job="7") == [] and len(segments(shm)) == 2
+    slot.move(control.FREE)
+    (outcome,) = flush.flush(job="7")
+    assert outcome.removed and segments(shm) == []
+    capture(job="6")
+    (tmp_path / "root" / "RUN.json").unlink()  # cannot be saved
+    assert flush.flush(job="7") == [] and len(segments(shm)) == 2
+    (outcome,) = flush.flush(job="7", max_age=-1.0)
+    assert outcome.removed and segments(shm) == []
+
+
+def test_a_slot_that_a_live_trainer_is_making_is_left_alone(shm: Path) -> None:
+    """Its image is there before its control page."""
+    name = arena.SlotName(os.getuid(), "0" * 12, 0, 0)
+    held = lock.take_over(str(shm / arena.lock_file(*name[:3])), process.myself())
+    (shm / name.file("img")).write_bytes(b"x")
+    assert flush.flush(job="7") == []
+    assert (shm / name.file("img")).exists()
+    held.release()
+    flush.flush(job="7")
+    assert segments(shm) == []
 
 
 def test_what_is_committed_already_is_only_freed(capture, committed, shm: Path) -> None:

@@ -97,6 +97,8 @@ def test_nothing_valid_is_never_a_start_from_scratch(job: Job) -> None:
     for shard in job.root.glob("seq-*/shard-*"):
         flip(shard)
     before = len(job.sruns)
+    job.environment["SLURM_JOB_ID"] = "8"
+    job.runner.answers["scontrol -o show job 7"] = "JobId=7 JobState=COMPLETED"
     with pytest.raises(GaveUp, match="NoValidCheckpoint"):
         job.run("--steps", "12")
     assert len(job.sruns) == before, "no rank was started"
@@ -104,6 +106,10 @@ def test_nothing_valid_is_never_a_start_from_scratch(job: Job) -> None:
     [gave_up] = job.said("gave_up")
     assert gave_up["error"] == "NoValidCheckpoint" and len(gave_up["rejected"]) == 2
     assert "scontrol requeue 7" not in job.runner.calls
+    done, refused = status.attempts(str(job.root))
+    assert (done["class"], done.get("then")) == ("done", None)
+    assert (refused["attempt"], refused["class"], len(refused["rejected"])) == ("8.0.-", "none", 2)
+    assert "gave_up: NoValidCheckpoint" in status.table([done, refused]).splitlines()[-1]
 
 
 def test_off_means_one_try_with_the_code_of_the_rank(job: Job) -> None:

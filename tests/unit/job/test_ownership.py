@@ -36,7 +36,8 @@ def test_a_job_that_has_not_ended_keeps_its_root(tmp_path: Path, word: str) -> N
     assert claims(tmp_path) == ["7"]
 
 
-@pytest.mark.parametrize("word", ["COMPLETED", "CANCELLED", "FAILED", "slurm_load_jobs error: Invalid job id specified"])
+@pytest.mark.parametrize("word", ["COMPLETED", "CANCELLED", "FAILED",
+                                  "slurm_load_jobs error: Invalid job id specified"])
 def test_an_ended_or_forgotten_job_leaves_it(tmp_path: Path, word: str) -> None:
     claim(tmp_path, "7")
     claim(tmp_path, "8", word)

@@ -63,9 +63,12 @@ def _json(path: Path, text: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as err:
-        line = text.splitlines()[err.lineno - 1] if text else ""
+        if not text.strip():
+            raise ConfigError(f"{path} is empty", hint="hyperpod-kit init --from-example --force") from err
+        # A file that stops too early is wrong on a line that it does not have.
+        line = next(iter(text.splitlines()[err.lineno - 1 :]), "").strip()[:80] or "the end of the file"
         raise ConfigError(
-            f"{path} is not JSON: {err.msg} at line {err.lineno}, column {err.colno}: {line.strip()[:80]}",
+            f"{path} is not JSON: {err.msg} at line {err.lineno}, column {err.colno}: {line}",
             hint=f"correct line {err.lineno}, or name the file .yaml if it is YAML",
         ) from err
 

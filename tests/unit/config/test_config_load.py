@@ -100,7 +100,7 @@ def test_an_empty_object_names_what_it_lacks(tmp_path: Path) -> None:
     [
         ('{"a": 1,}', "is not JSON: .* at line 1, column"),
         ("[]", "holds a list, expected an object"),
-        ("", "is not JSON"),
+        ("", "is empty"),
     ],
 )
 def test_what_cannot_be_parsed(tmp_path: Path, text: str, message: str) -> None:
@@ -156,3 +156,18 @@ def test_whatever_stands_anywhere_reading_and_rules_never_raise(data: st.DataObj
     config, found = decode(values)
     for finding in [*found, *validate(config)]:
         assert finding.code and finding.message and finding.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{\n", "line 2, column 1: the end of the file"),
+        ('{"a": [1,\n\n', "line 3, column 1: the end of the file"),
+        (" \n", "is empty"),
+    ],
+)
+def test_a_file_that_stops_too_early(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "c.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        load(path)

@@ -72,6 +72,7 @@ class Fleet:
                 secrets=self.secrets, host_key=self._keys.create(node.ip, node.host),
                 agent={"instance_id": node.instance_id, "endpoint": self.endpoint,
                        "lifecycle": group.get("LifeCycleConfig") or {}, "slurm_role": node.role,
+                       "storage": group.get("InstanceStorageConfigs") or [],
                        "controller_ip": controller.ip if controller else "",
                        "timeout": self.settings.creation_timeout})
             node_files.write(root, node_files.RESOURCE_CONFIG, resource_config.render(cluster))

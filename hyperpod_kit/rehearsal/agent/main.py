@@ -14,7 +14,7 @@ import sys
 import time
 from typing import Any, Dict, List
 
-from hyperpod_kit.rehearsal.agent import managed_slurm
+from hyperpod_kit.rehearsal.agent import managed_slurm, managed_storage
 from hyperpod_kit.rehearsal.agent.s3_client import S3Error, download_prefix, split_uri
 
 CONFIG = "/etc/hyperpod-rehearsal/node.json"
@@ -101,6 +101,10 @@ def create(config: Dict[str, Any]) -> None:
         directory = fetch(config["endpoint"], lifecycle["SourceS3Uri"], lifecycle["OnCreate"])
         run_script(directory, lifecycle["OnCreate"], config["timeout"])
         return
+    try:
+        managed_storage.mount(config.get("storage") or [])
+    except (OSError, subprocess.SubprocessError) as err:
+        raise Failed(f"FSx for Lustre was not mounted: {err}") from err
     if config.get("slurm_role"):
         try:
             managed_slurm.start(config["slurm_role"], config["controller_ip"])

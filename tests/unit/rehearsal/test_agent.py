@@ -10,6 +10,7 @@ import urllib.request
 import pytest
 
 from hyperpod_kit.rehearsal.agent import main as agent
+from hyperpod_kit.rehearsal.agent import managed_storage
 from hyperpod_kit.rehearsal.agent.s3_client import S3Error, download_prefix, list_keys, split_uri
 from hyperpod_kit.rehearsal.s3.objects import Attributes, Checksums
 from hyperpod_kit.rehearsal.s3.store import S3Store
@@ -124,3 +125,17 @@ def test_a_missing_bucket_says_so(endpoint, tmp_path):
 def test_an_endpoint_that_is_not_there_ends_the_patience(tmp_path):
     with pytest.raises(S3Error):
         download_prefix("http://127.0.0.1:9", "s3://sagemaker-test/b", str(tmp_path / "out"), patience=0.5)
+
+
+def test_fsx_is_mounted_by_the_platform_once_and_for_later_boots(tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr(managed_storage.subprocess, "run", lambda argv, **options: calls.append(argv))
+    fstab, target = tmp_path / "fstab", tmp_path / "fsx"
+    fstab.write_text("LABEL=root / ext4 defaults 0 1\n")
+    storage = [{"EbsVolumeConfig": {"VolumeSizeInGB": 1}},
+               {"FsxLustreConfig": {"DnsName": "fs-1.fsx", "MountName": "abcdefgh", "MountPath": str(target)}}]
+    for _ in range(2):
+        managed_storage.mount(storage, str(fstab))
+    lines = fstab.read_text().splitlines()
+    assert lines[1:] == [f"fs-1.fsx@tcp:/abcdefgh {target} lustre noatime,flock,_netdev 0 0"]
+    assert calls == [["mount", str(target)]] * 2 and target.is_dir()

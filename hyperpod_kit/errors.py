@@ -157,7 +157,7 @@ class NoCheckpoint(CheckpointError):
 class NoValidCheckpoint(CheckpointError):
     """Something was committed, but no candidate can be trusted. `reasons`: (attempt, why) each."""
 
-    def __init__(self, root: str, reasons: Sequence["tuple[str, str]"]) -> None:
+    def __init__(self, root: str, reasons: Sequence[tuple[str, str]]) -> None:
         lines = "; ".join(f"{name}: {why}" for name, why in reasons)
         super().__init__(f"no valid checkpoint under {root}: {lines}",
                          hint=f"hyperpod-kit checkpoint verify {root}")

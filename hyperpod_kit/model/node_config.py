@@ -63,7 +63,7 @@ class NodeConfig:
         return json.dumps(data, indent=2, sort_keys=True) + "\n"
 
     @classmethod
-    def from_json(cls, text: str) -> "NodeConfig":
+    def from_json(cls, text: str) -> NodeConfig:
         """Inverse of `to_json`. Raises ValueError for another format."""
         data = json.loads(text)
         if data.get("format") != FORMAT:

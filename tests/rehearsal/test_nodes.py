@@ -1,0 +1,79 @@
+"""Nodes that reboot, hang, or are set up by the platform: what an admin sees, and that everything comes back."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any, Dict, List
+
+from driver import CONFIG, Driver, wait_until
+
+PROVISION_LOG = "/var/log/provision/provisioning.log"
+
+
+def node(driver: Driver, instance_id: str) -> Dict[str, Any]:
+    return next(found for found in driver.nodes() if found["instance_id"] == instance_id)
+
+
+def test_a_reboot_runs_no_script_and_brings_everything_back(cluster: Driver) -> None:
+    worker = next(found["instance_id"] for found in cluster.nodes() if found["group"] == "worker-group")
+    # The staging directory may be gone after a reboot; nothing may need it.
+    before = cluster.on(worker, f"rm -rf /tmp/sagemaker-*; wc -l <{PROVISION_LOG}; systemctl show -P UserspaceTimestamp")
+    answer = cluster.aws("sagemaker", "batch-reboot-cluster-nodes", "--cluster-name", "demo", "--node-ids", worker)
+    assert answer["Successful"] == [worker]
+    lines, booted = before.splitlines()
+
+    def is_back() -> bool:
+        said = cluster.on(worker, f"wc -l <{PROVISION_LOG}; systemctl show -P UserspaceTimestamp", check=False)
+        return said.splitlines()[:1] == [lines] and booted not in said and node(cluster, worker)["status"] == "Running"
+
+    wait_until("reboot", is_back, timeout=90)
+    wait_until("mounts", lambda: cluster.data("validate-mounts", str(CONFIG), check=False)["healthy"], timeout=60)
+    units = "hyperpod-kit-health-home.timer hyperpod-kit-health-data.timer hyperpod-kit-health-fsx.timer slurmd munge"
+    assert set(cluster.on(worker, f"systemctl is-active {units}").split()) == {"active"}
+    host = "ip-" + node(cluster, worker)["address"].replace(".", "-")
+    cluster.on("controller", f"timeout 30 srun -w {host} true", user="trainer")
+
+
+def test_a_frozen_node_is_a_row_that_says_so(cluster: Driver) -> None:
+    cluster.kit("rehearse", "freeze-node", "--name", cluster.name, "worker-group/1")
+    start = time.monotonic()
+    try:
+        report = cluster.data("validate-mounts", str(CONFIG), check=False)
+    finally:
+        cluster.kit("rehearse", "freeze-node", "--name", cluster.name, "--thaw", "worker-group/1")
+    assert time.monotonic() - start < 30
+    silent = [found for found in report["nodes"] if found["error"]]
+    assert not report["healthy"] and len(silent) == 1 and "silent" in silent[0]["error"], report
+    wait_until("thawed node", lambda: cluster.data("validate-mounts", str(CONFIG), check=False)["healthy"], timeout=30)
+
+
+def mounted_at(driver: Driver, target: str, path: str) -> List[str]:
+    return [line for line in driver.on(target, "cat /proc/mounts").splitlines() if line.split()[1] == path]
+
+
+def test_on_init_complete_adds_to_what_the_platform_set_up(endpoint: Driver, tmp_path: Path) -> None:
+    values = json.loads(CONFIG.read_text())
+    own = values["hyperpod_kit"]["cluster"]
+    own.update(name="platform", lifecycle_mode="on_init_complete")
+    own["instance_groups"][1]["count"] = 1
+    config = tmp_path / "provisioning_parameters.json"
+    config.write_text(json.dumps(values))
+    endpoint.kit("upload", str(config))
+    request = tmp_path / "request.json"
+    request.write_text(endpoint.kit("create-cluster", str(config), "--dry-run", "--json"))
+    endpoint.aws("sagemaker", "create-cluster", "--cli-input-json", f"file://{request}")
+    try:
+        endpoint.kit("wait", str(config), "--interval", "1", "--timeout", "150")
+        assert endpoint.data("validate-mounts", str(config))["healthy"]
+        listed = endpoint.data("list-cluster-nodes", str(config))["nodes"]
+        found = {entry["group"]: entry["instance_id"] for entry in listed}
+        for instance_id in found.values():
+            assert len(mounted_at(endpoint, instance_id, "/fsx")) == 1, "mounted by the platform, and not once more"
+        head = found["controller-machine"]
+        assert "prolog.sh" in endpoint.on(head, "scontrol show config | grep ^Prolog")
+        seen = endpoint.on(head, "timeout 30 srun findmnt -n -o TARGET /mnt/data", user="trainer")
+        assert seen.strip() == "/mnt/data"
+    finally:
+        endpoint.kit("delete-cluster", str(config), "--yes", "--wait", "--interval", "1", check=False)

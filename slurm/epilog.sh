@@ -13,6 +13,8 @@ gid=${SLURM_JOB_GID:-$(id -g "$SLURM_JOB_UID" 2>/dev/null || echo "$SLURM_JOB_UI
 timeout -k 5 45 setpriv --reuid "$SLURM_JOB_UID" --regid "$gid" --init-groups -- \
     "$program" checkpoint flush --job "$SLURM_JOB_ID" </dev/null >"$log" 2>&1 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-
 code=$?
+# What was saved, and the last words of agents that died, outlive the file in the journal.
+[ ! -s "$log" ] || logger -t hyperpod-kit -f "$log" </dev/null >/dev/null 2>&1
 if [ "$code" -eq 0 ]; then
     rm -f "$log"
 else

@@ -55,7 +55,7 @@ def flush(*, folder: Optional[str] = None, job: Optional[str] = None, timeout: f
             continue
         outcome = _flush_run(folder, run, mine, end if ours else 0.0, max_age)
         if outcome.removed:
-            _sweep(folder, run)
+            outcome = outcome._replace(note=outcome.note + _sweep(folder, run))
         if ours or outcome.removed:
             out.append(outcome)
     return out
@@ -79,12 +79,18 @@ def _open(folder: str, names: List[arena.SlotName]) -> List[_Held]:
     return held
 
 
-def _sweep(folder: str, run: str) -> None:
-    """Remove a finished run's agent logs."""
-    for entry in os.listdir(folder):
+def _sweep(folder: str, run: str) -> str:
+    """Remove a finished run's agent logs; the last line of each, which says why an agent died."""
+    said = ""
+    for entry in sorted(os.listdir(folder)):
         if entry.startswith(f"hpk-{os.getuid()}-{run}-") and entry.endswith(".log"):
+            path = os.path.join(folder, entry)
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(os.path.join(folder, entry))
+                with open(path, encoding="utf-8", errors="replace") as file:
+                    lines = file.read().strip().splitlines()
+                os.unlink(path)
+                said += f"; {entry}: {lines[-1]}" if lines else ""
+    return said
 
 
 def _flush_run(folder: str, run: str, names: List[arena.SlotName], end: float, max_age: float) -> Outcome:

@@ -35,8 +35,9 @@ def test_the_newest_whole_capture_is_committed_and_the_memory_freed(capture, shm
         older = capture(rank=rank, world=2, seq=4, slot=0)
         seal.seal(older)
         capture(rank=rank, world=2, seq=5, step=50, slot=1)
+    (shm / f"hpk-{os.getuid()}-{older.name.run}-00001.log").write_text("Traceback:\nOSError: the reason\n")
     (outcome,) = flush.flush()
-    assert outcome.removed and segments(shm) == []
+    assert outcome.removed and segments(shm) == [] and "00001.log: OSError: the reason" in outcome.note
     found = selection.newest_valid(str(tmp_path / "root"))
     assert (found.attempt, found.step) == (outcome.attempt, 50)
 

@@ -214,7 +214,9 @@ def test_a_run_that_slurm_has_ended_is_no_crash(job: Job, monkeypatch: pytest.Mo
 def test_a_stall_is_ended_and_retried(job: Job) -> None:
     once = job.base / "once"
     assert job.run("--steps", "12", "--hang", "8", "--once", str(once), stall=3.0) == 0
-    assert [event["class"] for event in job.said("ended")] == ["stall", "done"]
+    first, *more, last = [event["class"] for event in job.said("ended")]
+    # On a machine that is very busy an attempt may not even get to its first line in that time.
+    assert (first, last) == ("stall", "done") and set(more) <= {"stall"}
 
 
 def test_storage_that_does_not_answer_is_waited_for(job: Job) -> None:

@@ -19,13 +19,14 @@ def node(driver: Driver, instance_id: str) -> Dict[str, Any]:
 def test_a_reboot_runs_no_script_and_brings_everything_back(cluster: Driver) -> None:
     worker = next(found["instance_id"] for found in cluster.nodes() if found["group"] == "worker-group")
     # The staging directory may be gone after a reboot; nothing may need it.
-    before = cluster.on(worker, f"rm -rf /tmp/sagemaker-*; wc -l <{PROVISION_LOG}; systemctl show -P UserspaceTimestamp")
+    look = f"wc -l <{PROVISION_LOG}; systemctl show -P UserspaceTimestamp"
+    before = cluster.on(worker, f"rm -rf /tmp/sagemaker-*; {look}")
     answer = cluster.aws("sagemaker", "batch-reboot-cluster-nodes", "--cluster-name", "demo", "--node-ids", worker)
     assert answer["Successful"] == [worker]
     lines, booted = before.splitlines()
 
     def is_back() -> bool:
-        said = cluster.on(worker, f"wc -l <{PROVISION_LOG}; systemctl show -P UserspaceTimestamp", check=False)
+        said = cluster.on(worker, look, check=False)
         return said.splitlines()[:1] == [lines] and booted not in said and node(cluster, worker)["status"] == "Running"
 
     wait_until("reboot", is_back, timeout=90)

@@ -122,6 +122,7 @@ class Decider:
         """One step, from the choice to the row of its end."""
         options, job = self._options, self._job
         if number:
+            self._look()  # a slurmctld that does not answer cannot say which steps are left
             step.sweep(self._runner, job.job_id, self._signals.pause, limit=3.0 if lost else 15.0)
         choice = self._choose()
         why = exhausted(self._policy, spent(self._ledger.rows(), choice.order, job.restart))

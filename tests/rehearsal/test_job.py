@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 
+import pytest
 from driver import LIVE, TRAIN, Driver, events, steps, wait_until
 
 SCRIPT = f"{TRAIN}/gpt/train.sbatch"
@@ -34,6 +35,18 @@ def attempts(driver: Driver, root: str) -> list[str]:
     return sorted(path.split("/")[-2] for path in listed)
 
 
+@pytest.fixture(scope="module")
+def undisturbed(cluster: Driver) -> str:
+    """The weights that every run of 45 steps on two nodes must end with."""
+    job = cluster.submit(SCRIPT, "45", root="/fsx/trainer/calm")
+    assert finish(cluster, job) == "COMPLETED", cluster.output(job)
+    return weights(cluster.output(job))
+
+
+def committed(driver: Driver, root: str) -> int:
+    return int(driver.on("controller", f"ls {root}/seq-*/MANIFEST.json 2>/dev/null | wc -l", check=False) or 0)
+
+
 def flip(driver: Driver, path: str) -> None:
     """Flip one bit in the middle of a file, in place."""
     program = ("import os, sys; f = open(sys.argv[1], 'r+b'); f.seek(os.path.getsize(sys.argv[1]) // 2); "
@@ -41,14 +54,10 @@ def flip(driver: Driver, path: str) -> None:
     driver.on("controller", f"python3 -c {shlex.quote(program)} {shlex.quote(path)}")
 
 
-def test_a_job_survives_the_death_of_a_machine_with_the_same_weights(cluster: Driver) -> None:
-    job = cluster.submit(SCRIPT, "45", root="/fsx/trainer/killed")
-
-    def two_committed() -> bool:
-        found = cluster.on("controller", "ls /fsx/trainer/killed/seq-*/MANIFEST.json 2>/dev/null | wc -l", check=False)
-        return int(found or 0) >= 2
-
-    wait_until("two committed checkpoints", two_committed, timeout=120)
+def test_a_job_survives_the_death_of_a_machine_with_the_same_weights(cluster: Driver, undisturbed: str) -> None:
+    root = "/fsx/trainer/killed"
+    job = cluster.submit(SCRIPT, "45", root=root)
+    wait_until("two committed checkpoints", lambda: committed(cluster, root) >= 2, timeout=120)
     victim = cluster.job_nodes(job)[0]  # the batch host itself
     before = {node["instance_id"] for node in cluster.nodes()}
     cluster.kit("rehearse", "kill-node", "--name", cluster.name, victim)
@@ -58,9 +67,26 @@ def test_a_job_survives_the_death_of_a_machine_with_the_same_weights(cluster: Dr
     assert got["step"] > 0 and got["tier"], output
     after = cluster.nodes()
     assert {node["instance_id"] for node in after} - before, "the machine was replaced"
-    undisturbed = cluster.submit(SCRIPT, "45", root="/fsx/trainer/calm")
-    assert finish(cluster, undisturbed) == "COMPLETED", cluster.output(undisturbed)
-    assert weights(cluster.output(undisturbed)) == weights(output)
+    assert weights(output) == undisturbed
+
+
+def test_an_agent_that_dies_costs_a_restart_in_place_and_a_second_job_gets_one_clear_error(
+        cluster: Driver, undisturbed: str) -> None:
+    root = "/fsx/trainer/agent"
+    job = cluster.submit(SCRIPT, "45", root=root)
+    wait_until("a committed checkpoint", lambda: committed(cluster, root) >= 1, timeout=120)
+    nodes = cluster.job_nodes(job)
+    cluster.on(nodes[0], "pkill -KILL -u trainer -f checkpoint.repository.agent")
+    second = cluster.submit(SCRIPT, "45", root=root, options=("--auto-resume=1", "--nodes=1"))
+    assert finish(cluster, second) == "FAILED"
+    assert f"is used by job {job}, which is RUNNING" in cluster.output(second) and not events(cluster.output(second))
+    assert finish(cluster, job) == "COMPLETED", cluster.output(job)
+    output = cluster.output(job)
+    assert "no save can reach storage any more" in output
+    assert (restored(output)["tier"], weights(output)) == ("memory", undisturbed), output
+    assert [event["class"] for event in events(output) if event.get("event") == "ended"] == ["crash", "done"]
+    for node in nodes:
+        wait_until("free memory", lambda at=node: not cluster.on(at, "ls /dev/shm").split(), timeout=30)
 
 
 def test_a_corrupt_newest_checkpoint_is_passed_over_and_all_corrupt_is_refused(cluster: Driver) -> None:

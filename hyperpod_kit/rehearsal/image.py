@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Callable, Iterator, Tuple
 
 from hyperpod_kit.errors import RehearsalError
-from hyperpod_kit.rehearsal import apt_sources, image_root
+from hyperpod_kit.rehearsal import apt_sources, image_root, mounts
 from hyperpod_kit.run import LocalRunner
 
 PACKAGES = (
@@ -89,8 +89,10 @@ def _builder_lock(cache: Path, progress: Progress) -> Iterator[None]:
 
 def _run_reporting(argv: list[str], progress: Progress, log: Path) -> None:
     """Run a long build command, report its own headlines, keep everything in `log`. Raises RehearsalError."""
-    # Were this process killed, nobody would end the build: it gets a SIGTERM then, and cleans up after itself.
-    argv_tied = ["setpriv", "--pdeathsig", "TERM", "--", *argv]
+    # Were this process killed, nobody would end the build. In namespaces of its own all of it goes at once then, with
+    # what it has mounted.
+    argv_tied = ["setpriv", "--pdeathsig", "KILL", "--",
+                 "unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--", *argv]
     with open(log, "ab") as sink:
         proc = subprocess.Popen(argv_tied, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.PIPE, text=True,
                                 errors="replace", start_new_session=True)
@@ -135,7 +137,9 @@ def _install(root: Path, recipe: Recipe, progress: Progress, log: Path) -> None:
 
 def _remove_left_behind(cache: Path) -> None:
     for path in cache.glob("build-*"):
-        shutil.rmtree(path, ignore_errors=True)
+        # Never remove what is mounted there: it may be this machine's own /proc.
+        if not mounts.unmount_below(path.absolute(), LocalRunner()):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _forget_oldest(cache: Path) -> None:

@@ -5,13 +5,18 @@ from __future__ import annotations
 import dataclasses
 import fcntl
 import os
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
 from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.rehearsal import image, image_root
 from hyperpod_kit.rehearsal.image import Recipe
+
+from .test_control_plane import until
 
 RECIPE = Recipe("bookworm", "x86_64", ("systemd",), ("deb http://x bookworm main",), "0")
 
@@ -102,3 +107,28 @@ def test_an_image_has_no_identity(tmp_path):
     assert "ExecStart=/opt/slurm/sbin/slurmd -D $SLURMD_OPTIONS" in (
         tmp_path / "etc/systemd/system/slurmd.service").read_text()
     assert any("enable ssh.service" in command for command in runner.commands)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="builds are made by root")
+def test_a_build_does_not_outlive_a_killed_command(tmp_path):
+    marker = "86399.25"
+    program = ("from pathlib import Path; from hyperpod_kit.rehearsal import image; "
+               f"image._run_reporting(['sh', '-c', 'sleep {marker}; true'], print, Path({str(tmp_path / 'log')!r}))")
+    command = subprocess.Popen([sys.executable, "-c", program])
+
+    def sleeping():
+        return [entry for entry in Path("/proc").glob("[0-9]*") if cmdline(entry) == f"sleep {marker}"]
+
+    try:
+        until(sleeping)
+    finally:
+        command.kill()
+        command.wait(timeout=10)
+    until(lambda: not sleeping())
+
+
+def cmdline(entry):
+    try:
+        return (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+    except OSError:
+        return ""

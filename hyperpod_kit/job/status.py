@@ -12,7 +12,8 @@ from hyperpod_kit.job import ledger
 def attempts(root: str) -> List[Dict[str, Any]]:
     """One dictionary an attempt, oldest first: what it started from and how it ended. Raises OSError.
 
-    A run of the batch script that made no attempt has one too, of class `none`.
+    Class `unfinished`: it runs, or was ended so abruptly that nobody could write it down. A run of the batch script
+    that made no attempt has a dictionary too, of class `none`.
     """
     found: Dict[str, Dict[str, Any]] = {}
     last: Dict[Tuple[Any, Any], str] = {}
@@ -20,7 +21,7 @@ def attempts(root: str) -> List[Dict[str, Any]]:
         name, run = row.get("attempt"), (row.get("job"), row.get("restart"))
         if row.get("event") == "attempt" and name:
             found[name] = {"attempt": name, "started": row.get("t"), "from": row.get("from"), "step": row.get("step"),
-                           "rejected": row.get("rejected", []), "nodes": row.get("nodes", []), "class": "running"}
+                           "rejected": row.get("rejected", []), "nodes": row.get("nodes", []), "class": "unfinished"}
             last[run] = name
         elif row.get("event") == "ended" and name in found:
             found[name].update({key: row.get(key) for key in ("class", "code", "seconds", "lost", "first")})

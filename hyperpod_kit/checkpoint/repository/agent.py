@@ -173,7 +173,7 @@ class Agent:
             self._report({"op": "skipped", "key": message["key"], "why": message["why"]})
         elif op == "close":
             self.closing = True
-            self._ended()
+            self.gone_at = time.monotonic()
 
     def _capture(self, slot: arena.Slot) -> None:
         page = slot.page
@@ -189,19 +189,16 @@ class Agent:
         """The trainer is gone: look for a capture that it did not get to announce, free its half copy."""
         if self.gone_at is not None:
             return
-        self._ended()
+        self.gone_at = time.monotonic()
+        for link in (self.hub, self.uplink):
+            if link is not None:
+                link.patience(fabric.HURRY)
         for slot in arena.attached(self.folder, arena.names(self.folder, uid=os.getuid(), run=self.run_hash,
                                                             rank=self.rank)):
             page = slot.page
             if page is not None and page.state == control.WRITING and not alive(page.trainer):
                 slot.move(control.FREE)
             self._capture(slot)
-
-    def _ended(self) -> None:
-        self.gone_at = time.monotonic()
-        for link in (self.hub, self.uplink):
-            if link is not None:
-                link.patience(fabric.HURRY)
 
     def _on_stop(self) -> None:
         self.stop = True

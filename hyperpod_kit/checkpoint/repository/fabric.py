@@ -13,8 +13,9 @@ from .lines import Channel, Message
 PATIENCE = 30
 """Seconds until a silent machine counts as gone while training runs: longer than a hiccup of the network."""
 
-HURRY = 4
-"""The same once the own trainer is gone: a job that waits to be restarted should not wait for a dead machine."""
+HURRY = 6
+"""The same once the own trainer was killed: a job that waits to be restarted should not wait for a dead machine.
+Not at a normal end: there nobody waits, and the last save must not be lost to a machine that is only busy."""
 
 OnPeer = Callable[[int, Optional[Message]], None]
 

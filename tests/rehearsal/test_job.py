@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 
@@ -76,7 +77,9 @@ def test_an_agent_that_dies_costs_a_restart_in_place_and_a_second_job_gets_one_c
     job = cluster.submit(SCRIPT, "45", root=root)
     wait_until("a committed checkpoint", lambda: committed(cluster, root) >= 1, timeout=120)
     nodes = cluster.job_nodes(job)
-    cluster.on(nodes[0], "pkill -KILL -u trainer -f checkpoint.repository.agent")
+    # The agent's lock names it: [[pid, start time], [the trainer's]].
+    agent = json.loads(cluster.on(nodes[0], "cat /dev/shm/hpk-*-00000.lock"))[0][0]
+    cluster.on(nodes[0], f"kill -KILL {agent}")
     second = cluster.submit(SCRIPT, "45", root=root, options=("--auto-resume=1", "--nodes=1"))
     assert finish(cluster, second) == "FAILED"
     assert f"is used by job {job}, which is RUNNING" in cluster.output(second) and not events(cluster.output(second))

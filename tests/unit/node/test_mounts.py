@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import subprocess
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from hyperpod_kit.model.mounts import EfsMount, LustreMount, S3Mount
 from hyperpod_kit.model.node_config import HealthPolicy
 from hyperpod_kit.node.gate import closed_by, reason
 from hyperpod_kit.node.health.look import check
+from hyperpod_kit.node.health.probe import probe
 from hyperpod_kit.node.health.repair import tend
 from hyperpod_kit.node.mounts.ensure import clear_dead, ensure, prepare
 from hyperpod_kit.node.mounts.kinds import kind_of
@@ -201,7 +203,14 @@ def test_a_daemon_that_hangs_is_killed_at_the_second_strike(make_node: Any, sile
         assert (first.status["state"], first.failures, first.repairs) == ("hung", 1, 0)
         assert not any("kill" in call for call in fake.runner.calls)
         # What the kernel does when the daemon dies; the lazy unmount and the new daemon are the test's own.
-        fake.runner.on("systemctl kill --signal=KILL", do=lambda: os.close(handle))
+        def kill() -> None:
+            os.close(handle)
+            # The kernel tears the connection down in its own time; on a node a unit's stop waits for the process.
+            end = time.monotonic() + 20
+            while probe(str(place), 2.0).outcome != "error":
+                assert time.monotonic() < end, "the mount is still alive"
+
+        fake.runner.on("systemctl kill --signal=KILL", do=kill)
 
         def unmount() -> None:
             subprocess.run(["umount", "--lazy", str(place)], check=True, timeout=20)

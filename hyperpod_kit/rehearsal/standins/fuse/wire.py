@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 import struct
 from typing import List, NamedTuple, Tuple, Union
 
@@ -52,8 +51,6 @@ WANTED = INIT_ASYNC_READ | INIT_ATOMIC_O_TRUNC | INIT_BIG_WRITES | INIT_PARALLEL
 
 Payload = Union[bytes, bytearray, memoryview]
 _U64_MASK = (1 << 64) - 1
-_TYPES = {stat.S_IFDIR: 4, stat.S_IFREG: 8, stat.S_IFLNK: 10, stat.S_IFIFO: 1, stat.S_IFSOCK: 12,
-          stat.S_IFCHR: 2, stat.S_IFBLK: 6}
 
 
 class Request(NamedTuple):
@@ -114,11 +111,6 @@ def _fraction(seconds: float) -> int:
 def open_reply(handle: int, flags: int = 0) -> bytes:
     """Reply to OPEN and OPENDIR. Without flags the kernel drops what it cached of the file: open sees what is there."""
     return OPEN_OUT.pack(handle, flags, 0)
-
-
-def directory_type(mode: int) -> int:
-    """The d_type of a file mode."""
-    return _TYPES.get(stat.S_IFMT(mode), 0)
 
 
 def pack_directory(entries: List[Tuple[bytes, int, int]], offset: int, size: int) -> bytes:

@@ -28,7 +28,7 @@ MAY_IMPORT: Dict[str, Set[str]] = {
     "cluster": BASE | {"aws", "config", "bundle"},
     "remote": BASE | {"aws", "config"},
     "rehearsal": BASE | {"aws", "config", "bundle", "remote"},
-    "cli": BASE | {"config", "bundle", "aws", "cluster", "remote", "rehearsal", "job", "checkpoint.repository"},
+    "cli": BASE | {"config", "bundle", "aws", "cluster", "remote", "rehearsal", "job", "checkpoint"},
 }
 """Layer -> the layers that it may import besides itself. Arrows point down only."""
 
@@ -38,7 +38,7 @@ VENDORED = ("errors", "run", "model", "slurm", "node", "job", "checkpoint.reposi
 STANDALONE = ("rehearsal/standins", "rehearsal/agent")
 """Programs that run inside rehearsal machines: the same rule, and they import nothing else of ours."""
 
-OPTIONAL = {"xxhash"}
+OPTIONAL = {"boto3", "botocore", "xxhash"}
 """Third-party modules that vendored code may use when they can be imported."""
 
 TORCH_ALLOWED = ("checkpoint",)

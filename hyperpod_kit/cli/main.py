@@ -33,7 +33,7 @@ SECTIONS = {
     },
     "Jobs and checkpoints": {
         "job": Entry(f"{_C}.passthrough:job", "Run a training job that comes back by itself."),
-        "checkpoint": Entry(f"{_C}.passthrough:checkpoint", "List, verify and flush checkpoints."),
+        "checkpoint": Entry(f"{_C}.passthrough:checkpoint", "List, verify, prune, export and measure checkpoints."),
     },
     "Without AWS": {
         "rehearse": Entry(f"{_C}.rehearse_commands:rehearse", "A HyperPod cluster on this machine."),

@@ -5,4 +5,4 @@ from __future__ import annotations
 from hyperpod_kit.cli.lazy import Passthrough
 
 job = Passthrough("job", "hyperpod_kit.job.cli:main")
-checkpoint = Passthrough("checkpoint", "hyperpod_kit.checkpoint.repository.cli:main")
+checkpoint = Passthrough("checkpoint", "hyperpod_kit.checkpoint.cli:main")

@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Sequence
 
 from hyperpod_kit.errors import DigestUnavailable, HyperpodKitError
 
@@ -72,8 +72,10 @@ def _flush(args: argparse.Namespace) -> int:
     return 0 if all(outcome.removed for outcome in found) else 1
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="hyperpod-kit checkpoint", description="Checkpoints of a run, without torch.")
+def _parser(also: Sequence[str]) -> argparse.ArgumentParser:
+    epilog = f"with torch: {', '.join(also)}" if also else None
+    parser = argparse.ArgumentParser(prog="hyperpod-kit checkpoint", description="Checkpoints of a run, without torch.",
+                                     epilog=epilog)
     commands = parser.add_subparsers(dest="command", required=True)
     for name, run, words in (("ls", _ls, "list a root's checkpoints, newest first; reads no data"),
                              ("verify", _verify, "verify every byte: 0 all valid, 1 some are not, 2 none is")):
@@ -93,10 +95,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: List[str]) -> int:
-    """Exit codes: 0 ok, 1 found something wrong, 2 usage (verify: nothing valid), 3 could not check."""
+def main(argv: List[str], also: Sequence[str] = ()) -> int:
+    """Exit codes: 0 ok, 1 found something wrong, 2 usage (verify: nothing valid), 3 could not check.
+
+    `also`: commands that the caller serves, for the help.
+    """
     try:
-        args = _parser().parse_args(argv)
+        args = _parser(also).parse_args(argv)
     except SystemExit as end:
         return int(end.code or 0)
     try:

@@ -1,0 +1,36 @@
+"""`hyperpod-kit checkpoint`: what needs torch is sent to its own module, the rest to the torch-free program."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+_WITH_TORCH = {
+    "bench": "hyperpod_kit.checkpoint.bench.cli",
+    "export": "hyperpod_kit.checkpoint.export_cli",
+    "torture": "hyperpod_kit.checkpoint.torture.cli",
+}
+"""Command -> the module whose `main(argv) -> int` serves it. None of them ships to a node."""
+
+_USAGE_EXIT = 2
+
+
+def main(argv: list[str]) -> int:
+    """Exit codes: 0 ok, 1 found something wrong, 2 usage (verify: nothing valid), 3 could not check."""
+    command = argv[0] if argv else ""
+    if command not in _WITH_TORCH:
+        from hyperpod_kit.checkpoint.repository import cli
+        return cli.main(argv, also=sorted(_WITH_TORCH))
+    try:
+        module = import_module(_WITH_TORCH[command])
+    except ModuleNotFoundError as err:
+        if err.name is None or err.name.split(".")[0] == "hyperpod_kit":
+            raise
+        print(f"error: hyperpod-kit checkpoint {command} needs {err.name}\nhint: pip install 'hyperpod-kit[torch]'",
+              file=sys.stderr)
+        return _USAGE_EXIT
+    return int(module.main(argv[1:]))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,64 @@
+"""The tutorial's program, run as its page says: without our lines, killed and started again, and with two ranks."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = Path(__file__).parents[3] / "examples" / "tutorial" / "train.py"
+ADDED = "  # +"
+
+
+@pytest.fixture
+def environment(tmp_path, monkeypatch):
+    shm = tmp_path / "shm"
+    shm.mkdir()
+    return {**os.environ, "ROOT": str(tmp_path / "root"), "HPK_SHM_DIR": str(shm), "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(PROGRAM.parents[2])}
+
+
+def run(argv, environment):
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def last_loss(output):
+    return re.findall(r"step 39 loss (\S+)", output)
+
+
+def test_without_our_lines_it_trains_the_same(tmp_path, environment):
+    lines = PROGRAM.read_text().splitlines(keepends=True)
+    bare = [line for line in lines if not line.rstrip().endswith(ADDED)]
+    assert 0 < len(lines) - len(bare) <= 20
+    (tmp_path / "bare.py").write_text("".join(bare))
+    plain = run([sys.executable, str(tmp_path / "bare.py")], environment)
+    with_us = run([sys.executable, str(PROGRAM)], environment)
+    assert last_loss(plain) == last_loss(with_us) != []
+
+
+def test_killed_and_started_again_it_goes_on(environment):
+    undisturbed = run([sys.executable, str(PROGRAM)], {**environment, "ROOT": environment["ROOT"] + "-other"})
+    victim = subprocess.Popen([sys.executable, str(PROGRAM)], env=environment, stdout=subprocess.PIPE, text=True)
+    for line in victim.stdout:
+        if line.startswith("step 19 "):
+            victim.send_signal(signal.SIGKILL)
+            break
+    victim.wait(30)
+    victim.stdout.close()
+    again = run([sys.executable, str(PROGRAM)], environment)
+    assert int(re.search(r"begins at step (\d+)", again).group(1)) >= 20
+    assert last_loss(again) == last_loss(undisturbed) != []
+
+
+@pytest.mark.distributed
+def test_two_ranks_by_torchrun(environment):
+    out = run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1",
+               "--nproc-per-node", "2", str(PROGRAM)], environment)
+    assert "rank 0: begins at step 0" in out and "rank 1: begins at step 0" in out and last_loss(out)

@@ -1,4 +1,4 @@
-"""A training loop with checkpoints. Lines that end in `# +` are what hyperpod-kit adds; without them it still trains."""
+"""A training loop with checkpoints. Lines that end in `# +` are what hyperpod-kit adds: it trains without them."""
 
 import os
 

@@ -7,38 +7,29 @@ import os
 import torch
 
 from hyperpod_kit.checkpoint import partition
-from hyperpod_kit.checkpoint.dtypes import NAMES, TYPES
+from hyperpod_kit.checkpoint.dtypes import TYPES
 from hyperpod_kit.checkpoint.repository import arena, control, digest
 from hyperpod_kit.checkpoint.repository.control import Page
 from hyperpod_kit.checkpoint.repository.failpoint import failpoint
-from hyperpod_kit.checkpoint.repository.shard import ShardLayout, TensorSpec, lay_out
-from hyperpod_kit.checkpoint.state import Snapshot
-
-
-def spec_of(name: str, tensor: torch.Tensor) -> TensorSpec:
-    return TensorSpec(name, NAMES[tensor.dtype], tuple(tensor.shape))
+from hyperpod_kit.checkpoint.repository.shard import ShardLayout, lay_out
+from hyperpod_kit.checkpoint.snapshot import Snapshot
 
 
 class Plan:
-    """One rank's part of a snapshot: which tensors, laid out how. Depends on names, types and shapes only."""
+    """One rank's part of a snapshot: which pieces it writes, laid out how. Depends on specs and layouts only."""
 
     def __init__(self, snapshot: Snapshot, *, rank: int, world: int, run_id: str, algorithm: str) -> None:
-        replicated = [spec_of(name, tensor) for name, tensor in snapshot.replicated.items()]
-        owners = partition.owners(replicated, world, snapshot.pinned)
-        local = [spec_of(name, tensor) for name, tensor in snapshot.local.items()]
-        mine = [spec for spec in replicated if owners[spec.name] == rank]
-        self.fingerprint = partition.fingerprint(replicated, world, snapshot.pinned)
-        self.replicated = len(replicated)
-        self.mine = len(mine)
-        self.shapes = self.shapes_of(snapshot)
-        self.layout: ShardLayout = lay_out(mine + local, rank=rank, world=world, run=run_id, plan=self.fingerprint,
-                                           algorithm=algorithm)
+        owners = partition.owner(snapshot.pieces)
+        mine = [piece for piece in snapshot.pieces if owners[piece.spec.name] == piece.replica[0]]
+        self.outline = snapshot.outline()
+        self.fingerprint = snapshot.plan
+        self.tensors = snapshot.tensors
+        self.first = sum(piece.spec.first and not piece.own for piece in mine)
+        self.layout: ShardLayout = lay_out([piece.spec for piece in mine], rank=rank, world=world, run=run_id,
+                                           plan=snapshot.plan, algorithm=algorithm)
 
-    @staticmethod
-    def shapes_of(snapshot: Snapshot) -> tuple[tuple[str, torch.dtype, torch.Size], ...]:
-        """What decides whether a plan still fits."""
-        return tuple((name, tensor.dtype, tensor.shape)
-                     for part in (snapshot.replicated, snapshot.local) for name, tensor in part.items())
+    def fits(self, snapshot: Snapshot) -> bool:
+        return snapshot.plan == self.fingerprint and snapshot.outline() == self.outline
 
 
 class SlotPool:
@@ -91,9 +82,9 @@ class SlotPool:
             slot.image[:len(head)] = head
             slot.put_extra(extra)
             failpoint("capture.header")
+            sources = {piece.spec.name: piece.tensor for piece in snapshot.pieces}
             for name, view in self._tensors(slot, plan.layout):
-                source = snapshot.replicated.get(name)
-                view.copy_(source if source is not None else snapshot.local[name])
+                view.copy_(sources[name])
                 failpoint("capture.tensor")
             slot.move(control.CAPTURED)
             failpoint("capture.done")
@@ -105,9 +96,8 @@ class SlotPool:
         """The image's tensors as views, made once."""
         held = self._views.get(slot.name.slot)
         if held is None or held[0] != layout.fingerprint:
-            views = [(p.spec.name, torch.frombuffer(slot.buffer, dtype=TYPES[p.spec.dtype], offset=p.begin,
-                                                    count=(p.end - p.begin) // TYPES[p.spec.dtype].itemsize
-                                                    ).view(p.spec.shape))
+            views = [(p.spec.name, torch.frombuffer(slot.buffer, dtype=torch.uint8, offset=p.begin,
+                                                    count=p.end - p.begin).view(TYPES[p.spec.dtype]).view(p.spec.shape))
                      for p in layout.tensors if p.end > p.begin]
             held = (layout.fingerprint, views)
             self._views[slot.name.slot] = held
@@ -120,5 +110,5 @@ def page_for(plan: Plan, *, rank: int, world: int, epoch: int, seq: int, step: i
     """The control page of a capture, still FREE."""
     return Page(rank=rank, world=world, epoch=epoch, seq=seq, step=step, incarnation=incarnation, run=run,
                 run_id=run_id, root=root, job=job, owner=owner, digest=algorithm, chunk=digest.CHUNK,
-                size=plan.layout.size, layout=plan.layout.fingerprint, plan=plan.fingerprint, tensors=plan.mine,
-                plan_tensors=plan.replicated, extra_size=len(extra), extra_root=digest.small(extra))
+                size=plan.layout.size, layout=plan.layout.fingerprint, plan=plan.fingerprint, tensors=plan.first,
+                plan_tensors=plan.tensors, extra_size=len(extra), extra_root=digest.small(extra))

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
-from hyperpod_kit.checkpoint.dtypes import NAMES
+from hyperpod_kit.checkpoint.sharding import is_sharded
 from hyperpod_kit.errors import CheckpointError, StateNotSerializable
 
 Json = Any
 
 
-def encode(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Json:
-    """The JSON of `value`; its tensors are added to `tensors` under their paths.
+def encode(value: Any, path: str, take: Callable[[str, torch.Tensor], str]) -> Json:
+    """The JSON of `value`; `take(path, tensor)` notes each of its tensors and returns the name to write down.
 
     Raises StateNotSerializable with the path of a leaf that is neither a tensor nor typed JSON.
     """
@@ -29,35 +29,37 @@ def encode(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Json:
         return value
     if kind is float:
         return value if math.isfinite(value) else {"$": "float", "v": repr(value)}
-    if isinstance(value, torch.Tensor):
-        return _encode_tensor(value, path, tensors)
+    if isinstance(value, torch.Tensor) or is_sharded(value):
+        return {"$": "tensor", "name": take(path, value)}
     if kind is bytes:
         return {"$": "bytes", "v": base64.b64encode(value).decode()}
     if kind in (list, tuple, torch.Size):
-        items = [encode(item, f"{path}.{index}", tensors) for index, item in enumerate(value)]
+        items = [encode(item, f"{path}.{index}", take) for index, item in enumerate(value)]
         return items if kind is list else {"$": "tuple", "v": items}
     if isinstance(value, dict):  # OrderedDict and defaultdict come back as dict, in the same order
         plain = all(type(key) is str for key in value) and "$" not in value
         if plain:
-            return {key: encode(item, f"{path}.{key}", tensors) for key, item in value.items()}
+            return {key: encode(item, f"{path}.{key}", take) for key, item in value.items()}
         pairs = []
         for key, item in value.items():
             if type(key) not in (str, int, bool, float, tuple, bytes):
                 raise StateNotSerializable(f"{path}, key {key!r}", type(key).__name__)
-            pairs.append([encode(key, f"{path}.<key>", {}), encode(item, f"{path}.{key}", tensors)])
+            pairs.append([encode(key, f"{path}.<key>", take), encode(item, f"{path}.{key}", take)])
         return {"$": "dict", "v": pairs}
     raise StateNotSerializable(path, f"{kind.__module__}.{kind.__qualname__}")
 
 
-def _encode_tensor(value: torch.Tensor, path: str, tensors: dict[str, torch.Tensor]) -> Json:
-    if value.dtype not in NAMES or value.layout != torch.strided or value.is_meta:
-        raise StateNotSerializable(path, f"{value.layout} tensor of {value.dtype} on {value.device}")
-    if type(value) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
-        raise StateNotSerializable(path, f"tensor subclass {type(value).__name__}")
-    if path in tensors:
-        raise StateNotSerializable(path, "second tensor of that name")
-    tensors[path] = value.detach()
-    return {"$": "tensor", "name": path}
+def tensor_names(body: Json) -> Iterator[str]:
+    """The names of all tensors that an encoded tree refers to; a tied one more than once."""
+    if isinstance(body, list):
+        for item in body:
+            yield from tensor_names(item)
+    elif isinstance(body, dict):
+        if body.get("$") == "tensor":
+            yield str(body["name"])
+        else:
+            for item in body.values():
+                yield from tensor_names(item)
 
 
 def decode(body: Json, tensor: Callable[[str], torch.Tensor]) -> Any:

@@ -23,7 +23,8 @@ from hyperpod_kit.checkpoint.repository.control import Key, Page
 from hyperpod_kit.checkpoint.repository.lines import Message
 from hyperpod_kit.checkpoint.restore import Candidate, Loaded
 from hyperpod_kit.checkpoint.results import Fresh, Restored
-from hyperpod_kit.checkpoint.state import Snapshot, State
+from hyperpod_kit.checkpoint.snapshot import Snapshot
+from hyperpod_kit.checkpoint.state import State
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint
 
 _START_SECONDS = 120.0
@@ -153,7 +154,7 @@ class Manager:
     def _load(self, state: State, loaded: Loaded, candidate: Candidate) -> None:
         problem: str | None = None
         try:
-            state.load(loaded.tree, loaded.tensors.__getitem__)
+            restore.put(self._ranks, state, loaded)
         except (RuntimeError, ValueError, KeyError, CheckpointError) as err:
             problem = f"{type(err).__name__}: {err}"
         problem = self._ranks.agree(problem)
@@ -182,7 +183,7 @@ class Manager:
             if any(self._pages) or any(entry.committed for entry in catalog.attempts(self.root)):
                 raise CheckpointError(f"{self.root} holds checkpoints of this run", hint="call restore() before save()")
             self._settle(None)
-        snapshot = state.snapshot(self._ranks.rank)
+        snapshot = state.snapshot(self._ranks)
         self._seq += 1
         handle = Handle(step, self._seq, self._changed)
         with self._changed:
@@ -197,7 +198,7 @@ class Manager:
 
     def _capture(self, step: int, snapshot: Snapshot, handle: Handle, *, wait: bool) -> None:
         plan = self._plan
-        if plan is None or plan.shapes != capture.Plan.shapes_of(snapshot):
+        if plan is None or not plan.fits(snapshot):
             plan = self._plan = capture.Plan(snapshot, rank=self._ranks.rank, world=self._ranks.world,
                                              run_id=self._run_id, algorithm=self.algorithm)
         extra = json.dumps(snapshot.tree, separators=(",", ":"), allow_nan=False).encode()

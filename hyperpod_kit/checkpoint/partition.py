@@ -1,31 +1,31 @@
-"""Which rank saves which replicated tensor: every byte once, about equally many on each rank."""
+"""Which of the ranks that hold the same piece writes it: every byte once, about equally many on each rank."""
 
 from __future__ import annotations
 
 import heapq
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from hyperpod_kit.checkpoint.repository import digest
-from hyperpod_kit.checkpoint.repository.shard import TensorSpec
+from hyperpod_kit.checkpoint.snapshot import Piece
 
 
-def owners(specs: Iterable[TensorSpec], world: int, pinned: frozenset[str] = frozenset()) -> dict[str, int]:
-    """Tensor name -> rank. Every rank computes the same; names in `pinned` go to rank 0."""
-    ordered = sorted(specs, key=lambda spec: (-spec.nbytes, spec.name))
-    out = {spec.name: 0 for spec in ordered if spec.name in pinned}
-    load = [(sum(spec.nbytes for spec in ordered if spec.name in pinned) if rank == 0 else 0, rank)
-            for rank in range(world)]
-    heapq.heapify(load)
-    for spec in ordered:
-        if spec.name not in pinned:
-            total, rank = heapq.heappop(load)
-            out[spec.name] = rank
-            heapq.heappush(load, (total + spec.nbytes, rank))
+def owner(pieces: Iterable[Piece]) -> dict[str, int]:
+    """Tensor name -> index of the replica that writes it.
+
+    Balanced by bytes inside each set of ranks that hold the same pieces; every rank of a set computes the same without
+    communication.
+    """
+    sets: dict[tuple[tuple[int, ...], int], list[Piece]] = {}
+    for piece in pieces:
+        sets.setdefault((piece.holders, piece.replica[1]), []).append(piece)
+    out: dict[str, int] = {}
+    for (_, count), members in sets.items():
+        pinned = [piece for piece in members if piece.pinned]
+        out.update((piece.spec.name, 0) for piece in pinned)
+        load = [(sum(piece.spec.nbytes for piece in pinned) if index == 0 else 0, index) for index in range(count)]
+        heapq.heapify(load)
+        for piece in sorted(members, key=lambda piece: (-piece.spec.nbytes, piece.spec.name)):
+            if not piece.pinned:
+                total, index = heapq.heappop(load)
+                out[piece.spec.name] = index
+                heapq.heappush(load, (total + piece.spec.nbytes, index))
     return out
-
-
-def fingerprint(specs: Sequence[TensorSpec], world: int, pinned: frozenset[str]) -> str:
-    """Ranks with the same fingerprint save the same set of replicated tensors in the same partition."""
-    body = [world, sorted(pinned), [[s.name, s.dtype, list(s.shape)] for s in sorted(specs)]]
-    return digest.small(json.dumps(body, separators=(",", ":")).encode())

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
+from hyperpod_kit.checkpoint import codec
 from hyperpod_kit.checkpoint.dtypes import TYPES
 from hyperpod_kit.checkpoint.ranks import Ranks
 from hyperpod_kit.checkpoint.repository import (
@@ -27,6 +28,7 @@ from hyperpod_kit.checkpoint.repository import (
     verify,
 )
 from hyperpod_kit.checkpoint.repository.control import Key, Page
+from hyperpod_kit.checkpoint.state import State
 from hyperpod_kit.errors import CheckpointError, DigestMismatch, DigestUnavailable
 
 
@@ -214,6 +216,25 @@ def _spread(ranks: Ranks, buffers: dict[int, bytearray], records: list[manifest.
         problem = problem or _guard(take)
     problem = ranks.agree(problem)
     return problem if problem is not None else Loaded(tree, tensors, sum(record.size for record in records))
+
+
+def put(ranks: Ranks, state: State, loaded: Loaded) -> None:
+    """Fill the state's live tensors, then let it take over the rest. Raises CheckpointError when it does not fit."""
+    targets = state.targets(ranks, loaded.tree)
+    names = {piece.spec.name for piece in targets.pieces}
+    for piece in targets.pieces:
+        if piece.spec.full:
+            raise CheckpointError(f"{piece.spec.name} is sharded, which this restore cannot do yet")
+        source = loaded.tensors[piece.spec.name]
+        if source.shape != piece.tensor.shape or source.dtype != piece.tensor.dtype:
+            raise CheckpointError(f"{piece.spec.name} is {source.dtype} {list(source.shape)} in the checkpoint, "
+                                  f"{piece.tensor.dtype} {list(piece.tensor.shape)} here")
+    for piece in targets.pieces:
+        piece.tensor.copy_(loaded.tensors[piece.spec.name])
+    # Copies: what is kept must neither hold the whole buffer nor see the file's alignment (torch's random generator
+    # faults on it).
+    state.adopt(loaded.tree, {name: loaded.tensors[name].clone() for name in codec.tensor_names(loaded.tree)
+                              if name not in names})
 
 
 def _copy(part: memoryview, whole: memoryview, at: int) -> int:

@@ -2,91 +2,220 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
-from hyperpod_kit.checkpoint import codec, randomness
+from hyperpod_kit.checkpoint import codec, fsdp1, optimizer, randomness, sharding
+from hyperpod_kit.checkpoint.ranks import Ranks
+from hyperpod_kit.checkpoint.snapshot import Collector, Known, Snapshot
+from hyperpod_kit.errors import CheckpointError
 
-# Replicated by DDP: equal on all ranks, so each byte is saved by one of them. Everything else is each rank's own.
-REPLICATED = ("model", "optimizer")
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """One rank's state, flat. `replicated` and `local` map names to live tensors (not copies)."""
-
-    tree: dict[str, Any]
-    replicated: dict[str, torch.Tensor]
-    local: dict[str, torch.Tensor]
-    pinned: frozenset[str] = field(default_factory=frozenset)  # names that rank 0 must save
+# Prefixes that wrappers put into parameter names; the checkpoint has the names of the bare model.
+_WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")
 
 
 class State:
     """The objects to save and to restore in place.
 
-    `extra` is a dict of numbers, strings, bytes, lists, tuples, dicts and tensors, each rank its own; a restore
-    replaces its contents. Other keyword arguments are objects with `state_dict` and `load_state_dict` (a scheduler, a
-    loader). Random number generators are included unless `rng=False`.
+    The model may be plain, under DDP, FSDP2 (`fully_shard`), HSDP, tensor parallel, or FSDP1. `extra` is a dict of
+    numbers, strings, bytes, lists, tuples, dicts and tensors, each rank its own; a restore replaces its contents. Other
+    keyword arguments are objects with `state_dict` and `load_state_dict`: modules and optimizers (an average of the
+    weights, a second optimizer) are shared by the ranks like the model, all others (a scheduler, a loader) are each
+    rank's own. Random number generators are included unless `rng=False`. With `full=True` rank 0 saves whole tensors,
+    gathered by a collective in each save.
     """
 
     def __init__(self, model: torch.nn.Module | None = None, optimizer: torch.optim.Optimizer | None = None, *,
-                 extra: dict[str, Any] | None = None, rng: bool = True, **objects: Any) -> None:
-        self.model = getattr(model, "module", model) if _is_ddp(model) else model
+                 extra: dict[str, Any] | None = None, rng: bool = True, full: bool = False, **objects: Any) -> None:
+        self.model = _bare(model) if model is not None else None
         self.optimizer = optimizer
         self.extra: dict[str, Any] = extra if extra is not None else {}
         self.rng = rng
-        self.objects = objects
+        self.full = full
+        self.objects = {name: _bare(thing) if isinstance(thing, torch.nn.Module) else thing
+                        for name, thing in objects.items()}
+        self._known = Known()
+        self._live: dict[str, torch.Tensor] = {}
+        self._sharded1: fsdp1.Dicts | None = None
 
-    def _parts(self) -> dict[str, Any]:
-        parts: dict[str, Any] = {}
-        if self.model is not None:
-            parts["model"] = self.model.state_dict()
-        if self.optimizer is not None:
-            parts["optimizer"] = self.optimizer.state_dict()
+    @property
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """All optimizers of this state: the points at which the weights change."""
+        found = [self.optimizer, *self.objects.values()]
+        return [thing for thing in found if isinstance(thing, torch.optim.Optimizer)]
+
+    # --- saving -------------------------------------------------------------------------------------------------
+
+    def snapshot(self, ranks: Ranks) -> Snapshot:
+        """This rank's state as live tensors and JSON. Raises StateNotSerializable.
+
+        No collective, except for FSDP1 (torch gathers its state dict) and with `full=True`.
+        """
+        collector = Collector(ranks, self._known, full=self.full)
+        tree = self._shared(collector)
+        prefix = f"rank.{ranks.rank:05d}"
+
+        def mine(path: str, tensor: torch.Tensor) -> str:
+            return collector.take(path, tensor, own=not sharding.is_sharded(tensor), early=True)
         for name, thing in self.objects.items():
-            parts[f"objects.{name}"] = thing.state_dict()
-        parts["extra"] = self.extra
+            if not _is_shared(thing):
+                tree[f"objects.{name}"] = codec.encode(thing.state_dict(), f"{prefix}.objects.{name}", mine)
+        tree["extra"] = codec.encode(self.extra, f"{prefix}.extra", mine)
         if self.rng:
-            parts["rng"] = randomness.capture()
-        return parts
+            tree["rng"] = codec.encode(randomness.capture(), f"{prefix}.rng", mine)
+        return collector.finish(tree)
 
-    def snapshot(self, rank: int) -> Snapshot:
-        """This rank's state as names, live tensors and JSON. Raises StateNotSerializable."""
+    def _shared(self, collector: Collector) -> dict[str, Any]:
+        """Model, optimizer, and objects of those kinds."""
         tree: dict[str, Any] = {}
-        replicated: dict[str, torch.Tensor] = {}
-        local: dict[str, torch.Tensor] = {}
-        for name, part in self._parts().items():
-            if name in REPLICATED:
-                tree[name] = codec.encode(part, name, replicated)
-            else:
-                tree[name] = codec.encode(part, f"rank.{rank:05d}.{name}", local)
-        pinned: frozenset[str] = frozenset()
-        if self.model is not None:
-            # DDP broadcasts rank 0's buffers before each forward pass, so only rank 0's are the model's.
-            parameters = {f"model.{name}" for name, _ in self.model.named_parameters(remove_duplicate=False)}
-            pinned = frozenset(n for n in replicated if n.startswith("model.") and n not in parameters)
-        return Snapshot(tree, replicated, local, pinned)
-
-    def load(self, tree: dict[str, Any], tensor: Callable[[str], torch.Tensor]) -> None:
-        """Put a verified tree into the objects. Raises RuntimeError when model or optimizer do not fit it."""
-        # The model copies out of the views. Everything else keeps what it gets, and must neither hold the whole
-        # buffer nor see the file's alignment (torch's random generator faults on it): so it gets copies.
-        decoded = {name: codec.decode(part, tensor if name == "model" else lambda key: tensor(key).clone())
-                   for name, part in tree.items()}
-        if self.model is not None:
-            self.model.load_state_dict(decoded["model"], strict=True)
-        if self.optimizer is not None:
-            self.optimizer.load_state_dict(decoded["optimizer"])
+        fqns: dict[int, str] = {}
+        if self.model is not None and fsdp1.is_used(self.model):
+            self._sharded1 = fsdp1.Dicts(self.model, self.optimizer)
+            tree["model"] = codec.encode(self._sharded1.model, "model", collector.take)
+            if self.optimizer is not None:
+                tree["optimizer"] = codec.encode(self._sharded1.optimizer, "optimizer", collector.take)
+        elif self.model is not None:
+            tree["model"] = _encode_model(self.model, "model", collector)
+            fqns = _fqns(self.model)
+        if self.optimizer is not None and "optimizer" not in tree:
+            tree["optimizer"] = codec.encode(optimizer.state_of(self.optimizer, fqns), "optimizer", collector.take)
         for name, thing in self.objects.items():
-            thing.load_state_dict(decoded[f"objects.{name}"])
+            path = f"objects.{name}"
+            if isinstance(thing, torch.nn.Module):
+                tree[path] = _encode_model(thing, path, collector, early=True)
+            elif isinstance(thing, torch.optim.Optimizer):
+                tree[path] = codec.encode(optimizer.state_of(thing, fqns), path, collector.take)
+        return tree
+
+    # --- restoring ----------------------------------------------------------------------------------------------
+
+    def targets(self, ranks: Ranks, tree: Mapping[str, Any]) -> Snapshot:
+        """The live tensors that a restore of `tree` fills in place: model and optimizer, whose state is made first.
+
+        Tensors of `tree` without a target (`codec.tensor_names` less the pieces' names) are given to `adopt`.
+        Raises CheckpointError that lists the model's missing and unexpected names.
+        """
+        for path, thing in self._optimizers().items():
+            if tree.get(path, {}).get("state") and not (self.model is not None and fsdp1.is_used(self.model)):
+                optimizer.materialise(thing)
+        collector = Collector(ranks, Known())
+        live = self._shared(collector)
+        for path in live:
+            if path not in self._optimizers():
+                _compare(path, live[path], tree)
+        wanted = set(codec.tensor_names(dict(tree)))
+        snapshot = collector.finish(live)
+        # State that the checkpoint does not have (saved before the first step) is dropped by `adopt`.
+        pieces = tuple(piece for piece in snapshot.pieces if piece.spec.name in wanted)
+        self._live = {piece.spec.name: collector.source(piece.spec.name) for piece in pieces}
+        return Snapshot(live, pieces, snapshot.plan, snapshot.tensors)
+
+    def adopt(self, tree: Mapping[str, Any], loaded: Mapping[str, torch.Tensor]) -> None:
+        """Take over everything else of `tree`, now that the targets are filled; `loaded` has the other tensors.
+
+        The tensors in `loaded` are kept: the caller must not write to them again.
+        Raises CheckpointError when the optimizer does not fit, RuntimeError of a module's own loading code.
+        """
+        if self.model is not None and self._sharded1 is not None:
+            self._sharded1.adopt(tree, lambda key: self._live[key] if key in self._live else loaded[key])
+        elif self.model is not None:
+            _adopt_model(self.model, tree["model"], "model", self._live, loaded.__getitem__)
+        fqns = _fqns(self.model) if self.model is not None else {}
+        for path, thing in self._optimizers().items():
+            if not (path == "optimizer" and self._sharded1 is not None):
+                optimizer.adopt(thing, tree[path], fqns, self._live, loaded.__getitem__)
+        for name, other in self.objects.items():
+            path = f"objects.{name}"
+            if isinstance(other, torch.nn.Module):
+                _adopt_model(other, tree[path], path, self._live, loaded.__getitem__)
+            elif not _is_shared(other):
+                other.load_state_dict(codec.decode(tree[path], loaded.__getitem__))
         self.extra.clear()
-        self.extra.update(decoded["extra"])
-        if self.rng and "rng" in decoded:
-            randomness.restore(decoded["rng"])
+        self.extra.update(codec.decode(tree["extra"], loaded.__getitem__))
+        if self.rng and "rng" in tree:
+            randomness.restore(codec.decode(tree["rng"], loaded.__getitem__))
+        self._live, self._sharded1 = {}, None
+
+    def _optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        found = {"optimizer": self.optimizer, **{f"objects.{name}": thing for name, thing in self.objects.items()}}
+        return {path: thing for path, thing in found.items() if isinstance(thing, torch.optim.Optimizer)}
 
 
-def _is_ddp(model: object) -> bool:
-    return isinstance(model, torch.nn.parallel.DistributedDataParallel)
+def _bare(model: torch.nn.Module) -> torch.nn.Module:
+    """The model inside DDP and torch.compile."""
+    inner = model.module if isinstance(model, torch.nn.parallel.DistributedDataParallel) else None
+    inner = getattr(model, "_orig_mod", None) if inner is None else inner
+    return _bare(inner) if isinstance(inner, torch.nn.Module) else model
+
+
+def _is_shared(thing: object) -> bool:
+    return isinstance(thing, (torch.nn.Module, torch.optim.Optimizer))
+
+
+def _plain_name(name: str) -> str:
+    for wrapper in _WRAPPERS:
+        name = name.replace(wrapper, "")
+    return name
+
+
+def _fqns(model: torch.nn.Module) -> dict[int, str]:
+    """id of a parameter -> its first name."""
+    return {id(param): _plain_name(name) for name, param in model.named_parameters()}
+
+
+def _encode_model(model: torch.nn.Module, path: str, collector: Collector, *, early: bool = False) -> dict[str, Any]:
+    """The model's state dict with its own objects instead of detached copies of them (`keep_vars`), so that an
+    unchanged tensor is recognised."""
+    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    out = {}
+    for name, value in model.state_dict(keep_vars=True).items():
+        plain = _plain_name(name)
+        # Forward may change buffers, and before it DDP sends rank 0's to all: only those are the model's.
+        buffer = name not in parameters
+
+        def take(at: str, tensor: torch.Tensor, buffer: bool = buffer) -> str:
+            return collector.take(at, tensor, early=early or buffer, pinned=buffer)
+        out[plain] = codec.encode(value, f"{path}.{plain}", take)
+    return out
+
+
+def _compare(path: str, live: Mapping[str, Any], tree: Mapping[str, Any]) -> None:
+    saved = tree.get(path)
+    if not isinstance(saved, dict):
+        raise CheckpointError(f"the checkpoint has no {path}")
+    missing, unexpected = sorted(set(live) - set(saved)), sorted(set(saved) - set(live))
+    if missing or unexpected:
+        raise CheckpointError(f"{path} does not fit: missing in the checkpoint {missing[:8]}, "
+                              f"unexpected {unexpected[:8]}")
+
+
+def _adopt_model(model: torch.nn.Module, tree: Mapping[str, Any], path: str, live: Mapping[str, torch.Tensor],
+                 tensor: Callable[[str], torch.Tensor]) -> None:
+    """Let the module's own code load what could not be filled in place, or everything if it has such code."""
+    storages = {_storage(value) for value in (*model.parameters(), *model.buffers())}
+    everything = _has_hooks(model)
+    rest = {}
+    for name, value in model.state_dict(keep_vars=True).items():
+        filled = isinstance(value, torch.Tensor) and _storage(value) in storages
+        if everything or not filled:
+            rest[name] = codec.decode(tree[_plain_name(name)], lambda key: live[key] if key in live else tensor(key))
+    if rest:
+        model.load_state_dict(rest, strict=False)
+
+
+def _storage(tensor: torch.Tensor) -> tuple[torch.device, int]:
+    part = sharding.local(tensor)
+    return part.device, part.untyped_storage().data_ptr()
+
+
+def _has_hooks(model: torch.nn.Module) -> bool:
+    """Whether a module has code of its own that must see what is loaded; FSDP2's hooks only rearrange."""
+    for module in model.modules():
+        hooks = [*module._load_state_dict_pre_hooks.values(), *module._load_state_dict_post_hooks.values()]
+        for hook in hooks:
+            function = getattr(hook, "hook", hook)
+            if not getattr(function, "__module__", "").startswith("torch.distributed.fsdp"):
+                return True
+    return False

@@ -7,13 +7,17 @@
     leaves         `__hpk__.digests.RRRRR`, U8: one leaf per chunk of everything before it
 
 The layout depends on names, types and shapes only: it is computed once, and a save patches three fixed-width numbers.
+
+A shard holds at most one piece of a tensor: all of it, or a box of a larger one. `DCP_SHARDING_INFO` says where the box
+begins, as torch's HuggingFaceStorageReader expects it; our metadata adds what safetensors has no words for: `full`, the
+shape of the larger tensor, and `dtypes`, type and shape of tensors that safetensors can only hold as bytes.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from hyperpod_kit.errors import CheckpointError
 
@@ -21,18 +25,27 @@ from . import digest, layout
 
 ALIGN = 4096
 RESERVED = "__hpk__."
+# What every reader of safetensors knows; everything else is stored as bytes (U8).
+NATIVE = frozenset({"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2", "I64", "I32", "I16", "I8", "U64", "U32", "U16",
+                    "U8", "BOOL"})
 ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "I64": 8, "I32": 4, "I16": 2,
-              "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1, "C64": 8}
+              "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1, "F8_E4M3FNUZ": 1, "F8_E5M2FNUZ": 1,
+              "F8_E8M0FNU": 1, "C32": 4, "C64": 8, "C128": 16}
 _NUMBERS = ("epoch", "seq", "step")
 _WIDTH = 20
 
 
 class TensorSpec(NamedTuple):
-    """A tensor as the file sees it: safetensors' name of the type, shape in items."""
+    """A tensor, or a box of a larger one: name of the type, extents in items.
+
+    `offsets` and `full` are empty for a whole tensor; else the box begins at `offsets` in a tensor of shape `full`.
+    """
 
     name: str
     dtype: str
     shape: Tuple[int, ...]
+    offsets: Tuple[int, ...] = ()
+    full: Tuple[int, ...] = ()
 
     @property
     def nbytes(self) -> int:
@@ -40,6 +53,26 @@ class TensorSpec(NamedTuple):
         for extent in self.shape:
             count *= extent
         return count
+
+    @property
+    def whole(self) -> Tuple[int, ...]:
+        """The shape of the tensor that this is a piece of."""
+        return self.full or self.shape
+
+    @property
+    def first(self) -> bool:
+        """Whether this piece begins at the tensor's origin: true of exactly one piece of each tensor."""
+        return not any(self.offsets)
+
+    def stored(self) -> Tuple[str, List[int], List[int]]:
+        """(type, shape, offsets) as safetensors sees them."""
+        offsets = list(self.offsets) or [0] * len(self.shape)
+        if self.dtype in NATIVE:
+            return self.dtype, list(self.shape), offsets
+        item = ITEM_BYTES[self.dtype]
+        if not self.shape:
+            return "U8", [item], [0]
+        return "U8", [*self.shape[:-1], self.shape[-1] * item], [*offsets[:-1], offsets[-1] * item]
 
 
 class Placed(NamedTuple):
@@ -101,8 +134,10 @@ def lay_out(specs: Sequence[TensorSpec], *, rank: int, world: int, run: str, pla
         places.append((spec, at, at + spec.nbytes))
         at += spec.nbytes
     ours = {"format": layout.FORMAT, "run": run, "rank": rank, "world": world, "plan": plan, "digest": algorithm,
-            "chunk": chunk, **{name: "#" * _WIDTH for name in _NUMBERS}}
-    sharding = {spec.name: {"saved_offsets": [0] * len(spec.shape)} for spec in ordered}
+            "chunk": chunk, **{name: "#" * _WIDTH for name in _NUMBERS},
+            "full": {spec.name: list(spec.full) for spec in ordered if spec.full},
+            "dtypes": {spec.name: [spec.dtype, list(spec.shape)] for spec in ordered if spec.dtype not in NATIVE}}
+    sharding = {spec.name: {"saved_offsets": spec.stored()[2]} for spec in ordered}
     sharding[digests_name(rank)] = {"saved_offsets": [0]}
     count = digest.leaf_count(ALIGN + at, chunk)
     while True:  # the number of leaves depends on the header's length and the other way round
@@ -110,7 +145,8 @@ def lay_out(specs: Sequence[TensorSpec], *, rank: int, world: int, run: str, pla
             "DCP_SHARDING_INFO": json.dumps(sharding), "DCP_VERSION": "1.0", "format": "pt",
             "hpk": json.dumps(ours, sort_keys=True)}}
         for spec, begin, end in places:
-            header[spec.name] = {"dtype": spec.dtype, "shape": list(spec.shape), "data_offsets": [begin, end]}
+            dtype, shape, _ = spec.stored()
+            header[spec.name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
         tail = count * digest.LEAF_BYTES
         header[digests_name(rank)] = {"dtype": "U8", "shape": [tail], "data_offsets": [at, at + tail]}
         text = json.dumps(header, separators=(",", ":")).encode()
@@ -137,23 +173,44 @@ class Parsed(NamedTuple):
     meta: Dict[str, Any]
 
 
-def parse(view: memoryview) -> Parsed:
-    """Parse the header of a whole file that lies in `view`. Raises CheckpointError when it is not a shard."""
+def parse(view: memoryview, size: Optional[int] = None) -> Parsed:
+    """Parse the header at the beginning of `view`. Raises CheckpointError when it is not a shard.
+
+    `size` is the file's size in bytes when `view` holds only its beginning; see `head_size`.
+    """
     try:
-        (length,) = struct.unpack("<Q", view[:8])
-        base = 8 + length
-        if base > len(view) or base % ALIGN:
-            raise ValueError(f"header of {length} bytes in a file of {len(view)}")
+        size = len(view) if size is None else size
+        base = head_size(view)
+        if base > min(size, len(view)) or base % ALIGN:
+            raise ValueError(f"header of {base} bytes in a file of {size}")
         header = json.loads(bytes(view[8:base]).decode())
-        meta = json.loads(header.pop("__metadata__")["hpk"])
+        metadata = header.pop("__metadata__")
+        meta = json.loads(metadata["hpk"])
+        boxes = json.loads(metadata["DCP_SHARDING_INFO"])
         found = []
         for name, entry in header.items():
+            if name.startswith(RESERVED):
+                continue
             begin, end = entry["data_offsets"]
-            spec = TensorSpec(name, entry["dtype"], tuple(entry["shape"]))
-            if not 0 <= begin <= end <= len(view) - base or end - begin != spec.nbytes:
+            dtype, shape = meta["dtypes"].get(name, (entry["dtype"], entry["shape"]))
+            full = tuple(meta["full"].get(name, ()))
+            offsets = _offsets(dtype, boxes[name]["saved_offsets"]) if full else ()
+            spec = TensorSpec(name, dtype, tuple(shape), offsets, full)
+            if not 0 <= begin <= end <= size - base or end - begin != spec.nbytes:
                 raise ValueError(f"{name} lies at {begin}..{end}")
-            if not name.startswith(RESERVED):
-                found.append(Placed(spec, base + begin, base + end))
+            found.append(Placed(spec, base + begin, base + end))
         return Parsed(tuple(found), meta)
-    except (ValueError, KeyError, TypeError, struct.error) as err:
+    except (ValueError, KeyError, TypeError, AttributeError, struct.error) as err:
         raise CheckpointError(f"not a shard: {err}") from None
+
+
+def head_size(view: memoryview) -> int:
+    """Bytes of length and header, from a file's first 8 bytes; the tensors begin there."""
+    (length,) = struct.unpack("<Q", view[:8])
+    return 8 + int(length)
+
+
+def _offsets(dtype: str, stored: List[int]) -> Tuple[int, ...]:
+    if dtype in NATIVE:
+        return tuple(stored)
+    return (*stored[:-1], stored[-1] // ITEM_BYTES[dtype])

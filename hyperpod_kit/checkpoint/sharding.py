@@ -1,0 +1,159 @@
+"""Where the part of a tensor that lies on this rank belongs in the whole, and which other ranks hold the same part.
+
+No collective here: a DTensor (DDP over a mesh, FSDP2, HSDP, tensor parallel) and a ShardedTensor (FSDP1) carry
+everything that is needed; plain tensors are equal on all ranks.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from hyperpod_kit.checkpoint.dtypes import NAMES
+from hyperpod_kit.checkpoint.ranks import Ranks
+from hyperpod_kit.errors import StateNotSerializable
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+
+
+class Place(NamedTuple):
+    """`offsets` and `full` as in TensorSpec; the rest as in Piece. `temporary`: `local` is a copy made for this."""
+
+    local: torch.Tensor
+    offsets: tuple[int, ...]
+    full: tuple[int, ...]
+    replica: tuple[int, int]
+    holders: tuple[int, ...]
+    group: dist.ProcessGroup | None
+    layout: str = ""
+    temporary: bool = False
+
+
+def _is(tensor: object, module: str, name: str) -> bool:
+    """isinstance without importing: nobody can have made such a tensor before its module was imported."""
+    found = sys.modules.get(module)
+    kind = getattr(found, name, None)
+    return kind is not None and isinstance(tensor, kind)
+
+
+def is_dtensor(tensor: object) -> bool:
+    return _is(tensor, "torch.distributed.tensor", "DTensor")
+
+
+def is_sharded_tensor(tensor: object) -> bool:
+    return _is(tensor, "torch.distributed._shard.sharded_tensor", "ShardedTensor")
+
+
+def is_sharded(tensor: object) -> bool:
+    """Whether it is a tensor of which each rank holds a part."""
+    return is_dtensor(tensor) or is_sharded_tensor(tensor)
+
+
+def local(tensor: Any) -> torch.Tensor:
+    """This rank's part, live; of a ShardedTensor its first shard, or an empty tensor."""
+    if is_dtensor(tensor):
+        with torch.no_grad():
+            found: torch.Tensor = tensor.to_local()
+            return found
+    if is_sharded_tensor(tensor):
+        shards = tensor.local_shards()
+        return shards[0].tensor if shards else torch.empty(0, dtype=tensor.dtype)
+    plain: torch.Tensor = tensor.detach()
+    return plain
+
+
+def describe(tensor: Any) -> str:
+    """Type, full shape, mesh and placements of a sharded tensor: equal on all ranks."""
+    head = f"{NAMES.get(tensor.dtype)} {list(tensor.shape)}"
+    if is_dtensor(tensor):
+        return f"{head} {tensor.device_mesh.mesh.tolist()} {list(tensor.placements)}"
+    boxes = [(shard.shard_offsets, shard.shard_sizes) for shard in tensor.metadata().shards_metadata]
+    return f"{head} {boxes}"
+
+
+def place(path: str, tensor: torch.Tensor, ranks: Ranks, *, own: bool, full: bool) -> Place | None:
+    """Where this rank's part of `tensor` belongs; None when no part of it lies here.
+
+    `own`: a plain tensor is this rank's alone. `full`: sharded tensors are gathered (a collective).
+    Raises StateNotSerializable for subclasses of Tensor and for placements that are no box of the whole.
+    """
+    if is_dtensor(tensor):
+        return _whole(tensor, ranks) if full else _of_dtensor(path, tensor, ranks)
+    if is_sharded_tensor(tensor):
+        return _of_sharded_tensor(path, tensor)
+    if type(tensor) not in _PLAIN:
+        raise StateNotSerializable(path, f"tensor subclass {type(tensor).__name__}")
+    replica = (0, 1) if own else (ranks.rank, ranks.world)
+    return Place(tensor.detach(), (), (), replica, (), None)
+
+
+def _whole(tensor: Any, ranks: Ranks) -> Place:
+    with torch.no_grad():
+        whole = tensor.full_tensor()
+    return Place(whole, (), (), (ranks.rank, ranks.world), (), None, temporary=True)
+
+
+def _of_dtensor(path: str, tensor: Any, ranks: Ranks) -> Place | None:
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+    mesh, placements, shape = tensor.device_mesh, tensor.placements, tuple(tensor.shape)
+    here = mesh.get_coordinate()
+    if here is None:
+        return None
+    _refuse_other_than_boxes(path, mesh, placements, shape)
+    part = local(tensor)
+    extents, offsets = compute_local_shape_and_global_offset(shape, mesh, placements)
+    if tuple(part.shape) != tuple(extents):
+        raise StateNotSerializable(path, f"DTensor whose local shape is {tuple(part.shape)}, expected {tuple(extents)}")
+    split = [dim for dim, placement in enumerate(placements) if not placement.is_replicate()]
+    if part.numel() == 0 and any(here[dim] for dim in split):
+        return None
+    replica, holders, group = _replicas(mesh, [dim for dim in range(mesh.ndim) if dim not in split], here, ranks)
+    whole = tuple(extents) == shape
+    return Place(part, () if whole else tuple(offsets), () if whole else shape, replica, holders, group,
+                 describe(tensor))
+
+
+def _refuse_other_than_boxes(path: str, mesh: Any, placements: Any, shape: tuple[int, ...]) -> None:
+    parts: dict[int, int] = {}
+    strided = set()
+    for dim, placement in enumerate(placements):
+        if placement.is_replicate():
+            continue
+        if placement.is_partial():
+            raise StateNotSerializable(path, f"DTensor with placement {placement}: its value is not reduced yet")
+        parts[placement.dim] = parts.get(placement.dim, 1) * mesh.size(dim)
+        if type(placement).__name__ == "_StridedShard":
+            strided.add(placement.dim)
+    for dim in strided:
+        # Only an even split leaves each rank with one contiguous range of the dimension.
+        if shape[dim] % parts[dim]:
+            raise StateNotSerializable(path, f"DTensor of {list(shape)} with uneven placements {list(placements)}")
+
+
+def _replicas(mesh: Any, dims: list[int], here: list[int], ranks: Ranks
+              ) -> tuple[tuple[int, int], tuple[int, ...], dist.ProcessGroup | None]:
+    """((my index, how many), their ranks, their group) of those that differ from this rank in `dims` only."""
+    at = tuple(slice(None) if dim in dims else here[dim] for dim in range(mesh.ndim))
+    holders = tuple(mesh.mesh[at].reshape(-1).tolist())
+    if len(holders) == 1:
+        return (0, 1), holders, None
+    if len(holders) == ranks.world:
+        return (ranks.rank, ranks.world), (), None
+    wide = [dim for dim in dims if mesh.size(dim) > 1]
+    group = mesh.get_group(wide[0]) if len(wide) == 1 else None
+    return (holders.index(dist.get_rank()), len(holders)), holders, group
+
+
+def _of_sharded_tensor(path: str, tensor: Any) -> Place | None:
+    shards = tensor.local_shards()
+    if not shards or shards[0].tensor.numel() == 0:
+        return None
+    if len(shards) > 1:
+        raise StateNotSerializable(path, f"ShardedTensor with {len(shards)} shards on one rank")
+    shape, extents = tuple(tensor.shape), tuple(shards[0].metadata.shard_sizes)
+    whole = extents == shape
+    return Place(shards[0].tensor.detach(), () if whole else tuple(shards[0].metadata.shard_offsets),
+                 () if whole else shape, (0, 1), (), None, describe(tensor), temporary=True)

@@ -1,0 +1,167 @@
+"""One rank's state, flat: the tensors that it holds as pieces, and everything else as a tree of JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from hyperpod_kit.checkpoint import sharding
+from hyperpod_kit.checkpoint.dtypes import NAMES
+from hyperpod_kit.checkpoint.ranks import Ranks
+from hyperpod_kit.checkpoint.repository import digest
+from hyperpod_kit.checkpoint.repository.shard import TensorSpec
+from hyperpod_kit.errors import StateNotSerializable
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The part of one tensor that this rank holds.
+
+    `tensor` is the live local tensor, never a DTensor and not a copy: it may be non-contiguous or on a device.
+    `replica` is (this rank's index, how many ranks hold exactly this piece); (0, 1) is only mine. `group` are the ranks
+    that hold it, for sharing at restore; None stands for all ranks, or for this rank alone. `early` says that something
+    else than an optimizer's step may change it: copied before `save` returns. `pinned`: replica 0 writes it.
+    """
+
+    spec: TensorSpec
+    tensor: torch.Tensor
+    replica: tuple[int, int]
+    group: dist.ProcessGroup | None
+    early: bool
+    pinned: bool = False
+    holders: tuple[int, ...] = ()  # global ranks; empty for all
+    layout: str = ""               # type, full shape, mesh and placements; empty for plain tensors
+
+    @property
+    def own(self) -> bool:
+        """Whether the tensor is this rank's alone."""
+        return is_own(self.spec.name)
+
+
+# What decides whether two snapshots have the same plan: each piece's spec and layout.
+Outline = tuple[tuple[TensorSpec, str], ...]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """`plan` is a digest over world, names, types, full shapes and placements of what the ranks share: equal on all
+    ranks, and equal between two runs exactly when topology and state are the same. `tensors` is how many tensors the
+    ranks share, those included of which no part lies here."""
+
+    tree: dict[str, Any]
+    pieces: tuple[Piece, ...]
+    plan: str
+    tensors: int
+
+    def outline(self) -> Outline:
+        return tuple((piece.spec, piece.layout) for piece in self.pieces)
+
+
+class Known:
+    """What the walks before this one have computed; holds no tensor that was made for a walk."""
+
+    def __init__(self) -> None:
+        self.pieces: dict[str, tuple[torch.Tensor, Piece]] = {}
+        self.specs: dict[str, TensorSpec] = {}
+        self.last: tuple[Outline, str] | None = None
+
+
+class Collector:
+    """Turns the tensors of one walk over a state into pieces; what is as it was in the last walk is not made again."""
+
+    def __init__(self, ranks: Ranks, known: Known, *, full: bool = False) -> None:
+        self._ranks = ranks
+        self._known = known
+        self._full = full
+        self._pieces: dict[str, Piece] = {}
+        self._sources: dict[str, torch.Tensor] = {}
+        self._ties: dict[tuple[object, ...], str] = {}
+        self._absent: list[tuple[str, str]] = []
+
+    def source(self, name: str) -> torch.Tensor:
+        """The object that was taken under that name: a DTensor where the piece is its local part."""
+        return self._sources[name]
+
+    def take(self, path: str, tensor: torch.Tensor, *, own: bool = False, early: bool = False,
+             pinned: bool = False) -> str:
+        """Note a tensor under its path. Returns the name under which it is stored: that of the tensor it is tied to.
+
+        `own`: this rank's alone; else the ranks hold the same (plain tensors) or its parts (DTensor, ShardedTensor).
+        Raises StateNotSerializable for a kind of tensor that cannot be held, and for a path taken twice.
+        """
+        if path in self._sources:
+            raise StateNotSerializable(path, "second tensor of that name")
+        self._sources[path] = tensor
+        piece = self._again(path, tensor)
+        if piece is None:
+            piece = self._make(path, tensor, own, early, pinned)
+        first = self._ties.setdefault(self._identity(path, tensor, piece, own), path)
+        if first != path:
+            return first
+        if piece is None:
+            self._absent.append((path, sharding.describe(tensor)))
+        else:
+            self._pieces[path] = piece
+        return path
+
+    def _identity(self, path: str, tensor: torch.Tensor, piece: Piece | None, own: bool) -> tuple[object, ...]:
+        """Equal for two names of the same tensor. Must come out alike on all ranks, also where no part lies."""
+        if piece is None or piece.layout:
+            return (id(tensor),)
+        local = piece.tensor
+        if not local.numel():
+            return (path,)
+        return (own, local.data_ptr(), local.dtype, local.shape, local.stride(), local.device)
+
+    def _again(self, path: str, tensor: torch.Tensor) -> Piece | None:
+        held = self._known.pieces.get(path)
+        if held is None or held[0] is not tensor:
+            return None
+        before, now = held[1].tensor, sharding.local(tensor)
+        same = (now.data_ptr() == before.data_ptr() and now.shape == before.shape and now.dtype == before.dtype
+                and now.stride() == before.stride())
+        return held[1] if same else None
+
+    def _make(self, path: str, tensor: torch.Tensor, own: bool, early: bool, pinned: bool) -> Piece | None:
+        place = sharding.place(path, tensor, self._ranks, own=own, full=self._full)
+        if place is None:
+            return None
+        local = place.local
+        if local.dtype not in NAMES or local.layout != torch.strided or local.is_meta:
+            raise StateNotSerializable(path, f"{local.layout} tensor of {local.dtype} on {local.device}")
+        spec = TensorSpec(path, NAMES[local.dtype], tuple(local.shape), place.offsets, place.full)
+        # The same object again makes comparing two snapshots cheap.
+        spec = self._known.specs.setdefault(path, spec) if self._known.specs.get(path) == spec else spec
+        self._known.specs[path] = spec
+        piece = Piece(spec, local, place.replica, place.group, early or place.temporary, pinned or self._full,
+                      place.holders, place.layout)
+        if not place.temporary:
+            self._known.pieces[path] = (tensor, piece)
+        return piece
+
+    def finish(self, tree: dict[str, Any]) -> Snapshot:
+        """The snapshot of everything taken."""
+        pieces = tuple(self._pieces.values())
+        shared = sum(not piece.own for piece in pieces) + len(self._absent)
+        made = Snapshot(tree, pieces, "", shared)
+        outline = made.outline()
+        if self._known.last is None or self._known.last[0] != outline:
+            self._known.last = outline, fingerprint(pieces, self._absent, self._ranks.world)
+        return Snapshot(tree, pieces, self._known.last[1], shared)
+
+
+def fingerprint(pieces: Iterable[Piece], absent: Iterable[tuple[str, str]], world: int) -> str:
+    """The plan of a snapshot; `absent` are sharded tensors of which no part lies here, with their layout."""
+    body = [[p.spec.name, p.layout or f"{p.spec.dtype} {list(p.spec.whole)}"] for p in pieces if not p.own]
+    body += [[name, layout] for name, layout in absent]
+    return digest.small(json.dumps([world, sorted(body)], separators=(",", ":")).encode())
+
+
+def is_own(name: str) -> bool:
+    """Whether a tensor of that name is one rank's alone."""
+    return name.startswith("rank.")

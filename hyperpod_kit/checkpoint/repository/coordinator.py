@@ -1,8 +1,14 @@
 """What rank 0's agent decides, as a state machine without clock, disk or network.
 
-A capture goes: sealed by every rank -> `persist` (all write) -> persisted by every rank -> `commit` (rank 0 writes the
-manifest) -> `committed`. It is `dropped` as soon as one rank will never have it: the rank skipped it, failed it, died
-in mid-copy, or has gone on to a later one.
+A capture goes, with one tier: captured by every rank -> `persist` (all seal and write at once) -> persisted by every
+rank -> `commit` (rank 0 writes the manifest) -> `committed`. With a node-local tier: -> `persist` (to the local disk)
+-> `local` -> `upload`, one at a time and the newest first -> `commit` -> `committed`. Beside that, once every rank has
+*sealed* it, all are told (`sealed`): only then may an older generation leave the memory.
+
+It ends otherwise as
+    dropped     a rank will never have it (skipped, died in mid-copy, went on, could not seal): of no use to anybody
+    failed      a rank could not write it; memory and local disks still hold all of it
+    overtaken   a newer one goes to storage in its place; the same holds
 """
 
 from __future__ import annotations
@@ -11,11 +17,18 @@ from typing import Any, Dict, List, NamedTuple, Optional, Set
 
 from .control import Key
 
-PERSIST, COMMIT, COMMITTED, DROPPED, BYE = "persist", "commit", "committed", "dropped", "bye"
+LOOK, PERSIST, SEALED, LOCAL, UPLOAD, COMMIT, COMMITTED = (
+    "look", "persist", "sealed", "local", "upload", "commit", "committed")
+DROPPED, FAILED, OVERTAKEN, BYE = "dropped", "failed", "overtaken", "bye"
+
+_REMEMBERED = 256
+"""Captures that have had their end and are still known, so that a late report about one is not taken for a new one."""
+
+_BUSY = ("looking", "persisting", "waiting", "uploading", "committing")
 
 
 class Order(NamedTuple):
-    """What is to be done. `commit` is for the coordinator itself, everything else goes to every agent."""
+    """What is to be done. `look` and `commit` are for rank 0's agent itself, everything else goes to every agent."""
 
     kind: str
     key: Optional[Key]
@@ -24,16 +37,21 @@ class Order(NamedTuple):
 
 class _Capture:
     def __init__(self) -> None:
+        self.captured: Set[int] = set()
         self.sealed: Set[int] = set()
+        self.local: Dict[int, bool] = {}
         self.reports: Dict[int, Any] = {}
-        self.state = "sealing"
+        self.adopted = False
+        # capturing, those of _BUSY, committed, dropped, failed, overtaken
+        self.state = "capturing"
 
 
 class Coordinator:
     """Reports of ranks in, orders out. Every method returns the orders that follow, in their order."""
 
-    def __init__(self, world: int) -> None:
+    def __init__(self, world: int, *, local: bool = False) -> None:
         self.world = world
+        self._local = local
         self._captures: Dict[Key, _Capture] = {}
         self._done: Set[int] = set()
         self._bye = False
@@ -41,28 +59,67 @@ class Coordinator:
     def reports(self, key: Key) -> Dict[int, Any]:
         return self._captures[key].reports
 
-    def sealed(self, rank: int, key: Key) -> List[Order]:
-        """`rank` has this capture sealed. Ranks report their captures in the order in which they made them."""
+    # --- memory -------------------------------------------------------------------------------------------------
+
+    def captured(self, rank: int, key: Key, *, adopted: bool = False) -> List[Order]:
+        """`rank` has all bytes of this capture. Ranks report their captures in the order in which they made them.
+
+        `adopted`: of an earlier start, so it may be on storage already and the answer to `look` decides.
+        """
         orders = self._passed(rank, key)
+        self._forget()
         capture = self._captures.setdefault(key, _Capture())
-        capture.sealed.add(rank)
+        capture.captured.add(rank)
+        capture.adopted = capture.adopted or adopted
         if capture.state == "dropped":
             orders.append(Order(DROPPED, key, "another rank does not have it"))
-        elif capture.state == "sealing" and len(capture.sealed) == self.world:
-            capture.state = "persisting"
-            orders.append(Order(PERSIST, key))
-        elif capture.state == "sealing" and self._done - capture.sealed:
-            orders += self._drop(key, f"rank {min(self._done - capture.sealed)} has ended without it")
+        elif capture.state == "capturing" and len(capture.captured) == self.world:
+            capture.state = "looking" if capture.adopted else "persisting"
+            orders.append(Order(LOOK if capture.adopted else PERSIST, key))
+        elif capture.state == "capturing" and self._done - capture.captured:
+            orders += self._drop(key, f"rank {min(self._done - capture.captured)} has ended without it")
         return orders
 
+    def looked(self, key: Key, found: bool) -> List[Order]:
+        """Whether storage has this adopted capture already."""
+        capture = self._captures[key]
+        if capture.state != "looking":
+            return []
+        if found:
+            return self.committed(key)
+        capture.state = "persisting"
+        return [Order(PERSIST, key)]
+
+    def sealed(self, rank: int, key: Key) -> List[Order]:
+        """`rank` has computed all digests of this capture."""
+        capture = self._captures.setdefault(key, _Capture())
+        capture.sealed.add(rank)
+        if len(capture.sealed) == self.world and capture.state != "dropped":
+            return [Order(SEALED, key)]
+        return []
+
     def skipped(self, rank: int, key: Key, why: str) -> List[Order]:
-        """`rank` will never have this capture. It may still be sealing an older one, so that one is left alone."""
+        """`rank` will never have this capture. It may still be busy with an older one, so that one is left alone."""
         return self._drop(key, f"rank {rank}: {why}")
+
+    # --- storage ------------------------------------------------------------------------------------------------
+
+    def local(self, rank: int, key: Key, there: bool) -> List[Order]:
+        """`rank` has its shard on the node's disk, or (not `there`) could not write it and will upload from memory."""
+        capture = self._captures.get(key)
+        if capture is None or capture.state != "persisting" or not self._local:
+            return []
+        capture.local[rank] = there
+        if len(capture.local) < self.world:
+            return []
+        capture.state = "waiting"
+        orders = [Order(LOCAL, key)] if all(capture.local.values()) else []
+        return orders + self._upload()
 
     def persisted(self, rank: int, key: Key, report: Any) -> List[Order]:
         """`rank` has its shard on storage."""
         capture = self._captures.get(key)
-        if capture is None or capture.state != "persisting":
+        if capture is None or capture.state != ("uploading" if self._local else "persisting"):
             return []
         capture.reports[rank] = report
         if len(capture.reports) < self.world:
@@ -72,19 +129,37 @@ class Coordinator:
 
     def failed(self, rank: int, key: Key, why: str) -> List[Order]:
         """`rank` could not write its shard (or rank 0 the manifest)."""
-        return self._drop(key, f"rank {rank}: {why}")
+        return self._fail(key, f"rank {rank}: {why}")
 
     def committed(self, key: Key) -> List[Order]:
+        """The manifest is on storage."""
         self._captures[key].state = "committed"
         self._captures[key].reports.clear()
-        return [Order(COMMITTED, key), *self._end()]
+        return [Order(COMMITTED, key), *self._upload(), *self._end()]
+
+    def _upload(self) -> List[Order]:
+        """The next one for the slow tier: the newest; what is older than it is not worth its time any more."""
+        if any(capture.state in ("uploading", "committing") for capture in self._captures.values()):
+            return []
+        waiting = sorted(key for key, capture in self._captures.items() if capture.state == "waiting")
+        if not waiting:
+            return []
+        newest = waiting.pop()
+        self._captures[newest].state = "uploading"
+        orders = [Order(UPLOAD, newest)]
+        for key in waiting:
+            self._captures[key].state = "overtaken"
+            orders.append(Order(OVERTAKEN, key, f"seq {newest[1]} goes to storage in its place"))
+        return orders
+
+    # --- ends ---------------------------------------------------------------------------------------------------
 
     def done(self, rank: int, why: str) -> List[Order]:
         """`rank` will make no more captures: its trainer ended, or its agent is lost."""
         self._done.add(rank)
         orders: List[Order] = []
         for key, capture in sorted(self._captures.items()):
-            if capture.state == "sealing" and rank not in capture.sealed:
+            if capture.state == "capturing" and rank not in capture.captured:
                 orders += self._drop(key, f"rank {rank}: {why}")
         return orders + self._end()
 
@@ -92,15 +167,15 @@ class Coordinator:
         """The agent of `rank` does not answer any more: what it has not written it never will."""
         orders: List[Order] = []
         for key, capture in sorted(self._captures.items()):
-            if capture.state == "persisting" and rank not in capture.reports:
-                orders += self._drop(key, f"rank {rank}: its agent is lost")
+            if capture.state in ("looking", "persisting", "waiting", "uploading") and rank not in capture.reports:
+                orders += self._fail(key, f"rank {rank}: its agent is lost")
         return orders + self.done(rank, "its agent is lost")
 
     def _passed(self, rank: int, key: Key) -> List[Order]:
-        """A rank that is at `key` will not come back for anything older that it has not sealed."""
+        """A rank that is at `key` will not come back for anything older that it has not captured."""
         orders: List[Order] = []
         for other, capture in sorted(self._captures.items()):
-            if other < key and capture.state == "sealing" and rank not in capture.sealed:
+            if other < key and capture.state == "capturing" and rank not in capture.captured:
                 orders += self._drop(other, f"rank {rank} went on without it")
         return orders
 
@@ -108,12 +183,26 @@ class Coordinator:
         capture = self._captures.setdefault(key, _Capture())
         if capture.state in ("dropped", "committed"):
             return []
-        capture.state = "dropped"
+        return self._become(capture, DROPPED, key, why)
+
+    def _fail(self, key: Key, why: str) -> List[Order]:
+        capture = self._captures.get(key)
+        if capture is None or capture.state not in _BUSY:
+            return []
+        return self._become(capture, FAILED, key, why)
+
+    def _become(self, capture: _Capture, state: str, key: Key, why: str) -> List[Order]:
+        capture.state = state
         capture.reports.clear()
-        return [Order(DROPPED, key, why), *self._end()]
+        return [Order(state, key, why), *self._upload(), *self._end()]
+
+    def _forget(self) -> None:
+        ended = sorted(key for key, capture in self._captures.items() if capture.state not in ("capturing", *_BUSY))
+        for key in ended[:-_REMEMBERED]:
+            del self._captures[key]
 
     def _end(self) -> List[Order]:
-        busy = any(c.state in ("persisting", "committing") for c in self._captures.values())
+        busy = any(capture.state in _BUSY for capture in self._captures.values())
         if len(self._done) < self.world or busy or self._bye:
             return []
         self._bye = True

@@ -195,7 +195,7 @@ def _persist(root: str, ranks: Dict[int, _Held]) -> str:
     folder = commit.make_attempt(root, attempt)
     reports = {}
     for rank, (slot, _) in sorted(ranks.items()):
-        record: manifest.FileRecord = persist.write_shard(slot, folder)
+        record: manifest.FileRecord = persist.write_shard(seal.Sealing(slot), folder)
         page = slot.page
         if page is None:
             raise CheckpointError(f"{slot.name.file('ctl')} is damaged")

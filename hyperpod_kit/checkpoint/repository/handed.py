@@ -14,7 +14,7 @@ from typing import Dict, Mapping, Tuple
 from hyperpod_kit import __version__
 from hyperpod_kit.errors import CheckpointError
 
-from . import assemble, commit, layout, manifest, persist
+from . import assemble, commit, layout, manifest, persist, seal
 from .arena import Slot
 from .control import Page
 
@@ -41,7 +41,7 @@ def hand_in(root: str, held: Held) -> bool:
         path = os.path.join(folder, layout.report_file(rank))
         if os.path.exists(path):
             continue
-        record = persist.write_shard(slot, folder)
+        record = persist.write_shard(seal.Sealing(slot), folder)
         body = assemble.Report(mine, record, slot.extra(mine.extra_size).decode()).to_json()
         commit.write_once(path, manifest.seal_json(body))
     return _complete(root, attempt, page.world)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
+import platform
 from typing import NamedTuple, Optional
 
 
@@ -35,3 +38,20 @@ def myself() -> Owner:
 
 def alive(owner: Owner) -> bool:
     return owner_of(owner.pid) == owner
+
+
+_IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
+_IO_LOWEST = (2 << 13) | 7
+
+
+def be_gentle() -> None:
+    """Leave processor and disk to training: nice 5, and the lowest best-effort I/O priority. Threads inherit both.
+
+    Python has no ioprio_set(2); where the call is not known (another architecture, a sandbox), nothing happens.
+    """
+    with contextlib.suppress(OSError):
+        os.nice(5)
+    number = _IOPRIO_SET.get(platform.machine())
+    if number is not None:
+        # IOPRIO_WHO_PROCESS is 1, and 0 means the calling thread.
+        ctypes.CDLL(None, use_errno=True).syscall(number, 1, 0, _IO_LOWEST)

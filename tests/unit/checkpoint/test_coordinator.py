@@ -1,13 +1,27 @@
 from __future__ import annotations
 
-from typing import Dict, List
+from typing import Dict, List, Set, Tuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperpod_kit.checkpoint.repository.control import Key
-from hyperpod_kit.checkpoint.repository.coordinator import BYE, COMMIT, COMMITTED, DROPPED, PERSIST, Coordinator, Order
+from hyperpod_kit.checkpoint.repository.coordinator import (
+    BYE,
+    COMMIT,
+    COMMITTED,
+    DROPPED,
+    FAILED,
+    LOCAL,
+    LOOK,
+    OVERTAKEN,
+    PERSIST,
+    SEALED,
+    UPLOAD,
+    Coordinator,
+    Order,
+)
 
 
 def key(seq: int) -> Key:
@@ -18,111 +32,209 @@ def kinds(orders: List[Order]) -> List[str]:
     return [order.kind for order in orders]
 
 
-def test_a_capture_is_persisted_when_all_have_it_and_committed_when_all_wrote_it() -> None:
+def captured(brain: Coordinator, seq: int) -> List[Order]:
+    orders: List[Order] = []
+    for rank in range(brain.world):
+        orders += brain.captured(rank, key(seq))
+    return orders
+
+
+def test_all_write_as_soon_as_all_have_it_and_it_is_committed_when_all_wrote_it() -> None:
     brain = Coordinator(2)
+    assert brain.captured(0, key(1)) == []
+    assert brain.captured(1, key(1)) == [Order(PERSIST, key(1))]
     assert brain.sealed(0, key(1)) == []
-    assert brain.sealed(1, key(1)) == [Order(PERSIST, key(1))]
-    assert brain.persisted(1, key(1), "b") == []
-    assert brain.persisted(0, key(1), "a") == [Order(COMMIT, key(1))]
+    assert brain.persisted(0, key(1), "a") == []
+    assert brain.sealed(1, key(1)) == [Order(SEALED, key(1))]
+    assert brain.persisted(1, key(1), "b") == [Order(COMMIT, key(1))]
     assert brain.reports(key(1)) == {0: "a", 1: "b"}
     assert kinds(brain.committed(key(1))) == [COMMITTED]
 
 
 def test_a_skip_drops_only_that_save() -> None:
     brain = Coordinator(2)
-    brain.sealed(0, key(1))
-    brain.sealed(0, key(2))
+    brain.captured(0, key(1))
+    brain.captured(0, key(2))
     assert [(o.kind, o.key) for o in brain.skipped(1, key(2), "busy")] == [(DROPPED, key(2))]
-    assert kinds(brain.sealed(1, key(1))) == [PERSIST]  # it was still sealing the older one
-    assert kinds(brain.sealed(0, key(2))) == [DROPPED]
+    assert kinds(brain.captured(1, key(1))) == [PERSIST]  # it was still busy with the older one
+    assert kinds(brain.captured(0, key(2))) == [DROPPED]
 
 
 def test_a_rank_that_went_on_will_not_come_back() -> None:
     brain = Coordinator(2)
-    brain.sealed(0, key(1))
-    assert [(o.kind, o.key) for o in brain.sealed(1, key(2))] == [(DROPPED, key(1))]
+    brain.captured(0, key(1))
+    assert [(o.kind, o.key) for o in brain.captured(1, key(2))] == [(DROPPED, key(1))]
 
 
-def test_a_failed_write_never_becomes_a_commit() -> None:
+def test_a_failed_write_never_becomes_a_commit_but_memory_has_it_still() -> None:
     brain = Coordinator(2)
-    brain.sealed(0, key(1))
-    brain.sealed(1, key(1))
-    assert kinds(brain.failed(1, key(1), "No space left on device")) == [DROPPED]
+    captured(brain, 1)
+    assert kinds(brain.failed(1, key(1), "No space left on device")) == [FAILED]
     assert brain.persisted(0, key(1), "a") == []
+    assert brain.sealed(0, key(1)) == [] and kinds(brain.sealed(1, key(1))) == [SEALED]
+
+
+def test_what_one_rank_cannot_seal_is_of_no_use_even_if_storage_has_it_half() -> None:
+    brain = Coordinator(2)
+    captured(brain, 1)
+    brain.sealed(0, key(1))
+    assert kinds(brain.failed(0, key(1), "No space left on device")) == [FAILED]
+    assert kinds(brain.skipped(1, key(1), "its control page is damaged")) == [DROPPED]
+    assert brain.sealed(1, key(1)) == []
 
 
 def test_a_rank_that_died_in_mid_copy_ends_the_wait() -> None:
     brain = Coordinator(2)
-    brain.sealed(0, key(1))
+    brain.captured(0, key(1))
     orders = brain.done(1, "its trainer is gone")
     assert kinds(orders) == [DROPPED] and "rank 1" in orders[0].why
-    assert kinds(brain.sealed(0, key(2))) == [DROPPED]
+    assert kinds(brain.captured(0, key(2))) == [DROPPED]
     assert kinds(brain.done(0, "")) == [BYE]
 
 
 def test_a_lost_agent_ends_what_it_had_not_written() -> None:
     brain = Coordinator(2)
-    for rank in (0, 1):
-        brain.sealed(rank, key(1))
+    captured(brain, 1)
     brain.done(0, "")
-    assert kinds(brain.lost(1)) == [DROPPED, BYE]
+    assert kinds(brain.lost(1)) == [FAILED, BYE]
+
+
+def test_a_lost_agent_that_had_written_its_part_does_no_harm() -> None:
+    brain = Coordinator(2)
+    captured(brain, 1)
+    brain.persisted(1, key(1), "b")
+    assert brain.lost(1) == []
+    assert kinds(brain.persisted(0, key(1), "a")) == [COMMIT]
 
 
 def test_the_end_waits_for_the_commit() -> None:
     brain = Coordinator(1)
-    brain.sealed(0, key(1))
+    brain.captured(0, key(1))
     assert brain.done(0, "") == []
     assert kinds(brain.persisted(0, key(1), "a")) == [COMMIT]
     assert kinds(brain.committed(key(1))) == [COMMITTED, BYE]
 
 
-@given(st.data())
-def test_any_interleaving_commits_exactly_what_all_ranks_sealed(data: st.DataObject) -> None:
+def test_what_an_earlier_start_captured_is_looked_for_on_storage_first() -> None:
+    brain = Coordinator(2)
+    brain.captured(0, key(1), adopted=True)
+    assert brain.captured(1, key(1), adopted=True) == [Order(LOOK, key(1))]
+    assert brain.done(0, "") == [] and brain.done(1, "") == []
+    assert kinds(brain.looked(key(1), True)) == [COMMITTED, BYE]
+    brain = Coordinator(1)
+    brain.captured(0, key(1), adopted=True)
+    assert brain.looked(key(1), False) == [Order(PERSIST, key(1))]
+    assert brain.looked(key(1), False) == []
+
+
+def test_the_slow_tier_gets_one_at_a_time_and_the_newest_first() -> None:
+    brain = Coordinator(2, local=True)
+    for seq in (1, 2, 3):
+        captured(brain, seq)
+    assert brain.local(0, key(1), True) == []
+    assert brain.local(1, key(1), True) == [Order(LOCAL, key(1)), Order(UPLOAD, key(1))]
+    for seq in (2, 3):
+        brain.local(0, key(seq), True)
+        assert brain.local(1, key(seq), True) == [Order(LOCAL, key(seq))]
+    brain.persisted(0, key(1), "a")
+    assert kinds(brain.persisted(1, key(1), "b")) == [COMMIT]
+    orders = brain.committed(key(1))
+    assert [(o.kind, o.key) for o in orders] == [(COMMITTED, key(1)), (UPLOAD, key(3)), (OVERTAKEN, key(2))]
+    assert kinds(brain.failed(1, key(3), "503")) == [FAILED]
+
+
+def test_a_full_local_disk_costs_the_local_tier_only() -> None:
+    brain = Coordinator(2, local=True)
+    captured(brain, 1)
+    brain.local(0, key(1), False)
+    assert brain.local(1, key(1), True) == [Order(UPLOAD, key(1))]  # rank 0 uploads from memory
+
+
+def test_the_end_waits_for_the_upload() -> None:
+    brain = Coordinator(1, local=True)
+    brain.captured(0, key(1))
+    assert brain.done(0, "") == []
+    assert kinds(brain.local(0, key(1), True)) == [LOCAL, UPLOAD]
+    assert kinds(brain.persisted(0, key(1), "a")) == [COMMIT]
+    assert kinds(brain.committed(key(1))) == [COMMITTED, BYE]
+
+
+def test_what_is_over_is_forgotten() -> None:
+    brain = Coordinator(1)
+    for seq in range(1, 1000):
+        brain.captured(0, key(seq))
+        brain.sealed(0, key(seq))
+        brain.persisted(0, key(seq), "a")
+        brain.committed(key(seq))
+    assert len(brain._captures) < 300
+
+
+@given(st.data(), st.booleans())
+def test_any_interleaving_commits_exactly_what_all_ranks_captured(data: st.DataObject, local: bool) -> None:
+    """Each rank does its own things in order; what is ordered comes in between at any place."""
     world, saves = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 5))
     skips = data.draw(st.sets(st.tuples(st.integers(0, world - 1), st.integers(1, saves)), max_size=4))
-    todo: Dict[int, List[Order]] = {
-        rank: [Order("skip" if (rank, seq) in skips else "seal", key(seq)) for seq in range(1, saves + 1)]
+    brain = Coordinator(world, local=local)
+    todo: Dict[int, List[Tuple[str, Key]]] = {
+        rank: [("skip" if (rank, seq) in skips else "capture", key(seq)) for seq in range(1, saves + 1)]
         for rank in range(world)}
-    brain, done, ends, byes = Coordinator(world), set(), {}, 0
+    done: Set[int] = set()
+    ends: Dict[Key, str] = {}
+    full: Set[Key] = set()
+    byes = 0
+
+    def later(what: str, where: Key, ranks: List[int]) -> None:
+        for rank in ranks:
+            todo[rank].insert(data.draw(st.integers(0, len(todo[rank]))), (what, where))
 
     def obey(orders: List[Order]) -> None:
         nonlocal byes
         for order in orders:
-            if order.kind == PERSIST:
-                for rank in range(world):
-                    todo[rank].insert(data.draw(st.integers(0, len(todo[rank]))), Order("write", order.key))
-            elif order.kind == COMMIT:
-                assert order.key is not None and sorted(brain.reports(order.key)) == list(range(world))
-                obey(brain.committed(order.key))
-            elif order.kind in (COMMITTED, DROPPED):
-                assert ends.setdefault(order.key, order.kind) == order.kind
-            else:
+            assert order.key is not None or order.kind == BYE
+            if order.kind == BYE:
                 byes += 1
+            elif order.kind == PERSIST:
+                later("local" if local else "write", order.key, list(range(world)))
+            elif order.kind == UPLOAD:
+                later("write", order.key, list(range(world)))
+            elif order.kind == COMMIT:
+                assert sorted(brain.reports(order.key)) == list(range(world))
+                obey(brain.committed(order.key))
+            elif order.kind == SEALED:
+                full.add(order.key)
+            elif order.kind in (COMMITTED, DROPPED, OVERTAKEN):
+                assert ends.setdefault(order.key, order.kind) == order.kind
 
-    while len(done) < world:
-        rank = data.draw(st.sampled_from([r for r in range(world) if r not in done]))
+    def step(rank: int) -> None:
+        what, where = todo[rank].pop(0)
+        if what == "capture":
+            later("seal", where, [rank])
+            obey(brain.captured(rank, where))
+        elif what == "seal":
+            obey(brain.sealed(rank, where))
+        elif what == "skip":
+            obey(brain.skipped(rank, where, "busy"))
+        elif what == "local":
+            obey(brain.local(rank, where, True))
+        else:
+            obey(brain.persisted(rank, where, rank))
+
+    while len(done) < world or any(todo.values()):
+        rank = data.draw(st.sampled_from([r for r in range(world) if todo[r] or r not in done]))
         # An agent says `done` after its trainer has ended; what is still to be written is written after that too.
-        pending = [order for order in todo[rank] if order.kind != "write"]
-        if not pending:
+        if rank not in done and not any(what in ("capture", "skip") for what, _ in todo[rank]):
             done.add(rank)
             obey(brain.done(rank, "end"))
-            continue
-        order = todo[rank].pop(0)
-        assert order.key is not None
-        if order.kind == "seal":
-            obey(brain.sealed(rank, order.key))
-        elif order.kind == "skip":
-            obey(brain.skipped(rank, order.key, "busy"))
         else:
-            obey(brain.persisted(rank, order.key, rank))
-    for rank in range(world):
-        while todo[rank]:
-            write = todo[rank].pop(0)
-            assert write.key is not None
-            obey(brain.persisted(rank, write.key, rank))
+            step(rank)
+    whole = {key(seq) for seq in range(1, saves + 1) if not any((rank, seq) in skips for rank in range(world))}
+    assert full == whole
     for seq in range(1, saves + 1):
-        whole = not any((rank, seq) in skips for rank in range(world))
-        assert ends[key(seq)] == (COMMITTED if whole else DROPPED)
+        expected = (COMMITTED, OVERTAKEN) if local else (COMMITTED,)
+        assert ends[key(seq)] in (expected if key(seq) in whole else (DROPPED,))
+    if whole:
+        assert ends[max(whole)] == COMMITTED or local
+        assert COMMITTED in {ends[one] for one in whole}
     assert byes == 1
 
 

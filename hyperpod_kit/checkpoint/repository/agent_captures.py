@@ -1,0 +1,160 @@
+"""What one agent holds: its captures in memory, how far each is on its way, and when a slot may be given back."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Dict, Iterator, List, Optional, Set, Tuple
+
+from hyperpod_kit.errors import CheckpointError
+
+from . import arena, control
+from .control import Key
+from .failpoint import failpoint
+from .seal import Sealing
+
+LOCAL, DURABLE, FAILED, DROPPED, OVERTAKEN = "local", "durable", "failed", "dropped", "overtaken"
+_ENDS = (DURABLE, FAILED, DROPPED, OVERTAKEN)
+
+
+class Held:
+    """One capture. `outcome` is "" while it is on its way, LOCAL, or an end; `jobs` names who looks into the slot."""
+
+    def __init__(self, sealing: Sealing, attempt: str) -> None:
+        self.sealing = sealing
+        self.slot: Optional[arena.Slot] = sealing.slot
+        self.attempt = attempt
+        self.outcome = ""
+        self.ordered = False
+        """All ranks have captured it: it is to be written."""
+        self.written = False
+        """This rank's part of the storage's checkpoint is on disk."""
+        self.full = False
+        """Every rank has sealed it: it can be restored from memory."""
+        self.jobs: Set[str] = set()
+        self._lock = threading.Lock()
+        self._begun = self._withdrawn = False
+
+    def begin(self) -> bool:
+        """Called by the thread that is about to write it; False when it was withdrawn before."""
+        with self._lock:
+            self._begun = True
+            return not self._withdrawn
+
+    def withdraw(self) -> bool:
+        """See to it that nobody begins to write it any more; False when somebody has begun."""
+        with self._lock:
+            self._withdrawn = not self._begun
+            return self._withdrawn
+
+    @property
+    def key(self) -> Key:
+        return self.sealing.page.key
+
+    @property
+    def ended(self) -> bool:
+        return self.outcome in _ENDS
+
+    @property
+    def state(self) -> str:
+        """For people."""
+        return self.outcome or ("sealed by all" if self.full else "captured")
+
+
+class SlotFiles:
+    """This rank's slots on the node, each mapped once: a second mapping would cost page faults and descriptors."""
+
+    def __init__(self, folder: str, run: str, rank: int) -> None:
+        self.folder = folder
+        self._place = (os.getuid(), run, rank)
+        self._mapped: Dict[arena.SlotName, Tuple[int, arena.Slot]] = {}
+
+    def names(self) -> List[arena.SlotName]:
+        uid, run, rank = self._place
+        return arena.names(self.folder, uid=uid, run=run, rank=rank)
+
+    def get(self, number: int) -> arena.Slot:
+        """Raises FileNotFoundError, CheckpointError when it is no slot, OSError."""
+        return self._get(arena.SlotName(*self._place, number))
+
+    def _get(self, name: arena.SlotName) -> arena.Slot:
+        inode = os.stat(os.path.join(self.folder, name.file("img"))).st_ino
+        held = self._mapped.get(name)
+        if held is not None and held[0] != inode:
+            # The trainer has made it anew, in another size: it does so with free slots only.
+            held[1].close()
+            held = None
+        if held is None:
+            held = self._mapped[name] = (inode, arena.attach(self.folder, name))
+        return held[1]
+
+    def all(self) -> Iterator[arena.Slot]:
+        """Those that can be mapped; damaged or vanished ones are passed over."""
+        for name in self.names():
+            try:
+                yield self._get(name)
+            except (OSError, CheckpointError):
+                continue
+
+
+class Captures:
+    """The captures by key. Only the agent's main thread changes them."""
+
+    def __init__(self) -> None:
+        self._held: Dict[Key, Held] = {}
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._held
+
+    def __iter__(self) -> Iterator[Held]:
+        return iter(list(self._held.values()))
+
+    def get(self, key: Key) -> Optional[Held]:
+        return self._held.get(key)
+
+    def add(self, held: Held) -> Held:
+        self._held[held.key] = held
+        return held
+
+    def busy(self, job: str) -> bool:
+        return any(job in held.jobs for held in self._held.values())
+
+    def unsaved(self) -> List[Held]:
+        """Those that are nowhere but in memory."""
+        return [held for held in self if held.slot is not None and held.outcome in ("", FAILED)]
+
+    def _newest_full(self) -> Optional[Key]:
+        return max((key for key, held in self._held.items() if held.full and held.slot is not None), default=None)
+
+    def release(self) -> None:
+        """Free what memory need not hold any more: what is of no use, and what has had its end (or is written here)
+        *and* has a successor that all ranks have sealed."""
+        newest = self._newest_full()
+        for held in self:
+            older = newest is not None and held.key < newest
+            if not held.jobs and (held.outcome == DROPPED or (older and (held.outcome or held.written))):
+                self._free(held)
+            if held.slot is None and held.ended:
+                del self._held[held.key]
+
+    def make_room(self) -> Optional[Held]:
+        """Free the oldest slot that a new save may take: sealed, not being written, and a newer one is sealed by all.
+
+        Returns what was given up; its `slot` is still named. None when there is no such slot.
+        """
+        newest = self._newest_full()
+        for key in sorted(self._held):
+            held = self._held[key]
+            if held.slot is None or newest is None or key >= newest or held.sealing.page.state != control.SEALED:
+                continue
+            if held.jobs <= {"write"} and held.withdraw():
+                self._free(held)
+                return held
+        return None
+
+    def _free(self, held: Held) -> None:
+        if held.slot is not None:
+            failpoint("agent.before_free")
+            held.slot.move(control.FREE)
+            held.slot = None
+            failpoint("agent.after_free")

@@ -1,0 +1,82 @@
+"""What only rank 0's agent does: hear all ranks, decide (see coordinator), look, commit, pass the orders on."""
+
+from __future__ import annotations
+
+import sys
+from typing import Callable, Dict, List, Optional
+
+from . import coordinator, fabric
+from .agent_captures import Captures
+from .agent_storage import Storage
+from .agent_work import Post, Worker
+from .assemble import Report
+from .control import Key
+from .coordinator import Coordinator, Order
+from .lines import Message
+
+
+class Head:
+    """The coordinator with its effects. Used from the agent's main thread; `deliver` hands an order to this rank."""
+
+    def __init__(self, world: int, hub: fabric.Hub, captures: Captures, storage: Storage, post: Post,
+                 deliver: Callable[[Message], None]) -> None:
+        self.hub = hub
+        self._brain = Coordinator(world)
+        self._captures = captures
+        self._storage = storage
+        self._deliver = deliver
+        self._worker = Worker("commit", post)
+
+    def peer(self, rank: int, message: Optional[Message]) -> None:
+        """A report of a rank; None: its agent is gone."""
+        if message is None:
+            self._obey(self._brain.lost(rank))
+            return
+        op = message["op"]
+        if op == "done":
+            self._obey(self._brain.done(rank, "its trainer is gone"))
+            return
+        epoch, seq, incarnation = message["key"]
+        key = (int(epoch), int(seq), str(incarnation))
+        if op == "captured":
+            self._obey(self._brain.captured(rank, key, adopted=bool(message.get("adopted"))))
+        elif op == "sealed":
+            self._obey(self._brain.sealed(rank, key))
+        elif op == "skipped":
+            self._obey(self._brain.skipped(rank, key, message["why"]))
+        elif op == "persisted":
+            self._obey(self._brain.persisted(rank, key, Report.from_json(message["report"])))
+        elif op == "failed":
+            self._obey(self._brain.failed(rank, key, message["why"]))
+
+    def looked(self, key: Key, attempt: Optional[str], why: str) -> None:
+        """Storage has that capture as `attempt`, or not, or could not be asked."""
+        held = self._captures.get(key)
+        if held is not None and attempt:
+            held.attempt = attempt
+        if why:
+            # It may be there or not; a second copy does no harm, none at all would.
+            print(f"capture {key}: {why}", file=sys.stderr, flush=True)
+        self._obey(self._brain.looked(key, bool(attempt)))
+
+    def committed(self, key: Key, attempt: Optional[str], why: str) -> None:
+        """The manifest is written, or not."""
+        held = self._captures.get(key)
+        if held is not None:
+            held.jobs.discard("commit")
+        self._obey(self._brain.committed(key) if attempt else self._brain.failed(0, key, why))
+
+    def _obey(self, orders: List[Order]) -> None:
+        for order in orders:
+            held = self._captures.get(order.key) if order.key else None
+            if order.kind == coordinator.LOOK and held is not None:
+                self._worker.submit("looked", held.key, self._storage.look(held))
+            elif order.kind == coordinator.COMMIT and held is not None:
+                held.jobs.add("commit")
+                reports: Dict[int, Report] = dict(self._brain.reports(held.key))
+                self._worker.submit("committed", held.key, self._storage.commit(held, reports))
+            else:
+                note = held.attempt if held is not None and order.kind == coordinator.COMMITTED else order.why
+                message: Message = {"op": order.kind, "key": list(order.key or ()), "note": note}
+                self.hub.broadcast(message)
+                self._deliver(message)

@@ -28,6 +28,7 @@ from hyperpod_kit.checkpoint.repository import (
     verify,
 )
 from hyperpod_kit.checkpoint.repository.control import Key, Page
+from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.checkpoint.state import State
 from hyperpod_kit.errors import CheckpointError, DigestMismatch, DigestUnavailable
 
@@ -176,7 +177,7 @@ def _load_storage(ranks: Ranks, root: str, run_id: str, attempt: str) -> Loaded 
         for index in range(ranks.rank, body.world, ranks.world):
             record = body.shards[index]
             buffers[index] = bytearray(record.size)
-            verify.verify_file(os.path.join(root, attempt, record.file), record, chunk=body.chunk,
+            verify.verify_file(open_store(root), attempt, record, chunk=body.chunk,
                                sink=memoryview(buffers[index]))
 
     problem = ranks.agree(_guard(read))

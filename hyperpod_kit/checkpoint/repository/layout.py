@@ -6,6 +6,7 @@
       seq-000043.step-0000000110.e2-7f3a9c/   one attempt to commit a checkpoint; never reused
         shard-00000.safetensors ...           one per rank of the run that saved it
         extra.json                            everything that is not a tensor
+        index.bin                             which piece of which tensor lies where
         MANIFEST.json                         the commit: written last
 """
 
@@ -21,6 +22,7 @@ EXTRA_FORMAT = "hpk-extra/1"
 RUN_FILE = "RUN.json"
 MANIFEST_FILE = "MANIFEST.json"
 EXTRA_FILE = "extra.json"
+INDEX_FILE = "index.bin"
 
 _ATTEMPT = re.compile(r"seq-([0-9]{6,})\.step-([0-9]{10,})\.e([0-9]+)-([0-9a-f]{4,16})")
 _EPOCH = re.compile(r"epoch-([0-9]{6,})\.json")

@@ -30,7 +30,11 @@ class FileRecord:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a committed checkpoint consists of. `total_bytes` is the sum over shards, `tensors` their number."""
+    """What a committed checkpoint consists of. `total_bytes` is the sum over shards, `tensors` their number.
+
+    `parent`: {"seq", "step"} of the checkpoint that this run restored. `metrics`: numbers that the trainer gave, for
+    the retention policy `Best`. `job`: what the scheduler says, and the trainer's mesh.
+    """
 
     run: str
     run_id: str
@@ -46,6 +50,8 @@ class Manifest:
     time: str
     shards: Tuple[FileRecord, ...]
     extra: FileRecord
+    index: Optional[FileRecord] = None
+    metrics: Dict[str, float] = field(default_factory=dict)
     parent: Optional[Dict[str, int]] = None
     job: Dict[str, Any] = field(default_factory=dict)
     versions: Dict[str, str] = field(default_factory=dict)
@@ -56,6 +62,8 @@ class Manifest:
         body["format"] = layout.FORMAT
         body["shards"] = [shard.to_json() for shard in self.shards]
         body["extra"] = self.extra.to_json()
+        if self.index is not None:
+            body["index"] = self.index.to_json()
         return seal_json(body)
 
 
@@ -89,9 +97,10 @@ def decode(data: bytes) -> Manifest:
     try:
         shards: List[FileRecord] = [FileRecord(**entry) for entry in body.pop("shards")]
         extra = FileRecord(**body.pop("extra"))
+        index = FileRecord(**body.pop("index")) if "index" in body else None
         known = set(Manifest.__dataclass_fields__)
         # A newer minor version may add keys; what this reader needs must be there.
-        made = Manifest(shards=tuple(shards), extra=extra, **{k: v for k, v in body.items() if k in known})
+        made = Manifest(shards=tuple(shards), extra=extra, index=index, **{k: v for k, v in body.items() if k in known})
     except (TypeError, KeyError) as err:
         raise CheckpointError(f"{layout.MANIFEST_FILE} lacks a field: {err}") from None
     if [shard.rank for shard in made.shards] != list(range(made.world)):

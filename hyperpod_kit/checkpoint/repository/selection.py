@@ -5,11 +5,12 @@ Newest is by (epoch, seq): after a deliberate step back to step 100, the new ste
 
 from __future__ import annotations
 
-from typing import List, NamedTuple, Optional, Tuple
+from typing import Iterator, List, NamedTuple, Optional, Tuple
 
 from hyperpod_kit.errors import CheckpointError, DigestUnavailable, NoCheckpoint, NoValidCheckpoint
 
 from . import catalog, verify
+from .store.open import Where, as_store
 
 
 class Found(NamedTuple):
@@ -22,36 +23,48 @@ class Found(NamedTuple):
     rejected: Tuple[Tuple[str, str], ...]
 
 
-def candidates(root: str, *, first: Optional[str] = None) -> List[catalog.Entry]:
-    """The committed attempts, newest first; with `first`, that one and the older ones only. Raises OSError."""
-    entries = [entry for entry in catalog.attempts(root) if entry.committed]
-    if first is None:
-        return entries
-    for index, entry in enumerate(entries):
+def walk(where: Where, *, first: Optional[str] = None) -> Iterator[catalog.Entry]:
+    """The committed attempts, newest first; with `first`, that one and the older ones only.
+
+    Each is looked at only when it is asked for. Raises OSError; CheckpointError when `first` is not there.
+    """
+    store = as_store(where)
+    begun = first is None
+    for entry in catalog.newest_first(store):
         if entry.attempt == first:
-            return entries[index:]
-    raise CheckpointError(f"{first} is not a committed checkpoint under {root}",
-                          hint=f"hyperpod-kit checkpoint ls {root}")
+            begun = entry.committed
+            if not begun:
+                break
+        if begun and entry.committed:
+            yield entry
+    if not begun:
+        raise CheckpointError(f"{first} is not a committed checkpoint under {store.url}",
+                              hint=f"hyperpod-kit checkpoint ls {store.url}")
 
 
-def newest_valid(root: str) -> Found:
+def candidates(where: Where, *, first: Optional[str] = None) -> List[catalog.Entry]:
+    """All that `walk` gives. Raises as `walk`."""
+    return list(walk(where, first=first))
+
+
+def newest_valid(where: Where) -> Found:
     """Verify candidates from the newest on, every byte, until one passes.
 
     Raises NoCheckpoint when nothing was ever committed, NoValidCheckpoint when nothing of what was committed can be
     trusted, DigestUnavailable when this interpreter cannot check the digests (that proves nothing against the
     checkpoint, so it must not lead to an older one), OSError when the root cannot be read.
     """
-    entries = candidates(root)
-    if not entries:
-        raise NoCheckpoint(f"nothing was ever committed under {root}")
+    store = as_store(where)
     rejected: List[Tuple[str, str]] = []
-    for entry in entries:
+    for entry in walk(store):
         try:
-            verify.verify_attempt(root, entry.attempt)
+            verify.verify_attempt(store, entry.attempt)
         except DigestUnavailable:
             raise
         except (CheckpointError, OSError) as err:
             rejected.append((entry.attempt, verify.reason_of(err)))
             continue
         return Found(entry.attempt, entry.name.epoch, entry.name.seq, entry.name.step, tuple(rejected))
-    raise NoValidCheckpoint(root, rejected)
+    if not rejected:
+        raise NoCheckpoint(f"nothing was ever committed under {store.url}")
+    raise NoValidCheckpoint(store.url, rejected)

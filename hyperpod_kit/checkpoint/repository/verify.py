@@ -9,6 +9,8 @@ from typing import Any, Callable, List, Optional
 from hyperpod_kit.errors import CheckpointError, DigestMismatch, DigestUnavailable
 
 from . import digest, layout, manifest
+from .store.base import Store
+from .store.open import Where, as_store
 
 _THREADS = max(1, min(8, os.cpu_count() or 1))
 
@@ -67,27 +69,25 @@ def _fill(read_into: ReadInto, view: memoryview, offset: int, name: str) -> None
         done += got
 
 
-def verify_file(path: str, record: manifest.FileRecord, *, chunk: int = digest.CHUNK,
+def verify_file(store: Store, attempt: str, record: manifest.FileRecord, *, chunk: int = digest.CHUNK,
                 sink: Optional[memoryview] = None, threads: int = _THREADS) -> None:
-    """Verify a shard on disk against its record, into `sink` when given. Raises as `verify_bytes`."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    """Verify a shard in a store against its record, into `sink` when given. Raises as `verify_bytes`."""
+    reader = store.open_read(f"{attempt}/{record.file}")
     try:
-        size = os.fstat(fd).st_size
-        if size != record.size:
-            raise CheckpointError(f"{record.file} has {size} bytes, expected {record.size}")
-        verify_bytes(lambda view, at: os.preadv(fd, [view], at), size, record.root, name=record.file, chunk=chunk,
-                     sink=sink, threads=threads)
+        if reader.size != record.size:
+            raise CheckpointError(f"{record.file} has {reader.size} bytes, expected {record.size}")
+        verify_bytes(reader.read_into, record.size, record.root, name=record.file, chunk=chunk, sink=sink,
+                     threads=threads)
     finally:
-        os.close(fd)
+        reader.close()
 
 
-def read_manifest(root: str, attempt: str) -> manifest.Manifest:
+def read_manifest(where: Where, attempt: str) -> manifest.Manifest:
     """The manifest of an attempt, checked against the directory's name.
 
     Raises FileNotFoundError when the attempt was never committed, CheckpointError when it is damaged, OSError.
     """
-    with open(os.path.join(root, attempt, layout.MANIFEST_FILE), "rb") as file:
-        found = manifest.decode(file.read())
+    found = manifest.decode(as_store(where).read(f"{attempt}/{layout.MANIFEST_FILE}"))
     name = layout.parse_attempt(attempt)
     if name is None or (name.epoch, name.seq, name.step) != (found.epoch, found.seq, found.step):
         raise CheckpointError(f"{layout.MANIFEST_FILE} is of epoch {found.epoch}, seq {found.seq}, step {found.step}: "
@@ -95,27 +95,29 @@ def read_manifest(root: str, attempt: str) -> manifest.Manifest:
     return found
 
 
-def read_extra(root: str, attempt: str, record: manifest.FileRecord) -> bytes:
-    """extra.json, verified. Raises DigestMismatch, OSError."""
-    with open(os.path.join(root, attempt, record.file), "rb") as file:
-        data = file.read()
+def read_extra(where: Where, attempt: str, record: manifest.FileRecord) -> bytes:
+    """A small file of an attempt (extra.json, index.bin), verified. Raises DigestMismatch, OSError."""
+    data = as_store(where).read(f"{attempt}/{record.file}")
     found = digest.small(data)
     if found != record.root:
         raise DigestMismatch(record.file, record.root, found)
     return data
 
 
-def verify_attempt(root: str, attempt: str, *, threads: int = _THREADS) -> manifest.Manifest:
+def verify_attempt(where: Where, attempt: str, *, threads: int = _THREADS) -> manifest.Manifest:
     """Verify every byte of a committed attempt.
 
     Raises DigestUnavailable when it cannot be checked here, CheckpointError (DigestMismatch) or OSError when it is
     not what was committed.
     """
-    found = read_manifest(root, attempt)
+    store = as_store(where)
+    found = read_manifest(store, attempt)
     digest.algorithm(found.digest)
-    read_extra(root, attempt, found.extra)
+    for small in (found.extra, found.index):
+        if small is not None:
+            read_extra(store, attempt, small)
     for record in found.shards:
-        verify_file(os.path.join(root, attempt, record.file), record, chunk=found.chunk, threads=threads)
+        verify_file(store, attempt, record, chunk=found.chunk, threads=threads)
     return found
 
 
@@ -128,12 +130,12 @@ def reason_of(err: BaseException) -> str:
     return str(err)
 
 
-def problems_of(root: str, attempts: List[str]) -> List[Any]:
+def problems_of(where: Where, attempts: List[str]) -> List[Any]:
     """(attempt, None or why it is invalid) for each. Raises DigestUnavailable: that is no verdict."""
     out: List[Any] = []
     for attempt in attempts:
         try:
-            verify_attempt(root, attempt)
+            verify_attempt(where, attempt)
             out.append((attempt, None))
         except DigestUnavailable:
             raise

@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from hyperpod_kit.checkpoint.repository import commit, layout
+from hyperpod_kit.checkpoint.repository.store import durable
 from hyperpod_kit.errors import CheckpointError, RunIsOwned
 
 
 @pytest.mark.parametrize("unnamed", [True, False], ids=["linked", "exclusive"])
 def test_a_file_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unnamed: bool) -> None:
     if not unnamed:  # a file system without O_TMPFILE, such as NFS or Mountpoint
-        monkeypatch.setattr(commit, "_link_whole", lambda *_: False)
+        monkeypatch.setattr(durable, "link_whole", lambda *_: False)
     path = tmp_path / "file"
     commit.write_once(str(path), b"first")
     with pytest.raises(FileExistsError):

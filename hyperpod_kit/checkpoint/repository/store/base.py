@@ -1,0 +1,131 @@
+"""The operations that the repository needs of a storage, and what a storage can say about itself.
+
+A name is relative to the root, its parts separated by "/". Nothing here renames or overwrites what was written once;
+`replace` is for hints whose loss costs time only. Errors are OSError as the operating system would have them:
+FileNotFoundError, FileExistsError, PermissionError, otherwise with the errno that fits best.
+"""
+
+from __future__ import annotations
+
+from typing import List, NamedTuple, Protocol
+
+from hyperpod_kit.errors import CheckpointError
+
+ALIGN = 4096
+"""Address, offset and length of direct I/O are multiples of this."""
+
+
+class Unsupported(CheckpointError):
+    """The storage cannot do that, or does not let us."""
+
+
+class Capabilities(NamedTuple):
+    """What a storage can do. Those that cannot be known beforehand turn False at the first refusal.
+
+    `delete`, `overwrite`: of what is there. `direct`: O_DIRECT writes worked in a probe. `local`: a look-up costs
+    microseconds, so nothing needs to be saved. `parallel_write`: one Writer may be used from several threads, and its
+    pieces may come in any order.
+    """
+
+    delete: bool
+    overwrite: bool
+    direct: bool
+    local: bool
+    parallel_write: bool
+
+
+class Reader(Protocol):
+    """An object that is read at any place, from several threads.
+
+    `size` in bytes. `align`: 1, or ALIGN where reads go past the page cache; a view whose address, offset and length
+    are multiples of it is then filled without a copy, any other one too, only slower.
+    """
+
+    size: int
+    align: int
+
+    def read_into(self, view: memoryview, offset: int) -> int:
+        """Fill a part of `view` from `offset` on; how many bytes, 0 at the end. Raises OSError."""
+        ...
+
+    def close(self) -> None:
+        """Give the object back; twice is once."""
+        ...
+
+
+class Writer(Protocol):
+    """A new object of a size that was said before. It counts for nothing until `finish` has returned.
+
+    `align` as in Reader. Either `finish` or `abort` is called, once; `abort` after a failed `finish` is fine.
+    """
+
+    align: int
+
+    def write(self, view: memoryview, offset: int) -> None:
+        """Put all of `view` at `offset`; without `parallel_write` pieces follow one another. Raises OSError."""
+        ...
+
+    def finish(self) -> None:
+        """Durable, visible and complete after it. Raises OSError."""
+        ...
+
+    def abort(self) -> None:
+        """Give up; leaves no object where the storage can avoid it. Raises nothing."""
+        ...
+
+
+class Store(Protocol):
+    """A checkpoint root. Safe for threads. `url`: what `open_store` makes it from again."""
+
+    url: str
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this storage can do, as far as it is known by now."""
+        ...
+
+    def list(self, prefix: str = "", *, after: str = "") -> List[str]:
+        """Names of the direct children of `prefix`, directories with a "/" at the end, ascending.
+
+        Only those greater than `after`. Nothing there is an empty list. Raises OSError.
+        """
+        ...
+
+    def exists(self, name: str) -> bool:
+        """Whether there is an object of that name. Raises OSError when that cannot be told."""
+        ...
+
+    def read(self, name: str) -> bytes:
+        """A small object, whole. Raises FileNotFoundError, OSError."""
+        ...
+
+    def open_read(self, name: str) -> Reader:
+        """A large object. Raises FileNotFoundError, OSError."""
+        ...
+
+    def create(self, name: str, data: bytes) -> None:
+        """Make a small new object, durable and complete when this returns. Raises FileExistsError, OSError."""
+        ...
+
+    def open_write(self, name: str, size: int) -> Writer:
+        """Begin a large new object of `size` bytes. Raises FileExistsError (or `finish` does), OSError."""
+        ...
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Make or overwrite a hint; a crash may leave it torn. Raises Unsupported, OSError."""
+        ...
+
+    def delete(self, name: str) -> None:
+        """Remove an object, or, where there are such, the empty directory "name/". What is not there is fine.
+
+        Raises Unsupported when the storage does not let us, OSError.
+        """
+        ...
+
+
+def check_name(name: str) -> str:
+    """`name`, when it stays below the root. Raises ValueError: a name is ours, never a user's input."""
+    parts = name[:-1].split("/") if name.endswith("/") else name.split("/")
+    if any(part in ("", ".", "..") or "\0" in part for part in parts):
+        raise ValueError(f"{name!r} is no name below a checkpoint root")
+    return name

@@ -1,0 +1,77 @@
+"""Direct I/O: past the page cache, where the file system can. Tried, not assumed.
+
+A kernel may take O_DIRECT at open and refuse it at the first transfer (EINVAL), so what counts is a transfer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import os
+import secrets
+
+from .base import ALIGN
+
+_CANNOT = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EISDIR)
+PROBE_PREFIX = ".hpk-probe-"
+
+
+def can_write(folder: str) -> bool:
+    """Whether a file in `folder` can be written with O_DIRECT. The probe has no name, or loses it at once.
+
+    Raises OSError when `folder` cannot be written at all.
+    """
+    page = mmap.mmap(-1, ALIGN)
+    fd, path = _probe_file(folder)
+    if fd < 0:
+        return False
+    try:
+        return os.pwrite(fd, page, 0) == ALIGN and os.preadv(fd, [page], 0) == ALIGN
+    except OSError as err:
+        if err.errno in _CANNOT:
+            return False
+        raise
+    finally:
+        os.close(fd)
+        if path:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+        page.close()
+
+
+def _probe_file(folder: str) -> tuple[int, str]:
+    """(descriptor or -1, its path or "" when it has no name)."""
+    flags = os.O_RDWR | os.O_DIRECT | os.O_CLOEXEC
+    with contextlib.suppress(OSError):
+        return os.open(folder, flags | os.O_TMPFILE, 0o600), ""
+    path = os.path.join(folder, PROBE_PREFIX + secrets.token_hex(6))
+    try:
+        return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600), path
+    except OSError as err:
+        # The open may have made the file and then refused the flag.
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        if err.errno in _CANNOT:
+            return -1, ""
+        raise
+
+
+def open_readable(path: str, size: int) -> int:
+    """A descriptor that reads past the page cache, or -1 where that does not work. Raises nothing."""
+    if size < ALIGN:
+        return -1
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
+    except OSError:
+        return -1
+    page = mmap.mmap(-1, ALIGN)
+    try:
+        if os.preadv(fd, [page], 0) == ALIGN:
+            return fd
+    except OSError:
+        pass
+    finally:
+        page.close()
+    os.close(fd)
+    return -1

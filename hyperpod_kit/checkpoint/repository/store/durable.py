@@ -1,0 +1,75 @@
+"""Files that are whole and on disk, or not there."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import Any
+
+_NO_TMPFILE = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT, errno.ENOSYS, errno.EPERM, errno.EACCES,
+               errno.EXDEV)
+
+
+def sync_directory(path: str) -> None:
+    """fsync a directory where the file system has such a thing; object stores do not."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    except OSError as err:
+        if err.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF):
+            raise
+    finally:
+        os.close(fd)
+
+
+def write_all(fd: int, data: Any) -> None:
+    """Write all of `data` at the file's position. Raises OSError."""
+    view = memoryview(data)
+    while len(view):
+        view = view[os.write(fd, view):]
+
+
+def write_once(path: str, data: bytes) -> None:
+    """Create `path` with `data` and sync it and its directory. Raises FileExistsError, OSError.
+
+    Where the file system can, the file gets its name only after its bytes are on disk (O_TMPFILE and linkat), so it
+    is never seen torn. Elsewhere it is created with O_EXCL; a torn file then fails its own digest.
+    """
+    folder = os.path.dirname(path)
+    if not link_whole(folder, path, data):
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        try:
+            write_all(fd, data)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    sync_directory(folder)
+
+
+def link_whole(folder: str, path: str, data: bytes) -> bool:
+    """Write an unnamed file and link it to `path`; False where the file system cannot."""
+    try:
+        fd = os.open(folder, os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o644)
+    except OSError as err:
+        if err.errno in _NO_TMPFILE:
+            return False
+        raise
+    try:
+        write_all(fd, data)
+        os.fsync(fd)
+        here = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            # With a directory descriptor Python calls linkat(AT_SYMLINK_FOLLOW), which /proc/self/fd needs.
+            os.link(f"/proc/self/fd/{fd}", os.path.basename(path), src_dir_fd=here, dst_dir_fd=here,
+                    follow_symlinks=True)
+        except FileExistsError:
+            raise
+        except OSError as err:
+            if err.errno in _NO_TMPFILE:
+                return False
+            raise
+        finally:
+            os.close(here)
+        return True
+    finally:
+        os.close(fd)

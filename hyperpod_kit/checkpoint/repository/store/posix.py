@@ -1,0 +1,205 @@
+"""A directory on a POSIX file system: ext4, XFS, Lustre, NFS and EFS, tmpfs."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import threading
+from typing import List, Optional
+
+from . import direct, durable
+from .base import ALIGN, Capabilities, Reader, Unsupported, Writer, check_name
+
+NOT_ALLOWED = (errno.EPERM, errno.EACCES, errno.EROFS)
+
+
+class FileReader:
+    """Reads a file, past the page cache where that works."""
+
+    def __init__(self, path: str, *, cached: bool = False) -> None:
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        found = os.fstat(self._fd)
+        if not stat.S_ISREG(found.st_mode):
+            os.close(self._fd)
+            raise OSError(errno.EINVAL, "not a regular file", path)
+        self.size = found.st_size
+        self._direct = -1 if cached else direct.open_readable(path, self.size)
+        self.align = 1 if self._direct < 0 else ALIGN
+
+    def read_into(self, view: memoryview, offset: int) -> int:
+        """See Reader."""
+        whole = len(view) - len(view) % ALIGN
+        if self._direct >= 0 and whole and offset % ALIGN == 0:
+            try:
+                return os.preadv(self._direct, [view[:whole]], offset)
+            except OSError as err:
+                # EINVAL: the view's address does not suit.
+                if err.errno != errno.EINVAL:
+                    raise
+        return os.preadv(self._fd, [view], offset)
+
+    def close(self) -> None:
+        """See Reader."""
+        for fd in (self._fd, self._direct):
+            if fd >= 0:
+                os.close(fd)
+        self._fd = self._direct = -1
+
+
+class FileWriter:
+    """Writes a file that it has created; what is not a multiple of ALIGN goes through the page cache."""
+
+    def __init__(self, path: str, size: int, *, past_cache: bool) -> None:
+        self._path = path
+        self._size = size
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        self._direct = -1
+        if past_cache and size >= ALIGN:
+            with contextlib.suppress(OSError):
+                self._direct = os.open(path, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC)
+        self.align = 1 if self._direct < 0 else ALIGN
+
+    def write(self, view: memoryview, offset: int) -> None:
+        """See Writer; from several threads, in any order."""
+        whole = len(view) - len(view) % ALIGN if self._direct >= 0 and offset % ALIGN == 0 else 0
+        if whole:
+            whole = self._write_direct(view[:whole], offset)
+        done = whole
+        while done < len(view):
+            done += os.pwrite(self._fd, view[done:], offset + done)
+
+    def _write_direct(self, view: memoryview, offset: int) -> int:
+        """How many bytes went past the cache; the rest is for the other descriptor."""
+        done = 0
+        while done < len(view):
+            try:
+                done += os.pwrite(self._direct, view[done:], offset + done)
+            except OSError as err:
+                # EINVAL: the view's address does not suit, or a short write ended in the middle of a block.
+                if err.errno != errno.EINVAL:
+                    raise
+                break
+        return done
+
+    def finish(self) -> None:
+        """See Writer. A file of another size than it was opened with is an error."""
+        found = os.fstat(self._fd).st_size
+        if found != self._size:
+            raise OSError(errno.EIO, f"{found} bytes were written, expected {self._size}", self._path)
+        os.fsync(self._fd)
+        self._close()
+        durable.sync_directory(os.path.dirname(self._path))
+
+    def abort(self) -> None:
+        """See Writer."""
+        with contextlib.suppress(OSError):
+            self._close()
+        with contextlib.suppress(OSError):
+            os.unlink(self._path)
+
+    def _close(self) -> None:
+        for fd in (self._direct, self._fd):
+            if fd >= 0:
+                os.close(fd)
+        self._fd = self._direct = -1
+
+
+class PosixStore:
+    """See Store. Only an object at its top level makes the root: one that is missing later is a mount that is gone."""
+
+    def __init__(self, root: str) -> None:
+        self.url = os.path.abspath(root)
+        self._lock = threading.Lock()
+        self._synced: Optional[str] = None
+        self._direct: Optional[bool] = None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """`direct` is known once something was written."""
+        return Capabilities(delete=True, overwrite=True, direct=bool(self._direct), local=True, parallel_write=True)
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self.url, check_name(name)) if name else self.url
+
+    def _path_to_make(self, name: str) -> str:
+        """The path of a new object, whose directory is there and durable."""
+        path = self._path(name)
+        folder = os.path.dirname(path)
+        if folder == self.url:
+            os.makedirs(folder, exist_ok=True)
+            return path
+        with self._lock:
+            if self._synced != folder:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(folder)
+                # Whoever made it may have died before it was on disk.
+                durable.sync_directory(self.url)
+                self._synced = folder
+        return path
+
+    def list(self, prefix: str = "", *, after: str = "") -> List[str]:
+        """See Store. Takes types from the directory itself: nothing is looked up."""
+        found = []
+        try:
+            with os.scandir(self._path(prefix)) as entries:
+                for entry in entries:
+                    name = entry.name + "/" if entry.is_dir() else entry.name
+                    if name > after:
+                        found.append(name)
+        except FileNotFoundError:
+            return []
+        return sorted(found)
+
+    def exists(self, name: str) -> bool:
+        """See Store."""
+        try:
+            os.lstat(self._path(name))
+            return True
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def read(self, name: str) -> bytes:
+        """See Store."""
+        with open(self._path(name), "rb") as file:
+            return file.read()
+
+    def open_read(self, name: str) -> Reader:
+        """See Store."""
+        return FileReader(self._path(name))
+
+    def create(self, name: str, data: bytes) -> None:
+        """See Store."""
+        durable.write_once(self._path_to_make(name), data)
+
+    def open_write(self, name: str, size: int) -> Writer:
+        """See Store. The first call finds out whether O_DIRECT works."""
+        path = self._path_to_make(name)
+        if self._direct is None:
+            self._direct = direct.can_write(os.path.dirname(path))
+        return FileWriter(path, size, past_cache=self._direct)
+
+    def replace(self, name: str, data: bytes) -> None:
+        """See Store. In place: a reader may see it torn, and a hint that is torn is none."""
+        fd = os.open(self._path(name), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            durable.write_all(fd, data)
+        finally:
+            os.close(fd)
+
+    def delete(self, name: str) -> None:
+        """See Store. A directory that is not empty is left as it is."""
+        path = self._path(name)
+        try:
+            if name.endswith("/"):
+                os.rmdir(path)
+            else:
+                os.unlink(path)
+        except FileNotFoundError:
+            pass
+        except OSError as err:
+            if err.errno in NOT_ALLOWED:
+                raise Unsupported(f"{path} cannot be removed: {err.strerror}") from None
+            if not (name.endswith("/") and err.errno in (errno.ENOTEMPTY, errno.EEXIST)):
+                raise

@@ -1,12 +1,13 @@
 # make demo   the whole path on a rehearsal cluster, from set-up to a resumed job     (root)
 # make test   set-up and all tests; rehearsal tests are skipped with the reason where they cannot run
 # make check  ruff, mypy --strict, shellcheck, rendered units
+# make torture  10,000 flipped bytes, 1,000 killed processes, every failing operation: about an hour
 # make bench  what the machine and the checkpoint engine can do
 SHELL := /bin/bash
 PY := .venv/bin/python
 WORKERS ?= 2
 
-.PHONY: demo test check bench clean
+.PHONY: demo test check bench torture clean
 
 demo:
 	./setup.sh system
@@ -26,6 +27,10 @@ check:
 bench:
 	./setup.sh venv admin torch
 	$(PY) bench/checkpoint.py
+
+torture:
+	./setup.sh venv admin torch test
+	$(PY) -m hyperpod_kit.checkpoint.torture --budget 3600 $(TORTURE_ARGS)
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache build dist

@@ -1,4 +1,7 @@
-"""Places where a test makes the process die: HPK_FAILPOINT=<name> or <name>@<n> (the n-th time), comma separated."""
+"""Places where a test makes the process die: HPK_FAILPOINT=<name> or <name>@<n> (the n-th time), comma separated.
+
+HPK_FAILPOINT_TRACE=<file>: a death leaves its place there, so that a test knows which of many processes died of it.
+"""
 
 from __future__ import annotations
 
@@ -16,4 +19,8 @@ def failpoint(name: str) -> None:
         return
     _seen[name] = _seen.get(name, 0) + 1
     if name in wanted.split(",") or f"{name}@{_seen[name]}" in wanted.split(","):
+        trace = os.environ.get("HPK_FAILPOINT_TRACE")
+        if trace:
+            fd = os.open(trace, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            os.write(fd, f"{name} {os.getpid()}\n".encode())
         os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,93 @@
+"""`hyperpod-kit checkpoint torture`: damage, deaths and failing disks, within a budget of time."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+
+from hyperpod_kit.checkpoint.torture import flips, kills
+from hyperpod_kit.checkpoint.torture.ground import Ground, ground
+from hyperpod_kit.checkpoint.torture.report import Budget, Part
+
+PARTS = ("flips", "kills")
+SHARES = {"flips": 2.0, "kills": 6.0}
+"""How the budget is divided; what a part does not need goes to the ones after it."""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="hyperpod-kit checkpoint torture",
+        description="Damage checkpoints, kill trainers and agents, let the disk fail, and check each restore bit by "
+                    "bit. Exit code: 0 nothing was ever wrong, 1 something was, 2 usage.")
+    parser.add_argument("--budget", type=float, default=120.0, metavar="SECONDS", help="time in all (default 120)")
+    parser.add_argument("--seed", type=int, default=None, help="repeat a run; default: of the day")
+    parser.add_argument("--only", default=",".join(PARTS), metavar="PARTS", help=f"of {','.join(PARTS)}")
+    parser.add_argument("--flips", type=int, default=10_000, help="at most so many (default 10,000)")
+    parser.add_argument("--kills", type=int, default=1_000, help="at most so many (default 1,000)")
+    parser.add_argument("--dir", default=None, help="scratch directory (default: the temporary one)")
+    parser.add_argument("--json", action="store_true", help="the report as JSON on standard output")
+    return parser
+
+
+def _run(name: str, here: Ground, args: argparse.Namespace, budget: Budget) -> Part:
+    asked = {"flips": args.flips, "kills": args.kills}
+    part = Part(name, asked[name])
+    run: dict[str, Callable[[], None]] = {
+        "flips": lambda: flips.run(here, args.seed, part, budget),
+        "kills": lambda: kills.run(here, args.seed, part, budget),
+    }
+    run[name]()
+    return part
+
+
+def torture(args: argparse.Namespace) -> list[Part]:
+    """Run the chosen parts one after the other."""
+    budget = Budget(args.budget)
+    wanted = args.only.split(",")
+    parts = []
+    with ground(args.dir) as top:
+        for index, name in enumerate(wanted):
+            share = SHARES[name] / sum(SHARES[other] for other in wanted[index:])
+            parts.append(_run(name, top.fresh(name), args, Budget(max(budget.left, 0.0) * share)))
+            if not args.json:
+                _print(parts[-1])
+    return parts
+
+
+def _print(part: Part) -> None:
+    counts = ", ".join(f"{name} {number:,}" for name, number in sorted(part.counts.items()))
+    short = "" if part.done >= part.asked else " (the budget was over)"
+    print(f"{part.name}: {part.done:,} of {part.asked:,}{short} in {part.seconds:.0f} s: {counts}")
+    for violation in part.violations:
+        print(f"  VIOLATION {violation}")
+
+
+def main(argv: list[str]) -> int:
+    """Exit codes: 0 nothing was ever wrong, 1 something was, 2 usage."""
+    parser = _parser()
+    try:
+        args = parser.parse_args(argv)
+        unknown = set(args.only.split(",")) - set(PARTS)
+        if unknown:
+            parser.error(f"--only {','.join(sorted(unknown))}: the parts are {','.join(PARTS)}")
+    except SystemExit as end:
+        return int(end.code or 0)
+    if args.seed is None:
+        args.seed = int(time.strftime("%Y%m%d"))
+    begin = time.monotonic()
+    parts = torture(args)
+    broken = any(part.counts["violations"] for part in parts)
+    seconds = time.monotonic() - begin
+    if args.json:
+        print(json.dumps({"ok": not broken, "seed": args.seed, "budget": args.budget, "seconds": round(seconds, 1),
+                          "parts": {part.name: part.to_json() for part in parts}}))
+    else:
+        print(f"{'SOMETHING IS WRONG' if broken else 'nothing was ever wrong'}; seed {args.seed}, {seconds:.0f} s")
+    return int(broken)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,85 @@
+"""Where a torture happens: directories of its own, and an end of everything that was started there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from hyperpod_kit.checkpoint.repository import lock, process
+from hyperpod_kit.checkpoint.repository.process import Owner
+
+
+@dataclass(frozen=True)
+class Ground:
+    """A scratch directory on disk and one in shared memory."""
+
+    disk: Path
+    shm: Path
+
+    def fresh(self, name: str) -> Ground:
+        """A new, empty pair below this one."""
+        made = Ground(self.disk / name, self.shm / name)
+        made.disk.mkdir()
+        made.shm.mkdir()
+        return made
+
+    @property
+    def root(self) -> str:
+        return str(self.disk / "root")
+
+    def agents(self) -> list[Owner]:
+        """The living agents that hold a lock here."""
+        found = [lock.holder(str(path)) for path in sorted(self.shm.glob("*.lock"))]
+        return [held[0] for held in found if held is not None and process.alive(held[0])]
+
+    def kill_agents(self) -> int:
+        """SIGKILL them and wait until they are gone; how many there were."""
+        doomed = self.agents()
+        for agent in doomed:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(agent.pid, signal.SIGKILL)
+        until(lambda: not any(process.alive(agent) for agent in doomed), 10.0)
+        return len(doomed)
+
+    def wipe_memory(self) -> None:
+        """What a lost node does to its shared memory."""
+        for path in self.shm.iterdir():
+            path.unlink()
+
+    def clear(self) -> None:
+        self.kill_agents()
+        shutil.rmtree(self.disk, ignore_errors=True)
+        shutil.rmtree(self.shm, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def ground(directory: str | None = None) -> Iterator[Ground]:
+    """A ground below `directory` (default: the temporary one) that is gone afterwards."""
+    disk = Path(tempfile.mkdtemp(prefix="hpk-torture-", dir=directory))
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else directory
+    shm = Path(tempfile.mkdtemp(prefix="hpk-torture-", dir=memory))
+    made = Ground(disk, shm)
+    try:
+        yield made
+    finally:
+        for lock_file in sorted(shm.rglob("*.lock")):
+            Ground(disk, lock_file.parent).kill_agents()
+        made.clear()
+
+
+def until(condition: object, seconds: float) -> bool:
+    """Poll a callable until it is true; False when the time is over."""
+    assert callable(condition)
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.005)
+    return True

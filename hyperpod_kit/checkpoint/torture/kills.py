@@ -1,0 +1,175 @@
+"""A run that is killed over and over: SIGKILL at each named place of trainer and agent, then a new start.
+
+Each life checks bit by bit what it restored, saves a few steps and is killed. What it may come back to is in the
+ledger: at least the newest capture that a life has seen sealed (after a lost node: durable), never anything that
+nobody saved, never step 0 once there was something, never a byte of another step.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from dataclasses import dataclass, replace
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from hyperpod_kit.checkpoint.torture import life, places
+from hyperpod_kit.checkpoint.torture.features import options
+from hyperpod_kit.checkpoint.torture.ground import Ground, until
+from hyperpod_kit.checkpoint.torture.ledger import Ledger
+from hyperpod_kit.checkpoint.torture.life import Order
+from hyperpod_kit.checkpoint.torture.report import Budget, Part
+
+LIVES_PER_RUN = 25
+_LIFE_SECONDS = 60.0
+_OFTEN = ("tensor", "slice", "chunk", "leaf", "part")
+AFTERWARDS = ("at once", "agent too", "agent finishes", "node lost", "epilog")
+"""What happens between a death and the next start."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """How one life is to end."""
+
+    number: int
+    place: str
+    nth: int
+    world: int
+    width: int
+    afterwards: str
+    lingers: str
+    algorithm: str | None
+
+    def __str__(self) -> str:
+        return (f"life {self.number}: {self.place}@{self.nth}, world {self.world}, width {self.width}, then "
+                f"{self.afterwards}")
+
+
+class Campaign:
+    """One root after the other; `run` until enough were killed or the budget is over."""
+
+    def __init__(self, ground: Ground, seed: int, part: Part, *, worlds: tuple[int, ...] = (1, 1, 1, 1, 2)) -> None:
+        self._top = ground
+        self._seed = seed
+        self._part = part
+        self._worlds = worlds
+        self._dice = random.Random(f"kills/{seed}")
+        self._places = sorted(places.named())
+        self._number = 0
+
+    def run(self, budget: Budget) -> None:
+        begin = time.monotonic()
+        runs = 0
+        while self._part.done < self._part.asked and not budget.over:
+            here = self._top.fresh(f"run-{runs}")
+            try:
+                self._one_run(here, budget)
+            finally:
+                here.clear()
+            runs += 1
+        self._part.counts["runs"] = runs
+        self._part.seconds = time.monotonic() - begin
+
+    def _one_run(self, here: Ground, budget: Budget) -> None:
+        ledger = Ledger()
+        world = self._dice.choice(self._worlds)
+        width = 800 if self._dice.random() < 0.05 else 32
+        last: Scene | None = None
+        for lives in range(LIVES_PER_RUN + 1):
+            # The last life is not killed: it shows that the run still comes to a good end.
+            final = lives == LIVES_PER_RUN or self._part.done >= self._part.asked or budget.over
+            scene = self._scene(world, width, final)
+            told, deaths = self._play(here, scene)
+            for wrong in ledger.judge(told[0], excused=bool(deaths)):
+                self._part.violate(f"seed {self._seed}, {scene}, after {last}: {wrong}")
+            positions = {(e["epoch"], e["seq"]) for events in told for e in events if e["what"] == "restored"}
+            if len(positions) > 1:
+                self._part.violate(f"seed {self._seed}, {scene}: the ranks restored {sorted(positions)}")
+            self._count(told, deaths)
+            for events in told:
+                ledger.fold(events)
+            if final:
+                if not any(e["what"] == "closed" and e["clean"] for e in told[0]):
+                    self._part.violate(f"seed {self._seed}, {scene}: an undisturbed life did not end well: "
+                                       f"{[e for e in told[0] if e['what'] in ('error', 'save raised', 'closed')]}")
+                return
+            self._between(here, scene, ledger)
+            last = scene
+
+    def _scene(self, world: int, width: int, final: bool) -> Scene:
+        self._number += 1
+        dice = self._dice
+        place = "" if final else self._places[self._number % len(self._places)]
+        often = place.endswith(_OFTEN) and dice.random() < 0.5
+        nth = dice.randrange(1, 60) if often else dice.choice((1, 1, 2, 3))
+        return Scene(self._number, place, nth, world, width, dice.choice(AFTERWARDS),
+                     dice.choice(("", "sealed", "durable")), dice.choice((None, "blake2b")))
+
+    # --- one life ---------------------------------------------------------------------------------------------------
+
+    def _play(self, here: Ground, scene: Scene) -> tuple[list[list[dict[str, Any]]], list[str]]:
+        """Play it; (events by rank, the place of each death)."""
+        victim = self._dice.randrange(scene.world)
+        trace = here.disk / f"trace-{scene.number}"
+        common = Order(root=here.root, shm=str(here.shm), events="", seed=self._seed, world=scene.world,
+                       store=str(here.disk / f"rendezvous-{scene.number}"), lingers=scene.lingers, trace=str(trace),
+                       algorithm=scene.algorithm, width=scene.width, options=options(keep=2))
+        paths = [str(here.disk / f"life-{scene.number}.{rank}") for rank in range(scene.world)]
+        ranks = [life.start(replace(common, rank=rank, events=paths[rank],
+                                    failpoint=f"{scene.place}@{scene.nth}" if scene.place and rank == victim else ""))
+                 for rank in range(scene.world)]
+        if not until(lambda: any(rank.exitcode is not None for rank in ranks), _LIFE_SECONDS):
+            self._part.violate(f"seed {self._seed}, {scene}: still running after {_LIFE_SECONDS:g} s")
+        self._end(ranks)
+        return [life.events(path) for path in paths], _deaths(trace)
+
+    @staticmethod
+    def _end(ranks: list[BaseProcess]) -> None:
+        """When one was killed the launcher ends the others; else they come to their end together."""
+        if not any(rank.exitcode == -signal.SIGKILL for rank in ranks):
+            for rank in ranks:
+                rank.join(20.0)
+        for rank in ranks:
+            if rank.exitcode is None:
+                rank.kill()
+                rank.join(10.0)
+
+    def _between(self, here: Ground, scene: Scene, ledger: Ledger) -> None:
+        if scene.afterwards in ("agent too", "node lost"):
+            self._part.counts["agents killed besides"] += here.kill_agents()
+        if scene.afterwards == "node lost":
+            here.wipe_memory()
+            ledger.memory_lost()
+        if scene.afterwards in ("agent finishes", "epilog"):
+            # An agent that waits for the agent of a dead rank is no error, so the wait is short and its end not asked.
+            until(lambda: not here.agents(), 3.0)
+        if scene.afterwards == "epilog":
+            trace = here.disk / f"trace-{scene.number}-epilog"
+            life.flush(str(here.shm), f"{self._dice.choice(self._places)}@1", str(trace))
+            self._note([f"{place} of a flush" for place in _deaths(trace)])
+
+    def _note(self, deaths: list[str]) -> None:
+        self._part.done += len(deaths)
+        for place in deaths:
+            self._part.counts[f"killed at {place}"] += 1
+
+    def _count(self, told: list[list[dict[str, Any]]], deaths: list[str]) -> None:
+        self._part.counts["lives"] += 1
+        self._note(deaths)
+        for event in told[0]:
+            if event["what"] == "restored":
+                self._part.counts[f"restored from {event['tier']}"] += 1
+            elif event["what"] == "fresh":
+                self._part.counts["nothing was there yet"] += 1
+
+
+def _deaths(trace: Path) -> list[str]:
+    """The places of which processes have died, as they left them in the trace."""
+    return [line.split()[0] for line in trace.read_text().splitlines()] if trace.exists() else []
+
+
+def run(here: Ground, seed: int, part: Part, budget: Budget) -> None:
+    """Kill until `part.asked` processes have died at named places or the budget is over."""
+    Campaign(here, seed, part).run(budget)

@@ -1,0 +1,57 @@
+"""What a run may be restored to, from what its lives have reported: the judge of the kill campaign."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Order = tuple[int, int]  # (epoch, seq)
+
+
+class Ledger:
+    """One root's history. `begun` are the (epoch, step) of which a save was ever started."""
+
+    def __init__(self) -> None:
+        self.begun: set[tuple[int, int]] = set()
+        self.captured: Order = (0, 0)
+        self.sealed: Order = (0, 0)
+        self.durable: Order = (0, 0)
+
+    def memory_lost(self) -> None:
+        """The node is gone: only what was durable must come back."""
+        self.captured = self.sealed = self.durable
+
+    def fold(self, told: list[dict[str, Any]]) -> None:
+        """Take in the events of one life, of any rank."""
+        for event in told:
+            what = event["what"]
+            if what == "saving":
+                self.begun.add((event["epoch"], event["step"]))
+            if what in ("captured", "sealed", "local", "durable"):
+                at = (event["epoch"], event["seq"])
+                self.captured = max(self.captured, at)
+                if what != "captured":
+                    self.sealed = max(self.sealed, at)
+                if what == "durable":
+                    self.durable = max(self.durable, at)
+
+    def judge(self, told: list[dict[str, Any]], *, excused: bool) -> list[str]:
+        """What is wrong with the restore that these events report; call it before they are folded.
+
+        `excused`: this life was killed, which may show as a start that fails because its agent has died.
+        """
+        for event in told:
+            if event["what"] == "error":
+                if excused and event["kind"] == "CheckpointError":
+                    return []
+                return [f"the start failed: {event['kind']}: {event['why']}"]
+            if event["what"] == "fresh":
+                return [f"started from scratch although {self.sealed} was sealed"] if self.sealed > (0, 0) else []
+            if event["what"] == "restored":
+                out = [f"restored epoch {event['epoch']} step {event['step']} with wrong {event['wrong']}"] \
+                    if event["wrong"] else []
+                if (event["epoch"], event["step"]) not in self.begun:
+                    out.append(f"restored epoch {event['epoch']} step {event['step']}, which nobody saved")
+                if (event["epoch"], event["seq"]) < self.sealed:
+                    out.append(f"restored {(event['epoch'], event['seq'])} although {self.sealed} was sealed")
+                return out
+        return []  # killed before it got so far

@@ -1,0 +1,150 @@
+"""One rank's life: restore, check what came, save a few steps, and be killed somewhere on the way.
+
+It runs in a process forked from one that has imported torch already. What it has seen goes line by line into a file,
+which outlives a SIGKILL.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import sys
+import warnings
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+CONTEXT = multiprocessing.get_context("forkserver")
+# The first optimizer of a process imports torch._dynamo, which costs more than all the rest of a life.
+_PRELOAD = ["torch", "torch._dynamo", "torch._inductor.config", "torch.nn.parallel", "torch.distributed",
+            "hyperpod_kit.checkpoint.manager", "hyperpod_kit.checkpoint.torture.subject"]
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a life is to do. `lingers`: after each save wait for that level ("" = go on at once)."""
+
+    root: str
+    shm: str
+    events: str
+    seed: int
+    rank: int = 0
+    world: int = 1
+    store: str = ""
+    saves: int = 3
+    lingers: str = ""
+    on_busy: str = "wait"
+    failpoint: str = ""
+    trace: str = ""
+    algorithm: str | None = None
+    width: int = 32
+    options: tuple[tuple[str, Any], ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+
+
+def start(order: Order) -> BaseProcess:
+    """Begin a life. The caller joins it."""
+    CONTEXT.set_forkserver_preload(_PRELOAD)
+    process = CONTEXT.Process(target=_run, args=(order,), daemon=True)
+    process.start()
+    return process
+
+
+def events(path: str) -> list[dict[str, Any]]:
+    """What a life has written so far; a line that its death cut off is not there."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return [json.loads(line) for line in file.read().splitlines(keepends=True) if line.endswith("\n")]
+    except FileNotFoundError:
+        return []
+
+
+class _Teller:
+    def __init__(self, path: str) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def tell(self, what: str, **values: Any) -> None:
+        os.write(self._fd, json.dumps({"what": what, **values}).encode() + b"\n")
+
+
+def _run(order: Order) -> None:
+    out = os.open(order.events + ".out", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    for name in [name for name in os.environ if name.startswith(("HPK_", "SLURM_"))]:
+        del os.environ[name]
+    os.environ.update(HPK_SHM_DIR=order.shm, HPK_AGENT_LINGER="10", GLOO_SOCKET_IFNAME="lo", **dict(order.env))
+    if order.failpoint:
+        os.environ.update(HPK_FAILPOINT=order.failpoint, HPK_FAILPOINT_TRACE=order.trace)
+    teller = _Teller(order.events)
+    warnings.simplefilter("ignore", RuntimeWarning)  # a skipped save is an outcome here, not news
+    import torch
+    torch.set_num_threads(1)
+    try:
+        if order.world > 1:
+            torch.distributed.init_process_group("gloo", init_method=f"file://{order.store}", rank=order.rank,
+                                                 world_size=order.world)
+        _live(order, teller)
+    except Exception as err:
+        teller.tell("error", kind=type(err).__name__, why=str(err)[:1000])
+        os._exit(3)
+    sys.stdout.flush()
+    # A process group of which a rank was killed must not hold up this one's end.
+    os._exit(0)
+
+
+def _live(order: Order, teller: _Teller) -> None:
+    from hyperpod_kit.checkpoint import Manager, Restored
+    from hyperpod_kit.checkpoint.torture.subject import Subject
+    subject = Subject(order.seed, order.rank, width=order.width)
+    manager = Manager(order.root, algorithm=order.algorithm, **dict(order.options))
+    teller.tell("started", epoch=manager.epoch, pid=os.getpid())
+    got = manager.restore(subject.state)
+    if isinstance(got, Restored):
+        teller.tell("restored", epoch=got.epoch, seq=got.seq, step=got.step, tier=got.tier,
+                    wrong=subject.differs(got.epoch, got.step), rejected=[list(pair) for pair in got.rejected])
+    else:
+        teller.tell("fresh", wrong=[], rejected=[list(pair) for pair in got.rejected])
+    handles: list[Any] = []
+    told: dict[int, str] = {}
+
+    def tell_handles() -> None:
+        for handle in handles:
+            if told.get(handle.seq) != handle.state:
+                told[handle.seq] = handle.state
+                teller.tell(handle.state, epoch=manager.epoch, seq=handle.seq, step=handle.step, why=handle.reason)
+
+    for step in range(got.next_step, got.next_step + order.saves):
+        subject.fill(manager.epoch, step)
+        teller.tell("saving", epoch=manager.epoch, step=step)
+        try:
+            handles.append(manager.save(step, subject.state, on_busy=order.on_busy))  # type: ignore[arg-type]
+        except Exception as err:
+            tell_handles()
+            teller.tell("save raised", kind=type(err).__name__, why=str(err)[:500])
+            return
+        if order.lingers:
+            handles[-1].wait(order.lingers, timeout=10.0)
+        tell_handles()
+    teller.tell("closing")
+    closed = manager.close(drain=15.0)
+    tell_handles()
+    teller.tell("closed", clean=closed)
+
+
+def flush(shm: str, failpoint: str, trace: str) -> None:
+    """What the epilog does, in a process of its own that may be killed on the way."""
+    process = CONTEXT.Process(target=_flush, args=(shm, failpoint, trace), daemon=True)
+    process.start()
+    process.join(30.0)
+    if process.exitcode is None:
+        process.kill()
+        process.join()
+
+
+def _flush(shm: str, failpoint: str, trace: str) -> None:
+    os.environ.update(HPK_FAILPOINT=failpoint, HPK_FAILPOINT_TRACE=trace)
+    from hyperpod_kit.checkpoint.repository import flush as repository_flush
+    repository_flush.flush(folder=shm, timeout=5.0)
+    os._exit(0)

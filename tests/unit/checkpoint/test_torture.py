@@ -1,0 +1,81 @@
+"""The torture in small: each of its parts for a few seconds, and that it would notice a broken engine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from hyperpod_kit.checkpoint import Fresh, Manager, State
+from hyperpod_kit.checkpoint.torture import cli, places
+from hyperpod_kit.checkpoint.torture.ledger import Ledger
+from hyperpod_kit.errors import NoValidCheckpoint
+
+
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, *args: str) -> tuple[int, dict]:
+    """(exit code, the report)."""
+    code = cli.main(["--json", "--dir", str(tmp_path), *args])
+    report = json.loads(capsys.readouterr().out)
+    assert list(tmp_path.glob("hpk-torture-*")) == [], "nothing is left behind"
+    return code, report
+
+
+def test_every_flipped_byte_is_found(capsys, tmp_path: Path) -> None:
+    code, report = run(capsys, tmp_path, "--only", "flips", "--flips", "40", "--seed", "5", "--budget", "60")
+    counts = report["parts"]["flips"]["counts"]
+    assert (code, report["ok"]) == (0, True), report
+    assert counts["detected"] == 40 and counts["walked back"] and counts["refused"], counts
+
+
+def test_killed_at_named_places_and_never_restored_wrong(capsys, tmp_path: Path) -> None:
+    code, report = run(capsys, tmp_path, "--only", "kills", "--kills", "5", "--seed", "5", "--budget", "60")
+    part = report["parts"]["kills"]
+    assert (code, report["ok"]) == (0, True), report
+    assert part["done"] >= 5, part
+
+
+def test_an_engine_that_does_not_refuse_is_noticed(capsys, tmp_path: Path, monkeypatch) -> None:
+    """The suite itself under test: refusals become a start from scratch, walking back becomes wrong bytes."""
+    honest = Manager.restore
+
+    def careless(self: Manager, state: State):
+        try:
+            got = honest(self, state)
+        except NoValidCheckpoint:
+            return Fresh()
+        if got.rejected:
+            next(state.model.parameters()).data.view(torch.uint8)[0] ^= 1
+        return got
+
+    monkeypatch.setattr(Manager, "restore", careless)
+    code, report = run(capsys, tmp_path, "--only", "flips", "--flips", "30", "--seed", "5", "--budget", "60")
+    part = report["parts"]["flips"]
+    assert code == 1 and part["counts"]["violations"] == part["done"] == 30, part
+    assert any("changed bytes of step 10: embed" in line for line in part["violations"]), part
+    assert any("started from scratch" in line for line in part["violations"]), part
+
+
+def test_the_judge_of_kills_knows_what_is_wrong() -> None:
+    ledger = Ledger()
+    ledger.fold([{"what": "saving", "epoch": 1, "step": 4}, {"what": "sealed", "epoch": 1, "seq": 1}])
+    good = {"what": "restored", "epoch": 1, "seq": 1, "step": 4, "wrong": []}
+    assert ledger.judge([good], excused=False) == []
+    for bad in ({**good, "wrong": ["w"]}, {**good, "step": 5}, {**good, "seq": 0}, {"what": "fresh"},
+                {"what": "error", "kind": "NoValidCheckpoint", "why": "…"}):
+        assert ledger.judge([bad], excused=True), bad
+
+
+def test_the_places_are_in_the_trainer_and_in_the_agent() -> None:
+    found = places.named()
+    assert len(found) >= 8 and {where.startswith("repository/") for where in found.values()} == {True, False}
+
+
+@pytest.mark.parametrize("args", [["--only", "nonsense"], ["--budget", "soon"], ["--unknown"]])
+def test_a_command_that_makes_no_sense(args: list[str], capsys) -> None:
+    assert cli.main(args) == 2
+    capsys.readouterr()

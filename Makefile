@@ -26,7 +26,7 @@ check:
 
 bench:
 	./setup.sh venv admin torch
-	$(PY) bench/checkpoint.py
+	$(PY) -m hyperpod_kit.cli.main checkpoint bench $(BENCH_ARGS)
 
 torture:
 	./setup.sh venv admin torch test

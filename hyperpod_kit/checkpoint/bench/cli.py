@@ -1,0 +1,105 @@
+"""`hyperpod-kit checkpoint bench`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import hyperpod_kit
+from hyperpod_kit.checkpoint import bench
+from hyperpod_kit.checkpoint.bench import launch, machine, run, summary
+from hyperpod_kit.checkpoint.bench.workload import MODES, SIZES
+from hyperpod_kit.checkpoint.repository import arena
+
+_LINES = (
+    ("memory floor", "floor_s", None), ("stall of a save", "stall_s", "stall_over_floor"),
+    ("first save", "first_stall_s", None), ("write limit", "write_s", None),
+    ("captured to durable", "persist_s", "persist_over_limit"),
+    ("lost with overlapped copy", "overlap_lost_s", "overlap_over_floor"),
+    ("inflation of a save, blocking", "inflation_blocking_s", None),
+    ("inflation of a save, overlapped", "inflation_overlap_s", None),
+    ("cold read limit", "read_s", None), ("cold restore", "cold_restore_s", "cold_restore_over_limit"),
+    ("memory floor, after restores", "hot_floor_s", None), ("hot restore", "hot_restore_s", "hot_restore_over_floor"),
+)
+
+
+def main(argv: list[str]) -> int:
+    """Exit codes: 0 measured, 1 a phase failed, 2 usage. A missed bar is a figure, not a failure."""
+    try:
+        args = _parser().parse_args(argv)
+    except SystemExit as end:
+        return int(end.code or 0)
+    begin = time.monotonic()
+    found: dict[str, Any] = {
+        "version": hyperpod_kit.__version__, "torch": torch.__version__,
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "machine": machine.describe(args.dir, arena.shm_dir()), "repeat": args.repeat, "errors": [], "runs": []}
+    with launch.Bench(args.dir, arena.shm_dir()) as scratch:
+        for size in args.sizes:
+            for mode in args.modes:
+                try:
+                    raw = run.run(scratch, size, mode, args.repeat,
+                                  lambda text: print(text, file=sys.stderr, flush=True), args.phases)
+                    found["runs"].append({"size": size, "mode": mode, "summary": summary.of_run(raw), "samples": raw})
+                except launch.BenchError as err:
+                    print(f"error: {err}", file=sys.stderr, flush=True)
+                    found["errors"].append(str(err).splitlines()[0])
+    found["seconds"] = time.monotonic() - begin
+    found["summary"] = summary.worst([each["summary"] for each in found["runs"]])
+    if args.json:
+        print(json.dumps(found))
+    else:
+        _print(found)
+    return 1 if found["errors"] else 0
+
+
+def _print(found: dict[str, Any]) -> None:
+    about = found["machine"]
+    print(f"{about['processor']}, {about['cores']} cores, {about['memory'] / 2**30:.0f} GiB, {about['directory']} on "
+          f"{about['file_system']}, torch {found['torch']}, {found['time']}; {found['seconds']:.0f} s")
+    for each in found["runs"]:
+        values = each["summary"]
+        print(f"\n{each['size']} {each['mode']}: {values['bytes'] / 1e9:.3f} GB, medians of {found['repeat']}")
+        for words, seconds, ratio in _LINES:
+            if seconds in values:
+                rate = values["bytes"] / 1e9 / values[seconds]
+                tail = f"   {ratio} {values[ratio]:.3f}" if ratio is not None else ""
+                print(f"  {words:32} {values[seconds]:8.3f} s {rate:8.2f} GB/s{tail}")
+    print("\nsummary, the worst of all runs (what is promised):")
+    for name, value in found["summary"].items():
+        sign = "<=" if name in summary.LOWER_IS_BETTER else ">="
+        print(f"  {name:26} {'not measured' if value is None else f'{value:.3f}'}  ({sign} {summary.BARS[name]})")
+
+
+def _chosen(known: list[str]) -> Any:
+    def parse(text: str) -> list[str]:
+        unknown = [word for word in text.split(",") if word not in known]
+        if unknown:
+            raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: expected some of {', '.join(known)}")
+        return text.split(",")
+    return parse
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="hyperpod-kit checkpoint bench", description=bench.__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", type=_chosen(list(SIZES)), default=["0.5g", "2g"], metavar="0.5g,2g")
+    parser.add_argument("--modes", type=_chosen(list(MODES)), default=list(MODES), metavar="single,fsdp2")
+    parser.add_argument("--phases", type=_chosen(list(run.PHASES)), default=list(run.PHASES),
+                        metavar=",".join(run.PHASES), help="save is always measured")
+    parser.add_argument("--repeat", type=int, default=5, help="samples of each figure")
+    parser.add_argument("--dir", type=Path, default=Path(os.environ.get("TMPDIR", "/tmp")),
+                        help="a directory on the disk to measure; 4 checkpoints must fit")
+    parser.add_argument("--json", action="store_true", help="everything, with raw samples")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,119 @@
+"""Start the ranks of a phase, collect their results, and leave nothing running."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from hyperpod_kit.checkpoint.bench import machine, rank
+from hyperpod_kit.checkpoint.bench.workload import MODES
+
+_PATIENCE = 420.0
+_END_SECONDS = 10.0
+# A fresh process forked from one that has imported torch: an import of torch would cost more than most samples.
+_CONTEXT = multiprocessing.get_context("forkserver")
+_PRELOAD = ["torch", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.checkpoint.state_dict",
+            "hyperpod_kit.checkpoint.bench.restoring", "hyperpod_kit.checkpoint.bench.training"]
+
+
+class BenchError(Exception):
+    """A phase failed: its first error, and the tail of its log."""
+
+
+class Bench:
+    """A scratch directory on the disk to measure, and one in shared memory; both are removed at the end."""
+
+    def __init__(self, base: Path, shared: str) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="hyperpod-kit-bench-", dir=base))
+        self.shared = tempfile.mkdtemp(prefix="hyperpod-kit-bench-", dir=shared)
+        self._before = os.environ.get("HPK_SHM_DIR")
+        self._count = 0
+
+    def __enter__(self) -> Bench:
+        os.environ["HPK_SHM_DIR"] = self.shared
+        for name in ("HPK_RESUME_FROM", "HPK_RESUME_MEMORY", "HPK_FAILPOINT", "SLURM_JOB_ID"):
+            os.environ.pop(name, None)
+        _CONTEXT.set_forkserver_preload(_PRELOAD)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.end_agents()
+        shutil.rmtree(self.directory, ignore_errors=True)
+        shutil.rmtree(self.shared, ignore_errors=True)
+        if self._before is None:
+            os.environ.pop("HPK_SHM_DIR", None)
+        else:
+            os.environ["HPK_SHM_DIR"] = self._before
+
+    def place(self, name: str) -> Path:
+        """A directory for one run's files."""
+        path = self.directory / name
+        path.mkdir()
+        return path
+
+    def forget(self, place: Path) -> None:
+        """Remove a run's files, and what its killed trainers left in shared memory."""
+        self.end_agents()
+        shutil.rmtree(place)
+        for entry in os.scandir(self.shared):
+            os.unlink(entry.path)
+
+    def phase(self, phase: str, size: str, mode: str, repeat: int, place: Path) -> dict[str, Any]:
+        """Run all ranks of a phase; rank 0's result, with `digests` of all. Raises BenchError."""
+        self._count += 1
+        world = MODES[mode]
+        jobs = [rank.Job(phase, size, mode, number, world, max(1, machine.cores() // world), repeat, str(place),
+                         f"{self._count:03d}-{phase}") for number in range(world)]
+        processes = [_CONTEXT.Process(target=rank.run, args=(job,)) for job in jobs]
+        for process in processes:
+            process.start()
+        end = time.monotonic() + _PATIENCE
+        try:
+            while any(process.is_alive() for process in processes) and time.monotonic() < end:
+                if any(job.result.exists() and "error" in json.loads(job.result.read_text()) for job in jobs):
+                    end = min(end, time.monotonic() + _END_SECONDS)  # the other ranks wait for this one
+                time.sleep(0.02)
+        finally:
+            for process in processes:
+                if process.is_alive():
+                    process.kill()
+                process.join()
+        results = [json.loads(job.result.read_text()) if job.result.exists() else
+                   {"error": f"rank {job.rank} left no result after {_PATIENCE:g} s"} for job in jobs]
+        for job, result in zip(jobs, results, strict=True):
+            if "error" in result:
+                tail = job.log.read_text().splitlines()[-12:] if job.log.exists() else []
+                raise BenchError("\n".join([f"{size} {mode} {phase}, rank {job.rank}: {result['error']}", *tail]))
+        return {**results[0], "digests": [result.pop("digest", None) for result in results]}
+
+    def end_agents(self) -> None:
+        """Agents of killed trainers: let them finish what they write, then end those that still wait."""
+        end = time.monotonic() + _END_SECONDS
+        while agents := _agents(self.shared):
+            if time.monotonic() > end:
+                for pid in agents:
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.05)
+
+
+def _agents(shared: str) -> list[int]:
+    """Agents whose segments lie under `shared`."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                ours = f"HPK_SHM_DIR={shared}\0".encode() in (entry / "environ").read_bytes()
+                if ours and b"checkpoint.repository.agent" in (entry / "cmdline").read_bytes():
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found

@@ -1,0 +1,172 @@
+"""What the machine can do with the same bytes: copy them in memory, write them, read them cold."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+BLOCK = 8 * 1024 * 1024
+WRITE_THREADS = (1, 2)
+READ_THREADS = (1, 2, 4)
+_MADV_POPULATE_WRITE = 23
+_PAGE = 4096
+# O_DIRECT where the file system has it (tmpfs before Linux 6.6 has not): then the limit is a buffered one.
+_DIRECT = os.O_DIRECT
+
+
+class MemoryFloor:
+    """Copies of `tensors` into one prefaulted piece of shared memory. `ways` names how; `seconds(way)` does it once."""
+
+    def __init__(self, tensors: list[torch.Tensor], threads: int) -> None:
+        self._pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
+        sizes = [(tensor.numel() * tensor.element_size() + 63) // 64 * 64 for tensor in tensors]
+        self.bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        room = -(-max(sum(sizes), 1) // BLOCK) * BLOCK
+        fd = os.memfd_create("hpk-floor")
+        try:
+            os.ftruncate(fd, room)
+            self.map = mmap.mmap(fd, room)
+        finally:
+            os.close(fd)
+        flat = torch.frombuffer(self.map, dtype=torch.uint8)
+        try:
+            self.map.madvise(_MADV_POPULATE_WRITE)
+        except OSError:
+            flat.zero_()
+        at = 0
+        for tensor, size in zip(tensors, sizes, strict=True):
+            if tensor.numel():
+                part = flat[at:at + tensor.numel() * tensor.element_size()]
+                self._pairs.append((part.view(tensor.dtype).view(tensor.shape), tensor.detach()))
+            at += size
+        self.ways = [f"{kind} {count}" for kind in ("memmove", "torch") for count in range(1, threads + 1)]
+        self._shares = {count: _shares(self._pairs, count) for count in range(1, threads + 1)}
+
+    def seconds(self, way: str) -> float:
+        """One copy of all bytes."""
+        kind, count = way.split()
+        if kind == "torch":
+            before = torch.get_num_threads()
+            torch.set_num_threads(int(count))
+            begin = time.perf_counter()
+            for target, source in self._pairs:
+                target.copy_(source)
+            spent = time.perf_counter() - begin
+            torch.set_num_threads(before)
+            return spent
+        shares = self._shares[int(count)]
+
+        def one(number: int) -> None:
+            for target, source, size in shares[number]:
+                ctypes.memmove(target, source, size)  # releases the GIL
+        return _parallel(one, int(count))
+
+
+def _shares(pairs: list[tuple[torch.Tensor, torch.Tensor]], count: int) -> list[list[tuple[int, int, int]]]:
+    """(target, source, bytes) for each of `count` threads: equal shares, and cuts only between two shares."""
+    total = sum(target.numel() * target.element_size() for target, _ in pairs)
+    shares: list[list[tuple[int, int, int]]] = [[] for _ in range(count)]
+    done = 0
+    for target, source in pairs:
+        if not source.is_contiguous():
+            source = source.contiguous()
+        at, size = 0, target.numel() * target.element_size()
+        while at < size:
+            number = min(count - 1, done * count // total)
+            end = total if number == count - 1 else -(-total * (number + 1) // count)
+            part = min(size - at, end - done)
+            shares[number].append((target.data_ptr() + at, source.data_ptr() + at, part))
+            at += part
+            done += part
+    return shares
+
+
+def _parallel(work: Callable[[int], None], count: int) -> float:
+    """Seconds until `count` threads have done their share. Raises what one of them raised."""
+    errors: list[BaseException] = []
+
+    def guarded(number: int) -> None:
+        try:
+            work(number)
+        except BaseException as err:
+            errors.append(err)
+    threads = [threading.Thread(target=guarded, args=(number,)) for number in range(count)]
+    begin = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    spent = time.perf_counter() - begin
+    if errors:
+        raise errors[0]
+    return spent
+
+
+def _cut(size: int, count: int) -> list[tuple[int, int]]:
+    """`count` ranges of whole pages over `size` bytes."""
+    bounds = [size * number // count // _PAGE * _PAGE for number in range(count)] + [size]
+    return list(zip(bounds, bounds[1:], strict=False))
+
+
+def write_seconds(source: mmap.mmap, size: int, directory: Path, name: str, threads: int) -> float:
+    """Write and fsync `size` bytes (whole pages) of `source` into `threads` new files, which are removed again."""
+    ranges = _cut(size // _PAGE * _PAGE, threads)
+    view = memoryview(source)
+
+    def one(number: int) -> None:
+        begin, end = ranges[number]
+        fd = _open(directory / f"{name}-{number}", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        try:
+            for at in range(begin, end, BLOCK):
+                part = view[at:min(at + BLOCK, end)]
+                if os.pwrite(fd, part, at - begin) != len(part):
+                    raise OSError(f"a short write to {directory}")
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    try:
+        return _parallel(one, threads)
+    finally:
+        view.release()
+        for number in range(threads):
+            (directory / f"{name}-{number}").unlink(missing_ok=True)
+
+
+def read_seconds(files: list[Path], threads: int) -> float:
+    """Read all bytes of `files` once; the caller has emptied the page cache."""
+    parts = [(path, at) for path in files for at in range(0, path.stat().st_size, BLOCK)]
+    parts.reverse()
+    descriptors = {path: _open(path, os.O_RDONLY) for path in files}
+
+    buffers = []
+    for _ in range(threads):
+        buffers.append(mmap.mmap(-1, BLOCK))
+        buffers[-1][:] = bytes(BLOCK)
+
+    def one(number: int) -> None:
+        while True:
+            try:
+                path, at = parts.pop()
+            except IndexError:
+                return
+            os.preadv(descriptors[path], [buffers[number]], at)
+    try:
+        return _parallel(one, threads)
+    finally:
+        for fd in descriptors.values():
+            os.close(fd)
+
+
+def _open(path: Path, flags: int) -> int:
+    try:
+        return os.open(path, flags | _DIRECT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        path.unlink(missing_ok=True) if flags & os.O_CREAT else None
+        return os.open(path, flags | os.O_CLOEXEC, 0o600)

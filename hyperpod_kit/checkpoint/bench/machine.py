@@ -1,0 +1,75 @@
+"""This machine: what it is, whether it is quiet, and how to make a read cold."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from pathlib import Path
+from typing import Any
+
+_QUIET_CORES = 0.15
+_LOOK_SECONDS = 0.1
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def describe(directory: Path, shared: str) -> dict[str, Any]:
+    """Processor, cores, memory (bytes), kernel, and the file systems of the two directories."""
+    info = Path("/proc/cpuinfo").read_text()
+    model = next((line.split(":", 1)[1].strip() for line in info.splitlines() if line.startswith("model name")), "")
+    return {"processor": model or platform.machine(), "cores": cores(),
+            "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), "kernel": platform.release(),
+            "python": platform.python_version(), "directory": str(directory), "file_system": _file_system(directory),
+            "shared_memory": shared, "shared_memory_file_system": _file_system(Path(shared))}
+
+
+def _file_system(path: Path) -> str:
+    """Type of the file system that holds `path`, from /proc/self/mounts."""
+    best, kind = "", "unknown"
+    where = os.path.realpath(path)
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        _, point, found = line.split()[:3]
+        if (where == point or where.startswith(point.rstrip("/") + "/")) and len(point) >= len(best):
+            best, kind = point, found
+    return kind
+
+
+def _busy_seconds() -> float:
+    """Processor seconds of all cores that were not idle, since boot."""
+    fields = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    return (sum(fields) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")
+
+
+def wait_quiet(limit: float) -> bool:
+    """Wait until almost nothing runs, at most `limit` seconds; whether it became quiet.
+
+    What an earlier sample started (write-back, removal of its files) must not run into the next one.
+    """
+    end = time.monotonic() + limit
+    while True:
+        busy, begin = _busy_seconds(), time.monotonic()
+        time.sleep(_LOOK_SECONDS)
+        if (_busy_seconds() - busy) / (time.monotonic() - begin) <= _QUIET_CORES:
+            return True
+        if time.monotonic() > end:
+            return False
+
+
+def empty_page_cache(files: list[Path]) -> str:
+    """Make the next read of `files` cold; returns how: `dropped` (root, everything) or `fadvise` (those files)."""
+    os.sync()
+    try:
+        Path("/proc/sys/vm/drop_caches").write_text("3\n")
+        return "dropped"
+    except OSError:
+        for path in files:
+            fd = os.open(path, os.O_RDONLY)
+            try:
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(fd)
+        return "fadvise"

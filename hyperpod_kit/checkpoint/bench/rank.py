@@ -1,0 +1,89 @@
+"""One rank of a bench run, in a process of its own: do one phase, leave its result in a file."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PHASES = ("save", "block", "overlap", "leave", "cold", "hot")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What one rank is to do. `threads`: cores of this rank; `tag` names the files of this start."""
+
+    phase: str
+    size: str
+    mode: str
+    rank: int
+    world: int
+    threads: int
+    repeat: int
+    directory: str
+    tag: str
+
+    @property
+    def result(self) -> Path:
+        return Path(self.directory) / f"{self.tag}-{self.rank}.json"
+
+    @property
+    def log(self) -> Path:
+        return Path(self.directory) / f"{self.tag}-{self.rank}.log"
+
+
+def run(job: Job) -> None:
+    """Never raises: an error is in the result."""
+    out = os.open(job.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    warnings.simplefilter("ignore")
+    try:
+        result = _work(job)
+    except BaseException as err:
+        traceback.print_exc()
+        result = {"error": f"{type(err).__name__}: {err}"}
+    sys.stderr.flush()
+    partial = job.result.with_suffix(".part")
+    partial.write_text(json.dumps(result))
+    partial.rename(job.result)
+    if job.phase in ("leave", "hot"):
+        from hyperpod_kit.checkpoint.bench import restoring
+        restoring.die()
+    os._exit(0 if "error" not in result else 1)
+
+
+def _work(job: Job) -> dict[str, Any]:
+    import torch
+
+    from hyperpod_kit.checkpoint.bench import limits, restoring, saving, training
+    from hyperpod_kit.checkpoint.bench.peers import Peers
+    from hyperpod_kit.checkpoint.bench.workload import Workload
+    torch.set_num_threads(job.threads)
+    directory = Path(job.directory)
+    peers = Peers(job.rank, job.world, directory / f"{job.tag}-meeting")
+    work = Workload(job.size, job.mode, peers, seed=1 if job.phase != "leave" else 2)
+    root = directory / "root"
+    if job.phase == "save":
+        result = saving.Saving(peers, work, directory, job.repeat, job.threads).run()
+    elif job.phase in ("block", "overlap"):
+        floor = limits.MemoryFloor(work.tensors, job.threads)
+        best = min(peers.slowest(floor.seconds(way)) for way in floor.ways for _ in range(3))
+        del floor
+        length = work.lengthen(2.0 * best, peers)
+        result = training.Training(peers, work, directory / job.phase, job.repeat, overlap=job.phase == "overlap").run()
+        result.update(forward_backward=length, floor=best)
+    elif job.phase == "leave":
+        result = restoring.leave_in_memory(work, root)
+    else:
+        tier = "storage" if job.phase == "cold" else "memory"
+        result = restoring.restore(peers, work, root, tier, job.threads)
+    if job.phase == "save":
+        result["digest"] = work.digest()
+    peers.barrier()
+    return result

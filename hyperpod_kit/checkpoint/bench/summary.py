@@ -1,0 +1,58 @@
+"""From raw samples to ratios. Medians throughout; a limit is the best of its ways."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+LOWER_IS_BETTER = ("stall_over_floor", "overlap_over_floor", "hot_restore_over_floor")
+HIGHER_IS_BETTER = ("persist_over_limit", "cold_restore_over_limit")
+BARS = {"stall_over_floor": 1.15, "overlap_over_floor": 0.25, "persist_over_limit": 0.9,
+        "cold_restore_over_limit": 0.9, "hot_restore_over_floor": 1.5}
+"""What the project promises of each."""
+
+
+def best(ways: dict[str, list[float]]) -> float:
+    """Seconds of the fastest way, by median; a way with fewer samples was given up as too slow."""
+    most = max(len(samples) for samples in ways.values())
+    return min(statistics.median(samples) for samples in ways.values() if len(samples) == most)
+
+
+def of_run(run: dict[str, Any]) -> dict[str, Any]:
+    """Seconds and ratios of one run; what was not measured is absent."""
+    save = run["save"]
+    floor, write = best(save["floor"]), best(save["write"])
+    stall, persist = statistics.median(save["stall"]), statistics.median(save["persist"])
+    found: dict[str, Any] = {
+        "bytes": save["bytes"], "floor_s": floor, "first_stall_s": save["first"]["stall"], "stall_s": stall,
+        "write_s": write, "persist_s": persist, "start_s": save["start"],
+        "stall_over_floor": stall / floor, "persist_over_limit": write / persist}
+    if "overlap" in run:
+        overlap, block = run["overlap"], run["block"]
+        lost = statistics.median(overlap["lost"])
+        found.update(
+            overlap_lost_s=lost, overlap_over_floor=lost / floor,
+            forward_backward_over_floor=overlap["forward_backward"] / floor,
+            step_s=statistics.median(overlap["step"]),
+            inflation_overlap_s=statistics.median(overlap["inflation"]),
+            inflation_blocking_s=statistics.median(block["inflation"]))
+    if "cold" in run:
+        read, cold = best(run["cold"]["limit"]), statistics.median(run["cold"]["seconds"])
+        found.update(read_s=read, cold_restore_s=cold, cold_restore_over_limit=read / cold,
+                     page_cache=run["cold"]["page_cache"])
+    if "hot" in run:
+        hot, near = statistics.median(run["hot"]["seconds"]), best(run["hot"]["floor"])
+        found.update(hot_restore_s=hot, hot_floor_s=near, hot_restore_over_floor=hot / near)
+    if "usage" in save:
+        found["usage"] = save["usage"]
+    return found
+
+
+def worst(runs: list[dict[str, Any]]) -> dict[str, float | None]:
+    """Each ratio's worst value over the runs that have it; None when none has it."""
+    found: dict[str, float | None] = {}
+    for names, choose in ((LOWER_IS_BETTER, max), (HIGHER_IS_BETTER, min)):
+        for name in names:
+            values = [run[name] for run in runs if name in run]
+            found[name] = choose(values) if values else None
+    return found

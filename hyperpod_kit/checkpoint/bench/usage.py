@@ -1,0 +1,84 @@
+"""What the engine holds: memory and descriptors of the trainer and of its agent, from /proc."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+_PERIOD = 0.02
+
+
+def agents() -> list[int]:
+    """The agent that this process has started."""
+    mine = os.getpid()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != mine and _parent(entry) == mine:
+            try:
+                command = (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if b"checkpoint.repository.agent" in command:
+                found.append(int(entry.name))
+    return found
+
+
+def _parent(entry: Path) -> int:
+    try:
+        return int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+    except (OSError, ValueError):
+        return 0
+
+
+def private_bytes(pid: int) -> int:
+    """Memory that is the process's own: anonymous pages, not the shared segments, not files."""
+    try:
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("RssAnon:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return 0
+
+
+def descriptors(pid: int) -> int:
+    try:
+        return len(os.listdir(f"/proc/{pid}/fd"))
+    except OSError:
+        return 0
+
+
+def segments(shared: str) -> int:
+    """Bytes that this user's segments take in shared memory."""
+    total = 0
+    for entry in os.scandir(shared):
+        if entry.name.startswith("hpk-"):
+            total += entry.stat().st_blocks * 512
+    return total
+
+
+class Watch:
+    """Peaks while the block runs, sampled every 20 ms."""
+
+    def __init__(self, pids: list[int]) -> None:
+        self._pids = pids
+        self._stop = threading.Event()
+        self.private = {pid: 0 for pid in pids}
+        self.descriptors = {pid: 0 for pid in pids}
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        while not self._stop.wait(_PERIOD):
+            for pid in self._pids:
+                self.private[pid] = max(self.private[pid], private_bytes(pid))
+                self.descriptors[pid] = max(self.descriptors[pid], descriptors(pid))
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._stop.set()
+        self._thread.join()

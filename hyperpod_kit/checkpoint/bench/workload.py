@@ -1,0 +1,136 @@
+"""What is trained and saved: a GPT-2-like model with AdamW in float32, alone or sharded with FSDP2."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from hyperpod_kit.checkpoint.bench.peers import Peers
+
+
+@dataclass(frozen=True)
+class Size:
+    """Layers, width, vocabulary and positions; a state is 12 bytes a parameter.
+
+    `patience`: seconds to wait for a quiet machine before a sample.
+    """
+
+    layers: int
+    width: int
+    vocabulary: int = 50257
+    positions: int = 1024
+    patience: float = 2.0
+
+
+SIZES = {"tiny": Size(2, 128, 4096, 128, patience=0.0), "0.5g": Size(5, 512), "2g": Size(18, 768)}
+MODES = {"single": 1, "fsdp2": 2}
+"""How the state lies, and the number of ranks."""
+
+
+class Block(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention_in, self.attention_out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        query, key, value = self.attention_in(self.ln_1(x)).chunk(3, dim=-1)
+        x = x + self.attention_out(nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True))
+        out: torch.Tensor = x + self.narrow(nn.functional.gelu(self.wide(self.ln_2(x))))
+        return out
+
+
+class Gpt(nn.Module):
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(size.vocabulary, size.width), nn.Embedding(size.positions, size.width)
+        self.blocks = nn.ModuleList(Block(size.width) for _ in range(size.layers))
+        self.norm = nn.LayerNorm(size.width)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1]))
+        for block in self.blocks:
+            x = block(x)
+        out: torch.Tensor = self.norm(x)
+        return out
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """The plain tensor behind a parameter: a DTensor's local part."""
+    part: Any = tensor.detach()
+    return part.to_local() if hasattr(part, "to_local") else part  # type: ignore[no-any-return]
+
+
+class Workload:
+    """Model, optimizer and batches."""
+
+    def __init__(self, size: str, mode: str, peers: Peers, *, seed: int = 1) -> None:
+        self.size = SIZES[size]
+        with torch.device("meta"):
+            self.model = Gpt(self.size)
+        if mode == "fsdp2":
+            from torch.distributed.device_mesh import init_device_mesh
+            from torch.distributed.fsdp import fully_shard
+            mesh = init_device_mesh("cpu", (peers.world,))
+            for block in self.model.blocks:
+                fully_shard(block, mesh=mesh)
+            fully_shard(self.model, mesh=mesh)
+        self.model.to_empty(device="cpu")
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-5)
+        torch.manual_seed(seed + peers.rank)
+        for parameter in self.model.parameters():
+            moments = torch.empty_like(parameter.detach()), torch.empty_like(parameter.detach())
+            local(parameter).uniform_(-0.02, 0.02)
+            local(moments[0]).uniform_(-1e-4, 1e-4)
+            local(moments[1]).uniform_(0, 1e-6)
+            self.optimizer.state[parameter] = {"step": torch.tensor(1.0), "exp_avg": moments[0],
+                                               "exp_avg_sq": moments[1]}
+        self.bytes = sum(tensor.numel() * tensor.element_size() for tensor in self.tensors)
+        self._length = 8
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """The live local tensors of the whole state. A restore may put new ones in place of the optimizer's."""
+        found = []
+        for parameter in self.model.parameters():
+            held = self.optimizer.state[parameter]
+            found += [local(parameter), local(held["exp_avg"]), local(held["exp_avg_sq"])]
+        return found
+
+    def change(self) -> None:
+        """One update of every byte in place, as an optimizer step makes it."""
+        for tensor in self.tensors:
+            tensor.mul_(-1.0009765625)
+
+    def forget(self) -> None:
+        """Lose the state: what a restore must bring back."""
+        for tensor in self.tensors:
+            tensor.zero_()
+
+    def digest(self) -> str:
+        """Over all local bytes, in order: a CRC-32 of each tensor. Not the engine's own algorithm, on purpose."""
+        return " ".join(f"{zlib.crc32(tensor.view(-1).view(torch.uint8).numpy().data):08x}"
+                        for tensor in self.tensors if tensor.numel())
+
+    def forward_backward(self) -> float:
+        """Seconds of one forward and backward pass."""
+        begin = time.perf_counter()
+        tokens = torch.randint(self.size.vocabulary, (1, self._length))
+        self.optimizer.zero_grad(set_to_none=True)
+        self.model(tokens).square().mean().backward()
+        return time.perf_counter() - begin
+
+    def lengthen(self, seconds: float, peers: Peers) -> float:
+        """Choose the batch so that forward and backward last at least `seconds` when nothing else runs."""
+        while True:
+            self.forward_backward()
+            spent = -peers.slowest(-min(self.forward_backward() for _ in range(2)))
+            if spent >= seconds or self._length >= self.size.positions:
+                return spent
+            self._length = min(self.size.positions, max(self._length * 2, int(self._length * seconds / spent * 1.1)))

@@ -1,0 +1,109 @@
+"""The bench: its arithmetic, that its limits touch every byte, and one small run from end to end."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hyperpod_kit.checkpoint.bench import cli, limits, summary
+
+
+def run_of(**changes: Any) -> dict[str, Any]:
+    save = {"bytes": 100, "floor": {"memmove 1": [9.0, 9.0, 9.0], "torch 2": [2.0, 1.0, 3.0]}, "start": 0.1,
+            "write": {"1": [5.0, 6.0, 4.0], "2": [8.0, 4.0, 9.0]}, "first": {"stall": 7.0, "persist": 7.0},
+            "stall": [3.0, 2.0, 9.0], "persist": [10.0, 9.0, 30.0]}
+    return {"save": {**save, **changes}}
+
+
+def test_ratios_are_of_medians_against_the_best_way() -> None:
+    found = summary.of_run(run_of())
+    assert (found["floor_s"], found["write_s"]) == (2.0, 5.0)
+    assert found["stall_over_floor"] == 1.5
+    assert found["persist_over_limit"] == 0.5
+
+
+def test_a_way_that_was_given_up_is_no_limit() -> None:
+    found = summary.of_run(run_of(floor={"torch 1": [1.0], "torch 2": [2.0, 2.0, 2.0]}))
+    assert found["floor_s"] == 2.0
+
+
+def test_restores_are_ratios_in_their_own_direction() -> None:
+    run = run_of()
+    run["cold"] = {"seconds": [4.0], "start": [0.1], "limit": {"1": [3.0], "4": [2.0]}, "page_cache": "dropped"}
+    run["hot"] = {"seconds": [4.0], "start": [0.1], "floor": {"torch 2": [2.0]}}
+    found = summary.of_run(run)
+    assert found["cold_restore_over_limit"] == 0.5
+    assert found["hot_restore_over_floor"] == 2.0
+
+
+def test_the_summary_is_the_worst_run() -> None:
+    worst = summary.worst([{"stall_over_floor": 1.1, "persist_over_limit": 0.8},
+                           {"stall_over_floor": 1.3, "persist_over_limit": 0.9}])
+    assert worst["stall_over_floor"] == 1.3
+    assert worst["persist_over_limit"] == 0.8
+    assert worst["hot_restore_over_floor"] is None
+
+
+@pytest.mark.parametrize("way", ["memmove 1", "memmove 2", "memmove 3", "torch 1", "torch 2"])
+def test_the_memory_floor_copies_every_byte(way: str) -> None:
+    tensors = [torch.arange(size, dtype=torch.float32) + 1 for size in (1, 4097, 0, 333, 70_000)]
+    floor = limits.MemoryFloor(tensors, 3)
+    assert floor.bytes == 4 * (1 + 4097 + 333 + 70_000)
+    floor.seconds(way)
+    at = 0
+    for tensor in tensors:
+        size = tensor.numel() * 4
+        assert floor.map[at:at + size] == tensor.numpy().tobytes()
+        at += (size + 63) // 64 * 64
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_the_write_limit_writes_all_pages_and_leaves_nothing(tmp_path: Path, threads: int,
+                                                             monkeypatch: pytest.MonkeyPatch) -> None:
+    size = 5 * 4096 + 17
+    source = mmap.mmap(-1, 6 * 4096)
+    written = []
+    pwrite = os.pwrite
+    monkeypatch.setattr(limits.os, "pwrite", lambda fd, data, at: written.append(len(data)) or pwrite(fd, data, at))
+    limits.write_seconds(source, size, tmp_path, "x", threads)
+    assert sum(written) == 5 * 4096
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_read_limit_reads_all_bytes_of_all_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [tmp_path / "a", tmp_path / "b"]
+    for path, size in zip(paths, (limits.BLOCK + 5, 100), strict=True):
+        path.write_bytes(bytes(size))
+    read = []
+    preadv = os.preadv
+
+    def counted(fd: int, buffers: Any, at: int) -> int:
+        read.append(preadv(fd, buffers, at))
+        return read[-1]
+    monkeypatch.setattr(limits.os, "preadv", counted)
+    limits.read_seconds(paths, 3)
+    assert sum(read) == limits.BLOCK + 105
+
+
+def test_a_small_run_measures_compares_and_leaves_nothing(tmp_path: Path, shm: Path,
+                                                          capsys: pytest.CaptureFixture[str]) -> None:
+    code = cli.main(["--sizes", "tiny", "--modes", "single", "--phases", "save,cold", "--repeat", "1", "--json",
+                     "--dir", str(tmp_path)])
+    found = json.loads(capsys.readouterr().out)
+    assert (code, found["errors"]) == (0, [])
+    assert 0 < found["summary"]["persist_over_limit"] < 10
+    assert 0 < found["summary"]["cold_restore_over_limit"] < 10
+    assert found["summary"]["hot_restore_over_floor"] is None
+    assert list(shm.iterdir()) == []
+    assert [path for path in tmp_path.iterdir() if path != shm] == []
+
+
+def test_an_unknown_size_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--sizes", "9g"]) == 2
+    assert "0.5g" in capsys.readouterr().err

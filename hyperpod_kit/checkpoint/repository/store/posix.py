@@ -121,7 +121,7 @@ class PosixStore:
         return Capabilities(delete=True, overwrite=True, direct=bool(self._direct), local=True, parallel_write=True)
 
     def _path(self, name: str) -> str:
-        return os.path.join(self.url, check_name(name)) if name else self.url
+        return os.path.join(self.url, check_name(name))
 
     def _path_to_make(self, name: str) -> str:
         """The path of a new object, whose directory is there and durable."""
@@ -143,7 +143,7 @@ class PosixStore:
         """See Store. Takes types from the directory itself: nothing is looked up."""
         found = []
         try:
-            with os.scandir(self._path(prefix)) as entries:
+            with os.scandir(self._path(prefix) if prefix else self.url) as entries:
                 for entry in entries:
                     name = entry.name + "/" if entry.is_dir() else entry.name
                     if name > after:

@@ -1,0 +1,128 @@
+"""Objects in this process's memory: for tests, and for what is not worth a directory."""
+
+from __future__ import annotations
+
+import threading
+from typing import Dict, List
+
+from .base import Capabilities, Reader, Writer, check_name
+
+
+class BytesReader:
+    """Reads bytes."""
+
+    align = 1
+
+    def __init__(self, data: bytes) -> None:
+        self._data = memoryview(data)
+        self.size = len(data)
+
+    def read_into(self, view: memoryview, offset: int) -> int:
+        """See Reader."""
+        part = self._data[offset:offset + len(view)]
+        view[:len(part)] = part
+        return len(part)
+
+    def close(self) -> None:
+        """See Reader."""
+
+
+class MemoryStore:
+    """See Store. Objects appear when they are complete, as in S3."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._lock = threading.Lock()
+        self._objects: Dict[str, bytes] = {}
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """All that memory can do."""
+        return Capabilities(delete=True, overwrite=True, direct=False, local=True, parallel_write=True)
+
+    def list(self, prefix: str = "", *, after: str = "") -> List[str]:
+        """See Store."""
+        start = prefix + "/" if prefix else ""
+        found = set()
+        with self._lock:
+            for name in self._objects:
+                if name.startswith(start):
+                    first, slash, _ = name[len(start):].partition("/")
+                    found.add(first + slash)
+        return sorted(name for name in found if name > after)
+
+    def exists(self, name: str) -> bool:
+        """See Store."""
+        with self._lock:
+            return check_name(name) in self._objects
+
+    def read(self, name: str) -> bytes:
+        """See Store."""
+        with self._lock:
+            data = self._objects.get(check_name(name))
+        if data is None:
+            raise FileNotFoundError(2, "no such object", f"{self.url}/{name}")
+        return data
+
+    def open_read(self, name: str) -> Reader:
+        """See Store."""
+        return BytesReader(self.read(name))
+
+    def create(self, name: str, data: bytes) -> None:
+        """See Store."""
+        with self._lock:
+            if check_name(name) in self._objects:
+                raise FileExistsError(17, "the object is there", f"{self.url}/{name}")
+            self._objects[name] = bytes(data)
+
+    def open_write(self, name: str, size: int) -> Writer:
+        """See Store."""
+        if self.exists(name):
+            raise FileExistsError(17, "the object is there", f"{self.url}/{name}")
+        return _MemoryWriter(self, name, size)
+
+    def replace(self, name: str, data: bytes) -> None:
+        """See Store."""
+        with self._lock:
+            self._objects[check_name(name)] = bytes(data)
+
+    def delete(self, name: str) -> None:
+        """See Store."""
+        with self._lock:
+            self._objects.pop(check_name(name), None)
+
+
+class _MemoryWriter:
+    align = 1
+
+    def __init__(self, store: MemoryStore, name: str, size: int) -> None:
+        self._store = store
+        self._name = name
+        self._data = bytearray(size)
+        self._lock = threading.Lock()
+        self._written = 0
+
+    def write(self, view: memoryview, offset: int) -> None:
+        with self._lock:
+            if offset + len(view) > len(self._data):
+                raise OSError(27, f"byte {offset + len(view)} of {len(self._data)}", self._name)
+            self._data[offset:offset + len(view)] = view
+            self._written += len(view)
+
+    def finish(self) -> None:
+        if self._written != len(self._data):
+            raise OSError(5, f"{self._written} bytes were written, expected {len(self._data)}", self._name)
+        self._store.create(self._name, bytes(self._data))
+
+    def abort(self) -> None:
+        self._data = bytearray()
+
+
+_ROOTS: Dict[str, MemoryStore] = {}
+_ROOTS_LOCK = threading.Lock()
+
+
+def memory_store(url: str) -> MemoryStore:
+    """The store of that URL, the same one for everyone in this process."""
+    with _ROOTS_LOCK:
+        return _ROOTS.setdefault(url, MemoryStore(url))

@@ -1,0 +1,128 @@
+"""A directory on Mountpoint for Amazon S3, or another file system that only takes new files written front to back.
+
+Its rules (Mountpoint's doc/SEMANTICS.md): a new file is written in order, by one descriptor, and shows when it is
+closed or synced; nothing is renamed, appended to or overwritten; files are deleted with --allow-delete only; a
+directory shows elsewhere once something is in it. A write out of order gives the upload up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import threading
+
+from . import durable
+from .base import Capabilities, Reader, Unsupported, Writer
+from .posix import FileReader, PosixStore
+
+
+class SequentialWriter:
+    """Writes a new file front to back."""
+
+    align = 1
+
+    def __init__(self, path: str, size: int) -> None:
+        self._path = path
+        self._size = size
+        self._at = 0
+        self._lock = threading.Lock()
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+
+    def write(self, view: memoryview, offset: int) -> None:
+        """See Writer. Raises OSError EINVAL when `offset` is not where the last piece ended."""
+        with self._lock:
+            if offset != self._at:
+                raise OSError(errno.EINVAL, f"the next byte is {self._at}, not {offset}", self._path)
+            durable.write_all(self._fd, view)
+            self._at += len(view)
+
+    def finish(self) -> None:
+        """See Writer: fsync completes the upload, and says whether that worked."""
+        if self._at != self._size:
+            raise OSError(errno.EIO, f"{self._at} bytes were written, expected {self._size}", self._path)
+        os.fsync(self._fd)
+        fd, self._fd = self._fd, -1
+        os.close(fd)
+
+    def abort(self) -> None:
+        """See Writer. Closing would publish what is there so far, so the upload is broken first."""
+        fd, self._fd = self._fd, -1
+        with contextlib.suppress(OSError):
+            if fd >= 0:
+                os.pwrite(fd, b"\\0", self._at + self._size + 1)
+        with contextlib.suppress(OSError):
+            if fd >= 0:
+                os.close(fd)
+        with contextlib.suppress(OSError):
+            os.unlink(self._path)
+
+
+class RestrictedStore(PosixStore):
+    """See Store. `create` is exclusive among the users of one mount; a writer on another machine is noticed when the
+    object is read back, unless it comes later still: one job at a time has a root (see `hyperpod-kit job run`)."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self._delete = True
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """`delete` until it was refused."""
+        return Capabilities(delete=self._delete, overwrite=False, direct=False, local=False, parallel_write=False)
+
+    def _path_to_make(self, name: str) -> str:
+        path = self._path(name)
+        folder = os.path.dirname(path)
+        if folder == self.url:
+            os.makedirs(folder, exist_ok=True)
+        else:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(folder)
+        return path
+
+    def open_read(self, name: str) -> Reader:
+        """See Store."""
+        return FileReader(self._path(name), cached=True)
+
+    def create(self, name: str, data: bytes) -> None:
+        """See Store."""
+        writer = self.open_write(name, len(data))
+        try:
+            writer.write(memoryview(data), 0)
+            writer.finish()
+        except OSError:
+            writer.abort()
+            raise
+        if self.read(name) != data:
+            raise FileExistsError(errno.EEXIST, "another machine made it at the same time", name)
+
+    def open_write(self, name: str, size: int) -> Writer:
+        """See Store."""
+        path = self._path_to_make(name)
+        try:
+            return SequentialWriter(path, size)
+        except OSError as err:
+            # Mountpoint answers EPERM for what may not be overwritten, and while another descriptor writes it.
+            if err.errno == errno.EPERM and os.path.lexists(path):
+                raise FileExistsError(errno.EEXIST, "the file is there", path) from None
+            raise
+
+    def replace(self, name: str, data: bytes) -> None:
+        """See Store: not here."""
+        raise Unsupported(f"{self.url} does not overwrite")
+
+    def delete(self, name: str) -> None:
+        """See Store. The first refusal is remembered."""
+        if name.endswith("/"):
+            # One that exists because of its files goes with the last of them, and is refused before.
+            with contextlib.suppress(OSError):
+                os.rmdir(self._path(name))
+            return
+        if not self._delete:
+            raise Unsupported(f"{self.url} does not delete")
+        try:
+            super().delete(name)
+        except Unsupported:
+            self._delete = False
+            raise

@@ -1,0 +1,187 @@
+"""A prefix of an S3 bucket, through boto3, which is imported when the first such root is opened.
+
+New objects are made with `If-None-Match: *`, so two writers of one name cannot both succeed; every body and every part
+carries a CRC-32 that the service checks before it stores anything.
+"""
+
+from __future__ import annotations
+
+import errno
+import time
+from typing import Any, Dict, List
+
+from hyperpod_kit.errors import CheckpointError
+
+from .base import Capabilities, Reader, Unsupported, Writer, check_name
+from .s3_errors import code_of, failed, retried
+from .s3_upload import S3Writer
+
+_CONFLICT_TRIES = 6
+_READ_TRIES = 3
+
+
+class S3Reader:
+    """Ranged GETs of the version of the object that was there when it was opened."""
+
+    align = 1
+
+    def __init__(self, client: Any, where: Dict[str, str], url: str) -> None:
+        self._client = client
+        self._where = where
+        self._url = url
+        try:
+            found = client.head_object(**where)
+        except Exception as err:
+            raise failed(err, url) from None
+        self.size = int(found["ContentLength"])
+        self._etag = found["ETag"]
+
+    def read_into(self, view: memoryview, offset: int) -> int:
+        """See Reader."""
+        end = min(offset + len(view), self.size)
+        if end <= offset:
+            return 0
+        done = 0
+        try:
+            body = self._client.get_object(Range=f"bytes={offset}-{end - 1}", IfMatch=self._etag, **self._where)["Body"]
+            with body:
+                while done < end - offset:
+                    part = body.read(min(1 << 20, end - offset - done))
+                    if not part:
+                        break
+                    view[done:done + len(part)] = part
+                    done += len(part)
+        except Exception as err:
+            # A connection that broke in the middle: the caller asks for the rest again.
+            if not done:
+                raise failed(err, self._url) from None
+        return done
+
+    def close(self) -> None:
+        """See Reader."""
+
+
+class S3Store:
+    """See Store. Objects are named `<prefix>/<name>`."""
+
+    def __init__(self, url: str, client: Any) -> None:
+        self.url = url.rstrip("/")
+        self._bucket, _, prefix = self.url[len("s3://"):].partition("/")
+        self._prefix = prefix + "/" if prefix else ""
+        self._client = client
+        self._delete = True
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """`delete` until it was refused."""
+        return Capabilities(delete=self._delete, overwrite=True, direct=False, local=False, parallel_write=True)
+
+    def _where(self, name: str) -> Dict[str, str]:
+        return {"Bucket": self._bucket, "Key": self._prefix + check_name(name)}
+
+    def list(self, prefix: str = "", *, after: str = "") -> List[str]:
+        """See Store. One call for each thousand names."""
+        start = self._prefix + (check_name(prefix) + "/" if prefix else "")
+        more: Dict[str, str] = {"StartAfter": start + after} if after else {}
+        found: List[str] = []
+        while True:
+            try:
+                page = self._client.list_objects_v2(Bucket=self._bucket, Prefix=start, Delimiter="/", **more)
+            except Exception as err:
+                raise failed(err, f"s3://{self._bucket}/{start}") from None
+            found += [item["Key"][len(start):] for item in page.get("Contents", ())]
+            found += [item["Prefix"][len(start):] for item in page.get("CommonPrefixes", ())]
+            if not page.get("IsTruncated"):
+                # An object that is named like the directory itself is what some consoles make.
+                return sorted(name for name in found if name > after)
+            more = {"ContinuationToken": page["NextContinuationToken"]}
+
+    def exists(self, name: str) -> bool:
+        """See Store."""
+        try:
+            self._client.head_object(**self._where(name))
+            return True
+        except Exception as err:
+            if code_of(err) in ("404", "NoSuchKey", "NotFound"):
+                return False
+            raise failed(err, f"{self.url}/{name}") from None
+
+    def read(self, name: str) -> bytes:
+        """See Store."""
+        tries = _READ_TRIES
+        while True:
+            tries -= 1
+            try:
+                with self._client.get_object(ChecksumMode="ENABLED", **self._where(name))["Body"] as body:
+                    return bytes(body.read())
+            except Exception as err:
+                # boto3 asks again for an answer that did not come, not for a body that broke off.
+                if code_of(err) or not tries:
+                    raise failed(err, f"{self.url}/{name}") from None
+
+    def open_read(self, name: str) -> Reader:
+        """See Store."""
+        return S3Reader(self._client, self._where(name), f"{self.url}/{name}")
+
+    def create(self, name: str, data: bytes) -> None:
+        """See Store. 409 means that another conditional write was under way: it is asked again who won."""
+        for attempt in range(_CONFLICT_TRIES):
+            try:
+                self._client.put_object(Body=data, IfNoneMatch="*", ChecksumAlgorithm="CRC32", **self._where(name))
+                return
+            except Exception as err:
+                if code_of(err) == "ConditionalRequestConflict" and attempt + 1 < _CONFLICT_TRIES:
+                    time.sleep(0.05 * 2 ** attempt)
+                    continue
+                # The answer to a first try may have been lost; then the object that is in the way is ours.
+                if code_of(err) == "PreconditionFailed" and retried(err) and self.read(name) == data:
+                    return
+                raise failed(err, f"{self.url}/{name}") from None
+
+    def open_write(self, name: str, size: int) -> Writer:
+        """See Store: what other writers do meanwhile shows in `finish`."""
+        if self.exists(name):
+            raise FileExistsError(errno.EEXIST, "the object is there", f"{self.url}/{name}")
+        return S3Writer(self._client, self._where(name), f"{self.url}/{name}", size)
+
+    def replace(self, name: str, data: bytes) -> None:
+        """See Store."""
+        try:
+            self._client.put_object(Body=data, ChecksumAlgorithm="CRC32", **self._where(name))
+        except Exception as err:
+            raise failed(err, f"{self.url}/{name}") from None
+
+    def delete(self, name: str) -> None:
+        """See Store. The first refusal is remembered."""
+        if name.endswith("/"):
+            return
+        if not self._delete:
+            raise Unsupported(f"{self.url} may not be deleted from")
+        try:
+            self._client.delete_object(**self._where(name))
+        except Exception as err:
+            if code_of(err) in ("AccessDenied", "403", "MethodNotAllowed"):
+                self._delete = False
+                raise Unsupported(f"{self.url}/{name} may not be deleted: {code_of(err)}") from None
+            raise failed(err, f"{self.url}/{name}") from None
+
+
+def connect(url: str) -> S3Store:
+    """The store of `s3://bucket/prefix`; credentials, region and endpoint are boto3's business.
+
+    Raises CheckpointError when boto3 is not installed or knows no region.
+    """
+    try:
+        import boto3
+        from botocore.config import Config
+        from botocore.exceptions import BotoCoreError
+    except ImportError:
+        raise CheckpointError(f"{url} needs boto3, which this Python does not have", hint="pip install boto3") from None
+    if not url[len("s3://"):].partition("/")[0]:
+        raise CheckpointError(f"{url} names no bucket", hint="s3://BUCKET/PREFIX")
+    config = Config(retries={"mode": "standard", "total_max_attempts": 5}, max_pool_connections=32,
+                    connect_timeout=10, read_timeout=60, tcp_keepalive=True)
+    try:
+        return S3Store(url, boto3.client("s3", config=config))
+    except (BotoCoreError, ValueError) as err:
+        raise CheckpointError(f"{url} cannot be reached: {err}") from None

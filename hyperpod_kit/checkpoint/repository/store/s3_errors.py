@@ -1,0 +1,42 @@
+"""What S3 answers, as the operating system would have said it."""
+
+from __future__ import annotations
+
+import errno
+
+_ERRNO = {"404": errno.ENOENT, "NoSuchKey": errno.ENOENT, "NotFound": errno.ENOENT, "NoSuchBucket": errno.ENOENT,
+          "403": errno.EACCES, "AccessDenied": errno.EACCES, "InvalidAccessKeyId": errno.EACCES,
+          "SignatureDoesNotMatch": errno.EACCES, "ExpiredToken": errno.EACCES,
+          "PreconditionFailed": errno.EEXIST, "412": errno.EEXIST, "ConditionalRequestConflict": errno.EEXIST,
+          "SlowDown": errno.EAGAIN, "503": errno.EAGAIN, "ServiceUnavailable": errno.EAGAIN,
+          "QuotaExceeded": errno.EDQUOT}
+
+
+def code_of(err: BaseException) -> str:
+    """The service's error code; "" when the service did not answer."""
+    answer = getattr(err, "response", None)
+    return str(answer.get("Error", {}).get("Code", "")) if isinstance(answer, dict) else ""
+
+
+def retried(err: BaseException) -> bool:
+    """Whether this was not the first time that the request was sent."""
+    answer = getattr(err, "response", None)
+    return isinstance(answer, dict) and int(answer.get("ResponseMetadata", {}).get("RetryAttempts", 0)) > 0
+
+
+def failed(err: BaseException, url: str) -> OSError:
+    """`err` as OSError (FileNotFoundError, FileExistsError, PermissionError, ...); a bug of ours is raised as it is."""
+    if isinstance(err, OSError) and err.filename is not None:
+        return err
+    code = code_of(err)
+    if code:
+        number = _ERRNO.get(code, errno.EIO)
+        message = str(err.args[0]) if err.args else code
+        return OSError(number, f"{code}: {message}", url)
+    kind = type(err).__name__
+    if kind in ("NoCredentialsError", "PartialCredentialsError", "TokenRetrievalError"):
+        return OSError(errno.EACCES, str(err), url)
+    if type(err).__module__.partition(".")[0] in ("botocore", "urllib3") or isinstance(err, OSError):
+        number = errno.ETIMEDOUT if "Timeout" in kind else errno.EIO
+        return OSError(number, f"{kind}: {err}", url)
+    raise err

@@ -14,18 +14,18 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 
-from hyperpod_kit.checkpoint import capture, restore
+from hyperpod_kit.checkpoint import candidates, capture, restore
 from hyperpod_kit.checkpoint.agent_link import AgentLink
 from hyperpod_kit.checkpoint.handle import Handle
 from hyperpod_kit.checkpoint.ranks import Ranks
 from hyperpod_kit.checkpoint.repository import catalog, commit, digest, process
 from hyperpod_kit.checkpoint.repository.control import Key, Page
 from hyperpod_kit.checkpoint.repository.lines import Message
-from hyperpod_kit.checkpoint.restore import Candidate, Loaded
+from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.checkpoint.results import Fresh, Restored
 from hyperpod_kit.checkpoint.snapshot import Snapshot
 from hyperpod_kit.checkpoint.state import State
-from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint
+from hyperpod_kit.errors import CheckpointError
 
 _START_SECONDS = 120.0
 _POLL_SECONDS = 0.01
@@ -63,7 +63,7 @@ class Manager:
                      if name in os.environ}
         self._pool = capture.SlotPool(self._run_id, self._ranks.rank, slots)
         self._start_agent(token)
-        self._pages: list[list[Page]] = self._ranks.gather(restore.sealed_pages(self._run_id, self._ranks.rank))
+        self._pages: list[list[Page]] = self._ranks.gather(candidates.sealed_pages(self._run_id, self._ranks.rank))
         self.epoch, self._seq = self._agreed_epoch()
 
     # --- start --------------------------------------------------------------------------------------------------
@@ -131,36 +131,13 @@ class Manager:
         Raises NoValidCheckpoint with a reason for each candidate, DigestUnavailable, CheckpointError when the state
         does not fit. All ranks call it, and all get the same.
         """
-        begin = time.monotonic()
         told = os.environ.get("HPK_RESUME_FROM") or None
         told = self._ranks.broadcast(None if told == "none" else told)
-        pages = self._pages if self._ranks.broadcast(os.environ.get("HPK_RESUME_MEMORY")) != "0" else [[]]
-        found = restore.candidates(self._ranks, self.root, pages, told)
-        rejected: list[tuple[str, str]] = []
-        for candidate in found:
-            loaded = restore.load(self._ranks, self.root, self._run_id, candidate)
-            if isinstance(loaded, str):
-                rejected.append((candidate.attempt, f"in {candidate.tier}: {loaded}"))
-                continue
-            self._load(state, loaded, candidate)
-            self._settle(candidate.key)
-            return Restored(candidate.step, candidate.epoch, candidate.seq, candidate.attempt, candidate.tier,
-                            time.monotonic() - begin, loaded.bytes, tuple(rejected))
-        if any(candidate.key is None for candidate in found):
-            raise NoValidCheckpoint(self.root, rejected)
-        self._settle(None)
-        return Fresh(time.monotonic() - begin, tuple(rejected))
-
-    def _load(self, state: State, loaded: Loaded, candidate: Candidate) -> None:
-        problem: str | None = None
-        try:
-            restore.put(self._ranks, state, loaded)
-        except (RuntimeError, ValueError, KeyError, CheckpointError) as err:
-            problem = f"{type(err).__name__}: {err}"
-        problem = self._ranks.agree(problem)
-        if problem is not None:
-            raise CheckpointError(f"{candidate.attempt} is intact but does not fit this state: {problem}",
-                                  hint="train with the code that saved it, or use another root")
+        pages = self._pages if self._ranks.broadcast(os.environ.get("HPK_RESUME_MEMORY")) != "0" else []
+        outcome = restore.restore(self._ranks, open_store(self.root), state, run_id=self._run_id, pages=pages,
+                                  first=told)
+        self._settle(outcome.keep)
+        return outcome.got
 
     def _settle(self, keep: Key | None) -> None:
         self._settled = True

@@ -51,3 +51,19 @@ class Ranks:
         first = dist.get_global_rank(self._group, source) if self._group is not None else source
         for at in range(0, data.numel(), _PIECE):
             dist.broadcast(data[at:at + _PIECE], src=first, group=self._group)
+
+    def pass_bytes(self, data: torch.Tensor, source: int, holders: tuple[int, ...]) -> None:
+        """Copy a U8 tensor from global rank `source` to the other `holders` (global ranks), who call this too."""
+        me = dist.get_rank()
+        for at in range(0, data.numel(), _PIECE):
+            part = data[at:at + _PIECE]
+            if me != source:
+                dist.recv(part, src=source, group=self._group)
+                continue
+            for holder in holders:
+                if holder != source:
+                    dist.send(part, dst=holder, group=self._group)
+
+    def global_rank(self, rank: int) -> int:
+        """The rank in the default group of a rank of this one."""
+        return rank if self.alone or self._group is None else dist.get_global_rank(self._group, rank)

@@ -1,243 +1,330 @@
-"""Find the newest checkpoint that every rank can prove, bring it to all ranks, and only then load it.
+"""Find the newest checkpoint that every rank can prove, and bring the live state to it.
 
-A candidate is first read and verified where its bytes lie, then sent to the ranks that lack them and verified there
-again. Objects are touched after all ranks have agreed; before that, a bad candidate costs time and nothing else.
+For each candidate: its tree is proved, the state says which live tensors it fills, and every rank streams into them
+what it needs, each chunk checked before it is handed on. A candidate counts when every rank has all of it; a rank's
+error is a reason that all ranks hear of, and the next tier or the next candidate overwrites what was filled so far.
+When the state does not fit, nothing is read and no older candidate is tried: that is the program's error.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from hyperpod_kit.checkpoint import codec
-from hyperpod_kit.checkpoint.dtypes import TYPES
+from hyperpod_kit.checkpoint import candidates, codec, load, share
+from hyperpod_kit.checkpoint.candidates import MEMORY, STORAGE, TIERS, Candidate, Held
+from hyperpod_kit.checkpoint.dcp import reshard
+from hyperpod_kit.checkpoint.dtypes import NAMES
 from hyperpod_kit.checkpoint.ranks import Ranks
-from hyperpod_kit.checkpoint.repository import (
-    arena,
-    assemble,
-    control,
-    digest,
-    layout,
-    manifest,
-    selection,
-    shard,
-    verify,
-)
+from hyperpod_kit.checkpoint.repository import arena, assemble, control, digest, stream, verify
 from hyperpod_kit.checkpoint.repository.control import Key, Page
-from hyperpod_kit.checkpoint.repository.store.open import open_store
+from hyperpod_kit.checkpoint.repository.manifest import Manifest
+from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.checkpoint.results import Fresh, Restored
+from hyperpod_kit.checkpoint.snapshot import Piece, Snapshot
 from hyperpod_kit.checkpoint.state import State
-from hyperpod_kit.errors import CheckpointError, DigestMismatch, DigestUnavailable
+from hyperpod_kit.errors import CheckpointError, DigestMismatch, DigestUnavailable, NoValidCheckpoint
+
+Tree = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """Something to restore from: a committed attempt, or a capture that every rank has in shared memory."""
+class Outcome:
+    """What was found, and the capture that it came from, which the agents are to keep."""
 
-    epoch: int
-    seq: int
-    step: int
-    attempt: str
-    key: Key | None  # of the capture; None for storage
-
-    @property
-    def tier(self) -> str:
-        return "storage" if self.key is None else "memory"
-
-    @property
-    def order(self) -> tuple[int, int, bool]:
-        """Newest first; at equal age memory before storage."""
-        return (self.epoch, self.seq, self.key is not None)
+    got: Restored | Fresh
+    keep: Key | None
 
 
-@dataclass
-class Loaded:
-    """A verified candidate: this rank's tree, and all shards' tensors as views of `bytes` bytes of buffers."""
+@dataclass(frozen=True)
+class _Head:
+    """The proved beginning of a candidate: where each rank takes its shard from, and its tree."""
 
-    tree: dict[str, object]
-    tensors: dict[str, torch.Tensor]
-    bytes: int
+    body: Manifest | None  # None: the candidate is not committed, or nothing of the root is needed
+    tiers: tuple[str, ...]
+    world: int
+    plan: str
+    algorithm: str
+    tree: Tree
 
 
-def sealed_pages(run_id: str, rank: int) -> list[Page]:
-    """What this rank has sealed in this node's shared memory."""
+class _Rejected(Exception):
+    """This candidate cannot be restored, for the reason in the first argument, the same on all ranks."""
+
+
+def restore(ranks: Ranks, store: Store, state: State, *, run_id: str, pages: Sequence[Sequence[Page]],
+            first: str | None = None) -> Outcome:
+    """Bring `state` to the newest checkpoint that all ranks can prove. All ranks call it; all get the same.
+
+    `pages` are all ranks' sealed pages in shared memory (`candidates.sealed_pages`). `first` is the newest attempt of
+    the root that may be tried. Raises NoValidCheckpoint, DigestUnavailable, CheckpointError when the state does not
+    fit or the root cannot be read.
+    """
+    begin = time.monotonic()
+    held = [[candidates.of_page(page) for page in own] for own in pages]
+    rejected: list[tuple[str, str]] = []
+    committed = False
+    for candidate in candidates.newest_first(ranks, store, held, first):
+        committed = committed or candidate.committed
+        run = _Run(ranks, store, state, run_id, candidate)
+        found = run.walk(rejected)
+        if found is not None:
+            tier, size = found
+            name = candidate.name
+            return Outcome(Restored(name.step, name.epoch, name.seq, candidate.attempt, tier,
+                                    time.monotonic() - begin, size, tuple(rejected)), candidate.key)
+    if committed:
+        raise NoValidCheckpoint(store.url, rejected)
+    return Outcome(Fresh(time.monotonic() - begin, tuple(rejected)), None)
+
+
+class _Run:
+    """One candidate, tried from its cheapest tiers to its dearest."""
+
+    def __init__(self, ranks: Ranks, store: Store, state: State, run_id: str, candidate: Candidate) -> None:
+        self._ranks = ranks
+        self._store = store
+        self._state = state
+        self._run_id = run_id
+        self._candidate = candidate
+        # Per rank the tiers that are left; the same on all ranks.
+        self._left = [{tier for tier in TIERS if (tier == STORAGE and candidate.committed)
+                       or (rank < len(candidate.held) and tier in candidate.held[rank])}
+                      for rank in range(ranks.world)]
+
+    def walk(self, rejected: list[tuple[str, str]]) -> tuple[str, int] | None:
+        """(tier, bytes) when the state is that of this candidate. Reasons are added to `rejected`."""
+        while all(self._left):
+            tiers = tuple(next(tier for tier in TIERS if tier in left) for left in self._left)
+            try:
+                head = self._head(tiers)
+                return "+".join(tier for tier in TIERS if tier in head.tiers), self._fill(head)
+            except _Rejected as err:
+                rejected.append((self._candidate.attempt, f"in {'+'.join(sorted(set(tiers)))}: {err.args[0]}"))
+                self._drop(tiers, err)
+        return None
+
+    def _drop(self, tiers: tuple[str, ...], err: _Rejected) -> None:
+        """Which copy not to try again: that of the rank that failed, or the dearest when that is not known."""
+        bad = err.args[1] if len(err.args) > 1 else None
+        if bad is not None and tiers[bad] != STORAGE:
+            self._left[bad].discard(tiers[bad])
+            return
+        outside = [rank for rank, tier in enumerate(tiers) if tier != STORAGE]
+        if not outside or bad is not None:
+            self._left = [set() for _ in self._left]
+        for rank in outside:
+            self._left[rank].discard(tiers[rank])
+
+    def _agree(self, work: Callable[[], None]) -> None:
+        """Everybody's part is done, or all ranks hear why not. Raises _Rejected, DigestUnavailable."""
+        problem: str | DigestUnavailable | None = None
+        try:
+            problem = reshard.guarded(work)
+        except DigestUnavailable as err:
+            problem = err
+        self._settle(problem)
+
+    def _settle(self, problem: str | DigestUnavailable | None) -> None:
+        everybody = self._ranks.gather(problem)
+        for found in everybody:
+            if isinstance(found, DigestUnavailable):
+                raise found
+        for rank, found in enumerate(everybody):
+            if found is not None:
+                raise _Rejected(f"rank {rank}: {found}" if self._ranks.world > 1 else str(found), rank)
+
+    # --- the proved beginning -----------------------------------------------------------------------------------
+
+    def _held(self, rank: int, tier: str) -> Held:
+        return self._candidate.held[rank][tier]
+
+    def _head(self, tiers: tuple[str, ...]) -> _Head:
+        """Everything but the tensors. Raises _Rejected, DigestUnavailable."""
+        if STORAGE not in tiers:
+            head = self._head_outside(tiers)
+            if head is not None:
+                return head
+        return self._head_of_root(tiers)
+
+    def _head_outside(self, tiers: tuple[str, ...]) -> _Head | None:
+        """Without the root: every rank has its shard and its tree nearer. None when it is not this topology's."""
+        first = self._held(0, tiers[0])
+        for rank, tier in enumerate(tiers):
+            one = self._held(rank, tier)
+            if (one.key, one.world, one.plan) != (first.key, self._ranks.world, first.plan):
+                if not self._candidate.committed:
+                    raise _Rejected(f"it was captured by {one.world} ranks, this run has {self._ranks.world}")
+                self._left = [left & {STORAGE} for left in self._left]
+                return None
+        mine: list[Tree] = []
+        self._agree(lambda: mine.append(_own_tree(self._run_id, self._ranks.rank, first.key)))
+        return _Head(None, tiers, first.world, first.plan, first.root.partition(":")[0], mine[0])
+
+    def _head_of_root(self, tiers: tuple[str, ...]) -> _Head:
+        found: list[tuple[Manifest, bytes]] = []
+        attempt = self._candidate.attempt
+
+        def read() -> None:
+            body = verify.read_manifest(self._store, attempt)
+            if body.run_id != self._run_id:
+                raise CheckpointError(f"it belongs to another run, {body.run}")
+            found.append((body, verify.read_extra(self._store, attempt, body.extra)))
+        self._agree(read if self._ranks.rank == 0 else lambda: None)
+        body, extra = self._ranks.broadcast(found[0] if found else None)
+        trees: list[Tree] = []
+
+        def parse() -> None:
+            digest.algorithm(body.digest)
+            tree = assemble.tree_of(extra, self._ranks.rank)
+            if self._ranks.rank >= body.world:
+                # Two ranks with one stream of random numbers would be worse than a new stream.
+                tree.pop("rng", None)
+            trees.append(tree)
+        self._agree(parse)
+        # A copy outside the root is as good as the root's when it has the same digest.
+        good = tuple(tier if tier == STORAGE or (body.world == self._ranks.world and
+                                                 self._held(rank, tier).root == body.shards[rank].root) else STORAGE
+                     for rank, tier in enumerate(tiers))
+        return _Head(body, good, body.world, body.plan, body.digest, trees[0])
+
+    # --- the tensors --------------------------------------------------------------------------------------------
+
+    def _fill(self, head: _Head) -> int:
+        """Bring the state to the candidate; how many bytes it has. Raises _Rejected, CheckpointError."""
+        targets = self._targets(head)
+        same = head.world == self._ranks.world and all(self._ranks.gather(targets.plan == head.plan))
+        if not same and head.body is None:
+            if not self._candidate.committed:
+                raise CheckpointError(f"{self._candidate.attempt} in memory does not fit this state: it was captured "
+                                      "with other tensors or another division among the ranks",
+                                      hint="train with the code that saved it, or set HPK_RESUME_MEMORY=0")
+            head = self._head_of_root((STORAGE,) * self._ranks.world)
+        loaded, size = self._same(head, targets) if same else self._other(head, targets)
+        self._fits(lambda: self._state.adopt(head.tree, loaded))
+        return size
+
+    def _targets(self, head: _Head) -> Snapshot:
+        found: list[Snapshot] = []
+        self._fits(lambda: found.append(self._state.targets(self._ranks, head.tree)))
+        return found[0]
+
+    def _fits(self, work: Callable[[], None]) -> None:
+        """The state's part. Raises CheckpointError on all ranks when it fails on one."""
+        problem: str | None = None
+        try:
+            work()
+        except (RuntimeError, ValueError, KeyError, TypeError, CheckpointError) as err:
+            problem = f"{type(err).__name__}: {err}"
+        problem = self._ranks.agree(problem)
+        if problem is not None:
+            raise CheckpointError(f"{self._candidate.attempt} does not fit this state: {problem}",
+                                  hint="train with the code that saved it, or use another root")
+
+    def _same(self, head: _Head, targets: Snapshot) -> tuple[Mapping[str, torch.Tensor], int]:
+        """Saved by the same ranks: each streams its own shard and shares what others hold too."""
+        pieces = {piece.spec.name: piece for piece in targets.pieces}
+        own: list[load.OwnShard] = []
+        sizes: list[int] = []
+
+        def read() -> None:
+            rank = self._ranks.rank
+            tier = head.tiers[rank]
+            if tier == MEMORY:
+                sizes.append(self._held(rank, tier).size)
+                own.append(_stream_memory(self._run_id, rank, self._held(rank, tier), pieces))
+            else:
+                assert head.body is not None
+                sizes.append(head.body.shards[rank].size)
+                with reshard.opened(self._store, self._candidate.attempt, head.body) as attempt:
+                    own.append(load.stream_own(attempt.shard(rank), pieces))
+            missing = [piece.spec.name for piece in targets.pieces
+                       if piece.replica[1] == 1 and piece.spec.name not in own[0].here]
+            if missing:
+                raise CheckpointError(f"{missing[0]} is not in this rank's shard")
+        self._agree(read)
+        self._settle(share.share(self._ranks, targets.pieces, own[0].here, head.algorithm))
+        return own[0].loaded, sum(self._ranks.gather(sizes[0]))
+
+    def _other(self, head: _Head, targets: Snapshot) -> tuple[Mapping[str, torch.Tensor], int]:
+        """Saved by other ranks or with another division: boxes of tensors, wherever they lie."""
+        assert head.body is not None
+        with reshard.opened(self._store, self._candidate.attempt, head.body) as attempt:
+            index = reshard.index_of(self._ranks, attempt)
+            if isinstance(index, str):
+                raise _Rejected(index)
+            self._fits(lambda: _check_fit(index, targets.pieces))
+            wants = reshard.Wants(index)
+            loaded: dict[str, torch.Tensor] = {}
+
+            def want() -> None:
+                for piece in targets.pieces:
+                    spec = piece.spec
+                    wants.add(reshard.Box(spec.name, spec.offsets or (0,) * len(spec.shape), spec.shape, piece.tensor))
+                here = {piece.spec.name for piece in targets.pieces}
+                for name in set(codec.tensor_names(head.tree)) - here:
+                    loaded[name] = wants.add_whole(name)
+            self._agree(want)
+            work = reshard.divide(self._ranks.gather(wants.chunks(head.body.chunk)))
+            problem = reshard.carry_out(self._ranks, attempt, work, wants)
+            if problem is not None:
+                raise _Rejected(problem)
+        return loaded, head.body.total_bytes
+
+
+def _check_fit(index: reshard.Index, pieces: Sequence[Piece]) -> None:
+    """Types and shapes, before a byte is read. Raises CheckpointError."""
+    for piece in pieces:
+        for row in index.rows.get(piece.spec.name, ())[:1]:
+            saved = row.spec
+            if (saved.dtype, saved.whole) != (NAMES[piece.tensor.dtype], piece.spec.whole):
+                raise CheckpointError(f"{saved.name} is {saved.dtype} {list(saved.whole)} in the checkpoint, "
+                                      f"{piece.spec.dtype} {list(piece.spec.whole)} here")
+
+
+def _slot(run_id: str, rank: int, key: Key) -> arena.Slot:
+    """This rank's sealed slot of a capture. Raises CheckpointError when it is gone."""
     folder = arena.shm_dir()
-    found = []
     for slot in arena.attached(folder, arena.names(folder, uid=os.getuid(), run=arena.run_hash(run_id), rank=rank)):
         page = slot.page
-        if page is not None and page.state == control.SEALED and page.run_id == run_id and page.rank == rank:
-            found.append(page)
+        if page is not None and page.state == control.SEALED and page.key == key:
+            return slot
         slot.close()
-    return found
+    raise CheckpointError("the capture is gone")
 
 
-def candidates(ranks: Ranks, root: str, pages: list[list[Page]], resume_from: str | None) -> list[Candidate]:
-    """What to try, in this order; the same on all ranks. `pages` are all ranks' sealed pages.
-
-    Raises CheckpointError when the root cannot be read or does not have what the job was told to resume from.
-    """
-    found: list[Candidate] = []
-    problem: str | None = None
-    if ranks.rank == 0:
-        try:
-            for entry in selection.candidates(root, first=resume_from):
-                found.append(Candidate(entry.name.epoch, entry.name.seq, entry.name.step, entry.attempt, None))
-        except (OSError, CheckpointError) as err:
-            problem = verify.reason_of(err)
-    problem = ranks.agree(problem)
-    if problem is not None:
-        raise CheckpointError(f"cannot list {root}: {problem}", hint=f"hyperpod-kit checkpoint ls {root}")
-    found = ranks.broadcast(found)
-    for page in pages[0]:
-        same = [next((p for p in held if (p.key, p.world, p.plan) == (page.key, ranks.world, page.plan)), None)
-                for held in pages]
-        if all(same):
-            name = layout.AttemptName(page.seq, page.step, page.epoch, page.incarnation)
-            found.append(Candidate(page.epoch, page.seq, page.step, str(name), page.key))
-    return sorted(found, key=lambda candidate: candidate.order, reverse=True)
-
-
-def load(ranks: Ranks, root: str, run_id: str, candidate: Candidate) -> Loaded | str:
-    """All of a candidate on every rank, or why not (the same on all ranks). Raises DigestUnavailable."""
-    if candidate.key is not None:
-        return _load_memory(ranks, run_id, candidate.key)
-    return _load_storage(ranks, root, run_id, candidate.attempt)
-
-
-def _guard(work: Callable[[], None]) -> str | None:
-    """Do this rank's part; an error becomes a reason, so that no rank leaves the others waiting."""
+def _own_tree(run_id: str, rank: int, key: Key) -> Tree:
+    slot = _slot(run_id, rank, key)
     try:
-        work()
-        return None
-    except (CheckpointError, OSError, ValueError, KeyError) as err:
-        return verify.reason_of(err)
+        page = slot.page
+        assert page is not None
+        extra = slot.extra(page.extra_size)
+        if digest.small(extra) != page.extra_root:
+            raise DigestMismatch(slot.name.file("ctl"), page.extra_root, digest.small(extra))
+        return dict(json.loads(extra))
+    finally:
+        slot.close()
 
 
-def _load_memory(ranks: Ranks, run_id: str, key: Key) -> Loaded | str:
-    buffers: dict[int, bytearray] = {}
-    held: list[tuple[Page, dict[str, object]]] = []
-
-    def read() -> None:
-        folder = arena.shm_dir()
-        names = arena.names(folder, uid=os.getuid(), run=arena.run_hash(run_id), rank=ranks.rank)
-        for slot in arena.attached(folder, names):
-            page = slot.page
-            if page is not None and page.state == control.SEALED and page.key == key:
-                buffer = bytearray(page.size)
-                image = slot.image
-
-                def from_slot(view: memoryview, at: int, image: memoryview = image) -> int:
-                    view[:] = image[at:at + len(view)]
-                    return len(view)
-                verify.verify_bytes(from_slot, page.size, page.shard_root, name=slot.name.file("img"),
-                                    chunk=page.chunk, sink=memoryview(buffer))
-                extra = slot.extra(page.extra_size)
-                if digest.small(extra) != page.extra_root:
-                    raise DigestMismatch(slot.name.file("ctl"), page.extra_root, digest.small(extra))
-                buffers[ranks.rank] = buffer
-                held.append((page, json.loads(extra)))
-                return
-        raise CheckpointError("the capture is gone")
-
-    problem = ranks.agree(_guard(read))
-    if problem is not None:
-        return problem
-    page, tree = held[0]
-    records = ranks.gather(manifest.FileRecord("memory", page.size, page.shard_root, ranks.rank))
-    return _spread(ranks, buffers, records, page.chunk, tree)
-
-
-def _load_storage(ranks: Ranks, root: str, run_id: str, attempt: str) -> Loaded | str:
-    found: list[tuple[manifest.Manifest, bytes]] = []
-
-    def read_head() -> None:
-        body = verify.read_manifest(root, attempt)
-        if body.run_id != run_id:
-            raise CheckpointError(f"it belongs to another run, {body.run}")
-        found.append((body, verify.read_extra(root, attempt, body.extra)))
-
-    problem = ranks.agree(_guard(read_head) if ranks.rank == 0 else None)
-    if problem is not None:
-        return problem
-    body, extra = ranks.broadcast(found[0] if found else None)
-    unknown: list[str] = [name for name in ranks.gather(_missing(body.digest)) if name]
-    if unknown:
-        raise DigestUnavailable(body.digest, unknown[0])
-    buffers: dict[int, bytearray] = {}
-    trees: list[dict[str, object]] = []
-
-    def read() -> None:
-        trees.append(assemble.tree_of(extra, ranks.rank))
-        if ranks.rank >= body.world:
-            # Two ranks with one stream of random numbers would be worse than a new stream.
-            trees[0].pop("rng", None)
-        for index in range(ranks.rank, body.world, ranks.world):
-            record = body.shards[index]
-            buffers[index] = bytearray(record.size)
-            verify.verify_file(open_store(root), attempt, record, chunk=body.chunk,
-                               sink=memoryview(buffers[index]))
-
-    problem = ranks.agree(_guard(read))
-    if problem is not None:
-        return problem
-    return _spread(ranks, buffers, list(body.shards), body.chunk, trees[0])
-
-
-def _missing(algorithm: str) -> str | None:
+def _stream_memory(run_id: str, rank: int, held: Held, pieces: Mapping[str, Piece]) -> load.OwnShard:
+    slot = _slot(run_id, rank, held.key)
     try:
-        digest.algorithm(algorithm)
-        return None
-    except DigestUnavailable as err:
-        return str(err)
+        page = slot.page
+        assert page is not None
+        image = stream.Mapped(slot.image[:page.size])
+        own = load.stream_own(stream.Shard(image, held.size, held.root, name=slot.name.file("img"), chunk=page.chunk),
+                              pieces)
+        image.view.release()
+        after = slot.page
+        if after is None or after.state != control.SEALED or after.key != held.key:
+            raise CheckpointError("the capture was freed while it was read")
+        return own
+    finally:
+        slot.close()
 
-
-def _spread(ranks: Ranks, buffers: dict[int, bytearray], records: list[manifest.FileRecord], chunk: int,
-            tree: dict[str, object]) -> Loaded | str:
-    """Send every shard from the rank that read it to all others, which verify it again."""
-    tensors: dict[str, torch.Tensor] = {}
-    problem: str | None = None
-    for index, record in enumerate(records):
-        mine = index in buffers
-        buffer = buffers[index] if mine else bytearray(record.size)
-        whole = torch.frombuffer(buffer, dtype=torch.uint8)
-        ranks.send_bytes(whole, index % ranks.world)
-
-        def take(mine: bool = mine, buffer: bytearray = buffer, whole: torch.Tensor = whole,
-                 record: manifest.FileRecord = record) -> None:
-            view = memoryview(buffer)
-            if not mine:
-                verify.verify_bytes(lambda part, at: _copy(part, view, at), record.size, record.root,
-                                    name=record.file, chunk=chunk)
-            for placed in shard.parse(view).tensors:
-                part = whole[placed.begin:placed.end]
-                tensors[placed.spec.name] = part.view(TYPES[placed.spec.dtype]).view(placed.spec.shape)
-        problem = problem or _guard(take)
-    problem = ranks.agree(problem)
-    return problem if problem is not None else Loaded(tree, tensors, sum(record.size for record in records))
-
-
-def put(ranks: Ranks, state: State, loaded: Loaded) -> None:
-    """Fill the state's live tensors, then let it take over the rest. Raises CheckpointError when it does not fit."""
-    targets = state.targets(ranks, loaded.tree)
-    names = {piece.spec.name for piece in targets.pieces}
-    for piece in targets.pieces:
-        if piece.spec.full:
-            raise CheckpointError(f"{piece.spec.name} is sharded, which this restore cannot do yet")
-        source = loaded.tensors[piece.spec.name]
-        if source.shape != piece.tensor.shape or source.dtype != piece.tensor.dtype:
-            raise CheckpointError(f"{piece.spec.name} is {source.dtype} {list(source.shape)} in the checkpoint, "
-                                  f"{piece.tensor.dtype} {list(piece.tensor.shape)} here")
-    for piece in targets.pieces:
-        piece.tensor.copy_(loaded.tensors[piece.spec.name])
-    # Copies: what is kept must neither hold the whole buffer nor see the file's alignment (torch's random generator
-    # faults on it).
-    state.adopt(loaded.tree, {name: loaded.tensors[name].clone() for name in codec.tensor_names(loaded.tree)
-                              if name not in names})
-
-
-def _copy(part: memoryview, whole: memoryview, at: int) -> int:
-    part[:] = whole[at:at + len(part)]
-    return len(part)

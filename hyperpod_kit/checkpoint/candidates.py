@@ -1,0 +1,130 @@
+"""What could be restored, newest first, and on which tiers each rank finds its shard of it."""
+
+from __future__ import annotations
+
+import heapq
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from hyperpod_kit.checkpoint.ranks import Ranks
+from hyperpod_kit.checkpoint.repository import arena, control, layout, selection, verify
+from hyperpod_kit.checkpoint.repository.control import Key, Page
+from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.errors import CheckpointError
+
+MEMORY, LOCAL, STORAGE = "memory", "local", "storage"
+TIERS = (MEMORY, LOCAL, STORAGE)
+"""Cheapest first."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """One rank's shard of a capture outside the root: what proves it, and what it is a part of."""
+
+    tier: str
+    attempt: str
+    key: Key
+    world: int
+    plan: str
+    root: str   # digest of the shard
+    size: int
+
+
+@dataclass
+class Candidate:
+    """An attempt. `held[rank]` are the tiers besides the root on which that rank has its shard."""
+
+    attempt: str
+    name: layout.AttemptName
+    committed: bool
+    held: list[dict[str, Held]] = field(default_factory=list)
+
+    @property
+    def order(self) -> tuple[int, int, str]:
+        """(epoch, seq), never the step; the nonce only makes the order total."""
+        return (self.name.epoch, self.name.seq, self.name.nonce)
+
+    @property
+    def key(self) -> Key | None:
+        """Of the capture in memory or on the local disk that this attempt was made from, on any rank."""
+        return next((one.key for tiers in self.held for one in tiers.values()), None)
+
+
+def sealed_pages(run_id: str, rank: int) -> list[Page]:
+    """What this rank has sealed in this node's shared memory."""
+    folder = arena.shm_dir()
+    found = []
+    for slot in arena.attached(folder, arena.names(folder, uid=os.getuid(), run=arena.run_hash(run_id), rank=rank)):
+        page = slot.page
+        if page is not None and page.state == control.SEALED and page.run_id == run_id and page.rank == rank:
+            found.append(page)
+        slot.close()
+    return found
+
+
+def attempt_of(page: Page) -> str:
+    """The attempt that the agents make of a capture."""
+    return str(layout.AttemptName(page.seq, page.step, page.epoch, page.incarnation))
+
+
+def of_page(page: Page) -> Held:
+    return Held(MEMORY, attempt_of(page), page.key, page.world, page.plan, page.shard_root, page.size)
+
+
+def outside(held: Sequence[Sequence[Held]]) -> dict[str, list[dict[str, Held]]]:
+    """Attempt -> per rank, tier -> shard; from what every rank has."""
+    found: dict[str, list[dict[str, Held]]] = {}
+    for rank, own in enumerate(held):
+        for one in own:
+            tiers = found.setdefault(one.attempt, [{} for _ in held])
+            tiers[rank].setdefault(one.tier, one)
+    return found
+
+
+def newest_first(ranks: Ranks, store: Store, held: Sequence[Sequence[Held]], first: str | None) -> Iterator[Candidate]:
+    """Candidates, the same on all ranks, which step through them together.
+
+    A capture that is not committed counts when every rank has its shard of it. `first`: the newest attempt of the root
+    that may be tried. Raises CheckpointError when the root cannot be read or does not have `first`.
+    """
+    known = outside(held)
+    listing: Iterator[Candidate] | None = _merged(store, known, first) if ranks.rank == 0 else None
+    while True:
+        found: Candidate | None = None
+        problem: str | None = None
+        if listing is not None:
+            try:
+                found = next(listing, None)
+            except (OSError, CheckpointError) as err:
+                problem = verify.reason_of(err)
+        found, problem = ranks.broadcast((found, problem))
+        if problem is not None:
+            raise CheckpointError(f"cannot list {store.url}: {problem}", hint=f"hyperpod-kit checkpoint ls {store.url}")
+        if found is None:
+            return
+        yield found
+
+
+def _merged(store: Store, known: dict[str, list[dict[str, Held]]], first: str | None) -> Iterator[Candidate]:
+    """Rank 0's view: the listing of the root, and the captures that are nowhere else, in one order."""
+    taken: set[str] = set()
+
+    def committed() -> Iterator[Candidate]:
+        for entry in selection.walk(store, first=first):
+            taken.add(entry.attempt)
+            yield Candidate(entry.attempt, entry.name, True, known.get(entry.attempt, []))
+
+    def captured() -> Iterator[Candidate]:
+        found = []
+        for attempt, tiers in known.items():
+            name = layout.parse_attempt(attempt)
+            if name is not None and all(tiers):
+                found.append(Candidate(attempt, name, False, tiers))
+        yield from sorted(found, key=lambda candidate: candidate.order, reverse=True)
+
+    # At equal order the committed one comes first, so that it is known when its capture is passed over.
+    both = heapq.merge(committed(), captured(), key=lambda c: (c.order, c.committed), reverse=True)
+    for candidate in both:
+        if candidate.committed or candidate.attempt not in taken:
+            yield candidate

@@ -1,0 +1,1 @@
+"""Our checkpoints through torch.distributed.checkpoint, and reading them for another number of ranks."""

@@ -1,0 +1,316 @@
+"""Read any boxes of any tensors of a committed attempt: each chunk from storage once, by one rank, checked by all.
+
+A rank says which boxes it wants and where they go. The boxes become byte ranges, the ranges chunks; a chunk that
+several ranks need is read by one of them and sent to the others, who compare its leaf again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+
+from hyperpod_kit.checkpoint.dtypes import TYPES
+from hyperpod_kit.checkpoint.load import Landing, empty, is_plain, view_of
+from hyperpod_kit.checkpoint.ranks import Ranks
+from hyperpod_kit.checkpoint.repository import digest, stream, verify
+from hyperpod_kit.checkpoint.repository import shard as shards
+from hyperpod_kit.checkpoint.repository.manifest import Manifest
+from hyperpod_kit.checkpoint.repository.shard import ITEM_BYTES, TensorSpec
+from hyperpod_kit.checkpoint.repository.store.base import Reader, Store
+from hyperpod_kit.errors import CheckpointError, DigestUnavailable
+
+_ROUND = 4
+"""Chunks that each rank reads between two exchanges: bounds the memory that they wait in."""
+
+Chunk = tuple[int, int]
+"""Number of the shard, number of the chunk in it."""
+
+
+class Row(NamedTuple):
+    """A saved piece: its spec, the number of its shard, and where in that file its bytes begin."""
+
+    spec: TensorSpec
+    shard: int
+    begin: int
+
+
+class Index(NamedTuple):
+    """All pieces of an attempt, by tensor."""
+
+    rows: Mapping[str, Sequence[Row]]
+
+
+class Box(NamedTuple):
+    """Part of a tensor: `offsets` and `shape` in the whole tensor, `target` of that shape."""
+
+    name: str
+    offsets: tuple[int, ...]
+    shape: tuple[int, ...]
+    target: torch.Tensor
+
+
+class Attempt:
+    """An attempt that is open for reading: its manifest, and its shards, opened when they are needed."""
+
+    def __init__(self, store: Store, attempt: str, body: Manifest) -> None:
+        self.store = store
+        self.name = attempt
+        self.manifest = body
+        self._open: dict[int, tuple[Reader, stream.Shard]] = {}
+
+    def shard(self, number: int) -> stream.Shard:
+        """Raises DigestMismatch, CheckpointError, OSError."""
+        if number not in self._open:
+            record = self.manifest.shards[number]
+            reader = self.store.open_read(f"{self.name}/{record.file}")
+            try:
+                made = stream.Shard(reader, record.size, record.root, name=record.file, chunk=self.manifest.chunk)
+            except BaseException:
+                reader.close()
+                raise
+            self._open[number] = reader, made
+        return self._open[number][1]
+
+    def close(self) -> None:
+        for reader, _ in self._open.values():
+            reader.close()
+        self._open.clear()
+
+    def rows(self, number: int) -> list[Row]:
+        """What lies in one shard, from its checked header."""
+        opened = self.shard(number)
+        first = memoryview(opened.read(0, min(4096, opened.data_end)))
+        length = shards.head_size(first)
+        if length > opened.data_end:
+            raise CheckpointError(f"{opened.name}: a header of {length} bytes in a file of {opened.size}")
+        parsed = shards.parse(memoryview(opened.read(0, length)), opened.size)
+        return [Row(placed.spec, number, placed.begin) for placed in parsed.tensors]
+
+
+@contextlib.contextmanager
+def opened(store: Store, attempt: str, body: Manifest) -> Iterator[Attempt]:
+    """An attempt whose files are closed at the end."""
+    made = Attempt(store, attempt, body)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def index_of(ranks: Ranks, attempt: Attempt) -> Index | str:
+    """The attempt's index, on all ranks, each of which reads some of the headers; or why not. A collective."""
+    found: list[Row] = []
+
+    def read() -> None:
+        for number in range(ranks.rank, len(attempt.manifest.shards), ranks.world):
+            found.extend(attempt.rows(number))
+    problem = ranks.agree(guarded(read))
+    if problem is not None:
+        return problem
+    rows: dict[str, list[Row]] = {}
+    for part in ranks.gather(found):
+        for row in part:
+            rows.setdefault(row.spec.name, []).append(row)
+    return Index(rows)
+
+
+def guarded(work: Callable[[], None]) -> str | None:
+    """Do this rank's part; an error becomes a reason, so that no rank leaves the others waiting.
+
+    Raises DigestUnavailable, which is no verdict on what was read.
+    """
+    try:
+        work()
+        return None
+    except DigestUnavailable:
+        raise
+    except (CheckpointError, OSError, ValueError, KeyError) as err:
+        return verify.reason_of(err)
+
+
+class Wants:
+    """What one rank wants of an attempt, and where it goes."""
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+        self.landings: dict[int, Landing] = {}
+        self._staged: dict[tuple[int, int], tuple[torch.Tensor, list[Callable[[torch.Tensor], None]]]] = {}
+
+    def add(self, box: Box) -> None:
+        """Raises CheckpointError when the attempt does not hold every element of the box."""
+        count = 0
+        for row in self._index.rows.get(box.name, ()):
+            count += self._add(row, box)
+        wanted = box.target.numel()
+        if count != wanted:
+            raise CheckpointError(f"{box.name}: {count} of {wanted} elements are in the checkpoint")
+
+    def add_whole(self, name: str) -> torch.Tensor:
+        """All of a tensor, new. Raises CheckpointError when the attempt does not have all of it."""
+        rows = self._index.rows.get(name)
+        if not rows:
+            raise CheckpointError(f"{name} is in no shard")
+        whole = rows[0].spec.whole
+        made = torch.empty(whole, dtype=TYPES[rows[0].spec.dtype])
+        self.add(Box(name, (0,) * len(whole), whole, made))
+        return made
+
+    def _add(self, row: Row, box: Box) -> int:
+        """Want what the box has in common with a saved piece; how many elements."""
+        spec = row.spec
+        offsets = spec.offsets or (0,) * len(spec.shape)
+        low = tuple(max(a, b) for a, b in zip(offsets, box.offsets, strict=True))
+        high = tuple(min(a + m, b + n) for a, m, b, n in zip(offsets, spec.shape, box.offsets, box.shape, strict=True))
+        extents = tuple(h - a for a, h in zip(low, high, strict=True))
+        if any(extent <= 0 for extent in extents):
+            return 0
+        inside = tuple(a - b for a, b in zip(low, offsets, strict=True))
+        target = box.target
+        for dim, (at, base, extent) in enumerate(zip(low, box.offsets, extents, strict=True)):
+            target = target.narrow(dim, at - base, extent)
+        start = _run(spec.shape, inside, extents)
+        if start is not None and is_plain(target) and target.dtype == TYPES[spec.dtype]:
+            begin = row.begin + start * ITEM_BYTES[spec.dtype]
+            self._landing(row.shard).add(begin, begin + target.numel() * target.element_size(), target)
+        else:
+            self._stage(row, inside, extents, target)
+        return target.numel()
+
+    def _stage(self, row: Row, inside: Sequence[int], extents: Sequence[int], target: torch.Tensor) -> None:
+        """The common box is no single run of bytes: read the whole saved piece, and cut afterwards."""
+        key = (row.shard, row.begin)
+        if key not in self._staged:
+            whole = empty(row.spec)
+            self._landing(row.shard).add(row.begin, row.begin + row.spec.nbytes, whole)
+            self._staged[key] = whole, []
+
+        def cut(whole: torch.Tensor) -> None:
+            for dim, (at, extent) in enumerate(zip(inside, extents, strict=True)):
+                whole = whole.narrow(dim, at, extent)
+            target.copy_(whole)
+        self._staged[key][1].append(cut)
+
+    def _landing(self, shard: int) -> Landing:
+        return self.landings.setdefault(shard, Landing())
+
+    def chunks(self, size: int) -> list[Chunk]:
+        """The chunks that these bytes lie in; nothing is added after it."""
+        for landing in self.landings.values():
+            landing.freeze()
+        return sorted((shard, index) for shard, landing in self.landings.items() for index in landing.chunks(size))
+
+    def complete(self) -> None:
+        """All bytes are in: fill what could not be written to directly."""
+        with torch.no_grad():
+            for whole, cuts in self._staged.values():
+                for cut in cuts:
+                    cut(whole)
+        self._staged.clear()
+
+
+def _run(shape: Sequence[int], inside: Sequence[int], extents: Sequence[int]) -> int | None:
+    """The first element of a box of a piece, when the box is one run of its elements in order."""
+    start, partial = 0, False
+    for extent, at, wanted in zip(shape, inside, extents, strict=True):
+        if partial and wanted != extent:
+            return None
+        partial = partial or wanted > 1
+        start = start * extent + at
+    return start
+
+
+class Share(NamedTuple):
+    """A chunk that several ranks need, and the one that reads it."""
+
+    chunk: Chunk
+    owner: int
+    ranks: tuple[int, ...]
+
+
+class Work(NamedTuple):
+    """Who reads what: `alone[rank]` are the chunks that only that rank needs, `shared` the others in one order."""
+
+    alone: tuple[tuple[Chunk, ...], ...]
+    shared: tuple[Share, ...]
+
+
+def divide(needs: Sequence[Iterable[Chunk]]) -> Work:
+    """Give each chunk to one of the ranks that need it, about equally many to each. The same on all ranks."""
+    wanted: dict[Chunk, list[int]] = {}
+    for rank, chunks in enumerate(needs):
+        for chunk in chunks:
+            wanted.setdefault(chunk, []).append(rank)
+    load = [0] * len(needs)
+    alone: list[list[Chunk]] = [[] for _ in needs]
+    for chunk, who in sorted(wanted.items()):
+        if len(who) == 1:
+            alone[who[0]].append(chunk)
+            load[who[0]] += 1
+    shared = []
+    for chunk, who in sorted(wanted.items()):
+        if len(who) > 1:
+            owner = min(who, key=lambda rank: (load[rank], rank))
+            load[owner] += 1
+            shared.append(Share(chunk, owner, tuple(who)))
+    return Work(tuple(tuple(chunks) for chunks in alone), tuple(shared))
+
+
+def carry_out(ranks: Ranks, attempt: Attempt, work: Work, wants: Wants) -> str | None:
+    """Read, check, send and hand on; None, or why not, the same on all ranks. A collective."""
+    def read(chunks: Iterable[Chunk], kept: dict[Chunk, bytes]) -> None:
+        jobs = [(attempt.shard(number), index) for number, index in chunks]
+        number_of = {opened.name: number for (number, _), (opened, _) in zip(chunks, jobs, strict=True)}
+
+        def deliver(opened: stream.Shard, begin: int, view: memoryview) -> None:
+            number = number_of[opened.name]
+            wants.landings[number].take(begin, view)
+            if (number, begin // opened.chunk) in kept:
+                kept[number, begin // opened.chunk] = bytes(view)
+        with stream.Pump(jobs) as pump:
+            pump.finish(deliver)
+
+    problem = ranks.agree(guarded(lambda: read(work.alone[ranks.rank], {})))
+    for at in range(0, len(work.shared), _ROUND * ranks.world):
+        if problem is not None:
+            return problem
+        part = work.shared[at:at + _ROUND * ranks.world]
+        kept = {share.chunk: b"" for share in part if share.owner == ranks.rank}
+        problem = ranks.agree(guarded(lambda kept=kept: read(list(kept), kept)))  # type: ignore[misc]
+        if problem is None:
+            problem = ranks.agree(_exchange(ranks, attempt, part, kept, wants))
+    if problem is None:
+        problem = ranks.agree(guarded(wants.complete))
+    return problem
+
+
+def _exchange(ranks: Ranks, attempt: Attempt, part: Sequence[Share], kept: Mapping[Chunk, bytes], wants: Wants
+              ) -> str | None:
+    """Send and receive in one order on all ranks; whatever is wrong with a chunk is said afterwards."""
+    problem: str | None = None
+    for share in part:
+        number, index = share.chunk
+        begin, end = _bounds(attempt.manifest, number, index)
+        if ranks.rank not in share.ranks and len(share.ranks) < ranks.world:
+            continue
+        mine = share.owner == ranks.rank
+        data = torch.frombuffer(bytearray(kept[share.chunk]) if mine else bytearray(end - begin), dtype=torch.uint8)
+        if len(share.ranks) == ranks.world:
+            ranks.send_bytes(data, share.owner)
+        else:
+            ranks.pass_bytes(data, ranks.global_rank(share.owner), tuple(map(ranks.global_rank, share.ranks)))
+        if not mine:
+            view = view_of(data)
+
+            def take(number: int = number, index: int = index, begin: int = begin, view: memoryview = view) -> None:
+                attempt.shard(number).check(index, view)
+                wants.landings[number].take(begin, view)
+            problem = problem or guarded(take)
+    return problem
+
+
+def _bounds(body: Manifest, number: int, index: int) -> tuple[int, int]:
+    data_end, _ = digest.split(body.shards[number].size, body.chunk)
+    return index * body.chunk, min((index + 1) * body.chunk, data_end)

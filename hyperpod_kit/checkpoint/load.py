@@ -1,0 +1,128 @@
+"""Where the bytes of a shard go: straight into live tensors, as soon as their chunk was checked."""
+
+from __future__ import annotations
+
+import bisect
+import ctypes
+import itertools
+from collections.abc import Mapping
+
+import torch
+
+from hyperpod_kit.checkpoint.dtypes import TYPES
+from hyperpod_kit.checkpoint.repository import shard, stream
+from hyperpod_kit.checkpoint.repository.shard import Parsed, Placed, TensorSpec
+from hyperpod_kit.checkpoint.snapshot import Piece
+from hyperpod_kit.errors import CheckpointError
+
+
+def address_of(view: memoryview) -> int:
+    """The address of writable memory."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(view)) if len(view) else 0
+
+
+def view_of(data: torch.Tensor) -> memoryview:
+    """The memory of a U8 tensor in host memory."""
+    return memoryview(data.numpy())  # type: ignore[arg-type]
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether the tensor's memory is its elements in order, in host memory."""
+    return tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+
+
+class Landing:
+    """Byte ranges of one file and the host memory that they go to. Holds the tensors, so the memory stays."""
+
+    def __init__(self) -> None:
+        self._ranges: list[tuple[int, int, int]] = []
+        self._begins: list[int] = []
+        self._reach: list[int] = []  # the furthest end of all ranges up to this one
+        self._held: list[torch.Tensor] = []
+
+    def add(self, begin: int, end: int, tensor: torch.Tensor, offset: int = 0) -> None:
+        """Bytes [begin, end) of the file go to `tensor` (see `is_plain`), from its byte `offset` on."""
+        if end > begin:
+            self._ranges.append((begin, end, tensor.data_ptr() + offset))
+            self._held.append(tensor)
+
+    def chunks(self, size: int) -> set[int]:
+        """The numbers of the chunks of `size` bytes in which something lies."""
+        return {index for begin, end, _ in self._ranges for index in range(begin // size, -(-end // size))}
+
+    def freeze(self) -> None:
+        """Nothing is added any more; needed before the first `take`."""
+        self._ranges.sort()
+        self._begins = [begin for begin, _, _ in self._ranges]
+        self._reach = list(itertools.accumulate((end for _, end, _ in self._ranges), max))
+
+    def take(self, begin: int, view: memoryview) -> None:
+        """Copy what of the bytes from offset `begin` on is wanted. Safe for threads; releases the GIL in each copy."""
+        source, end = address_of(view), begin + len(view)
+        # Ranges may overlap: two targets can want the same saved bytes.
+        low, high = bisect.bisect_right(self._reach, begin), bisect.bisect_left(self._begins, end)
+        for first, last, address in self._ranges[low:high]:
+            if last > begin:
+                at = max(first, begin)
+                ctypes.memmove(address + at - first, source + at - begin, min(last, end) - at)
+
+
+class OwnShard:
+    """Maps the shard that this rank saved to its live tensors.
+
+    `loaded` are new tensors, of those without a live one; `here` the names of the pieces that this shard fills.
+    Raises CheckpointError when the shard's header does not fit the pieces.
+    """
+
+    def __init__(self, parsed: Parsed, pieces: Mapping[str, Piece]) -> None:
+        self.landing = Landing()
+        self.loaded: dict[str, torch.Tensor] = {}
+        self.here: set[str] = set()
+        self._staged: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for placed in parsed.tensors:
+            self._place(placed, pieces.get(placed.spec.name))
+        self.landing.freeze()
+
+    def _place(self, placed: Placed, piece: Piece | None) -> None:
+        spec = placed.spec
+        if piece is None:
+            target = self.loaded[spec.name] = empty(spec)
+        else:
+            if spec != piece.spec:
+                raise CheckpointError(f"{spec.name} is {describe(spec)} in the checkpoint, {describe(piece.spec)} here")
+            self.here.add(spec.name)
+            target = piece.tensor
+            if not is_plain(target):
+                target = empty(spec)
+                self._staged.append((piece.tensor, target))
+        self.landing.add(placed.begin, placed.end, target)
+
+    def complete(self) -> None:
+        """All bytes are in: fill the tensors that could not be written to directly."""
+        with torch.no_grad():
+            for live, staged in self._staged:
+                live.copy_(staged)
+
+
+def empty(spec: TensorSpec) -> torch.Tensor:
+    """A new tensor for all of a piece."""
+    return torch.empty(spec.shape, dtype=TYPES[spec.dtype])
+
+
+def describe(spec: TensorSpec) -> str:
+    box = f" at {list(spec.offsets)} of {list(spec.full)}" if spec.full else ""
+    return f"{spec.dtype} {list(spec.shape)}{box}"
+
+
+def stream_own(source: stream.Shard, pieces: Mapping[str, Piece]) -> OwnShard:
+    """Fill this rank's live tensors from its shard. Raises DigestMismatch, CheckpointError, OSError."""
+    with stream.Pump(stream.whole(source)) as pump:
+        first = pump.first()
+        length = shard.head_size(first)
+        if length > source.size:
+            raise CheckpointError(f"{source.name}: a header of {length} bytes in a file of {source.size}")
+        head = first if length <= len(first) else memoryview(bytearray(source.read(0, length)))
+        own = OwnShard(shard.parse(head, source.size), pieces)
+        pump.finish(lambda _, begin, view: own.landing.take(begin, view))
+    own.complete()
+    return own

@@ -1,0 +1,283 @@
+"""Read a shard from front to back with several threads; no byte is handed on before its leaf was compared.
+
+A `Shard` is an open file (or a mapped image) with its leaves, which were compared with the root. A `Pump` moves chunks
+through a ring of buffers. Reading begins before anybody knows where the bytes go (the header lies in the first chunk);
+handing on begins with `finish`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import mmap
+import os
+import threading
+from typing import Any, Callable, List, Optional, Sequence, Tuple
+
+from hyperpod_kit.errors import CheckpointError, DigestMismatch
+
+from . import digest
+
+PAGE = 4096
+READERS = 2
+"""Threads that only read: two keep a disk busy without a gap."""
+
+Job = Tuple["Shard", int]
+"""A shard and the number of one of its chunks."""
+
+Deliver = Callable[["Shard", int, memoryview], None]
+"""deliver(shard, begin, view): the bytes from offset `begin` on. Called from several threads; must copy the view."""
+
+
+class Mapped:
+    """A shard that lies in memory: chunks are compared and handed on where they are."""
+
+    align = 1
+
+    def __init__(self, view: memoryview) -> None:
+        self.view = view
+        self.size = len(view)
+
+    def read_into(self, view: memoryview, offset: int) -> int:
+        part = self.view[offset:offset + len(view)]
+        view[:len(part)] = part
+        return len(part)
+
+    def close(self) -> None:
+        """The mapping belongs to whoever made it."""
+
+
+Source = Any
+"""`repository.store.base.Reader`: size, align, read_into(view, offset), close()."""
+
+
+class Buffer:
+    """Page-aligned private memory of `size` bytes; in huge pages where the system has them."""
+
+    def __init__(self, size: int) -> None:
+        self._mapping = mmap.mmap(-1, max(size, PAGE), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            with contextlib.suppress(OSError):  # a kernel without them
+                self._mapping.madvise(mmap.MADV_HUGEPAGE)
+        self.view = memoryview(self._mapping)
+
+
+def _aligned_up(value: int) -> int:
+    return -(-value // PAGE) * PAGE
+
+
+class Shard:
+    """An open shard of which the leaves are proved. Closes nothing: the source belongs to the caller.
+
+    Raises DigestMismatch when the leaves are not those of `root`, CheckpointError when the size is wrong or the file
+    ends early, DigestUnavailable, OSError.
+    """
+
+    def __init__(self, source: Source, size: int, root: str, *, name: str, chunk: int = digest.CHUNK) -> None:
+        self.source = source
+        self.size = size
+        self.name = name
+        self.chunk = chunk
+        self._alg = digest.algorithm(root.partition(":")[0])
+        if source.size != size:
+            raise CheckpointError(f"{name} has {source.size} bytes, expected {size}")
+        try:
+            self.data_end, self.chunks = digest.split(size, chunk)
+        except ValueError as err:
+            raise CheckpointError(f"{name}: {err}") from None
+        begin = self.data_end // PAGE * PAGE
+        tail = Buffer(_aligned_up(size - begin))
+        self._leaves = bytes(self._fill(tail.view, begin, size)[self.data_end - begin:])
+        found = digest.root(self._alg, self._leaves, size)
+        if found != root:
+            raise DigestMismatch(f"{name} (digests)", root, found)
+
+    def bounds(self, index: int) -> Tuple[int, int]:
+        """[begin, end) of a chunk; the leaves belong to none."""
+        return index * self.chunk, min((index + 1) * self.chunk, self.data_end)
+
+    def leaf(self, index: int) -> bytes:
+        return self._leaves[index * digest.LEAF_BYTES:(index + 1) * digest.LEAF_BYTES]
+
+    def fetch(self, index: int, buffer: Optional[Buffer]) -> memoryview:
+        """A chunk's bytes, not compared yet: in the buffer, or in place when the source is mapped."""
+        begin, end = self.bounds(index)
+        if isinstance(self.source, Mapped) or buffer is None:
+            return memoryview(self.source.view)[begin:end]
+        return self._fill(buffer.view, begin, end)
+
+    def check(self, index: int, view: memoryview) -> None:
+        """Raises DigestMismatch, naming the bytes, unless the view is this chunk."""
+        found = self._alg.leaf(view)
+        if found != self.leaf(index):
+            begin, end = self.bounds(index)
+            raise DigestMismatch(f"{self.name} bytes {begin}..{end}", f"{self._alg.name}:{self.leaf(index).hex()}",
+                                 f"{self._alg.name}:{found.hex()}")
+
+    def read(self, begin: int, end: int) -> bytes:
+        """Some bytes, by whole chunks, each compared. For what is small: a header."""
+        parts = []
+        buffer = Buffer(_aligned_up(self.chunk))
+        for index in range(begin // self.chunk, -(-end // self.chunk)):
+            view = self.fetch(index, buffer)
+            self.check(index, view)
+            first, last = self.bounds(index)
+            parts.append(bytes(view[max(begin, first) - first:min(end, last) - first]))
+        return b"".join(parts)
+
+    def _fill(self, view: memoryview, begin: int, end: int) -> memoryview:
+        """Read [begin, end); `begin` is a multiple of PAGE, and the view has room up to the next one after `end`."""
+        wanted = _aligned_up(end - begin) if self.source.align > 1 else end - begin
+        done = 0
+        while done < end - begin:
+            got = self.source.read_into(view[done:wanted], begin + done)
+            if got <= 0:
+                raise CheckpointError(f"{self.name} ends at byte {begin + done}")
+            done += got
+        return view[:end - begin]
+
+
+class Pump:
+    """Threads that fetch and check chunks at once, and hand them on when `finish` says where to.
+
+    Readers only read, workers check and hand on. One thread for both would let the disk rest: requests that run side
+    by side end together, and then every thread computes while none reads. A mapped shard needs workers only.
+
+    Use it like this, so that no thread is left behind:
+
+        with Pump(whole(shard)) as pump:
+            head = pump.first()
+            pump.finish(deliver)
+    """
+
+    def __init__(self, jobs: Sequence[Job], *, readers: int = READERS, workers: Optional[int] = None) -> None:
+        self._jobs = list(jobs)
+        mapped = all(isinstance(shard.source, Mapped) for shard, _ in self._jobs)
+        workers = min(len(self._jobs), workers or max(1, min(8, len(os.sched_getaffinity(0)))))
+        readers = 0 if mapped else min(len(self._jobs), readers)
+        self._next = 0
+        self._done = 0
+        self._state = threading.Condition()
+        self._read: List[Tuple[int, Buffer, memoryview]] = []  # a heap
+        self._free: List[Buffer] = []
+        self._room = readers + workers + 1 if readers else 0  # buffers that may still be made
+        self._size = _aligned_up(max((shard.chunk for shard, _ in self._jobs), default=0))
+        self._first: Optional[memoryview] = None
+        self._deliver: Optional[Deliver] = None
+        self._error: Optional[BaseException] = None
+        self._stopped = False
+        work = [self._reading] * readers + [self._working if readers else self._working_in_place] * workers
+        self._threads = [threading.Thread(target=self._guarded, args=(target,), name=f"restore-{n}", daemon=True)
+                         for n, target in enumerate(work)]
+        for thread in self._threads:
+            thread.start()
+
+    def __enter__(self) -> Pump:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop(None)
+        for thread in self._threads:
+            thread.join()
+
+    def first(self) -> memoryview:
+        """The first job's chunk, checked; valid until `finish`. Raises what a thread raised."""
+        with self._state:
+            self._state.wait_for(lambda: self._first is not None or self._error is not None)
+            if self._error is not None:
+                raise self._error
+            assert self._first is not None
+            return self._first
+
+    def finish(self, deliver: Deliver) -> None:
+        """Hand on every chunk and return when all are. Raises what a thread raised; the rest is then not handed on."""
+        with self._state:
+            self._deliver = deliver
+            self._state.notify_all()
+        for thread in self._threads:
+            thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def _stop(self, error: Optional[BaseException]) -> None:
+        with self._state:
+            self._error = self._error or error
+            self._stopped = True
+            self._state.notify_all()
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as err:
+            self._stop(err)
+
+    def _take(self) -> Optional[int]:
+        """The next job's number; None when there is none. The caller holds the lock."""
+        if self._stopped or self._next == len(self._jobs):
+            return None
+        self._next += 1
+        return self._next - 1
+
+    def _reading(self) -> None:
+        while True:
+            with self._state:
+                self._state.wait_for(lambda: bool(self._stopped or self._free or self._room))
+                number = self._take()
+                if number is None:
+                    return
+                buffer = self._free.pop() if self._free else None
+                self._room -= buffer is None
+            buffer = buffer or Buffer(self._size)
+            shard, index = self._jobs[number]
+            view = shard.fetch(index, buffer)
+            with self._state:
+                heapq.heappush(self._read, (number, buffer, view))
+                self._state.notify_all()
+
+    def _working(self) -> None:
+        while True:
+            with self._state:
+                self._state.wait_for(self._worth_waking)
+                if self._stopped or not self._read:
+                    return
+                number, buffer, view = heapq.heappop(self._read)
+                self._done += 1
+            self._hand_on(number, view)
+            with self._state:
+                self._free.append(buffer)
+                self._state.notify_all()
+
+    def _worth_waking(self) -> bool:
+        if self._stopped or self._done == len(self._jobs):
+            return True
+        # The first chunk may arrive after later ones. It goes first, for the caller waits for it before `finish`.
+        return bool(self._read) and (self._read[0][0] == 0 or self._done > 0)
+
+    def _working_in_place(self) -> None:
+        while True:
+            with self._state:
+                number = self._take()
+            if number is None:
+                return
+            shard, index = self._jobs[number]
+            self._hand_on(number, shard.fetch(index, None))
+
+    def _hand_on(self, number: int, view: memoryview) -> None:
+        """Check a chunk; hand it on as soon as somebody has said where to."""
+        shard, index = self._jobs[number]
+        shard.check(index, view)
+        with self._state:
+            if number == 0:
+                self._first = view
+                self._state.notify_all()
+            self._state.wait_for(lambda: self._deliver is not None or self._stopped)
+            if self._stopped:
+                return
+            deliver = self._deliver
+        assert deliver is not None
+        deliver(shard, shard.bounds(index)[0], view)
+
+
+def whole(shard: Shard) -> List[Job]:
+    """Every chunk of a shard, in order."""
+    return [(shard, index) for index in range(shard.chunks)]

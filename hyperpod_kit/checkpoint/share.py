@@ -1,0 +1,144 @@
+"""Replicated pieces: read by one rank, sent to those that hold the same, checked there.
+
+Every rank of a set of holders goes through the same buckets in the same order, and the sets come in one order on all
+ranks, so the broadcasts meet. Nothing here depends on what was read: who could not read has said so before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from hyperpod_kit.checkpoint import partition
+from hyperpod_kit.checkpoint.load import is_plain, view_of
+from hyperpod_kit.checkpoint.ranks import Ranks
+from hyperpod_kit.checkpoint.repository import digest
+from hyperpod_kit.checkpoint.snapshot import Piece
+
+BUCKET = 64 * 1024 * 1024
+
+
+class _Part(NamedTuple):
+    """Bytes [begin, end) of a piece's elements in order."""
+
+    piece: Piece
+    begin: int
+    end: int
+
+
+def share(ranks: Ranks, pieces: Sequence[Piece], here: Collection[str], algorithm: str) -> str | None:
+    """Fill the pieces that are not `here` from the ranks that have read them. What is wrong on this rank, or None.
+
+    A collective over all ranks of a set. Raises what torch.distributed raises when a peer has gone.
+    """
+    alg = digest.algorithm(algorithm)
+    owners = partition.owner(pieces)
+    problem: str | None = None
+    sets: dict[tuple[int, ...], list[Piece]] = {}
+    for piece in pieces:
+        if piece.replica[1] > 1:
+            sets.setdefault(piece.holders, []).append(piece)
+            if (owners[piece.spec.name] == piece.replica[0]) != (piece.spec.name in here):
+                problem = problem or f"{piece.spec.name} is not in the shard of the rank that saves it"
+    digests: dict[tuple[tuple[int, ...], int, int], bytes] = {}
+    for holders, members in sorted(sets.items(), key=lambda item: (-len(item[0]) if item[0] else 1 - 2**31, item[0])):
+        mine = members[0].replica[0]
+        for owner in range(members[0].replica[1]):
+            owned = sorted((p for p in members if owners[p.spec.name] == owner), key=lambda p: p.spec.name)
+            for number, bucket in enumerate(_buckets(owned)):
+                data = _bucket_memory(bucket, filled=owner == mine)
+                if owner == mine:
+                    digests[holders, owner, number] = alg.wide(view_of(data))
+                _send(ranks, data, members[0], owner)
+                if owner != mine:
+                    digests[holders, owner, number] = alg.wide(view_of(data))
+                    _unpack(bucket, data)
+    return problem or _compare(ranks, digests, {key: members[0] for key, members in sets.items()})
+
+
+def _buckets(owned: Sequence[Piece]) -> Iterator[list[_Part]]:
+    """Cut the pieces' bytes into buckets of at most BUCKET; a large piece is never packed with others."""
+    small: list[_Part] = []
+    filled = 0
+    for piece in owned:
+        size = piece.spec.nbytes
+        if size > BUCKET // 16:
+            yield from ([_Part(piece, at, min(at + BUCKET, size))] for at in range(0, size, BUCKET))
+            continue
+        if filled + size > BUCKET:
+            yield small
+            small, filled = [], 0
+        if size:
+            small.append(_Part(piece, 0, size))
+            filled += size
+    if small:
+        yield small
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    """A plain tensor's bytes, as a view."""
+    return tensor.detach().reshape(-1).view(torch.uint8)
+
+
+def _bucket_memory(bucket: list[_Part], *, filled: bool) -> torch.Tensor:
+    """The bucket's bytes: the tensor's own memory where that is possible, else new memory."""
+    if len(bucket) == 1 and is_plain(bucket[0].piece.tensor):
+        return _flat(bucket[0].piece.tensor)[bucket[0].begin:bucket[0].end]
+    made = torch.empty(sum(part.end - part.begin for part in bucket), dtype=torch.uint8)
+    if filled:
+        at = 0
+        for part in bucket:
+            length = part.end - part.begin
+            made[at:at + length] = _flat(part.piece.tensor.contiguous().cpu().resolve_conj())[part.begin:part.end]
+            at += length
+    return made
+
+
+def _unpack(bucket: list[_Part], data: torch.Tensor) -> None:
+    at = 0
+    with torch.no_grad():
+        for part in bucket:
+            length = part.end - part.begin
+            live = part.piece.tensor
+            if is_plain(live):
+                target = _flat(live)[part.begin:part.end]
+                if target.data_ptr() != data.data_ptr():
+                    target.copy_(data[at:at + length])
+            elif length == part.piece.spec.nbytes:
+                # A copy, because a view of another type must begin at a multiple of its size.
+                live.copy_(data[at:at + length].clone().view(live.dtype).view(live.shape))
+            else:
+                # A large piece that cannot be written to in place comes in several buckets.
+                whole = live.contiguous().cpu()
+                _flat(whole)[part.begin:part.end].copy_(data[at:at + length])
+                live.copy_(whole)
+            at += length
+
+
+def _send(ranks: Ranks, data: torch.Tensor, like: Piece, owner: int) -> None:
+    """From the owner to the other holders."""
+    if not like.holders:
+        ranks.send_bytes(data, owner)
+    elif like.group is not None and "gloo" in str(dist.get_backend(like.group)):
+        dist.broadcast(data, src=like.holders[owner], group=like.group)
+    else:
+        # No group of exactly these ranks that could move host memory: one by one over the run's own.
+        ranks.pass_bytes(data, like.holders[owner], like.holders)
+
+
+def _compare(ranks: Ranks, digests: Mapping[tuple[tuple[int, ...], int, int], bytes],
+             sets: Mapping[tuple[int, ...], Piece]) -> str | None:
+    """Whether every bucket arrived as it was sent. A collective over all ranks."""
+    everybody = ranks.gather({key: value for key, value in digests.items()
+                              if key[1] == sets[key[0]].replica[0]})
+    sent: dict[tuple[tuple[int, ...], int, int], bytes] = {}
+    for found in everybody:
+        sent.update(found)
+    for key, value in digests.items():
+        if sent.get(key) != value:
+            return f"bucket {key[2]} of replica {key[1]} did not arrive as it was sent"
+    return None
+

@@ -182,7 +182,7 @@ class DigestUnavailable(CheckpointError):
 
     def __init__(self, algorithm: str, why: str) -> None:
         super().__init__(f"cannot verify digests of kind {algorithm!r}: {why}",
-                         hint="install xxhash for this interpreter" if algorithm == "xxh3" else None)
+                         hint="install libxxhash0 (0.8 or later)" if algorithm == "xxh3" else None)
         self.algorithm = algorithm
 
 

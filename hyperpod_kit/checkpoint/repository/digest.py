@@ -6,9 +6,9 @@ the file's size, so a single range can be verified alone and the manifest needs 
 
 The algorithm of leaves and roots is a named field of the format:
 
-  blake2b   standard library, on every machine (`b2sum -l 64` gives a leaf); the default
-  xxh3      several times faster, needs the `xxhash` package on *every* machine that verifies, the nodes' system
-            Python included
+  xxh3      as fast as memory, from the `xxhash` package or from libxxhash itself (0.8 or later), which a node's
+            system Python finds too; the default where every rank has it
+  blake2b   standard library, on every machine (`b2sum -l 64` gives a leaf)
 
 Small objects (manifest, extra.json, control pages) always use blake2b, so any reader can list and parse.
 These digests find faults; they do not stop somebody who wants to forge a checkpoint.
@@ -19,9 +19,11 @@ from __future__ import annotations
 import hashlib
 import struct
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Dict, NamedTuple, Tuple
+from typing import Any, Callable, Dict, Iterable, NamedTuple, Tuple
 
 from hyperpod_kit.errors import DigestUnavailable
+
+from . import xxh3
 
 CHUNK = 16 * 1024 * 1024
 LEAF_BYTES = 8
@@ -52,7 +54,10 @@ def algorithm(name: str) -> Algorithm:
         try:
             import xxhash
         except ImportError:
-            raise DigestUnavailable(name, "the xxhash package is not importable here") from None
+            found = xxh3.load()
+            if found is None:
+                raise DigestUnavailable(name, f"neither the xxhash package nor {xxh3.LIBRARY} 0.8 is here") from None
+            return Algorithm(name, found.leaf, found.wide)
         return Algorithm(name, xxhash.xxh3_64_digest, xxhash.xxh3_128_digest)
     raise DigestUnavailable(name, "this version of hyperpod-kit does not know it")
 
@@ -94,13 +99,26 @@ def leaves_of(alg: Algorithm, view: memoryview, *, chunk: int = CHUNK, threads: 
         return b"".join(pool.map(lambda at: alg.leaf(view[at:at + chunk]), starts))
 
 
+NAMES = ("xxh3", "blake2b")
+"""Fastest first."""
+
+
 def available() -> Dict[str, bool]:
-    """Which algorithms this interpreter can compute."""
+    """Which algorithms this interpreter can compute, fastest first."""
     found = {}
-    for name in ("blake2b", "xxh3"):
+    for name in NAMES:
         try:
             algorithm(name)
             found[name] = True
         except DigestUnavailable:
             found[name] = False
     return found
+
+
+def best(*others: Iterable[str]) -> str:
+    """The fastest algorithm that this interpreter has and, where given, that every other one has too.
+
+    `others`: the names that each of the other ranks has. blake2b is everywhere.
+    """
+    return next(name for name, here in available().items()
+                if name == "blake2b" or (here and all(name in names for names in others)))

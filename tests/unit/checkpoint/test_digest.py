@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperpod_kit.checkpoint.repository import digest
+from hyperpod_kit.checkpoint.repository import digest, xxh3
 from hyperpod_kit.errors import DigestUnavailable
 
 
@@ -32,11 +32,60 @@ def test_leaves_are_those_of_standard_tools_and_do_not_depend_on_threads() -> No
     assert digest.small(b"x") == "blake2b:" + hashlib.blake2b(b"x", digest_size=16).hexdigest()
 
 
-def test_without_xxhash_the_reader_says_that_it_cannot_verify(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_xxh3(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the package nor the library."""
     monkeypatch.setitem(sys.modules, "xxhash", None)
-    with pytest.raises(DigestUnavailable, match=r"xxh3.*not importable") as caught:
+    monkeypatch.setattr(xxh3, "load", lambda: None)
+
+
+def test_without_xxh3_the_reader_says_that_it_cannot_verify(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_xxh3(monkeypatch)
+    with pytest.raises(DigestUnavailable, match=r"xxh3.*neither the xxhash package nor libxxhash") as caught:
         digest.algorithm("xxh3")
     assert caught.value.exit_code == 3
-    assert digest.available() == {"blake2b": True, "xxh3": False}
+    assert digest.available() == {"blake2b": True, "xxh3": False} and digest.best() == "blake2b"
     with pytest.raises(DigestUnavailable):
         digest.algorithm("sha1")
+
+
+def test_the_best_is_what_all_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(digest, "available", lambda: {"xxh3": True, "blake2b": True})
+    assert digest.best() == digest.best(["xxh3", "blake2b"]) == "xxh3"
+    assert digest.best(["xxh3", "blake2b"], ["blake2b"]) == "blake2b"
+
+
+needs_library = pytest.mark.skipif(xxh3.load() is None, reason=f"{xxh3.LIBRARY} 0.8 is not here")
+
+
+@needs_library
+@given(st.binary(max_size=5000))
+def test_the_library_and_the_package_agree(data: bytes) -> None:
+    package, library = pytest.importorskip("xxhash"), xxh3.load()
+    assert library is not None
+    writable = memoryview(bytearray(b"x" + data))[1:]
+    for given_data in (data, memoryview(data), bytearray(data), writable):
+        assert library.leaf(given_data) == package.xxh3_64_digest(data)
+        assert library.wide(given_data) == package.xxh3_128_digest(data)
+
+
+@needs_library
+def test_the_library_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "xxhash", None)
+    # https://github.com/Cyan4973/xxHash/blob/v0.8.2/tests/sanity_test_vectors.h: XXH3 of nothing, seed 0.
+    assert digest.algorithm("xxh3").leaf(b"").hex() == "2d06800538d394c2"
+    assert digest.algorithm("xxh3").wide(b"").hex() == "99aa06d3014798d86001c324468d497f"
+    with pytest.raises((BufferError, TypeError)):
+        digest.algorithm("xxh3").leaf("text")
+
+
+@pytest.mark.parametrize("what", ["old", "absent", "other"])
+def test_a_library_that_does_not_do_is_none(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    if what == "old":
+        monkeypatch.setattr(xxh3, "FINAL", 10**6)
+    else:
+        monkeypatch.setattr(xxh3, "LIBRARY", "libnothing.so.0" if what == "absent" else "libc.so.6")
+    xxh3.load.cache_clear()
+    try:
+        assert xxh3.load() is None
+    finally:
+        xxh3.load.cache_clear()

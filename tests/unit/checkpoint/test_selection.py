@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_kit.checkpoint.repository import catalog, layout, selection, verify
+from hyperpod_kit.checkpoint.repository import catalog, layout, selection, verify, xxh3
 from hyperpod_kit.errors import (
     CheckpointError,
     DigestMismatch,
@@ -82,6 +82,7 @@ def test_a_digest_that_cannot_be_computed_is_no_verdict(committed, monkeypatch: 
     root, newest = committed(seq=2, algorithm="xxh3")
     assert selection.newest_valid(root).attempt == newest
     monkeypatch.setitem(sys.modules, "xxhash", None)
+    monkeypatch.setattr(xxh3, "load", lambda: None)
     with pytest.raises(DigestUnavailable):
         selection.newest_valid(root)
 

@@ -256,18 +256,18 @@ class _Run:
         """Saved by other ranks or with another division: boxes of tensors, wherever they lie."""
         assert head.body is not None
         with reshard.opened(self._store, self._candidate.attempt, head.body) as attempt:
-            index = reshard.index_of(self._ranks, attempt)
-            if isinstance(index, str):
-                raise _Rejected(index)
-            self._fits(lambda: _check_fit(index, targets.pieces))
-            wants = reshard.Wants(index)
+            rows = reshard.rows_of(self._ranks, attempt)
+            if isinstance(rows, str):
+                raise _Rejected(rows)
+            self._fits(lambda: _check_fit(rows, targets.pieces))
+            wants = reshard.Wants(rows)
             loaded: dict[str, torch.Tensor] = {}
 
             def want() -> None:
                 for piece in targets.pieces:
                     spec = piece.spec
                     wants.add(reshard.Box(spec.name, spec.offsets or (0,) * len(spec.shape), spec.shape, piece.tensor))
-                here = {piece.spec.name for piece in targets.pieces}
+                here = {piece.spec.name for piece in targets.pieces}.union(targets.absent)
                 for name in set(codec.tensor_names(head.tree)) - here:
                     loaded[name] = wants.add_whole(name)
             self._agree(want)
@@ -278,10 +278,10 @@ class _Run:
         return loaded, head.body.total_bytes
 
 
-def _check_fit(index: reshard.Index, pieces: Sequence[Piece]) -> None:
+def _check_fit(rows: reshard.Rows, pieces: Sequence[Piece]) -> None:
     """Types and shapes, before a byte is read. Raises CheckpointError."""
     for piece in pieces:
-        for row in index.rows.get(piece.spec.name, ())[:1]:
+        for row in rows.get(piece.spec.name, ())[:1]:
             saved = row.spec
             if (saved.dtype, saved.whole) != (NAMES[piece.tensor.dtype], piece.spec.whole):
                 raise CheckpointError(f"{saved.name} is {saved.dtype} {list(saved.whole)} in the checkpoint, "

@@ -57,6 +57,7 @@ class Snapshot:
     pieces: tuple[Piece, ...]
     plan: str
     tensors: int
+    absent: tuple[str, ...] = ()  # sharded tensors of which no part lies here
 
     def outline(self) -> Outline:
         return tuple((piece.spec, piece.layout) for piece in self.pieces)
@@ -152,7 +153,7 @@ class Collector:
         outline = made.outline()
         if self._known.last is None or self._known.last[0] != outline:
             self._known.last = outline, fingerprint(pieces, self._absent, self._ranks.world)
-        return Snapshot(tree, pieces, self._known.last[1], shared)
+        return Snapshot(tree, pieces, self._known.last[1], shared, tuple(name for name, _ in self._absent))
 
 
 def fingerprint(pieces: Iterable[Piece], absent: Iterable[tuple[str, str]], world: int) -> str:

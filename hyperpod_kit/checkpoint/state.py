@@ -109,8 +109,10 @@ class State:
         snapshot = collector.finish(live)
         # State that the checkpoint does not have (saved before the first step) is dropped by `adopt`.
         pieces = tuple(piece for piece in snapshot.pieces if piece.spec.name in wanted)
-        self._live = {piece.spec.name: collector.source(piece.spec.name) for piece in pieces}
-        return Snapshot(live, pieces, snapshot.plan, snapshot.tensors)
+        # A sharded tensor of which no part lies here needs no bytes, but it is live all the same.
+        absent = tuple(name for name in snapshot.absent if name in wanted)
+        self._live = {name: collector.source(name) for name in (*(piece.spec.name for piece in pieces), *absent)}
+        return Snapshot(live, pieces, snapshot.plan, snapshot.tensors, absent)
 
     def adopt(self, tree: Mapping[str, Any], loaded: Mapping[str, torch.Tensor]) -> None:
         """Take over everything else of `tree`, now that the targets are filled; `loaded` has the other tensors.

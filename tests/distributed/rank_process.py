@@ -12,7 +12,8 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["torch", "torch._dynamo", "torch._inductor.config", "torch.nn.parallel"])
+CONTEXT.set_forkserver_preload(["torch", "torch._dynamo", "torch._inductor.config", "torch.nn.parallel",
+                                 "torch.distributed.fsdp", "torch.distributed.checkpoint.state_dict"])
 
 
 def run(log: str, folder: str, argv: list[str], env: dict[str, str]) -> None:

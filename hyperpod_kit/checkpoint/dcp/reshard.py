@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 
 from hyperpod_kit.checkpoint.dtypes import TYPES
 from hyperpod_kit.checkpoint.load import Landing, empty, is_plain, view_of
 from hyperpod_kit.checkpoint.ranks import Ranks
-from hyperpod_kit.checkpoint.repository import digest, stream, verify
+from hyperpod_kit.checkpoint.repository import digest, index, stream, verify
 from hyperpod_kit.checkpoint.repository import shard as shards
 from hyperpod_kit.checkpoint.repository.manifest import Manifest
-from hyperpod_kit.checkpoint.repository.shard import ITEM_BYTES, TensorSpec
+from hyperpod_kit.checkpoint.repository.shard import ITEM_BYTES
 from hyperpod_kit.checkpoint.repository.store.base import Reader, Store
 from hyperpod_kit.errors import CheckpointError, DigestUnavailable
 
@@ -29,18 +29,8 @@ Chunk = tuple[int, int]
 """Number of the shard, number of the chunk in it."""
 
 
-class Row(NamedTuple):
-    """A saved piece: its spec, the number of its shard, and where in that file its bytes begin."""
-
-    spec: TensorSpec
-    shard: int
-    begin: int
-
-
-class Index(NamedTuple):
-    """All pieces of an attempt, by tensor."""
-
-    rows: Mapping[str, Sequence[Row]]
+Rows = Mapping[str, Sequence[index.Piece]]
+"""Tensor -> its saved pieces: spec, number of the shard, where in that file the bytes begin."""
 
 
 class Box(NamedTuple):
@@ -79,15 +69,20 @@ class Attempt:
             reader.close()
         self._open.clear()
 
-    def rows(self, number: int) -> list[Row]:
-        """What lies in one shard, from its checked header."""
+    def rows(self) -> dict[str, list[index.Piece]]:
+        """From index.bin, checked; from the headers where there is none. Raises as `shard`."""
+        record = self.manifest.index
+        if record is not None:
+            return index.decode(verify.read_extra(self.store, self.name, record)).tensors()
+        return index.build({number: self._header(number) for number in range(len(self.manifest.shards))}).tensors()
+
+    def _header(self, number: int) -> Sequence[shards.Placed]:
         opened = self.shard(number)
         first = memoryview(opened.read(0, min(4096, opened.data_end)))
         length = shards.head_size(first)
         if length > opened.data_end:
             raise CheckpointError(f"{opened.name}: a header of {length} bytes in a file of {opened.size}")
-        parsed = shards.parse(memoryview(opened.read(0, length)), opened.size)
-        return [Row(placed.spec, number, placed.begin) for placed in parsed.tensors]
+        return shards.parse(memoryview(opened.read(0, length)), opened.size).tensors
 
 
 @contextlib.contextmanager
@@ -100,21 +95,13 @@ def opened(store: Store, attempt: str, body: Manifest) -> Iterator[Attempt]:
         made.close()
 
 
-def index_of(ranks: Ranks, attempt: Attempt) -> Index | str:
-    """The attempt's index, on all ranks, each of which reads some of the headers; or why not. A collective."""
-    found: list[Row] = []
-
-    def read() -> None:
-        for number in range(ranks.rank, len(attempt.manifest.shards), ranks.world):
-            found.extend(attempt.rows(number))
-    problem = ranks.agree(guarded(read))
+def rows_of(ranks: Ranks, attempt: Attempt) -> Rows | str:
+    """Where everything lies, read by rank 0 for all; or why that is not known. A collective."""
+    found: list[Rows] = []
+    problem = ranks.agree(guarded(lambda: found.append(attempt.rows())) if ranks.rank == 0 else None)
     if problem is not None:
         return problem
-    rows: dict[str, list[Row]] = {}
-    for part in ranks.gather(found):
-        for row in part:
-            rows.setdefault(row.spec.name, []).append(row)
-    return Index(rows)
+    return cast(Rows, ranks.broadcast(found[0] if found else None))
 
 
 def guarded(work: Callable[[], None]) -> str | None:
@@ -134,15 +121,15 @@ def guarded(work: Callable[[], None]) -> str | None:
 class Wants:
     """What one rank wants of an attempt, and where it goes."""
 
-    def __init__(self, index: Index) -> None:
-        self._index = index
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
         self.landings: dict[int, Landing] = {}
         self._staged: dict[tuple[int, int], tuple[torch.Tensor, list[Callable[[torch.Tensor], None]]]] = {}
 
     def add(self, box: Box) -> None:
         """Raises CheckpointError when the attempt does not hold every element of the box."""
         count = 0
-        for row in self._index.rows.get(box.name, ()):
+        for row in self._rows.get(box.name, ()):
             count += self._add(row, box)
         wanted = box.target.numel()
         if count != wanted:
@@ -150,7 +137,7 @@ class Wants:
 
     def add_whole(self, name: str) -> torch.Tensor:
         """All of a tensor, new. Raises CheckpointError when the attempt does not have all of it."""
-        rows = self._index.rows.get(name)
+        rows = self._rows.get(name)
         if not rows:
             raise CheckpointError(f"{name} is in no shard")
         whole = rows[0].spec.whole
@@ -158,7 +145,7 @@ class Wants:
         self.add(Box(name, (0,) * len(whole), whole, made))
         return made
 
-    def _add(self, row: Row, box: Box) -> int:
+    def _add(self, row: index.Piece, box: Box) -> int:
         """Want what the box has in common with a saved piece; how many elements."""
         spec = row.spec
         offsets = spec.offsets or (0,) * len(spec.shape)
@@ -179,7 +166,7 @@ class Wants:
             self._stage(row, inside, extents, target)
         return target.numel()
 
-    def _stage(self, row: Row, inside: Sequence[int], extents: Sequence[int], target: torch.Tensor) -> None:
+    def _stage(self, row: index.Piece, inside: Sequence[int], extents: Sequence[int], target: torch.Tensor) -> None:
         """The common box is no single run of bytes: read the whole saved piece, and cut afterwards."""
         key = (row.shard, row.begin)
         if key not in self._staged:
@@ -200,7 +187,7 @@ class Wants:
         """The chunks that these bytes lie in; nothing is added after it."""
         for landing in self.landings.values():
             landing.freeze()
-        return sorted((shard, index) for shard, landing in self.landings.items() for index in landing.chunks(size))
+        return sorted((shard, at) for shard, landing in self.landings.items() for at in landing.chunks(size))
 
     def complete(self) -> None:
         """All bytes are in: fill what could not be written to directly."""
@@ -261,7 +248,7 @@ def divide(needs: Sequence[Iterable[Chunk]]) -> Work:
 def carry_out(ranks: Ranks, attempt: Attempt, work: Work, wants: Wants) -> str | None:
     """Read, check, send and hand on; None, or why not, the same on all ranks. A collective."""
     def read(chunks: Iterable[Chunk], kept: dict[Chunk, bytes]) -> None:
-        jobs = [(attempt.shard(number), index) for number, index in chunks]
+        jobs = [(attempt.shard(number), at) for number, at in chunks]
         number_of = {opened.name: number for (number, _), (opened, _) in zip(chunks, jobs, strict=True)}
 
         def deliver(opened: stream.Shard, begin: int, view: memoryview) -> None:
@@ -291,8 +278,8 @@ def _exchange(ranks: Ranks, attempt: Attempt, part: Sequence[Share], kept: Mappi
     """Send and receive in one order on all ranks; whatever is wrong with a chunk is said afterwards."""
     problem: str | None = None
     for share in part:
-        number, index = share.chunk
-        begin, end = _bounds(attempt.manifest, number, index)
+        number, place = share.chunk
+        begin, end = _bounds(attempt.manifest, number, place)
         if ranks.rank not in share.ranks and len(share.ranks) < ranks.world:
             continue
         mine = share.owner == ranks.rank
@@ -304,13 +291,13 @@ def _exchange(ranks: Ranks, attempt: Attempt, part: Sequence[Share], kept: Mappi
         if not mine:
             view = view_of(data)
 
-            def take(number: int = number, index: int = index, begin: int = begin, view: memoryview = view) -> None:
-                attempt.shard(number).check(index, view)
+            def take(number: int = number, place: int = place, begin: int = begin, view: memoryview = view) -> None:
+                attempt.shard(number).check(place, view)
                 wants.landings[number].take(begin, view)
             problem = problem or guarded(take)
     return problem
 
 
-def _bounds(body: Manifest, number: int, index: int) -> tuple[int, int]:
+def _bounds(body: Manifest, number: int, place: int) -> tuple[int, int]:
     data_end, _ = digest.split(body.shards[number].size, body.chunk)
-    return index * body.chunk, min((index + 1) * body.chunk, data_end)
+    return place * body.chunk, min((place + 1) * body.chunk, data_end)

@@ -1,0 +1,47 @@
+"""Save and restore in every kind of parallelism, by the same ranks and by others, bit for bit."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from tests.distributed import sharded_job
+
+pytestmark = pytest.mark.distributed
+
+
+@pytest.mark.parametrize(("kind", "world"), [("ddp", 2), ("fsdp2", 2), ("hsdp", 4), ("fsdp1", 2)])
+def test_the_same_ranks_restore_every_bit(tmp_path: Path, kind: str, world: int) -> None:
+    root = str(tmp_path / "root")
+    saved = sharded_job.run(tmp_path, world, sharded_job.job, kind, root, "save")
+    assert [answer["got"] for answer in saved] == ["Fresh"] * world
+    found = sharded_job.run(tmp_path, world, sharded_job.job, kind, root, "restore")
+    for before, after in zip(saved, found, strict=True):
+        assert after["got"] == "Restored" and after["tier"] == "storage" and after["extra_is_as_saved"]
+        assert after["holds"] == before["holds"] and after["after_a_step"] == before["after_a_step"]
+    assert len(found[0]["holds"]) > 20 and os.listdir(tmp_path / "shm") == []
+
+
+@pytest.mark.parametrize(("before", "after"), [(4, 2), (4, 3), (2, 4)])
+def test_other_ranks_restore_every_bit(tmp_path: Path, before: int, after: int) -> None:
+    root = str(tmp_path / "root")
+    saved = sharded_job.run(tmp_path, before, sharded_job.job, "fsdp2", root, "save")
+    found = sharded_job.run(tmp_path, after, sharded_job.job, "fsdp2", root, "restore")
+    assert all(answer["got"] == "Restored" for answer in found)
+    assert found[0]["holds"] == saved[0]["holds"]
+    assert all(answer["extra_is_as_saved"] for answer in found[:before])
+
+
+@pytest.mark.parametrize(("saver", "reader", "worlds"), [("ddp", "fsdp2", (2, 2)), ("hsdp", "ddp", (4, 2)),
+                                                          ("fsdp2", "hsdp", (3, 4))])
+def test_another_kind_of_parallelism_restores_every_bit(tmp_path: Path, saver: str, reader: str,
+                                                        worlds: tuple[int, int]) -> None:
+    root = str(tmp_path / "root")
+    saved = sharded_job.run(tmp_path, worlds[0], sharded_job.job, saver, root, "save")
+    found = sharded_job.run(tmp_path, worlds[1], sharded_job.job, reader, root, "restore")
+    assert all(answer["got"] == "Restored" for answer in found)
+    assert found[0]["holds"] == saved[0]["holds"]

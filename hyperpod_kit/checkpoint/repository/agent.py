@@ -27,6 +27,7 @@ from .assemble import Report
 from .control import Key, Page
 from .failpoint import failpoint
 from .lines import Channel, Message
+from .local import Part
 from .process import Owner, alive, be_gentle
 from .seal import Sealing
 
@@ -44,6 +45,7 @@ class Agent:
         """Raises RunIsOwned, CheckpointError, OSError."""
         self.trainer = trainer
         self.rank: int = setup["rank"]
+        self.world: int = setup["world"]
         self.incarnation: str = setup["incarnation"]
         self.token: str = setup["token"]
         self.owner = Owner(*setup["owner"])
@@ -53,6 +55,7 @@ class Agent:
         self.events: queue.SimpleQueue[Tuple[Any, ...]] = queue.SimpleQueue()
         self.files = SlotFiles(self.folder, self.run_hash, self.rank)
         self.captures = Captures()
+        self.told_layout = ""
         self.head: Optional[Head] = None
         self.uplink: Optional[Channel] = None
         self.gone_at: Optional[float] = None
@@ -60,12 +63,14 @@ class Agent:
         lock_path = os.path.join(self.folder, arena.lock_file(os.getuid(), self.run_hash, self.rank))
         self.lock = lock.take_over(lock_path, self.owner)
         versions = {**setup.get("versions", {}), "hyperpod_kit": __version__}
-        self.storage = Storage(setup["root"], versions=versions, rate_limit=setup.get("rate_limit"),
-                               stopped=lambda: self.stop)
+        directory = setup.get("local")
+        self.storage = Storage(setup["root"], directory=directory if isinstance(directory, str) else None,
+                               run_hash=self.run_hash, rank=self.rank, versions=versions,
+                               rate_limit=setup.get("rate_limit"), stopped=lambda: self.stop)
         if self.rank == 0:
             hub = fabric.Hub(self.token, lambda rank, message: self.events.put(("peer", rank, message)),
                              local=bool(setup.get("one_host", setup.get("local") is True)))
-            self.head = Head(setup["world"], hub, self.captures, self.storage, self.events.put, self._on_order)
+            self.head = Head(self.world, hub, self.captures, self.storage, self.events.put, self._on_order)
 
     # --- the loop -----------------------------------------------------------------------------------------------
 
@@ -78,6 +83,7 @@ class Agent:
         self._adopt()
         self.sealer = agent_work.Worker("seal", self.events.put)
         self.writer = agent_work.Worker("write", self.events.put)
+        self.uploader = agent_work.Worker("upload", self.events.put)
         self.trainer.listen(lambda message: self.events.put(("trainer", message)),
                             lambda: self.events.put(("gone",)))
         self.trainer.send({"ev": "ready", "port": self.head.hub.port if self.head else 0})
@@ -99,7 +105,7 @@ class Agent:
         if self.bye or (self.orphaned and self.gone_at is not None):
             return True
         # What is being written is worth any time; only what nobody works at any more is not waited for.
-        at_work = self.captures.busy("write") or self.captures.busy("commit")
+        at_work = any(self.captures.busy(job) for job in ("write", "upload", "commit"))
         return self.gone_at is not None and not at_work and time.monotonic() - self.gone_at > self.linger
 
     def _leave(self) -> None:
@@ -138,7 +144,7 @@ class Agent:
                     print(f"{slot.name}: {err}", file=sys.stderr, flush=True)
             failpoint("agent.adopted")
 
-    def _settle(self, keep: Optional[Key]) -> None:
+    def _settle(self, keep: Optional[Key], tier: str) -> None:
         """The run has restored: keep the capture that it came from until a newer one is sealed, free the rest."""
         self.settled = True
         for slot in self.files.all():
@@ -149,13 +155,22 @@ class Agent:
             if page.key != keep:
                 slot.move(control.FREE)
             elif page.key not in self.captures:
-                held = self.captures.add(Held(Sealing(slot), self._attempt(page)))
-                if page.durable:
-                    held.outcome = agent_captures.DURABLE
-                else:
-                    self._report({"op": "captured", "key": list(page.key), "adopted": True})
-                    self._report({"op": "sealed", "key": list(page.key)})
+                self._take_on(Held(page, self._attempt(page), sealing=Sealing(slot)), durable=page.durable)
             failpoint("agent.settled")
+        if keep is not None and keep not in self.captures and tier == "local":
+            for part in self.storage.parts():
+                page = part.report.page
+                if page.key == keep and keep not in self.captures and page.world == self.world:
+                    self._take_on(Held(page, self._attempt(page), part=part), durable=False)
+
+    def _take_on(self, held: Held, *, durable: bool) -> None:
+        """Go on with a capture of an earlier start."""
+        self.captures.add(held)
+        if durable:
+            held.outcome = agent_captures.DURABLE
+            return
+        self._report({"op": "captured", "key": list(held.key), "adopted": True})
+        self._report({"op": "sealed", "key": list(held.key)})
 
     def _attempt(self, page: Page) -> str:
         """The attempt that this start writes a capture to: all its agents name it alike, and no earlier start did."""
@@ -173,7 +188,7 @@ class Agent:
                 return
             self.uplink.listen(lambda order: self.events.put(("order", order)), lambda: self.events.put(("orphaned",)))
         elif op == "settle":
-            self._settle(_key(message["keep"]) if message["keep"] else None)
+            self._settle(_key(message["keep"]) if message["keep"] else None, str(message.get("tier", "memory")))
         elif op == "captured":
             self._capture(self.files.get(int(message["slot"])))
         elif op == "skipped":
@@ -189,15 +204,16 @@ class Agent:
         if page is None or page.state != control.CAPTURED or page.key in self.captures:
             return
         failpoint("agent.captured")
-        held = self.captures.add(Held(Sealing(slot), self._attempt(page)))
+        sealing = Sealing(slot)
+        held = self.captures.add(Held(page, self._attempt(page), sealing=sealing))
         held.jobs.add("seal")
-        self.sealer.submit("sealed", page.key, held.sealing.run)
+        self.sealer.submit("sealed", page.key, sealing.run)
         self._report({"op": "captured", "key": list(page.key)})
 
     def _make_room(self) -> None:
         held = self.captures.make_room()
         number = None
-        if held is not None:
+        if held is not None and held.sealing is not None:
             number = held.sealing.slot.name.slot
             self._report({"op": "skipped", "key": list(held.key), "why": "a newer save needed its place in memory"})
         self.trainer.send({"ev": "released", "slot": number})
@@ -219,7 +235,7 @@ class Agent:
     def _end(self) -> None:
         """No capture will come any more."""
         self.gone_at = time.monotonic()
-        self.storage.pace.lift()
+        self.storage.hurry()
         self._report({"op": "done"})
 
     def _on_stop(self) -> None:
@@ -227,7 +243,7 @@ class Agent:
 
     def _on_hurry(self) -> None:
         """The machine or the job is about to go: storage first, training's comfort second."""
-        self.storage.pace.lift()
+        self.storage.hurry()
 
     def _on_orphaned(self) -> None:
         """Rank 0's agent is gone: nothing can be committed any more, so nothing is waited for once training ends."""
@@ -239,7 +255,7 @@ class Agent:
 
     def _on_sealed(self, key: Key, page: Optional[Page], why: str) -> None:
         held = self.captures.get(key)
-        assert held is not None, "a slot that is being sealed is held"
+        assert held is not None, "what is being sealed is held"
         held.jobs.discard("seal")
         if page is None:
             self._report({"op": "skipped", "key": list(key), "why": why})
@@ -247,16 +263,33 @@ class Agent:
             self._report({"op": "sealed", "key": list(key)})
         self.captures.release()
 
-    def _on_written(self, key: Key, report: Optional[Report], why: str) -> None:
+    def _on_localized(self, key: Key, report: Optional[Report], why: str) -> None:
         held = self.captures.get(key)
         if held is not None:
             held.jobs.discard("write")
+            held.part = Part(held.attempt, report) if report is not None else None
+        if report is None:
+            print(f"capture {key}: not on the node's disk: {why}", file=sys.stderr, flush=True)
+        failpoint("agent.localized")
+        self._report({"op": "local", "key": list(key), "there": report is not None})
+        self.captures.release()
+
+    def _on_pruned(self, key: Key, _: None, why: str) -> None:
+        if why:
+            print(f"old local checkpoints stay: {why}", file=sys.stderr, flush=True)
+
+    def _on_written(self, key: Key, report: Optional[Report], why: str) -> None:
+        held = self.captures.get(key)
+        if held is not None:
+            held.jobs -= {"write", "upload"}
             held.written = report is not None
         if report is None:
             self._report({"op": "failed", "key": list(key), "why": why})
         else:
             failpoint("agent.written")
-            self._report({"op": "persisted", "key": list(key), "report": report.to_json()})
+            news = report.page.layout != self.told_layout
+            self.told_layout = report.page.layout
+            self._report({"op": "persisted", "key": list(key), "report": report.to_json(pieces=news)})
         self.captures.release()
 
     def _on_looked(self, key: Key, attempt: Optional[str], why: str) -> None:
@@ -290,6 +323,10 @@ class Agent:
         failpoint("agent.ordered")
         if op == coordinator.PERSIST:
             self._persist(key, held)
+        elif op == coordinator.LOCAL:
+            self._localized(key, held)
+        elif op == coordinator.UPLOAD:
+            self._upload(key, held)
         elif op == coordinator.SEALED:
             if held is not None:
                 held.full = True
@@ -303,11 +340,32 @@ class Agent:
         self.captures.release()
 
     def _persist(self, key: Key, held: Optional[Held]) -> None:
-        if held is None or held.slot is None:
+        if held is not None and held.part is not None:
+            self._report({"op": "local", "key": list(key), "there": True})
+        elif held is None or held.slot is None:
             self._report({"op": "failed", "key": list(key), "why": "it is not in memory any more"})
+        elif self.storage.local is not None:
+            held.jobs.add("write")
+            self.writer.submit("localized", key, self.storage.write_local(held))
+        else:
+            held.jobs.add("write")
+            self.writer.submit("written", key, self.storage.write(held))
+
+    def _upload(self, key: Key, held: Optional[Held]) -> None:
+        if held is None:
+            self._report({"op": "failed", "key": list(key), "why": "it is not here any more"})
             return
-        held.jobs.add("write")
-        self.writer.submit("written", key, self.storage.write(held))
+        held.jobs.add("upload")
+        self.uploader.submit("written", key, self.storage.write(held, upload=True))
+
+    def _localized(self, key: Key, held: Optional[Held]) -> None:
+        """Every rank has it on its node's disk."""
+        if held is not None and not held.ended:
+            held.outcome = agent_captures.LOCAL
+        self.trainer.send({"ev": agent_captures.LOCAL, "key": list(key), "note": ""})
+        if held is not None and held.part is not None:
+            busy = self.captures.unended_parts()
+            self.writer.submit("pruned", key, self.storage.prune_local(held.part.attempt, busy))
 
     def _finish(self, key: Key, outcome: str, note: str) -> None:
         """`dropped` overrides `failed`: what some rank cannot seal is of no use in memory either."""

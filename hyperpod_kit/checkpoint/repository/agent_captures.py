@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import Dict, Iterator, List, Optional, Set, Tuple
+from typing import Dict, FrozenSet, Iterator, List, Optional, Set, Tuple
 
 from hyperpod_kit.errors import CheckpointError
 
 from . import arena, control
-from .control import Key
+from .control import Key, Page
 from .failpoint import failpoint
+from .local import Part
 from .seal import Sealing
 
 LOCAL, DURABLE, FAILED, DROPPED, OVERTAKEN = "local", "durable", "failed", "dropped", "overtaken"
@@ -18,17 +19,23 @@ _ENDS = (DURABLE, FAILED, DROPPED, OVERTAKEN)
 
 
 class Held:
-    """One capture. `outcome` is "" while it is on its way, LOCAL, or an end; `jobs` names who looks into the slot."""
+    """One capture. `outcome` is "" while it is on its way, LOCAL, or an end; `jobs` names who works at it.
 
-    def __init__(self, sealing: Sealing, attempt: str) -> None:
+    It lies in a slot (with `sealing`), or on the node's disk (as `part`), or in both.
+    """
+
+    def __init__(self, page: Page, attempt: str, *, sealing: Optional[Sealing] = None,
+                 part: Optional[Part] = None) -> None:
+        self.key = page.key
         self.sealing = sealing
-        self.slot: Optional[arena.Slot] = sealing.slot
+        self.slot: Optional[arena.Slot] = sealing.slot if sealing is not None else None
+        self.part = part
         self.attempt = attempt
         self.outcome = ""
         self.ordered = False
         """All ranks have captured it: it is to be written."""
         self.written = False
-        """This rank's part of the storage's checkpoint is on disk."""
+        """This rank's shard is on storage."""
         self.full = False
         """Every rank has sealed it: it can be restored from memory."""
         self.jobs: Set[str] = set()
@@ -46,10 +53,6 @@ class Held:
         with self._lock:
             self._withdrawn = not self._begun
             return self._withdrawn
-
-    @property
-    def key(self) -> Key:
-        return self.sealing.page.key
 
     @property
     def ended(self) -> bool:
@@ -98,7 +101,7 @@ class SlotFiles:
 
 
 class Captures:
-    """The captures by key. Only the agent's main thread changes them."""
+    """The captures by key. Only the agent's main thread adds, ends and frees them."""
 
     def __init__(self) -> None:
         self._held: Dict[Key, Held] = {}
@@ -123,6 +126,10 @@ class Captures:
         """Those that are nowhere but in memory."""
         return [held for held in self if held.slot is not None and held.outcome in ("", FAILED)]
 
+    def unended_parts(self) -> FrozenSet[str]:
+        """The local attempts that storage may still be given from."""
+        return frozenset(held.part.attempt for held in self if held.part is not None and not held.ended)
+
     def _newest_full(self) -> Optional[Key]:
         return max((key for key, held in self._held.items() if held.full and held.slot is not None), default=None)
 
@@ -140,14 +147,14 @@ class Captures:
     def make_room(self) -> Optional[Held]:
         """Free the oldest slot that a new save may take: sealed, not being written, and a newer one is sealed by all.
 
-        Returns what was given up; its `slot` is still named. None when there is no such slot.
+        Returns what was given up, without its slot. None when there is no such slot.
         """
         newest = self._newest_full()
         for key in sorted(self._held):
             held = self._held[key]
-            if held.slot is None or newest is None or key >= newest or held.sealing.page.state != control.SEALED:
+            if held.slot is None or held.sealing is None or held.sealing.page.state != control.SEALED:
                 continue
-            if held.jobs <= {"write"} and held.withdraw():
+            if newest is not None and key < newest and held.jobs <= {"write"} and held.withdraw():
                 self._free(held)
                 return held
         return None

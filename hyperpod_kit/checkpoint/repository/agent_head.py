@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import Callable, Dict, List, Optional
+from dataclasses import replace
+from typing import Callable, Dict, List, Optional, Tuple
 
 from . import coordinator, fabric
 from .agent_captures import Captures
@@ -13,6 +14,7 @@ from .assemble import Report
 from .control import Key
 from .coordinator import Coordinator, Order
 from .lines import Message
+from .shard import Placed
 
 
 class Head:
@@ -21,7 +23,8 @@ class Head:
     def __init__(self, world: int, hub: fabric.Hub, captures: Captures, storage: Storage, post: Post,
                  deliver: Callable[[Message], None]) -> None:
         self.hub = hub
-        self._brain = Coordinator(world)
+        self._brain = Coordinator(world, local=storage.local is not None)
+        self._pieces: Dict[int, Tuple[str, Tuple[Placed, ...]]] = {}
         self._captures = captures
         self._storage = storage
         self._deliver = deliver
@@ -45,9 +48,18 @@ class Head:
         elif op == "skipped":
             self._obey(self._brain.skipped(rank, key, message["why"]))
         elif op == "persisted":
-            self._obey(self._brain.persisted(rank, key, Report.from_json(message["report"])))
+            self._obey(self._brain.persisted(rank, key, self._whole(rank, Report.from_json(message["report"]))))
+        elif op == "local":
+            self._obey(self._brain.local(rank, key, bool(message["there"])))
         elif op == "failed":
             self._obey(self._brain.failed(rank, key, message["why"]))
+
+    def _whole(self, rank: int, report: Report) -> Report:
+        """With the pieces, which a rank says only when they have changed."""
+        if report.pieces or report.page.layout != self._pieces.get(rank, ("", ()))[0]:
+            self._pieces[rank] = (report.page.layout, report.pieces)
+            return report
+        return replace(report, pieces=self._pieces[rank][1])
 
     def looked(self, key: Key, attempt: Optional[str], why: str) -> None:
         """Storage has that capture as `attempt`, or not, or could not be asked."""

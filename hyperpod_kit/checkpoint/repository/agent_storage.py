@@ -1,34 +1,75 @@
-"""The agent's dealings with storage, each as a job for a worker."""
+"""The agent's dealings with storage and with the node's disk, each as a job for a worker."""
 
 from __future__ import annotations
 
-from typing import Callable, Dict, Mapping, Optional
+from typing import Callable, Dict, FrozenSet, Mapping, Optional, Tuple
 
-from . import assemble, catalog, commit, persist, verify
+from hyperpod_kit.errors import CheckpointError
+
+from . import assemble, catalog, commit, drain, local, persist, verify
 from .agent_captures import Held
 from .assemble import Report
+from .failpoint import failpoint
+from .store.open import open_store
 
 
 class Storage:
-    """The root that this run writes to. `stopped`: the agent has to leave everything as it is and go."""
+    """The root that this run writes to, and its directory on the node's disk where there is one.
 
-    def __init__(self, root: str, *, versions: Dict[str, str], rate_limit: Optional[float],
-                 stopped: Callable[[], bool]) -> None:
-        self.root = root
-        self.pace = persist.Pace(rate_limit)
+    `stopped`: the agent has to leave everything as it is and go. Raises CheckpointError (S3 without boto3).
+    """
+
+    def __init__(self, root: str, *, directory: Optional[str], run_hash: str, rank: int, versions: Dict[str, str],
+                 rate_limit: Optional[float], stopped: Callable[[], bool]) -> None:
+        self.store = open_store(root)
+        self.local = local.store(directory, run_hash) if directory else None
+        self._directory, self._run_hash, self._rank = directory or "", run_hash, rank
+        # Each of its own: disk and network are not one resource.
+        self._pace, self._upload_pace = persist.Pace(rate_limit), persist.Pace(rate_limit)
         self._versions = versions
         self._stopped = stopped
 
-    def write(self, held: Held) -> Callable[[], Report]:
-        """Write this rank's shard; what is to be said about it."""
+    def hurry(self) -> None:
+        """No rate limit any more."""
+        self._pace.lift()
+        self._upload_pace.lift()
+
+    def _how(self, held: Held, pace: persist.Pace) -> persist.How:
+        return persist.How(stopped=lambda: self._stopped() or held.ended, pace=pace)
+
+    def write_local(self, held: Held) -> Callable[[], Report]:
+        """Write this rank's part to the node's disk."""
         def job() -> Report:
+            assert self.local is not None and held.sealing is not None
             if not held.begin():
                 raise persist.Stopped("withdrawn before it was begun")
-            folder = commit.make_attempt(self.root, held.attempt)
-            record = persist.write_shard(held.sealing, folder, pace=self.pace,
-                                         stopped=lambda: self._stopped() or held.ended)
-            page = held.sealing.page
-            return Report(page, record, held.sealing.slot.extra(page.extra_size).decode())
+            return local.write(held.sealing, self.local, held.attempt, self._how(held, self._pace))
+        return job
+
+    def write(self, held: Held, *, upload: bool = False) -> Callable[[], Report]:
+        """Write this rank's shard to storage, from memory while it is there; what is to be said about it."""
+        def job() -> Report:
+            how = self._how(held, self._upload_pace if upload else self._pace)
+            if held.slot is not None and held.sealing is not None:
+                if not upload and not held.begin():
+                    raise persist.Stopped("withdrawn before it was begun")
+                record = persist.write_shard(held.sealing, self.store, held.attempt, how)
+                return assemble.report_of(held.sealing.slot, record)
+            if self.local is None or held.part is None:
+                raise CheckpointError("it is neither in memory nor on the node's disk any more")
+            drain.copy_shard(held.part, self.local, self.store, held.attempt, how)
+            return held.part.report
+        return job
+
+    def parts(self) -> Tuple[local.Part, ...]:
+        """What earlier starts left on the node's disk for this rank, newest first. Raises OSError."""
+        return tuple(local.reports(self._directory, self._run_hash, self._rank)) if self.local is not None else ()
+
+    def prune_local(self, upto: str, busy: FrozenSet[str]) -> Callable[[], None]:
+        """Make room on the node's disk, see local.prune."""
+        def job() -> None:
+            if self.local is not None:
+                local.prune(self.local, self._rank, upto=upto, busy=busy)
         return job
 
     def look(self, held: Held) -> Callable[[], str]:
@@ -37,10 +78,13 @@ class Storage:
         A start that was killed between the manifest and the mark in shared memory leaves it so.
         """
         def job() -> str:
-            page = held.sealing.page
-            for entry in catalog.attempts(self.root):
+            page = held.part.report.page if held.part is not None else None
+            page = held.sealing.page if held.sealing is not None else page
+            for entry in catalog.newest_first(self.store):
+                if page is None or (entry.name.epoch, entry.name.seq) < (page.epoch, page.seq):
+                    break
                 if entry.committed and (entry.name.epoch, entry.name.seq) == (page.epoch, page.seq):
-                    found = verify.read_manifest(self.root, entry.attempt)
+                    found = verify.read_manifest(self.store, entry.attempt)
                     if found.shards[page.rank].root == page.shard_root:
                         return entry.attempt
             return ""
@@ -49,7 +93,9 @@ class Storage:
     def commit(self, held: Held, reports: Mapping[int, Report]) -> Callable[[], str]:
         """Make a checkpoint of what all ranks have written; its attempt."""
         def job() -> str:
-            made, extra = assemble.assemble(reports, self._versions)
-            commit.commit(self.root, held.attempt, made, extra)
+            failpoint("agent.before_commit")
+            made = assemble.assemble(reports, self._versions)
+            commit.commit(self.store, held.attempt, made.manifest, made.extra, made.columns)
+            failpoint("agent.committed")
             return held.attempt
         return job

@@ -1,33 +1,51 @@
-"""From the ranks' reports to one commit: the shared extra.json and the manifest."""
+"""From the ranks' reports to one commit: the shared extra.json, index.bin and the manifest."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Dict, Mapping, Tuple
+from typing import Any, Dict, Mapping, NamedTuple, Tuple
 
 from hyperpod_kit.errors import CheckpointError
 
-from . import commit, control, digest, layout, manifest
+from . import commit, control, coverage, digest, index, layout, manifest, shard
+from .arena import Slot
 from .control import Page
+from .shard import Placed, TensorSpec
 
 
 @dataclass(frozen=True)
 class Report:
-    """What one rank's agent says about its persisted shard."""
+    """What one rank's agent says about its persisted shard; `pieces` are the tensors in it and their places."""
 
     page: Page
     record: manifest.FileRecord
     extra: str
+    pieces: Tuple[Placed, ...] = ()
 
-    def to_json(self) -> Dict[str, Any]:
-        return {"page": dict(self.page.__dict__), "record": self.record.to_json(), "extra": self.extra}
+    def to_json(self, *, pieces: bool = True) -> Dict[str, Any]:
+        """Without `pieces` for a receiver that knows them already: they follow from `page.layout`."""
+        body: Dict[str, Any] = {"page": dict(self.page.__dict__), "record": self.record.to_json(), "extra": self.extra}
+        if pieces:
+            body["pieces"] = [[*placed.spec, placed.begin, placed.end] for placed in self.pieces]
+        return body
 
     @staticmethod
     def from_json(body: Dict[str, Any]) -> Report:
+        """Raises KeyError, TypeError, ValueError when it is none."""
         page = dict(body["page"])
         page["owner"] = tuple(page["owner"])
-        return Report(Page(**page), manifest.FileRecord(**body["record"]), str(body["extra"]))
+        pieces = tuple(Placed(TensorSpec(name, dtype, tuple(shape), tuple(offsets), tuple(full)), begin, end)
+                       for name, dtype, shape, offsets, full, begin, end in body.get("pieces", ()))
+        return Report(Page(**page), manifest.FileRecord(**body["record"]), str(body["extra"]), pieces)
+
+
+def report_of(slot: Slot, record: manifest.FileRecord) -> Report:
+    """The report about a sealed slot that was written as `record`. Raises CheckpointError when it is damaged."""
+    page = slot.page
+    if page is None or page.state != control.SEALED:
+        raise CheckpointError(f"{slot.name.file('ctl')} is damaged, or not sealed any more")
+    return Report(page, record, slot.extra(page.extra_size).decode(), shard.parse(slot.image[:page.size]).tensors)
 
 
 def _extra(reports: Mapping[int, Report]) -> bytes:
@@ -50,11 +68,19 @@ def tree_of(extra: bytes, rank: int) -> Dict[str, Any]:
     return {**body["shared"], **own}
 
 
-def assemble(reports: Mapping[int, Report], versions: Dict[str, str]) -> Tuple[manifest.Manifest, bytes]:
-    """(manifest, extra.json) of one capture that every rank has persisted.
+class Assembled(NamedTuple):
+    """The small files of an attempt, the manifest last."""
 
-    Raises CheckpointError when the reports do not make one whole checkpoint: a rank or a tensor is missing, or the
-    ranks disagree about what they save.
+    manifest: manifest.Manifest
+    extra: bytes
+    columns: bytes
+
+
+def assemble(reports: Mapping[int, Report], versions: Dict[str, str]) -> Assembled:
+    """One capture that every rank has persisted.
+
+    Raises CheckpointError when the reports do not make one whole checkpoint: a rank, a tensor or a part of one is
+    missing, or the ranks disagree about what they save.
     """
     first = reports[0].page
     if sorted(reports) != list(range(first.world)):
@@ -70,12 +96,17 @@ def assemble(reports: Mapping[int, Report], versions: Dict[str, str]) -> Tuple[m
             raise CheckpointError(f"rank {rank}'s non-tensor state is not what it captured")
     if sum(report.page.tensors for report in reports.values()) != first.plan_tensors:
         raise CheckpointError("some tensors are in no shard")
-    extra = _extra(reports)
+    found = index.build({rank: report.pieces for rank, report in reports.items()})
+    coverage.check(found)
+    columns, extra = index.encode(found), _extra(reports)
+    said = json.loads(reports[0].extra).get("save") or {}
+    job = {**first.job, "mesh": said["mesh"]} if said.get("mesh") else first.job
     shards = tuple(reports[rank].record for rank in sorted(reports))
     made = manifest.Manifest(
         run=first.run, run_id=first.run_id, epoch=first.epoch, seq=first.seq, step=first.step, world=first.world,
         plan=first.plan, digest=first.digest, chunk=first.chunk, total_bytes=sum(s.size for s in shards),
         tensors=first.plan_tensors, time=commit.now(), shards=shards,
-        extra=manifest.FileRecord(layout.EXTRA_FILE, len(extra), digest.small(extra)), job=first.job,
-        versions=versions)
-    return made, extra
+        extra=manifest.FileRecord(layout.EXTRA_FILE, len(extra), digest.small(extra)),
+        index=manifest.FileRecord(layout.INDEX_FILE, len(columns), digest.small(columns)),
+        parent=said.get("parent"), metrics=said.get("metrics") or {}, job=job, versions=versions)
+    return Assembled(made, extra, columns)

@@ -16,8 +16,23 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 from hyperpod_kit import __version__
 from hyperpod_kit.errors import CheckpointError
 
-from . import arena, assemble, catalog, commit, control, handed, layout, lock, manifest, persist, process, seal, verify
+from . import (
+    arena,
+    assemble,
+    commit,
+    control,
+    handed,
+    layout,
+    lock,
+    persist,
+    process,
+    seal,
+    selection,
+    verify,
+)
 from .control import Key, Page
+from .store.base import Store
+from .store.open import open_store
 
 _POLL = 0.1
 
@@ -167,21 +182,22 @@ def _persist_newest(sealed: Dict[Key, Dict[int, _Held]], pages: List[Page]) -> T
     if newest is None:
         return None, "nothing is sealed", False
     page = next(iter(sealed[newest].values())).page
-    identity = commit.open_existing(page.root)
+    store = open_store(page.root)
+    identity = commit.open_existing(store)
     if identity.run_id != page.run_id:
         raise CheckpointError(f"{page.root} belongs to another run now")
-    committed = max([(e.name.epoch, e.name.seq) for e in catalog.attempts(page.root) if e.committed], default=(0, 0))
+    committed = _committed(store)
     if committed >= newest[:2]:
         return None, f"already committed up to seq {committed[1]}", True
     wanted = sorted(key for key in sealed if key[:2] > committed)
     whole = max([key for key in wanted if sorted(sealed[key]) == list(range(page.world))], default=None)
-    attempt = _persist(page.root, sealed[whole]) if whole is not None else None
+    attempt = _persist(store, sealed[whole]) if whole is not None else None
     notes = [f"committed {attempt}"] if attempt else []
     for key in [key for key in wanted if whole is None or key > whole]:
         here = {page.rank for page in pages if page.epoch == key[0]}
         if len(here) == page.world or set(sealed[key]) != here:
             notes.append(f"seq {key[1]} was never whole")
-        elif handed.hand_in(page.root, sealed[key]):
+        elif handed.hand_in(store, sealed[key]):
             attempt = handed.attempt_of(next(iter(sealed[key].values())).page)
             notes.append(f"committed {attempt}")
         else:
@@ -189,17 +205,25 @@ def _persist_newest(sealed: Dict[Key, Dict[int, _Held]], pages: List[Page]) -> T
     return attempt, "; ".join(notes), True
 
 
-def _persist(root: str, ranks: Dict[int, _Held]) -> str:
+def _committed(store: Store) -> Tuple[int, int]:
+    """(epoch, seq) of the newest commit; one whose manifest is torn or whose files are not all there is none."""
+    for entry in selection.walk(store):
+        try:
+            found = verify.read_manifest(store, entry.attempt)
+            names = [record.file for record in (*found.shards, found.extra)]
+            if set(names) <= set(store.list(entry.attempt)):
+                return entry.name.epoch, entry.name.seq
+        except (CheckpointError, FileNotFoundError):
+            continue
+    return 0, 0
+
+
+def _persist(store: Store, ranks: Dict[int, _Held]) -> str:
     first = ranks[0].page
     attempt = str(layout.AttemptName(first.seq, first.step, first.epoch, secrets.token_hex(3)))
-    folder = commit.make_attempt(root, attempt)
     reports = {}
     for rank, (slot, _) in sorted(ranks.items()):
-        record: manifest.FileRecord = persist.write_shard(seal.Sealing(slot), folder)
-        page = slot.page
-        if page is None:
-            raise CheckpointError(f"{slot.name.file('ctl')} is damaged")
-        reports[rank] = assemble.Report(page, record, slot.extra(page.extra_size).decode())
-    made, extra = assemble.assemble(reports, {"hyperpod_kit": __version__, "writer": "flush"})
-    commit.commit(root, attempt, made, extra)
+        reports[rank] = assemble.report_of(slot, persist.write_shard(seal.Sealing(slot), store, attempt))
+    made = assemble.assemble(reports, {"hyperpod_kit": __version__, "writer": "flush"})
+    commit.commit(store, attempt, made.manifest, made.extra, made.columns)
     return attempt

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 from typing import Dict, Mapping, Tuple
 
 from hyperpod_kit import __version__
 from hyperpod_kit.errors import CheckpointError
 
-from . import assemble, commit, layout, manifest, persist, seal
+from . import assemble, layout, manifest, persist, seal
 from .arena import Slot
 from .control import Page
+from .failpoint import failpoint
+from .store.base import Store
 
 Held = Mapping[int, Tuple[Slot, Page]]
 """Rank -> its sealed slot and page; all of one capture."""
@@ -28,7 +29,7 @@ def attempt_of(page: Page) -> str:
     return str(layout.AttemptName(page.seq, page.step, page.epoch, nonce))
 
 
-def hand_in(root: str, held: Held) -> bool:
+def hand_in(store: Store, held: Held) -> bool:
     """Write this node's shards and their reports; True when the capture is committed with them.
 
     A node that comes later may still commit it, so the memory is not needed any more in either case. Raises
@@ -36,37 +37,34 @@ def hand_in(root: str, held: Held) -> bool:
     """
     page = next(iter(held.values()))[1]
     attempt = attempt_of(page)
-    folder = commit.make_attempt(root, attempt)
-    for rank, (slot, mine) in sorted(held.items()):
-        path = os.path.join(folder, layout.report_file(rank))
-        if os.path.exists(path):
+    for rank, (slot, _) in sorted(held.items()):
+        name = f"{attempt}/{layout.report_file(rank)}"
+        if store.exists(name):
             continue
-        record = persist.write_shard(seal.Sealing(slot), folder)
-        body = assemble.Report(mine, record, slot.extra(mine.extra_size).decode()).to_json()
-        commit.write_once(path, manifest.seal_json(body))
-    return _complete(root, attempt, page.world)
+        report = assemble.report_of(slot, persist.write_shard(seal.Sealing(slot), store, attempt))
+        failpoint("handed.before_report")
+        store.create(name, manifest.seal_json(report.to_json()))
+    failpoint("handed.before_commit")
+    return _complete(store, attempt, page.world)
 
 
-def _complete(root: str, attempt: str, world: int) -> bool:
+def _complete(store: Store, attempt: str, world: int) -> bool:
     """Commit when every rank has handed in. Two nodes may do this at once: they write the same, and one is first."""
-    folder = os.path.join(root, attempt)
     reports: Dict[int, assemble.Report] = {}
     for rank in range(world):
         name = layout.report_file(rank)
         try:
-            with open(os.path.join(folder, name), "rb") as file:
-                reports[rank] = assemble.Report.from_json(manifest.open_json(file.read(), name))
+            reports[rank] = assemble.Report.from_json(manifest.open_json(store.read(f"{attempt}/{name}"), name))
         except FileNotFoundError:
             return False
-        except (TypeError, KeyError) as err:
+        except (TypeError, KeyError, ValueError) as err:
             raise CheckpointError(f"{name} lacks a field: {err}") from None
-    made, extra = assemble.assemble(reports, {"hyperpod_kit": __version__, "writer": "flush"})
+    made = assemble.assemble(reports, {"hyperpod_kit": __version__, "writer": "flush"})
+    for name, data in ((layout.EXTRA_FILE, made.extra), (layout.INDEX_FILE, made.columns)):
+        with contextlib.suppress(FileExistsError):
+            store.create(f"{attempt}/{name}", data)
+        if store.read(f"{attempt}/{name}") != data:
+            raise CheckpointError(f"{name} of {attempt} is not what the ranks handed in")
     with contextlib.suppress(FileExistsError):
-        commit.write_once(os.path.join(folder, layout.EXTRA_FILE), extra)
-    with open(os.path.join(folder, layout.EXTRA_FILE), "rb") as file:
-        if file.read() != extra:
-            raise CheckpointError(f"{layout.EXTRA_FILE} of {attempt} is not what the ranks handed in")
-    commit.sync_directory(root)
-    with contextlib.suppress(FileExistsError):
-        commit.write_once(os.path.join(folder, layout.MANIFEST_FILE), made.encode())
+        store.create(f"{attempt}/{layout.MANIFEST_FILE}", made.manifest.encode())
     return True

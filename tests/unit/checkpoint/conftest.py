@@ -38,7 +38,8 @@ def capture(shm: Path, tmp_path: Path) -> Capture:
 
     def make(rank: int = 0, world: int = 1, epoch: int = 1, seq: int = 1, step: int = 10, *, slot: int = 0,
              state: str = control.CAPTURED, job: str = "7", owner: Tuple[int, int] = DEAD, algorithm: str = "blake2b",
-             items: int = 3000, chunk: int = digest.CHUNK) -> arena.Slot:
+             items: int = 3000, chunk: int = digest.CHUNK,
+             incarnation: str = "abc123") -> arena.Slot:
         specs = [TensorSpec(f"w{n}.r{rank}", "F32", (items,)) for n in range(2)]
         layout = lay_out(specs, rank=rank, world=world, run=identity.run_id, plan="blake2b:p", algorithm=algorithm,
                          chunk=chunk)
@@ -46,7 +47,7 @@ def capture(shm: Path, tmp_path: Path) -> Capture:
         made = arena.create(str(shm), name, layout.size)
         extra = json.dumps({"extra": {"seq": seq}, "rng": rank}).encode()
         page = control.Page(
-            rank=rank, world=world, epoch=epoch, seq=seq, step=step, incarnation="abc123", run=identity.run,
+            rank=rank, world=world, epoch=epoch, seq=seq, step=step, incarnation=incarnation, run=identity.run,
             run_id=identity.run_id, root=str(root), job={"slurm_job_id": job}, owner=owner, digest=algorithm,
             chunk=chunk, size=layout.size, layout=layout.fingerprint, plan="blake2b:p", tensors=2,
             plan_tensors=2 * world, extra_size=len(extra), extra_root=digest.small(extra))

@@ -1,0 +1,98 @@
+"""The node's own disk as a tier between memory and storage.
+
+    <directory>/hpk-<run hash>/<attempt>/shard-RRRRR.safetensors     byte for byte the shard as it goes to storage
+                                         report-RRRRR.json           what the commit needs of it; written last
+
+Each rank keeps its own part, and removes it the other way round. A part counts when its report is there and intact;
+the shard's bytes are proved by the digest in the report whenever they are read.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Container, List, NamedTuple, Optional
+
+from hyperpod_kit.errors import CheckpointError
+
+from . import layout, manifest, persist
+from .assemble import Report, report_of
+from .failpoint import failpoint
+from .seal import Sealing
+from .store.base import Store
+from .store.posix import PosixStore
+
+KEPT = 2
+"""Complete local checkpoints of a run that stay: one may turn out to be damaged."""
+
+
+class Part(NamedTuple):
+    """One rank's part of a local checkpoint."""
+
+    attempt: str
+    report: Report
+
+
+def store(directory: str, run_hash: str) -> Store:
+    """The local checkpoints of a run, laid out as under a root, without manifests."""
+    return PosixStore(os.path.join(directory, f"hpk-{run_hash}"))
+
+
+def reports(directory: str, run_hash: str, rank: int) -> List[Part]:
+    """This rank's intact parts, newest first; the report says nothing about the shard's bytes. Raises OSError."""
+    return _parts(store(directory, run_hash), rank)
+
+
+def _parts(place: Store, rank: int) -> List[Part]:
+    found = []
+    for name in place.list():
+        parsed = layout.parse_attempt(name.rstrip("/"))
+        part = _part(place, name[:-1], rank) if parsed is not None and name.endswith("/") else None
+        if part is not None:
+            found.append(part)
+    return sorted(found, key=lambda part: (part.report.page.key, part.attempt), reverse=True)
+
+
+def _part(place: Store, attempt: str, rank: int) -> Optional[Part]:
+    name = layout.report_file(rank)
+    try:
+        return Part(attempt, Report.from_json(manifest.open_json(place.read(f"{attempt}/{name}"), name)))
+    except (FileNotFoundError, CheckpointError, TypeError, KeyError, ValueError):
+        return None
+
+
+def write(sealing: Sealing, place: Store, attempt: str, how: persist.How) -> Report:
+    """Write one rank's part. Raises as persist.write_shard."""
+    os.makedirs(place.url, mode=0o700, exist_ok=True)
+    record = persist.write_shard(sealing, place, attempt, how)
+    report = report_of(sealing.slot, record)
+    failpoint("local.before_report")
+    place.create(f"{attempt}/{layout.report_file(sealing.page.rank)}", manifest.seal_json(report.to_json()))
+    failpoint("local.after_report")
+    return report
+
+
+def prune(place: Store, rank: int, *, upto: str, busy: Container[str]) -> None:
+    """Remove this rank's parts older than the newest KEPT of those up to the attempt `upto`, except `busy` ones.
+
+    `upto` is complete on all ranks; what is newer may never be and does not count. Also what a crash left half
+    written. Raises OSError.
+    """
+    last = layout.parse_attempt(upto)
+    assert last is not None
+    older = [parsed for parsed in (layout.parse_attempt(name.rstrip("/")) for name in place.list())
+             if parsed is not None and (parsed.epoch, parsed.seq) <= (last.epoch, last.seq)]
+    kept = 0
+    for parsed in sorted(older, key=lambda parsed: (parsed.epoch, parsed.seq), reverse=True):
+        attempt = str(parsed)
+        if kept < KEPT and _part(place, attempt, rank) is not None:
+            kept += 1
+        elif attempt not in busy:
+            _remove(place, attempt, rank)
+
+
+def _remove(place: Store, attempt: str, rank: int) -> None:
+    failpoint("local.before_remove")
+    place.delete(f"{attempt}/{layout.report_file(rank)}")
+    failpoint("local.report_removed")
+    place.delete(f"{attempt}/{layout.shard_file(rank)}")
+    place.delete(f"{attempt}/")

@@ -1,0 +1,136 @@
+"""Real agents, and in the trainer's place a process that only lives and dies; the test speaks for it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Optional
+
+from hyperpod_kit.checkpoint.agent_link import AgentLink
+from hyperpod_kit.checkpoint.repository import arena, commit, control, process
+from hyperpod_kit.checkpoint.repository.control import Key
+
+
+class Trainer:
+    """A process with a pid and a start time, that SIGKILL ends."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen([sys.executable, "-S", "-c", "import sys; sys.stdin.read()"],
+                                         stdin=subprocess.PIPE)
+        owner = process.owner_of(self._process.pid)
+        assert owner is not None
+        self.owner = owner
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait(10)
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
+
+class Start:
+    """One start of a run: a trainer and an agent per rank, all on this node."""
+
+    def __init__(self, root: str, shm: Path, *, world: int = 1, env: Optional[Dict[str, str]] = None,
+                 rank_env: Optional[Dict[int, Dict[str, str]]] = None, **setup: Any) -> None:
+        self.root, self.shm, self.world = root, shm, world
+        self.identity = commit.open_root(root)
+        self.incarnation = secrets.token_hex(3)
+        self.trainers = [Trainer() for _ in range(world)]
+        self.links: List[AgentLink] = []
+        self.events: List[queue.Queue[Dict[str, Any]]] = [queue.Queue() for _ in range(world)]
+        port = 0
+        for rank in range(world):
+            with _environment({**(env or {}), **(rank_env or {}).get(rank, {})}):
+                link = AgentLink({
+                    "root": root, "run_id": self.identity.run_id, "rank": rank, "world": world,
+                    "incarnation": self.incarnation, "token": "t", "owner": list(self.trainers[rank].owner),
+                    "one_host": True, "local": None, "versions": {}, **setup}, self.events[rank].put)
+            self.links.append(link)
+        for link in self.links:
+            port = link.wait_ready(20) or port
+        for link in self.links:
+            link.send(op="connect", addresses=[["127.0.0.1", port]])
+
+    def settle(self, keep: Optional[Key] = None, tier: str = "memory") -> None:
+        for link in self.links:
+            link.send(op="settle", keep=list(keep) if keep else None, tier=tier)
+
+    def captured(self, rank: int, slot: arena.Slot) -> None:
+        self.links[rank].send(op="captured", slot=slot.name.slot)
+
+    def until(self, *kinds: str, rank: int = 0, timeout: float = 15.0) -> List[Dict[str, Any]]:
+        """The rank's events up to the first of one of `kinds`."""
+        found = []
+        while not found or found[-1]["ev"] not in kinds:
+            found.append(self.events[rank].get(timeout=timeout))
+        return found
+
+    def kill_trainers(self) -> None:
+        """SIGKILL to all of them, and what the kernel does then: their ends of the sockets close."""
+        for trainer, link in zip(self.trainers, self.links):
+            trainer.kill()
+            link._channel.close()
+
+    def kill_agents(self) -> None:
+        for link in self.links:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(link.pid, signal.SIGKILL)
+            link._process.wait(10)
+
+    def close(self) -> bool:
+        """A normal end."""
+        for link in self.links:
+            link.send(op="close")
+        return all([link.wait_end(20) for link in self.links])
+
+    def destroy(self) -> None:
+        for trainer in self.trainers:
+            trainer.kill()
+        self.kill_agents()
+        for link in self.links:
+            link._channel.close()
+
+
+@contextlib.contextmanager
+def _environment(more: Dict[str, str]) -> Any:
+    before = {name: os.environ.get(name) for name in more}
+    os.environ.update(more)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def wait_for(what: Callable[[], Any], timeout: float = 15.0) -> Any:
+    end = time.monotonic() + timeout
+    while True:
+        found = what()
+        if found:
+            return found
+        assert time.monotonic() < end, "it did not come about"
+        time.sleep(0.01)
+
+
+def states(shm: Path) -> List[str]:
+    """The states of all slots."""
+    found = []
+    for slot in arena.attached(str(shm), arena.names(str(shm))):
+        found.append(slot.page.state if slot.page is not None else "damaged")
+        slot.close()
+    return sorted(found)
+
+
+def free(shm: Path) -> bool:
+    return control.FREE in states(shm)

@@ -1,0 +1,164 @@
+"""Real agents killed with SIGKILL wherever it hurts: what every rank had captured is never lost, never mixed up."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any, Callable, Iterator
+
+import pytest
+
+from hyperpod_kit.checkpoint.repository import arena, catalog, control, selection, verify
+from tests.unit.checkpoint.agent_run import Start, states, wait_for
+
+CHUNK = 4096
+"""Small chunks, so that a small shard has several leaves."""
+
+
+@pytest.fixture
+def start(shm: Path, tmp_path: Path) -> Iterator[Callable[..., Start]]:
+    made = []
+
+    def make(**how: Any) -> Start:
+        made.append(Start(str(tmp_path / "root"), shm, **how))
+        return made[-1]
+    yield make
+    for one in made:
+        one.destroy()
+
+
+def save(run: Start, capture: Callable[..., arena.Slot], seq: int, *, slot: int = 0, tell: bool = True) -> arena.Slot:
+    """All ranks capture `seq`; rank 0's slot."""
+    made = [capture(rank=rank, world=run.world, seq=seq, step=10 * seq, slot=slot, incarnation=run.incarnation,
+                    owner=tuple(run.trainers[rank].owner), chunk=CHUNK) for rank in range(run.world)]
+    for rank, one in enumerate(made):
+        if tell:
+            run.captured(rank, one)
+    return made[0]
+
+
+def test_a_save_is_sealed_then_durable_and_the_older_one_makes_room(start, capture, shm: Path) -> None:
+    run = start(world=2)
+    run.settle()
+    save(run, capture, 1)
+    assert [event["ev"] for event in run.until("durable")] == ["sealed", "durable"]
+    assert states(shm) == ["SEALED", "SEALED"]
+    save(run, capture, 2, slot=1)
+    (*_, last) = run.until("durable")
+    found = selection.newest_valid(run.root)
+    assert (found.attempt, found.seq) == (last["note"], 2) and found.attempt.endswith(run.incarnation)
+    wait_for(lambda: states(shm) == ["FREE", "FREE", "SEALED", "SEALED"])
+    assert run.close() and os.listdir(shm) == []
+
+
+def test_a_rank_that_skips_drops_the_save_for_all(start, capture, shm: Path) -> None:
+    run = start(world=2)
+    run.settle()
+    slot = capture(rank=0, world=2, seq=1, incarnation=run.incarnation, owner=tuple(run.trainers[0].owner))
+    run.captured(0, slot)
+    run.links[1].send(op="skipped", key=[1, 1, run.incarnation], why="no slot was free")
+    (*_, last) = run.until("dropped")
+    assert last["note"] == "rank 1: no slot was free" and run.until("dropped", rank=1)
+    wait_for(lambda: states(shm) == ["FREE"])
+    assert run.close() and catalog.attempts(run.root) == []
+
+
+def test_a_trainer_killed_after_the_copy_is_the_breakpoint_that_gets_saved(start, capture, shm: Path) -> None:
+    run = start(world=2)
+    run.settle()
+    save(run, capture, 3, tell=False)
+    run.kill_trainers()
+    assert all([link._process.wait(15) == 0 for link in run.links])
+    assert selection.newest_valid(run.root).seq == 3
+
+
+PLACES = ["agent.captured", "seal.leaf", "seal.leaf@2", "seal.before_page", "seal.after_page", "agent.ordered",
+          "persist.begin", "persist.slice", "persist.before_sync", "persist.done", "agent.written",
+          "agent.before_commit", "commit.before_extra", "commit.before_manifest", "commit.after_manifest",
+          "agent.committed", "agent.before_free", "agent.after_free"]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_an_agent_killed_anywhere_loses_nothing(start, capture, shm: Path, place: str) -> None:
+    """Two saves; rank 0's agent dies on the second one's way, the rest dies with it; the next start goes on."""
+    run = start(world=2)
+    run.settle()
+    save(run, capture, 1)
+    run.until("durable")
+    run.until("durable", rank=1)
+    run.kill_trainers()
+    wait_for(lambda: all(link._process.poll() is not None for link in run.links))
+    run = start(world=2, rank_env={0: {"HPK_FAILPOINT": place}})
+    run.settle((1, 1, "none"))
+    save(run, capture, 2, slot=1)
+    if place in ("agent.before_free", "agent.after_free"):
+        wait_for(lambda: control.SEALED in states(shm))
+        save(run, capture, 3, slot=2)
+    assert run.links[0]._process.wait(15) == -signal.SIGKILL
+    run.kill_trainers()
+    run.kill_agents()
+    hot = [slot.page for slot in arena.attached(str(shm), arena.names(str(shm)))]
+    kept = [page for page in hot if page is not None and page.state in (control.SEALED, control.CAPTURED)]
+    newest = max(page.key for page in kept)
+    again = start(world=2)
+    again.settle(newest)
+    run_on = [page for page in kept if page.key == newest]
+    if all(page.durable for page in run_on):
+        assert again.close()
+    else:
+        again.until("durable")
+        assert again.close()
+    found = selection.newest_valid(run.root)
+    assert found.seq == newest[1] >= 2 and not found.rejected
+    assert verify.verify_attempt(run.root, found.attempt).world == 2
+    assert os.listdir(shm) == []
+
+
+def test_a_full_disk_is_a_failed_save_whose_bytes_stay_in_memory(start, capture, shm: Path, tmp_path: Path) -> None:
+    run = start()
+    run.settle()
+    root = Path(run.root)
+    root.rename(tmp_path / "away")
+    root.write_text("not a directory")
+    save(run, capture, 1)
+    (*_, last) = run.until("failed")
+    assert "rank 0:" in last["note"]
+    assert run.until("sealed")
+    root.unlink()
+    (tmp_path / "away").rename(root)
+    save(run, capture, 2, slot=1)
+    run.until("durable")
+    wait_for(lambda: states(shm) == ["FREE", "SEALED"])
+
+
+def test_the_rate_limit_ends_when_the_machine_is_about_to_go(start, capture) -> None:
+    run = start(rate_limit=1.0)
+    run.settle()
+    save(run, capture, 1)
+    run.until("durable")  # the first piece is free
+    save(run, capture, 2, slot=1)
+    run.until("sealed")
+    os.kill(run.links[0].pid, signal.SIGUSR1)
+    run.until("durable")
+
+
+def test_room_is_made_by_giving_up_what_nobody_writes_yet(start, capture, shm: Path) -> None:
+    run = start(rate_limit=1.0)
+    run.settle()
+    save(run, capture, 1)
+    run.until("durable")
+    for seq in (2, 3, 4):  # the limit holds the second one back, and the others behind it
+        save(run, capture, seq, slot=seq - 1)
+        run.until("sealed")
+    wait_for(lambda: states(shm) == ["FREE", "SEALED", "SEALED", "SEALED"])
+    run.links[0].send(op="release")
+    told = run.until("released")
+    assert told[-1]["slot"] == 2 and told[0]["ev"] == "dropped" and told[0]["key"][1] == 3
+    run.links[0].send(op="release")
+    assert run.until("released")[-1]["slot"] is None  # 2 is being written, 4 is the newest
+    os.kill(run.links[0].pid, signal.SIGTERM)
+    run.until("durable")
+    run.until("durable")
+    assert run.close()
+    assert [entry.name.seq for entry in catalog.attempts(run.root) if entry.committed] == [4, 2, 1]

@@ -176,6 +176,9 @@ class _Run:
             if body.run_id != self._run_id:
                 raise CheckpointError(f"it belongs to another run, {body.run}")
             found.append((body, verify.read_extra(self._store, attempt, body.extra)))
+            if body.index is not None:
+                # Not needed for the same topology; but a checkpoint that is damaged anywhere is not handed on.
+                verify.read_extra(self._store, attempt, body.index)
         self._agree(read if self._ranks.rank == 0 else lambda: None)
         body, extra = self._ranks.broadcast(found[0] if found else None)
         trees: list[Tree] = []

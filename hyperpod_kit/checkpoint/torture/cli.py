@@ -8,12 +8,12 @@ import sys
 import time
 from collections.abc import Callable
 
-from hyperpod_kit.checkpoint.torture import flips, kills
+from hyperpod_kit.checkpoint.torture import branch, faults, flips, kills, owners, reshard
 from hyperpod_kit.checkpoint.torture.ground import Ground, ground
 from hyperpod_kit.checkpoint.torture.report import Budget, Part
 
-PARTS = ("flips", "kills")
-SHARES = {"flips": 2.0, "kills": 6.0}
+PARTS = ("flips", "kills", "faults", "reshard", "branch", "owners")
+SHARES = {"flips": 4.0, "kills": 12.0, "faults": 4.0, "reshard": 1.0, "branch": 1.0, "owners": 1.0}
 """How the budget is divided; what a part does not need goes to the ones after it."""
 
 
@@ -27,17 +27,25 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", default=",".join(PARTS), metavar="PARTS", help=f"of {','.join(PARTS)}")
     parser.add_argument("--flips", type=int, default=10_000, help="at most so many (default 10,000)")
     parser.add_argument("--kills", type=int, default=1_000, help="at most so many (default 1,000)")
+    parser.add_argument("--meetings", type=int, default=6, help="roll-backs, and jobs that meet (default 6 of each)")
+    parser.add_argument("--every", type=int, default=1, metavar="N",
+                        help="let each N-th operation fail only (default 1: all, one after the other)")
     parser.add_argument("--dir", default=None, help="scratch directory (default: the temporary one)")
     parser.add_argument("--json", action="store_true", help="the report as JSON on standard output")
     return parser
 
 
 def _run(name: str, here: Ground, args: argparse.Namespace, budget: Budget) -> Part:
-    asked = {"flips": args.flips, "kills": args.kills}
+    asked = {"flips": args.flips, "kills": args.kills, "faults": 0, "reshard": len(reshard.CHANGES),
+             "branch": args.meetings, "owners": args.meetings}
     part = Part(name, asked[name])
     run: dict[str, Callable[[], None]] = {
         "flips": lambda: flips.run(here, args.seed, part, budget),
         "kills": lambda: kills.run(here, args.seed, part, budget),
+        "faults": lambda: faults.run(here, args.seed, part, budget, every=args.every),
+        "reshard": lambda: reshard.run(here, args.seed, part, budget),
+        "branch": lambda: branch.run(here, args.seed, part, budget),
+        "owners": lambda: owners.run(here, args.seed, part, budget),
     }
     run[name]()
     return part

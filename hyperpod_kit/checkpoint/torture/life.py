@@ -11,9 +11,12 @@ import multiprocessing
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from typing import Any
+
+from hyperpod_kit.checkpoint.torture.ground import until
 
 CONTEXT = multiprocessing.get_context("forkserver")
 # The first optimizer of a process imports torch._dynamo, which costs more than all the rest of a life.
@@ -23,7 +26,11 @@ _PRELOAD = ["torch", "torch._dynamo", "torch._inductor.config", "torch.nn.parall
 
 @dataclass(frozen=True)
 class Order:
-    """What a life is to do. `lingers`: after each save wait for that level ("" = go on at once)."""
+    """What a life is to do.
+
+    `lingers`: after each save wait for that level ("" = go on at once). `holds`: before its last save it waits, within
+    30 s, for this file.
+    """
 
     root: str
     shm: str
@@ -34,6 +41,7 @@ class Order:
     store: str = ""
     saves: int = 3
     lingers: str = ""
+    holds: str = ""
     on_busy: str = "wait"
     failpoint: str = ""
     trace: str = ""
@@ -45,8 +53,13 @@ class Order:
 
 def start(order: Order) -> BaseProcess:
     """Begin a life. The caller joins it."""
+    return spawn(_run, (order,))
+
+
+def spawn(target: Callable[..., None], args: tuple[Any, ...]) -> BaseProcess:
+    """Call `target` in a process that has torch already. The caller joins it."""
     CONTEXT.set_forkserver_preload(_PRELOAD)
-    process = CONTEXT.Process(target=_run, args=(order,), daemon=True)
+    process = CONTEXT.Process(target=target, args=args, daemon=True)
     process.start()
     return process
 
@@ -116,6 +129,8 @@ def _live(order: Order, teller: _Teller) -> None:
                 teller.tell(handle.state, epoch=manager.epoch, seq=handle.seq, step=handle.step, why=handle.reason)
 
     for step in range(got.next_step, got.next_step + order.saves):
+        if order.holds and step == got.next_step + order.saves - 1:
+            until(lambda: os.path.exists(order.holds), 30.0)
         subject.fill(manager.epoch, step)
         teller.tell("saving", epoch=manager.epoch, step=step)
         try:
@@ -135,8 +150,7 @@ def _live(order: Order, teller: _Teller) -> None:
 
 def flush(shm: str, failpoint: str, trace: str) -> None:
     """What the epilog does, in a process of its own that may be killed on the way."""
-    process = CONTEXT.Process(target=_flush, args=(shm, failpoint, trace), daemon=True)
-    process.start()
+    process = spawn(_flush, (shm, failpoint, trace))
     process.join(30.0)
     if process.exitcode is None:
         process.kill()

@@ -33,6 +33,8 @@ class _Model(torch.nn.Module):
 
 def put_bytes(tensor: torch.Tensor, data: bytes) -> None:
     """Overwrite a tensor's elements with raw bytes; works for 0-dim and non-contiguous ones."""
+    if not data:
+        return
     raw = torch.frombuffer(bytearray(data), dtype=torch.uint8)
     if tensor.dtype == torch.bool:
         raw = raw & 1

@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from hyperpod_kit.checkpoint import Fresh, Manager, State
+from hyperpod_kit.checkpoint import Fresh, Manager, Restored, State
 from hyperpod_kit.checkpoint.torture import cli, places
 from hyperpod_kit.checkpoint.torture.ledger import Ledger
 from hyperpod_kit.errors import NoValidCheckpoint
@@ -39,6 +39,16 @@ def test_killed_at_named_places_and_never_restored_wrong(capsys, tmp_path: Path)
     assert part["done"] >= 5, part
 
 
+def test_other_numbers_of_ranks_restore_every_kind_of_tensor(capsys, tmp_path: Path) -> None:
+    code, report = run(capsys, tmp_path, "--only", "reshard", "--seed", "5", "--budget", "100")
+    assert code == 0 and report["parts"]["reshard"]["done"] == 5, report
+
+
+def test_set_back_runs_and_two_jobs_on_one_root(capsys, tmp_path: Path) -> None:
+    code, report = run(capsys, tmp_path, "--only", "branch,owners", "--meetings", "3", "--seed", "5", "--budget", "100")
+    assert code == 0 and [part["done"] for part in report["parts"].values()] == [3, 3], report
+
+
 def test_an_engine_that_does_not_refuse_is_noticed(capsys, tmp_path: Path, monkeypatch) -> None:
     """The suite itself under test: refusals become a start from scratch, walking back becomes wrong bytes."""
     honest = Manager.restore
@@ -48,7 +58,7 @@ def test_an_engine_that_does_not_refuse_is_noticed(capsys, tmp_path: Path, monke
             got = honest(self, state)
         except NoValidCheckpoint:
             return Fresh()
-        if got.rejected:
+        if isinstance(got, Restored) and got.rejected:
             next(state.model.parameters()).data.view(torch.uint8)[0] ^= 1
         return got
 

@@ -1,0 +1,124 @@
+"""A storage whose n-th operation fails."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from hyperpod_kit.checkpoint.repository.store.base import Capabilities, Reader, Store, Writer
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How an operation fails: with which errno, and what of it has happened by then.
+
+    `leaves`: "nothing"; "half" of the bytes (a short write: of an object that is made in one go, a torn object); "all"
+    (it worked, only its answer was lost). `lasting`: every later operation fails too, as on a full disk.
+    """
+
+    name: str
+    number: int
+    leaves: str = "nothing"
+    lasting: bool = False
+
+    def __str__(self) -> str:
+        return self.name + (" from then on" if self.lasting else "")
+
+
+_ONCE = (Kind("EIO", errno.EIO), Kind("ENOSPC", errno.ENOSPC), Kind("EDQUOT", errno.EDQUOT),
+         Kind("short write", errno.ENOSPC, "half"), Kind("lost answer", errno.EIO, "all"))
+KINDS = _ONCE + tuple(Kind(kind.name, kind.number, kind.leaves, True) for kind in _ONCE)
+
+
+class FaultyStore:
+    """`inner`, with the `at`-th operation from now on failing as `kind` says; 0: none. Counts from 1."""
+
+    def __init__(self, inner: Store, kind: Kind, at: int) -> None:
+        self.inner = inner
+        self.url = inner.url
+        self.kind = kind
+        self.at = at
+        self.operations = 0
+        self.failed: list[str] = []
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self.inner.capabilities
+
+    def guard(self, what: str, work: Callable[[], Any], half: Callable[[], Any] | None = None) -> Any:
+        """Do one operation, or fail in it."""
+        self.operations += 1
+        due = self.at and (self.operations == self.at or (self.kind.lasting and self.operations > self.at))
+        if not due:
+            return work()
+        self.failed.append(what)
+        if self.kind.leaves == "all":
+            work()
+        elif self.kind.leaves == "half" and half is not None:
+            half()
+        raise OSError(self.kind.number, os.strerror(self.kind.number), what)
+
+    def list(self, prefix: str = "", *, after: str = "") -> list[str]:
+        found: list[str] = self.guard(f"list {prefix}", lambda: self.inner.list(prefix, after=after))
+        return found
+
+    def exists(self, name: str) -> bool:
+        return bool(self.guard(f"exists {name}", lambda: self.inner.exists(name)))
+
+    def read(self, name: str) -> bytes:
+        return bytes(self.guard(f"read {name}", lambda: self.inner.read(name)))
+
+    def open_read(self, name: str) -> Reader:
+        return _FaultyReader(self, self.guard(f"open {name}", lambda: self.inner.open_read(name)), name)
+
+    def create(self, name: str, data: bytes) -> None:
+        self.guard(f"create {name}", lambda: self.inner.create(name, data),
+                   lambda: self.inner.create(name, data[:len(data) // 2]))
+
+    def open_write(self, name: str, size: int) -> Writer:
+        return _FaultyWriter(self, self.guard(f"open for writing {name}", lambda: self.inner.open_write(name, size)),
+                             name)
+
+    def replace(self, name: str, data: bytes) -> None:
+        self.guard(f"replace {name}", lambda: self.inner.replace(name, data),
+                   lambda: self.inner.replace(name, data[:len(data) // 2]))
+
+    def delete(self, name: str) -> None:
+        self.guard(f"delete {name}", lambda: self.inner.delete(name))
+
+
+class _FaultyReader:
+    def __init__(self, store: FaultyStore, inner: Reader, name: str) -> None:
+        self._store = store
+        self._inner = inner
+        self._name = name
+        self.size = inner.size
+        self.align = inner.align
+
+    def read_into(self, view: memoryview, offset: int) -> int:
+        return int(self._store.guard(f"read {self._name} at {offset}", lambda: self._inner.read_into(view, offset)))
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class _FaultyWriter:
+    def __init__(self, store: FaultyStore, inner: Writer, name: str) -> None:
+        self._store = store
+        self._inner = inner
+        self._name = name
+        self.align = inner.align
+
+    def write(self, view: memoryview, offset: int) -> None:
+        half = len(view) // 2 // max(self.align, 1) * max(self.align, 1)
+        self._store.guard(f"write {self._name} at {offset}", lambda: self._inner.write(view, offset),
+                          lambda: self._inner.write(view[:half], offset))
+
+    def finish(self) -> None:
+        self._store.guard(f"finish {self._name}", self._inner.finish)
+
+    def abort(self) -> None:
+        self._inner.abort()

@@ -1,0 +1,91 @@
+"""Two jobs on one root: the second gets a clear error, and nothing of the first is damaged."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hyperpod_kit.checkpoint.torture import life
+from hyperpod_kit.checkpoint.torture.ground import Ground, until
+from hyperpod_kit.checkpoint.torture.ledger import Ledger
+from hyperpod_kit.checkpoint.torture.life import Order
+from hyperpod_kit.checkpoint.torture.report import Budget, Part
+
+
+def run(here: Ground, seed: int, part: Part, budget: Budget) -> None:
+    """Let jobs meet until `part.asked` did or the budget is over."""
+    begin = time.monotonic()
+    meetings = (_same_node, _another_run, _other_nodes)
+    while part.done < part.asked and not budget.over:
+        meet = meetings[part.done % len(meetings)]
+        wrong = meet(here.fresh(str(part.done)), seed)
+        part.done += 1
+        part.counts[meet.__name__.strip("_").replace("_", " ")] += 1
+        if wrong:
+            part.violate(f"seed {seed}, meeting {part.done} ({meet.__name__}): {wrong}")
+    part.seconds = time.monotonic() - begin
+
+
+def _first(here: Ground, seed: int) -> Order:
+    return Order(root=here.root, shm=str(here.shm), events=str(here.disk / "first"), seed=seed, saves=4,
+                 lingers="durable", holds=str(here.disk / "go-on"))
+
+
+def _meet(first: Order, second: Order) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Start the second one while the first one trains, which goes on after the second one's end; both events."""
+    one = life.start(first)
+    until(lambda: any(e["what"] == "durable" for e in life.events(first.events)), 30.0)
+    two = life.start(replace(second, holds=""))
+    two.join(60.0)
+    Path(first.holds).touch()
+    one.join(60.0)
+    return life.events(first.events), life.events(second.events)
+
+
+def _refused(told: list[dict[str, Any]]) -> str:
+    error = next((event for event in told if event["what"] == "error"), None)
+    if error is None or error["kind"] != "RunIsOwned":
+        return f"the second job was not refused with RunIsOwned: {error or told}"
+    return ""
+
+
+def _undamaged(first: Order, told: list[dict[str, Any]], *others: list[dict[str, Any]]) -> str:
+    """The first job came to a good end, and what is there afterwards restores."""
+    if not any(event["what"] == "closed" and event["clean"] for event in told):
+        return f"the first job did not end well: {told[-3:]}"
+    ledger = Ledger()
+    for events in (told, *others):
+        ledger.fold(events)
+    after = replace(first, events=first.events + ".after", saves=1, holds="")
+    process = life.start(after)
+    process.join(60.0)
+    wrong = ledger.judge(life.events(after.events), excused=False)
+    return "; ".join(wrong)
+
+
+def _same_node(here: Ground, seed: int) -> str:
+    first = _first(here, seed)
+    told, second = _meet(first, replace(first, events=str(here.disk / "second")))
+    return _refused(second) or _undamaged(first, told)
+
+
+def _another_run(here: Ground, seed: int) -> str:
+    """A job of another name; it would not even have to meet the first one."""
+    first = _first(here, seed)
+    told, second = _meet(first, replace(first, events=str(here.disk / "second"), options=(("run", "another"),)))
+    return _refused(second) or _undamaged(first, told)
+
+
+def _other_nodes(here: Ground, seed: int) -> str:
+    """Two nodes do not see each other's memory: `job run` keeps them apart by its claim, not the engine.
+
+    Started without it, both train; the engine's part is that nothing is mixed or lost: the younger epoch wins, whole.
+    """
+    first = _first(here, seed)
+    elsewhere = here.shm / "other-node"
+    elsewhere.mkdir()
+    second = replace(first, events=str(here.disk / "second"), shm=str(elsewhere))
+    told, other = _meet(first, second)
+    return _undamaged(first, told, other)

@@ -1,0 +1,309 @@
+"""Agents and trainers of one node as objects that move when told to: real logic, no process, no thread, no clock.
+
+What is replaced: sockets (by the queues that they end in), worker threads (a job runs when it is told to), the test
+whether a process lives. Shared memory and storage are real files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+from collections import deque
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
+from unittest import mock
+
+from hyperpod_kit.checkpoint.repository import (
+    agent,
+    agent_head,
+    agent_work,
+    arena,
+    commit,
+    control,
+    digest,
+    selection,
+    verify,
+)
+from hyperpod_kit.checkpoint.repository.control import Key
+from hyperpod_kit.checkpoint.repository.process import Owner
+from hyperpod_kit.checkpoint.repository.shard import TensorSpec, lay_out
+from hyperpod_kit.errors import CheckpointError, NoCheckpoint
+
+SLOTS = 2
+ITEMS = 700
+
+
+class Worker:
+    """agent_work.Worker, a job at a time when `work` is called."""
+
+    def __init__(self, name: str, post: Callable[[Tuple[Any, ...]], None]) -> None:
+        self.name = name
+        self.post = post
+        self.jobs: deque[Tuple[str, Key, Callable[[], Any]]] = deque()
+
+    def submit(self, event: str, key: Key, job: Callable[[], Any]) -> None:
+        self.jobs.append((event, key, job))
+
+    def work(self, error: Optional[str] = None) -> None:
+        """Do the next job; with `error`, it fails instead."""
+        event, key, job = self.jobs.popleft()
+        if error is not None:
+            self.post((event, key, None, error))
+            return
+        try:
+            self.post((event, key, job(), ""))
+        except (CheckpointError, OSError) as err:
+            self.post((event, key, None, verify.reason_of(err)))
+
+
+class Pipe:
+    """What an agent says to one side."""
+
+    def __init__(self, receive: Callable[[Dict[str, Any]], None]) -> None:
+        self._receive = receive
+
+    def send(self, message: Dict[str, Any]) -> bool:
+        self._receive(json.loads(json.dumps(message)))
+        return True
+
+    def patience(self, seconds: int) -> None:
+        """A broken pipe is noticed at once."""
+
+
+class Hub:
+    """fabric.Hub without sockets."""
+
+    port = 1
+
+    def __init__(self) -> None:
+        self.peers: Dict[int, agent.Agent] = {}
+
+    def patience(self, seconds: int) -> None:
+        """As above."""
+
+    def broadcast(self, message: Dict[str, Any]) -> None:
+        for peer in self.peers.values():
+            peer.events.put(("order", json.loads(json.dumps(message))))
+
+
+class World:
+    """`world` ranks on one node. Everything that `told` says was said by an agent to its trainer."""
+
+    def __init__(self, folder: Path, world: int) -> None:
+        self.shm = folder / "shm"
+        self.root = str(folder / "root")
+        self.shm.mkdir()
+        self.world = world
+        self.identity = commit.open_root(self.root)
+        self.agents: Dict[int, agent.Agent] = {}
+        self.told: List[Tuple[str, Key]] = []
+        self.alive: Set[Owner] = set()
+        self.trainers = False
+        self.epoch = self.seq_before = 0
+        self.captured: Dict[int, int] = {}
+        self.half: Dict[int, arena.Slot] = {}
+        self._starts = 0
+        self._patches = contextlib.ExitStack()
+        for target, name, value in ((agent_work, "Worker", Worker), (agent_head, "Worker", Worker),
+                                    (agent, "alive", lambda owner: owner in self.alive),
+                                    (agent.fabric, "Hub", lambda *_, **__: Hub())):
+            self._patches.enter_context(mock.patch.object(target, name, value))
+        self._patches.enter_context(mock.patch.dict(os.environ, {"HPK_SHM_DIR": str(self.shm)}))
+
+    def end(self) -> None:
+        for rank in list(self.agents):
+            self.kill_agent(rank)
+        self._patches.close()
+
+    # --- starts and deaths ------------------------------------------------------------------------------------------
+
+    def start(self) -> Optional[Key]:
+        """A new start: agents, restore, settle. The key that it restored, None for a start from scratch."""
+        for rank in list(self.agents):
+            self.kill_agent(rank)  # a new start ends a dead trainer's agent: SIGUSR2, leave everything as it is
+        self._starts += 1
+        self.incarnation = f"{self._starts:06x}"
+        self.owner = Owner(10_000_000 + self._starts, 1)
+        self.alive = {self.owner}
+        self.trainers = True
+        self.half.clear()
+        for rank in range(self.world):
+            self.agents[rank] = self._make_agent(rank)
+        head = self.agents[0].head
+        assert head is not None
+        for rank in range(1, self.world):
+            head.hub.peers[rank] = self.agents[rank]
+            self.agents[rank].uplink = Pipe(  # type: ignore[assignment]
+                lambda message, rank=rank: self.agents[0].events.put(("peer", rank, message))
+                if 0 in self.agents else None)
+        in_memory = self.in_memory()
+        seqs = [key[1] for key in in_memory] + [entry.name.seq for entry in selection.catalog.attempts(self.root)]
+        above = max([key[0] for key in in_memory], default=0)
+        self.epoch = commit.claim_epoch(self.root, self.identity, above=above, job={})
+        self.captured = dict.fromkeys(range(self.world), max(seqs, default=0))
+        found = self.newest()
+        for rank in range(self.world):
+            keep = list(found) if found is not None and found in in_memory else None
+            self.agents[rank].events.put(("trainer", {"op": "settle", "keep": keep}))
+        return found
+
+    def _make_agent(self, rank: int) -> agent.Agent:
+        setup = {"root": self.root, "run_id": self.identity.run_id, "rank": rank, "world": self.world,
+                 "incarnation": self.incarnation, "token": "t", "owner": list(self.owner), "one_host": True}
+        made = agent.Agent(Pipe(self._hear), setup)  # type: ignore[arg-type]
+        made._adopt()
+        made.sealer, made.writer = Worker("seal", made.events.put), Worker("write", made.events.put)
+        return made
+
+    def _hear(self, message: Dict[str, Any]) -> None:
+        if "key" in message and self.trainers:
+            epoch, seq, incarnation = message["key"]
+            self.told.append((message["ev"], (epoch, seq, incarnation)))
+
+    def kill_trainers(self) -> None:
+        """SIGKILL for the job's step: their agents hear it."""
+        self.trainers = False
+        self.alive.clear()
+        self.half.clear()
+        for held in self.agents.values():
+            held.events.put(("gone",))
+
+    def kill_agent(self, rank: int) -> None:
+        """SIGKILL: the kernel drops the lock and closes the connections."""
+        dead = self.agents.pop(rank)
+        os.close(dead.lock._fd)
+        if rank == 0:
+            for peer in self.agents.values():
+                peer.events.put(("orphaned",))
+        elif 0 in self.agents:
+            head = self.agents[0].head
+            assert head is not None
+            head.hub.peers.pop(rank, None)
+            self.agents[0].events.put(("peer", rank, None))
+
+    def wipe(self) -> None:
+        """The node is gone, and all that it had in memory."""
+        self.trainers = False
+        for rank in list(self.agents):
+            self.kill_agent(rank)
+        for path in self.shm.iterdir():
+            path.unlink()
+
+    # --- a rank's trainer -------------------------------------------------------------------------------------------
+
+    def begin_save(self, rank: int) -> None:
+        """FREE -> WRITING with half of the bytes, or a skipped save when no slot is free."""
+        self.captured[rank] += 1
+        seq = self.captured[rank]
+        for number in range(SLOTS):
+            name = arena.SlotName(os.getuid(), arena.run_hash(self.identity.run_id), rank, number)
+            layout = self._layout(rank)
+            try:
+                slot = arena.attach(str(self.shm), name)
+            except FileNotFoundError:
+                slot = arena.create(str(self.shm), name, layout.size)
+            page = slot.page
+            assert page is not None
+            if page.state == control.FREE:
+                self._half_copy(slot, layout, rank, seq)
+                return
+            slot.close()
+        self._say(rank, {"op": "skipped", "key": [self.epoch, seq, self.incarnation], "why": "no slot was free"})
+
+    def _half_copy(self, slot: arena.Slot, layout: Any, rank: int, seq: int) -> None:
+        extra = b"{}"
+        slot.put(control.Page(
+            rank=rank, world=self.world, epoch=self.epoch, seq=seq, step=seq, incarnation=self.incarnation,
+            run=self.identity.run, run_id=self.identity.run_id, root=self.root, owner=tuple(self.owner),
+            digest="blake2b", chunk=digest.CHUNK, size=layout.size, layout=layout.fingerprint, plan="blake2b:p",
+            tensors=1, plan_tensors=self.world, extra_size=len(extra), extra_root=digest.small(extra),
+        ).to(control.WRITING))
+        slot.put_extra(extra)
+        head = layout.header(self.epoch, seq, seq)
+        slot.image[:len(head)] = head
+        self._copy(slot, layout, (self.epoch, seq), rank, 0, 2)
+        self.half[rank] = slot
+
+    def finish_save(self, rank: int) -> None:
+        """The other half, CAPTURED, and the agent is told."""
+        slot, layout = self.half.pop(rank), self._layout(rank)
+        page = slot.page
+        assert page is not None
+        self._copy(slot, layout, (page.epoch, page.seq), rank, 1, 2)
+        slot.move(control.CAPTURED)
+        number = slot.name.slot
+        slot.close()
+        self._say(rank, {"op": "captured", "slot": number})
+
+    def _say(self, rank: int, message: Dict[str, Any]) -> None:
+        if rank in self.agents:
+            self.agents[rank].events.put(("trainer", message))
+
+    def _layout(self, rank: int) -> Any:
+        return lay_out([TensorSpec(f"w{rank}", "F32", (ITEMS + rank,))], rank=rank, world=self.world,
+                       run=self.identity.run, plan="blake2b:p", algorithm="blake2b")
+
+    def _data(self, position: Tuple[int, int], rank: int) -> bytes:
+        return random.Random(f"{position}/{rank}").randbytes(4 * (ITEMS + rank))
+
+    def _copy(self, slot: arena.Slot, layout: Any, position: Tuple[int, int], rank: int, part: int, of: int) -> None:
+        data = self._data(position, rank)
+        begin, end = len(data) * part // of, len(data) * (part + 1) // of
+        at = layout.tensors[0].begin
+        slot.image[at + begin:at + end] = data[begin:end]
+
+    # --- steps ------------------------------------------------------------------------------------------------------
+
+    def step(self, rank: int) -> None:
+        """The agent takes one event from its queue."""
+        mine = self.agents[rank]
+        event = mine.events.get_nowait()
+        getattr(mine, "_on_" + event[0])(*event[1:])
+        if mine._finished():
+            mine._leave()
+            del self.agents[rank]
+
+    def workers(self) -> Iterator[Tuple[int, Worker]]:
+        """Those that have something to do now: a writer waits for the sealer of the same capture."""
+        for rank, mine in self.agents.items():
+            for worker in (mine.sealer, mine.writer, *([mine.head._worker] if mine.head is not None else [])):
+                sealing = {key for _, key, _ in mine.sealer.jobs}
+                if worker.jobs and (worker is mine.sealer or worker.jobs[0][1] not in sealing):
+                    yield rank, worker
+
+    # --- what is there ----------------------------------------------------------------------------------------------
+
+    def in_memory(self) -> Set[Key]:
+        """Captures that every rank has whole. CAPTURED counts: the next start seals it."""
+        per_rank: List[Set[Key]] = []
+        for rank in range(self.world):
+            names = arena.names(str(self.shm), uid=os.getuid(), rank=rank)
+            mine = set()
+            for slot in arena.attached(str(self.shm), names):
+                page = slot.page
+                if page is not None and page.state in (control.CAPTURED, control.SEALED):
+                    self._check_bytes(bytes(slot.image), (page.epoch, page.seq), rank)
+                    mine.add(page.key)
+                slot.close()
+            per_rank.append(mine)
+        return set.intersection(*per_rank)
+
+    def newest(self) -> Optional[Key]:
+        """What a start would restore now, its bytes checked."""
+        found = max(self.in_memory(), default=None)
+        try:
+            stored = selection.newest_valid(self.root)
+        except NoCheckpoint:
+            return found
+        for rank in range(self.world):
+            path = Path(self.root, stored.attempt, f"shard-{rank:05d}.safetensors")
+            self._check_bytes(path.read_bytes(), (stored.epoch, stored.seq), rank)
+        return max(found, (stored.epoch, stored.seq, "")) if found else (stored.epoch, stored.seq, "")
+
+    def _check_bytes(self, image: bytes, position: Tuple[int, int], rank: int) -> None:
+        at, data = self._layout(rank).tensors[0].begin, self._data(position, rank)
+        assert image[at:at + len(data)] == data, f"rank {rank} has other bytes than it saved as {position}"
+
+

@@ -111,7 +111,7 @@ class Manager:
                 seq = max([catalog.highest(self.root)[1]] + [s for _, s in hot])
                 identity = commit.RunIdentity(self.run, self._run_id)
                 above = max([e for e, _ in hot], default=0)
-                epoch = commit.claim_epoch(self.root, identity, above=above, job=self._job)
+                epoch = commit.claim_epoch(self.root, identity, above=above, job=self._job, first_seq=seq + 1)
                 answer = (epoch, seq)
             except (CheckpointError, OSError) as err:
                 answer = err

@@ -1,4 +1,9 @@
-"""What lies under a root: one listing, newest first. Reads names and manifests, no data."""
+"""What lies under a root, newest first. Reads names and manifests, no data.
+
+Where a look-up is dear (S3), not everything is listed to find the newest: LATEST names an attempt, the starts that
+came after it say in their epoch files with which seq they began, and what is newer than LATEST lies behind the
+smallest of these in the order of names. Any doubt ends in a full listing.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +11,24 @@ from typing import Iterator, List, NamedTuple, Optional
 
 from hyperpod_kit.errors import CheckpointError
 
-from . import layout, manifest, verify
+from . import latest, layout, manifest, verify
 from .store.base import Store
 from .store.open import Where, as_store
 
+_WIDTH = 10**6
+"""From this seq on names are longer, and their order is no longer that of the numbers."""
+
 
 class Entry(NamedTuple):
-    """An attempt directory. Committed means: a MANIFEST.json is there, whatever is in it."""
+    """An attempt directory. Committed means: a MANIFEST.json is there, whatever is in it.
+
+    `marked`: there is a tombstone, see `tombstone.read` for what it says.
+    """
 
     attempt: str
     name: layout.AttemptName
     committed: bool
+    marked: bool = False
 
     @property
     def order(self) -> tuple[int, int, str]:
@@ -32,45 +44,102 @@ class Described(NamedTuple):
     problem: Optional[str]
 
 
+class _Names(NamedTuple):
+    """Attempts, newest first, and which of them have a tombstone."""
+
+    attempts: List[layout.AttemptName]
+    marked: frozenset[str]
+
+
+class _Tail(NamedTuple):
+    """The end of a root: `names` has all attempts that are not older than `floor`, and maybe older ones."""
+
+    names: _Names
+    floor: tuple[int, int, str]
+    epoch: int
+
+
 def order(name: layout.AttemptName) -> tuple[int, int, str]:
     """Sort key of attempts; the greatest is the newest."""
     return (name.epoch, name.seq, name.nonce)
 
 
-def _names(store: Store) -> List[layout.AttemptName]:
-    """All attempts by name, newest first; one listing. Raises OSError."""
-    parsed = [layout.parse_attempt(name[:-1]) for name in store.list() if name.endswith("/")]
-    return sorted((name for name in parsed if name is not None), key=order, reverse=True)
+def _parse(listed: List[str]) -> _Names:
+    parsed = [layout.parse_attempt(name[:-1]) for name in listed if name.endswith("/")]
+    marked = frozenset(found for found in map(layout.parse_tombstone, listed) if found is not None)
+    return _Names(sorted((name for name in parsed if name is not None), key=order, reverse=True), marked)
+
+
+def _tail(store: Store) -> Optional[_Tail]:
+    """At most two listings of what is new since LATEST; None in any doubt. Raises OSError."""
+    hint = latest.read(store)
+    if hint is None:
+        return None
+    first, epoch = hint.seq, hint.epoch
+    for name in store.list(after=layout.epoch_file(epoch), until=layout.EPOCHS_END):
+        number = layout.parse_epoch(name)
+        if number is None:
+            continue
+        try:
+            begun = manifest.open_json(store.read(name), name).get("first_seq")
+        except (CheckpointError, FileNotFoundError):
+            return None
+        if not isinstance(begun, int):
+            return None
+        first, epoch = min(first, begun), max(epoch, number)
+    names = _parse(store.list(after=layout.attempts_from(first)))
+    greatest = max((name.seq for name in names.attempts), default=0)
+    if hint not in names.attempts or (greatest >= _WIDTH * 9 // 10):
+        return None
+    return _Tail(names, order(hint), epoch)
 
 
 def newest_first(where: Where) -> Iterator[Entry]:
     """The attempts, newest first; each is looked at only when it is asked for. Raises OSError."""
     store = as_store(where)
-    for name in _names(store):
-        yield Entry(str(name), name, store.exists(f"{name}/{layout.MANIFEST_FILE}"))
+    tail = None if store.capabilities.local else _tail(store)
+    given = set()
+    if tail is not None:
+        for name in tail.names.attempts:
+            if order(name) >= tail.floor:
+                given.add(name)
+                yield _entry(store, name, tail.names)
+    names = _parse(store.list())
+    for name in names.attempts:
+        if name not in given:
+            yield _entry(store, name, names)
+
+
+def _entry(store: Store, name: layout.AttemptName, names: _Names) -> Entry:
+    attempt = str(name)
+    return Entry(attempt, name, store.exists(f"{attempt}/{layout.MANIFEST_FILE}"), attempt in names.marked)
 
 
 def attempts(where: Where) -> List[Entry]:
     """All attempts, newest first. A root that does not exist has none. Raises OSError."""
-    return list(newest_first(where))
+    store = as_store(where)
+    names = _parse(store.list())
+    return [_entry(store, name, names) for name in names.attempts]
 
 
 def highest(where: Where) -> tuple[int, int]:
     """(highest epoch, highest seq) that any start or attempt has used; 0 where there is none. Raises OSError."""
-    epoch = seq = 0
-    for name in as_store(where).list():
-        parsed = layout.parse_attempt(name.rstrip("/"))
-        if parsed is not None:
-            epoch, seq = max(epoch, parsed.epoch), max(seq, parsed.seq)
-        epoch = max(epoch, layout.parse_epoch(name) or 0)
-    return epoch, seq
+    store = as_store(where)
+    tail = None if store.capabilities.local else _tail(store)
+    if tail is not None:
+        found = tail.names.attempts
+        return max([tail.epoch] + [name.epoch for name in found]), max(name.seq for name in found)
+    listed = store.list()
+    found = _parse(listed).attempts
+    starts = [layout.parse_epoch(name) or 0 for name in listed]
+    return max([0, *starts] + [name.epoch for name in found]), max([0] + [name.seq for name in found])
 
 
 def describe(where: Where) -> List[Described]:
     """All attempts, newest first, with what their manifests say. Raises OSError when the root cannot be listed."""
     store = as_store(where)
     out = []
-    for entry in newest_first(store):
+    for entry in attempts(store):
         if not entry.committed:
             out.append(Described(entry, None, "never committed"))
             continue

@@ -78,15 +78,23 @@ def _read_run(store: Store) -> Optional[RunIdentity]:
     return RunIdentity(str(body["run"]), str(body["id"]))
 
 
-def claim_epoch(where: Where, identity: RunIdentity, *, above: int, job: Dict[str, Any]) -> int:
-    """Take the next epoch, which nobody else has or will have: a file created exclusively. Raises OSError."""
+def claim_epoch(where: Where, identity: RunIdentity, *, above: int, job: Dict[str, Any],
+                first_seq: Optional[int] = None) -> int:
+    """Take the next epoch, which nobody else has or will have: a file created exclusively. Raises OSError.
+
+    `first_seq`: no save of this start will have a smaller seq. It spares later starts the listing of older attempts;
+    who does not know it says nothing.
+    """
     store = as_store(where)
     epoch = max(above, catalog.highest(store)[0]) + 1
     while True:
         body = {"format": layout.RUN_FORMAT, "id": identity.run_id, "epoch": epoch, "host": socket.gethostname(),
                 "pid": os.getpid(), "job": job, "time": now()}
+        if first_seq is not None:
+            body["first_seq"] = first_seq
         try:
             store.create(layout.epoch_file(epoch), manifest.seal_json(body))
+            failpoint("epoch.claimed")
             return epoch
         except FileExistsError:
             epoch += 1
@@ -107,6 +115,7 @@ def commit(where: Where, attempt: str, body: manifest.Manifest, extra: bytes, in
     store = as_store(where)
     failpoint("commit.before_extra")
     store.create(f"{attempt}/{layout.EXTRA_FILE}", extra)
+    failpoint("commit.before_index")
     if index is not None:
         store.create(f"{attempt}/{layout.INDEX_FILE}", index)
     failpoint("commit.before_manifest")

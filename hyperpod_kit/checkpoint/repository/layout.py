@@ -8,6 +8,10 @@
         extra.json                            everything that is not a tensor
         index.bin                             which piece of which tensor lies where
         MANIFEST.json                         the commit: written last
+      seq-....BAD                             tombstone: this attempt was found damaged, and how
+      LATEST                                  hint; may be old, torn or absent
+      leases/<attempt>.<until>-<id>.json      somebody reads it until then (Unix seconds)
+      pins/<attempt>.json                     never deleted
 """
 
 from __future__ import annotations
@@ -23,6 +27,11 @@ RUN_FILE = "RUN.json"
 MANIFEST_FILE = "MANIFEST.json"
 EXTRA_FILE = "extra.json"
 INDEX_FILE = "index.bin"
+LATEST_FILE = "LATEST"
+EPOCHS_END = "epoch-~"
+"""Behind the names of all epoch files."""
+LEASES = "leases"
+PINS = "pins"
 
 _ATTEMPT = re.compile(r"seq-([0-9]{6,})\.step-([0-9]{10,})\.e([0-9]+)-([0-9a-f]{4,16})")
 _EPOCH = re.compile(r"epoch-([0-9]{6,})\.json")
@@ -50,6 +59,11 @@ def parse_attempt(name: str) -> Optional[AttemptName]:
     return parsed if str(parsed) == name else None
 
 
+def attempts_from(seq: int) -> str:
+    """A name before all attempts of this seq and later ones, and behind those of earlier ones."""
+    return f"seq-{seq:06d}"
+
+
 def shard_file(rank: int) -> str:
     return f"shard-{rank:05d}.safetensors"
 
@@ -57,6 +71,15 @@ def shard_file(rank: int) -> str:
 def report_file(rank: int) -> str:
     """Only in an attempt to which several nodes handed in: what the manifest is made of."""
     return f"report-{rank:05d}.json"
+
+
+def tombstone_file(attempt: str) -> str:
+    return f"{attempt}.BAD"
+
+
+def parse_tombstone(name: str) -> Optional[str]:
+    """The attempt that a tombstone is for; None when the name is no tombstone's."""
+    return name[:-len(".BAD")] if name.endswith(".BAD") and parse_attempt(name[:-len(".BAD")]) else None
 
 
 def epoch_file(epoch: int) -> str:

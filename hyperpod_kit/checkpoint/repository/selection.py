@@ -9,7 +9,8 @@ from typing import Iterator, List, NamedTuple, Optional, Tuple
 
 from hyperpod_kit.errors import CheckpointError, DigestUnavailable, NoCheckpoint, NoValidCheckpoint
 
-from . import catalog, verify
+from . import catalog, tombstone, verify
+from .store.base import Store
 from .store.open import Where, as_store
 
 
@@ -56,15 +57,34 @@ def newest_valid(where: Where) -> Found:
     """
     store = as_store(where)
     rejected: List[Tuple[str, str]] = []
+    marked: List[catalog.Entry] = []
     for entry in walk(store):
-        try:
-            verify.verify_attempt(store, entry.attempt)
-        except DigestUnavailable:
-            raise
-        except (CheckpointError, OSError) as err:
-            rejected.append((entry.attempt, verify.reason_of(err)))
-            continue
-        return Found(entry.attempt, entry.name.epoch, entry.name.seq, entry.name.step, tuple(rejected))
+        reason = tombstone.read(store, entry.attempt) if entry.marked else None
+        if reason is not None:
+            marked.append(entry)
+            rejected.append((entry.attempt, f"marked as damaged: {reason}"))
+        elif _valid(store, entry.attempt, rejected):
+            return _found(entry, rejected)
+    for entry in marked:
+        # A tombstone may be wrong (bad memory in the machine that wrote it); it must not be what ends a run.
+        again: List[Tuple[str, str]] = []
+        if _valid(store, entry.attempt, again):
+            return _found(entry, [pair for pair in rejected if pair[0] != entry.attempt])
     if not rejected:
         raise NoCheckpoint(f"nothing was ever committed under {store.url}")
     raise NoValidCheckpoint(store.url, rejected)
+
+
+def _valid(store: Store, attempt: str, rejected: List[Tuple[str, str]]) -> bool:
+    try:
+        verify.verify_attempt(store, attempt)
+        return True
+    except DigestUnavailable:
+        raise
+    except (CheckpointError, OSError) as err:
+        rejected.append((attempt, verify.reason_of(err)))
+        return False
+
+
+def _found(entry: catalog.Entry, rejected: List[Tuple[str, str]]) -> Found:
+    return Found(entry.attempt, entry.name.epoch, entry.name.seq, entry.name.step, tuple(rejected))

@@ -87,7 +87,12 @@ def read_manifest(where: Where, attempt: str) -> manifest.Manifest:
 
     Raises FileNotFoundError when the attempt was never committed, CheckpointError when it is damaged, OSError.
     """
-    found = manifest.decode(as_store(where).read(f"{attempt}/{layout.MANIFEST_FILE}"))
+    return parse_manifest(as_store(where).read(f"{attempt}/{layout.MANIFEST_FILE}"), attempt)
+
+
+def parse_manifest(data: bytes, attempt: str) -> manifest.Manifest:
+    """The manifest in these bytes, which were in the directory `attempt`. Raises CheckpointError."""
+    found = manifest.decode(data)
     name = layout.parse_attempt(attempt)
     if name is None or (name.epoch, name.seq, name.step) != (found.epoch, found.seq, found.step):
         raise CheckpointError(f"{layout.MANIFEST_FILE} is of epoch {found.epoch}, seq {found.seq}, step {found.step}: "

@@ -33,6 +33,7 @@ def specs(draw: st.DrawFn) -> TensorSpec:
                       full if box else ())
 
 
+@settings(deadline=None)
 @given(st.lists(st.builds(Piece, specs(), st.integers(0, 10**6), st.integers(0, 2**50)), max_size=12))
 def test_round_trip(pieces: List[Piece]) -> None:
     made = Index(tuple(pieces))
@@ -55,7 +56,7 @@ def test_every_flip_and_every_torn_end_is_found() -> None:
             index.decode(data[:length])
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.integers(0, 400), st.binary(min_size=1, max_size=9))
 def test_an_index_that_contradicts_itself_is_refused(at: int, other: bytes) -> None:
     """Even with a digest that fits, nothing but CheckpointError comes out of `decode`."""
@@ -106,6 +107,7 @@ def test_what_does_not(bad: Index, words: str) -> None:
         coverage.check(bad)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=3), st.randoms(use_true_random=False))
 def test_any_cut_covers_and_any_loss_or_repetition_does_not(full: List[int], dice: random.Random) -> None:
     def cut(box: coverage.Box) -> List[coverage.Box]:

@@ -14,12 +14,14 @@ moto = pytest.importorskip("moto")
 
 from botocore.exceptions import ConnectionClosedError  # noqa: E402
 
+from hyperpod_kit.checkpoint.repository import latest, layout, manifest, selection  # noqa: E402
 from hyperpod_kit.checkpoint.repository.store import open, s3_upload  # noqa: E402
 from hyperpod_kit.checkpoint.repository.store.base import Store, Unsupported  # noqa: E402
 from hyperpod_kit.errors import CheckpointError  # noqa: E402
 from hyperpod_kit.rehearsal.s3.faults import Fault  # noqa: E402
 from hyperpod_kit.rehearsal.s3.store import S3Store as Service  # noqa: E402
 from hyperpod_kit.rehearsal.sagemaker.server import serve  # noqa: E402
+from tests.unit.checkpoint.small_checkpoint import put_checkpoint  # noqa: E402
 from tests.unit.checkpoint.store_contract import StoreContract, aligned, get, put  # noqa: E402
 
 BUCKET = "sagemaker-test"
@@ -86,6 +88,19 @@ def test_more_names_than_one_answer_holds(own: Store, service: Service) -> None:
         service.put(BUCKET, f"runs/llama/{number:05d}", b"")
     assert own.list() == [f"{number:05d}" for number in range(1005)]
     assert own.list(after="01002") == ["01003", "01004"]
+
+
+def test_the_newest_of_thousands_takes_three_listings_at_most(own: Store, service: Service) -> None:
+    for seq in range(1, 4001):
+        service.put(BUCKET, f"runs/llama/{layout.AttemptName(seq, seq, 1, 'abcd')}/{layout.MANIFEST_FILE}", b"old")
+    for epoch, first in ((1, 1), (2, 4001)):
+        own.create(layout.epoch_file(epoch), manifest.seal_json({"first_seq": first}))
+    latest.write(own, str(layout.AttemptName(3990, 3990, 1, "abcd")))
+    newest = put_checkpoint(own, 4001, epoch=2)
+    service.requests.clear()
+    assert selection.newest_valid(own).attempt == newest
+    listings = [entry for entry in service.requests.entries("GET") if "list-type=2" in entry.query]
+    assert 1 <= len(listings) <= 3
 
 
 def test_a_busy_service_is_asked_again(own: Store, service: Service) -> None:

@@ -7,7 +7,7 @@ FileNotFoundError, FileExistsError, PermissionError, otherwise with the errno th
 
 from __future__ import annotations
 
-from typing import List, NamedTuple, Protocol
+from typing import Iterable, List, NamedTuple, Protocol
 
 from hyperpod_kit.errors import CheckpointError
 
@@ -84,10 +84,11 @@ class Store(Protocol):
         """What this storage can do, as far as it is known by now."""
         ...
 
-    def list(self, prefix: str = "", *, after: str = "") -> List[str]:
+    def list(self, prefix: str = "", *, after: str = "", until: str = "") -> List[str]:
         """Names of the direct children of `prefix`, directories with a "/" at the end, ascending.
 
-        Only those greater than `after`. Nothing there is an empty list. Raises OSError.
+        Only those greater than `after` and, where it is given, not greater than `until`. Nothing there is an empty
+        list. Raises OSError.
         """
         ...
 
@@ -121,6 +122,11 @@ class Store(Protocol):
         Raises Unsupported when the storage does not let us, OSError.
         """
         ...
+
+
+def between(names: Iterable[str], after: str, until: str) -> List[str]:
+    """`names` as `Store.list` returns them."""
+    return sorted(name for name in names if name > after and not (until and name > until))
 
 
 def check_name(name: str) -> str:

@@ -6,6 +6,8 @@ import errno
 import os
 from typing import Any
 
+from hyperpod_kit.checkpoint.repository.failpoint import failpoint
+
 _NO_TMPFILE = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT, errno.ENOSYS, errno.EPERM, errno.EACCES,
                errno.EXDEV)
 
@@ -29,6 +31,13 @@ def write_all(fd: int, data: Any) -> None:
         view = view[os.write(fd, view):]
 
 
+def _write_in_two(fd: int, data: bytes) -> None:
+    """All of `data`; between the halves a test may end this process."""
+    write_all(fd, data[:len(data) // 2])
+    failpoint("store.in_create")
+    write_all(fd, data[len(data) // 2:])
+
+
 def write_once(path: str, data: bytes) -> None:
     """Create `path` with `data` and sync it and its directory. Raises FileExistsError, OSError.
 
@@ -39,7 +48,7 @@ def write_once(path: str, data: bytes) -> None:
     if not link_whole(folder, path, data):
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
-            write_all(fd, data)
+            _write_in_two(fd, data)
             os.fsync(fd)
         finally:
             os.close(fd)
@@ -55,7 +64,7 @@ def link_whole(folder: str, path: str, data: bytes) -> bool:
             return False
         raise
     try:
-        write_all(fd, data)
+        _write_in_two(fd, data)
         os.fsync(fd)
         here = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

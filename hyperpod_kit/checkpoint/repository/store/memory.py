@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Dict, List
 
-from .base import Capabilities, Reader, Writer, check_name
+from .base import Capabilities, Reader, Writer, between, check_name
 
 
 class BytesReader:
@@ -40,7 +40,7 @@ class MemoryStore:
         """All that memory can do."""
         return Capabilities(delete=True, overwrite=True, direct=False, local=True, parallel_write=True)
 
-    def list(self, prefix: str = "", *, after: str = "") -> List[str]:
+    def list(self, prefix: str = "", *, after: str = "", until: str = "") -> List[str]:
         """See Store."""
         start = prefix + "/" if prefix else ""
         found = set()
@@ -49,7 +49,7 @@ class MemoryStore:
                 if name.startswith(start):
                     first, slash, _ = name[len(start):].partition("/")
                     found.add(first + slash)
-        return sorted(name for name in found if name > after)
+        return between(found, after, until)
 
     def exists(self, name: str) -> bool:
         """See Store."""

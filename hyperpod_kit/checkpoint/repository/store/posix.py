@@ -10,7 +10,7 @@ import threading
 from typing import List, Optional
 
 from . import direct, durable
-from .base import ALIGN, Capabilities, Reader, Unsupported, Writer, check_name
+from .base import ALIGN, Capabilities, Reader, Unsupported, Writer, between, check_name
 
 NOT_ALLOWED = (errno.EPERM, errno.EACCES, errno.EROFS)
 
@@ -139,18 +139,13 @@ class PosixStore:
                 self._synced = folder
         return path
 
-    def list(self, prefix: str = "", *, after: str = "") -> List[str]:
+    def list(self, prefix: str = "", *, after: str = "", until: str = "") -> List[str]:
         """See Store. Takes types from the directory itself: nothing is looked up."""
-        found = []
         try:
             with os.scandir(self._path(prefix) if prefix else self.url) as entries:
-                for entry in entries:
-                    name = entry.name + "/" if entry.is_dir() else entry.name
-                    if name > after:
-                        found.append(name)
+                return between((entry.name + "/" if entry.is_dir() else entry.name for entry in entries), after, until)
         except FileNotFoundError:
             return []
-        return sorted(found)
 
     def exists(self, name: str) -> bool:
         """See Store."""

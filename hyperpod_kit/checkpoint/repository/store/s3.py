@@ -12,7 +12,7 @@ from typing import Any, Dict, List
 
 from hyperpod_kit.errors import CheckpointError
 
-from .base import Capabilities, Reader, Unsupported, Writer, check_name
+from .base import Capabilities, Reader, Unsupported, Writer, between, check_name
 from .s3_errors import code_of, failed, retried
 from .s3_upload import S3Writer
 
@@ -79,7 +79,7 @@ class S3Store:
     def _where(self, name: str) -> Dict[str, str]:
         return {"Bucket": self._bucket, "Key": self._prefix + check_name(name)}
 
-    def list(self, prefix: str = "", *, after: str = "") -> List[str]:
+    def list(self, prefix: str = "", *, after: str = "", until: str = "") -> List[str]:
         """See Store. One call for each thousand names."""
         start = self._prefix + (check_name(prefix) + "/" if prefix else "")
         more: Dict[str, str] = {"StartAfter": start + after} if after else {}
@@ -91,9 +91,9 @@ class S3Store:
                 raise failed(err, f"s3://{self._bucket}/{start}") from None
             found += [item["Key"][len(start):] for item in page.get("Contents", ())]
             found += [item["Prefix"][len(start):] for item in page.get("CommonPrefixes", ())]
-            if not page.get("IsTruncated"):
-                # An object that is named like the directory itself is what some consoles make.
-                return sorted(name for name in found if name > after)
+            if not page.get("IsTruncated") or (until and max(found, default="") > until):
+                # An object that is named like the directory itself, "", is what some consoles make.
+                return between(found, after, until)
             more = {"ContinuationToken": page["NextContinuationToken"]}
 
     def exists(self, name: str) -> bool:

@@ -1,0 +1,36 @@
+"""LATEST: a hint at the newest commit, so that thousands of attempts on S3 are not listed to find one.
+
+It may be old, torn, absent or another root's: whoever uses it checks what it says, and lists everything in doubt.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Optional
+
+from hyperpod_kit.errors import CheckpointError
+
+from . import layout, manifest
+from .failpoint import failpoint
+from .store.base import Store
+
+FORMAT = "hpk-latest/1"
+
+
+def write(store: Store, attempt: str) -> None:
+    """Say that `attempt` was committed. A hint that cannot be written is none: raises nothing."""
+    if not store.capabilities.overwrite:
+        return
+    failpoint("latest.before")
+    with contextlib.suppress(OSError, CheckpointError):
+        store.replace(layout.LATEST_FILE, manifest.seal_json({"format": FORMAT, "attempt": attempt}))
+    failpoint("latest.after")
+
+
+def read(store: Store) -> Optional[layout.AttemptName]:
+    """What the hint names; None when there is none that makes sense. Raises OSError when that cannot be told."""
+    try:
+        body = manifest.open_json(store.read(layout.LATEST_FILE), layout.LATEST_FILE)
+    except (FileNotFoundError, CheckpointError):
+        return None
+    return layout.parse_attempt(str(body.get("attempt"))) if body.get("format") == FORMAT else None

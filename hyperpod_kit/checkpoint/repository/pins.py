@@ -1,0 +1,46 @@
+"""Pins: checkpoints that a person wants to keep. `pins/<attempt>.json`; that it is there is all that counts."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import time
+from typing import Set
+
+from hyperpod_kit.errors import CheckpointError
+
+from . import layout, manifest
+from .store.base import Store
+
+FORMAT = "hpk-pin/1"
+_SUFFIX = ".json"
+
+
+def pin(store: Store, attempt: str, reason: str = "") -> None:
+    """Keep a committed attempt for good; twice is once. Raises CheckpointError when it is not there, OSError."""
+    if layout.parse_attempt(attempt) is None or not store.exists(f"{attempt}/{layout.MANIFEST_FILE}"):
+        raise CheckpointError(f"{attempt} is not a committed checkpoint under {store.url}",
+                              hint=f"hyperpod-kit checkpoint ls {store.url}")
+    body = {"format": FORMAT, "attempt": attempt, "reason": reason, "by": _user(),
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+    with contextlib.suppress(FileExistsError):
+        store.create(f"{layout.PINS}/{attempt}{_SUFFIX}", manifest.seal_json(body))
+
+
+def unpin(store: Store, attempt: str) -> None:
+    """Leave the attempt to the policy again. Raises CheckpointError when it is not pinned, Unsupported, OSError."""
+    if attempt not in pinned(store):
+        raise CheckpointError(f"{attempt} is not pinned", hint=f"hyperpod-kit checkpoint ls {store.url}")
+    store.delete(f"{layout.PINS}/{attempt}{_SUFFIX}")
+
+
+def pinned(store: Store) -> Set[str]:
+    """The attempts that are pinned. Raises OSError."""
+    return {name[:-len(_SUFFIX)] for name in store.list(layout.PINS) if name.endswith(_SUFFIX)}
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return ""

@@ -1,0 +1,198 @@
+"""What is deleted, and in which order: a pure plan over facts, then its execution, which looks again before each step.
+
+Never deleted: the newest valid checkpoint and whatever is newer than it (a save under way, or the only evidence of a
+damage), what is pinned, what somebody reads, what could not be judged. The manifest goes first: from then on the rest
+is data of no checkpoint, whenever this is interrupted. The tombstone goes last.
+"""
+
+from __future__ import annotations
+
+import calendar
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from hyperpod_kit.errors import CheckpointError
+
+from . import catalog, layout, lease, manifest, pins, tombstone, verify
+from .failpoint import failpoint
+from .policy import Facts, Policy
+from .store.base import Store, Unsupported
+
+VALID, DAMAGED, UNCOMMITTED, UNKNOWN = "valid", "damaged", "uncommitted", "unknown"
+_READERS = 8
+
+
+class Item(NamedTuple):
+    """An attempt as retention sees it. `note`: why it is damaged or cannot be judged."""
+
+    facts: Facts
+    state: str
+    leased: bool = False
+    note: str = ""
+
+
+class Plan(NamedTuple):
+    """(attempt, why) each, newest first."""
+
+    keep: Tuple[Tuple[str, str], ...]
+    delete: Tuple[Tuple[str, str], ...]
+
+
+class Applied(NamedTuple):
+    """What was deleted, and what was not: (attempt, why)."""
+
+    deleted: Tuple[str, ...]
+    left: Tuple[Tuple[str, str], ...]
+
+
+def survey(store: Store, *, sound: Optional[Callable[[Store, str], bool]] = None) -> List[Item]:
+    """All attempts, newest first, judged by their manifests and tombstones. Raises OSError.
+
+    The newest that counts as valid is `sound` too: by default all its files are there with their sizes, no data read.
+    """
+    sound = sound or whole
+    pinned, leased = pins.pinned(store), lease.held(store)
+    entries = catalog.attempts(store)
+    with ThreadPoolExecutor(1 if store.capabilities.local else _READERS) as pool:
+        judged = list(pool.map(lambda entry: _judge(store, entry), entries))
+    items = []
+    for entry, (state, body, note) in zip(entries, judged):
+        facts = Facts(entry.attempt, entry.order, entry.name.step, _seconds(body.time) if body else None,
+                      body.metrics if body else {}, entry.attempt in pinned)
+        if state == VALID and not any(item.state == VALID for item in items) and not sound(store, entry.attempt):
+            state, note = UNKNOWN, "not whole"
+        items.append(Item(facts, state, entry.attempt in leased, note))
+    return items
+
+
+def _judge(store: Store, entry: catalog.Entry) -> Tuple[str, Optional[manifest.Manifest], str]:
+    if not entry.committed:
+        return UNCOMMITTED, None, ""
+    try:
+        data = store.read(f"{entry.attempt}/{layout.MANIFEST_FILE}")
+        try:
+            manifest.open_json(data, layout.MANIFEST_FILE)
+        except CheckpointError as err:
+            return DAMAGED, None, str(err)
+        reason = tombstone.read(store, entry.attempt) if entry.marked else None
+        if reason is not None:
+            return DAMAGED, None, reason
+        return VALID, verify.parse_manifest(data, entry.attempt), ""
+    except (CheckpointError, OSError) as err:
+        # Whole but not understood, or not readable now: another version or another day may judge it.
+        return UNKNOWN, None, verify.reason_of(err)
+
+
+def _seconds(text: str) -> Optional[float]:
+    try:
+        return float(calendar.timegm(time.strptime(text, "%Y-%m-%dT%H:%M:%SZ")))
+    except ValueError:
+        return None
+
+
+def plan(items: Sequence[Item], policy: Policy) -> Plan:
+    """What `policy` lets go of `items`, which are newest first."""
+    valid = [item.facts for item in items if item.state == VALID]
+    kept = policy.keeps(valid) if valid else set()
+    keep: List[Tuple[str, str]] = []
+    delete: List[Tuple[str, str]] = []
+    for item in items:
+        why = _protected(item, valid[0] if valid else None)
+        if why is None and item.facts.attempt in kept:
+            why = "kept by the policy"
+        if why is not None:
+            keep.append((item.facts.attempt, why))
+        else:
+            delete.append((item.facts.attempt, {
+                VALID: "not kept by the policy", DAMAGED: f"damaged: {item.note}",
+                UNCOMMITTED: "never committed, and newer starts have committed since"}[item.state]))
+    return Plan(tuple(keep), tuple(delete))
+
+
+def _protected(item: Item, newest: Optional[Facts]) -> Optional[str]:
+    """Why no policy may delete it."""
+    if newest is None:
+        return "nothing here is valid"
+    if item.facts.attempt == newest.attempt:
+        return "the newest valid one"
+    if item.facts.order > newest.order:
+        return "newer than the newest valid one"
+    if item.facts.pinned:
+        return "pinned"
+    if item.leased:
+        return "being read"
+    if item.state == UNKNOWN:
+        return f"cannot be judged: {item.note}"
+    if item.state == UNCOMMITTED and item.facts.order[0] >= newest.order[0]:
+        return "never committed, but of a start that may still do so"
+    return None
+
+
+def whole(store: Store, attempt: str) -> bool:
+    """Whether all files of a checkpoint are there with their sizes. Reads the manifest, no data."""
+    try:
+        body = verify.read_manifest(store, attempt)
+        records = [body.extra, *([body.index] if body.index else []), *body.shards]
+        with ThreadPoolExecutor(1 if store.capabilities.local else _READERS) as pool:
+            return all(pool.map(lambda record: _size(store, f"{attempt}/{record.file}") == record.size, records))
+    except (CheckpointError, OSError):
+        return False
+
+
+def _size(store: Store, name: str) -> int:
+    reader = store.open_read(name)
+    try:
+        return reader.size
+    finally:
+        reader.close()
+
+
+def apply(store: Store, planned: Plan, *, now: Optional[float] = None) -> Applied:
+    """Delete what is planned, the oldest first. Raises OSError only where leases and pins cannot be listed.
+
+    A storage that does not let us delete is asked once: everything else is left with that reason.
+    """
+    left: Dict[str, str] = {}
+    deleted: List[str] = []
+    failpoint("retention.before")
+    for attempt, _ in reversed(planned.delete):
+        try:
+            # Somebody may have begun to read it, or pinned it, since the plan was made.
+            if attempt in pins.pinned(store) or attempt in lease.held(store, now=now):
+                left[attempt] = "pinned or being read"
+                continue
+            remove(store, attempt)
+            deleted.append(attempt)
+        except Unsupported as err:
+            left.update({name: str(err) for name, _ in planned.delete if name not in deleted and name not in left})
+            break
+        except OSError as err:
+            left[attempt] = verify.reason_of(err)
+    failpoint("retention.done")
+    return Applied(tuple(deleted), tuple(left.items()))
+
+
+def remove(store: Store, attempt: str) -> None:
+    """Delete one attempt: its manifest, then its data, then its tombstone. Raises Unsupported, OSError."""
+    if layout.parse_attempt(attempt) is None:
+        raise ValueError(f"{attempt!r} is no attempt")
+    store.delete(f"{attempt}/{layout.MANIFEST_FILE}")
+    failpoint("retention.manifest_deleted")
+    for name in store.list(attempt):
+        if not name.endswith("/"):
+            store.delete(f"{attempt}/{name}")
+            failpoint("retention.file_deleted")
+    store.delete(f"{attempt}/")
+    store.delete(layout.tombstone_file(attempt))
+
+
+def run(store: Store, policy: Policy) -> Applied:
+    """Survey, plan, delete; then leases that have ended. Raises OSError where the root cannot be listed."""
+    done = apply(store, plan(survey(store), policy))
+    if store.capabilities.delete:
+        try:
+            lease.sweep(store)
+        except (Unsupported, OSError) as err:
+            return done._replace(left=(*done.left, (layout.LEASES, verify.reason_of(err))))
+    return done

@@ -1,0 +1,50 @@
+"""`<attempt>.BAD`: a restore or a check has proved that this attempt is damaged, so nobody needs to read it again.
+
+Written for bytes that are not the bytes that were sealed, never for a read that failed or a digest that cannot be
+computed here. A tombstone saves time and decides nothing: when nothing else is valid, what it marks is verified anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from typing import Optional
+
+from hyperpod_kit.errors import CheckpointError, DigestMismatch
+
+from . import layout, manifest
+from .failpoint import failpoint
+from .store.base import Store
+
+FORMAT = "hpk-bad/1"
+
+
+def proves(err: BaseException) -> bool:
+    """Whether an error of a verification is damage for good."""
+    return isinstance(err, DigestMismatch)
+
+
+def mark(store: Store, attempt: str, reason: str) -> None:
+    """Write the tombstone; one that is there stays. Raises OSError."""
+    failpoint("tombstone.before")
+    body = {"format": FORMAT, "attempt": attempt, "reason": reason, "host": socket.gethostname(),
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+    with contextlib.suppress(FileExistsError):
+        store.create(layout.tombstone_file(attempt), manifest.seal_json(body))
+    failpoint("tombstone.after")
+
+
+def read(store: Store, attempt: str) -> Optional[str]:
+    """Why the attempt is damaged; None when it is not marked, or the tombstone itself is torn or another's.
+
+    Raises OSError.
+    """
+    name = layout.tombstone_file(attempt)
+    try:
+        body = manifest.open_json(store.read(name), name)
+    except (FileNotFoundError, CheckpointError):
+        return None
+    if body.get("format") != FORMAT or body.get("attempt") != attempt:
+        return None
+    return str(body.get("reason"))

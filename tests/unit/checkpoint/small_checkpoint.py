@@ -1,0 +1,31 @@
+"""Committed checkpoints of a few bytes, on any store."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Optional
+
+from hyperpod_kit.checkpoint.repository import commit, digest, layout
+from hyperpod_kit.checkpoint.repository.manifest import FileRecord, Manifest
+from hyperpod_kit.checkpoint.repository.store.base import Store
+
+
+def put_checkpoint(store: Store, seq: int, *, epoch: int = 1, step: Optional[int] = None, nonce: str = "abcd",
+                   committed: bool = True, time: str = "2026-11-20T23:58:03Z",
+                   metrics: Optional[Dict[str, float]] = None, **more: Any) -> str:
+    """One shard and extra.json, and the manifest when `committed`; the attempt's name. `step` is `seq` by default."""
+    step = seq if step is None else step
+    attempt = str(layout.AttemptName(seq, step, epoch, nonce))
+    alg = digest.algorithm("blake2b")
+    data = f"weights of step {step}, seq {seq}".encode() * 30
+    leaves = alg.leaf(data)
+    size = len(data) + len(leaves)
+    store.create(f"{attempt}/{layout.shard_file(0)}", data + leaves)
+    if not committed:
+        return attempt
+    extra = b"{}"
+    commit.commit(store, attempt, Manifest(
+        run="small", run_id="0" * 32, epoch=epoch, seq=seq, step=step, world=1, plan="p", digest="blake2b",
+        chunk=digest.CHUNK, total_bytes=size, tensors=1, time=time,
+        shards=(FileRecord(layout.shard_file(0), size, digest.root(alg, leaves, size), 0),),
+        extra=FileRecord(layout.EXTRA_FILE, len(extra), digest.small(extra)), metrics=metrics or {}, **more), extra)
+    return attempt

@@ -1,0 +1,195 @@
+"""Discovery: what is newest, on a root with thousands of attempts, and whatever the hints say."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, Dict, List, Optional
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hyperpod_kit.checkpoint.repository import catalog, commit, latest, layout, manifest, selection, tombstone
+from hyperpod_kit.checkpoint.repository.store.base import Capabilities
+from hyperpod_kit.checkpoint.repository.store.memory import MemoryStore
+from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
+from hyperpod_kit.errors import CheckpointError, NoCheckpoint, NoValidCheckpoint
+from tests.unit.checkpoint.small_checkpoint import put_checkpoint
+
+
+class Remote(MemoryStore):
+    """Listings are dear and come in pages of 1000, as with S3; `pages` counts them."""
+
+    pages = 0
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return super().capabilities._replace(local=False)
+
+    def list(self, prefix: str = "", *, after: str = "", until: str = "") -> List[str]:
+        names = super().list(prefix, after=after)
+        if until:
+            stop = next((at for at, name in enumerate(names) if name > until), len(names))
+            self.pages += stop // 1000 + 1
+            return names[:stop]
+        self.pages += max(1, -(-len(names) // 1000))
+        return names
+
+
+def start(store: Any, epoch: int, first_seq: Optional[int]) -> None:
+    body: Dict[str, Any] = {"format": layout.RUN_FORMAT, "epoch": epoch}
+    store.create(layout.epoch_file(epoch),
+                 manifest.seal_json({**body, "first_seq": first_seq} if first_seq is not None else body))
+
+
+@pytest.fixture(scope="module")
+def crowd() -> Remote:
+    """10,000 attempts of 20 starts, LATEST a few saves behind, one more start since."""
+    store = Remote("memory://crowd")
+    for epoch in range(1, 21):
+        start(store, epoch, (epoch - 1) * 500 + 1)
+        for seq in range((epoch - 1) * 500 + 1, epoch * 500 + 1):
+            name = f"{layout.AttemptName(seq, seq, epoch, 'abcd')}/{layout.MANIFEST_FILE}"
+            store._objects[name] = b"not read"
+    latest.write(store, str(layout.AttemptName(9990, 9990, 20, "abcd")))
+    start(store, 21, 10_001)
+    put_checkpoint(store, 10_001, epoch=21)
+    store.create("pins/x.json", b"")
+    return store
+
+
+def test_the_newest_of_ten_thousand_takes_few_listings(crowd: Remote) -> None:
+    crowd.pages = 0
+    assert selection.newest_valid(crowd).seq == 10_001
+    assert crowd.pages <= 3
+    crowd.pages = 0
+    assert catalog.highest(crowd) == (21, 10_001)
+    assert crowd.pages <= 3
+
+
+def test_all_are_there_when_they_are_asked_for(crowd: Remote) -> None:
+    found = [entry.name.seq for entry in selection.walk(crowd)]
+    assert found == list(range(10_001, 0, -1))
+
+
+@pytest.mark.parametrize("spoil", ["torn", "gone", "elsewhere", "epoch", "no seq"])
+def test_a_hint_in_doubt_costs_listings_and_nothing_else(spoil: str) -> None:
+    store = Remote("memory://doubt")
+    for seq in range(1, 8):
+        put_checkpoint(store, seq)
+    latest.write(store, str(layout.AttemptName(3, 3, 1, "abcd")))
+    if spoil == "torn":
+        store.replace(layout.LATEST_FILE, store.read(layout.LATEST_FILE)[:-3])
+    elif spoil == "gone":
+        store.delete(layout.LATEST_FILE)
+    elif spoil == "elsewhere":
+        latest.write(store, str(layout.AttemptName(3, 3, 1, "beef")))
+    elif spoil == "epoch":
+        store.create(layout.epoch_file(2), b"torn")
+    else:
+        start(store, 2, None)
+    newest = put_checkpoint(store, 2, epoch=2)
+    assert next(catalog.newest_first(store)).attempt == newest
+    assert [entry.name.seq for entry in catalog.newest_first(store)] == [2, 7, 6, 5, 4, 3, 2, 1]
+
+
+def test_long_numbers_are_not_sought_by_name() -> None:
+    store = Remote("memory://long")
+    for seq in (999_998, 999_999, 1_000_000, 1_000_001):
+        put_checkpoint(store, seq)
+    latest.write(store, str(layout.AttemptName(999_998, 999_998, 1, "abcd")))
+    assert [entry.name.seq for entry in catalog.newest_first(store)] == [1_000_001, 1_000_000, 999_999, 999_998]
+    assert catalog.highest(store) == (1, 1_000_001)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.randoms(use_true_random=False))
+def test_the_short_way_finds_what_the_long_way_finds(dice: random.Random) -> None:
+    """Starts, zombies of older starts, deletions, a hint of any age."""
+    store = Remote("memory://random")
+    made: List[layout.AttemptName] = []
+    for epoch in range(1, dice.randrange(2, 6)):
+        seq = max([0, *(name.seq for name in made)]) if dice.random() < 0.8 else dice.randrange(4)
+        start(store, epoch, seq + 1)
+        for _ in range(dice.randrange(4)):
+            seq += 1
+            zombie = dice.randrange(1, epoch + 1) if dice.random() < 0.2 else epoch
+            name = layout.AttemptName(seq, dice.randrange(50), zombie, f"{dice.randrange(16**4):04x}")
+            if zombie == epoch or seq > 0:
+                store._objects[f"{name}/{layout.MANIFEST_FILE}"] = b""
+                made.append(name)
+    if made:
+        latest.write(store, str(dice.choice(made)))
+    for name in made:
+        if dice.random() < 0.2:
+            store.delete(f"{name}/{layout.MANIFEST_FILE}")
+    short = list(catalog.newest_first(store))
+    assert short == catalog.attempts(store)
+    # The listing of a directory that is gone is no proof that its numbers were never used.
+    assert catalog.highest(store)[1] >= max([0, *(entry.name.seq for entry in short)])
+
+
+def test_ten_thousand_local_ones(tmp_path: Any) -> None:
+    store = PosixStore(str(tmp_path))
+    for seq in range(1, 10_001):
+        (tmp_path / str(layout.AttemptName(seq, seq, 1, "abcd"))).mkdir()
+    newest = put_checkpoint(store, 10_001)
+    assert selection.newest_valid(store).attempt == newest
+
+
+def test_what_is_marked_is_passed_over_unless_nothing_else_is_valid() -> None:
+    store = MemoryStore("memory://marked")
+    old, new = put_checkpoint(store, 1), put_checkpoint(store, 2)
+    tombstone.mark(store, new, "shard-00000: expected a, found b")
+    tombstone.mark(store, new, "another reason comes too late")
+    found = selection.newest_valid(store)
+    assert found.attempt == old
+    assert found.rejected == ((new, "marked as damaged: shard-00000: expected a, found b"),)
+    store.replace(f"{old}/{layout.MANIFEST_FILE}", b"torn")
+    assert selection.newest_valid(store).attempt == new
+    store.replace(f"{new}/{layout.EXTRA_FILE}", b"damaged")
+    with pytest.raises(NoValidCheckpoint) as caught:
+        selection.newest_valid(store)
+    assert [name for name, _ in caught.value.reasons] == [new, old]
+
+
+def test_a_tombstone_that_is_damaged_says_nothing() -> None:
+    store = MemoryStore("memory://tombstones")
+    attempt, other = put_checkpoint(store, 1), put_checkpoint(store, 2)
+    tombstone.mark(store, attempt, "why")
+    data = store.read(layout.tombstone_file(attempt))
+    for at in range(len(data)):
+        for bit in range(8):
+            damaged = bytearray(data)
+            damaged[at] ^= 1 << bit
+            store.replace(layout.tombstone_file(attempt), bytes(damaged))
+            assert tombstone.read(store, attempt) is None
+    store.replace(layout.tombstone_file(other), data)  # copied to a sound one
+    assert selection.newest_valid(store).attempt == other
+    assert [layout.parse_tombstone(name) for name in (f"{other}.BAD", "x.BAD", other)] == [other, None, None]
+
+
+def test_only_proven_damage_earns_a_tombstone(tmp_path: Any) -> None:
+    store = PosixStore(str(tmp_path))
+    attempt = put_checkpoint(store, 1)
+    path = tmp_path / attempt / layout.shard_file(0)
+    data = path.read_bytes()
+    from hyperpod_kit.checkpoint.repository import verify
+
+    path.write_bytes(b"x" + data[1:])
+    with pytest.raises(CheckpointError) as caught:
+        verify.verify_attempt(store, attempt)
+    assert tombstone.proves(caught.value)
+    path.unlink()
+    with pytest.raises(OSError) as missing:
+        verify.verify_attempt(store, attempt)
+    assert not tombstone.proves(missing.value)
+
+
+def test_a_start_says_where_it_begins(tmp_path: Any) -> None:
+    store = PosixStore(str(tmp_path))
+    identity = commit.open_root(store)
+    epoch = commit.claim_epoch(store, identity, above=0, job={}, first_seq=7)
+    assert manifest.open_json(store.read(layout.epoch_file(epoch)), "epoch")["first_seq"] == 7
+    with pytest.raises(NoCheckpoint):
+        selection.newest_valid(store)

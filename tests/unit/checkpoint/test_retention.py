@@ -1,0 +1,278 @@
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Dict, List, Set
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hyperpod_kit.checkpoint.repository import (
+    catalog,
+    layout,
+    lease,
+    pins,
+    retention,
+    selection,
+    tombstone,
+    verify,
+)
+from hyperpod_kit.checkpoint.repository.policy import Best, EverySteps, Latest, Pinned, Policy
+from hyperpod_kit.checkpoint.repository.store.base import Capabilities, Unsupported
+from hyperpod_kit.checkpoint.repository.store.memory import MemoryStore
+from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
+from hyperpod_kit.errors import CheckpointError, NoCheckpoint, NoValidCheckpoint
+from tests.unit.checkpoint.small_checkpoint import put_checkpoint
+
+
+def store_of() -> MemoryStore:
+    return MemoryStore("memory://retention")
+
+
+def left(store: MemoryStore) -> List[str]:
+    return [entry.attempt for entry in catalog.attempts(store)]
+
+
+def test_keeps_what_the_policy_says_and_removes_the_rest_whole() -> None:
+    store = store_of()
+    names = [put_checkpoint(store, seq, step=seq * 10, metrics={"loss": float(seq)}) for seq in range(1, 8)]
+    done = retention.run(store, Latest(2) | Best("loss") | EverySteps(30))
+    assert left(store) == [names[6], names[5], names[2], names[0]]
+    assert done.deleted == (names[1], names[3], names[4]) and done.left == ()
+    assert not [name for name in store._objects if name.startswith((names[1], names[3], names[4]))]
+    assert selection.newest_valid(store).attempt == names[6]
+
+
+def test_pins_hold_against_every_policy_and_can_be_taken_back() -> None:
+    store = store_of()
+    names = [put_checkpoint(store, seq) for seq in range(1, 4)]
+    pins.pin(store, names[0], "paper")
+    pins.pin(store, names[0])
+    retention.run(store, Latest(1))
+    assert left(store) == [names[2], names[0]] and pins.pinned(store) == {names[0]}
+    pins.unpin(store, names[0])
+    retention.run(store, Latest(1) | Pinned())
+    assert left(store) == [names[2]]
+    for wrong in (names[0], "../x", "seq-000009.step-0000000009.e1-abcd"):
+        with pytest.raises(CheckpointError, match="not a committed"):
+            pins.pin(store, wrong)
+        with pytest.raises(CheckpointError, match="not pinned"):
+            pins.unpin(store, wrong)
+
+
+def test_what_is_being_read_stays_until_the_lease_is_over() -> None:
+    store = store_of()
+    names = [put_checkpoint(store, seq) for seq in range(1, 4)]
+    held = lease.Lease(store, names[0], 60)
+    held.renew()
+    assert len(store.list(layout.LEASES)) == 1
+    with lease.Lease(store, names[1], 60):
+        retention.run(store, Latest(1))
+        assert left(store) == names[::-1]
+    retention.run(store, Latest(1))
+    assert left(store) == [names[2], names[0]]
+    late = time.time() + 60 + lease.GRACE + 2
+    assert lease.held(store) == {names[0]} and lease.held(store, now=late) == set()
+    lease.sweep(store, now=late)
+    assert store.list(layout.LEASES) == []
+    retention.run(store, Latest(1))
+    assert left(store) == [names[2]]
+
+
+def test_a_lease_where_nothing_can_be_written_is_none(tmp_path: Path) -> None:
+    class ReadOnly(MemoryStore):
+        def create(self, name: str, data: bytes) -> None:
+            raise PermissionError(13, "read-only", name)
+    assert lease.take(ReadOnly("memory://ro"), "seq-000001.step-0000000001.e1-abcd", 5) is None
+
+
+def test_a_lease_that_begins_after_the_plan_counts() -> None:
+    store = store_of()
+    names = [put_checkpoint(store, seq) for seq in range(1, 4)]
+    planned = retention.plan(retention.survey(store), Latest(1))
+    lease.Lease(store, names[0], 60)
+    pins.pin(store, names[1])
+    done = retention.apply(store, planned)
+    assert done.deleted == () and {name for name, _ in done.left} == {names[0], names[1]}
+
+
+def test_only_attempts_that_nobody_can_finish_any_more_are_collected() -> None:
+    store = store_of()
+    orphan = put_checkpoint(store, 1, epoch=1, committed=False)
+    put_checkpoint(store, 2, epoch=1)
+    late = put_checkpoint(store, 3, epoch=2, committed=False)
+    newest = put_checkpoint(store, 4, epoch=2)
+    coming = put_checkpoint(store, 5, epoch=2, committed=False)
+    retention.run(store, Latest(1))
+    assert left(store) == [coming, newest, late] and orphan not in left(store)
+
+
+def test_without_a_valid_one_nothing_is_deleted() -> None:
+    store = store_of()
+    names = [put_checkpoint(store, seq) for seq in (1, 2)]
+    for name in names:
+        store.replace(f"{name}/{layout.MANIFEST_FILE}", b"torn")
+    put_checkpoint(store, 1, epoch=1, committed=False, nonce="beef")
+    assert retention.run(store, Latest(1)).deleted == () and len(left(store)) == 3
+
+
+def test_damaged_ones_do_not_count_and_go_when_a_newer_one_is_valid() -> None:
+    store = store_of()
+    good, torn, marked = (put_checkpoint(store, seq) for seq in (1, 2, 3))
+    store.replace(f"{torn}/{layout.MANIFEST_FILE}", b"torn")
+    tombstone.mark(store, marked, "flipped")
+    retention.run(store, Latest(1))
+    assert left(store) == [marked, torn, good]  # newer than the newest valid one: evidence
+    newest = put_checkpoint(store, 4)
+    retention.run(store, Latest(2))
+    assert left(store) == [newest, good] and not store.exists(layout.tombstone_file(marked))
+
+
+def test_what_cannot_be_judged_stays() -> None:
+    class Flaky(MemoryStore):
+        def read(self, name: str) -> bytes:
+            if name.startswith("seq-000001"):
+                raise OSError(5, "Input/output error", name)
+            return super().read(name)
+    store = Flaky("memory://flaky")
+    names = [put_checkpoint(store, seq) for seq in (1, 2, 3)]
+    copied = str(layout.AttemptName(2, 2, 1, "beef"))
+    store.create(f"{copied}/{layout.MANIFEST_FILE}", store.read(f"{names[2]}/{layout.MANIFEST_FILE}"))
+    assert dict(retention.plan(retention.survey(store), Latest(1)).keep)[names[0]].startswith("cannot be judged")
+    retention.run(store, Latest(1))
+    assert left(store) == [names[2], copied, names[0]]
+
+
+def test_the_newest_valid_one_is_one_whose_files_are_there() -> None:
+    store = store_of()
+    names = [put_checkpoint(store, seq) for seq in (1, 2, 3)]
+    store.delete(f"{names[2]}/{layout.shard_file(0)}")
+    retention.run(store, Latest(1))
+    assert left(store) == [names[2], names[1]]
+    assert selection.newest_valid(store).attempt == names[1]
+
+
+def test_a_stricter_judge_may_be_asked() -> None:
+    store = store_of()
+    names = [put_checkpoint(store, seq) for seq in (1, 2, 3)]
+    items = retention.survey(store, sound=lambda _, attempt: attempt == names[0])
+    assert retention.plan(items, Latest(1)).delete == ()
+
+
+def test_a_storage_that_does_not_delete_is_told_once() -> None:
+    class Keeps(MemoryStore):
+        tries = 0
+
+        @property
+        def capabilities(self) -> Capabilities:
+            return super().capabilities._replace(delete=not self.tries)
+
+        def delete(self, name: str) -> None:
+            self.tries += 1
+            raise Unsupported("no deletes here")
+    store = Keeps("memory://keeps")
+    names = [put_checkpoint(store, seq) for seq in range(1, 5)]
+    done = retention.run(store, Latest(1))
+    assert store.tries == 1 and done.deleted == ()
+    assert dict(done.left) == dict.fromkeys(names[:3], "no deletes here")
+
+
+def test_an_error_at_one_does_not_keep_the_others() -> None:
+    class Stuck(MemoryStore):
+        def delete(self, name: str) -> None:
+            if name.startswith("seq-000002"):
+                raise OSError(5, "Input/output error", name)
+            super().delete(name)
+    store = Stuck("memory://stuck")
+    names = [put_checkpoint(store, seq) for seq in range(1, 5)]
+    done = retention.run(store, Latest(1))
+    assert done.deleted == (names[0], names[2]) and done.left[0][0] == names[1]
+
+
+PROGRAM = """
+import sys
+from hyperpod_kit.checkpoint.repository import retention
+from hyperpod_kit.checkpoint.repository.policy import Latest
+from hyperpod_kit.checkpoint.repository.store.open import open_store
+retention.run(open_store(sys.argv[1]), Latest(1))
+"""
+
+
+@pytest.mark.parametrize("place", ["retention.before", "retention.manifest_deleted", "retention.manifest_deleted@2",
+                                   "retention.file_deleted", "retention.file_deleted@3"])
+def test_killed_in_the_middle_nothing_half_deleted_is_a_checkpoint(tmp_path: Path, place: str) -> None:
+    store = PosixStore(str(tmp_path))
+    names = [put_checkpoint(store, seq, epoch=seq) for seq in range(1, 5)]
+    end = subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path)], timeout=20,
+                         env={**os.environ, "HPK_FAILPOINT": place, "PYTHONPATH": os.getcwd()})
+    assert end.returncode == -signal.SIGKILL
+    for entry in catalog.attempts(store):
+        if entry.committed:
+            verify.verify_attempt(store, entry.attempt)
+    assert selection.newest_valid(store).attempt == names[3]
+    retention.run(store, Latest(1))
+    assert sorted(os.listdir(tmp_path)) == [names[3]]
+
+
+STATES = st.sampled_from(["good", "torn", "marked", "short", "uncommitted"])
+ATTEMPT = st.tuples(st.integers(1, 3), st.integers(0, 30), STATES, st.booleans(), st.booleans())
+RULE = st.one_of(st.builds(Latest, st.integers(1, 3)), st.builds(EverySteps, st.integers(1, 20)), st.just(Pinned()),
+                 st.builds(Best, st.just("loss")), st.builds(lambda n: Latest(n) & Pinned(), st.integers(1, 3)))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(ATTEMPT, max_size=9), RULE, st.integers(0, 60))
+def test_the_newest_valid_one_survives_any_policy_and_any_crash(
+        made: List[tuple[int, int, str, bool, bool]], rule: Policy, stop: int) -> None:
+    """`stop`: the process dies at that deletion. What is pinned, leased, or newest valid is not touched."""
+    class Dies(MemoryStore):
+        deletions = 0
+
+        def delete(self, name: str) -> None:
+            Dies.deletions += 1
+            if Dies.deletions > stop:
+                raise KeyboardInterrupt
+            super().delete(name)
+    store = Dies("memory://dies")
+    safe: Set[str] = set()
+    for seq, (epoch, step, state, pinned, leased) in enumerate(made, 1):
+        name = put_checkpoint(store, seq, epoch=epoch, step=step, committed=state != "uncommitted",
+                              metrics={"loss": float(step)})
+        if state == "torn":
+            store.replace(f"{name}/{layout.MANIFEST_FILE}", store.read(f"{name}/{layout.MANIFEST_FILE}")[:-5])
+        elif state == "marked":
+            store.replace(f"{name}/{layout.EXTRA_FILE}", b"[]")
+            tombstone.mark(store, name, "flipped")
+        elif state == "short":
+            store._objects.pop(f"{name}/{layout.shard_file(0)}")
+        if pinned and state != "uncommitted":
+            pins.pin(store, name)
+            safe.add(name)
+        if leased:
+            lease.Lease(store, name, 60)
+            safe.add(name)
+    before = outcome(store)
+    content: Dict[str, bytes] = dict(store._objects)
+    with contextlib.suppress(KeyboardInterrupt):
+        retention.run(store, rule)
+    assert outcome(store) == before or not before.startswith("seq-")
+    if before.startswith("seq-"):
+        safe.add(before)
+    gone = {name.partition("/")[0] for name in content if name not in store._objects}
+    assert not gone & safe
+    for entry in catalog.attempts(store):
+        if entry.committed:  # whatever still has a manifest has all that it had
+            assert all(name in store._objects for name in content if name.startswith(entry.attempt + "/"))
+
+
+def outcome(store: MemoryStore) -> str:
+    try:
+        return selection.newest_valid(store).attempt
+    except (NoCheckpoint, NoValidCheckpoint) as err:
+        return type(err).__name__

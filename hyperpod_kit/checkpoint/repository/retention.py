@@ -56,7 +56,7 @@ def survey(store: Store, *, sound: Optional[Callable[[Store, str], bool]] = None
     entries = catalog.attempts(store)
     with ThreadPoolExecutor(1 if store.capabilities.local else _READERS) as pool:
         judged = list(pool.map(lambda entry: _judge(store, entry), entries))
-    items = []
+    items: List[Item] = []
     for entry, (state, body, note) in zip(entries, judged):
         facts = Facts(entry.attempt, entry.order, entry.name.step, _seconds(body.time) if body else None,
                       body.metrics if body else {}, entry.attempt in pinned)

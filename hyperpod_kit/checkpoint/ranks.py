@@ -13,8 +13,8 @@ _PIECE = 64 * 1024 * 1024
 class Ranks:
     """This process among the ranks of the run; a world of one when torch.distributed is not initialised."""
 
-    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
-        self.alone = not (dist.is_available() and dist.is_initialized())
+    def __init__(self, group: dist.ProcessGroup | None = None, *, alone: bool = False) -> None:
+        self.alone = alone or not (dist.is_available() and dist.is_initialized())
         self._group: dist.ProcessGroup | None = None
         if not self.alone:
             wanted = group if group is not None else dist.group.WORLD

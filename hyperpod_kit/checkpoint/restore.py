@@ -19,7 +19,7 @@ import torch
 
 from hyperpod_kit.checkpoint import candidates, codec, load, share
 from hyperpod_kit.checkpoint.candidates import MEMORY, STORAGE, TIERS, Candidate, Held
-from hyperpod_kit.checkpoint.dcp import reshard
+from hyperpod_kit.checkpoint.dcp import boxes, reshard
 from hyperpod_kit.checkpoint.dtypes import NAMES
 from hyperpod_kit.checkpoint.ranks import Ranks
 from hyperpod_kit.checkpoint.repository import arena, assemble, control, digest, stream, verify
@@ -263,25 +263,26 @@ class _Run:
             if isinstance(rows, str):
                 raise _Rejected(rows)
             self._fits(lambda: _check_fit(rows, targets.pieces))
-            wants = reshard.Wants(rows)
+            wants = boxes.Wants(rows)
             loaded: dict[str, torch.Tensor] = {}
 
             def want() -> None:
                 for piece in targets.pieces:
                     spec = piece.spec
-                    wants.add(reshard.Box(spec.name, spec.offsets or (0,) * len(spec.shape), spec.shape, piece.tensor))
+                    region = boxes.Region(spec.name, spec.offsets or (0,) * len(spec.shape), spec.shape)
+                    wants.add(region, piece.tensor)
                 here = {piece.spec.name for piece in targets.pieces}.union(targets.absent)
                 for name in set(codec.tensor_names(head.tree)) - here:
                     loaded[name] = wants.add_whole(name)
             self._agree(want)
-            work = reshard.divide(self._ranks.gather(wants.chunks(head.body.chunk)))
+            work = reshard.divide(self._ranks.gather(wants.freeze(head.body.chunk)))
             problem = reshard.carry_out(self._ranks, attempt, work, wants)
             if problem is not None:
                 raise _Rejected(problem)
         return loaded, head.body.total_bytes
 
 
-def _check_fit(rows: reshard.Rows, pieces: Sequence[Piece]) -> None:
+def _check_fit(rows: boxes.Rows, pieces: Sequence[Piece]) -> None:
     """Types and shapes, before a byte is read. Raises CheckpointError."""
     for piece in pieces:
         for row in rows.get(piece.spec.name, ())[:1]:

@@ -12,35 +12,17 @@ from typing import NamedTuple, cast
 
 import torch
 
-from hyperpod_kit.checkpoint.dtypes import TYPES
-from hyperpod_kit.checkpoint.load import Landing, empty, is_plain, view_of
+from hyperpod_kit.checkpoint.dcp.boxes import Chunk, Rows, Wants
+from hyperpod_kit.checkpoint.load import view_of
 from hyperpod_kit.checkpoint.ranks import Ranks
 from hyperpod_kit.checkpoint.repository import digest, index, stream, verify
 from hyperpod_kit.checkpoint.repository import shard as shards
 from hyperpod_kit.checkpoint.repository.manifest import Manifest
-from hyperpod_kit.checkpoint.repository.shard import ITEM_BYTES
 from hyperpod_kit.checkpoint.repository.store.base import Reader, Store
 from hyperpod_kit.errors import CheckpointError, DigestUnavailable
 
 _ROUND = 4
 """Chunks that each rank reads between two exchanges: bounds the memory that they wait in."""
-
-Chunk = tuple[int, int]
-"""Number of the shard, number of the chunk in it."""
-
-
-Rows = Mapping[str, Sequence[index.Piece]]
-"""Tensor -> its saved pieces: spec, number of the shard, where in that file the bytes begin."""
-
-
-class Box(NamedTuple):
-    """Part of a tensor: `offsets` and `shape` in the whole tensor, `target` of that shape."""
-
-    name: str
-    offsets: tuple[int, ...]
-    shape: tuple[int, ...]
-    target: torch.Tensor
-
 
 class Attempt:
     """An attempt that is open for reading: its manifest, and its shards, opened when they are needed."""
@@ -114,99 +96,10 @@ def guarded(work: Callable[[], None]) -> str | None:
         return None
     except DigestUnavailable:
         raise
-    except (CheckpointError, OSError, ValueError, KeyError) as err:
+    except (CheckpointError, OSError) as err:
         return verify.reason_of(err)
-
-
-class Wants:
-    """What one rank wants of an attempt, and where it goes."""
-
-    def __init__(self, rows: Rows) -> None:
-        self._rows = rows
-        self.landings: dict[int, Landing] = {}
-        self._staged: dict[tuple[int, int], tuple[torch.Tensor, list[Callable[[torch.Tensor], None]]]] = {}
-
-    def add(self, box: Box) -> None:
-        """Raises CheckpointError when the attempt does not hold every element of the box."""
-        count = 0
-        for row in self._rows.get(box.name, ()):
-            count += self._add(row, box)
-        wanted = box.target.numel()
-        if count != wanted:
-            raise CheckpointError(f"{box.name}: {count} of {wanted} elements are in the checkpoint")
-
-    def add_whole(self, name: str) -> torch.Tensor:
-        """All of a tensor, new. Raises CheckpointError when the attempt does not have all of it."""
-        rows = self._rows.get(name)
-        if not rows:
-            raise CheckpointError(f"{name} is in no shard")
-        whole = rows[0].spec.whole
-        made = torch.empty(whole, dtype=TYPES[rows[0].spec.dtype])
-        self.add(Box(name, (0,) * len(whole), whole, made))
-        return made
-
-    def _add(self, row: index.Piece, box: Box) -> int:
-        """Want what the box has in common with a saved piece; how many elements."""
-        spec = row.spec
-        offsets = spec.offsets or (0,) * len(spec.shape)
-        low = tuple(max(a, b) for a, b in zip(offsets, box.offsets, strict=True))
-        high = tuple(min(a + m, b + n) for a, m, b, n in zip(offsets, spec.shape, box.offsets, box.shape, strict=True))
-        extents = tuple(h - a for a, h in zip(low, high, strict=True))
-        if any(extent <= 0 for extent in extents):
-            return 0
-        inside = tuple(a - b for a, b in zip(low, offsets, strict=True))
-        target = box.target
-        for dim, (at, base, extent) in enumerate(zip(low, box.offsets, extents, strict=True)):
-            target = target.narrow(dim, at - base, extent)
-        start = _run(spec.shape, inside, extents)
-        if start is not None and is_plain(target) and target.dtype == TYPES[spec.dtype]:
-            begin = row.begin + start * ITEM_BYTES[spec.dtype]
-            self._landing(row.shard).add(begin, begin + target.numel() * target.element_size(), target)
-        else:
-            self._stage(row, inside, extents, target)
-        return target.numel()
-
-    def _stage(self, row: index.Piece, inside: Sequence[int], extents: Sequence[int], target: torch.Tensor) -> None:
-        """The common box is no single run of bytes: read the whole saved piece, and cut afterwards."""
-        key = (row.shard, row.begin)
-        if key not in self._staged:
-            whole = empty(row.spec)
-            self._landing(row.shard).add(row.begin, row.begin + row.spec.nbytes, whole)
-            self._staged[key] = whole, []
-
-        def cut(whole: torch.Tensor) -> None:
-            for dim, (at, extent) in enumerate(zip(inside, extents, strict=True)):
-                whole = whole.narrow(dim, at, extent)
-            target.copy_(whole)
-        self._staged[key][1].append(cut)
-
-    def _landing(self, shard: int) -> Landing:
-        return self.landings.setdefault(shard, Landing())
-
-    def chunks(self, size: int) -> list[Chunk]:
-        """The chunks that these bytes lie in; nothing is added after it."""
-        for landing in self.landings.values():
-            landing.freeze()
-        return sorted((shard, at) for shard, landing in self.landings.items() for at in landing.chunks(size))
-
-    def complete(self) -> None:
-        """All bytes are in: fill what could not be written to directly."""
-        with torch.no_grad():
-            for whole, cuts in self._staged.values():
-                for cut in cuts:
-                    cut(whole)
-        self._staged.clear()
-
-
-def _run(shape: Sequence[int], inside: Sequence[int], extents: Sequence[int]) -> int | None:
-    """The first element of a box of a piece, when the box is one run of its elements in order."""
-    start, partial = 0, False
-    for extent, at, wanted in zip(shape, inside, extents, strict=True):
-        if partial and wanted != extent:
-            return None
-        partial = partial or wanted > 1
-        start = start * extent + at
-    return start
+    except Exception as err:  # whatever it is, a rank that left here would leave the others waiting
+        return f"{type(err).__name__}: {err}"
 
 
 class Share(NamedTuple):

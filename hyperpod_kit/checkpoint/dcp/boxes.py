@@ -1,0 +1,161 @@
+"""Boxes of tensors, and the byte ranges of saved pieces that make them up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+
+from hyperpod_kit.checkpoint.dtypes import TYPES
+from hyperpod_kit.checkpoint.load import Landing, empty, is_plain
+from hyperpod_kit.checkpoint.repository import index
+from hyperpod_kit.checkpoint.repository.shard import ITEM_BYTES
+from hyperpod_kit.errors import CheckpointError
+
+Rows = Mapping[str, Sequence[index.Piece]]
+"""Tensor -> its saved pieces: spec, number of the shard, where in that file the bytes begin."""
+
+Chunk = tuple[int, int]
+"""Number of the shard, number of the chunk in it."""
+
+
+class Region(NamedTuple):
+    """Part of a tensor: `offsets` and `shape` in the whole tensor."""
+
+    name: str
+    offsets: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
+class Common(NamedTuple):
+    """What a region and a saved piece have in common: at `inside` in the piece, at `at` in the region.
+
+    Bytes [begin, end) of the file have to be read; `run` says that they are the box and nothing else.
+    """
+
+    row: index.Piece
+    inside: tuple[int, ...]
+    at: tuple[int, ...]
+    extents: tuple[int, ...]
+    begin: int
+    end: int
+    run: bool
+
+
+def commons(rows: Rows, region: Region) -> Iterator[Common]:
+    """Raises CheckpointError unless every element of the region is in the checkpoint."""
+    count, wanted = 0, _volume(region.shape)
+    for row in rows.get(region.name, ()):
+        spec = row.spec
+        if len(spec.shape) != len(region.shape):
+            raise CheckpointError(f"{region.name} has {len(spec.shape)} dimensions in the checkpoint, "
+                                  f"{len(region.shape)} here")
+        offsets = spec.offsets or (0,) * len(spec.shape)
+        low = tuple(map(max, offsets, region.offsets))
+        extents = tuple(min(a + m, b + n) - c for a, m, b, n, c in
+                        zip(offsets, spec.shape, region.offsets, region.shape, low, strict=True))
+        if any(extent <= 0 for extent in extents):
+            continue
+        count += _volume(extents)
+        inside = tuple(a - b for a, b in zip(low, offsets, strict=True))
+        at = tuple(a - b for a, b in zip(low, region.offsets, strict=True))
+        start = _run(spec.shape, inside, extents)
+        item = ITEM_BYTES[spec.dtype]
+        if start is None:
+            yield Common(row, inside, at, extents, row.begin, row.begin + spec.nbytes, False)
+        else:
+            begin = row.begin + start * item
+            yield Common(row, inside, at, extents, begin, begin + _volume(extents) * item, True)
+    if count != wanted:
+        raise CheckpointError(f"{region.name}: {count} of {wanted} elements are in the checkpoint")
+
+
+def _volume(shape: Iterable[int]) -> int:
+    count = 1
+    for extent in shape:
+        count *= extent
+    return count
+
+
+def _run(shape: Sequence[int], inside: Sequence[int], extents: Sequence[int]) -> int | None:
+    """The first element of a box of a piece, when the box is one run of its elements in order."""
+    start, partial = 0, False
+    for extent, at, wanted in zip(shape, inside, extents, strict=True):
+        if partial and wanted != extent:
+            return None
+        partial = partial or wanted > 1
+        start = start * extent + at
+    return start
+
+
+def needs(rows: Rows, regions: Iterable[Region], chunk: int) -> list[Chunk]:
+    """The chunks of `chunk` bytes that have to be read for these regions. Raises as `commons`."""
+    return sorted({(common.row.shard, number) for region in regions for common in commons(rows, region)
+                   for number in range(common.begin // chunk, -(-common.end // chunk))})
+
+
+class Wants:
+    """What one rank wants of an attempt, and where it goes."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        self.landings: dict[int, Landing] = {}
+        self._cuts: list[Callable[[], None]] = []
+        self._whole: dict[tuple[int, int], torch.Tensor] = {}
+
+    def add(self, region: Region, target: torch.Tensor) -> None:
+        """`target` has the region's shape; another type is converted. Raises as `commons`."""
+        for common in commons(self._rows, region):
+            part = target
+            for dim, (at, extent) in enumerate(zip(common.at, common.extents, strict=True)):
+                part = part.narrow(dim, at, extent)
+            self._add(common, part)
+
+    def add_whole(self, name: str) -> torch.Tensor:
+        """All of a tensor, new. Raises CheckpointError when the attempt does not have all of it."""
+        rows = self._rows.get(name)
+        if not rows:
+            raise CheckpointError(f"{name} is in no shard")
+        whole = rows[0].spec.whole
+        made = torch.empty(whole, dtype=TYPES[rows[0].spec.dtype])
+        self.add(Region(name, (0,) * len(whole), whole), made)
+        return made
+
+    def _add(self, common: Common, part: torch.Tensor) -> None:
+        row = common.row
+        landing = self.landings.setdefault(row.shard, Landing())
+        if common.run:
+            staged = part
+            if not is_plain(part) or part.dtype != TYPES[row.spec.dtype]:
+                staged = torch.empty(common.extents, dtype=TYPES[row.spec.dtype])
+                self._cuts.append(lambda: _fill(part, staged))
+            landing.add(common.begin, common.end, staged)
+            return
+        # The box is no single run of bytes: the whole saved piece is read, once, and cut afterwards.
+        whole = self._whole.get((row.shard, row.begin))
+        if whole is None:
+            whole = self._whole[row.shard, row.begin] = empty(row.spec)
+            landing.add(common.begin, common.end, whole)
+        box = whole
+        for dim, (at, extent) in enumerate(zip(common.inside, common.extents, strict=True)):
+            box = box.narrow(dim, at, extent)
+        self._cuts.append(lambda: _fill(part, box))
+
+    def freeze(self, chunk: int) -> list[Chunk]:
+        """The chunks that these bytes lie in; nothing is added after it."""
+        for landing in self.landings.values():
+            landing.freeze()
+        return sorted((shard, at) for shard, landing in self.landings.items() for at in landing.chunks(chunk))
+
+    def complete(self) -> None:
+        """All bytes are in: fill what could not be written to directly."""
+        for cut in self._cuts:
+            cut()
+        self._cuts.clear()
+        self._whole.clear()
+
+
+def _fill(target: torch.Tensor, source: torch.Tensor) -> None:
+    with torch.no_grad():
+        target.copy_(source)

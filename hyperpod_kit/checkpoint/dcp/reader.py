@@ -1,0 +1,207 @@
+"""Read our checkpoints with torch.distributed.checkpoint: `dcp.load(state_dict, storage_reader=Reader(root))`."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint._nested_dict import flatten_state_dict
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    Metadata,
+    StorageMeta,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem
+from torch.distributed.checkpoint.storage import StorageReader
+from torch.futures import Future
+
+from hyperpod_kit.checkpoint import codec
+from hyperpod_kit.checkpoint.dcp import reshard
+from hyperpod_kit.checkpoint.dcp.boxes import Chunk, Region, Rows, Wants, needs
+from hyperpod_kit.checkpoint.dtypes import TYPES
+from hyperpod_kit.checkpoint.ranks import Ranks
+from hyperpod_kit.checkpoint.repository import assemble, digest, index, selection, verify
+from hyperpod_kit.checkpoint.repository.store.open import open_store
+from hyperpod_kit.errors import CheckpointError, NoCheckpoint, NoValidCheckpoint
+
+BYTES = "bytes"
+"""Key of the tree that a Writer makes: names of the items that are no tensors, stored as U8 tensors."""
+
+
+class _Needs(NamedTuple):
+    """What one rank asks for: the attempt that it reads, and the chunks."""
+
+    attempt: str
+    chunks: tuple[Chunk, ...]
+
+
+class Reader(StorageReader):
+    """A committed checkpoint of `root` as torch.distributed.checkpoint sees it.
+
+    Tensors have the names of the saved state: `model.<fqn>`, `optimizer.state.<fqn>.<key>`, so
+    `dcp.load({"model": model.state_dict()}, ...)` fits; names of tied tensors lead to the same bytes. Each chunk is
+    read from storage by one rank, compared with its digest, and sent over `process_group` to the ranks that need it
+    too. `attempt` is a checkpoint's name; by default the newest whose manifest is intact. Unlike `Manager.restore`,
+    damaged data raise an error here and lead to no older checkpoint.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], attempt: str | None = None, *,
+                 process_group: dist.ProcessGroup | None = None) -> None:
+        self._store = open_store(os.fspath(root))
+        self._wanted = attempt
+        self._group = process_group
+        self._attempt: reshard.Attempt | None = None
+        self._rows: Rows = {}
+        self._alias: dict[str, str] = {}
+        self._values: dict[str, Any] = {}
+        self._stored_bytes: set[str] = set()
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """A `checkpoint_id` names an attempt."""
+        if checkpoint_id is not None:
+            self._wanted = os.fspath(checkpoint_id)
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """Whether it can be the root of checkpoints; see StorageReader."""
+        return bool(os.fspath(checkpoint_id))
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        """All tensors of the checkpoint. Raises NoCheckpoint, NoValidCheckpoint, CheckpointError, OSError."""
+        self._attempt = self._open()
+        self._rows = self._attempt.rows()
+        extra = verify.read_extra(self._store, self._attempt.name, self._attempt.manifest.extra)
+        tree = assemble.tree_of(extra, dist.get_rank() if dist.is_initialized() else 0)
+        paths = self._name(tree)
+        found: dict[str, Any] = {}
+        for name, stored in self._alias.items():
+            if name not in self._stored_bytes:
+                found[name] = _metadata_of(self._rows[stored])
+        found.update({name: BytesStorageMetadata() for name in (*self._values, *self._stored_bytes)})
+        return Metadata(state_dict_metadata=found, planner_data=paths,
+                        storage_meta=StorageMeta(checkpoint_id=self._attempt.name))
+
+    def _open(self) -> reshard.Attempt:
+        if self._wanted is not None:
+            return reshard.Attempt(self._store, self._wanted, verify.read_manifest(self._store, self._wanted))
+        rejected: list[tuple[str, str]] = []
+        for entry in selection.walk(self._store):
+            try:
+                return reshard.Attempt(self._store, entry.attempt, verify.read_manifest(self._store, entry.attempt))
+            except (CheckpointError, OSError) as err:
+                rejected.append((entry.attempt, verify.reason_of(err)))
+        if rejected:
+            raise NoValidCheckpoint(self._store.url, rejected)
+        raise NoCheckpoint(f"nothing was ever committed under {self._store.url}")
+
+    def _name(self, tree: dict[str, Any]) -> dict[str, Any]:
+        """Which name of a state dict means which stored tensor or value; the paths that the names came from."""
+        written = tree.get("dcp")
+        self._alias = {name: name for name in self._rows}
+        self._values = {}
+        if written is not None:
+            self._stored_bytes = set(written[BYTES])
+            return {name: tuple(path) for name, path in written["paths"].items()}
+        flat, paths = flatten_state_dict({key: codec.decode(part, _Named)  # type: ignore[arg-type]
+                                         for key, part in tree.items()})
+        for name, value in flat.items():
+            if isinstance(value, _Named):
+                self._alias[name] = value.stored
+            else:
+                self._values[name] = value
+        return dict(paths)
+
+    def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        """See StorageReader: everything is known from `read_metadata`."""
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        """Say which chunks this rank's items lie in. Raises DigestUnavailable, CheckpointError."""
+        assert self._attempt is not None
+        digest.algorithm(self._attempt.manifest.digest)
+        regions = [self._region(item) for item in plan.items if self._is_stored(item)]
+        chunks = needs(self._rows, regions, self._attempt.manifest.chunk)
+        return replace(plan, storage_data=_Needs(self._attempt.name, tuple(chunks)))
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        """Give each chunk to one rank. Raises CheckpointError when the ranks see different checkpoints."""
+        seen = {plan.storage_data.attempt for plan in plans}
+        if len(seen) > 1:
+            raise CheckpointError(f"the ranks see different checkpoints: {sorted(seen)}",
+                                  hint="name one: Reader(root, attempt)")
+        work = reshard.divide([plan.storage_data.chunks for plan in plans])
+        return [replace(plan, storage_data=work) for plan in plans]
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """Fill the planner's tensors. Raises CheckpointError, with the reason of the rank that failed, on all ranks."""
+        assert self._attempt is not None
+        work: reshard.Work = plan.storage_data
+        ranks = Ranks(self._group, alone=len(work.alone) == 1)
+        wants = Wants(self._rows)
+        targets: list[tuple[ReadItem, torch.Tensor]] = []
+        bodies: list[tuple[ReadItem, torch.Tensor]] = []
+
+        def want() -> None:
+            for item in plan.items:
+                if item.type == LoadItemType.TENSOR:
+                    targets.append((item, planner.resolve_tensor(item).detach()))
+                    wants.add(self._region(item), targets[-1][1])
+                elif self._is_stored(item):
+                    bodies.append((item, wants.add_whole(self._alias[item.storage_index.fqn])))
+            wants.freeze(chunk)
+        chunk = self._attempt.manifest.chunk
+        try:
+            problem = ranks.agree(reshard.guarded(want))
+            if problem is None:
+                problem = reshard.carry_out(ranks, self._attempt, work, wants)
+        finally:
+            self._attempt.close()
+        if problem is not None:
+            raise CheckpointError(f"{self._attempt.name}: {problem}",
+                                  hint=f"hyperpod-kit checkpoint verify {self._store.url}")
+        for item, target in targets:
+            planner.commit_tensor(item, target)
+        for item, body in bodies:
+            planner.load_bytes(item, io.BytesIO(bytes(body.tolist())))
+        for item in plan.items:
+            if item.type == LoadItemType.BYTE_IO and not self._is_stored(item):
+                held = io.BytesIO()
+                torch.save(self._values[item.storage_index.fqn], held)
+                held.seek(0)
+                planner.load_bytes(item, held)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    def _is_stored(self, item: ReadItem) -> bool:
+        return item.type == LoadItemType.TENSOR or item.storage_index.fqn in self._stored_bytes
+
+    def _region(self, item: ReadItem) -> Region:
+        name = self._alias[item.storage_index.fqn]
+        if item.type == LoadItemType.BYTE_IO:
+            whole = self._rows[name][0].spec.whole
+            return Region(name, (0,) * len(whole), whole)
+        base: Iterable[int] = item.storage_index.offset or (0,) * len(item.lengths)
+        offsets = tuple(a + b for a, b in zip(base, item.storage_offsets, strict=True))
+        return Region(name, offsets, tuple(item.lengths))
+
+
+class _Named:
+    """Stands for a tensor while the tree around it is flattened."""
+
+    def __init__(self, stored: str) -> None:
+        self.stored = stored
+
+
+def _metadata_of(rows: Sequence[index.Piece]) -> TensorStorageMetadata:
+    first = rows[0].spec
+    chunks = [ChunkStorageMetadata(torch.Size(row.spec.offsets or (0,) * len(row.spec.shape)),
+                                   torch.Size(row.spec.shape)) for row in rows]
+    return TensorStorageMetadata(TensorProperties(dtype=TYPES[first.dtype]), torch.Size(first.whole), chunks)

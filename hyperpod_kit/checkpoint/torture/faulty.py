@@ -61,8 +61,8 @@ class FaultyStore:
             half()
         raise OSError(self.kind.number, os.strerror(self.kind.number), what)
 
-    def list(self, prefix: str = "", *, after: str = "") -> list[str]:
-        found: list[str] = self.guard(f"list {prefix}", lambda: self.inner.list(prefix, after=after))
+    def list(self, prefix: str = "", *, after: str = "", until: str = "") -> list[str]:
+        found: list[str] = self.guard(f"list {prefix}", lambda: self.inner.list(prefix, after=after, until=until))
         return found
 
     def exists(self, name: str) -> bool:

@@ -8,6 +8,7 @@ nobody saved, never step 0 once there was something, never a byte of another ste
 from __future__ import annotations
 
 import random
+import shutil
 import signal
 import time
 from dataclasses import dataclass, replace
@@ -25,7 +26,7 @@ from hyperpod_kit.checkpoint.torture.report import Budget, Part
 LIVES_PER_RUN = 25
 _LIFE_SECONDS = 60.0
 _OFTEN = ("tensor", "slice", "chunk", "leaf", "part")
-AFTERWARDS = ("at once", "agent too", "agent finishes", "node lost", "epilog")
+AFTERWARDS = ("at once", "agent too", "agent finishes", "node lost", "epilog", "pruned")
 """What happens between a death and the next start."""
 
 
@@ -58,6 +59,7 @@ class Campaign:
         self._dice = random.Random(f"kills/{seed}")
         self._places = sorted(places.named())
         self._number = 0
+        self._options: tuple[tuple[str, Any], ...] = ()
 
     def run(self, budget: Budget) -> None:
         begin = time.monotonic()
@@ -76,6 +78,7 @@ class Campaign:
         ledger = Ledger()
         world = self._dice.choice(self._worlds)
         width = 800 if self._dice.random() < 0.05 else 32
+        self._options = options(self._dice, here.disk / "node-local")
         last: Scene | None = None
         for lives in range(LIVES_PER_RUN + 1):
             # The last life is not killed: it shows that the run still comes to a good end.
@@ -115,7 +118,7 @@ class Campaign:
         trace = here.disk / f"trace-{scene.number}"
         common = Order(root=here.root, shm=str(here.shm), events="", seed=self._seed, world=scene.world,
                        store=str(here.disk / f"rendezvous-{scene.number}"), lingers=scene.lingers, trace=str(trace),
-                       algorithm=scene.algorithm, width=scene.width, options=options(keep=2))
+                       algorithm=scene.algorithm, width=scene.width, options=self._options)
         paths = [str(here.disk / f"life-{scene.number}.{rank}") for rank in range(scene.world)]
         ranks = [life.start(replace(common, rank=rank, events=paths[rank],
                                     failpoint=f"{scene.place}@{scene.nth}" if scene.place and rank == victim else ""))
@@ -141,6 +144,7 @@ class Campaign:
             self._part.counts["agents killed besides"] += here.kill_agents()
         if scene.afterwards == "node lost":
             here.wipe_memory()
+            shutil.rmtree(here.disk / "node-local", ignore_errors=True)
             ledger.memory_lost()
         if scene.afterwards in ("agent finishes", "epilog"):
             # An agent that waits for the agent of a dead rank is no error, so the wait is short and its end not asked.
@@ -149,6 +153,11 @@ class Campaign:
             trace = here.disk / f"trace-{scene.number}-epilog"
             life.flush(str(here.shm), f"{self._dice.choice(self._places)}@1", str(trace))
             self._note([f"{place} of a flush" for place in _deaths(trace)])
+        if scene.afterwards == "pruned":
+            trace = here.disk / f"trace-{scene.number}-prune"
+            place = self._dice.choice([place for place in self._places if place.startswith("retention.")])
+            life.prune(here.root, f"{place}@{self._dice.choice((1, 1, 2, 4))}", str(trace))
+            self._note(_deaths(trace))
 
     def _note(self, deaths: list[str]) -> None:
         self._part.done += len(deaths)

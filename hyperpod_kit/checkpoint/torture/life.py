@@ -120,6 +120,7 @@ def _live(order: Order, teller: _Teller) -> None:
     else:
         teller.tell("fresh", wrong=[], rejected=[list(pair) for pair in got.rejected])
     handles: list[Any] = []
+    fence: Callable[[], None] | None = getattr(manager, "fence", None)
     told: dict[int, str] = {}
 
     def tell_handles() -> None:
@@ -131,6 +132,8 @@ def _live(order: Order, teller: _Teller) -> None:
     for step in range(got.next_step, got.next_step + order.saves):
         if order.holds and step == got.next_step + order.saves - 1:
             until(lambda: os.path.exists(order.holds), 30.0)
+        if fence is not None:
+            fence()  # as optimizer.step does: what changes now must not be what an overlapped save still copies
         subject.fill(manager.epoch, step)
         teller.tell("saving", epoch=manager.epoch, step=step)
         try:
@@ -150,7 +153,15 @@ def _live(order: Order, teller: _Teller) -> None:
 
 def flush(shm: str, failpoint: str, trace: str) -> None:
     """What the epilog does, in a process of its own that may be killed on the way."""
-    process = spawn(_flush, (shm, failpoint, trace))
+    _bounded(spawn(_flush, (shm, failpoint, trace)))
+
+
+def prune(root: str, failpoint: str, trace: str) -> None:
+    """`checkpoint prune` to the last two, in a process of its own that may be killed on the way."""
+    _bounded(spawn(_prune, (root, failpoint, trace)))
+
+
+def _bounded(process: BaseProcess) -> None:
     process.join(30.0)
     if process.exitcode is None:
         process.kill()
@@ -161,4 +172,12 @@ def _flush(shm: str, failpoint: str, trace: str) -> None:
     os.environ.update(HPK_FAILPOINT=failpoint, HPK_FAILPOINT_TRACE=trace)
     from hyperpod_kit.checkpoint.repository import flush as repository_flush
     repository_flush.flush(folder=shm, timeout=5.0)
+    os._exit(0)
+
+
+def _prune(root: str, failpoint: str, trace: str) -> None:
+    os.environ.update(HPK_FAILPOINT=failpoint, HPK_FAILPOINT_TRACE=trace)
+    from hyperpod_kit.checkpoint.repository import policy, retention
+    from hyperpod_kit.checkpoint.repository.store.open import open_store
+    retention.run(open_store(root), policy.Latest(2))
     os._exit(0)

@@ -39,6 +39,13 @@ def test_killed_at_named_places_and_never_restored_wrong(capsys, tmp_path: Path)
     assert part["done"] >= 5, part
 
 
+def test_failing_operations_leave_the_previous_or_the_new_checkpoint(capsys, tmp_path: Path) -> None:
+    code, report = run(capsys, tmp_path, "--only", "faults", "--every", "40", "--seed", "5", "--budget", "100")
+    counts = report["parts"]["faults"]["counts"]
+    assert code == 0 and {"memory", "posix", "restricted", "s3"} <= set(counts), report
+    assert counts["not committed"] > 20, counts
+
+
 def test_other_numbers_of_ranks_restore_every_kind_of_tensor(capsys, tmp_path: Path) -> None:
     code, report = run(capsys, tmp_path, "--only", "reshard", "--seed", "5", "--budget", "100")
     assert code == 0 and report["parts"]["reshard"]["done"] == 5, report

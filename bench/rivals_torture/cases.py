@@ -1,0 +1,91 @@
+"""What both rivals are asked: a state whose every byte follows from its step, and what a load made of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any, Callable
+
+import torch
+
+SIZES = {f"w{n}": 3000 + 700 * n for n in range(8)}
+RIGHT, WRONG, RAISED, SCRATCH = range(4)
+WORDS = ("the saved bytes", "changed or mixed bytes, no error", "an error", "nothing, no error: from scratch")
+
+
+def state(step: int) -> dict[str, torch.Tensor]:
+    """The tensors of that step."""
+    return {name: torch.frombuffer(bytearray(random.Random(f"{step}/{name}").randbytes(4 * size)), dtype=torch.float32)
+            for name, size in SIZES.items()}
+
+
+def same(found: dict[str, torch.Tensor], step: int) -> bool:
+    return all(torch.equal(found[name].view(torch.uint8), tensor.view(torch.uint8))
+               for name, tensor in state(step).items())
+
+
+def in_child(work: Callable[[], int], seconds: int = 30) -> int:
+    """Do it in a forked process; what it returned, RAISED for an exception, a crash or no answer in time."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            signal.alarm(seconds)
+            silence = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(silence, 1)
+            os.dup2(silence, 2)
+            os._exit(work())
+        except BaseException:
+            os._exit(RAISED)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return code if 0 <= code < len(WORDS) else RAISED
+
+
+def flip(path: Path, at: int, mask: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= mask
+    path.write_bytes(data)
+
+
+def flips(files: list[Path], count: int, dice: random.Random, load: Callable[[], int]) -> Counter[str]:
+    """Change one byte at a time, each file as often as the others."""
+    out: Counter[str] = Counter()
+    for number in range(count):
+        path = files[number % len(files)]
+        at, mask = dice.randrange(path.stat().st_size), dice.randrange(1, 256)
+        flip(path, at, mask)
+        out[WORDS[in_child(load)]] += 1
+        flip(path, at, mask)
+    return out
+
+
+def killed_after(seconds: float, work: Callable[[], Any]) -> bool:
+    """Do it in a forked process that gets SIGKILL after that time; whether it was still at work."""
+    pid = os.fork()
+    if pid == 0:
+        silence = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(silence, 1)
+        os.dup2(silence, 2)
+        try:
+            work()
+        finally:
+            os._exit(0)
+    time.sleep(seconds)
+    os.kill(pid, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+
+
+def file_limit(size: int) -> None:
+    """From now on this process's writes beyond `size` bytes of a file fail (EFBIG), as on a full disk."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+def report(name: str, version: str, seed: int, results: dict[str, Counter[str]]) -> None:
+    print(json.dumps({"system": name, "version": version, "seed": seed,
+                      "results": {what: dict(counts) for what, counts in results.items()}}, indent=1))

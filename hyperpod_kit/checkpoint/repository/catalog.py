@@ -11,7 +11,7 @@ from typing import Iterator, List, NamedTuple, Optional
 
 from hyperpod_kit.errors import CheckpointError
 
-from . import latest, layout, manifest, verify
+from . import latest, layout, manifest
 from .store.base import Store
 from .store.open import Where, as_store
 
@@ -34,14 +34,6 @@ class Entry(NamedTuple):
     def order(self) -> tuple[int, int, str]:
         """Sort key: (epoch, seq), never the step; the nonce only makes the order total."""
         return order(self.name)
-
-
-class Described(NamedTuple):
-    """An entry with its manifest, or the reason why there is none."""
-
-    entry: Entry
-    manifest: Optional[manifest.Manifest]
-    problem: Optional[str]
 
 
 class _Names(NamedTuple):
@@ -133,18 +125,3 @@ def highest(where: Where) -> tuple[int, int]:
     found = _parse(listed).attempts
     starts = [layout.parse_epoch(name) or 0 for name in listed]
     return max([0, *starts] + [name.epoch for name in found]), max([0] + [name.seq for name in found])
-
-
-def describe(where: Where) -> List[Described]:
-    """All attempts, newest first, with what their manifests say. Raises OSError when the root cannot be listed."""
-    store = as_store(where)
-    out = []
-    for entry in attempts(store):
-        if not entry.committed:
-            out.append(Described(entry, None, "never committed"))
-            continue
-        try:
-            out.append(Described(entry, verify.read_manifest(store, entry.attempt), None))
-        except (CheckpointError, OSError) as err:
-            out.append(Described(entry, None, verify.reason_of(err)))
-    return out

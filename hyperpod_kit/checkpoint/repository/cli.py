@@ -1,4 +1,4 @@
-"""`hyperpod-kit checkpoint ls | verify | flush`: on any Python, without torch."""
+"""`hyperpod-kit checkpoint`, the part that runs on any Python, without torch: what there is, and its words."""
 
 from __future__ import annotations
 
@@ -6,57 +6,16 @@ import argparse
 import json
 import os
 import sys
-from typing import Any, Dict, List, Sequence
+from typing import Callable, List, Sequence
 
 from hyperpod_kit.errors import DigestUnavailable, HyperpodKitError
 
-from . import arena, catalog, flush_users, verify
-
-
-def _listing(root: str) -> List[catalog.Described]:
-    os.listdir(root)  # a root that is not there is an error here, not an empty list
-    return catalog.describe(root)
-
-
-def _row(found: catalog.Described) -> Dict[str, Any]:
-    entry, body, problem = found
-    return {"attempt": entry.attempt, "epoch": entry.name.epoch, "seq": entry.name.seq, "step": entry.name.step,
-            "committed": entry.committed, "problem": problem, "time": body.time if body else None,
-            "bytes": body.total_bytes if body else None, "world": body.world if body else None,
-            "digest": body.digest if body else None}
-
-
-def _ls(args: argparse.Namespace) -> int:
-    rows = [_row(found) for found in _listing(args.root)]
-    if args.json:
-        print(json.dumps({"root": args.root, "attempts": rows}))
-        return 0
-    for row in rows:
-        size = f"{row['bytes'] / 1e6:,.1f} MB in {row['world']} shards, {row['time']}"
-        size = size if row["bytes"] else row["problem"]
-        print(f"{row['attempt']}  step {row['step']}  {size}")
-    if not rows:
-        print(f"no checkpoint under {args.root}")
-    return 0
-
-
-def _verify(args: argparse.Namespace) -> int:
-    """0 all valid, 1 some are not, 2 none is."""
-    committed = [found.entry.attempt for found in _listing(args.root) if found.entry.committed]
-    results = verify.problems_of(args.root, committed)
-    if args.json:
-        print(json.dumps({"root": args.root, "attempts": [{"attempt": a, "valid": p is None, "problem": p}
-                                                           for a, p in results]}))
-    else:
-        for attempt, problem in results:
-            print(f"{attempt}  {'valid' if problem is None else 'INVALID: ' + problem}")
-        if not results:
-            print(f"nothing was ever committed under {args.root}")
-    good = sum(problem is None for _, problem in results)
-    return 2 if not good else 0 if good == len(results) else 1
+from . import cli_keep, cli_look
 
 
 def _flush(args: argparse.Namespace) -> int:
+    from . import arena, flush_users  # what deals with shared memory is nothing to those who only look
+
     folder = arena.shm_dir()
     mine = os.getuid()
     found = []
@@ -77,21 +36,39 @@ def _parser(also: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="hyperpod-kit checkpoint", description="Checkpoints of a run, without torch.",
                                      epilog=epilog)
     commands = parser.add_subparsers(dest="command", required=True)
-    for name, run, words in (("ls", _ls, "list a root's checkpoints, newest first; reads no data"),
-                             ("verify", _verify, "verify every byte: 0 all valid, 1 some are not, 2 none is")):
+
+    def command(name: str, run: Callable[[argparse.Namespace], int], words: str) -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=words, description=words)
-        sub.add_argument("root")
-        sub.add_argument("--json", action="store_true")
+        if name != "flush":
+            sub.add_argument("root", help="a directory, or s3://BUCKET/PREFIX")
+        if name not in ("pin", "unpin"):
+            sub.add_argument("--json", action="store_true")
         sub.set_defaults(run=run)
-    words = "persist what dead trainers left in shared memory, then free it: 0 all freed, 1 something was left"
-    sub = commands.add_parser("flush", help=words, description=words)
+        return sub
+
+    sub = command("ls", cli_look.ls, "list a root's checkpoints, newest first; reads no data")
+    sub.add_argument("--limit", type=int, default=50, metavar="N", help="only the newest N (default 50, 0 all)")
+    sub = command("show", cli_look.show, "one checkpoint's manifest and files; reads no data")
+    sub.add_argument("attempt", nargs="?", help="default: the newest that was committed")
+    sub.add_argument("--tensors", action="store_true", help="and where each tensor lies")
+    sub = command("verify", cli_look.check, "verify every byte: 0 all valid, 1 some are not, 2 none is")
+    sub.add_argument("attempts", nargs="*", help="default: all that were committed")
+    sub = command("prune", cli_keep.prune, "delete what the policy does not keep: 0 done, 1 something was left")
+    cli_keep.add_policies(sub)
+    sub.add_argument("--dry-run", action="store_true", help="only say what would be deleted")
+    sub.add_argument("--verify", action="store_true", help="read every byte of the newest before an older one goes")
+    sub = command("pin", cli_keep.pin, "keep a checkpoint under every policy")
+    sub.add_argument("attempt")
+    sub.add_argument("--reason", default="")
+    sub = command("unpin", cli_keep.unpin, "leave a checkpoint to the policy again")
+    sub.add_argument("attempt")
+    sub = command("flush", _flush, "persist what dead trainers left in shared memory, then free it: 0 all freed, "
+                                   "1 something was left")
     which = sub.add_mutually_exclusive_group(required=True)
     which.add_argument("--job", help="only this Slurm job")
     which.add_argument("--all", action="store_true")
     sub.add_argument("--timeout", type=float, default=45.0, help="seconds per user")
     sub.add_argument("--max-age", type=float, default=24.0, help="hours after which what cannot be committed goes")
-    sub.add_argument("--json", action="store_true")
-    sub.set_defaults(run=_flush)
     return parser
 
 
@@ -109,6 +86,10 @@ def main(argv: List[str], also: Sequence[str] = ()) -> int:
     except HyperpodKitError as err:
         print(f"error: {err}" + (f"\nhint: {err.hint}" if err.hint else ""), file=sys.stderr)
         return err.exit_code
+    except BrokenPipeError:
+        # The reader has seen enough (`ls | head`); Python must not complain about it once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except OSError as err:
         print(f"error: {err}", file=sys.stderr)
         return DigestUnavailable.exit_code

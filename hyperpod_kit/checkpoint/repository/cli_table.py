@@ -1,0 +1,26 @@
+"""Plain text columns for people; no width is guessed, so a line is cut by nobody."""
+
+from __future__ import annotations
+
+from typing import List, Sequence
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> str:
+    """Lines of columns under their heads; the columns in `right` (by place) are set to the right."""
+    cells = [list(heads), *[list(row) for row in rows]]
+    widths = [max(len(row[at]) for row in cells) for at in range(len(heads))]
+    lines: List[str] = []
+    for row in cells:
+        padded = [cell.rjust(width) if at in right else cell.ljust(width)
+                  for at, (cell, width) in enumerate(zip(row, widths))]
+        lines.append("  ".join(padded).rstrip())
+    return "\n".join(lines)
+
+
+def size(count: float) -> str:
+    """Bytes, as people read them; powers of 1000."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
+        count /= 1000
+    return f"{count:,.1f} TB"

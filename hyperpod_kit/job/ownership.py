@@ -12,7 +12,7 @@ import re
 import time
 from typing import Callable, Optional, Tuple
 
-from hyperpod_kit.checkpoint.repository import commit
+from hyperpod_kit.checkpoint.repository.store import durable
 from hyperpod_kit.errors import RunError, RunIsOwned, Unreachable
 from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm import control
@@ -50,7 +50,7 @@ def claim(runner: Runner, state: str, job_id: str, pause: Callable[[float], None
             continue
         body = json.dumps({"job": job_id, "t": round(time.time(), 3)}).encode() + b"\n"
         try:
-            commit.write_once(os.path.join(state, f"owner-{number + 1:06d}.json"), body)
+            durable.write_once(os.path.join(state, f"owner-{number + 1:06d}.json"), body)
             return
         except FileExistsError:
             continue

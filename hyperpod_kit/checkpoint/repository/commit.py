@@ -18,9 +18,6 @@ from hyperpod_kit.errors import CheckpointError, RunIsOwned
 from . import catalog, layout, manifest
 from .failpoint import failpoint
 from .store.base import Store
-from .store.durable import sync_directory as sync_directory  # agents that still write files by themselves
-from .store.durable import write_all as write_all
-from .store.durable import write_once as write_once
 from .store.open import Where, as_store
 
 
@@ -98,13 +95,6 @@ def claim_epoch(where: Where, identity: RunIdentity, *, above: int, job: Dict[st
             return epoch
         except FileExistsError:
             epoch += 1
-
-
-def make_attempt(root: str, attempt: str) -> str:
-    """Make an attempt's directory (each agent may) and return its path. Raises OSError."""
-    path = os.path.join(root, attempt)
-    os.makedirs(path, exist_ok=True)
-    return path
 
 
 def commit(where: Where, attempt: str, body: manifest.Manifest, extra: bytes, index: Optional[bytes] = None) -> None:

@@ -16,9 +16,9 @@ def test_a_file_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     if not unnamed:  # a file system without O_TMPFILE, such as NFS or Mountpoint
         monkeypatch.setattr(durable, "link_whole", lambda *_: False)
     path = tmp_path / "file"
-    commit.write_once(str(path), b"first")
+    durable.write_once(str(path), b"first")
     with pytest.raises(FileExistsError):
-        commit.write_once(str(path), b"second")
+        durable.write_once(str(path), b"second")
     assert path.read_bytes() == b"first"
     assert os.listdir(tmp_path) == ["file"]
 

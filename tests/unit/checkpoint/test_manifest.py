@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import json
-import random
+from dataclasses import replace
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from hyperpod_kit.checkpoint.repository import layout, manifest
 from hyperpod_kit.errors import CheckpointError
@@ -31,14 +33,52 @@ def test_every_torn_prefix_is_refused() -> None:
         manifest.decode(data + b"\n")
 
 
-def test_every_flipped_byte_is_refused() -> None:
+def test_every_flipped_bit_is_refused() -> None:
     data = MANIFEST.encode()
-    dice = random.Random(1)
     for at in range(len(data)):
-        damaged = bytearray(data)
-        damaged[at] ^= 1 << dice.randrange(8)
+        for bit in range(8):
+            damaged = bytearray(data)
+            damaged[at] ^= 1 << bit
+            with pytest.raises(CheckpointError):
+                manifest.decode(bytes(damaged))
+
+
+numbers, text = st.integers(0, 2**60), st.text(max_size=12)
+records = st.builds(manifest.FileRecord, text, numbers, text)
+values = st.one_of(st.integers(), text, st.booleans(), st.none(), st.floats(allow_nan=False, allow_infinity=False))
+
+
+@st.composite
+def manifests(draw: st.DrawFn) -> manifest.Manifest:
+    world = draw(st.integers(1, 4))
+    return manifest.Manifest(
+        run=draw(text), run_id=draw(text), epoch=draw(numbers), seq=draw(numbers), step=draw(numbers), world=world,
+        plan=draw(text), digest=draw(text), chunk=draw(numbers), total_bytes=draw(numbers), tensors=draw(numbers),
+        time=draw(text), shards=tuple(replace(draw(records), rank=rank) for rank in range(world)),
+        extra=draw(records), index=draw(st.none() | records),
+        metrics=draw(st.dictionaries(text, st.floats(allow_nan=False, allow_infinity=False), max_size=3)),
+        parent=draw(st.none() | st.dictionaries(text, numbers, max_size=2)),
+        job=draw(st.dictionaries(text, values, max_size=3)), versions=draw(st.dictionaries(text, text, max_size=3)))
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(manifests())
+def test_any_manifest_comes_back(made: manifest.Manifest) -> None:
+    data = made.encode()
+    assert manifest.decode(data) == made and manifest.decode(data).encode() == data
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.recursive(values, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3)),
+       st.data())
+def test_sealed_json_is_whole_or_refused(value: object, data: st.DataObject) -> None:
+    sealed = manifest.seal_json({"value": value})
+    assert manifest.open_json(sealed, "it") == {"value": value}
+    at = data.draw(st.integers(0, len(sealed) - 1))
+    for other in (sealed[:at], sealed[:at] + sealed[at + 1:], sealed[:at] + sealed[at:at + 1] + sealed[at:],
+                  sealed[:at] + bytes([sealed[at] ^ 1 << data.draw(st.integers(0, 7))]) + sealed[at + 1:]):
         with pytest.raises(CheckpointError):
-            manifest.decode(bytes(damaged))
+            manifest.open_json(other, "it")
 
 
 def test_what_a_later_version_adds_is_passed_over_but_another_format_is_not() -> None:
@@ -56,3 +96,20 @@ def test_attempt_names_have_one_spelling() -> None:
     assert str(layout.parse_attempt(name)) == name
     for other in ("seq-43.step-110.e2-7f3a", name + ".BAD", name.upper(), "seq-000043.step-0000000110.e02-7f3a"):
         assert layout.parse_attempt(other) is None
+
+
+@settings(deadline=None)
+@given(st.builds(layout.AttemptName, st.integers(0, 10**12), st.integers(0, 10**14), st.integers(0, 10**6),
+                 st.text("0123456789abcdef", min_size=4, max_size=16)))
+def test_any_attempt_name_comes_back(name: layout.AttemptName) -> None:
+    assert layout.parse_attempt(str(name)) == name
+    assert layout.parse_tombstone(layout.tombstone_file(str(name))) == str(name)
+    # Discovery starts listings there.
+    assert layout.attempts_from(name.seq) < str(name)
+
+
+@settings(deadline=None)
+@given(st.text(max_size=60))
+def test_what_is_no_name_is_none(text: str) -> None:
+    parsed = layout.parse_attempt(text)
+    assert parsed is None or str(parsed) == text

@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from hyperpod_kit.checkpoint.repository import commit, digest, layout
 from hyperpod_kit.checkpoint.repository.manifest import FileRecord, Manifest
+from hyperpod_kit.checkpoint.repository.store.open import open_store
 
 
 def commit_checkpoint(root: str, epoch: int, seq: int, step: int) -> str:
@@ -30,8 +31,7 @@ def commit_checkpoint(root: str, epoch: int, seq: int, step: int) -> str:
     data = f"weights of step {step}".encode() * 50
     leaves = algorithm.leaf(data)
     size = len(data) + len(leaves)
-    path = commit.make_attempt(root, name)
-    commit.write_once(os.path.join(path, layout.shard_file(0)), data + leaves)
+    open_store(root).create(f"{name}/{layout.shard_file(0)}", data + leaves)
     extra = json.dumps({"step": step}).encode()
     commit.commit(root, name, Manifest(
         run="toy", run_id="toy", epoch=epoch, seq=seq, step=step, world=1, plan="toy", digest="blake2b",

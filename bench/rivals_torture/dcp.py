@@ -65,7 +65,7 @@ def full_disk(top: Path, dice: random.Random, count: int, threads: int) -> Count
         root = top / "full"
         shutil.rmtree(root, ignore_errors=True)
         save(root / "10", 10)
-        limit = dice.randrange(1, 4 * sum(SIZES.values()) // threads)
+        limit = dice.randrange(1, 4 * max(max(SIZES.values()), sum(SIZES.values()) // threads))
 
         def limited(root: Path = root, limit: int = limit) -> int:
             threading.excepthook = lambda _: None
@@ -96,7 +96,7 @@ def main() -> None:
             "killed while saving a new step": kills(top, args.kills, dice, again=False),
             "killed while saving a step again": kills(top, args.kills, dice, again=True),
             "disk full, 1 thread": full_disk(top, dice, args.kills // 4, 1),
-            "disk full, 2 threads": full_disk(top, dice, args.kills // 4, 2)}
+            "disk full, 8 threads": full_disk(top, dice, args.kills // 4, 8)}
     report("torch DCP", torch.__version__, args.seed, results)
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import time
 from collections.abc import Callable
 
-from hyperpod_kit.checkpoint.torture import branch, faults, flips, kills, owners, reshard
+from hyperpod_kit.checkpoint.torture import branch, faults, flips, kills, memory_flips, owners, reshard
 from hyperpod_kit.checkpoint.torture.ground import Ground, ground
 from hyperpod_kit.checkpoint.torture.report import Budget, Part
 
-PARTS = ("flips", "kills", "faults", "reshard", "branch", "owners")
-SHARES = {"flips": 4.0, "kills": 12.0, "faults": 4.0, "reshard": 1.0, "branch": 1.0, "owners": 1.0}
+PARTS = ("flips", "memory", "kills", "faults", "reshard", "branch", "owners")
+SHARES = {"flips": 4.0, "memory": 1.0, "kills": 12.0, "faults": 4.0, "reshard": 1.0, "branch": 1.0, "owners": 1.0}
 """How the budget is divided; what a part does not need goes to the ones after it."""
 
 
@@ -29,18 +30,19 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--kills", type=int, default=1_000, help="at most so many (default 1,000)")
     parser.add_argument("--meetings", type=int, default=6, help="roll-backs, and jobs that meet (default 6 of each)")
     parser.add_argument("--every", type=int, default=1, metavar="N",
-                        help="let each N-th operation fail only (default 1: all, one after the other)")
+                        help="let each N-th operation fail only, in some of the ways (default 1: all, in every way)")
     parser.add_argument("--dir", default=None, help="scratch directory (default: the temporary one)")
     parser.add_argument("--json", action="store_true", help="the report as JSON on standard output")
     return parser
 
 
 def _run(name: str, here: Ground, args: argparse.Namespace, budget: Budget) -> Part:
-    asked = {"flips": args.flips, "kills": args.kills, "faults": 0, "reshard": len(reshard.CHANGES),
-             "branch": args.meetings, "owners": args.meetings}
+    asked = {"flips": args.flips, "memory": args.flips // 100, "kills": args.kills, "faults": 0,
+             "reshard": len(reshard.CHANGES), "branch": args.meetings, "owners": args.meetings}
     part = Part(name, asked[name])
     run: dict[str, Callable[[], None]] = {
         "flips": lambda: flips.run(here, args.seed, part, budget),
+        "memory": lambda: memory_flips.run(here, args.seed, part, budget),
         "kills": lambda: kills.run(here, args.seed, part, budget),
         "faults": lambda: faults.run(here, args.seed, part, budget, every=args.every),
         "reshard": lambda: reshard.run(here, args.seed, part, budget),
@@ -83,6 +85,15 @@ def main(argv: list[str]) -> int:
             parser.error(f"--only {','.join(sorted(unknown))}: the parts are {','.join(PARTS)}")
     except SystemExit as end:
         return int(end.code or 0)
+    # Told to end, it still ends its agents and removes what it has made.
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        return _torture_and_tell(args)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _torture_and_tell(args: argparse.Namespace) -> int:
     if args.seed is None:
         args.seed = int(time.strftime("%Y%m%d"))
     begin = time.monotonic()

@@ -45,7 +45,10 @@ class Template:
 
 
 def run(here: Ground, seed: int, part: Part, budget: Budget, *, every: int = 1) -> None:
-    """Sweep all backends; `part.asked` is set to what was found to be there. `every`: see the command."""
+    """Sweep all backends; `part.asked` is set to what was found to be there.
+
+    `every`: each N-th operation only, and four kinds of failure drawn by lot.
+    """
     begin = time.monotonic()
     dice = random.Random(f"faults/{seed}")
     template = _template(here, seed)
@@ -58,9 +61,9 @@ def run(here: Ground, seed: int, part: Part, budget: Budget, *, every: int = 1) 
             continue
         until = Budget(budget.left / (len(sweeps) - index))
         with backends.maker(name, template.root) as make:
-            for kind in KINDS:
+            for kind in KINDS if every == 1 else dice.sample(KINDS, 4):
                 sweep = _Sweep(here, template, make, kind, calls, f"{name}{' system calls' if calls else ''}",
-                               dice.randrange(every), every)
+                               dice.randrange(min(every, 10)), every)
                 _sweep(sweep, part, until)
     part.asked = max(part.asked, part.done)
     part.seconds = time.monotonic() - begin

@@ -134,11 +134,11 @@ def run(here: Ground, seed: int, part: Part, budget: Budget) -> None:
 
 def _flip_one(target: _Target, stretch: Stretch, dice: random.Random, part: Part, seed: int) -> None:
     at, mask = dice.randrange(stretch.begin, stretch.end), dice.randrange(1, 256)
-    _flip(stretch.file, at, mask)
+    flip(stretch.file, at, mask)
     try:
         verdict, result = target.verdict(stretch.file.name), target.restored()
     finally:
-        _flip(stretch.file, at, mask)
+        flip(stretch.file, at, mask)
     part.done += 1
     part.counts[f"in {stretch.name}"] += 1
     kind = "walked back" if result == f"step {OLD}" else "refused" if result.startswith("refused") else "wrong"
@@ -151,7 +151,8 @@ def _flip_one(target: _Target, stretch: Stretch, dice: random.Random, part: Part
         part.counts["detected"] += 1
 
 
-def _flip(path: Path, at: int, mask: int) -> None:
+def flip(path: Path, at: int, mask: int) -> None:
+    """Change one byte of a file; a second time undoes it."""
     with open(path, "r+b") as file:
         file.seek(at)
         byte = file.read(1)[0]

@@ -32,6 +32,11 @@ def test_every_flipped_byte_is_found(capsys, tmp_path: Path) -> None:
     assert counts["detected"] == 40 and counts["walked back"] and counts["refused"], counts
 
 
+def test_a_flipped_byte_in_shared_memory_is_never_restored(capsys, tmp_path: Path) -> None:
+    code, report = run(capsys, tmp_path, "--only", "memory", "--flips", "500", "--seed", "5", "--budget", "60")
+    assert code == 0 and report["parts"]["memory"]["done"] == 5, report
+
+
 def test_killed_at_named_places_and_never_restored_wrong(capsys, tmp_path: Path) -> None:
     code, report = run(capsys, tmp_path, "--only", "kills", "--kills", "5", "--seed", "5", "--budget", "60")
     part = report["parts"]["kills"]
@@ -43,7 +48,7 @@ def test_failing_operations_leave_the_previous_or_the_new_checkpoint(capsys, tmp
     code, report = run(capsys, tmp_path, "--only", "faults", "--every", "40", "--seed", "5", "--budget", "100")
     counts = report["parts"]["faults"]["counts"]
     assert code == 0 and {"memory", "posix", "restricted", "s3"} <= set(counts), report
-    assert counts["not committed"] > 20, counts
+    assert counts["not committed"] >= 15, counts
 
 
 def test_other_numbers_of_ranks_restore_every_kind_of_tensor(capsys, tmp_path: Path) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import heapq
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hyperpod_kit.checkpoint.ranks import Ranks
-from hyperpod_kit.checkpoint.repository import arena, control, layout, selection, verify
+from hyperpod_kit.checkpoint.repository import arena, control, layout, local, selection, tombstone, verify
 from hyperpod_kit.checkpoint.repository.control import Key, Page
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.errors import CheckpointError
@@ -39,6 +39,7 @@ class Candidate:
     name: layout.AttemptName
     committed: bool
     held: list[dict[str, Held]] = field(default_factory=list)
+    passed: str = ""  # why it is passed over for now: a tombstone; it comes again when nothing else is left
 
     @property
     def order(self) -> tuple[int, int, str]:
@@ -70,6 +71,13 @@ def attempt_of(page: Page) -> str:
 
 def of_page(page: Page) -> Held:
     return Held(MEMORY, attempt_of(page), page.key, page.world, page.plan, page.shard_root, page.size)
+
+
+def on_disk(directory: str, run_id: str, rank: int) -> list[Held]:
+    """What this rank has on the node's own disk. Raises OSError."""
+    return [Held(LOCAL, part.attempt, part.report.page.key, part.report.page.world, part.report.page.plan,
+                 part.report.record.root, part.report.record.size)
+            for part in local.reports(directory, arena.run_hash(run_id), rank)]
 
 
 def outside(held: Sequence[Sequence[Held]]) -> dict[str, list[dict[str, Held]]]:
@@ -112,8 +120,11 @@ def _merged(store: Store, known: dict[str, list[dict[str, Held]]], first: str | 
 
     def committed() -> Iterator[Candidate]:
         for entry in selection.walk(store, first=first):
-            taken.add(entry.attempt)
-            yield Candidate(entry.attempt, entry.name, True, known.get(entry.attempt, []))
+            why = tombstone.read(store, entry.attempt) if entry.marked else None
+            if why is None:
+                taken.add(entry.attempt)
+            yield Candidate(entry.attempt, entry.name, True, known.get(entry.attempt, []),
+                            "" if why is None else f"marked as damaged: {why}")
 
     def captured() -> Iterator[Candidate]:
         found = []
@@ -124,7 +135,11 @@ def _merged(store: Store, known: dict[str, list[dict[str, Held]]], first: str | 
         yield from sorted(found, key=lambda candidate: candidate.order, reverse=True)
 
     # At equal order the committed one comes first, so that it is known when its capture is passed over.
-    both = heapq.merge(committed(), captured(), key=lambda c: (c.order, c.committed), reverse=True)
-    for candidate in both:
+    passed = []
+    for candidate in heapq.merge(committed(), captured(), key=lambda c: (c.order, c.committed), reverse=True):
         if candidate.committed or candidate.attempt not in taken:
             yield candidate
+        if candidate.passed:
+            passed.append(replace(candidate, passed=""))
+    # A tombstone may be wrong (bad memory in the machine that wrote it); it must not be what ends a run.
+    yield from passed

@@ -8,30 +8,39 @@ When the state does not fit, nothing is read and no older candidate is tried: th
 
 from __future__ import annotations
 
-import json
-import os
+import contextlib
+import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from hyperpod_kit.checkpoint import candidates, codec, load, share
-from hyperpod_kit.checkpoint.candidates import MEMORY, STORAGE, TIERS, Candidate, Held
+from hyperpod_kit.checkpoint import candidates, codec, load, nearby, share
+from hyperpod_kit.checkpoint.candidates import LOCAL, MEMORY, STORAGE, TIERS, Candidate, Held
 from hyperpod_kit.checkpoint.dcp import boxes, reshard
 from hyperpod_kit.checkpoint.dtypes import NAMES
 from hyperpod_kit.checkpoint.ranks import Ranks
-from hyperpod_kit.checkpoint.repository import arena, assemble, control, digest, stream, verify
+from hyperpod_kit.checkpoint.repository import (
+    assemble,
+    digest,
+    lease,
+    tombstone,
+    verify,
+)
 from hyperpod_kit.checkpoint.repository.control import Key, Page
 from hyperpod_kit.checkpoint.repository.manifest import Manifest
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.results import Fresh, Restored
 from hyperpod_kit.checkpoint.snapshot import Piece, Snapshot
 from hyperpod_kit.checkpoint.state import State
-from hyperpod_kit.errors import CheckpointError, DigestMismatch, DigestUnavailable, NoValidCheckpoint
+from hyperpod_kit.errors import CheckpointError, DigestUnavailable, NoValidCheckpoint
 
 Tree = dict[str, Any]
+
+_LEASE = 3600.0
+"""Seconds for which a checkpoint that is read is safe from retention."""
 
 
 @dataclass(frozen=True)
@@ -55,25 +64,41 @@ class _Head:
 
 
 class _Rejected(Exception):
-    """This candidate cannot be restored, for the reason in the first argument, the same on all ranks."""
+    """This candidate cannot be restored, for a reason that is the same on all ranks.
+
+    `rank` is the one that has it, None when that is not known. `proved`: its bytes are not those that were sealed.
+    """
+
+    def __init__(self, reason: str, rank: int | None = None, proved: bool = False) -> None:
+        super().__init__(reason)
+        self.rank = rank
+        self.proved = proved
 
 
 def restore(ranks: Ranks, store: Store, state: State, *, run_id: str, pages: Sequence[Sequence[Page]],
-            first: str | None = None) -> Outcome:
+            local: str | None = None, first: str | None = None) -> Outcome:
     """Bring `state` to the newest checkpoint that all ranks can prove. All ranks call it; all get the same.
 
-    `pages` are all ranks' sealed pages in shared memory (`candidates.sealed_pages`). `first` is the newest attempt of
-    the root that may be tried. Raises NoValidCheckpoint, DigestUnavailable, CheckpointError when the state does not
-    fit or the root cannot be read.
+    `pages` are all ranks' sealed pages in shared memory (`candidates.sealed_pages`), `local` is the directory of the
+    node's own disk that the agents write to. `first` is the newest attempt of the root that may be tried. Raises
+    NoValidCheckpoint, DigestUnavailable, CheckpointError when the state does not fit or the root cannot be read.
     """
     begin = time.monotonic()
-    held = [[candidates.of_page(page) for page in own] for own in pages]
+    disk: list[Held] = []
+    if local is not None:
+        with contextlib.suppress(OSError):  # a disk that is gone has nothing
+            disk = candidates.on_disk(local, run_id, ranks.rank)
+    held = [[*(candidates.of_page(page) for page in own), *other]
+            for own, other in itertools.zip_longest(pages, ranks.gather(disk), fillvalue=())]
     rejected: list[tuple[str, str]] = []
     committed = False
     for candidate in candidates.newest_first(ranks, store, held, first):
         committed = committed or candidate.committed
-        run = _Run(ranks, store, state, run_id, candidate)
-        found = run.walk(rejected)
+        if candidate.passed:
+            rejected.append((candidate.attempt, candidate.passed))
+            continue
+        with _leased(ranks, store, candidate):
+            found = _Run(ranks, store, state, run_id, local, candidate).walk(rejected)
         if found is not None:
             tier, size = found
             name = candidate.name
@@ -87,11 +112,13 @@ def restore(ranks: Ranks, store: Store, state: State, *, run_id: str, pages: Seq
 class _Run:
     """One candidate, tried from its cheapest tiers to its dearest."""
 
-    def __init__(self, ranks: Ranks, store: Store, state: State, run_id: str, candidate: Candidate) -> None:
+    def __init__(self, ranks: Ranks, store: Store, state: State, run_id: str, local: str | None,
+                 candidate: Candidate) -> None:
         self._ranks = ranks
         self._store = store
         self._state = state
         self._run_id = run_id
+        self._local = local
         self._candidate = candidate
         # Per rank the tiers that are left; the same on all ranks.
         self._left = [{tier for tier in TIERS if (tier == STORAGE and candidate.committed)
@@ -107,12 +134,14 @@ class _Run:
                 return "+".join(tier for tier in TIERS if tier in head.tiers), self._fill(head)
             except _Rejected as err:
                 rejected.append((self._candidate.attempt, f"in {'+'.join(sorted(set(tiers)))}: {err.args[0]}"))
+                if err.rank == self._ranks.rank and err.proved and tiers[err.rank] == STORAGE:
+                    _mark(self._store, self._candidate.attempt, err.rank, str(err.args[0]))
                 self._drop(tiers, err)
         return None
 
     def _drop(self, tiers: tuple[str, ...], err: _Rejected) -> None:
         """Which copy not to try again: that of the rank that failed, or the dearest when that is not known."""
-        bad = err.args[1] if len(err.args) > 1 else None
+        bad = err.rank
         if bad is not None and tiers[bad] != STORAGE:
             self._left[bad].discard(tiers[bad])
             return
@@ -138,7 +167,8 @@ class _Run:
                 raise found
         for rank, found in enumerate(everybody):
             if found is not None:
-                raise _Rejected(f"rank {rank}: {found}" if self._ranks.world > 1 else str(found), rank)
+                raise _Rejected(f"rank {rank}: {found}" if self._ranks.world > 1 else str(found), rank,
+                                isinstance(found, reshard.Proof))
 
     # --- the proved beginning -----------------------------------------------------------------------------------
 
@@ -164,7 +194,10 @@ class _Run:
                 self._left = [left & {STORAGE} for left in self._left]
                 return None
         mine: list[Tree] = []
-        self._agree(lambda: mine.append(_own_tree(self._run_id, self._ranks.rank, first.key)))
+        tier = tiers[self._ranks.rank]
+        self._agree(lambda: mine.append(
+            nearby.tree_in_memory(self._run_id, self._ranks.rank, first.key) if tier == MEMORY
+            else nearby.tree_on_disk(str(self._local), self._run_id, self._ranks.rank, self._candidate.attempt)))
         return _Head(None, tiers, first.world, first.plan, first.root.partition(":")[0], mine[0])
 
     def _head_of_root(self, tiers: tuple[str, ...]) -> _Head:
@@ -241,7 +274,11 @@ class _Run:
             tier = head.tiers[rank]
             if tier == MEMORY:
                 sizes.append(self._held(rank, tier).size)
-                own.append(_stream_memory(self._run_id, rank, self._held(rank, tier), pieces))
+                own.append(nearby.stream_memory(self._run_id, rank, self._held(rank, tier), pieces))
+            elif tier == LOCAL:
+                held = self._held(rank, tier)
+                sizes.append(held.size)
+                own.append(nearby.stream_disk(str(self._local), self._run_id, rank, held, pieces))
             else:
                 assert head.body is not None
                 sizes.append(head.body.shards[rank].size)
@@ -282,6 +319,32 @@ class _Run:
         return loaded, head.body.total_bytes
 
 
+@contextlib.contextmanager
+def _leased(ranks: Ranks, store: Store, candidate: Candidate) -> Iterator[None]:
+    """Nobody deletes the candidate while it is read, where the root can be written."""
+    held = lease.take(store, candidate.attempt, _LEASE) if candidate.committed and ranks.rank == 0 else None
+    try:
+        yield
+    finally:
+        if held is not None:
+            held.release()
+
+
+def _mark(store: Store, attempt: str, rank: int, reason: str) -> None:
+    """Write a tombstone when the damage is there at a second look: one bad read must not condemn a checkpoint."""
+    try:
+        body = verify.read_manifest(store, attempt)
+        for small in (body.extra, body.index):
+            if small is not None:
+                verify.read_extra(store, attempt, small)
+        if rank < body.world:
+            verify.verify_file(store, attempt, body.shards[rank], chunk=body.chunk)
+    except (CheckpointError, OSError) as err:
+        if tombstone.proves(err):
+            with contextlib.suppress(OSError, CheckpointError):
+                tombstone.mark(store, attempt, reason)
+
+
 def _check_fit(rows: boxes.Rows, pieces: Sequence[Piece]) -> None:
     """Types and shapes, before a byte is read. Raises CheckpointError."""
     for piece in pieces:
@@ -290,45 +353,3 @@ def _check_fit(rows: boxes.Rows, pieces: Sequence[Piece]) -> None:
             if (saved.dtype, saved.whole) != (NAMES[piece.tensor.dtype], piece.spec.whole):
                 raise CheckpointError(f"{saved.name} is {saved.dtype} {list(saved.whole)} in the checkpoint, "
                                       f"{piece.spec.dtype} {list(piece.spec.whole)} here")
-
-
-def _slot(run_id: str, rank: int, key: Key) -> arena.Slot:
-    """This rank's sealed slot of a capture. Raises CheckpointError when it is gone."""
-    folder = arena.shm_dir()
-    for slot in arena.attached(folder, arena.names(folder, uid=os.getuid(), run=arena.run_hash(run_id), rank=rank)):
-        page = slot.page
-        if page is not None and page.state == control.SEALED and page.key == key:
-            return slot
-        slot.close()
-    raise CheckpointError("the capture is gone")
-
-
-def _own_tree(run_id: str, rank: int, key: Key) -> Tree:
-    slot = _slot(run_id, rank, key)
-    try:
-        page = slot.page
-        assert page is not None
-        extra = slot.extra(page.extra_size)
-        if digest.small(extra) != page.extra_root:
-            raise DigestMismatch(slot.name.file("ctl"), page.extra_root, digest.small(extra))
-        return dict(json.loads(extra))
-    finally:
-        slot.close()
-
-
-def _stream_memory(run_id: str, rank: int, held: Held, pieces: Mapping[str, Piece]) -> load.OwnShard:
-    slot = _slot(run_id, rank, held.key)
-    try:
-        page = slot.page
-        assert page is not None
-        image = stream.Mapped(slot.image[:page.size])
-        own = load.stream_own(stream.Shard(image, held.size, held.root, name=slot.name.file("img"), chunk=page.chunk),
-                              pieces)
-        image.view.release()
-        after = slot.page
-        if after is None or after.state != control.SEALED or after.key != held.key:
-            raise CheckpointError("the capture was freed while it was read")
-        return own
-    finally:
-        slot.close()
-

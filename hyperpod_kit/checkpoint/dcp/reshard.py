@@ -15,7 +15,7 @@ import torch
 from hyperpod_kit.checkpoint.dcp.boxes import Chunk, Rows, Wants
 from hyperpod_kit.checkpoint.load import view_of
 from hyperpod_kit.checkpoint.ranks import Ranks
-from hyperpod_kit.checkpoint.repository import digest, index, stream, verify
+from hyperpod_kit.checkpoint.repository import digest, index, stream, tombstone, verify
 from hyperpod_kit.checkpoint.repository import shard as shards
 from hyperpod_kit.checkpoint.repository.manifest import Manifest
 from hyperpod_kit.checkpoint.repository.store.base import Reader, Store
@@ -86,6 +86,10 @@ def rows_of(ranks: Ranks, attempt: Attempt) -> Rows | str:
     return cast(Rows, ranks.broadcast(found[0] if found else None))
 
 
+class Proof(str):
+    """A reason that proves damage: bytes were read, and they are not the bytes that were sealed."""
+
+
 def guarded(work: Callable[[], None]) -> str | None:
     """Do this rank's part; an error becomes a reason, so that no rank leaves the others waiting.
 
@@ -97,7 +101,7 @@ def guarded(work: Callable[[], None]) -> str | None:
     except DigestUnavailable:
         raise
     except (CheckpointError, OSError) as err:
-        return verify.reason_of(err)
+        return Proof(verify.reason_of(err)) if tombstone.proves(err) else verify.reason_of(err)
     except Exception as err:  # whatever it is, a rank that left here would leave the others waiting
         return f"{type(err).__name__}: {err}"
 

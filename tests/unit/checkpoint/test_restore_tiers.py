@@ -1,0 +1,140 @@
+"""From which tier a restore takes its shard, what it does when that one is damaged, and what it leaves behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hyperpod_kit.checkpoint import Restored, State, candidates, restore  # noqa: E402
+from hyperpod_kit.checkpoint.manager import Manager  # noqa: E402
+from hyperpod_kit.checkpoint.ranks import Ranks  # noqa: E402
+from hyperpod_kit.checkpoint.repository import (  # noqa: E402
+    arena,
+    assemble,
+    commit,
+    layout,
+    local,
+    manifest,
+    tombstone,
+    verify,
+)
+from hyperpod_kit.checkpoint.repository.store.open import open_store  # noqa: E402
+from hyperpod_kit.errors import NoValidCheckpoint  # noqa: E402
+
+
+class Site:
+    """One run with two checkpoints, steps 0 and 1; the newer one on all three tiers."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root, self.local = folder / "root", folder / "disk"
+        manager = Manager(self.root)
+        state = self.state()
+        manager.restore(state)
+        for step in range(2):
+            state.model.weight.data.fill_(float(step))
+            assert manager.save(step, state, on_busy="wait").wait("durable", 10)
+        os.kill(manager._agent.pid, signal.SIGKILL)
+        manager._agent.wait_end(5)
+        self.run_id = commit.open_existing(str(self.root)).run_id
+        self.attempt = next(path.name for path in self.root.glob("seq-*1.e*"))
+        self._copy_to_disk()
+
+    @staticmethod
+    def state() -> State:
+        model = torch.nn.Linear(300, 70)
+        return State(model, extra={"turned": torch.arange(6.0).view(2, 3).t()})
+
+    def _copy_to_disk(self) -> None:
+        record = verify.read_manifest(str(self.root), self.attempt).shards[0]
+        place = local.store(str(self.local), arena.run_hash(self.run_id))
+        Path(place.url, self.attempt).mkdir(parents=True)
+        shutil.copy(self.root / self.attempt / record.file, Path(place.url, self.attempt))
+        for slot in arena.attached(arena.shm_dir(), arena.names(arena.shm_dir())):
+            page = slot.page
+            if page is not None and page.step == 1:
+                report = assemble.report_of(slot, record)
+                place.create(f"{self.attempt}/{layout.report_file(0)}", manifest.seal_json(report.to_json()))
+            slot.close()
+
+    def flip(self, folder: Path, name: str) -> None:
+        path = next(folder.rglob(name))
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+
+    def restored(self, *, memory: bool = True) -> tuple[Any, float]:
+        """(result, the weight that it gave)."""
+        ranks, state = Ranks(), self.state()
+        pages = [candidates.sealed_pages(self.run_id, 0)] if memory else []
+        got = restore.restore(ranks, open_store(str(self.root)), state, run_id=self.run_id, pages=pages,
+                              local=str(self.local)).got
+        weight = state.model.weight.detach()
+        assert bool((weight == weight[0, 0]).all()) and state.extra["turned"].shape == (3, 2)
+        return got, float(weight[0, 0])
+
+
+@pytest.fixture
+def site(shm: Path, tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def test_the_cheapest_tier_that_proves_itself_is_taken(site: Site, shm: Path) -> None:
+    got, weight = site.restored()
+    assert (got.tier, got.step, weight, got.rejected) == ("memory", 1, 1.0, ())
+    got, weight = site.restored(memory=False)
+    assert (got.tier, got.step, weight) == ("local", 1, 1.0)
+
+    for path in shm.glob("*.img"):
+        site.flip(shm, path.name)
+    got, weight = site.restored()
+    assert (got.tier, got.step, weight) == ("local", 1, 1.0)
+    assert [why.split(":")[0] for _, why in got.rejected] == ["in memory"]
+
+    site.flip(site.local, "shard-*")
+    got, weight = site.restored()
+    assert isinstance(got, Restored) and (got.tier, got.step, weight) == ("storage", 1, 1.0)
+    assert [why.split(":")[0] for _, why in got.rejected] == ["in memory", "in local"]
+    assert not list(site.root.glob("*.BAD")) and not list((site.root / layout.LEASES).glob("*"))
+
+
+def test_damage_is_marked_once_proved_and_the_mark_decides_nothing(site: Site, shm: Path) -> None:
+    for path in shm.glob("*.img"):
+        path.unlink()
+    shutil.rmtree(site.local)
+    site.flip(site.root / site.attempt, "shard-*")
+    got, weight = site.restored(memory=False)
+    assert (got.step, weight) == (0, 0.0) and "shard-00000.safetensors bytes" in got.rejected[0][1]
+    assert "shard-00000" in str(tombstone.read(open_store(str(site.root)), site.attempt))
+
+    got, weight = site.restored(memory=False)
+    assert (got.step, weight) == (0, 0.0) and got.rejected[0][1].startswith("marked as damaged")
+    site.flip(site.root / site.attempt, "shard-*")  # whole again, and the mark still there
+    site.flip(next(path for path in site.root.glob("seq-*") if path.is_dir() and path.name != site.attempt), "shard-*")
+    got, weight = site.restored(memory=False)
+    assert (got.step, weight) == (1, 1.0)
+    site.flip(site.root / site.attempt, "shard-*")
+    with pytest.raises(NoValidCheckpoint):
+        site.restored(memory=False)
+
+
+def test_a_failing_read_is_no_proof(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hyperpod_kit.checkpoint.repository.store import posix
+    shutil.rmtree(site.local)
+    newest = str(site.root / site.attempt)
+    real = posix.FileReader.__init__
+
+    def failing(self: Any, path: str, **how: Any) -> None:
+        if path.startswith(newest) and "shard" in path:
+            raise OSError(5, "Input/output error", path)
+        real(self, path, **how)
+    monkeypatch.setattr(posix.FileReader, "__init__", failing)
+    got, weight = site.restored(memory=False)
+    assert (got.step, weight) == (0, 0.0) and "cannot be read: Input/output error" in got.rejected[0][1]
+    assert not list(site.root.glob("*.BAD"))

@@ -1,0 +1,143 @@
+"""A committed checkpoint in another format: DCP's own, safetensors, or torch.save."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hyperpod_kit.checkpoint import codec
+from hyperpod_kit.checkpoint.dcp import reshard
+from hyperpod_kit.checkpoint.dcp.boxes import Wants
+from hyperpod_kit.checkpoint.ranks import Ranks
+from hyperpod_kit.checkpoint.repository import assemble, selection, verify
+from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.checkpoint.repository.store.durable import sync_directory
+from hyperpod_kit.checkpoint.repository.store.open import Where, as_store
+from hyperpod_kit.errors import CheckpointError, DigestUnavailable, NoCheckpoint, NoValidCheckpoint, UsageError
+
+FORMATS = ("dcp", "safetensors", "torch")
+
+
+@dataclass(frozen=True)
+class Exported:
+    """`rejected`: newer checkpoints that were passed over, and why."""
+
+    attempt: str
+    step: int
+    tensors: int
+    bytes: int
+    rejected: tuple[tuple[str, str], ...] = ()
+
+
+def export(where: Where, to: str, dest: str | os.PathLike[str], *, attempt: str | None = None) -> Exported:
+    """Write a checkpoint to `dest`, which must not exist; it appears complete and synced, or not at all.
+
+    Every byte is verified while it is read. Without `attempt` the newest valid checkpoint is taken. `dcp` makes a
+    directory and `torch` a file with the nested state of rank 0 (`model`, `optimizer`, ...); `safetensors` a file with
+    the model's tensors, a tied one under its first name. Holds the whole state in memory.
+    Raises UsageError, NoCheckpoint, NoValidCheckpoint, CheckpointError, DigestUnavailable, OSError.
+    """
+    if to not in FORMATS:
+        raise UsageError(f"cannot export to {to!r}: expected one of {', '.join(FORMATS)}")
+    target = Path(dest)
+    if target.exists():
+        raise UsageError(f"{target} exists", hint="name a place that does not")
+    store = as_store(where)
+    if attempt is not None:
+        return _write(_read(store, attempt), to, target, ())
+    rejected: list[tuple[str, str]] = []
+    for entry in selection.walk(store):
+        try:
+            found = _read(store, entry.attempt)
+        except DigestUnavailable:
+            raise
+        except (CheckpointError, OSError) as err:
+            rejected.append((entry.attempt, verify.reason_of(err)))
+            continue
+        return _write(found, to, target, tuple(rejected))
+    if rejected:
+        raise NoValidCheckpoint(store.url, rejected)
+    raise NoCheckpoint(f"nothing was ever committed under {store.url}")
+
+
+@dataclass(frozen=True)
+class _State:
+    attempt: str
+    step: int
+    bytes: int
+    nested: dict[str, Any]
+    tensors: dict[str, torch.Tensor]
+
+
+def _read(store: Store, attempt: str) -> _State:
+    """All of a checkpoint that is not another rank's own, verified."""
+    body = verify.read_manifest(store, attempt)
+    tree = assemble.tree_of(verify.read_extra(store, attempt, body.extra), 0)
+    with reshard.opened(store, attempt, body) as opened:
+        wants = Wants(opened.rows())
+        names = set(codec.tensor_names(tree)) or set(opened.rows())
+        tensors = {name: wants.add_whole(name) for name in sorted(names)}
+        ranks = Ranks(alone=True)
+        problem = reshard.carry_out(ranks, opened, reshard.divide([wants.freeze(body.chunk)]), wants)
+    if problem is not None:
+        raise CheckpointError(problem)
+    nested = _from_dcp(tree["dcp"], tensors) if "dcp" in tree else \
+        {name: codec.decode(part, tensors.__getitem__) for name, part in tree.items()}
+    return _State(attempt, body.step, body.total_bytes, nested, tensors)
+
+
+def _from_dcp(written: dict[str, Any], tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """What `dcp.save` was given, less the items that are pickles: those are nobody's to open unasked."""
+    from torch.distributed.checkpoint._nested_dict import unflatten_state_dict
+    held = {name: tensor for name, tensor in tensors.items() if name not in written["bytes"]}
+    paths = {name: tuple(written["paths"].get(name, (name,))) for name in held}
+    return dict(unflatten_state_dict(held, paths))
+
+
+def _write(state: _State, to: str, target: Path, rejected: tuple[tuple[str, str], ...]) -> Exported:
+    makers: dict[str, Callable[[_State, Path], None]] = {
+        "dcp": _to_dcp, "safetensors": _to_safetensors, "torch": lambda state, path: torch.save(state.nested, path)}
+    beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    try:
+        makers[to](state, beside)
+        for path in [beside, *beside.rglob("*")] if beside.is_dir() else [beside]:
+            _sync(path)
+        os.rename(beside, target)
+    except BaseException:
+        if beside.is_dir():
+            shutil.rmtree(beside, ignore_errors=True)
+        else:
+            beside.unlink(missing_ok=True)
+        raise
+    sync_directory(str(target.absolute().parent))
+    return Exported(state.attempt, state.step, len(state.tensors), state.bytes, rejected)
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _to_dcp(state: _State, path: Path) -> None:
+    from torch.distributed.checkpoint.filesystem import FileSystemWriter
+    from torch.distributed.checkpoint.state_dict_saver import save
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that no process group is there is what is meant
+        save(state.nested, storage_writer=FileSystemWriter(str(path)), no_dist=True)
+
+
+def _to_safetensors(state: _State, path: Path) -> None:
+    from safetensors.torch import save_file
+    model = {name[len("model."):]: tensor for name, tensor in state.tensors.items() if name.startswith("model.")}
+    save_file(model or state.tensors, str(path), metadata={"format": "pt"})

@@ -1,0 +1,36 @@
+"""`hyperpod-kit checkpoint export`: a checkpoint for other tools."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+
+from hyperpod_kit.checkpoint.export import FORMATS, export
+from hyperpod_kit.errors import HyperpodKitError
+
+
+def main(argv: list[str]) -> int:
+    """Exit codes: 0 written, 1 not, 2 usage, 3 could not check."""
+    parser = argparse.ArgumentParser(prog="hyperpod-kit checkpoint export", description=__doc__)
+    parser.add_argument("root", help="checkpoint root")
+    parser.add_argument("--attempt", help="which checkpoint (default: the newest valid one)")
+    parser.add_argument("--to", required=True, choices=FORMATS)
+    parser.add_argument("--output", required=True, help="file (dcp: directory) to make; must not exist")
+    parser.add_argument("--json", action="store_true", help="for programs")
+    args = parser.parse_args(argv)
+    try:
+        made = export(args.root, args.to, args.output, attempt=args.attempt)
+    except (HyperpodKitError, OSError) as err:
+        hint = getattr(err, "hint", None)
+        print(f"error: {err}" + (f"\nhint: {hint}" if hint else ""), file=sys.stderr)
+        return int(getattr(err, "exit_code", 1))
+    if args.json:
+        print(json.dumps({**asdict(made), "output": args.output}))
+        return 0
+    for attempt, why in made.rejected:
+        print(f"passed over {attempt}: {why}", file=sys.stderr)
+    print(f"step {made.step} ({made.attempt}): {made.tensors} tensors, {made.bytes} bytes verified, "
+          f"written to {args.output}")
+    return 0

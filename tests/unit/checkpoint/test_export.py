@@ -1,0 +1,77 @@
+"""Export: the same values in other formats, complete or not at all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hyperpod_kit.checkpoint import State, cli  # noqa: E402
+from hyperpod_kit.checkpoint.manager import Manager  # noqa: E402
+
+
+@pytest.fixture
+def saved(shm: Path, tmp_path: Path) -> tuple[Path, Any]:
+    """(root with steps 0 and 1, the model of step 1)."""
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(torch.nn.Linear(40, 40), torch.nn.Linear(40, 40, dtype=torch.bfloat16))
+    model.append(torch.nn.Linear(40, 40, bias=False))
+    model[2].weight = model[0].weight
+    optimizer = torch.optim.AdamW(model.parameters())
+    manager = Manager(tmp_path / "root")
+    state = State(model, optimizer, extra={"note": ("a", 1)})
+    manager.restore(state)
+    for step in range(2):
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+        assert manager.save(step, state, on_busy="wait").wait("durable", 10)
+    assert manager.close()
+    return tmp_path / "root", model
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_every_format_has_the_same_values(saved: tuple[Path, Any], tmp_path: Path,
+                                          capsys: pytest.CaptureFixture[str]) -> None:
+    root, model = saved
+    wanted = model.state_dict()
+    for to in ("dcp", "safetensors", "torch"):
+        assert cli.main(["export", str(root), "--to", to, "--output", str(tmp_path / to), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["step"] == 1
+    loaded = torch.load(tmp_path / "torch", weights_only=True)
+    assert all(torch.equal(loaded["model"][name], value) for name, value in wanted.items())
+    assert loaded["extra"]["note"] == ("a", 1)
+    assert float(loaded["optimizer"]["state"]["0.weight"]["step"]) == 2.0
+
+    from safetensors.torch import load_file
+    flat = load_file(tmp_path / "safetensors")
+    assert set(flat) == set(wanted) - {"2.weight"}
+    assert all(torch.equal(value, wanted[name]) for name, value in flat.items())
+
+    import torch.distributed.checkpoint as dcp
+    into = {"model": {name: torch.zeros_like(value) for name, value in wanted.items()}}
+    dcp.load(into, checkpoint_id=str(tmp_path / "dcp"), no_dist=True)
+    assert all(torch.equal(into["model"][name], value) for name, value in wanted.items())
+
+
+def test_damage_leads_to_the_older_one_or_to_an_error_and_leaves_nothing(
+        saved: tuple[Path, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root, _ = saved
+    first, second = sorted(path for path in root.glob("seq-*") if path.is_dir())
+    shard = second / "shard-00000.safetensors"
+    data = bytearray(shard.read_bytes())
+    data[-5000] ^= 1
+    shard.write_bytes(data)
+    out = tmp_path / "out"
+    assert cli.main(["export", str(root), "--to", "torch", "--output", str(out), "--attempt", second.name]) == 1
+    assert "expected" in capsys.readouterr().err and not list(tmp_path.glob("*out*"))
+    assert cli.main(["export", str(root), "--to", "torch", "--output", str(out)]) == 0
+    said = capsys.readouterr()
+    assert "step 0" in said.out and f"passed over {second.name}" in said.err
+    assert cli.main(["export", str(root), "--to", "torch", "--output", str(out)]) == 2
+    assert "exists" in capsys.readouterr().err
+    assert first.name in said.out

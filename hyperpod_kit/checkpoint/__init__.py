@@ -11,11 +11,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .handle import Handle as Handle
     from .manager import Manager as Manager
+    from .repository.policy import Best as Best
+    from .repository.policy import EverySeconds as EverySeconds
+    from .repository.policy import EverySteps as EverySteps
+    from .repository.policy import Latest as Latest
+    from .repository.policy import Pinned as Pinned
     from .results import Fresh as Fresh
     from .results import Restored as Restored
     from .state import State as State
 
-_WHERE = {"Manager": "manager", "State": "state", "Handle": "handle", "Restored": "results", "Fresh": "results"}
+_WHERE = {"Manager": "manager", "State": "state", "Handle": "handle", "Restored": "results", "Fresh": "results",
+          **dict.fromkeys(("Best", "EverySeconds", "EverySteps", "Latest", "Pinned"), "repository.policy")}
 
 
 def __getattr__(name: str) -> Any:

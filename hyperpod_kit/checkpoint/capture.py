@@ -1,18 +1,18 @@
-"""Copy a snapshot into a shared-memory slot. The only copy that training waits for."""
+"""What a save writes where: one rank's part of a snapshot, and the copy of it into a slot."""
 
 from __future__ import annotations
 
-import os
+from collections.abc import Sequence
 
 import torch
 
-from hyperpod_kit.checkpoint import partition
+from hyperpod_kit.checkpoint import copier, device, partition
 from hyperpod_kit.checkpoint.dtypes import TYPES
 from hyperpod_kit.checkpoint.repository import arena, control, digest
 from hyperpod_kit.checkpoint.repository.control import Page
 from hyperpod_kit.checkpoint.repository.failpoint import failpoint
 from hyperpod_kit.checkpoint.repository.shard import ShardLayout, lay_out
-from hyperpod_kit.checkpoint.snapshot import Snapshot
+from hyperpod_kit.checkpoint.snapshot import Piece, Snapshot
 
 
 class Plan:
@@ -20,95 +20,70 @@ class Plan:
 
     def __init__(self, snapshot: Snapshot, *, rank: int, world: int, run_id: str, algorithm: str) -> None:
         owners = partition.owner(snapshot.pieces)
-        mine = [piece for piece in snapshot.pieces if owners[piece.spec.name] == piece.replica[0]]
-        self.outline = snapshot.outline()
+        self.mine = tuple(n for n, piece in enumerate(snapshot.pieces) if owners[piece.spec.name] == piece.replica[0])
+        mine = [snapshot.pieces[n] for n in self.mine]
+        self.outline = snapshot.outline
         self.fingerprint = snapshot.plan
         self.tensors = snapshot.tensors
         self.first = sum(piece.spec.first and not piece.own for piece in mine)
+        self.algorithm = algorithm
         self.layout: ShardLayout = lay_out([piece.spec for piece in mine], rank=rank, world=world, run=run_id,
                                            plan=snapshot.plan, algorithm=algorithm)
 
     def fits(self, snapshot: Snapshot) -> bool:
-        return snapshot.plan == self.fingerprint and snapshot.outline() == self.outline
+        return snapshot.outline is self.outline or (snapshot.outline == self.outline
+                                                    and snapshot.plan == self.fingerprint)
+
+    def page(self, base: Page, extra: bytes) -> Page:
+        """The control page of a capture, still FREE. `base` says who saves and when."""
+        return Page(**{**base.__dict__, "digest": self.algorithm, "chunk": digest.CHUNK, "size": self.layout.size,
+                       "layout": self.layout.fingerprint, "plan": self.fingerprint, "tensors": self.first,
+                       "plan_tensors": self.tensors, "extra_size": len(extra), "extra_root": digest.small(extra)})
 
 
-class SlotPool:
-    """This rank's slots. One is free for the next save, or none is."""
+class Target:
+    """A slot with the image's tensors as views, made once for a layout."""
 
-    def __init__(self, run_id: str, rank: int, count: int) -> None:
-        self._folder = arena.shm_dir()
-        self._names = [arena.SlotName(os.getuid(), arena.run_hash(run_id), rank, n) for n in range(count)]
-        self._slots: dict[int, arena.Slot] = {}
-        self._views: dict[int, tuple[str, list[tuple[str, torch.Tensor]]]] = {}
+    def __init__(self, slot: arena.Slot, layout: ShardLayout) -> None:
+        self.slot = slot
+        self.layout = layout
+        self.views: dict[str, torch.Tensor] = {}
+        for placed in layout.tensors:
+            if placed.end > placed.begin:
+                raw = torch.frombuffer(slot.buffer, dtype=torch.uint8, offset=placed.begin,
+                                       count=placed.end - placed.begin)
+                self.views[placed.spec.name] = raw.view(TYPES[placed.spec.dtype]).view(placed.spec.shape)
+        self._pieces: Sequence[Piece] = ()
+        self._work: list[copier.Batch] = []
 
-    def acquire(self, layout: ShardLayout, extra: int) -> arena.Slot | None:
-        """A FREE slot that fits, made when there are fewer than `count`; None when all are busy.
+    def begin(self, page: Page, extra: bytes) -> None:
+        """FREE -> WRITING, with the header and the non-tensor state in place. Raises CheckpointError."""
+        failpoint("capture.begin")
+        self.slot.put(page.to(control.WRITING))
+        head = self.layout.header(page.epoch, page.seq, page.step)
+        self.slot.image[:len(head)] = head
+        self.slot.put_extra(extra)
+        failpoint("capture.header")
 
-        Raises NotEnoughSharedMemory, OSError.
-        """
-        for name in self._names:
-            slot = self._slots.get(name.slot) or self._find(name)
-            if slot is not None:
-                page = slot.page
-                if page is not None and page.state != control.FREE:
-                    self._slots[name.slot] = slot
-                    continue
-                if slot.room[0] == layout.size and slot.room[1] >= extra and page is not None:
-                    self._slots[name.slot] = slot
-                    return slot
-                # Of another size, and free: nothing is lost. The new file gets a new mapping.
-                self._views.pop(name.slot, None)
-                self._slots.pop(name.slot, None)
-                slot.unlink()
-            made = arena.create(self._folder, name, layout.size, extra_room=max(arena.EXTRA_ROOM, 4 * extra))
-            self._slots[name.slot] = made
-            return made
-        return None
+    def end(self, state: str) -> None:
+        """WRITING -> CAPTURED, or FREE when the copy failed."""
+        failpoint("capture.before_page")
+        self.slot.move(state)
+        failpoint("capture.done")
 
-    def _find(self, name: arena.SlotName) -> arena.Slot | None:
-        try:
-            return arena.attach(self._folder, name)
-        except FileNotFoundError:
-            return None
+    def work(self, pieces: Sequence[Piece], *, keep: bool) -> list[copier.Batch]:
+        """The copies of these pieces from host memory. `keep`: likely to be asked for the same objects again."""
+        if keep and len(pieces) == len(self._pieces) and all(
+                a is b for a, b in zip(pieces, self._pieces, strict=True)):
+            return self._work
+        made = copier.batches([copier.Move(self.views[piece.spec.name], piece.tensor) for piece in pieces
+                               if piece.spec.name in self.views])
+        if keep:
+            self._pieces, self._work = pieces, made
+        return made
 
-    def fill(self, slot: arena.Slot, plan: Plan, snapshot: Snapshot, page: Page, extra: bytes) -> None:
-        """FREE -> WRITING -> CAPTURED, with every byte of the shard but its leaves copied in between.
-
-        Raises CheckpointError; then the slot is FREE again.
-        """
-        slot.put(page.to(control.WRITING))
-        try:
-            head = plan.layout.header(page.epoch, page.seq, page.step)
-            slot.image[:len(head)] = head
-            slot.put_extra(extra)
-            failpoint("capture.header")
-            sources = {piece.spec.name: piece.tensor for piece in snapshot.pieces}
-            for name, view in self._tensors(slot, plan.layout):
-                view.copy_(sources[name])
-                failpoint("capture.tensor")
-            slot.move(control.CAPTURED)
-            failpoint("capture.done")
-        except BaseException:
-            slot.move(control.FREE)
-            raise
-
-    def _tensors(self, slot: arena.Slot, layout: ShardLayout) -> list[tuple[str, torch.Tensor]]:
-        """The image's tensors as views, made once."""
-        held = self._views.get(slot.name.slot)
-        if held is None or held[0] != layout.fingerprint:
-            views = [(p.spec.name, torch.frombuffer(slot.buffer, dtype=torch.uint8, offset=p.begin,
-                                                    count=p.end - p.begin).view(TYPES[p.spec.dtype]).view(p.spec.shape))
-                     for p in layout.tensors if p.end > p.begin]
-            held = (layout.fingerprint, views)
-            self._views[slot.name.slot] = held
-        return held[1]
-
-
-def page_for(plan: Plan, *, rank: int, world: int, epoch: int, seq: int, step: int, incarnation: str, run: str,
-             run_id: str, root: str, owner: tuple[int, int], job: dict[str, object], algorithm: str,
-             extra: bytes) -> Page:
-    """The control page of a capture, still FREE."""
-    return Page(rank=rank, world=world, epoch=epoch, seq=seq, step=step, incarnation=incarnation, run=run,
-                run_id=run_id, root=root, job=job, owner=owner, digest=algorithm, chunk=digest.CHUNK,
-                size=plan.layout.size, layout=plan.layout.fingerprint, plan=plan.fingerprint, tensors=plan.first,
-                plan_tensors=plan.tensors, extra_size=len(extra), extra_root=digest.small(extra))
+    def split(self, pieces: Sequence[Piece]) -> tuple[list[Piece], list[Piece], list[Piece]]:
+        """(early ones, late ones, those on a device)."""
+        here = [piece for piece in pieces if not device.is_on(piece.tensor)]
+        return ([piece for piece in here if piece.early], [piece for piece in here if not piece.early],
+                [piece for piece in pieces if device.is_on(piece.tensor)])

@@ -5,19 +5,22 @@ from __future__ import annotations
 import threading
 import time
 
-# In this order; the last three are ends. `dropped`: another rank does not have this save.
-STATES = ("captured", "sealed", "durable", "skipped", "dropped", "failed")
-_REACHED = {"sealed": ("sealed", "durable"), "durable": ("durable",)}
+# In this order; the last three are ends. `copying`: overlapped with training. `local`: on every node's own disk.
+# `dropped`: another rank does not have this save, or a newer one took its place.
+STATES = ("copying", "captured", "sealed", "local", "durable", "skipped", "dropped", "failed")
+_REACHED = {"captured": ("captured", "sealed", "local", "durable"), "sealed": ("sealed", "local", "durable"),
+            "local": ("local", "durable"), "durable": ("durable",)}
 _FINAL = ("durable", "skipped", "dropped", "failed")
 
 
 class Handle:
-    """A save: `state`, `stall_ms` (how long training stood still), `reason` when it did not become durable."""
+    """A save: `state`, `stall_ms` (how long training stood still, the fence included), `reason` when it did not
+    become durable, `attempt` (its name on storage) when it did."""
 
     def __init__(self, step: int, seq: int, changed: threading.Condition) -> None:
         self.step = step
         self.seq = seq
-        self.state = "captured"
+        self.state = "copying"
         self.stall_ms = 0.0
         self.reason: str | None = None
         self.attempt: str | None = None
@@ -29,12 +32,13 @@ class Handle:
         return self.state in _FINAL
 
     def wait(self, level: str = "durable", timeout: float | None = None) -> bool:
-        """Wait until every rank's copy is `sealed` in memory or the checkpoint is `durable`.
+        """Wait until every rank's copy is `sealed` in memory, on the nodes' own disks (`local`), or `durable`.
 
-        False when the time (seconds) is over, or as soon as it is certain that it never will be; see `reason`.
+        `captured` is this rank's copy alone. False when the time (seconds) is over, or as soon as it is certain that
+        it never will be; see `reason`.
         """
         if level not in _REACHED:
-            raise ValueError(f"level is {level!r}, expected 'sealed' or 'durable'")
+            raise ValueError(f"level is {level!r}, expected one of {', '.join(_REACHED)}")
         end = None if timeout is None else time.monotonic() + timeout
         with self._changed:
             while self.state not in _REACHED[level] and not self.final:
@@ -45,8 +49,8 @@ class Handle:
             return self.state in _REACHED[level]
 
     def become(self, state: str, reason: str | None = None) -> None:
-        """Called by the manager with the condition held; an end is never left."""
-        if not self.final:
+        """Called by the manager with the condition held; a save only moves forward, and an end is never left."""
+        if not self.final and STATES.index(state) > STATES.index(self.state):
             self.state = state
             self.reason = reason
             self._changed.notify_all()

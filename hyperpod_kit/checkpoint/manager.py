@@ -2,123 +2,78 @@
 
 from __future__ import annotations
 
-import json
+import datetime
 import os
-import secrets
-import socket
 import threading
 import time
 import warnings
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Literal
 
-import torch
 import torch.distributed as dist
 
-from hyperpod_kit.checkpoint import candidates, capture, restore
-from hyperpod_kit.checkpoint.agent_link import AgentLink
+from hyperpod_kit.checkpoint import cadence, candidates, capture, codec, copier, device, restore, startup
+from hyperpod_kit.checkpoint.fence import Fence, Flight
 from hyperpod_kit.checkpoint.handle import Handle
 from hyperpod_kit.checkpoint.ranks import Ranks
-from hyperpod_kit.checkpoint.repository import catalog, commit, digest, process
+from hyperpod_kit.checkpoint.repository import catalog, control, policy
 from hyperpod_kit.checkpoint.repository.control import Key, Page
 from hyperpod_kit.checkpoint.repository.lines import Message
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.checkpoint.results import Fresh, Restored
-from hyperpod_kit.checkpoint.snapshot import Snapshot
+from hyperpod_kit.checkpoint.slots import SlotPool
+from hyperpod_kit.checkpoint.snapshot import Piece, Snapshot
 from hyperpod_kit.checkpoint.state import State
-from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.errors import CheckpointError, StateNotSerializable
 
-_START_SECONDS = 120.0
 _POLL_SECONDS = 0.01
+_RELEASE_SECONDS = 2.0
+_KEEP = policy.Latest(3)
+
+OnBusy = Literal["skip", "wait", "replace"]
 
 
 class Manager:
     """The checkpoints of one run under `root`; made by every rank, after init_process_group if there is one.
 
     `run` names the run (default: what the root already says, else the root's last component). `slots` captures fit
-    into shared memory per rank. `algorithm` is the digest of the shards, see `repository.digest`.
+    into shared memory per rank. With `overlap` a save returns while threads still copy, and every optimizer of the
+    state waits for them before its step. `every` is the cadence of `step`: steps, or a time. `keep` says which
+    checkpoints stay on storage. `local` is a directory on the node's own disk, `rate_limit` bytes per second of writing
+    to storage while training goes on. `algorithm` is the digest of the shards, see `repository.digest`.
     Raises RunIsOwned, CheckpointError, OSError; the same kind on all ranks.
     """
 
-    def __init__(self, root: str | os.PathLike[str], *, run: str | None = None, slots: int = 2,
-                 process_group: dist.ProcessGroup | None = None, agent: Literal["auto"] = "auto",
-                 algorithm: str | None = None) -> None:
+    def __init__(self, root: str | os.PathLike[str], *, run: str | None = None, slots: int = 2, overlap: bool = False,
+                 every: int | datetime.timedelta | None = None, keep: policy.Policy = _KEEP,
+                 local: str | os.PathLike[str] | None = None, rate_limit: int | None = None,
+                 process_group: dist.ProcessGroup | None = None, algorithm: str | None = None) -> None:
         if slots < 2:
             raise ValueError("slots must be at least 2: the newest sealed copy is never written over")
-        if agent != "auto":
-            raise ValueError(f"agent is {agent!r}, expected 'auto'")
-        self.root = os.path.abspath(os.fspath(root))
-        self.algorithm = algorithm or os.environ.get("HPK_DIGEST") or digest.DEFAULT
         self._ranks = Ranks(process_group)
+        self._cadence = cadence.Cadence(every, self._ranks)
         self._changed = threading.Condition()
         self._handles: dict[int, Handle] = {}
         self._agent_error: str | None = None
+        self._released = 0
         self._plan: capture.Plan | None = None
+        self._texts = codec.Texts()
+        self._parent: dict[str, int] | None = None  # the save or the restored checkpoint before the next save
         self._settled = False
+        self._overlap = overlap
         self.skipped = 0
-        identity, self._incarnation, token = self._agreed_identity(run)
-        self.run, self._run_id = identity
-        self._owner = process.myself()
-        self._job = {key: os.environ[name] for key, name in
-                     (("slurm_job_id", "SLURM_JOB_ID"), ("restart", "SLURM_RESTART_COUNT"), ("attempt", "HPK_ATTEMPT"))
-                     if name in os.environ}
-        self._pool = capture.SlotPool(self._run_id, self._ranks.rank, slots)
-        self._start_agent(token)
-        self._pages: list[list[Page]] = self._ranks.gather(candidates.sealed_pages(self._run_id, self._ranks.rank))
-        self.epoch, self._seq = self._agreed_epoch()
-
-    # --- start --------------------------------------------------------------------------------------------------
-
-    def _agreed_identity(self, run: str | None) -> tuple[commit.RunIdentity, str, str]:
-        """Rank 0 opens the root for all. Raises what it raised, everywhere."""
-        answer: Any = None
-        if self._ranks.rank == 0:
-            try:
-                digest.algorithm(self.algorithm)
-                answer = (commit.open_root(self.root, run), secrets.token_hex(3), secrets.token_hex(16))
-            except (CheckpointError, OSError) as err:
-                answer = err
-        answer = self._ranks.broadcast(answer)
-        if isinstance(answer, Exception):
-            raise answer
-        identity, incarnation, token = answer
-        return commit.RunIdentity(*identity), incarnation, token
-
-    def _start_agent(self, token: str) -> None:
-        hosts = self._ranks.gather(socket.gethostname())
-        setup: Message = {
-            "root": self.root, "run_id": self._run_id, "rank": self._ranks.rank, "world": self._ranks.world,
-            "incarnation": self._incarnation, "token": token, "owner": list(self._owner),
-            "local": len(set(hosts)) == 1, "versions": {"torch": torch.__version__}}
-        error: Exception | None = None
-        port = 0
-        try:
-            self._agent = AgentLink(setup, self._on_event)
-            port = self._agent.wait_ready(_START_SECONDS)
-        except (CheckpointError, OSError) as err:
-            error = err
-        errors = [found for found in self._ranks.gather(error) if found is not None]
-        if errors:
-            raise errors[0]
-        addresses = [[host, port] for host in _addresses(hosts)] if self._ranks.rank == 0 else []
-        self._agent.send(op="connect", addresses=self._ranks.broadcast(addresses))
-
-    def _agreed_epoch(self) -> tuple[int, int]:
-        """(this start's epoch, the highest seq so far): rank 0 claims it above everything that it can see."""
-        hot = [(page.epoch, page.seq) for held in self._pages for page in held]
-        answer: Any = None
-        if self._ranks.rank == 0:
-            try:
-                seq = max([catalog.highest(self.root)[1]] + [s for _, s in hot])
-                identity = commit.RunIdentity(self.run, self._run_id)
-                above = max([e for e, _ in hot], default=0)
-                epoch = commit.claim_epoch(self.root, identity, above=above, job=self._job, first_seq=seq + 1)
-                answer = (epoch, seq)
-            except (CheckpointError, OSError) as err:
-                answer = err
-        answer = self._ranks.broadcast(answer)
-        if isinstance(answer, Exception):
-            raise answer
-        return int(answer[0]), int(answer[1])
+        self._start = startup.identify(self._ranks, root, run, algorithm)
+        self.root, self.run, self.algorithm = self._start.root, self._start.run.run, self._start.algorithm
+        self._pool = SlotPool(self._start.run.run_id, self._ranks.rank, slots)
+        self._copier = copier.Copier(copier.cores(self._start.ranks_here))
+        self._devices = device.Devices()
+        self._fence = Fence()
+        options: Message = {"local": os.fspath(local) if local is not None else None, "rate_limit": rate_limit,
+                            "keep": keep.to_json()}
+        self._agent = startup.start_agent(self._ranks, self._start, options, self._on_event)
+        held = candidates.sealed_pages(self._start.run.run_id, self._ranks.rank)
+        self._pages: list[list[Page]] = self._ranks.gather(held)
+        self.epoch, self._seq = startup.agree_epoch(self._ranks, self._start, self._pages)
 
     # --- restore ------------------------------------------------------------------------------------------------
 
@@ -131,70 +86,163 @@ class Manager:
         Raises NoValidCheckpoint with a reason for each candidate, DigestUnavailable, CheckpointError when the state
         does not fit. All ranks call it, and all get the same.
         """
+        self._fence.drain()
         told = os.environ.get("HPK_RESUME_FROM") or None
         told = self._ranks.broadcast(None if told == "none" else told)
         pages = self._pages if self._ranks.broadcast(os.environ.get("HPK_RESUME_MEMORY")) != "0" else []
-        outcome = restore.restore(self._ranks, open_store(self.root), state, run_id=self._run_id, pages=pages,
-                                  first=told)
+        outcome = restore.restore(self._ranks, open_store(self.root), state, run_id=self._start.run.run_id,
+                                  pages=pages, first=told)
         self._settle(outcome.keep)
+        if isinstance(outcome.got, Restored):
+            self._parent = {"seq": outcome.got.seq, "step": outcome.got.step}
+        state.when_complete(self._prepare)
         return outcome.got
 
     def _settle(self, keep: Key | None) -> None:
         self._settled = True
         self._agent.send(op="settle", keep=list(keep) if keep else None)
 
+    def _prepare(self, state: State) -> None:
+        """Make and fault in the slots while training goes on; the first save finds them."""
+        try:
+            snapshot = state.snapshot(self._ranks)
+        except StateNotSerializable:
+            return  # the first save says so
+        plan = self._plan_of(snapshot)
+        self._pool.prepare(plan.layout, len(self._texts.of(snapshot.tree)),
+                           pin=any(device.is_on(piece.tensor) for piece in snapshot.pieces))
+
     # --- save ---------------------------------------------------------------------------------------------------
 
-    def save(self, step: int, state: State, *, on_busy: Literal["skip", "wait"] = "skip") -> Handle:
+    def step(self, step: int, state: State, *, metrics: Mapping[str, float] | None = None) -> Handle | None:
+        """Save if it is time to, by `every`; None when it is not. Every rank calls it after each step."""
+        if not self._cadence.due(step):
+            return None
+        return self.save(step, state, metrics=metrics)
+
+    def save(self, step: int, state: State, *, on_busy: OnBusy = "skip",
+             metrics: Mapping[str, float] | None = None) -> Handle:
         """Copy the state into shared memory and return; all the rest happens behind training's back.
 
-        `step` is the step just completed. Every rank calls it for the same steps. There is no collective and no
-        waiting for storage here: when no slot is free, the handle says `skipped` and training goes on. With
-        `on_busy="wait"` (for a last save) it waits for a slot instead; all ranks must say the same.
+        `step` is the step just completed. Every rank calls it for the same steps, with the same `on_busy`. There is no
+        collective and no waiting for storage here: when no slot is free, the handle says `skipped` and training goes
+        on. With "wait" (for a last save) it waits for a slot instead; with "replace" an older save that is whole in
+        memory, but not yet being written to storage, is dropped for this one. `metrics` are kept with the checkpoint.
         Raises StateNotSerializable (a value that is neither a tensor nor typed JSON), NotEnoughSharedMemory,
         CheckpointError when a checkpoint is there that was not restored, and when the agent has ended: the state is
         then in memory where a slot was free, and a new start takes it from there. Training on would be unprotected.
         """
         begin = time.perf_counter()
+        if on_busy not in ("skip", "wait", "replace"):
+            raise ValueError(f"on_busy is {on_busy!r}, expected 'skip', 'wait' or 'replace'")
+        self._fence.drain()
         if not self._settled:
             if any(self._pages) or any(entry.committed for entry in catalog.attempts(self.root)):
                 raise CheckpointError(f"{self.root} holds checkpoints of this run", hint="call restore() before save()")
             self._settle(None)
         snapshot = state.snapshot(self._ranks)
+        snapshot.tree["save"] = {"parent": self._parent,
+                                 "metrics": {name: float(value) for name, value in (metrics or {}).items()}}
         self._seq += 1
         handle = Handle(step, self._seq, self._changed)
         with self._changed:
             self._handles = {seq: held for seq, held in self._handles.items() if not held.final}
             self._handles[self._seq] = handle
-        self._capture(step, snapshot, handle, wait=on_busy == "wait")
+        flight = self._capture(step, snapshot, handle, on_busy)
+        if flight is not None and self._overlap and self._fence.watch(state.optimizers):
+            self._fence.hold(flight, handle)
+        elif flight is not None:
+            flight.wait()
+        if flight is not None:
+            self._parent = {"seq": handle.seq, "step": step}
         handle.stall_ms = (time.perf_counter() - begin) * 1000.0
         if self._agent_error is not None:
             raise CheckpointError(f"no save can reach storage any more: {self._agent_error}",
                                   hint="start again: the newest step that all ranks have in memory is restored")
         return handle
 
-    def _capture(self, step: int, snapshot: Snapshot, handle: Handle, *, wait: bool) -> None:
+    def fence(self) -> None:
+        """Wait until the weights may change: what an overlapped save still reads is copied. An optimizer of the state
+        calls it before its step; call it before changing the weights in another way."""
+        self._fence.wait()
+
+    def _plan_of(self, snapshot: Snapshot) -> capture.Plan:
         plan = self._plan
         if plan is None or not plan.fits(snapshot):
             plan = self._plan = capture.Plan(snapshot, rank=self._ranks.rank, world=self._ranks.world,
-                                             run_id=self._run_id, algorithm=self.algorithm)
-        extra = json.dumps(snapshot.tree, separators=(",", ":"), allow_nan=False).encode()
-        slot = self._pool.acquire(plan.layout, len(extra))
-        while slot is None and wait and self._agent_error is None:
-            with self._changed:
-                # Woken by every event; slots are freed a moment after the event, hence the short time.
-                self._changed.wait(_POLL_SECONDS)
-            slot = self._pool.acquire(plan.layout, len(extra))
-        if slot is None:
-            self._agent.send(op="skipped", key=[self.epoch, handle.seq, self._incarnation], why="no slot was free")
+                                             run_id=self._start.run.run_id, algorithm=self.algorithm)
+        return plan
+
+    def _capture(self, step: int, snapshot: Snapshot, handle: Handle, on_busy: OnBusy) -> Flight | None:
+        """Begin the copy into a slot; None when none is free."""
+        plan = self._plan_of(snapshot)
+        extra = self._texts.of(snapshot.tree)
+        target = self._pool.acquire(plan.layout, len(extra))
+        if target is None:
+            target = self._make_room(plan, handle, len(extra), on_busy)
+        if target is None:
+            self._agent.send(op="skipped", key=self._key(handle), why="no slot was free")
             self._end(handle, "skipped", "no slot was free: earlier saves are still on their way to storage")
+            return None
+        start = self._start
+        page = Page(rank=self._ranks.rank, world=self._ranks.world, epoch=self.epoch, seq=handle.seq, step=step,
+                    incarnation=start.incarnation, run=self.run, run_id=start.run.run_id, root=self.root,
+                    owner=start.owner, job=dict(start.job))
+        target.begin(plan.page(page, extra), extra)
+        try:
+            return self._fly(target, [snapshot.pieces[n] for n in plan.mine], handle)
+        except BaseException:
+            if target.slot.page is not None and target.slot.page.state == control.WRITING:
+                target.end(control.FREE)
+            raise
+
+    def _fly(self, target: capture.Target, pieces: list[Piece], handle: Handle) -> Flight:
+        early, late, far = target.split(pieces)
+        transfers = self._devices.start([(target.views[piece.spec.name], piece.tensor, piece.early) for piece in far
+                                         if piece.spec.name in target.views])
+        first, rest = target.work(early, keep=False), target.work(late, keep=True)
+
+        def finish(error: BaseException | None) -> None:
+            self._finish(target, handle, error)
+        if self._overlap:
+            self._copier.start(first).wait()
+            return Flight(self._copier, rest, transfers, finish, background=True)
+        return Flight(self._copier, rest + first, transfers, finish, background=False)
+
+    def _finish(self, target: capture.Target, handle: Handle, error: BaseException | None) -> None:
+        """The copy has ended, in whatever thread."""
+        if error is not None:
+            target.end(control.FREE)
+            self._agent.send(op="skipped", key=self._key(handle), why=f"the copy failed: {error}")
+            with self._changed:
+                handle.become("failed", f"the copy failed: {error}")
             return
-        page = capture.page_for(
-            plan, rank=self._ranks.rank, world=self._ranks.world, epoch=self.epoch, seq=handle.seq, step=step,
-            incarnation=self._incarnation, run=self.run, run_id=self._run_id, root=self.root, owner=self._owner,
-            job=dict(self._job), algorithm=self.algorithm, extra=extra)
-        self._pool.fill(slot, plan, snapshot, page, extra)
-        self._agent.send(op="captured", slot=slot.name.slot)
+        target.end(control.CAPTURED)
+        with self._changed:
+            handle.become("captured")
+        self._agent.send(op="captured", slot=target.slot.name.slot)
+
+    def _make_room(self, plan: capture.Plan, handle: Handle, extra: int, on_busy: OnBusy) -> capture.Target | None:
+        if on_busy == "skip":
+            return None
+        end = time.monotonic() + (_RELEASE_SECONDS if on_busy == "replace" else float("inf"))
+        asked = self._released
+        if on_busy == "replace":
+            self._agent.send(op="release", key=self._key(handle))
+        target = None
+        while target is None and self._agent_error is None and time.monotonic() < end:
+            answered = self._released != asked
+            target = self._pool.acquire(plan.layout, extra)
+            if target is None and on_busy == "replace" and answered:
+                return None
+            if target is None:
+                with self._changed:
+                    # Woken by every event; slots are freed a moment after the event, hence the short time.
+                    self._changed.wait(_POLL_SECONDS)
+        return target
+
+    def _key(self, handle: Handle) -> list[int | str]:
+        return [self.epoch, handle.seq, self._start.incarnation]
 
     def _end(self, handle: Handle, state: str, reason: str) -> None:
         with self._changed:
@@ -209,9 +257,14 @@ class Manager:
                 self._agent_error = message.get("why", "the checkpoint agent has ended")
                 for handle in self._handles.values():
                     handle.become("failed", self._agent_error)
+                self._changed.notify_all()
+                return
+            if kind == "released":
+                self._released += 1
+                self._changed.notify_all()
                 return
             key = message["key"]
-            handle_ = self._handles.get(int(key[1])) if key[2] == self._incarnation else None
+            handle_ = self._handles.get(int(key[1])) if key[2] == self._start.incarnation else None
             if handle_ is None:
                 return
             if kind == "durable":
@@ -225,6 +278,9 @@ class Manager:
 
         False when the time was not enough (the agent then goes on alone), the agent died, or a save failed.
         """
+        self._fence.close()
+        self._copier.close()
+        self._pool.close()
         self._agent.send(op="close")
         done = self._agent.wait_end(drain)
         if not done:
@@ -232,22 +288,4 @@ class Manager:
                           RuntimeWarning, stacklevel=2)
         with self._changed:
             return done and self._agent.clean and not any(h.state == "failed" for h in self._handles.values())
-
-
-def _addresses(hosts: list[str]) -> list[str]:
-    """Where the other ranks may reach rank 0's agent, best first."""
-    if len(set(hosts)) == 1:
-        return ["127.0.0.1"]
-    found = [socket.gethostname()]
-    for host in sorted(set(hosts) - set(found)):
-        # The address from which this node would talk to the other one; connecting UDP sends nothing.
-        try:
-            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-                probe.connect((host, 9))
-                found.insert(0, probe.getsockname()[0])
-                break
-        except OSError:
-            continue
-    return found
-
 

@@ -57,10 +57,8 @@ class Snapshot:
     pieces: tuple[Piece, ...]
     plan: str
     tensors: int
+    outline: Outline
     absent: tuple[str, ...] = ()  # sharded tensors of which no part lies here
-
-    def outline(self) -> Outline:
-        return tuple((piece.spec, piece.layout) for piece in self.pieces)
 
 
 class Known:
@@ -149,11 +147,11 @@ class Collector:
         """The snapshot of everything taken."""
         pieces = tuple(self._pieces.values())
         shared = sum(not piece.own for piece in pieces) + len(self._absent)
-        made = Snapshot(tree, pieces, "", shared)
-        outline = made.outline()
+        outline = tuple((piece.spec, piece.layout) for piece in pieces)
         if self._known.last is None or self._known.last[0] != outline:
             self._known.last = outline, fingerprint(pieces, self._absent, self._ranks.world)
-        return Snapshot(tree, pieces, self._known.last[1], shared, tuple(name for name, _ in self._absent))
+        absent = tuple(name for name, _ in self._absent)
+        return Snapshot(tree, pieces, self._known.last[1], shared, self._known.last[0], absent)
 
 
 def fingerprint(pieces: Iterable[Piece], absent: Iterable[tuple[str, str]], world: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -45,6 +46,23 @@ class State:
         """All optimizers of this state: the points at which the weights change."""
         found = [self.optimizer, *self.objects.values()]
         return [thing for thing in found if isinstance(thing, torch.optim.Optimizer)]
+
+    def when_complete(self, then: Callable[[State], None]) -> None:
+        """Call `then(self)` as soon as every tensor is there: now, or after the step that makes the optimizer's state.
+
+        Not at all where a snapshot is a collective (FSDP1, `full`): ranks need not get here together.
+        """
+        if self.full or (self.model is not None and fsdp1.is_used(self.model)):
+            return
+        waiting = [thing for thing in self.optimizers if not thing.state]
+        if not waiting:
+            then(self)
+            return
+
+        def first(*_: Any) -> None:
+            hook.remove()
+            then(self)
+        hook = waiting[0].register_step_post_hook(first)
 
     # --- saving -------------------------------------------------------------------------------------------------
 
@@ -112,7 +130,7 @@ class State:
         # A sharded tensor of which no part lies here needs no bytes, but it is live all the same.
         absent = tuple(name for name in snapshot.absent if name in wanted)
         self._live = {name: collector.source(name) for name in (*(piece.spec.name for piece in pieces), *absent)}
-        return Snapshot(live, pieces, snapshot.plan, snapshot.tensors, absent)
+        return replace(snapshot, pieces=pieces, absent=absent)
 
     def adopt(self, tree: Mapping[str, Any], loaded: Mapping[str, torch.Tensor]) -> None:
         """Take over everything else of `tree`, now that the targets are filled; `loaded` has the other tensors.

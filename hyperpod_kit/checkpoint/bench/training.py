@@ -26,7 +26,7 @@ class Training:
 
     def run(self) -> dict[str, Any]:
         """One save in every few steps; the manager is closed afterwards."""
-        manager = Manager(self.root, **({"overlap": True} if self.overlap else {}))  # type: ignore[arg-type]
+        manager = Manager(self.root, overlap=self.overlap)
         state = State(self.work.model, self.work.optimizer)
         manager.restore(state)
         saving.durable(manager.save(0, state))
@@ -48,7 +48,7 @@ class Training:
         self.work.forward_backward()
         fence = time.perf_counter()
         if self.overlap:
-            manager.fence()  # type: ignore[attr-defined]
+            manager.fence()
         waited = time.perf_counter() - fence
         self.work.optimizer.step()
         return self.peers.slowest(time.perf_counter() - begin), self.peers.slowest(waited)

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import hashlib
 import mmap
@@ -20,6 +21,8 @@ from . import control
 from .control import Page
 
 EXTRA_ROOM = 256 * 1024
+_MADV_POPULATE_WRITE = 23
+_SLICE = 64 * 1024 * 1024
 _NAME = re.compile(r"hpk-([0-9]+)-([0-9a-f]{12})-([0-9]{5})-([0-9]{2})\.(ctl|img)")
 
 
@@ -68,6 +71,21 @@ def names(folder: str, *, uid: Optional[int] = None, run: Optional[str] = None,
 
 def _map(fd: int, size: int) -> mmap.mmap:
     return mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+
+
+def _populate(mapping: mmap.mmap) -> None:
+    """MADV_POPULATE_WRITE (Linux 5.14), which changes no byte; before that, pages fault in as they are written.
+
+    Through ctypes and in slices: mmap.madvise holds the interpreter's lock for as long as the kernel takes.
+    """
+    anchor = ctypes.c_char.from_buffer(mapping)
+    address = ctypes.addressof(anchor)
+    call = ctypes.CDLL(None, use_errno=True).madvise
+    call.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    for at in range(0, len(mapping), _SLICE):
+        if call(address + at, min(_SLICE, len(mapping) - at), _MADV_POPULATE_WRITE) != 0:
+            break
+    del anchor
 
 
 class Slot:
@@ -125,6 +143,10 @@ class Slot:
     def buffer(self) -> mmap.mmap:
         """The image's mapping, for torch.frombuffer."""
         return self._img
+
+    def prefault(self) -> None:
+        """Fault the image's pages into this process, so that the first copy is as fast as the second."""
+        _populate(self._img)
 
     def close(self) -> None:
         """Unmap; mappings that a tensor still looks into go when it goes."""

@@ -1,0 +1,164 @@
+"""Copies between host memory with several threads, made so that a save costs what the memory's bandwidth costs.
+
+Two ways to move bytes, both without the interpreter's lock. glibc's memmove streams past the cache only above a size
+that depends on the machine (about 3/4 of the last-level cache; below it `rep movsb`, which reads each line before it
+writes it), so it is used for large pieces that are cut no smaller than that; the pieces in between go through a
+vectorised loop of numpy. Small ones are grouped.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import queue
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from hyperpod_kit.checkpoint.repository.failpoint import failpoint
+
+STREAM = 32 * 1024 * 1024  # bytes from which memmove streams on the machines that were looked at
+_CUT = 8 * 1024 * 1024     # vectorised pieces are cut to this, so that all threads end at about the same time
+_GROUP = 4 * 1024 * 1024
+_VECTOR = 64 * 1024
+_MOST = 8                  # more threads than this do not raise the bandwidth of one socket
+
+# A step is a function and its arguments; a batch is what one thread does before it asks for more.
+Batch = list[tuple[Callable[..., Any], tuple[Any, ...]]]
+
+
+class Move(NamedTuple):
+    """Copy `source` to `target`, both tensors of the same type and shape; `target` is contiguous host memory."""
+
+    target: torch.Tensor
+    source: torch.Tensor
+
+
+def cores(ranks_here: int) -> int:
+    """Threads that one of `ranks_here` ranks of this machine may use."""
+    return max(1, min(_MOST, len(os.sched_getaffinity(0)) // max(1, ranks_here)))
+
+
+def batches(moves: Sequence[Move]) -> list[Batch]:
+    """Cut and group moves for several threads, large ones first. They hold addresses: keep the tensors alive."""
+    large: list[Batch] = []
+    group: Batch = []
+    rest: list[Batch] = []
+    room = _GROUP
+    for move in sorted(moves, key=lambda move: -move.source.nbytes):
+        size = move.source.nbytes
+        if move.source.device.type != "cpu" or not move.source.is_contiguous():
+            rest.append([(torch.Tensor.copy_, (move.target, move.source))])
+            continue
+        for step, length in _cut(move.target.data_ptr(), move.source.data_ptr(), size):
+            if length >= _GROUP:
+                large.append([step])
+                continue
+            if length > room and group:
+                rest.append(group)
+                group, room = [], _GROUP
+            group.append(step)
+            room -= length
+    return large + rest + ([group] if group else [])
+
+
+def _cut(target: int, source: int, size: int) -> list[tuple[tuple[Callable[..., Any], tuple[Any, ...]], int]]:
+    numpy = sys.modules.get("numpy")
+    vector = numpy is not None and not (target | source) % 8
+    if size < _VECTOR or not vector or size >= 2 * STREAM:
+        count = max(1, size // STREAM)
+        edges = [size * n // count // 4096 * 4096 for n in range(count)] + [size]
+        return [((ctypes.memmove, (target + a, source + a, b - a)), b - a) for a, b in itertools.pairwise(edges)]
+    count = -(-size // _CUT)
+    edges = [size * n // count // 4096 * 4096 for n in range(count)] + [size // 8 * 8]
+    out = [((numpy.positive, (_words(source + a, b - a), _words(target + a, b - a))), b - a)  # type: ignore[union-attr]
+           for a, b in itertools.pairwise(edges)]
+    end = edges[-1]
+    return out + ([((ctypes.memmove, (target + end, source + end, size - end)), size - end)] if end < size else [])
+
+
+def _words(address: int, size: int) -> Any:
+    """Memory as an array of u64; `positive` of an unsigned integer is the integer itself."""
+    import numpy
+    return numpy.ctypeslib.as_array((ctypes.c_uint64 * (size // 8)).from_address(address))
+
+
+class Copy:
+    """One run over a list of batches by whoever helps. `then` is called once, by the thread that ends last."""
+
+    def __init__(self, work: Sequence[Batch], then: Callable[[BaseException | None], None] | None = None) -> None:
+        self._work = work
+        self._next = itertools.count()
+        self._left = itertools.count(len(work) - 1, -1)
+        self._then = then
+        self._error: BaseException | None = None
+        self._ended = threading.Event()
+        if not work:
+            self._end()
+
+    def help(self) -> None:
+        """Do batches until none is left to begin; never raises."""
+        while (number := next(self._next)) < len(self._work):
+            if self._error is None:
+                try:
+                    for function, arguments in self._work[number]:
+                        function(*arguments)
+                    failpoint("capture.tensor")
+                except BaseException as err:
+                    self._error = err
+            if next(self._left) == 0:
+                self._end()
+
+    def _end(self) -> None:
+        try:
+            if self._then is not None:
+                self._then(self._error)
+        except BaseException as err:
+            self._error = self._error or err
+        self._ended.set()
+
+    @property
+    def ended(self) -> bool:
+        return self._ended.is_set()
+
+    def wait(self) -> None:
+        """Help, then wait for the others. Raises the first error of any thread."""
+        self.help()
+        self._ended.wait()
+        if self._error is not None:
+            raise self._error
+
+
+class Copier:
+    """`threads - 1` waiting threads, at least one: the caller of `Copy.wait` is the last."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self._queue: queue.SimpleQueue[Copy | None] = queue.SimpleQueue()
+        self._started = 0
+
+    def start(self, work: Sequence[Batch], then: Callable[[BaseException | None], None] | None = None, *,
+              background: bool = False) -> Copy:
+        """Begin; the caller goes on and must call `wait` on what it gets. `background`: even with one thread."""
+        copy = Copy(work, then)
+        helpers = min(max(self.threads - 1, int(background)), len(work))
+        while self._started < helpers:
+            threading.Thread(target=self._serve, daemon=True, name=f"hpk-copy-{self._started}").start()
+            self._started += 1
+        for _ in range(helpers):
+            self._queue.put(copy)
+        return copy
+
+    def _serve(self) -> None:
+        while (copy := self._queue.get()) is not None:
+            copy.help()
+
+    def close(self) -> None:
+        """End the threads once they have done what was begun."""
+        for _ in range(self._started):
+            self._queue.put(None)
+        self._started = 0

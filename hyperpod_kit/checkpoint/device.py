@@ -1,0 +1,131 @@
+"""Capture from a CUDA device: a side stream copies into the slot, whose memory is registered with the driver.
+
+Not run on a GPU yet where this was written; `make gpu-check` does it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from hyperpod_kit.checkpoint.repository import arena
+
+_SMALL = 256 * 1024          # bytes below which a transfer of its own costs more than gathering
+_STAGE = 32 * 1024 * 1024    # bytes of pinned memory for gathered small tensors, at most
+_registered: dict[int, int] = {}
+
+
+def is_on(tensor: torch.Tensor) -> bool:
+    """Whether it lies on a device from which this module copies."""
+    return tensor.device.type == "cuda"
+
+
+def _address(slot: arena.Slot) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(slot.buffer))
+
+
+def register(slot: arena.Slot) -> bool:
+    """Let the driver know the slot's memory (cudaHostRegister), so that copies need no staging; False if it refuses."""
+    address = _address(slot)
+    if address in _registered:
+        return True
+    result = torch.cuda.cudart().cudaHostRegister(address, len(slot.image), 0)  # type: ignore[no-untyped-call]
+    if int(result) == 0:
+        _registered[address] = len(slot.image)
+    return int(result) == 0
+
+
+def unregister(slot: arena.Slot) -> None:
+    """Undo `register`; the memory must not be unmapped before."""
+    if not _registered:
+        return
+    address = _address(slot)
+    if _registered.pop(address, None) is not None:
+        torch.cuda.cudart().cudaHostUnregister(address)  # type: ignore[no-untyped-call]
+
+
+class Transfer:
+    """Copies from one device that were enqueued on a side stream. `landed` are small tensors, gathered: each
+    (view into the slot, its bytes in pinned memory), to be moved on the host after `wait`."""
+
+    def __init__(self, event: Any, landed: Sequence[tuple[torch.Tensor, torch.Tensor]], held: Sequence[Any]) -> None:
+        self._event = event
+        self._held = held
+        self.landed = landed
+
+    def wait(self) -> None:
+        """Until all bytes are in host memory."""
+        self._event.synchronize()
+        self._held = ()
+
+    def fence(self) -> None:
+        """Let the current stream, not the host, wait: an optimizer's kernels begin after the copies have read."""
+        self._event.wait(torch.cuda.current_stream())
+
+
+class Device:
+    """The side stream and the staging memory of one CUDA device."""
+
+    def __init__(self, which: torch.device) -> None:
+        self._stream = torch.cuda.Stream(which)  # type: ignore[no-untyped-call]
+        self._which = which
+        self._stage: torch.Tensor | None = None
+
+    def start(self, moves: Sequence[tuple[torch.Tensor, torch.Tensor, bool]]) -> Transfer:
+        """Enqueue copies (view into the slot, tensor on the device, early) and return at once.
+
+        The side stream waits for what the current stream was given so far. Early tensors, which the next forward pass
+        may change, are cloned on the device first, in the current stream: the fence does not guard them.
+        """
+        ready = [(view, source.clone() if early else source) for view, source, early in moves]
+        small: list[tuple[torch.Tensor, torch.Tensor]] = []
+        large: list[tuple[torch.Tensor, torch.Tensor]] = []
+        total = 0
+        for view, source in ready:
+            fits = source.nbytes < _SMALL and total + source.nbytes <= _STAGE
+            (small if fits else large).append((view, source))
+            total += source.nbytes if fits else 0
+        self._stream.wait_stream(torch.cuda.current_stream(self._which))
+        landed: list[tuple[torch.Tensor, torch.Tensor]] = []
+        with torch.cuda.stream(self._stream), torch.no_grad():
+            for view, source in large:
+                view.copy_(source, non_blocking=True)
+            gathered = None
+            if small:
+                gathered = torch.cat([source.contiguous().view(-1).view(torch.uint8) for _, source in small])
+                stage = self._room(total)
+                stage.copy_(gathered, non_blocking=True)
+                at = 0
+                for view, source in small:
+                    landed.append((view, stage[at:at + source.nbytes]))
+                    at += source.nbytes
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record(self._stream)
+        return Transfer(event, landed, (ready, gathered))
+
+    def _room(self, size: int) -> torch.Tensor:
+        if self._stage is None or self._stage.numel() < size:
+            self._stage = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        return self._stage[:size]
+
+
+class Devices:
+    """All devices from which this process copies."""
+
+    def __init__(self) -> None:
+        self._devices: dict[torch.device, Device] = {}
+
+    def start(self, moves: Sequence[tuple[torch.Tensor, torch.Tensor, bool]]) -> list[Transfer]:
+        """`Device.start` for each device that has something."""
+        by: dict[torch.device, list[tuple[torch.Tensor, torch.Tensor, bool]]] = {}
+        for move in moves:
+            by.setdefault(move[1].device, []).append(move)
+        return [self._of(which).start(some) for which, some in by.items()]
+
+    def _of(self, which: torch.device) -> Device:
+        if which not in self._devices:
+            self._devices[which] = Device(which)
+        return self._devices[which]

@@ -1,0 +1,100 @@
+"""This rank's slots in shared memory: made and faulted in behind training's back, so that a save only copies."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from hyperpod_kit.checkpoint import device
+from hyperpod_kit.checkpoint.capture import Target
+from hyperpod_kit.checkpoint.repository import arena, control
+from hyperpod_kit.checkpoint.repository.shard import ShardLayout
+from hyperpod_kit.errors import CheckpointError
+
+# A slot may be this much larger than what lies in it: a loader's state that grows does not cost a new slot each time.
+SLACK = 8 * 1024 * 1024
+
+
+class SlotPool:
+    """`count` slots. One is free for the next save, or none is."""
+
+    def __init__(self, run_id: str, rank: int, count: int) -> None:
+        self._folder = arena.shm_dir()
+        self._names = [arena.SlotName(os.getuid(), arena.run_hash(run_id), rank, n) for n in range(count)]
+        self._targets: dict[int, Target] = {}
+        self._busy: dict[int, arena.Slot] = {}
+        self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
+        self.pinned: set[int] = set()
+
+    def prepare(self, layout: ShardLayout, extra: int, *, pin: bool = False) -> None:
+        """Make all slots for this layout in a thread; the next `acquire` waits for it. `pin`: for copies from a GPU."""
+        def work() -> None:
+            try:
+                for name in self._names:
+                    target = self._usable(name, layout, extra)
+                    if pin and target is not None:
+                        device.register(target.slot)
+            except (CheckpointError, OSError) as err:
+                self._error = err
+        self.settle()
+        self._thread = threading.Thread(target=work, daemon=True, name="hpk-prefault")
+        self._thread.start()
+
+    def settle(self) -> None:
+        """Wait for `prepare`."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def acquire(self, layout: ShardLayout, extra: int) -> Target | None:
+        """A FREE slot that fits, made when there are fewer than `count`; None when all are busy.
+
+        Raises NotEnoughSharedMemory, OSError.
+        """
+        self.settle()
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+        for name in self._names:
+            target = self._usable(name, layout, extra)
+            if target is not None:
+                return target
+        return None
+
+    def _usable(self, name: arena.SlotName, layout: ShardLayout, extra: int) -> Target | None:
+        held = self._targets.get(name.slot)
+        slot = held.slot if held is not None else self._busy.get(name.slot) or self._find(name)
+        if slot is not None:
+            page = slot.page
+            if page is not None and page.state != control.FREE:
+                if held is None:
+                    self._busy[name.slot] = slot
+                return None
+            self._busy.pop(name.slot, None)
+            if page is not None and layout.size <= slot.room[0] <= layout.size + SLACK and slot.room[1] >= extra:
+                if held is None:
+                    slot.prefault()
+                if held is None or held.layout.fingerprint != layout.fingerprint:
+                    held = self._targets[name.slot] = Target(slot, layout)
+                return held
+            # Of another size, and free: nothing is lost. The new file gets a new mapping.
+            self._targets.pop(name.slot, None)
+            device.unregister(slot)
+            slot.unlink()
+            del slot, held
+        made = arena.create(self._folder, name, layout.size + SLACK // 2, extra_room=max(arena.EXTRA_ROOM, 4 * extra))
+        made.prefault()
+        self._targets[name.slot] = Target(made, layout)
+        return self._targets[name.slot]
+
+    def _find(self, name: arena.SlotName) -> arena.Slot | None:
+        try:
+            return arena.attach(self._folder, name)
+        except FileNotFoundError:
+            return None
+
+    def close(self) -> None:
+        self.settle()
+        for target in self._targets.values():
+            device.unregister(target.slot)

@@ -1,0 +1,120 @@
+"""What all ranks agree on when a run starts: who it is, its agents, its epoch."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from hyperpod_kit.checkpoint.agent_link import AgentLink
+from hyperpod_kit.checkpoint.ranks import Ranks
+from hyperpod_kit.checkpoint.repository import catalog, commit, digest, process
+from hyperpod_kit.checkpoint.repository.control import Page
+from hyperpod_kit.checkpoint.repository.lines import Message
+from hyperpod_kit.checkpoint.repository.store.open import is_path
+from hyperpod_kit.errors import CheckpointError
+
+_SECONDS = 120.0  # for an agent to start
+
+
+@dataclass(frozen=True)
+class Identity:
+    """This start of the run, the same on all ranks except for `owner` and `hosts`' order."""
+
+    root: str
+    run: commit.RunIdentity
+    incarnation: str
+    token: str
+    algorithm: str
+    hosts: tuple[str, ...]
+    owner: tuple[int, int] = field(default_factory=lambda: process.myself())
+    job: dict[str, Any] = field(default_factory=lambda: {
+        key: os.environ[name] for key, name in (("slurm_job_id", "SLURM_JOB_ID"), ("restart", "SLURM_RESTART_COUNT"),
+                                                ("attempt", "HPK_ATTEMPT")) if name in os.environ})
+
+    @property
+    def ranks_here(self) -> int:
+        """How many ranks run on this machine."""
+        return self.hosts.count(socket.gethostname())
+
+
+def identify(ranks: Ranks, root: str | os.PathLike[str], run: str | None, algorithm: str | None) -> Identity:
+    """Rank 0 opens the root for all. Raises what it raised, everywhere: RunIsOwned, CheckpointError, OSError."""
+    where = os.fspath(root)
+    where = os.path.abspath(where) if is_path(where) else where
+    seen = ranks.gather((socket.gethostname(), [name for name, ok in digest.available().items() if ok]))
+    answer: Any = None
+    if ranks.rank == 0:
+        try:
+            chosen = algorithm or os.environ.get("HPK_DIGEST") or digest.best(*[names for _, names in seen])
+            digest.algorithm(chosen)
+            answer = (commit.open_root(where, run), secrets.token_hex(3), secrets.token_hex(16), chosen)
+        except (CheckpointError, OSError) as err:
+            answer = err
+    answer = ranks.broadcast(answer)
+    if isinstance(answer, Exception):
+        raise answer
+    identity, incarnation, token, chosen = answer
+    return Identity(where, commit.RunIdentity(*identity), incarnation, token, chosen, tuple(host for host, _ in seen))
+
+
+def start_agent(ranks: Ranks, identity: Identity, options: Message, on_event: Callable[[Message], None]) -> AgentLink:
+    """This rank's agent, connected to rank 0's. Raises RunIsOwned, CheckpointError, OSError; alike on all ranks."""
+    alone = len(set(identity.hosts)) == 1
+    setup: Message = {
+        "root": identity.root, "run_id": identity.run.run_id, "rank": ranks.rank, "world": ranks.world,
+        "incarnation": identity.incarnation, "token": identity.token, "owner": list(identity.owner),
+        "one_host": alone, "algorithm": identity.algorithm, "versions": {"torch": torch.__version__}, **options}
+    error: Exception | None = None
+    port = 0
+    try:
+        agent = AgentLink(setup, on_event)
+        port = agent.wait_ready(_SECONDS)
+    except (CheckpointError, OSError) as err:
+        error = err
+    errors = [found for found in ranks.gather(error) if found is not None]
+    if errors:
+        raise errors[0]
+    addresses = [[host, port] for host in _addresses(list(identity.hosts))] if ranks.rank == 0 else []
+    agent.send(op="connect", addresses=ranks.broadcast(addresses))
+    return agent
+
+
+def agree_epoch(ranks: Ranks, identity: Identity, pages: list[list[Page]]) -> tuple[int, int]:
+    """(this start's epoch, the highest seq so far): rank 0 claims it above everything that it can see."""
+    hot = [(page.epoch, page.seq) for held in pages for page in held]
+    answer: Any = None
+    if ranks.rank == 0:
+        try:
+            seq = max([catalog.highest(identity.root)[1]] + [s for _, s in hot])
+            above = max([e for e, _ in hot], default=0)
+            answer = (commit.claim_epoch(identity.root, identity.run, above=above, job=identity.job,
+                                         first_seq=seq + 1), seq)
+        except (CheckpointError, OSError) as err:
+            answer = err
+    answer = ranks.broadcast(answer)
+    if isinstance(answer, Exception):
+        raise answer
+    return int(answer[0]), int(answer[1])
+
+
+def _addresses(hosts: list[str]) -> list[str]:
+    """Where the other ranks may reach rank 0's agent, best first."""
+    if len(set(hosts)) == 1:
+        return ["127.0.0.1"]
+    found = [socket.gethostname()]
+    for host in sorted(set(hosts) - set(found)):
+        # The address from which this node would talk to the other one; connecting UDP sends nothing.
+        try:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+                probe.connect((host, 9))
+                found.insert(0, probe.getsockname()[0])
+                break
+        except OSError:
+            continue
+    return found

@@ -1,0 +1,83 @@
+"""Copies, cadence and the text of trees."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import threading
+import time
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hyperpod_kit.checkpoint import cadence, codec, copier  # noqa: E402
+from hyperpod_kit.checkpoint.ranks import Ranks  # noqa: E402
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("count", [0, 1, 7, 65_535, 65_536, 65_543, 9 * 2**20 + 5, 70 * 2**20 + 3])
+def test_every_byte_is_copied_once_and_none_beside(threads: int, count: int) -> None:
+    source = torch.randint(0, 255, (count,), dtype=torch.uint8)
+    room = torch.full((count + 16,), 7, dtype=torch.uint8)
+    pool = copier.Copier(threads)
+    done: list[object] = []
+    pool.start(copier.batches([copier.Move(room[8:8 + count], source)]), done.append).wait()
+    pool.close()
+    assert torch.equal(room[8:8 + count], source) and done == [None]
+    assert room[:8].tolist() == [7] * 8 and room[8 + count:].tolist() == [7] * 8
+
+
+def test_views_of_any_layout_land_in_row_order() -> None:
+    base = torch.arange(24, dtype=torch.float32).reshape(4, 6)
+    sources = [base.t(), base[:, ::2], base[1], torch.tensor(3.5), base.to(torch.bfloat16).t(), torch.empty(0, 3)]
+    targets = [torch.zeros(source.shape, dtype=source.dtype) for source in sources]
+    pool = copier.Copier(2)
+    pool.start(copier.batches([copier.Move(t, s) for t, s in zip(targets, sources, strict=True)])).wait()
+    pool.close()
+    assert all(torch.equal(t, s) for t, s in zip(targets, sources, strict=True))
+
+
+def test_an_error_in_any_thread_is_raised_and_told_once() -> None:
+    told: list[BaseException | None] = []
+
+    def fail() -> None:
+        raise OSError("broken")
+    copy = copier.Copier(2).start([[(time.sleep, (0,))], [(fail, ())], [(time.sleep, (0,))]], told.append)
+    with pytest.raises(OSError, match="broken"):
+        copy.wait()
+    assert copy.ended and len(told) == 1 and isinstance(told[0], OSError)
+
+
+def test_in_the_background_it_ends_without_being_waited_for() -> None:
+    ended = threading.Event()
+    copier.Copier(1).start([[(time.sleep, (0,))]], lambda _: ended.set(), background=True)
+    assert ended.wait(10)
+
+
+def test_cadence_in_steps_and_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = cadence.Cadence(4, Ranks())
+    assert [step for step in range(12) if steps.due(step)] == [3, 7, 11]
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    timed = cadence.Cadence(datetime.timedelta(seconds=10), Ranks())
+    saved = []
+    for step in range(100):
+        now[0] += 0.5
+        if timed.due(step):
+            saved.append(step)
+    gaps = [b - a for a, b in zip(saved, saved[1:])]
+    assert len(saved) >= 4 and set(gaps) == {20}, saved
+    for bad in (0, -1, datetime.timedelta(0)):
+        with pytest.raises(ValueError, match="positive"):
+            cadence.Cadence(bad, Ranks())
+    with pytest.raises(ValueError, match="needs a cadence"):
+        cadence.Cadence(None, Ranks()).due(0)
+
+
+def test_the_text_of_a_tree_is_its_json_whatever_was_held() -> None:
+    texts = codec.Texts()
+    model = {"w": {"$": "tensor", "name": "model.w"}}
+    for rate in (0.1, 0.2):
+        tree = {"model": model, "optimizer": {"state": model, "param_groups": [{"lr": rate}]}, "extra": {}, "n": None}
+        assert json.loads(texts.of(tree)) == tree

@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional
 
 from hyperpod_kit.checkpoint.agent_link import AgentLink
-from hyperpod_kit.checkpoint.repository import arena, commit, control, process
+from hyperpod_kit.checkpoint.repository import arena, commit, process
 from hyperpod_kit.checkpoint.repository.control import Key
+
+CHUNK = 4096
+"""Small chunks, so that a small shard has several leaves."""
 
 
 class Trainer:
@@ -132,5 +135,11 @@ def states(shm: Path) -> List[str]:
     return sorted(found)
 
 
-def free(shm: Path) -> bool:
-    return control.FREE in states(shm)
+def save(run: Start, capture: Callable[..., arena.Slot], seq: int, *, slot: int = 0, tell: bool = True) -> arena.Slot:
+    """All ranks capture `seq`; rank 0's slot."""
+    made = [capture(rank=rank, world=run.world, seq=seq, step=10 * seq, slot=slot, incarnation=run.incarnation,
+                    owner=tuple(run.trainers[rank].owner), chunk=CHUNK) for rank in range(run.world)]
+    for rank, one in enumerate(made):
+        if tell:
+            run.captured(rank, one)
+    return made[0]

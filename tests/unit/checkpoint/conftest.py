@@ -6,12 +6,13 @@ import json
 import os
 import random
 from pathlib import Path
-from typing import Callable, List, Tuple
+from typing import Any, Callable, Iterator, List, Tuple
 
 import pytest
 
 from hyperpod_kit.checkpoint.repository import arena, commit, control, digest, flush
 from hyperpod_kit.checkpoint.repository.shard import TensorSpec, lay_out
+from tests.unit.checkpoint.agent_run import Start
 
 DEAD = (2**22 + 1, 1)  # above the kernel's largest pid
 
@@ -74,3 +75,16 @@ def committed(capture: Capture, tmp_path: Path) -> Callable[..., Tuple[str, str]
         assert outcomes[0].attempt is not None, outcomes
         return str(tmp_path / "root"), outcomes[0].attempt
     return make
+
+
+@pytest.fixture
+def start(shm: Path, tmp_path: Path) -> Iterator[Callable[..., Start]]:
+    """start(world=..., local=..., ...) -> a Start of the run on the root of `capture`; killed after the test."""
+    made: List[Start] = []
+
+    def make(**how: Any) -> Start:
+        made.append(Start(str(tmp_path / "root"), shm, **how))
+        return made[-1]
+    yield make
+    for one in made:
+        one.destroy()

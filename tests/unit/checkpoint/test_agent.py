@@ -5,37 +5,11 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
-from typing import Any, Callable, Iterator
 
 import pytest
 
 from hyperpod_kit.checkpoint.repository import arena, catalog, control, selection, verify
-from tests.unit.checkpoint.agent_run import Start, states, wait_for
-
-CHUNK = 4096
-"""Small chunks, so that a small shard has several leaves."""
-
-
-@pytest.fixture
-def start(shm: Path, tmp_path: Path) -> Iterator[Callable[..., Start]]:
-    made = []
-
-    def make(**how: Any) -> Start:
-        made.append(Start(str(tmp_path / "root"), shm, **how))
-        return made[-1]
-    yield make
-    for one in made:
-        one.destroy()
-
-
-def save(run: Start, capture: Callable[..., arena.Slot], seq: int, *, slot: int = 0, tell: bool = True) -> arena.Slot:
-    """All ranks capture `seq`; rank 0's slot."""
-    made = [capture(rank=rank, world=run.world, seq=seq, step=10 * seq, slot=slot, incarnation=run.incarnation,
-                    owner=tuple(run.trainers[rank].owner), chunk=CHUNK) for rank in range(run.world)]
-    for rank, one in enumerate(made):
-        if tell:
-            run.captured(rank, one)
-    return made[0]
+from tests.unit.checkpoint.agent_run import save, states, wait_for
 
 
 def test_a_save_is_sealed_then_durable_and_the_older_one_makes_room(start, capture, shm: Path) -> None:

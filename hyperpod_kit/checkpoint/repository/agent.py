@@ -17,9 +17,9 @@ import time
 from typing import Any, List, Optional, Tuple
 
 from hyperpod_kit import __version__
-from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.errors import HyperpodKitError
 
-from . import agent_captures, agent_work, arena, control, coordinator, fabric, layout, lock
+from . import agent_captures, agent_work, arena, control, coordinator, fabric, janitor, layout, lock
 from .agent_captures import Captures, Held, SlotFiles
 from .agent_head import Head
 from .agent_storage import Storage
@@ -66,11 +66,13 @@ class Agent:
         directory = setup.get("local")
         self.storage = Storage(setup["root"], directory=directory if isinstance(directory, str) else None,
                                run_hash=self.run_hash, rank=self.rank, versions=versions,
-                               rate_limit=setup.get("rate_limit"), stopped=lambda: self.stop)
+                               rate_limit=setup.get("rate_limit"), keep=setup.get("keep"), stopped=lambda: self.stop)
+        self.chores = agent_work.Worker("chores", self.events.put)
         if self.rank == 0:
             hub = fabric.Hub(self.token, lambda rank, message: self.events.put(("peer", rank, message)),
                              local=bool(setup.get("one_host", setup.get("local") is True)))
-            self.head = Head(self.world, hub, self.captures, self.storage, self.events.put, self._on_order)
+            self.head = Head(self.world, hub, self.captures, self.storage, self.events.put, self._on_order,
+                             self.chores)
 
     # --- the loop -----------------------------------------------------------------------------------------------
 
@@ -80,12 +82,13 @@ class Agent:
         for number in (signal.SIGTERM, signal.SIGUSR1):
             # A batch system signals every process of the step; what kills the trainer must not kill its memory.
             signal.signal(number, lambda *_: self.events.put(("hurry",)))
-        self._adopt()
+        self.files.recover()
         self.sealer = agent_work.Worker("seal", self.events.put)
         self.writer = agent_work.Worker("write", self.events.put)
         self.uploader = agent_work.Worker("upload", self.events.put)
         self.trainer.listen(lambda message: self.events.put(("trainer", message)),
                             lambda: self.events.put(("gone",)))
+        self.chores.submit("swept", (0, 0, ""), lambda: janitor.sweep(self.folder, but=self.run_hash))
         self.trainer.send({"ev": "ready", "port": self.head.hub.port if self.head else 0})
         while not self._finished():
             try:
@@ -101,6 +104,8 @@ class Agent:
         if self.stop:
             return True
         if self.captures.busy("seal"):
+            return False
+        if self.bye and self.head is not None and self.head.keeping:
             return False
         if self.bye or (self.orphaned and self.gone_at is not None):
             return True
@@ -126,23 +131,6 @@ class Agent:
         self.lock.release()
 
     # --- what a predecessor left --------------------------------------------------------------------------------
-
-    def _adopt(self) -> None:
-        """Seal what a dead trainer captured, free what it had half copied. Sealed slots wait for `settle`."""
-        for name in self.files.names():
-            arena.remove_stray_image(self.folder, name)
-        for slot in self.files.all():
-            page = slot.page
-            if page is None:
-                slot.unlink()
-            elif page.state == control.WRITING:
-                slot.move(control.FREE)
-            elif page.state == control.CAPTURED:
-                try:
-                    Sealing(slot).run()
-                except CheckpointError as err:
-                    print(f"{slot.name}: {err}", file=sys.stderr, flush=True)
-            failpoint("agent.adopted")
 
     def _settle(self, keep: Optional[Key], tier: str) -> None:
         """The run has restored: keep the capture that it came from until a newer one is sealed, free the rest."""
@@ -300,6 +288,14 @@ class Agent:
         assert self.head is not None
         self.head.committed(key, attempt, why)
 
+    def _on_kept(self, _: Key, left: Optional[List[str]], why: str) -> None:
+        assert self.head is not None
+        self.head.kept(left, why)
+
+    def _on_swept(self, _: Key, runs: Optional[List[str]], why: str) -> None:
+        if why:
+            print(f"segments of dead runs stay: {why}", file=sys.stderr, flush=True)
+
     def _on_peer(self, rank: int, message: Optional[Message]) -> None:
         assert self.head is not None
         self.head.peer(rank, message)
@@ -387,7 +383,7 @@ def main(argv: List[str]) -> int:
         return 0
     try:
         agent = Agent(trainer, setup)
-    except (CheckpointError, OSError) as err:
+    except (HyperpodKitError, OSError) as err:
         kind = type(err).__name__
         trainer.send({"ev": "refused", "kind": kind, "why": str(err), "hint": getattr(err, "hint", None)})
         return 1

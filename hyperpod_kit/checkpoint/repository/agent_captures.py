@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from typing import Dict, FrozenSet, Iterator, List, Optional, Set, Tuple
 
@@ -98,6 +99,24 @@ class SlotFiles:
                 yield self._get(name)
             except (OSError, CheckpointError):
                 continue
+
+
+    def recover(self) -> None:
+        """Seal what a dead trainer captured, free what it had half copied. Sealed slots stay as they are."""
+        for name in self.names():
+            arena.remove_stray_image(self.folder, name)
+        for slot in self.all():
+            page = slot.page
+            if page is None:
+                slot.unlink()
+            elif page.state == control.WRITING:
+                slot.move(control.FREE)
+            elif page.state == control.CAPTURED:
+                try:
+                    Sealing(slot).run()
+                except CheckpointError as err:
+                    print(f"{slot.name}: {err}", file=sys.stderr, flush=True)
+            failpoint("agent.adopted")
 
 
 class Captures:

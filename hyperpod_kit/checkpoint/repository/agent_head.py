@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from typing import Callable, Dict, List, Optional, Tuple
+from typing import Callable, Dict, List, Optional, Set, Tuple
 
 from . import coordinator, fabric
 from .agent_captures import Captures
@@ -21,7 +21,7 @@ class Head:
     """The coordinator with its effects. Used from the agent's main thread; `deliver` hands an order to this rank."""
 
     def __init__(self, world: int, hub: fabric.Hub, captures: Captures, storage: Storage, post: Post,
-                 deliver: Callable[[Message], None]) -> None:
+                 deliver: Callable[[Message], None], chores: Worker) -> None:
         self.hub = hub
         self._brain = Coordinator(world, local=storage.local is not None)
         self._pieces: Dict[int, Tuple[str, Tuple[Placed, ...]]] = {}
@@ -29,6 +29,10 @@ class Head:
         self._storage = storage
         self._deliver = deliver
         self._worker = Worker("commit", post)
+        self._chores = chores
+        self._told: Set[str] = set()
+        self.keeping = 0
+        """Commits behind which there is still to be cleaned up."""
 
     def peer(self, rank: int, message: Optional[Message]) -> None:
         """A report of a rank; None: its agent is gone."""
@@ -77,6 +81,17 @@ class Head:
         if held is not None:
             held.jobs.discard("commit")
         self._obey(self._brain.committed(key) if attempt else self._brain.failed(0, key, why))
+        if attempt:
+            self.keeping += 1
+            self._chores.submit("kept", key, self._storage.keep_up(attempt))
+
+    def kept(self, left: Optional[List[str]], why: str) -> None:
+        """Storage is as the policy wants it, but for what is left; each reason is said once."""
+        self.keeping -= 1
+        for problem in [*(left or ()), *([why] if why else ())]:
+            if problem not in self._told and len(self._told) < 100:
+                self._told.add(problem)
+                print(f"old checkpoints stay: {problem}", file=sys.stderr, flush=True)
 
     def _obey(self, orders: List[Order]) -> None:
         for order in orders:

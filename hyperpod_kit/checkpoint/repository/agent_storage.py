@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Callable, Dict, FrozenSet, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Tuple
 
 from hyperpod_kit.errors import CheckpointError
 
-from . import assemble, catalog, commit, drain, local, persist, verify
+from . import assemble, catalog, commit, drain, latest, local, persist, policy, retention, verify
 from .agent_captures import Held
 from .assemble import Report
 from .failpoint import failpoint
@@ -16,17 +16,19 @@ from .store.open import open_store
 class Storage:
     """The root that this run writes to, and its directory on the node's disk where there is one.
 
-    `stopped`: the agent has to leave everything as it is and go. Raises CheckpointError (S3 without boto3).
+    `keep`: the retention policy as JSON. `stopped`: the agent has to leave everything as it is and go.
+    Raises CheckpointError (S3 without boto3), UsageError when `keep` is no policy.
     """
 
     def __init__(self, root: str, *, directory: Optional[str], run_hash: str, rank: int, versions: Dict[str, str],
-                 rate_limit: Optional[float], stopped: Callable[[], bool]) -> None:
+                 rate_limit: Optional[float], keep: Any, stopped: Callable[[], bool]) -> None:
         self.store = open_store(root)
         self.local = local.store(directory, run_hash) if directory else None
         self._directory, self._run_hash, self._rank = directory or "", run_hash, rank
         # Each of its own: disk and network are not one resource.
         self._pace, self._upload_pace = persist.Pace(rate_limit), persist.Pace(rate_limit)
         self._versions = versions
+        self._keep = policy.from_json(keep) if keep else None
         self._stopped = stopped
 
     def hurry(self) -> None:
@@ -98,4 +100,13 @@ class Storage:
             commit.commit(self.store, held.attempt, made.manifest, made.extra, made.columns)
             failpoint("agent.committed")
             return held.attempt
+        return job
+
+    def keep_up(self, attempt: str) -> Callable[[], List[str]]:
+        """After a commit: the hint at it, then what the policy does not keep goes. What could not be removed."""
+        def job() -> List[str]:
+            latest.write(self.store, attempt)
+            if self._keep is None or self._stopped():
+                return []
+            return [f"{name}: {why}" for name, why in retention.run(self.store, self._keep).left]
         return job

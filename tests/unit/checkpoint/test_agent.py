@@ -8,7 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_kit.checkpoint.repository import arena, catalog, control, selection, verify
+from hyperpod_kit.checkpoint.repository import (
+    arena,
+    catalog,
+    control,
+    janitor,
+    latest,
+    process,
+    selection,
+    verify,
+)
+from hyperpod_kit.checkpoint.repository.store.open import open_store
+from hyperpod_kit.errors import CheckpointError
 from tests.unit.checkpoint.agent_run import save, states, wait_for
 
 
@@ -136,3 +147,62 @@ def test_room_is_made_by_giving_up_what_nobody_writes_yet(start, capture, shm: P
     run.until("durable")
     assert run.close()
     assert [entry.name.seq for entry in catalog.attempts(run.root) if entry.committed] == [4, 2, 1]
+
+
+def test_after_a_commit_the_policy_is_applied_and_the_hint_points_at_it(start, capture, shm: Path) -> None:
+    run = start(keep={"latest": {"n": 1}})
+    run.settle()
+    for seq in (1, 2, 3):
+        save(run, capture, seq, slot=seq)
+        (*_, last) = run.until("durable")
+    assert run.close(), "the end waits for what is still to be removed"
+    assert [entry.attempt for entry in catalog.attempts(run.root)] == [last["note"]]
+    hint = latest.read(open_store(run.root))
+    assert hint is not None and str(hint) == last["note"]
+
+
+def test_a_policy_that_is_none_is_refused_at_the_start(start) -> None:
+    with pytest.raises(CheckpointError, match="retention policy"):
+        start(keep={"newest": 1})
+
+
+def test_segments_of_dead_runs_that_hold_nothing_go_and_captures_stay(start, capture, shm: Path) -> None:
+    def other(run: str, state: str, owner: tuple[int, int]) -> arena.SlotName:
+        name = arena.SlotName(os.getuid(), run * 12, 0, 0)
+        slot = arena.create(str(shm), name, 4096)
+        slot.put(control.Page(state=state, owner=owner))
+        slot.close()
+        return name
+
+    dead, alive = (2**22 + 1, 1), tuple(process.myself())
+    gone = [other("a", control.FREE, dead), other("b", control.WRITING, dead)]
+    stay = [other("c", control.SEALED, dead), other("d", control.FREE, alive)]
+    run = start()
+    run.settle()
+    save(run, capture, 1)
+    run.until("durable")
+    wait_for(lambda: not any((shm / name.file("ctl")).exists() for name in gone))
+    assert all((shm / name.file("img")).exists() for name in stay)
+    assert janitor.sweep(str(shm), but=arena.run_hash(run.identity.run_id), max_age=-1.0) == ["c" * 12]
+    assert run.close()
+
+
+def test_an_agent_is_small(start, capture, tmp_path: Path) -> None:
+    """Besides what it maps: at most 64 MiB, and descriptors that do not grow."""
+    run = start(local=str(tmp_path / "nvme"))
+    run.settle()
+
+    def descriptors() -> int:
+        return len(os.listdir(f"/proc/{run.links[0].pid}/fd"))
+
+    save(run, capture, 1, slot=0)
+    run.until("durable")
+    first = descriptors()
+    for seq in range(2, 12):
+        save(run, capture, seq, slot=seq)
+        run.until("durable")
+    with open(f"/proc/{run.links[0].pid}/status") as file:
+        sizes = dict(line.split(":", 1) for line in file.read().splitlines())
+    assert sum(int(sizes[key].split()[0]) for key in ("RssAnon", "RssFile")) <= 64 * 1024
+    # Two descriptors a slot that is mapped, whatever else there is.
+    assert descriptors() - first <= 2 * 10 + 2

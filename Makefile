@@ -3,11 +3,12 @@
 # make check  ruff, mypy --strict, shellcheck, rendered units
 # make torture  10,000 flipped bytes, 1,000 killed processes, every failing operation: about an hour
 # make bench  what the machine and the checkpoint engine can do
+# make gpu-check  the tests that need one CUDA device, then the bench; no network, under 8 minutes
 SHELL := /bin/bash
 PY := .venv/bin/python
 WORKERS ?= 2
 
-.PHONY: demo test check bench torture clean
+.PHONY: demo test check bench torture gpu-check clean
 
 demo:
 	./setup.sh system
@@ -31,6 +32,14 @@ bench:
 torture:
 	./setup.sh venv admin torch test
 	$(PY) -m hyperpod_kit.checkpoint.torture --budget 3600 $(TORTURE_ARGS)
+
+# No set-up here: it would need the network. GPU_PY is an interpreter with a CUDA torch, pytest and this package's needs.
+GPU_PY ?= $(PY)
+gpu-check:
+	@if $(GPU_PY) -c "import sys, torch; sys.exit(not torch.cuda.is_available())"; then \
+	  PYTHONPATH=. timeout 180 $(GPU_PY) -m pytest -q tests/gpu && \
+	  PYTHONPATH=. timeout 290 $(GPU_PY) -m hyperpod_kit.cli.main checkpoint bench --sizes 0.5g --modes single; \
+	else echo "not run: no CUDA device"; fi
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache build dist

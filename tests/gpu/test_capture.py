@@ -1,0 +1,75 @@
+"""Capture from a device and back: bit-equal, blocking and overlapped, with registered slots and small tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hyperpod_kit.checkpoint import Manager, State, device  # noqa: E402
+
+
+def build(seed: int) -> tuple[Any, Any]:
+    torch.manual_seed(seed)
+    layers = [torch.nn.Linear(512, 512), torch.nn.BatchNorm1d(512), *(torch.nn.Linear(512, 512) for _ in range(20))]
+    model = torch.nn.Sequential(*layers).cuda()
+    return model, torch.optim.AdamW(model.parameters(), lr=0.01)
+
+
+def step(model: Any, optimizer: Any) -> None:
+    model(torch.randn(64, 512, device="cuda")).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def holds(model: Any, optimizer: Any) -> list[Any]:
+    torch.cuda.synchronize()
+    state = [value.clone() for values in optimizer.state_dict()["state"].values() for value in values.values()]
+    return [value.clone() for value in model.state_dict().values()] + state
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_what_was_saved_is_restored_bit_by_bit_while_training_went_on(root: str, overlap: bool) -> None:
+    model, optimizer = build(0)
+    state, manager = State(model, optimizer), Manager(root, overlap=overlap)
+    manager.restore(state)
+    step(model, optimizer)
+    for number in range(3):
+        want = holds(model, optimizer)
+        handle = manager.save(number, state, on_busy="wait")
+        step(model, optimizer)  # its forward moves running statistics, its update waits for the fence
+    assert handle.wait("durable", 60), handle
+    assert manager.close()
+
+    model, optimizer = build(1)
+    state, manager = State(model, optimizer), Manager(root)
+    assert manager.restore(state).next_step == 3
+    got = holds(model, optimizer)
+    assert len(got) == len(want) and all(torch.equal(a, b) for a, b in zip(want, got, strict=True))
+    assert manager.close()
+
+
+def test_slots_are_registered_with_the_driver_and_given_back(root: str) -> None:
+    model, optimizer = build(0)
+    state, manager = State(model, optimizer), Manager(root)
+    manager.restore(state)
+    step(model, optimizer)
+    manager.save(0, state)
+    assert len(device._registered) == 2
+    manager.close()
+    assert not device._registered
+
+
+def test_small_tensors_are_gathered_and_land_in_their_places() -> None:
+    sources = [torch.randn(n + 1, device="cuda").to(dtype) for n in range(300)
+               for dtype in (torch.float32, torch.bfloat16)] + [torch.randn(1 << 20, device="cuda")]
+    targets = [torch.zeros(source.shape, dtype=source.dtype) for source in sources]
+    transfer = device.Device(torch.device("cuda", 0)).start(
+        [(target, source, False) for target, source in zip(targets, sources, strict=True)])
+    transfer.wait()
+    for view, data in transfer.landed:
+        view.view(-1).view(torch.uint8).copy_(data)
+    assert len(transfer.landed) == 600
+    assert all(torch.equal(t, s.cpu()) for t, s in zip(targets, sources, strict=True))

@@ -11,6 +11,7 @@ import random
 import shutil
 import signal
 import time
+from collections import Counter
 from dataclasses import dataclass, replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -25,6 +26,7 @@ from hyperpod_kit.checkpoint.torture.report import Budget, Part
 
 LIVES_PER_RUN = 25
 _LIFE_SECONDS = 60.0
+_TRIES = 6
 _OFTEN = ("tensor", "slice", "chunk", "leaf", "part")
 AFTERWARDS = ("at once", "agent too", "agent finishes", "node lost", "epilog", "pruned")
 """What happens between a death and the next start."""
@@ -58,6 +60,8 @@ class Campaign:
         self._worlds = worlds
         self._dice = random.Random(f"kills/{seed}")
         self._places = sorted(places.named())
+        self._tries: Counter[str] = Counter()
+        self._hits: Counter[str] = Counter()
         self._number = 0
         self._options: tuple[tuple[str, Any], ...] = ()
 
@@ -72,6 +76,9 @@ class Campaign:
                 here.clear()
             runs += 1
         self._part.counts["runs"] = runs
+        for place in self._places:
+            if self._tries[place] > _TRIES and not self._hits[place]:
+                self._part.counts[f"never reached: {place}"] = self._tries[place]
         self._part.seconds = time.monotonic() - begin
 
     def _one_run(self, here: Ground, budget: Budget) -> None:
@@ -104,11 +111,18 @@ class Campaign:
     def _scene(self, world: int, width: int, final: bool) -> Scene:
         self._number += 1
         dice = self._dice
-        place = "" if final else self._places[self._number % len(self._places)]
+        place = "" if final else self._next_place()
         often = place.endswith(_OFTEN) and dice.random() < 0.5
-        nth = dice.randrange(1, 60) if often else dice.choice((1, 1, 2, 3))
+        nth = dice.randrange(1, 60) if often else dice.choice((1, 1, 1, 2, 3))
         return Scene(self._number, place, nth, world, width, dice.choice(AFTERWARDS),
                      dice.choice(("", "sealed", "durable")), dice.choice((None, "blake2b")))
+
+    def _next_place(self) -> str:
+        """In turn; what was tried often and never reached (a tier that nobody uses here) is left out."""
+        place = min(self._places, key=lambda name: (self._tries[name] > _TRIES and not self._hits[name],
+                                                    self._tries[name]))
+        self._tries[place] += 1
+        return place
 
     # --- one life ---------------------------------------------------------------------------------------------------
 
@@ -162,6 +176,7 @@ class Campaign:
     def _note(self, deaths: list[str]) -> None:
         self._part.done += len(deaths)
         for place in deaths:
+            self._hits[place] += 1
             self._part.counts[f"killed at {place}"] += 1
 
     def _count(self, told: list[list[dict[str, Any]]], deaths: list[str]) -> None:

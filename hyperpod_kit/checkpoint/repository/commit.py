@@ -15,7 +15,7 @@ from typing import Any, Dict, NamedTuple, Optional
 
 from hyperpod_kit.errors import CheckpointError, RunIsOwned
 
-from . import catalog, layout, manifest
+from . import catalog, latest, layout, manifest
 from .failpoint import failpoint
 from .store.base import Store
 from .store.open import Where, as_store
@@ -98,9 +98,9 @@ def claim_epoch(where: Where, identity: RunIdentity, *, above: int, job: Dict[st
 
 
 def commit(where: Where, attempt: str, body: manifest.Manifest, extra: bytes, index: Optional[bytes] = None) -> None:
-    """Write extra.json, index.bin when given, and then the manifest. All shards must be durable.
+    """Write extra.json, index.bin when given, and then the manifest; last the hint LATEST. All shards must be durable.
 
-    Raises FileExistsError, OSError.
+    Raises FileExistsError, OSError; what fails after the manifest is no failure.
     """
     store = as_store(where)
     failpoint("commit.before_extra")
@@ -111,3 +111,4 @@ def commit(where: Where, attempt: str, body: manifest.Manifest, extra: bytes, in
     failpoint("commit.before_manifest")
     store.create(f"{attempt}/{layout.MANIFEST_FILE}", body.encode())
     failpoint("commit.after_manifest")
+    latest.write(store, attempt)

@@ -51,9 +51,9 @@ def crowd() -> Remote:
         for seq in range((epoch - 1) * 500 + 1, epoch * 500 + 1):
             name = f"{layout.AttemptName(seq, seq, epoch, 'abcd')}/{layout.MANIFEST_FILE}"
             store._objects[name] = b"not read"
-    latest.write(store, str(layout.AttemptName(9990, 9990, 20, "abcd")))
     start(store, 21, 10_001)
     put_checkpoint(store, 10_001, epoch=21)
+    latest.write(store, str(layout.AttemptName(9990, 9990, 20, "abcd")))
     store.create("pins/x.json", b"")
     return store
 
@@ -77,6 +77,7 @@ def test_a_hint_in_doubt_costs_listings_and_nothing_else(spoil: str) -> None:
     store = Remote("memory://doubt")
     for seq in range(1, 8):
         put_checkpoint(store, seq)
+    newest = put_checkpoint(store, 2, epoch=2)
     latest.write(store, str(layout.AttemptName(3, 3, 1, "abcd")))
     if spoil == "torn":
         store.replace(layout.LATEST_FILE, store.read(layout.LATEST_FILE)[:-3])
@@ -88,7 +89,6 @@ def test_a_hint_in_doubt_costs_listings_and_nothing_else(spoil: str) -> None:
         store.create(layout.epoch_file(2), b"torn")
     else:
         start(store, 2, None)
-    newest = put_checkpoint(store, 2, epoch=2)
     assert next(catalog.newest_first(store)).attempt == newest
     assert [entry.name.seq for entry in catalog.newest_first(store)] == [2, 7, 6, 5, 4, 3, 2, 1]
 
@@ -184,6 +184,19 @@ def test_only_proven_damage_earns_a_tombstone(tmp_path: Any) -> None:
     with pytest.raises(OSError) as missing:
         verify.verify_attempt(store, attempt)
     assert not tombstone.proves(missing.value)
+
+
+def test_a_commit_leaves_the_hint_and_one_that_cannot_be_written_is_no_failure() -> None:
+    store = MemoryStore("memory://hint")
+    assert latest.read(store) is None
+    attempt = put_checkpoint(store, 1)
+    assert str(latest.read(store)) == attempt
+
+    class Full(MemoryStore):
+        def replace(self, name: str, data: bytes) -> None:
+            raise OSError(28, "No space left on device", name)
+    full = Full("memory://full")
+    assert put_checkpoint(full, 1) == selection.newest_valid(full).attempt and latest.read(full) is None
 
 
 def test_a_start_says_where_it_begins(tmp_path: Any) -> None:

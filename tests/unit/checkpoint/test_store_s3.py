@@ -95,8 +95,8 @@ def test_the_newest_of_thousands_takes_three_listings_at_most(own: Store, servic
         service.put(BUCKET, f"runs/llama/{layout.AttemptName(seq, seq, 1, 'abcd')}/{layout.MANIFEST_FILE}", b"old")
     for epoch, first in ((1, 1), (2, 4001)):
         own.create(layout.epoch_file(epoch), manifest.seal_json({"first_seq": first}))
-    latest.write(own, str(layout.AttemptName(3990, 3990, 1, "abcd")))
     newest = put_checkpoint(own, 4001, epoch=2)
+    latest.write(own, str(layout.AttemptName(3990, 3990, 1, "abcd")))
     service.requests.clear()
     assert selection.newest_valid(own).attempt == newest
     listings = [entry for entry in service.requests.entries("GET") if "list-type=2" in entry.query]

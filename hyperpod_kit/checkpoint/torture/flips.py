@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hyperpod_kit.checkpoint import Manager, Restored
-from hyperpod_kit.checkpoint.repository import digest, verify
+from hyperpod_kit.checkpoint.repository import digest, layout, verify
 from hyperpod_kit.checkpoint.torture.ground import Ground
 from hyperpod_kit.checkpoint.torture.report import Budget, Part
 from hyperpod_kit.checkpoint.torture.subject import Subject
@@ -82,7 +82,8 @@ class _Target:
     def _forget_tombstones(self) -> None:
         """The next flip must be found by itself, not because a restore has written this checkpoint off."""
         for name in set(os.listdir(self.root)) - self._known:
-            os.unlink(self.root / name)
+            if layout.parse_tombstone(name) is not None:
+                os.unlink(self.root / name)
 
     def verdict(self, file: str) -> str:
         """What `verify` says: `named`, or what it said instead of naming the damaged file."""

@@ -66,7 +66,7 @@ class Site:
     def flip(self, folder: Path, name: str) -> None:
         path = next(folder.rglob(name))
         data = bytearray(path.read_bytes())
-        data[len(data) // 2] ^= 1
+        data[20_000] ^= 1  # inside a tensor, wherever the file ends
         path.write_bytes(data)
 
     def restored(self, *, memory: bool = True) -> tuple[Any, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,19 +18,22 @@ def run(bench: Bench, size: str, mode: str, repeat: int, say: Callable[[str], No
         phases: tuple[str, ...] = PHASES) -> dict[str, Any]:
     """Samples of every phase. Raises BenchError."""
     place = bench.place(f"{size}-{mode}")
-    found: dict[str, Any] = {"size": size, "mode": mode}
-    say(f"{size} {mode}: save and persist")
-    found["save"] = bench.phase("save", size, mode, repeat, place)
+    found: dict[str, Any] = {"size": size, "mode": mode, "phase_seconds": {}}
+
+    def timed(name: str, words: str, work: Callable[[], dict[str, Any]]) -> None:
+        say(f"{size} {mode}: {words}")
+        begin = time.monotonic()
+        found[name] = work()
+        found["phase_seconds"][name] = time.monotonic() - begin
+
+    timed("save", "save and persist", lambda: bench.phase("save", size, mode, repeat, place))
     if "overlap" in phases:
-        for name in ("block", "overlap"):
-            say(f"{size} {mode}: training loop, {name}")
-            found[name] = bench.phase(name, size, mode, repeat, place)
+        timed("block", "training loop, blocking", lambda: bench.phase("block", size, mode, repeat, place))
+        timed("overlap", "training loop, overlapped", lambda: bench.phase("overlap", size, mode, repeat, place))
     if "cold" in phases:
-        say(f"{size} {mode}: cold restore")
-        found["cold"] = _cold(bench, size, mode, repeat, place, found["save"]["digests"])
+        timed("cold", "cold restore", lambda: _cold(bench, size, mode, repeat, place, found["save"]["digests"]))
     if "hot" in phases:
-        say(f"{size} {mode}: hot restore")
-        found["hot"] = _hot(bench, size, mode, repeat, place)
+        timed("hot", "hot restore", lambda: _hot(bench, size, mode, repeat, place))
     bench.forget(place)
     return found
 

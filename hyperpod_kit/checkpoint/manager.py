@@ -39,13 +39,14 @@ class Manager:
     `run` names the run (default: what the root already says, else the root's last component). `slots` captures fit
     into shared memory per rank. With `overlap` a save returns while threads still copy, and every optimizer of the
     state waits for them before its step. `every` is the cadence of `step`: steps, or a time. `keep` says which
-    checkpoints stay on storage. `local` is a directory on the node's own disk, `rate_limit` bytes per second of writing
-    to storage while training goes on. `algorithm` is the digest of the shards, see `repository.digest`.
+    checkpoints stay on storage, None: all of them. `local` is a directory on the node's own disk, `rate_limit` bytes per
+    second of writing to storage while training goes on. `algorithm` is the digest of the shards, see
+    `repository.digest`.
     Raises RunIsOwned, CheckpointError, OSError; the same kind on all ranks.
     """
 
     def __init__(self, root: str | os.PathLike[str], *, run: str | None = None, slots: int = 2, overlap: bool = False,
-                 every: int | datetime.timedelta | None = None, keep: policy.Policy = _KEEP,
+                 every: int | datetime.timedelta | None = None, keep: policy.Policy | None = _KEEP,
                  local: str | os.PathLike[str] | None = None, rate_limit: int | None = None,
                  process_group: dist.ProcessGroup | None = None, algorithm: str | None = None) -> None:
         if slots < 2:
@@ -68,12 +69,16 @@ class Manager:
         self._copier = copier.Copier(copier.cores(self._start.ranks_here))
         self._devices = device.Devices()
         self._fence = Fence()
-        options: Message = {"local": os.fspath(local) if local is not None else None, "rate_limit": rate_limit,
-                            "keep": keep.to_json()}
+        self._local = os.path.abspath(local) if local is not None else None
+        options: Message = {"local": self._local, "rate_limit": rate_limit, "keep": keep.to_json() if keep else None}
         self._agent = startup.start_agent(self._ranks, self._start, options, self._on_event)
-        held = candidates.sealed_pages(self._start.run.run_id, self._ranks.rank)
+        run_id, rank = self._start.run.run_id, self._ranks.rank
+        held = candidates.sealed_pages(run_id, rank)
         self._pages: list[list[Page]] = self._ranks.gather(held)
-        self.epoch, self._seq = startup.agree_epoch(self._ranks, self._start, self._pages)
+        near = [page.key for page in held]
+        if self._local is not None:
+            near += [part.key for part in candidates.on_disk(self._local, run_id, rank)]
+        self.epoch, self._seq = startup.agree_epoch(self._ranks, self._start, near)
 
     # --- restore ------------------------------------------------------------------------------------------------
 
@@ -91,7 +96,7 @@ class Manager:
         told = self._ranks.broadcast(None if told == "none" else told)
         pages = self._pages if self._ranks.broadcast(os.environ.get("HPK_RESUME_MEMORY")) != "0" else []
         outcome = restore.restore(self._ranks, open_store(self.root), state, run_id=self._start.run.run_id,
-                                  pages=pages, first=told)
+                                  pages=pages, local=self._local, first=told)
         self._settle(outcome.keep)
         if isinstance(outcome.got, Restored):
             self._parent = {"seq": outcome.got.seq, "step": outcome.got.step}
@@ -100,7 +105,7 @@ class Manager:
 
     def _settle(self, keep: Key | None) -> None:
         self._settled = True
-        self._agent.send(op="settle", keep=list(keep) if keep else None)
+        self._agent.send(op="settle", keep=list(keep) if keep else None, tier="local" if self._local else "memory")
 
     def _prepare(self, state: State) -> None:
         """Make and fault in the slots while training goes on; the first save finds them."""

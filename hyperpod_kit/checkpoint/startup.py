@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from hyperpod_kit.checkpoint.agent_link import AgentLink
 from hyperpod_kit.checkpoint.ranks import Ranks
 from hyperpod_kit.checkpoint.repository import catalog, commit, digest, process
-from hyperpod_kit.checkpoint.repository.control import Page
+from hyperpod_kit.checkpoint.repository.control import Key
 from hyperpod_kit.checkpoint.repository.lines import Message
 from hyperpod_kit.checkpoint.repository.store.open import is_path
 from hyperpod_kit.errors import CheckpointError
@@ -85,9 +85,12 @@ def start_agent(ranks: Ranks, identity: Identity, options: Message, on_event: Ca
     return agent
 
 
-def agree_epoch(ranks: Ranks, identity: Identity, pages: list[list[Page]]) -> tuple[int, int]:
-    """(this start's epoch, the highest seq so far): rank 0 claims it above everything that it can see."""
-    hot = [(page.epoch, page.seq) for held in pages for page in held]
+def agree_epoch(ranks: Ranks, identity: Identity, near: Sequence[Key]) -> tuple[int, int]:
+    """(this start's epoch, the highest seq so far): rank 0 claims it above everything that the root and the ranks have.
+
+    `near`: what this rank has in memory and on its node's disk.
+    """
+    hot = [key[:2] for keys in ranks.gather(list(near)) for key in keys]
     answer: Any = None
     if ranks.rank == 0:
         try:

@@ -1,0 +1,60 @@
+"""A run with a node-local disk in front of its root: what waits there, what a new start takes from it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hyperpod_kit.checkpoint import Manager, Restored, State  # noqa: E402
+from hyperpod_kit.checkpoint.repository import catalog  # noqa: E402
+
+TRAINER = """
+import os, signal, sys, torch
+from hyperpod_kit.checkpoint import Manager, State
+model = torch.nn.Linear(64, 64)
+state = State(model)
+manager = Manager(sys.argv[1], local=sys.argv[2], rate_limit=1)
+manager.restore(state)
+torch.nn.init.constant_(model.weight, 7.0)
+handle = manager.save(5, state)
+assert handle.wait("local", 30), handle
+os.kill(manager._agent.pid, signal.SIGKILL)
+print("local", flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_reached_only_the_local_disk_is_restored_and_brought_to_storage(tmp_path: Path, shm: Path) -> None:
+    root, disk = tmp_path / "root", tmp_path / "disk"
+    died = subprocess.run([sys.executable, "-c", TRAINER, str(root), str(disk)], capture_output=True, text=True,
+                          timeout=60, check=False)
+    assert died.returncode == -signal.SIGKILL and died.stdout == "local\n", died.stderr
+    assert not any(entry.committed for entry in catalog.attempts(str(root)))
+    for entry in os.scandir(shm):
+        os.unlink(entry.path)  # as after a reboot: only the disk has it
+    state = State(torch.nn.Linear(64, 64))
+    manager = Manager(root, local=disk)
+    found = manager.restore(state)
+    assert isinstance(found, Restored) and (found.step, found.tier) == (5, "local")
+    assert torch.equal(state.model.weight, torch.full((64, 64), 7.0))
+    assert manager.save(6, state).seq > found.seq
+    assert manager.close()
+    committed = [entry.name.step for entry in catalog.attempts(str(root)) if entry.committed]
+    assert 6 in committed
+
+
+def test_keep_none_deletes_nothing(tmp_path: Path, shm: Path) -> None:
+    state = State(torch.nn.Linear(4, 4))
+    manager = Manager(tmp_path / "root", keep=None)
+    manager.restore(state)
+    for step in range(5):
+        assert manager.save(step, state, on_busy="wait").wait("durable", 30)
+    assert manager.close()
+    assert len([entry for entry in catalog.attempts(str(tmp_path / "root")) if entry.committed]) == 5

@@ -153,7 +153,7 @@ class World:
         setup = {"root": self.root, "run_id": self.identity.run_id, "rank": rank, "world": self.world,
                  "incarnation": self.incarnation, "token": "t", "owner": list(self.owner), "one_host": True}
         made = agent.Agent(Pipe(self._hear), setup)  # type: ignore[arg-type]
-        made._adopt()
+        made.files.recover()
         made.sealer, made.writer = Worker("seal", made.events.put), Worker("write", made.events.put)
         return made
 
@@ -268,7 +268,8 @@ class World:
     def workers(self) -> Iterator[Tuple[int, Worker]]:
         """Those that have something to do now: a writer waits for the sealer of the same capture."""
         for rank, mine in self.agents.items():
-            for worker in (mine.sealer, mine.writer, *([mine.head._worker] if mine.head is not None else [])):
+            commits = [mine.head._worker] if mine.head is not None else []
+            for worker in (mine.sealer, mine.writer, mine.chores, *commits):
                 sealing = {key for _, key, _ in mine.sealer.jobs}
                 if worker.jobs and (worker is mine.sealer or worker.jobs[0][1] not in sealing):
                     yield rank, worker

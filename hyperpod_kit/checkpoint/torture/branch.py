@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from hyperpod_kit.checkpoint.repository import catalog
+from hyperpod_kit.checkpoint.repository import catalog, policy
 from hyperpod_kit.checkpoint.torture import life
 from hyperpod_kit.checkpoint.torture.ground import Ground
 from hyperpod_kit.checkpoint.torture.life import Order
@@ -31,7 +31,7 @@ def _roll_back(here: Ground, seed: int, dice: random.Random, part: Part) -> str:
     long, to = dice.randrange(4, 7), dice.randrange(0, 3)
     new = dice.randrange(1, 3)
     order = Order(root=here.root, shm=str(here.shm), events=str(here.disk / "abandoned"), seed=seed,
-                  lingers="durable")
+                  lingers="durable", options=(("keep", policy.Latest(20)),))
     _live(replace(order, saves=long))
     target = next(entry for entry in catalog.attempts(here.root) if entry.name.step == to)
     told = _live(replace(order, saves=new, events=str(here.disk / "branch"),

@@ -39,7 +39,7 @@ class Manager:
     `run` names the run (default: what the root already says, else the root's last component). `slots` captures fit
     into shared memory per rank. With `overlap` a save returns while threads still copy, and every optimizer of the
     state waits for them before its step. `every` is the cadence of `step`: steps, or a time. `keep` says which
-    checkpoints stay on storage, None: all of them. `local` is a directory on the node's own disk, `rate_limit` bytes per
+    checkpoints stay on storage, None: all of them. `local` is a directory on the node's own disk, `rate_limit` bytes a
     second of writing to storage while training goes on. `algorithm` is the digest of the shards, see
     `repository.digest`.
     Raises RunIsOwned, CheckpointError, OSError; the same kind on all ranks.

@@ -83,7 +83,7 @@ class Head:
         self._obey(self._brain.committed(key) if attempt else self._brain.failed(0, key, why))
         if attempt:
             self.keeping += 1
-            self._chores.submit("kept", key, self._storage.keep_up(attempt))
+            self._chores.submit("kept", key, self._storage.keep_up())
 
     def kept(self, left: Optional[List[str]], why: str) -> None:
         """Storage is as the policy wants it, but for what is left; each reason is said once."""

@@ -6,7 +6,7 @@ from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Tupl
 
 from hyperpod_kit.errors import CheckpointError
 
-from . import assemble, catalog, commit, drain, latest, local, persist, policy, retention, verify
+from . import assemble, catalog, commit, drain, local, persist, policy, retention, verify
 from .agent_captures import Held
 from .assemble import Report
 from .failpoint import failpoint
@@ -102,10 +102,9 @@ class Storage:
             return held.attempt
         return job
 
-    def keep_up(self, attempt: str) -> Callable[[], List[str]]:
-        """After a commit: the hint at it, then what the policy does not keep goes. What could not be removed."""
+    def keep_up(self) -> Callable[[], List[str]]:
+        """After a commit: what the policy does not keep goes. What could not be removed."""
         def job() -> List[str]:
-            latest.write(self.store, attempt)
             if self._keep is None or self._stopped():
                 return []
             return [f"{name}: {why}" for name, why in retention.run(self.store, self._keep).left]

@@ -63,14 +63,13 @@ class Agent:
         lock_path = os.path.join(self.folder, arena.lock_file(os.getuid(), self.run_hash, self.rank))
         self.lock = lock.take_over(lock_path, self.owner)
         versions = {**setup.get("versions", {}), "hyperpod_kit": __version__}
-        directory = setup.get("local")
-        self.storage = Storage(setup["root"], directory=directory if isinstance(directory, str) else None,
-                               run_hash=self.run_hash, rank=self.rank, versions=versions,
+        self.storage = Storage(setup["root"], directory=setup.get("local"), run_hash=self.run_hash, rank=self.rank,
+                               versions=versions,
                                rate_limit=setup.get("rate_limit"), keep=setup.get("keep"), stopped=lambda: self.stop)
         self.chores = agent_work.Worker("chores", self.events.put)
         if self.rank == 0:
             hub = fabric.Hub(self.token, lambda rank, message: self.events.put(("peer", rank, message)),
-                             local=bool(setup.get("one_host", setup.get("local") is True)))
+                             local=bool(setup.get("one_host")))
             self.head = Head(self.world, hub, self.captures, self.storage, self.events.put, self._on_order,
                              self.chores)
 

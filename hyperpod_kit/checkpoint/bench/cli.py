@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -36,6 +37,7 @@ def main(argv: list[str]) -> int:
         args = _parser().parse_args(argv)
     except SystemExit as end:
         return int(end.code or 0)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nothing is left behind
     begin = time.monotonic()
     found: dict[str, Any] = {
         "version": hyperpod_kit.__version__, "torch": torch.__version__,

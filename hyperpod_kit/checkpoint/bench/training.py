@@ -12,7 +12,7 @@ from hyperpod_kit.checkpoint.bench import saving
 from hyperpod_kit.checkpoint.bench.peers import Peers
 from hyperpod_kit.checkpoint.bench.workload import Workload
 
-_IDLE_STEPS = 2
+_IDLE_STEPS = 1
 _MOST_STEPS = 200
 
 

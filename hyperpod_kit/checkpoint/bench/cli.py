@@ -48,7 +48,8 @@ def main(argv: list[str]) -> int:
             for mode in args.modes:
                 try:
                     raw = run.run(scratch, size, mode, args.repeat,
-                                  lambda text: print(text, file=sys.stderr, flush=True), args.phases)
+                                  lambda text: print(f"{time.monotonic() - begin:5.0f} s  {text}", file=sys.stderr,
+                                                     flush=True), args.phases)
                     found["runs"].append({"size": size, "mode": mode, "summary": summary.of_run(raw), "samples": raw})
                 except launch.BenchError as err:
                     print(f"error: {err}", file=sys.stderr, flush=True)

@@ -53,15 +53,14 @@ def _run(name: str, here: Ground, args: argparse.Namespace, budget: Budget) -> P
     return part
 
 
-def torture(args: argparse.Namespace) -> list[Part]:
+def torture(args: argparse.Namespace, budget: Budget) -> list[Part]:
     """Run the chosen parts one after the other."""
-    budget = Budget(args.budget)
     wanted = args.only.split(",")
     parts = []
     with ground(args.dir) as top:
         for index, name in enumerate(wanted):
             share = SHARES[name] / sum(SHARES[other] for other in wanted[index:])
-            parts.append(_run(name, top.fresh(name), args, Budget(max(budget.left, 0.0) * share)))
+            parts.append(_run(name, top.fresh(name), args, Budget(max(budget.left, 0.0) * share, budget)))
             if not args.json:
                 _print(parts[-1])
     return parts
@@ -85,19 +84,20 @@ def main(argv: list[str]) -> int:
             parser.error(f"--only {','.join(sorted(unknown))}: the parts are {','.join(PARTS)}")
     except SystemExit as end:
         return int(end.code or 0)
-    # Told to end, it still ends its agents and removes what it has made.
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    budget = Budget(args.budget)
+    # Told to end, it still ends its agents, removes what it has made and says what it has seen.
+    before = signal.signal(signal.SIGTERM, lambda *_: budget.stop())
     try:
-        return _torture_and_tell(args)
+        return _torture_and_tell(args, budget)
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
-def _torture_and_tell(args: argparse.Namespace) -> int:
+def _torture_and_tell(args: argparse.Namespace, budget: Budget) -> int:
     if args.seed is None:
         args.seed = int(time.strftime("%Y%m%d"))
     begin = time.monotonic()
-    parts = torture(args)
+    parts = torture(args, budget)
     broken = any(part.counts["violations"] for part in parts)
     seconds = time.monotonic() - begin
     if args.json:

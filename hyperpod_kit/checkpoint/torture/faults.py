@@ -59,7 +59,7 @@ def run(here: Ground, seed: int, part: Part, budget: Budget, *, every: int = 1) 
         if why is not None:
             part.counts[f"{name} not run: {why}"] += 1
             continue
-        until = Budget(budget.left / (len(sweeps) - index))
+        until = Budget(budget.left / (len(sweeps) - index), budget)
         with backends.maker(name, template.root) as make:
             for kind in KINDS if every == 1 else dice.sample(KINDS, 4):
                 sweep = _Sweep(here, template, make, kind, calls, f"{name}{' system calls' if calls else ''}",

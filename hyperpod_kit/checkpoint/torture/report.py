@@ -33,11 +33,12 @@ class Part:
 
 
 class Budget:
-    """Wall-clock seconds, measured from the beginning."""
+    """Wall-clock seconds, measured from the beginning; of a larger one, if there is one, which can be stopped."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, of: Budget | None = None) -> None:
         self.seconds = seconds
         self._end = time.monotonic() + seconds
+        self._of = of
 
     @property
     def left(self) -> float:
@@ -45,4 +46,8 @@ class Budget:
 
     @property
     def over(self) -> bool:
-        return self.left <= 0
+        return self.left <= 0 or (self._of is not None and self._of.over)
+
+    def stop(self) -> None:
+        """Be over."""
+        self._end = time.monotonic()

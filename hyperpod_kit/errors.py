@@ -191,10 +191,10 @@ class RunIsOwned(CheckpointError):
 
 
 class StateNotSerializable(CheckpointError):
-    """A leaf of the state is neither a tensor nor typed JSON. `path` names it."""
+    """A leaf of the state is neither a tensor that can be saved nor typed JSON. `path` names it."""
 
     def __init__(self, path: str, kind: str) -> None:
-        super().__init__(f"state at {path} is a {kind}, which a checkpoint cannot hold without pickle")
+        super().__init__(f"state at {path} is a {kind}, which a checkpoint cannot hold")
         self.path = path
 
 

@@ -33,13 +33,16 @@ class Held:
 
 @dataclass
 class Candidate:
-    """An attempt. `held[rank]` are the tiers besides the root on which that rank has its shard."""
+    """An attempt. `held[rank]` are the tiers besides the root on which that rank has its shard.
+
+    `passed`: why it is passed over: a tombstone (it comes again when nothing else is left), or not every rank has it.
+    """
 
     attempt: str
     name: layout.AttemptName
     committed: bool
     held: list[dict[str, Held]] = field(default_factory=list)
-    passed: str = ""  # why it is passed over for now: a tombstone; it comes again when nothing else is left
+    passed: str = ""
 
     @property
     def order(self) -> tuple[int, int, str]:
@@ -93,8 +96,8 @@ def outside(held: Sequence[Sequence[Held]]) -> dict[str, list[dict[str, Held]]]:
 def newest_first(ranks: Ranks, store: Store, held: Sequence[Sequence[Held]], first: str | None) -> Iterator[Candidate]:
     """Candidates, the same on all ranks, which step through them together.
 
-    A capture that is not committed counts when every rank has its shard of it. `first`: the newest attempt of the root
-    that may be tried. Raises CheckpointError when the root cannot be read or does not have `first`.
+    A capture that is not committed counts when every rank has its shard of it, else it is `passed`. `first`: the newest
+    attempt of the root that may be tried. Raises CheckpointError when the root cannot be read or does not have `first`.
     """
     known = outside(held)
     listing: Iterator[Candidate] | None = _merged(store, known, first) if ranks.rank == 0 else None
@@ -130,8 +133,8 @@ def _merged(store: Store, known: dict[str, list[dict[str, Held]]], first: str | 
         found = []
         for attempt, tiers in known.items():
             name = layout.parse_attempt(attempt)
-            if name is not None and all(tiers):
-                found.append(Candidate(attempt, name, False, tiers))
+            if name is not None:
+                found.append(Candidate(attempt, name, False, tiers, _incomplete(tiers)))
         yield from sorted(found, key=lambda candidate: candidate.order, reverse=True)
 
     # At equal order the committed one comes first, so that it is known when its capture is passed over.
@@ -139,7 +142,16 @@ def _merged(store: Store, known: dict[str, list[dict[str, Held]]], first: str | 
     for candidate in heapq.merge(committed(), captured(), key=lambda c: (c.order, c.committed), reverse=True):
         if candidate.committed or candidate.attempt not in taken:
             yield candidate
-        if candidate.passed:
+        if candidate.passed and candidate.committed:
             passed.append(replace(candidate, passed=""))
     # A tombstone may be wrong (bad memory in the machine that wrote it); it must not be what ends a run.
     yield from passed
+
+
+def _incomplete(tiers: Sequence[dict[str, Held]]) -> str:
+    """Why a capture that was never committed cannot be put together from these parts; "" when it can."""
+    world = next(one.world for parts in tiers for one in parts.values())
+    if world != len(tiers):
+        return f"never committed, and captured by {world} ranks: this run has {len(tiers)}"
+    missing = [rank for rank, parts in enumerate(tiers) if not parts]
+    return f"never committed, and gone or never whole on rank {missing[0]}" if missing else ""

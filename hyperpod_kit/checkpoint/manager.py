@@ -86,17 +86,18 @@ class Manager:
         """Bring `state` to the newest checkpoint that all ranks can prove, from memory when it is there.
 
         HPK_RESUME_FROM (the decision of `hyperpod-kit job run`) names the attempt to try first, unless memory has a
-        newer one (HPK_RESUME_MEMORY=0: not from memory); `none` means that nothing was found. Fresh only when nothing
-        was ever committed.
+        newer one (HPK_RESUME_MEMORY=0: from storage only, neither memory nor `local`); `none` means that nothing was
+        found. Fresh only when nothing was ever committed. What is newer and cannot be restored by these ranks (it was
+        never committed and other ranks captured it, or one has lost its part) is named in `rejected`.
         Raises NoValidCheckpoint with a reason for each candidate, DigestUnavailable, CheckpointError when the state
         does not fit. All ranks call it, and all get the same.
         """
         self._fence.drain()
         told = os.environ.get("HPK_RESUME_FROM") or None
         told = self._ranks.broadcast(None if told == "none" else told)
-        pages = self._pages if self._ranks.broadcast(os.environ.get("HPK_RESUME_MEMORY")) != "0" else []
+        near = self._ranks.broadcast(os.environ.get("HPK_RESUME_MEMORY")) != "0"
         outcome = restore.restore(self._ranks, open_store(self.root), state, run_id=self._start.run.run_id,
-                                  pages=pages, local=self._local, first=told)
+                                  pages=self._pages if near else [], local=self._local if near else None, first=told)
         self._settle(outcome.keep)
         if isinstance(outcome.got, Restored):
             self._parent = {"seq": outcome.got.seq, "step": outcome.got.step}

@@ -190,7 +190,7 @@ class _Run:
             one = self._held(rank, tier)
             if (one.key, one.world, one.plan) != (first.key, self._ranks.world, first.plan):
                 if not self._candidate.committed:
-                    raise _Rejected(f"it was captured by {one.world} ranks, this run has {self._ranks.world}")
+                    raise _Rejected("its parts are not of one capture")
                 self._left = [left & {STORAGE} for left in self._left]
                 return None
         mine: list[Tree] = []
@@ -238,9 +238,9 @@ class _Run:
         same = head.world == self._ranks.world and all(self._ranks.gather(targets.plan == head.plan))
         if not same and head.body is None:
             if not self._candidate.committed:
-                raise CheckpointError(f"{self._candidate.attempt} in memory does not fit this state: it was captured "
-                                      "with other tensors or another division among the ranks",
-                                      hint="train with the code that saved it, or set HPK_RESUME_MEMORY=0")
+                # It has no index, so only the same division among the ranks could read it.
+                raise _Rejected("it was captured with other tensors or another division among the ranks, and never "
+                                "committed")
             head = self._head_of_root((STORAGE,) * self._ranks.world)
         loaded, size = self._same(head, targets) if same else self._other(head, targets)
         self._fits(lambda: self._state.adopt(head.tree, loaded))

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class Restored:
     """The state is that of `step`, the last completed one; go on with `next_step`.
 
-    `tier` is `memory` (the node's shared memory) or `storage` (the root); `rejected` names every newer candidate and
+    `tier` is `memory` (the node's shared memory), `local` (its disk) or `storage` (the root), joined by `+` where ranks
+    differ; `rejected` names every newer candidate and
     why it was not taken.
     """
 

@@ -83,7 +83,7 @@ def place(path: str, tensor: torch.Tensor, ranks: Ranks, *, own: bool, full: boo
     if is_dtensor(tensor):
         return _whole(tensor, ranks) if full else _of_dtensor(path, tensor, ranks)
     if is_sharded_tensor(tensor):
-        return _of_sharded_tensor(path, tensor)
+        return _of_sharded_tensor(path, tensor, ranks)
     if type(tensor) not in _PLAIN:
         raise StateNotSerializable(path, f"tensor subclass {type(tensor).__name__}")
     replica = (0, 1) if own else (ranks.rank, ranks.world)
@@ -147,8 +147,13 @@ def _replicas(mesh: Any, dims: list[int], here: list[int], ranks: Ranks
     return (holders.index(dist.get_rank()), len(holders)), holders, group
 
 
-def _of_sharded_tensor(path: str, tensor: Any) -> Place | None:
+def _of_sharded_tensor(path: str, tensor: Any, ranks: Ranks) -> Place | None:
     shards = tensor.local_shards()
+    among = dist.get_world_size(tensor._process_group)
+    if among != ranks.world:
+        # It does not say which other ranks hold the same part; a DTensor does.
+        raise StateNotSerializable(path, f"ShardedTensor over {among} of {ranks.world} ranks (FSDP1's hybrid sharding "
+                                         "must be given `device_mesh`, not process groups)")
     if not shards or shards[0].tensor.numel() == 0:
         return None
     if len(shards) > 1:

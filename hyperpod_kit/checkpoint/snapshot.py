@@ -73,10 +73,12 @@ class Known:
 class Collector:
     """Turns the tensors of one walk over a state into pieces; what is as it was in the last walk is not made again."""
 
-    def __init__(self, ranks: Ranks, known: Known, *, full: bool = False) -> None:
+    def __init__(self, ranks: Ranks, known: Known, *, full: bool = False, gather: bool = True) -> None:
+        """`full`: rank 0 writes everything that is shared; sharded tensors are gathered for it if `gather`."""
         self._ranks = ranks
         self._known = known
         self._full = full
+        self._gather = full and gather
         self._pieces: dict[str, Piece] = {}
         self._sources: dict[str, torch.Tensor] = {}
         self._ties: dict[tuple[object, ...], str] = {}
@@ -127,7 +129,7 @@ class Collector:
         return held[1] if same else None
 
     def _make(self, path: str, tensor: torch.Tensor, own: bool, early: bool, pinned: bool) -> Piece | None:
-        place = sharding.place(path, tensor, self._ranks, own=own, full=self._full)
+        place = sharding.place(path, tensor, self._ranks, own=own, full=self._gather)
         if place is None:
             return None
         local = place.local
@@ -149,16 +151,19 @@ class Collector:
         shared = sum(not piece.own for piece in pieces) + len(self._absent)
         outline = tuple((piece.spec, piece.layout) for piece in pieces)
         if self._known.last is None or self._known.last[0] != outline:
-            self._known.last = outline, fingerprint(pieces, self._absent, self._ranks.world)
+            self._known.last = outline, fingerprint(pieces, self._absent, self._ranks.world, full=self._full)
         absent = tuple(name for name, _ in self._absent)
         return Snapshot(tree, pieces, self._known.last[1], shared, self._known.last[0], absent)
 
 
-def fingerprint(pieces: Iterable[Piece], absent: Iterable[tuple[str, str]], world: int) -> str:
-    """The plan of a snapshot; `absent` are sharded tensors of which no part lies here, with their layout."""
+def fingerprint(pieces: Iterable[Piece], absent: Iterable[tuple[str, str]], world: int, *, full: bool = False) -> str:
+    """The plan of a snapshot; `absent` are sharded tensors of which no part lies here, with their layout.
+
+    With `full` other ranks write other pieces than without, so the plan is another one too.
+    """
     body = [[p.spec.name, p.layout or f"{p.spec.dtype} {list(p.spec.whole)}"] for p in pieces if not p.own]
     body += [[name, layout] for name, layout in absent]
-    return digest.small(json.dumps([world, sorted(body)], separators=(",", ":")).encode())
+    return digest.small(json.dumps([world, sorted(body), *(["full"] if full else [])], separators=(",", ":")).encode())
 
 
 def is_own(name: str) -> bool:

@@ -25,7 +25,7 @@ class State:
     keyword arguments are objects with `state_dict` and `load_state_dict`: modules and optimizers (an average of the
     weights, a second optimizer) are shared by the ranks like the model, all others (a scheduler, a loader) are each
     rank's own. Random number generators are included unless `rng=False`. With `full=True` rank 0 saves whole tensors,
-    gathered by a collective in each save.
+    gathered by a collective in each save; of a sharded model such a checkpoint is restored from storage only.
     """
 
     def __init__(self, model: torch.nn.Module | None = None, optimizer: torch.optim.Optimizer | None = None, *,
@@ -118,7 +118,7 @@ class State:
         for path, thing in self._optimizers().items():
             if tree.get(path, {}).get("state") and not (self.model is not None and fsdp1.is_used(self.model)):
                 optimizer.materialise(thing)
-        collector = Collector(ranks, Known())
+        collector = Collector(ranks, Known(), full=self.full, gather=False)
         live = self._shared(collector)
         for path in live:
             if path not in self._optimizers():

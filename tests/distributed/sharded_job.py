@@ -37,7 +37,14 @@ def build(kind: str) -> tuple[Any, Any]:
             return self.low(x.to(self.low.weight.dtype)).float() * getattr(self, "scale", 1.0)
 
     model: Any = Net()
-    if kind in ("fsdp2", "hsdp"):
+    if kind == "tp":
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+        from torch.distributed.tensor.placement_types import Replicate
+        parallelize_module(model, init_device_mesh("cpu", (int(os.environ["WORLD_SIZE"]),)),
+                           {"last": RowwiseParallel(input_layouts=Replicate()),
+                            "low": ColwiseParallel(output_layouts=Replicate())})
+    elif kind in ("fsdp2", "hsdp"):
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
         world = int(os.environ["WORLD_SIZE"])
@@ -100,7 +107,7 @@ def equal(a: Any, b: Any) -> bool:
     return bool(torch.equal(*flat))
 
 
-def job(kind: str, root: str, do: str) -> dict[str, Any]:
+def job(kind: str, root: str, do: str, full: bool = False) -> dict[str, Any]:
     """`save`: train three steps and commit. `restore`: from other weights, restore. What this rank then holds."""
     import torch
 
@@ -109,7 +116,7 @@ def job(kind: str, root: str, do: str) -> dict[str, Any]:
     torch.manual_seed(0 if do == "save" else 99)
     model, optimizer = build(kind)
     extra: dict[str, Any] = {"own": odd_tensors(rank)} if do == "save" else {}
-    state = State(model, optimizer, extra=extra)
+    state = State(model, optimizer, extra=extra, full=full)
     manager = Manager(root)
     got = manager.restore(state)
     answer: dict[str, Any] = {"got": type(got).__name__, "tier": getattr(got, "tier", ""),
@@ -124,6 +131,28 @@ def job(kind: str, root: str, do: str) -> dict[str, Any]:
     answer["after_a_step"] = holds(model, optimizer)
     assert manager.close()
     return answer
+
+
+def hybrid_by_groups(root: str) -> str:
+    """Save FSDP1's hybrid sharding over 2 x 2 ranks, given as process groups. The error."""
+    import torch
+    from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
+
+    from hyperpod_kit.checkpoint import Manager, State
+    from hyperpod_kit.errors import StateNotSerializable
+    rank = int(os.environ["RANK"])
+    within = [torch.distributed.new_group(ranks) for ranks in ([0, 1], [2, 3])][rank // 2]
+    across = [torch.distributed.new_group(ranks) for ranks in ([0, 2], [1, 3])][rank % 2]
+    model = FullyShardedDataParallel(torch.nn.Linear(WIDTH, 4), process_group=(within, across), use_orig_params=True,
+                                     device_id=torch.device("cpu"), sharding_strategy=ShardingStrategy.HYBRID_SHARD)
+    manager, state = Manager(root), State(model)
+    manager.restore(state)
+    try:
+        manager.save(0, state)
+    except StateNotSerializable as err:
+        assert manager.close()
+        return str(err)
+    raise AssertionError("it was saved")
 
 
 def _rank(rank: int, world: int, port: int, folder: str, function: str, arguments: tuple[Any, ...]) -> None:

@@ -14,7 +14,7 @@ from tests.distributed import sharded_job
 pytestmark = pytest.mark.distributed
 
 
-@pytest.mark.parametrize(("kind", "world"), [("ddp", 2), ("fsdp2", 2), ("hsdp", 4), ("fsdp1", 2)])
+@pytest.mark.parametrize(("kind", "world"), [("ddp", 2), ("fsdp2", 2), ("hsdp", 4), ("fsdp1", 2), ("tp", 2)])
 def test_the_same_ranks_restore_every_bit(tmp_path: Path, kind: str, world: int) -> None:
     root = str(tmp_path / "root")
     saved = sharded_job.run(tmp_path, world, sharded_job.job, kind, root, "save")
@@ -37,7 +37,8 @@ def test_other_ranks_restore_every_bit(tmp_path: Path, before: int, after: int) 
 
 
 @pytest.mark.parametrize(("saver", "reader", "worlds"), [("ddp", "fsdp2", (2, 2)), ("hsdp", "ddp", (4, 2)),
-                                                          ("fsdp2", "hsdp", (3, 4))])
+                                                          ("fsdp2", "hsdp", (3, 4)), ("tp", "fsdp2", (2, 3)),
+                                                          ("ddp", "tp", (2, 2))])
 def test_another_kind_of_parallelism_restores_every_bit(tmp_path: Path, saver: str, reader: str,
                                                         worlds: tuple[int, int]) -> None:
     root = str(tmp_path / "root")
@@ -45,3 +46,20 @@ def test_another_kind_of_parallelism_restores_every_bit(tmp_path: Path, saver: s
     found = sharded_job.run(tmp_path, worlds[1], sharded_job.job, reader, root, "restore")
     assert all(answer["got"] == "Restored" for answer in found)
     assert found[0]["holds"] == saved[0]["holds"]
+
+
+@pytest.mark.parametrize(("saver", "reader", "full"), [("ddp", "ddp", True), ("ddp", "ddp", False),
+                                                        ("fsdp2", "fsdp2", True), ("fsdp2", "ddp", False)])
+def test_whole_tensors_of_rank_0_restore_every_bit(tmp_path: Path, saver: str, reader: str, full: bool) -> None:
+    """State(full=True) makes another division among the ranks, whether the one that restores has it or not."""
+    root = str(tmp_path / "root")
+    saved = sharded_job.run(tmp_path, 2, sharded_job.job, saver, root, "save", True)
+    found = sharded_job.run(tmp_path, 2, sharded_job.job, reader, root, "restore", full)
+    assert all(answer["got"] == "Restored" and answer["extra_is_as_saved"] for answer in found)
+    assert found[0]["holds"] == saved[0]["holds"]
+
+
+def test_parts_whose_other_holders_are_unknown_are_refused_at_the_first_save(tmp_path: Path) -> None:
+    """FSDP1's hybrid sharding by process groups; a device mesh says everything."""
+    for error in sharded_job.run(tmp_path, 4, sharded_job.hybrid_by_groups, str(tmp_path / "root")):
+        assert "ShardedTensor over 2 of 4 ranks" in error and "device_mesh" in error

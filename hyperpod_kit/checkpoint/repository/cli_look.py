@@ -79,7 +79,7 @@ def show(args: argparse.Namespace) -> int:
     facts = {"attempt": attempt, "run": f"{body.run} ({body.run_id})", "step": body.step, "time": body.time,
              "epoch, seq": f"{body.epoch}, {body.seq}", "size": f"{size(body.total_bytes)} in {body.world} shards",
              "tensors": body.tensors, "digest": f"{body.digest}, chunks of {size(body.chunk)}",
-             "restored from": body.parent and f"seq {body.parent.get('seq')}, step {body.parent.get('step')}"}
+             "saved after": body.parent and f"seq {body.parent.get('seq')}, step {body.parent.get('step')}"}
     for kind, values in (("metric", body.metrics), ("job", body.job), ("version", body.versions)):
         facts.update({f"{kind} {name}": value for name, value in sorted(values.items())})
     for name, value in facts.items():

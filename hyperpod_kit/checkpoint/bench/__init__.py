@@ -20,6 +20,9 @@ Ours:
     cold restore   Manager.restore() in a new process, page cache emptied before, every byte verified
     hot restore    Manager.restore() in a new process after SIGKILL of the one that saved, every byte verified
 
+The training loops come last, and those that would make the whole last much longer than seven minutes are left out and
+named.
+
 Summary (a run's own, and the worst over all runs): stall_over_floor, overlap_over_floor and hot_restore_over_floor
 are times over the floor's time, lower is better; persist_over_limit and cold_restore_over_limit are throughputs over
 the limit's throughput, higher is better. After each restore all tensors are compared with those that were saved; a

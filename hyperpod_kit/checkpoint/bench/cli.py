@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ _LINES = (
     ("cold read limit", "read_s", None), ("cold restore", "cold_restore_s", "cold_restore_over_limit"),
     ("memory floor, after restores", "hot_floor_s", None), ("hot restore", "hot_restore_s", "hot_restore_over_floor"),
 )
+_NO_RATE = ("overlap_lost_s", "inflation_blocking_s", "inflation_overlap_s")
 
 
 def main(argv: list[str]) -> int:
@@ -42,18 +44,20 @@ def main(argv: list[str]) -> int:
     found: dict[str, Any] = {
         "version": hyperpod_kit.__version__, "torch": torch.__version__,
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "machine": machine.describe(args.dir, arena.shm_dir()), "repeat": args.repeat, "errors": [], "runs": []}
+        "machine": machine.describe(args.dir, arena.shm_dir()), "repeat": args.repeat, "errors": [], "left_out": [],
+        "runs": []}
+    def say(text: str) -> None:
+        print(f"{time.monotonic() - begin:5.0f} s  {text}", file=sys.stderr, flush=True)
+
     with launch.Bench(args.dir, arena.shm_dir()) as scratch:
-        for size in args.sizes:
-            for mode in args.modes:
-                try:
-                    raw = run.run(scratch, size, mode, args.repeat,
-                                  lambda text: print(f"{time.monotonic() - begin:5.0f} s  {text}", file=sys.stderr,
-                                                     flush=True), args.phases)
-                    found["runs"].append({"size": size, "mode": mode, "summary": summary.of_run(raw), "samples": raw})
-                except launch.BenchError as err:
-                    print(f"error: {err}", file=sys.stderr, flush=True)
-                    found["errors"].append(str(err).splitlines()[0])
+        measured: list[run.Run] = []
+        for each in [run.Run(scratch, size, mode, args.repeat, say) for size in args.sizes for mode in args.modes]:
+            if _tried(found, lambda each=each: each.measure(args.phases)):  # type: ignore[misc]
+                measured.append(each)
+        if "overlap" in args.phases:
+            _tried(found, lambda: found["left_out"].extend(run.train_all(measured, begin, say)))
+    found["runs"] = [{"size": each.size, "mode": each.mode, "summary": summary.of_run(each.found),
+                      "samples": each.found} for each in measured]
     found["seconds"] = time.monotonic() - begin
     found["summary"] = summary.worst([each["summary"] for each in found["runs"]])
     if args.json:
@@ -61,6 +65,17 @@ def main(argv: list[str]) -> int:
     else:
         _print(found)
     return 1 if found["errors"] else 0
+
+
+def _tried(found: dict[str, Any], work: Callable[[], None]) -> bool:
+    """Whether `work` did not fail; an error is noted, and the other runs go on."""
+    try:
+        work()
+        return True
+    except launch.BenchError as err:
+        print(f"error: {err}", file=sys.stderr, flush=True)
+        found["errors"].append(str(err).splitlines()[0])
+        return False
 
 
 def _print(found: dict[str, Any]) -> None:
@@ -72,9 +87,11 @@ def _print(found: dict[str, Any]) -> None:
         print(f"\n{each['size']} {each['mode']}: {values['bytes'] / 1e9:.3f} GB, medians of {found['repeat']}")
         for words, seconds, ratio in _LINES:
             if seconds in values:
-                rate = values["bytes"] / 1e9 / values[seconds]
+                rate = f"{values['bytes'] / 1e9 / values[seconds]:8.2f} GB/s" if seconds not in _NO_RATE else " " * 13
                 tail = f"   {ratio} {values[ratio]:.3f}" if ratio is not None else ""
-                print(f"  {words:32} {values[seconds]:8.3f} s {rate:8.2f} GB/s{tail}")
+                print(f"  {words:32} {values[seconds]:8.3f} s {rate}{tail}")
+    for text in found["left_out"]:
+        print(f"\n{text}")
     print("\nsummary, the worst of all runs (what is promised):")
     for name, value in found["summary"].items():
         sign = "<=" if name in summary.LOWER_IS_BETTER else ">="

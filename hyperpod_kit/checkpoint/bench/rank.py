@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-PHASES = ("save", "block", "overlap", "leave", "cold", "hot")
-
 
 @dataclass(frozen=True)
 class Job:
     """What one rank is to do. `threads`: cores of this rank; `tag` names the files of this start."""
 
-    phase: str
+    phase: str  # save, train, leave, cold or hot
     size: str
     mode: str
     rank: int
@@ -61,7 +59,7 @@ def run(job: Job) -> None:
 def _work(job: Job) -> dict[str, Any]:
     import torch
 
-    from hyperpod_kit.checkpoint.bench import limits, restoring, saving, training
+    from hyperpod_kit.checkpoint.bench import restoring, saving, training
     from hyperpod_kit.checkpoint.bench.peers import Peers
     from hyperpod_kit.checkpoint.bench.workload import Workload
     torch.set_num_threads(job.threads)
@@ -71,13 +69,8 @@ def _work(job: Job) -> dict[str, Any]:
     root = directory / "root"
     if job.phase == "save":
         result = saving.Saving(peers, work, directory, job.repeat, job.threads).run()
-    elif job.phase in ("block", "overlap"):
-        floor = limits.MemoryFloor(work.tensors, job.threads)
-        best = min(peers.slowest(floor.seconds(way)) for way in floor.ways for _ in range(3))
-        del floor
-        length = work.lengthen(2.0 * best, peers)
-        result = training.Training(peers, work, directory / job.phase, job.repeat, overlap=job.phase == "overlap").run()
-        result.update(forward_backward=length, floor=best)
+    elif job.phase == "train":
+        result = training.measure(peers, work, directory, job.repeat, job.threads)
     elif job.phase == "leave":
         result = restoring.leave_in_memory(work, root)
     else:

@@ -1,4 +1,4 @@
-"""One run: a size and a mode through all phases."""
+"""The phases of a run, and their order."""
 
 from __future__ import annotations
 
@@ -14,31 +14,62 @@ from hyperpod_kit.checkpoint.bench.workload import SIZES
 _FAR = 1.15
 """A way to read that is still this much slower than the best after three samples is not asked again."""
 
-PHASES = ("save", "overlap", "cold", "hot")
+PHASES = ("save", "cold", "hot", "overlap")
+_LAST_SECONDS = 450.0
+"""A training loop is begun only if it is likely to end before the bench is this old."""
+
+_GUESS = 60.0
+"""Seconds of the first training loop; later ones are expected to take as long a byte as the slowest so far."""
 
 
-def run(bench: Bench, size: str, mode: str, repeat: int, say: Callable[[str], None],
-        phases: tuple[str, ...] = PHASES) -> dict[str, Any]:
-    """Samples of every phase. Raises BenchError."""
-    place = bench.place(f"{size}-{mode}")
-    found: dict[str, Any] = {"size": size, "mode": mode, "phase_seconds": {}}
+class Run:
+    """A size and a mode. `found` has its samples."""
 
-    def timed(name: str, words: str, work: Callable[[], dict[str, Any]]) -> None:
-        say(f"{size} {mode}: {words}")
+    def __init__(self, bench: Bench, size: str, mode: str, repeat: int, say: Callable[[str], None]) -> None:
+        self.bench, self.size, self.mode, self.repeat, self.say = bench, size, mode, repeat, say
+        self.found: dict[str, Any] = {"size": size, "mode": mode, "phase_seconds": {}}
+
+    def measure(self, phases: tuple[str, ...]) -> None:
+        """Save, and the restores of it. Raises BenchError."""
+        bench, size, mode, repeat = self.bench, self.size, self.mode, self.repeat
+        place = bench.place(f"{size}-{mode}")
+        self._timed("save", lambda: bench.phase("save", size, mode, repeat, place))
+        if "cold" in phases:
+            self._timed("cold", lambda: _cold(bench, size, mode, repeat, place, self.found["save"]["digests"]))
+        if "hot" in phases:
+            self._timed("hot", lambda: _hot(bench, size, mode, repeat, place))
+        bench.forget(place)
+
+    def train(self) -> None:
+        """The training loop, overlapped and blocking. Raises BenchError."""
+        place = self.bench.place(f"{self.size}-{self.mode}-training")
+        self._timed("train", lambda: self.bench.phase("train", self.size, self.mode, self.repeat, place))
+        self.bench.forget(place)
+
+    def _timed(self, name: str, work: Callable[[], dict[str, Any]]) -> None:
+        self.say(f"{self.size} {self.mode}: {name}")
         begin = time.monotonic()
-        found[name] = work()
-        found["phase_seconds"][name] = time.monotonic() - begin
+        self.found[name] = work()
+        self.found["phase_seconds"][name] = time.monotonic() - begin
 
-    timed("save", "save and persist", lambda: bench.phase("save", size, mode, repeat, place))
-    if "overlap" in phases:
-        timed("block", "training loop, blocking", lambda: bench.phase("block", size, mode, repeat, place))
-        timed("overlap", "training loop, overlapped", lambda: bench.phase("overlap", size, mode, repeat, place))
-    if "cold" in phases:
-        timed("cold", "cold restore", lambda: _cold(bench, size, mode, repeat, place, found["save"]["digests"]))
-    if "hot" in phases:
-        timed("hot", "hot restore", lambda: _hot(bench, size, mode, repeat, place))
-    bench.forget(place)
-    return found
+
+def train_all(runs: list[Run], begin: float, say: Callable[[str], None]) -> list[str]:
+    """The training loops of all runs as far as time permits; those that were left out, with the reason.
+
+    They come last, because a loop of large steps takes longer than everything else. Raises BenchError.
+    """
+    left_out = []
+    pace = 0.0
+    for run in sorted(runs, key=lambda each: int(each.found["save"]["bytes"])):
+        size = run.found["save"]["bytes"]
+        expected = pace * size or _GUESS
+        if time.monotonic() - begin + expected > _LAST_SECONDS:
+            left_out.append(f"{run.size} {run.mode}: training loop left out, it would take about {expected:.0f} s more")
+            say(left_out[-1])
+            continue
+        run.train()
+        pace = max(pace, run.found["phase_seconds"]["train"] / size)
+    return left_out
 
 
 def _cold(bench: Bench, size: str, mode: str, repeat: int, place: Path, digests: list[str]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from hyperpod_kit.checkpoint.repository import arena
 PATIENCE = 300.0
 """Seconds after which a save that is not durable is an error."""
 
-_TRIES = 3
+_TRIES = 2
 
 
 def durable(handle: Handle) -> None:

@@ -27,12 +27,12 @@ def of_run(run: dict[str, Any]) -> dict[str, Any]:
         "bytes": save["bytes"], "floor_s": floor, "first_stall_s": save["first"]["stall"], "stall_s": stall,
         "write_s": write, "persist_s": persist, "start_s": save["start"],
         "stall_over_floor": stall / floor, "persist_over_limit": write / persist}
-    if "overlap" in run:
-        overlap, block = run["overlap"], run["block"]
+    if "train" in run:
+        overlap, block = run["train"]["overlap"], run["train"]["block"]
         lost = statistics.median(overlap["lost"])
         found.update(
             overlap_lost_s=lost, overlap_over_floor=lost / floor,
-            forward_backward_over_floor=overlap["forward_backward"] / floor,
+            forward_backward_over_floor=run["train"]["forward_backward"] / floor,
             step_s=statistics.median(overlap["step"]),
             inflation_overlap_s=statistics.median(overlap["inflation"]),
             inflation_blocking_s=statistics.median(block["inflation"]))

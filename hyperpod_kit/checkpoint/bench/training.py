@@ -8,12 +8,23 @@ from pathlib import Path
 from typing import Any
 
 from hyperpod_kit.checkpoint import Manager, State
-from hyperpod_kit.checkpoint.bench import saving
+from hyperpod_kit.checkpoint.bench import limits, saving
 from hyperpod_kit.checkpoint.bench.peers import Peers
 from hyperpod_kit.checkpoint.bench.workload import Workload
 
 _IDLE_STEPS = 1
 _MOST_STEPS = 200
+
+
+def measure(peers: Peers, work: Workload, directory: Path, repeat: int, threads: int) -> dict[str, Any]:
+    """`overlap` and `block`: the same loop in both modes; `floor`, and `forward_backward` that was made long enough."""
+    memory = limits.MemoryFloor(work.tensors, threads)
+    floor = min(peers.slowest(memory.seconds(way)) for way in memory.ways for _ in range(2))
+    del memory
+    length = work.lengthen(2.0 * floor, peers)
+    return {"floor": floor, "forward_backward": length,
+            "overlap": Training(peers, work, directory / "overlap", repeat, overlap=True).run(),
+            "block": Training(peers, work, directory / "block", repeat, overlap=False).run()}
 
 
 class Training:
@@ -22,7 +33,6 @@ class Training:
     def __init__(self, peers: Peers, work: Workload, root: Path, repeat: int, *, overlap: bool) -> None:
         self.peers, self.work, self.root, self.repeat, self.overlap = peers, work, root, repeat, overlap
         self.samples: dict[str, Any] = {"step": [], "save": [], "fence": [], "lost": [], "window": [], "steps": []}
-        self._last: str | None = None
 
     def run(self) -> dict[str, Any]:
         """One save in every few steps; the manager is closed afterwards."""

@@ -1,7 +1,7 @@
 # make demo   the whole path on a rehearsal cluster, from set-up to a resumed job     (root)
 # make test   set-up and all tests; rehearsal tests are skipped with the reason where they cannot run
 # make check  ruff, mypy --strict, shellcheck, rendered units
-# make torture  10,000 flipped bytes, 1,000 killed processes, every failing operation: about an hour
+# make torture  10,000 flipped bytes, 1,000 killed processes, every failing operation: up to an hour
 # make bench  what the machine and the checkpoint engine can do
 # make gpu-check  the tests that need one CUDA device, then the bench; no network, under 8 minutes
 SHELL := /bin/bash

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,8 +97,8 @@ def restore(ranks: Ranks, store: Store, state: State, *, run_id: str, pages: Seq
         if candidate.passed:
             rejected.append((candidate.attempt, candidate.passed))
             continue
-        with _leased(ranks, store, candidate):
-            found = _Run(ranks, store, state, run_id, local, candidate).walk(rejected)
+        with contextlib.closing(_Run(ranks, store, state, run_id, local, candidate)) as run:
+            found = run.walk(rejected)
         if found is not None:
             tier, size = found
             name = candidate.name
@@ -120,10 +120,16 @@ class _Run:
         self._run_id = run_id
         self._local = local
         self._candidate = candidate
+        self._lease: lease.Lease | None = None
         # Per rank the tiers that are left; the same on all ranks.
         self._left = [{tier for tier in TIERS if (tier == STORAGE and candidate.committed)
                        or (rank < len(candidate.held) and tier in candidate.held[rank])}
                       for rank in range(ranks.world)]
+
+    def close(self) -> None:
+        """Nothing of the root is read any more."""
+        if self._lease is not None:
+            self._lease.release()
 
     def walk(self, rejected: list[tuple[str, str]]) -> tuple[str, int] | None:
         """(tier, bytes) when the state is that of this candidate. Reasons are added to `rejected`."""
@@ -205,6 +211,9 @@ class _Run:
         attempt = self._candidate.attempt
 
         def read() -> None:
+            # From here on the root is read: nobody deletes the candidate, where the root can be written. Not earlier,
+            # because making a lease durable takes longer than reading a small state from memory.
+            self._lease = self._lease or lease.take(self._store, attempt, _LEASE)
             body = verify.read_manifest(self._store, attempt)
             if body.run_id != self._run_id:
                 raise CheckpointError(f"it belongs to another run, {body.run}")
@@ -317,17 +326,6 @@ class _Run:
             if problem is not None:
                 raise _Rejected(problem)
         return loaded, head.body.total_bytes
-
-
-@contextlib.contextmanager
-def _leased(ranks: Ranks, store: Store, candidate: Candidate) -> Iterator[None]:
-    """Nobody deletes the candidate while it is read, where the root can be written."""
-    held = lease.take(store, candidate.attempt, _LEASE) if candidate.committed and ranks.rank == 0 else None
-    try:
-        yield
-    finally:
-        if held is not None:
-            held.release()
 
 
 def _mark(store: Store, attempt: str, rank: int, reason: str) -> None:

@@ -80,7 +80,8 @@ def test_an_agent_killed_before_the_commit_costs_nothing(job, undisturbed: str) 
     got = mine.find("restored")
     assert got["step"] in (7, 11) and got["tier"] == "memory", got
     found = catalog.attempts(str(mine.root))
-    assert not all(entry.committed for entry in found) and found[0].name.step == 23
+    # What the dead agent had written of its second save went with the old checkpoints.
+    assert [entry.name.step for entry in found] == [23, 19, 15] and all(entry.committed for entry in found)
 
 
 def test_an_agent_whose_coordinator_died_first_does_not_linger(job) -> None:
@@ -111,9 +112,6 @@ def test_damaged_storage_is_walked_back_by_all_ranks_and_never_from_scratch(
         job, calm: tuple[Path, str], undisturbed: str) -> None:
     mine = job("damaged")
     shutil.copytree(calm[0], mine.root)
-    for entry in catalog.attempts(str(mine.root)):
-        if entry.name.step > 11:
-            shutil.rmtree(mine.root / entry.attempt)
     newest, *older = catalog.attempts(str(mine.root))
 
     def flip(attempt: str, name: str) -> None:
@@ -126,7 +124,7 @@ def test_damaged_storage_is_walked_back_by_all_ranks_and_never_from_scratch(
     mine.start(STEPS, "--save-every", "4")
     assert mine.weights() == undisturbed
     got = mine.find("restored")
-    assert got["attempt"] == older[0].attempt and got["step"] == 7
+    assert got["attempt"] == older[0].attempt and got["step"] == 19
     ((rejected, why),) = got["rejected"]
     assert rejected == newest.attempt and "rank 1: shard-00001.safetensors bytes" in why
 

@@ -7,7 +7,7 @@ import itertools
 import json
 from typing import Any, Dict, List, Optional
 
-from hyperpod_kit.errors import CheckpointError, DigestUnavailable, NoCheckpoint, Unreachable
+from hyperpod_kit.errors import CheckpointError, DigestUnavailable, NoCheckpoint, Unreachable, UsageError
 
 from . import catalog, layout, lease, pins, selection, tombstone, verify
 from .cli_table import size, table
@@ -69,6 +69,7 @@ def show(args: argparse.Namespace) -> int:
     """One checkpoint: its manifest, its files, and with --tensors where each tensor lies."""
     store = open_root(args)
     attempt = args.attempt or newest(store)
+    pins.require(store, attempt)
     body = verify.read_manifest(store, attempt)
     tensors = _tensors(store, attempt, args.tensors)
     if args.json:
@@ -120,6 +121,9 @@ def newest(store: Store) -> str:
 def check(args: argparse.Namespace) -> int:
     """0 all valid, 1 some are not, 2 none is."""
     store = open_root(args)
+    for attempt in args.attempts:
+        if layout.parse_attempt(attempt) is None:
+            raise UsageError(f"{attempt} is no name of a checkpoint", hint=f"hyperpod-kit checkpoint ls {store.url}")
     wanted = args.attempts or [entry.attempt for entry in selection.walk(store)]
     results: List[Dict[str, Any]] = []
     for attempt in wanted:

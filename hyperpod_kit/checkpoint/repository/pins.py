@@ -16,11 +16,16 @@ FORMAT = "hpk-pin/1"
 _SUFFIX = ".json"
 
 
-def pin(store: Store, attempt: str, reason: str = "") -> None:
-    """Keep a committed attempt for good; twice is once. Raises CheckpointError when it is not there, OSError."""
+def require(store: Store, attempt: str) -> None:
+    """Raises CheckpointError when that is no committed attempt, OSError."""
     if layout.parse_attempt(attempt) is None or not store.exists(f"{attempt}/{layout.MANIFEST_FILE}"):
         raise CheckpointError(f"{attempt} is not a committed checkpoint under {store.url}",
                               hint=f"hyperpod-kit checkpoint ls {store.url}")
+
+
+def pin(store: Store, attempt: str, reason: str = "") -> None:
+    """Keep a committed attempt for good; twice is once. Raises CheckpointError when it is not there, OSError."""
+    require(store, attempt)
     body = {"format": FORMAT, "attempt": attempt, "reason": reason, "by": _user(),
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
     with contextlib.suppress(FileExistsError):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, List, Optional
+from typing import Callable, Optional
 
-from hyperpod_kit.errors import CheckpointError, DigestMismatch, DigestUnavailable
+from hyperpod_kit.errors import CheckpointError, DigestMismatch
 
 from . import digest, layout, manifest
 from .store.base import Store
@@ -133,17 +133,3 @@ def reason_of(err: BaseException) -> str:
     if isinstance(err, OSError):
         return f"cannot be read: {err.strerror or err} ({os.path.basename(str(err.filename or ''))})"
     return str(err)
-
-
-def problems_of(where: Where, attempts: List[str]) -> List[Any]:
-    """(attempt, None or why it is invalid) for each. Raises DigestUnavailable: that is no verdict."""
-    out: List[Any] = []
-    for attempt in attempts:
-        try:
-            verify_attempt(where, attempt)
-            out.append((attempt, None))
-        except DigestUnavailable:
-            raise
-        except (CheckpointError, OSError) as err:
-            out.append((attempt, reason_of(err)))
-    return out

@@ -76,7 +76,11 @@ def test_show(store: PosixStore, capsys: pytest.CaptureFixture[str]) -> None:
     assert plain in said(capsys, "show", store.url, plain)
     assert cli.main(["show", store.url, plain, "--tensors"]) == 1
     assert "no index" in capsys.readouterr().err
-    assert cli.main(["show", store.url, "seq-000009.step-0000000009.e1-abcd"]) == 3
+    for name in ("seq-000009.step-0000000009.e1-abcd", "../x"):
+        assert cli.main(["show", store.url, name]) == 1
+        assert f"{name} is not a committed checkpoint" in capsys.readouterr().err
+    assert cli.main(["verify", store.url, "../x"]) == 2
+    assert "../x is no name of a checkpoint" in capsys.readouterr().err
 
 
 def test_verify_says_how_bad_it_is(store: PosixStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

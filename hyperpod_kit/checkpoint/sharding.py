@@ -7,6 +7,7 @@ everything that is needed; plain tensors are equal on all ranks.
 from __future__ import annotations
 
 import sys
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -65,11 +66,18 @@ def local(tensor: Any) -> torch.Tensor:
     return plain
 
 
+@lru_cache(maxsize=16)
+def _grid(mesh: Any) -> torch.Tensor:
+    """The ranks of a mesh, in its shape. torch computes them at each access, which a state of many tensors feels."""
+    ranks: torch.Tensor = mesh.mesh
+    return ranks
+
+
 def describe(tensor: Any) -> str:
     """Type, full shape, mesh and placements of a sharded tensor: equal on all ranks."""
     head = f"{NAMES.get(tensor.dtype)} {list(tensor.shape)}"
     if is_dtensor(tensor):
-        return f"{head} {tensor.device_mesh.mesh.tolist()} {list(tensor.placements)}"
+        return f"{head} {_grid(tensor.device_mesh).tolist()} {list(tensor.placements)}"
     boxes = [(shard.shard_offsets, shard.shard_sizes) for shard in tensor.metadata().shards_metadata]
     return f"{head} {boxes}"
 
@@ -137,7 +145,7 @@ def _replicas(mesh: Any, dims: list[int], here: list[int], ranks: Ranks
               ) -> tuple[tuple[int, int], tuple[int, ...], dist.ProcessGroup | None]:
     """((my index, how many), their ranks, their group) of those that differ from this rank in `dims` only."""
     at = tuple(slice(None) if dim in dims else here[dim] for dim in range(mesh.ndim))
-    holders = tuple(mesh.mesh[at].reshape(-1).tolist())
+    holders = tuple(_grid(mesh)[at].reshape(-1).tolist())
     if len(holders) == 1:
         return (0, 1), holders, None
     if len(holders) == ranks.world:

@@ -118,7 +118,8 @@ class State:
         for path, thing in self._optimizers().items():
             if tree.get(path, {}).get("state") and not (self.model is not None and fsdp1.is_used(self.model)):
                 optimizer.materialise(thing)
-        collector = Collector(ranks, Known(), full=self.full, gather=False)
+        # With `full` a snapshot's pieces are whole tensors, these are not; else the first save finds them known.
+        collector = Collector(ranks, Known() if self.full else self._known, full=self.full, gather=False)
         live = self._shared(collector)
         for path in live:
             if path not in self._optimizers():

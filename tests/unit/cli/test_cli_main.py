@@ -82,7 +82,7 @@ def fake(monkeypatch: pytest.MonkeyPatch, name: str, main: Callable[[list[str]],
 
 
 @pytest.mark.parametrize(
-    ("group", "module"), [("job", "hyperpod_kit.job.cli"), ("checkpoint", "hyperpod_kit.checkpoint.repository.cli")]
+    ("group", "module"), [("job", "hyperpod_kit.job.cli"), ("checkpoint", "hyperpod_kit.checkpoint.cli")]
 )
 def test_every_word_is_passed_on(monkeypatch: pytest.MonkeyPatch, group: str, module: str) -> None:
     seen: list[list[str]] = []

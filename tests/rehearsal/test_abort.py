@@ -28,11 +28,17 @@ def clean_machine() -> Iterator[None]:
     assert leftovers() - before == set()
 
 
+def hear_signals() -> None:
+    """Tests that were started behind a shell's back (`nohup make test &`) ignore these, and so would the demo."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def demo_until(marker: str, tmp_path: Path) -> tuple[subprocess.Popen[str], list[str]]:
     """Start the demo in a process group of its own and read its output up to the step `marker`."""
     demo = subprocess.Popen([sys.executable, str(REPOSITORY / "examples/demo/demo.py"), "--name", "abort"],
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-                            env={**os.environ, "TMPDIR": str(tmp_path)})
+                            env={**os.environ, "TMPDIR": str(tmp_path)}, preexec_fn=hear_signals)
     assert demo.stdout is not None
     lines: list[str] = []
     # A demo that prints nothing more must not hang the test.

@@ -21,7 +21,7 @@ from hyperpod_kit.checkpoint.repository import assemble, selection, verify
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.durable import sync_directory
 from hyperpod_kit.checkpoint.repository.store.open import Where, as_store
-from hyperpod_kit.errors import CheckpointError, DigestUnavailable, NoCheckpoint, NoValidCheckpoint, UsageError
+from hyperpod_kit.errors import CheckpointError, UsageError
 
 FORMATS = ("dcp", "safetensors", "torch")
 
@@ -53,19 +53,8 @@ def export(where: Where, to: str, dest: str | os.PathLike[str], *, attempt: str 
     store = as_store(where)
     if attempt is not None:
         return _write(_read(store, attempt), to, target, ())
-    rejected: list[tuple[str, str]] = []
-    for entry in selection.walk(store):
-        try:
-            found = _read(store, entry.attempt)
-        except DigestUnavailable:
-            raise
-        except (CheckpointError, OSError) as err:
-            rejected.append((entry.attempt, verify.reason_of(err)))
-            continue
-        return _write(found, to, target, tuple(rejected))
-    if rejected:
-        raise NoValidCheckpoint(store.url, rejected)
-    raise NoCheckpoint(f"nothing was ever committed under {store.url}")
+    found, rejected = selection.newest(store, lambda name: _read(store, name))
+    return _write(found, to, target, rejected)
 
 
 @dataclass(frozen=True)

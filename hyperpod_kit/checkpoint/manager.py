@@ -219,9 +219,10 @@ class Manager:
         """The copy has ended, in whatever thread."""
         if error is not None:
             target.end(control.FREE)
-            self._agent.send(op="skipped", key=self._key(handle), why=f"the copy failed: {error}")
             with self._changed:
                 handle.become("failed", f"the copy failed: {error}")
+            # Afterwards: the agent's answer is that this save was dropped, and an end is never left.
+            self._agent.send(op="skipped", key=self._key(handle), why=f"the copy failed: {error}")
             return
         target.end(control.CAPTURED)
         with self._changed:

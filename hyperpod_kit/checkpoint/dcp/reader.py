@@ -30,7 +30,7 @@ from hyperpod_kit.checkpoint.dtypes import TYPES
 from hyperpod_kit.checkpoint.ranks import Ranks
 from hyperpod_kit.checkpoint.repository import assemble, digest, index, selection, verify
 from hyperpod_kit.checkpoint.repository.store.open import open_store
-from hyperpod_kit.errors import CheckpointError, NoCheckpoint, NoValidCheckpoint
+from hyperpod_kit.errors import CheckpointError
 
 BYTES = "bytes"
 """Key of the tree that a Writer makes: names of the items that are no tensors, stored as U8 tensors."""
@@ -91,16 +91,11 @@ class Reader(StorageReader):
 
     def _open(self) -> reshard.Attempt:
         if self._wanted is not None:
-            return reshard.Attempt(self._store, self._wanted, verify.read_manifest(self._store, self._wanted))
-        rejected: list[tuple[str, str]] = []
-        for entry in selection.walk(self._store):
-            try:
-                return reshard.Attempt(self._store, entry.attempt, verify.read_manifest(self._store, entry.attempt))
-            except (CheckpointError, OSError) as err:
-                rejected.append((entry.attempt, verify.reason_of(err)))
-        if rejected:
-            raise NoValidCheckpoint(self._store.url, rejected)
-        raise NoCheckpoint(f"nothing was ever committed under {self._store.url}")
+            return self._attempt_of(self._wanted)
+        return selection.newest(self._store, self._attempt_of)[0]
+
+    def _attempt_of(self, name: str) -> reshard.Attempt:
+        return reshard.Attempt(self._store, name, verify.read_manifest(self._store, name))
 
     def _name(self, tree: dict[str, Any]) -> dict[str, Any]:
         """Which name of a state dict means which stored tensor or value; the paths that the names came from."""

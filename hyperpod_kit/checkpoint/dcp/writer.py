@@ -20,7 +20,7 @@ from hyperpod_kit.checkpoint.dcp.reader import BYTES
 from hyperpod_kit.checkpoint.dtypes import NAMES
 from hyperpod_kit.checkpoint.load import view_of
 from hyperpod_kit.checkpoint.repository import catalog, commit, coverage, digest, index, layout, stream
-from hyperpod_kit.checkpoint.repository.manifest import FileRecord, Manifest
+from hyperpod_kit.checkpoint.repository.manifest import FileRecord, Manifest, now
 from hyperpod_kit.checkpoint.repository.shard import Placed, ShardLayout, TensorSpec, lay_out
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.errors import CheckpointError
@@ -63,7 +63,7 @@ class Writer(StorageWriter):
         self._store = open_store(os.fspath(root))
         self._step = step
         self._run = run
-        self._algorithm = algorithm or os.environ.get("HPK_DIGEST") or digest.DEFAULT
+        self._algorithm = algorithm or os.environ.get("HPK_DIGEST")
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """See StorageWriter; the attempt's name is the coordinator's choice."""
@@ -74,21 +74,22 @@ class Writer(StorageWriter):
         return bool(os.fspath(checkpoint_id))
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """See StorageWriter. Raises DigestUnavailable."""
-        digest.algorithm(self._algorithm)
+        """See StorageWriter: the store makes what it needs."""
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """See StorageWriter: nothing is known yet."""
-        return plan
+        """Say which digests this rank can compute."""
+        return replace(plan, storage_data=[name for name, here in digest.available().items() if here])
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """The coordinator opens the root and names the attempt."""
+        """The coordinator opens the root, names the attempt and chooses the digest. Raises DigestUnavailable."""
+        algorithm = self._algorithm or digest.best(*[plan.storage_data for plan in plans])
+        digest.algorithm(algorithm)
         identity = commit.open_root(self._store, self._run)
         epoch = commit.claim_epoch(self._store, identity, above=0, job={})
         seq = catalog.highest(self._store)[1] + 1
         attempt = str(layout.AttemptName(seq, self._step, epoch, secrets.token_hex(3)))
         return [replace(plan, items=items, storage_data=_Place(attempt, identity.run, identity.run_id, epoch, seq,
-                                                               self._step, rank, len(plans), self._algorithm))
+                                                               self._step, rank, len(plans), algorithm))
                 for rank, (plan, items) in enumerate(zip(plans, _without_empty(plans), strict=True))]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
@@ -158,9 +159,9 @@ class Writer(StorageWriter):
         body = Manifest(
             run=place.run, run_id=place.run_id, epoch=place.epoch, seq=place.seq, step=place.step, world=place.world,
             plan="dcp", digest=place.algorithm, chunk=digest.CHUNK, total_bytes=sum(r.size for r in records),
-            tensors=len(names), time=commit.now(), shards=records,
-            extra=FileRecord(layout.EXTRA_FILE, len(extra), digest.small(extra)),
-            index=FileRecord(layout.INDEX_FILE, len(entries), digest.small(entries)),
+            tensors=len(names), time=now(), shards=records,
+            extra=FileRecord.of(layout.EXTRA_FILE, extra),
+            index=FileRecord.of(layout.INDEX_FILE, entries),
             versions={"hyperpod_kit": __version__, "torch": torch.__version__, "writer": "dcp"})
         commit.commit(self._store, place.attempt, body, extra, entries)
 

@@ -8,7 +8,7 @@ from typing import Any, Dict, Mapping, NamedTuple, Tuple
 
 from hyperpod_kit.errors import CheckpointError
 
-from . import commit, control, coverage, digest, index, layout, manifest, shard
+from . import control, coverage, digest, index, layout, manifest, shard
 from .arena import Slot
 from .control import Page
 from .shard import Placed, TensorSpec
@@ -105,8 +105,8 @@ def assemble(reports: Mapping[int, Report], versions: Dict[str, str]) -> Assembl
     made = manifest.Manifest(
         run=first.run, run_id=first.run_id, epoch=first.epoch, seq=first.seq, step=first.step, world=first.world,
         plan=first.plan, digest=first.digest, chunk=first.chunk, total_bytes=sum(s.size for s in shards),
-        tensors=first.plan_tensors, time=commit.now(), shards=shards,
-        extra=manifest.FileRecord(layout.EXTRA_FILE, len(extra), digest.small(extra)),
-        index=manifest.FileRecord(layout.INDEX_FILE, len(columns), digest.small(columns)),
+        tensors=first.plan_tensors, time=manifest.now(), shards=shards,
+        extra=manifest.FileRecord.of(layout.EXTRA_FILE, extra),
+        index=manifest.FileRecord.of(layout.INDEX_FILE, columns),
         parent=said.get("parent"), metrics=said.get("metrics") or {}, job=job, versions=versions)
     return Assembled(made, extra, columns)

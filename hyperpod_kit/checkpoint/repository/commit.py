@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import time
 import uuid
 from typing import Any, Dict, NamedTuple, Optional
 
@@ -28,11 +27,6 @@ class RunIdentity(NamedTuple):
     run_id: str
 
 
-def now() -> str:
-    """The time as in all files of the format, UTC."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-
-
 def open_root(where: Where, run: Optional[str] = None) -> RunIdentity:
     """Make the root and RUN.json if they are not there, and return whose root it is.
 
@@ -42,7 +36,7 @@ def open_root(where: Where, run: Optional[str] = None) -> RunIdentity:
     found = _read_run(store)
     if found is None:
         name = run or os.path.basename(store.url.rstrip("/")) or "run"
-        body = {"format": layout.RUN_FORMAT, "run": name, "id": uuid.uuid4().hex, "created": now()}
+        body = {"format": layout.RUN_FORMAT, "run": name, "id": uuid.uuid4().hex, "created": manifest.now()}
         # FileExistsError: somebody else was first, so theirs counts.
         with contextlib.suppress(FileExistsError):
             store.create(layout.RUN_FILE, manifest.seal_json(body))
@@ -86,7 +80,7 @@ def claim_epoch(where: Where, identity: RunIdentity, *, above: int, job: Dict[st
     epoch = max(above, catalog.highest(store)[0]) + 1
     while True:
         body = {"format": layout.RUN_FORMAT, "id": identity.run_id, "epoch": epoch, "host": socket.gethostname(),
-                "pid": os.getpid(), "job": job, "time": now()}
+                "pid": os.getpid(), "job": job, "time": manifest.now()}
         if first_seq is not None:
             body["first_seq"] = first_seq
         try:

@@ -6,13 +6,30 @@ those bytes. A file that differs from its own re-encoding in one byte is no mani
 
 from __future__ import annotations
 
+import calendar
 import json
+import time
 from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, List, Optional, Tuple
 
 from hyperpod_kit.errors import CheckpointError
 
 from . import digest, layout
+
+_TIME = "%Y-%m-%dT%H:%M:%SZ"
+
+
+def now() -> str:
+    """The time as all files of the format write it, UTC."""
+    return time.strftime(_TIME, time.gmtime())
+
+
+def seconds(text: str) -> Optional[float]:
+    """Unix seconds of such a time; None when it is none."""
+    try:
+        return float(calendar.timegm(time.strptime(text, _TIME)))
+    except ValueError:
+        return None
 
 
 @dataclass(frozen=True)
@@ -26,6 +43,11 @@ class FileRecord:
 
     def to_json(self) -> Dict[str, Any]:
         return {key: value for key, value in asdict(self).items() if value is not None}
+
+    @classmethod
+    def of(cls, file: str, data: bytes) -> FileRecord:
+        """The record of a small file."""
+        return cls(file, len(data), digest.small(data))
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import getpass
-import time
 from typing import Set
 
 from hyperpod_kit.errors import CheckpointError
@@ -27,7 +26,7 @@ def pin(store: Store, attempt: str, reason: str = "") -> None:
     """Keep a committed attempt for good; twice is once. Raises CheckpointError when it is not there, OSError."""
     require(store, attempt)
     body = {"format": FORMAT, "attempt": attempt, "reason": reason, "by": _user(),
-            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+            "time": manifest.now()}
     with contextlib.suppress(FileExistsError):
         store.create(f"{layout.PINS}/{attempt}{_SUFFIX}", manifest.seal_json(body))
 

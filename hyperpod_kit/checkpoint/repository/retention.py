@@ -7,8 +7,6 @@ is data of no checkpoint, whenever this is interrupted. The tombstone goes last.
 
 from __future__ import annotations
 
-import calendar
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -58,7 +56,7 @@ def survey(store: Store, *, sound: Optional[Callable[[Store, str], bool]] = None
         judged = list(pool.map(lambda entry: _judge(store, entry), entries))
     items: List[Item] = []
     for entry, (state, body, note) in zip(entries, judged):
-        facts = Facts(entry.attempt, entry.order, entry.name.step, _seconds(body.time) if body else None,
+        facts = Facts(entry.attempt, entry.order, entry.name.step, manifest.seconds(body.time) if body else None,
                       body.metrics if body else {}, entry.attempt in pinned)
         if state == VALID and not any(item.state == VALID for item in items) and not sound(store, entry.attempt):
             state, note = UNKNOWN, "not whole"
@@ -82,13 +80,6 @@ def _judge(store: Store, entry: catalog.Entry) -> Tuple[str, Optional[manifest.M
     except (CheckpointError, OSError) as err:
         # Whole but not understood, or not readable now: another version or another day may judge it.
         return UNKNOWN, None, verify.reason_of(err)
-
-
-def _seconds(text: str) -> Optional[float]:
-    try:
-        return float(calendar.timegm(time.strptime(text, "%Y-%m-%dT%H:%M:%SZ")))
-    except ValueError:
-        return None
 
 
 def plan(items: Sequence[Item], policy: Policy) -> Plan:

@@ -5,13 +5,15 @@ Newest is by (epoch, seq): after a deliberate step back to step 100, the new ste
 
 from __future__ import annotations
 
-from typing import Iterator, List, NamedTuple, Optional, Tuple
+from typing import Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, TypeVar
 
 from hyperpod_kit.errors import CheckpointError, DigestUnavailable, NoCheckpoint, NoValidCheckpoint
 
 from . import catalog, tombstone, verify
 from .store.base import Store
 from .store.open import Where, as_store
+
+T = TypeVar("T")
 
 
 class Found(NamedTuple):
@@ -43,9 +45,28 @@ def walk(where: Where, *, first: Optional[str] = None) -> Iterator[catalog.Entry
                               hint=f"hyperpod-kit checkpoint ls {store.url}")
 
 
-def candidates(where: Where, *, first: Optional[str] = None) -> List[catalog.Entry]:
-    """All that `walk` gives. Raises as `walk`."""
-    return list(walk(where, first=first))
+def newest(store: Store, take: Callable[[str], T]) -> Tuple[T, Tuple[Tuple[str, str], ...]]:
+    """What `take` makes of the newest attempt that it does not reject, and why it rejected newer ones.
+
+    `take` gets an attempt's name and rejects it with CheckpointError or OSError. Raises NoCheckpoint,
+    NoValidCheckpoint, DigestUnavailable (see `newest_valid`), OSError.
+    """
+    rejected: List[Tuple[str, str]] = []
+    for entry in walk(store):
+        try:
+            return take(entry.attempt), tuple(rejected)
+        except DigestUnavailable:
+            raise
+        except (CheckpointError, OSError) as err:
+            rejected.append((entry.attempt, verify.reason_of(err)))
+    raise nothing_left(store, rejected)
+
+
+def nothing_left(store: Store, rejected: Sequence[Tuple[str, str]]) -> CheckpointError:
+    """The error of a walk that found nothing: nothing was ever committed, or nothing of it can be trusted."""
+    if rejected:
+        return NoValidCheckpoint(store.url, rejected)
+    return NoCheckpoint(f"nothing was ever committed under {store.url}")
 
 
 def newest_valid(where: Where) -> Found:
@@ -70,9 +91,7 @@ def newest_valid(where: Where) -> Found:
         again: List[Tuple[str, str]] = []
         if _valid(store, entry.attempt, again):
             return _found(entry, [pair for pair in rejected if pair[0] != entry.attempt])
-    if not rejected:
-        raise NoCheckpoint(f"nothing was ever committed under {store.url}")
-    raise NoValidCheckpoint(store.url, rejected)
+    raise nothing_left(store, rejected)
 
 
 def _valid(store: Store, attempt: str, rejected: List[Tuple[str, str]]) -> bool:

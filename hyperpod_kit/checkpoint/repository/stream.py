@@ -87,7 +87,7 @@ class Shard:
             raise CheckpointError(f"{name}: {err}") from None
         begin = self.data_end // PAGE * PAGE
         tail = Buffer(_aligned_up(size - begin))
-        self._leaves = bytes(self._fill(tail.view, begin, size)[self.data_end - begin:])
+        self._leaves = bytes(self.fill(tail.view, begin, size)[self.data_end - begin:])
         found = digest.root(self._alg, self._leaves, size)
         if found != root:
             raise DigestMismatch(f"{name} (digests)", root, found)
@@ -104,7 +104,7 @@ class Shard:
         begin, end = self.bounds(index)
         if isinstance(self.source, Mapped) or buffer is None:
             return memoryview(self.source.view)[begin:end]
-        return self._fill(buffer.view, begin, end)
+        return self.fill(buffer.view, begin, end)
 
     def check(self, index: int, view: memoryview) -> None:
         """Raises DigestMismatch, naming the bytes, unless the view is this chunk."""
@@ -125,8 +125,11 @@ class Shard:
             parts.append(bytes(view[max(begin, first) - first:min(end, last) - first]))
         return b"".join(parts)
 
-    def _fill(self, view: memoryview, begin: int, end: int) -> memoryview:
-        """Read [begin, end); `begin` is a multiple of PAGE, and the view has room up to the next one after `end`."""
+    def fill(self, view: memoryview, begin: int, end: int) -> memoryview:
+        """Read [begin, end), not compared yet.
+
+        `begin` is a multiple of PAGE, and the view has room up to the next one after `end`.
+        """
         wanted = _aligned_up(end - begin) if self.source.align > 1 else end - begin
         done = 0
         while done < end - begin:

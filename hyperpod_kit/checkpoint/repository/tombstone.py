@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import time
 from typing import Optional
 
 from hyperpod_kit.errors import CheckpointError, DigestMismatch
@@ -29,7 +28,7 @@ def mark(store: Store, attempt: str, reason: str) -> None:
     """Write the tombstone; one that is there stays. Raises OSError."""
     failpoint("tombstone.before")
     body = {"format": FORMAT, "attempt": attempt, "reason": reason, "host": socket.gethostname(),
-            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+            "time": manifest.now()}
     with contextlib.suppress(FileExistsError):
         store.create(layout.tombstone_file(attempt), manifest.seal_json(body))
     failpoint("tombstone.after")

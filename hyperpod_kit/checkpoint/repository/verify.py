@@ -3,81 +3,24 @@
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
-from typing import Callable, Optional
 
 from hyperpod_kit.errors import CheckpointError, DigestMismatch
 
-from . import digest, layout, manifest
+from . import digest, layout, manifest, stream
 from .store.base import Store
 from .store.open import Where, as_store
 
-_THREADS = max(1, min(8, os.cpu_count() or 1))
 
-ReadInto = Callable[[memoryview, int], int]
+def verify_file(store: Store, attempt: str, record: manifest.FileRecord, *, chunk: int = digest.CHUNK) -> None:
+    """Read a shard in a store and compare every byte with its record.
 
-
-def verify_bytes(read_into: ReadInto, size: int, root: str, *, name: str, chunk: int = digest.CHUNK,
-                 sink: Optional[memoryview] = None, threads: int = _THREADS) -> None:
-    """Stream a file of `size` bytes through its digests; put the bytes into `sink` (of `size` bytes) when given.
-
-    `read_into(view, offset)` fills a part of the view from the offset and returns how many bytes it got.
-    Raises DigestMismatch (naming the chunk), CheckpointError when the file is short, DigestUnavailable, OSError.
+    Raises DigestMismatch (naming the bytes), CheckpointError when the file is short, DigestUnavailable, OSError.
     """
-    alg = digest.algorithm(root.partition(":")[0])
-    try:
-        data_end, count = digest.split(size, chunk)
-    except ValueError as err:
-        raise CheckpointError(f"{name}: {err}") from None
-    leaves = sink[data_end:] if sink is not None else memoryview(bytearray(size - data_end))
-    _fill(read_into, leaves, data_end, name)
-    found = digest.root(alg, bytes(leaves), size)
-    if found != root:
-        raise DigestMismatch(f"{name} (digests)", root, found)
-
-    def check(index: int) -> None:
-        begin = index * chunk
-        end = min(begin + chunk, data_end)
-        view = sink[begin:end] if sink is not None else memoryview(bytearray(end - begin))
-        _fill(read_into, view, begin, name)
-        expected = bytes(leaves[index * digest.LEAF_BYTES:(index + 1) * digest.LEAF_BYTES])
-        actual = alg.leaf(view)
-        if actual != expected:
-            raise DigestMismatch(f"{name} bytes {begin}..{end}", f"{alg.name}:{expected.hex()}",
-                                 f"{alg.name}:{actual.hex()}")
-
-    if threads <= 1 or count == 1:
-        for index in range(count):
-            check(index)
-        return
-    with ThreadPoolExecutor(min(threads, count)) as pool:
-        futures = [pool.submit(check, index) for index in range(count)]
-        try:
-            for future in futures:
-                future.result()
-        finally:
-            for future in futures:
-                future.cancel()
-
-
-def _fill(read_into: ReadInto, view: memoryview, offset: int, name: str) -> None:
-    done = 0
-    while done < len(view):
-        got = read_into(view[done:], offset + done)
-        if got <= 0:
-            raise CheckpointError(f"{name} ends at byte {offset + done}")
-        done += got
-
-
-def verify_file(store: Store, attempt: str, record: manifest.FileRecord, *, chunk: int = digest.CHUNK,
-                sink: Optional[memoryview] = None, threads: int = _THREADS) -> None:
-    """Verify a shard in a store against its record, into `sink` when given. Raises as `verify_bytes`."""
     reader = store.open_read(f"{attempt}/{record.file}")
     try:
-        if reader.size != record.size:
-            raise CheckpointError(f"{record.file} has {reader.size} bytes, expected {record.size}")
-        verify_bytes(reader.read_into, record.size, record.root, name=record.file, chunk=chunk, sink=sink,
-                     threads=threads)
+        shard = stream.Shard(reader, record.size, record.root, name=record.file, chunk=chunk)
+        with stream.Pump(stream.whole(shard)) as pump:
+            pump.finish(lambda shard, begin, view: None)
     finally:
         reader.close()
 
@@ -109,7 +52,7 @@ def read_extra(where: Where, attempt: str, record: manifest.FileRecord) -> bytes
     return data
 
 
-def verify_attempt(where: Where, attempt: str, *, threads: int = _THREADS) -> manifest.Manifest:
+def verify_attempt(where: Where, attempt: str) -> manifest.Manifest:
     """Verify every byte of a committed attempt.
 
     Raises DigestUnavailable when it cannot be checked here, CheckpointError (DigestMismatch) or OSError when it is
@@ -122,7 +65,7 @@ def verify_attempt(where: Where, attempt: str, *, threads: int = _THREADS) -> ma
         if small is not None:
             read_extra(store, attempt, small)
     for record in found.shards:
-        verify_file(store, attempt, record, chunk=found.chunk, threads=threads)
+        verify_file(store, attempt, record, chunk=found.chunk)
     return found
 
 

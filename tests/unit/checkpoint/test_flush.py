@@ -12,7 +12,6 @@ import pytest
 from hyperpod_kit.checkpoint.repository import (
     arena,
     catalog,
-    commit,
     control,
     flush,
     handed,
@@ -236,4 +235,3 @@ def test_the_agent_of_a_dead_trainer_is_ended(shm: Path, tmp_path: Path) -> None
     lock.take_over(path, process.myself()).release()
     assert time.monotonic() - begin < 5
     assert agent.wait(5) == -lock.STOP
-    assert commit.now()

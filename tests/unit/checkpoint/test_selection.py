@@ -71,9 +71,9 @@ def test_walks_back_with_a_reason_for_each(committed) -> None:
 def test_told_where_to_begin(committed) -> None:
     names = [committed(seq=seq)[1] for seq in (1, 2, 3)]
     root = committed(seq=4)[0]
-    assert [entry.attempt for entry in selection.candidates(root, first=names[1])] == [names[1], names[0]]
+    assert [entry.attempt for entry in selection.walk(root, first=names[1])] == [names[1], names[0]]
     with pytest.raises(CheckpointError, match="not a committed checkpoint"):
-        selection.candidates(root, first="seq-000099.step-0000000010.e1-abcd")
+        list(selection.walk(root, first="seq-000099.step-0000000010.e1-abcd"))
 
 
 def test_a_digest_that_cannot_be_computed_is_no_verdict(committed, monkeypatch: pytest.MonkeyPatch) -> None:

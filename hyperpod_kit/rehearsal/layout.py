@@ -11,6 +11,7 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Dict
 
 DEFAULT_NAME = "demo"
 STATE_BASE_VARIABLE = "HPK_REHEARSAL_STATE"
@@ -98,12 +99,9 @@ class Layout:
         return self.root / "s3"
 
     @property
-    def efs(self) -> Path:
-        return self.root / "efs"
-
-    @property
-    def fsx(self) -> Path:
-        return self.root / "fsx"
+    def file_systems(self) -> Dict[str, Path]:
+        """Data of the shared file systems, by kind as the stand-ins name it; nodes see them under /hpk."""
+        return {kind: self.root / kind for kind in ("efs", "s3files", "fsx", "openzfs")}
 
     @property
     def ssh_key(self) -> Path:

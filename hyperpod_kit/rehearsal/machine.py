@@ -78,6 +78,7 @@ class Machines:
     def _command(self, instance_id: str, host_name: str) -> list[str]:
         layout = self.layout
         binds = [f"--bind-ro={here}:{there}" for here, there in self.options.shares]
+        binds += [f"--bind={here}:/hpk/{kind}" for kind, here in layout.file_systems.items()]
         return ["systemd-nspawn", "--quiet", "--register=no", "--keep-unit", f"--machine={layout.machine(instance_id)}",
                 f"--directory={self.root(instance_id)}",
                 f"--network-namespace-path=/run/netns/{layout.netns(instance_id)}",
@@ -87,8 +88,7 @@ class Machines:
                 f"--bind={layout.root / 'dev-fuse'}:/dev/fuse",
                 "--capability=CAP_NET_ADMIN,CAP_SYS_ADMIN", "--drop-capability=CAP_MKNOD",
                 f"--tmpfs=/dev/shm:mode=1777,size={self.options.shm_size}",
-                f"--bind={layout.efs}:/hpk/efs", f"--bind={layout.fsx}:/hpk/fsx", *binds,
-                "--boot", "systemd.show_status=0"]
+                *binds, "--boot", "systemd.show_status=0"]
 
     def exit_code(self, instance_id: str) -> Optional[int]:
         """Exit code of a machine that ended, None while it runs or when it was never started."""

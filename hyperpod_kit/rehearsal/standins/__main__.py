@@ -18,6 +18,12 @@ def main(argv: Sequence[str]) -> int:
     if program == "mount.lustre":
         from hyperpod_kit.rehearsal.standins.mount_lustre import main as mount_lustre
         return mount_lustre(arguments)
+    if program == "mount.s3files":
+        from hyperpod_kit.rehearsal.standins.mount_s3files import main as mount_s3files
+        return mount_s3files(arguments)
+    if program in ("mount.nfs", "mount.nfs4"):
+        from hyperpod_kit.rehearsal.standins.mount_nfs import main as mount_nfs
+        return mount_nfs(arguments)
     print(f"no stand-in for {program}", file=sys.stderr)
     return 2
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
-from typing import Dict, List, NamedTuple, Sequence
+from typing import Any, Dict, List, NamedTuple, Sequence
+
+from hyperpod_kit.rehearsal.standins.fuse.background import StartFailed
 
 DATA_VARIABLE = "HPK_STANDIN_DATA"
 IGNORED = ("defaults", "rw", "auto", "noauto", "user", "nouser", "users", "exec", "noexec", "suid", "nosuid", "dev",
@@ -41,5 +44,16 @@ def unknown_options(options: Dict[str, str], known: Sequence[str]) -> List[str]:
 
 
 def data_directory(kind: str) -> str:
-    """Where the rehearsal keeps the data of all EFS (`efs`) or Lustre (`fsx`) file systems, shared by all nodes."""
+    """Where the rehearsal keeps the data of all file systems of a kind (`efs`, `fsx`, …), shared by all nodes."""
     return os.path.join(os.environ.get(DATA_VARIABLE, "/hpk"), kind)
+
+
+def read_registry(kind: str) -> Dict[str, Any]:
+    """registry.json of a kind: which file systems there are, in that kind's own form. Raises StartFailed."""
+    path = os.path.join(data_directory(kind), "registry.json")
+    try:
+        with open(path, encoding="utf-8") as file:
+            found: Dict[str, Any] = json.load(file)
+            return found
+    except (OSError, ValueError) as err:
+        raise StartFailed(f"the rehearsal's {path} cannot be read: {err}", 5) from err

@@ -13,7 +13,10 @@ LAUNCHERS = {
     "usr/bin/mount-s3": "mount-s3",
     "usr/sbin/mount.mount-s3": "mount.mount-s3",
     "usr/sbin/mount.efs": "mount.efs",
+    "usr/sbin/mount.s3files": "mount.s3files",
     "usr/sbin/mount.lustre": "mount.lustre",
+    "usr/sbin/mount.nfs": "mount.nfs",
+    "usr/sbin/mount.nfs4": "mount.nfs4",
 }
 """Path in the root -> name of the stand-in."""
 

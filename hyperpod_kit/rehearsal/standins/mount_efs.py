@@ -9,24 +9,28 @@ operation is done as its PosixUser.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Dict, Optional, Sequence
 
-from hyperpod_kit.rehearsal.standins.arguments import data_directory, parse_mount_arguments, unknown_options
+from hyperpod_kit.rehearsal.standins.access_point import SHOWN, enter
+from hyperpod_kit.rehearsal.standins.arguments import (
+    data_directory,
+    parse_mount_arguments,
+    read_registry,
+    unknown_options,
+)
 from hyperpod_kit.rehearsal.standins.fuse.background import StartFailed
 from hyperpod_kit.rehearsal.standins.passthrough.identity import Identity
 from hyperpod_kit.rehearsal.standins.passthrough.start import mount_directory
+from hyperpod_kit.rehearsal.standins.proxy_state import ProxyState
 
 VERSION = "mount.efs Version: 2.0.0+standin (hyperpod-kit rehearsal stand-in, not amazon-efs-utils)"
 KNOWN = ("tls", "notls", "accesspoint", "iam", "awsprofile", "awscredsuri", "cafile", "az", "region", "ocsp", "noocsp",
          "tlsport", "netns", "mounttargetip", "ro", "noresvport", "noatime", "hard", "soft", "crossaccount", "verify",
          "stunnel", "rolearn", "jwtpath", "nfsvers", "rsize", "wsize", "timeo", "retrans", "port")
 SOURCE = re.compile(r"(?:[a-z0-9-]+\.)?(fs-[0-9a-f]{8,17})(?:\.efs\.[a-z0-9-]+\.amazonaws\.com(?:\.cn)?)?(?::(/.*)?)?")
-SHOWN = "127.0.0.1:/"
-"""What efs-utils with tls leaves in /proc/mounts: its local proxy."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -51,7 +55,7 @@ def _mount(argv: Sequence[str]) -> int:
         raise StartFailed(f'Invalid file system name: "{source}"')
     file_system, path = match[1], match[2] or "/"
     _check_options(options, path)
-    registry = _registry()
+    registry = read_registry("efs")
     if file_system not in registry["file_systems"]:
         raise StartFailed(f'Failed to resolve "{file_system}.efs.{options.get("region", "us-east-1")}.amazonaws.com" - '
                           f"check that your file system ID is correct, and ensure that the VPC has an EFS mount target "
@@ -61,18 +65,16 @@ def _mount(argv: Sequence[str]) -> int:
     base = os.path.join(data_directory("efs"), file_system)
     squash: Optional[Identity] = None
     if "accesspoint" in options:
-        point = registry["access_points"].get(options["accesspoint"])
-        if point is None or point["FileSystemId"] != file_system:
-            raise _denied()
-        directory = _access_point_root(base, point.get("RootDirectory") or {})
-        squash = _identity(point.get("PosixUser"))
+        directory, squash = enter(registry["access_points"], options["accesspoint"], file_system, base)
     else:
         directory = os.path.join(base, path.strip("/"))
     if not os.path.isdir(directory):
         raise StartFailed(f"mount.nfs4: mounting 127.0.0.1:{path} failed, reason given by server: "
                           f"No such file or directory", 32)
+    details = {"fsId": file_system, "useIam": "iam" in options, "accessPoint": options.get("accesspoint")}
+    state = ProxyState(file_system, target, details if "tls" in options else {})
     return mount_directory(directory, target, program="mount.efs", source=SHOWN, subtype="efs", squash=squash,
-                           read_only="ro" in options, no_atime="noatime" in options)
+                           read_only="ro" in options, no_atime="noatime" in options, state=state)
 
 
 def _check_options(options: Dict[str, str], path: str) -> None:
@@ -85,47 +87,3 @@ def _check_options(options: Dict[str, str], path: str) -> None:
         raise StartFailed('Cannot mount a sub-path via "accesspoint": the path must be "/"')
     if "iam" in options and "tls" not in options:
         raise StartFailed('The "tls" option is required when mounting via "iam"')
-
-
-def _denied() -> StartFailed:
-    return StartFailed(f"mount.nfs4: access denied by server while mounting {SHOWN}", 32)
-
-
-def _registry() -> Dict[str, Any]:
-    path = os.path.join(data_directory("efs"), "registry.json")
-    try:
-        with open(path, encoding="utf-8") as file:
-            found: Dict[str, Any] = json.load(file)
-            return found
-    except (OSError, ValueError) as err:
-        raise StartFailed(f"mount.efs: the rehearsal's {path} cannot be read: {err}") from err
-
-
-def _access_point_root(base: str, root: Dict[str, Any]) -> str:
-    """The root directory, made on first use. Without CreationInfo EFS does not make it, and denies the mount."""
-    directory = os.path.join(base, root.get("Path", "/").strip("/"))
-    if os.path.isdir(directory):
-        return directory
-    creation = root.get("CreationInfo")
-    if not creation:
-        raise _denied()
-    os.makedirs(os.path.dirname(directory), exist_ok=True)
-    # Made aside and renamed into place, so that no other node sees it with the wrong owner.
-    fresh = f"{directory}.{os.getpid()}.{os.uname().nodename}"
-    os.mkdir(fresh)
-    os.chown(fresh, int(creation["OwnerUid"]), int(creation["OwnerGid"]))
-    os.chmod(fresh, int(str(creation["Permissions"]), 8))
-    try:
-        os.rename(fresh, directory)
-    except OSError:
-        os.rmdir(fresh)                 # another node was first, and its users have written already
-        if not os.path.isdir(directory):
-            raise
-    return directory
-
-
-def _identity(user: Optional[Dict[str, Any]]) -> Optional[Identity]:
-    if not user:
-        return None
-    groups: List[int] = [int(group) for group in user.get("SecondaryGids") or []]
-    return Identity(int(user["Uid"]), int(user["Gid"]), tuple(groups))

@@ -5,13 +5,17 @@ registry.json in the data directory says which file systems exist: {MOUNTNAME: {
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
-from typing import Any, Dict, Sequence
+from typing import Sequence
 
-from hyperpod_kit.rehearsal.standins.arguments import data_directory, parse_mount_arguments, unknown_options
+from hyperpod_kit.rehearsal.standins.arguments import (
+    data_directory,
+    parse_mount_arguments,
+    read_registry,
+    unknown_options,
+)
 from hyperpod_kit.rehearsal.standins.fuse.background import StartFailed
 from hyperpod_kit.rehearsal.standins.passthrough.start import mount_directory
 
@@ -46,7 +50,7 @@ def _mount(argv: Sequence[str]) -> int:
         raise StartFailed(f"mount.lustre: mount {source} at {target} failed: Invalid argument\n"
                           f"This may have multiple causes.\nIs the option '{unknown[0]}' known?", 22)
     server, name = match[1], match[2]
-    found = _registry().get(name)
+    found = read_registry("fsx").get(name)
     if found is None or server not in (found["dns"], found["ip"]):
         raise StartFailed(f"mount.lustre: mount {source} at {target} failed: No such file or directory\n"
                           f"Is the MGS specification correct?\nIs the filesystem name correct?", 2)
@@ -55,13 +59,3 @@ def _mount(argv: Sequence[str]) -> int:
     return mount_directory(os.path.join(data_directory("fsx"), name), target, program="mount.lustre",
                            source=f"{found['ip']}@tcp:/{name}", subtype="lustre", read_only="ro" in options,
                            no_atime="noatime" in options)
-
-
-def _registry() -> Dict[str, Any]:
-    path = os.path.join(data_directory("fsx"), "registry.json")
-    try:
-        with open(path, encoding="utf-8") as file:
-            found: Dict[str, Any] = json.load(file)
-            return found
-    except (OSError, ValueError) as err:
-        raise StartFailed(f"mount.lustre: the rehearsal's {path} cannot be read: {err}", 5) from err

@@ -23,6 +23,9 @@ SYSTEM_PYTHON = "/usr/bin/python3"
 BUCKET = "sagemaker-test"
 EFS = "fs-0123456789abcdef0"
 POINT = "fsap-0123456789abcdef0"
+S3FILES = "fs-0aaaabbbbccccdddd"
+S3FILES_POINT = "fsap-0aaaabbbbccccdddd"
+OPENZFS_DNS = "fs-0123456789fedcba0.fsx.us-east-1.amazonaws.com"
 LUSTRE_DNS = "fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com"
 USER = 2001
 OTHER_USER = 3001
@@ -153,7 +156,13 @@ def node(installed, open_path):
     (data / "fsx" / "abcdefgh").mkdir(parents=True)
     (data / "fsx" / "abcdefgh").chmod(0o1777)
     (data / "fsx" / "registry.json").write_text(json.dumps({"abcdefgh": {"dns": LUSTRE_DNS, "ip": "10.1.0.1"}}))
-    made = Node(installed, open_path, {"HPK_STANDIN_DATA": str(data)})
+    (data / "s3files" / S3FILES).mkdir(parents=True)
+    (data / "s3files" / "registry.json").write_text(json.dumps({"file_systems": [S3FILES], "access_points": {
+        S3FILES_POINT: {"FileSystemId": S3FILES, "PosixUser": {"Uid": USER, "Gid": USER}, "RootDirectory": {
+            "Path": "/trainer", "CreationInfo": {"OwnerUid": USER, "OwnerGid": USER, "Permissions": "0750"}}}}}))
+    (data / "openzfs" / OPENZFS_DNS.split(".")[0] / "fsx").mkdir(parents=True)
+    (data / "openzfs" / "registry.json").write_text(json.dumps({OPENZFS_DNS: {"exports": ["/fsx"]}}))
+    made = Node(installed, open_path, {"HPK_STANDIN_DATA": str(data), "HPK_STANDIN_STATE": str(open_path / "run-efs")})
     yield made
     made.close()
 

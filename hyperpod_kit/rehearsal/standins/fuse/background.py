@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Callable
+from typing import Callable, Optional
 
 from hyperpod_kit.rehearsal.standins.fuse.session import Session
 
@@ -18,10 +18,11 @@ class StartFailed(Exception):
         self.code = code
 
 
-def run_in_background(start: Callable[[], Session], target: str) -> int:
+def run_in_background(start: Callable[[], Session], target: str, after: Optional[Callable[[], None]] = None) -> int:
     """Fork; the child mounts with `start()` and serves until unmounted, the parent returns its exit code.
 
-    `start` returns a session that is started, or raises StartFailed, whose message the parent prints.
+    `start` returns a session that is started, or raises StartFailed, whose message the parent prints; `after` is called
+    once it is unmounted.
     """
     reader, writer = os.pipe()
     if os.fork():
@@ -50,4 +51,6 @@ def run_in_background(start: Callable[[], Session], target: str) -> int:
         os.dup2(null, descriptor)
     os.close(null)
     session.run()
+    if after is not None:
+        after()
     os._exit(0)

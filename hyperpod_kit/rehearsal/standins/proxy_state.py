@@ -1,0 +1,65 @@
+"""efs-utils' notes on its mounts: /var/run/efs/<file system>.<mount point with dots>.<port of its proxy>.
+
+A reader of /proc/mounts learns nothing of the file system; this file is where it stands. Form: efs-utils 3.1,
+efs_utils_common/proxy.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from typing import Any, Dict, Sequence
+
+DIRECTORY_VARIABLE = "HPK_STANDIN_STATE"
+DIRECTORY = "/var/run/efs"
+PORTS = range(20049, 20450)
+"""efs-utils' own default range."""
+
+
+class ProxyState:
+    """The state file of one mount, from its mount to its unmount."""
+
+    def __init__(self, file_system: str, target: str, details: Dict[str, Any]) -> None:
+        self._directory = os.environ.get(DIRECTORY_VARIABLE, DIRECTORY)
+        self._file_system = file_system
+        self._middle = os.path.abspath(target).replace("/", ".").lstrip(".")
+        self._details = {"mountpoint": target, **{key: value for key, value in details.items() if value is not None}}
+        self._path = ""
+
+    def write(self, pid: int, command: Sequence[str]) -> None:
+        """Note the process that serves the mount; what a dead one left is removed, as efs-utils' watchdog does."""
+        os.makedirs(self._directory, mode=0o755, exist_ok=True)
+        taken = set()
+        for name in os.listdir(self._directory):
+            path = os.path.join(self._directory, name)
+            if self._is_dead(path):
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
+            else:
+                taken.add(name.rpartition(".")[2])
+        port = next(number for number in PORTS if str(number) not in taken)
+        self._path = os.path.join(self._directory, f"{self._file_system}.{self._middle}.{port}")
+        fresh = os.path.join(self._directory, f"~{os.path.basename(self._path)}")
+        with open(fresh, "w", encoding="utf-8") as file:
+            json.dump({"pid": pid, "cmd": list(command), "files": [], "mount_time": time.time(), **self._details}, file)
+        os.rename(fresh, self._path)
+
+    @staticmethod
+    def _is_dead(path: str) -> bool:
+        try:
+            with open(path, encoding="utf-8") as file:
+                pid = int(json.load(file)["pid"])
+        except (OSError, ValueError, KeyError):
+            return False  # somebody else's file
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as command:
+                return not command.read()  # a zombie's is empty
+        except OSError:
+            return True
+
+    def remove(self) -> None:
+        """Forget a mount that was unmounted."""
+        with contextlib.suppress(OSError):
+            os.unlink(self._path)

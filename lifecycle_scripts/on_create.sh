@@ -1,7 +1,7 @@
 #!/bin/bash
 # HyperPod runs this as root on every node that it creates (OnCreate), from the directory the bundle was downloaded to.
 #
-#   verify every byte -> install to /opt/hyperpod-kit/<bundle_id> -> switch `current` -> `hyperpod-kit node provision`
+#   verify every byte -> install to /opt/hyperpod-kit/<bundle_id> -> switch `current` -> `hyperpod-kit node apply`
 #
 # Nothing of the bundle is executed before it is verified, and nothing refers to the download directory afterwards:
 # it may be gone after a reboot. Safe to run again. HPK_ROOT prefixes every path and is for tests and the sandbox only.
@@ -100,14 +100,14 @@ if [[ $(readlink "$ROOT/usr/local/bin/hyperpod-kit" 2>/dev/null) != /opt/hyperpo
 fi
 report "${changed:-ok}"
 
-STEP=provision
+STEP=apply
 export SAGEMAKER_RESOURCE_CONFIG_PATH=${SAGEMAKER_RESOURCE_CONFIG_PATH:-$ROOT/opt/ml/config/resource_config.json}
 # The program writes its own lines into the log; what it says on standard error (a crash) must get there too.
 exec 4> >(tee -a "$LOG" >&3)
 errors=$!
 code=0
-timeout -k 10 "$TOTAL_SECONDS" /usr/bin/python3 -I -S "$HOME_DIR/current/lib" node provision --mode "$MODE" 2>&4 || code=$?
+timeout -k 10 "$TOTAL_SECONDS" /usr/bin/python3 -I -S "$HOME_DIR/current/lib" node apply --mode "$MODE" 2>&4 || code=$?
 exec 4>&-
 wait "$errors" || true
-((code == 0)) || fail "$code" "node provision --mode $MODE exited $code" "read the failed steps above"
+((code == 0)) || fail "$code" "node apply --mode $MODE exited $code" "read the failed steps above"
 report ok

@@ -44,9 +44,16 @@ class NodeConfig:
     health: HealthPolicy = field(default_factory=HealthPolicy)
     failure_pause: float = 60.0
 
-    def mounts_for(self, role: str) -> Tuple[Mount, ...]:
-        """The mounts that a node of this role carries, in configuration order."""
-        return tuple(mount for mount in self.mounts if role in mount.roles)
+    def mounts_for(self, role: str, group: str = "") -> Tuple[Mount, ...]:
+        """The mounts that a node of this role in this instance group carries, in configuration order.
+
+        Without a group, those that every node of the role carries.
+        """
+        def here(mount: Mount) -> bool:
+            groups: Tuple[str, ...] = getattr(mount, "groups", ())
+            return role in mount.roles and (not groups or group in groups)
+
+        return tuple(mount for mount in self.mounts if here(mount))
 
     def to_json(self) -> str:
         """Canonical JSON: sorted keys, two spaces, one final newline."""

@@ -5,7 +5,7 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
-from typing import List, Tuple
+from typing import List, Sequence, Tuple
 
 from hyperpod_kit.model.mounts import Mount, S3Mount
 
@@ -55,6 +55,11 @@ def health_timer(mount: Mount) -> str:
 def carrier_unit(mount: Mount) -> str:
     """The unit that, when started, makes the mount: the daemon for S3, the one-shot for the others."""
     return s3_unit(mount) if isinstance(mount, S3Mount) else mount_unit(mount)
+
+
+def units_of(mounts: Sequence[Mount]) -> List[str]:
+    """Every unit of ours that a node with these mounts has; any other of that prefix is left from before."""
+    return [unit for mount in mounts for _, unit in units_for(mount)]
 
 
 def units_for(mount: Mount) -> List[Tuple[str, str]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Optional
+from typing import Optional, Tuple
 
 from hyperpod_kit.errors import NodeError, UsageError
 from hyperpod_kit.model.mounts import Mount
@@ -38,13 +38,17 @@ class Node:
         except OSError:
             return ""
 
+    @property
+    def mounts(self) -> Tuple[Mount, ...]:
+        """The mounts of this node, by its role and its instance group."""
+        return self.config.mounts_for(self.facts.role, self.facts.group)
+
     def mount(self, name: str) -> Mount:
-        """The mount of that name on a node of this role. Raises UsageError."""
-        mounts = self.config.mounts_for(self.facts.role)
-        for mount in mounts:
+        """The mount of that name on this node. Raises UsageError."""
+        for mount in self.mounts:
             if mount.name == name:
                 return mount
-        known = ", ".join(mount.name for mount in mounts) or "none"
+        known = ", ".join(mount.name for mount in self.mounts) or "none"
         raise UsageError(f"no mount {name} on a {self.facts.role} node; it has: {known}")
 
 
@@ -60,15 +64,21 @@ def read_config(paths: NodePaths) -> NodeConfig:
         raise NodeError(f"{paths.node_config}: {err}", hint="hyperpod-kit upload with the same version") from err
 
 
-def open_node(*, gather: bool = False, paths: Optional[NodePaths] = None, runner: Optional[Runner] = None,
+def open_node(*, gather: bool = False, keep: bool = True, within: float = node_facts.PLACED_WITHIN,
+              paths: Optional[NodePaths] = None, runner: Optional[Runner] = None,
               clock: Optional[Clock] = None) -> Node:
-    """This machine as a Node. `gather`: read the facts anew and keep them, as creation does."""
+    """This machine as a Node.
+
+    gather: read the facts anew, waiting up to `within` seconds for them, and, unless `keep` is False, keep them for
+    the node's life, when the environment of the lifecycle script is gone.
+    """
     paths = paths or NodePaths.from_environment()
     clock = clock or Clock()
     config = read_config(paths)
     if gather:
-        facts = node_facts.gather(paths, config, clock)
-        node_facts.save(paths, facts)
+        facts = node_facts.gather(paths, config, clock, within=within)
+        if keep:
+            node_facts.save(paths, facts)
     else:
         facts = node_facts.load(paths, config, clock)
     return Node(paths, config, facts, runner or LocalRunner(), clock)

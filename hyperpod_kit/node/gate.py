@@ -18,7 +18,7 @@ REPAIR_SECONDS = 20.0
 
 def unhealthy_mounts(node: Node) -> List[MountStatus]:
     """The required mounts of this node that a job cannot use, right now."""
-    required = [mount for mount in node.config.mounts_for(node.facts.role) if mount.required]
+    required = [mount for mount in node.mounts if mount.required]
     return [status for status in check_all(node, required) if not status.healthy]
 
 

@@ -33,7 +33,7 @@ def names_of(mounts: Sequence[Mount], facts: Facts) -> List[str]:
 
 def wait_until_resolvable(node: Node, seconds: float = RESOLVED_WITHIN) -> None:
     """Wait until every name of the mounts resolves. Raises NodeError with those that do not."""
-    missing = names_of(node.config.mounts_for(node.facts.role), node.facts)
+    missing = names_of(node.mounts, node.facts)
 
     def look() -> Optional[bool]:
         while missing:

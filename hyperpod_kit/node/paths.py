@@ -51,6 +51,10 @@ class NodePaths:
     def status(self) -> str:
         return self.real("/var/lib/hyperpod-kit/status.json")
 
+    def owed(self, what: str) -> str:
+        """A note that a daemon has yet to read a file that was changed."""
+        return self.real(f"/var/lib/hyperpod-kit/owed/{what}")
+
     def health(self, name: str) -> str:
         """What the last checks of a mount found."""
         return self.real(f"/var/lib/hyperpod-kit/health/{name}.json")

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Dict, Sequence, Tuple
 
 from hyperpod_kit.errors import UsageError
-from hyperpod_kit.model.node_config import NodeConfig
+from hyperpod_kit.model.cluster import LIFECYCLE_MODES
+from hyperpod_kit.model.mounts import Mount
 from hyperpod_kit.node.steps import Step
-
-MODES = ("on_create", "on_init_complete")
 
 
 @dataclass(frozen=True)
@@ -31,16 +30,16 @@ class Planned:
         return {"step": self.title, "required": self.required}
 
 
-def plan(steps: Sequence[Step], config: NodeConfig, role: str, mode: str) -> Tuple[Planned, ...]:
-    """The steps of a node of `role`, in order. Raises UsageError for a mode that no step knows."""
-    if mode not in MODES:
-        raise UsageError(f"no mode {mode}; there are {' and '.join(MODES)}")
+def plan(steps: Sequence[Step], mounts: Sequence[Mount], role: str, mode: str) -> Tuple[Planned, ...]:
+    """The steps of a node of `role` with these mounts, in order. Raises UsageError for a mode that does not exist."""
+    if mode not in LIFECYCLE_MODES:
+        raise UsageError(f"no mode {mode}; there are {', '.join(LIFECYCLE_MODES)}")
     planned = []
     for step in steps:
         if role not in step.roles or mode not in step.modes:
             continue
         if step.each_mount:
-            planned += [Planned(step, mount.name, mount.required) for mount in config.mounts_for(role)]
+            planned += [Planned(step, mount.name, mount.required) for mount in mounts]
         else:
             planned.append(Planned(step, "", step.required))
     return tuple(planned)

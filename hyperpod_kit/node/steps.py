@@ -1,7 +1,7 @@
 """The steps of a node's creation, in order. Read `STEPS` from top to bottom: that is what happens.
 
 Each step is idempotent and bounded, and says whether it changed anything. Which of them this node needs is decided in
-plan.py, running them is provision.py's.
+plan.py, running them is apply.py's.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -9,14 +9,15 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Callable, Tuple
+from typing import Callable, List, Tuple
 
-from hyperpod_kit.model.mounts import S3Mount
-from hyperpod_kit.model.units import carrier_unit, health_timer, units_for
+from hyperpod_kit.model.cluster import LIFECYCLE_MODES
+from hyperpod_kit.model.mounts import ROLES, S3Mount
+from hyperpod_kit.model.units import carrier_unit, health_timer, units_of
 from hyperpod_kit.node import names, systemd, users
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.mounts.bring_up import bring_up
-from hyperpod_kit.node.mounts.mountpoint_s3 import allow_other_users
+from hyperpod_kit.node.mounts import bring_up
+from hyperpod_kit.node.mounts.mountpoint_s3 import allow_other_users, other_users_may
 from hyperpod_kit.node.slurm import controller, plugin, worker
 
 
@@ -28,22 +29,29 @@ class Outcome:
     detail: str = ""
 
 
+def nothing(node: Node, subject: str) -> str:
+    """What a step that only waits would change."""
+    return ""
+
+
 @dataclass(frozen=True)
 class Step:
     """One kind of step. `run(node, subject)`: the subject is a mount's name, or "" for a step about the whole node.
 
-    each_mount: once for every mount of the role; roles, modes: where and when it is needed;
+    pending: what `run` would change now, in words; "" when nothing. It reads and asks, and changes nothing.
+    each_mount: once for every mount of this node; roles, modes: where and when it is needed;
     required: a failure fails the node (a mount's own `required` overrules it);
     after_success: not run once a required step has failed: a node without its data must not join Slurm.
     """
 
     name: str
     run: Callable[[Node, str], Outcome]
+    pending: Callable[[Node, str], str] = nothing
     each_mount: bool = False
     required: bool = True
     after_success: bool = False
-    roles: Tuple[str, ...] = ("controller", "login", "compute")
-    modes: Tuple[str, ...] = ("on_create", "on_init_complete")
+    roles: Tuple[str, ...] = ROLES
+    modes: Tuple[str, ...] = LIFECYCLE_MODES
 
 
 def wait_for_names(node: Node, _: str) -> Outcome:
@@ -56,30 +64,72 @@ def create_users(node: Node, _: str) -> Outcome:
     return Outcome(bool(created), f"created {', '.join(created)}" if created else "")
 
 
+def users_pending(node: Node, _: str) -> str:
+    missing = [user.name for user in node.config.users if not users.is_there(node, user)]
+    return f"create {', '.join(missing)}" if missing else ""
+
+
+def any_s3(node: Node) -> bool:
+    return any(isinstance(mount, S3Mount) for mount in node.mounts)
+
+
 def allow_fuse_users(node: Node, _: str) -> Outcome:
-    any_s3 = any(isinstance(mount, S3Mount) for mount in node.config.mounts_for(node.facts.role))
-    return Outcome(any_s3 and allow_other_users(node))
+    return Outcome(any_s3(node) and allow_other_users(node))
+
+
+def fuse_pending(node: Node, _: str) -> str:
+    return "user_allow_other in /etc/fuse.conf" if any_s3(node) and not other_users_may(node) else ""
+
+
+def at_boot(node: Node) -> List[str]:
+    """The units that start by themselves."""
+    return [unit for mount in node.mounts for unit in (carrier_unit(mount), health_timer(mount))]
 
 
 def install_units(node: Node, _: str) -> Outcome:
-    """Install and enable every unit of this role: they make the mounts at a reboot, when no lifecycle script runs."""
-    mounts = node.config.mounts_for(node.facts.role)
-    changed = systemd.install(node, [unit for mount in mounts for _, unit in units_for(mount)])
-    enabled = [unit for mount in mounts for unit in (carrier_unit(mount), health_timer(mount))]
-    return Outcome(systemd.enable(node, *enabled) or changed)
+    """Install and enable every unit of this node: they make the mounts at a reboot, when no lifecycle script runs."""
+    changed = systemd.install(node, units_of(node.mounts))
+    return Outcome(systemd.enable(node, *at_boot(node)) or changed)
+
+
+def units_pending(node: Node, _: str) -> str:
+    units = units_of(node.mounts)
+    installing = systemd.outdated(node, units)
+    # A unit that is not there yet cannot be asked about.
+    enabling = [unit for unit in at_boot(node) if unit not in installing and not systemd.is_enabled(node, unit)]
+    words = [f"install {', '.join(installing)}" if installing else "",
+             f"enable {', '.join(enabling)}" if enabling else "",
+             "daemon-reload" if not installing and systemd.must_reload(node, units) else ""]
+    return "; ".join(word for word in words if word)
 
 
 def make_mount(node: Node, name: str) -> Outcome:
-    return Outcome(*bring_up(node, node.mount(name)))
+    return Outcome(*bring_up.bring_up(node, node.mount(name)))
+
+
+def mount_pending(node: Node, name: str) -> str:
+    return bring_up.pending(node, node.mount(name))
 
 
 def watch_mounts(node: Node, _: str) -> Outcome:
-    timers = [health_timer(mount) for mount in node.config.mounts_for(node.facts.role)]
-    return Outcome(systemd.start(node, *timers, timeout=30))
+    return Outcome(systemd.start(node, *timers(node), timeout=30))
+
+
+def timers(node: Node) -> List[str]:
+    return [health_timer(mount) for mount in node.mounts]
+
+
+def watch_pending(node: Node, _: str) -> str:
+    resting = [timer for timer in timers(node) if not systemd.is_active(node, timer)]
+    return f"start {', '.join(resting)}" if resting else ""
 
 
 def build_plugin(node: Node, _: str) -> Outcome:
     return Outcome(plugin.build(node))
+
+
+def plugin_pending(node: Node, _: str) -> str:
+    return "" if plugin.is_built(node) else f"build {node.paths.spank_plugin}"
 
 
 def install_hooks(node: Node, _: str) -> Outcome:
@@ -87,25 +137,43 @@ def install_hooks(node: Node, _: str) -> Outcome:
     return Outcome(changed, "; ".join(notes))
 
 
+def hooks_pending(node: Node, _: str) -> str:
+    return controller.hooks_pending(node)
+
+
 def start_controller(node: Node, _: str) -> Outcome:
     return Outcome(controller.start_controller(node))
+
+
+def controller_pending(node: Node, _: str) -> str:
+    return controller.daemons_pending(node)
 
 
 def start_worker(node: Node, _: str) -> Outcome:
     return Outcome(worker.start_worker(node), f"registered with {node.facts.controller_address}")
 
 
+def worker_pending(node: Node, _: str) -> str:
+    return worker.pending(node)
+
+
+SCRIPTED = ("on_create", "on_init_complete")
+"""Modes in which HyperPod itself starts our script. In ami_only mode somebody may run it by hand, and Slurm's
+configuration stays HyperPod's alone."""
+
 STEPS = (
     Step("names", wait_for_names, required=False),
-    Step("users", create_users),
-    Step("fuse", allow_fuse_users),
-    Step("units", install_units),
-    Step("mount", make_mount, each_mount=True),
-    Step("health", watch_mounts),
+    Step("users", create_users, users_pending),
+    Step("fuse", allow_fuse_users, fuse_pending),
+    Step("units", install_units, units_pending),
+    Step("mount", make_mount, mount_pending, each_mount=True),
+    Step("health", watch_mounts, watch_pending),
     # Without it, `hyperpod-kit job submit --auto-resume` still works.
-    Step("spank-plugin", build_plugin, required=False),
-    Step("slurm-hooks", install_hooks, roles=("controller",), after_success=True),
+    Step("spank-plugin", build_plugin, plugin_pending, required=False, modes=SCRIPTED),
+    Step("slurm-hooks", install_hooks, hooks_pending, roles=("controller",), modes=SCRIPTED, after_success=True),
     # In on_init_complete mode HyperPod has started Slurm, and restarting slurmd there would undo its configuration.
-    Step("slurm-controller", start_controller, roles=("controller",), modes=("on_create",), after_success=True),
-    Step("slurm-worker", start_worker, roles=("compute", "login"), modes=("on_create",), after_success=True),
+    Step("slurm-controller", start_controller, controller_pending, roles=("controller",), modes=("on_create",),
+         after_success=True),
+    Step("slurm-worker", start_worker, worker_pending, roles=("compute", "login"), modes=("on_create",),
+         after_success=True),
 )

@@ -7,24 +7,44 @@ from __future__ import annotations
 
 import contextlib
 import json
-from typing import Dict, Sequence
+from typing import Dict, List, Sequence
 
 from hyperpod_kit.errors import NodeError, RunError
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text, write_if_different
 
 
+def bundled(node: Node, name: str) -> str:
+    """Text of a unit as the bundle has it. Raises NodeError."""
+    text = read_text(f"{node.paths.bundle}/units/{name}")
+    if text is None:
+        raise NodeError(f"units/{name} is not in the bundle", hint="hyperpod-kit upload with the same version")
+    return text
+
+
+def outdated(node: Node, names: Sequence[str]) -> List[str]:
+    """Those whose installed text is not the bundle's, or that are not installed. Raises NodeError."""
+    return [name for name in names if read_text(node.paths.unit(name)) != bundled(node, name)]
+
+
 def install(node: Node, names: Sequence[str]) -> bool:
     """Copy units of the bundle to /etc/systemd/system and have them read; True when any was new or different."""
-    changed = False
-    for name in names:
-        text = read_text(f"{node.paths.bundle}/units/{name}")
-        if text is None:
-            raise NodeError(f"units/{name} is not in the bundle", hint="hyperpod-kit upload with the same version")
-        changed = write_if_different(node.paths.unit(name), text) or changed
-    if changed:
+    changed = outdated(node, names)
+    for name in changed:
+        write_if_different(node.paths.unit(name), bundled(node, name))
+    # systemd itself is asked: whoever wrote the files may have been killed before it told systemd.
+    reloading = bool(changed) or must_reload(node, names)
+    if reloading:
         reload(node)
-    return changed
+    return reloading
+
+
+def must_reload(node: Node, names: Sequence[str]) -> bool:
+    """Whether systemd still goes by an older text of any of these units."""
+    if not names:
+        return False
+    done = node.runner.run(["systemctl", "show", "--property", "NeedDaemonReload", *names], timeout=20, check=False)
+    return "NeedDaemonReload=yes" in done.stdout.splitlines()
 
 
 def reload(node: Node) -> None:

@@ -18,13 +18,18 @@ def entry(node: Node, database: str, key: str) -> Optional[List[str]]:
     return done.stdout.splitlines()[0].split(":") if done.returncode == 0 and done.stdout else None
 
 
+def is_there(node: Node, user: User) -> bool:
+    """Whether `user` exists with these ids. Raises NodeError when it has others."""
+    found = entry(node, "passwd", user.name)
+    if found is not None and (found[2], found[3]) != (str(user.uid), str(user.gid)):
+        raise NodeError(f"user {user.name} has ids {found[2]}:{found[3]} here, expected {user.uid}:{user.gid}",
+                        hint="choose other ids in the configuration: shared files belong to numbers")
+    return found is not None
+
+
 def ensure_user(node: Node, user: User) -> bool:
     """Create `user` unless it is there with these ids; True when it was created. Raises NodeError for other ids."""
-    found = entry(node, "passwd", user.name)
-    if found is not None:
-        if (found[2], found[3]) != (str(user.uid), str(user.gid)):
-            raise NodeError(f"user {user.name} has ids {found[2]}:{found[3]} here, expected {user.uid}:{user.gid}",
-                            hint="choose other ids in the configuration: shared files belong to numbers")
+    if is_there(node, user):
         return False
     taken = entry(node, "passwd", str(user.uid))
     if taken is not None:

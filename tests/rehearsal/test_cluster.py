@@ -68,7 +68,7 @@ def test_every_mount_of_every_node_is_ok(cluster: Driver) -> None:
 
 
 def test_a_second_creation_changes_nothing(cluster: Driver) -> None:
-    cluster.on("worker-group/0", "hyperpod-kit node provision --mode on_create", timeout=120)
+    cluster.on("worker-group/0", "hyperpod-kit node apply --mode on_create", timeout=120)
     log = cluster.on("worker-group/0", "grep changed= /var/log/provision/provisioning.log")
     details = [json.loads(line)["detail"] for line in log.splitlines()]
     assert details[0] != "changed=0" and details[-1] == "changed=0", details

@@ -40,6 +40,22 @@ def bring_up(node: Node, mount: Mount) -> Tuple[bool, str]:
     return _start(node, mount, "restart" if running else "start")
 
 
+def pending(node: Node, mount: Mount) -> str:
+    """What `bring_up` would do now, in words; "" when nothing. Raises MountFailed as it would."""
+    status = check(node, mount)
+    unit = carrier_unit(mount)
+    running = systemd.is_active(node, unit)
+    record = read_json(node.paths.unit_record(mount.name))
+    # Before the units are installed, what counts is what will be installed.
+    digest = hashlib.sha256(systemd.bundled(node, unit).encode()).hexdigest()
+    outdated = running and isinstance(mount, S3Mount) and record is not None and record["unit"] != digest
+    if status.healthy and running and not outdated:
+        return ""
+    if status.state in OCCUPIED and not outdated:
+        raise MountFailed(f"{mount.path} is {status.state} ({status.source}): {status.detail}")
+    return f"restart {unit}" if running else f"start {unit}"
+
+
 def _start(node: Node, mount: Mount, verb: str) -> Tuple[bool, str]:
     unit = carrier_unit(mount)
     said: Optional[str] = None

@@ -65,10 +65,16 @@ def parse_command(words: Sequence[str]) -> Optional[Tuple[str, str, str]]:
     return given[-2], prefix, given[-1]
 
 
+def other_users_may(node: Node) -> bool:
+    """Whether /etc/fuse.conf lets --allow-other work for a daemon that is not root."""
+    lines = (read_text(node.paths.fuse_conf) or "").splitlines()
+    return any(line.strip() == "user_allow_other" for line in lines)
+
+
 def allow_other_users(node: Node) -> bool:
-    """Let --allow-other work for a daemon that is not root: `user_allow_other` in /etc/fuse.conf; True if changed."""
-    text = read_text(node.paths.fuse_conf) or ""
-    if any(line.strip() == "user_allow_other" for line in text.splitlines()):
+    """Put `user_allow_other` into /etc/fuse.conf; True when it was not there."""
+    if other_users_may(node):
         return False
+    text = read_text(node.paths.fuse_conf) or ""
     joint = "" if not text or text.endswith("\n") else "\n"
     return write_if_different(node.paths.fuse_conf, f"{text}{joint}user_allow_other\n")

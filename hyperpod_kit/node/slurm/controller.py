@@ -5,10 +5,10 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
-from typing import List, Optional, Tuple
+from typing import Dict, List, Optional, Tuple
 
 from hyperpod_kit.errors import NodeError, RunError
-from hyperpod_kit.node import systemd
+from hyperpod_kit.node import owed, systemd
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text, write_if_different
 from hyperpod_kit.node.paths import SPANK_PLUGIN
@@ -16,12 +16,16 @@ from hyperpod_kit.node.slurm.hooks import merge_hooks, with_block
 from hyperpod_kit.node.timing import wait_for
 
 ANSWERS_WITHIN = 120.0
+UNITS = ("munge.service", "slurmctld.service")
 
 
-def install_hooks(node: Node) -> Tuple[bool, List[str]]:
-    """Put our block into slurm.conf and plugstack.conf; (changed, notes). A running slurmctld reads them anew.
+RECONFIGURE = "slurm-reconfigure"
 
-    Raises NodeError when the platform has not written slurm.conf.
+
+def wanted(node: Node) -> Tuple[Dict[str, str], List[str]]:
+    """(path -> text of each file of Slurm's with our block in it, notes). Raises NodeError.
+
+    That is when the platform has not written slurm.conf.
     """
     conf = read_text(node.paths.slurm_conf)
     if conf is None:
@@ -32,17 +36,46 @@ def install_hooks(node: Node) -> Tuple[bool, List[str]]:
         raise NodeError("slurm/hooks.conf is not in the bundle", hint="hyperpod-kit upload with the same version")
     text, notes = merge_hooks(conf, hooks)
     plugstack = with_block(read_text(node.paths.plugstack_conf) or "", [f"optional {SPANK_PLUGIN}"])
-    changed = write_if_different(node.paths.slurm_conf, text)
-    changed = write_if_different(node.paths.plugstack_conf, plugstack) or changed
-    if changed and systemd.is_active(node, "slurmctld.service"):
+    return {node.paths.slurm_conf: text, node.paths.plugstack_conf: plugstack}, notes
+
+
+def hooks_pending(node: Node) -> str:
+    """What `install_hooks` would do, in words."""
+    differing = [path for path, text in wanted(node)[0].items() if read_text(path) != text]
+    if differing:
+        return f"our block into {', '.join(differing)}"
+    return "scontrol reconfigure" if owed.is_owed(node, RECONFIGURE) else ""
+
+
+def install_hooks(node: Node) -> Tuple[bool, List[str]]:
+    """Put our block into slurm.conf and plugstack.conf; (changed, notes). A running slurmctld reads them anew.
+
+    Raises NodeError when the platform has not written slurm.conf.
+    """
+    files, notes = wanted(node)
+    differing = [path for path, text in files.items() if read_text(path) != text]
+    if differing:
+        owed.note(node, RECONFIGURE)
+        for path in differing:
+            write_if_different(path, files[path])
+    if not owed.is_owed(node, RECONFIGURE):
+        return False, notes
+    if systemd.is_active(node, "slurmctld.service"):
         node.runner.run([node.paths.scontrol, "reconfigure"], timeout=60)
-    return changed, notes
+    owed.settle(node, RECONFIGURE)
+    return True, notes
+
+
+def daemons_pending(node: Node) -> str:
+    """What `start_controller` would do, in words."""
+    resting = [unit for unit in UNITS if not (systemd.is_enabled(node, unit) and systemd.is_active(node, unit))]
+    return f"enable and start {', '.join(resting)}" if resting else ""
 
 
 def start_controller(node: Node) -> bool:
     """Start munge and slurmctld, now and at boot, and wait until slurmctld answers. Raises NodeError."""
-    changed = systemd.enable(node, "munge.service", "slurmctld.service")
-    for unit in ("munge.service", "slurmctld.service"):
+    changed = systemd.enable(node, *UNITS)
+    for unit in UNITS:
         changed = systemd.start(node, unit, timeout=90) or changed
 
     def answers() -> Optional[bool]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from typing import Dict
 
 from hyperpod_kit.errors import NodeError
 from hyperpod_kit.node.context import Node
@@ -20,29 +21,48 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
+def source_of(node: Node) -> str:
+    return f"{node.paths.bundle}/slurm/plugin/auto_resume.c"
+
+
+def headers_at(node: Node) -> str:
+    """The directory of Slurm's headers. Raises NodeError."""
+    found = next((path for path in INCLUDES if os.path.exists(node.paths.real(path) + "/slurm/spank.h")), None)
+    if found is None:
+        raise NodeError(f"slurm/spank.h is in none of {', '.join(INCLUDES)}",
+                        hint="without the plugin, use: hyperpod-kit job submit")
+    return node.paths.real(found)
+
+
+def made_from(node: Node) -> Dict[str, str]:
+    """Digests of all that the plugin is made from. Raises NodeError without source or headers."""
+    text = read_text(source_of(node))
+    if text is None:
+        raise NodeError(f"{source_of(node)} is not in the bundle", hint="hyperpod-kit upload with the same version")
+    # The headers say which Slurm it is for; Slurm's own programs answer only once they have a configuration.
+    include = headers_at(node)
+    headers = "".join(read_text(f"{include}/slurm/{name}") or "" for name in HEADERS)
+    return {"source": digest(text), "slurm": digest(headers)}
+
+
+def is_built(node: Node) -> bool:
+    """Whether the plugin that is there was made from this source for this Slurm. Raises NodeError."""
+    target = node.paths.spank_plugin
+    return os.path.exists(target) and read_json(target + ".json") == made_from(node)
+
+
 def build(node: Node) -> bool:
-    """Compile the plugin unless the one that is there was made from this source for this Slurm; True when built.
+    """Compile the plugin unless `is_built`; True when it was compiled now.
 
     Raises NodeError without source, headers or compiler. A running srun keeps the old file: the new one is renamed in.
     """
-    source = f"{node.paths.bundle}/slurm/plugin/auto_resume.c"
-    text = read_text(source)
-    if text is None:
-        raise NodeError(f"{source} is not in the bundle", hint="hyperpod-kit upload with the same version")
-    include = next((path for path in INCLUDES if os.path.exists(node.paths.real(path) + "/slurm/spank.h")), None)
-    if include is None:
-        raise NodeError(f"slurm/spank.h is in none of {', '.join(INCLUDES)}",
-                        hint="without the plugin, use: hyperpod-kit job submit")
-    # The headers say which Slurm it is for; Slurm's own programs answer only once they have a configuration.
-    headers = "".join(read_text(f"{node.paths.real(include)}/slurm/{name}") or "" for name in HEADERS)
-    made_from = {"source": digest(text), "slurm": digest(headers)}
-    target = node.paths.spank_plugin
-    if os.path.exists(target) and read_json(target + ".json") == made_from:
+    if is_built(node):
         return False
+    target, made = node.paths.spank_plugin, made_from(node)
     os.makedirs(os.path.dirname(target), exist_ok=True)
     partial = f"{target}.partial"
-    node.runner.run(["cc", "-shared", "-fPIC", "-O2", "-Wall", "-I", node.paths.real(include), "-o", partial, source],
-                    timeout=120)
+    node.runner.run(["cc", "-shared", "-fPIC", "-O2", "-Wall", "-I", headers_at(node), "-o", partial,
+                     source_of(node)], timeout=120)
     os.replace(partial, target)
-    write_json(target + ".json", made_from)
+    write_json(target + ".json", made)
     return True

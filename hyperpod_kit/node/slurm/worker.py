@@ -8,12 +8,12 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from typing import Optional
+from typing import Optional, Tuple
 
 from hyperpod_kit.errors import NodeError, RunError
-from hyperpod_kit.node import systemd
+from hyperpod_kit.node import owed, systemd
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import write_if_different
+from hyperpod_kit.node.files import read_text, write_if_different
 from hyperpod_kit.node.timing import wait_for
 
 REGISTERED_WITHIN = 300.0
@@ -32,17 +32,37 @@ RestartSec=2
 """
 
 
-def configure(node: Node) -> bool:
-    """Point slurmd at the controller; True when that was new. Raises NodeError when nobody says where it is."""
+RESTART = "slurmd-restart"
+UNITS = ("munge.service", "slurmd.service")
+
+
+def drop_in(node: Node) -> Tuple[str, str]:
+    """(path, text) of the lines that point slurmd at the controller. Raises NodeError when nobody says where it is."""
     address = node.facts.controller_address
     if not address:
         raise NodeError("the resource config names no Slurm controller",
                         hint="check the name of the controller group in provisioning_parameters.json")
-    changed = write_if_different(node.paths.unit("slurmd.service.d/hyperpod-kit.conf"),
-                                 DROP_IN.format(controller=address))
-    if changed:
+    return node.paths.unit("slurmd.service.d/hyperpod-kit.conf"), DROP_IN.format(controller=address)
+
+
+def configure(node: Node) -> None:
+    """Point slurmd at the controller; a slurmd that runs already then owes a restart. Raises NodeError."""
+    path, text = drop_in(node)
+    if read_text(path) != text:
+        owed.note(node, RESTART)
+        write_if_different(path, text)
+    if owed.is_owed(node, RESTART):
         systemd.reload(node)
-    return changed
+
+
+def pending(node: Node) -> str:
+    """What `start_worker` would do, in words. Raises NodeError."""
+    path, text = drop_in(node)
+    resting = [unit for unit in UNITS if not (systemd.is_enabled(node, unit) and systemd.is_active(node, unit))]
+    words = [f"write {path}" if read_text(path) != text else "",
+             f"enable and start {', '.join(resting)}" if resting else "",
+             "restart slurmd.service" if owed.is_owed(node, RESTART) and "slurmd.service" not in resting else ""]
+    return "; ".join(word for word in words if word)
 
 
 def registered(shown: str, since: float) -> bool:
@@ -65,9 +85,9 @@ def registered(shown: str, since: float) -> bool:
 
 def start_worker(node: Node) -> bool:
     """Start munge and slurmd, now and at boot, and wait until the controller knows this node. Raises NodeError."""
-    changed = configure(node)
-    restart = changed and systemd.is_active(node, "slurmd.service")
-    changed = systemd.enable(node, "munge.service", "slurmd.service") or changed
+    configure(node)
+    restart = owed.is_owed(node, RESTART) and systemd.is_active(node, "slurmd.service")
+    changed = systemd.enable(node, *UNITS) or owed.is_owed(node, RESTART)
     changed = systemd.start(node, "munge.service", timeout=90) or changed
     runs_already = not restart and systemd.is_active(node, "slurmd.service")
     since = 0.0 if runs_already else node.clock.wall()
@@ -76,6 +96,7 @@ def start_worker(node: Node) -> bool:
             node.runner.run(["systemctl", "restart", "slurmd.service"], timeout=90)
         else:
             changed = systemd.start(node, "slurmd.service", timeout=90) or changed
+    owed.settle(node, RESTART)
 
     def known() -> Optional[bool]:
         try:

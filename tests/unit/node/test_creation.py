@@ -20,7 +20,7 @@ def test_a_worker_is_created_and_the_second_run_changes_nothing(make_sandbox: An
     assert {"verify-bundle": "ok", "install-bundle": "changed", "users": "changed", "mount:home": "changed",
             "mount:data": "changed", "mount:fsx": "changed", "units": "changed", "health": "changed",
             "spank-plugin": "changed",
-            "slurm-worker": "changed", "summary": "ok", "provision": "ok"}.items() <= steps.items()
+            "slurm-worker": "changed", "summary": "ok", "apply": "ok"}.items() <= steps.items()
     assert "slurm-controller" not in steps
     assert ("mount -t efs -o _netdev,noresvport,tls,accesspoint=fsap-0123456789abcdef0 fs-0123456789abcdef0:/ "
             "/efs/trainer") in sandbox.calls
@@ -88,7 +88,7 @@ def test_a_mount_that_fails_fails_the_node_but_not_the_other_mounts(make_sandbox
     assert steps["mount:home"]["status"] == "failed"
     assert steps["mount:data"]["status"] == "changed"
     assert steps["slurm-worker"]["status"] == "skipped"
-    assert sandbox.log[-1]["step"] == "provision" and sandbox.log[-1]["status"] == "failed"
+    assert sandbox.log[-1]["step"] == "apply" and sandbox.log[-1]["status"] == "failed"
     assert "systemctl start slurmd.service" not in sandbox.calls
 
 
@@ -142,11 +142,11 @@ def test_a_daemon_gets_its_new_options_and_no_other_mount_is_disturbed(make_sand
     unit = sandbox.root / "opt/hyperpod-kit/current/units/hyperpod-kit-s3-data.service"
     unit.write_text(unit.read_text().replace("--file-mode 0644", "--file-mode 0640"))
     before = len(sandbox.calls)
-    done = sandbox.node("provision", "--mode", "on_create")
+    done = sandbox.node("apply", "--mode", "on_create")
     assert done.returncode == 0, done.stdout + done.stderr
     changing = [call for call in sandbox.calls[before:] if call.startswith(("systemctl restart", "systemctl start"))]
     assert changing == ["systemctl restart hyperpod-kit-s3-data.service"]
-    assert "changed=0" in sandbox.node("provision", "--mode", "on_create").stdout
+    assert "changed=0" in sandbox.node("apply", "--mode", "on_create").stdout
 
 
 def test_a_node_that_does_not_know_itself_says_so_in_the_log(make_sandbox: Any) -> None:

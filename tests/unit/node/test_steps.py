@@ -11,9 +11,9 @@ import pytest
 from hyperpod_kit.errors import NodeError, UsageError
 from hyperpod_kit.model.mounts import EfsMount, LustreMount, S3Mount
 from hyperpod_kit.model.node_config import NodeConfig, User
+from hyperpod_kit.node.apply import apply
 from hyperpod_kit.node.names import names_of, wait_until_resolvable
 from hyperpod_kit.node.plan import plan
-from hyperpod_kit.node.provision import provision
 from hyperpod_kit.node.slurm.hooks import merge_hooks, with_block, without_block
 from hyperpod_kit.node.slurm.worker import registered, start_worker
 from hyperpod_kit.node.steps import STEPS
@@ -33,28 +33,30 @@ CONFIG = NodeConfig("demo", "on_create", {}, MOUNTS)
     ("login", "on_create", "names users fuse units mount:home mount:fsx health spank-plugin slurm-worker"),
     ("controller", "on_init_complete", "names users fuse units mount:home mount:fsx health spank-plugin "
                                        "slurm-hooks"),
+    # Run by hand, where HyperPod runs nothing: Slurm stays HyperPod's.
+    ("controller", "ami_only", "names users fuse units mount:home mount:fsx health"),
     ("compute", "on_init_complete", "names users fuse units mount:home mount:data mount:fsx health"
                              " spank-plugin"),
 ])
 def test_plan(role: str, mode: str, expected: str) -> None:
-    planned = plan(STEPS, CONFIG, role, mode)
+    planned = plan(STEPS, CONFIG.mounts_for(role), role, mode)
     assert " ".join(item.title for item in planned) == expected
     optional = {item.title for item in planned if not item.required}
     assert {"names", "spank-plugin", "mount:fsx"} >= optional
 
 
-def test_plan_knows_two_modes() -> None:
-    with pytest.raises(UsageError, match="no mode ami_only"):
-        plan(STEPS, CONFIG, "compute", "ami_only")
+def test_plan_knows_three_modes() -> None:
+    with pytest.raises(UsageError, match="no mode on_start; there are on_init_complete, on_create, ami_only"):
+        plan(STEPS, (), "compute", "on_start")
 
 
 def test_a_defect_in_one_step_is_a_line_in_the_log(make_node: Any) -> None:
     fake = make_node([])
     fake.runner.on("getent", 2)
-    broken = plan(STEPS, NodeConfig("demo", "on_create", {}, MOUNTS[:1]), "compute", "on_create")
+    broken = plan(STEPS, MOUNTS[:1], "compute", "on_create")
     said: list[str] = []
     # The plan names a mount that the node's own configuration does not have.
-    assert provision(fake.node, broken, "on_create", said.append) is False
+    assert apply(fake.node, broken, "on_create", said.append)["ok"] is False
     lines = [json.loads(line) for line in Path(fake.node.paths.log).read_text().splitlines()]
     by_step = {line["step"]: line for line in lines}
     assert by_step["mount:home"]["status"] == "failed"

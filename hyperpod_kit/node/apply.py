@@ -1,4 +1,4 @@
-"""Run the planned steps, one line each in provisioning.log, and leave status.json.
+"""Run the planned steps, one line each in provisioning.log, and leave status.json; or only say what would change.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -6,20 +6,33 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import traceback
-from typing import Callable, List, Sequence
+from typing import Any, Callable, Dict, List, Sequence
 
-from hyperpod_kit.errors import HyperpodKitError
+from hyperpod_kit.errors import HyperpodKitError, NodeError
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import write_json
+from hyperpod_kit.node.locks import held
 from hyperpod_kit.node.plan import Planned
 from hyperpod_kit.node.steplog import StepRecord, append
 
+ONE_AT_A_TIME = 300.0
+"""Seconds to wait for another apply: of a script that was killed, the program may still be at work."""
 
-def provision(node: Node, planned: Sequence[Planned], mode: str, say: Callable[[str], None] = print) -> bool:
-    """Make this node what its configuration says; True when every required step succeeded.
 
-    A failure does not keep the other mounts from being made: one run shows everything that is wrong.
+def apply(node: Node, planned: Sequence[Planned], mode: str, say: Callable[[str], None] = print) -> Dict[str, Any]:
+    """Make this node what its configuration says; what became of it, as status.json holds it.
+
+    A failure does not keep the other mounts from being made: one run shows everything that is wrong. Raises NodeError
+    when another apply keeps at it for too long.
     """
+    with held(node, "apply", seconds=ONE_AT_A_TIME) as mine:
+        if not mine:
+            raise NodeError(f"another `hyperpod-kit node apply` has been at work here for {ONE_AT_A_TIME:g} s",
+                            hint="tail /var/log/provision/provisioning.log")
+        return _apply(node, planned, mode, say)
+
+
+def _apply(node: Node, planned: Sequence[Planned], mode: str, say: Callable[[str], None]) -> Dict[str, Any]:
     records: List[StepRecord] = []
     failed: List[str] = []
     for item in planned:
@@ -37,11 +50,25 @@ def provision(node: Node, planned: Sequence[Planned], mode: str, say: Callable[[
                       detail=f"changed={changed}", error=f"failed: {', '.join(failed)}" if failed else "")
     append(node.paths.log, summary)
     say(f"{summary.to_words()} changed={changed}" if failed else summary.to_words())
-    write_json(node.paths.status, {
+    status = {
         "node": node.facts.node, "instance_id": node.facts.instance_id, "role": node.facts.role,
         "bundle_id": node.bundle_id, "mode": mode, "ok": not failed, "changed": changed,
-        "finished_at": node.clock.wall(), "steps": [record.to_dict() for record in records]})
-    return not failed
+        "finished_at": node.clock.wall(), "steps": [record.to_dict() for record in records]}
+    write_json(node.paths.status, status)
+    return status
+
+
+def foresee(node: Node, planned: Sequence[Planned]) -> List[Dict[str, Any]]:
+    """What `apply` would do now, a step each: `would` in words ("" when nothing), `error` where that cannot be told."""
+    seen = []
+    for item in planned:
+        would, error = "", ""
+        try:
+            would = item.step.pending(node, item.subject)
+        except HyperpodKitError as err:
+            error = err.message
+        seen.append({**item.to_dict(), "would": would, "error": error})
+    return seen
 
 
 def _run(node: Node, item: Planned) -> StepRecord:

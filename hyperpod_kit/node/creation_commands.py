@@ -1,0 +1,93 @@
+"""`hyperpod-kit node facts|plan|apply`: who this node is, what it needs, and making it so.
+
+The steps are imported where they are needed: a prolog and a timer start the same program and must not pay for them.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import socket
+import sys
+import time
+from typing import Any, Dict, List
+
+from hyperpod_kit.errors import HyperpodKitError
+from hyperpod_kit.node import facts as node_facts
+from hyperpod_kit.node.context import Node, open_node, read_config
+from hyperpod_kit.node.paths import NodePaths
+from hyperpod_kit.node.steplog import StepRecord, append
+from hyperpod_kit.node.timing import Clock
+
+
+def facts_command(args: argparse.Namespace) -> int:
+    """Exit code 0; raises what `facts.gather` raises."""
+    paths = NodePaths.from_environment()
+    found = node_facts.gather(paths, read_config(paths), Clock(), within=0.0).to_dict()
+    if args.json:
+        print(json.dumps(found))
+    else:
+        for key, value in found.items():
+            print(f"{key}: {value}")
+    return 0
+
+
+def plan_command(args: argparse.Namespace) -> int:
+    """Exit code 0."""
+    show_plan(open_node(gather=True, keep=False, within=0.0), args.mode, args.json)
+    return 0
+
+
+def apply_command(args: argparse.Namespace) -> int:
+    """Exit code 0 when every required step succeeded, else 1. `--dry-run`: as `plan`."""
+    from hyperpod_kit.node.apply import apply
+    from hyperpod_kit.node.plan import plan
+    from hyperpod_kit.node.steps import STEPS
+
+    if args.dry_run:
+        return plan_command(args)
+    try:
+        node = open_node(gather=True)
+    except HyperpodKitError as err:
+        report_no_facts(err)
+        raise
+    mode = args.mode or node.config.lifecycle_mode
+    planned = plan(STEPS, node.mounts, node.facts.role, mode)
+    words = sys.stderr if args.json else sys.stdout
+    status = apply(node, planned, mode, lambda line: print(line, file=words, flush=True))
+    if args.json:
+        print(json.dumps(status))
+    return 0 if status["ok"] else 1
+
+
+def show_plan(node: Node, mode: str, as_json: bool) -> None:
+    """Print what `apply` would do now; nothing is changed, not even a log."""
+    from hyperpod_kit.node.apply import foresee
+    from hyperpod_kit.node.plan import plan
+    from hyperpod_kit.node.steps import STEPS
+
+    mode = mode or node.config.lifecycle_mode
+    steps = foresee(node, plan(STEPS, node.mounts, node.facts.role, mode))
+    changed = sum(bool(step["would"]) for step in steps)
+    if as_json:
+        print(json.dumps({"node": node.facts.node, "role": node.facts.role, "mode": mode, "bundle_id": node.bundle_id,
+                          "changed": changed, "steps": steps}))
+        return
+    for step in steps:
+        print(line_of(step))
+    print(f"changed={changed}")
+
+
+def line_of(step: Dict[str, Any]) -> str:
+    words: List[str] = [step["step"]]
+    if not step["required"]:
+        words.append("(not required)")
+    return " ".join(words) + ": " + (step["would"] or (f"cannot tell: {step['error']}" if step["error"] else "nothing"))
+
+
+def report_no_facts(err: HyperpodKitError) -> None:
+    """A node that does not know who it is still says so where an admin will look."""
+    append(NodePaths.from_environment().log, StepRecord(
+        time.time(), socket.gethostname(), "", "facts", "failed", 0, error=err.message, hint=err.hint or ""))

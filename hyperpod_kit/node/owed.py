@@ -1,0 +1,28 @@
+"""Work that must follow a change of a file, noted on disk: who made the change may be killed before it does the work.
+
+    owed.note(node, "slurm-reconfigure")     before the file changes
+    owed.settle(node, "slurm-reconfigure")   after the daemon has read it
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.files import write_if_different
+
+
+def note(node: Node, what: str) -> None:
+    write_if_different(node.paths.owed(what), "")
+
+
+def is_owed(node: Node, what: str) -> bool:
+    return os.path.exists(node.paths.owed(what))
+
+
+def settle(node: Node, what: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(node.paths.owed(what))

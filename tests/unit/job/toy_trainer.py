@@ -20,7 +20,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from hyperpod_kit.checkpoint.repository import commit, digest, layout
-from hyperpod_kit.checkpoint.repository.manifest import FileRecord, Manifest
+from hyperpod_kit.checkpoint.repository.manifest import FileRecord, Manifest, now
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 
 
@@ -35,7 +35,7 @@ def commit_checkpoint(root: str, epoch: int, seq: int, step: int) -> str:
     extra = json.dumps({"step": step}).encode()
     commit.commit(root, name, Manifest(
         run="toy", run_id="toy", epoch=epoch, seq=seq, step=step, world=1, plan="toy", digest="blake2b",
-        chunk=digest.CHUNK, total_bytes=size, tensors=1, time=commit.now(),
+        chunk=digest.CHUNK, total_bytes=size, tensors=1, time=now(),
         shards=(FileRecord(layout.shard_file(0), size, digest.root(algorithm, leaves, size), 0),),
         extra=FileRecord(layout.EXTRA_FILE, len(extra), digest.small(extra))), extra)
     return name

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from typing import Mapping
 
 FORMAT = "hpk-bundle/1"
 SUMS = "SHA256SUMS"
 DESCRIPTION = "bundle.json"
+_LINE = re.compile(r"(?P<digest>[0-9a-f]{64}) [ *](?P<place>.+)")
 
 
 def sums(files: Mapping[str, bytes]) -> bytes:
@@ -24,6 +26,17 @@ def sums(files: Mapping[str, bytes]) -> bytes:
     ]
     # Sorted by path, as bytes: the order does not depend on anybody's locale.
     return "".join(sorted(lines, key=lambda line: line[66:].encode())).encode()
+
+
+def digests(sums_text: bytes) -> dict[str, str]:
+    """Place -> hex SHA-256 of a SHA256SUMS. Raises ValueError for text that is none."""
+    found = {}
+    for line in sums_text.decode().splitlines():
+        match = _LINE.fullmatch(line)
+        if match is None:
+            raise ValueError(f"not a line of {SUMS}: {line[:80]!r}")
+        found[match["place"]] = match["digest"]
+    return found
 
 
 def bundle_id(sums_text: bytes) -> str:

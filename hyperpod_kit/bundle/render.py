@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Mapping, Optional
 
 from hyperpod_kit import __version__
-from hyperpod_kit.bundle import contents, manifest, sources, templates
+from hyperpod_kit.bundle import contents, manifest, portable, sources, templates
 from hyperpod_kit.config.emit import provisioning_parameters
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.errors import BundleError
@@ -61,7 +61,7 @@ def render(settings: Settings, origin: Optional[sources.Sources] = None) -> Bund
                 )
             files[place] = templates.render(env, template, mount=mount, config=config)
     for place, data in files.items():
-        _runs_on_a_node(place, data)
+        portable.check(place, data)
     listing = manifest.sums(files)
     identity = manifest.bundle_id(listing)
     files[manifest.SUMS] = listing
@@ -79,17 +79,19 @@ def write(bundle: Bundle, directory: Path) -> None:
         raise BundleError(f"{directory} holds something that is not a bundle", hint="choose an empty directory")
     directory.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
+    new, old = staging / "new", staging / "old"
     try:
         for place, data in bundle.files.items():
-            target = staging / place
+            target = new / place
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(data)
             target.chmod(mode(data))
-        for folder in (staging, *(path for path in staging.rglob("*") if path.is_dir())):
+        for folder in (new, *(path for path in new.rglob("*") if path.is_dir())):
             folder.chmod(0o755)
+        # Two renames, so that a crash leaves the old bundle, the new one or, between them, none; never half of one.
         if directory.exists():
-            shutil.rmtree(directory)
-        staging.rename(directory)
+            directory.rename(old)
+        new.rename(directory)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
@@ -97,13 +99,3 @@ def write(bundle: Bundle, directory: Path) -> None:
 def mode(data: bytes) -> int:
     """File mode of a file with this content."""
     return 0o755 if data.startswith(b"#!") else 0o644
-
-
-def _runs_on_a_node(place: str, data: bytes) -> None:
-    if b"\r\n" in data:
-        raise BundleError(
-            f"{place} has Windows line ends, with which no script starts on a node",
-            hint=f"dos2unix the source of {place}",
-        )
-    if place.endswith(".sh") and not data.startswith(b"#!"):
-        raise BundleError(f"{place} does not begin with #!, so HyperPod could not start it")

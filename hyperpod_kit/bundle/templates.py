@@ -1,8 +1,20 @@
-"""Jinja2 as the bundle uses it: strict about undefined names, quoting by filter, no autoescape."""
+"""Jinja2 as the bundle uses it: strict about undefined names, and nothing reaches a unit or a script unquoted.
+
+A value that is not plain must have gone through one of the filters:
+
+    {{ path | systemd_quote }}   one word of an Exec line
+    {{ text | unit_text }}       the rest of a line, such as Description=
+    {{ word | shell_quote }}     one word of a shell script
+
+Whatever else would be printed ends the rendering, so a template that forgets a filter cannot be shipped: at the latest
+the first odd value is refused, never passed on. systemd's rules: systemd.syntax(7), systemd.service(5) "Command lines".
+"""
 
 from __future__ import annotations
 
+import re
 import shlex
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +22,38 @@ import jinja2
 
 from hyperpod_kit.errors import BundleError
 
+PLAIN = re.compile(r"[A-Za-z0-9_./:@+=-]*")
+"""What means the same to a shell, to systemd and to a reader. No comma: it separates mount options."""
 
-def systemd_quote(value: object) -> str:
+
+class Quoted(str):
+    """Text that a filter has made ready for its place."""
+
+    __slots__ = ()
+
+
+def systemd_quote(value: object) -> Quoted:
     """One word of a unit's Exec line: quoted, with systemd's own specifiers (%) and variables ($) taken literally.
 
-    Raises ValueError for a line break, which no quoting of a unit file can carry.
+    Raises ValueError for control characters, which have no business in a unit.
     """
-    text = str(value)
-    if "\n" in text or "\r" in text or "\0" in text:
-        raise ValueError(f"a unit cannot hold {text!r}")
+    text = _printable(value)
     for special, literal in (("\\", "\\\\"), ('"', '\\"'), ("%", "%%"), ("$", "$$")):
         text = text.replace(special, literal)
-    return f'"{text}"'
+    return Quoted(f'"{text}"')
+
+
+def unit_text(value: object) -> Quoted:
+    """The rest of a line of a unit that is no Exec line. Raises ValueError for what would not stay on its line."""
+    text = _printable(value)
+    if text != text.strip() or text.endswith("\\"):
+        raise ValueError(f"the line of a unit cannot begin or end like {_show(text)}")
+    return Quoted(text.replace("%", "%%"))
+
+
+def shell_quote(value: object) -> Quoted:
+    """One word of a shell script. Raises ValueError for control characters."""
+    return Quoted(shlex.quote(_printable(value)))
 
 
 def environment(templates: Path) -> jinja2.Environment:
@@ -33,9 +65,9 @@ def environment(templates: Path) -> jinja2.Environment:
         keep_trailing_newline=True,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=_ready,
     )
-    env.filters["shell_quote"] = lambda value: shlex.quote(str(value))
-    env.filters["systemd_quote"] = systemd_quote
+    env.filters |= {"shell_quote": shell_quote, "systemd_quote": systemd_quote, "unit_text": unit_text}
     return env
 
 
@@ -51,3 +83,27 @@ def render(env: jinja2.Environment, template: str, **variables: Any) -> bytes:
         raise BundleError(f"templates/{err.name}, line {err.lineno}: {err.message}") from err
     except (jinja2.UndefinedError, ValueError) as err:
         raise BundleError(f"template {template}: {err}") from err
+
+
+def _ready(value: object) -> object:
+    """Jinja2's `finalize`: the last look at a value before it is printed. Raises ValueError."""
+    if isinstance(value, (Quoted, jinja2.Undefined)):  # Undefined raises by itself, with the name
+        return value
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str) and PLAIN.fullmatch(value):
+        return value
+    raise ValueError(f"{_show(value)} must go through systemd_quote, unit_text or shell_quote")
+
+
+def _printable(value: object) -> str:
+    text = str(value)
+    # Cc: control characters, line breaks among them; Cs: halves of a surrogate pair, which no file can hold.
+    if any(unicodedata.category(char) in ("Cc", "Cs") for char in text):
+        raise ValueError(f"a unit cannot hold {_show(text)}")
+    return text
+
+
+def _show(value: object) -> str:
+    shown = ascii(value)
+    return shown if len(shown) <= 60 else shown[:57] + "…"

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from hyperpod_kit.cli.options import config_argument, json_option
 from hyperpod_kit.cli.output import bar, data, say
+
+if TYPE_CHECKING:
+    from hyperpod_kit.bundle.render import Bundle
 
 
 @click.command()
@@ -20,13 +24,16 @@ from hyperpod_kit.cli.output import bar, data, say
     type=click.Path(path_type=Path, file_okay=False),
     help="Directory to write; replaced as a whole.",
 )
+@click.option("--check", is_flag=True, help="Write nothing; exit code 1 when the directory holds something else.")
 @json_option
-def render(config: Path, output: Path, as_json: bool) -> None:
+def render(config: Path, output: Path, check: bool, as_json: bool) -> int:
     """Write the lifecycle bundle to a directory: byte for byte what will run on the nodes."""
     from hyperpod_kit.bundle import render as rendering
     from hyperpod_kit.config.load import load
 
     bundle = rendering.render(load(config))
+    if check:
+        return _check(bundle, config, output, as_json)
     rendering.write(bundle, output)
     if as_json:
         data(
@@ -41,6 +48,24 @@ def render(config: Path, output: Path, as_json: bool) -> None:
     else:
         say(f"bundle {bundle.bundle_id}: {len(bundle.files)} files, {bundle.size / 1024:.0f} KiB in {output}")
         say(f"next: hyperpod-kit upload {config}")
+    return 0
+
+
+def _check(bundle: Bundle, config: Path, output: Path, as_json: bool) -> int:
+    """Compare a directory with the bundle; 0 when it holds exactly this one, else 1."""
+    from hyperpod_kit.bundle.compare import with_directory
+
+    found = with_directory(bundle, output)
+    if as_json:
+        data({"bundle_id": bundle.bundle_id, "directory": str(output), "same": not found, **found.to_dict()})
+    elif not found:
+        say(f"{output} holds bundle {bundle.bundle_id}")
+    else:
+        for line in found.lines():
+            click.echo(line)
+        say(f"{output} is not bundle {bundle.bundle_id}: {len(found)} of its {len(bundle.files)} files would change")
+        say(f"next: hyperpod-kit render {config} --output {output}")
+    return 1 if found else 0
 
 
 @click.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -13,10 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_kit.bundle import contents, sources
+from hyperpod_kit.bundle import contents, manifest, portable, sources
+from hyperpod_kit.bundle.compare import Difference, with_directory
 from hyperpod_kit.bundle.render import Bundle, render, write
-from hyperpod_kit.bundle.templates import environment, systemd_quote
-from hyperpod_kit.bundle.templates import render as render_template
 from hyperpod_kit.config.load import load
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.errors import BundleError
@@ -163,6 +163,10 @@ def test_an_older_bundle_is_replaced_as_a_whole(config: Settings, origin: source
     [
         ("lifecycle_scripts/on_create.sh", "#!/bin/bash\r\n:\r\n", r"on_create\.sh has Windows line ends"),
         ("slurm/prolog.sh", ":\n", r"slurm/prolog\.sh does not begin with #!"),
+        ("slurm/prolog.sh", "\ufeff#!/bin/bash\n:\n", r"slurm/prolog\.sh does not begin with #!"),
+        ("slurm/prolog.sh", "#!/bin/bash\nexit 0", r"the last line of slurm/prolog\.sh has no end"),
+        ("slurm/prolog.sh", "#!/usr/local/bin/bash\n:\n", r"begins with .*, which not every node can start"),
+        ("slurm/a b.sh", "#!/bin/bash\n:\n", r"'slurm/a b\.sh' cannot be the name of a file of a bundle"),
         ("templates/systemd/mount.service.j2", "{{ mount.nmae }}", r"template mount\.service\.j2: .*nmae"),
         ("templates/systemd/mount.service.j2", "a\n{% if %}", r"templates/mount\.service\.j2, line 2: "),
     ],
@@ -175,6 +179,46 @@ def test_sources_that_would_not_run(
         render(config, origin)
 
 
+def test_packages_are_their_vendors_bytes() -> None:
+    portable.check("packages/x86_64/mount-s3_1.23.0+b~1_amd64.deb", b"!<arch>\n\r\n\x00")
+    with pytest.raises(BundleError, match="Windows line ends"):
+        portable.check("units/a.service", b"[Unit]\r\n")
+
+
+@pytest.mark.parametrize("place", ["../x", "/x", "a//b", ".hidden", "units/.x", "a\nb", "a\\x2db", "ü", "-rf", "a/"])
+def test_names_that_somebody_would_read_differently(place: str) -> None:
+    with pytest.raises(BundleError, match="cannot be the name"):
+        portable.check(place, b"")
+
+
+def test_a_directory_is_compared_byte_for_byte(config: Settings, origin: sources.Sources, tmp_path: Path) -> None:
+    bundle = render(config, origin)
+    everything = tuple(bundle.files)
+    assert with_directory(bundle, tmp_path / "b") == Difference(added=everything)
+    write(bundle, tmp_path / "b")
+    assert not with_directory(bundle, tmp_path / "b")
+    put(tmp_path / "b/units/old.service", "")
+    put(tmp_path / "b/node_config.json", "{}")
+    (tmp_path / "b/on_create.sh").chmod(0o644)
+    (tmp_path / "b/slurm/prolog.sh").unlink()
+    (tmp_path / "b/bundle.json").unlink()
+    (tmp_path / "b/bundle.json").symlink_to("SHA256SUMS")
+    found = with_directory(bundle, tmp_path / "b")
+    assert found == Difference(
+        ("slurm/prolog.sh",), ("bundle.json", "node_config.json", "on_create.sh"), ("units/old.service",)
+    )
+    assert list(found.lines())[:2] == ["added    slurm/prolog.sh", "changed  bundle.json"]
+
+
+def test_the_listing_is_read_back(config: Settings, origin: sources.Sources) -> None:
+    bundle = render(config, origin)
+    found = manifest.digests(bundle.files["SHA256SUMS"])
+    assert set(found) == set(bundle.files) - {"SHA256SUMS", "bundle.json"}
+    assert found["node_config.json"] == hashlib.sha256(bundle.files["node_config.json"]).hexdigest()
+    with pytest.raises(ValueError, match="not a line of SHA256SUMS"):
+        manifest.digests(b"<html>not found</html>")
+
+
 @pytest.mark.parametrize(
     "place", ["lifecycle_scripts/on_create.sh", "package/node/__init__.py", "templates/systemd/mount.service.j2"]
 )
@@ -182,29 +226,6 @@ def test_a_missing_source_is_named(config: Settings, origin: sources.Sources, pl
     (origin.root / place).unlink()
     with pytest.raises(BundleError, match=Path(place).name.replace(".", r"\.")):
         render(config, origin)
-
-
-@pytest.mark.parametrize(
-    ("value", "quoted"),
-    [
-        ("plain", '"plain"'),
-        ("a b", '"a b"'),
-        ('"', '"\\""'),
-        ("50%", '"50%%"'),
-        ("$(id)", '"$$(id)"'),
-        ("a\\b", '"a\\\\b"'),
-    ],
-)
-def test_systemd_takes_values_literally(value: str, quoted: str) -> None:
-    assert systemd_quote(value) == quoted
-
-
-def test_a_line_break_never_reaches_a_unit(tmp_path: Path) -> None:
-    put(tmp_path / "u.j2", "ExecStart=/bin/x {{ word | systemd_quote }} {{ word | shell_quote }}\n")
-    env = environment(tmp_path)
-    with pytest.raises(BundleError, match="a unit cannot hold"):
-        render_template(env, "u.j2", word="a\nExecStartPre=/bin/evil")
-    assert render_template(env, "u.j2", word="a;b") == b"ExecStart=/bin/x \"a;b\" 'a;b'\n"
 
 
 @pytest.fixture(scope="module")

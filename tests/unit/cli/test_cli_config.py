@@ -146,6 +146,22 @@ def test_render_writes_what_upload_would_send(project: Path, hk: Hk) -> None:
     assert again.code == 0 and answer["bundle_id"] in again.err
 
 
+def test_render_check_says_what_would_change_and_writes_nothing(project: Path, hk: Hk) -> None:
+    absent = hk("render", "--check")
+    assert absent.code == 1 and "added    on_create.sh\n" in absent.out and not (project / "build").exists()
+    assert hk("render").code == 0
+    same = hk("render", "--check")
+    assert (same.code, same.out) == (0, "") and "build/bundle holds bundle " in same.err
+    (project / "build/bundle/node_config.json").write_text("{}\n")
+    (project / "build/bundle/notes.txt").write_text("mine\n")
+    changed = hk("render", "--check")
+    assert (changed.code, changed.out) == (1, "changed  node_config.json\nremoved  notes.txt\n")
+    assert "next: hyperpod-kit render provisioning_parameters.json --output build/bundle" in changed.err
+    found = json.loads(hk("render", "--check", "--json").out)
+    assert (found["same"], found["changed"], found["removed"]) == (False, ["node_config.json"], ["notes.txt"])
+    assert (project / "build/bundle/notes.txt").exists()
+
+
 def test_upload_has_nothing_to_do_in_ami_only_mode(project: Path, hk: Hk) -> None:
     file = project / "provisioning_parameters.json"
     values = json.loads(file.read_text())

@@ -1,0 +1,58 @@
+"""What one bundle has and another has not, by their lists of digests; a directory against what would be rendered."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Iterator, Mapping
+
+from hyperpod_kit.bundle.render import Bundle, mode
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Places in a bundle, sorted, seen from the old one: what the new one adds, changes and removes."""
+
+    added: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.added) + len(self.changed) + len(self.removed)
+
+    def lines(self) -> Iterator[str]:
+        """One line a file: the word and the place."""
+        for word, places in asdict(self).items():
+            for place in places:
+                yield f"{word:<8} {place}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON form."""
+        return {word: list(places) for word, places in asdict(self).items()}
+
+
+def between(old: Mapping[str, str], new: Mapping[str, str]) -> Difference:
+    """Compare two bundles, each as place -> anything that is different for a different file, such as its digest."""
+    return Difference(
+        tuple(sorted(set(new) - set(old))),
+        tuple(sorted(place for place in set(old) & set(new) if old[place] != new[place])),
+        tuple(sorted(set(old) - set(new))),
+    )
+
+
+def with_directory(bundle: Bundle, directory: Path) -> Difference:
+    """What writing `bundle` to `directory` would change there: bytes, mode bits, or what kind of file it is."""
+    wanted = {place: _mark(mode(data), data) for place, data in bundle.files.items()}
+    found = {}
+    for path in directory.rglob("*"):
+        place = path.relative_to(directory).as_posix()
+        if path.is_symlink():
+            found[place] = "a link"
+        elif path.is_file():
+            found[place] = _mark(path.stat().st_mode & 0o777, path.read_bytes())
+    return between(found, wanted)
+
+
+def _mark(bits: int, data: bytes) -> str:
+    return f"{bits:o} {hashlib.sha256(data).hexdigest()}"

@@ -108,7 +108,8 @@ def test_a_cancelled_job_stays_cancelled(work: Work) -> None:
 def test_usr1_saves_requeues_and_goes_on(work: Work) -> None:
     work.submit("--steps", "30", "--every", "1000", "--save-on-usr1", "--pause", "0.1")
     # Both: a rank that does not listen yet is ended by the signal.
-    wait_until("ranks", lambda: (work.place / "out").exists() and (work.place / "out").read_text().count('"rank": ') == 2)
+    out = work.place / "out"
+    wait_until("ranks", lambda: out.exists() and out.read_text().count('"rank": ') == 2)
     work.slurm.call("scancel", "--batch", "--signal=USR1", work.id, as_user=True)
     work.state("COMPLETED")
     first, second = work.events("attempt")

@@ -80,7 +80,7 @@ def validate_mounts(
     expected = {}
     if chosen.settings is not None:
         node_config = chosen.settings.node_config()
-        expected = {role: node_config.mounts_for(role) for role in ("controller", "login", "compute")}
+        expected = {group: node_config.mounts_for(role, group) for group, role in node_config.roles.items()}
     with bar(f"asking {len(targets)} nodes", len(targets)) as advance:
         reports = checking.validate_mounts(
             targets,

@@ -12,7 +12,7 @@ from hyperpod_kit.model.cluster import ClusterSpec, InstanceGroup, Vpc
 from hyperpod_kit.model.node_config import HealthPolicy, User
 
 PASSED_ON = ("slurm_configurations", "fsx_openzfs_dns_name")
-"""AWS's keys that AWS's own scripts read and ours do not."""
+"""AWS's keys that go on to AWS's own scripts as they are."""
 
 
 def decode(values: dict[str, Any]) -> tuple[Settings, list[Finding]]:

@@ -1,7 +1,8 @@
-"""The mounts of a configuration: the long form under hyperpod_kit.mounts and the two short forms of AWS's file.
+"""The mounts of a configuration: the long form under hyperpod_kit.mounts and the three short forms of AWS's file.
 
-`fsx_dns_name` + `fsx_mountname` stand for one Lustre mount at /fsx, `bucketname` for one Mountpoint mount at /mount-s3.
-The keys of the long form are the fields of the mount's dataclass.
+`fsx_dns_name` + `fsx_mountname` stand for one Lustre mount at /fsx, `fsx_openzfs_dns_name` for one OpenZFS mount at
+/home (both are where AWS's own scripts mount them), `bucketname` for one Mountpoint mount at /mount-s3.
+The keys of the long form are the fields of the mount's dataclass, but for those that follow from the rest.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, Optional, get_type_hints
 from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.section import Section
 from hyperpod_kit.config.settings import ProvisioningParameters
-from hyperpod_kit.model.mounts import KINDS, LustreMount, Mount, S3Mount
+from hyperpod_kit.model.mounts import KINDS, LustreMount, Mount, OpenZfsMount, S3Mount
 
 NICKNAMES = {
     "s3": "mountpoint-s3",
@@ -21,7 +22,12 @@ NICKNAMES = {
     "mountpoint": "mountpoint-s3",
     "fsx": "lustre",
     "fsx-lustre": "lustre",
+    "fsx-openzfs": "openzfs",
+    "zfs": "openzfs",
     "nfs": "efs",
+    "s3-files": "s3files",
+    "scratch": "nvme",
+    "instance-store": "nvme",
 }
 """What people write for a kind, for the hint."""
 
@@ -35,6 +41,10 @@ def decode_mounts(
     if parameters.fsx_dns_name and parameters.fsx_mountname:
         mounts.append(LustreMount("fsx", "/fsx", parameters.fsx_dns_name, parameters.fsx_mountname))
         places.append("fsx_dns_name")
+    zfs = parameters.passed_on.get("fsx_openzfs_dns_name")
+    if isinstance(zfs, str) and zfs:
+        mounts.append(OpenZfsMount("openzfs", "/home", zfs))
+        places.append("fsx_openzfs_dns_name")
     if bucketname:
         mounts.append(S3Mount("mount-s3", "/mount-s3", bucketname))
         places.append("bucketname")
@@ -64,6 +74,8 @@ def _mount(section: Section) -> Optional[Mount]:
     hints = get_type_hints(cls)
     values: dict[str, Any] = {}
     for field in fields(cls):
+        if field.metadata.get("derived"):
+            continue
         default = None if field.default is MISSING else field.default
         values[field.name] = _field(section, field.name, hints[field.name], default, field.default is MISSING)
     section.close()
@@ -80,4 +92,6 @@ def _field(section: Section, name: str, hint: Any, default: Any, required: bool)
         return section.text(name, None if required else default)
     if hint == Optional[str]:
         return section.optional_text(name)
+    if hint == Optional[int]:
+        return section.optional_integer(name)
     return section.texts(name, default)

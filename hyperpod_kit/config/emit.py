@@ -1,6 +1,6 @@
 """Settings -> what AWS takes: the CreateCluster request and, in on_create mode, AWS's provisioning_parameters.json.
 
-| mode             | LifeCycleConfig      | Slurm set up by           | FSx for Lustre mounted by      |
+| mode             | LifeCycleConfig      | Slurm set up by           | FSx mounted by                 |
 | on_create        | OnCreate             | our script, legacy file   | our script                     |
 | on_init_complete | OnInitComplete       | HyperPod, from SlurmConfig| HyperPod, InstanceStorageConfigs |
 | ami_only         | none                 | HyperPod, from SlurmConfig| HyperPod, InstanceStorageConfigs |
@@ -13,7 +13,8 @@ from typing import Any, Optional
 
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.cluster import InstanceGroup
-from hyperpod_kit.model.mounts import LustreMount
+from hyperpod_kit.model.mounts import LustreMount, Mount, OpenZfsMount, carried_by
+from hyperpod_kit.model.platform import by_platform
 
 NODE_TYPES = {"controller": "Controller", "login": "Login", "compute": "Compute"}
 
@@ -87,11 +88,18 @@ def _group(settings: Settings, group: InstanceGroup, source_s3_uri: str) -> dict
         entry["SlurmConfig"] = {"NodeType": NODE_TYPES[group.role]}
         if group.partition is not None and group.role == "compute":
             entry["SlurmConfig"]["PartitionNames"] = [group.partition]
-        lustre = [
-            {"FsxLustreConfig": {"DnsName": mount.dns_name, "MountName": mount.mount_name, "MountPath": mount.path}}
-            for mount in settings.mounts
-            if isinstance(mount, LustreMount) and group.role in mount.roles
+        storage = [
+            _storage(mount)
+            for mount in settings.placed_mounts
+            if carried_by(mount, group.role, group.name) and by_platform(mount)
         ]
-        if lustre:
-            entry["InstanceStorageConfigs"] = lustre
+        if storage:
+            entry["InstanceStorageConfigs"] = storage
     return entry
+
+
+def _storage(mount: Mount) -> dict[str, Any]:
+    if isinstance(mount, LustreMount):
+        return {"FsxLustreConfig": {"DnsName": mount.dns_name, "MountName": mount.mount_name, "MountPath": mount.path}}
+    assert isinstance(mount, OpenZfsMount)
+    return {"FsxOpenZfsConfig": {"DnsName": mount.dns_name, "MountPath": mount.path}}

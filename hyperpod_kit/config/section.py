@@ -65,6 +65,13 @@ class Section:
         value = self._take(key, int, default)
         return int(value) if value is not None else 0
 
+    def optional_integer(self, key: str) -> Optional[int]:
+        """A whole number, or None when the key is not written."""
+        if not self.has(key):
+            self._known.append(key)
+            return None
+        return self.integer(key, 0)
+
     def number(self, key: str, default: float) -> float:
         """A number."""
         value = self._take(key, float, default)

@@ -8,6 +8,7 @@ from typing import Any, Mapping, Optional
 from hyperpod_kit.model.cluster import ClusterSpec
 from hyperpod_kit.model.mounts import Mount
 from hyperpod_kit.model.node_config import HealthPolicy, NodeConfig, User
+from hyperpod_kit.model.platform import decide_platform
 
 
 @dataclass(frozen=True)
@@ -60,13 +61,19 @@ class Settings:
             self.cluster.lifecycle_mode, ""
         )
 
+    @property
+    def placed_mounts(self) -> tuple[Mount, ...]:
+        """The mounts, with `platform` set where HyperPod makes them by itself."""
+        groups = [(group.name, group.role) for group in self.cluster.groups]
+        return decide_platform(self.mounts, self.cluster.lifecycle_mode, groups)
+
     def node_config(self) -> NodeConfig:
         """What goes to the nodes."""
         return NodeConfig(
             cluster_name=self.cluster.name,
             lifecycle_mode=self.cluster.lifecycle_mode,
             roles={group.name: group.role for group in self.cluster.groups},
-            mounts=self.mounts,
+            mounts=self.placed_mounts,
             users=self.users,
             health=self.health,
             failure_pause=self.failure_pause,

@@ -9,7 +9,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, Mapping, Tuple
 
-from hyperpod_kit.model.mounts import Mount, mount_from_dict, mount_to_dict
+from hyperpod_kit.model.mounts import Mount, carried_by, mount_from_dict, mount_to_dict
 
 FORMAT = "hpk-node/1"
 
@@ -44,16 +44,9 @@ class NodeConfig:
     health: HealthPolicy = field(default_factory=HealthPolicy)
     failure_pause: float = 60.0
 
-    def mounts_for(self, role: str, group: str = "") -> Tuple[Mount, ...]:
-        """The mounts that a node of this role in this instance group carries, in configuration order.
-
-        Without a group, those that every node of the role carries.
-        """
-        def here(mount: Mount) -> bool:
-            groups: Tuple[str, ...] = getattr(mount, "groups", ())
-            return role in mount.roles and (not groups or group in groups)
-
-        return tuple(mount for mount in self.mounts if here(mount))
+    def mounts_for(self, role: str, group: str) -> Tuple[Mount, ...]:
+        """The mounts that a node of this role in this instance group carries, in configuration order."""
+        return tuple(mount for mount in self.mounts if carried_by(mount, role, group))
 
     def to_json(self) -> str:
         """Canonical JSON: sorted keys, two spaces, one final newline."""

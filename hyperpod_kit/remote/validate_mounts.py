@@ -59,13 +59,13 @@ def validate_mounts(
 ) -> list[NodeReport]:
     """One report a target, in the order of the targets.
 
-    `expected`: role -> mounts that a node of this role must report, empty when no configuration is known;
+    `expected`: instance group -> mounts that a node of it must report, empty when no configuration is known;
     `timeout`: seconds that a node's own check may take.
     """
     reports: dict[str, NodeReport] = {}
     with ThreadPoolExecutor(max(1, min(THREADS, len(targets)))) as pool:
         asked = {
-            pool.submit(_ask, target, connect, expected.get(target.role, ()), timeout, clock): target
+            pool.submit(_ask, target, connect, expected.get(target.group, ()), timeout, clock): target
             for target in targets
         }
         try:

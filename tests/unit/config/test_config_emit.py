@@ -14,6 +14,8 @@ from hyperpod_kit.config.emit import create_cluster_request, provisioning_parame
 from hyperpod_kit.config.load import load
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.cluster import InstanceGroup
+from hyperpod_kit.model.mounts import LustreMount, OpenZfsMount
+from hyperpod_kit.model.platform import by_platform
 
 EXAMPLE = Path(__file__).parents[3] / "provisioning_parameters.example.json"
 URI = "s3://sagemaker-hyperpod-kit-demo/hyperpod-kit/demo/0123456789abcdef/"
@@ -103,3 +105,18 @@ def test_the_legacy_file_has_awss_keys_only() -> None:
 @pytest.mark.parametrize("mode", ["on_init_complete", "ami_only"])
 def test_the_legacy_file_is_not_written_beside_slurm_config(mode: str) -> None:
     assert provisioning_parameters(configuration(mode)) is None
+
+
+def test_hyperpod_makes_one_fsx_of_each_kind_in_a_group_and_never_in_on_create() -> None:
+    zfs = OpenZfsMount("homes", "/home", "fs-0123456789abcdef1.fsx.us-east-1.amazonaws.com")
+    other = replace(zfs, name="other", path="/other", export="/fsx/vol1")
+    second = LustreMount("scratch", "/fsx2", "fs-0123456789abcdef2.fsx.us-east-1.amazonaws.com", "second")
+    for mode, theirs in (("on_create", set()), ("on_init_complete", {"fsx", "homes"}), ("ami_only", {"fsx", "homes"})):
+        config = configuration(mode)
+        config = replace(config, mounts=(*config.mounts, replace(zfs, groups=("worker-group",)), other, second))
+        assert {mount.name for mount in config.node_config().mounts if by_platform(mount)} == theirs
+        controller, worker = (group.get("InstanceStorageConfigs", []) for group in
+                              create_cluster_request(config, URI)["InstanceGroups"])
+        assert [next(iter(entry)) for entry in controller] == ["FsxLustreConfig"] * bool(theirs)
+        assert [next(iter(entry)) for entry in worker] == ["FsxLustreConfig", "FsxOpenZfsConfig"] * bool(theirs)
+    assert worker[1] == {"FsxOpenZfsConfig": {"DnsName": zfs.dns_name, "MountPath": "/home"}}

@@ -214,7 +214,7 @@ def test_a_thousand_nodes_are_asked_in_bounded_time() -> None:
             return Completed(argv, 0, report(DATA), "")
 
     targets = [Target(f"i-{number}", "g", "compute", "10.0.0.1") for number in range(1000)]
-    expected = {"compute": [S3Mount("data", "/mnt/data", "bucket")]}
+    expected = {"g": [S3Mount("data", "/mnt/data", "bucket")]}
     reports = validate_mounts(targets, lambda target: Runner(), expected=expected)
     assert [entry.target for entry in reports] == targets and all(entry.healthy for entry in reports)
 

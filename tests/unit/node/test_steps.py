@@ -39,7 +39,7 @@ CONFIG = NodeConfig("demo", "on_create", {}, MOUNTS)
                              " spank-plugin"),
 ])
 def test_plan(role: str, mode: str, expected: str) -> None:
-    planned = plan(STEPS, CONFIG.mounts_for(role), role, mode)
+    planned = plan(STEPS, CONFIG.mounts_for(role, "g"), role, mode)
     assert " ".join(item.title for item in planned) == expected
     optional = {item.title for item in planned if not item.required}
     assert {"names", "spank-plugin", "mount:fsx"} >= optional

@@ -44,6 +44,10 @@ class Bundle:
 
 def render(settings: Settings, origin: Optional[sources.Sources] = None) -> Bundle:
     """Render the bundle in memory. Raises BundleError when a source is missing or would not run on a node."""
+    if settings.homeless:
+        raise BundleError(
+            f"no access point yet for the home of {', '.join(settings.homeless)}", hint="hyperpod-kit users apply"
+        )
     origin = origin or sources.locate()
     files = {place: path.read_bytes() for place, path in contents.copied(origin)}
     config = settings.node_config()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Mapping, Optional
 
+from hyperpod_kit.config.access_points import AccessPoint
 from hyperpod_kit.config.decode_mounts import decode_mounts
 from hyperpod_kit.config.findings import Finding
+from hyperpod_kit.config.homes import PLACE, decode_homes, home_mounts
 from hyperpod_kit.config.section import Section
 from hyperpod_kit.config.settings import BundleLocation, ProvisioningParameters, Settings, WorkerGroup
 from hyperpod_kit.model.cluster import ClusterSpec, InstanceGroup, Vpc
@@ -15,8 +17,13 @@ PASSED_ON = ("slurm_configurations", "fsx_openzfs_dns_name")
 """AWS's keys that go on to AWS's own scripts as they are."""
 
 
-def decode(values: dict[str, Any]) -> tuple[Settings, list[Finding]]:
-    """Decode the whole file. The settings are complete, with placeholders where a finding says so."""
+def decode(
+    values: dict[str, Any], access_points: Optional[Mapping[str, AccessPoint]] = None
+) -> tuple[Settings, list[Finding]]:
+    """Decode the whole file. The settings are complete, with placeholders where a finding says so.
+
+    `access_points`: what is known of the homes' access points, by user name.
+    """
     findings: list[Finding] = []
     top = Section(values, "", findings)
     parameters = _parameters(top)
@@ -29,6 +36,10 @@ def decode(values: dict[str, Any]) -> tuple[Settings, list[Finding]]:
     location.close()
     mounts, places = decode_mounts(kit, findings, bucketname, parameters)
     users = tuple(_user(section) for section in kit.children("users"))
+    section = kit.child("homes", required=False)
+    homes = decode_homes(section) if kit.has("homes") else None
+    own = home_mounts(homes, users, access_points or {})
+    mounts, places = (*mounts, *own), (*places, *(PLACE for _ in own))
     watch = kit.child("health", required=False)
     default = HealthPolicy()
     health = HealthPolicy(
@@ -39,7 +50,7 @@ def decode(values: dict[str, Any]) -> tuple[Settings, list[Finding]]:
     watch.close()
     failure_pause = kit.number("failure_pause", 60.0)
     kit.close()
-    return Settings(parameters, cluster, bundle, mounts, places, users, health, failure_pause), findings
+    return Settings(parameters, cluster, bundle, mounts, places, users, health, failure_pause, homes), findings
 
 
 def _parameters(top: Section) -> ProvisioningParameters:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hyperpod_kit.config import document
+from hyperpod_kit.config import access_points, document
 from hyperpod_kit.config.decode import decode
 from hyperpod_kit.config.findings import Finding, errors, under
 from hyperpod_kit.config.settings import Settings
@@ -33,13 +33,18 @@ def check(path: Path) -> Checked:
     Raises UsageError when there is no such file, ConfigError when it cannot be parsed at all.
     """
     doc = document.read(path)
-    settings, found = decode(doc.values)
+    known = access_points.read(path)
+    settings, found = decode(doc.values, known)
     found = [*doc.findings, *found]
     broken = [finding.path for finding in found]
     for finding in validate(settings):
         # What could not be read was replaced by a placeholder: what a rule says about that is noise.
         if not any(under(finding.path, place) for place in broken):
             found.append(finding)
+    if settings.homes:
+        found += access_points.findings(settings.homes.wanted(settings.users), known, path)
+    # What is wrong with the homes is wrong with the home of every user: once is enough.
+    found = list(dict.fromkeys(found))
     placed = [replace(finding, line=finding.line or _line(doc.lines, finding.path)) for finding in found]
     placed.sort(key=lambda finding: (finding.line or 1 << 30, finding.path, finding.code))
     return Checked(path, settings, tuple(placed))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Mapping, Optional
 
+from hyperpod_kit.config.homes import NO_ACCESS_POINT, Homes
 from hyperpod_kit.model.cluster import ClusterSpec
-from hyperpod_kit.model.mounts import Mount
+from hyperpod_kit.model.mounts import EfsMount, Mount
 from hyperpod_kit.model.node_config import HealthPolicy, NodeConfig, User
 from hyperpod_kit.model.platform import decide_platform
 
@@ -53,6 +54,13 @@ class Settings:
     users: tuple[User, ...] = ()
     health: HealthPolicy = field(default_factory=HealthPolicy)
     failure_pause: float = 60.0
+    homes: Optional[Homes] = None
+
+    @property
+    def homeless(self) -> tuple[str, ...]:
+        """Users whose home has no access point yet: no bundle is made before `users apply`."""
+        homes = [mount for mount in self.mounts if isinstance(mount, EfsMount) and mount.owner]
+        return tuple(str(mount.owner) for mount in homes if mount.access_point_id == NO_ACCESS_POINT)
 
     @property
     def entry_script(self) -> str:

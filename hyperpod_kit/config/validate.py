@@ -44,6 +44,8 @@ RULES: tuple[Rule, ...] = (
     s3.bucket_and_prefix,  # HPK-S
     s3.ownership,
     users.accounts,  # HPK-U
+    users.homes,
+    users.beside_homes,
     policies.health,  # HPK-H
 )
 

@@ -23,8 +23,7 @@ DERIVED = {"derived": True}
 class EfsMount:
     """An EFS file system, through an access point when `access_point_id` is set (which needs tls).
 
-    region: of the file system where it is not the node's; owner: the user whose own directory this is: then the mount
-    point is theirs with mode 0700.
+    region: of the file system where it is not the node's; owner: the user whose home this is (see model/homes.py).
     """
 
     kind: ClassVar[str] = "efs"
@@ -35,7 +34,7 @@ class EfsMount:
     tls: bool = True
     iam: bool = False
     region: Optional[str] = None
-    owner: Optional[str] = None
+    owner: Optional[str] = field(default=None, metadata=DERIVED)
     required: bool = True
     roles: Tuple[str, ...] = ROLES
     groups: Tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""The accounts that every node has."""
+"""The accounts that every node has, and their homes on EFS."""
 
 from __future__ import annotations
 
@@ -6,11 +6,18 @@ import re
 from typing import Iterator
 
 from hyperpod_kit.config.findings import Finding
+from hyperpod_kit.config.homes import PLACE
 from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.model.mounts import EfsMount
 
 USER_NAME = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 SYSTEM_NAMES = ("root", "daemon", "nobody", "slurm", "munge", "ubuntu", "sshd")
 AT = "hyperpod_kit.users"
+
+DIRECTORY = re.compile(r"/|(/[A-Za-z0-9_-][A-Za-z0-9._-]*){1,3}")
+"""Of the access points' four levels (EFS's limit) the last is the user's own."""
+ROOT_LIMIT = 100
+"""Characters that EFS allows in an access point's path."""
 
 
 def accounts(settings: Settings) -> Iterator[Finding]:
@@ -51,3 +58,67 @@ def accounts(settings: Settings) -> Iterator[Finding]:
             )
         names.setdefault(user.name, index)
         uids.setdefault(user.uid, index)
+
+
+def homes(settings: Settings) -> Iterator[Finding]:
+    """EFS takes the directories, and every user has a group of their own: it is what opens their home to them."""
+    chosen = settings.homes
+    if chosen is None:
+        return
+    if not DIRECTORY.fullmatch(chosen.directory):
+        yield Finding(
+            "HPK-U011",
+            f"{PLACE}.directory",
+            f"`{chosen.directory}` is not a directory that access points can lie in",
+            "Use up to three levels like /home or /team/a/home",
+        )
+    groups: dict[int, int] = {}
+    for index, user in enumerate(settings.users):
+        if user.gid in groups:
+            yield Finding(
+                "HPK-U012",
+                f"{AT}[{index}].gid",
+                f"{user.gid} is the group of {AT}[{groups[user.gid]}] too: each would get into the other's home",
+                "Give each user a group of their own",
+            )
+        groups.setdefault(user.gid, index)
+    for point in chosen.wanted(settings.users):
+        if len(point.root) > ROOT_LIMIT:
+            yield Finding(
+                "HPK-U013",
+                f"{PLACE}.directory",
+                f"`{point.root}` has {len(point.root)} characters: EFS takes {ROOT_LIMIT}",
+                "Choose a shorter directory",
+            )
+
+
+def beside_homes(settings: Settings) -> Iterator[Finding]:
+    """What else is mounted neither hides a home nor needs what the homes' policy denies."""
+    chosen = settings.homes
+    if chosen is None:
+        return
+    taken = {f"{chosen.path.rstrip('/')}/{user.name}": user.name for user in settings.users}
+    for mount, place in zip(settings.mounts, settings.mount_places):
+        if mount.path in taken:
+            yield Finding(
+                "HPK-U014",
+                f"{place}.path",
+                f"`{mount.path}` is the home of `{taken[mount.path]}`",
+                "Mount it somewhere else, or choose another homes.path",
+            )
+        if not isinstance(mount, EfsMount) or mount.file_system_id != chosen.file_system_id:
+            continue
+        if mount.access_point_id is None:
+            yield Finding(
+                "HPK-U015",
+                f"{place}.access_point_id",
+                f"{mount.file_system_id} holds the homes: its policy denies mounts without an access point",
+                "Make an access point for it, or use another file system",
+            )
+        elif not mount.iam:
+            yield Finding(
+                "HPK-U016",
+                f"{place}.iam",
+                f"{mount.file_system_id} holds the homes: its policy denies mounts without IAM",
+                "Set iam to true, and allow the access point in a statement of your own",
+            )

@@ -16,6 +16,8 @@ ROOT = Path(__file__).parents[3]
 Change = Callable[[dict[str, Any]], Any]
 C = "hyperpod_kit.cluster"
 M = "hyperpod_kit.mounts"
+H = "hyperpod_kit.homes"
+HOMES = "fs-0fffffffffffffff0"
 
 
 def cluster(**changes: Any) -> Change:
@@ -44,6 +46,12 @@ def top(**changes: Any) -> Change:
 
 def both(*changes: Change) -> Change:
     return lambda values: [change(values) for change in changes]
+
+
+def homes(gid: int = 2002, **fields: Any) -> Change:
+    """Homes on EFS for two users; `gid`: of the second one."""
+    users = [{"name": "alice", "uid": 2001, "gid": 2001}, {"name": "a_b", "uid": 2002, "gid": gid}]
+    return kit(homes={"file_system_id": HOMES, **fields}, users=users)
 
 
 LUSTRE = {
@@ -156,6 +164,13 @@ CASES: list[tuple[str, str, Change]] = [
         "hyperpod_kit.users[1].uid",
         kit(users=[{"name": "a", "uid": 2001, "gid": 2001}, {"name": "b", "uid": 2001, "gid": 2002}]),
     ),
+    ("HPK-U011", f"{H}.directory", homes(directory="/a/b/c/d")),
+    ("HPK-U011", f"{H}.directory", homes(directory="home")),
+    ("HPK-U012", "hyperpod_kit.users[1].gid", homes(gid=2001)),
+    ("HPK-U013", f"{H}.directory", homes(directory="/" + "d" * 94)),
+    ("HPK-U014", f"{M}[0].path", both(homes(), mount(0, path="/home/alice"))),
+    ("HPK-U015", f"{M}[0].access_point_id", both(homes(), mount(0, file_system_id=HOMES, access_point_id=None))),
+    ("HPK-U016", f"{M}[0].iam", both(homes(), mount(0, file_system_id=HOMES))),
     ("HPK-H001", "hyperpod_kit.health.interval", kit(health={"interval": 2, "deadline": 1})),
     ("HPK-H002", "hyperpod_kit.health.deadline", kit(health={"interval": 30, "deadline": 30})),
     ("HPK-H003", "hyperpod_kit.health.give_up_after", kit(health={"give_up_after": 0})),
@@ -188,6 +203,8 @@ def test_findings_that_come_together() -> None:
         ("HPK-G006", f"{C}.instance_groups"),
     ]
     assert findings(cluster(lifecycle_mode="ami_only")) == [("HPK-L003", f"{M}[0]"), ("HPK-L003", f"{M}[1]")]
+    assert findings(homes(path="/etc")) == [("HPK-M013", f"{H}.path")] * 2
+    assert findings(both(homes(), mount(0, path="/home/.homes"))) == [("HPK-M015", f"{H}.path")] * 2
     assert findings(mount(0, access_point_id=None, tls=False, iam=True)) == [("HPK-E004", f"{M}[0].iam")]
 
 
@@ -201,6 +218,9 @@ def test_findings_that_come_together() -> None:
         cluster(lifecycle_mode="on_init_complete"),
         group(1, count=0),
         kit(mounts=[], users=[]),
+        homes(),
+        homes(path="/", directory="/"),
+        both(homes(), mount(0, file_system_id=HOMES, iam=True)),
     ],
 )
 def test_what_is_allowed(change: Change) -> None:

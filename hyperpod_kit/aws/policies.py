@@ -1,0 +1,202 @@
+"""IAM policies around home directories: who may mount the file system, through what, and how.
+
+EFS evaluates only four condition keys for a mount: aws:SecureTransport, aws:SourceIp,
+elasticfilesystem:AccessPointArn and elasticfilesystem:AccessedViaMountTarget ("Using IAM to control file system data
+access" of its guide). So a client without IAM cannot be denied by a condition on its principal; it is kept out by no
+statement letting it in, which is why `open_statements` looks for those of others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, Mapping, Optional, Sequence
+
+from hyperpod_kit.errors import ConfigError
+
+VERSION = "2012-10-17"
+POLICY_LIMIT = 20_000
+"""Characters of a file system policy."""
+
+OURS = "HyperPodKit"
+"""Every Sid of ours begins so; statements of others are kept as they are."""
+
+MOUNT, WRITE, ROOT = (f"elasticfilesystem:Client{verb}" for verb in ("Mount", "Write", "RootAccess"))
+
+
+def file_system_policy(
+    *,
+    cluster: str,
+    file_system_arn: str,
+    role_arn: str,
+    access_point_arns: Sequence[str],
+    existing: Optional[Mapping[str, Any]] = None,
+) -> dict[str, Any]:
+    """The policy with which the nodes of `cluster` mount these access points, and nobody mounts anything else.
+
+    Statements of others in `existing` stay, those of other clusters of ours too. Raises ConfigError when it becomes
+    longer than EFS takes.
+    """
+    sid = allow_sid(cluster)
+    kept = [
+        statement
+        for statement in statements(existing)
+        if not str(statement.get("Sid", "")).startswith(OURS) or _other_cluster(statement, sid)
+    ]
+    policy = {
+        "Version": VERSION,
+        "Id": "hyperpod-kit",
+        "Statement": [*kept, _allow(sid, file_system_arn, role_arn, access_point_arns), *_denials(file_system_arn)],
+    }
+    length = len(to_text(policy))
+    if length > POLICY_LIMIT:
+        raise ConfigError(
+            f"the policy of {file_system_arn} would have {length} characters for {len(access_point_arns)} access "
+            f"points of {cluster} and {len(kept)} other statements: EFS takes {POLICY_LIMIT}",
+            hint="spread the users over two clusters with a file system each; about 200 fit into one policy",
+        )
+    return policy
+
+
+def execution_role_policy(file_system_arn: str, access_point_arns: Sequence[str]) -> dict[str, Any]:
+    """What the nodes' role needs of its own: finding a mount target, and mounting where another account owns EFS.
+
+    In one account the file system's policy is enough for mounting. A wider permission than this in the role would
+    defeat that policy's list, because EFS takes an Allow from either side.
+    """
+    return {
+        "Version": VERSION,
+        "Statement": [
+            {
+                "Sid": f"{OURS}MountHomes",
+                "Effect": "Allow",
+                "Action": [MOUNT, WRITE],
+                "Resource": file_system_arn,
+                "Condition": _through(access_point_arns),
+            },
+            {
+                "Sid": f"{OURS}FindMountTargets",
+                "Effect": "Allow",
+                "Action": ["elasticfilesystem:DescribeMountTargets"],
+                "Resource": file_system_arn,
+            },
+        ],
+    }
+
+
+def allow_sid(cluster: str) -> str:
+    """Sid of a cluster's own statement: letters and digits, and different for clusters that differ in hyphens only."""
+    plain = "".join(part.capitalize() for part in cluster.split("-"))
+    return f"{OURS}Homes{plain}{hashlib.sha256(cluster.encode()).hexdigest()[:6]}"
+
+
+def open_statements(policy: Optional[Mapping[str, Any]]) -> list[str]:
+    """Names of the statements of others that let clients mount which show no IAM identity.
+
+    With one of these anybody in the network who knows the id of an access point mounts it: ids are no secrets.
+    """
+    return [
+        str(statement.get("Sid") or f"number {index + 1}")
+        for index, statement in enumerate(statements(policy))
+        if is_open(statement)
+    ]
+
+
+def is_open(statement: Mapping[str, Any]) -> bool:
+    """Whether a statement lets everyone mount. What it leaves open (NotPrincipal, NotAction) counts as everything."""
+    principal = statement.get("Principal")
+    everyone = (
+        principal == "*"
+        or (isinstance(principal, Mapping) and "*" in _list(principal.get("AWS")))
+        or "NotPrincipal" in statement
+    )
+    mounts = "NotAction" in statement or any(map(_covers_mount, _list(statement.get("Action"))))
+    return bool(statement.get("Effect") == "Allow" and everyone and mounts)
+
+
+def without_open_statements(policy: Optional[Mapping[str, Any]]) -> dict[str, Any]:
+    """The policy without the statements that let everyone in."""
+    return {**(policy or {}), "Statement": [item for item in statements(policy) if not is_open(item)]}
+
+
+def same(one: Optional[Mapping[str, Any]], other: Optional[Mapping[str, Any]]) -> bool:
+    """Whether two policies say the same: statements in any order, a single value for a list of one."""
+    return bool(_canonical(one) == _canonical(other))
+
+
+def statements(policy: Optional[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The statements of a policy; IAM takes a lone one without a list."""
+    found = (policy or {}).get("Statement", [])
+    return [found] if isinstance(found, Mapping) else list(found)
+
+
+def to_text(policy: Mapping[str, Any]) -> str:
+    """The shortest JSON of a policy: its length is what counts against the limit."""
+    return json.dumps(policy, separators=(",", ":"))
+
+
+def _allow(sid: str, file_system_arn: str, role_arn: str, access_point_arns: Sequence[str]) -> dict[str, Any]:
+    condition = {**_through(access_point_arns), "Bool": {"aws:SecureTransport": "true"}}
+    return {
+        "Sid": sid,
+        "Effect": "Allow",
+        "Principal": {"AWS": role_arn},
+        "Action": [MOUNT, WRITE],
+        "Resource": file_system_arn,
+        "Condition": condition,
+    }
+
+
+def _denials(file_system_arn: str) -> list[dict[str, Any]]:
+    """For everyone, whatever else allows it: not without an access point, not without TLS."""
+    conditions = {
+        "NeedsAccessPoint": {"Null": {"elasticfilesystem:AccessPointArn": "true"}},
+        "NeedsTls": {"Bool": {"aws:SecureTransport": "false"}},
+    }
+    return [
+        {
+            "Sid": f"{OURS}{name}",
+            "Effect": "Deny",
+            "Principal": {"AWS": "*"},
+            "Action": [MOUNT, WRITE, ROOT],
+            "Resource": file_system_arn,
+            "Condition": condition,
+        }
+        for name, condition in conditions.items()
+    ]
+
+
+def _through(access_point_arns: Sequence[str]) -> dict[str, Any]:
+    return {"StringEquals": {"elasticfilesystem:AccessPointArn": sorted(access_point_arns)}}
+
+
+def _other_cluster(statement: Mapping[str, Any], own: str) -> bool:
+    sid = str(statement.get("Sid", ""))
+    return sid.startswith(f"{OURS}Homes") and sid != own
+
+
+def _covers_mount(action: str) -> bool:
+    pattern = action.lower()
+    return pattern == "*" or (
+        pattern.startswith("elasticfilesystem:")
+        and (MOUNT.lower().startswith(pattern[:-1]) if pattern.endswith("*") else pattern == MOUNT.lower())
+    )
+
+
+def _canonical(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {
+            key: sorted(json.dumps(_canonical(item), sort_keys=True) for item in statements(value))
+            if key == "Statement"
+            else _canonical(item)
+            for key, item in value.items()
+            if key != "Id"
+        }
+    if isinstance(value, list):
+        plain = sorted((_canonical(item) for item in value), key=lambda item: json.dumps(item, sort_keys=True))
+        return plain[0] if len(plain) == 1 else plain
+    return value
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [] if value is None else [value]

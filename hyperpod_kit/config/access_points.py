@@ -1,0 +1,118 @@
+"""Which EFS access point serves whom: a file beside the configuration, written by `hyperpod-kit users apply`.
+
+The ids come from AWS. In a file of their own they make rendering need no network and give the same bytes for the same
+input; and because uid, gid and directory stand beside each id, an edit that would give somebody's files to somebody
+else is found before anything is rendered.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Iterator, Mapping, Sequence
+
+from hyperpod_kit.config.findings import WARNING, Finding
+from hyperpod_kit.errors import ConfigError
+
+FORMAT = "hpk-access-points/1"
+SUFFIX = ".access-points.json"
+
+
+@dataclass(frozen=True)
+class AccessPoint:
+    """Access point `id` of `file_system_id`: acts as `uid`:`gid` in the directory `root` of the file system."""
+
+    user: str
+    file_system_id: str
+    uid: int
+    gid: int
+    root: str
+    id: str = ""
+
+    def same_as(self, other: AccessPoint) -> bool:
+        """Whether both do the same for the same user; ids are not compared."""
+        return asdict(self) | {"id": ""} == asdict(other) | {"id": ""}
+
+
+def place(config: Path) -> Path:
+    """The file that belongs to a configuration."""
+    return config.with_name(config.stem + SUFFIX)
+
+
+def read(config: Path) -> dict[str, AccessPoint]:
+    """By user name; empty when there is no such file. Raises ConfigError for a file that is not ours."""
+    path = place(config)
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if data["format"] != FORMAT:
+            raise ValueError(data["format"])
+        points = [AccessPoint(**entry) for entry in data["access_points"]]
+        if not all(isinstance(point.id, str) and isinstance(point.uid, int) for point in points):
+            raise ValueError("ids are strings, uids numbers")
+    except FileNotFoundError:
+        return {}
+    except OSError as err:
+        raise ConfigError(f"cannot read {path}: {err.strerror}") from err
+    except (ValueError, KeyError, TypeError) as err:
+        raise ConfigError(
+            f"{path} is not a list of access points ({FORMAT}): {err}",
+            hint=f"remove it, then: hyperpod-kit users apply {config}",
+        ) from err
+    return {point.user: point for point in points}
+
+
+def write(config: Path, points: Sequence[AccessPoint]) -> bool:
+    """Write the file, atomically; False when it says so already. Raises ConfigError."""
+    path = place(config)
+    entries = [asdict(point) for point in sorted(points, key=lambda point: point.user)]
+    text = json.dumps({"format": FORMAT, "access_points": entries}, indent=2) + "\n"
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        if path.exists() and path.read_text(encoding="utf-8") == text:
+            return False
+        fresh.write_text(text, encoding="utf-8")
+        fresh.replace(path)
+    except OSError as err:
+        raise ConfigError(f"cannot write {path}: {err.strerror}") from err
+    finally:
+        fresh.unlink(missing_ok=True)
+    return True
+
+
+def findings(wanted: Sequence[AccessPoint], known: Mapping[str, AccessPoint], config: Path) -> Iterator[Finding]:
+    """What is wrong between the configuration and the file beside it.
+
+    A missing access point is a warning: the command that makes it needs a configuration that is right.
+    """
+    apply = f"hyperpod-kit users apply {config}"
+    missing = [point.user for point in wanted if point.user not in known]
+    if missing:
+        yield Finding(
+            "HPK-U020",
+            "hyperpod_kit.homes",
+            f"no access point yet for {', '.join(missing)}: nothing can be rendered",
+            apply,
+            WARNING,
+        )
+    for index, point in enumerate(wanted):
+        have = known.get(point.user)
+        if have is None or have.same_as(point):
+            continue
+        if have.file_system_id != point.file_system_id:
+            yield Finding(
+                "HPK-U021",
+                "hyperpod_kit.homes.file_system_id",
+                f"{place(config).name} has the access point of `{point.user}` on {have.file_system_id}",
+                f"Move the files if there are any; then {apply}",
+                WARNING,
+            )
+        else:
+            yield Finding(
+                "HPK-U022",
+                f"hyperpod_kit.users[{index}]",
+                f"`{point.user}` is {point.uid}:{point.gid} in {point.root} here, but access point {have.id} acts as "
+                f"{have.uid}:{have.gid} in {have.root}",
+                "Change it back: files belong to numbers, and an access point cannot be changed (see docs/users.md)",
+            )

@@ -1,0 +1,40 @@
+"""Where a user's home directory on shared storage is mounted, and what keeps the others out of it.
+
+    /home/.homes/alice          the shelter: root, group of alice, mode 0710, on the node's own disk
+    /home/.homes/alice/home     the mount: an access point that acts as alice whoever asks
+    /home/alice                 a symbolic link to the mount; what /etc/passwd names
+
+An access point with a POSIX user does every operation as that user, and the kernel's NFS client leaves the decision to
+the server: mode 0700 on the mounted directory keeps nobody of this node out. What does is a directory above it that
+only its owner may pass.
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import posixpath
+
+SHELTERS = ".homes"
+"""Directory beside the homes that holds the shelters."""
+SHELTER_MODE = 0o710
+
+
+def mount_path(base: str, user: str) -> str:
+    """Where the home of `user` is mounted, for homes at `base`/<user>."""
+    return f"{base.rstrip('/')}/{SHELTERS}/{user}/home"
+
+
+def mount_name(user: str, uid: int) -> str:
+    """Name of that mount. User names may hold what mount names may not; uids are unique."""
+    return f"home-{user}" if "_" not in user else f"home-{uid}"
+
+
+def shelter_of(path: str) -> str:
+    """The directory that guards the mount at `path`."""
+    return posixpath.dirname(path)
+
+
+def home_of(path: str) -> str:
+    """The home directory that leads to the mount at `path`."""
+    shelter = shelter_of(path)
+    return posixpath.join(posixpath.dirname(posixpath.dirname(shelter)), posixpath.basename(shelter))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Mapping, Optional
 
 from hyperpod_kit.config.access_points import AccessPoint
+from hyperpod_kit.config.decode_clients import decode_packages
 from hyperpod_kit.config.decode_mounts import decode_mounts
 from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.homes import PLACE, decode_homes, home_mounts
@@ -49,8 +50,10 @@ def decode(
     )
     watch.close()
     failure_pause = kit.number("failure_pause", 60.0)
+    packages = decode_packages(kit)
     kit.close()
-    return Settings(parameters, cluster, bundle, mounts, places, users, health, failure_pause, homes), findings
+    settings = Settings(parameters, cluster, bundle, mounts, places, users, health, failure_pause, homes, packages)
+    return settings, findings
 
 
 def _parameters(top: Section) -> ProvisioningParameters:

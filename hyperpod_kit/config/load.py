@@ -35,6 +35,7 @@ def check(path: Path) -> Checked:
     doc = document.read(path)
     known = access_points.read(path)
     settings, found = decode(doc.values, known)
+    settings = replace(settings, directory=path.parent)
     found = [*doc.findings, *found]
     broken = [finding.path for finding in found]
     for finding in validate(settings):

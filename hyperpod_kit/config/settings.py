@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Mapping, Optional
 
 from hyperpod_kit.config.homes import NO_ACCESS_POINT, Homes
+from hyperpod_kit.model.clients import Package
 from hyperpod_kit.model.cluster import ClusterSpec
 from hyperpod_kit.model.mounts import EfsMount, Mount
 from hyperpod_kit.model.node_config import HealthPolicy, NodeConfig, User
@@ -43,8 +45,19 @@ class BundleLocation:
 
 
 @dataclass(frozen=True)
+class ListedPackage:
+    """A package of a mount client as the file lists it. `file`: beside the configuration, "" when it has a URL."""
+
+    package: Package
+    file: str = ""
+
+
+@dataclass(frozen=True)
 class Settings:
-    """Everything that one configuration file says. `mount_places`: where in the file each mount is written."""
+    """Everything that one configuration file says. `mount_places`: where in the file each mount is written.
+
+    directory: where the configuration lies, which paths in it start from.
+    """
 
     parameters: ProvisioningParameters
     cluster: ClusterSpec
@@ -55,6 +68,8 @@ class Settings:
     health: HealthPolicy = field(default_factory=HealthPolicy)
     failure_pause: float = 60.0
     homes: Optional[Homes] = None
+    packages: tuple[ListedPackage, ...] = ()
+    directory: Path = field(default=Path("."), compare=False)
 
     @property
     def homeless(self) -> tuple[str, ...]:
@@ -85,4 +100,5 @@ class Settings:
             users=self.users,
             health=self.health,
             failure_pause=self.failure_pause,
+            packages=tuple(listed.package for listed in self.packages),
         )

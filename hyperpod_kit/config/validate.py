@@ -10,6 +10,7 @@ from typing import Callable, Iterable
 from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.rules import (
     bundle,
+    clients,
     cluster,
     filesystems,
     groups,
@@ -43,6 +44,10 @@ RULES: tuple[Rule, ...] = (
     filesystems.short_form,
     s3.bucket_and_prefix,  # HPK-S
     s3.ownership,
+    clients.pinned,  # HPK-P  packages of mount clients
+    clients.origin,
+    clients.complete,
+    clients.no_kernel,
     users.accounts,  # HPK-U
     users.homes,
     users.beside_homes,

@@ -9,6 +9,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, Mapping, Tuple
 
+from hyperpod_kit.model.clients import Package, package_from_dict
 from hyperpod_kit.model.mounts import Mount, carried_by, mount_from_dict, mount_to_dict
 
 FORMAT = "hpk-node/1"
@@ -43,6 +44,7 @@ class NodeConfig:
     users: Tuple[User, ...] = ()
     health: HealthPolicy = field(default_factory=HealthPolicy)
     failure_pause: float = 60.0
+    packages: Tuple[Package, ...] = ()
 
     def mounts_for(self, role: str, group: str) -> Tuple[Mount, ...]:
         """The mounts that a node of this role in this instance group carries, in configuration order."""
@@ -59,6 +61,7 @@ class NodeConfig:
             "users": [asdict(user) for user in self.users],
             "health": asdict(self.health),
             "failure_pause": self.failure_pause,
+            "packages": [package.to_dict() for package in self.packages],
         }
         return json.dumps(data, indent=2, sort_keys=True) + "\n"
 
@@ -76,4 +79,5 @@ class NodeConfig:
             users=tuple(User(**raw) for raw in data["users"]),
             health=HealthPolicy(**data["health"]),
             failure_pause=data["failure_pause"],
+            packages=tuple(package_from_dict(raw) for raw in data["packages"]),
         )

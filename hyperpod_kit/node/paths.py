@@ -55,6 +55,11 @@ class NodePaths:
         """A note that a daemon has yet to read a file that was changed."""
         return self.real(f"/var/lib/hyperpod-kit/owed/{what}")
 
+    @property
+    def package_cache(self) -> str:
+        """Packages of mount clients on their way from a URL to apt."""
+        return self.real("/var/cache/hyperpod-kit/packages")
+
     def health(self, name: str) -> str:
         """What the last checks of a mount found."""
         return self.real(f"/var/lib/hyperpod-kit/health/{name}.json")

@@ -15,6 +15,7 @@ from hyperpod_kit.model.cluster import LIFECYCLE_MODES
 from hyperpod_kit.model.mounts import ROLES, S3Mount
 from hyperpod_kit.model.units import carrier_unit, health_timer, units_of
 from hyperpod_kit.node import names, systemd, users
+from hyperpod_kit.node.clients import install as clients
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.mounts import bring_up
 from hyperpod_kit.node.mounts.mountpoint_s3 import allow_other_users, other_users_may
@@ -67,6 +68,14 @@ def create_users(node: Node, _: str) -> Outcome:
 def users_pending(node: Node, _: str) -> str:
     missing = [user.name for user in node.config.users if not users.is_there(node, user)]
     return f"create {', '.join(missing)}" if missing else ""
+
+
+def see_to_clients(node: Node, _: str) -> Outcome:
+    return Outcome(*clients.install_clients(node))
+
+
+def clients_pending(node: Node, _: str) -> str:
+    return clients.pending(node)
 
 
 def any_s3(node: Node) -> bool:
@@ -164,6 +173,7 @@ configuration stays HyperPod's alone."""
 STEPS = (
     Step("names", wait_for_names, required=False),
     Step("users", create_users, users_pending),
+    Step("clients", see_to_clients, clients_pending),
     Step("fuse", allow_fuse_users, fuse_pending),
     Step("units", install_units, units_pending),
     Step("mount", make_mount, mount_pending, each_mount=True),

@@ -24,6 +24,9 @@ def main(argv: Sequence[str]) -> int:
     if program in ("mount.nfs", "mount.nfs4"):
         from hyperpod_kit.rehearsal.standins.mount_nfs import main as mount_nfs
         return mount_nfs(arguments)
+    if program == "modinfo":
+        from hyperpod_kit.rehearsal.standins.modinfo import main as modinfo
+        return modinfo(arguments)
     print(f"no stand-in for {program}", file=sys.stderr)
     return 2
 

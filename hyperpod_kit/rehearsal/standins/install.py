@@ -17,6 +17,7 @@ LAUNCHERS = {
     "usr/sbin/mount.lustre": "mount.lustre",
     "usr/sbin/mount.nfs": "mount.nfs",
     "usr/sbin/mount.nfs4": "mount.nfs4",
+    "usr/sbin/modinfo": "modinfo",
 }
 """Path in the root -> name of the stand-in."""
 

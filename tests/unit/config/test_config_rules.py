@@ -64,6 +64,23 @@ LUSTRE = {
 WORKERS = [{"instance_group_name": "worker-group", "partition_name": "train"}]
 VPC = {"security_group_ids": ["sg-0123456789abcdef0"], "subnet_ids": ["subnet-0123456789abcdef0"]}
 
+
+
+def package(**changes: Any) -> Change:
+    """The example with one package of mount-s3, pinned to a URL, and these changes to it."""
+    pinned = {
+        "name": "mount-s3",
+        "version": "1.22.0",
+        "arch": "x86_64",
+        "sha256": "a" * 64,
+        "url": "https://packages.example.com/1.22.0/mount-s3.deb",
+    }
+    return kit(clients=[{key: value for key, value in {**pinned, **changes}.items() if value is not None}])
+
+
+P = "hyperpod_kit.clients[0]"
+FUSE = {"name": "libfuse2", "version": "2.9.9-5ubuntu3", "arch": "x86_64", "sha256": "b" * 64, "file": "libfuse2.deb"}
+
 CASES: list[tuple[str, str, Change]] = [
     ("HPK-K001", f"{C}.name", cluster(name="a_b")),
     ("HPK-K001", f"{C}.name", cluster(name="a" * 64)),
@@ -175,6 +192,21 @@ CASES: list[tuple[str, str, Change]] = [
     ("HPK-H002", "hyperpod_kit.health.deadline", kit(health={"interval": 30, "deadline": 30})),
     ("HPK-H003", "hyperpod_kit.health.give_up_after", kit(health={"give_up_after": 0})),
     ("HPK-H004", "hyperpod_kit.failure_pause", kit(failure_pause=-1)),
+    ("HPK-P002", f"{P}.version", package(version="latest")),
+    ("HPK-P002", f"{P}.version", package(version="1.0/../../etc")),
+    ("HPK-P003", f"{P}.arch", package(arch="amd64")),
+    ("HPK-P004", f"{P}.sha256", package(sha256="A" * 64)),
+    ("HPK-P004", f"{P}.sha256", package(sha256="")),
+    ("HPK-P005", P, package(file="mount-s3.deb")),
+    ("HPK-P005", P, package(url=None)),
+    ("HPK-P006", f"{P}.url", package(url="ftp://example.com/mount-s3.deb")),
+    ("HPK-P006", f"{P}.url", package(url="https://me:secret@example.com/mount-s3.deb")),
+    ("HPK-P006", f"{P}.url", package(url="https://example.com/mount-s3.deb\nX: y")),
+    ("HPK-P007", f"{P}.url", package(url="https://packages.example.com/latest/x86_64/mount-s3.deb")),
+    ("HPK-P008", f"{P}.client", package(client="s3fs")),
+    ("HPK-P009", P, kit(clients=[{**FUSE, "client": "mount-s3"}])),
+    ("HPK-P010", "hyperpod_kit.clients[1]", kit(clients=[{**FUSE, "name": "mount-s3"}] * 2)),
+    ("HPK-P011", f"{P}.name", package(name="lustre-client-modules-aws")),
 ]
 
 
@@ -206,6 +238,11 @@ def test_findings_that_come_together() -> None:
     assert findings(homes(path="/etc")) == [("HPK-M013", f"{H}.path")] * 2
     assert findings(both(homes(), mount(0, path="/home/.homes"))) == [("HPK-M015", f"{H}.path")] * 2
     assert findings(mount(0, access_point_id=None, tls=False, iam=True)) == [("HPK-E004", f"{M}[0].iam")]
+    # A dependency whose client's own package is not listed, and wrong besides.
+    assert findings(package(name="a_b; id", client="lustre")) == [("HPK-P001", f"{P}.name"), ("HPK-P009", P)]
+    kernel = package(name="linux-image-6.8.0-1063-aws", client="lustre")
+    assert findings(kernel) == [("HPK-P009", P), ("HPK-P011", f"{P}.name")]
+    assert findings(package(name="libfuse2", client=None)) == [("HPK-P008", f"{P}.client")]
 
 
 @pytest.mark.parametrize(
@@ -221,6 +258,9 @@ def test_findings_that_come_together() -> None:
         homes(),
         homes(path="/", directory="/"),
         both(homes(), mount(0, file_system_id=HOMES, iam=True)),
+        package(),
+        package(name="lustre-client-modules-6.8.0-1063-aws", version="2.15.6-1fsx34", arch="arm64"),
+        kit(clients=[{**FUSE, "name": "mount-s3", "arch": "all"}, {**FUSE, "client": "mount-s3"}]),
     ],
 )
 def test_what_is_allowed(change: Change) -> None:
@@ -231,5 +271,5 @@ def test_every_code_has_a_case_and_is_used_once() -> None:
     sources = "".join(path.read_text() for path in (ROOT / "hyperpod_kit/config/rules").glob("*.py"))
     written = re.findall(r"HPK-[A-Z]\d{3}", sources)
     assert len(written) == len(set(written))
-    together = {"HPK-G001", "HPK-G006", "HPK-L003", "HPK-E004"}
+    together = {"HPK-G001", "HPK-G006", "HPK-L003", "HPK-E004", "HPK-P001"}
     assert {code for code, _, _ in CASES} | together == set(written)

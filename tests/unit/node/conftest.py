@@ -32,7 +32,8 @@ def _load(name: str) -> Any:
 fakes = _load("fakes")
 silent_fuse = _load("silent_fuse")
 CHECKOUT = Path(__file__).parents[3]
-PROGRAMS = ("systemctl", "mount", "umount", "useradd", "groupadd", "getent", "journalctl", "cc")
+PROGRAMS = ("systemctl", "mount", "umount", "useradd", "groupadd", "getent", "journalctl", "cc",
+            "dpkg", "dpkg-query", "dpkg-deb", "apt-get", "apt-mark", "modinfo")
 CONTROLLER, WORKER = "10.1.0.10", "10.1.0.20"
 
 
@@ -117,6 +118,10 @@ def make_sandbox(tmp_path: Path, bundle: Bundle) -> Any:
             (root / "shims" / program).symlink_to("recorder")
         (root / "opt/slurm/bin/scontrol").symlink_to(root / "shims/recorder")
         (root / "usr/include/slurm/spank.h").write_text("")
+        for client in ("usr/bin/mount-s3", "usr/sbin/mount.efs", "usr/sbin/mount.lustre"):
+            (root / client).parent.mkdir(parents=True, exist_ok=True)
+            (root / client).symlink_to(root / "shims/recorder")
+        (root / "sys/module/lustre").mkdir(parents=True)
         (root / "proc/self/mountinfo").write_text("")
         (root / "proc/sys/kernel/hostname").write_text("ip-10-1-0-20\n")
         for database in ("passwd", "group"):

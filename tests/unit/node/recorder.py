@@ -161,6 +161,11 @@ def scontrol():
     return 0
 
 
+def client():
+    print(f"{NAME} Version: 9.9.9")
+    return 0
+
+
 def cc():
     Path(option("-o")).write_text("a shared object\n")
     return 0
@@ -172,5 +177,5 @@ if __name__ == "__main__":
     with open(STATE / "calls", "a") as calls:
         calls.write(shlex.join([NAME, *ARGS]) + "\n")
     actions = {"systemctl": systemctl, "mount": mount, "umount": umount, "getent": getent, "useradd": useradd,
-               "groupadd": groupadd, "scontrol": scontrol, "cc": cc}
+               "groupadd": groupadd, "scontrol": scontrol, "cc": cc, "mount-s3": client, "mount.efs": client}
     sys.exit(actions[NAME]() if NAME in actions else 0)

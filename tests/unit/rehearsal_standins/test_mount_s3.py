@@ -22,7 +22,7 @@ pytestmark = needs_mounts
 def test_it_says_what_it_is(s3_node):
     done = s3_node.run("mount-s3", "--version")
     assert done.returncode == 0
-    assert done.stdout == "mount-s3 1.0.0+standin (hyperpod-kit rehearsal stand-in, not Mountpoint for Amazon S3)\n"
+    assert done.stdout == "mount-s3 1.22.0+standin (hyperpod-kit rehearsal stand-in, not Mountpoint for Amazon S3)\n"
 
 
 def test_in_the_background(s3_node, store):

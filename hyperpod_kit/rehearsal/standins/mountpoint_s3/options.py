@@ -11,7 +11,7 @@ from typing import List, NoReturn, Optional, Sequence
 from hyperpod_kit.rehearsal.standins.arguments import IGNORED, parse_mount_arguments
 from hyperpod_kit.rehearsal.standins.mountpoint_s3.filesystem import Rules
 
-VERSION = "mount-s3 1.0.0+standin (hyperpod-kit rehearsal stand-in, not Mountpoint for Amazon S3)"
+VERSION = "mount-s3 1.22.0+standin (hyperpod-kit rehearsal stand-in, not Mountpoint for Amazon S3)"
 
 FLAGS = ("force-path-style", "transfer-acceleration", "dual-stack", "requester-pays", "no-sign-request", "read-only",
          "allow-delete", "allow-overwrite", "incremental-upload", "auto-unmount", "allow-root", "allow-other",

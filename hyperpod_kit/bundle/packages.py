@@ -1,0 +1,105 @@
+"""Packages of mount clients that travel in the bundle, so that a node needs no internet for them.
+
+Each is checked before it ships: a node must not be where one learns that a file is another version, another
+architecture or half a download.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import lzma
+import re
+import tarfile
+from pathlib import Path
+from typing import Iterator, Optional
+
+from hyperpod_kit.config.settings import ListedPackage, Settings
+from hyperpod_kit.errors import BundleError
+from hyperpod_kit.model.clients import ARCHITECTURES
+
+DIRECTORY = "packages/"
+"""Where they lie in the bundle."""
+
+AR_MAGIC = b"!<arch>\n"
+
+
+def packages(settings: Settings) -> Iterator[tuple[str, bytes]]:
+    """(place in the bundle, content) of every package that is given as a file.
+
+    Raises BundleError when a file is not there or is not the package that it is listed as.
+    """
+    for listed in settings.packages:
+        if listed.file:
+            yield listed.package.place, _read(settings.directory, listed)
+
+
+def _read(directory: Path, listed: ListedPackage) -> bytes:
+    package, path = listed.package, directory / listed.file
+    try:
+        data = path.read_bytes()
+    except OSError as err:
+        raise BundleError(
+            f"{path}: {err.strerror}", hint=f"put {package.name} {package.version} there, or correct `file`"
+        ) from err
+    found = hashlib.sha256(data).hexdigest()
+    if found != package.sha256:
+        raise BundleError(
+            f"{path}: expected sha256 {package.sha256}, found {found}",
+            hint="download it again, or correct `sha256` under hyperpod_kit.clients",
+        )
+    fields = control_fields(data)
+    if fields is None:
+        raise BundleError(f"{path} is not a Debian package", hint="give the .deb of the client")
+    wanted = {"Package": package.name, "Version": package.version, "Architecture": ARCHITECTURES[package.arch]}
+    for field, value in wanted.items():
+        if fields and fields.get(field) != value:
+            raise BundleError(
+                f"{path}: {field} is {fields.get(field)}, listed as {value}",
+                hint="correct hyperpod_kit.clients: the file decides",
+            )
+    return data
+
+
+def control_fields(data: bytes) -> Optional[dict[str, str]]:
+    """Fields of a package's control file; None when `data` is no package, {} when it cannot be read here.
+
+    A zstd archive, which Ubuntu's own packages are, is one that Python cannot read: the node looks with dpkg itself.
+    """
+    members = _members(data)
+    name = next((name for name in members if name.startswith("control.tar")), None)
+    if "debian-binary" not in members or name is None:
+        return None
+    try:
+        if name.endswith(".gz"):
+            raw = gzip.decompress(members[name])
+        elif name.endswith(".xz"):
+            raw = lzma.decompress(members[name])
+        elif name.endswith(".tar"):
+            raw = members[name]
+        else:
+            return {}
+        with tarfile.open(fileobj=io.BytesIO(raw)) as archive:
+            file = archive.extractfile("./control")
+            text = file.read().decode() if file else ""
+    except (OSError, EOFError, lzma.LZMAError, tarfile.TarError, KeyError, UnicodeDecodeError):
+        return None
+    return dict(re.findall(r"^([A-Za-z-]+): *(.*?) *$", text, re.MULTILINE))
+
+
+def _members(data: bytes) -> dict[str, bytes]:
+    """Members of an ar archive, as deb(5) describes it; {} when it is none."""
+    members: dict[str, bytes] = {}
+    at = len(AR_MAGIC)
+    if not data.startswith(AR_MAGIC):
+        return members
+    while at + 60 <= len(data):
+        header = data[at : at + 60]
+        size = header[48:58].strip()
+        if header[58:] != b"`\n" or not size.isdigit() or at + 60 + int(size) > len(data):
+            return {}
+        name = header[:16].decode("latin-1").strip().rstrip("/")
+        members[name] = data[at + 60 : at + 60 + int(size)]
+        at += 60 + int(size) + int(size) % 2
+    return members

@@ -1,0 +1,129 @@
+"""Packages of mount clients: every one pinned, none that changes under its name, none that brings a kernel."""
+
+from __future__ import annotations
+
+import re
+from typing import Iterator
+from urllib.parse import urlsplit
+
+from hyperpod_kit.config.findings import Finding
+from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.model.clients import ARCHITECTURES, CLIENTS
+
+AT = "hyperpod_kit.clients"
+# Debian policy 5.6.1 and 5.6.12.
+NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+")
+VERSION = re.compile(r"(\d+:)?\d[A-Za-z0-9.+~-]*")
+KERNEL = re.compile(r"linux-(?!libc-dev$|base$|firmware$).*|lustre-client-modules-(aws|[a-z]+)")
+"""Kernels, and the moving name of Lustre's newest module, which depends on the newest kernel."""
+
+
+def pinned(settings: Settings) -> Iterator[Finding]:
+    """Name, version, architecture and digest are what a package has, and nothing that moves."""
+    for index, listed in enumerate(settings.packages):
+        package, at = listed.package, f"{AT}[{index}]"
+        if not NAME.fullmatch(package.name):
+            yield Finding(
+                "HPK-P001", f"{at}.name", f"`{package.name}` is not a package name", "Copy it from dpkg-deb -I"
+            )
+        if not VERSION.fullmatch(package.version):
+            yield Finding(
+                "HPK-P002",
+                f"{at}.version",
+                f"`{package.version}` is not a version that a package has",
+                "Copy it from dpkg-deb -I; what changes under its name is not accepted",
+            )
+        if package.arch not in ARCHITECTURES:
+            yield Finding(
+                "HPK-P003",
+                f"{at}.arch",
+                f"`{package.arch}` is not an architecture",
+                f"Use one of {', '.join(ARCHITECTURES)}",
+            )
+        if not re.fullmatch(r"[0-9a-f]{64}", package.sha256):
+            yield Finding(
+                "HPK-P004", f"{at}.sha256", "not 64 lower-case hex digits", "Copy it from the output of sha256sum"
+            )
+
+
+def origin(settings: Settings) -> Iterator[Finding]:
+    """A package comes from one place: a file, or a URL under which it never changes."""
+    for index, listed in enumerate(settings.packages):
+        url, at = listed.package.url, f"{AT}[{index}]"
+        if bool(url) == bool(listed.file):
+            yield Finding(
+                "HPK-P005",
+                at,
+                f"the package has {'both a file and a url' if url else 'neither a file nor a url'}",
+                "Give one: with a file the node needs no internet",
+            )
+        elif url and not _plain(url):
+            yield Finding(
+                "HPK-P006",
+                f"{at}.url",
+                "not a plain http(s) URL",
+                "Write https://host/path, without user, password, query or blanks",
+            )
+        elif re.search(r"latest", url, re.IGNORECASE):
+            yield Finding(
+                "HPK-P007",
+                f"{at}.url",
+                "what lies under `latest` changes, and every new node would then fail",
+                "Use the URL that has the version in it",
+            )
+
+
+def complete(settings: Settings) -> Iterator[Finding]:
+    """Each belongs to a client, once, and no client has only what its package needs."""
+    seen: dict[tuple[str, str, str], int] = {}
+    own = {
+        (listed.package.client, listed.package.arch)
+        for listed in settings.packages
+        if listed.package.client in CLIENTS and listed.package.is_own
+    }
+    for index, listed in enumerate(settings.packages):
+        package, at = listed.package, f"{AT}[{index}]"
+        if package.client not in CLIENTS:
+            what = f"`{package.client}` is not a client" if package.client else f"what is {package.name} for?"
+            yield Finding("HPK-P008", f"{at}.client", what, f"Use one of {', '.join(CLIENTS)}")
+        elif not {(package.client, package.arch), (package.client, "all")} & own and package.arch != "all":
+            yield Finding(
+                "HPK-P009",
+                at,
+                f"{package.name} is listed for {package.arch}, {CLIENTS[package.client]} itself is not",
+                "List the client's own package too",
+            )
+        first = seen.setdefault((package.client, package.name, package.arch), index)
+        if first != index:
+            yield Finding(
+                "HPK-P010", at, f"{package.name} for {package.arch} is listed at {AT}[{first}] too", "Keep one of both"
+            )
+
+
+def no_kernel(settings: Settings) -> Iterator[Finding]:
+    """A new kernel takes the Lustre client away at the next reboot: none is ever installed."""
+    for index, listed in enumerate(settings.packages):
+        if KERNEL.fullmatch(listed.package.name):
+            yield Finding(
+                "HPK-P011",
+                f"{AT}[{index}].name",
+                f"`{listed.package.name}` is a kernel, or brings one with it",
+                "For Lustre use lustre-client-modules-<what `uname -r` says on the nodes>",
+            )
+
+
+def _plain(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return False
+    return (
+        parts.scheme in ("http", "https")
+        and bool(parts.hostname)
+        and parts.username is None
+        and not parts.query
+        and not parts.fragment
+        and port != 0
+        and re.fullmatch(r"[!-~]+", url) is not None
+    )

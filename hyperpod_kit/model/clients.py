@@ -1,0 +1,60 @@
+"""The packages of mount clients, pinned: what the configuration lists and what a node may install.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Dict, Mapping
+
+CLIENTS: Dict[str, str] = {
+    "efs-utils": "amazon-efs-utils",
+    "mount-s3": "mount-s3",
+    "nfs": "nfs-common",
+    "lustre": "lustre-client-modules-",
+}
+"""Client -> its own package; Lustre's has the release of the kernel behind it that it is built for."""
+
+ARCHITECTURES: Dict[str, str] = {"x86_64": "amd64", "arm64": "arm64", "all": "all"}
+"""Architecture as AWS writes it -> as dpkg does."""
+
+
+@dataclass(frozen=True)
+class Package:
+    """One .deb. `client`: what it belongs to, for a dependency too; `url`: "" when the file lies in the bundle."""
+
+    client: str
+    name: str
+    version: str
+    arch: str
+    sha256: str
+    url: str = ""
+
+    @property
+    def place(self) -> str:
+        """Path in the bundle; without the epoch, as dpkg-name writes it."""
+        version = self.version.split(":")[-1]
+        return f"packages/{self.arch}/{self.name}_{version}_{ARCHITECTURES[self.arch]}.deb"
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this is the client's own package and not something that it needs."""
+        own = CLIENTS[self.client]
+        return self.name.startswith(own) if own.endswith("-") else self.name == own
+
+    def to_dict(self) -> Dict[str, Any]:
+        return asdict(self)
+
+
+def client_of(name: str) -> str:
+    """The client that a package is the own package of, "" for any other."""
+    for client, own in CLIENTS.items():
+        if name == own or (own.endswith("-") and name.startswith(own)):
+            return client
+    return ""
+
+
+def package_from_dict(raw: Mapping[str, Any]) -> Package:
+    """Inverse of `Package.to_dict`. Raises TypeError for unknown or missing fields."""
+    return Package(**raw)

@@ -1,0 +1,180 @@
+"""Local packages into this system: exactly those that are named, once nobody else installs something.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Callable, List, Optional, Sequence, TypeVar
+
+from hyperpod_kit.errors import NodeError, RunError, RunTimeout
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.timing import wait_for
+
+T = TypeVar("T")
+
+LOCK_SECONDS = 300.0
+"""How long others may hold the package lock: at a first boot unattended-upgrades does, for minutes."""
+
+INSTALL_SECONDS = 300.0
+"""Longest that one run of apt may take; Lustre's modules are registered for every kernel (depmod)."""
+
+# NEEDRESTART_SUSPEND: Ubuntu 24.04 restarts services after every installation, slurmd among them.
+ENVIRONMENT = {"DEBIAN_FRONTEND": "noninteractive", "NEEDRESTART_SUSPEND": "1", "LC_ALL": "C"}
+
+OPTIONS = ("-q", "-y", "--no-install-recommends", "--no-remove", "--reinstall",
+           # What an admin has changed in a configuration file stays, and nobody is asked.
+           "-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold")
+"""--reinstall: apt takes a package that a crash left half installed for an installed one."""
+
+LOCKED = ("Could not get lock", "Unable to acquire the dpkg frontend lock", "Unable to lock", "lock was locked by")
+"""apt waits for dpkg's locks when told so, for the one on its cache it never does, and dpkg waits for none."""
+
+INTERRUPTED = "dpkg was interrupted"
+
+
+@dataclass(frozen=True)
+class Control:
+    """What a package file says of itself."""
+
+    name: str
+    version: str
+    arch: str
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A package in dpkg's database. `whole`: unpacked and configured, nothing left to do."""
+
+    version: str
+    whole: bool
+
+
+def architecture(node: Node) -> str:
+    """This system's architecture as dpkg says it, "" without dpkg."""
+    try:
+        return node.runner.run(["dpkg", "--print-architecture"], timeout=20).stdout.strip()
+    except RunError:
+        return ""
+
+
+def control(node: Node, path: str) -> Control:
+    """Name, version and architecture of a package file. Raises NodeError when it is none."""
+    try:
+        done = node.runner.run(["dpkg-deb", "--showformat=${Package}\n${Version}\n${Architecture}\n", "--show", path],
+                               timeout=60)
+        name, version, arch = done.stdout.split("\n")[:3]
+    except (RunError, ValueError) as err:
+        raise NodeError(f"{path} is not a Debian package: {err}") from err
+    return Control(name, version, arch)
+
+
+def installed(node: Node, name: str) -> Optional[Installed]:
+    """What dpkg knows about a package; None when it is not there at all."""
+    done = node.runner.run(["dpkg-query", "--showformat=${Version}\t${db:Status-Status}\t${db:Status-Eflag}\n",
+                            "--show", name], timeout=20, check=False)
+    version, _, status = done.stdout.strip().partition("\t")
+    return Installed(version, status == "installed\tok") if version else None
+
+
+def newer(node: Node, version: str, than: str) -> bool:
+    """Whether `version` is the later one in dpkg's order."""
+    return node.runner.run(["dpkg", "--compare-versions", version, "gt", than], timeout=20, check=False).returncode == 0
+
+
+def install(node: Node, paths: Sequence[str], names: Sequence[str], *, seconds: float = LOCK_SECONDS) -> None:
+    """Install the package files `paths`, which hold the packages `names`, and nothing besides.
+
+    Raises NodeError when something else would be installed or removed (a kernel, a library of whatever version the
+    package sources have today), when the lock is not free within `seconds`, or when dpkg fails.
+    """
+    _refuse_others(_simulated(node, paths, names), names)
+
+    def run() -> None:
+        node.runner.run(["apt-get", *OPTIONS, "-o", "DPkg::Lock::Timeout=10", "install", *paths],
+                        timeout=INSTALL_SECONDS, env=ENVIRONMENT)
+
+    when_free(node, run, f"install {', '.join(names)}", seconds=seconds)
+
+
+def hold(node: Node, names: Sequence[str], *, seconds: float) -> None:
+    """Keep upgrades away from installed packages. Raises NodeError."""
+    when_free(node, lambda: node.runner.run(["apt-mark", "hold", *names], timeout=60, env=ENVIRONMENT),
+              f"hold {', '.join(names)}", seconds=seconds)
+
+
+def when_free(node: Node, action: Callable[[], T], what: str, *, seconds: float) -> None:
+    """Run `action` until no lock is in its way; finishes first what a killed dpkg has left undone.
+
+    Raises NodeError with whoever holds the lock, or with the error that is no lock's.
+    """
+    holder: List[str] = [""]
+
+    def attempt() -> Optional[bool]:
+        for step in (action, lambda: _finish_interrupted(node), action):
+            try:
+                step()
+            except RunError as err:
+                said = err.stdout + err.stderr
+                if any(words in said for words in LOCKED):
+                    holder[0] = holder_in(said) or holder[0]
+                    return None
+                if step is action and INTERRUPTED in said:
+                    continue
+                raise NodeError(f"cannot {what}: {reason_in(err)}", hint="on the node: /var/log/apt/term.log") from err
+            if step is action:
+                return True
+        return None
+
+    if wait_for(attempt, seconds=seconds, clock=node.clock, first=1.0, longest=5.0) is None:
+        raise NodeError(f"cannot {what}: the package lock was taken for {seconds:g} s"
+                        f"{' by ' + holder[0] if holder[0] else ''}", hint="on the node: systemctl status apt-daily*")
+
+
+def _finish_interrupted(node: Node) -> None:
+    node.runner.run(["dpkg", "--configure", "-a", "--force-confdef", "--force-confold"], timeout=INSTALL_SECONDS,
+                    env=ENVIRONMENT)
+
+
+def _simulated(node: Node, paths: Sequence[str], names: Sequence[str]) -> str:
+    """What apt would do, in its words; takes no lock and changes nothing."""
+    try:
+        return node.runner.run(["apt-get", *OPTIONS, "--simulate", "install", *paths], timeout=120,
+                               env=ENVIRONMENT).stdout
+    except RunError as err:
+        unmet = re.findall(r"^ (\S+) : (?:Pre)?Depends: (.+)$", err.stdout, re.MULTILINE)
+        why = "; ".join(f"{name} needs {needs}" for name, needs in unmet) or reason_in(err)
+        raise NodeError(f"cannot install {', '.join(names)}: {why}",
+                        hint="list what is missing under hyperpod_kit.clients, with the same `client`") from err
+
+
+def _refuse_others(plan: str, names: Sequence[str]) -> None:
+    others = []
+    for verb, name, version in re.findall(r"^(Inst|Remv) (\S+) (?:\[\S+\] )?\(?(\S*)", plan, re.MULTILINE):
+        if verb == "Remv":
+            raise NodeError(f"installing {', '.join(names)} would remove {name}",
+                            hint="list packages that were built for this release of the system")
+        if name.split(":")[0] not in names:
+            others.append(f"{name} {version}")
+    if others:
+        raise NodeError(f"installing {', '.join(names)} would bring along {', '.join(others)}",
+                        hint="list them under hyperpod_kit.clients too; a kernel must never be among them")
+
+
+def holder_in(said: str) -> str:
+    """Who holds the lock, from apt's or dpkg's words: `process 812 (unattended-upgr)`."""
+    match = re.findall(r"(?:held by|another) (process (?:with pid )?\d+(?: \([^)]*\))?)", said)
+    return match[-1] if match else ""
+
+
+def reason_in(err: RunError) -> str:
+    """The line that says why, not apt's last one, which only says that dpkg failed."""
+    if isinstance(err, RunTimeout):
+        return err.message
+    lines = [line.strip() for line in (err.stderr + "\n" + err.stdout).splitlines() if line.strip()]
+    for index, line in enumerate(lines):
+        if line.startswith("dpkg: error processing"):
+            return " ".join(lines[index:index + 2])
+    return next((line for line in lines if line.startswith(("E: ", "dpkg: error"))), err.message)

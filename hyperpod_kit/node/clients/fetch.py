@@ -1,0 +1,121 @@
+"""A package's file: out of the bundle, or from its pinned URL with a deadline; either way its sha256 decides.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.client
+import os
+import urllib.error
+import urllib.request
+from typing import List, Optional
+
+from hyperpod_kit.errors import BundleIntegrityError, NodeError
+from hyperpod_kit.model.clients import Package
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.timing import wait_for
+
+DOWNLOAD_SECONDS = 180.0
+"""Seconds in which a download must succeed, all attempts together."""
+
+SOCKET_SECONDS = 15.0
+"""Longest silence of a server."""
+
+LARGEST = 1 << 30
+"""Bytes: no client is a tenth of that, and a stream without an end must not fill the disk."""
+
+WORTH_ANOTHER_TRY = (408, 425, 429, 500, 502, 503, 504)
+
+
+def obtain(node: Node, package: Package, *, seconds: float = DOWNLOAD_SECONDS) -> str:
+    """Path of the package's file, verified just now. Raises BundleIntegrityError, NodeError."""
+    if not package.url:
+        path = f"{node.paths.bundle}/{package.place}"
+        found = sha256_of(path)
+        if found is None:
+            raise NodeError(f"{package.place} is not in the bundle", hint="hyperpod-kit upload with the same version")
+        if found != package.sha256:
+            raise BundleIntegrityError(package.place, package.sha256, found)
+        return path
+    path = f"{node.paths.package_cache}/{package.sha256}.deb"
+    if sha256_of(path) != package.sha256:
+        _download(node, package, path, seconds)
+    return path
+
+
+def drop(node: Node, package: Package) -> None:
+    """Remove a downloaded file that has served its purpose."""
+    if package.url:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{node.paths.package_cache}/{package.sha256}.deb")
+
+
+def sha256_of(path: str) -> Optional[str]:
+    """Digest of a file, None when there is none."""
+    digest = hashlib.sha256()
+    try:
+        with open(path, "rb") as stream:
+            for block in iter(lambda: stream.read(1 << 20), b""):
+                digest.update(block)
+    except FileNotFoundError:
+        return None
+    return digest.hexdigest()
+
+
+def _download(node: Node, package: Package, path: str, seconds: float) -> None:
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    end = node.clock.monotonic() + seconds
+    partial = f"{path}.{os.getpid()}.partial"
+    said: List[str] = []
+
+    def attempt() -> Optional[bool]:
+        try:
+            _receive(node, package.url, partial, end)
+        except urllib.error.HTTPError as err:
+            if err.code not in WORTH_ANOTHER_TRY:
+                raise NodeError(f"{package.url}: HTTP {err.code} {err.reason}",
+                                hint="correct `url` under hyperpod_kit.clients, or give the package as a file") from err
+            said.append(f"HTTP {err.code}")
+            return None
+        except (OSError, http.client.HTTPException) as err:  # URLError is an OSError
+            said.append(str(getattr(err, "reason", err)) or type(err).__name__)
+            return None
+        found = sha256_of(partial)
+        if found != package.sha256:
+            raise NodeError(f"{package.url}: expected sha256 {package.sha256}, found {found}",
+                            hint="the file behind the url is another one, or hyperpod_kit.clients has a wrong sha256")
+        os.replace(partial, path)
+        return True
+
+    try:
+        if wait_for(attempt, seconds=seconds, clock=node.clock, first=1.0, longest=15.0) is None:
+            raise NodeError(f"{package.url}: no download within {seconds:g} s: {said[-1]}",
+                            hint="give the package as a file: it then travels in the bundle, and no internet is needed")
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(partial)
+
+
+def _receive(node: Node, url: str, partial: str, end: float) -> None:
+    """One attempt. Raises OSError or http.client.HTTPException for anything that another attempt may cure.
+
+    The resolver has a deadline of its own (resolv.conf), every other wait has one here.
+    """
+    left = max(1.0, min(SOCKET_SECONDS, end - node.clock.monotonic()))
+    with urllib.request.urlopen(url, timeout=left) as answer, open(partial, "wb") as stream:
+        announced = answer.headers.get("Content-Length")
+        while True:
+            # read1: `read` would wait for a whole block from a server that trickles, for as long as it likes.
+            block = answer.read1(1 << 16)
+            if not block:
+                break
+            stream.write(block)
+            if stream.tell() > LARGEST:
+                raise NodeError(f"{url}: more than {LARGEST >> 20} MiB, which is no client")
+            if node.clock.monotonic() > end:
+                raise OSError(f"{stream.tell()} bytes in time, of {announced or 'an unknown number'}")
+        if announced is not None and stream.tell() != int(announced):
+            raise OSError(f"the connection broke after {stream.tell()} of {announced} bytes")

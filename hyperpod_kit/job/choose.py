@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from hyperpod_kit.errors import NoCheckpoint
 
-Chooser = Callable[[str], Any]
-"""newest_valid(root) -> Found(attempt, epoch, seq, step, rejected); raises NoCheckpoint or NoValidCheckpoint."""
+Chooser = Callable[[str, Mapping[str, str]], Any]
+"""newest_valid(root, passed_over) -> Found(attempt, epoch, seq, step, rejected).
+
+Raises NoCheckpoint, NoValidCheckpoint.
+"""
 
 NONE = "none"
 """HPK_RESUME_FROM of a run that starts at step 0 because nothing was ever committed."""
@@ -16,16 +19,21 @@ NONE = "none"
 
 @dataclass(frozen=True)
 class Choice:
-    """`source`: an attempt directory's name, or `none`. `order`: its (epoch, seq). `rejected`: newer ones, and why."""
+    """`source`: an attempt directory's name, or `none`. `order`: its (epoch, seq). `rejected`: newer ones, and why.
+
+    `stepped_back`: a newer valid one was passed over, so what memory and local disks hold must not be used either.
+    """
 
     source: str
     step: int
     order: Optional[Tuple[int, int]] = None
     rejected: Tuple[Tuple[str, str], ...] = ()
+    stepped_back: bool = False
 
     def environment(self) -> Dict[str, str]:
         """What the ranks are told."""
-        return {"HPK_RESUME_FROM": self.source, "HPK_RESUME_STEP": str(self.step)}
+        told = {"HPK_RESUME_FROM": self.source, "HPK_RESUME_STEP": str(self.step)}
+        return {**told, "HPK_RESUME_MEMORY": "0"} if self.stepped_back else told
 
     def fields(self) -> Dict[str, Any]:
         """For the ledger and the report."""
@@ -45,18 +53,23 @@ def reasons(pairs: Any) -> List[Dict[str, str]]:
     return [{"attempt": str(name), "why": str(why)} for name, why in pairs]
 
 
-def newest_valid(root: str) -> Any:
+def newest_valid(root: str, passed_over: Mapping[str, str]) -> Any:
     """The repository's own choice. Imported late: most of this package works on nodes that hold no checkpoint."""
     from hyperpod_kit.checkpoint.repository import selection
 
-    return selection.newest_valid(root)
+    return selection.newest_valid(root, passed_over)
 
 
-def choose(root: str, chooser: Chooser = newest_valid) -> Choice:
-    """Newest checkpoint of which every byte is proved. Raises NoValidCheckpoint, other CheckpointErrors, OSError."""
+def choose(root: str, chooser: Chooser = newest_valid, passed_over: Optional[Mapping[str, str]] = None) -> Choice:
+    """Newest checkpoint of which every byte is proved; of `passed_over` (attempt -> why) only when there is no other.
+
+    Raises NoValidCheckpoint, other CheckpointErrors, OSError.
+    """
+    passed = passed_over or {}
     try:
-        found = chooser(root)
+        found = chooser(root, passed)
     except NoCheckpoint:
         return Choice(NONE, 0)
     return Choice(found.attempt, int(found.step), (int(found.epoch), int(found.seq)),
-                  tuple((name, why) for name, why in found.rejected))
+                  tuple((name, why) for name, why in found.rejected),
+                  stepped_back=any(name in passed for name, _ in found.rejected))

@@ -19,7 +19,7 @@ from hyperpod_kit.job import allocation, choose, ownership, step
 from hyperpod_kit.job.ledger import Ledger
 from hyperpod_kit.job.options import Options, prepare
 from hyperpod_kit.job.outcome import Outcome, classify
-from hyperpod_kit.job.policy import CRASHES, HANDED_BACK, Policy, delay, exhausted, spent
+from hyperpod_kit.job.policy import CRASHES, HANDED_BACK, Policy, delay, exhausted, poison, spent
 from hyperpod_kit.job.report import Report
 from hyperpod_kit.job.signals import Signals
 from hyperpod_kit.job.supervise import Rules, supervise
@@ -124,8 +124,12 @@ class Decider:
         if number:
             self._look()  # a slurmctld that does not answer cannot say which steps are left
             step.sweep(self._runner, job.job_id, self._signals.pause, limit=3.0 if lost else 15.0)
-        choice = self._choose()
-        why = exhausted(self._policy, spent(self._ledger.rows(), choice.order, job.restart))
+        rows = self._ledger.rows()
+        bad = poison(rows)
+        choice = self._choose({bad.name: bad.why} if bad else {})
+        why = exhausted(self._policy, spent(rows, choice.order, job.restart))
+        if why is None and bad and bad.again and choice.stepped_back:
+            why = f"{bad.name}: {bad.why}; {choice.source}, the one before it, ends in the same way"
         if why:
             raise GaveUp(why)
         nodes = self._look()
@@ -154,13 +158,13 @@ class Decider:
                      seconds=seconds, **outcome.fields())
         return outcome
 
-    def _choose(self) -> choose.Choice:
+    def _choose(self, passed_over: Mapping[str, str]) -> choose.Choice:
         """Waits for storage that does not answer; what cannot be trusted or checked is given up at once."""
         end = time.monotonic() + self._options.storage_wait
         pause = 1.0
         while True:
             try:
-                return choose.choose(self._options.root, self._chooser)
+                return choose.choose(self._options.root, self._chooser, passed_over)
             except NoValidCheckpoint as err:
                 raise GaveUp(f"NoValidCheckpoint: {err}", hint=err.hint) from err
             except CheckpointError as err:

@@ -3,6 +3,9 @@
     crash, stall        `max_restarts` per checkpoint; the count starts anew when a newer valid checkpoint is chosen
     preempted, again    does not count, but two in a row from the same checkpoint mean that nothing moves
     node lost           only the total counts
+    poison              two failures in a row of the same rank with the same code from one checkpoint, or three of any
+                        kind: the one before it is taken instead, once; when that fails so too, the job gives up
+    quick failures      `max_quick` in a row, whatever was saved between them
     total               `max_requeues` runs of the batch script
 A person who releases a job that gave up gives it new budgets.
 """
@@ -11,7 +14,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import Any, Callable, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple
 
 Row = Mapping[str, Any]
 Order = Optional[Tuple[int, int]]
@@ -19,6 +22,9 @@ Order = Optional[Tuple[int, int]]
 
 CRASHES = ("crash", "stall")
 HANDED_BACK = ("preempted", "again")
+
+QUICK = 600.0
+"""Seconds: an attempt that fails sooner has not shown that the job can run."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,7 @@ class Policy:
     max_restarts: int = 3
     max_requeues: int = 20
     max_handed_back: int = 2
+    max_quick: int = 20
     backoff: float = 0.5
     backoff_cap: float = 60.0
 
@@ -39,12 +46,13 @@ class Spent:
     crashes: int = 0
     handed_back: int = 0
     requeues: int = 0
+    quick: int = 0
 
 
 def spent(rows: Sequence[Row], chosen: Order, restart: int) -> Spent:
     """Count this job's rows. `chosen`: order of the next checkpoint; `restart`: how often Slurm requeued the job."""
     best: Order = None
-    crashes = handed_back = first_restart = 0
+    crashes = handed_back = first_restart = quick = 0
     for row in rows:
         if row.get("event") == "attempt":
             order = _order(row)
@@ -53,12 +61,13 @@ def spent(rows: Sequence[Row], chosen: Order, restart: int) -> Spent:
         elif row.get("event") == "ended":
             crashes += row.get("class") in CRASHES
             handed_back += row.get("class") in HANDED_BACK
+            quick = quick + 1 if row.get("class") in CRASHES and (row.get("seconds") or 0) < QUICK else 0
         elif row.get("event") == "gave_up":
-            crashes = handed_back = 0
+            crashes = handed_back = quick = 0
             first_restart = int(row.get("restart", 0)) + 1
     if _newer(chosen, best):
         crashes = handed_back = 0
-    return Spent(crashes, handed_back, max(0, restart - first_restart))
+    return Spent(crashes, handed_back, max(0, restart - first_restart), quick)
 
 
 def exhausted(policy: Policy, used: Spent) -> Optional[str]:
@@ -67,9 +76,64 @@ def exhausted(policy: Policy, used: Spent) -> Optional[str]:
         return f"{used.crashes} failures without a newer valid checkpoint (--max-restarts {policy.max_restarts})"
     if used.handed_back >= policy.max_handed_back:
         return f"handed back {used.handed_back} times without a newer valid checkpoint"
+    if used.quick > policy.max_quick:
+        return f"{used.quick} failures in a row, each within {QUICK / 60:g} minutes of its start"
     if used.requeues > policy.max_requeues:
         return f"requeued {used.requeues} times (--max-requeues {policy.max_requeues})"
     return None
+
+
+@dataclass(frozen=True)
+class Poison:
+    """A checkpoint that is valid and ends every run that loads it. `again`: so did the one that was taken instead."""
+
+    name: str
+    why: str
+    again: bool = False
+
+
+def poison(rows: Sequence[Row]) -> Optional[Poison]:
+    """The checkpoint to step back from, from this job's rows since a person last released it.
+
+    Megatron-LM issue 5281: 44 identical crashes from one checkpoint.
+    """
+    found: Optional[Poison] = None
+    best: Order = None
+    started: Row = {}
+    ends: List[str] = []
+    for row in rows:
+        if row.get("event") == "attempt":
+            if row.get("from") != started.get("from"):
+                ends = []
+            started = row
+            if _newer(_order(row), best):
+                best, found = _order(row), None
+        elif row.get("event") == "ended" and row.get("class") in CRASHES and _order(started) is not None:
+            ends.append(_words(row))
+            why = _blames(ends)
+            if why and found is None:
+                found = Poison(str(started.get("from")), why)
+            elif why and found and found.name != started.get("from"):
+                found = Poison(found.name, found.why, again=True)
+        elif row.get("event") == "gave_up":
+            found, best, ends = None, None, []
+    return found
+
+
+def _blames(ends: Sequence[str]) -> str:
+    """What failures after loading one checkpoint say against it; "" when that may be chance."""
+    if len(ends) >= 2 and ends[-1] == ends[-2]:
+        return f"{ends[-1]}, twice after loading it"
+    return f"{len(ends)} failures after loading it" if len(ends) >= 3 else ""
+
+
+def _words(row: Row) -> str:
+    """Who failed first and how."""
+    first = row.get("first")
+    if not isinstance(first, dict):
+        return f"{row.get('class')} that no rank recorded"
+    how = f"exited {first.get('code')}" if first.get("signal") is None else f"was killed by signal {first['signal']}"
+    return f"rank {first.get('rank')} {how}"
 
 
 def delay(policy: Policy, crashes: int, draw: Callable[[], float] = random.random) -> float:

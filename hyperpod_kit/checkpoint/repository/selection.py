@@ -5,7 +5,7 @@ Newest is by (epoch, seq): after a deliberate step back to step 100, the new ste
 
 from __future__ import annotations
 
-from typing import Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, TypeVar
+from typing import Callable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar
 
 from hyperpod_kit.errors import CheckpointError, DigestUnavailable, NoCheckpoint, NoValidCheckpoint
 
@@ -14,6 +14,7 @@ from .store.base import Store
 from .store.open import Where, as_store
 
 T = TypeVar("T")
+_NOTHING: Mapping[str, str] = {}
 
 
 class Found(NamedTuple):
@@ -69,8 +70,10 @@ def nothing_left(store: Store, rejected: Sequence[Tuple[str, str]]) -> Checkpoin
     return NoCheckpoint(f"nothing was ever committed under {store.url}")
 
 
-def newest_valid(where: Where) -> Found:
+def newest_valid(where: Where, passed_over: Mapping[str, str] = _NOTHING) -> Found:
     """Verify candidates from the newest on, every byte, until one passes.
+
+    `passed_over`: attempts that are taken only when nothing else is valid, and why.
 
     Raises NoCheckpoint when nothing was ever committed, NoValidCheckpoint when nothing of what was committed can be
     trusted, DigestUnavailable when this interpreter cannot check the digests (that proves nothing against the
@@ -80,10 +83,13 @@ def newest_valid(where: Where) -> Found:
     rejected: List[Tuple[str, str]] = []
     marked: List[catalog.Entry] = []
     for entry in walk(store):
-        reason = tombstone.read(store, entry.attempt) if entry.marked else None
+        reason = passed_over.get(entry.attempt)
+        damage = tombstone.read(store, entry.attempt) if entry.marked and reason is None else None
+        if damage is not None:
+            reason = f"marked as damaged: {damage}"
         if reason is not None:
             marked.append(entry)
-            rejected.append((entry.attempt, f"marked as damaged: {reason}"))
+            rejected.append((entry.attempt, reason))
         elif _valid(store, entry.attempt, rejected):
             return _found(entry, rejected)
     for entry in marked:

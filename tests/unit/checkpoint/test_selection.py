@@ -47,6 +47,16 @@ def test_order_is_by_epoch_and_seq_and_never_by_step(committed) -> None:
     assert catalog.highest(root) == (3, 21)
 
 
+def test_what_is_passed_over_is_taken_only_when_nothing_else_is_valid(committed) -> None:
+    root, older = committed(seq=1)
+    newest = committed(seq=2)[1]
+    found = selection.newest_valid(root, {newest: "it ends every run"})
+    assert (found.attempt, found.rejected) == (older, ((newest, "it ends every run"),))
+    flip(Path(root) / older / "shard-00000.safetensors", 5000)
+    found = selection.newest_valid(root, {newest: "it ends every run"})
+    assert found.attempt == newest and [name for name, _ in found.rejected] == [older]
+
+
 def test_walks_back_with_a_reason_for_each(committed) -> None:
     root, oldest = committed(seq=1)
     names = [committed(seq=seq, world=2)[1] for seq in (2, 3, 4, 5)]

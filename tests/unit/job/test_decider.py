@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import sys
 import threading
 from pathlib import Path
 
@@ -56,9 +57,36 @@ def test_no_progress_ends_in_giving_up(job: Job) -> None:
     with pytest.raises(GaveUp) as caught:
         job.run("--steps", "9", "--crash", "7", policy={"max_restarts": 2})
     assert caught.value.exit_code == 86
-    # once from the start, which brought a checkpoint; then 1 + 2 times from that checkpoint
+    # once from the start, which brought a checkpoint; then 1 + 2 times from that checkpoint: there is none before it
     assert steps_of(job) == [0, 5, 5, 5]
     assert job.said("gave_up")[0]["why"].startswith("3 failures without a newer valid checkpoint")
+
+
+def test_a_poison_checkpoint_is_stepped_back_from_once(job: Job) -> None:
+    job.root.mkdir()
+    for seq, step in ((1, 10), (2, 20), (3, 30)):
+        commit_checkpoint(str(job.root), 1, seq, step)
+    told = job.base / "told"
+    command = ["/bin/sh", "-c", f'[ "$SLURM_PROCID" = 1 ] || exec sleep 60; '
+                                f'echo "${{HPK_RESUME_MEMORY:-unset}}" >> {told}; exit 9']
+    with pytest.raises(GaveUp) as caught:
+        job.run(command=command, policy={"max_restarts": 50})
+    assert steps_of(job) == [30, 30, 20, 20]
+    [first, _, back, _] = job.said("attempt")
+    assert first["rejected"] == [] and back["rejected"][0]["why"] == "rank 1 exited 9, twice after loading it"
+    assert "the one before it, ends in the same way" in caught.value.message
+    assert told.read_text().split() == ["unset", "unset", "0", "0"], "memory may hold what was stepped back from"
+
+
+def test_stepping_back_from_poison_can_be_the_cure(job: Job) -> None:
+    job.root.mkdir()
+    for seq, step in ((1, 10), (2, 20)):
+        commit_checkpoint(str(job.root), 1, seq, step)
+    trainer = str(Path(__file__).with_name("toy_trainer.py"))
+    command = ["/bin/sh", "-c", f'[ "$HPK_RESUME_STEP" != 20 ] || exit 7; exec {sys.executable} {trainer} '
+                                "--steps 30 --pause 0.01"]
+    assert job.run(command=command) == 0
+    assert steps_of(job) == [20, 20, 10]
 
 
 def test_the_budget_survives_a_requeue_and_a_release_renews_it(job: Job) -> None:
@@ -222,7 +250,7 @@ def test_a_stall_is_ended_and_retried(job: Job) -> None:
 def test_storage_that_does_not_answer_is_waited_for(job: Job) -> None:
     answers = [OSError(5, "Input/output error")]
 
-    def chooser(root: str) -> object:
+    def chooser(root: str, passed_over: object) -> object:
         if answers:
             raise answers.pop()
         from hyperpod_kit.checkpoint.repository.selection import newest_valid
@@ -289,7 +317,7 @@ def test_usr1_while_storage_does_not_answer_puts_the_job_back(job: Job, monkeypa
     monkeypatch.setattr("hyperpod_kit.job.decider.REQUEUE_WAIT", 0.2)
     asked: list[str] = []
 
-    def chooser(root: str) -> object:
+    def chooser(root: str, passed_over: object) -> object:
         asked.append(root)
         raise OSError(5, "Input/output error")
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperpod_kit.job.policy import Policy, Spent, delay, exhausted, spent
+from hyperpod_kit.job.policy import Policy, Spent, delay, exhausted, poison, spent
 
 A, B = (1, 1), (2, 2)
 
@@ -71,3 +71,50 @@ def test_a_loop_that_never_saves_always_ends(history: list[Any]) -> None:
     """Whatever came before: enough crashes from the same checkpoint exhaust the budget."""
     again = rows(*history, *[B, "crash"] * 4)
     assert exhausted(Policy(), spent(again, B, 0))
+
+
+def history(*ends: Any) -> list[dict[str, Any]]:
+    """Each end is (order it started from, rank, code) of a crash, or a class without a rank; or `gave_up`."""
+    made: list[dict[str, Any]] = []
+    for end in ends:
+        if end == "gave_up":
+            made.append({"event": "gave_up", "restart": 0})
+            continue
+        order, *how = end
+        first = {"rank": how[0], "code": how[1], "signal": None} if len(how) == 2 else None
+        made += [{"event": "attempt", "from": f"at{order}", "order": list(order) if order else None},
+                 {"event": "ended", "class": "crash" if first else how[0], "first": first}]
+    return made
+
+
+@pytest.mark.parametrize(("ends", "name", "again"), [
+    ([], None, False),
+    ([(A, 1, 9)], None, False),
+    ([(A, 1, 9), (A, 1, 9)], A, False),
+    ([(A, 1, 9), (A, 2, 9)], None, False),  # another rank: may be chance
+    ([(A, 1, 9), (A, 2, 9), (A, 1, 9)], A, False),
+    ([(A, "stall"), (A, "stall")], A, False),
+    ([(A, "node_lost"), (A, "node_lost"), (A, "node_lost")], None, False),
+    ([(A, 1, 9), (B, 1, 9)], None, False),  # it moved on
+    ([(None, 1, 9), (None, 1, 9)], None, False),  # there is nothing before step 0
+    ([(B, 1, 9), (B, 1, 9), (A, 1, 9)], B, False),
+    ([(B, 1, 9), (B, 1, 9), (A, 1, 9), (A, 1, 9)], B, True),
+    ([(A, 1, 9), (A, 1, 9), (B, 1, 9)], None, False),  # stepping back has helped
+    ([(A, 1, 9), (A, 1, 9), "gave_up"], None, False),
+])
+def test_what_is_held_against_a_checkpoint(ends: list[Any], name: Any, again: bool) -> None:
+    found = poison(history(*ends))
+    assert (found.name if found else None) == (f"at{name}" if name else None)
+    assert (found.again if found else False) is again
+
+
+def test_a_job_that_saves_and_fails_at_once_is_given_up() -> None:
+    """Each attempt brings a newer checkpoint, so that no budget of a checkpoint is ever used up."""
+    made = []
+    for number in range(1, 30):
+        made += [{"event": "attempt", "from": f"at{number}", "order": [number, number]},
+                 {"event": "ended", "class": "crash", "seconds": 30.0}]
+    why = exhausted(Policy(), spent(made, (99, 99), 0))
+    assert why is not None and why.startswith("29 failures in a row, each within 10 minutes")
+    made[-11]["seconds"] = 700.0
+    assert exhausted(Policy(), spent(made, (99, 99), 0)) is None

@@ -31,6 +31,9 @@ SECTIONS = {
         "delete-cluster": Entry(f"{_C}.cluster_commands:delete_cluster", "Delete the cluster and its nodes."),
         "validate-mounts": Entry(f"{_C}.mounts_command:validate_mounts", "Check every mount on every node."),
     },
+    "Users": {
+        "users": Entry(f"{_C}.users_commands:users", "Homes on EFS: access points and the file system's policy."),
+    },
     "Jobs and checkpoints": {
         "job": Entry(f"{_C}.passthrough:job", "Run a training job that comes back by itself."),
         "checkpoint": Entry(f"{_C}.passthrough:checkpoint", "List, verify, prune, export and measure checkpoints."),

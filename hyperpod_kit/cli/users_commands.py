@@ -1,0 +1,104 @@
+"""users: the homes' access points and the policy of their file system."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hyperpod_kit.cli.options import config_argument, json_option
+from hyperpod_kit.cli.output import console, data, say
+
+if TYPE_CHECKING:
+    from hyperpod_kit.cluster.homes import Observed
+
+
+@click.group()
+def users() -> None:
+    """Homes of the users: EFS access points, their owners, and who may mount them."""
+
+
+@users.command()
+@config_argument
+@click.option("--dry-run", is_flag=True, help="Say what would be made, and change nothing.")
+@click.option(
+    "--remove-open-statements",
+    "remove_open",
+    is_flag=True,
+    help="Remove statements of the file system's policy that let clients mount without an IAM identity.",
+)
+@json_option
+def apply(config: Path, dry_run: bool, remove_open: bool, as_json: bool) -> int:
+    """Make one access point a user, and the policy that keeps everybody else out.
+
+    What is there already is kept, whoever made it, if it has the user's directory, uid and gid. Nothing is ever
+    replaced or deleted. The ids are written beside CONFIG, where `render` and `upload` read them. Exit code 1 when the
+    file system contradicts the configuration.
+    """
+    from hyperpod_kit.aws.efs import Efs
+    from hyperpod_kit.cluster import homes
+    from hyperpod_kit.config import access_points
+    from hyperpod_kit.config.load import load
+
+    settings = load(config)
+    efs = Efs(settings.cluster.region)
+    before = homes.observe(efs, settings)
+    if dry_run:
+        _show(before, as_json, changed=not before.policy_is_right, dry_run=True)
+        if not as_json:
+            homes.require_possible(before, remove_open=remove_open)
+        return 1 if before.conflicts or (before.open_statements and not remove_open) else 0
+    homes.require_possible(before, remove_open=remove_open)
+    after = homes.apply(efs, before)
+    changed = access_points.write(config, homes.recorded(after)) or not before.policy_is_right
+    _show(after, as_json, changed=changed, dry_run=False)
+    if not as_json:
+        say(f"next: hyperpod-kit upload {config}" if changed else "nothing to do")
+    return 0
+
+
+@users.command()
+@config_argument
+@click.option("--execution-role", "role", is_flag=True, help="What the nodes' role needs, instead.")
+def policy(config: Path, role: bool) -> None:
+    """Print the policy that `apply` puts, for review or for a tool of your own. Changes nothing."""
+    from hyperpod_kit.aws import policies
+    from hyperpod_kit.aws.efs import Efs
+    from hyperpod_kit.cluster import homes
+    from hyperpod_kit.config.load import load
+
+    settings = load(config)
+    observed = homes.observe(Efs(settings.cluster.region), settings)
+    if observed.missing:
+        say(f"not in it yet: {', '.join(item.wanted.user for item in observed.missing)} (hyperpod-kit users apply)")
+    data(policies.execution_role_policy(observed.arn, observed.arns) if role else observed.wanted_policy())
+
+
+def _show(observed: Observed, as_json: bool, *, changed: bool, dry_run: bool) -> None:
+    if as_json:
+        report: dict[str, Any] = {
+            "file_system": observed.arn,
+            "changed": changed,
+            "dry_run": dry_run,
+            "access_points": [item.to_dict() for item in observed.items],
+            "without_user": [{"user": found.user, "id": found.id, "uid": found.point.uid, "gid": found.point.gid,
+                              "root": found.point.root} for found in observed.orphans],
+            "open_statements": observed.open_statements,
+        }
+        data(report)
+        return
+    from rich.table import Table
+
+    grid = Table(title=f"homes on {observed.arn.rpartition('/')[2]}", title_justify="left")
+    for column in ("user", "uid", "gid", "directory", "access point"):
+        grid.add_column(column)
+    for item in observed.items:
+        made = {"keep": "", "create": "new", "conflict": "conflict"}[item.action]
+        place = " ".join(word for word in (item.found.id if item.found else "", made) if word)
+        grid.add_row(item.wanted.user, str(item.wanted.uid), str(item.wanted.gid), item.wanted.root, place)
+    console().print(grid)
+    for found in observed.orphans:
+        say(f"{found.does}: {found.user} is no longer in the configuration, the nodes may not mount it; it stays")
+    if dry_run:
+        say("the policy is right" if observed.policy_is_right else "the policy would be put")

@@ -1,0 +1,155 @@
+"""Make the homes' access points and the file system's policy what the configuration says.
+
+observe -> Observed (reads only) -> require_possible -> apply: access points first, then the policy. The ids go into
+the file beside the configuration last of all, and no bundle is made without them: so no node mounts a home before the
+policy is in force.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any, Callable, Optional
+
+from hyperpod_kit.aws import policies
+from hyperpod_kit.aws.efs import Efs
+from hyperpod_kit.cluster import access_points
+from hyperpod_kit.cluster.access_points import CONFLICT, CREATE, Found, Item
+from hyperpod_kit.config.access_points import AccessPoint
+from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.errors import ClusterError, ConfigError, UsageError, WaitTimeout
+
+AVAILABLE_WITHIN = 120.0
+"""Seconds in which a new access point must be usable; AWS names no figure, it is usually one or two."""
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What there is and what follows. `policy`: the one in force, None for AWS's default; `role`: of the nodes."""
+
+    cluster: str
+    role: str
+    arn: str
+    items: tuple[Item, ...]
+    orphans: tuple[Found, ...]
+    policy: Optional[dict[str, Any]]
+
+    @property
+    def conflicts(self) -> tuple[Item, ...]:
+        return tuple(item for item in self.items if item.action == CONFLICT)
+
+    @property
+    def missing(self) -> tuple[Item, ...]:
+        return tuple(item for item in self.items if item.action == CREATE)
+
+    @property
+    def open_statements(self) -> list[str]:
+        """Statements of others that let clients mount without an IAM identity."""
+        return policies.open_statements(self.policy)
+
+    def wanted_policy(self) -> dict[str, Any]:
+        """The policy for the access points that are there. Raises ConfigError when it is too long."""
+        return policies.file_system_policy(
+            cluster=self.cluster,
+            file_system_arn=self.arn,
+            role_arn=self.role,
+            access_point_arns=self.arns,
+            existing=policies.without_open_statements(self.policy),
+        )
+
+    @property
+    def arns(self) -> list[str]:
+        """Of the access points that are there."""
+        return [item.found.arn for item in self.items if item.found]
+
+    @property
+    def policy_is_right(self) -> bool:
+        """Whether nothing is missing and the policy in force is the wanted one."""
+        return not self.missing and policies.same(self.policy, self.wanted_policy())
+
+
+def observe(efs: Efs, settings: Settings) -> Observed:
+    """Look at the file system; changes nothing. Raises UsageError, ClusterError, AwsError, Unreachable."""
+    homes = settings.homes
+    if homes is None or not settings.users:
+        missing = "users" if homes else "homes"
+        raise UsageError(
+            f"the configuration has no hyperpod_kit.{missing}: there are no access points to make",
+            hint='add "homes": {"file_system_id": "fs-…"} and users (docs/users.md)',
+        )
+    file_system = efs.file_system(homes.file_system_id)
+    if file_system["LifeCycleState"] != "available":
+        raise ClusterError(f"{homes.file_system_id} is {file_system['LifeCycleState']}, not available")
+    wanted = homes.wanted(settings.users)
+    there = [access_points.read(point) for point in efs.access_points(homes.file_system_id)]
+    return Observed(
+        settings.cluster.name,
+        settings.cluster.execution_role,
+        file_system["FileSystemArn"],
+        access_points.plan(wanted, there),
+        access_points.orphans(wanted, there),
+        efs.policy(homes.file_system_id),
+    )
+
+
+def require_possible(observed: Observed, *, remove_open: bool) -> None:
+    """Raise ConfigError when access points contradict the configuration, or the policy would stay open."""
+    if observed.conflicts:
+        raise ConfigError(
+            f"{observed.arn.rpartition('/')[2]} and the configuration disagree",
+            findings=[f"{item.wanted.user}: {item.detail}" for item in observed.conflicts],
+            hint="change the configuration back, or see docs/users.md for moving a user to other ids",
+        )
+    if observed.open_statements and not remove_open:
+        raise ConfigError(
+            "the file system's policy lets clients without IAM in, whoever they are: any of them could mount a home",
+            findings=[f"statement {name}" for name in observed.open_statements],
+            hint="remove them, or: hyperpod-kit users apply --remove-open-statements",
+        )
+
+
+def apply(
+    efs: Efs,
+    observed: Observed,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Observed:
+    """Create what is missing, wait until it is usable, put the policy; what there is then.
+
+    Raises WaitTimeout, ConfigError, AwsError, Unreachable. What was done stays: running it again goes on from there.
+    """
+    items = list(observed.items)
+    for index, item in enumerate(items):
+        if item.action == CREATE:
+            made = access_points.read(efs.create_access_point(access_points.request(item.wanted)))
+            items[index] = replace(item, found=made)
+    _await_available(efs, [item.found for item in items if item.found], clock, sleep)
+    done = replace(observed, items=tuple(items))
+    wanted = done.wanted_policy()
+    if not policies.same(observed.policy, wanted):
+        efs.put_policy(items[0].wanted.file_system_id, policies.to_text(wanted))
+    return replace(done, policy=wanted)
+
+
+def recorded(observed: Observed) -> list[AccessPoint]:
+    """What belongs into the file beside the configuration."""
+    return [replace(item.wanted, id=item.found.id) for item in observed.items if item.found]
+
+
+def _await_available(
+    efs: Efs, found: list[Found], clock: Callable[[], float], sleep: Callable[[float], None]
+) -> None:
+    waiting = {point.id for point in found if point.state != "available"}
+    deadline = clock() + AVAILABLE_WITHIN
+    pause = 0.5
+    while waiting:
+        if clock() > deadline:
+            raise WaitTimeout(
+                f"after {AVAILABLE_WITHIN:.0f} s not available: {', '.join(sorted(waiting))}",
+                hint="hyperpod-kit users apply, again",
+            )
+        sleep(pause)
+        pause = min(pause * 2, 5.0)
+        now = [access_points.read(point) for point in efs.access_points(found[0].point.file_system_id)]
+        waiting -= {point.id for point in now if point.state == "available"}

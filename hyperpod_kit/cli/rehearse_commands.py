@@ -30,14 +30,17 @@ def rehearse() -> None:
 @click.option("--slurmd-timeout", default=30, show_default=True, type=click.IntRange(10, 3600),
               help="Slurm's SlurmdTimeout, seconds.")
 @click.option("--shm-size", default="2G", show_default=True, help="Size of each node's /dev/shm.")
+@click.option("--release", default="", metavar="CODENAME",
+              help="Release that the nodes run (bullseye, trixie, …), of this machine's distribution. [default: its own]")
 @click.option("--quiet", is_flag=True, help="Do not print the fidelity table.")
-def up(name: str, shares: Tuple[str, ...], cred_expire: int, slurmd_timeout: int, shm_size: str, quiet: bool) -> None:
+def up(name: str, shares: Tuple[str, ...], cred_expire: int, slurmd_timeout: int, shm_size: str, release: str,
+       quiet: bool) -> None:
     """Start the endpoint, the network and the control loop. Machines appear when a cluster is created."""
     from hyperpod_kit.rehearsal import boot
 
     with Progress() as progress:
         layout, started = boot.up(name, shares, progress, cred_expire=cred_expire, slurmd_timeout=slurmd_timeout,
-                                  shm_size=shm_size)
+                                  shm_size=shm_size, release=release)
     _, data = boot.running(name)
     if not quiet:
         print_fidelity()

@@ -10,6 +10,11 @@ from typing import Iterator
 from hyperpod_kit.errors import RehearsalError
 
 SUPPORTED = {("debian", "12"): "bookworm", ("ubuntu", "22.04"): "jammy", ("ubuntu", "24.04"): "noble"}
+RELEASES = {"debian": ("bullseye", "bookworm", "trixie"), "ubuntu": ("jammy", "noble")}
+"""What node images can be made of on a host of each distribution: older and newer ones than its own too."""
+
+COMPONENTS_SINCE = {"non-free-firmware": ("bookworm", "trixie")}
+"""Archive components that not every release has."""
 
 
 @dataclass(frozen=True)
@@ -92,3 +97,29 @@ def own_sources(codename: str, root: Path = Path("/")) -> list[str]:
         raise RehearsalError(f"no apt source of {codename} on this machine to build the node image from",
                              hint="add the distribution's own source to /etc/apt/sources.list")
     return found
+
+
+def sources_of(release: str, host: Distribution, root: Path = Path("/")) -> list[str]:
+    """One-line entries from which a node image of `release` is built: the host's own, with the suite renamed.
+
+    The security archives of other releases are left out: an older one's index names packages that are gone (munge of
+    bullseye-security, seen in November 2026), and these machines are reached from this host alone.
+
+    Raises RehearsalError for a release of another distribution, and where the host has no source of its own.
+    """
+    known = RELEASES[host.id]
+    if release not in known:
+        raise RehearsalError(f"node images of {release} cannot be built on this machine ({host.id} {host.version}); "
+                             f"there are: {', '.join(known)}")
+    own = own_sources(host.codename, root)
+    if release == host.codename:
+        return own
+    return [_of_release(entry, host.codename, release) for entry in own if f" {host.codename}-security " not in entry]
+
+
+def _of_release(entry: str, codename: str, release: str) -> str:
+    """`entry` for another release of the same distribution."""
+    options, rest = re.match(r"deb (\[[^]]*\] )?(.*)", entry).groups("")  # type: ignore[union-attr]
+    uri, suite, *components = rest.split()
+    kept = [name for name in components if release in COMPONENTS_SINCE.get(name, (release,))]
+    return " ".join(["deb", *([options.strip()] if options else []), uri, suite.replace(codename, release), *kept])

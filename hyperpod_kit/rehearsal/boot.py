@@ -91,9 +91,10 @@ def running(name: str) -> tuple[Layout, Dict[str, Any]]:
 
 
 def up(name: str, shares: Sequence[str], progress: Progress, *, cred_expire: int = 10, slurmd_timeout: int = 30,
-       shm_size: str = "2G") -> tuple[Layout, bool]:
+       shm_size: str = "2G", release: str = "") -> tuple[Layout, bool]:
     """Start a rehearsal; returns its layout and whether it was started now (False: it was up already).
 
+    `release`: code name of the nodes' distribution release, this machine's own when empty.
     Whatever a dead daemon of that name left is removed first. Raises RehearsalError with the reason; then, and on
     Ctrl-C, nothing is left behind.
     """
@@ -110,7 +111,7 @@ def up(name: str, shares: Sequence[str], progress: Progress, *, cred_expire: int
         if layout.root.exists():
             progress("removing what an earlier run left")
             cleanup.down(layout)
-        built = image.ensure(cache_dir(), progress)
+        built = image.ensure(cache_dir(), progress, release)
         progress("starting the daemon")
         try:
             layout.root.mkdir(mode=0o700, parents=True)

@@ -29,8 +29,11 @@ PACKAGES = (
     # A bundle builds its SPANK plugin on the node, as on a real one.
     "gcc", "libc6-dev", "libslurm-dev",
 )
+SPLIT_USR = ("bullseye",)
+"""Releases whose /sbin is a directory unless it is a link from the start; the layer over the image knows /usr/sbin."""
+MERGE_USR = 'mkdir -p "$1/usr"; cd "$1"; for name in bin sbin lib lib64; do mkdir "usr/$name"; ln -s "usr/$name" .; done'
 BUILD_DEADLINE = 1500.0
-KEPT_IMAGES = 3
+KEPT_IMAGES = 4
 
 Progress = Callable[[str], None]
 
@@ -62,10 +65,14 @@ class Recipe:
         return cache / f"node-{self.codename}-{self.digest}.squashfs"
 
 
-def recipe_of_this_host() -> Recipe:
-    """The image of this machine's own distribution. Raises RehearsalError on one that is not supported."""
-    codename = apt_sources.host_distribution().codename
-    return Recipe(codename, os.uname().machine, PACKAGES, tuple(apt_sources.own_sources(codename)),
+def recipe_of(release: str = "") -> Recipe:
+    """The image of a release of this machine's distribution, of its own when none is named.
+
+    Raises RehearsalError on a distribution or release that is not supported.
+    """
+    host = apt_sources.host_distribution()
+    codename = release or host.codename
+    return Recipe(codename, os.uname().machine, PACKAGES, tuple(apt_sources.sources_of(codename, host)),
                   hashlib.sha256(Path(image_root.__file__).read_bytes()).hexdigest())
 
 
@@ -129,6 +136,8 @@ def _install(root: Path, recipe: Recipe, progress: Progress, log: Path) -> None:
     argv = ["mmdebstrap", "--variant=minbase", "--format=directory", f"--include={','.join(recipe.packages)}",
             '--aptopt=Acquire::Languages "none"', *(f"--aptopt={option}" for option in _apt_options()),
             "--dpkgopt=force-unsafe-io"]
+    if recipe.codename in SPLIT_USR:
+        argv.append(f"--setup-hook={MERGE_USR}")
     for path in ("man", "doc", "locale", "info"):
         argv.append(f"--dpkgopt=path-exclude=/usr/share/{path}/*")
     argv += [recipe.codename, str(root), str(sources)]
@@ -149,13 +158,15 @@ def _forget_oldest(cache: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def ensure(cache: Path, progress: Progress = lambda text: None) -> Path:
-    """The image for this host, built if it is not there yet (about a minute). Needs root.
+def ensure(cache: Path, progress: Progress = lambda text: None, release: str = "") -> Path:
+    """The image of a release (this host's own when none is named), built if it is not there yet (about a minute).
+
+    Needs root.
 
     One builder at a time; the file appears by a rename when it is complete. Raises RehearsalError with the end of
     the build's log; the whole log stays at <cache>/image-build.log.
     """
-    recipe = recipe_of_this_host()
+    recipe = recipe_of(release)
     target = recipe.path(cache)
     if target.exists():
         os.utime(target)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from hyperpod_kit.errors import RehearsalError
-from hyperpod_kit.rehearsal.apt_sources import Distribution, host_distribution, own_sources
+from hyperpod_kit.rehearsal.apt_sources import Distribution, host_distribution, own_sources, sources_of
 
 DEB822 = """\
 # comment
@@ -80,3 +80,25 @@ def test_supported_distributions(tmp_path, release, expected):
 def test_other_distributions_are_refused_by_name(tmp_path, release):
     with pytest.raises(RehearsalError, match="debian 12"):
         host_distribution(root_with(tmp_path, {"os-release": release}))
+
+
+BOOKWORM = Distribution("debian", "12", "bookworm")
+
+
+def test_another_release_comes_from_the_same_mirrors(tmp_path):
+    root = root_with(tmp_path, {"apt/sources.list": """\
+deb [signed-by=/k.gpg] http://mirror.example/debian bookworm main non-free-firmware
+deb http://mirror.example/debian bookworm-updates main
+deb http://mirror.example/security bookworm-security main
+"""})
+    assert sources_of("bullseye", BOOKWORM, root) == [
+        "deb [signed-by=/k.gpg] http://mirror.example/debian bullseye main",
+        "deb http://mirror.example/debian bullseye-updates main",
+    ]
+    assert "non-free-firmware" in sources_of("trixie", BOOKWORM, root)[0]
+    assert sources_of("bookworm", BOOKWORM, root) == own_sources("bookworm", root)
+
+
+def test_a_release_of_another_distribution_is_refused_with_those_that_work(tmp_path):
+    with pytest.raises(RehearsalError, match=r"jammy.*bullseye, bookworm, trixie"):
+        sources_of("jammy", BOOKWORM, tmp_path)

@@ -29,7 +29,7 @@ def test_every_input_is_in_the_digest(field, value):
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(image, "recipe_of_this_host", lambda: RECIPE)
+    monkeypatch.setattr(image, "recipe_of", lambda release: RECIPE)
     return tmp_path
 
 

@@ -31,7 +31,7 @@ def rehearse() -> None:
               help="Slurm's SlurmdTimeout, seconds.")
 @click.option("--shm-size", default="2G", show_default=True, help="Size of each node's /dev/shm.")
 @click.option("--release", default="", metavar="CODENAME",
-              help="Release that the nodes run (bullseye, trixie, …), of this machine's distribution. [default: its own]")
+              help="Release that the nodes run (bullseye, trixie, …); default: that of this machine.")
 @click.option("--quiet", is_flag=True, help="Do not print the fidelity table.")
 def up(name: str, shares: Tuple[str, ...], cred_expire: int, slurmd_timeout: int, shm_size: str, release: str,
        quiet: bool) -> None:

@@ -31,7 +31,7 @@ PACKAGES = (
 )
 SPLIT_USR = ("bullseye",)
 """Releases whose /sbin is a directory unless it is a link from the start; the layer over the image knows /usr/sbin."""
-MERGE_USR = 'mkdir -p "$1/usr"; cd "$1"; for name in bin sbin lib lib64; do mkdir "usr/$name"; ln -s "usr/$name" .; done'
+MERGE_USR = 'cd "$1"; for name in bin sbin lib lib64; do mkdir -p "usr/$name"; ln -s "usr/$name" .; done'
 BUILD_DEADLINE = 1500.0
 KEPT_IMAGES = 4
 

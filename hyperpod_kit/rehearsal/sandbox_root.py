@@ -13,9 +13,10 @@ from hyperpod_kit.rehearsal.cluster_state import COMPUTE, CONTROLLER, LOGIN, Clu
 RECORDED = ("systemctl", "mount", "umount", "mount-s3", "useradd", "groupadd", "usermod", "getent", "sudo", "chown",
             "modprobe", "sysctl", "apt-get", "apt", "yum", "dnf", "pip", "pip3", "curl", "wget", "docker", "iptables",
             "scontrol", "sinfo", "srun", "sbatch", "cc", "gcc", "journalctl", "loginctl", "hostnamectl", "reboot",
-            "shutdown", "sleep", "ldconfig")
+            "shutdown", "sleep", "ldconfig", "modinfo")
 """Programs that a lifecycle script may call and that must not touch this machine."""
-MOUNT_CLIENTS = ("usr/bin/mount-s3", "usr/sbin/mount.efs", "usr/sbin/mount.lustre")
+MOUNT_CLIENTS = ("usr/bin/mount-s3", "usr/sbin/mount.efs", "usr/sbin/mount.s3files", "usr/sbin/mount.lustre",
+                 "usr/sbin/mount.nfs")
 NODE_TYPES = {"controller": CONTROLLER, "login": LOGIN, "compute": COMPUTE}
 
 
@@ -55,7 +56,7 @@ def build(root: Path, cluster: Cluster, node: Node) -> Tuple[Path, Path]:
         (inside / "opt/slurm/bin" / name).symlink_to(program)
     for client in MOUNT_CLIENTS:
         (inside / client).parent.mkdir(parents=True, exist_ok=True)
-        (inside / client).touch()
+        (inside / client).symlink_to(program)
     (inside / "usr/include/slurm/spank.h").touch()
     (inside / "proc/self/mountinfo").write_text("1 0 0:1 / / rw,relatime shared:1 - overlay overlay rw\n")
     (inside / "proc/sys/kernel/hostname").write_text(f"{node.host}\n")

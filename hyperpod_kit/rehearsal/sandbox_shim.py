@@ -62,14 +62,29 @@ def mount(args: List[str]) -> int:
     rest = operands(args, ("-t", "-o", "--types", "--options"))
     kind = args[args.index("-t") + 1] if "-t" in args else "none"
     if len(rest) == 2:
-        source = {"efs": "127.0.0.1:/", "lustre": "10.0.0.1@tcp:/" + rest[0].rpartition(":/")[2]}.get(kind, rest[0])
-        add_mount(rest[1], {"efs": "nfs4"}.get(kind, kind), source)
+        source = {"efs": "127.0.0.1:/", "s3files": "127.0.0.1:/",
+                  "lustre": "10.0.0.1@tcp:/" + rest[0].rpartition(":/")[2]}.get(kind, rest[0])
+        add_mount(rest[1], {"efs": "nfs4", "s3files": "nfs4", "nfs": "nfs4"}.get(kind, kind), source)
     return 0
 
 
 def mount_s3(args: List[str]) -> int:
     """mount-s3 … BUCKET PATH."""
+    if "--version" in args:
+        return client_version(args)
     add_mount(args[-1], "fuse", "mountpoint-s3")
+    return 0
+
+
+def client_version(args: List[str]) -> int:
+    """What a client says of itself: new enough for every mount, and that it is none."""
+    print("99.0 (sandbox of hyperpod-kit: no mount client)")
+    return 0
+
+
+def modinfo(args: List[str]) -> int:
+    """Every module is there."""
+    print("99.0")
     return 0
 
 
@@ -227,6 +242,7 @@ def sudo(args: List[str]) -> int:
 HANDLERS: Dict[str, Callable[[List[str]], int]] = {
     "mount": mount, "mount-s3": mount_s3, "umount": umount, "systemctl": systemctl, "getent": getent,
     "useradd": useradd, "groupadd": groupadd, "scontrol": scontrol, "cc": compiler, "gcc": compiler, "sudo": sudo,
+    "modinfo": modinfo, **{f"mount.{kind}": client_version for kind in ("efs", "s3files", "lustre", "nfs")},
 }
 
 

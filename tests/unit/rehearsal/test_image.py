@@ -82,12 +82,12 @@ def test_a_failed_build_shows_the_end_of_its_log(cache, tmp_path):
 
 
 def test_only_the_last_images_stay(cache):
-    for number in range(5):
+    for number in range(image.KEPT_IMAGES + 2):
         path = cache / f"node-bookworm-{number}.squashfs"
         path.touch()
         os.utime(path, (number, number))
     image._forget_oldest(cache)
-    assert sorted(path.name[-10] for path in cache.glob("node-*")) == ["2", "3", "4"]
+    assert sorted(path.name[-10] for path in cache.glob("node-*")) == ["2", "3", "4", "5"]
 
 
 def test_an_image_has_no_identity(tmp_path):

@@ -14,7 +14,7 @@ from typing import Callable, List, Tuple
 from hyperpod_kit.model.cluster import LIFECYCLE_MODES
 from hyperpod_kit.model.mounts import ROLES, S3Mount
 from hyperpod_kit.model.units import carrier_unit, health_timer, units_of
-from hyperpod_kit.node import names, systemd, users
+from hyperpod_kit.node import homes, names, systemd, users
 from hyperpod_kit.node.clients import install as clients
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.mounts import bring_up
@@ -120,6 +120,15 @@ def mount_pending(node: Node, name: str) -> str:
     return bring_up.pending(node, node.mount(name))
 
 
+def settle_homes(node: Node, _: str) -> Outcome:
+    done = homes.settle(node)
+    return Outcome(bool(done), "; ".join(done))
+
+
+def homes_pending(node: Node, _: str) -> str:
+    return homes.pending(node)
+
+
 def watch_mounts(node: Node, _: str) -> Outcome:
     return Outcome(systemd.start(node, *timers(node), timeout=30))
 
@@ -177,6 +186,7 @@ STEPS = (
     Step("fuse", allow_fuse_users, fuse_pending),
     Step("units", install_units, units_pending),
     Step("mount", make_mount, mount_pending, each_mount=True),
+    Step("homes", settle_homes, homes_pending),
     Step("health", watch_mounts, watch_pending),
     # Without it, `hyperpod-kit job submit --auto-resume` still works.
     Step("spank-plugin", build_plugin, plugin_pending, required=False, modes=SCRIPTED),

@@ -9,6 +9,7 @@ from typing import List, Optional
 
 from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.node_config import User
+from hyperpod_kit.node import homes
 from hyperpod_kit.node.context import Node
 
 
@@ -19,24 +20,31 @@ def entry(node: Node, database: str, key: str) -> Optional[List[str]]:
 
 
 def is_there(node: Node, user: User) -> bool:
-    """Whether `user` exists with these ids. Raises NodeError when it has others."""
+    """Whether `user` exists with these ids and the right home. Raises NodeError when it has other ids."""
     found = entry(node, "passwd", user.name)
     if found is not None and (found[2], found[3]) != (str(user.uid), str(user.gid)):
         raise NodeError(f"user {user.name} has ids {found[2]}:{found[3]} here, expected {user.uid}:{user.gid}",
                         hint="choose other ids in the configuration: shared files belong to numbers")
-    return found is not None
+    home = homes.home_directory(node, user)
+    return found is not None and home in (None, found[5])
 
 
 def ensure_user(node: Node, user: User) -> bool:
-    """Create `user` unless it is there with these ids; True when it was created. Raises NodeError for other ids."""
+    """Create `user` unless it is there with these ids; True when it was changed. Raises NodeError for other ids."""
     if is_there(node, user):
         return False
+    home = homes.home_directory(node, user)
+    if home is not None and entry(node, "passwd", user.name) is not None:
+        node.runner.run(["usermod", "--home", home, user.name], timeout=30)
+        return True
     taken = entry(node, "passwd", str(user.uid))
     if taken is not None:
         raise NodeError(f"uid {user.uid} for {user.name} already belongs to {taken[0]}",
                         hint="choose another uid in the configuration")
     if entry(node, "group", str(user.gid)) is None:
         node.runner.run(["groupadd", "--gid", str(user.gid), user.name], timeout=30)
-    node.runner.run(["useradd", "--uid", str(user.uid), "--gid", str(user.gid), "--create-home",
+    # A home on shared storage gets its first files once it is mounted.
+    place = ["--create-home"] if home is None else ["--no-create-home", "--home-dir", home]
+    node.runner.run(["useradd", "--uid", str(user.uid), "--gid", str(user.gid), *place,
                      "--shell", "/bin/bash", user.name], timeout=30)
     return True

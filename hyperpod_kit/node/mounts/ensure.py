@@ -5,7 +5,6 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
-import os
 from typing import Optional
 
 from hyperpod_kit.errors import MountFailed, RunError
@@ -13,6 +12,7 @@ from hyperpod_kit.model.mounts import Mount, MountStatus, mount_to_dict
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text, write_json
 from hyperpod_kit.node.health.look import check
+from hyperpod_kit.node.homes import make_mount_point
 from hyperpod_kit.node.locks import held
 from hyperpod_kit.node.mounts.kinds import kind_of
 from hyperpod_kit.node.mounts.table import find
@@ -46,7 +46,7 @@ def prepare(node: Node, mount: Mount) -> None:
         if status.state != "absent":
             raise MountFailed(f"{mount.name}: {mount.path} is taken by {status.source}: {status.detail}",
                               hint=f"findmnt {mount.path}")
-        os.makedirs(node.paths.real(mount.path), exist_ok=True)
+        make_mount_point(node, mount)
 
 
 def await_healthy(node: Node, mount: Mount, *, seconds: float) -> MountStatus:
@@ -80,7 +80,7 @@ def ensure(node: Node, mount: Mount, *, seconds: float = MOUNT_WITHIN) -> bool:
         if status.state != "absent":
             raise MountFailed(f"{mount.name}: {mount.path} is {status.state} ({status.source}): {status.detail}",
                               hint=f"findmnt {mount.path}")
-        os.makedirs(node.paths.real(mount.path), exist_ok=True)
+        make_mount_point(node, mount)
         said = [""]
 
         def attempt() -> Optional[MountStatus]:

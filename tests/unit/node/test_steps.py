@@ -26,16 +26,17 @@ CONFIG = NodeConfig("demo", "on_create", {}, MOUNTS)
 
 
 @pytest.mark.parametrize("role, mode, expected", [
-    ("compute", "on_create", "names users clients fuse units mount:home mount:data mount:fsx health "
+    ("compute", "on_create", "names users clients fuse units mount:home mount:data mount:fsx homes health "
                              "spank-plugin slurm-worker"),
-    ("controller", "on_create", "names users clients fuse units mount:home mount:fsx health spank-plugin "
+    ("controller", "on_create", "names users clients fuse units mount:home mount:fsx homes health spank-plugin "
                                 "slurm-hooks slurm-controller"),
-    ("login", "on_create", "names users clients fuse units mount:home mount:fsx health spank-plugin slurm-worker"),
-    ("controller", "on_init_complete", "names users clients fuse units mount:home mount:fsx health spank-plugin "
+    ("login", "on_create", "names users clients fuse units mount:home mount:fsx homes health spank-plugin "
+                           "slurm-worker"),
+    ("controller", "on_init_complete", "names users clients fuse units mount:home mount:fsx homes health spank-plugin "
                                        "slurm-hooks"),
     # Run by hand, where HyperPod runs nothing: Slurm stays HyperPod's.
-    ("controller", "ami_only", "names users clients fuse units mount:home mount:fsx health"),
-    ("compute", "on_init_complete", "names users clients fuse units mount:home mount:data mount:fsx health"
+    ("controller", "ami_only", "names users clients fuse units mount:home mount:fsx homes health"),
+    ("compute", "on_init_complete", "names users clients fuse units mount:home mount:data mount:fsx homes health"
                              " spank-plugin"),
 ])
 def test_plan(role: str, mode: str, expected: str) -> None:

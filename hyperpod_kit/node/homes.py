@@ -1,0 +1,169 @@
+"""Homes on shared storage: a shelter around each mount, a link to it, and a first set of files.
+
+model/homes.py says where everything lies, and why the shelter and not the mount keeps others out.
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from typing import List, Optional, Tuple
+
+from hyperpod_kit.errors import NodeError
+from hyperpod_kit.model.homes import SHELTER_MODE, home_of, shelter_of
+from hyperpod_kit.model.mounts import EfsMount, Mount
+from hyperpod_kit.model.node_config import User
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.health.look import check
+
+SKELETON = "/etc/skel"
+ABOVE_MODE = 0o711
+"""Of the directory of all shelters: passed by everyone, listed by root alone."""
+
+
+def homes(node: Node) -> Tuple[EfsMount, ...]:
+    """The mounts of this node that are somebody's home."""
+    return tuple(mount for mount in node.mounts if isinstance(mount, EfsMount) and mount.owner)
+
+
+def home_directory(node: Node, user: User) -> Optional[str]:
+    """What /etc/passwd must name for a user whose home is a mount of this node; None for all others."""
+    return next((home_of(mount.path) for mount in homes(node) if mount.owner == user.name), None)
+
+
+def make_mount_point(node: Node, mount: Mount) -> None:
+    """Make the directory that `mount` goes to, a home's within its shelter. Raises NodeError."""
+    point = node.paths.real(mount.path)
+    if isinstance(mount, EfsMount) and mount.owner:
+        shelter(node, mount)
+        # root's: while nothing is mounted there, nobody may fill the directory beneath.
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(point, 0o700)
+    os.makedirs(point, exist_ok=True)
+
+
+def shelter(node: Node, mount: EfsMount) -> bool:
+    """Make or mend the directory that only the owner of `mount` passes; True when it was not right. Raises NodeError.
+
+    From its first moment on it is never more open than in the end.
+    """
+    path = shelter_of(mount.path)
+    above = os.path.dirname(path)
+    os.makedirs(node.paths.real(os.path.dirname(above)), exist_ok=True)
+    changed = _directory(node, above, 0, ABOVE_MODE)
+    return _directory(node, path, _owner(node, mount).gid, SHELTER_MODE) or changed
+
+
+def is_sheltered(node: Node, mount: EfsMount) -> bool:
+    """Whether nobody but the owner and root can reach the mount."""
+    path = shelter_of(mount.path)
+    gid = _owner(node, mount).gid
+    return _is_right(node, os.path.dirname(path), 0, ABOVE_MODE) and _is_right(node, path, gid, SHELTER_MODE)
+
+
+def settle(node: Node) -> List[str]:
+    """Shelters, links and first files of all homes; what was changed, in words. Raises NodeError naming all failures.
+
+    A home that is not mounted gets its shelter and its link: the mount may come back later.
+    """
+    done, failed = [], []
+    for mount in homes(node):
+        try:
+            words = [word for word, changed in (("shelter", shelter(node, mount)), ("link", _link(node, mount)),
+                                                ("first files", _fill(node, mount))) if changed]
+        except NodeError as err:
+            failed.append(err.message)
+            continue
+        if words:
+            done.append(f"{mount.owner}: {', '.join(words)}")
+    if failed:
+        raise NodeError("; ".join(failed), hint="move what is in the way, then: hyperpod-kit node apply")
+    return done
+
+
+def pending(node: Node) -> str:
+    """What `settle` would change now, in words, but for the first files of homes that are not mounted yet."""
+    words = []
+    for mount in homes(node):
+        if not is_sheltered(node, mount):
+            words.append(f"shelter of {mount.owner}")
+        if _linked(node, mount) != _target(mount):
+            words.append(f"link {home_of(mount.path)}")
+    return ", ".join(words)
+
+
+def _owner(node: Node, mount: EfsMount) -> User:
+    for user in node.config.users:
+        if user.name == mount.owner:
+            return user
+    raise NodeError(f"{mount.name}: its owner {mount.owner} is none of the users of this cluster",
+                    hint="hyperpod-kit upload with the same version")
+
+
+def _is_right(node: Node, path: str, gid: int, mode: int) -> bool:
+    try:
+        found = os.lstat(node.paths.real(path))
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (0, gid, mode)
+
+
+def _directory(node: Node, path: str, gid: int, mode: int) -> bool:
+    if _is_right(node, path, gid, mode):
+        return False
+    real = node.paths.real(path)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(real, 0o700)
+    if not stat.S_ISDIR(os.lstat(real).st_mode):
+        raise NodeError(f"{path} guards a home and must be a directory, but is something else", hint=f"ls -ld {path}")
+    try:
+        os.chown(real, 0, gid)
+        os.chmod(real, mode)
+    except OSError as err:
+        raise NodeError(f"{path} cannot be given to root:{gid} with mode {mode:o}: {err.strerror}") from err
+    return True
+
+
+def _target(mount: EfsMount) -> str:
+    """Relative, so that it leads to the same place where the homes are bound into a container."""
+    return os.path.relpath(mount.path, os.path.dirname(home_of(mount.path)))
+
+
+def _linked(node: Node, mount: EfsMount) -> Optional[str]:
+    try:
+        return os.readlink(node.paths.real(home_of(mount.path)))
+    except OSError:
+        return None
+
+
+def _link(node: Node, mount: EfsMount) -> bool:
+    if _linked(node, mount) == _target(mount):
+        return False
+    home = home_of(mount.path)
+    real = node.paths.real(home)
+    with contextlib.suppress(OSError):
+        os.rmdir(real)  # an empty directory hides nothing
+    try:
+        os.symlink(_target(mount), real)
+    except FileExistsError:
+        raise NodeError(f"{home} is there already and holds something else than the home of {mount.owner} on "
+                        f"{mount.file_system_id}", hint=f"ls -la {home}") from None
+    return True
+
+
+def _fill(node: Node, mount: EfsMount) -> bool:
+    """Copy the skeleton into an empty home: as root, whom the file system takes for the owner, as it does everyone.
+
+    Commands with a deadline, because a file system may begin to hang at any moment.
+    """
+    skeleton, home = node.paths.real(SKELETON), node.paths.real(mount.path)
+    if not check(node, mount).healthy or not os.path.isdir(skeleton):
+        return False
+    anything = ["find", home, "-mindepth", "1", "-print", "-quit"]
+    if node.runner.run(anything, timeout=30).stdout:
+        return False
+    # Another node may fill it at the same moment: whatever is there then is left as it is.
+    node.runner.run(["cp", "--recursive", "--no-clobber", f"{skeleton}/.", home], timeout=60, check=False)
+    return bool(node.runner.run(anything, timeout=30).stdout)

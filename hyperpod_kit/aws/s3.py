@@ -39,6 +39,16 @@ class Bucket:
                 ChecksumSHA256=base64.b64encode(hashlib.sha256(data).digest()).decode(),
             )
 
+    def get(self, key: str) -> Optional[bytes]:
+        """The bytes of an object, None when there is no such object."""
+        try:
+            with translated("GetObject", f"s3://{self.name}/{key}"):
+                return bytes(self._client.get_object(Bucket=self.name, Key=key)["Body"].read())
+        except AwsError as err:
+            if err.code in NOT_FOUND:
+                return None
+            raise
+
     def sha256(self, key: str) -> Optional[str]:
         """Hex SHA-256 of an object, from the stored checksum or else from its bytes.
 

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import json
 import time
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from typing import Any, Callable, Mapping, Optional, Sequence
 
 from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.model.mounts import Mount, MountStatus
+from hyperpod_kit.remote.fan_out import ask_all, cannot_be_asked
 from hyperpod_kit.remote.target import Target
 from hyperpod_kit.run import Runner
 
 PROGRAM = "/opt/hyperpod-kit/current/bin/hyperpod-kit"
-THREADS = 64
 
 
 @dataclass(frozen=True)
@@ -62,22 +61,11 @@ def validate_mounts(
     `expected`: instance group -> mounts that a node of it must report, empty when no configuration is known;
     `timeout`: seconds that a node's own check may take.
     """
-    reports: dict[str, NodeReport] = {}
-    with ThreadPoolExecutor(max(1, min(THREADS, len(targets)))) as pool:
-        asked = {
-            pool.submit(_ask, target, connect, expected.get(target.group, ()), timeout, clock): target
-            for target in targets
-        }
-        try:
-            for future in as_completed(asked):
-                report = future.result()
-                reports[asked[future].instance_id] = report
-                progress(report)
-        except BaseException:
-            # Ctrl-C: those that were not asked yet are not asked any more.
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-    return [reports[target.instance_id] for target in targets]
+    return ask_all(
+        targets,
+        lambda target: _ask(target, connect, expected.get(target.group, ()), timeout, clock),
+        progress,
+    )
 
 
 def _ask(
@@ -87,10 +75,9 @@ def _ask(
     timeout: float,
     clock: Callable[[], float],
 ) -> NodeReport:
-    if target.status != "Running":
-        return NodeReport(target, error=f"the node is {target.status}", hint="hyperpod-kit wait")
-    if not target.address:
-        return NodeReport(target, error="AWS tells no address of the node")
+    silent = cannot_be_asked(target)
+    if silent:
+        return NodeReport(target, error=silent.error, hint=silent.hint)
     try:
         done = connect(target).run([PROGRAM, "node", "mounts", "--json"], timeout=timeout, check=False)
     except HyperpodKitError as err:

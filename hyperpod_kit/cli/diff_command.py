@@ -1,0 +1,142 @@
+"""diff."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Mapping, Optional
+
+import click
+
+from hyperpod_kit.cli.options import Cluster, config_argument, json_option
+from hyperpod_kit.cli.output import bar, console, data, say
+from hyperpod_kit.cli.ssh_options import open_sagemaker, ssh_options, targets_of
+from hyperpod_kit.errors import AwsError, HyperpodKitError, Unreachable, UsageError
+
+if TYPE_CHECKING:
+    from hyperpod_kit.aws.s3 import Bucket
+    from hyperpod_kit.aws.sagemaker import SageMaker
+    from hyperpod_kit.bundle.render import Bundle
+    from hyperpod_kit.cli.diff_rows import Row
+    from hyperpod_kit.remote.installed import NodeBundle
+    from hyperpod_kit.remote.target import SshSettings, Target
+
+
+@click.command()
+@config_argument
+@click.option("--nodes/--no-nodes", default=True, show_default=True, help="Ask every node over ssh what it runs.")
+@ssh_options
+@json_option
+def diff(config: Path, nodes: bool, ssh: SshSettings, as_json: bool) -> int:
+    """Compare the bundle of the configuration with S3, with the cluster's groups and with what nodes run.
+
+    S3: every byte of the uploaded bundle. Groups: which bundle a node that is created now would get. Nodes: which
+    bundle the last creation recorded, whether it succeeded, and whether the installed files are still those.
+
+    Exit code 0 when all is the same, 1 when something differs, 3 when nothing differs but something did not answer.
+    """
+    from hyperpod_kit.aws.s3 import Bucket
+    from hyperpod_kit.bundle.compare import between
+    from hyperpod_kit.bundle.render import render
+    from hyperpod_kit.bundle.upload import THREADS
+    from hyperpod_kit.cli import diff_rows
+    from hyperpod_kit.config.load import load
+
+    settings = load(config)
+    if not settings.entry_script:
+        raise UsageError("in ami_only mode no lifecycle script runs, so there is no bundle to compare")
+    bundle = render(settings)
+    bucket = Bucket(bundle.bucket, settings.cluster.region, connections=THREADS)
+    rows = [_in_s3(bundle, bucket)]
+    chosen = Cluster(settings.cluster.name, settings.cluster.region, settings)
+    sagemaker = open_sagemaker(chosen)
+    groups, groups_error = _groups(chosen, sagemaker)
+    rows += [diff_rows.of_group(bundle, group) for group in groups]
+    rows += [diff_rows.unknown("cluster", chosen.name, groups_error)] if groups_error else []
+    answers: list[NodeBundle] = []
+    if groups and nodes:
+        try:
+            targets = targets_of(chosen, sagemaker)
+        except (AwsError, Unreachable) as err:
+            rows.append(diff_rows.unknown("cluster", chosen.name, err.message))
+        else:
+            answers = _ask(targets, ssh)
+            rows += [diff_rows.of_node(bundle, answer) for answer in answers]
+    changes = {
+        identity: between(files, diff_rows.digests(bundle))
+        for identity, files in _others(rows, bundle, bucket, answers).items()
+    }
+    if as_json:
+        data(diff_rows.to_json(bundle, rows, changes))
+    else:
+        screen = console()
+        screen.print(diff_rows.table(bundle, rows))
+        for line in diff_rows.change_lines(changes):
+            click.echo(line)
+    if not groups and not groups_error:
+        say(f"there is no cluster {chosen.name} yet")
+    say(diff_rows.summary(rows))
+    return diff_rows.exit_code(rows)
+
+
+def _in_s3(bundle: Bundle, bucket: Bucket) -> Row:
+    from hyperpod_kit.aws.errors import NOT_FOUND
+    from hyperpod_kit.bundle.stored import stored
+    from hyperpod_kit.cli import diff_rows
+
+    try:
+        return diff_rows.of_s3(bundle, stored(bundle, bucket))
+    except Unreachable as err:
+        return diff_rows.unknown("s3", bundle.source_s3_uri, err.message)
+    except AwsError as err:
+        # No bucket is an answer; "you may not look" is none.
+        if err.code in NOT_FOUND:
+            return diff_rows.of_s3(bundle, None)
+        return diff_rows.unknown("s3", bundle.source_s3_uri, err.message)
+
+
+def _groups(chosen: Cluster, sagemaker: SageMaker) -> tuple[list[Mapping[str, Any]], str]:
+    """(instance groups of the cluster as AWS has them, none when there is no cluster; why AWS does not tell)."""
+    from hyperpod_kit.aws.errors import NOT_FOUND
+
+    try:
+        return list(sagemaker.describe_cluster(chosen.name).get("InstanceGroups", [])), ""
+    except AwsError as err:
+        return [], "" if err.code in NOT_FOUND else err.message
+    except Unreachable as err:
+        return [], err.message
+
+
+def _ask(targets: list[Target], ssh: SshSettings) -> list[NodeBundle]:
+    from hyperpod_kit.remote.installed import installed
+    from hyperpod_kit.remote.ssh import SshRunner, require_usable
+
+    if targets:
+        require_usable(ssh)
+    with bar(f"asking {len(targets)} nodes", len(targets)) as advance:
+        return installed(
+            targets,
+            lambda target: SshRunner(target.address, ssh),
+            timeout=ssh.command_timeout,
+            progress=lambda answer: advance(1),
+        )
+
+
+def _others(
+    rows: list[Row], bundle: Bundle, bucket: Bucket, answers: list[NodeBundle]
+) -> dict[str, Mapping[str, str]]:
+    """Bundle id -> its list of digests, for every other bundle that was seen: from a node that has it, else from S3."""
+    from hyperpod_kit.bundle.stored import listing
+
+    known: dict[str, Mapping[str, str]] = {answer.current: answer.files for answer in answers if answer.files}
+    found: dict[str, Mapping[str, str]] = {}
+    parent = bundle.prefix[: -len(bundle.bundle_id) - 1]
+    for identity in sorted({row.bundle_id for row in rows} - {bundle.bundle_id, ""}):
+        files: Optional[Mapping[str, str]] = known.get(identity)
+        if files is None:
+            try:
+                files = listing(bucket, f"{parent}{identity}/")
+            except HyperpodKitError:
+                files = None  # the row says already that it is another bundle
+        if files is not None:
+            found[identity] = files
+    return found

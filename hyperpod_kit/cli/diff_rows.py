@@ -1,0 +1,141 @@
+"""What `diff` found, as rows: pure functions from what was read to a table, an object and an exit code.
+
+State of a row: `same`, `differs` (another bundle), `absent` (none), `damaged` (files are not those of the bundle),
+`failed` (the right bundle, but its creation did not succeed), `unknown` (no answer).
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Iterator, Mapping, Optional, Sequence
+
+from hyperpod_kit.bundle import manifest
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from hyperpod_kit.bundle.compare import Difference
+    from hyperpod_kit.bundle.render import Bundle
+    from hyperpod_kit.remote.installed import NodeBundle
+
+STYLES = {"same": "green", "unknown": "yellow"}
+SHOWN = 12
+"""Files of one difference that people see; --json has all."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One place where a bundle is. `what`: s3, group, node or cluster; `bundle_id`: what is there, "" for none."""
+
+    what: str
+    where: str
+    bundle_id: str
+    state: str
+    detail: str = ""
+    files: tuple[str, ...] = ()
+
+
+def digests(bundle: Bundle) -> dict[str, str]:
+    """Place -> hex SHA-256 of every file that SHA256SUMS lists."""
+    return manifest.digests(bundle.files[manifest.SUMS])
+
+
+def unknown(what: str, where: str, why: str) -> Row:
+    """A place that did not answer."""
+    return Row(what, where, "", "unknown", why)
+
+
+def of_s3(bundle: Bundle, found: Optional[Difference]) -> Row:
+    """`found`: what an upload would change there, None when there is nothing."""
+    if found is None:
+        return Row("s3", bundle.source_s3_uri, "", "absent", "not uploaded: hyperpod-kit upload")
+    if not found:
+        return Row("s3", bundle.source_s3_uri, bundle.bundle_id, "same")
+    wrong = (("missing", found.added), ("damaged", found.changed), ("not of this bundle", found.removed))
+    files = tuple(f"{place}: {word}" for word, places in wrong for place in places)
+    return Row("s3", bundle.source_s3_uri, bundle.bundle_id, "damaged", _first(files), files)
+
+
+def of_group(bundle: Bundle, group: Mapping[str, Any]) -> Row:
+    """`group`: one of InstanceGroups of DescribeCluster."""
+    uri = (group.get("LifeCycleConfig") or {}).get("SourceS3Uri", "")
+    name = str(group["InstanceGroupName"])
+    if not uri:
+        return Row("group", name, "", "absent", "its nodes run no lifecycle script")
+    if uri.rstrip("/") == bundle.source_s3_uri.rstrip("/"):
+        return Row("group", name, bundle.bundle_id, "same")
+    identity = uri.rstrip("/").rpartition("/")[2]
+    same = identity == bundle.bundle_id
+    return Row("group", name, identity, "differs", f"new nodes run {uri}" if same else "what new nodes would run")
+
+
+def of_node(bundle: Bundle, answer: NodeBundle) -> Row:
+    """What one node runs, against the bundle of the configuration."""
+    where = f"{answer.target.instance_id} ({answer.target.group})"
+    if answer.error:
+        return unknown("node", where, answer.error)
+    if not answer.current:
+        return Row("node", where, "", "absent", "no bundle is installed: see /var/log/provision/provisioning.log there")
+    if answer.damaged:
+        return Row("node", where, answer.current, "damaged", _first(answer.damaged), answer.damaged)
+    if answer.recorded != answer.current:
+        last = f"the last creation that ended was of {answer.recorded}" if answer.recorded else "no creation ended"
+        return Row("node", where, answer.current, "failed", last)
+    if not answer.created_ok:
+        return Row("node", where, answer.current, "failed", "its creation failed: see status.json there")
+    when = time.strftime("created %Y-%m-%d %H:%M UTC", time.gmtime(answer.finished_at))
+    return Row("node", where, answer.current, "same" if answer.current == bundle.bundle_id else "differs", when)
+
+
+def exit_code(rows: Sequence[Row]) -> int:
+    """0 all the same, 1 something differs, 3 nothing differs but something is unknown."""
+    states = {row.state for row in rows} - {"same"}
+    return 0 if not states else 3 if states == {"unknown"} else 1
+
+
+def to_json(bundle: Bundle, rows: Sequence[Row], changes: Mapping[str, Difference]) -> dict[str, Any]:
+    """The whole answer. `changes`: other bundle id -> what the configuration's bundle would change in it."""
+    return {
+        "bundle_id": bundle.bundle_id,
+        "uri": bundle.source_s3_uri,
+        "same": exit_code(rows) == 0,
+        "places": [asdict(row) for row in rows],
+        "changes": {identity: change.to_dict() for identity, change in changes.items()},
+    }
+
+
+def table(bundle: Bundle, rows: Sequence[Row]) -> Table:
+    """A row a place."""
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table(title=f"bundle {bundle.bundle_id} of this configuration", title_justify="left")
+    for column in ("place", "where", "bundle", "state", "detail"):
+        grid.add_column(column, overflow="fold", no_wrap=column in ("place", "bundle", "state"))
+    for row in rows:
+        state = Text(row.state, STYLES.get(row.state, "red"))
+        grid.add_row(row.what, Text(row.where), Text(row.bundle_id or "-"), state, Text(row.detail))
+    return grid
+
+
+def change_lines(changes: Mapping[str, Difference]) -> Iterator[str]:
+    """For people: what lies between each other bundle and this configuration."""
+    for identity, change in changes.items():
+        yield f"from {identity} to this configuration: {len(change)} file{'s' * (len(change) != 1)}"
+        lines = list(change.lines())
+        yield from (f"  {line}" for line in lines[:SHOWN])
+        if len(lines) > SHOWN:
+            yield f"  and {len(lines) - SHOWN} more (--json has all)"
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """One sentence."""
+    counts = {state: sum(row.state == state for row in rows) for state in dict.fromkeys(row.state for row in rows)}
+    if set(counts) == {"same"}:
+        return f"the same in all {len(rows)} place{'s' * (len(rows) != 1)}"
+    return ", ".join(f"{count} {state}" for state, count in counts.items())
+
+
+def _first(files: Sequence[str]) -> str:
+    return files[0] + (f" and {len(files) - 1} more" if len(files) > 1 else "")

@@ -1,0 +1,101 @@
+"""How nodes are reached over ssh: the options that every command has that asks them, and the nodes to ask."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Callable, TypeVar
+
+import click
+
+from hyperpod_kit.cli.options import Cluster
+
+if TYPE_CHECKING:
+    from hyperpod_kit.aws.sagemaker import SageMaker
+    from hyperpod_kit.remote.target import Target
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_OPTIONS = (
+    click.option("--ssh-user", default="root", show_default=True, envvar="HPK_SSH_USER", show_envvar=True),
+    click.option(
+        "--ssh-key",
+        type=click.Path(path_type=Path),
+        envvar="HPK_SSH_KEY",
+        show_envvar=True,
+        help="Private key; default: the agent and ~/.ssh.",
+    ),
+    click.option("--ssh-port", default=22, show_default=True, envvar="HPK_SSH_PORT", show_envvar=True),
+    click.option(
+        "--known-hosts",
+        type=click.Path(path_type=Path),
+        envvar="HPK_KNOWN_HOSTS",
+        show_envvar=True,
+        default=Path("~/.ssh/known_hosts"),
+        show_default=True,
+        help="Host keys to verify nodes by; no other is accepted.",
+    ),
+    click.option(
+        "--connect-timeout",
+        default=10.0,
+        show_default=True,
+        type=click.FloatRange(0.1),
+        help="Seconds to log in to a node.",
+    ),
+    click.option(
+        "--timeout", default=60.0, show_default=True, type=click.FloatRange(1), help="Seconds for a node's own check."
+    ),
+)
+
+
+def ssh_options(command: Command) -> Callable[..., Any]:
+    """All of them, handed to the command as one `ssh: SshSettings`."""
+
+    @functools.wraps(command)
+    def with_settings(
+        *,
+        ssh_user: str,
+        ssh_key: Path | None,
+        ssh_port: int,
+        known_hosts: Path,
+        connect_timeout: float,
+        timeout: float,
+        **others: Any,
+    ) -> Any:
+        from hyperpod_kit.remote.target import SshSettings
+
+        ssh = SshSettings(
+            ssh_user,
+            known_hosts.expanduser(),
+            ssh_key.expanduser() if ssh_key else None,
+            ssh_port,
+            connect_timeout,
+            timeout,
+        )
+        return command(ssh=ssh, **others)
+
+    for option in reversed(_OPTIONS):
+        with_settings = option(with_settings)
+    return with_settings
+
+
+def open_sagemaker(chosen: Cluster) -> SageMaker:
+    """A client that `targets_of` can use from all its threads."""
+    from hyperpod_kit.aws.sagemaker import SageMaker
+    from hyperpod_kit.cluster.nodes import LOOKUPS
+
+    return SageMaker(chosen.region, connections=LOOKUPS)
+
+
+def targets_of(chosen: Cluster, sagemaker: SageMaker) -> list[Target]:
+    """The nodes to ask: all but those on their way out. Raises AwsError, Unreachable."""
+    from hyperpod_kit.cluster.nodes import list_nodes
+    from hyperpod_kit.remote.target import Target
+
+    nodes = list_nodes(sagemaker, chosen.name)
+    roles = {group.name: group.role for group in chosen.settings.cluster.groups} if chosen.settings else {}
+    return [
+        Target(node.instance_id, node.group, roles.get(node.group, ""), node.address, node.status)
+        for node in nodes
+        if not node.gone
+    ]

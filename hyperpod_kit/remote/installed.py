@@ -1,0 +1,129 @@
+"""Ask every node which bundle it runs: what `current` is, what its last creation recorded, what became of the files.
+
+One plain shell script, so that a node with any version of the program answers, and one whose program is damaged too.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict, dataclass, field
+from typing import Any, Callable, Iterator, Mapping, Sequence
+
+from hyperpod_kit.errors import HyperpodKitError
+from hyperpod_kit.remote.fan_out import ask_all, cannot_be_asked
+from hyperpod_kit.remote.target import Target
+from hyperpod_kit.run import Runner
+
+HOME = "/opt/hyperpod-kit"
+STATUS = "/var/lib/hyperpod-kit/status.json"
+LIMIT = 2000
+"""Lines of a list that a node may send."""
+
+SCRIPT = f"""export LC_ALL=C
+echo '== current'; readlink {HOME}/current
+echo '== status'; cat {STATUS}; echo
+cd {HOME}/current/ || exit 0
+echo '== identity'; sha256sum SHA256SUMS
+echo '== sums'; head -n {LIMIT} SHA256SUMS; echo
+echo '== damaged'; sha256sum -c --quiet SHA256SUMS 2>/dev/null | head -n {LIMIT}
+echo '== files'; find . -name __pycache__ -prune -o ! -type d -print | head -n {LIMIT}
+echo '== end'"""
+
+_SECTION = re.compile(r"^== (current|status|identity|sums|damaged|files|end)\n", re.MULTILINE)
+_SUM = re.compile(r"([0-9a-f]{64})  (.+)")
+_FAILED = re.compile(r"(.+): FAILED( open or read)?")
+
+
+@dataclass(frozen=True)
+class NodeBundle:
+    """What one node said.
+
+    current: the bundle that is installed, "" for none; recorded: the bundle of its last creation, with its end in Unix
+    seconds and whether it succeeded; files: place -> hex SHA-256 as the installed SHA256SUMS has it; damaged: place and
+    what is wrong with it; error: why there is no answer, empty when there is one.
+    """
+
+    target: Target
+    current: str = ""
+    recorded: str = ""
+    created_ok: bool = False
+    finished_at: float = 0.0
+    files: Mapping[str, str] = field(default_factory=dict)
+    damaged: tuple[str, ...] = ()
+    error: str = ""
+    hint: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON form, without the list of files."""
+        data = {**asdict(self.target), **{key: value for key, value in asdict(self).items() if key != "target"}}
+        return {key: value for key, value in data.items() if key != "files"}
+
+
+def installed(
+    targets: Sequence[Target],
+    connect: Callable[[Target], Runner],
+    *,
+    timeout: float = 60.0,
+    progress: Callable[[NodeBundle], None] = lambda answer: None,
+) -> list[NodeBundle]:
+    """One answer a target, in the order of the targets. `timeout`: seconds for each node."""
+    return ask_all(targets, lambda target: _ask(target, connect, timeout), progress)
+
+
+def _ask(target: Target, connect: Callable[[Target], Runner], timeout: float) -> NodeBundle:
+    silent = cannot_be_asked(target)
+    if silent:
+        return NodeBundle(target, error=silent.error, hint=silent.hint)
+    try:
+        done = connect(target).run(["/bin/sh", "-c", SCRIPT], timeout=timeout, check=False)
+    except HyperpodKitError as err:
+        return NodeBundle(target, error=err.message, hint=err.hint or "")
+    return understand(target, done.stdout)
+
+
+def understand(target: Target, text: str) -> NodeBundle:
+    """What the script printed, after any login banner."""
+    parts = _SECTION.split(text)
+    said = dict(zip(parts[1::2], parts[2::2]))
+    if "status" not in said:
+        last = text.strip().splitlines()[-1:] or ["nothing"]
+        return NodeBundle(target, error=f"its answer is not about a bundle: {last[0][:120]}")
+    status = _object(said["status"])
+    finished = status.get("finished_at")
+    current = said["current"].strip()
+    files = {match[2]: match[1] for match in map(_SUM.fullmatch, said.get("sums", "").splitlines()) if match}
+    return NodeBundle(
+        target,
+        current=current,
+        recorded=str(status.get("bundle_id") or ""),
+        created_ok=status.get("ok") is True,
+        finished_at=float(finished) if isinstance(finished, (int, float)) else 0.0,
+        files=files,
+        damaged=tuple(_damaged(current, said, files)) if current else (),
+    )
+
+
+def _damaged(current: str, said: Mapping[str, str], files: Mapping[str, str]) -> Iterator[str]:
+    """`place: what is wrong` of every file that is not what the bundle's name says."""
+    if "end" not in said:
+        yield f"{HOME}/{current}: not there"
+        return
+    # The name of a bundle is made of this file: it vouches for all others.
+    if said["identity"][:16] != current:
+        yield "SHA256SUMS: damaged"
+    there = {line[2:] for line in said["files"].splitlines()}
+    for match in map(_FAILED.fullmatch, said["damaged"].splitlines()):
+        if match:
+            yield f"{match[1]}: {'damaged' if match[1] in there else 'missing'}"
+    for place in sorted(there - {*files, "SHA256SUMS", "bundle.json"}):
+        yield f"{place}: not of this bundle"
+
+
+def _object(text: str) -> Mapping[str, Any]:
+    """A JSON object; empty when it is none, as on a node whose creation never ended."""
+    try:
+        data: Any = json.loads(text)
+    except ValueError:
+        return {}
+    return data if isinstance(data, dict) else {}

@@ -1,0 +1,266 @@
+"""diff as a user types it: S3 and SageMaker behind HTTP, nodes behind ssh that run its shell script on real files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Callable, Iterator
+
+import pytest
+
+from hyperpod_kit.aws.s3 import Bucket
+from hyperpod_kit.bundle import contents, sources
+from hyperpod_kit.bundle.render import Bundle, render, write
+from hyperpod_kit.bundle.upload import THREADS, upload
+from hyperpod_kit.cli.main import run
+from hyperpod_kit.config.load import load
+from hyperpod_kit.rehearsal.s3.store import S3Store
+from hyperpod_kit.rehearsal.sagemaker.api import ApiError
+from hyperpod_kit.rehearsal.sagemaker.server import serve
+
+if TYPE_CHECKING:
+    from tests.unit.remote.conftest import Network
+
+EXAMPLE = Path(__file__).parents[3] / "provisioning_parameters.example.json"
+ARN = "arn:aws:sagemaker:us-east-1:111122223333:cluster/abcdefghijkl"
+GROUPS = ("controller-machine", "worker-group")
+
+
+class Control:
+    """A cluster of one node a group; nothing else of the control plane is asked."""
+
+    def __init__(self) -> None:
+        self.uris: dict[str, str] = {}
+        self.addresses: list[str] = []
+
+    def describe_cluster(self, name: str) -> dict[str, Any]:
+        if not self.uris:
+            raise ApiError("ResourceNotFound", f"Cluster {name} does not exist")
+        groups = [
+            {"InstanceGroupName": group, "LifeCycleConfig": {"SourceS3Uri": uri, "OnCreate": "on_create.sh"}}
+            for group, uri in self.uris.items()
+        ]
+        return {"ClusterArn": ARN, "ClusterStatus": "InService", "InstanceGroups": groups}
+
+    def list_cluster_nodes(self, name: str) -> list[dict[str, Any]]:
+        return [
+            {
+                "InstanceGroupName": GROUPS[min(index, 1)],
+                "InstanceId": f"i-{index:017x}",
+                "InstanceType": "ml.c5.xlarge",
+                "LaunchTime": 1767225600.0,
+                "InstanceStatus": {"Status": "Running"},
+            }
+            for index in range(len(self.addresses))
+        ]
+
+    def describe_cluster_node(self, name: str, node_id: str) -> dict[str, Any]:
+        index = int(node_id[2:], 16)
+        return {**self.list_cluster_nodes(name)[index], "PrivatePrimaryIp": self.addresses[index]}
+
+
+class World:
+    """`bundle`: that of the configuration; `older`: one with another file of the node's program and one unit more."""
+
+    def __init__(self, directory: Path, control: Control, network: Network) -> None:
+        self.directory, self.control, self._network = directory, control, network
+        settings = load(EXAMPLE)
+        self.bundle = render(settings)
+        self.older = render(replace(settings, mounts=settings.mounts[:1], mount_places=settings.mount_places[:1]))
+        self.bucket = Bucket(self.bundle.bucket, settings.cluster.region, connections=THREADS)
+
+    def node(self, bundle: Bundle | None, *, ok: bool = True, recorded: str | None = None) -> Path:
+        """A node with this bundle installed; its root. `recorded`: what status.json says, "" for no status.json."""
+        root = self.directory / f"node{len(self.control.addresses)}"
+        (root / "var/lib/hyperpod-kit").mkdir(parents=True)
+        if bundle is not None:
+            write(bundle, root / "opt/hyperpod-kit" / bundle.bundle_id)
+            (root / "opt/hyperpod-kit/current").symlink_to(bundle.bundle_id)
+            status = {"bundle_id": bundle.bundle_id if recorded is None else recorded, "ok": ok, "finished_at": 1.8e9}
+            if recorded != "":
+                (root / "var/lib/hyperpod-kit/status.json").write_text(json.dumps(status))
+
+        def answer(command: str) -> tuple[int, str, str]:
+            for path in ("/opt/hyperpod-kit", "/var/lib/hyperpod-kit"):
+                command = command.replace(path, f"{root}{path}")
+            done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=30)
+            return done.returncode, "Welcome\n== to your node\n" + done.stdout, done.stderr
+
+        self.control.addresses.append(self._network.node(answer).address)
+        return root
+
+    def groups(self, *bundles: Bundle) -> None:
+        self.control.uris = {name: bundle.source_s3_uri for name, bundle in zip(GROUPS, bundles)}
+
+    def ssh(self) -> list[str]:
+        given = self._network.settings
+        options = {"--ssh-key": given.key, "--ssh-port": given.port, "--known-hosts": given.known_hosts}
+        return [str(word) for pair in options.items() for word in pair]
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sources of a dozen short files: what is compared is not what is in them."""
+    root = tmp_path / "sources"
+    for name in (*contents.ENTRY_SCRIPTS, *contents.PROGRAM.values()):
+        put(root / "lifecycle_scripts" / name, "#!/bin/bash\n:\n")
+    for path in (EXAMPLE.parent / "templates/systemd").iterdir():
+        put(root / "templates/systemd" / path.name, path.read_text())
+    put(root / "slurm/prolog.sh", "#!/bin/bash\n:\n")
+    for name in (*contents.VENDORED_FILES, *(f"{package}/__init__.py" for package in contents.VENDORED_PACKAGES)):
+        put(root / "package" / name, "")
+    monkeypatch.setattr(sources, "locate", lambda: sources.Sources(root, root / "package"))
+
+
+def put(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+@pytest.fixture
+def world(tmp_path: Path, small: None, network: Network, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    store, control = S3Store(tmp_path / "s3"), Control()
+    server = serve([("127.0.0.1", 0)], store, control)  # type: ignore[arg-type]
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(EXAMPLE, tmp_path / "provisioning_parameters.json")
+    made = World(tmp_path, control, network)
+    store.create_bucket(made.bundle.bucket)
+    yield made
+    server.close()
+
+
+@pytest.fixture
+def diff(world: World, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, dict[str, Any]]]:
+    """diff("--no-nodes") -> (exit code, the JSON object)."""
+
+    def call(*words: str) -> tuple[int, dict[str, Any]]:
+        capsys.readouterr()
+        code = run(["diff", "--json", *world.ssh(), *words])
+        out, err = capsys.readouterr()
+        assert out, err
+        return code, json.loads(out)
+
+    return call
+
+
+def states(answer: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    """First word of each place -> (state, detail)."""
+    return {f"{row['what']} {row['where'].split()[0]}": (row["state"], row["detail"]) for row in answer["places"]}
+
+
+def test_all_the_same(world: World, diff: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    upload(world.bundle, world.bucket)
+    world.groups(world.bundle, world.bundle)
+    world.node(world.bundle)
+    world.node(world.bundle)
+    code, answer = diff()
+    assert (code, answer["same"], answer["changes"]) == (0, True, {})
+    assert [row["state"] for row in answer["places"]] == ["same"] * 5
+    assert answer["places"][-1]["detail"] == "created 2027-01-15 08:00 UTC"
+    capsys.readouterr()
+    assert run(["diff", *world.ssh()]) == 0
+    out, err = capsys.readouterr()
+    assert f"bundle {world.bundle.bundle_id} of this configuration" in out
+    assert "the same in all 5 places" in err
+
+
+def test_an_older_bundle_is_seen_in_groups_and_on_nodes_with_what_changed(
+    world: World, diff: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    upload(world.bundle, world.bucket)
+    upload(world.older, world.bucket)
+    world.groups(world.older, world.bundle)
+    world.node(world.bundle)
+    world.node(world.older)
+    code, answer = diff()
+    found = states(answer)
+    assert code == 1
+    assert found["group controller-machine"] == ("differs", "what new nodes would run")
+    assert (found["group worker-group"][0], found[f"node i-{0:017x}"][0]) == ("same", "same")
+    assert found[f"node i-{1:017x}"][0] == "differs"
+    change = answer["changes"][world.older.bundle_id]
+    assert change["changed"] == ["node_config.json"] and change["removed"] == []
+    assert change["added"] == sorted(set(world.bundle.files) - set(world.older.files))
+    capsys.readouterr()
+    assert run(["diff", "--no-nodes"]) == 1
+    out, _ = capsys.readouterr()
+    assert f"from {world.older.bundle_id} to this configuration: {len(change['added']) + 1} files" in out
+    assert "  changed  node_config.json" in out
+
+
+def test_every_state_of_a_node_and_of_the_files_in_s3(world: World, diff: Any) -> None:
+    """The older bundle is not in S3: the node's own list says what changed."""
+    upload(world.bundle, world.bucket)
+    world.bucket.put(world.bundle.prefix + "on_create.sh", b"x" * len(world.bundle.files["on_create.sh"]))
+    world.bucket.put(world.bundle.prefix + "extra", b"")
+    world.groups(world.bundle)
+    world.node(world.bundle)
+    world.node(world.older)
+    world.node(None)
+    world.node(world.bundle, ok=False)
+    world.node(world.bundle, recorded="")
+    world.node(world.bundle, recorded="0123456789abcdef")
+    several = world.node(world.bundle) / "opt/hyperpod-kit/current"
+    (several / "node_config.json").write_text("{}")
+    (several / "slurm/prolog.sh").unlink()
+    (several / "lib/json.py").write_text("")
+    (several / "lib/__pycache__").mkdir()
+    (several / "lib/__pycache__/run.cpython-38.pyc").write_text("")
+    sums = world.node(world.bundle) / "opt/hyperpod-kit/current/SHA256SUMS"
+    sums.write_text(sums.read_text().replace("  on_create.sh", "  on_creat.sh"))
+    shutil.rmtree((world.node(world.bundle) / "opt/hyperpod-kit/current").resolve())
+    code, answer = diff()
+    s3, _, *nodes = answer["places"]
+    assert code == 1 and answer["changes"][world.older.bundle_id]["changed"] == ["node_config.json"]
+    assert (s3["state"], s3["files"]) == ("damaged", ["on_create.sh: damaged", "extra: not of this bundle"])
+    assert [(row["state"], row["detail"]) for row in nodes[:6]] == [
+        ("same", "created 2027-01-15 08:00 UTC"),
+        ("differs", "created 2027-01-15 08:00 UTC"),
+        ("absent", "no bundle is installed: see /var/log/provision/provisioning.log there"),
+        ("failed", "its creation failed: see status.json there"),
+        ("failed", "no creation ended"),
+        ("failed", "the last creation that ended was of 0123456789abcdef"),
+    ]
+    assert {row["state"] for row in nodes[6:]} == {"damaged"}
+    assert [row["files"] for row in nodes[6:]] == [
+        ["node_config.json: damaged", "slurm/prolog.sh: missing", "lib/json.py: not of this bundle"],
+        ["SHA256SUMS: damaged", "on_creat.sh: missing", "on_create.sh: not of this bundle"],
+        [f"/opt/hyperpod-kit/{world.bundle.bundle_id}: not there"],
+    ]
+
+
+def test_before_the_first_upload_and_before_the_cluster(
+    world: World, diff: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, answer = diff()
+    absent = {f"s3 {world.bundle.source_s3_uri}": ("absent", "not uploaded: hyperpod-kit upload")}
+    assert (code, states(answer)) == (1, absent)
+    upload(world.bundle, world.bucket)
+    capsys.readouterr()
+    assert run(["diff"]) == 0
+    assert "there is no cluster demo yet" in capsys.readouterr().err
+
+
+def test_silence_is_neither_the_same_nor_a_difference(world: World, diff: Any, network: Network) -> None:
+    upload(world.bundle, world.bucket)
+    world.groups(world.bundle)
+    world.node(world.bundle)
+    world.control.addresses.append(network.node(lambda command: (127, "", "sh: not found\n")).address)
+    world.control.addresses.append(network.address())
+    code, answer = diff()
+    found = [(row["state"], row["detail"]) for row in answer["places"][3:]]
+    assert code == 3
+    assert found[0] == ("unknown", "its answer is not about a bundle: nothing")
+    assert found[1][0] == "unknown" and "refuses the connection" in found[1][1]
+
+
+def test_nobody_answers(world: World, diff: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    code, answer = diff()
+    assert code == 3 and [row["state"] for row in answer["places"]] == ["unknown", "unknown"]

@@ -69,7 +69,7 @@ def control_fields(data: bytes) -> Optional[dict[str, str]]:
     """
     members = _members(data)
     name = next((name for name in members if name.startswith("control.tar")), None)
-    if "debian-binary" not in members or name is None:
+    if "debian-binary" not in members or name is None or not any(name.startswith("data.tar") for name in members):
         return None
     try:
         if name.endswith(".gz"):
@@ -102,4 +102,4 @@ def _members(data: bytes) -> dict[str, bytes]:
         name = header[:16].decode("latin-1").strip().rstrip("/")
         members[name] = data[at + 60 : at + 60 + int(size)]
         at += 60 + int(size) + int(size) % 2
-    return members
+    return members if at >= len(data) else {}

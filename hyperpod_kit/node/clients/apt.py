@@ -24,7 +24,7 @@ INSTALL_SECONDS = 300.0
 # NEEDRESTART_SUSPEND: Ubuntu 24.04 restarts services after every installation, slurmd among them.
 ENVIRONMENT = {"DEBIAN_FRONTEND": "noninteractive", "NEEDRESTART_SUSPEND": "1", "LC_ALL": "C"}
 
-OPTIONS = ("-q", "-y", "--no-install-recommends", "--no-remove", "--reinstall",
+OPTIONS = ("-q", "-y", "--no-install-recommends", "--reinstall",
            # What an admin has changed in a configuration file stays, and nobody is asked.
            "-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold")
 """--reinstall: apt takes a package that a crash left half installed for an installed one."""
@@ -92,9 +92,11 @@ def install(node: Node, paths: Sequence[str], names: Sequence[str], *, seconds: 
     """
     _refuse_others(_simulated(node, paths, names), names)
 
+    patience = max(1, int(min(seconds, 10)))
+
     def run() -> None:
-        node.runner.run(["apt-get", *OPTIONS, "-o", "DPkg::Lock::Timeout=10", "install", *paths],
-                        timeout=INSTALL_SECONDS, env=ENVIRONMENT)
+        node.runner.run(["apt-get", *OPTIONS, "--no-remove", "-o", f"DPkg::Lock::Timeout={patience}", "install",
+                         *paths], timeout=INSTALL_SECONDS, env=ENVIRONMENT)
 
     when_free(node, run, f"install {', '.join(names)}", seconds=seconds)
 

@@ -55,13 +55,18 @@ def decide(want: Want, found: Found, packages: Sequence[Package], machine: Machi
     the running kernel is kept whatever is listed: its module may be in use.
     """
     fitting = [package for package in packages if fits(package, want.client, machine)]
-    own = next((package for package in fitting if package.is_own), None)
+    own = own_package(want, packages, machine)
     problem = found.problem or _too_old(want, found.version, own)
     if not problem:
         return Keep(found.version)
     if own is not None:
         return Install((own, *(package for package in fitting if not package.is_own)), problem)
     return Missing(problem, _hint(want, packages, machine))
+
+
+def own_package(want: Want, packages: Sequence[Package], machine: Machine) -> Optional[Package]:
+    """The listed package that is the client itself and fits this machine."""
+    return next((package for package in packages if package.is_own and fits(package, want.client, machine)), None)
 
 
 def fits(package: Package, client: str, machine: Machine) -> bool:

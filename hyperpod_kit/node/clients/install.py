@@ -13,9 +13,9 @@ from typing import List, Tuple
 from hyperpod_kit.errors import HyperpodKitError, NodeError
 from hyperpod_kit.model.clients import ARCHITECTURES, Package
 from hyperpod_kit.node.clients import apt
-from hyperpod_kit.node.clients.decide import Decision, Install, Keep, Machine, Missing, decide
+from hyperpod_kit.node.clients.decide import Decision, Install, Keep, Machine, Missing, decide, own_package
 from hyperpod_kit.node.clients.fetch import drop, obtain
-from hyperpod_kit.node.clients.look import look
+from hyperpod_kit.node.clients.look import Found, look
 from hyperpod_kit.node.clients.lustre_hold import hold_lustre, to_hold
 from hyperpod_kit.node.clients.want import Want, wanted
 from hyperpod_kit.node.context import Node
@@ -24,7 +24,8 @@ from hyperpod_kit.node.context import Node
 def install_clients(node: Node) -> Tuple[bool, str]:
     """Install what the mounts of this node need and what is not good already; (changed, what was done or is wrong).
 
-    A client that only optional mounts need does not fail the node. Raises NodeError with all that is wrong otherwise.
+    A client that only optional mounts need does not fail the node. Otherwise raises NodeError or
+    BundleIntegrityError, with all that is wrong.
     """
     wants = wanted(node.mounts)
     done: List[str] = []
@@ -40,6 +41,8 @@ def install_clients(node: Node) -> Tuple[bool, str]:
                 errors.append(err)
             else:
                 notes.append(f"{', '.join(want.mounts)}: {err.message}")
+    if len(errors) == 1:
+        raise errors[0]
     if errors:
         raise NodeError("; ".join(err.message for err in errors), hint=errors[0].hint)
     return bool(done), "; ".join(done + notes)
@@ -63,6 +66,12 @@ def pending(node: Node) -> str:
 def _decide(node: Node, want: Want) -> Decision:
     found = look(node, want)
     machine = Machine(apt.architecture(node) if found.problem or node.config.packages else "", os.uname().release)
+    own = own_package(want, node.config.packages, machine)
+    if own is not None and not found.problem:
+        # A crash between unpacking and configuring leaves a program that runs and a package that is not finished.
+        there = apt.installed(node, own.name)
+        if there is not None and not there.whole:
+            found = Found(f"{own.name} is only half installed")
     return decide(want, found, node.config.packages, machine)
 
 

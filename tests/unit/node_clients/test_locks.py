@@ -1,0 +1,117 @@
+"""Somebody else installs something, or was killed while doing so."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Iterator
+
+import pytest
+
+from hyperpod_kit.errors import NodeError
+from hyperpod_kit.model.mounts import S3Mount
+from hyperpod_kit.node.clients import apt
+from hyperpod_kit.node.clients.install import install_clients
+from hyperpod_kit.node.context import Node
+from tests.unit.node_clients.debian_root import DebianRoot
+
+DATA = S3Mount("data", "/mnt/data", "bucket")
+PROGRAM = "usr/bin/mount-s3"
+LOCKS = ("var/lib/dpkg/lock-frontend", "var/lib/dpkg/lock", "var/cache/apt/archives/lock")
+
+
+@contextlib.contextmanager
+def held(path: Path, seconds: float) -> Iterator[subprocess.Popen[str]]:
+    program = str(Path(__file__).with_name("lock_holder.py"))
+    holder = subprocess.Popen([sys.executable, program, str(path), str(seconds)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+        yield holder
+    finally:
+        holder.kill()
+        holder.wait(10)
+        holder.stdout.close()
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_a_lock_is_waited_for(debian: DebianRoot, lock: str) -> None:
+    s3 = debian.listed(debian.deb("mount-s3", "1.22.0", files=[PROGRAM]))
+    with held(debian.root / lock, 1.0) as holder:
+        changed, _ = install_clients(debian.node([DATA], [s3]))
+        assert holder.poll() is not None, "it was installed while another process held the lock"
+    assert changed and debian.installed() == {"mount-s3": "1.22.0 install installed"}
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_and_with_a_bound(debian: DebianRoot, lock: str) -> None:
+    deb = debian.deb("mount-s3", "1.22.0", files=[PROGRAM])
+    with held(debian.root / lock, 60) as holder:
+        started = time.monotonic()
+        with pytest.raises(NodeError, match="cannot install mount-s3: the package lock was taken for 1 s "
+                                            rf"by process {holder.pid} \(\w") as caught:
+            apt.install(debian.node([DATA]), [str(deb)], ["mount-s3"], seconds=1.0)
+        assert time.monotonic() - started < 20
+    assert caught.value.hint and debian.installed() == {}
+
+
+def test_holding_waits_too(debian: DebianRoot) -> None:
+    node = debian.node([])
+    apt.install(node, [str(debian.deb("lustre-client-utils", "2.15"))], ["lustre-client-utils"])
+    with held(debian.root / LOCKS[0], 60), pytest.raises(NodeError, match="cannot hold lustre-client-utils: the pack"):
+        apt.hold(node, ["lustre-client-utils"], seconds=0.5)
+    with held(debian.root / LOCKS[0], 1.0) as holder:
+        apt.hold(node, ["lustre-client-utils"], seconds=30.0)
+        assert holder.poll() is not None
+    assert debian.installed() == {"lustre-client-utils": "2.15 hold installed"}
+
+
+def running_dpkg(lock: Path) -> int:
+    """Process that holds dpkg's lock, 0 for none, from the kernel's list."""
+    inode = str(lock.stat().st_ino)
+    for line in Path("/proc/locks").read_text().splitlines():
+        fields = line.split()
+        if len(fields) > 5 and fields[5].endswith(f":{inode}") and "->" not in fields:
+            return int(fields[4])
+    return 0
+
+
+@pytest.mark.parametrize("which", ["preinst", "postinst"])
+def test_killed_in_the_middle_then_run_again(debian: DebianRoot, which: str) -> None:
+    """SIGKILL to apt, dpkg and the package's own script, as when the machine dies; then the same once more."""
+    go, at = debian.root / "tmp/go", debian.root / "tmp/at"
+    deb = debian.deb("mount-s3", "1.22.0", files=[PROGRAM], **{which: f"echo $$ >{at}; [ -e {go} ] || exec sleep 60"})
+    node = debian.node([DATA], [debian.listed(deb)])
+    with pytest.raises(NodeError):
+        threaded_kill(node, debian, at)
+    state = debian.installed()["mount-s3"]
+    assert "half" in state or "unpacked" in state
+    go.touch()
+    assert install_clients(node)[0] is True
+    assert debian.installed() == {"mount-s3": "1.22.0 install installed"}
+    assert install_clients(node) == (False, "")
+
+
+def threaded_kill(node: Node, debian: DebianRoot, at: Path) -> None:
+    """Install while another thread kills everybody who takes part, once the package's script runs."""
+
+    def kill() -> None:
+        end = time.monotonic() + 30
+        while not (at.exists() and at.read_text().strip()) and time.monotonic() < end:
+            time.sleep(0.01)
+        frontend = running_dpkg(debian.root / LOCKS[0])
+        for pid in (running_dpkg(debian.root / LOCKS[1]), int(at.read_text()), frontend):
+            if pid:
+                os.kill(pid, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        install_clients(node)
+    finally:
+        killer.join(30)

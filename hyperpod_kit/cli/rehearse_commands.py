@@ -140,6 +140,26 @@ def partition_node(name: str, node: str, heal: bool) -> None:
     click.echo(f"{'connected' if heal else 'cut off'} {found['place']}: {found['host']} {found['instance_id']}")
 
 
+@rehearse.command("break-mount")
+@_name_option
+@click.option("--undo", is_flag=True, help="Take the fault back: hang-daemon, read-only, other-target, cover.")
+@click.argument("fault", type=click.Choice(["kill-daemon", "hang-daemon", "unmount", "read-only", "other-target",
+                                            "cover"]))
+@click.argument("node")
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+def break_mount(name: str, fault: str, node: str, paths: Tuple[str, ...], undo: bool) -> None:
+    """Break the mounts at PATH... of NODE, to see it found and repaired."""
+    from hyperpod_kit.rehearsal import boot, mount_faults, targets
+
+    if undo and fault not in mount_faults.UNDO:
+        raise click.UsageError(f"{fault} is not taken back: the node repairs it")
+    layout, data = boot.running(name)
+    for path in paths:
+        at = mount_faults.spot(layout, targets.find(data, node), path)
+        done = (mount_faults.UNDO if undo else mount_faults.FAULTS)[fault](at)
+        click.echo(f"{path} of {at.node['place']}: {done}")
+
+
 @rehearse.command("replace-node")
 @_name_option
 @click.argument("node")

@@ -30,6 +30,7 @@ TABLE: Tuple[Line, ...] = (
     Line("S3 Files", STAND_IN, "FUSE over a local directory, access points; nothing reaches S3, no NFS"),
     Line("FSx for Lustre", STAND_IN, "FUSE over a local directory; no striping, no lfs, node-local locks"),
     Line("FSx for OpenZFS", STAND_IN, "FUSE over a local directory; no NFS, no snapshots, node-local locks"),
+    Line("NVMe instance store", STAND_IN, "a tmpfs at /opt/dlami/nvme, empty after each boot; no block devices"),
     Line("DNS of the VPC", STAND_IN, "ip-A-B-C-D names; no internet behind it"),
     Line("IAM, security groups, quotas", ABSENT, "every credential is accepted, everything reaches everything"),
     Line("GPU, EFA, NCCL, DCGM", ABSENT, "nodes have CPUs only; no deep health checks"),

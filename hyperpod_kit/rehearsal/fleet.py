@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets as random_secrets
 import threading
 import time
@@ -30,6 +31,15 @@ class CreationFailed(RehearsalError):
 def new_instance_id() -> str:
     """An id in EC2's form."""
     return "i-" + random_secrets.token_hex(9)[:17]
+
+
+INSTANCE_STORE = re.compile(r"ml\.(?:[a-z]+\d+[a-z]*d[a-z]*|p[456][a-z-]*|g[456][a-z]*|trn\d[a-z]*)\.")
+"""Instance types with local NVMe: a `d` behind the generation, and the accelerated families."""
+
+
+def has_instance_store(instance_type: str) -> bool:
+    """Whether an instance of the type, `ml.c5d.4xlarge`, has local NVMe."""
+    return INSTANCE_STORE.match(instance_type) is not None
 
 
 @dataclass
@@ -87,7 +97,7 @@ class Fleet:
 
     def _boot(self, node: Node) -> None:
         node.booted_at = time.time()
-        process = self.machines.start(node.instance_id, node.host)
+        process = self.machines.start(node.instance_id, node.host, has_instance_store(node.instance_type))
         node.pid, node.pid_started = process.pid, process.started
 
     def restart(self, node: Node) -> None:

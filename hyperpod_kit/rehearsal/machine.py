@@ -20,6 +20,7 @@ from hyperpod_kit.run import Completed, LocalRunner
 
 REBOOT_EXIT = 133
 """What systemd-nspawn --keep-unit exits with when the machine asked for a reboot."""
+INSTANCE_STORE = "/opt/dlami/nvme"
 KEPT_LOGS = ("console.log", "root/var/log/provision/provisioning.log", "root/var/log/hyperpod-rehearsal/lifecycle.log",
              "root/var/log/slurmctld.log", "root/var/log/slurmd.log")
 
@@ -30,6 +31,12 @@ class MachineOptions:
 
     shares: Tuple[Tuple[str, str], ...] = ()
     shm_size: str = "2G"
+
+
+def inside(leader: int, argv: Sequence[str]) -> list[str]:
+    """The command line that runs `argv` in the machine whose PID 1 is `leader` here."""
+    return ["nsenter", "-t", str(leader), "-m", "-u", "-i", "-n", "-p", "--", "env", "-i",
+            "PATH=/opt/slurm/bin:/usr/sbin:/usr/bin:/sbin:/bin", "TZ=UTC", "HOME=/root", *argv]
 
 
 class Machines:
@@ -60,11 +67,14 @@ class Machines:
         self._runner.run(["mount", "-t", "overlay", f"hpk-{instance_id}", "-o", options, str(place / "root")])
         return place / "root"
 
-    def start(self, instance_id: str, host_name: str) -> Process:
-        """Boot a prepared and attached machine and return its supervisor's identity. Raises RehearsalError."""
+    def start(self, instance_id: str, host_name: str, instance_store: bool = False) -> Process:
+        """Boot a prepared and attached machine and return its supervisor's identity. Raises RehearsalError.
+
+        instance_store: with local NVMe, mounted where the AMI's own service puts it and empty after every boot.
+        """
         groups = cgroups.create(f"{self.layout.cgroup}/{instance_id}")
         argv = [sys.executable, "-I", "-S", str(Path(launch.__file__)), *map(str, groups), "--",
-                *self._command(instance_id, host_name)]
+                *self._command(instance_id, host_name, instance_store)]
         with open(self.directory(instance_id) / "console.log", "ab") as console:
             proc = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=console, stderr=subprocess.STDOUT,
                                     start_new_session=True, close_fds=True,
@@ -75,10 +85,12 @@ class Machines:
             raise RehearsalError(f"machine {instance_id} ended at once")
         return identity
 
-    def _command(self, instance_id: str, host_name: str) -> list[str]:
+    def _command(self, instance_id: str, host_name: str, instance_store: bool) -> list[str]:
         layout = self.layout
         binds = [f"--bind-ro={here}:{there}" for here, there in self.options.shares]
         binds += [f"--bind={here}:/hpk/{kind}" for kind, here in layout.file_systems.items()]
+        if instance_store:
+            binds.append(f"--tmpfs={INSTANCE_STORE}:mode=0755,size=1G")
         return ["systemd-nspawn", "--quiet", "--register=no", "--keep-unit", f"--machine={layout.machine(instance_id)}",
                 f"--directory={self.root(instance_id)}",
                 f"--network-namespace-path=/run/netns/{layout.netns(instance_id)}",
@@ -108,9 +120,7 @@ class Machines:
         leader = self.leader(instance_id)
         if leader is None:
             raise RehearsalError(f"machine {instance_id} does not run")
-        return self._runner.run(["nsenter", "-t", str(leader), "-m", "-u", "-i", "-n", "-p", "--", "env", "-i",
-                                 "PATH=/opt/slurm/bin:/usr/sbin:/usr/bin:/sbin:/bin", "TZ=UTC", "HOME=/root", *argv],
-                                timeout=timeout, check=check)
+        return self._runner.run(inside(leader, argv), timeout=timeout, check=check)
 
     def kill(self, instance_id: str) -> None:
         """SIGKILL the whole machine and wait until the kernel has taken every process of it away."""

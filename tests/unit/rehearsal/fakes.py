@@ -59,7 +59,7 @@ class DirectoryMachines:
         (root / "etc/passwd").write_text(f"munge:{ids}::/:/bin/false\nubuntu:{ids}::/home/ubuntu:/bin/bash\n")
         return root
 
-    def start(self, instance_id, host_name):
+    def start(self, instance_id, host_name, instance_store=False):
         self.exit_codes[instance_id] = None
         self.started.append(instance_id)
         config = json.loads((self.root(instance_id) / "etc/hyperpod-rehearsal/node.json").read_text())

@@ -49,7 +49,7 @@ def dying_cluster(operations, code):
     assert cluster.status == "InService"
     start = machines.start
 
-    def start_and_die(instance_id, host_name):
+    def start_and_die(instance_id, host_name, instance_store=False):
         process = start(instance_id, host_name)
         machines.exit_codes[instance_id] = code
         (machines.root(instance_id) / "var/lib/hyperpod-rehearsal/agent.json").unlink()

@@ -57,8 +57,10 @@ def prepare_action(node: Node, name: str) -> int:
 
 def await_action(node: Node, name: str) -> int:
     from hyperpod_kit.node.mounts.ensure import await_healthy
+    from hyperpod_kit.node.mounts.record import remember
 
     await_healthy(node, node.mount(name), seconds=60.0)
+    remember(node, node.mount(name))  # from now on a mount that is laid above ours is seen as that
     return 0
 
 

@@ -6,9 +6,10 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 from typing import List, Optional, Sequence
+from urllib.parse import urlsplit
 
 from hyperpod_kit.errors import NodeError, RunError
-from hyperpod_kit.model.mounts import EfsMount, LustreMount, Mount
+from hyperpod_kit.model.mounts import EfsMount, LustreMount, Mount, OpenZfsMount, S3Mount
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.facts import Facts
 from hyperpod_kit.node.timing import wait_for
@@ -17,18 +18,21 @@ RESOLVED_WITHIN = 60.0
 
 
 def names_of(mounts: Sequence[Mount], facts: Facts) -> List[str]:
-    """The host names that the mounts need, each once; those of AWS's services only where the region is known."""
-    names = []
+    """The host names that the mounts need, each once; those of AWS's services only where the region is known.
+
+    Not that of S3 Files, which begins with the availability zone's id, and nothing for local disks.
+    """
+    names: List[str] = []
     for mount in mounts:
-        if isinstance(mount, LustreMount):
+        if isinstance(mount, (LustreMount, OpenZfsMount)):
             names.append(mount.dns_name)
-        elif not facts.region:
-            continue
-        elif isinstance(mount, EfsMount):
-            names.append(f"{mount.file_system_id}.efs.{facts.region}.{facts.dns_suffix}")
-        else:
-            names.append(f"s3.{facts.region}.{facts.dns_suffix}")
-    return list(dict.fromkeys(names))
+        elif isinstance(mount, EfsMount) and (mount.region or facts.region):
+            names.append(f"{mount.file_system_id}.efs.{mount.region or facts.region}.{facts.dns_suffix}")
+        elif isinstance(mount, S3Mount) and mount.endpoint_url:
+            names.append(urlsplit(mount.endpoint_url).hostname or "")
+        elif isinstance(mount, S3Mount) and (mount.region or facts.region):
+            names.append(f"s3.{mount.region or facts.region}.{facts.dns_suffix}")
+    return [name for name in dict.fromkeys(names) if name]
 
 
 def wait_until_resolvable(node: Node, seconds: float = RESOLVED_WITHIN) -> None:

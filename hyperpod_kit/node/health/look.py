@@ -6,6 +6,7 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from typing import Dict, List, Optional, Sequence
 
 from hyperpod_kit.errors import RunError
@@ -45,6 +46,8 @@ def _status(node: Node, mount: Mount, entry: Optional[Entry], probe: Optional[Pr
             remember_stuck_probe(node, mount, entry, probe.pid)
         try:
             identity = kind_of(mount).identify(node, mount, entry)
+            if probed.outcome == "no_answer":
+                identity = replace(identity, endpoint_gone=kind_of(mount).endpoint_gone(node, mount, entry))
         except RunError as err:
             identity = Identity(None, entry.source, str(err))
         seen = Seen(entry, probed, identity)

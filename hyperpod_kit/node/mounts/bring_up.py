@@ -60,7 +60,7 @@ def _start(node: Node, mount: Mount, verb: str) -> Tuple[bool, str]:
     unit = carrier_unit(mount)
     said: Optional[str] = None
     try:
-        node.runner.run(["systemctl", verb, unit], timeout=200)
+        node.runner.run(["systemctl", verb, unit], timeout=260)
     except RunError as err:
         said = systemd.last_words(node, unit) or err.message
     # The daemon's unit goes on trying by itself, the one-shot has tried for long enough.

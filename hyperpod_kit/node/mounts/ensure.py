@@ -5,17 +5,19 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
-from typing import Optional
+import contextlib
+from typing import Iterator, Optional
 
 from hyperpod_kit.errors import MountFailed, RunError
-from hyperpod_kit.model.mounts import Mount, MountStatus, mount_to_dict
+from hyperpod_kit.model.mounts import Mount, MountStatus
+from hyperpod_kit.model.platform import by_platform
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import read_text, write_json
 from hyperpod_kit.node.health.look import check
 from hyperpod_kit.node.homes import make_mount_point
 from hyperpod_kit.node.locks import held
+from hyperpod_kit.node.mounts import platform
 from hyperpod_kit.node.mounts.kinds import kind_of
-from hyperpod_kit.node.mounts.table import find
+from hyperpod_kit.node.mounts.record import forget, remember
 from hyperpod_kit.node.timing import wait_for
 
 MOUNT_WITHIN = 120.0
@@ -38,15 +40,13 @@ def clear_dead(node: Node, mount: Mount) -> bool:
 
 def prepare(node: Node, mount: Mount) -> None:
     """Make the path ready for a daemon that is about to mount there. Raises MountFailed when something lives there."""
-    with held(node, f"{mount.name}.mount", seconds=30) as mine:
-        if not mine:
-            raise MountFailed(f"{mount.name}: another process has been working on this mount for 30 s")
+    with exclusively(node, mount):
         clear_dead(node, mount)
         status = check(node, mount)
         if status.state != "absent":
             raise MountFailed(f"{mount.name}: {mount.path} is taken by {status.source}: {status.detail}",
                               hint=f"findmnt {mount.path}")
-        make_mount_point(node, mount)
+        make_ready(node, mount)
 
 
 def await_healthy(node: Node, mount: Mount, *, seconds: float) -> MountStatus:
@@ -67,41 +67,72 @@ def await_healthy(node: Node, mount: Mount, *, seconds: float) -> MountStatus:
 def ensure(node: Node, mount: Mount, *, seconds: float = MOUNT_WITHIN) -> bool:
     """Mount it unless it is mounted and answers; True when it was mounted now. For kinds that a command mounts.
 
-    Raises MountFailed when something else is there, or after `seconds` of trying; the last error of the mount
-    helper is in the message.
+    What HyperPod mounts itself is only waited for. Raises MountFailed when something else is there, or after
+    `seconds` of trying; the last error of the mount helper is in the message.
     """
-    with held(node, f"{mount.name}.mount", seconds=30) as mine:
-        if not mine:
-            raise MountFailed(f"{mount.name}: another process has been working on this mount for 30 s")
+    with exclusively(node, mount):
         clear_dead(node, mount)
         status = check(node, mount)
         if status.healthy:
+            if not by_platform(mount):
+                remember(node, mount)  # its maker was killed before it could, or somebody mounted the same by hand
             return False
         if status.state != "absent":
             raise MountFailed(f"{mount.name}: {mount.path} is {status.state} ({status.source}): {status.detail}",
                               hint=f"findmnt {mount.path}")
-        make_mount_point(node, mount)
-        said = [""]
-
-        def attempt() -> Optional[MountStatus]:
-            try:
-                node.runner.run(kind_of(mount).command(mount), timeout=COMMAND_SECONDS)
-            except RunError as err:
-                said[0] = err.message
-            now = check(node, mount)
-            return now if now.state != "absent" else None
-
-        made = wait_for(attempt, seconds=seconds, clock=node.clock, first=1.0, longest=15.0)
-        if made is None or not made.healthy:
-            why = said[0] or (f"{made.state}: {made.detail}" if made else f"nothing is mounted at {mount.path}")
-            raise MountFailed(f"{mount.name}: {why}", hint=f"on the node: {' '.join(kind_of(mount).command(mount))}")
+        if by_platform(mount):
+            await_platform(node, mount)
+            return True
+        make_ready(node, mount)
+        make(node, mount, seconds)
         remember(node, mount)
         return True
 
 
-def remember(node: Node, mount: Mount) -> None:
-    """Note which kernel mount is ours and what it was made from: /proc does not say it for EFS."""
-    entry = find(read_text(node.paths.mountinfo) or "", mount.path)
-    if entry is not None:
-        write_json(node.paths.mount_record(mount.name),
-                   {"mount_id": entry.mount_id, "device": entry.device, "mount": mount_to_dict(mount)})
+def make(node: Node, mount: Mount, seconds: float) -> None:
+    """Run the kind's command until the mount is there and answers. Raises MountFailed."""
+    said = [""]
+
+    def attempt() -> Optional[MountStatus]:
+        try:
+            node.runner.run(kind_of(mount).command(node, mount), timeout=COMMAND_SECONDS)
+        except RunError as err:
+            said[0] = err.message
+        now = check(node, mount)
+        return now if now.state != "absent" else None
+
+    made = wait_for(attempt, seconds=seconds, clock=node.clock, first=1.0, longest=15.0)
+    if made is None or not made.healthy:
+        why = said[0] or (f"{made.state}: {made.detail}" if made else f"nothing is mounted at {mount.path}")
+        raise MountFailed(f"{mount.name}: {why}", hint=f"on the node: {' '.join(kind_of(mount).command(node, mount))}")
+
+
+def await_platform(node: Node, mount: Mount) -> None:
+    """Wait for a mount of HyperPod's own, through its own unit where it has one. Raises MountFailed."""
+    def look() -> Optional[MountStatus]:
+        platform.start_platform_unit(node, mount)
+        now = check(node, mount)
+        return now if now.state != "absent" else None
+
+    made = wait_for(look, seconds=platform.WITHIN, clock=node.clock, first=1.0, longest=10.0)
+    if made is None:
+        raise platform.not_there(mount)
+    if not made.healthy:
+        raise MountFailed(f"{mount.name}: {mount.path} is {made.state} ({made.source}): {made.detail}",
+                          hint=f"findmnt {mount.path}; InstanceStorageConfigs says what HyperPod mounts")
+
+
+def make_ready(node: Node, mount: Mount) -> None:
+    """Make the mount point and what the kind needs besides; no note of an earlier mount is true any more."""
+    forget(node, mount)
+    kind_of(mount).prepare(node, mount)
+    make_mount_point(node, mount)
+
+
+@contextlib.contextmanager
+def exclusively(node: Node, mount: Mount) -> Iterator[None]:
+    """Hold the mount's lock. Raises MountFailed when another process keeps it for 30 s."""
+    with held(node, f"{mount.name}.mount", seconds=30) as mine:
+        if not mine:
+            raise MountFailed(f"{mount.name}: another process has been working on this mount for 30 s")
+        yield

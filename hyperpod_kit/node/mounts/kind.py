@@ -5,8 +5,9 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Optional, Protocol, Sequence
+from typing import Any, Optional, Sequence
 
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.mounts.table import Entry
@@ -16,7 +17,8 @@ from hyperpod_kit.node.mounts.table import Entry
 class Identity:
     """Whether what is mounted is what was asked for. `ours`: None when that cannot be told.
 
-    source: what is mounted, in the words of its kind; endpoint_gone: the mount is listed, but what served it is dead.
+    source: what is mounted, in the words of its kind; endpoint_gone: what `Kind.endpoint_gone` said of a mount that
+    did not answer.
     """
 
     ours: Optional[bool]
@@ -25,14 +27,8 @@ class Identity:
     endpoint_gone: bool = False
 
 
-class Kind(Protocol):
+class Kind(ABC):
     """One kind of mount; `mount` is the dataclass of that kind. Nothing here does I/O on the mount itself."""
-
-    def command(self, mount: Any) -> Sequence[str]:
-        """What makes the mount, run as root."""
-
-    def identify(self, node: Node, mount: Any, entry: Entry) -> Identity:
-        """Tell what `entry` is from the kernel's line and from what its helper left beside it."""
 
     client: str
     """The program without which nothing can be mounted."""
@@ -40,5 +36,21 @@ class Kind(Protocol):
     package: str
     """Where `client` comes from, for a person."""
 
-    restart_when_hung: bool
+    restart_when_hung = False
     """Whether a hung endpoint may be killed: only where a process of ours on this node is what hangs."""
+
+    @abstractmethod
+    def command(self, node: Node, mount: Any) -> Sequence[str]:
+        """What makes the mount, run as root: the only source of its options, for the first mount and every later."""
+
+    @abstractmethod
+    def identify(self, node: Node, mount: Any, entry: Entry) -> Identity:
+        """Tell what `entry` is from the kernel's line and from what its helper left beside it."""
+
+    def prepare(self, node: Node, mount: Any) -> None:
+        """Make what `command` needs besides the mount point. Raises MountFailed."""
+        return None
+
+    def endpoint_gone(self, node: Node, mount: Any, entry: Entry) -> bool:
+        """Whether what serves a mount that does not answer is dead, and no waiting brings it back."""
+        return False

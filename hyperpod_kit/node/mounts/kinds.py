@@ -7,13 +7,18 @@ from __future__ import annotations
 
 from typing import Dict
 
-from hyperpod_kit.model.mounts import EfsMount, LustreMount, Mount, S3Mount
+from hyperpod_kit.model.mounts import EfsMount, LustreMount, Mount, NvmeMount, OpenZfsMount, S3FilesMount, S3Mount
 from hyperpod_kit.node.mounts.efs import Efs
 from hyperpod_kit.node.mounts.kind import Kind
 from hyperpod_kit.node.mounts.lustre import Lustre
 from hyperpod_kit.node.mounts.mountpoint_s3 import MountpointS3
+from hyperpod_kit.node.mounts.nvme import Nvme
+from hyperpod_kit.node.mounts.openzfs import OpenZfs
+from hyperpod_kit.node.mounts.s3files import S3Files
 
-KINDS: Dict[str, Kind] = {EfsMount.kind: Efs(), LustreMount.kind: Lustre(), S3Mount.kind: MountpointS3()}
+KINDS: Dict[str, Kind] = {
+    EfsMount.kind: Efs(), S3FilesMount.kind: S3Files(), LustreMount.kind: Lustre(), OpenZfsMount.kind: OpenZfs(),
+    S3Mount.kind: MountpointS3(), NvmeMount.kind: Nvme()}
 
 
 def kind_of(mount: Mount) -> Kind:

@@ -9,18 +9,17 @@ from typing import Sequence
 
 from hyperpod_kit.model.mounts import LustreMount
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.mounts.kind import Identity
+from hyperpod_kit.node.mounts.kind import Identity, Kind
 from hyperpod_kit.node.mounts.table import Entry
 
 
-class Lustre:
+class Lustre(Kind):
     """`mount -t lustre`. A hang is the network's or the file system's: the client recovers, killing nothing helps."""
 
     client = "/usr/sbin/mount.lustre"
     package = "lustre-client-modules-aws"
-    restart_when_hung = False
 
-    def command(self, mount: LustreMount) -> Sequence[str]:
+    def command(self, node: Node, mount: LustreMount) -> Sequence[str]:
         # flock: PyTorch's and HDF5's locks fail without it. noatime: no write per read.
         return ("mount", "-t", "lustre", "-o", "noatime,flock", f"{mount.dns_name}@tcp:/{mount.mount_name}", mount.path)
 

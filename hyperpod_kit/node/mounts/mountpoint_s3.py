@@ -5,54 +5,96 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from typing import Optional, Sequence, Tuple
+from typing import Iterator, List, NamedTuple, Optional, Sequence
 
 from hyperpod_kit.model.mounts import S3Mount
 from hyperpod_kit.model.units import s3_unit
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text, write_if_different
-from hyperpod_kit.node.mounts.kind import Identity
+from hyperpod_kit.node.mounts.directories import own_directory
+from hyperpod_kit.node.mounts.kind import Identity, Kind
+from hyperpod_kit.node.mounts.record import read_record
 from hyperpod_kit.node.mounts.table import Entry
 from hyperpod_kit.node.systemd import properties
 
 SOURCE = "mountpoint-s3"
 
 
-class MountpointS3:
+class MountpointS3(Kind):
     """The unit's own process is the endpoint, so a hung one can be killed and started anew."""
 
     client = "/usr/bin/mount-s3"
     package = "mount-s3 (Mountpoint for Amazon S3)"
     restart_when_hung = True
 
-    def command(self, mount: S3Mount) -> Sequence[str]:
+    def command(self, node: Node, mount: S3Mount) -> Sequence[str]:
+        # The options are in the unit, from S3Mount.options().
         return ("systemctl", "start", s3_unit(mount))
 
+    def prepare(self, node: Node, mount: S3Mount) -> None:
+        """Make the cache's directory: its contents are objects in the clear, so nobody but root may look."""
+        if mount.cache_place is not None:
+            own_directory(node.paths.real(mount.cache_place), 0o700)
+
     def identify(self, node: Node, mount: S3Mount, entry: Entry) -> Identity:
+        wanted = f"expected {described(mount)}"
         if entry.source != SOURCE:
-            return Identity(False, entry.source, f"expected {described(mount)}, found {entry.fs_type}")
+            return Identity(False, entry.source, f"{wanted}, found {entry.fs_type}")
+        record = read_record(node, mount)
         pid = int(properties(node, s3_unit(mount), ["MainPID"]).get("MainPID") or 0)
+        if record is not None and record.device != entry.device:
+            served = next(daemons_at(node, mount.path, besides=pid), None)
+            return Identity(False, url(served) if served else entry.source, f"{wanted}, another mount lies above it")
         if pid == 0:
-            return Identity(None, entry.source, f"{s3_unit(mount)} does not run: served by somebody else, or by nobody")
-        try:
-            words = (read_text(node.paths.cmdline(pid)) or "").split("\0")
-        except OSError:
-            words = []
-        served = parse_command(words)
+            served = next(daemons_at(node, mount.path), None)
+            if served is None:
+                return Identity(None, entry.source, f"{s3_unit(mount)} does not run, and nobody seems to serve this")
+            same = (served.bucket, served.prefix) == (mount.bucket, mount.prefix)
+            return Identity(None if same else False, url(served), f"{wanted} by {s3_unit(mount)}, which does not run")
+        served = parse_command(command_line(node, pid))
         if served is None:
             return Identity(None, entry.source, f"process {pid} of {s3_unit(mount)} is not mount-s3")
-        bucket, prefix, path = served
-        same = (bucket, prefix, os.path.normpath(path)) == (mount.bucket, mount.prefix, os.path.normpath(mount.path))
-        return Identity(same, f"s3://{bucket}/{prefix}", f"expected {described(mount)}")
+        same = served == Served(mount.bucket, mount.prefix, os.path.normpath(mount.path))
+        return Identity(same, url(served), wanted)
+
+
+class Served(NamedTuple):
+    """What a mount-s3 process serves, and where it was told to."""
+
+    bucket: str
+    prefix: str
+    path: str
+
+
+def url(served: Served) -> str:
+    return f"s3://{served.bucket}/{served.prefix}"
 
 
 def described(mount: S3Mount) -> str:
     return f"s3://{mount.bucket}/{mount.prefix}"
 
 
-def parse_command(words: Sequence[str]) -> Optional[Tuple[str, str, str]]:
-    """(bucket, prefix, path) from the command line of a mount-s3 that our unit started; None for anything else."""
+def command_line(node: Node, pid: int) -> List[str]:
+    """The words of a process's command line; empty once it has ended."""
+    try:
+        return (read_text(node.paths.cmdline(pid)) or "").split("\0")
+    except OSError:
+        return []
+
+
+def daemons_at(node: Node, path: str, besides: int = 0) -> Iterator[Served]:
+    """What the processes serve that were started as mount-s3 for this path."""
+    with contextlib.suppress(OSError):
+        for name in sorted(os.listdir(node.paths.real("/proc"))):
+            served = parse_command(command_line(node, int(name))) if name.isdigit() and int(name) != besides else None
+            if served is not None and served.path == os.path.normpath(path):
+                yield served
+
+
+def parse_command(words: Sequence[str]) -> Optional[Served]:
+    """From the command line of a mount-s3 whose last two words are bucket and path; None for anything else."""
     given = [word for word in words if word]
     if len(given) < 3 or not any(os.path.basename(word).startswith("mount-s3") for word in given[:5]):
         return None
@@ -62,7 +104,7 @@ def parse_command(words: Sequence[str]) -> Optional[Tuple[str, str, str]]:
             prefix = given[index + 1]
         elif word.startswith("--prefix="):
             prefix = word[len("--prefix="):]
-    return given[-2], prefix, given[-1]
+    return Served(given[-2], prefix, os.path.normpath(given[-1]))
 
 
 def other_users_may(node: Node) -> bool:

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Iterator, Optional, Tuple
 
 
 @dataclass(frozen=True)
 class Entry:
     """One line of /proc/self/mountinfo. `mount_id` is unique while the mount lives; `options`: of mount and file
-    system together; `stacked`: how many mounts lie one above the other at this path."""
+    system together; `root`: which directory of the file system; `stacked`: how many mounts lie one above the other at
+    this path."""
 
     mount_id: int
     device: str
@@ -22,6 +23,7 @@ class Entry:
     fs_type: str
     source: str
     options: Tuple[str, ...]
+    root: str = "/"
     stacked: int = 1
 
     def option(self, name: str) -> Optional[str]:
@@ -51,14 +53,15 @@ def parse(mountinfo: str) -> Iterator[Entry]:
             continue
         yield Entry(
             mount_id=int(before[0]), device=before[2], path=unescape(before[4]), fs_type=after[0],
-            source=unescape(after[1]), options=tuple(dict.fromkeys(before[5].split(",") + after[2].split(","))))
+            source=unescape(after[1]), options=tuple(dict.fromkeys(before[5].split(",") + after[2].split(","))),
+            root=unescape(before[3]))
 
 
 def find(mountinfo: str, path: str) -> Optional[Entry]:
-    """What is mounted at exactly `path`, the topmost; None when nothing is."""
+    """What is mounted at exactly `path`, the topmost; None when nothing is.
+
+    An automount that waits to be touched is not there yet: its line of type autofs is passed over.
+    """
     wanted = os.path.normpath(path)
-    found = [entry for entry in parse(mountinfo) if entry.path == wanted]
-    if not found:
-        return None
-    top = found[-1]
-    return Entry(top.mount_id, top.device, top.path, top.fs_type, top.source, top.options, stacked=len(found))
+    found = [entry for entry in parse(mountinfo) if entry.path == wanted and entry.fs_type != "autofs"]
+    return replace(found[-1], stacked=len(found)) if found else None

@@ -33,18 +33,6 @@ S3_UNIT = "hyperpod-kit-s3-data.service"
 S3_ARGV = ["/usr/bin/mount-s3", "--foreground", "--prefix", "corpus/", "sagemaker-data", "/mnt/data"]
 
 
-def test_commands() -> None:
-    assert kind_of(EFS).command(EFS) == (
-        "mount", "-t", "efs", "-o", f"_netdev,noresvport,tls,accesspoint={AP}", f"{FS}:/", "/efs/trainer")
-    plain = EfsMount("home", "/efs", FS, tls=False)
-    assert kind_of(plain).command(plain)[4] == "_netdev,noresvport"
-    with_iam = EfsMount("home", "/efs", FS, iam=True)
-    assert kind_of(with_iam).command(with_iam)[4] == "_netdev,noresvport,tls,iam"
-    assert kind_of(LUSTRE).command(LUSTRE) == (
-        "mount", "-t", "lustre", "-o", "noatime,flock",
-        "fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com@tcp:/abcdefgh", "/fsx")
-
-
 def test_the_kernels_list() -> None:
     text = ("22 1 8:1 / / rw,relatime - ext4 /dev/root rw\n"
             "31 22 0:45 / /mnt/a\\040b rw,nosuid shared:3 - fuse mountpoint-s3 ro,user_id=0\n"
@@ -75,7 +63,7 @@ def test_lustre_is_known_by_its_mount_name(make_node: Any, fs_type: str, source:
 @pytest.mark.parametrize("words, found", [
     (S3_ARGV, ("sagemaker-data", "corpus/", "/mnt/data")),
     (["/usr/bin/python3", "-I", "-S", "/usr/lib/x", "mount-s3", "--prefix=a/", "b", "/m"], ("b", "a/", "/m")),
-    (["mount-s3", "b", "/m"], ("b", "", "/m")),
+    (["mount-s3", "b", "/m/"], ("b", "", "/m")),
     (["/usr/bin/sleep", "1", "2", "3"], None),
     ([""], None),
 ])
@@ -91,6 +79,11 @@ def test_two_buckets_look_alike_and_are_told_apart(make_node: Any) -> None:
     fake.serve_s3(S3_UNIT, [*S3_ARGV[:-2], "another", "/mnt/data"])
     status = check(fake.node, S3)
     assert (status.state, status.source) == ("wrong_target", "s3://another/corpus/")
+    # Not our unit's process: somebody started mount-s3 by hand.
+    fake.runner.on(f"systemctl show --property MainPID {S3_UNIT}", out="MainPID=0\n")
+    status = check(fake.node, S3)
+    assert (status.state, status.source) == ("wrong_target", "s3://another/corpus/")
+    fake.serve_s3(S3_UNIT, ["/usr/bin/sleep", "1000"])
     fake.runner.on(f"systemctl show --property MainPID {S3_UNIT}", out="MainPID=0\n")
     assert check(fake.node, S3).state == "unknown"
 
@@ -128,8 +121,8 @@ def test_a_tls_proxy_that_is_gone_makes_a_hang_a_death(make_node: Any) -> None:
         entry = find((fake.root / "proc/self/mountinfo").read_text(), "/efs/trainer")
         assert entry is not None
         listener.listen(1)
-        assert kind_of(EFS).identify(fake.node, EFS, entry).endpoint_gone is False
-    assert kind_of(EFS).identify(fake.node, EFS, entry).endpoint_gone is True
+        assert kind_of(EFS).endpoint_gone(fake.node, EFS, entry) is False
+    assert kind_of(EFS).endpoint_gone(fake.node, EFS, entry) is True
 
 
 def test_without_tls_the_source_says_it(make_node: Any) -> None:

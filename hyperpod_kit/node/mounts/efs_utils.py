@@ -1,0 +1,117 @@
+"""What efs-utils leaves beside its mounts, of EFS and of S3 Files: the kernel shows 127.0.0.1:/ for every one of them.
+
+The helper runs a local proxy a mount (since 2.0 also without TLS) and writes <state dir>/<fs-id>.<path with dots>.<port
+of the proxy>, JSON: `cmd` of the proxy and, with TLS, `accessPoint` (efs-utils 3.1, efs_utils_common/proxy.py). With a
+real NFS mount the kernel's `port=` leads to the file, wherever the mount was moved to since.
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+from typing import Any, Dict, List
+
+from hyperpod_kit.model.mounts import EfsMount, Mount, S3FilesMount, mount_to_dict
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.files import read_text
+from hyperpod_kit.node.mounts.kind import Identity
+from hyperpod_kit.node.mounts.record import read_record
+from hyperpod_kit.node.mounts.table import Entry
+
+
+def described(mount: Mount) -> str:
+    """File system and access point as a person writes them."""
+    return _words(mount_to_dict(mount))
+
+
+def _words(mount: Dict[str, Any]) -> str:
+    point = mount.get("access_point_id")
+    return f"{mount.get('file_system_id')}:/" + (f" {point}" if point else "")
+
+
+def identify_proxied(node: Node, mount: Mount, entry: Entry, *, service: str, tls: bool) -> Identity:
+    """Which file system a mount of 127.0.0.1:/ is. `service`: efs-utils' name of the AWS service."""
+    wanted = described(mount)
+    host, separator, export = entry.source.rpartition(":")
+    if not separator or export != "/" or not host.startswith("127."):
+        through = " through TLS" if tls and separator and export == "/" else f", found {entry.fs_type}"
+        return Identity(False, entry.source, f"expected {wanted}{through}")
+    record = read_record(node, mount)
+    # A moved or stacked mount has the path of ours and not its device number.
+    covered = record is not None and record.device != entry.device
+    states = read_states(node, entry)
+    if states and not (covered and entry.option("port") is None):
+        state = states[-1]
+        found = f"{state['fsId']}:/" + (f" {state['accessPoint']}" if state.get("accessPoint") else "")
+        if state.get("service_type", service) != service:
+            return Identity(False, found, f"expected {wanted} of {service}, found {state['service_type']}")
+        if tls and _without_tls(state):
+            return Identity(False, found, f"expected {wanted} through TLS, its proxy runs without")
+        return Identity(found == wanted, found, f"expected {wanted}")
+    if covered:
+        return Identity(False, entry.source, f"expected {wanted}, another mount lies above it")
+    if record is not None:
+        same = record.mount == mount_to_dict(mount)
+        return Identity(same, _words(record.mount), f"expected {wanted}")
+    return Identity(True, entry.source, "known by source and path only")
+
+
+def _without_tls(state: Dict[str, Any]) -> bool:
+    command = [str(word) for word in state.get("cmd") or [""]]
+    return os.path.basename(command[0]) == "efs-proxy" and "--tls" not in command
+
+
+def read_states(node: Node, entry: Entry) -> List[Dict[str, Any]]:
+    """efs-utils' notes on this mount, each with `fsId`; the one to believe last. More than one where some are stale."""
+    port = entry.option("port")
+    middle = "." + entry.path.strip("/").replace("/", ".") + "."
+    try:
+        names = sorted(os.listdir(node.paths.efs_state))
+    except OSError:
+        return []
+    found = []
+    for name in names:
+        file_system, separator, rest = name.partition(".")
+        last = rest.rpartition(".")[2]
+        ours = last == port if port is not None else f".{rest}".startswith(middle) and rest[len(middle) - 1:] == last
+        if not ours or not separator or not file_system.startswith("fs-") or not last.isdigit():
+            continue
+        with contextlib.suppress(OSError, ValueError):
+            raw = json.loads(read_text(f"{node.paths.efs_state}/{name}") or "null")
+            if isinstance(raw, dict):
+                found.append({**raw, "fsId": file_system})
+    return sorted(found, key=lambda state: (_runs(node, state), float(state.get("mount_time") or 0)))
+
+
+def _runs(node: Node, state: Dict[str, Any]) -> bool:
+    return os.path.exists(node.paths.real(f"/proc/{state.get('pid')}"))
+
+
+def proxy_is_gone(entry: Entry) -> bool:
+    """Whether nobody listens any more where this mount's proxy was.
+
+    The kernel then retries for ever and every process that looks at the mount hangs: dead, although it is listed.
+    efs-utils' watchdog starts the proxy anew within a second as long as it runs itself.
+    """
+    port = entry.option("port")
+    if port is None or not port.isdigit() or not entry.source.startswith("127."):
+        return False
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(("127.0.0.1", int(port)))
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+    return False
+
+
+def options(mount: Mount) -> List[str]:
+    """The options that both helpers take alike."""
+    assert isinstance(mount, (EfsMount, S3FilesMount))
+    given = [f"accesspoint={mount.access_point_id}"] if mount.access_point_id else []
+    return given + ([f"region={mount.region}"] if mount.region else [])

@@ -1,0 +1,124 @@
+"""The local NVMe disks of an instance: found, and made usable where the image has not done it.
+
+HyperPod's and AWS's deep learning images have `dlami-nvme.service`, which joins all instance store devices to one
+volume at /opt/dlami/nvme; that is used as it is, and never fought. Elsewhere each blank device gets a file system of
+ours, known by its label. A device that holds anything else is never written to.
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import List, NamedTuple, Optional
+
+from hyperpod_kit.errors import MountFailed, RunError
+from hyperpod_kit.node import systemd
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.files import read_text
+from hyperpod_kit.node.mounts.table import Entry, find, parse
+from hyperpod_kit.node.timing import wait_for
+
+PLATFORM = "/opt/dlami/nvme"
+PLATFORM_UNIT = "dlami-nvme.service"
+PLATFORM_WITHIN = 90.0
+"""Seconds that the image's own service may take to join and format the devices at boot."""
+
+OWN = "/var/lib/hyperpod-kit/nvme"
+LABEL = "hpk-scratch"
+MODEL = "Amazon EC2 NVMe Instance Storage"
+"""What EC2 calls these devices; EBS volumes are NVMe too, with another model."""
+
+
+class Device(NamedTuple):
+    """`path`: /dev/nvme1n1; `number`: major:minor; `holds`: "" when blank, else what blkid found, LABEL when ours."""
+
+    path: str
+    number: str
+    holds: str
+
+
+def mounted_stores(node: Node) -> List[Entry]:
+    """Every mount that is an instance store, the image's or ours."""
+    mountinfo = read_text(node.paths.mountinfo) or ""
+    theirs = find(mountinfo, PLATFORM)
+    ours = [entry for entry in parse(mountinfo) if entry.path.startswith(OWN + "/")]
+    return ([theirs] if theirs is not None else []) + ours
+
+
+def provide(node: Node, index: int) -> Entry:
+    """A mounted instance store, the image's if it makes one, else the `index`-th device's. Raises MountFailed."""
+    entry = find(read_text(node.paths.mountinfo) or "", PLATFORM)
+    if entry is not None:
+        return entry
+    if systemd.is_enabled(node, PLATFORM_UNIT):
+        def look() -> Optional[Entry]:
+            return find(read_text(node.paths.mountinfo) or "", PLATFORM)
+
+        found = wait_for(look, seconds=PLATFORM_WITHIN, clock=node.clock)
+        if found is None:
+            raise MountFailed(f"{PLATFORM_UNIT} has not mounted {PLATFORM} within {PLATFORM_WITHIN:g} s",
+                              hint=f"on the node: journalctl -u {PLATFORM_UNIT}; has the instance type local disks?")
+        return found
+    devices = find_devices(node)
+    usable = [device for device in devices if device.holds in ("", LABEL)]
+    if not usable:
+        refused = "; ".join(f"{device.path} holds {device.holds}" for device in devices)
+        raise MountFailed(f"no instance store device is free: {refused}" if refused
+                          else "this instance has no instance store device",
+                          hint="choose an instance type with local NVMe, or set required to false")
+    return _mount(node, usable[index % len(usable)])
+
+
+def find_devices(node: Node) -> List[Device]:
+    """The instance store devices of this machine, by name, with what each holds."""
+    block = node.paths.real("/sys/block")
+    found = []
+    for name in sorted(os.listdir(block)) if os.path.isdir(block) else []:
+        if (read_text(f"{block}/{name}/device/model") or "").strip() != MODEL:
+            continue
+        number = (read_text(f"{block}/{name}/dev") or "").strip()
+        found.append(Device(f"/dev/{name}", number, _holds(node, block, name)))
+    return found
+
+
+def _holds(node: Node, block: str, name: str) -> str:
+    holders = f"{block}/{name}/holders"
+    if os.path.isdir(holders) and os.listdir(holders):
+        return f"a part of {', '.join(sorted(os.listdir(holders)))}"
+    if any(entry.startswith(name) for entry in os.listdir(f"{block}/{name}")):
+        return "partitions"
+    done = node.runner.run(["blkid", "-p", "-o", "export", node.paths.real(f"/dev/{name}")], timeout=30, check=False)
+    if done.returncode == 2 and not done.stdout.strip():
+        return ""  # blkid's code for "no signature of any kind"
+    values = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+    if done.returncode == 0 and values.get("LABEL") == LABEL:
+        return LABEL
+    return values.get("TYPE") or values.get("PTTYPE") or f"something that blkid cannot tell (code {done.returncode})"
+
+
+def _mount(node: Node, device: Device) -> Entry:
+    mountinfo = read_text(node.paths.mountinfo) or ""
+    for entry in parse(mountinfo):
+        if entry.device == device.number and entry.path.startswith(OWN + "/"):
+            return entry
+    place = f"{OWN}/{os.path.basename(device.path)}"
+    special = node.paths.real(device.path)
+    try:
+        if device.holds == "":
+            _format(node, special)
+        os.makedirs(node.paths.real(place), exist_ok=True)
+        node.runner.run(["mount", "-o", "noatime,nosuid,nodev", special, place], timeout=60)
+    except RunError as err:
+        raise MountFailed(f"{device.path}: {err.message}", hint=f"on the node: blkid -p {device.path}") from err
+    made = find(read_text(node.paths.mountinfo) or "", place)
+    if made is None:
+        raise MountFailed(f"{device.path} is not at {place} although mount said so")
+    return made
+
+
+def _format(node: Node, special: str) -> None:
+    # Neither is told to overwrite: mkfs.xfs then looks for a file system once more itself.
+    if os.path.exists(node.paths.real("/usr/sbin/mkfs.xfs")):
+        node.runner.run(["mkfs.xfs", "-q", "-L", LABEL, special], timeout=120)
+    else:
+        node.runner.run(["mkfs.ext4", "-q", "-m", "0", "-L", LABEL, special], timeout=120)

@@ -1,0 +1,65 @@
+"""NVMe scratch: a directory on the instance store, bound to where it is wanted.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Sequence
+
+from hyperpod_kit.errors import MountFailed
+from hyperpod_kit.model.mounts import NvmeMount
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.files import read_text
+from hyperpod_kit.node.mounts import instance_store
+from hyperpod_kit.node.mounts.directories import own_directory
+from hyperpod_kit.node.mounts.kind import Identity, Kind
+from hyperpod_kit.node.mounts.record import read_record
+from hyperpod_kit.node.mounts.table import Entry, find
+
+
+class Nvme(Kind):
+    """`mount -o bind`. There is no endpoint: the disk answers, or the machine is to be replaced."""
+
+    client = "/usr/bin/mount"
+    package = "util-linux"
+
+    def command(self, node: Node, mount: NvmeMount) -> Sequence[str]:
+        return ("mount", "-o", "bind,nosuid,nodev", directory(node, mount), mount.path)
+
+    def prepare(self, node: Node, mount: NvmeMount) -> None:
+        """Make the directory on the store, with the owner and mode that were asked for."""
+        others = [other.name for other in node.mounts if isinstance(other, NvmeMount)]
+        store = instance_store.provide(node, others.index(mount.name))
+        shelf = node.paths.real(f"{store.path}/hyperpod-kit")
+        place = f"{shelf}/{mount.name}"
+        try:
+            own_directory(shelf, 0o755)  # the store may be everybody's; what lies on our shelf is not
+            os.makedirs(place, exist_ok=True)
+            os.chown(place, mount.uid, mount.gid)
+            os.chmod(place, int(mount.mode, 8))  # after chown, which may clear bits
+        except OSError as err:
+            raise MountFailed(f"{place}: {err.strerror}", hint=f"on the node: findmnt {store.path}") from err
+
+    def identify(self, node: Node, mount: NvmeMount, entry: Entry) -> Identity:
+        wanted = f"expected the instance store's directory hyperpod-kit/{mount.name}"
+        source = f"{entry.source}{entry.root}"
+        if not entry.root.endswith(f"/hyperpod-kit/{mount.name}"):
+            return Identity(False, source, wanted)
+        root = find(read_text(node.paths.mountinfo) or "", "/")
+        if root is not None and root.device == entry.device:
+            return Identity(False, source, f"{wanted}, found the root disk")
+        record = read_record(node, mount)
+        stores = {store.device for store in instance_store.mounted_stores(node)}
+        known = entry.device in stores or (record is not None and record.device == entry.device)
+        return Identity(known, source, wanted)
+
+
+def directory(node: Node, mount: NvmeMount) -> str:
+    """The directory on the instance store that has been prepared for the mount; the image's place while none is."""
+    for store in instance_store.mounted_stores(node):
+        place = f"{store.path}/hyperpod-kit/{mount.name}"
+        if os.path.isdir(node.paths.real(place)):
+            return place
+    return f"{instance_store.PLATFORM}/hyperpod-kit/{mount.name}"

@@ -1,0 +1,38 @@
+"""FSx for OpenZFS: a volume over NFS 4.2, the kernel's own client.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+from hyperpod_kit.model.mounts import OpenZfsMount
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.mounts.kind import Identity, Kind
+from hyperpod_kit.node.mounts.table import Entry
+
+OPTIONS = "_netdev,noatime,nfsvers=4.2,nconnect=16,rsize=1048576,wsize=1048576,hard,timeo=600"
+"""FSx's own recommendation and AWS's HyperPod scripts; hard: a server that is away makes a job wait, not fail."""
+
+
+class OpenZfs(Kind):
+    """`mount -t nfs`. A hang is the network's or the server's: nothing on this node is worth killing."""
+
+    client = "/usr/sbin/mount.nfs"
+    package = "nfs-common"
+
+    def command(self, node: Node, mount: OpenZfsMount) -> Sequence[str]:
+        return ("mount", "-t", "nfs", "-o", OPTIONS, f"{mount.dns_name}:{mount.export}", mount.path)
+
+    def identify(self, node: Node, mount: OpenZfsMount, entry: Entry) -> Identity:
+        wanted = f"{mount.dns_name}:{mount.export}"
+        host, separator, export = entry.source.partition(":")
+        if not separator or "nfs" not in entry.fs_type:
+            return Identity(False, entry.source, f"expected {wanted}, found {entry.fs_type}")
+        if (export.rstrip("/") or "/") != mount.export:
+            return Identity(False, entry.source, f"expected {wanted}")
+        # Whoever mounted it by address (HyperPod may) leaves no name to compare.
+        if host.replace(".", "").isdigit():
+            return Identity(True, entry.source, "known by its export only")
+        return Identity(host == mount.dns_name, entry.source, f"expected {wanted}")

@@ -1,0 +1,48 @@
+"""Which kernel mount is the one that we made, and from what: /proc does not say it for every kind.
+
+Volatile (/run), as mounts are. A device number is that of the mounted file system; two mounts that lie at one path
+have different ones, in every mount namespace.
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import asdict, dataclass
+from typing import Any, Dict, Optional
+
+from hyperpod_kit.model.mounts import Mount, mount_to_dict
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.files import read_json, read_text, write_json
+from hyperpod_kit.node.mounts.table import find
+
+
+@dataclass(frozen=True)
+class Record:
+    """`device`: major:minor of the mount that we made; `mount`: its configuration as JSON."""
+
+    device: str
+    mount: Dict[str, Any]
+
+
+def read_record(node: Node, mount: Mount) -> Optional[Record]:
+    """What was noted of the mount, None without a note that can be read."""
+    raw = read_json(node.paths.mount_record(mount.name))
+    try:
+        return Record(raw["device"], raw["mount"]) if raw else None
+    except (KeyError, TypeError):
+        return None
+
+
+def remember(node: Node, mount: Mount) -> None:
+    """Note what is mounted at the path now as ours."""
+    entry = find(read_text(node.paths.mountinfo) or "", mount.path)
+    if entry is not None:
+        write_json(node.paths.mount_record(mount.name), asdict(Record(entry.device, mount_to_dict(mount))))
+
+
+def forget(node: Node, mount: Mount) -> None:
+    """Drop the note: what it was about is gone, or about to be made anew."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(node.paths.mount_record(mount.name))

@@ -1,0 +1,31 @@
+"""S3 Files: a bucket over NFS 4.2, through the mount helper of efs-utils 3.0 and newer.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+from hyperpod_kit.model.mounts import S3FilesMount
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.mounts import efs_utils
+from hyperpod_kit.node.mounts.kind import Identity, Kind
+from hyperpod_kit.node.mounts.table import Entry
+
+
+class S3Files(Kind):
+    """`mount -t s3files`. The helper itself adds nfsvers=4.2, tls and iam, and refuses to do without."""
+
+    client = "/usr/sbin/mount.s3files"
+    package = "amazon-efs-utils 3.0 or newer"
+
+    def command(self, node: Node, mount: S3FilesMount) -> Sequence[str]:
+        options = ["_netdev", "noresvport", *efs_utils.options(mount)]
+        return ("mount", "-t", "s3files", "-o", ",".join(options), f"{mount.file_system_id}:/", mount.path)
+
+    def identify(self, node: Node, mount: S3FilesMount, entry: Entry) -> Identity:
+        return efs_utils.identify_proxied(node, mount, entry, service="s3files", tls=True)
+
+    def endpoint_gone(self, node: Node, mount: S3FilesMount, entry: Entry) -> bool:
+        return efs_utils.proxy_is_gone(entry)

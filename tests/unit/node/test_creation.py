@@ -140,7 +140,7 @@ def test_a_daemon_gets_its_new_options_and_no_other_mount_is_disturbed(make_sand
     sandbox = make_sandbox()
     assert sandbox.on_create().returncode == 0
     unit = sandbox.root / "opt/hyperpod-kit/current/units/hyperpod-kit-s3-data.service"
-    unit.write_text(unit.read_text().replace("--file-mode 0644", "--file-mode 0640"))
+    unit.write_text(unit.read_text().replace('--file-mode "0644"', '--file-mode "0640"'))
     before = len(sandbox.calls)
     done = sandbox.node("apply", "--mode", "on_create")
     assert done.returncode == 0, done.stdout + done.stderr

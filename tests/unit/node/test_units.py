@@ -35,8 +35,9 @@ def test_a_writable_bucket() -> None:
     text = rendered(mount)["hyperpod-kit-s3-ckpt.service"]
     line = next(line for line in text.splitlines() if line.startswith("ExecStart="))
     assert line == (
-        "ExecStart=/usr/bin/mount-s3 --foreground --allow-other --allow-delete --allow-overwrite --uid 2001 --gid 2001 "
-        '--dir-mode 0750 --file-mode 0640 --prefix "100%%/$$x/" "sagemaker-ckpt" "/mnt/check points"')
+        "ExecStart=/usr/bin/mount-s3 --foreground --allow-other --allow-delete --allow-overwrite "
+        '--uid "2001" --gid "2001" --dir-mode "0750" --file-mode "0640" '
+        '--prefix "100%%/$$x/" "sagemaker-ckpt" "/mnt/check points"')
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")

@@ -6,10 +6,12 @@ Exit codes: 0 done · 1 failed · 2 usage · 3 could not check · 75 saved, run 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import shlex
 import sys
+import time
 from typing import List, Optional, Sequence, Tuple
 
 from hyperpod_kit.errors import Unreachable, UsageError
@@ -73,9 +75,11 @@ def _parser() -> argparse.ArgumentParser:
     for name, value in (("probe-interval", 5.0), ("silent-after", 6.0), ("refused-after", 30.0),
                         ("backoff", defaults.backoff), ("storage-wait", 120.0), ("controller-wait", 2400.0)):
         run.add_argument(f"--{name}", type=float, default=value, help=argparse.SUPPRESS)
-    status = verbs.add_parser("status", help="the attempts made on a checkpoint root, and how they ended")
-    status.add_argument("--root", required=True, metavar="DIR")
+    status = verbs.add_parser("status", help="a job's attempts: how each ended, from where it resumed, what was lost")
+    status.add_argument("job", nargs="?", metavar="JOB", help="its id; without one, every job on --root")
+    status.add_argument("--root", metavar="DIR", help="the checkpoint root, where `job run` was not started by you")
     status.add_argument("--json", action="store_true", help="data on standard output")
+    status.add_argument("--html", metavar="FILE", help="write a page with a picture of the timeline")
     verbs.add_parser("submit", help="sbatch with --auto-resume on a cluster without the plugin; same line as sbatch")
     verbs.add_parser("task-prolog", help="for slurm/task_prolog.sh: one checkpoint for all ranks of a bare srun")
     verbs.add_parser("epilog", help="for an epilog: save what dead trainers left in shared memory; exits 0")
@@ -107,13 +111,30 @@ def _exec(command: List[str]) -> int:
 
 
 def _status(args: argparse.Namespace) -> int:
-    from hyperpod_kit.job import status
+    from hyperpod_kit.job import status, status_page, timeline, where
 
+    job, root, now = args.job or "", args.root, time.time()
     try:
-        rows = status.attempts(args.root)
+        noted = where.find(job) if job else None
+        if noted:
+            job, root = noted[0], root or noted[1]
+        if not root:
+            raise UsageError(f"nobody noted the checkpoint root of job {job}" if job else "neither a job nor a root",
+                             hint=f"hyperpod-kit job status {job or 'JOB'} --root DIR")
+        found = timeline.attempts(root, job)
     except OSError as err:
-        raise Unreachable(f"cannot read the attempts of {args.root}: {err}") from err
-    sys.stdout.write(json.dumps(rows, indent=2) + "\n" if args.json else status.table(rows))
+        raise Unreachable(f"cannot read the attempts of {root or job}: {err}") from err
+    if job and not found:
+        raise UsageError(f"{root} has no attempt of job {job}", hint=f"hyperpod-kit job status --root {root}")
+    sums = timeline.totals(found, now)
+    if args.html:
+        with open(args.html, "w", encoding="utf-8") as file:
+            file.write(status_page.page(f"Job {job}" if job else f"Jobs on {root}", found, sums, now))
+    if args.json:
+        data = {"root": root, "totals": dataclasses.asdict(sums), "attempts": [one.to_dict() for one in found]}
+        sys.stdout.write(json.dumps(data, indent=2) + "\n")
+    else:
+        sys.stdout.write(status.table(found, sums) + (f"{args.html} written\n" if args.html else ""))
     return 0
 
 

@@ -15,7 +15,7 @@ import time
 from typing import Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit.errors import CheckpointError, GaveUp, HyperpodKitError, JobError, NoValidCheckpoint, RunError
-from hyperpod_kit.job import allocation, choose, ownership, step
+from hyperpod_kit.job import allocation, choose, ownership, step, where
 from hyperpod_kit.job.ledger import Ledger
 from hyperpod_kit.job.options import Options, prepare
 from hyperpod_kit.job.outcome import Outcome, classify
@@ -60,6 +60,7 @@ class Decider:
         with self._signals:
             if not self._claim():
                 return TERMINATED
+        where.note(self._job, self._options.root, self._env)
         enabled = self._enabled()
         self._close_unfinished()
         self._report("start", f"job {self._job.job_id}, run {self._job.restart}, auto-resume "

@@ -16,6 +16,8 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
+from hyperpod_kit.job.progress import VARIABLE, Progress
+
 AGAIN = 75
 """A rank's exit code for `saved, run me again`."""
 
@@ -24,7 +26,10 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True)
 class Exit:
-    """One rank's end. `code` is None when `signal` killed it; times are Unix seconds."""
+    """One rank's end. `code` is None when `signal` killed it; times are Unix seconds.
+
+    step: the last one that it is known to have completed.
+    """
 
     rank: int
     node: str
@@ -33,6 +38,7 @@ class Exit:
     signal: Optional[int]
     started: float
     ended: float
+    step: Optional[int] = None
 
     @property
     def good(self) -> bool:
@@ -93,11 +99,13 @@ def run_rank(argv: Sequence[str], env: Mapping[str, str]) -> int:
     75 is returned as 0: srun would kill the ranks that are still saving. The record keeps the 75.
     """
     began = time.time()
+    progress = Progress()
     # Slurm signals every process of a step, the command included; the wrapper only has to outlive it.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
         signal.signal(number, _ignore)
     try:
-        child = subprocess.Popen(list(argv), preexec_fn=_dies_with(os.getpid()))
+        child = subprocess.Popen(list(argv), env={**env, VARIABLE: progress.path},
+                                 preexec_fn=_dies_with(os.getpid()))
     except OSError as err:
         print(f"hyperpod-kit: cannot start {argv[0]}: {err.strerror}", file=sys.stderr)
         code = 127 if isinstance(err, FileNotFoundError) else 126
@@ -105,7 +113,7 @@ def run_rank(argv: Sequence[str], env: Mapping[str, str]) -> int:
         code = child.wait()
     record = Exit(rank=_number(env, "SLURM_PROCID"), node=env.get("SLURMD_NODENAME") or os.uname().nodename,
                   boot_id=_boot_id(), code=code if code >= 0 else None, signal=-code if code < 0 else None,
-                  started=round(began, 3), ended=round(time.time(), 3))
+                  started=round(began, 3), ended=round(time.time(), 3), step=progress.read())
     state, attempt = env.get("HPK_STATE"), env.get("HPK_ATTEMPT")
     if state and attempt:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Dict, Optional, Sequence, Tuple
 
 from hyperpod_kit.job.exits import Exit, describe
@@ -25,16 +25,20 @@ class Seen:
 
 @dataclass(frozen=True)
 class Outcome:
-    """`kind` is one of CLASSES; `first`: the rank that failed first, by its own record; `code`: for our own exit."""
+    """`kind` is one of CLASSES; `first`: the rank that failed first, by its own record; `code`: for our own exit.
+
+    `reached`: the last step that any rank is known to have completed.
+    """
 
     kind: str
     code: int
     first: Optional[Exit] = None
     lost: Tuple[str, ...] = ()
+    reached: Optional[int] = None
 
     def fields(self) -> Dict[str, Any]:
         """For the ledger and the report."""
-        return {"class": self.kind, "code": self.code, "lost": list(self.lost),
+        return {"class": self.kind, "code": self.code, "lost": list(self.lost), "reached": self.reached,
                 "first": describe(self.first) if self.first else None}
 
     def sentence(self) -> str:
@@ -55,6 +59,12 @@ class Outcome:
 
 
 def classify(seen: Seen) -> Outcome:
+    """What happened, with the last step that it came to."""
+    reached = max((record.step for record in seen.exits if record.step is not None), default=None)
+    return replace(_classify(seen), reached=reached)
+
+
+def _classify(seen: Seen) -> Outcome:
     """Strongest fact first: what Slurm told us, then success, then nodes, then ranks."""
     first = first_failure(seen.exits)
     code = _code(seen, first)

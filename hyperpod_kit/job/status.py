@@ -1,46 +1,58 @@
-"""The timeline of a checkpoint root's attempts, as the ledger has it."""
+"""`job status` for people: a line an attempt, and what the job got out of its time."""
 
 from __future__ import annotations
 
-import os
 import time
-from typing import Any, Dict, List, Tuple
+from typing import List, Sequence
 
-from hyperpod_kit.job import ledger
+from hyperpod_kit.job.timeline import Attempt, Totals
 
-
-def attempts(root: str) -> List[Dict[str, Any]]:
-    """One dictionary an attempt, oldest first: what it started from and how it ended. Raises OSError.
-
-    Class `unfinished`: it runs, or was ended so abruptly that nobody could write it down. A run of the batch script
-    that made no attempt has a dictionary too, of class `none`.
-    """
-    found: Dict[str, Dict[str, Any]] = {}
-    last: Dict[Tuple[Any, Any], str] = {}
-    for row in ledger.read(os.path.join(root, ".hpk", "attempts.jsonl")):
-        name, run = row.get("attempt"), (row.get("job"), row.get("restart"))
-        if row.get("event") == "attempt" and name:
-            found[name] = {"attempt": name, "started": row.get("t"), "from": row.get("from"), "step": row.get("step"),
-                           "rejected": row.get("rejected", []), "nodes": row.get("nodes", []), "class": "unfinished"}
-            last[run] = name
-        elif row.get("event") == "ended" and name in found:
-            found[name].update({key: row.get(key) for key in ("class", "code", "seconds", "lost", "first")})
-        elif row.get("event") in ("gave_up", "requeue", "stopped"):
-            if run not in last:
-                # This run of the batch script started no rank: it must not be told of another job's attempt.
-                last[run] = f"{run[0]}.{run[1]}.-"
-                found[last[run]] = {"attempt": last[run], "started": row.get("t"), "from": None, "step": None,
-                                    "rejected": row.get("rejected", []), "nodes": [], "class": "none"}
-            found[last[run]]["then"] = f"{row['event']}: {row.get('why', '')}"
-    return list(found.values())
+HEAD = ("attempt", "started", "took", "from step", "reached", "lost", "ended as", "code", "then")
 
 
-def table(rows: List[Dict[str, Any]]) -> str:
-    """For people: one line an attempt."""
-    lines = [f"{'attempt':<14} {'started':<19} {'from step':>9}  {'class':<10} {'code':>4}  what then"]
-    for row in rows:
-        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["started"] or 0))
-        code = "" if row.get("code") is None else str(row["code"])
-        lines.append(f"{row['attempt']:<14} {when:<19} {row['step'] if row['step'] is not None else '':>9}  "
-                     f"{row['class'] or '':<10} {code:>4}  {row.get('then', '')}".rstrip())
-    return "\n".join(lines) + "\n"
+def table(found: Sequence[Attempt], sums: Totals) -> str:
+    """One line an attempt, then the sum. An empty field: not known."""
+    rows: List[Sequence[str]] = [HEAD, *(_row(one) for one in found)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD) - 1)]
+    lines = ["  ".join([*(text.ljust(width) for text, width in zip(row, widths)), row[-1]]).rstrip() for row in rows]
+    return "\n".join([*lines, sentence(sums)]) + "\n"
+
+
+def sentence(sums: Totals) -> str:
+    """The totals in words."""
+    words = [f"{sums.attempts} attempt{'' if sums.attempts == 1 else 's'}"]
+    if sums.wall:
+        words.append(f"{duration(sums.wall)} from the first start to the last end")
+    words.append(f"{sums.lost} step{'' if sums.lost == 1 else 's'} done twice")
+    if sums.goodput is not None:
+        words.append(f"goodput {sums.goodput:.1%}")
+    return ", ".join(words)
+
+
+def duration(seconds: float) -> str:
+    """`42 s`, `3 min 5 s`, `2 h 10 min`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def ending(one: Attempt) -> str:
+    """Class of the end, and who began it."""
+    if one.nodes_lost:
+        return f"{one.kind}: {', '.join(one.nodes_lost)}"
+    if one.first and one.kind in ("crash", "stall"):
+        return f"{one.kind}: rank {one.first.get('rank')} on {one.first.get('node')}"
+    return one.kind
+
+
+def _row(one: Attempt) -> Sequence[str]:
+    return (one.name, time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.started)),
+            duration(one.seconds) if one.seconds is not None else "", _text(one.step), _text(one.reached),
+            _text(one.lost), ending(one), _text(one.code), one.then)
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value)

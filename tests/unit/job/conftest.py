@@ -76,5 +76,6 @@ def job(tmp_path: Path) -> Job:
         "scontrol requeue 7": "", "squeue --steps": "", "scancel": "", "srun --help": "",
     }
     environment = {**os.environ, "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NTASKS": "2",
-                   "HPK_AUTO_RESUME": "1", "FAKE_SRUN_LOG": str(tmp_path / "srun.log")}
+                   "HPK_AUTO_RESUME": "1", "XDG_STATE_HOME": str(tmp_path / "home"),
+                   "FAKE_SRUN_LOG": str(tmp_path / "srun.log")}
     return Job(tmp_path, tmp_path / "root", RecordingRunner(answers), environment)

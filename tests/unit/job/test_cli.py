@@ -44,7 +44,11 @@ def test_errors_have_a_hint_and_an_exit_code() -> None:
 
 def test_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["status", "--root", str(tmp_path), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == []
+    assert json.loads(capsys.readouterr().out)["attempts"] == []
+    with pytest.raises(UsageError, match="no attempt of job 9"):
+        cli.main(["status", "9", "--root", str(tmp_path)])
+    with pytest.raises(UsageError, match="neither"):
+        cli.main(["status"])
     (tmp_path / ".hpk").mkdir()
     (tmp_path / ".hpk" / "attempts.jsonl").mkdir()
     with pytest.raises(Unreachable):

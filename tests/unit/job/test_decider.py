@@ -13,7 +13,7 @@ import pytest
 
 from hyperpod_kit.checkpoint.repository import layout
 from hyperpod_kit.errors import GaveUp, JobError
-from hyperpod_kit.job import allocation, status
+from hyperpod_kit.job import allocation, status, timeline
 from hyperpod_kit.job.allocation import Allocation
 
 from .conftest import Job
@@ -45,6 +45,9 @@ def test_a_crash_is_retried_from_the_newest_checkpoint(job: Job) -> None:
     assert last["class"] == "done"
     assert "--overlap" in job.sruns[1]
     assert "scontrol requeue 7" not in job.runner.calls
+    crashed, _ = timeline.attempts(str(job.root))
+    # Rank 1 ended in step 8, which rank 0 may have completed.
+    assert crashed.step == 0 and crashed.reached in (7, 8) and crashed.lost == crashed.reached - 5
 
 
 def test_a_killed_rank_is_named_with_its_signal(job: Job) -> None:
@@ -83,8 +86,9 @@ def test_stepping_back_from_poison_can_be_the_cure(job: Job) -> None:
     for seq, step in ((1, 10), (2, 20)):
         commit_checkpoint(str(job.root), 1, seq, step)
     trainer = str(Path(__file__).with_name("toy_trainer.py"))
-    command = ["/bin/sh", "-c", f'[ "$HPK_RESUME_STEP" != 20 ] || exit 7; exec {sys.executable} {trainer} '
-                                "--steps 30 --pause 0.01"]
+    command = ["/bin/sh", "-c",
+               'if [ "$HPK_RESUME_STEP" = 20 ]; then [ "$SLURM_PROCID" = 0 ] && exec sleep 60; exit 7; fi; '
+               f"exec {sys.executable} {trainer} --steps 30 --pause 0.01"]
     assert job.run(command=command) == 0
     assert steps_of(job) == [20, 20, 10]
 
@@ -105,9 +109,9 @@ def test_an_attempt_without_an_end_was_lost_with_its_host(job: Job) -> None:
     row = {"t": 1, "job": "7", "restart": 0, "event": "attempt", "attempt": "7.0.0", "from": "none", "step": 0}
     (job.root / ".hpk" / "attempts.jsonl").write_text(json.dumps(row) + '\n{"t": 2, "job": "7", "torn')
     assert job.run("--steps", "3", restart=1) == 0
-    lost, done = status.attempts(str(job.root))
-    assert (lost["attempt"], lost["class"]) == ("7.0.0", "node_lost")
-    assert (done["attempt"], done["class"]) == ("7.1.0", "done")
+    lost, done = timeline.attempts(str(job.root))
+    assert (lost.name, lost.kind) == ("7.0.0", "node_lost")
+    assert (done.name, done.kind) == ("7.1.0", "done")
 
 
 def test_the_corrupt_newest_is_passed_over_with_its_reason(job: Job) -> None:
@@ -134,10 +138,10 @@ def test_nothing_valid_is_never_a_start_from_scratch(job: Job) -> None:
     [gave_up] = job.said("gave_up")
     assert gave_up["error"] == "NoValidCheckpoint" and len(gave_up["rejected"]) == 2
     assert "scontrol requeue 7" not in job.runner.calls
-    done, refused = status.attempts(str(job.root))
-    assert (done["class"], done.get("then")) == ("done", None)
-    assert (refused["attempt"], refused["class"], len(refused["rejected"])) == ("8.0.-", "none", 2)
-    assert "gave_up: NoValidCheckpoint" in status.table([done, refused]).splitlines()[-1]
+    done, refused = found = timeline.attempts(str(job.root))
+    assert (done.kind, done.then) == ("done", "")
+    assert (refused.name, refused.kind, len(refused.rejected)) == ("8.0.-", "none", 2)
+    assert "gave_up: NoValidCheckpoint" in status.table(found, timeline.totals(found, 0.0)).splitlines()[-2]
 
 
 def test_off_means_one_try_with_the_code_of_the_rank(job: Job) -> None:

@@ -6,7 +6,8 @@ import pytest
 
 from hyperpod_kit.errors import JobError
 from hyperpod_kit.job.ledger import Ledger, read
-from hyperpod_kit.job.status import attempts, table
+from hyperpod_kit.job.status import table
+from hyperpod_kit.job.timeline import attempts, totals
 
 
 def test_rows_of_other_jobs_are_not_ours(tmp_path: Path) -> None:
@@ -40,7 +41,8 @@ def test_the_timeline(tmp_path: Path) -> None:
         ledger.append("ended", attempt=attempt, code=1, seconds=2.0, **{"class": kind})
     ledger.append("requeue", why="a node is gone")
     rows = attempts(str(tmp_path))
-    assert [row["class"] for row in rows] == ["crash", "node_lost"]
-    assert rows[-1]["then"] == "requeue: a node is gone"
-    assert len(table(rows).splitlines()) == 3
+    assert [row.kind for row in rows] == ["crash", "node_lost"]
+    assert rows[-1].then == "requeue: a node is gone"
+    assert len(table(rows, totals(rows, 0.0)).splitlines()) == 4
+    assert attempts(str(tmp_path), "7") == rows and attempts(str(tmp_path), "8") == []
     assert attempts(str(tmp_path / "nothing")) == []

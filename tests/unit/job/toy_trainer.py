@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from hyperpod_kit.checkpoint.repository import commit, digest, layout
 from hyperpod_kit.checkpoint.repository.manifest import FileRecord, Manifest, now
 from hyperpod_kit.checkpoint.repository.store.open import open_store
+from hyperpod_kit.job.progress import Teller
 
 
 def commit_checkpoint(root: str, epoch: int, seq: int, step: int) -> str:
@@ -85,6 +86,7 @@ def main() -> int:
     faulty = rank == ranks - 1 and not (args.once and os.path.exists(args.once))
     print(json.dumps({"rank": rank, "from": os.environ["HPK_RESUME_FROM"], "step": first}), flush=True)
     together = Together(rank, ranks)
+    told = Teller()
     together.ended(first)
     for step in range(first + 1, args.steps + 1):
         together.wait(step - 1, wanted)
@@ -109,6 +111,7 @@ def main() -> int:
             print(json.dumps({"rank": rank, "saved": step}), flush=True)
             return 75
         together.ended(step)
+        told.reached(step)
     print(json.dumps({"rank": rank, "finished": args.steps}), flush=True)
     return 0
 

@@ -1,0 +1,104 @@
+"""`job status --html`: one file that needs nothing else, with a picture of steps over time."""
+
+from __future__ import annotations
+
+import html
+import time
+from typing import List, Sequence
+
+from hyperpod_kit.job.status import duration, ending, sentence
+from hyperpod_kit.job.timeline import NONE, Attempt, Totals
+
+WIDTH, HEIGHT, LEFT, BOTTOM = 960, 320, 64, 40
+
+COLOURS = {"done": "#1a7f37", "again": "#0969da", "preempted": "#0969da", "cancelled": "#6e7781",
+           "node_lost": "#bc4c00", "stall": "#9a6700", "crash": "#cf222e", "unfinished": "#57606a"}
+
+STYLE = """
+:root { color-scheme: light dark; }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; padding: 0 1rem; }
+table { border-collapse: collapse; width: 100%; font-size: 14px; }
+th, td { text-align: left; padding: .3rem .6rem; border-bottom: 1px solid #8884; vertical-align: top; }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
+svg { width: 100%; height: auto; } svg text { fill: currentColor; font: 12px system-ui, sans-serif; }
+.key span { display: inline-block; margin-right: 1rem; } .key i { display: inline-block; width: .8em; height: .8em; }
+"""
+
+
+def page(title: str, found: Sequence[Attempt], sums: Totals, now: float) -> str:
+    """The whole document. `now`: until when an attempt that still runs is drawn, Unix seconds."""
+    rows = "\n".join(_row(one) for one in found)
+    return f"""<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>
+<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head>
+<body><h1>{html.escape(title)}</h1>
+<p>{html.escape(sentence(sums))}</p>
+{picture(found, now)}
+<p class="key">{_key(found)}</p>
+<table><thead><tr><th>attempt</th><th>started</th><th class="n">took</th><th class="n">from step</th>
+<th class="n">reached</th><th class="n">lost</th><th>ended as</th><th>then</th></tr></thead>
+<tbody>
+{rows}
+</tbody></table>
+<p>Lost: steps that the next attempt did again. Goodput: the part of the time in which steps were done that lasted.</p>
+</body></html>
+"""
+
+
+def picture(found: Sequence[Attempt], now: float) -> str:
+    """Steps over time: an attempt is a line from the step it resumed to the one it reached, dashed where unknown."""
+    ran = [one for one in found if one.kind != NONE and one.step is not None]
+    if not ran:
+        return ""
+    begin = ran[0].started
+    span = max(1e-9, max(_end(one, now) for one in ran) - begin)
+    top = max(1, max(max(one.reached or 0, one.step or 0) for one in ran))
+
+    def x(when: float) -> float:
+        return round(LEFT + (when - begin) / span * (WIDTH - LEFT - 16), 1)
+
+    def y(step: int) -> float:
+        return round(HEIGHT - BOTTOM - step / top * (HEIGHT - BOTTOM - 16), 1)
+
+    marks: List[str] = []
+    for part in range(5):
+        step, when = top * part // 4, begin + span * part / 4
+        marks.append(f'<line x1="{LEFT}" x2="{WIDTH - 16}" y1="{y(step)}" y2="{y(step)}" stroke="#8883"/>'
+                     f'<text x="{LEFT - 8}" y="{y(step) + 4}" text-anchor="end">{step}</text>'
+                     f'<text x="{x(when)}" y="{HEIGHT - 16}" text-anchor="middle">{duration(when - begin)}</text>')
+    for one in ran:
+        step = one.step or 0
+        reached = one.reached if one.reached is not None else step
+        colour = COLOURS.get(one.kind, COLOURS["unfinished"])
+        dash = "" if one.reached is not None else ' stroke-dasharray="4 4"'
+        end = _end(one, now)
+        marks.append(f'<g><title>{html.escape(f"{one.name}: {ending(one)}")}</title>'
+                     f'<line x1="{x(one.started)}" y1="{y(step)}" x2="{x(end)}" y2="{y(reached)}" stroke="{colour}" '
+                     f'stroke-width="3" stroke-linecap="round"{dash}/>'
+                     f'<circle cx="{x(end)}" cy="{y(reached)}" r="4" fill="{colour}"/></g>')
+    return (f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="steps over time">{"".join(marks)}'
+            f'<text x="{LEFT}" y="12">step</text></svg>')
+
+
+def _end(one: Attempt, now: float) -> float:
+    if one.ended is not None:
+        return one.ended
+    return max(one.started, now) if one.kind == "unfinished" else one.started
+
+
+def _key(found: Sequence[Attempt]) -> str:
+    kinds = list(dict.fromkeys(one.kind for one in found if one.kind in COLOURS))
+    return "".join(f'<span><i style="background:{COLOURS[kind]}"></i> {kind}</span>' for kind in kinds)
+
+
+def _row(one: Attempt) -> str:
+    def cell(value: object, number: bool = False) -> str:
+        text = "" if value is None else html.escape(str(value))
+        return f'<td class="n">{text}</td>' if number else f"<td>{text}</td>"
+
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.started))
+    passed = "; ".join(f"passed over {entry.get('attempt')}: {entry.get('why')}" for entry in one.rejected)
+    return "<tr>" + "".join([
+        cell(one.name), cell(when), cell(duration(one.seconds) if one.seconds is not None else None, True),
+        cell(one.step, True), cell(one.reached, True), cell(one.lost, True), cell(ending(one)),
+        cell("; ".join(text for text in (one.then, passed) if text))]) + "</tr>"

@@ -1,0 +1,131 @@
+"""What the ledger says about a checkpoint root: attempts, with what each lost. Pure, but for reading it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from hyperpod_kit.job import ledger
+
+UNFINISHED, NONE = "unfinished", "none"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One start of the ranks. Times are Unix seconds, `seconds` its length.
+
+    kind: a class of outcome.py, `unfinished` (it runs, or was ended so abruptly that nobody could write it down), or
+    `none` (a run of the batch script that started no rank). source, step: the checkpoint it resumed from.
+    reached: the last step that a rank is known to have completed. lost: steps done here that the next attempt of the
+    job did again; gap: seconds from the end of this attempt to the start of the next. None: not known.
+    """
+
+    name: str
+    job: str
+    started: float
+    kind: str = UNFINISHED
+    source: Optional[str] = None
+    step: Optional[int] = None
+    nodes: Tuple[str, ...] = ()
+    rejected: Tuple[Dict[str, str], ...] = ()
+    ended: Optional[float] = None
+    seconds: Optional[float] = None
+    code: Optional[int] = None
+    nodes_lost: Tuple[str, ...] = ()
+    first: Optional[Dict[str, Any]] = None
+    reached: Optional[int] = None
+    then: str = ""
+    lost: Optional[int] = None
+    gap: Optional[float] = None
+
+    def to_dict(self) -> Dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Of one job, or of all that share a root. `wall`: seconds from the first start to the last end.
+
+    goodput: the part of `wall` in which steps were done that no later attempt did again; None when no attempt says
+    how far it came. lost: steps done twice.
+    """
+
+    attempts: int = 0
+    wall: float = 0.0
+    lost: int = 0
+    goodput: Optional[float] = None
+    kinds: Dict[str, int] = field(default_factory=dict)
+
+
+def attempts(root: str, job: str = "") -> List[Attempt]:
+    """The attempts on a checkpoint root, oldest first; of one job only when it is named. Raises OSError."""
+    rows = ledger.read(os.path.join(root, ".hpk", "attempts.jsonl"))
+    return chain(of_rows([row for row in rows if not job or row.get("job") == job]))
+
+
+def of_rows(rows: Sequence[ledger.Row]) -> List[Attempt]:
+    """Rows of a ledger as attempts, without what follows from their neighbours."""
+    found: Dict[str, Attempt] = {}
+    last: Dict[Tuple[Any, Any], str] = {}
+    for row in rows:
+        event, name, run = row.get("event"), row.get("attempt"), (row.get("job"), row.get("restart"))
+        when = float(row.get("t") or 0.0)
+        if event == "attempt" and name:
+            found[name] = Attempt(name, str(run[0]), when, source=row.get("from"), step=row.get("step"),
+                                  nodes=tuple(row.get("nodes") or ()), rejected=tuple(row.get("rejected") or ()))
+            last[run] = name
+        elif event == "ended" and name in found:
+            seconds = row.get("seconds")
+            # Of an attempt whose batch host was lost the row is written by the next run: its end is not known.
+            ended = when if seconds is not None else None
+            found[name] = replace(found[name], kind=str(row.get("class")), code=row.get("code"), seconds=seconds,
+                                  ended=ended, nodes_lost=tuple(row.get("lost") or ()), first=row.get("first"),
+                                  reached=row.get("reached"))
+        elif event in ("gave_up", "requeue", "stopped"):
+            if run not in last:
+                # This run of the batch script started no rank: it must not be told of another job's attempt.
+                last[run] = f"{run[0]}.{run[1]}.-"
+                found[last[run]] = Attempt(last[run], str(run[0]), when, kind=NONE,
+                                           rejected=tuple(row.get("rejected") or ()))
+            found[last[run]] = replace(found[last[run]], then=f"{event}: {row.get('why', '')}")
+    return list(found.values())
+
+
+def chain(found: Sequence[Attempt]) -> List[Attempt]:
+    """Fill in what an attempt lost: known from the next one that started ranks."""
+    out = list(found)
+    started = [index for index, one in enumerate(out) if one.kind != NONE]
+    for here, after in zip(started, started[1:]):
+        one, following = out[here], out[after]
+        lost = None
+        if one.reached is not None and following.step is not None:
+            lost = max(0, one.reached - following.step)
+        gap = following.started - one.ended if one.ended is not None else None
+        out[here] = replace(one, lost=lost, gap=round(gap, 1) if gap is not None else None)
+    return out
+
+
+def totals(found: Sequence[Attempt], now: float) -> Totals:
+    """`now`: the end of an attempt that still runs, Unix seconds."""
+    ran = [one for one in found if one.kind != NONE]
+    kinds: Dict[str, int] = {}
+    for one in found:
+        kinds[one.kind] = kinds.get(one.kind, 0) + 1
+    if not ran:
+        return Totals(len(found), kinds=kinds)
+    ends = [one.ended for one in ran if one.ended is not None]
+    end = now if ran[-1].kind == UNFINISHED else max(ends, default=ran[-1].started)
+    wall = max(0.0, end - ran[0].started)
+    good = [useful for useful in map(_useful, ran) if useful is not None]
+    goodput = min(1.0, sum(good) / wall) if good and wall else None
+    return Totals(len(found), round(wall, 1), sum(one.lost or 0 for one in ran),
+                  round(goodput, 4) if goodput is not None else None, kinds)
+
+
+def _useful(one: Attempt) -> Optional[float]:
+    """Seconds of an attempt in which it did steps that lasted: its share of all the steps it did."""
+    if one.reached is None or one.step is None or one.seconds is None:
+        return None
+    done = one.reached - one.step
+    return one.seconds * (done - (one.lost or 0)) / done if done > 0 else 0.0

@@ -1,0 +1,91 @@
+"""From rows of a ledger to what a job lost and what it got out of its time."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+from hyperpod_kit.job import ledger, progress, status, status_page, timeline, where
+from hyperpod_kit.slurm.environment import JobEnvironment
+
+
+def rows() -> list[dict[str, Any]]:
+    """A crash at step 130 that loses 30 of its 130 steps, a node lost without a word, the end."""
+    run = {"job": "7", "restart": 0}
+    return [
+        {"t": 1000.0, **run, "event": "attempt", "attempt": "7.0.0", "from": "none", "step": 0, "nodes": ["n1", "n2"]},
+        {"t": 1130.0, **run, "event": "ended", "attempt": "7.0.0", "class": "crash", "code": 1, "seconds": 130.0,
+         "lost": [], "first": {"rank": 1, "node": "n<2>", "code": 1, "signal": None}, "reached": 130},
+        {"t": 1140.0, **run, "event": "attempt", "attempt": "7.0.1", "from": "seq-1", "step": 100, "nodes": ["n1"],
+         "rejected": [{"attempt": "seq-2", "why": "shard-00000 & co"}]},
+        {"t": 1200.0, "job": "7", "restart": 1, "event": "ended", "attempt": "7.0.1", "class": "node_lost",
+         "code": None, "lost": [], "first": None},
+        {"t": 1201.0, "job": "7", "restart": 1, "event": "attempt", "attempt": "7.1.0", "from": "seq-3", "step": 140},
+        {"t": 1300.0, "job": "7", "restart": 1, "event": "ended", "attempt": "7.1.0", "class": "done", "code": 0,
+         "seconds": 99.0, "lost": [], "first": None, "reached": 200},
+        {"t": 1400.0, "job": "8", "restart": 0, "event": "gave_up", "why": "NoValidCheckpoint"},
+    ]
+
+
+def test_lost_steps_and_goodput() -> None:
+    found = timeline.chain(timeline.of_rows(rows()))
+    assert [(one.name, one.kind, one.lost, one.gap) for one in found] == [
+        ("7.0.0", "crash", 30, 10.0), ("7.0.1", "node_lost", None, None), ("7.1.0", "done", None, None),
+        ("8.0.-", "none", None, None)]
+    sums = timeline.totals(found, 9999.0)
+    # 100 of 130 steps of 130 s, then all of 99 s, in 300 s; nothing is known of the attempt between them.
+    assert (sums.attempts, sums.wall, sums.lost, sums.goodput) == (4, 300.0, 30, round(199 / 300, 4))
+    assert sums.kinds == {"crash": 1, "node_lost": 1, "done": 1, "none": 1}
+
+
+def test_nothing_known_is_not_said_to_be_nothing() -> None:
+    assert timeline.totals([], 5.0) == timeline.Totals()
+    [running] = timeline.of_rows(rows()[:1])
+    assert running.kind == "unfinished" and timeline.totals([running], 1060.0).wall == 60.0
+    assert timeline.totals([running], 1060.0).goodput is None
+
+
+def test_the_table_says_who_and_why() -> None:
+    found = timeline.chain(timeline.of_rows(rows()))
+    lines = status.table(found, timeline.totals(found, 0.0)).splitlines()
+    assert "crash: rank 1 on n<2>" in lines[1] and re.search(r"2 min 10 s +0 +130 +30 ", lines[1])
+    assert lines[-1] == "4 attempts, 5 min 0 s from the first start to the last end, 30 steps done twice, goodput 66.3%"
+
+
+def test_the_page_is_one_whole_file_and_escapes_what_it_shows() -> None:
+    found = timeline.chain(timeline.of_rows(rows()))
+    text = status_page.page("Job <7>", found, timeline.totals(found, 0.0), 1400.0)
+    body = ElementTree.fromstring(text.replace("<!DOCTYPE html>", "").replace('<meta charset="utf-8">', "").replace(
+        '<meta name="viewport" content="width=device-width, initial-scale=1">', ""))
+    assert len(body.findall(".//tbody/tr")) == 4 and len(body.findall(".//circle")) == 3
+    assert "shard-00000 & co" in "".join(body.itertext()) and "rank 1 on n<2>" in "".join(body.itertext())
+    assert "http" not in text and "<script" not in text
+    places = [(float(line.get("x1", "")), float(line.get("x2", ""))) for line in body.findall(".//g/line")]
+    assert all(left <= right for left, right in places)
+
+
+def test_a_rank_tells_how_far_it_came_from_any_depth() -> None:
+    told = progress.Progress()
+    assert told.read() is None
+    progress.Teller({progress.VARIABLE: told.path}).reached(1234567)
+    assert told.read() == 1234567
+    subprocess.run(["/bin/sh", "-c", "sh -c 'echo 42 > $HPK_PROGRESS'"], env={"HPK_PROGRESS": told.path}, check=True)
+    assert told.read() == 42
+    subprocess.run(["/bin/sh", "-c", "echo words > $HPK_PROGRESS"], env={"HPK_PROGRESS": told.path}, check=True)
+    assert told.read() is None
+    progress.Teller({progress.VARIABLE: "/proc/0/fd/9"}).reached(1)
+    progress.Teller({}).reached(1)
+
+
+def test_a_job_is_found_by_its_id_and_by_its_place_in_an_array(tmp_path: Path) -> None:
+    env = {"XDG_STATE_HOME": str(tmp_path)}
+    assert where.find("7", env) is None
+    where.note(JobEnvironment("7", 0, (), 1), "/old", env)
+    where.note(JobEnvironment("7", 1, (), 1), "/new", env)
+    where.note(JobEnvironment("12", 0, (), 1, "9", "3"), "/array", env)
+    assert where.find("7", env) == ("7", "/new") and where.find("9_3", env) == ("12", "/array")
+    where.note(JobEnvironment("7", 0, (), 1), "/x", {"XDG_STATE_HOME": "/proc/nowhere"})
+    assert ledger.read(where.notes(env))[0]["root"] == "/old"

@@ -5,6 +5,7 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from typing import Any, Optional
@@ -24,6 +25,7 @@ def write_if_different(path: str, text: str, mode: int = 0o644) -> bool:
     if read_text(path) == text:
         return False
     os.makedirs(os.path.dirname(path), exist_ok=True)
+    remove_partials(path)
     partial = f"{path}.{os.getpid()}.partial"
     with open(partial, "w", encoding="utf-8", errors="surrogateescape") as stream:
         os.fchmod(stream.fileno(), mode)
@@ -32,6 +34,21 @@ def write_if_different(path: str, text: str, mode: int = 0o644) -> bool:
         os.fsync(stream.fileno())
     os.replace(partial, path)
     return True
+
+
+def remove_partials(path: str) -> None:
+    """Remove what a writer of `path` left who was killed before he could put it in place."""
+    directory, name = os.path.split(path)
+    for found in os.listdir(directory):
+        process = found[len(name) + 1:-len(".partial")]
+        if found.startswith(name + ".") and found.endswith(".partial") and process.isdigit():
+            try:
+                os.kill(int(process), 0)
+            except ProcessLookupError:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(f"{directory}/{found}")
+            except OSError:
+                continue  # somebody else's process: he is at work
 
 
 def read_json(path: str) -> Optional[Any]:

@@ -14,7 +14,7 @@ from typing import Callable, List, Tuple
 from hyperpod_kit.model.cluster import LIFECYCLE_MODES
 from hyperpod_kit.model.mounts import ROLES, S3Mount
 from hyperpod_kit.model.units import carrier_unit, health_timer, units_of
-from hyperpod_kit.node import homes, names, systemd, users
+from hyperpod_kit.node import homes, names, retire, systemd, users
 from hyperpod_kit.node.clients import install as clients
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.mounts import bring_up
@@ -90,6 +90,15 @@ def fuse_pending(node: Node, _: str) -> str:
     return "user_allow_other in /etc/fuse.conf" if any_s3(node) and not other_users_may(node) else ""
 
 
+def retire_earlier(node: Node, _: str) -> Outcome:
+    changed, notes = retire.retire(node)
+    return Outcome(changed, "; ".join(notes))
+
+
+def retire_pending(node: Node, _: str) -> str:
+    return retire.pending(node)
+
+
 def at_boot(node: Node) -> List[str]:
     """The units that start by themselves."""
     return [unit for mount in node.mounts for unit in (carrier_unit(mount), health_timer(mount))]
@@ -97,6 +106,8 @@ def at_boot(node: Node) -> List[str]:
 
 def install_units(node: Node, _: str) -> Outcome:
     """Install and enable every unit of this node: they make the mounts at a reboot, when no lifecycle script runs."""
+    retire.carry(node)
+    bring_up.note_running(node, node.mounts)
     changed = systemd.install(node, units_of(node.mounts))
     return Outcome(systemd.enable(node, *at_boot(node)) or changed)
 
@@ -184,6 +195,8 @@ STEPS = (
     Step("users", create_users, users_pending),
     Step("clients", see_to_clients, clients_pending),
     Step("fuse", allow_fuse_users, fuse_pending),
+    # Before the new ones: a mount that was renamed needs its path.
+    Step("retire", retire_earlier, retire_pending),
     Step("units", install_units, units_pending),
     Step("mount", make_mount, mount_pending, each_mount=True),
     Step("homes", settle_homes, homes_pending),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from typing import Optional, Tuple
+from typing import Optional, Sequence, Tuple
 
 from hyperpod_kit.errors import MountFailed, RunError
 from hyperpod_kit.model.mounts import Mount, S3Mount
@@ -86,3 +86,13 @@ def started_as_installed(node: Node, mount: Mount) -> bool:
     """Whether the unit is still the one the mount was last brought up with; True when that was at boot, by the unit."""
     record = read_json(node.paths.unit_record(mount.name))
     return record is None or record["unit"] == unit_digest(node, mount)
+
+
+def note_running(node: Node, mounts: Sequence[Mount]) -> None:
+    """Note which unit each running daemon was started with, before another text of it is installed.
+
+    A boot starts them without a note, and so does a creation that was killed between the start and the note.
+    """
+    for mount in mounts:
+        if read_json(node.paths.unit_record(mount.name)) is None and systemd.is_active(node, carrier_unit(mount)):
+            write_json(node.paths.unit_record(mount.name), {"unit": unit_digest(node, mount)})

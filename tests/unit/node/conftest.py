@@ -31,6 +31,7 @@ def _load(name: str) -> Any:
 
 fakes = _load("fakes")
 silent_fuse = _load("silent_fuse")
+swept = _load("swept")
 CHECKOUT = Path(__file__).parents[3]
 PROGRAMS = ("systemctl", "mount", "umount", "useradd", "groupadd", "getent", "journalctl", "cc",
             "dpkg", "dpkg-query", "dpkg-deb", "apt-get", "apt-mark", "modinfo")
@@ -91,6 +92,18 @@ def silent_mount() -> Any:
     return silent_fuse.silent_mount
 
 
+@pytest.fixture(scope="session")
+def render_example() -> Any:
+    """`render_example(mounts=..., ...)` -> Bundle of the example with other values."""
+    return example_bundle
+
+
+@pytest.fixture
+def sweeping() -> Any:
+    """`create(root, address, kill_at)` and `end_state(root)`: a creation that is killed before its n-th effect."""
+    return swept
+
+
 @pytest.fixture
 def make_node(tmp_path: Path) -> Any:
     """`make_node(mounts, users=(), role="compute")` -> a FakeNode: scripted commands, a clock that does not wait."""
@@ -103,9 +116,10 @@ def make_node(tmp_path: Path) -> Any:
 
 @pytest.fixture
 def make_sandbox(tmp_path: Path, bundle: Bundle) -> Any:
-    """`make_sandbox(role)` -> Sandbox of a fresh node."""
+    """`make_sandbox(role, bundle)` -> Sandbox of a fresh node; by default with the example's bundle."""
+    example = bundle
 
-    def make(role: str = "compute") -> Sandbox:
+    def make(role: str = "compute", bundle: Bundle = example) -> Sandbox:
         root = tmp_path / "root"
         staging = tmp_path / "tmp" / bundle.bucket / bundle.prefix
         write(bundle, staging)

@@ -34,8 +34,22 @@ def add_mount(path, fs_type, source, options="rw"):
     MOUNTINFO.write_text("\n".join(lines) + "\n")
 
 
+def loaded(unit):
+    """Text of a unit as systemd knows it: what the file said when it was first used, or at the last daemon-reload."""
+    texts = state("loaded")
+    if unit not in texts and (UNITS / unit).is_file():
+        texts[unit] = (UNITS / unit).read_text()
+        keep("loaded", texts)
+    return texts.get(unit, "")
+
+
+def reload():
+    texts = {unit: (UNITS / unit).read_text() for unit in state("loaded") if (UNITS / unit).is_file()}
+    keep("loaded", texts)
+
+
 def exec_lines(unit, key):
-    text = (UNITS / unit).read_text()
+    text = loaded(unit)
     return [line.partition("=")[2].lstrip("-") for line in text.splitlines() if line.startswith(key + "=")]
 
 
@@ -89,10 +103,21 @@ def systemctl():
         return 0 if units[0] in state("running") else 3
     if verb == "enable":
         keep("enabled", {**state("enabled"), **{unit: 1 for unit in units}})
+    if verb == "disable":
+        keep("enabled", {unit: 1 for unit in state("enabled") if unit not in units})
+    if verb == "daemon-reload":
+        reload()
+    if verb == "show" and "NeedDaemonReload" in words:
+        for unit in words[2:]:
+            path = UNITS / unit
+            stale = unit in state("loaded") and path.is_file() and path.read_text() != loaded(unit)
+            print(f"NeedDaemonReload={'yes' if stale else 'no'}\n")
+        return 0
     if verb == "show":
         print(f"MainPID={state('running').get(units[-1], 0)}")
     if verb in ("stop", "restart"):
-        stop(units[0])
+        for unit in units:
+            stop(unit)
     if verb in ("start", "restart"):
         return max(start(unit) for unit in units)
     return 0
@@ -171,11 +196,18 @@ def cc():
     return 0
 
 
-if __name__ == "__main__":
-    signal.alarm(90)
+def call(name, args):
+    """Be `name` once; its exit code."""
+    global NAME, ARGS
+    NAME, ARGS = name, args
     STATE.mkdir(exist_ok=True)
     with open(STATE / "calls", "a") as calls:
         calls.write(shlex.join([NAME, *ARGS]) + "\n")
     actions = {"systemctl": systemctl, "mount": mount, "umount": umount, "getent": getent, "useradd": useradd,
                "groupadd": groupadd, "scontrol": scontrol, "cc": cc, "mount-s3": client, "mount.efs": client}
-    sys.exit(actions[NAME]() if NAME in actions else 0)
+    return actions[NAME]() if NAME in actions else 0
+
+
+if __name__ == "__main__":
+    signal.alarm(90)
+    sys.exit(call(NAME, ARGS))

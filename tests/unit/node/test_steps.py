@@ -26,6 +26,7 @@ CONFIG = NodeConfig("demo", "on_create", {}, MOUNTS)
 
 
 @pytest.mark.parametrize("role, mode, expected", [
+<<<<<<< HEAD
     ("compute", "on_create", "names users clients fuse units mount:home mount:data mount:fsx homes health "
                              "spank-plugin slurm-worker"),
     ("controller", "on_create", "names users clients fuse units mount:home mount:fsx homes health spank-plugin "
@@ -37,6 +38,19 @@ CONFIG = NodeConfig("demo", "on_create", {}, MOUNTS)
     # Run by hand, where HyperPod runs nothing: Slurm stays HyperPod's.
     ("controller", "ami_only", "names users clients fuse units mount:home mount:fsx homes health"),
     ("compute", "on_init_complete", "names users clients fuse units mount:home mount:data mount:fsx homes health"
+=======
+    ("compute", "on_create", "names users clients fuse retire units mount:home mount:data mount:fsx health "
+                             "spank-plugin slurm-worker"),
+    ("controller", "on_create", "names users clients fuse retire units mount:home mount:fsx health spank-plugin "
+                                "slurm-hooks slurm-controller"),
+    ("login", "on_create", "names users clients fuse retire units mount:home mount:fsx health spank-plugin "
+                           "slurm-worker"),
+    ("controller", "on_init_complete", "names users clients fuse retire units mount:home mount:fsx health spank-plugin "
+                                       "slurm-hooks"),
+    # Run by hand, where HyperPod runs nothing: Slurm stays HyperPod's.
+    ("controller", "ami_only", "names users clients fuse retire units mount:home mount:fsx health"),
+    ("compute", "on_init_complete", "names users clients fuse retire units mount:home mount:data mount:fsx health"
+>>>>>>> 3344fd3 (Creation: what an earlier configuration left is retired; killed before any effect and run again, the node is the same)
                              " spank-plugin"),
 ])
 def test_plan(role: str, mode: str, expected: str) -> None:

@@ -1,0 +1,169 @@
+"""Take away what an earlier configuration put on this node and this one does not want: units, and mounts with them.
+
+A mount that is in use stays until the next boot: no job loses its files because a line was removed from a
+configuration. What is not ours is never touched: units by their prefix, mounts by the record of having made them.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+from dataclasses import replace
+from typing import List, Sequence, Tuple
+
+from hyperpod_kit.errors import RunError
+from hyperpod_kit.model.mounts import Mount, S3Mount, mount_from_dict, mount_to_dict
+from hyperpod_kit.model.platform import by_platform
+from hyperpod_kit.model.units import PREFIX, carrier_unit, units_of
+from hyperpod_kit.node import systemd
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.files import read_json, read_text, write_json
+from hyperpod_kit.node.health.look import check
+from hyperpod_kit.node.mounts.ensure import clear_dead
+from hyperpod_kit.node.mounts.table import find
+
+MNT_EXPIRE = 4
+"""umount2(2): of a mount that is in use it says EBUSY, of any other EAGAIN at the first call, and unmounts neither."""
+
+ANSWERING = ("ok", "slow", "readonly", "full")
+
+
+def carried(node: Node) -> List[Mount]:
+    """The mounts that this node was given so far and that were not taken away."""
+    mounts = []
+    for raw in read_json(node.paths.carried) or []:
+        with contextlib.suppress(KeyError, TypeError):  # of a version that knew other kinds or fields
+            mounts.append(mount_from_dict(raw))
+    return mounts
+
+
+def carry(node: Node) -> None:
+    """Note this node's mounts beside the earlier ones, before anything of them is installed."""
+    earlier = [mount for mount in carried(node) if mount not in node.mounts]
+    write_json(node.paths.carried, [mount_to_dict(mount) for mount in (*node.mounts, *earlier)])
+
+
+def same_mount(old: Mount, new: Mount) -> bool:
+    """Whether what `old` made is what `new` would make. A daemon's options are bring_up's to renew, by its restart."""
+    if (old.kind, old.name, old.path) != (new.kind, new.name, new.path):
+        return False
+    return isinstance(old, S3Mount) or replace(
+        old, required=new.required, roles=new.roles, groups=new.groups) == new
+
+
+def unwanted_mounts(node: Node) -> List[Mount]:
+    """What the node carries and should not: removed, moved to another path, or made from something else."""
+    return [old for old in carried(node) if not any(same_mount(old, new) for new in node.mounts)]
+
+
+def unwanted_units(node: Node) -> List[str]:
+    """Installed units of ours, and halves of their files, that no mount of this node has."""
+    wanted = set(units_of(node.mounts))
+    directory = node.paths.unit("")
+    found = sorted(os.listdir(directory)) if os.path.isdir(directory) else []
+    return [name for name in found if name.startswith(PREFIX) and name not in wanted
+            and os.path.isfile(directory + name)]
+
+
+def pending(node: Node) -> str:
+    """What `retire` would do, in words."""
+    staying = [mount for mount in unwanted_mounts(node) if why_it_stays(node, mount)]
+    going = [mount for mount in unwanted_mounts(node) if mount not in staying]
+    units = removable(node, staying)
+    disabling = [unit for unit in _enabled(node, unwanted_units(node)) if unit not in units]
+    words = [f"unmount {', '.join(mount.path for mount in going)}" if going else "",
+             f"remove {', '.join(units)}" if units else "",
+             f"disable {', '.join(disabling)}" if disabling else ""]
+    return "; ".join(word for word in words if word)
+
+
+def removable(node: Node, staying: Sequence[Mount]) -> List[str]:
+    """The unwanted units. A daemon that stays needs its own, or systemd would not start it again when it dies."""
+    needed = {carrier_unit(mount) for mount in staying}
+    return [name for name in unwanted_units(node) if name not in needed]
+
+
+def retire(node: Node) -> Tuple[bool, List[str]]:
+    """(changed, notes). A note names each mount that has to stay until the next boot, and why."""
+    enabled = _enabled(node, unwanted_units(node))
+    if enabled:
+        node.runner.run(["systemctl", "disable", "--quiet", "--no-reload", *enabled], timeout=30)
+    # First, or a repair would mount again what goes now.
+    _stop(node, [unit for unit in unwanted_units(node) if unit.endswith(".timer")])
+    changed, notes = bool(enabled), []
+    staying: List[Mount] = []
+    for mount in unwanted_mounts(node):
+        why = why_it_stays(node, mount)
+        try:
+            changed = (not why and _unmount(node, mount)) or changed
+        except RunError as err:  # it became busy just now
+            why = err.message
+        if why:
+            staying.append(mount)
+            notes.append(f"{mount.path} {why}: it goes at the next boot")
+    units = removable(node, staying)
+    if units:
+        _stop(node, [name for name in units if name.endswith(".service")])
+        for name in units:
+            os.unlink(node.paths.unit(name))
+        systemd.reload(node)
+    if carried(node) != [*node.mounts, *staying]:
+        write_json(node.paths.carried, [mount_to_dict(mount) for mount in (*node.mounts, *staying)])
+    return changed or bool(units), notes
+
+
+def why_it_stays(node: Node, mount: Mount) -> str:
+    """Why a mount cannot be taken away now, "" when it can or when there is nothing of ours at its path."""
+    if not made_by_us(node, mount):
+        return ""
+    state = check(node, mount).state
+    if state == "hung":
+        return "does not answer"
+    return "is in use" if state in ANSWERING and is_busy(node.paths.real(mount.path)) else ""
+
+
+def made_by_us(node: Node, mount: Mount) -> bool:
+    """Whether what is mounted at the path is there because of this very mount of ours."""
+    entry = find(read_text(node.paths.mountinfo) or "", mount.path)
+    if entry is None or by_platform(mount):
+        return False
+    if isinstance(mount, S3Mount):
+        return systemd.is_active(node, carrier_unit(mount))
+    record = read_json(node.paths.mount_record(mount.name))
+    return bool(record and record["mount_id"] == entry.mount_id)
+
+
+def is_busy(path: str) -> bool:
+    """Whether a process of this mount namespace has something open on the mount at `path`. Only for one that answers:
+    the kernel walks the path."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    done = libc.umount2(os.fsencode(path), MNT_EXPIRE)
+    return bool(done != 0 and ctypes.get_errno() == errno.EBUSY)
+
+
+def _unmount(node: Node, mount: Mount) -> bool:
+    """Take one mount away; True when it was ours and there. Raises RunError when it is busy."""
+    ours = made_by_us(node, mount)
+    clear_dead(node, mount)
+    if isinstance(mount, S3Mount):
+        _stop(node, [carrier_unit(mount)])  # the daemon unmounts when it ends
+    elif made_by_us(node, mount):
+        node.runner.run(["umount", mount.path], timeout=60)  # never lazily
+    for path in (node.paths.mount_record(mount.name), node.paths.unit_record(mount.name),
+                 node.paths.health(mount.name)):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+    return ours
+
+
+def _enabled(node: Node, units: Sequence[str]) -> List[str]:
+    return [unit for unit in units if unit.endswith((".service", ".timer")) and systemd.is_enabled(node, unit)]
+
+
+def _stop(node: Node, units: Sequence[str]) -> None:
+    if units:
+        node.runner.run(["systemctl", "stop", *units], timeout=120, check=False)

@@ -84,6 +84,7 @@ class Fleet:
                        "lifecycle": group.get("LifeCycleConfig") or {}, "slurm_role": node.role,
                        "storage": group.get("InstanceStorageConfigs") or [],
                        "controller_ip": controller.ip if controller else "",
+                       "role": group.get("ExecutionRole", ""),
                        "timeout": self.settings.creation_timeout})
             node_files.write(root, node_files.RESOURCE_CONFIG, resource_config.render(cluster))
             if any(entry.get("SlurmConfig") for entry in cluster.groups):

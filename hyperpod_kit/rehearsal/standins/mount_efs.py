@@ -2,9 +2,9 @@
 
 Checks what efs-utils and the EFS service check, with their words and exit codes. registry.json in the data
 directory says which file systems and access points exist:
-{"file_systems": [ID...], "access_points": {ID: {"FileSystemId", "PosixUser", "RootDirectory"}}}
-as in the API. An access point's root directory is made on first use when it has CreationInfo, and every
-operation is done as its PosixUser.
+{"file_systems": [ID...], "access_points": {ID: {"FileSystemId", "PosixUser", "RootDirectory"}}, "policies": {ID: …}}
+as in the API. An access point's root directory is made on first use when it has CreationInfo, and every operation is
+done as its PosixUser. A file system's policy decides who may mount, write and be root; without one everyone may.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from __future__ import annotations
 import os
 import re
 import sys
-from typing import Dict, Optional, Sequence
+from typing import Any, Dict, Optional, Sequence
 
-from hyperpod_kit.rehearsal.standins.access_point import SHOWN, enter
+from hyperpod_kit.rehearsal.standins import policy
+from hyperpod_kit.rehearsal.standins.access_point import SHOWN, denied, enter
 from hyperpod_kit.rehearsal.standins.arguments import (
     data_directory,
     parse_mount_arguments,
@@ -62,6 +63,7 @@ def _mount(argv: Sequence[str]) -> int:
                           f"for this file system ID.")
     if not os.path.isdir(target):
         raise StartFailed(f"mount.nfs4: mount point {target} does not exist", 32)
+    granted = _granted(registry, file_system, options)
     base = os.path.join(data_directory("efs"), file_system)
     squash: Optional[Identity] = None
     if "accesspoint" in options:
@@ -74,7 +76,28 @@ def _mount(argv: Sequence[str]) -> int:
     details = {"fsId": file_system, "useIam": "iam" in options, "accessPoint": options.get("accesspoint")}
     state = ProxyState(file_system, target, details if "tls" in options else {})
     return mount_directory(directory, target, program="mount.efs", source=SHOWN, subtype="efs", squash=squash,
-                           read_only="ro" in options, no_atime="noatime" in options, state=state)
+                           read_only="ro" in options or not granted.write, root_squash=not granted.root,
+                           no_atime="noatime" in options, state=state)
+
+
+def _granted(registry: Dict[str, Any], file_system: str, options: Dict[str, str]) -> policy.Granted:
+    """What the file system's policy lets this client do. Raises StartFailed when that is not even a mount.
+
+    How EFS refuses writes to a client without ClientWrite is not documented; here the mount is read-only.
+    """
+    role = policy.node_role() if "iam" in options else ""
+    if "iam" in options and not role:
+        raise StartFailed("AWS Access Key ID and Secret Access Key are not found in AWS credentials file (~/.aws/"
+                          "credentials), config file (~/.aws/config), from ECS credentials relative uri, or from the "
+                          "instance security credentials service")
+    client = policy.Client(role, "tls" in options, options.get("accesspoint", ""))
+    try:
+        granted = policy.evaluate(registry.get("policies", {}).get(file_system), file_system, client)
+    except policy.Unsupported as err:
+        raise StartFailed(f"mount.efs: the rehearsal cannot evaluate the policy of {file_system}: {err}") from err
+    if not granted.mount:
+        raise denied()
+    return granted
 
 
 def _check_options(options: Dict[str, str], path: str) -> None:

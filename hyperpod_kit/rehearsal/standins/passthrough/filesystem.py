@@ -28,11 +28,11 @@ def _ttl(mode: int) -> float:
 
 
 class PassThrough:
-    """Every operation on `root`, as `squash` or as each caller."""
+    """Every operation on `root`, as `squash` or as each caller; with `root_squash` as nobody for uid 0."""
 
-    def __init__(self, root: str, squash: Optional[Identity]) -> None:
+    def __init__(self, root: str, squash: Optional[Identity], *, root_squash: bool = False) -> None:
         self._nodes = Nodes(root)
-        self._identities = Identities(squash)
+        self._identities = Identities(squash, root_squash=root_squash)
         self._files = OpenFiles(self._nodes)
         self.forget = self._nodes.forget
 

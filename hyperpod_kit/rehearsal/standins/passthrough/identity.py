@@ -31,19 +31,28 @@ class Identity(NamedTuple):
     groups: Tuple[int, ...] = ()
 
 
-class Identities:
-    """Switches threads. `squash`: the identity of everyone, or None for each caller's own."""
+NOBODY = Identity(65534, 65534)
 
-    def __init__(self, squash: Optional[Identity]) -> None:
+
+class Identities:
+    """Switches threads. `squash`: the identity of everyone, or None for each caller's own.
+
+    root_squash: whoever would be uid 0 is nobody, also when an access point says 0: EFS without ClientRootAccess.
+    """
+
+    def __init__(self, squash: Optional[Identity], *, root_squash: bool = False) -> None:
         if not _SETGROUPS:
             raise RuntimeError(f"no number of the setgroups system call for {os.uname().machine}")
         self.squash = squash
+        self.root_squash = root_squash
         self._thread = threading.local()
         self._groups: Dict[Tuple[int, int, int], Tuple[float, Tuple[int, ...]]] = {}
 
     def assume(self, request: Request) -> Identity:
         """Make this thread act for the caller of a request; returns the identity it has now."""
         wanted = self.squash or Identity(request.uid, request.gid, self._groups_of(request))
+        if self.root_squash and wanted.uid == 0:
+            wanted = NOBODY
         if getattr(self._thread, "identity", None) != wanted:
             _switch(wanted)
             self._thread.identity = wanted

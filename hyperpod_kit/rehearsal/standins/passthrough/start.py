@@ -24,11 +24,12 @@ from hyperpod_kit.rehearsal.standins.proxy_state import ProxyState
 
 def mount_directory(directory: str, target: str, *, program: str, source: str, subtype: str,
                     squash: Optional[Identity] = None, read_only: bool = False, no_atime: bool = False,
-                    state: Optional[ProxyState] = None) -> int:
+                    root_squash: bool = False, state: Optional[ProxyState] = None) -> int:
     """Show `directory` at `target` as file system `fuse.<subtype>` from `source`; returns an exit code.
 
     With `squash` the file system alone decides what is allowed, as a server does; without, the kernel checks the
-    caller's permissions too. `state`: what the mount helper notes of the mount beside /proc/mounts.
+    caller's permissions too. `root_squash`: root is nobody. `state`: what the mount helper notes of the mount beside
+    /proc/mounts.
     """
     options = "allow_other" if squash is not None else "allow_other,default_permissions"
     flags = MS_NOSUID | MS_NODEV | (MS_RDONLY if read_only else 0) | (MS_NOATIME if no_atime else 0)
@@ -40,7 +41,7 @@ def mount_directory(directory: str, target: str, *, program: str, source: str, s
         if state is not None:
             state.write(os.getpid(), sys.argv)
         try:
-            files = PassThrough(directory, squash)
+            files = PassThrough(directory, squash, root_squash=root_squash)
             descriptor = mount(source, target, f"fuse.{subtype}", options=options, flags=flags)
         except OSError as err:
             if state is not None:

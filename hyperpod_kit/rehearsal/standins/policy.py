@@ -1,0 +1,144 @@
+"""Who may mount a file system: the part of IAM that EFS applies to NFS clients.
+
+Without a policy everyone may do everything, which is EFS's default. With one, whatever no statement allows is denied,
+and a Deny goes before every Allow. Only the condition keys that EFS evaluates are known here ("Using IAM to control
+file system data access" of its guide); a policy that needs more is refused, so that nobody believes in it. Policies of
+the role itself are not known to a rehearsal: on AWS an Allow there counts as well.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import os
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
+
+ARN = "arn:aws:elasticfilesystem:us-east-1:111122223333"
+"""Every file system of a rehearsal is in this region and account."""
+
+MOUNT, WRITE, ROOT = (f"elasticfilesystem:Client{verb}" for verb in ("Mount", "Write", "RootAccess"))
+KEYS = ("aws:securetransport", "elasticfilesystem:accesspointarn", "elasticfilesystem:accessedviamounttarget",
+        "aws:sourceip")
+
+NODE_FILE = "/etc/hyperpod-rehearsal/node.json"
+ROLE_VARIABLE = "HPK_STANDIN_ROLE"
+
+
+class Unsupported(ValueError):
+    """A policy that EFS would not evaluate as its author thinks, or that is none at all."""
+
+
+class Client(NamedTuple):
+    """One mount: `role` is the ARN of its IAM role, "" without `-o iam`; `access_point` an id, "" without."""
+
+    role: str = ""
+    tls: bool = False
+    access_point: str = ""
+
+
+class Granted(NamedTuple):
+    """What a client may do."""
+
+    mount: bool
+    write: bool
+    root: bool
+
+
+def node_role() -> str:
+    """The ARN of this node's execution role, "" where nobody said it."""
+    if ROLE_VARIABLE in os.environ:
+        return os.environ[ROLE_VARIABLE]
+    try:
+        with open(NODE_FILE, encoding="utf-8") as file:
+            return str(json.load(file).get("role") or "")
+    except (OSError, ValueError):
+        return ""
+
+
+def evaluate(policy: Optional[Mapping[str, Any]], file_system: str, client: Client) -> Granted:
+    """What `client` may do on `file_system` (an id). Raises Unsupported."""
+    if policy is None:
+        return Granted(True, True, True)
+    check(policy)
+    resource = f"{ARN}:file-system/{file_system}"
+    context = {"aws:securetransport": str(client.tls).lower(), "elasticfilesystem:accessedviamounttarget": "true"}
+    if client.access_point:
+        context["elasticfilesystem:accesspointarn"] = f"{ARN}:access-point/{client.access_point}"
+    fitting = [statement for statement in statements(policy) if _principal_fits(statement, client.role)
+               and _fits(statement.get("Resource", "*"), resource) and _conditions_fit(statement, context)]
+
+    def may(action: str) -> bool:
+        effects = {item["Effect"] for item in fitting if _fits(item["Action"], action)}
+        return effects == {"Allow"}
+
+    return Granted(*(may(action) for action in (MOUNT, WRITE, ROOT)))
+
+
+def check(policy: Mapping[str, Any]) -> None:
+    """Raise Unsupported for a policy that cannot be evaluated here, naming what cannot."""
+    found = statements(policy)
+    if not found:
+        raise Unsupported("the policy has no Statement")
+    for statement in found:
+        name = statement.get("Sid", "a statement")
+        if statement.get("Effect") not in ("Allow", "Deny"):
+            raise Unsupported(f"{name}: Effect is {statement.get('Effect')}")
+        for key in ("Principal", "Action"):
+            if key not in statement:
+                raise Unsupported(f"{name}: no {key}")
+        for operator, tests in (statement.get("Condition") or {}).items():
+            if _operator(operator) is None:
+                raise Unsupported(f"{name}: the condition operator {operator} is not known here")
+            for key in tests:
+                if key.lower() not in KEYS:
+                    raise Unsupported(f"{name}: EFS does not evaluate {key} when a client mounts")
+
+
+def statements(policy: Mapping[str, Any]) -> List[Dict[str, Any]]:
+    """The statements; a lone one needs no list."""
+    found = policy.get("Statement") or []
+    return [found] if isinstance(found, dict) else list(found)
+
+
+def _principal_fits(statement: Mapping[str, Any], role: str) -> bool:
+    principal = statement["Principal"]
+    names = _list(principal.get("AWS")) if isinstance(principal, dict) else [principal]
+    return "*" in names or (bool(role) and role in names)
+
+
+def _fits(patterns: Any, value: str) -> bool:
+    return any(fnmatch.fnmatchcase(value.lower(), str(pattern).lower()) for pattern in _list(patterns))
+
+
+def _conditions_fit(statement: Mapping[str, Any], context: Mapping[str, str]) -> bool:
+    for operator, tests in (statement.get("Condition") or {}).items():
+        holds = _operator(operator)
+        assert holds is not None
+        for key, wanted in tests.items():
+            if not holds(context.get(key.lower()), [str(value) for value in _list(wanted)]):
+                return False
+    return True
+
+
+def _operator(name: str) -> Optional[Callable[[Optional[str], List[str]], bool]]:
+    """Of a key that is not there only Null and ...IfExists hold."""
+    if name.endswith("IfExists"):
+        inner = _operator(name[:-len("IfExists")])
+        return None if inner is None or name.startswith("Null") else \
+            lambda have, wanted: have is None or inner(have, wanted)
+    return {
+        "Null": lambda have, wanted: (have is None) == (wanted[0].lower() == "true"),
+        "Bool": lambda have, wanted: have is not None and have in [value.lower() for value in wanted],
+        "StringEquals": lambda have, wanted: have is not None and have in wanted,
+        "StringLike": _like,
+        "ArnEquals": _like,
+        "ArnLike": _like,
+    }.get(name)
+
+
+def _like(have: Optional[str], wanted: List[str]) -> bool:
+    return have is not None and any(fnmatch.fnmatchcase(have, value) for value in wanted)
+
+
+def _list(value: Any) -> List[Any]:
+    return value if isinstance(value, list) else [] if value is None else [value]

@@ -32,6 +32,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         return _run(args, command)
     if args.verb == "status":
         return _status(args)
+    if args.verb == "lint":
+        return _lint(args)
     return _task_prolog() if args.verb == "task-prolog" else _epilog()
 
 
@@ -80,6 +82,9 @@ def _parser() -> argparse.ArgumentParser:
     status.add_argument("--root", metavar="DIR", help="the checkpoint root, where `job run` was not started by you")
     status.add_argument("--json", action="store_true", help="data on standard output")
     status.add_argument("--html", metavar="FILE", help="write a page with a picture of the timeline")
+    lint = verbs.add_parser("lint", help="what in a batch script will keep a job from coming back")
+    lint.add_argument("files", nargs="+", metavar="FILE")
+    lint.add_argument("--json", action="store_true", help="data on standard output")
     verbs.add_parser("submit", help="sbatch with --auto-resume on a cluster without the plugin; same line as sbatch")
     verbs.add_parser("task-prolog", help="for slurm/task_prolog.sh: one checkpoint for all ranks of a bare srun")
     verbs.add_parser("epilog", help="for an epilog: save what dead trainers left in shared memory; exits 0")
@@ -136,6 +141,25 @@ def _status(args: argparse.Namespace) -> int:
     else:
         sys.stdout.write(status.table(found, sums) + (f"{args.html} written\n" if args.html else ""))
     return 0
+
+
+def _lint(args: argparse.Namespace) -> int:
+    from hyperpod_kit.job import lint, script
+
+    found = []
+    for file in args.files:
+        try:
+            with open(file, encoding="utf-8") as stream:
+                text = stream.read()
+        except (OSError, UnicodeDecodeError) as err:
+            raise UsageError(f"cannot read {file}: {err}") from err
+        found += [(file, finding) for finding in lint.lint(script.parse(text))]
+    if args.json:
+        print(json.dumps([{"file": file, **finding.to_dict()} for file, finding in found], indent=2))
+    else:
+        for file, finding in found:
+            print(finding.render(file))
+    return 1 if found else 0
 
 
 def _task_prolog() -> int:

@@ -1,0 +1,209 @@
+"""`job lint`: what in a batch script will keep a job from coming back, before a fault shows it.
+
+Each rule is a function of the parsed script; `RULES` is all of them. Codes are stable.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from typing import Any, Callable, Dict, Iterator, List, Tuple
+
+from hyperpod_kit.job.script import Command, Script, exports, minutes
+
+REPLACEMENT_MINUTES = 45.0
+"""A HyperPod node is replaced in 20 to 30 minutes (field report), and the job must load its checkpoint after that."""
+
+WARN_SECONDS = 60
+"""Slurm may send --signal up to 60 s early or late (man sbatch), and the step gets 90 s to save."""
+
+NODE_LOCAL = ("/tmp", "/dev/shm", "/var/tmp", "/run", "/opt/dlami/nvme", "/opt/sagemaker")
+"""Places that do not survive the replacement of a node, or that other nodes do not see."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing. severity: `error` (it will not come back), `warning` (it will lose more than it must)."""
+
+    code: str
+    severity: str
+    line: int
+    message: str
+    hint: str
+
+    def render(self, file: str) -> str:
+        return f"{file}:{self.line}: {self.severity} {self.code}: {self.message}. {self.hint}"
+
+    def to_dict(self) -> Dict[str, Any]:
+        return asdict(self)
+
+
+def lint(script: Script) -> List[Finding]:
+    """All findings, by line."""
+    found = [finding for rule in RULES for finding in rule(script)]
+    return sorted(found, key=lambda finding: (finding.line, finding.code))
+
+
+def _asked(script: Script) -> bool:
+    option = script.option("--auto-resume")
+    return option is not None and option.value != "0"
+
+
+def _runs(script: Script) -> List[Command]:
+    return [one for one in script.commands if re.search(r"hyperpod-kit\s+job\s+run\b", one.text)]
+
+
+def _bare_sruns(script: Script) -> List[Command]:
+    return [one for one in script.commands if re.search(r"(?:^|[;&|(]\s*|exec\s+)srun\b", one.text)]
+
+
+def interpreter(script: Script) -> Iterator[Finding]:
+    if not script.text.startswith("#!"):
+        yield Finding("J001", "error", 1, "the first line does not name an interpreter: sbatch refuses the script",
+                      "Begin with #!/bin/bash")
+
+
+def misplaced_options(script: Script) -> Iterator[Finding]:
+    for line in script.misplaced:
+        yield Finding("J002", "error", line, "sbatch reads no #SBATCH line behind the first command",
+                      "Move it above the first command")
+
+
+def nobody_asked(script: Script) -> Iterator[Finding]:
+    if not _asked(script) and _runs(script):
+        yield Finding("J003", "warning", _runs(script)[0].line, "auto-resume is not asked for: one try and no more",
+                      "Add #SBATCH --auto-resume=1, or give it to sbatch")
+
+
+def nobody_restarts(script: Script) -> Iterator[Finding]:
+    option = script.option("--auto-resume")
+    if option and _asked(script) and not _runs(script) and not _bare_sruns(script):
+        yield Finding("J004", "error", option.line, "neither `hyperpod-kit job run` nor srun starts the ranks",
+                      "hyperpod-kit job run --checkpoint-root DIR -- COMMAND")
+
+
+def bare_srun_without_root(script: Script) -> Iterator[Finding]:
+    if _asked(script) and not _runs(script) and _bare_sruns(script) and "HPK_CHECKPOINT_ROOT" not in exports(script):
+        yield Finding("J005", "error", _bare_sruns(script)[0].line,
+                      "HPK_CHECKPOINT_ROOT is not set: the ranks of this srun are told no checkpoint",
+                      "export HPK_CHECKPOINT_ROOT=DIR, or use hyperpod-kit job run")
+
+
+def log_is_truncated(script: Script) -> Iterator[Finding]:
+    option = script.option("--open-mode")
+    if _asked(script) and (option is None or option.value != "append"):
+        yield Finding("J006", "warning", option.line if option else 1, "a requeue truncates the log",
+                      "Add #SBATCH --open-mode=append")
+
+
+def must_not_requeue(script: Script) -> Iterator[Finding]:
+    option = script.option("--no-requeue")
+    if option and _asked(script):
+        yield Finding("J007", "error", option.line, "--no-requeue: a job that has lost a node cannot go on",
+                      "Use --requeue")
+
+
+def orphan(script: Script) -> Iterator[Finding]:
+    option = script.option("--no-kill")
+    if option and option.value != "off":
+        yield Finding("J008", "warning", option.line,
+                      "when the batch host dies, the job stays RUNNING without a script until the sweep finds it",
+                      "Check the sweep: systemctl status hyperpod-kit-sweep.timer on the controller")
+
+
+def too_short(script: Script) -> Iterator[Finding]:
+    option = script.option("--time")
+    limit = minutes(option.value) if option else None
+    if option and limit is not None and _asked(script) and limit < REPLACEMENT_MINUTES:
+        yield Finding("J009", "warning", option.line, f"a limit of {limit:g} min is over before a node is replaced "
+                      f"(20 to 30 min) and the checkpoint is loaded", f"Use --time={REPLACEMENT_MINUTES:g} or more")
+
+
+def unwarned(script: Script) -> Iterator[Finding]:
+    option = script.option("--signal")
+    if not (_asked(script) and _runs(script)):
+        return
+    match = re.fullmatch(r"(?:([RB]+):)?(?:SIG)?(\w+)(?:@(\d+))?", option.value) if option else None
+    if option is None:
+        yield Finding("J010", "warning", 1, "at the time limit the steps since the last checkpoint are lost",
+                      "Add #SBATCH --signal=B:USR1@120")
+    elif match is None or "B" not in (match.group(1) or "") or match.group(2) not in ("USR1", "10"):
+        yield Finding("J010", "warning", option.line, f"--signal={option.value} does not reach `job run` as USR1",
+                      "Use --signal=B:USR1@120")
+    elif int(match.group(3) or 60) < WARN_SECONDS:
+        yield Finding("J010", "warning", option.line, f"{match.group(3)} s may be too short: Slurm is up to 60 s off",
+                      "Use --signal=B:USR1@120")
+
+
+_RENDEZVOUS = re.compile(r"\b(MASTER_ADDR|RDZV_ENDPOINT|HEAD_NODE\w*|head_node\w*)=.*(?:\$\(|`)")
+
+
+def rendezvous_outside(script: Script) -> Iterator[Finding]:
+    if not _asked(script):
+        return
+    for command in script.commands:
+        match = _RENDEZVOUS.search(command.text)
+        if match and not re.search(r"\b(?:srun|job\s+run)\b.*" + match.group(1), command.text):
+            yield Finding("J011", "error", command.line,
+                          f"{match.group(1)} is computed outside of the step, which may be retried on other nodes",
+                          "Compute it inside of the step, from SLURM_STEP_NODELIST")
+
+
+def local_root(script: Script) -> Iterator[Finding]:
+    for command in _runs(script):
+        match = re.search(r"--checkpoint-root[= ]\"?(/[^\s\"]*)", command.text)
+        place = match.group(1) if match else ""
+        if any(place == part or place.startswith(part + "/") for part in NODE_LOCAL):
+            yield Finding("J012", "error", command.line,
+                          f"{place} is on the node itself: another node does not see it, a replaced one has lost it",
+                          "Use a shared file system, such as /fsx")
+
+
+def lost_exit_code(script: Script) -> Iterator[Finding]:
+    pipefail = re.search(r"set\s+-\S*o\s+pipefail|set\s+-o\s+pipefail", script.text)
+    for command in _runs(script):
+        last = command is script.commands[-1]
+        if re.search(r"(?<!\|)\|(?!\|)", command.text) and not pipefail:
+            yield Finding("J013", "error", command.line,
+                          "the exit code of `job run` ends in the pipe: a job that gave up would not be held",
+                          "set -o pipefail, or #SBATCH --output=FILE")
+        elif re.search(r"\|\||;\s*\S|&\s*$", command.text):
+            yield Finding("J013", "error", command.line,
+                          "something behind `job run` replaces its exit code: a job that gave up would not be held",
+                          "Let `exec hyperpod-kit job run …` be the last command")
+        elif not last and not re.search(r"set\s+-\S*e", script.text):
+            yield Finding("J013", "warning", command.line, "the script's exit code is not that of `job run`",
+                          "Let `exec hyperpod-kit job run …` be the last command")
+
+
+def shell_in_between(script: Script) -> Iterator[Finding]:
+    for command in _runs(script):
+        if not re.match(r"(?:\w+=\S*\s+)*exec\b", command.text):
+            yield Finding("J014", "warning", command.line,
+                          "a shell stands between Slurm and `job run`: USR1 ends the shell instead of saving",
+                          "exec hyperpod-kit job run …")
+
+
+def option_on_srun(script: Script) -> Iterator[Finding]:
+    for command in script.commands:
+        if re.search(r"\bsrun\b.*--auto-resume", command.text):
+            yield Finding("J015", "warning", command.line,
+                          "--auto-resume on srun is HyperPod's own option: Slurm without a plugin refuses it",
+                          "Give it to sbatch; `hyperpod-kit job run` adds it where it exists")
+
+
+def ranks_outlive_a_crash(script: Script) -> Iterator[Finding]:
+    if _asked(script) and not _runs(script):
+        for command in _bare_sruns(script):
+            if "--kill-on-bad-exit" not in command.text and " -K" not in command.text:
+                yield Finding("J016", "warning", command.line,
+                              "when one rank fails, the others wait for it in a collective",
+                              "srun --kill-on-bad-exit=1, or use hyperpod-kit job run")
+
+
+Rule = Callable[[Script], Iterator[Finding]]
+
+RULES: Tuple[Rule, ...] = (
+    interpreter, misplaced_options, nobody_asked, nobody_restarts, bare_srun_without_root, log_is_truncated,
+    must_not_requeue, orphan, too_short, unwarned, rendezvous_outside, local_root, lost_exit_code, shell_in_between,
+    option_on_srun, ranks_outlive_a_crash)

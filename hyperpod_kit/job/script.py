@@ -1,0 +1,127 @@
+"""A batch script as sbatch reads it: the options of its #SBATCH lines, and the commands of its body."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from typing import Dict, List, Optional, Tuple
+
+SHORT = {"-A": "--account", "-a": "--array", "-C": "--constraint", "-c": "--cpus-per-task", "-D": "--chdir",
+         "-d": "--dependency", "-e": "--error", "-G": "--gpus", "-J": "--job-name", "-k": "--no-kill", "-N": "--nodes",
+         "-n": "--ntasks", "-o": "--output", "-p": "--partition", "-q": "--qos", "-s": "--oversubscribe",
+         "-t": "--time", "-w": "--nodelist", "-x": "--exclude"}
+"""The short options that anything here looks at, man sbatch."""
+
+_FLAGS = frozenset(("--no-kill", "--requeue", "--no-requeue", "--exclusive", "--oversubscribe", "--contiguous",
+                    "--hold", "--auto-resume", "--overcommit", "--spread-job", "--use-min-nodes", "--wait"))
+"""Options that stand alone: the next word is not their value."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of an #SBATCH line, by its long name. `value` is "" when it has none; `line` counts from 1."""
+
+    name: str
+    value: str
+    line: int
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command line of the body, continuation lines joined, comments taken away. `line`: of its first part."""
+
+    text: str
+    line: int
+
+    @property
+    def words(self) -> List[str]:
+        """As the shell splits them, roughly: what cannot be parsed is split at blanks."""
+        try:
+            return shlex.split(self.text, comments=True)
+        except ValueError:
+            return self.text.split()
+
+
+@dataclass(frozen=True)
+class Script:
+    """A parsed script. `misplaced`: #SBATCH lines behind the first command, which sbatch does not read."""
+
+    text: str
+    options: Tuple[Option, ...]
+    commands: Tuple[Command, ...]
+    misplaced: Tuple[int, ...]
+
+    def option(self, name: str) -> Optional[Option]:
+        """The last one of that long name: it is the one that counts."""
+        return next((one for one in reversed(self.options) if one.name == name), None)
+
+
+def parse(text: str) -> Script:
+    """Read a script as sbatch does: options end at the first line that is neither empty nor a comment."""
+    options: List[Option] = []
+    commands: List[Command] = []
+    misplaced: List[int] = []
+    joined, first = "", 0
+    for number, line in enumerate(text.splitlines(), 1):
+        stripped = line.strip()
+        if not joined and line.startswith("#SBATCH"):
+            if commands:
+                misplaced.append(number)
+            else:
+                options += _options(line[len("#SBATCH"):], number)
+            continue
+        if not joined and (not stripped or stripped.startswith("#")):
+            continue
+        first = first or number
+        if stripped.endswith("\\"):
+            joined += stripped[:-1] + " "
+            continue
+        commands.append(Command((joined + stripped).strip(), first))
+        joined, first = "", 0
+    if joined:
+        commands.append(Command(joined.strip(), first))
+    return Script(text, tuple(options), tuple(commands), tuple(misplaced))
+
+
+def _options(text: str, line: int) -> List[Option]:
+    try:
+        words = shlex.split(text, comments=True)
+    except ValueError:
+        words = text.split()
+    found: List[Option] = []
+    while words:
+        word = words.pop(0)
+        if not word.startswith("-"):
+            continue
+        if word.startswith("--"):
+            name, given, value = word.partition("=")
+        else:
+            name, value = SHORT.get(word[:2], word[:2]), word[2:].lstrip("=")
+            given = value
+        if not given and name not in _FLAGS and words and not words[0].startswith("-"):
+            value = words.pop(0)
+        found.append(Option(name, value, line))
+    return found
+
+
+def minutes(text: str) -> Optional[float]:
+    """A time limit in minutes: `90`, `90:00`, `1:30:00`, `2-12`, `2-12:30:00`; None for no limit or nonsense."""
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text.strip())
+    if not match:
+        return None
+    days, a, b, c = (int(part) if part else 0 for part in match.groups())
+    if match.group(1):
+        return days * 1440 + a * 60 + b + c / 60
+    if match.group(4):
+        return a * 60 + b + c / 60
+    return a + b / 60
+
+
+def exports(script: Script) -> Dict[str, int]:
+    """Names that the body sets (`NAME=…`, `export NAME=…`), with the line."""
+    found: Dict[str, int] = {}
+    for command in script.commands:
+        for match in re.finditer(r"(?:^|[;&\s])(?:export\s+)?([A-Za-z_]\w*)=", command.text):
+            found.setdefault(match.group(1), command.line)
+    return found

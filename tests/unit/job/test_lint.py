@@ -1,0 +1,106 @@
+"""One line a rule: what it finds, and what it must leave alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hyperpod_kit.errors import UsageError
+from hyperpod_kit.job import cli, lint, script
+
+JOBS = Path(__file__).parents[3] / "slurm" / "jobs"
+RUN = "exec hyperpod-kit job run --checkpoint-root /fsx/run -- python train.py"
+HEAD = ("#SBATCH --auto-resume=1", "#SBATCH --open-mode=append", "#SBATCH --signal=B:USR1@120")
+
+
+def made(*lines: str, head: tuple[str, ...] = HEAD, first: str = "#!/bin/bash") -> str:
+    return "\n".join([first, *head, *(lines or (RUN,))]) + "\n"
+
+
+def without(word: str) -> tuple[str, ...]:
+    return tuple(line for line in HEAD if word not in line)
+
+
+CASES = [
+    ("J001", made(first="# a script"), 1),
+    ("J002", made("cd /fsx", "#SBATCH --time=1:00:00", RUN), 6),
+    ("J003", made(head=without("auto-resume")), 4),
+    ("J003", made(head=(*without("auto-resume"), "#SBATCH --auto-resume=0")), 5),
+    ("J004", made("torchrun train.py"), 2),
+    ("J005", made("srun -K python train.py"), 5),
+    ("J006", made(head=without("open-mode")), 1),
+    ("J006", made(head=(*without("open-mode"), "#SBATCH --open-mode=truncate")), 4),
+    ("J007", made(head=(*HEAD, "#SBATCH --no-requeue")), 5),
+    ("J008", made(head=(*HEAD, "#SBATCH -k")), 5),
+    ("J009", made(head=(*HEAD, "#SBATCH -t 30")), 5),
+    ("J009", made(head=(*HEAD, "#SBATCH --time 00:40:00 -N 2")), 5),
+    ("J010", made(head=without("signal")), 1),
+    ("J010", made(head=(*without("signal"), "#SBATCH --signal=USR1@120")), 4),
+    ("J010", made(head=(*without("signal"), "#SBATCH --signal=B:TERM@120")), 4),
+    ("J010", made(head=(*without("signal"), "#SBATCH --signal=B:USR1@20")), 4),
+    ("J011", made('export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)', RUN), 5),
+    ("J012", made("exec hyperpod-kit job run --checkpoint-root=/tmp/run -- python train.py"), 5),
+    ("J012", made('exec hyperpod-kit job run --checkpoint-root "/opt/dlami/nvme/run" -- python train.py'), 5),
+    ("J013", made(RUN + " | tee log"), 5),
+    ("J013", made(RUN.replace("exec ", "") + " || true"), 5),
+    ("J013", made(RUN.replace("exec ", ""), "echo done"), 5),
+    ("J014", made(RUN.replace("exec ", "")), 5),
+    ("J015", made("export HPK_CHECKPOINT_ROOT=/fsx/run", "srun -K --auto-resume=1 python train.py"), 6),
+    ("J016", made("export HPK_CHECKPOINT_ROOT=/fsx/run", "srun \\", "  python train.py"), 6),
+]
+
+
+@pytest.mark.parametrize(("code", "text", "line"), CASES)
+def test_a_rule_finds_what_it_is_for(code: str, text: str, line: int) -> None:
+    found = [finding for finding in lint.lint(script.parse(text)) if finding.code == code]
+    assert [finding.line for finding in found] == [line]
+    assert found[0].hint and found[0].severity in ("error", "warning")
+
+
+def test_every_rule_has_a_case() -> None:
+    assert len({code for code, _, _ in CASES}) == len(lint.RULES)
+
+
+@pytest.mark.parametrize("text", [
+    made(), made(head=(*HEAD, "#SBATCH --time=2-00 --no-kill=off", "#SBATCH --nodes 4")),
+    made("set -euo pipefail", RUN + " | tee log"),
+    made("export HPK_CHECKPOINT_ROOT=/fsx/run", "srun -K bash -c 'MASTER_ADDR=$(hostname) exec python train.py'"),
+    "#!/bin/bash\nsrun python evaluate.py\n",
+    *[path.read_text() for path in sorted(JOBS.glob("*.sbatch"))]])
+def test_a_good_script_is_left_alone(text: str) -> None:
+    assert lint.lint(script.parse(text)) == []
+
+
+@pytest.mark.parametrize(("text", "value"), [
+    ("90", 90), ("90:30", 90.5), ("1:30:00", 90), ("2-12", 3600), ("1-00:30:00", 1470), ("INFINITE", None),
+    ("", None)])
+def test_time_limits(text: str, value: float | None) -> None:
+    assert script.minutes(text) == value
+
+
+def test_options_in_every_spelling() -> None:
+    parsed = script.parse("#!/bin/bash\n#SBATCH -N2 -t 10 --job-name='a b' --requeue -p=x # why\n"
+                          "#SBATCH --time=20\ntrue\n")
+    assert [(one.name, one.value) for one in parsed.options] == [
+        ("--nodes", "2"), ("--time", "10"), ("--job-name", "a b"), ("--requeue", ""), ("--partition", "x"),
+        ("--time", "20")]
+    time = parsed.option("--time")
+    assert time is not None and (time.value, time.line) == ("20", 3)
+
+
+def test_the_command_says_where_and_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad, good = tmp_path / "bad.sbatch", tmp_path / "good.sbatch"
+    bad.write_text(made(head=without("open-mode")))
+    good.write_text(made())
+    assert cli.main(["lint", str(good)]) == 0
+    assert capsys.readouterr().out == ""
+    assert cli.main(["lint", str(good), str(bad)]) == 1
+    assert capsys.readouterr().out == (f"{bad}:1: warning J006: a requeue truncates the log. "
+                                       "Add #SBATCH --open-mode=append\n")
+    assert cli.main(["lint", str(bad), "--json"]) == 1
+    [found] = json.loads(capsys.readouterr().out)
+    assert (found["file"], found["code"], found["line"]) == (str(bad), "J006", 1)
+    with pytest.raises(UsageError, match="cannot read"):
+        cli.main(["lint", str(tmp_path / "missing")])

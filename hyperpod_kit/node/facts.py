@@ -9,21 +9,22 @@ import json
 import os
 import socket
 from dataclasses import asdict, dataclass
-from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from hyperpod_kit.errors import NodeError, UnknownRole
 from hyperpod_kit.model.node_config import NodeConfig
+from hyperpod_kit.node import resource_config
 from hyperpod_kit.node.files import read_json, read_text, write_json
 from hyperpod_kit.node.paths import NodePaths
 from hyperpod_kit.node.timing import Clock, wait_for
 
 PLACED_WITHIN = 60.0
-"""Seconds in which HyperPod must have written this node into the resource config."""
+"""Seconds in which HyperPod must have written this node, and the controller, into the resource config."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a node knows about itself. `node`: host name; `controller_address`: None when nobody says."""
+    """What a node knows about itself. `node`: short host name; `controller_address`: None when nobody says."""
 
     node: str
     address: str
@@ -44,8 +45,13 @@ class Facts:
 
 
 def is_own_address(address: str) -> bool:
-    """Whether `address` belongs to this machine. Sends nothing: the kernel only picks the source address."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+    """Whether the literal `address` belongs to this machine. Sends nothing: the kernel picks the source address."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        socket.inet_pton(family, address)  # a name would be looked up, for as long as the resolver likes
+    except OSError:
+        return False
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((address, 9))
             return bool(probe.getsockname()[0] == address)
@@ -53,44 +59,22 @@ def is_own_address(address: str) -> bool:
             return False
 
 
-def instances(resource_config: Mapping[str, Any]) -> Iterator[Tuple[str, Mapping[str, Any]]]:
-    """(group name, instance) of every instance; `Instances` may be null or absent for a group of none."""
-    for group in resource_config.get("InstanceGroups") or []:
-        for instance in group.get("Instances") or []:
-            yield group["Name"], instance
-
-
-def controller_address(resource_config: Mapping[str, Any], roles: Mapping[str, str]) -> Optional[str]:
-    """Address of the Slurm controller: what HyperPod says, else the first instance of the controller group."""
-    said = (resource_config.get("SlurmConfig") or {}).get("PrimaryControllerIp")
-    if said:
-        return str(said)
-    for group, instance in instances(resource_config):
-        if roles.get(group) == "controller":
-            return str(instance["CustomerIpAddress"])
-    return None
-
-
-def find_self(resource_config: Mapping[str, Any], roles: Mapping[str, str], hostname: str,
+def find_self(raw: Mapping[str, Any], roles: Mapping[str, str], hostname: str,
               is_own: Callable[[str], bool]) -> Optional[Facts]:
     """This node's facts, None while it is not in the resource config.
 
-    Raises UnknownRole when it is in a group that the bundle does not know, NodeError on a cluster without Slurm.
+    Raises UnknownRole when it is in a group that the bundle does not know, and what `find_own` raises.
     """
-    if resource_config.get("ClusterType") == "Kubernetes":
-        raise NodeError("this cluster is orchestrated by Kubernetes, and this bundle is for Slurm")
-    arn = str((resource_config.get("ClusterConfig") or {}).get("ClusterArn", "")).split(":")
-    for group, instance in instances(resource_config):
-        if not is_own(str(instance.get("CustomerIpAddress"))):
-            continue
-        if group not in roles:
-            raise UnknownRole(f"this node is in instance group {group}, the bundle knows {', '.join(sorted(roles))}",
-                              hint="add the group to provisioning_parameters.json, then hyperpod-kit upload")
-        return Facts(
-            node=hostname, address=str(instance["CustomerIpAddress"]), instance_id=str(instance.get("InstanceId", "")),
-            group=group, role=roles[group], region=arn[3] if len(arn) > 3 else "",
-            partition=arn[1] if len(arn) > 3 else "aws", controller_address=controller_address(resource_config, roles))
-    return None
+    own = resource_config.find_own(raw, is_own)
+    if own is None:
+        return None
+    if own.group not in roles:
+        raise UnknownRole(f"this node is in instance group {own.group}, the bundle knows {', '.join(sorted(roles))}",
+                          hint="add the group to provisioning_parameters.json, then hyperpod-kit upload")
+    region, partition = resource_config.place(raw)
+    return Facts(node=hostname, address=own.address, instance_id=own.instance_id, group=own.group,
+                 role=roles[own.group], region=region, partition=partition,
+                 controller_address=resource_config.controller_address(raw, roles))
 
 
 def own_address_test(paths: NodePaths, environ: Mapping[str, str]) -> Callable[[str], bool]:
@@ -101,28 +85,43 @@ def own_address_test(paths: NodePaths, environ: Mapping[str, str]) -> Callable[[
 
 def gather(paths: NodePaths, config: NodeConfig, clock: Clock, environ: Mapping[str, str] = os.environ,
            within: float = PLACED_WITHIN) -> Facts:
-    """Read the facts anew, waiting up to `within` seconds until HyperPod has listed this node.
+    """Read the facts anew, waiting up to `within` seconds until HyperPod has listed this node and the controller.
 
-    Raises NodeError without a resource config, UnknownRole when this node is not in it.
+    A worker's copy of the file may lag behind: one that never names the controller gives an address of None. Raises
+    NodeError without a resource config or with one that contradicts the bundle, UnknownRole when this node is not in
+    it.
     """
     path = environ.get("SAGEMAKER_RESOURCE_CONFIG_PATH") or paths.resource_config
-    hostname = (read_text(paths.hostname) or socket.gethostname()).strip()
+    hostname = (read_text(paths.hostname) or socket.gethostname()).strip().split(".")[0]
     is_own = own_address_test(paths, environ)
+    seen: List[Optional[Facts]] = [None]
 
     def look() -> Optional[Facts]:
         try:
             raw = json.loads(read_text(path) or "null")
         except ValueError:
             return None  # being written just now
-        return find_self(raw, config.roles, hostname, is_own) if raw else None
+        seen[0] = find_self(raw, config.roles, hostname, is_own) if isinstance(raw, dict) else None
+        return seen[0] if seen[0] is not None and seen[0].controller_address else None
 
-    found = wait_for(look, seconds=within, clock=clock)
-    if found is not None:
-        return found
-    if not os.path.exists(path):
-        raise NodeError(f"{path}: not there, so nothing says which node this is",
-                        hint="run on a HyperPod node, or name the file: SAGEMAKER_RESOURCE_CONFIG_PATH")
-    raise UnknownRole(f"{path} lists no instance with an address of this machine ({hostname})")
+    wait_for(look, seconds=within, clock=clock)
+    if seen[0] is None:
+        if not os.path.exists(path):
+            raise NodeError(f"{path}: not there, so nothing says which node this is",
+                            hint="run on a HyperPod node, or name the file: SAGEMAKER_RESOURCE_CONFIG_PATH")
+        raise UnknownRole(f"{path} lists no instance with an address of this machine ({hostname})",
+                          hint="compare CustomerIpAddress there with: ip -brief address")
+    check_against(read_json(paths.provisioning_parameters), seen[0], paths.provisioning_parameters)
+    return seen[0]
+
+
+def check_against(parameters: Any, facts: Facts, path: str) -> None:
+    """Hold the bundle's roles against the parameters that the cluster was created with. Raises NodeError."""
+    said = resource_config.role_by_parameters(parameters, facts.group)
+    if said is not None and said != facts.role:
+        raise NodeError(f"instance group {facts.group} is {facts.role} in the bundle and {said} in {path}: the "
+                        "cluster was created from another configuration",
+                        hint="hyperpod-kit upload, then create or update the cluster from the same file")
 
 
 def save(paths: NodePaths, facts: Facts) -> None:

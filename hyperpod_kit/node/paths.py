@@ -117,6 +117,11 @@ class NodePaths:
         return self.real("/opt/ml/config/resource_config.json")
 
     @property
+    def provisioning_parameters(self) -> str:
+        """What the cluster was created with, where HyperPod keeps it."""
+        return self.real("/opt/ml/config/provisioning_parameters.json")
+
+    @property
     def slurm_conf(self) -> str:
         return self.real("/opt/slurm/etc/slurm.conf")
 

@@ -12,6 +12,7 @@ from hyperpod_kit.errors import NodeError, UnknownRole
 from hyperpod_kit.model.node_config import NodeConfig
 from hyperpod_kit.node.facts import find_self, gather, is_own_address
 from hyperpod_kit.node.paths import NodePaths
+from hyperpod_kit.node.resource_config import role_by_parameters
 
 ROLES = {"controller-machine": "controller", "worker-group": "compute"}
 CONFIG = NodeConfig("demo", "on_create", ROLES)
@@ -57,10 +58,99 @@ def test_odd_configs() -> None:
         find_self(resource_config(ClusterType="Kubernetes"), ROLES, "h", me("10.1.0.20"))
 
 
+@pytest.mark.parametrize("groups", [
+    None, [], [{"Name": "worker-group"}], [{"Name": "worker-group", "Instances": None}],
+    [{"Name": "worker-group", "Instances": []}],  # a group of none
+    [{"Name": "worker-group", "Instances": [{"InstanceId": "i-0a"}]}],  # not placed yet
+    [{"Name": "worker-group", "Instances": [{"InstanceId": "i-0a", "CustomerIpAddress": None}]}],
+    [{"Instances": [{"InstanceId": "i-0a", "CustomerIpAddress": "10.1.0.20"}]}],  # of no group
+    # As an EKS cluster writes it, without the ClusterType.
+    [{"Name": "worker-group", "Instances": [{"InstanceId": "i-0a", "NodeLabels": {}}]}],
+])
+def test_groups_that_say_nothing_about_this_node(groups: Any) -> None:
+    assert find_self(resource_config(InstanceGroups=groups), ROLES, "h", me("10.1.0.20")) is None
+
+
+def test_without_a_cluster_arn_there_is_no_region() -> None:
+    facts = find_self(resource_config(ClusterConfig=None), ROLES, "h", me("10.1.0.20"))
+    assert facts is not None and (facts.region, facts.partition) == ("", "aws")
+
+
+@pytest.mark.parametrize("partition, region, suffix", [
+    ("aws", "eu-west-1", "amazonaws.com"), ("aws-cn", "cn-north-1", "amazonaws.com.cn"),
+    ("aws-us-gov", "us-gov-west-1", "amazonaws.com")])
+def test_partitions(partition: str, region: str, suffix: str) -> None:
+    arn = f"arn:{partition}:sagemaker:{region}:111122223333:cluster/abcde1234567"
+    facts = find_self(resource_config(ClusterConfig={"ClusterArn": arn}), ROLES, "h", me("10.1.0.20"))
+    assert facts is not None and (facts.partition, facts.region, facts.dns_suffix) == (partition, region, suffix)
+
+
+def test_an_address_in_two_groups_is_nobodys() -> None:
+    raw = resource_config()
+    raw["InstanceGroups"].append({"Name": "login", "Instances": [{"CustomerIpAddress": "10.1.0.20"}]})
+    with pytest.raises(NodeError, match=r"10\.1\.0\.20 is listed in the instance groups login and worker-group"):
+        find_self(raw, ROLES, "h", me("10.1.0.20"))
+
+
+def test_a_machine_replaced_within_its_group_is_the_later_entry() -> None:
+    raw = resource_config()
+    raw["InstanceGroups"][3]["Instances"].append({"InstanceId": "i-0new", "CustomerIpAddress": "10.1.0.20"})
+    facts = find_self(raw, ROLES, "h", me("10.1.0.20"))
+    assert facts is not None and facts.instance_id == "i-0new"
+
+
+@pytest.mark.parametrize("parameters, role", [
+    (None, None), ([], None), ({}, None), ({"login_group": "worker-group"}, None),
+    ({"controller_group": "controller-machine"}, "compute"),  # no login group at all
+    ({"controller_group": "controller-machine", "login_group": "worker-group"}, "login"),
+    ({"controller_group": "worker-group"}, "controller"),
+    ({"controller_group": "controller-machine", "login_group": "nowhere"}, "compute"),
+])
+def test_the_role_by_provisioning_parameters(parameters: Any, role: Any) -> None:
+    assert role_by_parameters(parameters, "worker-group") == role
+
+
 def test_own_addresses_without_sending_anything() -> None:
     assert is_own_address("127.0.0.1")
     assert not is_own_address("192.0.2.1")
     assert not is_own_address("not an address")
+    assert not is_own_address("None")
+
+
+def node_files(fake: Any, raw: Any, parameters: Any = None) -> Any:
+    """gather(), as on the worker 10.1.0.20, with these files."""
+    directory = fake.root / "opt/ml/config"
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "resource_config.json").write_text(json.dumps(raw))
+    if parameters is not None:
+        (directory / "provisioning_parameters.json").write_text(json.dumps(parameters))
+    return gather(NodePaths(str(fake.root)), CONFIG, fake.clock, {"HPK_NODE_ADDRESS": "10.1.0.20"})
+
+
+def test_the_bundle_is_held_against_what_the_cluster_was_created_with(make_node: Any) -> None:
+    fake = make_node([])
+    agreeing = {"controller_group": "controller-machine", "worker_groups": []}
+    assert node_files(fake, resource_config(), agreeing).role == "compute"
+    with pytest.raises(NodeError, match=r"worker-group is compute in the bundle and controller in .*another config"):
+        node_files(fake, resource_config(), {"controller_group": "worker-group"})
+
+
+def test_a_copy_that_lags_behind_is_waited_for_and_then_taken_as_it_is(make_node: Any) -> None:
+    fake = make_node([])
+    lagging = resource_config()
+    lagging["InstanceGroups"][2]["Instances"] = None  # the controller
+    facts = node_files(fake, lagging)
+    assert (facts.role, facts.controller_address) == ("compute", None)
+    assert 59 <= sum(fake.clock.slept) <= 61
+    assert node_files(fake, resource_config()).controller_address == "10.1.0.10"
+
+
+def test_the_short_host_name(make_node: Any) -> None:
+    fake = make_node([])
+    hostname = fake.root / "proc/sys/kernel/hostname"
+    hostname.parent.mkdir(parents=True)
+    hostname.write_text("ip-10-1-0-20.ec2.internal\n")
+    assert node_files(fake, resource_config()).node == "ip-10-1-0-20"
 
 
 def test_it_waits_until_hyperpod_has_written_the_node(make_node: Any) -> None:
@@ -79,7 +169,7 @@ def test_it_waits_until_hyperpod_has_written_the_node(make_node: Any) -> None:
 
     facts = gather(NodePaths(str(fake.root)), CONFIG, Clock(), {"HPK_NODE_ADDRESS": "10.1.0.20"})
     assert facts.instance_id == "i-0a" and written
-    assert facts.node == socket.gethostname()
+    assert facts.node == socket.gethostname().split(".")[0]
 
 
 def test_without_a_resource_config_it_says_which_file(make_node: Any) -> None:

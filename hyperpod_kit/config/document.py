@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Iterator
 
+from hyperpod_kit.config import credentials
 from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.errors import ConfigError, UsageError
 
@@ -67,6 +68,8 @@ def _json(path: Path, text: str) -> Any:
             raise ConfigError(f"{path} is empty", hint="hyperpod-kit init --from-example --force") from err
         # A file that stops too early is wrong on a line that it does not have.
         line = next(iter(text.splitlines()[err.lineno - 1 :]), "").strip()[:80] or "the end of the file"
+        if any(credentials.in_text(line)):
+            line = "(a line that is not shown: it looks like a secret)"
         raise ConfigError(
             f"{path} is not JSON: {err.msg} at line {err.lineno}, column {err.colno}: {line}",
             hint=f"correct line {err.lineno}, or name the file .yaml if it is YAML",
@@ -79,7 +82,10 @@ def _yaml(path: Path, text: str) -> Any:
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as err:
-        raise ConfigError(f"{path} is not YAML: {' '.join(str(err).split())}") from err
+        # The message quotes the line.
+        secret = any(credentials.in_text(str(err)))
+        why = "a line that is not shown: it looks like a secret" if secret else " ".join(str(err).split())
+        raise ConfigError(f"{path} is not YAML: {why}") from err
 
 
 def _keys(text: str) -> Iterator[tuple[str, int, int]]:

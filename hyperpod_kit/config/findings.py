@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import unicodedata
 from dataclasses import asdict, dataclass
 from typing import Any, Sequence
+
+LONGEST = 300
+"""Characters of a message that people see; the JSON form has all."""
 
 ERROR = "error"
 WARNING = "warning"
@@ -26,7 +30,7 @@ class Finding:
     def render(self) -> str:
         """One line for a person: where, what, what to do."""
         where = f"{self.path} (line {self.line})" if self.line else self.path
-        return f"{self.severity} {self.code} {where}: {self.message}. {self.hint}"
+        return f"{self.severity} {self.code} {_line(where)}: {_line(self.message)}. {_line(self.hint)}"
 
     def to_dict(self) -> dict[str, Any]:
         """JSON form."""
@@ -41,3 +45,11 @@ def errors(findings: Sequence[Finding]) -> list[Finding]:
 def under(path: str, parent: str) -> bool:
     """Whether `path` is `parent` or something inside it."""
     return path == parent or path.startswith((parent + ".", parent + "["))
+
+
+def _line(text: str) -> str:
+    """One line that a terminal takes as text, whatever somebody wrote into the file, and not a page long."""
+    # Control characters, halves of a surrogate pair, Unicode's own line breaks, and what turns text around.
+    odd = ("Cc", "Cs", "Zl", "Zp", "Cf")
+    shown = "".join(ascii(char)[1:-1] if unicodedata.category(char) in odd else char for char in text)
+    return shown if len(shown) <= LONGEST else f"{shown[: LONGEST - 40]}… ({len(text)} characters)"

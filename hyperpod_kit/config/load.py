@@ -1,6 +1,6 @@
 """Configuration file -> Settings, with every finding of reading and of the rules at once.
 
-load(path) = document.read -> decode (types, unknown keys) -> validate (the rules)
+load(path) = document.read -> text (control characters, secrets) -> decode (types, unknown keys) -> validate (the rules)
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hyperpod_kit.config import access_points, document
+from hyperpod_kit.config import access_points, document, text
 from hyperpod_kit.config.decode import decode
 from hyperpod_kit.config.findings import Finding, errors, under
 from hyperpod_kit.config.settings import Settings
@@ -36,7 +36,11 @@ def check(path: Path) -> Checked:
     known = access_points.read(path)
     settings, found = decode(doc.values, known)
     settings = replace(settings, directory=path.parent)
-    found = [*doc.findings, *found]
+    written = list(text.findings(doc.values))
+    secret = [finding.path for finding in written if finding.code == text.SECRET]
+    # An unknown key is named without its value; whatever else is said about a secret would repeat it.
+    found = [item for item in found if item.code == "HPK-C001" or not any(under(item.path, at) for at in secret)]
+    found = [*doc.findings, *written, *found]
     broken = [finding.path for finding in found]
     for finding in validate(settings):
         # What could not be read was replaced by a placeholder: what a rule says about that is noise.

@@ -1,0 +1,48 @@
+"""Every piece of text in the file, judged before anybody reads it: no control characters, no novels, no secrets."""
+
+from __future__ import annotations
+
+import unicodedata
+from typing import Any, Iterator, Mapping
+
+from hyperpod_kit.config import credentials
+from hyperpod_kit.config.findings import Finding
+
+SECRET = "HPK-C006"
+LONGEST = 2048
+"""Characters: as long as the longest ARN."""
+
+
+def findings(values: Mapping[str, Any], path: str = "") -> Iterator[Finding]:
+    """What is wrong with any text below `values`, whose keys lie at `path`."""
+    for key, value in values.items():
+        place = f"{path}.{key}" if path else str(key)
+        if _odd(str(key)):
+            yield Finding("HPK-C007", place, "the key has control characters", "Write it again by hand")
+        yield from _value(str(key), value, place)
+
+
+def _value(key: str, value: Any, place: str) -> Iterator[Finding]:
+    if isinstance(value, Mapping):
+        yield from findings(value, place)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _value(key, item, f"{place}[{index}]")
+    elif isinstance(value, str):
+        what = credentials.beside_key(key, value)
+        if what:
+            yield Finding(
+                SECRET,
+                place,
+                f"this looks like {what}, and a bundle is no place for it",
+                "Store it in Secrets Manager or Parameter Store and name its ARN under hyperpod_kit.secrets",
+            )
+        elif _odd(value):
+            yield Finding("HPK-C007", place, "the text has control characters", "Write it on one line of plain text")
+        elif len(value) > LONGEST:
+            yield Finding("HPK-C008", place, f"the text has {len(value)} characters", f"Use {LONGEST} at most")
+
+
+def _odd(text: str) -> bool:
+    """Whether there are line breaks, other control characters, or halves of a surrogate pair, which no file holds."""
+    return any(unicodedata.category(char) in ("Cc", "Cs") for char in text)

@@ -13,7 +13,7 @@ from hyperpod_kit.bundle import contents, manifest, packages, portable, sources,
 from hyperpod_kit.config.emit import provisioning_parameters
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.errors import BundleError
-from hyperpod_kit.model.units import units_for
+from hyperpod_kit.model.units import NODE_UNITS, units_for
 
 NODE_CONFIG = "node_config.json"
 LEGACY_FILE = "provisioning_parameters.json"
@@ -65,6 +65,8 @@ def render(settings: Settings, origin: Optional[sources.Sources] = None) -> Bund
                     f"mount `{mount.name}` would write {place} a second time", hint="rename one of the mounts"
                 )
             files[place] = templates.render(env, template, mount=mount, config=config)
+    for template, unit in NODE_UNITS:
+        files[f"units/{unit}"] = templates.render(env, template, config=config)
     for place, data in files.items():
         portable.check(place, data)
     listing = manifest.sums(files)

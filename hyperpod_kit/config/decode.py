@@ -47,6 +47,8 @@ def decode(
         watch.number("interval", default.interval),
         watch.number("deadline", default.deadline),
         watch.integer("give_up_after", default.give_up_after),
+        watch.boolean("drain", default.drain),
+        watch.text("textfile_directory", default.textfile_directory),
     )
     watch.close()
     failure_pause = kit.number("failure_pause", 60.0)

@@ -26,11 +26,17 @@ class User:
 
 @dataclass(frozen=True)
 class HealthPolicy:
-    """How mounts are watched: seconds between checks, seconds a probe may take, failures before `degraded`."""
+    """How mounts are watched: seconds between checks, seconds a probe may take, failures before `degraded`.
+
+    drain: whether Slurm is told of a required mount that is degraded; textfile_directory: where the node exporter
+    looks for files of metrics, "" for none.
+    """
 
     interval: float = 30.0
     deadline: float = 5.0
     give_up_after: int = 5
+    drain: bool = False
+    textfile_directory: str = "/var/lib/node_exporter/textfile_collector"
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,18 @@ from hyperpod_kit.model.mounts import Mount, S3Mount
 PREFIX = "hyperpod-kit-"
 """Every unit of ours begins so; whatever does not is somebody else's and is left alone."""
 
+HEALTH_UNIT = f"{PREFIX}health.service"
+HEALTH_TIMER = f"{PREFIX}health.timer"
+DRAIN_UNIT = f"{PREFIX}drain.service"
+
+NODE_UNITS = (
+    ("health.service.j2", HEALTH_UNIT),
+    ("health.timer.j2", HEALTH_TIMER),
+    ("repair@.service.j2", f"{PREFIX}repair@.service"),
+    ("drain.service.j2", DRAIN_UNIT),
+)
+"""(template under templates/systemd/, unit name) of every unit that a node has once, whatever its mounts."""
+
 
 def escape_path(path: str) -> str:
     """What `systemd-escape -p PATH` prints, for an absolute path without `..`."""
@@ -42,31 +54,21 @@ def mount_unit(mount: Mount) -> str:
     return f"{PREFIX}mount-{mount.name}.service"
 
 
-def health_unit(mount: Mount) -> str:
-    """The one-shot service that checks and repairs `mount` once."""
-    return f"{PREFIX}health-{mount.name}.service"
-
-
-def health_timer(mount: Mount) -> str:
-    """The timer that starts `health_unit`."""
-    return f"{PREFIX}health-{mount.name}.timer"
-
-
 def carrier_unit(mount: Mount) -> str:
     """The unit that, when started, makes the mount: the daemon for S3, the one-shot for the others."""
     return s3_unit(mount) if isinstance(mount, S3Mount) else mount_unit(mount)
 
 
+def repair_unit(name: str) -> str:
+    """The one-shot service that repairs the mount of that name once."""
+    return f"{PREFIX}repair@{name}.service"
+
+
 def units_of(mounts: Sequence[Mount]) -> List[str]:
     """Every unit of ours that a node with these mounts has; any other of that prefix is left from before."""
-    return [unit for mount in mounts for _, unit in units_for(mount)]
+    return [unit for mount in mounts for _, unit in units_for(mount)] + [unit for _, unit in NODE_UNITS]
 
 
 def units_for(mount: Mount) -> List[Tuple[str, str]]:
     """(template under templates/systemd/, unit name) of every unit of one mount."""
-    carrier = "mount-s3.service.j2" if isinstance(mount, S3Mount) else "mount.service.j2"
-    return [
-        (carrier, carrier_unit(mount)),
-        ("mount-health.service.j2", health_unit(mount)),
-        ("mount-health.timer.j2", health_timer(mount)),
-    ]
+    return [("mount-s3.service.j2" if isinstance(mount, S3Mount) else "mount.service.j2", carrier_unit(mount))]

@@ -45,6 +45,8 @@ def build_parser() -> argparse.ArgumentParser:
     sub = as_json(add("mounts", mounts.mounts_command,
                       "check the mounts now; or `mounts ensure|prepare|await|clear NAME`"))
     sub.add_argument("names", nargs="*", metavar="NAME")
-    add("health", mounts.health_command, "check one mount and repair it: what its timer runs").add_argument("name")
+    as_json(add("health", mounts.health_command, "check all mounts, count, order repairs: what the timer runs"))
+    add("repair", mounts.repair_command, "repair one mount now: what the timer orders").add_argument("name")
+    add("drain", mounts.drain_command, "tell Slurm whether the mounts serve: what the timer orders")
     add("gate", mounts.gate_command, "may a job start here? (Prolog)")
     return parser

@@ -63,3 +63,18 @@ def read_json(path: str) -> Optional[Any]:
 def write_json(path: str, data: Any) -> None:
     """Write `data` as JSON, whole or not at all."""
     write_if_different(path, json.dumps(data, indent=2, sort_keys=True) + "\n")
+
+
+def write_volatile(path: str, text: str, mode: int = 0o644) -> None:
+    """Make `path` hold `text`, whole or not at all for a reader. Not for what must outlive a crash of the machine."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    partial = f"{path}.{os.getpid()}.partial"
+    with open(partial, "w", encoding="utf-8", errors="surrogateescape") as stream:
+        os.fchmod(stream.fileno(), mode)
+        stream.write(text)
+    os.replace(partial, path)
+
+
+def write_volatile_json(path: str, data: Any) -> None:
+    """Write `data` as one line of JSON with `write_volatile`."""
+    write_volatile(path, json.dumps(data, sort_keys=True) + "\n")

@@ -8,39 +8,52 @@ from __future__ import annotations
 from typing import List, Optional
 
 from hyperpod_kit.model.mounts import MountStatus
+from hyperpod_kit.model.units import repair_unit
 from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.files import write_volatile_json
 from hyperpod_kit.node.health.look import check_all
 from hyperpod_kit.node.timing import wait_for
 
-REPAIR_SECONDS = 20.0
-"""How long the gate waits for a repair: a node must not be drained for a daemon that is back in two seconds."""
+SECONDS = 30.0
+"""The gate's own bound, of which the Prolog allows 40. A node must not be drained for a daemon that is back in two
+seconds, so a mount that does not serve has as long as this to come back."""
 
-
-def unhealthy_mounts(node: Node) -> List[MountStatus]:
-    """The required mounts of this node that a job cannot use, right now."""
-    required = [mount for mount in node.mounts if mount.required]
-    return [status for status in check_all(node, required) if not status.healthy]
+LONGEST_LOOK = 5.0
+"""Seconds that one look may take, whatever the timer's deadline is."""
 
 
 def closed_by(node: Node) -> List[MountStatus]:
-    """The mounts that keep a job from starting; empty when it may. Asks for one repair and waits for it."""
-    bad = unhealthy_mounts(node)
-    if not bad:
+    """The required mounts that keep a job from starting; empty when it may. Asks for one repair and waits for it."""
+    end = node.clock.monotonic() + SECONDS
+    last = [_unhealthy(node, end)]
+    if not last[0]:
         return []
-    units = [f"hyperpod-kit-health-{status.name}.service" for status in bad]
     # Through systemd and without waiting: nothing that is started here may live in slurmd's process tree.
-    node.runner.run(["systemctl", "start", "--no-block", *units], timeout=10, check=False)
-    last = [bad]
+    units = [repair_unit(status.name) for status in last[0]]
+    node.runner.run(["systemctl", "start", "--no-block", *units], timeout=5, check=False)
 
     def look() -> Optional[bool]:
-        last[0] = unhealthy_mounts(node)
+        last[0] = _unhealthy(node, end)
         return None if last[0] else True
 
-    wait_for(look, seconds=REPAIR_SECONDS, clock=node.clock, first=0.5, longest=2.0)
+    # A look may last, so the wait ends early enough for one.
+    left = end - LONGEST_LOOK - node.clock.monotonic()
+    wait_for(look, seconds=max(0.0, left), clock=node.clock, first=0.5, longest=2.0)
+    if last[0] and node.config.health.drain:
+        # Slurm drains this node with its own words, `Prolog error`: this is how we know that they are about us.
+        write_volatile_json(node.paths.gate_mark, {"at": node.clock.wall(), "reason": reason(last[0])})
     return last[0]
 
 
+def _unhealthy(node: Node, end: float) -> List[MountStatus]:
+    """The required mounts that a job cannot use, right now."""
+    required = [mount for mount in node.mounts if mount.required]
+    left = max(0.5, end - node.clock.monotonic())
+    deadline = min(node.config.health.deadline, LONGEST_LOOK, left)
+    return [status for status in check_all(node, required, deadline) if not status.healthy]
+
+
 def reason(bad: List[MountStatus]) -> str:
-    """One line for slurmd's log and the drain reason."""
+    """One line for slurmd's log."""
     return "hyperpod-kit: " + "; ".join(f"mount {status.name} at {status.path} is {status.state}"
                                         f"{': ' + status.detail if status.detail else ''}" for status in bad)

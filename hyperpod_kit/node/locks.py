@@ -34,3 +34,18 @@ def held(node: Node, name: str, *, seconds: float) -> Iterator[bool]:
         yield bool(wait_for(take, seconds=seconds, clock=node.clock, longest=0.5))
     finally:
         os.close(handle)
+
+
+def is_held(node: Node, name: str) -> bool:
+    """Whether some process holds the lock `name` right now."""
+    try:
+        handle = os.open(node.paths.lock(name), os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)

@@ -65,9 +65,32 @@ class NodePaths:
         """Packages of mount clients on their way from a URL to apt."""
         return self.real("/var/cache/hyperpod-kit/packages")
 
-    def health(self, name: str) -> str:
-        """What the last checks of a mount found."""
-        return self.real(f"/var/lib/hyperpod-kit/health/{name}.json")
+    @property
+    def health(self) -> str:
+        """What the last checks found, of all mounts; as volatile as the mounts are."""
+        return self.real("/run/hyperpod-kit/health.json")
+
+    def repair_result(self, name: str) -> str:
+        """How the last repair of a mount ended."""
+        return self.real(f"/run/hyperpod-kit/repairs/{name}.json")
+
+    def degraded_mark(self, name: str) -> str:
+        """There while a mount has failed too many checks in a row."""
+        return self.real(f"/run/hyperpod-kit/degraded/{name}")
+
+    def textfile(self, directory: str) -> str:
+        """Our file of metrics in the node exporter's directory."""
+        return self.real(f"{directory}/hyperpod_kit.prom")
+
+    @property
+    def gate_mark(self) -> str:
+        """When the gate last kept a job from starting, and why."""
+        return self.real("/run/hyperpod-kit/gate-closed.json")
+
+    @property
+    def drain_note(self) -> str:
+        """What we told Slurm about this node; outlives a reboot, as the drain does."""
+        return self.real("/var/lib/hyperpod-kit/drain.json")
 
     def lock(self, name: str) -> str:
         return self.real(f"/run/hyperpod-kit/locks/{name}")
@@ -95,6 +118,10 @@ class NodePaths:
     @property
     def hostname(self) -> str:
         return self.real("/proc/sys/kernel/hostname")
+
+    @property
+    def cgroups(self) -> str:
+        return self.real("/sys/fs/cgroup")
 
     def cmdline(self, pid: int) -> str:
         return self.real(f"/proc/{pid}/cmdline")

@@ -13,7 +13,7 @@ from typing import Callable, List, Tuple
 
 from hyperpod_kit.model.cluster import LIFECYCLE_MODES
 from hyperpod_kit.model.mounts import ROLES, S3Mount
-from hyperpod_kit.model.units import carrier_unit, health_timer, units_of
+from hyperpod_kit.model.units import HEALTH_TIMER, carrier_unit, units_of
 from hyperpod_kit.node import homes, names, retire, systemd, users
 from hyperpod_kit.node.clients import install as clients
 from hyperpod_kit.node.context import Node
@@ -101,7 +101,7 @@ def retire_pending(node: Node, _: str) -> str:
 
 def at_boot(node: Node) -> List[str]:
     """The units that start by themselves."""
-    return [unit for mount in node.mounts for unit in (carrier_unit(mount), health_timer(mount))]
+    return [*(carrier_unit(mount) for mount in node.mounts), HEALTH_TIMER]
 
 
 def install_units(node: Node, _: str) -> Outcome:
@@ -141,16 +141,11 @@ def homes_pending(node: Node, _: str) -> str:
 
 
 def watch_mounts(node: Node, _: str) -> Outcome:
-    return Outcome(systemd.start(node, *timers(node), timeout=30))
-
-
-def timers(node: Node) -> List[str]:
-    return [health_timer(mount) for mount in node.mounts]
+    return Outcome(systemd.start(node, HEALTH_TIMER, timeout=30))
 
 
 def watch_pending(node: Node, _: str) -> str:
-    resting = [timer for timer in timers(node) if not systemd.is_active(node, timer)]
-    return f"start {', '.join(resting)}" if resting else ""
+    return "" if systemd.is_active(node, HEALTH_TIMER) else f"start {HEALTH_TIMER}"
 
 
 def build_plugin(node: Node, _: str) -> Outcome:

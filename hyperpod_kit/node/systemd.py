@@ -83,6 +83,22 @@ def properties(node: Node, unit: str, names: Sequence[str]) -> Dict[str, str]:
     return {name: value for name, found, value in pairs if found}
 
 
+def processes(node: Node, unit: str) -> List[int]:
+    """Ids of the processes of a unit, its main process among them; empty when it does not run.
+
+    Read from the kernel: a health check asks for every daemon, and `systemctl` costs ten times as much.
+    """
+    for tree in ("", "/unified", "/systemd"):  # one hierarchy, or what cgroup v1 has beside its controllers
+        try:
+            text = read_text(f"{node.paths.cgroups}{tree}/system.slice/{unit}/cgroup.procs")
+        except OSError:  # ENODEV: the unit is just being stopped
+            return []
+        if text is not None:
+            return [int(word) for word in text.split()]
+    pid = int(properties(node, unit, ["MainPID"]).get("MainPID") or 0)
+    return [pid] if pid else []
+
+
 def last_words(node: Node, unit: str) -> str:
     """The last line that a process of the unit wrote, for an error message; "" when nobody can say."""
     try:

@@ -31,7 +31,7 @@ def test_a_reboot_runs_no_script_and_brings_everything_back(cluster: Driver) -> 
 
     wait_until("reboot", is_back, timeout=90)
     wait_until("mounts", lambda: cluster.data("validate-mounts", str(CONFIG), check=False)["healthy"], timeout=60)
-    units = "hyperpod-kit-health-home.timer hyperpod-kit-health-data.timer hyperpod-kit-health-fsx.timer slurmd munge"
+    units = "hyperpod-kit-health.timer slurmd munge"
     assert set(cluster.on(worker, f"systemctl is-active {units}").split()) == {"active"}
     host = "ip-" + node(cluster, worker)["address"].replace(".", "-")
     cluster.on("controller", f"timeout 30 srun -w {host} true", user="trainer")

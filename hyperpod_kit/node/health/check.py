@@ -18,6 +18,10 @@ from hyperpod_kit.node.mounts.table import Entry
 DEAD = frozenset((errno.ENOTCONN, errno.ECONNABORTED, errno.ESTALE, errno.ESHUTDOWN))
 """What a mount answers whose daemon or handle is gone for good; no retry brings it back."""
 
+NO_SPACE = frozenset((errno.ENOSPC, errno.EDQUOT))
+
+REFUSED = frozenset((errno.EACCES, errno.EPERM))
+
 SLOW_PART = 0.5
 """An answer later than this part of the deadline is `slow`: it serves, and somebody should look."""
 
@@ -42,20 +46,50 @@ def classify(mount: Mount, seen: Seen, deadline: float) -> Tuple[str, str]:
         return "wrong_target", identity.detail
     if probed.outcome == "no_answer":
         if identity.endpoint_gone:
-            return "stale", "the TLS proxy of the mount is gone"
+            return "stale", "what served the mount is gone"
         return "hung", f"no answer within {deadline:g} s"
+    if probed.outcome == "not_asked":
+        return "unknown", "this node was too busy to ask"
+    writable = not getattr(mount, "read_only", False)
     if probed.outcome == "error":
-        return "unknown", os.strerror(probed.errno)
+        return "unknown", f"{probed.operation}: {os.strerror(probed.errno)}"
+    failed = _failed(mount, probed)
+    if failed is not None:
+        return failed
     if identity.ours is None:
         return "unknown", identity.detail
-    writable = not (isinstance(mount, S3Mount) and mount.read_only)
     if writable and (probed.read_only or seen.entry.read_only):
         return "readonly", "mounted read-only, expected read-write"
     # A bucket is never full; what its daemon says about blocks is made up.
-    if not isinstance(mount, S3Mount) and probed.blocks > 0 and probed.available == 0:
-        return "full", "no space left"
+    if not isinstance(mount, S3Mount):
+        if probed.blocks > 0 and probed.available == 0:
+            return "full", "no space left"
+        if probed.inodes > 0 and probed.available_inodes == 0:
+            return "full", "no inodes left: too many files"
     if probed.latency_ms > deadline * SLOW_PART * 1000:
         return "slow", f"answered after {probed.latency_ms:.0f} ms"
     if seen.entry.stacked > 1:
         return "ok", f"{seen.entry.stacked} mounts lie one above the other"
     return "ok", identity.detail if identity.detail.startswith("known by") else ""
+
+
+def _failed(mount: Mount, probed: Probed) -> Optional[Tuple[str, str]]:
+    """State and detail after a list or a write that failed; None when it says nothing of the mount, or none failed."""
+    if not probed.errno:
+        return None
+    said = f"{probed.operation}: {os.strerror(probed.errno)}"
+    if probed.errno in DEAD:
+        return "stale", said
+    if probed.errno == errno.ETIMEDOUT:
+        return "slow", f"{probed.operation}: no end in time"
+    if probed.errno in NO_SPACE:
+        return "full", said
+    if probed.errno == errno.EROFS:
+        return "readonly", said
+    if probed.errno in REFUSED:
+        # A bucket has one identity for all, so what is refused to us is refused to jobs. Elsewhere root may be nobody
+        # (root_squash), and somebody's directory with mode 0700 is as it should be.
+        if not isinstance(mount, S3Mount):
+            return None
+        return ("readonly" if probed.operation == "write" else "unknown"), said
+    return "unknown", said

@@ -6,31 +6,45 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
-from typing import Dict, List, Optional, Sequence
+import errno
+from dataclasses import dataclass, replace
+from typing import Callable, Dict, List, Optional, Sequence
 
 from hyperpod_kit.errors import RunError
-from hyperpod_kit.model.mounts import Mount, MountStatus
+from hyperpod_kit.model.mounts import Mount, MountStatus, S3Mount
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_json, read_text, write_json
 from hyperpod_kit.node.health.check import Seen, classify
-from hyperpod_kit.node.health.probe import Probe, Probed
+from hyperpod_kit.node.health.probe import Probed, probe_all
 from hyperpod_kit.node.mounts.kind import Identity
 from hyperpod_kit.node.mounts.kinds import kind_of
 from hyperpod_kit.node.mounts.table import Entry, find
 
+Modes = Callable[[Mount, Entry], str]
+"""What the probe of a mount may do beyond stat and statvfs, given what is mounted now."""
 
-def check_all(node: Node, mounts: Sequence[Mount], deadline: Optional[float] = None) -> List[MountStatus]:
-    """The state of every mount, in order; takes `deadline` seconds for all together when all of them hang."""
-    deadline = node.config.health.deadline if deadline is None else deadline
-    mountinfo = read_text(node.paths.mountinfo) or ""
-    entries: Dict[str, Optional[Entry]] = {mount.name: find(mountinfo, mount.path) for mount in mounts}
-    probes: Dict[str, Probe] = {}
-    for mount in mounts:
-        entry = entries[mount.name]
-        if entry is not None and not earlier_probe_is_stuck(node, mount, entry):
-            probes[mount.name] = Probe(node.paths.real(mount.path))
-    return [_status(node, mount, entries[mount.name], probes.get(mount.name), deadline) for mount in mounts]
+
+DEEP = ("list", "write")
+"""Operations that not every probe makes."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one look at one mount found. mode: what the probe did beyond stat and statvfs, as `deep_mode` writes it."""
+
+    status: MountStatus
+    seen: Seen
+    mode: str = ""
+
+
+def check_all(node: Node, mounts: Sequence[Mount], deadline: Optional[float] = None, *,
+              deep: bool = False) -> List[MountStatus]:
+    """The state of every mount, in order; takes `deadline` seconds for all together when all of them hang.
+
+    deep: write and list too, where the mount is for that.
+    """
+    modes = (lambda mount, entry: deep_mode(mount)) if deep else shallow
+    return [found.status for found in look_at(node, mounts, deadline, modes)]
 
 
 def check(node: Node, mount: Mount, deadline: Optional[float] = None) -> MountStatus:
@@ -38,12 +52,59 @@ def check(node: Node, mount: Mount, deadline: Optional[float] = None) -> MountSt
     return check_all(node, [mount], deadline)[0]
 
 
-def _status(node: Node, mount: Mount, entry: Optional[Entry], probe: Optional[Probe], deadline: float) -> MountStatus:
+def deep_mode(mount: Mount) -> str:
+    """What a probe of this mount may do beyond stat and statvfs: `w` write and remove a file, `l` list.
+
+    A bucket is listed, because stat and statvfs of its mount are answered by the daemon alone, and written to only
+    where objects can be deleted again.
+    """
+    read_only = bool(getattr(mount, "read_only", False))
+    if isinstance(mount, S3Mount):
+        return "lw" if mount.allow_delete and not read_only else "l"
+    return "" if read_only else "w"
+
+
+def shallow(mount: Mount, entry: Entry) -> str:
+    """Nothing more than stat and statvfs."""
+    return ""
+
+
+def look_at(node: Node, mounts: Sequence[Mount], deadline: Optional[float] = None,
+            modes: Modes = shallow) -> List[Look]:
+    """Look at every mount, in order."""
+    deadline = node.config.health.deadline if deadline is None else deadline
+    mountinfo = read_text(node.paths.mountinfo) or ""
+    entries = {mount.name: find(mountinfo, mount.path) for mount in mounts}
+    stuck: Dict[str, str] = {}
+    asked: Dict[str, str] = {}
+    for mount in mounts:
+        entry = entries[mount.name]
+        if entry is None:
+            continue
+        operation = earlier_probe_is_stuck(node, mount, entry)
+        if operation is not None:
+            stuck[mount.name] = operation
+        # A second process would only join the first: the mount is not asked again what has not been answered yet.
+        if operation is None or operation in DEEP:
+            asked[mount.name] = modes(mount, entry) if operation is None else ""
+    targets = [(node.paths.real(mount.path), asked[mount.name]) for mount in mounts if mount.name in asked]
+    probed = dict(zip(asked, probe_all(targets, deadline, f".hyperpod-kit-probe-{node.facts.node}")))
+    for name, operation in stuck.items():
+        found = probed.get(name)
+        if found is None:
+            probed[name] = Probed("no_answer")
+        elif found.outcome == "answered":
+            probed[name] = replace(found, errno=errno.ETIMEDOUT, operation=operation)
+    return [_look(node, mount, entries[mount.name], probed.get(mount.name), deadline, asked.get(mount.name, ""))
+            for mount in mounts]
+
+
+def _look(node: Node, mount: Mount, entry: Optional[Entry], probed: Optional[Probed], deadline: float,
+          mode: str) -> Look:
     seen = Seen(None)
-    if entry is not None:
-        probed = probe.finish(deadline) if probe is not None else Probed("no_answer")
-        if probe is not None and probed.outcome == "no_answer" and probe.pid is not None:
-            remember_stuck_probe(node, mount, entry, probe.pid)
+    if entry is not None and probed is not None:
+        if probed.pid is not None:
+            remember_stuck_probe(node, mount, entry, probed)
         try:
             identity = kind_of(mount).identify(node, mount, entry)
             if probed.outcome == "no_answer":
@@ -52,11 +113,11 @@ def _status(node: Node, mount: Mount, entry: Optional[Entry], probe: Optional[Pr
             identity = Identity(None, entry.source, str(err))
         seen = Seen(entry, probed, identity)
     state, detail = classify(mount, seen, deadline)
-    return MountStatus(
+    return Look(MountStatus(
         name=mount.name, kind=mount.kind, path=mount.path, state=state, detail=detail,
         source=seen.identity.source if seen.identity else "",
         latency_ms=seen.probed.latency_ms if seen.probed else 0.0,
-        required=mount.required, checked_at=node.clock.wall())
+        required=mount.required, checked_at=node.clock.wall()), seen, mode)
 
 
 def start_time(pid: int) -> Optional[str]:
@@ -68,16 +129,20 @@ def start_time(pid: int) -> Optional[str]:
     return fields[19] if len(fields) > 19 and fields[0] not in "ZX" else None
 
 
-def remember_stuck_probe(node: Node, mount: Mount, entry: Entry, pid: int) -> None:
+def remember_stuck_probe(node: Node, mount: Mount, entry: Entry, probed: Probed) -> None:
     """Note a prober that SIGKILL may not have freed."""
-    started = start_time(pid)
+    started = None if probed.pid is None else start_time(probed.pid)
     if started is None:
         return
+    operation = probed.operation if probed.outcome == "answered" else ""
     with contextlib.suppress(PermissionError):  # an ordinary user may look, and keeps no notes
-        write_json(node.paths.stuck_probe(mount.name), {"pid": pid, "started": started, "mount_id": entry.mount_id})
+        write_json(node.paths.stuck_probe(mount.name), {
+            "pid": probed.pid, "started": started, "mount_id": entry.mount_id, "operation": operation})
 
 
-def earlier_probe_is_stuck(node: Node, mount: Mount, entry: Entry) -> bool:
-    """Whether a prober of this very mount still hangs: then the mount does, and a second one would only join it."""
+def earlier_probe_is_stuck(node: Node, mount: Mount, entry: Entry) -> Optional[str]:
+    """The operation in which a prober of this very mount still hangs, "" for the look itself; None when none does."""
     noted = read_json(node.paths.stuck_probe(mount.name))
-    return bool(noted and noted["mount_id"] == entry.mount_id and start_time(noted["pid"]) == noted["started"])
+    if noted and noted["mount_id"] == entry.mount_id and start_time(noted["pid"]) == noted["started"]:
+        return str(noted.get("operation", ""))
+    return None

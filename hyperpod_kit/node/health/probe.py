@@ -1,7 +1,8 @@
-"""Touch a mount without being caught by it: in a grandchild that can be abandoned, with a hard deadline.
+"""Touch mounts without being caught by one: in processes that can be abandoned, with a hard deadline.
 
 `timeout 5 stat /mnt` is not that: it waits for a child in uninterruptible sleep, and a child that inherited slurmd's
-pipes keeps slurmd waiting for as long as it hangs.
+pipes keeps slurmd waiting for as long as it hangs. What touches a mount is another program (prober.py), started
+without fork(2) of this process, so that this also holds in a process with threads.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -9,111 +10,169 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
-import json
 import os
 import select
 import signal
+import sys
 import time
 from dataclasses import dataclass
-from typing import Any, Dict, Optional
+from typing import List, Optional, Sequence, Tuple
+
+from hyperpod_kit.node.health.prober import ANSWERS, OPERATIONS
+
+PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "prober.py")
+
+GRACE = 0.5
+"""Seconds beyond the deadline for the start of the prober: a busy node starts it late, which is no mount's fault."""
 
 
 @dataclass(frozen=True)
 class Probed:
-    """What touching a path gave. outcome: `answered`, `error` (then `errno`) or `no_answer` within the deadline.
+    """What touching a path gave.
 
-    latency_ms: until the answer; blocks, available: of 1 file system, `available` for ordinary users.
+    outcome: `answered`; `error` (then `errno`); `no_answer` within the deadline; `not_asked`: the prober itself did
+    not get to run in time, or died.
+    operation: one of prober.OPERATIONS, the one that failed or did not end. After `answered` that is `list` or `write`,
+    with its `errno` (ETIMEDOUT when it did not end).
+    latency_ms: of stat and statvfs; blocks, available: of 1 file system, `available` for ordinary users; inodes the
+    same, 0 where the file system does not count them; pid: of a prober that has not ended.
     """
 
     outcome: str
     errno: int = 0
+    operation: str = ""
     latency_ms: float = 0.0
     read_only: bool = False
     blocks: int = 0
     available: int = 0
+    inodes: int = 0
+    available_inodes: int = 0
+    pid: Optional[int] = None
 
 
-class Probe:
-    """One probe that was started. Always `finish` it."""
+@dataclass
+class _Said:
+    """What one prober has said so far: when it began (our clock), its look, its work."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.pid: Optional[int] = None
-        self._started = time.monotonic()
-        self._reader, writer = os.pipe()
-        child = os.fork()
-        if child == 0:  # pragma: no cover - runs in the child
-            _first_child(path, writer)
-        os.close(writer)
-        os.waitpid(child, 0)  # it ends at once: the prober is its child, and nobody's to wait for
+    pid: Optional[int] = None
+    began: float = 0.0
+    look: Sequence[int] = ()
+    work: Sequence[int] = ()
 
-    def finish(self, deadline: float) -> Probed:
-        """The answer, or `no_answer` once `deadline` seconds have passed since the start. Never takes longer."""
-        lines = b""
+    def over(self, mode: str) -> bool:
+        """Whether it will say nothing more."""
+        return bool(self.look) and (not mode or bool(self.work) or self.look[0] != 0)
+
+
+def probe(path: str, deadline: float, mode: str = "") -> Probed:
+    """Probe one path; see `probe_all`."""
+    return probe_all([(path, mode)], deadline)[0]
+
+
+def probe_all(targets: Sequence[Tuple[str, str]], deadline: float, name: str = ".hyperpod-kit-probe") -> List[Probed]:
+    """Probe (path, mode) pairs at the same time, in order; mode: letters of `l` (list) and `w` (write and remove).
+
+    Takes at most `deadline` + GRACE seconds, whatever the mounts do. An answer later than `deadline` is none.
+    name: of the file that `w` makes, unique for this node.
+    """
+    if not targets:
+        return []
+    reader, writer = _pipe()
+    said = [_Said() for _ in targets]
+    try:
         try:
-            while True:
-                left = max(0.0, self._started + deadline - time.monotonic())
-                ready, _, _ = select.select([self._reader], [], [], left)
-                if not ready:
-                    return self._abandon()
-                chunk = os.read(self._reader, 4096)
-                if not chunk:
-                    break
-                lines += chunk
-                if self.pid is None and b"\n" in lines:
-                    self.pid = int(lines.split(b"\n", 1)[0])
+            launcher = _launch(writer, name, targets)
         finally:
-            os.close(self._reader)
-        latency = (time.monotonic() - self._started) * 1000
+            os.close(writer)
         try:
-            answer: Dict[str, Any] = json.loads(lines.split(b"\n", 1)[1])
-        except (ValueError, IndexError):
-            return Probed("no_answer", latency_ms=latency)  # killed before it could speak
-        return Probed(latency_ms=round(latency, 1), **answer)
-
-    def _abandon(self) -> Probed:
-        if self.pid is not None:
-            # Frees a prober that waits for FUSE or NFS; one in D state ignores it and stays behind.
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(self.pid, signal.SIGKILL)
-        return Probed("no_answer", latency_ms=round((time.monotonic() - self._started) * 1000, 1))
-
-
-def _first_child(path: str, writer: int) -> None:  # pragma: no cover - runs in the child
-    try:
-        os.setsid()
-        if os.fork() == 0:
-            _prober(path, writer)
+            _listen(reader, said, [mode for _, mode in targets], deadline)
+        finally:
+            _reap(launcher)
     finally:
-        os._exit(0)
+        os.close(reader)
+    return [_probed(one, mode, deadline) for one, (_, mode) in zip(said, targets)]
 
 
-def _prober(path: str, writer: int) -> None:  # pragma: no cover - runs in the grandchild
-    try:
-        writer = fcntl.fcntl(writer, fcntl.F_DUPFD, 3)
-        null = os.open("/dev/null", os.O_RDWR)
-        for descriptor in (0, 1, 2):
-            os.dup2(null, descriptor)
-        os.closerange(3, writer)
-        os.closerange(writer + 1, 1024)
-        os.write(writer, f"{os.getpid()}\n".encode())
-        os.write(writer, json.dumps(_touch(path)).encode())
-    finally:
-        os._exit(0)
+def _pipe() -> Tuple[int, int]:
+    """A pipe that is none of the three standard descriptors, which a caller may have closed."""
+    ends = os.pipe()
+    high = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 3) for end in ends]
+    for end in ends:
+        os.close(end)
+    return high[0], high[1]
 
 
-def _touch(path: str) -> Dict[str, Any]:
-    try:
-        os.stat(path)
-        # Not answered from a cache: it reaches the server, and the daemon of a FUSE mount, but costs no S3 request.
-        seen = os.statvfs(path)
-    except OSError as err:
-        return {"outcome": "error", "errno": err.errno or 0}
-    return {"outcome": "answered", "read_only": bool(seen.f_flag & os.ST_RDONLY),
-            "blocks": seen.f_blocks, "available": seen.f_bavail}
+def _launch(writer: int, name: str, targets: Sequence[Tuple[str, str]]) -> int:
+    words = [sys.executable or "/usr/bin/python3", "-I", "-S", PROGRAM, name]
+    for path, mode in targets:
+        words += [mode, path]
+    # No environment: nothing of a job or of a user may change how a mount is looked at.
+    return os.posix_spawn(words[0], words, {}, file_actions=[(os.POSIX_SPAWN_DUP2, writer, ANSWERS)])
 
 
-def probe(path: str, deadline: float) -> Probed:
-    """Start a probe and finish it."""
-    return Probe(path).finish(deadline)
+def _listen(reader: int, said: Sequence[_Said], modes: Sequence[str], deadline: float) -> None:
+    """Note what the probers say, until all have said everything or nobody can be in time any more."""
+    end = time.monotonic() + deadline + GRACE
+    rest = b""
+    while True:
+        open_ones = [one for one, mode in zip(said, modes) if not one.over(mode)]
+        if not open_ones:
+            return
+        until = end if any(one.pid is None for one in open_ones) else max(one.began for one in open_ones) + deadline
+        left = min(until, end) - time.monotonic()
+        if left <= 0 or not select.select([reader], [], [], left)[0]:
+            return
+        chunk = os.read(reader, 65536)
+        if not chunk:
+            return
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            kind, *numbers = line.split()
+            index, *values = (int(number) for number in numbers)
+            if kind == b"B":
+                said[index].pid, said[index].began = values[0], time.monotonic()
+            elif kind == b"L":
+                said[index].look = values
+            else:
+                said[index].work = values
+
+
+def _probed(said: _Said, mode: str, deadline: float) -> Probed:
+    if said.pid is None:
+        return Probed("not_asked")
+    waited = time.monotonic() - said.began
+    left_behind = None if said.over(mode) else said.pid
+    if left_behind is not None:
+        # Frees a prober that waits for NFS or for a FUSE daemon that has not read its question; one in D state ignores
+        # it and stays behind.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(left_behind, signal.SIGKILL)
+    if not said.look:
+        # Killed by somebody, or begun so late that its time was not up: that says nothing about the mount.
+        return Probed("no_answer" if waited >= deadline else "not_asked", latency_ms=round(waited * 1000, 1),
+                      pid=left_behind)
+    number, operation, flags, blocks, available, inodes, free_inodes, microseconds = said.look
+    latency = round(microseconds / 1000, 1)
+    if latency > deadline * 1000:
+        return Probed("no_answer", latency_ms=latency, pid=left_behind)
+    if number:
+        return Probed("error", number, OPERATIONS[operation], latency)
+    if left_behind is not None:
+        number, operation = errno.ETIMEDOUT, 3 if "w" in mode else 2
+    elif said.work:
+        number, operation = said.work
+    return Probed("answered", number, OPERATIONS[operation] if number else "", latency, bool(flags & os.ST_RDONLY),
+                  blocks, available, inodes, free_inodes, left_behind)
+
+
+def _reap(launcher: int) -> None:
+    """It only starts others and ends: normally long ago."""
+    for pause in (0.0, 0.01, 0.05):
+        time.sleep(pause)
+        if os.waitpid(launcher, os.WNOHANG)[0]:
+            return
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(launcher, signal.SIGKILL)
+    os.waitpid(launcher, 0)

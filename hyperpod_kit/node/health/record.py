@@ -1,49 +1,87 @@
-"""What the checks of one mount found so far, kept from one run of its timer to the next.
+"""What the checks of the mounts found so far, kept from one tick of the timer to the next.
+
+/run/hyperpod-kit/health.json, one file for all mounts: it costs no disk write, and it is gone after a reboot, as the
+mounts are.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Dict, Optional
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Dict, Mapping, Optional
 
 from hyperpod_kit.model.mounts import MountStatus
+from hyperpod_kit.model.node_config import HealthPolicy
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import read_json, write_json
+from hyperpod_kit.node.files import read_json, write_volatile_json
+
+LONGEST_PAUSE = 300.0
+"""Seconds between repairs of a mount that will not come back: slower and slower, but never given up."""
 
 
 @dataclass(frozen=True)
 class HealthRecord:
-    """/var/lib/hyperpod-kit/health/<mount>.json. failures: checks in a row that were not healthy.
+    """One mount. Times are Unix seconds, 0.0 for never.
 
-    repairs: repairs tried since the mount was last healthy; repaired_at: Unix seconds of the last one.
+    failures: checks in a row that were not healthy; since: when the mount came into its present state;
+    repairs: repairs ordered since it was last healthy for long enough, which the back-off counts;
+    repairs_total, failed_repairs_total: since boot; repaired_at: when the last was ordered; result_at: of the last
+    result that was read; deep_at: of the last list or write that succeeded, on the mount `mount_id`.
     """
 
-    status: Dict[str, Any]
+    status: Mapping[str, Any]
     failures: int = 0
     degraded: bool = False
+    since: float = 0.0
+    healthy_since: float = 0.0
     repairs: int = 0
+    repairs_total: int = 0
+    failed_repairs_total: int = 0
     repaired_at: float = 0.0
+    result_at: float = 0.0
     last_repair: str = ""
+    deep_at: float = 0.0
+    mount_id: int = 0
 
-    def after(self, status: MountStatus, give_up_after: int) -> HealthRecord:
+    @property
+    def state(self) -> str:
+        """Of the last check; "" before the first."""
+        return str(self.status.get("state", ""))
+
+    def after(self, status: MountStatus, policy: HealthPolicy) -> HealthRecord:
         """The record after one more check."""
-        if status.healthy:
-            return HealthRecord(asdict(status), repaired_at=self.repaired_at, last_repair=self.last_repair)
-        failures = self.failures + 1
-        return HealthRecord(asdict(status), failures, failures >= give_up_after, self.repairs, self.repaired_at,
-                            self.last_repair)
+        now = status.checked_at
+        since = self.since if status.state == self.state else now
+        if not status.healthy:
+            failures = self.failures + 1
+            return replace(self, status=asdict(status), failures=failures, since=since, healthy_since=0.0,
+                           degraded=failures >= policy.give_up_after)
+        healthy_since = min(self.healthy_since or now, now)
+        # A mount that dies again and again is repaired slower and slower, too.
+        stable = now - healthy_since >= pause(self.repairs, policy.interval)
+        return replace(self, status=asdict(status), failures=0, degraded=False, since=since,
+                       healthy_since=healthy_since, repairs=0 if stable else self.repairs)
 
 
-def load(node: Node, name: str) -> HealthRecord:
-    """The record of a mount; an empty one when there is none that can be read."""
-    raw: Optional[Dict[str, Any]] = read_json(node.paths.health(name))
+def pause(repairs: int, interval: float) -> float:
+    """Seconds that must pass after that many repairs before the next."""
+    return float(min(interval * 2.0 ** min(repairs - 1, 20), LONGEST_PAUSE)) if repairs else 0.0
+
+
+def load(node: Node) -> Dict[str, HealthRecord]:
+    """The records by name of the mount; empty when there are none that can be read."""
+    raw: Optional[Any] = read_json(node.paths.health)
     known = {field.name for field in fields(HealthRecord)}
-    if not isinstance(raw, dict) or "status" not in raw:
-        return HealthRecord({})
-    return HealthRecord(**{key: value for key, value in raw.items() if key in known})
+    found = {}
+    mounts = raw.get("mounts") if isinstance(raw, dict) else None
+    for name, entry in (mounts if isinstance(mounts, dict) else {}).items():
+        if isinstance(entry, dict) and isinstance(entry.get("status"), dict):
+            found[name] = HealthRecord(**{key: value for key, value in entry.items() if key in known})
+    return found
 
 
-def save(node: Node, name: str, record: HealthRecord) -> None:
-    write_json(node.paths.health(name), asdict(record))
+def save(node: Node, records: Mapping[str, HealthRecord], checked_at: float) -> None:
+    write_volatile_json(node.paths.health, {
+        "node": node.facts.node, "checked_at": checked_at,
+        "mounts": {name: asdict(record) for name, record in records.items()}})

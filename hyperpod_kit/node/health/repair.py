@@ -5,49 +5,91 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass
+from typing import Optional
 
 from hyperpod_kit.errors import HyperpodKitError, RunError
 from hyperpod_kit.model.mounts import Mount, MountStatus
-from hyperpod_kit.model.units import carrier_unit
+from hyperpod_kit.model.units import HEALTH_UNIT, carrier_unit
 from hyperpod_kit.node import systemd
 from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.files import write_volatile_json
 from hyperpod_kit.node.health import record as health_record
-from hyperpod_kit.node.health.look import check
-from hyperpod_kit.node.health.record import HealthRecord
+from hyperpod_kit.node.health.look import check, look_at
+from hyperpod_kit.node.health.record import HealthRecord, pause
 from hyperpod_kit.node.locks import held
 from hyperpod_kit.node.mounts.ensure import await_healthy, clear_dead
 from hyperpod_kit.node.mounts.kinds import kind_of
-
-LONGEST_PAUSE = 300.0
-"""Seconds between repairs of a mount that will not come back: slower and slower, but never given up."""
+from hyperpod_kit.node.timing import wait_for
 
 STRIKES = 2
-"""A hung daemon is killed, and a unit that claims to run restarted, only when two checks in a row say so."""
+"""A hung daemon is killed only when two checks in a row say that it hangs."""
+
+REVIVED_WITHIN = 15.0
+"""Seconds in which efs-utils' watchdog (it looks every 1 to 10 s) gets a dead TLS proxy running again by itself: then
+nobody's open files are lost, as they would be when the mount is torn away."""
+
+
+def wanted(mount: Mount, status: MountStatus, failures: int) -> str:
+    """`none`, `restart`, `kill`, or `wait` for another look; `failures` counts this check."""
+    if status.state in ("absent", "stale"):
+        return "restart"
+    if status.state == "hung" and kind_of(mount).restart_when_hung:
+        return "kill" if failures >= STRIKES else "wait"
+    return "none"  # it serves, or something lives there, or it is the server's business: a person must look
 
 
 def decide(mount: Mount, status: MountStatus, record: HealthRecord, interval: float) -> str:
-    """One of `none`, `wait`, `restart` and `kill`. `record` already counts this check."""
-    if status.healthy:
-        return "none"
-    if status.state == "hung":
-        action = "kill" if kind_of(mount).restart_when_hung else "none"
-    elif status.state in ("absent", "stale"):
-        action = "restart"
-    else:
-        return "none"  # something lives there, or it is the server's business: a person must look
-    if action == "none":
-        return "none"
-    if action == "kill" and record.failures < STRIKES:
-        return "wait"
-    pause = min(interval * 2.0 ** (record.repairs - 1), LONGEST_PAUSE) if record.repairs else 0.0
+    """As `wanted`, but `wait` also while the back-off lasts. `record` already counts this check."""
+    action = wanted(mount, status, record.failures)
+    if action not in ("restart", "kill"):
+        return action
     # A clock that was set back must not stop repairs for good.
     since = status.checked_at - record.repaired_at
-    return "wait" if 0 <= since < pause else action
+    return "wait" if 0 <= since < pause(record.repairs, interval) else action
 
 
-def carry_out(node: Node, mount: Mount, action: str) -> str:
-    """Do `restart` or `kill`; returns what happened, in words, also when it failed."""
+@dataclass(frozen=True)
+class Repaired:
+    """How a repair ended: whether the mount serves, and what happened, in words."""
+
+    ok: bool
+    words: str
+
+
+def repair(node: Node, mount: Mount) -> Optional[Repaired]:
+    """Look again, do what is wanted, keep how it ended; None when another repair of this mount is at it."""
+    with held(node, f"{mount.name}.repair", seconds=0) as mine:
+        if not mine:
+            return None
+        look = look_at(node, [mount])[0]
+        failures = health_record.load(node).get(mount.name, HealthRecord({})).failures
+        action = wanted(mount, look.status, failures)
+        if look.status.healthy:
+            result = Repaired(True, "nothing to repair: it serves")
+        elif action not in ("restart", "kill"):
+            result = Repaired(False, f"{look.status.state} is not repaired from here: {look.status.detail}")
+        elif look.status.state == "stale" and look.seen.identity is not None and look.seen.identity.endpoint_gone \
+                and _revived(node, mount):
+            result = Repaired(True, "its watchdog brought the proxy back")
+        else:
+            result = carry_out(node, mount, action)
+        write_volatile_json(node.paths.repair_result(mount.name), {
+            "at": node.clock.wall(), "ok": result.ok, "words": result.words})
+    # The mark, the metrics and Slurm learn of it now, not at the next tick.
+    node.runner.run(["systemctl", "start", "--no-block", HEALTH_UNIT], timeout=10, check=False)
+    return result
+
+
+def _revived(node: Node, mount: Mount) -> bool:
+    def look() -> Optional[bool]:
+        return True if check(node, mount).healthy else None
+
+    return bool(wait_for(look, seconds=REVIVED_WITHIN, clock=node.clock, first=0.5, longest=2.0))
+
+
+def carry_out(node: Node, mount: Mount, action: str) -> Repaired:
+    """Do `restart` or `kill`. Only what is dead is detached; a unit that serves again by itself is left alone."""
     unit = carrier_unit(mount)
     try:
         if action == "kill":
@@ -55,31 +97,13 @@ def carry_out(node: Node, mount: Mount, action: str) -> str:
         clear_dead(node, mount)
         # The daemon's own supervision may have been faster than this check.
         if check(node, mount).healthy:
-            return f"{action}: {unit} was back already"
+            return Repaired(True, f"{action}: {unit} was back already")
         # A unit that is just starting must not be thrown back; one that claims to run must be.
         verb = "restart" if systemd.is_active(node, unit) else "start"
         node.runner.run(["systemctl", verb, unit], timeout=200)
         await_healthy(node, mount, seconds=20)
-        return f"{action}: {unit} serves again"
+        return Repaired(True, f"{action}: {unit} serves again")
     except RunError as err:
-        words = systemd.last_words(node, unit)
-        return f"{action} failed: {words or err.message}"
+        return Repaired(False, f"{action} failed: {systemd.last_words(node, unit) or err.message}")
     except HyperpodKitError as err:
-        return f"{action} failed: {err.message}"
-
-
-def tend(node: Node, mount: Mount) -> HealthRecord:
-    """One tick of the timer: check, count, repair if due, check again, keep the record."""
-    with held(node, f"{mount.name}.repair", seconds=5) as mine:
-        status = check(node, mount)
-        if not mine:
-            return health_record.load(node, mount.name).after(status, node.config.health.give_up_after)
-        record = health_record.load(node, mount.name).after(status, node.config.health.give_up_after)
-        action = decide(mount, status, record, node.config.health.interval)
-        if action in ("restart", "kill"):
-            words = carry_out(node, mount, action)
-            record = replace(record, repairs=record.repairs + 1, repaired_at=status.checked_at, last_repair=words)
-            again = check(node, mount)
-            record = record.after(again, node.config.health.give_up_after) if again.healthy else record
-        health_record.save(node, mount.name, record)
-        return record
+        return Repaired(False, f"{action} failed: {err.message}")

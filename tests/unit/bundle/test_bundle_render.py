@@ -21,9 +21,10 @@ from hyperpod_kit.config.load import load
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.errors import BundleError
 from hyperpod_kit.model.node_config import NodeConfig
+from hyperpod_kit.model.units import NODE_UNITS
 
 EXAMPLE = Path(__file__).parents[3] / "provisioning_parameters.example.json"
-TEMPLATES = ("mount-s3.service.j2", "mount.service.j2", "mount-health.service.j2", "mount-health.timer.j2")
+TEMPLATES = ("mount-s3.service.j2", "mount.service.j2", *(template for template, _ in NODE_UNITS))
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def origin(tmp_path: Path) -> sources.Sources:
     for name in (*contents.ENTRY_SCRIPTS, *contents.PROGRAM.values()):
         put(root / "lifecycle_scripts" / name, "#!/bin/bash\n:\n")
     for name in TEMPLATES:
-        put(root / "templates/systemd" / name, "[Unit]\nDescription={{ mount.name }} of {{ config.cluster_name }}\n")
+        put(root / "templates/systemd" / name, "[Unit]\nDescription=A unit of {{ config.cluster_name }}\n")
     put(root / "slurm/prolog.sh", "#!/bin/bash\n:\n")
     put(root / "slurm/plugin/auto_resume.c", "int x;\n")
     for name in contents.VENDORED_FILES:
@@ -81,11 +82,10 @@ def test_what_ships(config: Settings, origin: sources.Sources) -> None:
             "units/hyperpod-kit-s3-data.service",
             "units/hyperpod-kit-mount-fsx.service",
             "units/hyperpod-kit-mount-home.service",
-            *(
-                f"units/hyperpod-kit-health-{name}.{kind}"
-                for name in ("fsx", "home", "data")
-                for kind in ("service", "timer")
-            ),
+            "units/hyperpod-kit-health.service",
+            "units/hyperpod-kit-health.timer",
+            "units/hyperpod-kit-repair@.service",
+            "units/hyperpod-kit-drain.service",
         ]
     )
 

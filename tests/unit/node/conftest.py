@@ -32,6 +32,7 @@ def _load(name: str) -> Any:
 fakes = _load("fakes")
 silent_fuse = _load("silent_fuse")
 swept = _load("swept")
+serving_fuse = _load("serving_fuse")
 CHECKOUT = Path(__file__).parents[3]
 PROGRAMS = ("systemctl", "mount", "umount", "useradd", "groupadd", "getent", "journalctl", "cc",
             "dpkg", "dpkg-query", "dpkg-deb", "apt-get", "apt-mark", "modinfo")
@@ -102,6 +103,12 @@ def render_example() -> Any:
 def sweeping() -> Any:
     """`create(root, address, kill_at)` and `end_state(root)`: a creation that is killed before its n-th effect."""
     return swept
+
+
+@pytest.fixture
+def serving_mount() -> Any:
+    """`with serving_mount(path) as daemon`: a FUSE mount whose daemon is a process of its own."""
+    return serving_fuse.serving_mount
 
 
 @pytest.fixture

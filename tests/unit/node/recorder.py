@@ -78,6 +78,11 @@ def start(unit):
         (process / "cmdline").write_text("\0".join(words) + "\0")
         add_mount(words[-1], "fuse", "mountpoint-s3")
         code = code or program(exec_lines(unit, "ExecStartPost")[0])
+    elif unit.startswith("hyperpod-kit-repair@"):
+        del running[unit]  # a one-shot that does not remain
+        keep("running", running)
+        line = (UNITS / "hyperpod-kit-repair@.service").read_text().partition("ExecStart=")[2].splitlines()[0]
+        return program(line.replace("%i", unit.partition("@")[2].partition(".")[0]))
     elif unit.startswith("hyperpod-kit-mount-"):
         code = program(exec_lines(unit, "ExecStart")[0])
     if code:

@@ -124,12 +124,17 @@ def test_the_nodes_own_commands(make_sandbox: Any) -> None:
     assert sandbox.node("gate").returncode == 0
     assert json.loads(sandbox.node("facts", "--json").stdout)["controller_address"] == "10.1.0.10"
     assert "mount:home" in sandbox.node("plan").stdout
-    # Somebody unmounts: seen, repaired by one tick of the timer, seen again.
+    # Somebody unmounts: seen, repaired by what one tick of the timer orders, seen again.
     sandbox.run(["umount", "/fsx"])
     assert sandbox.node("mounts", "fsx").returncode == 1
-    healed = sandbox.node("health", "fsx")
+    seen = sandbox.node("health", "--json")
+    assert (seen.returncode, json.loads(seen.stdout)["repairs_ordered"]) == (1, ["fsx"]), seen.stderr
+    assert "fsx: ok -> absent" in seen.stderr
+    healed = sandbox.node("health", "--json")
     assert healed.returncode == 0, healed.stderr
+    assert json.loads(healed.stdout)["mounts"]["fsx"]["last_repair"].endswith("serves again")
     assert sandbox.node("mounts", "fsx").returncode == 0
+    assert sandbox.node("repair", "fsx").stderr == "fsx: nothing to repair: it serves\n"
     for wrong, said in ((("mounts", "nosuch"), "no mount nosuch on a compute node; it has: fsx, home, data"),
                         (("mounts", "ensure", "data"), "is mounted by its daemon's unit")):
         done = sandbox.node(*wrong)

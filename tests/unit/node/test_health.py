@@ -9,9 +9,10 @@ from typing import Any, Dict
 import pytest
 
 from hyperpod_kit.model.mounts import EfsMount, LustreMount, MountStatus, S3Mount
+from hyperpod_kit.model.node_config import HealthPolicy
 from hyperpod_kit.node.health.check import Seen, classify
 from hyperpod_kit.node.health.probe import Probed
-from hyperpod_kit.node.health.record import HealthRecord
+from hyperpod_kit.node.health.record import LONGEST_PAUSE, HealthRecord, pause
 from hyperpod_kit.node.health.repair import decide
 from hyperpod_kit.node.mounts.kind import Identity
 from hyperpod_kit.node.mounts.table import Entry
@@ -50,12 +51,33 @@ def test_decision(case: Dict[str, Any]) -> None:
     assert decide(mount, status, record, interval=30.0) == case["action"]
 
 
+def status(state: str, at: float) -> MountStatus:
+    return MountStatus("data", "mountpoint-s3", "/mnt/data", state, checked_at=at)
+
+
 def test_a_record_counts_degrades_and_forgets() -> None:
-    bad = MountStatus("data", "mountpoint-s3", "/mnt/data", "stale")
+    policy = HealthPolicy(interval=30.0, give_up_after=3)
     record = HealthRecord({})
-    for expected in (False, False, True, True):
-        record = record.after(bad, give_up_after=3)
+    for tick, expected in enumerate((False, False, True, True)):
+        record = record.after(status("stale", 1000.0 + 30 * tick), policy)
         assert record.degraded is expected
-    good = MountStatus("data", "mountpoint-s3", "/mnt/data", "ok")
-    after = record.after(good, give_up_after=3)
-    assert (after.failures, after.degraded, after.repairs) == (0, False, 0)
+    assert (record.failures, record.since, record.state) == (4, 1000.0, "stale")
+    after = record.after(status("slow", 1120.0), policy)
+    assert (after.failures, after.degraded, after.since) == (0, False, 1120.0)
+
+
+def test_the_back_off_is_forgotten_only_when_the_mount_has_served_for_as_long() -> None:
+    policy = HealthPolicy(interval=30.0)
+    record = HealthRecord({}, repairs=3)  # the next pause is 120 s
+    ticks = [record := record.after(status("ok", 1000.0 + 30 * tick), policy) for tick in range(5)]
+    assert [one.repairs for one in ticks] == [3, 3, 3, 3, 0]
+    relapse = ticks[2].after(status("stale", 1090.0), policy).after(status("ok", 1120.0), policy)
+    assert (relapse.healthy_since, relapse.repairs) == (1120.0, 3)
+    assert pause(0, 30.0) == 0.0 and pause(1, 30.0) == 30.0 and pause(10_000, 30.0) == LONGEST_PAUSE
+
+
+def test_a_clock_that_was_set_back_does_not_keep_the_back_off_for_ever() -> None:
+    policy = HealthPolicy(interval=30.0)
+    record = HealthRecord({}, repairs=3, healthy_since=9000.0).after(status("ok", 1000.0), policy)
+    assert record.healthy_since == 1000.0
+    assert record.after(status("ok", 1120.0), policy).repairs == 0

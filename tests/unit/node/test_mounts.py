@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
-import subprocess
-import time
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hyperpod_kit.errors import MountFailed
 from hyperpod_kit.model.mounts import EfsMount, LustreMount, S3Mount
-from hyperpod_kit.model.node_config import HealthPolicy
-from hyperpod_kit.node.gate import closed_by, reason
 from hyperpod_kit.node.health.look import check
-from hyperpod_kit.node.health.probe import probe
-from hyperpod_kit.node.health.repair import tend
 from hyperpod_kit.node.mounts.ensure import clear_dead, ensure, prepare
 from hyperpod_kit.node.mounts.kinds import kind_of
 from hyperpod_kit.node.mounts.mountpoint_s3 import allow_other_users, parse_command
@@ -152,83 +143,6 @@ def test_ensure_leaves_what_lives_there(make_node: Any) -> None:
         prepare(fake.node, LUSTRE)
     assert clear_dead(fake.node, LUSTRE) is False
     assert not any("umount" in call for call in fake.runner.calls)
-
-
-def test_a_mount_that_vanished_is_back_after_one_tick(make_node: Any) -> None:
-    fake = make_node([EFS])
-    fake.runner.on("systemctl is-active --quiet hyperpod-kit-mount-home.service", 0)
-    fake.runner.on("systemctl restart hyperpod-kit-mount-home.service",
-                   do=lambda: fake.mounted("/efs/trainer", "nfs4", "127.0.0.1:/"))
-    record = tend(fake.node, EFS)
-    assert (record.failures, record.status["state"]) == (0, "ok")
-    assert record.last_repair.endswith("serves again")
-    assert json.loads(Path(fake.node.paths.health("home")).read_text())["status"]["state"] == "ok"
-
-
-def test_repairs_that_fail_come_slower_and_end_degraded_but_never_end(make_node: Any) -> None:
-    fake = make_node([EFS])
-    fake.runner.on("systemctl start", 1)
-    fake.runner.on("systemctl restart", 1)
-    fake.runner.on("systemctl is-active", 3)
-    at = []
-    for tick in range(100):
-        before = len(fake.runner.calls)
-        record = tend(fake.node, EFS)
-        if any(call.startswith("systemctl start") for call in fake.runner.calls[before:]):
-            at.append(tick)
-        assert record.degraded is (tick >= 2)
-        fake.clock.now += 30
-    gaps = [second - first for first, second in zip(at, at[1:], strict=False)]
-    assert gaps[0] == 1 and gaps == sorted(gaps) and gaps[-1] == 10
-
-
-@pytest.mark.rehearsal
-@pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/dev/fuse"), reason="needs root and /dev/fuse")
-def test_a_daemon_that_hangs_is_killed_at_the_second_strike(make_node: Any, silent_mount: Any) -> None:
-    fake = make_node([S3])
-    fake.node = replace(fake.node, config=replace(fake.node.config, health=HealthPolicy(30.0, 2.0, 3)))
-    fake.mounted("/mnt/data", "fuse", "mountpoint-s3")
-    fake.serve_s3(S3_UNIT, S3_ARGV)
-    fake.runner.on("systemctl is-active", 3)
-    place = fake.root / "mnt/data"
-    with silent_mount(place) as handle:
-        first = tend(fake.node, S3)
-        assert (first.status["state"], first.failures, first.repairs) == ("hung", 1, 0)
-        assert not any("kill" in call for call in fake.runner.calls)
-        # What the kernel does when the daemon dies; the lazy unmount and the new daemon are the test's own.
-        def kill() -> None:
-            os.close(handle)
-            # The kernel tears the connection down in its own time; on a node a unit's stop waits for the process.
-            end = time.monotonic() + 20
-            while probe(str(place), 2.0).outcome != "error":
-                assert time.monotonic() < end, "the mount is still alive"
-
-        fake.runner.on("systemctl kill --signal=KILL", do=kill)
-
-        def unmount() -> None:
-            subprocess.run(["umount", "--lazy", str(place)], check=True, timeout=20)
-            fake.unmounted("/mnt/data")
-
-        fake.runner.on("umount --lazy /mnt/data", do=unmount)
-        fake.runner.on(f"systemctl start {S3_UNIT}", do=lambda: fake.mounted("/mnt/data", "fuse", "mountpoint-s3"))
-        fake.clock.now += 30
-        second = tend(fake.node, S3)
-    assert (second.status["state"], second.failures) == ("ok", 0)
-    assert second.last_repair == f"kill: {S3_UNIT} serves again"
-    order = [call for call in fake.runner.calls if not call.startswith(("systemctl show", "systemctl is-"))]
-    assert order == [f"systemctl kill --signal=KILL {S3_UNIT}", "umount --lazy /mnt/data", f"systemctl start {S3_UNIT}"]
-
-
-def test_the_gate_names_the_mount(make_node: Any) -> None:
-    optional = S3Mount("extra", "/mnt/extra", "sagemaker-extra", required=False)
-    fake = make_node([EFS, LUSTRE, optional])
-    fake.mounted("/fsx", "lustre", "10.1.0.1@tcp:/abcdefgh")
-    bad = closed_by(fake.node)
-    assert reason(bad) == ("hyperpod-kit: mount home at /efs/trainer is absent: nothing is mounted at /efs/trainer")
-    assert "systemctl start --no-block hyperpod-kit-health-home.service" in fake.runner.calls
-    assert sum(fake.clock.slept) <= 21
-    fake.mounted("/efs/trainer", "nfs4", "127.0.0.1:/")
-    assert closed_by(fake.node) == []
 
 
 def test_fuse_conf_once(make_node: Any) -> None:

@@ -1,0 +1,62 @@
+"""The last checks as a file for the node exporter's textfile collector. Pure: numbers in, text out.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+from typing import Iterable, List, Mapping, Tuple
+
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.health.record import HealthRecord
+
+Sample = Tuple[Mapping[str, str], float]
+
+
+def text(node: Node, records: Mapping[str, HealthRecord], checked_at: float, seconds: float) -> str:
+    """All series of this node; `seconds`: how long the tick took."""
+    named = [(_labels(name, record), record) for name, record in records.items()]
+    lines: List[str] = []
+    lines += _metric("hyperpod_kit_mount_state", "gauge", "1 for the state that the mount is in.",
+                     [({**labels, "state": record.state}, 1) for labels, record in named])
+    lines += _metric("hyperpod_kit_mount_healthy", "gauge", "Whether a job can use the mount.",
+                     [(labels, record.failures == 0) for labels, record in named])
+    lines += _metric("hyperpod_kit_mount_degraded", "gauge", "Whether too many checks in a row have failed.",
+                     [(labels, record.degraded) for labels, record in named])
+    lines += _metric("hyperpod_kit_mount_failed_checks", "gauge", "Failed checks in a row.",
+                     [(labels, record.failures) for labels, record in named])
+    lines += _metric("hyperpod_kit_mount_latency_seconds", "gauge", "How long stat and statvfs took at the last check.",
+                     [(labels, float(record.status.get("latency_ms", 0.0)) / 1000) for labels, record in named])
+    lines += _metric("hyperpod_kit_mount_repairs_total", "counter", "Repairs ordered since boot.",
+                     [(labels, record.repairs_total) for labels, record in named])
+    lines += _metric("hyperpod_kit_mount_failed_repairs_total", "counter", "Repairs since boot that did not help.",
+                     [(labels, record.failed_repairs_total) for labels, record in named])
+    lines += _metric("hyperpod_kit_health_checked_timestamp_seconds", "gauge", "When the mounts were last checked.",
+                     [({}, checked_at)])
+    lines += _metric("hyperpod_kit_health_seconds", "gauge", "How long the last check of all mounts took.",
+                     [({}, seconds)])
+    lines += _metric("hyperpod_kit_bundle_info", "gauge", "The bundle that this node runs.",
+                     [({"bundle_id": node.bundle_id, "role": node.facts.role}, 1)])
+    return "\n".join(lines) + "\n"
+
+
+def _labels(name: str, record: HealthRecord) -> Mapping[str, str]:
+    status = record.status
+    return {"mount": name, "kind": str(status.get("kind", "")), "path": str(status.get("path", "")),
+            "required": "true" if status.get("required", True) else "false"}
+
+
+def _metric(name: str, kind: str, help: str, samples: Iterable[Sample]) -> Iterable[str]:
+    yield f"# HELP {name} {help}"
+    yield f"# TYPE {name} {kind}"
+    for labels, value in samples:
+        inner = ",".join(f'{key}="{_escape(word)}"' for key, word in labels.items())
+        yield f"{name}{'{' + inner + '}' if inner else ''} {_number(value)}"
+
+
+def _escape(word: str) -> str:
+    return word.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else f"{value:.6f}".rstrip("0")

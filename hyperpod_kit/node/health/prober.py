@@ -1,0 +1,109 @@
+"""The program that touches mounts: `python3 -I -S prober.py NAME MODE PATH [MODE PATH …]`, answers to descriptor 1.
+
+A program of its own, so that a process with threads never forks itself to look at a mount. It starts one process for
+each path and ends at once: those are nobody's children to wait for. Each says, with one write a line:
+    B <index> <pid>                                 before it touches anything
+    L <index> <errno> <operation> <flags> <blocks> <available> <inodes> <available inodes> <microseconds>
+                                                    once stat and statvfs have answered
+    D <index> <errno> <operation>                   at the end, when MODE has letters: `l` list, `w` write
+
+Imports nothing that is not compiled in: it runs for every tick of the timer.
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+OPERATIONS = ("stat", "statvfs", "list", "write")
+"""What `operation` in an answer counts: the one that failed."""
+
+ANSWERS = 1
+
+
+def main() -> None:
+    null = os.open("/dev/null", os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 2)
+    # What the caller was given without close-on-exec, slurmd's pipes for one, must not hang with us.
+    for descriptor in os.listdir("/proc/self/fd"):
+        if int(descriptor) > 2:
+            try:  # noqa: SIM105 - contextlib is not compiled in
+                os.close(int(descriptor))
+            except OSError:  # the one that listed them
+                pass
+    # The caller's directory may be on the mount that hangs.
+    os.chdir("/")
+    name, rest = sys.argv[1], sys.argv[2:]
+    for index in range(len(rest) // 2):
+        if os.fork() == 0:
+            try:
+                os.setsid()
+                touch(index, name, rest[2 * index], rest[2 * index + 1])
+            finally:
+                os._exit(0)
+    os._exit(0)
+
+
+def touch(index: int, name: str, mode: str, path: str) -> None:
+    os.write(ANSWERS, b"B %d %d\n" % (index, os.getpid()))
+    number = operation = flags = blocks = available = inodes = free_inodes = 0
+    began = time.monotonic()
+    try:
+        os.stat(path)
+        operation = 1
+        # Not from a cache: it reaches the server, and the daemon of a FUSE mount, but costs no S3 request.
+        seen = os.statvfs(path)
+        flags, blocks, available = seen.f_flag, seen.f_blocks, seen.f_bavail
+        inodes, free_inodes = seen.f_files, seen.f_favail
+    except OSError as err:
+        number, mode = err.errno or 5, ""
+    os.write(ANSWERS, b"L %d %d %d %d %d %d %d %d %d\n" % (
+        index, number, operation, flags, blocks, available, inodes, free_inodes, int((time.monotonic() - began) * 1e6)))
+    if mode:
+        os.write(ANSWERS, b"D %d %d %d\n" % (index, *work(mode, path, name)))
+
+
+def work(mode: str, path: str, name: str) -> tuple[int, int]:
+    """(errno or 0, operation) of list and write."""
+    operation = 2
+    try:
+        if "l" in mode:
+            with os.scandir(path) as entries:
+                next(entries, None)
+        if "w" in mode:
+            operation = 3
+            write(os.path.join(path, name))
+    except OSError as err:
+        return err.errno or 5, operation
+    return 0, operation
+
+
+def write(path: str) -> None:
+    """Make a small file, have it stored, and remove it: what mount-s3 allows too (a new name, from the beginning)."""
+    remove_leftover(path)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            os.write(handle, b"hyperpod-kit\n")
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+    except OSError:
+        remove_leftover(path)
+        raise
+    os.unlink(path)
+
+
+def remove_leftover(path: str) -> None:
+    """Of a prober that was killed in between, or of a write that failed."""
+    try:  # noqa: SIM105 - contextlib is not compiled in
+        os.unlink(path)
+    except OSError:
+        pass
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""One tick of the timer: look at all mounts, count, order repairs, tell Slurm, leave metrics. Bounded, whatever hangs.
+
+Nothing is repaired here: a repair takes as long as it takes, in a unit of its own, while the ticks go on.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass, replace
+from typing import Dict, List, Mapping, Optional, Tuple
+
+from hyperpod_kit.errors import RunError
+from hyperpod_kit.model.mounts import Mount, S3Mount
+from hyperpod_kit.model.units import DRAIN_UNIT, repair_unit
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.files import read_json, write_volatile
+from hyperpod_kit.node.health import metrics
+from hyperpod_kit.node.health import record as health_record
+from hyperpod_kit.node.health.look import Look, deep_mode, look_at
+from hyperpod_kit.node.health.record import HealthRecord
+from hyperpod_kit.node.health.repair import decide
+from hyperpod_kit.node.locks import held, is_held
+from hyperpod_kit.node.mounts.table import Entry
+from hyperpod_kit.node.slurm import drain
+
+DEEP_EVERY = 300.0
+"""Seconds between two probes that list or write."""
+
+
+@dataclass(frozen=True)
+class Tick:
+    """What one tick left. said: lines for a person, of what changed; ordered: names of the mounts to be repaired."""
+
+    records: Mapping[str, HealthRecord]
+    ordered: Tuple[str, ...] = ()
+    said: Tuple[str, ...] = ()
+
+
+def tick(node: Node) -> Optional[Tick]:
+    """Check all mounts of this node once; None when another tick is at it."""
+    with held(node, "health", seconds=0) as mine:
+        return _tick(node) if mine else None
+
+
+def _tick(node: Node) -> Tick:
+    began = node.clock.monotonic()
+    now = node.clock.wall()
+    before = health_record.load(node)
+
+    def modes(mount: Mount, entry: Entry) -> str:
+        return due_mode(mount, before.get(mount.name), entry.mount_id, now)
+
+    records: Dict[str, HealthRecord] = {}
+    ordered: List[str] = []
+    for mount, look in zip(node.mounts, look_at(node, node.mounts, modes=modes)):
+        record = take_up_result(node, mount.name, count(node, before.get(mount.name), look))
+        action = decide(mount, look.status, record, node.config.health.interval)
+        if action in ("restart", "kill") and not is_held(node, f"{mount.name}.repair"):
+            ordered.append(mount.name)
+            record = replace(record, repairs=record.repairs + 1, repairs_total=record.repairs_total + 1,
+                             repaired_at=now)
+        records[mount.name] = record
+    # Before anything is ordered: a repair reads how often its mount has failed.
+    health_record.save(node, records, now)
+    mark_degraded(node, records)
+    units = [repair_unit(name) for name in ordered]
+    said = changes(before, records)
+    if node.config.health.drain and drain.is_due(node, records, first=not before):
+        units.append(DRAIN_UNIT)
+    if units:
+        try:
+            # Not waited for: neither may hold up the next tick.
+            node.runner.run(["systemctl", "start", "--no-block", *units], timeout=10)
+        except RunError as err:
+            said.append(f"cannot start {' '.join(units)}: {err.message}")
+    if node.config.health.textfile_directory:
+        text = metrics.text(node, records, now, node.clock.monotonic() - began)
+        try:
+            write_volatile(node.paths.textfile(node.config.health.textfile_directory), text)
+        except OSError as err:
+            said.append(f"no metrics: {err}")
+    return Tick(records, tuple(ordered), tuple(said))
+
+
+def count(node: Node, before: Optional[HealthRecord], look: Look) -> HealthRecord:
+    """The record after this look."""
+    record = (before or HealthRecord({})).after(look.status, node.config.health)
+    entry, probed = look.seen.entry, look.seen.probed
+    mount_id = entry.mount_id if entry else 0
+    # A list or a write that failed is tried again at the next tick, so that the state stays what it is until it works.
+    worked = bool(look.mode) and probed is not None and probed.outcome == "answered" and probed.errno == 0
+    deep_at = look.status.checked_at if worked else record.deep_at
+    if mount_id != record.mount_id or (probed is not None and probed.operation):
+        deep_at = deep_at if worked else 0.0
+    return replace(record, mount_id=mount_id, deep_at=deep_at)
+
+
+def due_mode(mount: Mount, record: Optional[HealthRecord], mount_id: int, now: float) -> str:
+    """What this tick's probe does beyond stat and statvfs: not each time, and to a bucket a write once a mount.
+
+    In a versioned bucket every write of a probe would stay behind as a version for ever.
+    """
+    mode = deep_mode(mount)
+    if record is None or record.mount_id != mount_id or not record.deep_at:
+        return mode
+    if 0 <= now - record.deep_at < DEEP_EVERY:
+        return ""
+    return mode.replace("w", "") if isinstance(mount, S3Mount) else mode
+
+
+def take_up_result(node: Node, name: str, record: HealthRecord) -> HealthRecord:
+    """The record with what the last repair said, when that is new."""
+    if record.repaired_at <= record.result_at:
+        return record
+    result = read_json(node.paths.repair_result(name))
+    if not isinstance(result, dict) or not result.get("at", 0.0) > record.result_at:
+        return record
+    failed = record.failed_repairs_total + (not result["ok"])
+    return replace(record, result_at=result["at"], last_repair=result["words"], failed_repairs_total=failed)
+
+
+def mark_degraded(node: Node, records: Mapping[str, HealthRecord]) -> None:
+    """One small file for each mount that has failed too often, for scripts that read no JSON."""
+    for name, record in records.items():
+        path = node.paths.degraded_mark(name)
+        if record.degraded:
+            write_volatile(path, f"{record.state}: {record.status.get('detail', '')}\n")
+        else:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+
+
+def changes(before: Mapping[str, HealthRecord], after: Mapping[str, HealthRecord]) -> List[str]:
+    """One line for each change of a state, a degraded mark or a repair; none for a first check that is ok."""
+    lines = []
+    for name, record in after.items():
+        old = before.get(name) or HealthRecord({"state": "ok"})
+        detail = record.status.get("detail")
+        if record.state != old.state:
+            lines.append(f"{name}: {old.state} -> {record.state}{f': {detail}' if detail else ''}")
+        if record.degraded and not old.degraded:
+            lines.append(f"{name}: degraded after {record.failures} failed checks")
+        if record.result_at != old.result_at:
+            lines.append(f"{name}: {record.last_repair}")
+    return lines

@@ -1,0 +1,167 @@
+"""Keep jobs away from a node whose required mount is degraded, and let them back, without ever touching what somebody
+else said about the node.
+
+What was told to Slurm is noted on disk: only a node whose reason is still, to the letter, the one that we gave is
+undrained. An administrator who resumes a node that we drained is not argued with.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import calendar
+import contextlib
+import os
+import re
+import time
+from dataclasses import dataclass
+from typing import Any, Dict, Mapping, Optional, Tuple
+
+from hyperpod_kit.errors import NodeError, RunError
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.files import read_json, write_json
+from hyperpod_kit.node.health import record as health_record
+from hyperpod_kit.node.health.record import HealthRecord
+from hyperpod_kit.slurm.control import parse_record
+
+PREFIX = "hyperpod-kit:mount:"
+"""How our reasons begin. Never `Action:`, which HyperPod acts upon."""
+
+CLEAR = ""
+"""Wish: every required mount serves, so nothing of ours should hold the node."""
+
+AGAIN_AFTER = 60.0
+"""Seconds until Slurm is asked again: it did not answer, it refused, or somebody else had drained the node."""
+
+GATE_WITHIN = 90.0
+"""Seconds between our gate's refusal of a job and Slurm's own `Prolog error` for it."""
+
+SECONDS = 20.0
+
+
+def wish(node: Node, records: Mapping[str, HealthRecord]) -> Optional[str]:
+    """The reason for which this node should be drained, CLEAR, or None: something fails, but not for long enough."""
+    required = [(mount.name, records.get(mount.name)) for mount in node.mounts if mount.required]
+    for name, record in required:
+        if record is not None and (record.degraded or (record.failures and refused_since(node) is not None)):
+            return f"{PREFIX}{name}:{record.state}"
+    return CLEAR if all(record is not None and record.failures == 0 for _, record in required) else None
+
+
+def refused_since(node: Node) -> Optional[float]:
+    """Unix time at which the gate last kept a job from starting and nobody has looked since; None without."""
+    mark = read_json(node.paths.gate_mark)
+    return float(mark["at"]) if isinstance(mark, dict) and "at" in mark else None
+
+
+def is_due(node: Node, records: Mapping[str, HealthRecord], *, first: bool) -> bool:
+    """Whether Slurm must be asked at all; costs no command. first: nothing is known yet since boot."""
+    reason = wish(node, records)
+    if reason is None or node.facts.role == "controller":
+        return False
+    note = _note(node)
+    if reason != note.get("wish", None if first else CLEAR) or refused_since(node) is not None:
+        return True
+    return not note.get("settled", True) and not 0 <= node.clock.wall() - note.get("at", 0.0) < AGAIN_AFTER
+
+
+@dataclass(frozen=True)
+class Shown:
+    """This node in Slurm. reason: without the author; reason_at: Unix seconds, 0.0 when not said."""
+
+    draining: bool
+    reason: str
+    reason_at: float
+
+
+def settle(node: Node) -> str:
+    """Make Slurm's word about this node agree with its mounts; what was done, in words, "" for nothing.
+
+    Raises NodeError when Slurm does not answer or refuses.
+    """
+    reason = wish(node, health_record.load(node))
+    if reason is None:
+        return ""
+    note = _note(node)
+    try:
+        words, given = _settle(node, reason, note, show(node))
+    except RunError as err:
+        _keep(node, wish=reason, reason=note.get("reason", ""), settled=False)
+        raise NodeError(f"Slurm was not told of this node's mounts: {err.message}",
+                        hint=f"on the controller: scontrol show node {node.facts.node}") from err
+    _keep(node, wish=reason, reason=given, settled=given == reason)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(node.paths.gate_mark)
+    return words
+
+
+def _settle(node: Node, reason: str, note: Mapping[str, Any], shown: Shown) -> Tuple[str, str]:
+    """(words, the reason of ours that now stands)."""
+    given = str(note.get("reason", ""))
+    ours = shown.draining and is_ours(node, shown, given)
+    if reason == CLEAR:
+        if not ours:
+            return "", CLEAR
+        # Not `resume`, which would also bring up a node that Slurm has down for a reason of its own.
+        _update(node, "state=undrain")
+        return f"undrained: {shown.reason} is over", CLEAR
+    if shown.draining and not ours:
+        return f"left as it is: drained already, {shown.reason}", CLEAR
+    if not shown.draining and _subject(given) == _subject(reason):
+        return "left as it is: somebody has resumed this node", reason
+    if shown.reason == reason and ours:
+        return "", reason
+    _update(node, "state=drain", f"reason={reason}")
+    return f"drained: {reason}", reason
+
+
+def _subject(reason: str) -> str:
+    """The reason without the mount's state."""
+    return reason.rpartition(":")[0]
+
+
+def is_ours(node: Node, shown: Shown, given: str) -> bool:
+    """Whether the reason is the one that we gave: as noted, in our own words about a mount of this node, or Slurm's
+    `Prolog error` just after our gate has refused a job."""
+    if given and shown.reason == given:
+        return True
+    if shown.reason.startswith(PREFIX):
+        name, _, state = shown.reason[len(PREFIX):].rpartition(":")
+        return bool(state) and any(mount.name == name for mount in node.mounts)
+    refused = refused_since(node)
+    return refused is not None and shown.reason.lower() == "prolog error" \
+        and abs(shown.reason_at - refused) <= GATE_WITHIN
+
+
+def show(node: Node) -> Shown:
+    """Ask slurmctld. Raises RunError, also when it does not know this node."""
+    argv = [scontrol(node), "--oneliner", "show", "node", node.facts.node]
+    # Times in UTC: the controller's zone and ours may differ, and the answer is formatted here.
+    done = node.runner.run(argv, timeout=SECONDS, env={"TZ": "UTC"})
+    found = parse_record(done.stdout.strip())
+    if found.get("NodeName") != node.facts.node:
+        raise RunError(argv, 1, done.stdout, done.stderr or f"no node {node.facts.node} in the answer")
+    match = re.fullmatch(r"(.*?)(?:\s*\[[^\]@]*@([^\]]*)\])?", found.get("Reason", ""), re.DOTALL)
+    reason, when = (match.group(1), match.group(2)) if match else ("", None)
+    at = 0.0
+    with contextlib.suppress(ValueError):
+        at = float(calendar.timegm(time.strptime(when or "", "%Y-%m-%dT%H:%M:%S")))
+    return Shown("DRAIN" in found.get("State", ""), reason.strip(), at)
+
+
+def scontrol(node: Node) -> str:
+    """Where HyperPod has it, else wherever it is."""
+    return node.paths.scontrol if os.path.exists(node.paths.scontrol) else "scontrol"
+
+
+def _update(node: Node, *words: str) -> None:
+    node.runner.run([scontrol(node), "update", f"nodename={node.facts.node}", *words], timeout=SECONDS)
+
+
+def _note(node: Node) -> Dict[str, Any]:
+    note = read_json(node.paths.drain_note)
+    return note if isinstance(note, dict) else {}
+
+
+def _keep(node: Node, *, wish: str, reason: str, settled: bool) -> None:
+    write_json(node.paths.drain_note, {"wish": wish, "reason": reason, "settled": settled, "at": node.clock.wall()})

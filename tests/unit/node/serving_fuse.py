@@ -1,0 +1,52 @@
+"""A real FUSE daemon in a process of its own, to be killed or stopped. Loaded by conftest.py; as a program it is the
+daemon: `serving_fuse.py DIRECTORY TARGET SOURCE SUBTYPE`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Iterator
+
+CHECKOUT = Path(__file__).parents[3]
+
+
+@contextlib.contextmanager
+def serving_mount(path: Path, source: str = "source", subtype: str = "test") -> Iterator[subprocess.Popen[str]]:
+    """Show a new directory at `path`; yields the daemon's process, which the test may kill or stop."""
+    store = path.parent / f"{path.name}.store"
+    store.mkdir(parents=True)
+    path.mkdir(parents=True, exist_ok=True)
+    daemon = subprocess.Popen([sys.executable, __file__, str(store), str(path), source, subtype], text=True,
+                              stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(CHECKOUT)})
+    try:
+        assert daemon.stdout is not None and daemon.stdout.readline() == "mounted\n"
+        yield daemon
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            daemon.send_signal(signal.SIGCONT)
+        daemon.kill()
+        daemon.wait(20)
+        if daemon.stdout:
+            daemon.stdout.close()
+        subprocess.run(["umount", "--lazy", str(path)], check=False, stderr=subprocess.DEVNULL, timeout=20)
+
+
+def main(directory: str, target: str, source: str, subtype: str) -> None:
+    from hyperpod_kit.rehearsal.standins.fuse.session import Session, mount
+    from hyperpod_kit.rehearsal.standins.passthrough.filesystem import PassThrough
+
+    files = PassThrough(directory, None)
+    session = Session(mount(source, target, f"fuse.{subtype}", options="allow_other"), target, files.handlers(),
+                      files.forget)
+    session.start()
+    os.stat(target)
+    print("mounted", flush=True)
+    session.run()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,42 @@
+"""The Prolog's gate: bounded, names the mount, gives a repair its chance."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hyperpod_kit.model.mounts import EfsMount, LustreMount, S3Mount
+from hyperpod_kit.node.gate import SECONDS, closed_by, reason
+
+EFS = EfsMount("home", "/efs/trainer", "fs-0123456789abcdef0", "fsap-0123456789abcdef0")
+LUSTRE = LustreMount("fsx", "/fsx", "fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com", "abcdefgh")
+OPTIONAL = S3Mount("extra", "/mnt/extra", "sagemaker-extra", required=False)
+ORDER = "systemctl start --no-block hyperpod-kit-repair@home.service"
+
+
+def test_the_gate_names_the_mount(make_node: Any) -> None:
+    fake = make_node([EFS, LUSTRE, OPTIONAL])
+    fake.mounted("/fsx", "lustre", "10.1.0.1@tcp:/abcdefgh")
+    bad = closed_by(fake.node)
+    assert reason(bad) == ("hyperpod-kit: mount home at /efs/trainer is absent: nothing is mounted at /efs/trainer")
+    assert [call for call in fake.runner.calls if "start" in call] == [ORDER]
+    assert sum(fake.clock.slept) <= SECONDS
+    assert not Path(fake.node.paths.gate_mark).exists()
+    fake.mounted("/efs/trainer", "nfs4", "127.0.0.1:/")
+    assert closed_by(fake.node) == []
+
+
+def test_a_repair_in_time_opens_it(make_node: Any) -> None:
+    fake = make_node([EFS])
+    fake.runner.on(ORDER, do=lambda: fake.mounted("/efs/trainer", "nfs4", "127.0.0.1:/"))
+    assert closed_by(fake.node) == []
+
+
+def test_it_leaves_a_mark_where_slurm_is_told(make_node: Any) -> None:
+    fake = make_node([EFS])
+    policy = replace(fake.node.config.health, drain=True)
+    fake.node = replace(fake.node, config=replace(fake.node.config, health=policy))
+    assert closed_by(fake.node)
+    assert json.loads(Path(fake.node.paths.gate_mark).read_text())["at"] == fake.clock.now

@@ -1,0 +1,246 @@
+"""The timer's tick, what it orders, and the repair: real code on a root of our own, commands answered by the test."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hyperpod_kit.model.mounts import EfsMount, LustreMount, S3Mount
+from hyperpod_kit.model.node_config import HealthPolicy
+from hyperpod_kit.node.health import tick as module
+from hyperpod_kit.node.health.probe import probe
+from hyperpod_kit.node.health.record import HealthRecord
+from hyperpod_kit.node.health.repair import repair
+from hyperpod_kit.node.health.tick import Tick, due_mode, tick
+
+FUSE = pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/dev/fuse"), reason="needs root and /dev/fuse")
+EFS = EfsMount("home", "/efs/trainer", "fs-0123456789abcdef0", "fsap-0123456789abcdef0")
+S3 = S3Mount("data", "/mnt/data", "sagemaker-data", "corpus/")
+LUSTRE = LustreMount("fsx", "/fsx", "fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com", "abcdefgh")
+S3_UNIT = "hyperpod-kit-s3-data.service"
+S3_ARGV = ["/usr/bin/mount-s3", "--foreground", "--prefix", "corpus/", "sagemaker-data", "/mnt/data"]
+ORDER = "systemctl start --no-block hyperpod-kit-repair@home.service"
+
+
+def ticked(node: Any) -> Tick:
+    done = tick(node)
+    assert done is not None
+    return done
+
+
+def test_a_mount_that_vanished_is_ordered_repaired_and_seen_again(make_node: Any) -> None:
+    fake = make_node([EFS, LUSTRE])
+    fake.mounted("/fsx", "lustre", "10.1.0.1@tcp:/abcdefgh")
+    first = ticked(fake.node)
+    assert first.ordered == ("home",) and ORDER in fake.runner.calls
+    assert first.said == ("home: ok -> absent: nothing is mounted at /efs/trainer",)
+    assert not any("mount -t" in call for call in fake.runner.calls), "nothing is repaired within a tick"
+    fake.runner.on("systemctl is-active --quiet hyperpod-kit-mount-home.service", 0)
+    fake.runner.on("systemctl restart hyperpod-kit-mount-home.service",
+                   do=lambda: fake.mounted("/efs/trainer", "nfs4", "127.0.0.1:/"))
+    fake.clock.now += 1
+    done = repair(fake.node, EFS)
+    assert done is not None and done.ok and done.words.endswith("serves again")
+    # The tick that the repair asked for.
+    assert fake.runner.calls[-1] == "systemctl start --no-block hyperpod-kit-health.service"
+    second = ticked(fake.node)
+    assert second.said == ("home: absent -> ok: known by source and path only", f"home: {done.words}")
+    record = second.records["home"]
+    assert (record.failures, record.repairs_total, record.failed_repairs_total) == (0, 1, 0)
+    assert json.loads(Path(fake.node.paths.health).read_text())["mounts"]["home"]["status"]["state"] == "ok"
+    assert ticked(fake.node).said == ()
+
+
+def test_repairs_that_fail_come_slower_and_end_degraded_but_never_end(make_node: Any) -> None:
+    fake = make_node([EFS])
+    fake.runner.on("systemctl start hyperpod-kit-mount", 1, "no")
+    fake.runner.on("systemctl is-active", 3)
+    mark = Path(fake.node.paths.degraded_mark("home"))
+    at = []
+    for number in range(100):
+        done = ticked(fake.node)
+        if done.ordered:
+            at.append(number)
+            ended = repair(fake.node, EFS)
+            assert ended is not None and ended.words == "restart failed: `systemctl start hyperpod-kit-mount-home" \
+                ".service` exited 1: no"
+        assert done.records["home"].degraded is mark.exists() is (number >= 2)
+        fake.clock.now += 30
+    gaps = [second - first for first, second in zip(at, at[1:], strict=False)]
+    assert gaps[0] == 1 and gaps == sorted(gaps) and gaps[-1] == 10
+    record = ticked(fake.node).records["home"]
+    assert record.repairs_total == len(at) and record.failed_repairs_total >= len(at) - 1
+    assert mark.read_text() == "absent: nothing is mounted at /efs/trainer\n"
+    fake.mounted("/efs/trainer", "nfs4", "127.0.0.1:/")
+    assert ticked(fake.node).records["home"].degraded is False and not mark.exists()
+
+
+def test_a_repair_that_lasts_is_not_ordered_again_and_holds_up_no_tick(make_node: Any) -> None:
+    fake = make_node([EFS])
+    lock = Path(fake.node.paths.lock("home.repair"))
+    lock.parent.mkdir(parents=True)
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        for _ in range(3):
+            assert ticked(fake.node).ordered == ()
+            fake.clock.now += 3000
+        assert repair(fake.node, EFS) is None
+        assert fake.clock.slept == []
+    assert ticked(fake.node).ordered == ("home",)
+
+
+def test_two_ticks_at_once_are_one(make_node: Any) -> None:
+    fake = make_node([EFS])
+    lock = Path(fake.node.paths.lock("health"))
+    lock.parent.mkdir(parents=True)
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert tick(fake.node) is None
+    assert not Path(fake.node.paths.health).exists()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"mounts": 3}', '{"mounts": {"home": {"failures": 3}}}',
+                                  '{"mounts": {"home": {"status": {}, "from_a_later_version": 1}}}'])
+def test_a_damaged_record_begins_anew(make_node: Any, text: str) -> None:
+    fake = make_node([EFS])
+    path = Path(fake.node.paths.health)
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    assert ticked(fake.node).records["home"].failures == 1
+
+
+def test_a_systemd_that_does_not_answer_is_said_and_the_tick_ends_well(make_node: Any) -> None:
+    fake = make_node([EFS])
+    fake.runner.on("systemctl start --no-block", 1, "Failed to connect to bus")
+    done = ticked(fake.node)
+    assert "Failed to connect to bus" in done.said[-1] and done.records["home"].repairs == 1
+
+
+def test_writes_are_probed_now_and_then_and_at_once_after_a_remount(make_node: Any) -> None:
+    fresh = HealthRecord({}, deep_at=1000.0, mount_id=7)
+    assert due_mode(LUSTRE, None, 7, 1000.0) == "w"
+    assert due_mode(LUSTRE, fresh, 7, 1299.0) == ""
+    assert due_mode(LUSTRE, fresh, 7, 1300.0) == "w"
+    assert due_mode(LUSTRE, fresh, 8, 1001.0) == "w"
+    assert due_mode(LUSTRE, replace(fresh, deep_at=0.0), 7, 1001.0) == "w"
+    writable = S3Mount("ckpt", "/mnt/ckpt", "sagemaker-ckpt", read_only=False, allow_delete=True)
+    assert due_mode(S3, None, 7, 1000.0) == "l"
+    assert due_mode(writable, None, 7, 1000.0) == "lw"
+    assert due_mode(writable, fresh, 7, 2000.0) == "l", "no version is left in the bucket every five minutes"
+    assert due_mode(replace(writable, allow_delete=False), None, 7, 1000.0) == "l"
+
+
+def test_a_write_that_failed_is_tried_at_every_tick_until_it_works(make_node: Any) -> None:
+    fake = make_node([LUSTRE])
+    fake.mounted("/fsx", "lustre", "10.1.0.1@tcp:/abcdefgh")
+    assert ticked(fake.node).records["fsx"].deep_at == fake.clock.now
+    fake.clock.now += 301
+    # A directory where the probe's file should be: a write that fails, for root too.
+    obstacle = fake.root / "fsx/.hyperpod-kit-probe-ip-10-1-0-20"
+    obstacle.mkdir()
+    for _ in range(2):
+        record = ticked(fake.node).records["fsx"]
+        assert (record.state, record.status["detail"]) == ("unknown", "write: File exists")
+        fake.clock.now += 30
+    obstacle.rmdir()
+    assert ticked(fake.node).records["fsx"].state == "ok"
+    assert list((fake.root / "fsx").iterdir()) == []
+
+
+def test_a_proxy_that_its_watchdog_revives_is_not_torn_away(make_node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hyperpod_kit.node.health import look
+    from hyperpod_kit.node.health import repair as repairing
+    from hyperpod_kit.node.health.probe import Probed
+
+    fake = make_node([EFS])
+    fake.mounted("/efs/trainer", "nfs4", "127.0.0.1:/", "rw,port=1")  # nobody listens at port 1
+    answers = [Probed("no_answer")] * 3 + [Probed("answered")] * 9
+    monkeypatch.setattr(look, "probe_all", lambda targets, *_: [answers.pop(0) for _ in targets])
+    done = repairing.repair(fake.node, EFS)
+    assert done == repairing.Repaired(True, "its watchdog brought the proxy back")
+    assert not any(call.startswith("umount") for call in fake.runner.calls)
+    answers[:] = [Probed("no_answer")] * 99
+    fake.runner.on("umount --lazy /efs/trainer", do=lambda: fake.unmounted("/efs/trainer"))
+    fake.runner.on("systemctl is-active", 3)
+    fake.runner.on("systemctl start hyperpod-kit-mount", 1, "no")
+    slept = sum(fake.clock.slept)
+    done = repairing.repair(fake.node, EFS)
+    assert done is not None and not done.ok and "umount --lazy /efs/trainer" in fake.runner.calls
+    assert sum(fake.clock.slept) - slept >= repairing.REVIVED_WITHIN
+
+
+@pytest.mark.rehearsal
+@FUSE
+def test_a_daemon_that_hangs_is_killed_at_the_second_strike(make_node: Any, silent_mount: Any) -> None:
+    fake = make_node([S3, LUSTRE])
+    fake.node = replace(fake.node, config=replace(fake.node.config, health=HealthPolicy(30.0, 2.0, 3)))
+    fake.mounted("/fsx", "lustre", "10.1.0.1@tcp:/abcdefgh")
+    fake.mounted("/mnt/data", "fuse", "mountpoint-s3")
+    fake.serve_s3(S3_UNIT, S3_ARGV)
+    fake.runner.on("systemctl is-active", 3)
+    place = fake.root / "mnt/data"
+    with silent_mount(place) as handle:
+        started = time.monotonic()
+        first = ticked(fake.node)
+        assert time.monotonic() - started < 2.0 + 1.0
+        assert {name: record.state for name, record in first.records.items()} == {"data": "hung", "fsx": "ok"}
+        assert first.ordered == ()
+        # What the kernel does when the daemon dies; the lazy unmount and the new daemon are the test's own.
+        def kill() -> None:
+            os.close(handle)
+            # The kernel tears the connection down in its own time; on a node a unit's stop waits for the process.
+            end = time.monotonic() + 20
+            while probe(str(place), 2.0).outcome != "error":
+                assert time.monotonic() < end, "the mount is still alive"
+
+        def unmount() -> None:
+            subprocess.run(["umount", "--lazy", str(place)], check=True, timeout=20)
+            fake.unmounted("/mnt/data")
+
+        fake.runner.on("systemctl kill --signal=KILL", do=kill)
+        fake.runner.on("umount --lazy /mnt/data", do=unmount)
+        fake.runner.on(f"systemctl start {S3_UNIT}", do=lambda: fake.mounted("/mnt/data", "fuse", "mountpoint-s3"))
+        fake.clock.now += 30
+        assert ticked(fake.node).ordered == ("data",)
+        fake.clock.now += 1
+        done = repair(fake.node, S3)
+    assert done is not None and done.words == f"kill: {S3_UNIT} serves again"
+    order = [call for call in fake.runner.calls if not call.startswith(("systemctl show", "systemctl is-"))]
+    assert order == ["systemctl start --no-block hyperpod-kit-repair@data.service",
+                     f"systemctl kill --signal=KILL {S3_UNIT}", "umount --lazy /mnt/data", f"systemctl start {S3_UNIT}",
+                     "systemctl start --no-block hyperpod-kit-health.service"]
+    assert ticked(fake.node).records["data"].state == "ok"
+
+
+@pytest.mark.rehearsal
+@FUSE
+def test_a_prober_that_is_stuck_is_not_joined_by_another(make_node: Any, silent_mount: Any,
+                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = make_node([LUSTRE])
+    fake.node = replace(fake.node, config=replace(fake.node.config, health=HealthPolicy(30.0, 0.5, 3)))
+    fake.mounted("/fsx", "lustre", "10.1.0.1@tcp:/abcdefgh")
+    with silent_mount(fake.root / "fsx"):
+        real = os.kill
+        monkeypatch.setattr(os, "kill", lambda *_: None)  # as for a prober in D state
+        assert ticked(fake.node).records["fsx"].state == "hung"
+        noted = json.loads(Path(fake.node.paths.stuck_probe("fsx")).read_text())
+        started = time.monotonic()
+        assert ticked(fake.node).records["fsx"].state == "hung"
+        assert time.monotonic() - started < 0.5, "nobody was sent to wait"
+        monkeypatch.undo()
+        real(noted["pid"], 9)
+
+
+def test_changes_say_little() -> None:
+    before = {"a": HealthRecord({"state": "ok"}), "b": HealthRecord({"state": "hung"}, degraded=True)}
+    after = {"a": HealthRecord({"state": "ok"}), "b": HealthRecord({"state": "hung"}, degraded=True),
+             "c": HealthRecord({"state": "ok", "detail": "known by source and path only"})}
+    assert module.changes(before, after) == []

@@ -154,7 +154,7 @@ def _unmount(node: Node, mount: Mount) -> bool:
     elif made_by_us(node, mount):
         node.runner.run(["umount", mount.path], timeout=60)  # never lazily
     for path in (node.paths.mount_record(mount.name), node.paths.unit_record(mount.name),
-                 node.paths.health(mount.name)):
+                 node.paths.repair_result(mount.name), node.paths.degraded_mark(mount.name)):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
     return ours

@@ -17,8 +17,10 @@ from hyperpod_kit.config.rules import (
     lifecycle,
     mount_paths,
     names,
+    nvme,
     policies,
     s3,
+    s3_options,
     users,
 )
 from hyperpod_kit.config.settings import Settings
@@ -32,18 +34,25 @@ RULES: tuple[Rule, ...] = (
     groups.instance_groups,
     groups.partitions,
     lifecycle.mode,  # HPK-L  the three lifecycle modes
-    lifecycle.lustre_by_the_platform,
     bundle.location,  # HPK-B  where the bundle goes
     names.mount_names,  # HPK-M  every mount
     names.mount_roles,
+    names.mount_groups,
     mount_paths.absolute,
     mount_paths.reserved,
     mount_paths.disjoint,
     filesystems.efs,  # HPK-E, HPK-F
+    filesystems.regions,
     filesystems.lustre,
+    filesystems.openzfs,
+    filesystems.by_the_platform,
     filesystems.short_form,
     s3.bucket_and_prefix,  # HPK-S
     s3.ownership,
+    s3_options.cache,
+    s3_options.parts,
+    s3_options.access,
+    nvme.scratch,  # HPK-N
     clients.pinned,  # HPK-P  packages of mount clients
     clients.origin,
     clients.complete,

@@ -97,8 +97,9 @@ class S3Mount:
     uid, gid: owner shown for every object; dir_mode, file_mode: octal strings such as "0755", writable by everybody
     only where `world_writable` says so too; cache_dir: directory of a local cache (it relaxes consistency and is not
     encrypted), cache_mib: its limit; read_part_size_mib, write_part_size_mib: None is Mountpoint's 8, and an object
-    has at most 10,000 parts; metadata_ttl: seconds, `minimal` or `indefinite`; incremental_upload: append, on
-    directory buckets only.
+    has at most 10,000 parts; largest_file_gib: what the largest file written will be, for a warning where the parts
+    cannot hold it; metadata_ttl: seconds, `minimal` or `indefinite`; incremental_upload: append, on directory buckets
+    only.
     """
 
     kind: ClassVar[str] = "mountpoint-s3"
@@ -120,6 +121,7 @@ class S3Mount:
     metadata_ttl: Optional[str] = None
     read_part_size_mib: Optional[int] = None
     write_part_size_mib: Optional[int] = None
+    largest_file_gib: Optional[int] = None
     max_threads: Optional[int] = None
     maximum_throughput_gbps: Optional[int] = None
     region: Optional[str] = None

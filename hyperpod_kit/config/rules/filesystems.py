@@ -1,4 +1,4 @@
-"""EFS and FSx for Lustre: ids, and what an access point needs."""
+"""EFS, S3 Files and FSx: ids, names, what an access point needs, and whose an FSx mount is."""
 
 from __future__ import annotations
 
@@ -7,24 +7,29 @@ from typing import Iterator
 
 from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.model.mounts import EfsMount, LustreMount
+from hyperpod_kit.model import platform
+from hyperpod_kit.model.mounts import EfsMount, LustreMount, OpenZfsMount, S3FilesMount, carried_by
 
-EFS_ID = re.compile(r"fs-[0-9a-f]{8,40}")
-ACCESS_POINT_ID = re.compile(r"fsap-[0-9a-f]{8,40}")
-LUSTRE_DNS = re.compile(r"(fs|fc)i?-[0-9a-f]{8,}\.[a-z0-9.-]{4,253}")
+FILE_SYSTEM_ID = re.compile(r"fs-[0-9a-f]{8,40}")
+ACCESS_POINT_ID = re.compile(r"fsap-[0-9a-f]{17}")
+"""As efs-utils checks it."""
+FSX_DNS = re.compile(r"(fs|fc)i?-[0-9a-f]{8,}\.[a-z0-9.-]{4,253}")
 LUSTRE_NAME = re.compile(r"[A-Za-z0-9_-]{1,8}")
+EXPORT = re.compile(r"/fsx(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
+REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-[0-9]")
 
 
 def efs(settings: Settings) -> Iterator[Finding]:
-    """EFS ids are ids, and access points and IAM come with TLS."""
+    """Ids of EFS and S3 Files are ids, and EFS's access points and IAM come with TLS (S3 Files has it always)."""
     for mount, place in zip(settings.mounts, settings.mount_places):
-        if not isinstance(mount, EfsMount):
+        if not isinstance(mount, (EfsMount, S3FilesMount)):
             continue
-        if not EFS_ID.fullmatch(mount.file_system_id):
+        if not FILE_SYSTEM_ID.fullmatch(mount.file_system_id):
+            service = "EFS" if isinstance(mount, EfsMount) else "S3 Files"
             yield Finding(
                 "HPK-E001",
                 f"{place}.file_system_id",
-                f"`{mount.file_system_id}` is not the id of an EFS file system",
+                f"`{mount.file_system_id}` is not the id of an {service} file system",
                 "Write it like fs-0123456789abcdef0",
             )
         if mount.access_point_id is not None and not ACCESS_POINT_ID.fullmatch(mount.access_point_id):
@@ -34,10 +39,20 @@ def efs(settings: Settings) -> Iterator[Finding]:
                 f"`{mount.access_point_id}` is not the id of an access point",
                 "Write it like fsap-0123456789abcdef0",
             )
-        if mount.access_point_id is not None and not mount.tls:
+        if isinstance(mount, EfsMount) and mount.access_point_id is not None and not mount.tls:
             yield Finding("HPK-E003", f"{place}.tls", "an access point is mounted with TLS only", "Set tls to true")
-        if mount.iam and not mount.tls:
+        if isinstance(mount, EfsMount) and mount.iam and not mount.tls:
             yield Finding("HPK-E004", f"{place}.iam", "IAM authorization needs TLS", "Set tls to true")
+
+
+def regions(settings: Settings) -> Iterator[Finding]:
+    """A region that a mount names is one."""
+    for mount, place in zip(settings.mounts, settings.mount_places):
+        region = getattr(mount, "region", None)
+        if region is not None and not REGION.fullmatch(region):
+            yield Finding(
+                "HPK-M007", f"{place}.region", f"`{region}` is not an AWS region", "Write it like us-east-1"
+            )
 
 
 def lustre(settings: Settings) -> Iterator[Finding]:
@@ -46,7 +61,7 @@ def lustre(settings: Settings) -> Iterator[Finding]:
         if not isinstance(mount, LustreMount):
             continue
         short = place == "fsx_dns_name"
-        if not LUSTRE_DNS.fullmatch(mount.dns_name):
+        if not FSX_DNS.fullmatch(mount.dns_name):
             yield Finding(
                 "HPK-F001",
                 place if short else f"{place}.dns_name",
@@ -60,6 +75,45 @@ def lustre(settings: Settings) -> Iterator[Finding]:
                 f"`{mount.mount_name}` is not a Lustre mount name",
                 "It is 1 to 8 letters and digits: see `aws fsx describe-file-systems`",
             )
+
+
+def openzfs(settings: Settings) -> Iterator[Finding]:
+    """The DNS name is what FSx gives out, and every volume lies below /fsx."""
+    for mount, place in zip(settings.mounts, settings.mount_places):
+        if not isinstance(mount, OpenZfsMount):
+            continue
+        if not FSX_DNS.fullmatch(mount.dns_name):
+            yield Finding(
+                "HPK-F004",
+                place if place == "fsx_openzfs_dns_name" else f"{place}.dns_name",
+                f"`{mount.dns_name}` is not the DNS name of an FSx file system",
+                "Write it like fs-0123456789abcdef0.fsx.us-east-1.amazonaws.com",
+            )
+        if not EXPORT.fullmatch(mount.export):
+            yield Finding(
+                "HPK-F005",
+                f"{place}.export",
+                f"`{mount.export}` is not the path of an OpenZFS volume",
+                "Use /fsx for the root volume, or /fsx/NAME",
+            )
+
+
+def by_the_platform(settings: Settings) -> Iterator[Finding]:
+    """HyperPod makes one FSx mount of a kind in a group: a mount is HyperPod's in all its groups, or ours in all."""
+    for mount, place in zip(settings.placed_mounts, settings.mount_places):
+        if not platform.by_platform(mount):
+            continue
+        carriers = [group for group in settings.cluster.groups if carried_by(mount, group.role, group.name)]
+        for group in carriers:
+            if mount.name not in platform.first_of_platform(settings.mounts, group.name, group.role):
+                yield Finding(
+                    "HPK-F006",
+                    place,
+                    f"HyperPod would mount `{mount.name}` itself in some of its groups, but in `{group.name}` "
+                    f"another one of its kind",
+                    "List the mount that all groups share first, or use on_create mode",
+                )
+                break
 
 
 def short_form(settings: Settings) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.rules.cluster import AT
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.cluster import LIFECYCLE_MODES
+from hyperpod_kit.model.platform import by_platform
 
 
 def mode(settings: Settings) -> Iterator[Finding]:
@@ -28,25 +29,11 @@ def mode(settings: Settings) -> Iterator[Finding]:
             'Use "slurm"',
         )
     if chosen == "ami_only":
-        for mount, place in zip(settings.mounts, settings.mount_places):
-            if mount.kind != "lustre":
+        for mount, place in zip(settings.placed_mounts, settings.mount_places):
+            if not by_platform(mount):
                 yield Finding(
                     "HPK-L003",
                     place,
                     f"nobody mounts `{mount.name}`: in ami_only mode no lifecycle script runs",
                     "Use on_init_complete, or remove the mount",
                 )
-
-
-def lustre_by_the_platform(settings: Settings) -> Iterator[Finding]:
-    """Outside on_create mode HyperPod mounts FSx for Lustre itself, and it takes one a group."""
-    if settings.cluster.lifecycle_mode == "on_create":
-        return
-    lustre = [(mount, place) for mount, place in zip(settings.mounts, settings.mount_places) if mount.kind == "lustre"]
-    for mount, place in lustre[1:]:
-        yield Finding(
-            "HPK-L004",
-            place,
-            f"a second Lustre mount `{mount.name}`: HyperPod mounts one itself, and only one",
-            "Keep one, or use on_create mode",
-        )

@@ -8,6 +8,7 @@ from typing import Iterator
 
 from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.model.mounts import Mount, OpenZfsMount
 
 PATH = re.compile(r"(/[A-Za-z0-9._-]+)+")
 
@@ -29,6 +30,7 @@ RESERVED_TREES = (
     "/tmp",
     "/usr",
     "/opt/aws",
+    "/opt/dlami",
     "/opt/hyperpod-kit",
     "/opt/ml",
     "/opt/sagemaker",
@@ -65,7 +67,9 @@ def absolute(settings: Settings) -> Iterator[Finding]:
 def reserved(settings: Settings) -> Iterator[Finding]:
     """No mount hides a part of the system."""
     for mount, place in zip(settings.mounts, settings.mount_places):
-        tree = next((tree for tree in RESERVED_TREES if _inside(mount.path, tree)), None)
+        tree = next((tree for tree in RESERVED_TREES if inside(mount.path, tree)), None)
+        if isinstance(mount, OpenZfsMount) and mount.path == "/home":
+            continue  # where HyperPod and AWS's own scripts put it
         if mount.path in RESERVED or tree:
             yield Finding(
                 "HPK-M013",
@@ -76,12 +80,12 @@ def reserved(settings: Settings) -> Iterator[Finding]:
 
 
 def disjoint(settings: Settings) -> Iterator[Finding]:
-    """No two mounts of one role lie at the same place or inside each other."""
-    seen: list[tuple[str, str, frozenset[str]]] = []
+    """No two mounts that one node can carry lie at the same place or inside each other."""
+    seen: list[Mount] = []
     for mount, place in zip(settings.mounts, settings.mount_places):
-        roles = frozenset(mount.roles)
-        for other_path, other_name, other_roles in seen:
-            if not roles & other_roles:
+        for other in seen:
+            other_path, other_name = other.path, other.name
+            if not _meet(mount, other):
                 continue
             if mount.path == other_path:
                 yield Finding(
@@ -90,15 +94,22 @@ def disjoint(settings: Settings) -> Iterator[Finding]:
                     f"`{mount.path}` is where `{other_name}` is mounted too",
                     "Choose another path",
                 )
-            elif _inside(mount.path, other_path) or _inside(other_path, mount.path):
+            elif inside(mount.path, other_path) or inside(other_path, mount.path):
                 yield Finding(
                     "HPK-M015",
                     f"{place}.path",
                     f"`{mount.path}` and `{other_path}` (`{other_name}`) lie inside each other",
                     "Put them side by side: the inner one vanishes whenever the outer one is mounted again",
                 )
-        seen.append((mount.path, mount.name, roles))
+        seen.append(mount)
 
 
-def _inside(path: str, tree: str) -> bool:
+def _meet(one: Mount, other: Mount) -> bool:
+    """Whether a node may carry both."""
+    groups_meet = not one.groups or not other.groups or set(one.groups) & set(other.groups)
+    return bool(set(one.roles) & set(other.roles) and groups_meet)
+
+
+def inside(path: str, tree: str) -> bool:
+    """Whether `path` is `tree` or lies below it."""
     return path == tree or path.startswith(tree.rstrip("/") + "/")

@@ -1,8 +1,9 @@
-"""Mount names and roles. A name becomes part of systemd unit names and of Slurm reasons."""
+"""Mount names, roles and groups. A name becomes part of systemd unit names and of Slurm reasons."""
 
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
 from typing import Iterator
 
 from hyperpod_kit.config.findings import Finding
@@ -48,4 +49,26 @@ def mount_roles(settings: Settings) -> Iterator[Finding]:
                 f"{place}.roles",
                 "no role carries this mount",
                 f"Use some of {', '.join(ROLES)}, or remove the key",
+            )
+
+
+def mount_groups(settings: Settings) -> Iterator[Finding]:
+    """The instance groups that a mount names exist, and at least one of them has a role that carries it."""
+    roles = {group.name: group.role for group in settings.cluster.groups}
+    for mount, place in zip(settings.mounts, settings.mount_places):
+        unknown = [name for name in mount.groups if name not in roles]
+        for name in unknown:
+            near = get_close_matches(name, roles, 1, 0.6)
+            yield Finding(
+                "HPK-M005",
+                f"{place}.groups[{mount.groups.index(name)}]",
+                f"there is no instance group `{name}`",
+                f"Did you mean `{near[0]}`?" if near else f"Instance groups are: {', '.join(roles) or 'none'}",
+            )
+        if mount.groups and not unknown and not any(roles[name] in mount.roles for name in mount.groups):
+            yield Finding(
+                "HPK-M006",
+                f"{place}.groups",
+                f"no node carries this mount: none of its groups is {' or '.join(mount.roles)}",
+                "Correct roles or groups",
             )

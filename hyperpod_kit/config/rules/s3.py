@@ -37,10 +37,17 @@ def bucket_and_prefix(settings: Settings) -> Iterator[Finding]:
                 f"`{mount.prefix}` has characters that a shell or systemd would change",
                 "Use letters, digits and ._=- between slashes, no slash first",
             )
-        if mount.read_only and (mount.allow_delete or mount.allow_overwrite):
-            key = "allow_delete" if mount.allow_delete else "allow_overwrite"
+        writes = [key for key in ("allow_delete", "allow_overwrite", "incremental_upload") if getattr(mount, key)]
+        if mount.read_only and writes:
             yield Finding(
-                "HPK-S004", f"{place}.{key}", "the mount is read-only", "Remove it, or set read_only to false"
+                "HPK-S004", f"{place}.{writes[0]}", "the mount is read-only", "Remove it, or set read_only to false"
+            )
+        if not mount.read_only and mount.incremental_upload and not mount.bucket.endswith("--x-s3"):
+            yield Finding(
+                "HPK-S008",
+                f"{place}.incremental_upload",
+                f"`{mount.bucket}` is not a directory bucket: only those can append",
+                "Remove it, or use a bucket of S3 Express One Zone",
             )
 
 
@@ -52,13 +59,21 @@ def ownership(settings: Settings) -> Iterator[Finding]:
         for key, mode in (("dir_mode", mount.dir_mode), ("file_mode", mount.file_mode)):
             if not MODE.fullmatch(mode):
                 yield Finding("HPK-S005", f"{place}.{key}", f"`{mode}` is not an octal mode", 'Write it like "0755"')
-            elif int(mode, 8) & 0o002:
+            elif int(mode, 8) & 0o002 and not mount.world_writable:
                 yield Finding(
                     "HPK-S006",
                     f"{place}.{key}",
                     f"`{mode}` lets everybody write",
-                    "Set uid and gid to the user who writes, and 0755 or 0644",
+                    "Set uid and gid to the user who writes, and 0755 or 0644; or world_writable to true",
                 )
+        modes = [mode for mode in (mount.dir_mode, mount.file_mode) if MODE.fullmatch(mode)]
+        if mount.world_writable and not any(int(mode, 8) & 0o002 for mode in modes):
+            yield Finding(
+                "HPK-S009",
+                f"{place}.world_writable",
+                "neither dir_mode nor file_mode lets everybody write",
+                "Remove it, or set the mode that you mean",
+            )
         for key, number in (("uid", mount.uid), ("gid", mount.gid)):
             if not 0 <= number < 2**32 - 1:
                 yield Finding(

@@ -61,6 +61,10 @@ LUSTRE = {
     "mount_name": "abc",
     "dns_name": "fs-0123456789abcdef0.fsx.us-east-1.amazonaws.com",
 }
+ZFS = {"kind": "openzfs", "name": "homes", "path": "/home", "dns_name": LUSTRE["dns_name"]}
+NVME = {"kind": "nvme", "name": "scratch", "path": "/scratch"}
+S3FILES = {"kind": "s3files", "name": "files", "path": "/files", "file_system_id": "fs-0123456789abcdef0"}
+WRITES = {"read_only": False}
 WORKERS = [{"instance_group_name": "worker-group", "partition_name": "train"}]
 VPC = {"security_group_ids": ["sg-0123456789abcdef0"], "subnet_ids": ["subnet-0123456789abcdef0"]}
 
@@ -138,7 +142,6 @@ CASES: list[tuple[str, str, Change]] = [
     ("HPK-G015", f"{C}.instance_groups[1].name", top(worker_groups=[])),
     ("HPK-L001", f"{C}.lifecycle_mode", cluster(lifecycle_mode="on-create")),
     ("HPK-L002", "workload_manager", top(workload_manager="eks")),
-    ("HPK-L004", f"{M}[2]", both(cluster(lifecycle_mode="on_init_complete"), add_mount(**LUSTRE))),
     ("HPK-B001", "hyperpod_kit.bundle.bucket", kit(bundle={"bucket": "Sagemaker-x"})),
     ("HPK-B002", "hyperpod_kit.bundle.bucket", kit(bundle={"bucket": "my-bucket"})),
     ("HPK-B003", "hyperpod_kit.bundle.prefix", kit(bundle={"bucket": "sagemaker-x", "prefix": "a"})),
@@ -147,19 +150,39 @@ CASES: list[tuple[str, str, Change]] = [
     ("HPK-M002", f"{M}[1].name", mount(1, name="home")),
     ("HPK-M003", f"{M}[1].roles[1]", mount(1, roles=["compute", "worker"])),
     ("HPK-M004", f"{M}[1].roles", mount(1, roles=[])),
+    ("HPK-M005", f"{M}[1].groups[1]", mount(1, groups=["worker-group", "worker-grup"])),
+    ("HPK-M006", f"{M}[1].groups", mount(1, groups=["worker-group"], roles=["login"])),
+    ("HPK-M007", f"{M}[0].region", mount(0, region="eu-west-1; reboot")),
+    ("HPK-M007", f"{M}[1].region", mount(1, region="")),
+    ("HPK-M007", f"{M}[2].region", add_mount(**S3FILES, region="x")),
     ("HPK-M010", f"{M}[1].path", mount(1, path="mnt/data")),
     ("HPK-M011", f"{M}[1].path", mount(1, path="/mnt/../data")),
     ("HPK-M012", f"{M}[1].path", mount(1, path="/mnt/da ta")),
     ("HPK-M013", f"{M}[1].path", mount(1, path="/home")),
     ("HPK-M013", f"{M}[1].path", mount(1, path="/opt/slurm/etc")),
+    ("HPK-M013", f"{M}[2].path", add_mount(**{**NVME, "path": "/opt/dlami/nvme"})),
     ("HPK-M014", f"{M}[1].path", mount(1, path="/fsx")),
     ("HPK-M015", f"{M}[1].path", mount(1, path="/fsx/data")),
     ("HPK-E001", f"{M}[0].file_system_id", mount(0, file_system_id="fsap-0123456789abcdef0")),
     ("HPK-E002", f"{M}[0].access_point_id", mount(0, access_point_id="fs-0123456789abcdef0")),
+    ("HPK-E001", f"{M}[2].file_system_id", add_mount(**{**S3FILES, "file_system_id": "bucket"})),
+    ("HPK-E002", f"{M}[2].access_point_id", add_mount(**S3FILES, access_point_id="fsap-0123456789abcdef")),
     ("HPK-E003", f"{M}[0].tls", mount(0, tls=False)),
     ("HPK-F001", "fsx_dns_name", top(fsx_dns_name="lustre.example.com")),
     ("HPK-F002", "fsx_mountname", top(fsx_mountname="toolongname")),
     ("HPK-F003", "fsx_mountname", lambda values: values.pop("fsx_mountname")),
+    ("HPK-F004", f"{M}[2].dns_name", add_mount(**{**ZFS, "dns_name": "10.0.0.1"})),
+    ("HPK-F004", "fsx_openzfs_dns_name", top(fsx_openzfs_dns_name="zfs.example.com")),
+    ("HPK-F005", f"{M}[2].export", add_mount(**ZFS, export="/fsx/../etc")),
+    (
+        "HPK-F006",
+        f"{M}[3]",
+        both(
+            cluster(lifecycle_mode="on_init_complete"),
+            add_mount(**ZFS, groups=["worker-group"]),
+            add_mount(**{**ZFS, "name": "other", "path": "/other"}),
+        ),
+    ),
     ("HPK-S001", f"{M}[1].bucket", mount(1, bucket="s3://data")),
     ("HPK-S001", "bucketname", top(bucketname="UPPER")),
     ("HPK-S002", f"{M}[1].prefix", mount(1, prefix="corpus")),
@@ -168,6 +191,28 @@ CASES: list[tuple[str, str, Change]] = [
     ("HPK-S005", f"{M}[1].dir_mode", mount(1, dir_mode="rwx")),
     ("HPK-S006", f"{M}[1].file_mode", mount(1, file_mode="0666")),
     ("HPK-S007", f"{M}[1].uid", mount(1, uid=-1)),
+    ("HPK-S008", f"{M}[1].incremental_upload", mount(1, **WRITES, incremental_upload=True)),
+    ("HPK-S009", f"{M}[1].world_writable", mount(1, world_writable=True)),
+    ("HPK-S010", f"{M}[1].cache_mib", mount(1, cache_mib=100)),
+    ("HPK-S011", f"{M}[1].cache_dir", mount(1, cache_dir="/scratch/../etc")),
+    ("HPK-S011", f"{M}[1].cache_dir", mount(1, cache_dir="")),
+    ("HPK-S012", f"{M}[1].cache_dir", mount(1, cache_dir="/etc/cache")),
+    ("HPK-S013", f"{M}[1].cache_dir", mount(1, cache_dir="/fsx/cache")),
+    ("HPK-S014", f"{M}[1].metadata_ttl", mount(1, metadata_ttl="1h")),
+    ("HPK-S015", f"{M}[1].write_part_size_mib", mount(1, write_part_size_mib=4)),
+    ("HPK-S016", f"{M}[1].max_threads", mount(1, max_threads=0)),
+    ("HPK-S017", f"{M}[1].largest_file_gib", mount(1, **WRITES, largest_file_gib=79)),
+    ("HPK-S018", f"{M}[1].endpoint_url", mount(1, endpoint_url="file:///etc")),
+    ("HPK-S019", f"{M}[1].expected_bucket_owner", mount(1, expected_bucket_owner="me")),
+    ("HPK-S020", f"{M}[1].storage_class", mount(1, storage_class="COLD")),
+    ("HPK-S021", f"{M}[1].sse", mount(1, sse="rot13")),
+    ("HPK-S022", f"{M}[1].sse_kms_key_id", mount(1, sse_kms_key_id="alias/mine")),
+    ("HPK-S022", f"{M}[1].sse_kms_key_id", mount(1, sse="aws:kms", sse_kms_key_id="my key")),
+    ("HPK-N001", f"{M}[2].uid", add_mount(**NVME, uid=-1)),
+    ("HPK-N002", f"{M}[2].mode", add_mount(**NVME, mode="0999")),
+    ("HPK-N003", f"{M}[2].mode", add_mount(**NVME, mode="1777")),
+    ("HPK-N004", f"{M}[2].mode", add_mount(**NVME, mode="0777", world_writable=True)),
+    ("HPK-N005", f"{M}[2].world_writable", add_mount(**NVME, world_writable=True)),
     ("HPK-U001", "hyperpod_kit.users[0].name", kit(users=[{"name": "Ann", "uid": 2001, "gid": 2001}])),
     ("HPK-U002", "hyperpod_kit.users[0].name", kit(users=[{"name": "slurm", "uid": 2001, "gid": 2001}])),
     (
@@ -235,6 +280,7 @@ def test_findings_that_come_together() -> None:
         ("HPK-G006", f"{C}.instance_groups"),
     ]
     assert findings(cluster(lifecycle_mode="ami_only")) == [("HPK-L003", f"{M}[0]"), ("HPK-L003", f"{M}[1]")]
+    assert findings(both(cluster(lifecycle_mode="ami_only"), kit(mounts=[LUSTRE, ZFS]))) == [("HPK-L003", f"{M}[0]")]
     assert findings(homes(path="/etc")) == [("HPK-M013", f"{H}.path")] * 2
     assert findings(both(homes(), mount(0, path="/home/.homes"))) == [("HPK-M015", f"{H}.path")] * 2
     assert findings(mount(0, access_point_id=None, tls=False, iam=True)) == [("HPK-E004", f"{M}[0].iam")]
@@ -255,6 +301,18 @@ def test_findings_that_come_together() -> None:
         cluster(lifecycle_mode="on_init_complete"),
         group(1, count=0),
         kit(mounts=[], users=[]),
+        add_mount(**S3FILES, access_point_id="fsap-0123456789abcdef0", region="eu-central-1"),
+        top(fsx_openzfs_dns_name="fs-0123456789abcdef0.fsx.us-east-1.amazonaws.com"),
+        add_mount(**ZFS, export="/fsx/homes"),
+        both(add_mount(**NVME, mode="1777", world_writable=True), mount(1, cache_dir="/scratch/s3", cache_mib=1000)),
+        mount(1, cache_dir="/opt/dlami/nvme/s3", metadata_ttl="indefinite"),
+        mount(1, **WRITES, largest_file_gib=790, write_part_size_mib=81, sse="aws:kms", sse_kms_key_id="alias/mine"),
+        mount(1, **WRITES, dir_mode="0777", file_mode="0666", world_writable=True),
+        mount(1, **WRITES, bucket="shards--use1-az4--x-s3", incremental_upload=True),
+        # A second Lustre is ours to mount; in ami_only mode it would be nobody's.
+        both(cluster(lifecycle_mode="on_init_complete"), add_mount(**LUSTRE)),
+        # The same path, on nodes of different groups.
+        both(mount(0, path="/one", groups=["controller-machine"]), mount(1, path="/one", groups=["worker-group"])),
         homes(),
         homes(path="/", directory="/"),
         both(homes(), mount(0, file_system_id=HOMES, iam=True)),

@@ -1,0 +1,51 @@
+"""NVMe scratch: whose it is, and who may write."""
+
+from __future__ import annotations
+
+import re
+from typing import Iterator
+
+from hyperpod_kit.config.findings import Finding
+from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.model.mounts import NvmeMount
+
+MODE = re.compile(r"0?[0-3]?[0-7]{3}")
+
+
+def scratch(settings: Settings) -> Iterator[Finding]:
+    """Modes are octal, nothing is everybody's unless that is said twice, ids are ids."""
+    for mount, place in zip(settings.mounts, settings.mount_places):
+        if not isinstance(mount, NvmeMount):
+            continue
+        for key, number in (("uid", mount.uid), ("gid", mount.gid)):
+            if not 0 <= number < 2**32 - 1:
+                yield Finding(
+                    "HPK-N001", f"{place}.{key}", f"{number} is not an id of a user or a group", "Use 0 to 4294967294"
+                )
+        if not MODE.fullmatch(mount.mode):
+            yield Finding(
+                "HPK-N002", f"{place}.mode", f"`{mount.mode}` is not an octal mode", 'Write it like "0755" or "1777"'
+            )
+            continue
+        everybody = bool(int(mount.mode, 8) & 0o002)
+        if everybody and not mount.world_writable:
+            yield Finding(
+                "HPK-N003",
+                f"{place}.mode",
+                f"`{mount.mode}` lets everybody write",
+                "Set uid and gid to the user who writes and mode to 0755; or world_writable to true",
+            )
+        if everybody and not int(mount.mode, 8) & 0o1000:
+            yield Finding(
+                "HPK-N004",
+                f"{place}.mode",
+                f"with `{mount.mode}` everybody may remove everybody's files",
+                'Use "1777": the sticky bit leaves each file to its owner',
+            )
+        if mount.world_writable and not everybody:
+            yield Finding(
+                "HPK-N005",
+                f"{place}.world_writable",
+                f"the mode `{mount.mode}` does not let everybody write",
+                'Remove it, or set mode to "1777"',
+            )

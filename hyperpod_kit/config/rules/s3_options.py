@@ -1,0 +1,146 @@
+"""Mountpoint for S3: what it caches, in which parts it writes, and how it reaches the bucket."""
+
+from __future__ import annotations
+
+import re
+from typing import Iterator, Optional
+
+from hyperpod_kit.config.findings import WARNING, Finding
+from hyperpod_kit.config.rules.mount_paths import PATH, RESERVED_TREES, inside
+from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.model.mounts import NvmeMount, S3Mount
+
+METADATA_TTL = re.compile(r"minimal|indefinite|[0-9]{1,9}")
+ENDPOINT = re.compile(r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?/?")
+ACCOUNT = re.compile(r"[0-9]{12}")
+KEY = re.compile(r"(arn:aws[a-z-]*:kms:[a-z0-9-]+:[0-9]{12}:)?(key|alias)/[A-Za-z0-9/_-]+|[0-9a-f-]{36}")
+STORAGE_CLASSES = (
+    "STANDARD",
+    "STANDARD_IA",
+    "ONEZONE_IA",
+    "INTELLIGENT_TIERING",
+    "GLACIER_IR",
+    "GLACIER",
+    "DEEP_ARCHIVE",
+    "REDUCED_REDUNDANCY",
+    "EXPRESS_ONEZONE",
+)
+ENCRYPTIONS = ("AES256", "aws:kms", "aws:kms:dsse")
+
+PARTS = 10_000
+"""Parts that S3 allows an object to be uploaded in; Mountpoint fixes their size when it opens a file."""
+DEFAULT_PART_MIB = 8
+PART_LIMITS = (5, 5120)
+"""MiB that S3 allows a part to have."""
+
+COUNTS = {"cache_mib": (1, 2**31), "max_threads": (1, 1024), "maximum_throughput_gbps": (1, 10_000)}
+"""Key -> smallest and largest sensible value."""
+
+
+def cache(settings: Settings) -> Iterator[Finding]:
+    """The cache lies on local disk, in a directory of its own."""
+    for mount, place in zip(settings.mounts, settings.mount_places):
+        if not isinstance(mount, S3Mount):
+            continue
+        where = mount.cache_dir
+        if where is None:
+            if mount.cache_mib is not None:
+                yield Finding("HPK-S010", f"{place}.cache_mib", "there is no cache_dir", "Add it, or remove cache_mib")
+        elif not PATH.fullmatch(where) or ".." in where.split("/") or "." in where.split("/"):
+            yield Finding(
+                "HPK-S011",
+                f"{place}.cache_dir",
+                f"`{where}` is not a plain absolute path",
+                "Use letters, digits and ._- between slashes, like /opt/dlami/nvme/cache",
+            )
+        elif any(inside(where, tree) for tree in RESERVED_TREES if tree != "/opt/dlami"):
+            yield Finding(
+                "HPK-S012", f"{place}.cache_dir", f"`{where}` belongs to the system", "Choose a directory of its own"
+            )
+        else:
+            above = next((other for other in settings.mounts if inside(where, other.path)), None)
+            if above is not None and not isinstance(above, NvmeMount):
+                yield Finding(
+                    "HPK-S013",
+                    f"{place}.cache_dir",
+                    f"`{where}` lies on `{above.name}`, which is no local disk",
+                    "Use local NVMe: a mount of kind nvme, or /opt/dlami/nvme",
+                )
+        if mount.metadata_ttl is not None and not METADATA_TTL.fullmatch(mount.metadata_ttl):
+            yield Finding(
+                "HPK-S014",
+                f"{place}.metadata_ttl",
+                f"`{mount.metadata_ttl}` is not a time",
+                'Write seconds like "60", or "minimal", or "indefinite"',
+            )
+
+
+def parts(settings: Settings) -> Iterator[Finding]:
+    """Parts and counts are possible, and the largest file fits into the parts."""
+    for mount, place in zip(settings.mounts, settings.mount_places):
+        if not isinstance(mount, S3Mount):
+            continue
+        smallest, largest = PART_LIMITS
+        for key in ("read_part_size_mib", "write_part_size_mib"):
+            size: Optional[int] = getattr(mount, key)
+            if size is not None and not smallest <= size <= largest:
+                yield Finding(
+                    "HPK-S015", f"{place}.{key}", f"{size} MiB is no size of a part", f"Use {smallest} to {largest}"
+                )
+        for key, (low, high) in COUNTS.items():
+            count: Optional[int] = getattr(mount, key)
+            if count is not None and not low <= count <= high:
+                yield Finding("HPK-S016", f"{place}.{key}", f"{count} is out of range", f"Use {low} to {high}")
+        if mount.largest_file_gib is not None and not mount.read_only:
+            part = mount.write_part_size_mib or DEFAULT_PART_MIB
+            if mount.largest_file_gib * 1024 > part * PARTS:
+                needed = -(-mount.largest_file_gib * 1024 // PARTS)
+                yield Finding(
+                    "HPK-S017",
+                    f"{place}.largest_file_gib",
+                    f"a file of {mount.largest_file_gib} GiB does not fit into {PARTS:,} parts of {part} MiB: "
+                    f"its writer would fail after {part * PARTS / 1024:.1f} GiB",
+                    f"Set write_part_size_mib to {needed} or more",
+                    WARNING,
+                )
+
+
+def access(settings: Settings) -> Iterator[Finding]:
+    """Endpoint, owner, storage class and encryption are what S3 knows."""
+    for mount, place in zip(settings.mounts, settings.mount_places):
+        if not isinstance(mount, S3Mount):
+            continue
+        if mount.endpoint_url is not None and not ENDPOINT.fullmatch(mount.endpoint_url):
+            yield Finding(
+                "HPK-S018",
+                f"{place}.endpoint_url",
+                f"`{mount.endpoint_url}` is not the URL of an endpoint",
+                "Write it like https://bucket.vpce-0123.s3.us-east-1.vpce.amazonaws.com",
+            )
+        if mount.expected_bucket_owner is not None and not ACCOUNT.fullmatch(mount.expected_bucket_owner):
+            yield Finding(
+                "HPK-S019",
+                f"{place}.expected_bucket_owner",
+                f"`{mount.expected_bucket_owner}` is not an account",
+                "Write its twelve digits in quotes",
+            )
+        if mount.storage_class is not None and mount.storage_class not in STORAGE_CLASSES:
+            yield Finding(
+                "HPK-S020",
+                f"{place}.storage_class",
+                f"`{mount.storage_class}` is not a storage class",
+                f"Use one of {', '.join(STORAGE_CLASSES)}",
+            )
+        if mount.sse is not None and mount.sse not in ENCRYPTIONS:
+            yield Finding(
+                "HPK-S021", f"{place}.sse", f"`{mount.sse}` is not an encryption", f"Use {', '.join(ENCRYPTIONS)}"
+            )
+        if mount.sse_kms_key_id is not None and (
+            not KEY.fullmatch(mount.sse_kms_key_id) or not (mount.sse or "").startswith("aws:kms")
+        ):
+            yield Finding(
+                "HPK-S022",
+                f"{place}.sse_kms_key_id",
+                f"`{mount.sse_kms_key_id}` cannot be used: it is no key of KMS, or sse is not aws:kms",
+                "Write its ARN, its id or alias/NAME, and set sse to aws:kms",
+            )

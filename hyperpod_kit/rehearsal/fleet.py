@@ -33,12 +33,12 @@ def new_instance_id() -> str:
     return "i-" + random_secrets.token_hex(9)[:17]
 
 
-INSTANCE_STORE = re.compile(r"ml\.(?:[a-z]+\d+[a-z]*d[a-z]*|p[456][a-z-]*|g[456][a-z]*|trn\d[a-z]*)\.")
-"""Instance types with local NVMe: a `d` behind the generation, and the accelerated families."""
+INSTANCE_STORE = re.compile(r"ml\.(?:[a-z]+\d+[a-z]*d[a-z]*|i\d[a-z]*|p[4-9][a-z]*|g[4-9][a-z]*|gr\d|trn\d[a-z]*)[.-]")
+"""Instance types with local NVMe: a `d` behind the generation, storage-optimized and accelerated families."""
 
 
 def has_instance_store(instance_type: str) -> bool:
-    """Whether an instance of the type, `ml.c5d.4xlarge`, has local NVMe."""
+    """Whether an instance of the type, `ml.r5d.large`, has local NVMe."""
     return INSTANCE_STORE.match(instance_type) is not None
 
 

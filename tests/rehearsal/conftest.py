@@ -20,7 +20,7 @@ CACHE = Path(os.environ.get("HPK_CACHE", Path.home() / ".cache" / "hyperpod-kit"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     reason = "; ".join(host.missing())
     for item in items:
-        if Path(item.path).parent == Path(__file__).parent:
+        if Path(__file__).parent in Path(item.path).parents:
             item.add_marker(pytest.mark.rehearsal)
             if reason:
                 item.add_marker(pytest.mark.skip(reason=f"no machines here: this one lacks {reason}"))

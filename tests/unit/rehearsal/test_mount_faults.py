@@ -48,7 +48,8 @@ def test_a_mount_without_a_process_has_none_to_signal():
 
 
 @pytest.mark.parametrize(("name", "expected"), [
-    ("ml.c5.xlarge", False), ("ml.m6i.large", False), ("ml.c5d.4xlarge", True), ("ml.m6id.large", True),
+    ("ml.c5.xlarge", False), ("ml.m6i.large", False), ("ml.r5d.large", True), ("ml.i3en.large", True),
+    ("ml.p6-b200.48xlarge", True),
     ("ml.p5.48xlarge", True), ("ml.p4d.24xlarge", True), ("ml.g5.xlarge", True), ("ml.trn1.32xlarge", True)])
 def test_instance_types_with_local_nvme(name, expected):
     assert has_instance_store(name) is expected

@@ -6,15 +6,12 @@ Exit codes: 0 done · 1 failed · 2 usage · 3 could not check · 75 saved, run 
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import json
 import os
 import shlex
 import sys
-import time
 from typing import List, Optional, Sequence, Tuple
 
-from hyperpod_kit.errors import Unreachable, UsageError
+from hyperpod_kit.errors import UsageError
 from hyperpod_kit.job.policy import Policy
 from hyperpod_kit.run import LocalRunner
 from hyperpod_kit.slurm import control
@@ -30,10 +27,10 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     args = _parser().parse_args(_join_srun_args(words))
     if args.verb == "run":
         return _run(args, command)
-    if args.verb == "status":
-        return _status(args)
-    if args.verb == "lint":
-        return _lint(args)
+    if args.verb in ("status", "lint", "doctor", "sweep"):
+        from hyperpod_kit.job import cli_look
+
+        return cli_look.main(args)
     return _task_prolog() if args.verb == "task-prolog" else _epilog()
 
 
@@ -85,6 +82,11 @@ def _parser() -> argparse.ArgumentParser:
     lint = verbs.add_parser("lint", help="what in a batch script will keep a job from coming back")
     lint.add_argument("files", nargs="+", metavar="FILE")
     lint.add_argument("--json", action="store_true", help="data on standard output")
+    doctor = verbs.add_parser("doctor", help="what the running Slurm lacks for jobs that come back")
+    doctor.add_argument("--json", action="store_true", help="data on standard output")
+    sweep = verbs.add_parser("sweep", help="requeue jobs that run without their batch host (--no-kill)")
+    sweep.add_argument("--dry-run", action="store_true", help="only say which")
+    sweep.add_argument("--json", action="store_true", help="data on standard output")
     verbs.add_parser("submit", help="sbatch with --auto-resume on a cluster without the plugin; same line as sbatch")
     verbs.add_parser("task-prolog", help="for slurm/task_prolog.sh: one checkpoint for all ranks of a bare srun")
     verbs.add_parser("epilog", help="for an epilog: save what dead trainers left in shared memory; exits 0")
@@ -113,53 +115,6 @@ def _exec(command: List[str]) -> int:
     if not command:
         raise UsageError("no command given", hint="hyperpod-kit job exec -- COMMAND ...")
     return run_rank(command, os.environ)
-
-
-def _status(args: argparse.Namespace) -> int:
-    from hyperpod_kit.job import status, status_page, timeline, where
-
-    job, root, now = args.job or "", args.root, time.time()
-    try:
-        noted = where.find(job) if job else None
-        if noted:
-            job, root = noted[0], root or noted[1]
-        if not root:
-            raise UsageError(f"nobody noted the checkpoint root of job {job}" if job else "neither a job nor a root",
-                             hint=f"hyperpod-kit job status {job or 'JOB'} --root DIR")
-        found = timeline.attempts(root, job)
-    except OSError as err:
-        raise Unreachable(f"cannot read the attempts of {root or job}: {err}") from err
-    if job and not found:
-        raise UsageError(f"{root} has no attempt of job {job}", hint=f"hyperpod-kit job status --root {root}")
-    sums = timeline.totals(found, now)
-    if args.html:
-        with open(args.html, "w", encoding="utf-8") as file:
-            file.write(status_page.page(f"Job {job}" if job else f"Jobs on {root}", found, sums, now))
-    if args.json:
-        data = {"root": root, "totals": dataclasses.asdict(sums), "attempts": [one.to_dict() for one in found]}
-        sys.stdout.write(json.dumps(data, indent=2) + "\n")
-    else:
-        sys.stdout.write(status.table(found, sums) + (f"{args.html} written\n" if args.html else ""))
-    return 0
-
-
-def _lint(args: argparse.Namespace) -> int:
-    from hyperpod_kit.job import lint, script
-
-    found = []
-    for file in args.files:
-        try:
-            with open(file, encoding="utf-8") as stream:
-                text = stream.read()
-        except (OSError, UnicodeDecodeError) as err:
-            raise UsageError(f"cannot read {file}: {err}") from err
-        found += [(file, finding) for finding in lint.lint(script.parse(text))]
-    if args.json:
-        print(json.dumps([{"file": file, **finding.to_dict()} for file, finding in found], indent=2))
-    else:
-        for file, finding in found:
-            print(finding.render(file))
-    return 1 if found else 0
 
 
 def _task_prolog() -> int:

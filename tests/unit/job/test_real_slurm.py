@@ -105,6 +105,13 @@ def test_a_cancelled_job_stays_cancelled(work: Work) -> None:
     assert (work.detail("Restarts"), work.events("requeue")) == ("0", [])
 
 
+def test_doctor_reads_a_real_configuration(work: Work) -> None:
+    done = work.slurm.call(PYTHON, "-I", "-S", MAIN, "doctor", "--json", check=False)
+    found = {finding["code"]: finding for finding in json.loads(done)}
+    assert {"S002", "S003", "S009"} <= set(found), "it has no hooks of ours"
+    assert found["S003"]["line"] == "PrologFlags=Alloc"
+
+
 def test_usr1_saves_requeues_and_goes_on(work: Work) -> None:
     work.submit("--steps", "30", "--every", "1000", "--save-on-usr1", "--pause", "0.1")
     # Both: a rank that does not listen yet is ended by the signal.

@@ -1,0 +1,90 @@
+"""The commands of `hyperpod-kit job` that look at jobs, scripts and Slurm from outside: status, lint, doctor, sweep."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+import time
+
+from hyperpod_kit.errors import RunError, Unreachable, UsageError
+from hyperpod_kit.job import doctor, lint, script, status, status_page, sweep, timeline, where
+from hyperpod_kit.run import LocalRunner
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run the command that was parsed; returns its exit code. Raises HyperpodKitError."""
+    commands = {"status": status_command, "lint": lint_command, "doctor": doctor_command, "sweep": sweep_command}
+    return commands[args.verb](args)
+
+
+def status_command(args: argparse.Namespace) -> int:
+    job, root, now = args.job or "", args.root, time.time()
+    try:
+        noted = where.find(job) if job else None
+        if noted:
+            job, root = noted[0], root or noted[1]
+        if not root:
+            raise UsageError(f"nobody noted the checkpoint root of job {job}" if job else "neither a job nor a root",
+                             hint=f"hyperpod-kit job status {job or 'JOB'} --root DIR")
+        found = timeline.attempts(root, job)
+    except OSError as err:
+        raise Unreachable(f"cannot read the attempts of {root or job}: {err}") from err
+    if job and not found:
+        raise UsageError(f"{root} has no attempt of job {job}", hint=f"hyperpod-kit job status --root {root}")
+    sums = timeline.totals(found, now)
+    if args.html:
+        with open(args.html, "w", encoding="utf-8") as file:
+            file.write(status_page.page(f"Job {job}" if job else f"Jobs on {root}", found, sums, now))
+    if args.json:
+        data = {"root": root, "totals": dataclasses.asdict(sums), "attempts": [one.to_dict() for one in found]}
+        sys.stdout.write(json.dumps(data, indent=2) + "\n")
+    else:
+        sys.stdout.write(status.table(found, sums) + (f"{args.html} written\n" if args.html else ""))
+    return 0
+
+
+def lint_command(args: argparse.Namespace) -> int:
+    found = []
+    for file in args.files:
+        try:
+            with open(file, encoding="utf-8") as stream:
+                text = stream.read()
+        except (OSError, UnicodeDecodeError) as err:
+            raise UsageError(f"cannot read {file}: {err}") from err
+        found += [(file, finding) for finding in lint.lint(script.parse(text))]
+    if args.json:
+        print(json.dumps([{"file": file, **finding.to_dict()} for file, finding in found], indent=2))
+    else:
+        for file, finding in found:
+            print(finding.render(file))
+    return 1 if found else 0
+
+
+def doctor_command(args: argparse.Namespace) -> int:
+    try:
+        found = doctor.examine(doctor.look(LocalRunner()))
+    except RunError as err:
+        raise Unreachable(f"cannot ask Slurm: {err.message}", hint="run it where scontrol works: a login node") from err
+    if args.json:
+        print(json.dumps([finding.to_dict() for finding in found], indent=2))
+    else:
+        print("\n".join(finding.render() for finding in found) or "nothing is missing")
+    return 1 if found else 0
+
+
+def sweep_command(args: argparse.Namespace) -> int:
+    runner = LocalRunner()
+    try:
+        found = sweep.orphans(sweep.jobs(runner))
+    except RunError as err:
+        raise Unreachable(f"cannot ask Slurm: {err.message}") from err
+    done = [(one, "") for one in found] if args.dry_run else sweep.sweep(runner, found)
+    if args.json:
+        print(json.dumps([{**dataclasses.asdict(one), "problem": problem} for one, problem in done], indent=2))
+    else:
+        for one, problem in done:
+            verb = "would be requeued" if args.dry_run and one.requeue else "requeued"
+            print(f"job {one.job_id} runs without its batch host {one.host}: {problem or verb}")
+    return 1 if any(problem for _, problem in done) else 0

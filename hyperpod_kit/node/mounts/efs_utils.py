@@ -18,7 +18,7 @@ from hyperpod_kit.model.mounts import EfsMount, Mount, S3FilesMount, mount_to_di
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text
 from hyperpod_kit.node.mounts.kind import Identity
-from hyperpod_kit.node.mounts.record import read_record
+from hyperpod_kit.node.mounts.record import read_record, replaced
 from hyperpod_kit.node.mounts.table import Entry
 
 
@@ -40,10 +40,10 @@ def identify_proxied(node: Node, mount: Mount, entry: Entry, *, service: str, tl
         through = " through TLS" if tls and separator and export == "/" else f", found {entry.fs_type}"
         return Identity(False, entry.source, f"expected {wanted}{through}")
     record = read_record(node, mount)
-    # A moved or stacked mount has the path of ours and not its device number.
-    covered = record is not None and record.device != entry.device
+    gone = replaced(record, entry)
     states = read_states(node, entry)
-    if states and not (covered and entry.option("port") is None):
+    # Without a port, a note on this path may be about the mount that lies beneath.
+    if states and not (gone and entry.stacked > 1 and entry.option("port") is None):
         state = states[-1]
         found = f"{state['fsId']}:/" + (f" {state['accessPoint']}" if state.get("accessPoint") else "")
         if state.get("service_type", service) != service:
@@ -51,8 +51,8 @@ def identify_proxied(node: Node, mount: Mount, entry: Entry, *, service: str, tl
         if tls and _without_tls(state):
             return Identity(False, found, f"expected {wanted} through TLS, its proxy runs without")
         return Identity(found == wanted, found, f"expected {wanted}")
-    if covered:
-        return Identity(False, entry.source, f"expected {wanted}, another mount lies above it")
+    if gone:
+        return Identity(False, entry.source, f"expected {wanted}, {gone}")
     if record is not None:
         same = record.mount == mount_to_dict(mount)
         return Identity(same, _words(record.mount), f"expected {wanted}")

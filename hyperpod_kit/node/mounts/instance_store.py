@@ -77,8 +77,15 @@ def find_devices(node: Node) -> List[Device]:
         if (read_text(f"{block}/{name}/device/model") or "").strip() != MODEL:
             continue
         number = (read_text(f"{block}/{name}/dev") or "").strip()
-        found.append(Device(f"/dev/{name}", number, _holds(node, block, name)))
+        found.append(Device(f"/dev/{name}", number, _mounted(node, number) or _holds(node, block, name)))
     return found
+
+
+def _mounted(node: Node, number: str) -> str:
+    for entry in parse(read_text(node.paths.mountinfo) or ""):
+        if entry.device == number:
+            return LABEL if entry.path.startswith(OWN + "/") else f"what is mounted at {entry.path}"
+    return ""
 
 
 def _holds(node: Node, block: str, name: str) -> str:

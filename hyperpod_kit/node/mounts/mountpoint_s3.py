@@ -15,7 +15,7 @@ from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text, write_if_different
 from hyperpod_kit.node.mounts.directories import own_directory
 from hyperpod_kit.node.mounts.kind import Identity, Kind
-from hyperpod_kit.node.mounts.record import read_record
+from hyperpod_kit.node.mounts.record import read_record, replaced
 from hyperpod_kit.node.mounts.table import Entry
 from hyperpod_kit.node.systemd import properties
 
@@ -44,9 +44,10 @@ class MountpointS3(Kind):
             return Identity(False, entry.source, f"{wanted}, found {entry.fs_type}")
         record = read_record(node, mount)
         pid = int(properties(node, s3_unit(mount), ["MainPID"]).get("MainPID") or 0)
-        if record is not None and record.device != entry.device:
+        gone = replaced(record, entry)
+        if gone:
             served = next(daemons_at(node, mount.path, besides=pid), None)
-            return Identity(False, url(served) if served else entry.source, f"{wanted}, another mount lies above it")
+            return Identity(False, url(served) if served else entry.source, f"{wanted}, {gone}")
         if pid == 0:
             served = next(daemons_at(node, mount.path), None)
             if served is None:

@@ -15,7 +15,7 @@ from typing import Any, Dict, Optional
 from hyperpod_kit.model.mounts import Mount, mount_to_dict
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_json, read_text, write_json
-from hyperpod_kit.node.mounts.table import find
+from hyperpod_kit.node.mounts.table import Entry, find
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,13 @@ def read_record(node: Node, mount: Mount) -> Optional[Record]:
         return Record(raw["device"], raw["mount"]) if raw else None
     except (KeyError, TypeError):
         return None
+
+
+def replaced(record: Optional[Record], entry: Entry) -> str:
+    """What became of the mount that we made, in words for a detail; "" while it is the one that is seen."""
+    if record is None or record.device == entry.device:
+        return ""
+    return "another mount lies above ours" if entry.stacked > 1 else "another mount took the place of ours"
 
 
 def remember(node: Node, mount: Mount) -> None:

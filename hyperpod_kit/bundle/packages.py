@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Iterator, Optional
 
 from hyperpod_kit.config.settings import ListedPackage, Settings
-from hyperpod_kit.errors import BundleError
-from hyperpod_kit.model.clients import ARCHITECTURES
+from hyperpod_kit.errors import BundleError, RunError
+from hyperpod_kit.model.clients import ARCHITECTURES, client_of
+from hyperpod_kit.run import LocalRunner
 
 DIRECTORY = "packages/"
 """Where they lie in the bundle."""
@@ -60,6 +61,44 @@ def _read(directory: Path, listed: ListedPackage) -> bytes:
                 hint="correct hyperpod_kit.clients: the file decides",
             )
     return data
+
+
+def describe(path: Path, client: str = "") -> dict[str, str]:
+    """The entry of `hyperpod_kit.clients` for a package file. `client`: what it is for, where its name does not say it.
+
+    Raises BundleError.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as err:
+        raise BundleError(f"{path}: {err.strerror}") from err
+    fields = control_fields(data)
+    if fields is None:
+        raise BundleError(f"{path} is not a Debian package")
+    fields = fields or _asked_of_dpkg(path)
+    architecture = {ours: written for written, ours in ARCHITECTURES.items()}.get(fields["Architecture"])
+    if architecture is None:
+        raise BundleError(f"{path} is for {fields['Architecture']}: nodes have {', '.join(ARCHITECTURES.values())}")
+    entry = {"name": fields["Package"]}
+    if not client_of(fields["Package"]):
+        entry["client"] = client
+    return {
+        **entry,
+        "version": fields["Version"],
+        "arch": architecture,
+        "file": str(path),
+        "sha256": hashlib.sha256(data).hexdigest(),
+    }
+
+
+def _asked_of_dpkg(path: Path) -> dict[str, str]:
+    names = ("Package", "Version", "Architecture")
+    form = "".join(f"${{{name}}}\\n" for name in names)
+    try:
+        said = LocalRunner().run(["dpkg-deb", f"--showformat={form}", "--show", str(path)], timeout=60).stdout
+    except RunError as err:
+        raise BundleError(f"only dpkg-deb can read {path}: {err.message}", hint="try it on Debian or Ubuntu") from err
+    return dict(zip(names, said.splitlines()))
 
 
 def control_fields(data: bytes) -> Optional[dict[str, str]]:

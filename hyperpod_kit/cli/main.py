@@ -19,6 +19,7 @@ SECTIONS = {
     "Configuration and bundle": {
         "init": Entry(f"{_C}.config_commands:init", "Write a configuration to start from."),
         "validate": Entry(f"{_C}.config_commands:validate", "Check a configuration; every finding at once."),
+        "describe-package": Entry(f"{_C}.package_command:describe_package", "Entries for packages of mount clients."),
         "render": Entry(f"{_C}.bundle_commands:render", "Write the lifecycle bundle to a directory."),
         "diff": Entry(f"{_C}.diff_command:diff", "Compare the configuration with S3 and with what nodes run."),
         "upload": Entry(f"{_C}.bundle_commands:upload", "Put the lifecycle bundle into its bucket."),

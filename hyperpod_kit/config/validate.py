@@ -57,6 +57,7 @@ RULES: tuple[Rule, ...] = (
     clients.origin,
     clients.complete,
     clients.no_kernel,
+    clients.architectures,
     users.accounts,  # HPK-U
     users.homes,
     users.beside_homes,

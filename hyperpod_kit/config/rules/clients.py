@@ -6,9 +6,10 @@ import re
 from typing import Iterator
 from urllib.parse import urlsplit
 
-from hyperpod_kit.config.findings import Finding
+from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.model.clients import ARCHITECTURES, CLIENTS
+from hyperpod_kit.model.clients import ARCHITECTURES, CLIENT_OF_KIND, CLIENTS
+from hyperpod_kit.model.mounts import carried_by
 
 AT = "hyperpod_kit.clients"
 # Debian policy 5.6.1 and 5.6.12.
@@ -16,6 +17,9 @@ NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+")
 VERSION = re.compile(r"(\d+:)?\d[A-Za-z0-9.+~-]*")
 KERNEL = re.compile(r"linux-(?!libc-dev$|base$|firmware$).*|lustre-client-modules-(aws|[a-z]+)")
 """Kernels, and the moving name of Lustre's newest module, which depends on the newest kernel."""
+
+ARM = re.compile(r"ml\.([a-z]+\d+[a-z]*g[a-z]*\.|[^.]*-gb\d)")
+"""AWS's names: a `g` behind the generation is Graviton (c7g, g5g; not g5), gb200 has Grace: both are arm64."""
 
 
 def pinned(settings: Settings) -> Iterator[Finding]:
@@ -110,6 +114,27 @@ def no_kernel(settings: Settings) -> Iterator[Finding]:
                 f"`{listed.package.name}` is a kernel, or brings one with it",
                 "For Lustre use lustre-client-modules-<what `uname -r` says on the nodes>",
             )
+
+
+def architectures(settings: Settings) -> Iterator[Finding]:
+    """Where a client is listed for one architecture, no group that needs it has the other one."""
+    listed: dict[str, set[str]] = {}
+    for package in (entry.package for entry in settings.packages):
+        if package.client in CLIENTS and package.arch in ARCHITECTURES and package.is_own:
+            listed.setdefault(package.client, set()).add(package.arch)
+    for index, group in enumerate(settings.cluster.groups):
+        kinds = {mount.kind for mount in settings.mounts if carried_by(mount, group.role, group.name)}
+        arch = "arm64" if ARM.match(group.instance_type) else "x86_64"
+        for client in sorted({CLIENT_OF_KIND[kind] for kind in kinds if kind in CLIENT_OF_KIND}):
+            if not listed.get(client, {arch}) & {arch, "all"}:
+                yield Finding(
+                    "HPK-P012",
+                    f"hyperpod_kit.cluster.instance_groups[{index}].instance_type",
+                    f"{group.instance_type} is {arch}, and {client} is listed for {', '.join(sorted(listed[client]))} "
+                    "only",
+                    f"List {CLIENTS[client]} for {arch} too, or be sure that the image has it",
+                    severity=WARNING,
+                )
 
 
 def _plain(url: str) -> bool:

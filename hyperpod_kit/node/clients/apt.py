@@ -26,11 +26,13 @@ ENVIRONMENT = {"DEBIAN_FRONTEND": "noninteractive", "NEEDRESTART_SUSPEND": "1", 
 
 OPTIONS = ("-q", "-y", "--no-install-recommends", "--reinstall",
            # What an admin has changed in a configuration file stays, and nobody is asked.
-           "-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold")
+           "-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold",
+           # apt's own waiting is for two of three locks only, and older ones do not say for whom they wait.
+           "-o", "DPkg::Lock::Timeout=0")
 """--reinstall: apt takes a package that a crash left half installed for an installed one."""
 
 LOCKED = ("Could not get lock", "Unable to acquire the dpkg frontend lock", "Unable to lock", "lock was locked by")
-"""apt waits for dpkg's locks when told so, for the one on its cache it never does, and dpkg waits for none."""
+"""What apt and dpkg say when another process has a lock. dpkg waits for none, apt never for the one on its cache."""
 
 INTERRUPTED = "dpkg was interrupted"
 
@@ -84,19 +86,20 @@ def newer(node: Node, version: str, than: str) -> bool:
     return node.runner.run(["dpkg", "--compare-versions", version, "gt", than], timeout=20, check=False).returncode == 0
 
 
-def install(node: Node, paths: Sequence[str], names: Sequence[str], *, seconds: float = LOCK_SECONDS) -> None:
+def install(node: Node, paths: Sequence[str], names: Sequence[str], *, held_too: bool = False,
+            seconds: float = LOCK_SECONDS) -> None:
     """Install the package files `paths`, which hold the packages `names`, and nothing besides.
 
+    held_too: also those that are held, for what we hold ourselves; an admin's hold stays.
     Raises NodeError when something else would be installed or removed (a kernel, a library of whatever version the
     package sources have today), when the lock is not free within `seconds`, or when dpkg fails.
     """
-    _refuse_others(_simulated(node, paths, names), names)
-
-    patience = max(1, int(min(seconds, 10)))
+    options = [*OPTIONS, "--allow-change-held-packages"] if held_too else OPTIONS
+    _refuse_others(_simulated(node, options, paths, names), names)
 
     def run() -> None:
-        node.runner.run(["apt-get", *OPTIONS, "--no-remove", "-o", f"DPkg::Lock::Timeout={patience}", "install",
-                         *paths], timeout=INSTALL_SECONDS, env=ENVIRONMENT)
+        node.runner.run(["apt-get", *options, "--no-remove", "install", *paths], timeout=INSTALL_SECONDS,
+                        env=ENVIRONMENT)
 
     when_free(node, run, f"install {', '.join(names)}", seconds=seconds)
 
@@ -130,7 +133,7 @@ def when_free(node: Node, action: Callable[[], T], what: str, *, seconds: float)
                 return True
         return None
 
-    if wait_for(attempt, seconds=seconds, clock=node.clock, first=1.0, longest=5.0) is None:
+    if wait_for(attempt, seconds=seconds, clock=node.clock, first=0.5, longest=2.0) is None:
         raise NodeError(f"cannot {what}: the package lock was taken for {seconds:g} s"
                         f"{' by ' + holder[0] if holder[0] else ''}", hint="on the node: systemctl status apt-daily*")
 
@@ -140,16 +143,26 @@ def _finish_interrupted(node: Node) -> None:
                     env=ENVIRONMENT)
 
 
-def _simulated(node: Node, paths: Sequence[str], names: Sequence[str]) -> str:
+def _simulated(node: Node, options: Sequence[str], paths: Sequence[str], names: Sequence[str]) -> str:
     """What apt would do, in its words; takes no lock and changes nothing."""
     try:
-        return node.runner.run(["apt-get", *OPTIONS, "--simulate", "install", *paths], timeout=120,
+        return node.runner.run(["apt-get", *options, "--simulate", "install", *paths], timeout=120,
                                env=ENVIRONMENT).stdout
     except RunError as err:
-        unmet = re.findall(r"^ (\S+) : (?:Pre)?Depends: (.+)$", err.stdout, re.MULTILINE)
-        why = "; ".join(f"{name} needs {needs}" for name, needs in unmet) or reason_in(err)
+        why = "; ".join(unmet(err.stdout)) or reason_in(err)
         raise NodeError(f"cannot install {', '.join(names)}: {why}",
                         hint="list what is missing under hyperpod_kit.clients, with the same `client`") from err
+
+
+def unmet(said: str) -> List[str]:
+    """What apt finds missing: ` nfs-common : Depends: rpcbind but it is …`, further lines without the name."""
+    found, name = [], ""
+    for line in said.splitlines():
+        match = re.match(r"^ (?:(\S+) : |\s{3,})(?:Pre)?Depends: (.+?)(?: but .*)?$", line)
+        if match:
+            name = match.group(1) or name
+            found.append(f"{name} needs {match.group(2)}")
+    return found
 
 
 def _refuse_others(plan: str, names: Sequence[str]) -> None:

@@ -83,7 +83,7 @@ def _see_to(node: Node, want: Want) -> List[str]:
     if isinstance(decision, Keep):
         return []
     own = decision.packages[0]
-    _install(node, decision)
+    _install(node, want, decision)
     again = _decide(node, want)
     if not isinstance(again, Keep):
         raise NodeError(f"{own.name} {own.version} is installed, and still {again.why}",
@@ -101,14 +101,14 @@ def _hold(node: Node, notes: List[str]) -> List[str]:
     return [f"held {', '.join(held)}"] if held else []
 
 
-def _install(node: Node, decision: Install) -> None:
+def _install(node: Node, want: Want, decision: Install) -> None:
     """Get the files, check that they are what they are listed as, and install them."""
     own = decision.packages[0]
     needed = [package for package in decision.packages if package is own or _lacks(node, package)]
     files = [obtain(node, package) for package in needed]
     for package, path in zip(needed, files):
         _check(node, package, path)
-    apt.install(node, files, [package.name for package in needed])
+    apt.install(node, files, [package.name for package in needed], held_too=bool(want.module))
     for package in needed:
         drop(node, package)
 

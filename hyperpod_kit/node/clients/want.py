@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Dict, List, Sequence, Tuple
 
+from hyperpod_kit.model.clients import CLIENT_OF_KIND
 from hyperpod_kit.model.mounts import Mount
 from hyperpod_kit.node.mounts.kinds import kind_of
 
@@ -33,7 +34,6 @@ class Want:
 class Rule:
     """What a kind of mount needs besides its program."""
 
-    client: str
     minimum: str = ""
     ask: Tuple[str, ...] = ()
     module: str = ""
@@ -41,27 +41,27 @@ class Rule:
 
 RULES: Dict[str, Rule] = {
     # Before 1.34.4 two TLS mounts made at the same time could take the same port (efs-utils' change log).
-    "efs": Rule("efs-utils", "1.34.4", ("--version",)),
+    "efs": Rule("1.34.4", ("--version",)),
     # mount.s3files came with 3.0.0 (efs-utils' change log).
-    "s3files": Rule("efs-utils", "3.0.0", ("--version",)),
+    "s3files": Rule("3.0.0", ("--version",)),
     # --allow-overwrite came with 1.4.0, --write-part-size with 1.8.0 (Mountpoint's change log).
-    "mountpoint-s3": Rule("mount-s3", "1.8.0", ("--version",)),
-    "openzfs": Rule("nfs"),
+    "mountpoint-s3": Rule("1.8.0", ("--version",)),
+    "openzfs": Rule(),
     # Any client that was built for the running kernel speaks to FSx; mount.lustre's own version says nothing.
-    "lustre": Rule("lustre", module="lustre"),
+    "lustre": Rule(module="lustre"),
 }
-"""Kind of mount -> what it needs; a kind that is not here needs nothing that a package would bring."""
+"""Kind of mount -> what it needs of its client."""
 
 
 def wanted(mounts: Sequence[Mount]) -> List[Want]:
     """The clients that these mounts need, each program once, in the order of the mounts."""
     users: Dict[str, List[Mount]] = {}
     for mount in mounts:
-        if mount.kind in RULES:
+        if mount.kind in CLIENT_OF_KIND:
             users.setdefault(mount.kind, []).append(mount)
     found = []
     for kind, those in users.items():
         rule = RULES[kind]
-        found.append(Want(rule.client, kind_of(those[0]).client, rule.minimum, rule.ask, rule.module,
+        found.append(Want(CLIENT_OF_KIND[kind], kind_of(those[0]).client, rule.minimum, rule.ask, rule.module,
                           tuple(mount.name for mount in those), any(mount.required for mount in those)))
     return found

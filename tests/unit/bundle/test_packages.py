@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from hyperpod_kit.bundle.packages import control_fields
+from hyperpod_kit.bundle.packages import control_fields, describe
 from hyperpod_kit.bundle.render import render
+from hyperpod_kit.cli.package_command import describe_package
 from hyperpod_kit.config.load import check, load
 from hyperpod_kit.errors import BundleError
 from hyperpod_kit.model.node_config import NodeConfig
@@ -120,9 +122,34 @@ def test_a_package_behind_a_url_is_not_in_the_bundle(tmp_path: Path) -> None:
     assert NodeConfig.from_json(bundle.files["node_config.json"].decode()).packages[0].url == url
 
 
+def test_the_entry_of_a_file(tmp_path: Path) -> None:
+    runner = CliRunner()
+    file, other = deb(tmp_path), deb(tmp_path, name="libfuse2", version="2.9.9-5", arch="all")
+    done = runner.invoke(describe_package, [str(file), str(other), "--client", "mount-s3"])
+    entries = json.loads(done.output)
+    assert [list(entry) for entry in entries] == [
+        ["name", "version", "arch", "file", "sha256"], ["name", "client", "version", "arch", "file", "sha256"]]
+    values = json.loads(EXAMPLE.read_text())
+    values["hyperpod_kit"]["clients"] = entries
+    path = tmp_path / "cluster.json"
+    path.write_text(json.dumps(values))
+    packages = [place for place in render(load(path)).files if place.startswith("packages/")]
+    assert packages == ["packages/all/libfuse2_2.9.9-5_all.deb", PLACE]
+    with pytest.raises(BundleError, match="armel"):
+        describe(deb(tmp_path, name="x", arch="armel"))
+    with pytest.raises(BundleError, match="is not a Debian package"):
+        describe(path)
+    with pytest.raises(BundleError, match="No such file"):
+        describe(tmp_path / "nowhere.deb")
+    unreadable = tmp_path / "zstd.deb"
+    unreadable.write_bytes(file.read_bytes().replace(b"control.tar.gz  ", b"control.tar.zst "))
+    with pytest.raises(BundleError, match="only dpkg-deb can read"):
+        describe(unreadable)
+
+
 def test_findings_name_the_line(tmp_path: Path) -> None:
     path = configuration(tmp_path, deb(tmp_path), version="latest", sha="0" * 64)
     found = {finding.code: finding for finding in check(path).findings}
-    assert set(found) == {"HPK-C001", "HPK-P002"}
+    assert set(found) == {"HPK-C001", "HPK-P002", "HPK-P012"}  # the example has no arm64
     assert found["HPK-C001"].hint == "Did you mean `sha256`?"
     assert path.read_text().splitlines()[found["HPK-P002"].line - 1].strip() == '"version": "latest",'

@@ -252,6 +252,12 @@ CASES: list[tuple[str, str, Change]] = [
     ("HPK-P009", P, kit(clients=[{**FUSE, "client": "mount-s3"}])),
     ("HPK-P010", "hyperpod_kit.clients[1]", kit(clients=[{**FUSE, "name": "mount-s3"}] * 2)),
     ("HPK-P011", f"{P}.name", package(name="lustre-client-modules-aws")),
+    ("HPK-P012", f"{C}.instance_groups[1].instance_type", both(package(), group(1, instance_type="ml.c7gn.4xlarge"))),
+    (
+        "HPK-P012",
+        f"{C}.instance_groups[1].instance_type",
+        both(package(), group(1, instance_type="ml.p6e-gb200.36xlarge")),
+    ),
 ]
 
 
@@ -317,7 +323,9 @@ def test_findings_that_come_together() -> None:
         homes(path="/", directory="/"),
         both(homes(), mount(0, file_system_id=HOMES, iam=True)),
         package(),
-        package(name="lustre-client-modules-6.8.0-1063-aws", version="2.15.6-1fsx34", arch="arm64"),
+        package(name="nfs-common", version="1:2.6.1-1ubuntu1.2", arch="arm64"),
+        both(package(), mount(1, roles=["controller"]), group(1, instance_type="ml.p6e-gb200.36xlarge")),
+        both(package(), group(1, instance_type="ml.g5.xlarge")),
         kit(clients=[{**FUSE, "name": "mount-s3", "arch": "all"}, {**FUSE, "client": "mount-s3"}]),
     ],
 )

@@ -1,0 +1,23 @@
+"""describe-package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hyperpod_kit.cli.output import data
+
+
+@click.command("describe-package")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--client", default="", metavar="NAME", help="What a package is for whose name does not say it.")
+def describe_package(files: tuple[Path, ...], client: str) -> None:
+    """Print the entries of `hyperpod_kit.clients` for these .deb files, as JSON."""
+    from hyperpod_kit.bundle.packages import describe
+    from hyperpod_kit.errors import UsageError
+    from hyperpod_kit.model.clients import CLIENTS
+
+    if client and client not in CLIENTS:
+        raise UsageError(f"there is no client {client}", hint=f"use one of {', '.join(CLIENTS)}")
+    data([describe(path, client) for path in files])

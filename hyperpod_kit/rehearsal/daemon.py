@@ -24,6 +24,7 @@ from hyperpod_kit.rehearsal import cleanup, host_keys, layer, network, processes
 from hyperpod_kit.rehearsal.cluster_state import to_state
 from hyperpod_kit.rehearsal.control_plane import RehearsalControlPlane
 from hyperpod_kit.rehearsal.dns import DnsResponder
+from hyperpod_kit.rehearsal.efs.service import EfsService
 from hyperpod_kit.rehearsal.fleet import Fleet
 from hyperpod_kit.rehearsal.guardian import Guardian
 from hyperpod_kit.rehearsal.layout import Layout, lock_file
@@ -73,7 +74,8 @@ class Daemon:
         secrets = Secrets(Path(f"{layout.ssh_key}.pub").read_text(), os.urandom(1024))
         fleet = Fleet(layout, self.settings, bridge, machines, secrets, "", self.stopping)
         self._operations = Operations(fleet, SlurmControl(machines), store, self.save)
-        self._server = serve([("127.0.0.1", 0), (bridge.gateway, 0)], store, RehearsalControlPlane(self._operations))
+        self._server = serve([("127.0.0.1", 0), (bridge.gateway, 0)], store, RehearsalControlPlane(self._operations),
+                             EfsService(layout.file_systems["efs"]))
         bridge.require_reachable(self._server.port)
         fleet.endpoint = f"http://{bridge.gateway}:{self._server.port}"
         self._dns = _dns(bridge.gateway)

@@ -12,6 +12,8 @@ from hyperpod_kit.rehearsal import state
 from hyperpod_kit.rehearsal.layout import Layout
 
 EFS_ID, OTHER_EFS_ID = "fs-0123456789abcdef0", "fs-0fedcba9876543210"
+HOMES_EFS_ID = "fs-0a1b2c3d4e5f60718"
+"""Without access points and without a policy: what an admin begins with who wants homes on EFS."""
 ACCESS_POINT_ID = "fsap-0123456789abcdef0"
 S3FILES_ID, OTHER_S3FILES_ID = "fs-0aaaabbbbccccdddd", "fs-0ddddccccbbbbaaaa"
 S3FILES_ACCESS_POINT_ID = "fsap-0aaaabbbbccccdddd"
@@ -33,7 +35,8 @@ def _access_points(point: str, file_system: str) -> Dict[str, Any]:
 def registries(gateway: str) -> Dict[str, Mapping[str, Any]]:
     """registry.json by kind. `gateway`: address that serves as the Lustre servers'."""
     return {
-        "efs": {"file_systems": [EFS_ID, OTHER_EFS_ID], "access_points": _access_points(ACCESS_POINT_ID, EFS_ID)},
+        "efs": {"file_systems": [EFS_ID, OTHER_EFS_ID, HOMES_EFS_ID],
+                "access_points": _access_points(ACCESS_POINT_ID, EFS_ID)},
         "s3files": {"file_systems": [S3FILES_ID, OTHER_S3FILES_ID],
                     "access_points": _access_points(S3FILES_ACCESS_POINT_ID, S3FILES_ID)},
         "fsx": {name: {"dns": LUSTRE_DNS_NAME, "ip": gateway} for name in (LUSTRE_MOUNT_NAME, OTHER_LUSTRE_MOUNT_NAME)},
@@ -48,7 +51,7 @@ def create(layout: Layout, gateway: str) -> None:
         _directory(place, 0o755)
         if not (place / "registry.json").exists():
             state.write_json(place / "registry.json", registry, 0o644)
-    for file_system in (EFS_ID, OTHER_EFS_ID):
+    for file_system in (EFS_ID, OTHER_EFS_ID, HOMES_EFS_ID):
         _directory(layout.file_systems["efs"] / file_system, 0o755)
     for file_system in (S3FILES_ID, OTHER_S3FILES_ID):
         _directory(layout.file_systems["s3files"] / file_system, 0o755)

@@ -1,12 +1,14 @@
-"""The one endpoint of a rehearsal: S3 (path style) and SageMaker on the same port."""
+"""The one endpoint of a rehearsal: S3 (path style), SageMaker and EFS on the same port."""
 
 from __future__ import annotations
 
 import threading
 import uuid
 from http.server import ThreadingHTTPServer
-from typing import Sequence
+from typing import Mapping, Sequence
 
+from hyperpod_kit.rehearsal.efs import protocol as efs_protocol
+from hyperpod_kit.rehearsal.efs.service import EfsService
 from hyperpod_kit.rehearsal.s3.body import RequestBody
 from hyperpod_kit.rehearsal.s3.errors import S3Error
 from hyperpod_kit.rehearsal.s3.handler import S3Handler
@@ -19,30 +21,52 @@ class EndpointHandler(S3Handler):
     """One connection of any AWS client."""
 
     control: ControlPlane | None = None
+    efs: EfsService | None = None
 
-    def do_POST(self) -> None:
-        """X-Amz-Target names a call of a JSON service; without it the request is S3's."""
+    def do_GET(self) -> None:
+        """X-Amz-Target names a call of a JSON service, the signature's scope one of EFS; all others are S3's."""
         target = self.headers.get("X-Amz-Target")
-        if target is None:
-            self.serve_s3()
-        else:
-            self._serve_sagemaker(target)
-
-    def _serve_sagemaker(self, target: str) -> None:
         headers = {name.lower(): value for name, value in self.headers.items()}
-        try:
-            body = RequestBody(self.rfile, headers).read()
-        except S3Error:
-            self.close_connection = True
+        if target is not None and self.command == "POST":
+            self._serve_sagemaker(target, headers)
+        elif self.efs is not None and efs_protocol.is_for_efs(self.path, headers):
+            self._serve_efs(self.efs, headers)
+        else:
+            self.serve_s3()
+
+    do_PUT = do_POST = do_DELETE = do_GET
+
+    def _serve_sagemaker(self, target: str, headers: Mapping[str, str]) -> None:
+        body = self._read_body(headers)
+        if body is None:
             return
         if self.control is None:
             status, data = 400, b'{"__type": "UnknownOperationException", "message": "no control plane here"}'
         else:
             status, data = answer(self.control, target, body)
+        self._send_json(status, {"Content-Type": "application/x-amz-json-1.1"}, data)
+
+    def _serve_efs(self, service: EfsService, headers: Mapping[str, str]) -> None:
+        body = self._read_body(headers)
+        if body is not None:
+            status, more, data = efs_protocol.answer(service, self.command, self.path, body)
+            self._send_json(status, {"Content-Type": "application/json", **more}, data)
+
+    def _read_body(self, headers: Mapping[str, str]) -> bytes | None:
+        """The whole body; None, and no further request, when the client went away."""
+        try:
+            return RequestBody(self.rfile, headers).read()
+        except S3Error:
+            self.close_connection = True
+            return None
+
+    def _send_json(self, status: int, headers: Mapping[str, str], data: bytes) -> None:
         self.send_response(status)
         self.send_header("x-amzn-RequestId", str(uuid.uuid4()))
-        self.send_header("Content-Type", "application/x-amz-json-1.1")
-        self.send_header("Content-Length", str(len(data)))
+        for name, value in headers.items():
+            self.send_header(name, value)
+        if status != 204:
+            self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
 
@@ -79,12 +103,13 @@ class Server:
             thread.join(timeout=5)
 
 
-def serve(addresses: Sequence[tuple[str, int]], store: S3Store, control: ControlPlane | None = None) -> Server:
+def serve(addresses: Sequence[tuple[str, int]], store: S3Store, control: ControlPlane | None = None,
+          efs: EfsService | None = None) -> Server:
     """Serve on every (host, port); port 0 takes a free one, and the later zeros take the same.
 
-    Raises OSError when an address cannot be had. Without `control` only S3 answers.
+    Raises OSError when an address cannot be had. Without `control` and `efs` only S3 answers.
     """
-    handler = type("Handler", (EndpointHandler,), {"store": store, "control": control})
+    handler = type("Handler", (EndpointHandler,), {"store": store, "control": control, "efs": efs})
     listeners: list[ThreadingHTTPServer] = []
     try:
         for host, port in addresses:

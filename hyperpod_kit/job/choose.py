@@ -16,11 +16,17 @@ Raises NoCheckpoint, NoValidCheckpoint.
 NONE = "none"
 """HPK_RESUME_FROM of a run that starts at step 0 because nothing was ever committed."""
 
+OURS = "hyperpod-kit"
+
+PROVEN = {"crc": "every CRC-32 fits", "complete": "all its files are there, their bytes are not proven",
+          "marker": "the framework says that the save ended, nothing else is proven"}
+
 
 @dataclass(frozen=True)
 class Choice:
     """`source`: an attempt directory's name, or `none`. `order`: its (epoch, seq). `rejected`: newer ones, and why.
 
+    `kind`, `proof`: the framework that wrote it, and how far it was proven (foreign/candidate.py), "" for every byte.
     `stepped_back`: a newer valid one was passed over, so what memory and local disks hold must not be used either.
     """
 
@@ -29,23 +35,26 @@ class Choice:
     order: Optional[Tuple[int, int]] = None
     rejected: Tuple[Tuple[str, str], ...] = ()
     stepped_back: bool = False
+    kind: str = OURS
+    proof: str = ""
 
     def environment(self) -> Dict[str, str]:
         """What the ranks are told."""
-        told = {"HPK_RESUME_FROM": self.source, "HPK_RESUME_STEP": str(self.step)}
+        told = {"HPK_RESUME_FROM": self.source, "HPK_RESUME_STEP": str(self.step), "HPK_RESUME_KIND": self.kind}
         return {**told, "HPK_RESUME_MEMORY": "0"} if self.stepped_back else told
 
     def fields(self) -> Dict[str, Any]:
         """For the ledger and the report."""
         return {"from": self.source, "step": self.step, "order": list(self.order) if self.order else None,
-                "rejected": reasons(self.rejected)}
+                "kind": self.kind, "proof": self.proof, "rejected": reasons(self.rejected)}
 
     def sentence(self) -> str:
         """What is resumed, and what was passed over."""
         passed = "".join(f"; passed over {name}: {why}" for name, why in self.rejected)
         if self.source == NONE:
             return "starts at step 0: nothing was ever committed"
-        return f"resumes from {self.source}, step {self.step}{passed}"
+        how = f" ({self.kind}, {PROVEN[self.proof]})" if self.proof else ""
+        return f"resumes from {self.source}{how}, step {self.step}{passed}"
 
 
 def reasons(pairs: Any) -> List[Dict[str, str]]:
@@ -54,10 +63,20 @@ def reasons(pairs: Any) -> List[Dict[str, str]]:
 
 
 def newest_valid(root: str, passed_over: Mapping[str, str]) -> Any:
-    """The repository's own choice. Imported late: most of this package works on nodes that hold no checkpoint."""
-    from hyperpod_kit.checkpoint.repository import selection
+    """Ours first, then what another framework may have left there.
 
-    return selection.newest_valid(root, passed_over)
+    Imported late: most of this package works on nodes that hold no checkpoint.
+    """
+    from hyperpod_kit.checkpoint.repository import selection
+    from hyperpod_kit.job.foreign import newest
+
+    try:
+        return selection.newest_valid(root, passed_over)
+    except NoCheckpoint:
+        found = newest.newest(root, passed_over)
+        if found is None:
+            raise
+        return found
 
 
 def choose(root: str, chooser: Chooser = newest_valid, passed_over: Optional[Mapping[str, str]] = None) -> Choice:
@@ -72,4 +91,5 @@ def choose(root: str, chooser: Chooser = newest_valid, passed_over: Optional[Map
         return Choice(NONE, 0)
     return Choice(found.attempt, int(found.step), (int(found.epoch), int(found.seq)),
                   tuple((name, why) for name, why in found.rejected),
-                  stepped_back=any(name in passed for name, _ in found.rejected))
+                  stepped_back=any(name in passed for name, _ in found.rejected),
+                  kind=getattr(found, "kind", OURS), proof=getattr(found, "proof", ""))

@@ -57,7 +57,8 @@ def task_prolog_lines(record: Record, rank: str) -> List[str]:
     if record.get("from") is None:
         why = "; ".join(f"{one['attempt']}: {one['why']}" for one in record.get("rejected", []))
         return [f"print hyperpod-kit: NoValidCheckpoint: {why}"]
-    lines = [f"export HPK_RESUME_FROM={record['from']}", f"export HPK_RESUME_STEP={record['step']}"]
+    lines = [f"export HPK_RESUME_FROM={record['from']}", f"export HPK_RESUME_STEP={record['step']}",
+             f"export HPK_RESUME_KIND={record.get('kind', choose.OURS)}"]
     if rank == "0":
         lines.append(f"print hyperpod-kit: resumes from {record['from']}, step {record['step']}")
     return lines

@@ -57,7 +57,7 @@ def test_task_prolog_exports_the_choice(tmp_path: Path, monkeypatch: pytest.Monk
         monkeypatch.setenv(key, value)
     assert cli.main(["task-prolog"]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        f"export HPK_RESUME_FROM={name}", "export HPK_RESUME_STEP=40",
+        f"export HPK_RESUME_FROM={name}", "export HPK_RESUME_STEP=40", "export HPK_RESUME_KIND=hyperpod-kit",
         f"print hyperpod-kit: resumes from {name}, step 40"]
     commit_checkpoint(str(tmp_path), 1, 2, 50)
     monkeypatch.setenv("SLURM_PROCID", "1")

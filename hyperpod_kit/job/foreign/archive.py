@@ -1,0 +1,80 @@
+"""Files whose own format proves something: torch.save's zip archives carry a CRC-32 a record, safetensors its length.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import zipfile
+from typing import List
+
+from hyperpod_kit.job.foreign.candidate import Incomplete
+
+_PIECE = 1 << 20
+_LONGEST_HEADER = 100 << 20
+"""The limit of the safetensors library itself."""
+
+
+def prove_torch(path: str) -> str:
+    """`crc` when every record of a torch.save file is what was written. Raises Incomplete, OSError.
+
+    torch.serialization.set_crc32_options(False) writes archives without true sums: when no record at all fits, nothing
+    was proven but that the archive is whole (`complete`). A file from before torch 1.6 is no archive: `marker`.
+    """
+    name = os.path.basename(path)
+    if os.path.getsize(path) == 0:
+        raise Incomplete(f"{name} is empty")
+    with open(path, "rb") as file:
+        begins_like_zip = file.read(2) == b"PK"
+    if not begins_like_zip:
+        return "marker"
+    try:
+        with zipfile.ZipFile(path) as archive:
+            records = [entry for entry in archive.infolist() if entry.file_size]
+            bad: List[str] = []
+            for entry in records:
+                try:
+                    with archive.open(entry) as stream:
+                        while stream.read(_PIECE):
+                            pass
+                except zipfile.BadZipFile:
+                    bad.append(entry.filename)
+    except (zipfile.BadZipFile, EOFError, NotImplementedError) as err:
+        raise Incomplete(f"{name} is no whole archive: {err}") from err
+    if bad and len(bad) == len(records) > 1:
+        return "complete"
+    if bad:
+        raise Incomplete(f"{name}: record {bad[0]} is damaged")
+    return "crc"
+
+
+def prove_safetensors(path: str) -> str:
+    """`complete` when the file is exactly as long as its header says. Raises Incomplete, OSError."""
+    name, size = os.path.basename(path), os.path.getsize(path)
+    with open(path, "rb") as file:
+        head = file.read(8)
+        length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
+        if not 0 < length <= min(_LONGEST_HEADER, size - 8):
+            raise Incomplete(f"{name} has no safetensors header")
+        try:
+            entries = json.loads(file.read(length))
+            end = max((entry["data_offsets"][1] for key, entry in entries.items() if key != "__metadata__"), default=0)
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as err:
+            raise Incomplete(f"{name} has a damaged header: {err}") from err
+    if size != 8 + length + end:
+        raise Incomplete(f"{name} has {size} bytes, expected {8 + length + end}")
+    return "complete"
+
+
+def prove_file(path: str) -> str:
+    """By the name's ending; a file of another kind only has to be there and not empty (`marker`)."""
+    if path.endswith(".safetensors"):
+        return prove_safetensors(path)
+    if path.endswith((".pt", ".pth", ".bin", ".ckpt")):
+        return prove_torch(path)
+    if os.path.getsize(path) == 0:
+        raise Incomplete(f"{os.path.basename(path)} is empty")
+    return "marker"

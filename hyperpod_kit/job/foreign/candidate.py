@@ -1,0 +1,41 @@
+"""What a detector says about one checkpoint of another framework.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Callable, Iterator, Tuple
+
+from hyperpod_kit.errors import CheckpointError
+
+PROOFS = ("crc", "complete", "marker")
+"""How far validity was proven, best first. `crc`: the CRC-32 of every record was compared. `complete`: every file that
+the checkpoint names is there and as long as it says. `marker`: a mark that the framework writes last is there."""
+
+
+class Incomplete(CheckpointError):
+    """This checkpoint cannot be resumed from."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A checkpoint that is there. `name`: path below the root; `prove` returns one of PROOFS, or raises.
+
+    `prove` raises Incomplete or another CheckpointError for what is damaged, OSError for what cannot be read.
+    """
+
+    kind: str
+    name: str
+    step: int
+    prove: Callable[[], str]
+
+
+Detector = Callable[[str], Iterator[Candidate]]
+"""detector(root): every candidate of its kind, in any order. Nothing of a checkpoint is unpickled."""
+
+
+def weakest(proofs: Tuple[str, ...]) -> str:
+    """What several files prove together."""
+    return max(proofs, key=PROOFS.index)

@@ -1,0 +1,49 @@
+"""DeepSpeed: `global_step100/` with a file of each model-parallel and data-parallel rank; `latest` names the newest.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import partial
+from typing import Dict, Iterator, List, Set
+
+from hyperpod_kit.job.foreign.archive import prove_torch
+from hyperpod_kit.job.foreign.candidate import Candidate, Incomplete, weakest
+
+_MODEL = re.compile(r"(?:zero_pp_rank_\d+_)?mp_rank_(\d+)(?:_\w+)?_model_states\.pt$")
+_ZERO = re.compile(r"(?:bf16_|fp16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt$")
+
+
+def detect(root: str) -> Iterator[Candidate]:
+    """The `global_stepN` directories; a tag of another name has no step that could be compared."""
+    for entry in os.scandir(root):
+        match = re.fullmatch(r"global_step(\d+)", entry.name)
+        if match and entry.is_dir():
+            yield Candidate("deepspeed", entry.name, int(match.group(1)), partial(prove, entry.path))
+
+
+def prove(place: str) -> str:
+    """Every rank's file is there, and each is a whole archive. Raises Incomplete, OSError."""
+    names = sorted(os.listdir(place))
+    models = {int(match.group(1)) for match in map(_MODEL.match, names) if match}
+    if not models:
+        raise Incomplete("no mp_rank_*_model_states.pt in it")
+    without = sorted(set(range(max(models) + 1)) - models)
+    if without:
+        raise Incomplete(f"the model states of model-parallel rank {without[0]} are missing")
+    zero: Dict[int, Set[int]] = {}
+    for match in filter(None, map(_ZERO.match, names)):
+        zero.setdefault(int(match.group(2)), set()).add(int(match.group(1)))
+    for part in sorted(models) if zero else []:
+        lacking = _lacking(zero, part)
+        if lacking:
+            raise Incomplete(f"the optimizer states of data-parallel rank {lacking[0]} are missing")
+    return weakest(tuple(prove_torch(os.path.join(place, name)) for name in names if name.endswith(".pt")))
+
+
+def _lacking(zero: Dict[int, Set[int]], part: int) -> List[int]:
+    world = max(max(ranks) for ranks in zero.values()) + 1
+    return sorted(set(range(world)) - zero.get(part, set()))

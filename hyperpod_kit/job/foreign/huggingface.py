@@ -1,0 +1,68 @@
+"""Hugging Face's Trainer: `checkpoint-100/` with weights, optimizer, and `trainer_state.json` that says the step.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from functools import partial
+from typing import Any, Iterator, List
+
+from hyperpod_kit.job.foreign.archive import prove_file
+from hyperpod_kit.job.foreign.candidate import Candidate, Incomplete, weakest
+
+STATE = "trainer_state.json"
+_WEIGHTS = ("model.safetensors", "pytorch_model.bin", "adapter_model.safetensors", "adapter_model.bin")
+_BESIDE = re.compile(r"(optimizer|scheduler|rng_state\w*)\.(pt|pth|bin)")
+_INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+
+
+def detect(root: str) -> Iterator[Candidate]:
+    """The `checkpoint-N` directories of an output directory."""
+    for entry in os.scandir(root):
+        match = re.fullmatch(r"checkpoint-(\d+)", entry.name)
+        if match and entry.is_dir() and not os.path.exists(os.path.join(entry.path, ".metadata")):
+            step = int(match.group(1))
+            yield Candidate("huggingface", entry.name, step, partial(prove, entry.path, step))
+
+
+def prove(place: str, step: int) -> str:
+    """Raises Incomplete, OSError."""
+    state = _json(place, STATE)
+    if state.get("global_step") != step:
+        raise Incomplete(f"{STATE} says step {state.get('global_step')}")
+    files = _weights(place)
+    if not files:
+        raise Incomplete("no weights in it")
+    # The optimizer may be left out on purpose (save_only_model); what is there must be whole.
+    files += [name for name in sorted(os.listdir(place)) if _BESIDE.fullmatch(name)]
+    for name in files:
+        if not os.path.isfile(os.path.join(place, name)):
+            raise Incomplete(f"{name} is missing")
+    return weakest(tuple(prove_file(os.path.join(place, name)) for name in files))
+
+
+def _weights(place: str) -> List[str]:
+    for index in _INDEXES:
+        if os.path.exists(os.path.join(place, index)):
+            named = _json(place, index).get("weight_map")
+            if not isinstance(named, dict) or not named:
+                raise Incomplete(f"{index} names no file")
+            return sorted({str(name) for name in named.values()})
+    return [name for name in _WEIGHTS if os.path.exists(os.path.join(place, name))]
+
+
+def _json(place: str, name: str) -> Any:
+    try:
+        with open(os.path.join(place, name), encoding="utf-8") as file:
+            value = json.load(file)
+    except FileNotFoundError:
+        raise Incomplete(f"{name} is missing: the save did not end") from None
+    except ValueError as err:
+        raise Incomplete(f"{name} is torn: {err}") from err
+    if not isinstance(value, dict):
+        raise Incomplete(f"{name} is no JSON object")
+    return value

@@ -1,0 +1,53 @@
+"""Megatron-LM: `iter_0000100/`, and `latest_checkpointed_iteration.txt`, which is written when a save has ended.
+
+The tracker is a hint that may be stale or torn (it is overwritten in place). An iteration above it has not ended.
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import partial
+from typing import Iterator, List, Optional
+
+from hyperpod_kit.job.foreign import dcp
+from hyperpod_kit.job.foreign.archive import prove_torch
+from hyperpod_kit.job.foreign.candidate import Candidate, Incomplete, weakest
+
+TRACKER = "latest_checkpointed_iteration.txt"
+
+
+def detect(root: str) -> Iterator[Candidate]:
+    """The `iter_N` directories of a save directory."""
+    for entry in os.scandir(root):
+        match = re.fullmatch(r"iter_(\d{7,})", entry.name)
+        if match and entry.is_dir():
+            step = int(match.group(1))
+            yield Candidate("megatron", entry.name, step, partial(prove, root, entry.path, step))
+
+
+def tracked(root: str) -> Optional[int]:
+    """The iteration in the tracker; None when it is not there or holds no number (`release`, a torn write)."""
+    try:
+        with open(os.path.join(root, TRACKER), encoding="utf-8", errors="replace") as file:
+            text = file.read().strip()
+    except FileNotFoundError:
+        return None
+    return int(text) if text.isdigit() else None
+
+
+def prove(root: str, place: str, step: int) -> str:
+    """Raises Incomplete, OSError."""
+    if os.path.isfile(os.path.join(place, dcp.METADATA)):  # torch_dist, its own mark inside
+        return dcp.prove(place)
+    last = tracked(root)
+    if last is None or step > last:
+        raise Incomplete(f"{TRACKER} {'names no iteration' if last is None else f'says {last}'}: the save did not end")
+    files: List[str] = []
+    for base, _, names in os.walk(place):
+        files += [os.path.join(base, name) for name in names if name.endswith((".pt", ".distcp"))]
+    ranks = [path for path in files if os.path.basename(path) == "model_optim_rng.pt"]
+    if not ranks:
+        raise Incomplete("no model_optim_rng.pt in it")
+    return weakest(tuple(prove_torch(path) for path in sorted(files)))

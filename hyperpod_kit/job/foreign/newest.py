@@ -1,0 +1,76 @@
+"""The newest checkpoint of another framework that is whole, as far as its format can prove it.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import List, Mapping, Optional, Tuple
+
+from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint
+from hyperpod_kit.job.foreign import dcp, deepspeed, huggingface, lightning, megatron
+from hyperpod_kit.job.foreign.candidate import Candidate, Detector
+
+DETECTORS: Tuple[Detector, ...] = (dcp.detect, megatron.detect, deepspeed.detect, huggingface.detect, lightning.detect)
+
+
+@dataclass(frozen=True)
+class Found:
+    """As `repository.selection.Found`, with the framework and how far validity was proven.
+
+    Its order is (0, step): these frameworks number nothing but steps.
+    """
+
+    attempt: str
+    step: int
+    kind: str
+    proof: str
+    rejected: Tuple[Tuple[str, str], ...]
+    epoch: int = 0
+
+    @property
+    def seq(self) -> int:
+        return self.step
+
+
+def candidates(root: str) -> List[Candidate]:
+    """All of all kinds, newest step first. Raises OSError."""
+    if not os.path.isdir(root):
+        return []
+    found = [candidate for detect in DETECTORS for candidate in detect(root)]
+    return sorted(found, key=lambda candidate: (-candidate.step, candidate.name))
+
+
+def newest(root: str, passed_over: Mapping[str, str]) -> Optional[Found]:
+    """None when there is none at all. Raises NoValidCheckpoint when there are some and none is whole.
+
+    An OSError is raised and never a verdict: a file system that does not answer must not lead to an older checkpoint.
+    """
+    rejected: List[Tuple[str, str]] = []
+    later: List[Candidate] = []
+    for candidate in candidates(root):
+        if candidate.name in passed_over:
+            rejected.append((candidate.name, passed_over[candidate.name]))
+            later.append(candidate)
+            continue
+        found = _proved(candidate, rejected)
+        if found is not None:
+            return found
+    for candidate in later:
+        found = _proved(candidate, [pair for pair in rejected if pair[0] != candidate.name])
+        if found is not None:
+            return found
+    if rejected:
+        raise NoValidCheckpoint(root, rejected)
+    return None
+
+
+def _proved(candidate: Candidate, rejected: List[Tuple[str, str]]) -> Optional[Found]:
+    try:
+        proof = candidate.prove()
+    except (CheckpointError, FileNotFoundError) as err:
+        rejected.append((candidate.name, str(err)))
+        return None
+    return Found(candidate.name, candidate.step, candidate.kind, proof, tuple(rejected))

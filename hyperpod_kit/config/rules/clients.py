@@ -15,7 +15,7 @@ AT = "hyperpod_kit.clients"
 # Debian policy 5.6.1 and 5.6.12.
 NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+")
 VERSION = re.compile(r"(\d+:)?\d[A-Za-z0-9.+~-]*")
-KERNEL = re.compile(r"linux-(?!libc-dev$|base$|firmware$).*|lustre-client-modules-(aws|[a-z]+)")
+KERNEL = re.compile(r"linux-(?!libc-dev$|base$|firmware$).*|lustre-client-modules-[a-z]+")
 """Kernels, and the moving name of Lustre's newest module, which depends on the newest kernel."""
 
 ARM = re.compile(r"ml\.([a-z]+\d+[a-z]*g[a-z]*\.|[^.]*-gb\d)")
@@ -80,6 +80,7 @@ def origin(settings: Settings) -> Iterator[Finding]:
 def complete(settings: Settings) -> Iterator[Finding]:
     """Each belongs to a client, once, and no client has only what its package needs."""
     seen: dict[tuple[str, str, str], int] = {}
+    files: dict[tuple[str, str, str], int] = {}
     own = {
         (listed.package.client, listed.package.arch)
         for listed in settings.packages
@@ -98,9 +99,14 @@ def complete(settings: Settings) -> Iterator[Finding]:
                 "List the client's own package too",
             )
         first = seen.setdefault((package.client, package.name, package.arch), index)
-        if first != index:
+        # One that two clients need is listed for both, and is one file.
+        twin = files.setdefault((package.name, package.version, package.arch), index)
+        if first != index or settings.packages[twin].package.sha256 != package.sha256:
             yield Finding(
-                "HPK-P010", at, f"{package.name} for {package.arch} is listed at {AT}[{first}] too", "Keep one of both"
+                "HPK-P010",
+                at,
+                f"{package.name} for {package.arch} is listed at {AT}[{min(first, twin)}] too",
+                "Keep one, or the same file for both clients",
             )
 
 

@@ -94,6 +94,7 @@ def test_killed_in_the_middle_then_run_again(debian: DebianRoot, which: str) -> 
     go.touch()
     assert install_clients(node)[0] is True
     assert debian.installed() == {"mount-s3": "1.22.0 install installed"}
+    assert [call for call in debian.calls if call.startswith("dpkg --configure -a")]
     assert install_clients(node) == (False, "")
 
 

@@ -18,6 +18,7 @@ from hyperpod_kit.node.files import read_json, read_text, write_json
 from hyperpod_kit.node.health.look import check
 from hyperpod_kit.node.mounts.ensure import await_healthy
 from hyperpod_kit.node.mounts.kinds import kind_of
+from hyperpod_kit.node.mounts.record import read_record
 
 OCCUPIED = ("wrong_target", "readonly", "full", "unknown")
 """States in which something lives at the path that starting a unit would not change."""
@@ -33,7 +34,9 @@ def bring_up(node: Node, mount: Mount) -> Tuple[bool, str]:
     # A daemon of ours under an old unit: another bucket or other options. Nobody else's is ever stopped.
     outdated = running and isinstance(mount, S3Mount) and not started_as_installed(node, mount)
     if status.healthy and running and not outdated:
-        return False, f"{status.source} {status.detail}".strip()
+        words = [status.source, status.detail, "its new options count from the next mount on"
+                 if made_otherwise(node, mount) else ""]
+        return False, "; ".join(word for word in words if word)
     if status.state in OCCUPIED and not outdated:
         raise MountFailed(f"{mount.path} is {status.state} ({status.source}): {status.detail}",
                           hint=f"on the node: findmnt {mount.path}; or hyperpod-kit replace-node {node.facts.node}")
@@ -75,6 +78,15 @@ def _start(node: Node, mount: Mount, verb: str) -> Tuple[bool, str]:
         raise MountFailed(said or err.message, hint=f"on the node: journalctl -u {unit}") from err
     write_json(node.paths.unit_record(mount.name), {"unit": unit_digest(node, mount)})
     return True, status.source
+
+
+def made_otherwise(node: Node, mount: Mount) -> bool:
+    """Whether the mount was made with another command than the configuration asks for now.
+
+    It is not torn down for that: whoever works in it would lose it.
+    """
+    record = read_record(node, mount)
+    return record is not None and bool(record.command) and record.command != tuple(kind_of(mount).command(node, mount))
 
 
 def unit_digest(node: Node, mount: Mount) -> str:

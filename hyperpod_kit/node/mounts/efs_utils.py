@@ -54,8 +54,8 @@ def identify_proxied(node: Node, mount: Mount, entry: Entry, *, service: str, tl
     if gone:
         return Identity(False, entry.source, f"expected {wanted}, {gone}")
     if record is not None:
-        same = record.mount == mount_to_dict(mount)
-        return Identity(same, _words(record.mount), f"expected {wanted}")
+        found = _words(record.mount)
+        return Identity(found == wanted, found, f"expected {wanted}")
     return Identity(True, entry.source, "known by source and path only")
 
 

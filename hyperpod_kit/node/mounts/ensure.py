@@ -85,7 +85,7 @@ def ensure(node: Node, mount: Mount, *, seconds: float = MOUNT_WITHIN) -> bool:
             return True
         make_ready(node, mount)
         make(node, mount, seconds)
-        remember(node, mount)
+        remember(node, mount, kind_of(mount).command(node, mount))
         return True
 
 

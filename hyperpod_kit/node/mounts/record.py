@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import asdict, dataclass
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Optional, Sequence, Tuple
 
 from hyperpod_kit.model.mounts import Mount, mount_to_dict
 from hyperpod_kit.node.context import Node
@@ -20,17 +20,19 @@ from hyperpod_kit.node.mounts.table import Entry, find
 
 @dataclass(frozen=True)
 class Record:
-    """`device`: major:minor of the mount that we made; `mount`: its configuration as JSON."""
+    """`device`: major:minor of the mount that we made; `mount`: its configuration as JSON; `command`: what made it,
+    empty where that was not seen."""
 
     device: str
     mount: Dict[str, Any]
+    command: Tuple[str, ...] = ()
 
 
 def read_record(node: Node, mount: Mount) -> Optional[Record]:
     """What was noted of the mount, None without a note that can be read."""
     raw = read_json(node.paths.mount_record(mount.name))
     try:
-        return Record(raw["device"], raw["mount"]) if raw else None
+        return Record(raw["device"], raw["mount"], tuple(raw.get("command", ()))) if raw else None
     except (KeyError, TypeError):
         return None
 
@@ -42,11 +44,14 @@ def replaced(record: Optional[Record], entry: Entry) -> str:
     return "another mount lies above ours" if entry.stacked > 1 else "another mount took the place of ours"
 
 
-def remember(node: Node, mount: Mount) -> None:
-    """Note what is mounted at the path now as ours."""
+def remember(node: Node, mount: Mount, command: Sequence[str] = ()) -> None:
+    """Note what is mounted at the path now as ours, and what made it; a note that is still true is kept."""
     entry = find(read_text(node.paths.mountinfo) or "", mount.path)
-    if entry is not None:
-        write_json(node.paths.mount_record(mount.name), asdict(Record(entry.device, mount_to_dict(mount))))
+    earlier = read_record(node, mount)
+    if entry is None or (not command and earlier is not None and earlier.device == entry.device):
+        return
+    record = Record(entry.device, mount_to_dict(mount), tuple(command))
+    write_json(node.paths.mount_record(mount.name), asdict(record))
 
 
 def forget(node: Node, mount: Mount) -> None:

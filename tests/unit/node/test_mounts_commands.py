@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -15,8 +18,12 @@ from hyperpod_kit.model.mounts import (
     S3FilesMount,
     S3Mount,
 )
+from hyperpod_kit.model.units import carrier_unit
+from hyperpod_kit.node.mounts.bring_up import bring_up
+from hyperpod_kit.node.mounts.ensure import ensure
 from hyperpod_kit.node.mounts.kinds import KINDS, kind_of
 from hyperpod_kit.node.names import names_of
+from hyperpod_kit.rehearsal.standins.mountpoint_s3.options import parse_options
 
 FS, AP = "fs-0123456789abcdef0", "fsap-0123456789abcdef0"
 FSX = "fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com"
@@ -80,3 +87,50 @@ def test_the_names_that_must_resolve_first(make_node: Any) -> None:
     assert names_of(mounts, make_node([]).node.facts) == [
         f"{FS}.efs.us-east-1.amazonaws.com", f"{FS}.efs.eu-west-1.amazonaws.com", FSX, "s3.us-east-1.amazonaws.com",
         "s3.us-west-2.amazonaws.com", "bucket.vpce-1.example.com"]
+
+
+def test_every_option_of_mountpoint_is_spelled_as_the_client_spells_it() -> None:
+    full = S3Mount("data", "/d", "bucket", "a/", False, True, True, True, cache_dir="/c", cache_mib=1,
+                   metadata_ttl="60", read_part_size_mib=16, write_part_size_mib=64, max_threads=32,
+                   maximum_throughput_gbps=50, region="us-west-2", endpoint_url="https://s3.example.com",
+                   force_path_style=True, expected_bucket_owner="111122223333", requester_pays=True,
+                   storage_class="STANDARD_IA", sse="aws:kms", sse_kms_key_id="alias/key")
+    argv = [word for name, value in full.options() for word in (f"--{name}", value) if word is not None]
+    parsed = parse_options([*argv, full.bucket, full.path])
+    assert (parsed.write_part_size, parsed.prefix, parsed.cache) == (64 << 20, "a/", "/c/data")
+    assert {field.name for field in fields(S3Mount)} - {name.replace("-", "_") for name, _ in full.options()} == {
+        "name", "path", "bucket", "read_only", "world_writable", "largest_file_gib", "required", "roles", "groups",
+        # Named after what they are; mount-s3 says max-cache-size, cache, read-part-size, write-part-size.
+        "cache_mib", "cache_dir", "read_part_size_mib", "write_part_size_mib"}
+
+
+def test_a_mount_that_is_made_again_is_made_by_the_same_command(make_node: Any) -> None:
+    mount = EfsMount("home", "/efs", FS, AP)
+    fake = make_node([mount])
+    fake.runner.on("mount -t efs", do=lambda: fake.mounted("/efs", "nfs4", "127.0.0.1:/"))
+    for _ in range(3):
+        assert ensure(fake.node, mount) is True
+        fake.unmounted("/efs")
+    made = [call for call in fake.runner.calls if call.startswith("mount")]
+    assert len(made) == 3 and len(set(made)) == 1
+
+
+def test_new_options_do_not_tear_down_a_mount_that_serves(make_node: Any) -> None:
+    mount = EfsMount("home", "/efs", FS, AP)
+    fake = make_node([mount])
+    fake.runner.on("mount -t efs", do=lambda: fake.mounted("/efs", "nfs4", "127.0.0.1:/"))
+    assert ensure(fake.node, mount) is True
+    assert bring_up(fake.node, mount) == (False, f"{FS}:/ {AP}")
+    changed = replace(mount, iam=True, required=False)
+    before = len(fake.runner.calls)
+    assert bring_up(fake.node, changed) == (False, f"{FS}:/ {AP}; its new options count from the next mount on")
+    assert not any(call.startswith(("mount", "umount", "systemctl re", "systemctl st"))
+                   for call in fake.runner.calls[before:])
+
+
+@pytest.mark.skipif(shutil.which("systemd-escape") is None, reason="needs systemd-escape")
+def test_names_of_units_are_as_systemd_escape_leaves_them() -> None:
+    mounts = [S3Mount(name, "/a", "b") for name in ("a", "a-b", "0", "a" * 40)]
+    units = [carrier_unit(mount) for mount in mounts] + [carrier_unit(NvmeMount("a-b", "/a"))]
+    done = subprocess.run(["systemd-escape", "--mangle", *units], text=True, stdout=subprocess.PIPE, check=True)
+    assert done.stdout.split() == units

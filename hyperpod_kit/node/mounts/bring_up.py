@@ -74,7 +74,7 @@ def _start(node: Node, mount: Mount, verb: str) -> Tuple[bool, str]:
         kind = kind_of(mount)
         if not os.path.exists(node.paths.real(kind.client)):
             raise MountFailed(f"{kind.client} is not installed on this node",
-                              hint=f"list {kind.package} under hyperpod_kit.clients, or use an image that has it") from err
+                              hint=f"list {kind.package} under hyperpod_kit.clients, or use another image") from err
         raise MountFailed(said or err.message, hint=f"on the node: journalctl -u {unit}") from err
     write_json(node.paths.unit_record(mount.name), {"unit": unit_digest(node, mount)})
     return True, status.source

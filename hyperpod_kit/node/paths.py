@@ -70,6 +70,11 @@ class NodePaths:
         """What the last checks found, of all mounts; as volatile as the mounts are."""
         return self.real("/run/hyperpod-kit/health.json")
 
+    @property
+    def calm(self) -> str:
+        """What all mounts looked like when nothing was wrong; glance.py and nobody else goes by it."""
+        return self.real("/run/hyperpod-kit/calm")
+
     def repair_result(self, name: str) -> str:
         """How the last repair of a mount ended."""
         return self.real(f"/run/hyperpod-kit/repairs/{name}.json")
@@ -77,10 +82,6 @@ class NodePaths:
     def degraded_mark(self, name: str) -> str:
         """There while a mount has failed too many checks in a row."""
         return self.real(f"/run/hyperpod-kit/degraded/{name}")
-
-    def textfile(self, directory: str) -> str:
-        """Our file of metrics in the node exporter's directory."""
-        return self.real(f"{directory}/hyperpod_kit.prom")
 
     @property
     def gate_mark(self) -> str:

@@ -27,6 +27,9 @@ Modes = Callable[[Mount, Entry], str]
 DEEP = ("list", "write")
 """Operations that not every probe makes."""
 
+DEEP_EVERY = 300.0
+"""Seconds between two probes that list or write."""
+
 
 @dataclass(frozen=True)
 class Look:

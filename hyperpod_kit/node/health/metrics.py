@@ -10,11 +10,16 @@ from typing import Iterable, List, Mapping, Tuple
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.health.record import HealthRecord
 
+FILE = "hyperpod_kit.prom"
+
 Sample = Tuple[Mapping[str, str], float]
 
 
-def text(node: Node, records: Mapping[str, HealthRecord], checked_at: float, seconds: float) -> str:
-    """All series of this node; `seconds`: how long the tick took."""
+def text(node: Node, records: Mapping[str, HealthRecord], seconds: float) -> str:
+    """All series of this node; `seconds`: how long the check took.
+
+    When it was made is not among them: the exporter says it of every file, as node_textfile_mtime_seconds.
+    """
     named = [(_labels(name, record), record) for name, record in records.items()]
     lines: List[str] = []
     lines += _metric("hyperpod_kit_mount_state", "gauge", "1 for the state that the mount is in.",
@@ -25,15 +30,13 @@ def text(node: Node, records: Mapping[str, HealthRecord], checked_at: float, sec
                      [(labels, record.degraded) for labels, record in named])
     lines += _metric("hyperpod_kit_mount_failed_checks", "gauge", "Failed checks in a row.",
                      [(labels, record.failures) for labels, record in named])
-    lines += _metric("hyperpod_kit_mount_latency_seconds", "gauge", "How long stat and statvfs took at the last check.",
+    lines += _metric("hyperpod_kit_mount_latency_seconds", "gauge", "Of stat and statvfs at the last whole check.",
                      [(labels, float(record.status.get("latency_ms", 0.0)) / 1000) for labels, record in named])
     lines += _metric("hyperpod_kit_mount_repairs_total", "counter", "Repairs ordered since boot.",
                      [(labels, record.repairs_total) for labels, record in named])
     lines += _metric("hyperpod_kit_mount_failed_repairs_total", "counter", "Repairs since boot that did not help.",
                      [(labels, record.failed_repairs_total) for labels, record in named])
-    lines += _metric("hyperpod_kit_health_checked_timestamp_seconds", "gauge", "When the mounts were last checked.",
-                     [({}, checked_at)])
-    lines += _metric("hyperpod_kit_health_seconds", "gauge", "How long the last check of all mounts took.",
+    lines += _metric("hyperpod_kit_health_seconds", "gauge", "How long the last whole check took.",
                      [({}, seconds)])
     lines += _metric("hyperpod_kit_bundle_info", "gauge", "The bundle that this node runs.",
                      [({"bundle_id": node.bundle_id, "role": node.facts.role}, 1)])

@@ -24,6 +24,20 @@ ANSWERS = 1
 
 
 def main() -> None:
+    detach(ANSWERS)
+    name, rest = sys.argv[1], sys.argv[2:]
+    for index in range(len(rest) // 2):
+        if os.fork() == 0:
+            try:
+                touch(index, name, rest[2 * index], rest[2 * index + 1])
+            finally:
+                os._exit(0)
+    os._exit(0)
+
+
+def detach(answers: int) -> None:
+    """Keep nothing of the caller's but the pipe for the answers, which becomes descriptor ANSWERS."""
+    os.dup2(answers, ANSWERS)
     null = os.open("/dev/null", os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 2)
@@ -36,18 +50,11 @@ def main() -> None:
                 pass
     # The caller's directory may be on the mount that hangs.
     os.chdir("/")
-    name, rest = sys.argv[1], sys.argv[2:]
-    for index in range(len(rest) // 2):
-        if os.fork() == 0:
-            try:
-                os.setsid()
-                touch(index, name, rest[2 * index], rest[2 * index + 1])
-            finally:
-                os._exit(0)
-    os._exit(0)
+    os.umask(0o077)
 
 
 def touch(index: int, name: str, mode: str, path: str) -> None:
+    os.setsid()
     os.write(ANSWERS, b"B %d %d\n" % (index, os.getpid()))
     number = operation = flags = blocks = available = inodes = free_inodes = 0
     began = time.monotonic()

@@ -100,7 +100,7 @@ def carry_out(node: Node, mount: Mount, action: str) -> Repaired:
             return Repaired(True, f"{action}: {unit} was back already")
         # A unit that is just starting must not be thrown back; one that claims to run must be.
         verb = "restart" if systemd.is_active(node, unit) else "start"
-        node.runner.run(["systemctl", verb, unit], timeout=200)
+        node.runner.run(["systemctl", verb, unit], timeout=260)
         await_healthy(node, mount, seconds=20)
         return Repaired(True, f"{action}: {unit} serves again")
     except RunError as err:

@@ -14,20 +14,18 @@ from typing import Dict, List, Mapping, Optional, Tuple
 
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.model.mounts import Mount, S3Mount
+from hyperpod_kit.model.node_config import HealthPolicy
 from hyperpod_kit.model.units import DRAIN_UNIT, repair_unit
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_json, write_volatile
-from hyperpod_kit.node.health import metrics
+from hyperpod_kit.node.health import calm, metrics
 from hyperpod_kit.node.health import record as health_record
-from hyperpod_kit.node.health.look import Look, deep_mode, look_at
+from hyperpod_kit.node.health.look import DEEP, DEEP_EVERY, Look, deep_mode, look_at
 from hyperpod_kit.node.health.record import HealthRecord
 from hyperpod_kit.node.health.repair import decide
 from hyperpod_kit.node.locks import held, is_held
 from hyperpod_kit.node.mounts.table import Entry
 from hyperpod_kit.node.slurm import drain
-
-DEEP_EVERY = 300.0
-"""Seconds between two probes that list or write."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +51,11 @@ def _tick(node: Node) -> Tick:
     def modes(mount: Mount, entry: Entry) -> str:
         return due_mode(mount, before.get(mount.name), entry.mount_id, now)
 
+    looks = look_at(node, node.mounts, modes=modes)
     records: Dict[str, HealthRecord] = {}
     ordered: List[str] = []
-    for mount, look in zip(node.mounts, look_at(node, node.mounts, modes=modes)):
-        record = take_up_result(node, mount.name, count(node, before.get(mount.name), look))
+    for mount, look in zip(node.mounts, looks):
+        record = take_up_result(node, mount.name, count(before.get(mount.name), look, node.config.health))
         action = decide(mount, look.status, record, node.config.health.interval)
         if action in ("restart", "kill") and not is_held(node, f"{mount.name}.repair"):
             ordered.append(mount.name)
@@ -76,25 +75,34 @@ def _tick(node: Node) -> Tick:
             node.runner.run(["systemctl", "start", "--no-block", *units], timeout=10)
         except RunError as err:
             said.append(f"cannot start {' '.join(units)}: {err.message}")
-    if node.config.health.textfile_directory:
-        text = metrics.text(node, records, now, node.clock.monotonic() - began)
+    directory = node.config.health.textfile_directory
+    textfile = f"{directory}/{metrics.FILE}" if directory else ""
+    if textfile:
+        text = metrics.text(node, records, node.clock.monotonic() - began)
         try:
-            write_volatile(node.paths.textfile(node.config.health.textfile_directory), text)
+            write_volatile(node.paths.real(textfile), text)
         except OSError as err:
             said.append(f"no metrics: {err}")
+            textfile = ""
+    read_only = {look.status.name: look.seen.probed is not None and look.seen.probed.read_only for look in looks}
+    calm.note(node, {} if units else records, read_only, textfile, now)
     return Tick(records, tuple(ordered), tuple(said))
 
 
-def count(node: Node, before: Optional[HealthRecord], look: Look) -> HealthRecord:
+def count(before: Optional[HealthRecord], look: Look, policy: HealthPolicy) -> HealthRecord:
     """The record after this look."""
-    record = (before or HealthRecord({})).after(look.status, node.config.health)
+    record = (before or HealthRecord({})).after(look.status, policy)
     entry, probed = look.seen.entry, look.seen.probed
     mount_id = entry.mount_id if entry else 0
-    # A list or a write that failed is tried again at the next tick, so that the state stays what it is until it works.
-    worked = bool(look.mode) and probed is not None and probed.outcome == "answered" and probed.errno == 0
-    deep_at = look.status.checked_at if worked else record.deep_at
-    if mount_id != record.mount_id or (probed is not None and probed.operation):
-        deep_at = deep_at if worked else 0.0
+    answered = probed is not None and probed.outcome == "answered"
+    failed = probed is not None and probed.operation in DEEP
+    deep_at = record.deep_at
+    # What root may not do says nothing, and the mount is `ok` (check.py).
+    if look.mode and answered and (not failed or look.status.state == "ok"):
+        deep_at = look.status.checked_at
+    elif failed or mount_id != record.mount_id:
+        # It is tried again at the next tick, so that the state stays what it is until it works.
+        deep_at = 0.0
     return replace(record, mount_id=mount_id, deep_at=deep_at)
 
 

@@ -17,7 +17,7 @@ from hyperpod_kit.node.mounts.directories import own_directory
 from hyperpod_kit.node.mounts.kind import Identity, Kind
 from hyperpod_kit.node.mounts.record import read_record, replaced
 from hyperpod_kit.node.mounts.table import Entry
-from hyperpod_kit.node.systemd import properties
+from hyperpod_kit.node.systemd import processes
 
 SOURCE = "mountpoint-s3"
 
@@ -43,7 +43,9 @@ class MountpointS3(Kind):
         if entry.source != SOURCE:
             return Identity(False, entry.source, f"{wanted}, found {entry.fs_type}")
         record = read_record(node, mount)
-        pid = int(properties(node, s3_unit(mount), ["MainPID"]).get("MainPID") or 0)
+        pids = processes(node, s3_unit(mount))
+        # Beside the daemon there may be a command of ours that waits for it.
+        pid = next((pid for pid in pids if parse_command(command_line(node, pid))), pids[0] if pids else 0)
         gone = replaced(record, entry)
         if gone:
             served = next(daemons_at(node, mount.path, besides=pid), None)

@@ -9,7 +9,6 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
-import calendar
 import contextlib
 import os
 import re
@@ -143,6 +142,8 @@ def show(node: Node) -> Shown:
         raise RunError(argv, 1, done.stdout, done.stderr or f"no node {node.facts.node} in the answer")
     match = re.fullmatch(r"(.*?)(?:\s*\[[^\]@]*@([^\]]*)\])?", found.get("Reason", ""), re.DOTALL)
     reason, when = (match.group(1), match.group(2)) if match else ("", None)
+    import calendar  # not for every tick that asks `is_due`
+
     at = 0.0
     with contextlib.suppress(ValueError):
         at = float(calendar.timegm(time.strptime(when or "", "%Y-%m-%dT%H:%M:%S")))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import MISSING, fields
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import Any, Optional, get_type_hints
 
 from hyperpod_kit.config.findings import Finding
@@ -57,12 +58,10 @@ def decode_mounts(
 
 
 def _mount(section: Section) -> Optional[Mount]:
-    if not section.raw:
-        return None
     kind = section.text("kind")
     if kind not in KINDS:
         near = [NICKNAMES[kind]] if kind in NICKNAMES else get_close_matches(kind, KINDS, 1, 0.6)
-        if kind:
+        if kind or section.raw.get("kind") == "":
             section.wrong(
                 "HPK-C005",
                 "kind",
@@ -71,7 +70,7 @@ def _mount(section: Section) -> Optional[Mount]:
             )
         return None
     cls = KINDS[kind]
-    hints = get_type_hints(cls)
+    hints = _hints(cls)
     values: dict[str, Any] = {}
     for field in fields(cls):
         if field.metadata.get("derived"):
@@ -81,6 +80,11 @@ def _mount(section: Section) -> Optional[Mount]:
     section.close()
     mount: Mount = cls(**values)
     return mount
+
+
+@lru_cache(maxsize=None)
+def _hints(cls: type) -> dict[str, Any]:
+    return get_type_hints(cls)
 
 
 def _field(section: Section, name: str, hint: Any, default: Any, required: bool) -> Any:

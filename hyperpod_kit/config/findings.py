@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from dataclasses import asdict, dataclass
 from typing import Any, Sequence
 
@@ -49,7 +48,5 @@ def under(path: str, parent: str) -> bool:
 
 def _line(text: str) -> str:
     """One line that a terminal takes as text, whatever somebody wrote into the file, and not a page long."""
-    # Control characters, halves of a surrogate pair, Unicode's own line breaks, and what turns text around.
-    odd = ("Cc", "Cs", "Zl", "Zp", "Cf")
-    shown = "".join(ascii(char)[1:-1] if unicodedata.category(char) in odd else char for char in text)
+    shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
     return shown if len(shown) <= LONGEST else f"{shown[: LONGEST - 40]}… ({len(text)} characters)"

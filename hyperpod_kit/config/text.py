@@ -45,4 +45,4 @@ def _value(key: str, value: Any, place: str) -> Iterator[Finding]:
 
 def _odd(text: str) -> bool:
     """Whether there are line breaks, other control characters, or halves of a surrogate pair, which no file holds."""
-    return any(unicodedata.category(char) in ("Cc", "Cs") for char in text)
+    return not text.isprintable() and any(unicodedata.category(char) in ("Cc", "Cs") for char in text)

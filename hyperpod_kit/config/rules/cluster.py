@@ -11,6 +11,7 @@ from hyperpod_kit.config.settings import Settings
 NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9])*")
 REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-\d")
 ROLE = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@/_-]+")
+TAG = re.compile(r"[\w .:/=+\-@]*")
 RECOVERIES = ("Automatic", "None")
 AT = "hyperpod_kit.cluster"
 
@@ -50,6 +51,14 @@ def identity(settings: Settings) -> Iterator[Finding]:
             WARNING,
         )
     yield from _vpc(settings)
+    for key, value in cluster.tags:
+        if not (TAG.fullmatch(key) and TAG.fullmatch(value) and 1 <= len(key) <= 128 and len(value) <= 256):
+            yield Finding(
+                "HPK-K009",
+                f"{AT}.tags.{key}",
+                f"`{key}` = `{value}` is not a tag",
+                "Use letters, digits, spaces and _.:/=+-@: up to 128 in the key and 256 in the value",
+            )
 
 
 def _vpc(settings: Settings) -> Iterator[Finding]:

@@ -113,12 +113,12 @@ def partitions(settings: Settings) -> Iterator[Finding]:
             yield Finding(
                 "HPK-G013", f"{at}.instance_group_name", f"`{name}` is listed twice", "Remove one of the entries"
             )
-        if not NAME.fullmatch(worker.partition_name):
+        if not NAME.fullmatch(worker.partition_name) or len(worker.partition_name) > 63:
             yield Finding(
                 "HPK-G014",
                 f"{at}.partition_name",
                 f"`{worker.partition_name}` is not a partition name",
-                "Use letters, digits and hyphens, no hyphen first or last",
+                "Use 1 to 63 letters, digits and hyphens, no hyphen first or last",
             )
     for index, group in enumerate(settings.cluster.groups):
         if group.role == "compute" and group.name and group.name not in seen:

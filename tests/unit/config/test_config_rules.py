@@ -93,6 +93,7 @@ CASES: list[tuple[str, str, Change]] = [
     ("HPK-K004", f"{C}.node_recovery", cluster(node_recovery="automatic")),
     ("HPK-K005", f"{C}.node_recovery", cluster(node_recovery="None")),
     ("HPK-K006", f"{C}.vpc", cluster(vpc=None)),
+    ("HPK-K009", f"{C}.tags.team", cluster(tags={"team": "a;b"})),
     ("HPK-K007", f"{C}.vpc.subnet_ids", cluster(vpc={**VPC, "subnet_ids": []})),
     (
         "HPK-K008",

@@ -1,0 +1,105 @@
+"""A legal configuration in which every field that takes text is written, and the places of those texts."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Iterator, List, Tuple, Union
+
+from hyperpod_kit.config.access_points import AccessPoint
+
+Place = Tuple[Union[str, int], ...]
+"""Keys and indexes that lead to a value."""
+
+FS = "fs-0123456789abcdef0"
+HOMES = "fs-0123456789abcdef9"
+DOCUMENT: dict[str, Any] = {
+    "version": "1.0.0",
+    "workload_manager": "slurm",
+    "controller_group": "controller-machine",
+    "login_group": "login-group",
+    "worker_groups": [{"instance_group_name": "worker-group", "partition_name": "train"}],
+    "fsx_dns_name": "fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com",
+    "fsx_mountname": "abcdefgh",
+    "bucketname": "sagemaker-short-form",
+    "slurm_configurations": {"slurm_database_endpoint": "db.example.com", "slurm_shared_directory": "/fsx"},
+    "fsx_openzfs_dns_name": "fs-0fedcba9876543211.fsx.us-east-1.amazonaws.com",
+    "hyperpod_kit": {
+        "cluster": {
+            "name": "demo",
+            "region": "us-east-1",
+            "lifecycle_mode": "on_create",
+            "node_recovery": "Automatic",
+            "execution_role": "arn:aws:iam::111122223333:role/HyperPodKitDemo",
+            "vpc": {"security_group_ids": ["sg-0123456789abcdef0"], "subnet_ids": ["subnet-0123456789abcdef0"]},
+            "instance_groups": [
+                {"name": "controller-machine", "instance_type": "ml.c5.xlarge", "count": 1},
+                {"name": "login-group", "instance_type": "ml.c5.xlarge", "count": 1},
+                {"name": "worker-group", "instance_type": "ml.p5.48xlarge", "count": 3},
+            ],
+            "tags": {"team": "research"},
+        },
+        "bundle": {"bucket": "sagemaker-hyperpod-kit-demo", "prefix": "hyperpod-kit/"},
+        "mounts": [
+            {"kind": "efs", "name": "shared", "path": "/efs/shared", "file_system_id": FS, "region": "us-east-1",
+             "access_point_id": "fsap-0123456789abcdef0", "roles": ["compute"], "groups": ["worker-group"]},
+            {"kind": "s3files", "name": "files", "path": "/files", "file_system_id": FS, "region": "us-east-1",
+             "access_point_id": "fsap-0123456789abcdef1"},
+            {"kind": "lustre", "name": "scratch", "path": "/scratch",
+             "dns_name": "fs-0fedcba9876543212.fsx.us-east-1.amazonaws.com", "mount_name": "ijklmnop"},
+            {"kind": "openzfs", "name": "zfs", "path": "/zfs", "export": "/fsx/data",
+             "dns_name": "fs-0fedcba9876543213.fsx.us-east-1.amazonaws.com"},
+            {"kind": "mountpoint-s3", "name": "data", "path": "/mnt/data", "bucket": "sagemaker-hyperpod-kit-data",
+             "prefix": "corpus/", "dir_mode": "0750", "file_mode": "0640", "cache_dir": "/opt/dlami/nvme/cache",
+             "metadata_ttl": "60", "region": "us-east-1", "endpoint_url": "https://s3.us-east-1.amazonaws.com",
+             "expected_bucket_owner": "111122223333", "read_only": False, "storage_class": "STANDARD_IA",
+             "sse": "aws:kms",
+             "sse_kms_key_id": "arn:aws:kms:us-east-1:111122223333:key/1234abcd-12ab-34cd-56ef-1234567890ab"},
+            {"kind": "nvme", "name": "local", "path": "/local", "mode": "0750"},
+        ],
+        "users": [{"name": "trainer", "uid": 2001, "gid": 2001}],
+        "homes": {"file_system_id": HOMES, "path": "/homes", "directory": "/home", "roles": ["compute"]},
+        "clients": [
+            {"client": "mount-s3", "name": "mount-s3", "version": "1.23.0", "arch": "x86_64", "sha256": "0" * 64,
+             "url": "https://s3.amazonaws.com/mountpoint-s3-release/1.23.0/x86_64/mount-s3.deb"},
+        ],
+    },
+}
+
+
+def document() -> dict[str, Any]:
+    """A fresh copy."""
+    return copy.deepcopy(DOCUMENT)
+
+
+def texts(value: Any = None, at: Place = ()) -> Iterator[Place]:
+    """The place of every text in the document."""
+    value = DOCUMENT if value is None else value
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+        if isinstance(item, str):
+            yield (*at, key)
+        elif isinstance(item, (dict, list)):
+            yield from texts(item, (*at, key))
+
+
+def written(place: Place) -> str:
+    """The place as findings write it: `hyperpod_kit.mounts[1].bucket`."""
+    text = ""
+    for key in place:
+        text += f"[{key}]" if isinstance(key, int) else f".{key}"
+    return text[1:]
+
+
+def replaced(place: Place, value: str) -> dict[str, Any]:
+    """A fresh document with another text at one place."""
+    data: Any = document()
+    inner = data
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    return dict(data)
+
+
+ACCESS_POINTS = {"trainer": AccessPoint("trainer", HOMES, 2001, 2001, "/home/trainer", "fsap-0123456789abcdef9")}
+"""What AWS has made for the homes."""
+
+PLACES: List[Place] = list(texts())

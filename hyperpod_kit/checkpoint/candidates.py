@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -55,16 +54,11 @@ class Candidate:
         return next((one.key for tiers in self.held for one in tiers.values()), None)
 
 
-def sealed_pages(run_id: str, rank: int) -> list[Page]:
-    """What this rank has sealed in this node's shared memory."""
-    folder = arena.shm_dir()
-    found = []
-    for slot in arena.attached(folder, arena.names(folder, uid=os.getuid(), run=arena.run_hash(run_id), rank=rank)):
-        page = slot.page
-        if page is not None and page.state == control.SEALED and page.run_id == run_id and page.rank == rank:
-            found.append(page)
-        slot.close()
-    return found
+def sealed_pages(slots: Sequence[arena.Slot], run_id: str, rank: int) -> list[Page]:
+    """What this rank has sealed, of its slots in this node's shared memory."""
+    pages = [slot.page for slot in slots]
+    return [page for page in pages if page is not None and page.state == control.SEALED and page.run_id == run_id
+            and page.rank == rank]
 
 
 def attempt_of(page: Page) -> str:

@@ -24,7 +24,7 @@ def is_on(tensor: torch.Tensor) -> bool:
 
 
 def _address(slot: arena.Slot) -> int:
-    return ctypes.addressof(ctypes.c_char.from_buffer(slot.buffer))
+    return ctypes.addressof(slot.buffer)
 
 
 def register(slot: arena.Slot) -> bool:

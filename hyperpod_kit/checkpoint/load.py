@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import ctypes
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import torch
 
@@ -114,15 +116,49 @@ def describe(spec: TensorSpec) -> str:
     return f"{spec.dtype} {list(spec.shape)}{box}"
 
 
-def stream_own(source: stream.Shard, pieces: Mapping[str, Piece]) -> OwnShard:
-    """Fill this rank's live tensors from its shard. Raises DigestMismatch, CheckpointError, OSError."""
-    with stream.Pump(stream.whole(source)) as pump:
-        first = pump.first()
+class Opened(NamedTuple):
+    """A shard of which the leaves are proved. `confirm()` raises CheckpointError when what was read is gone by now."""
+
+    shard: stream.Shard
+    confirm: Callable[[], None] = lambda: None
+
+
+class Reading:
+    """This rank's shard, read and proved from the beginning on while its state still says where the bytes go.
+
+    `opened` is entered here and left by `close`. What goes wrong is raised by `into`, not here.
+    """
+
+    def __init__(self, opened: contextlib.AbstractContextManager[Opened]) -> None:
+        self._held = contextlib.ExitStack()
+        self._error: Exception | None = None
+        try:
+            self._opened = self._held.enter_context(opened)
+            self._pump = self._held.enter_context(stream.Pump(stream.whole(self._opened.shard)))
+        except Exception as err:
+            self._error = err
+
+    @property
+    def size(self) -> int:
+        """Bytes of the shard."""
+        return self._opened.shard.size
+
+    def close(self) -> None:
+        """Read no more."""
+        self._held.close()
+
+    def into(self, pieces: Mapping[str, Piece]) -> OwnShard:
+        """Fill live tensors. Raises DigestMismatch, DigestUnavailable, CheckpointError, OSError."""
+        if self._error is not None:
+            raise self._error
+        source = self._opened.shard
+        first = self._pump.first()
         length = shard.head_size(first)
         if length > source.size:
             raise CheckpointError(f"{source.name}: a header of {length} bytes in a file of {source.size}")
         head = first if length <= len(first) else memoryview(bytearray(source.read(0, length)))
         own = OwnShard(shard.parse(head, source.size), pieces)
-        pump.finish(lambda _, begin, view: own.landing.take(begin, view))
-    own.complete()
-    return own
+        self._pump.finish(lambda _, begin, view: own.landing.take(begin, view))
+        self._opened.confirm()
+        own.complete()
+        return own

@@ -73,7 +73,8 @@ class Manager:
         options: Message = {"local": self._local, "rate_limit": rate_limit, "keep": keep.to_json() if keep else None}
         self._agent = startup.start_agent(self._ranks, self._start, options, self._on_event)
         run_id, rank = self._start.run.run_id, self._ranks.rank
-        held = candidates.sealed_pages(run_id, rank)
+        self._pool.attach()
+        held = candidates.sealed_pages(self._pool.slots, run_id, rank)
         self._pages: list[list[Page]] = self._ranks.gather(held)
         near = [page.key for page in held]
         if self._local is not None:
@@ -94,10 +95,10 @@ class Manager:
         """
         self._fence.drain()
         told = os.environ.get("HPK_RESUME_FROM") or None
-        told = self._ranks.broadcast(None if told == "none" else told)
-        near = self._ranks.broadcast(os.environ.get("HPK_RESUME_MEMORY")) != "0"
-        outcome = restore.restore(self._ranks, open_store(self.root), state, run_id=self._start.run.run_id,
-                                  pages=self._pages if near else [], local=self._local if near else None, first=told)
+        outcome = restore.restore(
+            self._ranks, open_store(self.root), state, run_id=self._start.run.run_id,
+            pages=self._pages, slots=self._pool.slots, local=self._local, first=None if told == "none" else told,
+            near=os.environ.get("HPK_RESUME_MEMORY") != "0")
         self._settle(outcome.keep)
         if isinstance(outcome.got, Restored):
             self._parent = {"seq": outcome.got.seq, "step": outcome.got.step}
@@ -114,8 +115,7 @@ class Manager:
             snapshot = state.snapshot(self._ranks)
         except StateNotSerializable:
             return  # the first save says so
-        plan = self._plan_of(snapshot)
-        self._pool.prepare(plan.layout, len(self._texts.of(snapshot.tree)),
+        self._pool.prepare(lambda: (self._plan_of(snapshot).layout, len(self._texts.of(snapshot.tree))),
                            pin=any(device.is_on(piece.tensor) for piece in snapshot.pieces))
 
     # --- save ---------------------------------------------------------------------------------------------------
@@ -181,6 +181,7 @@ class Manager:
 
     def _capture(self, step: int, snapshot: Snapshot, handle: Handle, on_busy: OnBusy) -> Flight | None:
         """Begin the copy into a slot; None when none is free."""
+        self._pool.settle()
         plan = self._plan_of(snapshot)
         extra = self._texts.of(snapshot.tree)
         target = self._pool.acquire(plan.layout, len(extra))

@@ -2,62 +2,49 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from hyperpod_kit.checkpoint import load
 from hyperpod_kit.checkpoint.candidates import Held
+from hyperpod_kit.checkpoint.load import Opened
 from hyperpod_kit.checkpoint.repository import arena, control, digest, layout, local, stream
-from hyperpod_kit.checkpoint.repository.control import Key
-from hyperpod_kit.checkpoint.snapshot import Piece
+from hyperpod_kit.checkpoint.repository.control import Key, Page
 from hyperpod_kit.errors import CheckpointError, DigestMismatch
 
 Tree = dict[str, Any]
 
 
-def _slot(run_id: str, rank: int, key: Key) -> arena.Slot:
+def _slot(slots: Sequence[arena.Slot], key: Key) -> tuple[arena.Slot, Page]:
     """This rank's sealed slot of a capture. Raises CheckpointError when it is gone."""
-    folder = arena.shm_dir()
-    for slot in arena.attached(folder, arena.names(folder, uid=os.getuid(), run=arena.run_hash(run_id), rank=rank)):
+    for slot in slots:
         page = slot.page
         if page is not None and page.state == control.SEALED and page.key == key:
-            return slot
-        slot.close()
+            return slot, page
     raise CheckpointError("the capture is gone")
 
 
-def tree_in_memory(run_id: str, rank: int, key: Key) -> Tree:
+def tree_in_memory(slots: Sequence[arena.Slot], key: Key) -> Tree:
     """The non-tensor state of this rank's capture. Raises DigestMismatch, CheckpointError."""
-    slot = _slot(run_id, rank, key)
-    try:
-        page = slot.page
-        assert page is not None
-        extra = slot.extra(page.extra_size)
-        if digest.small(extra) != page.extra_root:
-            raise DigestMismatch(slot.name.file("ctl"), page.extra_root, digest.small(extra))
-        return dict(json.loads(extra))
-    finally:
-        slot.close()
+    slot, page = _slot(slots, key)
+    extra = slot.extra(page.extra_size)
+    if digest.small(extra) != page.extra_root:
+        raise DigestMismatch(slot.name.file("ctl"), page.extra_root, digest.small(extra))
+    return dict(json.loads(extra))
 
 
-def stream_memory(run_id: str, rank: int, held: Held, pieces: Mapping[str, Piece]) -> load.OwnShard:
-    """Fill live tensors from this rank's capture. Raises DigestMismatch, CheckpointError."""
-    slot = _slot(run_id, rank, held.key)
-    try:
-        page = slot.page
-        assert page is not None
-        image = stream.Mapped(slot.image[:page.size])
-        own = load.stream_own(stream.Shard(image, held.size, held.root, name=slot.name.file("img"), chunk=page.chunk),
-                              pieces)
-        image.view.release()
+@contextlib.contextmanager
+def shard_in_memory(slots: Sequence[arena.Slot], held: Held) -> Iterator[Opened]:
+    """This rank's capture. Raises DigestMismatch, CheckpointError."""
+    slot, page = _slot(slots, held.key)
+
+    def still_there() -> None:
         after = slot.page
         if after is None or after.state != control.SEALED or after.key != held.key:
             raise CheckpointError("the capture was freed while it was read")
-        return own
-    finally:
-        slot.close()
+    image = stream.Mapped(slot.image[:page.size])
+    yield Opened(stream.Shard(image, held.size, held.root, name=slot.name.file("img"), chunk=page.chunk), still_there)
 
 
 def _part(directory: str, run_id: str, rank: int, attempt: str) -> local.Part:
@@ -76,12 +63,13 @@ def tree_on_disk(directory: str, run_id: str, rank: int, attempt: str) -> Tree:
     return dict(json.loads(report.extra))
 
 
-def stream_disk(directory: str, run_id: str, rank: int, held: Held, pieces: Mapping[str, Piece]) -> load.OwnShard:
-    """Fill live tensors from this rank's part. Raises DigestMismatch, CheckpointError, OSError."""
+@contextlib.contextmanager
+def shard_on_disk(directory: str, run_id: str, rank: int, held: Held) -> Iterator[Opened]:
+    """This rank's part. Raises DigestMismatch, CheckpointError, OSError."""
     chunk = _part(directory, run_id, rank, held.attempt).report.page.chunk
     name = layout.shard_file(rank)
     reader = local.store(directory, arena.run_hash(run_id)).open_read(f"{held.attempt}/{name}")
     try:
-        return load.stream_own(stream.Shard(reader, held.size, held.root, name=name, chunk=chunk), pieces)
+        yield Opened(stream.Shard(reader, held.size, held.root, name=name, chunk=chunk))
     finally:
         reader.close()

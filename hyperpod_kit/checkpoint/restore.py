@@ -9,9 +9,8 @@ When the state does not fit, nothing is read and no older candidate is tried: th
 from __future__ import annotations
 
 import contextlib
-import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +20,9 @@ from hyperpod_kit.checkpoint import candidates, codec, load, nearby, share
 from hyperpod_kit.checkpoint.candidates import LOCAL, MEMORY, STORAGE, TIERS, Candidate, Held
 from hyperpod_kit.checkpoint.dcp import boxes, reshard
 from hyperpod_kit.checkpoint.dtypes import NAMES
-from hyperpod_kit.checkpoint.ranks import Ranks
+from hyperpod_kit.checkpoint.ranks import Ranks, first_problem
 from hyperpod_kit.checkpoint.repository import (
+    arena,
     assemble,
     digest,
     lease,
@@ -52,6 +52,15 @@ class Outcome:
 
 
 @dataclass(frozen=True)
+class _Near:
+    """What this rank has besides the root."""
+
+    run_id: str
+    slots: Sequence[arena.Slot]
+    local: str | None
+
+
+@dataclass(frozen=True)
 class _Head:
     """The proved beginning of a candidate: where each rank takes its shard from, and its tree."""
 
@@ -76,20 +85,25 @@ class _Rejected(Exception):
 
 
 def restore(ranks: Ranks, store: Store, state: State, *, run_id: str, pages: Sequence[Sequence[Page]],
-            local: str | None = None, first: str | None = None) -> Outcome:
+            slots: Sequence[arena.Slot], local: str | None = None, first: str | None = None,
+            near: bool = True) -> Outcome:
     """Bring `state` to the newest checkpoint that all ranks can prove. All ranks call it; all get the same.
 
-    `pages` are all ranks' sealed pages in shared memory (`candidates.sealed_pages`), `local` is the directory of the
-    node's own disk that the agents write to. `first` is the newest attempt of the root that may be tried. Raises
-    NoValidCheckpoint, DigestUnavailable, CheckpointError when the state does not fit or the root cannot be read.
+    `pages` are all ranks' sealed pages in shared memory, `slots` this rank's slots (`candidates.sealed_pages`), `local`
+    is the directory of the node's own disk that the agents write to. `first` is the newest attempt of the root that may
+    be tried, and without `near` only the root is looked at; of both, rank 0's word counts.
+    Raises NoValidCheckpoint, DigestUnavailable, CheckpointError when the state does not fit or the root cannot be read.
     """
     begin = time.monotonic()
     disk: list[Held] = []
     if local is not None:
         with contextlib.suppress(OSError):  # a disk that is gone has nothing
             disk = candidates.on_disk(local, run_id, ranks.rank)
-    held = [[*(candidates.of_page(page) for page in own), *other]
-            for own, other in itertools.zip_longest(pages, ranks.gather(disk), fillvalue=())]
+    everybody = ranks.gather((first, near, disk))
+    first, near, _ = everybody[0]
+    held = [[*(candidates.of_page(page) for page in (pages[rank] if rank < len(pages) else ())), *other]
+            for rank, (_, _, other) in enumerate(everybody)] if near else []
+    here = _Near(run_id, slots, local)
     rejected: list[tuple[str, str]] = []
     committed = False
     for candidate in candidates.newest_first(ranks, store, held, first):
@@ -97,7 +111,7 @@ def restore(ranks: Ranks, store: Store, state: State, *, run_id: str, pages: Seq
         if candidate.passed:
             rejected.append((candidate.attempt, candidate.passed))
             continue
-        with contextlib.closing(_Run(ranks, store, state, run_id, local, candidate)) as run:
+        with contextlib.closing(_Run(ranks, store, state, here, candidate)) as run:
             found = run.walk(rejected)
         if found is not None:
             tier, size = found
@@ -112,13 +126,11 @@ def restore(ranks: Ranks, store: Store, state: State, *, run_id: str, pages: Seq
 class _Run:
     """One candidate, tried from its cheapest tiers to its dearest."""
 
-    def __init__(self, ranks: Ranks, store: Store, state: State, run_id: str, local: str | None,
-                 candidate: Candidate) -> None:
+    def __init__(self, ranks: Ranks, store: Store, state: State, near: _Near, candidate: Candidate) -> None:
         self._ranks = ranks
         self._store = store
         self._state = state
-        self._run_id = run_id
-        self._local = local
+        self._near = near
         self._candidate = candidate
         self._lease: lease.Lease | None = None
         # Per rank the tiers that are left; the same on all ranks.
@@ -157,21 +169,25 @@ class _Run:
         for rank in outside:
             self._left[rank].discard(tiers[rank])
 
-    def _agree(self, work: Callable[[], None]) -> None:
-        """Everybody's part is done, or all ranks hear why not. Raises _Rejected, DigestUnavailable."""
+    def _agree(self, work: Callable[[], Any]) -> list[Any]:
+        """Everybody's part is done, and what each gave; or all ranks hear why not. Raises _Rejected,
+        DigestUnavailable."""
+        given: list[Any] = [None]
         problem: str | DigestUnavailable | None = None
         try:
-            problem = reshard.guarded(work)
+            problem = reshard.guarded(lambda: given.__setitem__(0, work()))
         except DigestUnavailable as err:
             problem = err
-        self._settle(problem)
+        everybody = self._ranks.gather((problem, given[0]))
+        self._settle([found for found, _ in everybody])
+        return [value for _, value in everybody]
 
-    def _settle(self, problem: str | DigestUnavailable | None) -> None:
-        everybody = self._ranks.gather(problem)
-        for found in everybody:
+    def _settle(self, problems: Sequence[str | DigestUnavailable | None]) -> None:
+        """None of the ranks has a problem. Raises _Rejected, DigestUnavailable, the same on all ranks."""
+        for found in problems:
             if isinstance(found, DigestUnavailable):
                 raise found
-        for rank, found in enumerate(everybody):
+        for rank, found in enumerate(problems):
             if found is not None:
                 raise _Rejected(f"rank {rank}: {found}" if self._ranks.world > 1 else str(found), rank,
                                 isinstance(found, reshard.Proof))
@@ -200,10 +216,10 @@ class _Run:
                 self._left = [left & {STORAGE} for left in self._left]
                 return None
         mine: list[Tree] = []
-        tier = tiers[self._ranks.rank]
+        near, tier = self._near, tiers[self._ranks.rank]
         self._agree(lambda: mine.append(
-            nearby.tree_in_memory(self._run_id, self._ranks.rank, first.key) if tier == MEMORY
-            else nearby.tree_on_disk(str(self._local), self._run_id, self._ranks.rank, self._candidate.attempt)))
+            nearby.tree_in_memory(near.slots, first.key) if tier == MEMORY
+            else nearby.tree_on_disk(str(near.local), near.run_id, self._ranks.rank, self._candidate.attempt)))
         return _Head(None, tiers, first.world, first.plan, first.root.partition(":")[0], mine[0])
 
     def _head_of_root(self, tiers: tuple[str, ...]) -> _Head:
@@ -215,7 +231,7 @@ class _Run:
             # because making a lease durable takes longer than reading a small state from memory.
             self._lease = self._lease or lease.take(self._store, attempt, _LEASE)
             body = verify.read_manifest(self._store, attempt)
-            if body.run_id != self._run_id:
+            if body.run_id != self._near.run_id:
                 raise CheckpointError(f"it belongs to another run, {body.run}")
             found.append((body, verify.read_extra(self._store, attempt, body.extra)))
             if body.index is not None:
@@ -243,63 +259,80 @@ class _Run:
 
     def _fill(self, head: _Head) -> int:
         """Bring the state to the candidate; how many bytes it has. Raises _Rejected, CheckpointError."""
-        targets = self._targets(head)
-        same = head.world == self._ranks.world and all(self._ranks.gather(targets.plan == head.plan))
-        if not same and head.body is None:
-            if not self._candidate.committed:
-                # It has no index, so only the same division among the ranks could read it.
-                raise _Rejected("it was captured with other tensors or another division among the ranks, and never "
-                                "committed")
-            head = self._head_of_root((STORAGE,) * self._ranks.world)
-        loaded, size = self._same(head, targets) if same else self._other(head, targets)
+        # Reading needs no plan: it goes on while the state is walked.
+        reading = load.Reading(self._own(head)) if head.world == self._ranks.world else None
+        with contextlib.closing(reading) if reading is not None else contextlib.nullcontext():
+            targets, same = self._targets(head)
+            if same and reading is not None:
+                loaded, size = self._same(head, targets, reading)
+        if not same or reading is None:
+            if head.body is None:
+                if not self._candidate.committed:
+                    # It has no index, so only the same division among the ranks could read it.
+                    raise _Rejected("it was captured with other tensors or another division among the ranks, and "
+                                    "never committed")
+                head = self._head_of_root((STORAGE,) * self._ranks.world)
+            loaded, size = self._other(head, targets)
         self._fits(lambda: self._state.adopt(head.tree, loaded))
         return size
 
-    def _targets(self, head: _Head) -> Snapshot:
+    def _targets(self, head: _Head) -> tuple[Snapshot, bool]:
+        """(what the state wants filled, whether that is on every rank what it saved)."""
         found: list[Snapshot] = []
-        self._fits(lambda: found.append(self._state.targets(self._ranks, head.tree)))
-        return found[0]
 
-    def _fits(self, work: Callable[[], None]) -> None:
-        """The state's part. Raises CheckpointError on all ranks when it fails on one."""
+        def walk() -> bool:
+            found.append(self._state.targets(self._ranks, head.tree))
+            return found[0].plan == head.plan
+        same = all(self._fits(walk))
+        return found[0], same
+
+    def _fits(self, work: Callable[[], Any]) -> list[Any]:
+        """The state's part, and what each rank's gave. Raises CheckpointError on all ranks when it fails on one."""
+        given: Any = None
         problem: str | None = None
         try:
-            work()
+            given = work()
         except (RuntimeError, ValueError, KeyError, TypeError, CheckpointError) as err:
             problem = f"{type(err).__name__}: {err}"
-        problem = self._ranks.agree(problem)
+        everybody = self._ranks.gather((problem, given))
+        problem = first_problem([found for found, _ in everybody])
         if problem is not None:
             raise CheckpointError(f"{self._candidate.attempt} does not fit this state: {problem}",
                                   hint="train with the code that saved it, or use another root")
+        return [value for _, value in everybody]
 
-    def _same(self, head: _Head, targets: Snapshot) -> tuple[Mapping[str, torch.Tensor], int]:
+    @contextlib.contextmanager
+    def _own(self, head: _Head) -> Iterator[load.Opened]:
+        """This rank's own shard, where it is nearest. Raises DigestMismatch, CheckpointError, OSError."""
+        near, rank = self._near, self._ranks.rank
+        tier = head.tiers[rank]
+        with contextlib.ExitStack() as stack:
+            if tier == MEMORY:
+                yield stack.enter_context(nearby.shard_in_memory(near.slots, self._held(rank, tier)))
+            elif tier == LOCAL:
+                yield stack.enter_context(nearby.shard_on_disk(str(near.local), near.run_id, rank,
+                                                               self._held(rank, tier)))
+            else:
+                assert head.body is not None
+                opened = stack.enter_context(reshard.opened(self._store, self._candidate.attempt, head.body))
+                yield load.Opened(opened.shard(rank))
+
+    def _same(self, head: _Head, targets: Snapshot, reading: load.Reading
+              ) -> tuple[Mapping[str, torch.Tensor], int]:
         """Saved by the same ranks: each streams its own shard and shares what others hold too."""
         pieces = {piece.spec.name: piece for piece in targets.pieces}
         own: list[load.OwnShard] = []
-        sizes: list[int] = []
 
-        def read() -> None:
-            rank = self._ranks.rank
-            tier = head.tiers[rank]
-            if tier == MEMORY:
-                sizes.append(self._held(rank, tier).size)
-                own.append(nearby.stream_memory(self._run_id, rank, self._held(rank, tier), pieces))
-            elif tier == LOCAL:
-                held = self._held(rank, tier)
-                sizes.append(held.size)
-                own.append(nearby.stream_disk(str(self._local), self._run_id, rank, held, pieces))
-            else:
-                assert head.body is not None
-                sizes.append(head.body.shards[rank].size)
-                with reshard.opened(self._store, self._candidate.attempt, head.body) as attempt:
-                    own.append(load.stream_own(attempt.shard(rank), pieces))
+        def read() -> int:
+            own.append(reading.into(pieces))
             missing = [piece.spec.name for piece in targets.pieces
                        if piece.replica[1] == 1 and piece.spec.name not in own[0].here]
             if missing:
                 raise CheckpointError(f"{missing[0]} is not in this rank's shard")
-        self._agree(read)
+            return reading.size
+        sizes = self._agree(read)
         self._settle(share.share(self._ranks, targets.pieces, own[0].here, head.algorithm))
-        return own[0].loaded, sum(self._ranks.gather(sizes[0]))
+        return own[0].loaded, sum(sizes)
 
     def _other(self, head: _Head, targets: Snapshot) -> tuple[Mapping[str, torch.Tensor], int]:
         """Saved by other ranks or with another division: boxes of tensors, wherever they lie."""

@@ -56,9 +56,11 @@ def is_sharded(tensor: object) -> bool:
 def local(tensor: Any) -> torch.Tensor:
     """This rank's part, live; of a ShardedTensor its first shard, or an empty tensor."""
     if is_dtensor(tensor):
-        with torch.no_grad():
-            found: torch.Tensor = tensor.to_local()
-            return found
+        if torch.is_grad_enabled():
+            with torch.no_grad():
+                return local(tensor)
+        found: torch.Tensor = tensor.to_local()
+        return found
     if is_sharded_tensor(tensor):
         shards = tensor.local_shards()
         return shards[0].tensor if shards else torch.empty(0, dtype=tensor.dtype)
@@ -73,11 +75,16 @@ def _grid(mesh: Any) -> torch.Tensor:
     return ranks
 
 
+@lru_cache(maxsize=256)
+def _described(mesh: Any, placements: Any) -> str:
+    return f" {_grid(mesh).tolist()} {list(placements)}"
+
+
 def describe(tensor: Any) -> str:
     """Type, full shape, mesh and placements of a sharded tensor: equal on all ranks."""
     head = f"{NAMES.get(tensor.dtype)} {list(tensor.shape)}"
     if is_dtensor(tensor):
-        return f"{head} {_grid(tensor.device_mesh).tolist()} {list(tensor.placements)}"
+        return head + _described(tensor.device_mesh, tensor.placements)
     boxes = [(shard.shard_offsets, shard.shard_sizes) for shard in tensor.metadata().shards_metadata]
     return f"{head} {boxes}"
 
@@ -104,41 +111,70 @@ def _whole(tensor: Any, ranks: Ranks) -> Place:
     return Place(whole, (), (), (ranks.rank, ranks.world), (), None, temporary=True)
 
 
-def _of_dtensor(path: str, tensor: Any, ranks: Ranks) -> Place | None:
+class _Box(NamedTuple):
+    """Place, less the tensor itself: what all DTensors of one type, shape, mesh and placements have in common."""
+
+    extents: tuple[int, ...]
+    offsets: tuple[int, ...]
+    absent: bool
+    replica: tuple[int, int]
+    holders: tuple[int, ...]
+    group: dist.ProcessGroup | None
+
+
+@lru_cache(maxsize=1024)
+def _box(ranks: Ranks, mesh: Any, placements: Any, shape: tuple[int, ...]) -> _Box | None:
+    """None when this rank is not in the mesh. torch takes 0.1 ms to compute it, and a state has few of many tensors.
+
+    Raises ValueError for placements that are no box of the whole. `ranks` is of one process group's life, and so is
+    what is remembered.
+    """
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-    mesh, placements, shape = tensor.device_mesh, tensor.placements, tuple(tensor.shape)
     here = mesh.get_coordinate()
     if here is None:
         return None
-    _refuse_other_than_boxes(path, mesh, placements, shape)
-    part = local(tensor)
+    _refuse_other_than_boxes(mesh, placements, shape)
     extents, offsets = compute_local_shape_and_global_offset(shape, mesh, placements)
-    if tuple(part.shape) != tuple(extents):
-        raise StateNotSerializable(path, f"DTensor whose local shape is {tuple(part.shape)}, expected {tuple(extents)}")
     split = [dim for dim, placement in enumerate(placements) if not placement.is_replicate()]
-    if part.numel() == 0 and any(here[dim] for dim in split):
-        return None
+    absent = 0 in extents and any(here[dim] for dim in split)
     replica, holders, group = _replicas(mesh, [dim for dim in range(mesh.ndim) if dim not in split], here, ranks)
-    whole = tuple(extents) == shape
-    return Place(part, () if whole else tuple(offsets), () if whole else shape, replica, holders, group,
+    return _Box(tuple(extents), tuple(offsets), absent, replica, holders, group)
+
+
+def _of_dtensor(path: str, tensor: Any, ranks: Ranks) -> Place | None:
+    shape = tuple(tensor.shape)
+    try:
+        box = _box(ranks, tensor.device_mesh, tensor.placements, shape)
+    except ValueError as err:
+        raise StateNotSerializable(path, str(err)) from None
+    if box is None:
+        return None
+    part = local(tensor)
+    if tuple(part.shape) != box.extents:
+        raise StateNotSerializable(path, f"DTensor whose local shape is {tuple(part.shape)}, expected {box.extents}")
+    if box.absent:
+        return None
+    whole = box.extents == shape
+    return Place(part, () if whole else box.offsets, () if whole else shape, box.replica, box.holders, box.group,
                  describe(tensor))
 
 
-def _refuse_other_than_boxes(path: str, mesh: Any, placements: Any, shape: tuple[int, ...]) -> None:
+def _refuse_other_than_boxes(mesh: Any, placements: Any, shape: tuple[int, ...]) -> None:
+    """Raises ValueError."""
     parts: dict[int, int] = {}
     strided = set()
     for dim, placement in enumerate(placements):
         if placement.is_replicate():
             continue
         if placement.is_partial():
-            raise StateNotSerializable(path, f"DTensor with placement {placement}: its value is not reduced yet")
+            raise ValueError(f"DTensor with placement {placement}: its value is not reduced yet")
         parts[placement.dim] = parts.get(placement.dim, 1) * mesh.size(dim)
         if type(placement).__name__ == "_StridedShard":
             strided.add(placement.dim)
     for dim in strided:
         # Only an even split leaves each rank with one contiguous range of the dimension.
         if shape[dim] % parts[dim]:
-            raise StateNotSerializable(path, f"DTensor of {list(shape)} with uneven placements {list(placements)}")
+            raise ValueError(f"DTensor of {list(shape)} with uneven placements {list(placements)}")
 
 
 def _replicas(mesh: Any, dims: list[int], here: list[int], ranks: Ranks

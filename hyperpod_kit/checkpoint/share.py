@@ -20,6 +20,9 @@ from hyperpod_kit.checkpoint.snapshot import Piece
 
 BUCKET = 64 * 1024 * 1024
 
+# The ranks that hold it (empty: all), the replica that sends it, its number.
+_Bucket = tuple[tuple[int, ...], int, int]
+
 
 class _Part(NamedTuple):
     """Bytes [begin, end) of a piece's elements in order."""
@@ -29,10 +32,10 @@ class _Part(NamedTuple):
     end: int
 
 
-def share(ranks: Ranks, pieces: Sequence[Piece], here: Collection[str], algorithm: str) -> str | None:
-    """Fill the pieces that are not `here` from the ranks that have read them. What is wrong on this rank, or None.
+def share(ranks: Ranks, pieces: Sequence[Piece], here: Collection[str], algorithm: str) -> list[str | None]:
+    """Fill the pieces that are not `here` from the ranks that have read them. For each rank what is wrong there.
 
-    A collective over all ranks of a set. Raises what torch.distributed raises when a peer has gone.
+    A collective over all ranks. Raises what torch.distributed raises when a peer has gone.
     """
     alg = digest.algorithm(algorithm)
     owners = partition.owner(pieces)
@@ -43,7 +46,7 @@ def share(ranks: Ranks, pieces: Sequence[Piece], here: Collection[str], algorith
             sets.setdefault(piece.holders, []).append(piece)
             if (owners[piece.spec.name] == piece.replica[0]) != (piece.spec.name in here):
                 problem = problem or f"{piece.spec.name} is not in the shard of the rank that saves it"
-    digests: dict[tuple[tuple[int, ...], int, int], bytes] = {}
+    digests: dict[_Bucket, bytes] = {}
     for holders, members in sorted(sets.items(), key=lambda item: (-len(item[0]) if item[0] else 1 - 2**31, item[0])):
         mine = members[0].replica[0]
         for owner in range(members[0].replica[1]):
@@ -56,7 +59,7 @@ def share(ranks: Ranks, pieces: Sequence[Piece], here: Collection[str], algorith
                 if owner != mine:
                     digests[holders, owner, number] = alg.wide(view_of(data))
                     _unpack(bucket, data)
-    return problem or _compare(ranks, digests, {key: members[0] for key, members in sets.items()})
+    return _compare(ranks, problem, digests, {key: members[0].replica[0] for key, members in sets.items()})
 
 
 def _buckets(owned: Sequence[Piece]) -> Iterator[list[_Part]]:
@@ -129,16 +132,16 @@ def _send(ranks: Ranks, data: torch.Tensor, like: Piece, owner: int) -> None:
         ranks.pass_bytes(data, like.holders[owner], like.holders)
 
 
-def _compare(ranks: Ranks, digests: Mapping[tuple[tuple[int, ...], int, int], bytes],
-             sets: Mapping[tuple[int, ...], Piece]) -> str | None:
-    """Whether every bucket arrived as it was sent. A collective over all ranks."""
-    everybody = ranks.gather({key: value for key, value in digests.items()
-                              if key[1] == sets[key[0]].replica[0]})
-    sent: dict[tuple[tuple[int, ...], int, int], bytes] = {}
-    for found in everybody:
-        sent.update(found)
-    for key, value in digests.items():
-        if sent.get(key) != value:
-            return f"bucket {key[2]} of replica {key[1]} did not arrive as it was sent"
-    return None
+def _compare(ranks: Ranks, problem: str | None, digests: Mapping[_Bucket, bytes],
+             mine: Mapping[tuple[int, ...], int]) -> list[str | None]:
+    """Whether every bucket arrived on every rank as it was sent. A collective over all ranks."""
+    sent = {key for key in digests if key[1] == mine[key[0]]}
+    everybody = ranks.gather((problem, digests, sent))
+    true = {key: digests_[key] for _, digests_, sent_ in everybody for key in sent_}
 
+    def wrong(there: Mapping[_Bucket, bytes]) -> str | None:
+        for key, value in there.items():
+            if true.get(key) != value:
+                return f"bucket {key[2]} of replica {key[1]} did not arrive as it was sent"
+        return None
+    return [found or wrong(there) for found, there, _ in everybody]

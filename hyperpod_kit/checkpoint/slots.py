@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 
 from hyperpod_kit.checkpoint import device
 from hyperpod_kit.checkpoint.capture import Target
@@ -16,21 +17,43 @@ SLACK = 8 * 1024 * 1024
 
 
 class SlotPool:
-    """`count` slots. One is free for the next save, or none is."""
+    """`count` slots, and what earlier starts have left. One is free for the next save, or none is."""
 
     def __init__(self, run_id: str, rank: int, count: int) -> None:
         self._folder = arena.shm_dir()
-        self._names = [arena.SlotName(os.getuid(), arena.run_hash(run_id), rank, n) for n in range(count)]
+        self._uid, self._run, self._rank = os.getuid(), arena.run_hash(run_id), rank
+        self._names = [arena.SlotName(self._uid, self._run, rank, n) for n in range(count)]
         self._targets: dict[int, Target] = {}
         self._busy: dict[int, arena.Slot] = {}
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
         self.pinned: set[int] = set()
 
-    def prepare(self, layout: ShardLayout, extra: int, *, pin: bool = False) -> None:
-        """Make all slots for this layout in a thread; the next `acquire` waits for it. `pin`: for copies from a GPU."""
+    @property
+    def slots(self) -> list[arena.Slot]:
+        """Those that are mapped."""
+        return [*self._busy.values(), *(target.slot for target in self._targets.values())]
+
+    def attach(self) -> None:
+        """Map the slots that are there, for restoring as well as for saving; a thread faults them in meanwhile."""
+        self.settle()
+        names = arena.names(self._folder, uid=self._uid, run=self._run, rank=self._rank)
+        found = list(arena.attached(self._folder, names))
+        self._busy = {slot.name.slot: slot for slot in found}
+        # What was captured last is likely to be needed first.
+        order = sorted(found, key=lambda slot: slot.page.seq if slot.page is not None else 0, reverse=True)
+
+        def work() -> None:
+            for slot in order:
+                slot.prefault()
+        self._start(work)
+
+    def prepare(self, needed: Callable[[], tuple[ShardLayout, int]], *, pin: bool = False) -> None:
+        """Make all slots in a thread; the next `settle` waits for it. `needed()` gives the layout and the bytes of
+        non-tensor state, and is called there. `pin`: for copies from a GPU."""
         def work() -> None:
             try:
+                layout, extra = needed()
                 for name in self._names:
                     target = self._usable(name, layout, extra)
                     if pin and target is not None:
@@ -38,11 +61,14 @@ class SlotPool:
             except (CheckpointError, OSError) as err:
                 self._error = err
         self.settle()
+        self._start(work)
+
+    def _start(self, work: Callable[[], object]) -> None:
         self._thread = threading.Thread(target=work, daemon=True, name="hpk-prefault")
         self._thread.start()
 
     def settle(self) -> None:
-        """Wait for `prepare`."""
+        """Wait for what `attach` and `prepare` have begun."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -73,8 +99,7 @@ class SlotPool:
                 return None
             self._busy.pop(name.slot, None)
             if page is not None and layout.size <= slot.room[0] <= layout.size + SLACK and slot.room[1] >= extra:
-                if held is None:
-                    slot.prefault()
+                slot.prefault()
                 if held is None or held.layout.fingerprint != layout.fingerprint:
                     held = self._targets[name.slot] = Target(slot, layout)
                 return held
@@ -98,3 +123,5 @@ class SlotPool:
         self.settle()
         for target in self._targets.values():
             device.unregister(target.slot)
+        self._targets.clear()
+        self._busy.clear()

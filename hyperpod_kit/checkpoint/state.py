@@ -85,6 +85,7 @@ class State:
             tree["rng"] = codec.encode(randomness.capture(), f"{prefix}.rng", mine)
         return collector.finish(tree)
 
+    @torch.no_grad()  # once: a switch for each of many DTensors would be felt
     def _shared(self, collector: Collector) -> dict[str, Any]:
         """Model, optimizer, and objects of those kinds."""
         tree: dict[str, Any] = {}

@@ -7,22 +7,18 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import hashlib
-import mmap
 import os
 import re
 from typing import Any, Iterator, List, NamedTuple, Optional
 
 from hyperpod_kit.errors import CheckpointError, NotEnoughSharedMemory
 
-from . import control
+from . import control, mapping
 from .control import Page
 
 EXTRA_ROOM = 256 * 1024
-_MADV_POPULATE_WRITE = 23
-_SLICE = 64 * 1024 * 1024
 _NAME = re.compile(r"hpk-([0-9]+)-([0-9a-f]{12})-([0-9]{5})-([0-9]{2})\.(ctl|img)")
 
 
@@ -69,35 +65,17 @@ def names(folder: str, *, uid: Optional[int] = None, run: Optional[str] = None,
     return sorted(found)
 
 
-def _map(fd: int, size: int) -> mmap.mmap:
-    return mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
-
-
-def _populate(mapping: mmap.mmap) -> None:
-    """MADV_POPULATE_WRITE (Linux 5.14), which changes no byte; before that, pages fault in as they are written.
-
-    Through ctypes and in slices: mmap.madvise holds the interpreter's lock for as long as the kernel takes.
-    """
-    anchor = ctypes.c_char.from_buffer(mapping)
-    address = ctypes.addressof(anchor)
-    call = ctypes.CDLL(None, use_errno=True).madvise
-    call.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    for at in range(0, len(mapping), _SLICE):
-        if call(address + at, min(_SLICE, len(mapping) - at), _MADV_POPULATE_WRITE) != 0:
-            break
-    del anchor
-
-
 class Slot:
     """One mapped slot. `image` is a view of the shard's bytes, writable."""
 
-    def __init__(self, folder: str, name: SlotName, ctl: mmap.mmap, img: mmap.mmap) -> None:
+    def __init__(self, folder: str, name: SlotName, ctl: Any, img: Any) -> None:
+        """`ctl` and `img` are mappings (`mapping.map_file`)."""
         self.folder = folder
         self.name = name
-        self._ctl = ctl
-        self._img = img
-        self._view = memoryview(ctl)
-        self.image = memoryview(img)
+        self._img: Optional[Any] = img
+        self._view = mapping.view_of(ctl)
+        self.image = mapping.view_of(img)
+        self._faulted = False
         current = control.read(self._view[:control.PAGE])
         self._generation = current[0] if current else 0
 
@@ -140,21 +118,21 @@ class Slot:
         return len(self.image), len(self._view) - control.PAGE
 
     @property
-    def buffer(self) -> mmap.mmap:
-        """The image's mapping, for torch.frombuffer."""
+    def buffer(self) -> Any:
+        """The image's mapping, for torch.frombuffer; what looks into it keeps it."""
         return self._img
 
     def prefault(self) -> None:
-        """Fault the image's pages into this process, so that the first copy is as fast as the second."""
-        _populate(self._img)
+        """Fault the image's pages into this process, once, so that the first copy is as fast as the second."""
+        if not self._faulted:
+            mapping.fault_in(self._img)
+            self._faulted = True
 
     def close(self) -> None:
-        """Unmap; mappings that a tensor still looks into go when it goes."""
+        """Unmap; a mapping that a tensor still looks into goes when it goes."""
+        self._img = None
         for view in (self._view, self.image):
             view.release()
-        for mapping in (self._ctl, self._img):
-            with contextlib.suppress(BufferError):
-                mapping.close()
 
     def unlink(self) -> None:
         remove(self.folder, self.name)
@@ -181,7 +159,7 @@ def create(folder: str, name: SlotName, size: int, *, extra_room: int = EXTRA_RO
             try:
                 # Reserved now, so that a full /dev/shm is an error here and not a SIGBUS in mid-copy.
                 os.posix_fallocate(fd, 0, length)
-                mapped[suffix] = _map(fd, length)
+                mapped[suffix] = mapping.map_file(fd, length)
             finally:
                 os.close(fd)
     except OSError as err:
@@ -217,7 +195,7 @@ def attach(folder: str, name: SlotName) -> Slot:
                 raise CheckpointError(f"{name.file(suffix)} belongs to uid {info.st_uid}")
             if size < (control.PAGE if suffix == "ctl" else 1):
                 raise CheckpointError(f"{name.file(suffix)} has {size} bytes")
-            mapped[suffix] = _map(fd, size)
+            mapped[suffix] = mapping.map_file(fd, size)
         finally:
             os.close(fd)
     return Slot(folder, name, mapped["ctl"], mapped["img"])

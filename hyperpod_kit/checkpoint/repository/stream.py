@@ -7,12 +7,13 @@ handing on begins with `finish`.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import heapq
 import mmap
 import os
 import threading
-from typing import Any, Callable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Deque, List, Optional, Sequence, Tuple
 
 from hyperpod_kit.errors import CheckpointError, DigestMismatch
 
@@ -144,7 +145,8 @@ class Pump:
     """Threads that fetch and check chunks at once, and hand them on when `finish` says where to.
 
     Readers only read, workers check and hand on. One thread for both would let the disk rest: requests that run side
-    by side end together, and then every thread computes while none reads. A mapped shard needs workers only.
+    by side end together, and then every thread computes while none reads. A mapped shard needs workers only, and
+    they compare chunks without end before `finish`: those need no buffer.
 
     Use it like this, so that no thread is left behind:
 
@@ -163,6 +165,7 @@ class Pump:
         self._state = threading.Condition()
         self._read: List[Tuple[int, Buffer, memoryview]] = []  # a heap
         self._free: List[Buffer] = []
+        self._proved: Deque[int] = collections.deque()  # of a mapped shard: compared before anybody said where to
         self._room = readers + workers + 1 if readers else 0  # buffers that may still be made
         self._size = _aligned_up(max((shard.chunk for shard, _ in self._jobs), default=0))
         self._first: Optional[memoryview] = None
@@ -259,11 +262,26 @@ class Pump:
     def _working_in_place(self) -> None:
         while True:
             with self._state:
-                number = self._take()
+                proved = self._deliver is not None and bool(self._proved)
+                number = self._proved.popleft() if proved else self._take()
+                if number is None and self._deliver is None and not self._stopped:
+                    self._state.wait_for(lambda: self._deliver is not None or self._stopped)
+                    continue
             if number is None:
                 return
             shard, index = self._jobs[number]
-            self._hand_on(number, shard.fetch(index, None))
+            view = shard.fetch(index, None)
+            if not proved:
+                shard.check(index, view)
+            with self._state:
+                self._first = view if number == 0 else self._first
+                self._state.notify_all()
+                deliver = self._deliver
+                if deliver is None:
+                    self._proved.append(number)
+                    continue
+            if not self._stopped:
+                deliver(shard, shard.bounds(index)[0], view)
 
     def _hand_on(self, number: int, view: memoryview) -> None:
         """Check a chunk; hand it on as soon as somebody has said where to."""

@@ -72,8 +72,9 @@ class Site:
     def restored(self, *, memory: bool = True) -> tuple[Any, float]:
         """(result, the weight that it gave)."""
         ranks, state = Ranks(), self.state()
-        pages = [candidates.sealed_pages(self.run_id, 0)] if memory else []
-        got = restore.restore(ranks, open_store(str(self.root)), state, run_id=self.run_id, pages=pages,
+        slots = list(arena.attached(arena.shm_dir(), arena.names(arena.shm_dir()))) if memory else []
+        got = restore.restore(ranks, open_store(str(self.root)), state, run_id=self.run_id,
+                              pages=[candidates.sealed_pages(slots, self.run_id, 0)], slots=slots,
                               local=str(self.local)).got
         weight = state.model.weight.detach()
         assert bool((weight == weight[0, 0]).all()) and state.extra["turned"].shape == (3, 2)

@@ -1,0 +1,55 @@
+"""A file's bytes in memory, shared and writable.
+
+Python's own mmap object keeps a descriptor for as long as it lives (until 3.13 makes that a choice), and holds the
+interpreter's lock while the kernel maps or unmaps, which for a large image is tens of milliseconds. This does neither.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import weakref
+from typing import Any
+
+_FAILED = ctypes.c_void_p(-1).value
+_MADV_POPULATE_READ = 22
+_SLICE = 64 * 1024 * 1024
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64)
+_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+
+def map_file(fd: int, size: int) -> Any:
+    """The first `size` bytes of a file, as a ctypes array: `memoryview` and `torch.frombuffer` look into it.
+
+    `fd` may be closed afterwards. Unmapped when the array and everything that looks into it are gone, though not at the
+    interpreter's end: a thread may still copy then. Raises OSError.
+    """
+    address = _libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, fd, 0)
+    if address is None or address == _FAILED:
+        number = ctypes.get_errno()
+        raise OSError(number, f"cannot map {size} bytes: {os.strerror(number)}")
+    array = (ctypes.c_ubyte * size).from_address(address)
+    weakref.finalize(array, _libc.munmap, address, size).atexit = False
+    return array
+
+
+def view_of(array: Any) -> memoryview:
+    """All bytes of a mapping; release it to let the mapping go."""
+    return memoryview(array).cast("B")
+
+
+def fault_in(array: Any) -> None:
+    """Put the file's pages into this process's page table (MADV_POPULATE_READ, Linux 5.14), changing no byte.
+
+    The pages of a shared mapping in tmpfs are then writable too, and asking for them to be read takes the kernel half
+    the time: it maps 16 at once. Before 5.14 they fault in as they are touched.
+    """
+    address = ctypes.addressof(array)
+    for at in range(0, len(array), _SLICE):
+        if _libc.madvise(address + at, min(_SLICE, len(array) - at), _MADV_POPULATE_READ) != 0:
+            break

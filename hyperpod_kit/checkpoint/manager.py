@@ -25,6 +25,7 @@ from hyperpod_kit.checkpoint.slots import SlotPool
 from hyperpod_kit.checkpoint.snapshot import Piece, Snapshot
 from hyperpod_kit.checkpoint.state import State
 from hyperpod_kit.errors import CheckpointError, StateNotSerializable
+from hyperpod_kit.slurm.progress import Teller
 
 _POLL_SECONDS = 0.01
 _RELEASE_SECONDS = 2.0
@@ -62,6 +63,7 @@ class Manager:
         self._parent: dict[str, int] | None = None  # the save or the restored checkpoint before the next save
         self._settled = False
         self._overlap = overlap
+        self._progress = Teller()
         self.skipped = 0
         self._start = startup.identify(self._ranks, root, run, algorithm)
         self.root, self.run, self.algorithm = self._start.root, self._start.run.run, self._start.algorithm
@@ -121,7 +123,11 @@ class Manager:
     # --- save ---------------------------------------------------------------------------------------------------
 
     def step(self, step: int, state: State, *, metrics: Mapping[str, float] | None = None) -> Handle | None:
-        """Save if it is time to, by `every`; None when it is not. Every rank calls it after each step."""
+        """Save if it is time to, by `every`; None when it is not. Every rank calls it after each step.
+
+        `hyperpod-kit job status` knows from it how far a rank came.
+        """
+        self._progress.reached(step)
         if not self._cadence.due(step):
             return None
         return self.save(step, state, metrics=metrics)

@@ -16,7 +16,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
-from hyperpod_kit.job.progress import VARIABLE, Progress
+from hyperpod_kit.slurm.progress import VARIABLE, Progress
 
 AGAIN = 75
 """A rank's exit code for `saved, run me again`."""

@@ -108,7 +108,7 @@ def orphan(script: Script) -> Iterator[Finding]:
     if option and option.value != "off":
         yield Finding("J008", "warning", option.line,
                       "when the batch host dies, the job stays RUNNING without a script until the sweep finds it",
-                      "Check the sweep: systemctl status hyperpod-kit-sweep.timer on the controller")
+                      "On the controller: hyperpod-kit job sweep")
 
 
 def too_short(script: Script) -> Iterator[Finding]:
@@ -163,11 +163,11 @@ def lost_exit_code(script: Script) -> Iterator[Finding]:
     pipefail = re.search(r"set\s+-\S*o\s+pipefail|set\s+-o\s+pipefail", script.text)
     for command in _runs(script):
         last = command is script.commands[-1]
-        if re.search(r"(?<!\|)\|(?!\|)", command.text) and not pipefail:
+        if re.search(r"(?<!\|)\|(?!\|)", command.bare) and not pipefail:
             yield Finding("J013", "error", command.line,
                           "the exit code of `job run` ends in the pipe: a job that gave up would not be held",
                           "set -o pipefail, or #SBATCH --output=FILE")
-        elif re.search(r"\|\||;\s*\S|&\s*$", command.text):
+        elif re.search(r"\|\||;\s*\S|&\s*$", command.bare):
             yield Finding("J013", "error", command.line,
                           "something behind `job run` replaces its exit code: a job that gave up would not be held",
                           "Let `exec hyperpod-kit job run …` be the last command")

@@ -35,12 +35,9 @@ class Command:
     line: int
 
     @property
-    def words(self) -> List[str]:
-        """As the shell splits them, roughly: what cannot be parsed is split at blanks."""
-        try:
-            return shlex.split(self.text, comments=True)
-        except ValueError:
-            return self.text.split()
+    def bare(self) -> str:
+        """Without what is quoted: operators in it are this shell's own."""
+        return re.sub(r"'[^']*'|\"(?:[^\"\\]|\\.)*\"", "", self.text)
 
 
 @dataclass(frozen=True)
@@ -63,6 +60,7 @@ def parse(text: str) -> Script:
     commands: List[Command] = []
     misplaced: List[int] = []
     joined, first = "", 0
+    quoted = False
     for number, line in enumerate(text.splitlines(), 1):
         stripped = line.strip()
         if not joined and line.startswith("#SBATCH"):
@@ -74,8 +72,10 @@ def parse(text: str) -> Script:
         if not joined and (not stripped or stripped.startswith("#")):
             continue
         first = first or number
-        if stripped.endswith("\\"):
-            joined += stripped[:-1] + " "
+        # A word in single quotes may be a script of its own, over several lines.
+        quoted ^= line.count("'") % 2 == 1
+        if stripped.endswith("\\") or quoted:
+            joined += stripped[:-1 if stripped.endswith("\\") else None] + (" " if not quoted else "\n")
             continue
         commands.append(Command((joined + stripped).strip(), first))
         joined, first = "", 0

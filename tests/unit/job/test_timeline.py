@@ -8,7 +8,8 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
-from hyperpod_kit.job import ledger, progress, status, status_page, timeline, where
+from hyperpod_kit.job import ledger, status, status_page, timeline, where
+from hyperpod_kit.slurm import progress
 from hyperpod_kit.slurm.environment import JobEnvironment
 
 

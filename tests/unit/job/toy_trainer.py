@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from hyperpod_kit.checkpoint.repository import commit, digest, layout
 from hyperpod_kit.checkpoint.repository.manifest import FileRecord, Manifest, now
 from hyperpod_kit.checkpoint.repository.store.open import open_store
-from hyperpod_kit.job.progress import Teller
+from hyperpod_kit.slurm.progress import Teller
 
 
 def commit_checkpoint(root: str, epoch: int, seq: int, step: int) -> str:

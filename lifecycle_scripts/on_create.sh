@@ -71,6 +71,10 @@ ID=$(sha256sum "$BUNDLE/SHA256SUMS" | cut -c1-16)
 if [[ -e $BUNDLE/bundle.json ]] && ! grep -qF "\"$ID\"" "$BUNDLE/bundle.json"; then
     fail 1 "$BUNDLE: bundle.json does not carry the id $ID of SHA256SUMS" "hyperpod-kit upload"
 fi
+# The prefix that HyperPod downloaded is named by its contents: another, even a whole, bundle in it is a mixture.
+if [[ ${BUNDLE##*/} =~ ^[0-9a-f]{16}$ && ${BUNDLE##*/} != "$ID" ]]; then
+    fail 1 "$BUNDLE: the files are those of bundle $ID" "hyperpod-kit upload, and create the node from its prefix"
+fi
 report ok
 
 STEP=install-bundle

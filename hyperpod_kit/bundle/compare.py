@@ -43,7 +43,7 @@ def between(old: Mapping[str, str], new: Mapping[str, str]) -> Difference:
 
 def with_directory(bundle: Bundle, directory: Path) -> Difference:
     """What writing `bundle` to `directory` would change there: bytes, mode bits, or what kind of file it is."""
-    wanted = {place: _mark(mode(data), data) for place, data in bundle.files.items()}
+    wanted = {place: _mark(mode(place), data) for place, data in bundle.files.items()}
     found = {}
     for path in directory.rglob("*"):
         place = path.relative_to(directory).as_posix()

@@ -80,7 +80,7 @@ def render(settings: Settings, origin: Optional[sources.Sources] = None) -> Bund
 def write(bundle: Bundle, directory: Path) -> None:
     """Write a bundle to a directory that is replaced as a whole. Raises BundleError if it holds something else.
 
-    Modes are 0755 for what starts with #!, 0644 for the rest, whatever the umask and the sources say.
+    Modes are those of `mode`, whatever the umask and the sources say.
     """
     if directory.is_dir() and any(directory.iterdir()) and not (directory / manifest.DESCRIPTION).is_file():
         raise BundleError(f"{directory} holds something that is not a bundle", hint="choose an empty directory")
@@ -92,7 +92,7 @@ def write(bundle: Bundle, directory: Path) -> None:
             target = new / place
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(data)
-            target.chmod(mode(data))
+            target.chmod(mode(place))
         for folder in (new, *(path for path in new.rglob("*") if path.is_dir())):
             folder.chmod(0o755)
         # Two renames, so that a crash leaves the old bundle, the new one or, between them, none; never half of one.
@@ -103,6 +103,6 @@ def write(bundle: Bundle, directory: Path) -> None:
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def mode(data: bytes) -> int:
-    """File mode of a file with this content."""
-    return 0o755 if data.startswith(b"#!") else 0o644
+def mode(place: str) -> int:
+    """Mode bits of a file of a bundle, by its name: on_create.sh gives them back by the same rule, as S3 keeps none."""
+    return 0o755 if place.endswith(".sh") or "bin" in place.split("/")[:-1] else 0o644

@@ -70,7 +70,7 @@ def _mount(section: Section) -> Optional[Mount]:
             )
         return None
     cls = KINDS[kind]
-    hints = _hints(cls)
+    hints = _hints(kind)
     values: dict[str, Any] = {}
     for field in fields(cls):
         if field.metadata.get("derived"):
@@ -83,8 +83,8 @@ def _mount(section: Section) -> Optional[Mount]:
 
 
 @lru_cache(maxsize=None)
-def _hints(cls: type) -> dict[str, Any]:
-    return get_type_hints(cls)
+def _hints(kind: str) -> dict[str, Any]:
+    return get_type_hints(KINDS[kind])
 
 
 def _field(section: Section, name: str, hint: Any, default: Any, required: bool) -> Any:

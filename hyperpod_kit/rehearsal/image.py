@@ -25,7 +25,7 @@ from hyperpod_kit.run import LocalRunner
 PACKAGES = (
     "systemd", "systemd-sysv", "dbus", "libpam-systemd", "udev", "kmod", "openssh-server", "openssh-client", "sudo",
     "python3", "fuse3", "munge", "slurmd", "slurmctld", "slurm-client", "iproute2", "iputils-ping", "curl",
-    "ca-certificates", "jq", "procps", "psmisc", "less", "netbase", "util-linux", "gettext-base",
+    "ca-certificates", "jq", "nftables", "procps", "psmisc", "less", "netbase", "util-linux", "gettext-base",
     # A bundle builds its SPANK plugin on the node, as on a real one.
     "gcc", "libc6-dev", "libslurm-dev",
 )

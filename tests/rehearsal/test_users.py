@@ -120,6 +120,25 @@ def test_the_file_system_is_not_mounted_without_an_access_point(
     assert endpoint.on(node, "findmnt /mnt/try || echo nothing").strip() == "nothing"
 
 
+def test_nobody_but_root_speaks_to_the_proxy_of_a_mount(endpoint: Driver, nodes: dict[str, str]) -> None:
+    node = nodes[WORKER]
+    # What efs-utils leaves on a port of its range, for every user of the machine; the stand-in has no proxy.
+    listen = ("import socket\nserver = socket.create_server((\"127.0.0.1\", 20111))\n"
+              "while True: server.accept()[0].close()")
+    endpoint.on(node, f"systemd-run --quiet --unit proxy python3 -c {shlex.quote(listen)}; "
+                      "until ss -ltn | grep -q :20111; do sleep 0.1; done")
+    connect = ["exec 3<>/dev/tcp/127.0.0.1/20111"]
+    try:
+        assert answers(endpoint, node, connect, "root") == [""]
+        assert "Connection refused" in answers(endpoint, node, connect, "bob")[0]
+        endpoint.on(node, "nft delete table inet hyperpod_kit")
+        assert answers(endpoint, node, connect, "bob") == [""], "without the rules he is let in"
+        assert "guard of the proxies" in endpoint.on(node, "hyperpod-kit node apply", timeout=120)
+        assert "Connection refused" in answers(endpoint, node, connect, "bob")[0]
+    finally:
+        endpoint.on(node, "systemctl stop proxy")
+
+
 def test_numbers_and_files_outlive_the_cluster(endpoint: Driver, nodes: dict[str, str], config: Path) -> None:
     before = numbers(endpoint, nodes[WORKER])
     assert before == [["3001", "3001", "", "/home/alice"], ["3002", "3002", "", "/home/bob"]]

@@ -14,7 +14,7 @@ import pytest
 from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.mounts import EfsMount
 from hyperpod_kit.model.node_config import User
-from hyperpod_kit.node import homes, users
+from hyperpod_kit.node import homes, proxy_guard, users
 from hyperpod_kit.run import LocalRunner
 
 ALICE, BOB = User("alice", 2001, 2001), User("bob", 2002, 2002)
@@ -37,6 +37,9 @@ def fake(make_node: Any) -> Any:
     for program in ("find", "cp"):
         answer = made.runner.answers
         answer[program] = lambda argv: ((done := real.run(argv, check=False)).returncode, done.stdout)
+    (made.root / "usr/sbin").mkdir(parents=True)
+    (made.root / "usr/sbin/nft").touch()
+    made.runner.on("/usr/sbin/nft --numeric list", out=proxy_guard.rules(*proxy_guard.PORTS))
     return made
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, Mapping, Optional, Tuple
 
 from hyperpod_kit.errors import NodeError, RunError
+from hyperpod_kit.model.mounts import STATES
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_json, write_json
 from hyperpod_kit.node.health import record as health_record
@@ -66,11 +67,16 @@ def is_due(node: Node, records: Mapping[str, HealthRecord], *, first: bool) -> b
 
 @dataclass(frozen=True)
 class Shown:
-    """This node in Slurm. reason: without the author; reason_at: Unix seconds, 0.0 when not said."""
+    """This node in Slurm. state: Slurm's word, such as `IDLE+DRAIN`; reason: without its author, "" for none;
+    reason_at: Unix seconds, 0.0 when not said."""
 
-    draining: bool
+    state: str
     reason: str
     reason_at: float
+
+    @property
+    def draining(self) -> bool:
+        return "DRAIN" in self.state
 
 
 def settle(node: Node) -> str:
@@ -97,18 +103,19 @@ def settle(node: Node) -> str:
 def _settle(node: Node, reason: str, note: Mapping[str, Any], shown: Shown) -> Tuple[str, str]:
     """(words, the reason of ours that now stands)."""
     given = str(note.get("reason", ""))
-    ours = shown.draining and is_ours(node, shown, given)
+    ours = is_ours(node, shown, given)
     if reason == CLEAR:
-        if not ours:
+        if not (shown.draining and ours):
             return "", CLEAR
         # Not `resume`, which would also bring up a node that Slurm has down for a reason of its own.
         _update(node, "state=undrain")
         return f"undrained: {shown.reason} is over", CLEAR
-    if shown.draining and not ours:
-        return f"left as it is: drained already, {shown.reason}", CLEAR
+    if shown.reason and not ours:
+        # A node that is down has a reason too, and ours would take its place.
+        return f"left as it is: {shown.state}, {shown.reason}", CLEAR
     if not shown.draining and _subject(given) == _subject(reason):
         return "left as it is: somebody has resumed this node", reason
-    if shown.reason == reason and ours:
+    if shown.draining and shown.reason == reason:
         return "", reason
     _update(node, "state=drain", f"reason={reason}")
     return f"drained: {reason}", reason
@@ -126,7 +133,7 @@ def is_ours(node: Node, shown: Shown, given: str) -> bool:
         return True
     if shown.reason.startswith(PREFIX):
         name, _, state = shown.reason[len(PREFIX):].rpartition(":")
-        return bool(state) and any(mount.name == name for mount in node.mounts)
+        return state in STATES and any(mount.name == name for mount in node.mounts)
     refused = refused_since(node)
     return refused is not None and shown.reason.lower() == "prolog error" \
         and abs(shown.reason_at - refused) <= GATE_WITHIN
@@ -147,7 +154,7 @@ def show(node: Node) -> Shown:
     at = 0.0
     with contextlib.suppress(ValueError):
         at = float(calendar.timegm(time.strptime(when or "", "%Y-%m-%dT%H:%M:%S")))
-    return Shown("DRAIN" in found.get("State", ""), reason.strip(), at)
+    return Shown(found.get("State", ""), reason.strip(), at)
 
 
 def scontrol(node: Node) -> str:

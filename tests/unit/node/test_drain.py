@@ -1,0 +1,226 @@
+"""Draining and undraining against a real slurmctld of our own; what is due, case by case."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Iterator, Mapping, Optional, Sequence
+
+import pytest
+
+from hyperpod_kit.errors import NodeError
+from hyperpod_kit.model.mounts import EfsMount, S3Mount
+from hyperpod_kit.node.health import record as health_record
+from hyperpod_kit.node.health.record import HealthRecord
+from hyperpod_kit.node.slurm.drain import AGAIN_AFTER, CLEAR, is_due, settle, wish
+from hyperpod_kit.run import Completed, LocalRunner
+
+DATA = S3Mount("data", "/mnt/data", "sagemaker-data")
+HOME = EfsMount("home", "/efs", "fs-0123456789abcdef0")
+EXTRA = S3Mount("extra", "/mnt/extra", "sagemaker-extra", required=False)
+NODE = "ip-10-1-0-20"
+OURS = "hyperpod-kit:mount:data:stale"
+GOOD = HealthRecord({"state": "ok"})
+FAILING = HealthRecord({"state": "stale"}, failures=1)
+DEGRADED = HealthRecord({"state": "stale"}, failures=5, degraded=True)
+CONF = """\
+ClusterName=test
+SlurmctldHost=localhost(127.0.0.1)
+SlurmUser=root
+AuthType=auth/none
+CredType=cred/none
+SlurmctldPort={ports[0]}
+StateSaveLocation={place}/state
+SlurmctldPidFile={place}/slurmctld.pid
+SlurmdPidFile={place}/slurmd.pid
+SlurmdSpoolDir={place}/spool
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SchedulerType=sched/builtin
+ReturnToService=0
+NodeName={node} NodeHostname=localhost NodeAddr=127.0.0.1 Port={ports[1]} CPUs=1 State=UNKNOWN
+PartitionName=dev Nodes=ALL Default=YES
+"""
+
+
+@dataclass
+class Slurm:
+    """A controller and its one node. As a Runner it lets scontrol find this controller, and nothing else run."""
+
+    place: Path
+    target: str = ""
+
+    def run(self, argv: Sequence[str], *, timeout: float = 60.0, check: bool = True, input: Optional[str] = None,
+            env: Optional[Mapping[str, str]] = None) -> Completed:
+        if argv[0] != "scontrol":
+            return Completed(tuple(argv), 0, "", "")
+        known = {**(env or {}), "SLURM_CONF": str(self.place / "slurm.conf")}
+        return LocalRunner().run(argv, timeout=timeout, check=check, env=known)
+
+    def shown(self) -> tuple[str, str]:
+        """(state without NOT_RESPONDING, reason without its author)."""
+        text = self.run(["scontrol", "-o", "show", "node", NODE]).stdout
+        state = text.split(" State=")[1].split()[0].replace("+NOT_RESPONDING", "").replace("*", "")
+        return state, text.split(" Reason=")[1].split(" [")[0] if " Reason=" in text else ""
+
+    def say(self, *words: str) -> None:
+        self.run(["scontrol", "update", f"nodename={NODE}", *words])
+
+
+@pytest.fixture(scope="module")
+def daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    if os.geteuid() != 0 or not all(shutil.which(name) for name in ("slurmctld", "slurmd", "scontrol")):
+        pytest.skip("needs root, slurmctld and slurmd")
+    place = tmp_path_factory.mktemp("slurm")
+    (place / "state").mkdir()
+    (place / "spool").mkdir()
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    (place / "slurm.conf").write_text(CONF.format(place=place, ports=ports, node=NODE))
+    started = []
+    try:
+        with (place / "log").open("w") as log:
+            for argv in (["slurmctld", "-D", "-i"], ["slurmd", "-D", "-N", NODE]):
+                started.append(subprocess.Popen([*argv, "-f", str(place / "slurm.conf")], stdout=log, stderr=log,
+                                                stdin=subprocess.DEVNULL))
+        slurm = Slurm(place)
+        end = time.monotonic() + 30
+        while "State=IDLE" not in slurm.run(["scontrol", "-o", "show", "node", NODE], check=False).stdout:
+            if time.monotonic() > end or any(one.poll() is not None for one in started):
+                pytest.skip(f"no private Slurm here: {(place / 'log').read_text().splitlines()[-1:]}")
+            time.sleep(0.1)
+        yield slurm
+    finally:
+        for one in started:
+            one.kill()
+            one.wait(20)
+
+
+@pytest.fixture
+def slurm(daemons: Slurm) -> Slurm:
+    # Slurm refuses it for a node that nobody has drained.
+    daemons.run(["scontrol", "update", f"nodename={NODE}", "state=resume"], check=False)
+    return daemons
+
+
+@pytest.fixture
+def node(make_node: Any) -> Any:
+    fake = make_node([DATA, HOME, EXTRA])
+    config = replace(fake.node.config, health=replace(fake.node.config.health, drain=True))
+    fake.node = replace(fake.node, config=config)
+    fake.clock.now = time.time()
+    return fake
+
+
+def found(fake: Any, data: HealthRecord, home: HealthRecord = GOOD, extra: HealthRecord = GOOD) -> dict[str, Any]:
+    records = {"data": data, "home": home, "extra": extra}
+    health_record.save(fake.node, records, fake.clock.now)
+    return records
+
+
+def tell(fake: Any, slurm: Slurm, data: HealthRecord) -> str:
+    found(fake, data)
+    return settle(replace(fake.node, runner=slurm))
+
+
+def test_drained_with_our_reason_and_undrained_once_all_serves(node: Any, slurm: Slurm) -> None:
+    assert tell(node, slurm, FAILING) == "" and slurm.shown() == ("IDLE", "")
+    assert tell(node, slurm, DEGRADED) == f"drained: {OURS}"
+    assert slurm.shown() == ("IDLE+DRAIN", OURS)
+    assert tell(node, slurm, DEGRADED) == ""
+    assert tell(node, slurm, replace(DEGRADED, status={"state": "hung"})) == "drained: hyperpod-kit:mount:data:hung"
+    assert tell(node, slurm, FAILING) == "" and slurm.shown()[0] == "IDLE+DRAIN"
+    assert tell(node, slurm, GOOD) == "undrained: hyperpod-kit:mount:data:hung is over"
+    assert slurm.shown() == ("IDLE", "")
+
+
+@pytest.mark.parametrize("reason", ["bad DIMM", "Action:Replace", "hyperpod-kit:mount:other:stale",
+                                    f"{OURS} says the admin"])
+def test_what_somebody_else_said_stays(node: Any, slurm: Slurm, reason: str) -> None:
+    slurm.say("state=drain", f"reason={reason}")
+    said = tell(node, slurm, DEGRADED)
+    assert said.startswith("left as it is: IDLE+DRAIN") and said.endswith(f", {reason}")
+    assert tell(node, slurm, GOOD) == ""
+    assert slurm.shown() == ("IDLE+DRAIN", reason)
+
+
+def test_a_reason_that_was_changed_is_not_ours_any_more(node: Any, slurm: Slurm) -> None:
+    tell(node, slurm, DEGRADED)
+    slurm.say("reason=replacing the disk")
+    assert tell(node, slurm, GOOD) == ""
+    assert slurm.shown() == ("IDLE+DRAIN", "replacing the disk")
+
+
+def test_a_node_that_is_down_keeps_its_reason(node: Any, slurm: Slurm) -> None:
+    slurm.say("state=down", "reason=power")
+    said = tell(node, slurm, DEGRADED)
+    assert said.startswith("left as it is: DOWN") and said.endswith(", power")
+    assert slurm.shown() == ("DOWN", "power")
+
+
+def test_an_admin_who_resumes_the_node_is_not_argued_with(node: Any, slurm: Slurm) -> None:
+    tell(node, slurm, DEGRADED)
+    slurm.say("state=resume")
+    assert tell(node, slurm, DEGRADED) == "left as it is: somebody has resumed this node"
+    assert tell(node, slurm, replace(DEGRADED, status={"state": "hung"})).startswith("left as it is")
+    assert slurm.shown() == ("IDLE", "")
+
+
+def test_a_drain_outlives_a_reboot_and_its_note_even_a_new_disk(node: Any, slurm: Slurm) -> None:
+    tell(node, slurm, DEGRADED)
+    Path(node.node.paths.drain_note).unlink()
+    assert is_due(node.node, found(node, GOOD), first=True)
+    assert tell(node, slurm, GOOD) == f"undrained: {OURS} is over"
+
+
+def test_slurms_own_prolog_error_is_about_us_only_just_after_our_gate_refused(node: Any, slurm: Slurm) -> None:
+    slurm.say("state=drain", "reason=Prolog error")
+    assert tell(node, slurm, GOOD) == "" and slurm.shown() == ("IDLE+DRAIN", "Prolog error")
+    mark = Path(node.node.paths.gate_mark)
+    mark.write_text(json.dumps({"at": node.clock.now - 3600}))
+    assert tell(node, slurm, GOOD) == "" and slurm.shown() == ("IDLE+DRAIN", "Prolog error")
+    assert not mark.exists()
+    mark.write_text(json.dumps({"at": node.clock.now}))
+    # At once, without waiting for `degraded`: the node is drained already.
+    assert tell(node, slurm, FAILING) == f"drained: {OURS}"
+    assert tell(node, slurm, GOOD) == f"undrained: {OURS} is over"
+    slurm.say("state=drain", "reason=Prolog error")
+    mark.write_text(json.dumps({"at": node.clock.now}))
+    assert tell(node, slurm, GOOD) == "undrained: Prolog error is over"
+    assert slurm.shown() == ("IDLE", "")
+
+
+def test_a_refusal_is_an_error_that_names_slurms_words_and_is_tried_again(node: Any) -> None:
+    node.runner.on("scontrol update", 1, "slurm_update error: Access/permission denied")
+    node.runner.on("scontrol --oneliner", out=f"NodeName={NODE} State=IDLE Comment=x")
+    records = found(node, DEGRADED)
+    assert is_due(node.node, records, first=False)
+    with pytest.raises(NodeError, match="Access/permission denied"):
+        settle(node.node)
+    assert not is_due(node.node, records, first=False)
+    node.clock.now += AGAIN_AFTER
+    assert is_due(node.node, records, first=False)
+    node.runner.on("scontrol --oneliner", 1, f"Node {NODE} not found")
+    with pytest.raises(NodeError, match="not found"):
+        settle(node.node)
+
+
+def test_what_is_wished_and_when_slurm_is_asked(node: Any) -> None:
+    assert wish(node.node, found(node, GOOD)) == CLEAR
+    assert wish(node.node, found(node, FAILING)) is None
+    assert wish(node.node, found(node, DEGRADED)) == OURS
+    assert wish(node.node, found(node, GOOD, extra=DEGRADED)) == CLEAR, "an optional mount drains no node"
+    assert wish(node.node, {}) is None
+    healthy = found(node, GOOD)
+    assert not is_due(node.node, healthy, first=False)
+    assert is_due(node.node, healthy, first=True)
+    controller = replace(node.node, facts=replace(node.node.facts, role="controller"))
+    assert not is_due(controller, found(node, DEGRADED), first=True)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import posixpath
 from typing import Iterator
 
 from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.settings import Settings
 
 AT = "hyperpod_kit.health"
+
+LONGEST_DEADLINE = 30
+"""Seconds; the check's unit may last twice as long."""
 
 
 def health(settings: Settings) -> Iterator[Finding]:
@@ -21,6 +25,26 @@ def health(settings: Settings) -> Iterator[Finding]:
             f"{AT}.deadline",
             f"a probe may take {policy.deadline:g} s and one begins every {policy.interval:g} s",
             "Make deadline positive and shorter than interval",
+        )
+    elif policy.deadline > LONGEST_DEADLINE:
+        yield Finding(
+            "HPK-H005",
+            f"{AT}.deadline",
+            f"{policy.deadline:g} s is longer than a check may last",
+            f"Use {LONGEST_DEADLINE} or less",
+        )
+    place = policy.textfile_directory
+    below = next((mount for mount in settings.mounts if f"{place}/".startswith(f"{mount.path}/")), None)
+    if place and (not place.startswith("/") or posixpath.normpath(place) != place):
+        yield Finding(
+            "HPK-H006", f"{AT}.textfile_directory", f"{place} is no absolute path", 'Use an absolute path, or ""'
+        )
+    elif below is not None:
+        yield Finding(
+            "HPK-H007",
+            f"{AT}.textfile_directory",
+            f"{place} lies on mount {below.name}, and a file there hangs when the mount does",
+            "Use a directory on the node's own disk",
         )
     if policy.give_up_after < 1:
         yield Finding("HPK-H003", f"{AT}.give_up_after", f"{policy.give_up_after} failures", "Use 1 or more")

@@ -16,6 +16,7 @@ from typing import Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit.errors import CheckpointError, GaveUp, HyperpodKitError, JobError, NoValidCheckpoint, RunError
 from hyperpod_kit.job import allocation, choose, ownership, step, where
+from hyperpod_kit.job.foreign.quarantine import set_aside
 from hyperpod_kit.job.ledger import Ledger
 from hyperpod_kit.job.options import Options, prepare
 from hyperpod_kit.job.outcome import Outcome, classify
@@ -133,6 +134,10 @@ class Decider:
             why = f"{bad.name}: {bad.why}; {choice.source}, the one before it, ends in the same way"
         if why:
             raise GaveUp(why)
+        if choice.kind != choose.OURS:
+            damaged = [name for name, _ in choice.rejected if bad is None or name != bad.name]
+            for name, new in set_aside(options.root, damaged, now=time.time()):
+                self._report("set_aside", f"{name} is damaged and is called {new} now", attempt=name, now=new)
         nodes = self._look()
         if nodes.ended:
             self._stopped(nodes.state)

@@ -1,0 +1,31 @@
+"""Damaged checkpoints of other frameworks are set aside: a trainer that comes to that step again must not meet them.
+
+NVIDIA-NeMo/Automodel pull request 3390: the replay died of FileExistsError on the directory that was passed over.
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Iterable, List, Tuple
+
+MARK = ".invalid-"
+
+
+def set_aside(root: str, names: Iterable[str], *, now: float) -> List[Tuple[str, str]]:
+    """Rename each below the root; (name, new name) of those that were. `now`: Unix seconds, part of the new name.
+
+    Called only by the one decider of a job, when no rank runs. What cannot be renamed stays: the job may still go on.
+    """
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
+    done: List[Tuple[str, str]] = []
+    for name in names:
+        new = f"{name}{MARK}{stamp}"
+        try:
+            if not os.path.lexists(os.path.join(root, new)):
+                os.rename(os.path.join(root, name), os.path.join(root, new))
+                done.append((name, new))
+        except OSError:
+            continue
+    return done

@@ -44,7 +44,7 @@ def make_mount_point(node: Node, mount: Mount) -> None:
         # root's: while nothing is mounted there, nobody may fill the directory beneath.
         with contextlib.suppress(FileExistsError):
             os.mkdir(point, 0o700)
-    os.makedirs(point, exist_ok=True)
+    os.makedirs(point, 0o755, exist_ok=True)
 
 
 def shelter(node: Node, mount: EfsMount) -> bool:

@@ -51,25 +51,31 @@ def ensure_action(node: Node, name: str) -> int:
 
 
 def prepare_action(node: Node, name: str) -> int:
+    from hyperpod_kit.node.mounts import back_off
     from hyperpod_kit.node.mounts.ensure import prepare
 
+    back_off.started(node, node.mount(name))
     prepare(node, node.mount(name))
     return 0
 
 
 def await_action(node: Node, name: str) -> int:
+    from hyperpod_kit.node.mounts import back_off
     from hyperpod_kit.node.mounts.ensure import await_healthy
     from hyperpod_kit.node.mounts.record import remember
 
     await_healthy(node, node.mount(name), seconds=60.0)
     remember(node, node.mount(name))  # from now on a mount that is laid above ours is seen as that
+    back_off.serves(node, node.mount(name))
     return 0
 
 
 def clear_action(node: Node, name: str) -> int:
+    from hyperpod_kit.node.mounts import back_off
     from hyperpod_kit.node.mounts.ensure import clear_dead
 
     clear_dead(node, node.mount(name))
+    node.clock.sleep(back_off.pause(node, node.mount(name)))
     return 0
 
 

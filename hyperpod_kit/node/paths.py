@@ -100,6 +100,10 @@ class NodePaths:
         """Which kernel mount is the one that we made; volatile, as the mount is."""
         return self.real(f"/run/hyperpod-kit/mounts/{name}.json")
 
+    def starts(self, name: str) -> str:
+        """How often a daemon was started since it last served."""
+        return self.real(f"/run/hyperpod-kit/starts/{name}.json")
+
     def unit_record(self, name: str) -> str:
         """Which unit file a mount was brought up with since boot."""
         return self.real(f"/run/hyperpod-kit/units/{name}.json")

@@ -24,6 +24,7 @@ from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_json, read_text, write_json
 from hyperpod_kit.node.health.look import check
 from hyperpod_kit.node.mounts.ensure import clear_dead
+from hyperpod_kit.node.mounts.record import read_record
 from hyperpod_kit.node.mounts.table import find
 
 MNT_EXPIRE = 4
@@ -133,8 +134,8 @@ def made_by_us(node: Node, mount: Mount) -> bool:
         return False
     if isinstance(mount, S3Mount):
         return systemd.is_active(node, carrier_unit(mount))
-    record = read_json(node.paths.mount_record(mount.name))
-    return bool(record and record["mount_id"] == entry.mount_id)
+    record = read_record(node, mount)
+    return record is not None and record.device == entry.device
 
 
 def is_busy(path: str) -> bool:

@@ -16,11 +16,11 @@ from hyperpod_kit.node import systemd
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_json, read_text, write_json
 from hyperpod_kit.node.health.look import check
-from hyperpod_kit.node.mounts.ensure import await_healthy
+from hyperpod_kit.node.mounts.ensure import MADE, await_healthy
 from hyperpod_kit.node.mounts.kinds import kind_of
 from hyperpod_kit.node.mounts.record import read_record
 
-OCCUPIED = ("wrong_target", "readonly", "full", "unknown")
+OCCUPIED = ("wrong_target", "readonly", "unknown")
 """States in which something lives at the path that starting a unit would not change."""
 
 
@@ -33,7 +33,7 @@ def bring_up(node: Node, mount: Mount) -> Tuple[bool, str]:
     running = systemd.is_active(node, carrier_unit(mount))
     # A daemon of ours under an old unit: another bucket or other options. Nobody else's is ever stopped.
     outdated = running and isinstance(mount, S3Mount) and not started_as_installed(node, mount)
-    if status.healthy and running and not outdated:
+    if status.state in MADE and running and not outdated:
         words = [status.source, status.detail, "its new options count from the next mount on"
                  if made_otherwise(node, mount) else ""]
         return False, "; ".join(word for word in words if word)
@@ -52,7 +52,7 @@ def pending(node: Node, mount: Mount) -> str:
     # Before the units are installed, what counts is what will be installed.
     digest = hashlib.sha256(systemd.bundled(node, unit).encode()).hexdigest()
     outdated = running and isinstance(mount, S3Mount) and record is not None and record["unit"] != digest
-    if status.healthy and running and not outdated:
+    if status.state in MADE and running and not outdated:
         return ""
     if status.state in OCCUPIED and not outdated:
         raise MountFailed(f"{mount.path} is {status.state} ({status.source}): {status.detail}")

@@ -6,7 +6,7 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import contextlib
-from typing import Iterator, Optional
+from typing import Iterator, List, Optional
 
 from hyperpod_kit.errors import MountFailed, RunError
 from hyperpod_kit.model.mounts import Mount, MountStatus
@@ -25,6 +25,11 @@ MOUNT_WITHIN = 120.0
 
 COMMAND_SECONDS = 45.0
 """Longest that one run of the mount helper may take."""
+
+
+MADE = ("ok", "slow", "full")
+"""States of a mount that is there and ours. A full one too: mounting again frees nothing, and a node that refused to
+start for it could never be used to clean up."""
 
 
 def clear_dead(node: Node, mount: Mount) -> bool:
@@ -50,14 +55,14 @@ def prepare(node: Node, mount: Mount) -> None:
 
 
 def await_healthy(node: Node, mount: Mount, *, seconds: float) -> MountStatus:
-    """Wait until the mount answers. Raises MountFailed with the last state after `seconds`."""
+    """Wait until the mount answers as ours. Raises MountFailed with the last state after `seconds`."""
     last = [check(node, mount)]
 
     def look() -> Optional[MountStatus]:
         last[0] = check(node, mount)
-        return last[0] if last[0].healthy else None
+        return last[0] if last[0].state in MADE else None
 
-    found = last[0] if last[0].healthy else wait_for(look, seconds=seconds, clock=node.clock, longest=1.0)
+    found = last[0] if last[0].state in MADE else wait_for(look, seconds=seconds, clock=node.clock, longest=1.0)
     if found is None:
         raise MountFailed(f"{mount.name}: {mount.path} is {last[0].state} after {seconds:g} s: {last[0].detail}",
                           hint=f"hyperpod-kit node mounts {mount.name}")
@@ -73,7 +78,7 @@ def ensure(node: Node, mount: Mount, *, seconds: float = MOUNT_WITHIN) -> bool:
     with exclusively(node, mount):
         clear_dead(node, mount)
         status = check(node, mount)
-        if status.healthy:
+        if status.state in MADE:
             if not by_platform(mount):
                 remember(node, mount)  # its maker was killed before it could, or somebody mounted the same by hand
             return False
@@ -102,22 +107,27 @@ def make(node: Node, mount: Mount, seconds: float) -> None:
         return now if now.state != "absent" else None
 
     made = wait_for(attempt, seconds=seconds, clock=node.clock, first=1.0, longest=15.0)
-    if made is None or not made.healthy:
+    if made is None or made.state not in MADE:
         why = said[0] or (f"{made.state}: {made.detail}" if made else f"nothing is mounted at {mount.path}")
         raise MountFailed(f"{mount.name}: {why}", hint=f"on the node: {' '.join(kind_of(mount).command(node, mount))}")
 
 
 def await_platform(node: Node, mount: Mount) -> None:
     """Wait for a mount of HyperPod's own, through its own unit where it has one. Raises MountFailed."""
+    failed: List[MountFailed] = []
+
     def look() -> Optional[MountStatus]:
-        platform.start_platform_unit(node, mount)
+        try:
+            platform.start_platform_unit(node, mount)
+        except MountFailed as err:  # names may not resolve yet
+            failed.append(err)
         now = check(node, mount)
         return now if now.state != "absent" else None
 
     made = wait_for(look, seconds=platform.WITHIN, clock=node.clock, first=1.0, longest=10.0)
     if made is None:
-        raise platform.not_there(mount)
-    if not made.healthy:
+        raise failed[-1] if failed else platform.not_there(mount)
+    if made.state not in MADE:
         raise MountFailed(f"{mount.name}: {mount.path} is {made.state} ({made.source}): {made.detail}",
                           hint=f"findmnt {mount.path}; InstanceStorageConfigs says what HyperPod mounts")
 

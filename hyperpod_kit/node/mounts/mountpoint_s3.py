@@ -9,14 +9,15 @@ import contextlib
 import os
 from typing import Iterator, List, NamedTuple, Optional, Sequence
 
-from hyperpod_kit.model.mounts import S3Mount
-from hyperpod_kit.model.units import s3_unit
+from hyperpod_kit.errors import MountFailed
+from hyperpod_kit.model.mounts import NvmeMount, S3Mount
+from hyperpod_kit.model.units import carrier_unit, s3_unit
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text, write_if_different
 from hyperpod_kit.node.mounts.directories import own_directory
 from hyperpod_kit.node.mounts.kind import Identity, Kind
 from hyperpod_kit.node.mounts.record import read_record, replaced
-from hyperpod_kit.node.mounts.table import Entry
+from hyperpod_kit.node.mounts.table import Entry, find
 from hyperpod_kit.node.systemd import processes
 
 SOURCE = "mountpoint-s3"
@@ -36,7 +37,17 @@ class MountpointS3(Kind):
     def prepare(self, node: Node, mount: S3Mount) -> None:
         """Make the cache's directory: its contents are objects in the clear, so nobody but root may look."""
         if mount.cache_place is not None:
+            self._require_scratch(node, mount.cache_place)
             own_directory(node.paths.real(mount.cache_place), 0o700)
+
+    def _require_scratch(self, node: Node, place: str) -> None:
+        # Otherwise the cache would fill the root disk, below where the scratch belongs.
+        mountinfo = read_text(node.paths.mountinfo) or ""
+        for other in node.mounts:
+            above = isinstance(other, NvmeMount) and f"{place}/".startswith(f"{other.path}/")
+            if above and find(mountinfo, other.path) is None:
+                raise MountFailed(f"{place}: the scratch {other.name} that the cache lies on is not mounted",
+                                  hint=f"systemctl status {carrier_unit(other)}")
 
     def identify(self, node: Node, mount: S3Mount, entry: Entry) -> Identity:
         wanted = f"expected {described(mount)}"

@@ -1,0 +1,43 @@
+"""A daemon that cannot start (its bucket is unreachable) is tried for ever, but not every second.
+
+systemd before 254 has no growing RestartSec; so the pause is taken when a start has failed, in ExecStopPost. A daemon
+that served and died is restarted after RestartSec alone.
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from hyperpod_kit.model.mounts import Mount
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.files import read_json, write_json
+
+FREE = 3
+"""Starts that may fail before any pause: at a boot, names and credentials come late."""
+
+LONGEST = 10.0
+"""Seconds; shorter than the TimeoutStopSec of the unit."""
+
+
+def started(node: Node, mount: Mount) -> None:
+    """Count a start; `serves` takes it back."""
+    write_json(node.paths.starts(mount.name), {"starts": _starts(node, mount) + 1})
+
+
+def serves(node: Node, mount: Mount) -> None:
+    """The start has succeeded."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(node.paths.starts(mount.name))
+
+
+def pause(node: Node, mount: Mount) -> float:
+    """Seconds to wait before the next start: 0 after one that succeeded, growing from the fourth failure on."""
+    failures = _starts(node, mount) - FREE
+    return min(LONGEST, 2.0 ** (failures - 1)) if failures > 0 else 0.0
+
+
+def _starts(node: Node, mount: Mount) -> int:
+    raw = read_json(node.paths.starts(mount.name))
+    return raw.get("starts", 0) if isinstance(raw, dict) else 0

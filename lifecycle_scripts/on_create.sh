@@ -40,7 +40,8 @@ fail() { # code message hint
     report failed "$2" "${3:-}"
     timeout 20 sync -f "$LOG" || true
     local pause
-    pause=$(sed -n 's/^ *"failure_pause": *\([0-9][0-9.]*\),\{0,1\}$/\1/p' "$BUNDLE/node_config.json" 2>/dev/null | head -n 1)
+    # The file may be the one that is missing or damaged: then the usual pause, and never one of hours.
+    pause=$(sed -n 's/^ *"failure_pause": *\([0-9]\{1,3\}\(\.[0-9]*\)\{0,1\}\),\{0,1\}$/\1/p' "$BUNDLE/node_config.json" 2>/dev/null | head -n 1) || true
     sleep "${pause:-60}"
     exit "$1"
 }
@@ -67,9 +68,11 @@ STEP=verify-bundle
 problem=$(verify "$BUNDLE")
 [[ -z $problem ]] || fail 1 "$BUNDLE: $problem" "hyperpod-kit upload"
 ID=$(sha256sum "$BUNDLE/SHA256SUMS" | cut -c1-16)
-# bundle.json cannot be in SHA256SUMS, which its id is made from.
-if [[ -e $BUNDLE/bundle.json ]] && ! grep -qF "\"$ID\"" "$BUNDLE/bundle.json"; then
-    fail 1 "$BUNDLE: bundle.json does not carry the id $ID of SHA256SUMS" "hyperpod-kit upload"
+# bundle.json cannot be in SHA256SUMS, which its id is made from: it is compared with what it must say.
+VERSION=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' "$BUNDLE/lib/hyperpod_kit/__init__.py")
+if ! printf '{\n  "format": "hpk-bundle/1",\n  "kit_version": "%s",\n  "bundle_id": "%s"\n}\n' "$VERSION" "$ID" |
+    cmp -s - "$BUNDLE/bundle.json"; then
+    fail 1 "$BUNDLE: bundle.json is missing or does not carry the id $ID of SHA256SUMS" "hyperpod-kit upload"
 fi
 # The prefix that HyperPod downloaded is named by its contents: another, even a whole, bundle in it is a mixture.
 if [[ ${BUNDLE##*/} =~ ^[0-9a-f]{16}$ && ${BUNDLE##*/} != "$ID" ]]; then

@@ -48,10 +48,10 @@ def health(settings: Settings) -> Iterator[Finding]:
         )
     if policy.give_up_after < 1:
         yield Finding("HPK-H003", f"{AT}.give_up_after", f"{policy.give_up_after} failures", "Use 1 or more")
-    if settings.failure_pause < 0:
+    if not 0 <= settings.failure_pause <= 900:
         yield Finding(
             "HPK-H004",
             "hyperpod_kit.failure_pause",
-            f"{settings.failure_pause:g} s is negative",
-            "Use 60, or 0 for no pause",
+            f"{settings.failure_pause:g} s between a failure and its report",
+            "Use 60, 0 for no pause, and 900 at most",
         )

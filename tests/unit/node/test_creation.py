@@ -54,7 +54,7 @@ def test_a_controller_gets_the_hooks_before_slurmctld_starts(make_sandbox: Any) 
     (lambda staging: (staging / "lib/json.py").write_text("print()\n"), "lib/json.py is not listed"),
     (lambda staging: (staging / "units/a unit").symlink_to("/etc/passwd"), "units/a unit is not listed"),
     (lambda staging: (staging / "SHA256SUMS").unlink(), "SHA256SUMS is missing"),
-    (lambda staging: (staging / "bundle.json").write_text("{}"), "bundle.json does not carry the id"),
+    (lambda staging: (staging / "bundle.json").write_text("{}"), "bundle.json is missing or does not carry the id"),
 ])
 def test_a_damaged_bundle_is_refused_before_anything_runs(make_sandbox: Any, harm: Any, named: str) -> None:
     sandbox = make_sandbox()

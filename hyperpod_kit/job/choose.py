@@ -27,6 +27,7 @@ class Choice:
     """`source`: an attempt directory's name, or `none`. `order`: its (epoch, seq). `rejected`: newer ones, and why.
 
     `kind`, `proof`: the framework that wrote it, and how far it was proven (foreign/candidate.py), "" for every byte.
+    `unread`: newer ones that storage would not give up just now.
     `stepped_back`: a newer valid one was passed over, so what memory and local disks hold must not be used either.
     """
 
@@ -37,6 +38,7 @@ class Choice:
     stepped_back: bool = False
     kind: str = OURS
     proof: str = ""
+    unread: Tuple[str, ...] = ()
 
     def environment(self) -> Dict[str, str]:
         """What the ranks are told."""
@@ -92,4 +94,5 @@ def choose(root: str, chooser: Chooser = newest_valid, passed_over: Optional[Map
     return Choice(found.attempt, int(found.step), (int(found.epoch), int(found.seq)),
                   tuple((name, why) for name, why in found.rejected),
                   stepped_back=any(name in passed for name, _ in found.rejected),
-                  kind=getattr(found, "kind", OURS), proof=getattr(found, "proof", ""))
+                  kind=getattr(found, "kind", OURS), proof=getattr(found, "proof", ""),
+                  unread=tuple(getattr(found, "unread", ())))

@@ -165,12 +165,19 @@ class Decider:
         return outcome
 
     def _choose(self, passed_over: Mapping[str, str]) -> choose.Choice:
-        """Waits for storage that does not answer; what cannot be trusted or checked is given up at once."""
+        """Waits for storage that does not answer; what cannot be trusted or checked is given up at once.
+
+        An older checkpoint is taken in place of one that cannot be read only when waiting has not helped.
+        """
         end = time.monotonic() + self._options.storage_wait
         pause = 1.0
         while True:
             try:
-                return choose.choose(self._options.root, self._chooser, passed_over)
+                choice = choose.choose(self._options.root, self._chooser, passed_over)
+                if not choice.unread or time.monotonic() >= end:
+                    return choice
+                why = next(why for name, why in choice.rejected if name == choice.unread[0])
+                self._report("storage", f"{choice.unread[0]} {why}; waiting")
             except NoValidCheckpoint as err:
                 raise GaveUp(f"NoValidCheckpoint: {err}", hint=err.hint) from err
             except CheckpointError as err:

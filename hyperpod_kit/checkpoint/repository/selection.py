@@ -18,13 +18,17 @@ _NOTHING: Mapping[str, str] = {}
 
 
 class Found(NamedTuple):
-    """The newest valid checkpoint, and every newer one that was rejected with the reason."""
+    """The newest valid checkpoint, and every newer one that was rejected with the reason.
+
+    `unread`: those of them that storage would not give up (an I/O error): they may be good, and readable later.
+    """
 
     attempt: str
     epoch: int
     seq: int
     step: int
     rejected: Tuple[Tuple[str, str], ...]
+    unread: Tuple[str, ...] = ()
 
 
 def walk(where: Where, *, first: Optional[str] = None) -> Iterator[catalog.Entry]:
@@ -81,6 +85,7 @@ def newest_valid(where: Where, passed_over: Mapping[str, str] = _NOTHING) -> Fou
     """
     store = as_store(where)
     rejected: List[Tuple[str, str]] = []
+    unread: List[str] = []
     marked: List[catalog.Entry] = []
     for entry in walk(store):
         reason = passed_over.get(entry.attempt)
@@ -90,17 +95,17 @@ def newest_valid(where: Where, passed_over: Mapping[str, str] = _NOTHING) -> Fou
         if reason is not None:
             marked.append(entry)
             rejected.append((entry.attempt, reason))
-        elif _valid(store, entry.attempt, rejected):
-            return _found(entry, rejected)
+        elif _valid(store, entry.attempt, rejected, unread):
+            return _found(entry, rejected, unread)
     for entry in marked:
         # A tombstone may be wrong (bad memory in the machine that wrote it); it must not be what ends a run.
         again: List[Tuple[str, str]] = []
-        if _valid(store, entry.attempt, again):
-            return _found(entry, [pair for pair in rejected if pair[0] != entry.attempt])
+        if _valid(store, entry.attempt, again, unread):
+            return _found(entry, [pair for pair in rejected if pair[0] != entry.attempt], unread)
     raise nothing_left(store, rejected)
 
 
-def _valid(store: Store, attempt: str, rejected: List[Tuple[str, str]]) -> bool:
+def _valid(store: Store, attempt: str, rejected: List[Tuple[str, str]], unread: List[str]) -> bool:
     try:
         verify.verify_attempt(store, attempt)
         return True
@@ -108,8 +113,10 @@ def _valid(store: Store, attempt: str, rejected: List[Tuple[str, str]]) -> bool:
         raise
     except (CheckpointError, OSError) as err:
         rejected.append((attempt, verify.reason_of(err)))
+        if isinstance(err, OSError) and not isinstance(err, FileNotFoundError):
+            unread.append(attempt)
         return False
 
 
-def _found(entry: catalog.Entry, rejected: List[Tuple[str, str]]) -> Found:
-    return Found(entry.attempt, entry.name.epoch, entry.name.seq, entry.name.step, tuple(rejected))
+def _found(entry: catalog.Entry, rejected: List[Tuple[str, str]], unread: List[str]) -> Found:
+    return Found(entry.attempt, entry.name.epoch, entry.name.seq, entry.name.step, tuple(rejected), tuple(unread))

@@ -57,6 +57,22 @@ def test_what_is_passed_over_is_taken_only_when_nothing_else_is_valid(committed)
     assert found.attempt == newest and [name for name, _ in found.rejected] == [older]
 
 
+def test_what_cannot_be_read_is_told_from_what_is_damaged(committed, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, older = committed(seq=1)
+    damaged, unreadable = committed(seq=2)[1], committed(seq=3)[1]
+    flip(Path(root) / damaged / "shard-00000.safetensors", 5000)
+    real = verify.verify_attempt
+
+    def verify_attempt(store: object, attempt: str) -> object:
+        if attempt == unreadable:
+            raise OSError(5, "Input/output error", f"{attempt}/shard-00000.safetensors")
+        return real(store, attempt)
+    monkeypatch.setattr(verify, "verify_attempt", verify_attempt)
+    found = selection.newest_valid(root)
+    assert (found.attempt, found.unread) == (older, (unreadable,))
+    assert [name for name, _ in found.rejected] == [unreadable, damaged]
+
+
 def test_walks_back_with_a_reason_for_each(committed) -> None:
     root, oldest = committed(seq=1)
     names = [committed(seq=seq, world=2)[1] for seq in (2, 3, 4, 5)]

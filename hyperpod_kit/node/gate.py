@@ -22,10 +22,13 @@ LONGEST_LOOK = 5.0
 """Seconds that one look may take, whatever the timer's deadline is."""
 
 
-def closed_by(node: Node) -> List[MountStatus]:
-    """The required mounts that keep a job from starting; empty when it may. Asks for one repair and waits for it."""
+def closed_by(node: Node, user: str = "") -> List[MountStatus]:
+    """The required mounts that keep a job of `user` from starting; empty when it may. Asks for one repair and waits.
+
+    The homes of others do not matter to a job; with "" every home does.
+    """
     end = node.clock.monotonic() + SECONDS
-    last = [_unhealthy(node, end)]
+    last = [_unhealthy(node, user, end)]
     if not last[0]:
         return []
     # Through systemd and without waiting: nothing that is started here may live in slurmd's process tree.
@@ -33,7 +36,7 @@ def closed_by(node: Node) -> List[MountStatus]:
     node.runner.run(["systemctl", "start", "--no-block", *units], timeout=5, check=False)
 
     def look() -> Optional[bool]:
-        last[0] = _unhealthy(node, end)
+        last[0] = _unhealthy(node, user, end)
         return None if last[0] else True
 
     # A look may last, so the wait ends early enough for one.
@@ -45,9 +48,10 @@ def closed_by(node: Node) -> List[MountStatus]:
     return last[0]
 
 
-def _unhealthy(node: Node, end: float) -> List[MountStatus]:
+def _unhealthy(node: Node, user: str, end: float) -> List[MountStatus]:
     """The required mounts that a job cannot use, right now."""
-    required = [mount for mount in node.mounts if mount.required]
+    required = [mount for mount in node.mounts
+                if mount.required and (not user or getattr(mount, "owner", None) in (None, user))]
     left = max(0.5, end - node.clock.monotonic())
     deadline = min(node.config.health.deadline, LONGEST_LOOK, left)
     return [status for status in check_all(node, required, deadline) if not status.healthy]

@@ -130,7 +130,7 @@ def drain_command(args: argparse.Namespace) -> int:
 def gate_command(args: argparse.Namespace) -> int:
     from hyperpod_kit.node.gate import closed_by, reason
 
-    bad = closed_by(open_node())
+    bad = closed_by(open_node(), os.environ.get("SLURM_JOB_USER", ""))
     if bad:
         print(reason(bad), file=sys.stderr)
     return 1 if bad else 0

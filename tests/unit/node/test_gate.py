@@ -40,3 +40,11 @@ def test_it_leaves_a_mark_where_slurm_is_told(make_node: Any) -> None:
     fake.node = replace(fake.node, config=replace(fake.node.config, health=policy))
     assert closed_by(fake.node)
     assert json.loads(Path(fake.node.paths.gate_mark).read_text())["at"] == fake.clock.now
+
+
+def test_the_home_of_somebody_else_keeps_no_job_away(make_node: Any) -> None:
+    fake = make_node([EFS, replace(EFS, name="home-bob", path="/home/.homes/bob/home", owner="bob")])
+    fake.mounted("/efs/trainer", "nfs4", "127.0.0.1:/")
+    assert closed_by(fake.node, "alice") == []
+    assert [status.name for status in closed_by(fake.node, "bob")] == ["home-bob"]
+    assert closed_by(fake.node), "a job of nobody knows whom may be bob's"

@@ -32,6 +32,7 @@ SECTIONS = {
         "replace-node": Entry(f"{_C}.node_commands:replace_node", "Replace nodes by fresh ones."),
         "delete-cluster": Entry(f"{_C}.cluster_commands:delete_cluster", "Delete the cluster and its nodes."),
         "validate-mounts": Entry(f"{_C}.mounts_command:validate_mounts", "Check every mount on every node."),
+        "diagnose": Entry(f"{_C}.diagnose_command:diagnose", "Why a node is not well, and what to do."),
     },
     "Users": {
         "users": Entry(f"{_C}.users_commands:users", "Homes on EFS: access points and the file system's policy."),

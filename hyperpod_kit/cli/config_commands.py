@@ -43,6 +43,7 @@ NEEDED = {
 @click.option("--data-prefix", default="", metavar="PREFIX/", help="Only this prefix of it.")
 @click.option("--fsx-dns-name", metavar="DNS", help="FSx for Lustre file system, mounted at /fsx.")
 @click.option("--fsx-mountname", metavar="NAME", help="Its mount name.")
+@click.option("--homes", metavar="FS", help="EFS file system with a home for each user; see `users apply`.")
 @click.option("--user", "users", multiple=True, metavar="NAME:UID", help="Account on every node; may be repeated.")
 def init(config: Path, from_example: bool, force: bool, users: tuple[str, ...], **answers: Any) -> None:
     """Write a configuration to start from.
@@ -51,6 +52,7 @@ def init(config: Path, from_example: bool, force: bool, users: tuple[str, ...], 
     """
     from hyperpod_kit.bundle.sources import example
     from hyperpod_kit.config import starter
+    from hyperpod_kit.config.findings import errors
     from hyperpod_kit.config.load import check
 
     values = example()
@@ -64,11 +66,15 @@ def init(config: Path, from_example: bool, force: bool, users: tuple[str, ...], 
         accounts = tuple(_account(user) for user in users)
         values = starter.fill(values, starter.Answers(users=accounts, **answers))
     starter.write(config, values, force=force)
-    findings = check(config).findings
+    checked = check(config)
+    findings = checked.findings
     for finding in findings:
         say(finding.render())
     say(f"wrote {config}" + (", which has findings" if findings else ""))
-    say(f"next: hyperpod-kit validate {config}" if findings else f"next: hyperpod-kit upload {config}")
+    verb = "validate" if findings else "upload"
+    if checked.settings.homeless and not errors(findings):
+        verb = "users apply"
+    say(f"next: hyperpod-kit {verb} {config}")
 
 
 @click.command()

@@ -32,6 +32,7 @@ class Answers:
     fsx_dns_name: Optional[str] = None
     fsx_mountname: Optional[str] = None
     users: tuple[tuple[str, int], ...] = ()
+    homes: Optional[str] = None
 
 
 def default_bucket(region: str, execution_role: str) -> str:
@@ -72,6 +73,8 @@ def fill(example: dict[str, Any], answers: Answers) -> dict[str, Any]:
         if value:
             data[key] = value
     kit["users"] = [{"name": name, "uid": uid, "gid": uid} for name, uid in answers.users]
+    if answers.homes:
+        kit["homes"] = {"file_system_id": answers.homes}
     data["hyperpod_kit"] = data.pop("hyperpod_kit")
     return data
 

@@ -15,7 +15,7 @@ import configparser
 import os
 from typing import List, Optional, Tuple
 
-from hyperpod_kit.errors import NodeError
+from hyperpod_kit.errors import NodeError, RunError
 from hyperpod_kit.node.context import Node
 
 NFT, IPTABLES = "/usr/sbin/nft", "/usr/sbin/iptables"
@@ -30,14 +30,18 @@ def guard(node: Node) -> bool:
     if is_guarded(node):
         return False
     low, high = ports(node)
-    if os.path.exists(node.paths.real(NFT)):
-        # One transaction: the table is never without its rule.
-        node.runner.run([NFT, "--file", "-"], timeout=30, input=rules(low, high))
-        return True
-    if os.path.exists(node.paths.real(IPTABLES)):
-        node.runner.run([IPTABLES, "--wait", "20", "--append", *_match(low, high)], timeout=40)
-        return True
-    raise NodeError(f"neither {NFT} nor {IPTABLES} is here: any user could speak to the proxies behind the homes",
+    why = f"neither {NFT} nor {IPTABLES} is here"
+    # nft in one transaction: its table is never without the rule. Not every kernel that has one tool serves the other.
+    for argv, text in (([NFT, "--file", "-"], rules(low, high)),
+                       ([IPTABLES, "--wait", "20", "--append", *_match(low, high)], None)):
+        if not os.path.exists(node.paths.real(argv[0])):
+            continue
+        try:
+            node.runner.run(argv, timeout=40, input=text)
+            return True
+        except RunError as err:
+            why = err.message
+    raise NodeError(f"{why}: any user could speak to the proxies behind the homes",
                     hint="apt-get install nftables, in the image or as a package of the bundle (docs/clients.md)")
 
 
@@ -46,7 +50,8 @@ def is_guarded(node: Node) -> bool:
     low, high = ports(node)
     if os.path.exists(node.paths.real(NFT)):
         done = node.runner.run([NFT, "--numeric", "list", "table", "inet", TABLE], timeout=30, check=False)
-        return done.returncode == 0 and f"tcp dport {low}-{high} meta skuid != 0 reject" in done.stdout
+        if done.returncode == 0 and f"tcp dport {low}-{high} meta skuid != 0 reject" in done.stdout:
+            return True
     if os.path.exists(node.paths.real(IPTABLES)):
         check = [IPTABLES, "--wait", "20", "--check", *_match(low, high)]
         return node.runner.run(check, timeout=40, check=False).returncode == 0

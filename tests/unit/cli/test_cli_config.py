@@ -96,6 +96,13 @@ def test_init_without_storage_has_no_mounts(empty: Path, hk: Hk) -> None:
     assert hk("validate").code == 0
 
 
+def test_init_with_homes_says_what_comes_before_the_upload(empty: Path, hk: Hk) -> None:
+    done = hk("init", "--name", "big", *ACCOUNT, "--homes", "fs-00000000000000001", "--user", "anna:2002")
+    assert done.code == 0 and done.err.endswith("next: hyperpod-kit users apply provisioning_parameters.json\n")
+    assert json.loads(empty.read_text())["hyperpod_kit"]["homes"] == {"file_system_id": "fs-00000000000000001"}
+    assert hk("validate").code == 0
+
+
 def test_init_says_at_once_what_is_wrong_with_the_answers(empty: Path, hk: Hk) -> None:
     done = hk("init", "--name", "a_b", *ACCOUNT)
     assert "HPK-K001 hyperpod_kit.cluster.name" in done.err and "next: hyperpod-kit validate" in done.err

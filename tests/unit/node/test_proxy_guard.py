@@ -56,6 +56,20 @@ def test_iptables_where_there_is_no_nft(fake: Any) -> None:
     assert not proxy_guard.guard(fake.node)
 
 
+def test_iptables_where_the_kernel_does_not_serve_nft(fake: Any) -> None:
+    have(fake, proxy_guard.NFT)
+    have(fake, proxy_guard.IPTABLES)
+    fake.runner.on("/usr/sbin/nft", code=1)
+    fake.runner.on("/usr/sbin/iptables --wait 20 --check", code=1)
+    assert proxy_guard.guard(fake.node) and "--append OUTPUT" in fake.runner.calls[-1]
+    fake.runner.on("/usr/sbin/iptables --wait 20 --check")
+    assert not proxy_guard.guard(fake.node), "and it is not added again and again"
+    fake.runner.on("/usr/sbin/iptables", code=1, out="Permission denied")
+    with pytest.raises(NodeError, match="Permission denied: any user could speak"):
+        fake.runner.on("/usr/sbin/iptables --wait 20 --check", code=1)
+        proxy_guard.guard(fake.node)
+
+
 def test_without_a_packet_filter_no_home_is_mounted(fake: Any) -> None:
     with pytest.raises(NodeError, match="neither /usr/sbin/nft nor /usr/sbin/iptables"):
         proxy_guard.guard(fake.node)

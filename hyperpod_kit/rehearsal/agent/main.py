@@ -104,7 +104,7 @@ def create(config: Dict[str, Any]) -> None:
     try:
         managed_storage.mount(config.get("storage") or [])
     except (OSError, subprocess.SubprocessError) as err:
-        raise Failed(f"FSx for Lustre was not mounted: {err}") from err
+        raise Failed(f"FSx was not mounted: {err}") from err
     if config.get("slurm_role"):
         try:
             managed_slurm.start(config["slurm_role"], config["controller_ip"])

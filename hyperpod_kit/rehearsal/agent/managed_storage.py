@@ -1,4 +1,4 @@
-"""FSx for Lustre as HyperPod itself mounts it, in the modes where no OnCreate script owns the node.
+"""FSx for Lustre and for OpenZFS as HyperPod itself mounts it, in the modes where no OnCreate script owns the node.
 
 How HyperPod keeps the mount over a reboot is not published; here it is a line of fstab, what AWS's own scripts wrote.
 Standard library only, Python 3.8: this file runs in a node.
@@ -11,24 +11,27 @@ import subprocess
 from typing import Any, Mapping, Sequence
 
 FSTAB = "/etc/fstab"
-OPTIONS = "noatime,flock,_netdev"
+LUSTRE_OPTIONS = "noatime,flock,_netdev"
+NFS_OPTIONS = "nfsvers=4.2,nconnect=16,_netdev"
 
 
-def lustre_line(config: Mapping[str, Any]) -> str:
-    """The fstab line of one FsxLustreConfig."""
-    return f"{config['DnsName']}@tcp:/{config['MountName']} {config.get('MountPath') or '/fsx'} lustre {OPTIONS} 0 0"
+def fstab_line(entry: Mapping[str, Any]) -> str:
+    """The fstab line of one InstanceStorageConfig; "" for storage that is no mount of a file system."""
+    lustre, zfs = entry.get("FsxLustreConfig"), entry.get("FsxOpenZfsConfig")
+    if lustre:
+        source = f"{lustre['DnsName']}@tcp:/{lustre['MountName']}"
+        return f"{source} {lustre.get('MountPath') or '/fsx'} lustre {LUSTRE_OPTIONS} 0 0"
+    if zfs:
+        return f"{zfs['DnsName']}:/fsx {zfs.get('MountPath') or '/home'} nfs {NFS_OPTIONS} 0 0"
+    return ""
 
 
 def mount(storage: Sequence[Mapping[str, Any]], fstab: str = FSTAB) -> None:
-    """Mount every FsxLustreConfig of an instance group, now and at later boots.
+    """Mount every FSx file system of an instance group, now and at later boots.
 
     Raises subprocess.SubprocessError. Other kinds of storage have no stand-in and are passed over.
     """
-    for entry in storage:
-        config = entry.get("FsxLustreConfig")
-        if not config:
-            continue
-        line = lustre_line(config)
+    for line in filter(None, map(fstab_line, storage)):
         path = line.split()[1]
         with open(fstab, "a+") as file:
             file.seek(0)

@@ -133,9 +133,11 @@ def test_fsx_is_mounted_by_the_platform_once_and_for_later_boots(tmp_path, monke
     fstab, target = tmp_path / "fstab", tmp_path / "fsx"
     fstab.write_text("LABEL=root / ext4 defaults 0 1\n")
     storage = [{"EbsVolumeConfig": {"VolumeSizeInGB": 1}},
-               {"FsxLustreConfig": {"DnsName": "fs-1.fsx", "MountName": "abcdefgh", "MountPath": str(target)}}]
+               {"FsxLustreConfig": {"DnsName": "fs-1.fsx", "MountName": "abcdefgh", "MountPath": str(target)}},
+               {"FsxOpenZfsConfig": {"DnsName": "fs-2.fsx", "MountPath": str(target / "zfs")}}]
     for _ in range(2):
         managed_storage.mount(storage, str(fstab))
     lines = fstab.read_text().splitlines()
-    assert lines[1:] == [f"fs-1.fsx@tcp:/abcdefgh {target} lustre noatime,flock,_netdev 0 0"]
-    assert calls == [["mount", str(target)]] * 2 and target.is_dir()
+    assert lines[1:] == [f"fs-1.fsx@tcp:/abcdefgh {target} lustre noatime,flock,_netdev 0 0",
+                         f"fs-2.fsx:/fsx {target}/zfs nfs nfsvers=4.2,nconnect=16,_netdev 0 0"]
+    assert calls == [["mount", str(target)], ["mount", f"{target}/zfs"]] * 2 and target.is_dir()

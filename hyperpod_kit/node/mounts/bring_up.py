@@ -16,6 +16,7 @@ from hyperpod_kit.node import systemd
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_json, read_text, write_json
 from hyperpod_kit.node.health.look import check
+from hyperpod_kit.node.mounts import beneath
 from hyperpod_kit.node.mounts.ensure import MADE, await_healthy
 from hyperpod_kit.node.mounts.kinds import kind_of
 from hyperpod_kit.node.mounts.record import read_record
@@ -34,13 +35,16 @@ def bring_up(node: Node, mount: Mount) -> Tuple[bool, str]:
     # A daemon of ours under an old unit: another bucket or other options. Nobody else's is ever stopped.
     outdated = running and isinstance(mount, S3Mount) and not started_as_installed(node, mount)
     if status.state in MADE and running and not outdated:
+        carried = beneath.carry_over(node, mount)
         words = [status.source, status.detail, "its new options count from the next mount on"
-                 if made_otherwise(node, mount) else ""]
-        return False, "; ".join(word for word in words if word)
+                 if made_otherwise(node, mount) else "", *carried]
+        return bool(carried), "; ".join(word for word in words if word)
     if status.state in OCCUPIED and not outdated:
         raise MountFailed(f"{mount.path} is {status.state} ({status.source}): {status.detail}",
                           hint=f"on the node: findmnt {mount.path}; or hyperpod-kit replace-node {node.facts.node}")
-    return _start(node, mount, "restart" if running else "start")
+    changed, source = _start(node, mount, "restart" if running else "start")
+    beneath.carry_over(node, mount)
+    return changed, source
 
 
 def pending(node: Node, mount: Mount) -> str:
@@ -53,7 +57,8 @@ def pending(node: Node, mount: Mount) -> str:
     digest = hashlib.sha256(systemd.bundled(node, unit).encode()).hexdigest()
     outdated = running and isinstance(mount, S3Mount) and record is not None and record["unit"] != digest
     if status.state in MADE and running and not outdated:
-        return ""
+        missing = beneath.missing_homes(node, mount)
+        return f"make {', '.join(missing)}" if missing else ""
     if status.state in OCCUPIED and not outdated:
         raise MountFailed(f"{mount.path} is {status.state} ({status.source}): {status.detail}")
     return f"restart {unit}" if running else f"start {unit}"

@@ -1,0 +1,92 @@
+"""A mount over /home: what it would hide is carried over to it, really, in a mount namespace of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hyperpod_kit.model.mounts import OpenZfsMount
+from hyperpod_kit.node.mounts.beneath import carry_over, homes_in, missing_homes
+
+CHECKOUT = Path(__file__).parents[3]
+FSX = "fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com"
+HOME = OpenZfsMount("homes", "/home", FSX)
+PASSWD = ("root:x:0:0::/root:/bin/bash\nslurm:x:401:401::/home/slurm:/bin/false\n"
+          "ubuntu:x:1000:1000::/home/ubuntu:/bin/sh\ntrainer:x:2001:2001::/home/trainer:/bin/sh\nnobody:x:65534:65534::/home/nobody:/bin/false\n"
+          "deep:x:2002:2002::/home/.homes/deep/home:/bin/sh\n")
+
+
+def test_whose_homes_belong_there(make_node: Any) -> None:
+    fake = make_node([HOME])
+    (fake.root / "etc").mkdir()
+    (fake.root / "etc/passwd").write_text(PASSWD)
+    assert homes_in(fake.node, "/home") == ["/home/ubuntu", "/home/trainer"]
+    fake.runner.on("ls -A", out="trainer\nlost+found\n")
+    assert missing_homes(fake.node, HOME) == ["/home/ubuntu"]
+    elsewhere = OpenZfsMount("data", "/data", FSX)
+    before = len(fake.runner.calls)
+    assert carry_over(fake.node, elsewhere) == []
+    assert fake.runner.calls[before:] == []
+    assert missing_homes(fake.node, OpenZfsMount("homes", "/home", FSX, platform=True)) == []
+
+
+REAL = textwrap.dedent("""
+    import os, subprocess, sys
+    from hyperpod_kit.model.mounts import OpenZfsMount
+    from hyperpod_kit.model.node_config import NodeConfig
+    from hyperpod_kit.node.context import Node
+    from hyperpod_kit.node.facts import Facts
+    from hyperpod_kit.node.mounts.beneath import carry_over
+    from hyperpod_kit.node.paths import NodePaths
+    from hyperpod_kit.node.timing import Clock
+    from hyperpod_kit.run import LocalRunner
+
+    base = sys.argv[1]  # on the root file system, as /home is on a node
+    accounts = "".join(f"{name}:x:{uid}:{uid}::{base}/{name}:/bin/sh\\n"
+                     for name, uid in (("ubuntu", 1000), ("first", 2001), ("none", 2002)))
+
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run"], check=True)
+    open("/run/passwd", "w").write(accounts)
+    subprocess.run(["mount", "--bind", "/run/passwd", "/etc/passwd"], check=True)
+    for name, uid in (("ubuntu", 1000), ("first", 2001)):
+        os.makedirs(f"{base}/{name}/.ssh", 0o700)
+        open(f"{base}/{name}/.ssh/authorized_keys", "w").write(f"key of {name} here")
+        subprocess.run(["chown", "-R", f"{uid}:{uid}", f"{base}/{name}"], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", base], check=True)
+    os.makedirs(f"{base}/first")
+    open(f"{base}/first/kept", "w").write("of an earlier node")
+    mount = OpenZfsMount("homes", base, "fs-1")
+    node = Node(NodePaths(""), NodeConfig("demo", "on_create", {"g": "compute"}, (mount,)),
+                Facts("n", "10.0.0.1", "i-1", "g", "compute", "us-east-1", "aws", None), LocalRunner(), Clock())
+    assert carry_over(node, mount) == [f"{base}/ubuntu"]
+    found = os.stat(f"{base}/ubuntu/.ssh")
+    assert (found.st_uid, found.st_gid, oct(found.st_mode & 0o777)) == (1000, 1000, "0o700")
+    assert open(f"{base}/ubuntu/.ssh/authorized_keys").read() == "key of ubuntu here"
+    assert os.listdir(f"{base}/first") == ["kept"]
+    assert sorted(os.listdir(base)) == ["first", "ubuntu"], os.listdir(base)
+    assert carry_over(node, mount) == []
+    assert "beneath" not in open("/proc/self/mountinfo").read()
+    print("all of it")
+""")
+
+
+def may_unshare() -> bool:
+    return os.geteuid() == 0 and subprocess.run(["unshare", "--mount", "true"], stderr=subprocess.PIPE).returncode == 0
+
+
+@pytest.mark.skipif(not may_unshare(), reason="needs root and mount namespaces")
+def test_really(tmp_path: Path) -> None:
+    place = tmp_path / "home"
+    place.mkdir()
+    if os.stat(place).st_dev != os.stat("/").st_dev:
+        pytest.skip("the temporary directory is not on the root file system")
+    done = subprocess.run(["unshare", "--mount", "--propagation", "private", sys.executable, "-c", REAL, str(place)],
+                          env={**os.environ, "PYTHONPATH": str(CHECKOUT), "HPK_ROOT": ""}, text=True, timeout=60,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert done.stdout.endswith("all of it\n"), done.stdout

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 from dataclasses import asdict, dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
@@ -46,6 +45,8 @@ class Facts:
 
 def is_own_address(address: str) -> bool:
     """Whether the literal `address` belongs to this machine. Sends nothing: the kernel picks the source address."""
+    import socket  # not for the many commands that load the facts of creation
+
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         socket.inet_pton(family, address)  # a name would be looked up, for as long as the resolver likes
@@ -92,6 +93,8 @@ def gather(paths: NodePaths, config: NodeConfig, clock: Clock, environ: Mapping[
     it.
     """
     path = environ.get("SAGEMAKER_RESOURCE_CONFIG_PATH") or paths.resource_config
+    import socket
+
     hostname = (read_text(paths.hostname) or socket.gethostname()).strip().split(".")[0]
     is_own = own_address_test(paths, environ)
     seen: List[Optional[Facts]] = [None]

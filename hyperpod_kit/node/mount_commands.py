@@ -5,16 +5,18 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
 from dataclasses import asdict
-from typing import Callable, Dict
+from typing import TYPE_CHECKING, Callable, Dict
 
 from hyperpod_kit.errors import Unreachable, UsageError
 from hyperpod_kit.model.mounts import S3Mount
 from hyperpod_kit.node.context import Node, open_node
+
+if TYPE_CHECKING:
+    import argparse
 
 
 def mounts_command(args: argparse.Namespace) -> int:
@@ -85,6 +87,10 @@ ACTIONS: Dict[str, Callable[[Node, str], int]] = {
 
 
 def health_command(args: argparse.Namespace) -> int:
+    return check_once(args.json)
+
+
+def check_once(as_json: bool) -> int:
     """One tick of the timer. Exit code 0 when every mount serves, 1 when not, 3 when another tick is at it."""
     from hyperpod_kit.node.health.tick import tick
 
@@ -95,7 +101,7 @@ def health_command(args: argparse.Namespace) -> int:
                           hint="hyperpod-kit node mounts looks at them without counting")
     for line in done.said:
         print(line, file=sys.stderr)
-    if args.json:
+    if as_json:
         print(json.dumps({"node": node.facts.node, "role": node.facts.role, "bundle_id": node.bundle_id,
                           "repairs_ordered": done.ordered,
                           "mounts": {name: asdict(record) for name, record in done.records.items()}}))

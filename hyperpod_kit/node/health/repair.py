@@ -1,4 +1,4 @@
-"""What to do about a mount that does not serve, and doing it. Deciding is pure; a living mount is never torn away.
+"""Repair one mount, in a process of its own. A living mount is never torn away.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -9,44 +9,22 @@ from dataclasses import dataclass
 from typing import Optional
 
 from hyperpod_kit.errors import HyperpodKitError, RunError
-from hyperpod_kit.model.mounts import Mount, MountStatus
+from hyperpod_kit.model.mounts import Mount
 from hyperpod_kit.model.units import HEALTH_UNIT, carrier_unit
 from hyperpod_kit.node import systemd
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import write_volatile_json
 from hyperpod_kit.node.health import record as health_record
+from hyperpod_kit.node.health.decide import wanted
 from hyperpod_kit.node.health.look import check, look_at
-from hyperpod_kit.node.health.record import HealthRecord, pause
+from hyperpod_kit.node.health.record import HealthRecord
 from hyperpod_kit.node.locks import held
 from hyperpod_kit.node.mounts.ensure import await_healthy, clear_dead
-from hyperpod_kit.node.mounts.kinds import kind_of
 from hyperpod_kit.node.timing import wait_for
-
-STRIKES = 2
-"""A hung daemon is killed only when two checks in a row say that it hangs."""
 
 REVIVED_WITHIN = 15.0
 """Seconds in which efs-utils' watchdog (it looks every 1 to 10 s) gets a dead TLS proxy running again by itself: then
 nobody's open files are lost, as they would be when the mount is torn away."""
-
-
-def wanted(mount: Mount, status: MountStatus, failures: int) -> str:
-    """`none`, `restart`, `kill`, or `wait` for another look; `failures` counts this check."""
-    if status.state in ("absent", "stale"):
-        return "restart"
-    if status.state == "hung" and kind_of(mount).restart_when_hung:
-        return "kill" if failures >= STRIKES else "wait"
-    return "none"  # it serves, or something lives there, or it is the server's business: a person must look
-
-
-def decide(mount: Mount, status: MountStatus, record: HealthRecord, interval: float) -> str:
-    """As `wanted`, but `wait` also while the back-off lasts. `record` already counts this check."""
-    action = wanted(mount, status, record.failures)
-    if action not in ("restart", "kill"):
-        return action
-    # A clock that was set back must not stop repairs for good.
-    since = status.checked_at - record.repaired_at
-    return "wait" if 0 <= since < pause(record.repairs, interval) else action
 
 
 @dataclass(frozen=True)

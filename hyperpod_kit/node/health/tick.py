@@ -20,9 +20,9 @@ from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_json, write_volatile
 from hyperpod_kit.node.health import calm, metrics
 from hyperpod_kit.node.health import record as health_record
+from hyperpod_kit.node.health.decide import decide
 from hyperpod_kit.node.health.look import DEEP, DEEP_EVERY, Look, deep_mode, look_at
 from hyperpod_kit.node.health.record import HealthRecord
-from hyperpod_kit.node.health.repair import decide
 from hyperpod_kit.node.locks import held, is_held
 from hyperpod_kit.node.mounts.table import Entry
 from hyperpod_kit.node.slurm import drain
@@ -142,7 +142,8 @@ def mark_degraded(node: Node, records: Mapping[str, HealthRecord]) -> None:
 
 
 def changes(before: Mapping[str, HealthRecord], after: Mapping[str, HealthRecord]) -> List[str]:
-    """One line for each change of a state, a degraded mark or a repair; none for a first check that is ok."""
+    """One line for each change of a state or a degraded mark; none for a first check that is ok, and none for a repair,
+    which has said its own words."""
     lines = []
     for name, record in after.items():
         old = before.get(name) or HealthRecord({"state": "ok"})
@@ -151,6 +152,4 @@ def changes(before: Mapping[str, HealthRecord], after: Mapping[str, HealthRecord
             lines.append(f"{name}: {old.state} -> {record.state}{f': {detail}' if detail else ''}")
         if record.degraded and not old.degraded:
             lines.append(f"{name}: degraded after {record.failures} failed checks")
-        if record.result_at != old.result_at:
-            lines.append(f"{name}: {record.last_repair}")
     return lines

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
 from typing import Any, Dict, List
 
 from hyperpod_kit.model.mounts import EfsMount, Mount, S3FilesMount, mount_to_dict
@@ -99,6 +98,8 @@ def proxy_is_gone(entry: Entry) -> bool:
     port = entry.option("port")
     if port is None or not port.isdigit() or not entry.source.startswith("127."):
         return False
+    import socket  # only for a mount that does not answer
+
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         try:

@@ -141,3 +141,20 @@ def test_no_note_while_anything_is_wrong_or_owed(make_node: Any) -> None:
 
 def test_paths_are_escaped_as_the_kernel_does() -> None:
     assert calm.escaped("/a b\\c\td") == "/a\\040b\\134c\\011d"
+
+
+def imported(modules: str) -> set[str]:
+    """What the standard library is made to load by these modules, in a new interpreter as units start it."""
+    program = f"import sys; sys.path.insert(0, {str(Path(__file__).parents[3])!r}); import {modules}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", program], text=True, timeout=30, stdout=subprocess.PIPE,
+                          check=True)
+    return set(done.stdout.split())
+
+
+def test_a_check_imports_nothing_that_it_does_not_need() -> None:
+    """Each of these costs as much as the probes of ten mounts."""
+    node = "hyperpod_kit.node"
+    dear = {"argparse", "socket", "subprocess", "shutil", "configparser", "calendar", "datetime", "threading"}
+    assert not dear & imported(f"{node}.cli, {node}.mount_commands, {node}.health.tick")
+    assert not {"re", "typing", "enum", "dataclasses", "json", "contextlib"} & imported(f"{node}.health.glance, "
+                                                                                         f"{node}.health.prober")

@@ -1,0 +1,32 @@
+"""What to do about a mount that does not serve: pure, and without what it takes to do it, since every check asks.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+from hyperpod_kit.model.mounts import Mount, MountStatus
+from hyperpod_kit.node.health.record import HealthRecord, pause
+from hyperpod_kit.node.mounts.kinds import kind_of
+
+STRIKES = 2
+"""A hung daemon is killed only when two checks in a row say that it hangs."""
+
+
+def wanted(mount: Mount, status: MountStatus, failures: int) -> str:
+    """`none`, `restart`, `kill`, or `wait` for another look; `failures` counts this check."""
+    if status.state in ("absent", "stale"):
+        return "restart"
+    if status.state == "hung" and kind_of(mount).restart_when_hung:
+        return "kill" if failures >= STRIKES else "wait"
+    return "none"  # it serves, or something lives there, or it is the server's business: a person must look
+
+
+def decide(mount: Mount, status: MountStatus, record: HealthRecord, interval: float) -> str:
+    """As `wanted`, but `wait` also while the back-off lasts. `record` already counts this check."""
+    action = wanted(mount, status, record.failures)
+    if action not in ("restart", "kill"):
+        return action
+    # A clock that was set back must not stop repairs for good.
+    since = status.checked_at - record.repaired_at
+    return "wait" if 0 <= since < pause(record.repairs, interval) else action

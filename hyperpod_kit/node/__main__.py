@@ -7,12 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from hyperpod_kit.errors import HyperpodKitError
-from hyperpod_kit.node.cli import main
+from hyperpod_kit.node.cli import run
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except HyperpodKitError as error:
-        print(f"error: {error}", *([f"hint: {error.hint}"] if error.hint else []), sep="\n", file=sys.stderr)
-        sys.exit(error.exit_code)
+    sys.exit(run(sys.argv[1:]))

@@ -6,10 +6,22 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Callable, Sequence
+
+from hyperpod_kit.errors import HyperpodKitError
 
 if TYPE_CHECKING:
     import argparse
+
+
+def run(argv: Sequence[str]) -> int:
+    """As `main`, with errors on standard error and in the exit code."""
+    try:
+        return main(argv)
+    except HyperpodKitError as error:
+        print(f"error: {error}", *([f"hint: {error.hint}"] if error.hint else []), sep="\n", file=sys.stderr)
+        return error.exit_code
 
 
 def main(argv: Sequence[str]) -> int:

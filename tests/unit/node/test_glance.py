@@ -22,21 +22,22 @@ TEXTFILE = "var/lib/node_exporter/textfile_collector/hyperpod_kit.prom"
 
 
 def run(root: Path) -> str:
-    """What the unit's command came to: "" when all is calm, "whole" when it handed over."""
+    """What the unit's command came to: "" when all is calm, "whole" when it went on to the whole check."""
     done = subprocess.run([sys.executable, "-I", "-S", glance.__file__], env={"HPK_ROOT": str(root), "PATH": "/bin"},
-                          text=True, timeout=30, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=True)
-    return done.stdout
+                          text=True, timeout=30, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if done.returncode == 0:
+        return done.stdout
+    # The whole check needs a configuration, which this node has not.
+    assert "no bundle is installed on this machine" in done.stdout
+    return "whole"
 
 
 @pytest.fixture
 def fake(make_node: Any) -> Any:
-    """A node with two mounts, ticked once at the present time, whose program says that it was called."""
+    """A node with two mounts, ticked once at the present time."""
     made = make_node([LUSTRE, EFS])
     made.clock.now = time.time()
-    program = made.root / "opt/hyperpod-kit/one/bin/hyperpod-kit"
-    program.parent.mkdir(parents=True)
-    program.write_text('#!/bin/sh\n[ "$*" = "node health" ] && printf whole\n')
-    program.chmod(0o755)
+    (made.root / "opt/hyperpod-kit/one").mkdir(parents=True)
     (made.root / "opt/hyperpod-kit/current").symlink_to("one")
     made.mounted("/fsx", "lustre", "10.1.0.1@tcp:/abcdefgh")
     made.table.append(f"77 1 0:77 / {calm.escaped(EFS.path)} rw - nfs4 127.0.0.1:/ rw")
@@ -145,7 +146,8 @@ def test_paths_are_escaped_as_the_kernel_does() -> None:
 
 def imported(modules: str) -> set[str]:
     """What the standard library is made to load by these modules, in a new interpreter as units start it."""
-    program = f"import sys; sys.path.insert(0, {str(Path(__file__).parents[3])!r}); import {modules}; print(*sys.modules)"
+    checkout = str(Path(__file__).parents[3])
+    program = f"import sys; sys.path.insert(0, {checkout!r}); import {modules}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-I", "-S", "-c", program], text=True, timeout=30, stdout=subprocess.PIPE,
                           check=True)
     return set(done.stdout.split())

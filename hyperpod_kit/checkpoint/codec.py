@@ -85,31 +85,6 @@ def decode(body: Json, tensor: Callable[[str], torch.Tensor]) -> Any:
     raise CheckpointError(f"the checkpoint holds a value of kind {kind!r}, which this version does not know")
 
 
-class Texts:
-    """The text of trees that mostly stay as they are: parts that are the same object are not written again.
-
-    The parts are those of the first two levels; whoever makes the trees must not change a part that it gives again.
-    """
-
-    def __init__(self) -> None:
-        self._held: dict[str, tuple[Json, str]] = {}
-
-    def of(self, tree: dict[str, Json]) -> bytes:
-        """JSON of a tree, without spaces."""
-        return self._object(tree, "", 2).encode()
-
-    def _object(self, body: dict[str, Json], path: str, depth: int) -> str:
-        parts = (json.dumps(key) + ":" + self._part(value, f"{path}.{key}", depth) for key, value in body.items())
-        return "{" + ",".join(parts) + "}"
-
-    def _part(self, value: Json, path: str, depth: int) -> str:
-        if type(value) is not dict:
-            return json.dumps(value, separators=(",", ":"), allow_nan=False)
-        held = self._held.get(path)
-        if held is not None and held[0] is value:
-            return held[1]
-        if depth > 1:
-            return self._object(value, path, depth - 1)
-        text = json.dumps(value, separators=(",", ":"), allow_nan=False)
-        self._held[path] = value, text
-        return text
+def text_of(body: Json) -> bytes:
+    """An encoded tree as JSON, without spaces."""
+    return json.dumps(body, separators=(",", ":"), allow_nan=False).encode()

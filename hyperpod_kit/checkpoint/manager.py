@@ -59,7 +59,6 @@ class Manager:
         self._agent_error: str | None = None
         self._released = 0
         self._plan: capture.Plan | None = None
-        self._texts = codec.Texts()
         self._parent: dict[str, int] | None = None  # the save or the restored checkpoint before the next save
         self._settled = False
         self._overlap = overlap
@@ -117,7 +116,7 @@ class Manager:
             snapshot = state.snapshot(self._ranks)
         except StateNotSerializable:
             return  # the first save says so
-        self._pool.prepare(lambda: (self._plan_of(snapshot).layout, len(self._texts.of(snapshot.tree))),
+        self._pool.prepare(lambda: (self._plan_of(snapshot).layout, len(codec.text_of(snapshot.tree))),
                            pin=any(device.is_on(piece.tensor) for piece in snapshot.pieces))
 
     # --- save ---------------------------------------------------------------------------------------------------
@@ -189,7 +188,7 @@ class Manager:
         """Begin the copy into a slot; None when none is free."""
         self._pool.settle()
         plan = self._plan_of(snapshot)
-        extra = self._texts.of(snapshot.tree)
+        extra = codec.text_of(snapshot.tree)
         target = self._pool.acquire(plan.layout, len(extra))
         if target is None:
             target = self._make_room(plan, handle, len(extra), on_busy)

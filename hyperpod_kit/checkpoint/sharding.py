@@ -68,6 +68,11 @@ def local(tensor: Any) -> torch.Tensor:
     return plain
 
 
+def live(tensor: Any) -> torch.Tensor:
+    """As `local`, but a plain tensor is itself: for looking, not for keeping."""
+    return tensor if type(tensor) in _PLAIN else local(tensor)
+
+
 @lru_cache(maxsize=16)
 def _grid(mesh: Any) -> torch.Tensor:
     """The ranks of a mesh, in its shape. torch computes them at each access, which a state of many tensors feels."""

@@ -67,7 +67,7 @@ class Known:
     def __init__(self) -> None:
         self.pieces: dict[str, tuple[torch.Tensor, Piece]] = {}
         self.specs: dict[str, TensorSpec] = {}
-        self.last: tuple[Outline, str] | None = None
+        self.last: tuple[Outline, tuple[tuple[str, str], ...], str, int] | None = None
 
 
 class Collector:
@@ -123,7 +123,7 @@ class Collector:
         held = self._known.pieces.get(path)
         if held is None or held[0] is not tensor:
             return None
-        before, now = held[1].tensor, sharding.local(tensor)
+        before, now = held[1].tensor, sharding.live(tensor)
         same = (now.data_ptr() == before.data_ptr() and now.shape == before.shape and now.dtype == before.dtype
                 and now.stride() == before.stride())
         return held[1] if same else None
@@ -148,12 +148,14 @@ class Collector:
     def finish(self, tree: dict[str, Any]) -> Snapshot:
         """The snapshot of everything taken."""
         pieces = tuple(self._pieces.values())
-        shared = sum(not piece.own for piece in pieces) + len(self._absent)
         outline = tuple((piece.spec, piece.layout) for piece in pieces)
-        if self._known.last is None or self._known.last[0] != outline:
-            self._known.last = outline, fingerprint(pieces, self._absent, self._ranks.world, full=self._full)
-        absent = tuple(name for name, _ in self._absent)
-        return Snapshot(tree, pieces, self._known.last[1], shared, self._known.last[0], absent)
+        absent = tuple(self._absent)
+        last = self._known.last
+        if last is None or last[0] != outline or last[1] != absent:
+            shared = sum(not piece.own for piece in pieces) + len(absent)
+            plan = fingerprint(pieces, absent, self._ranks.world, full=self._full)
+            last = self._known.last = outline, absent, plan, shared
+        return Snapshot(tree, pieces, last[2], last[3], last[0], tuple(name for name, _ in absent))
 
 
 def fingerprint(pieces: Iterable[Piece], absent: Iterable[tuple[str, str]], world: int, *, full: bool = False) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 import threading
 import time
 
@@ -11,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint import cadence, codec, copier  # noqa: E402
+from hyperpod_kit.checkpoint import cadence, copier  # noqa: E402
 from hyperpod_kit.checkpoint.ranks import Ranks  # noqa: E402
 
 
@@ -73,11 +72,3 @@ def test_cadence_in_steps_and_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
             cadence.Cadence(bad, Ranks())
     with pytest.raises(ValueError, match="needs a cadence"):
         cadence.Cadence(None, Ranks()).due(0)
-
-
-def test_the_text_of_a_tree_is_its_json_whatever_was_held() -> None:
-    texts = codec.Texts()
-    model = {"w": {"$": "tensor", "name": "model.w"}}
-    for rate in (0.1, 0.2):
-        tree = {"model": model, "optimizer": {"state": model, "param_groups": [{"lr": rate}]}, "extra": {}, "n": None}
-        assert json.loads(texts.of(tree)) == tree

@@ -18,6 +18,8 @@ STEP=start
 STARTED=$(date +%s%3N)
 # No step inside may take this long; this bounds what nobody thought of.
 readonly TOTAL_SECONDS=1500
+# An earlier run that was killed may have left the program at work; two at once are never right.
+readonly LOCK_SECONDS=300
 
 mkdir -p "${LOG%/*}"
 exec 3>&1
@@ -82,9 +84,14 @@ report ok
 
 STEP=install-bundle
 TARGET=$HOME_DIR/$ID
+mkdir -p "$HOME_DIR"
+# The program inherits the descriptor, and with it the lock, in case this shell is killed.
+exec 9>"$HOME_DIR/.lock"
+flock -w "$LOCK_SECONDS" 9 || fail 1 "another run of this script has been at work for $LOCK_SECONDS s" "tail $LOG"
+# Halves of bundles that were being installed when the script was killed.
+find "$HOME_DIR" -mindepth 1 -maxdepth 1 -name '*.partial' -exec rm -rf {} +
 if [[ $BUNDLE != "$TARGET" && ( ! -d $TARGET || -n $(verify "$TARGET") ) ]]; then
-    mkdir -p "$HOME_DIR"
-    rm -rf "$TARGET.partial" "$TARGET"
+    rm -rf "$TARGET"
     mkdir "$TARGET.partial"
     cp -R "$BUNDLE/." "$TARGET.partial/"
     # S3 keeps no mode bits.
@@ -108,6 +115,8 @@ fi
 report "${changed:-ok}"
 
 STEP=apply
+/usr/bin/python3 -I -S -c 'import sys; sys.exit(sys.version_info < (3, 8))' ||
+    fail 1 "/usr/bin/python3 is $(/usr/bin/python3 -V 2>&1): expected Python 3.8 or later" "use a newer HyperPod AMI"
 export SAGEMAKER_RESOURCE_CONFIG_PATH=${SAGEMAKER_RESOURCE_CONFIG_PATH:-$ROOT/opt/ml/config/resource_config.json}
 # The program writes its own lines into the log; what it says on standard error (a crash) must get there too.
 exec 4> >(tee -a "$LOG" >&3)

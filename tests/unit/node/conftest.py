@@ -72,6 +72,14 @@ class Sandbox:
     def calls(self) -> List[str]:
         return (self.root / "recorder/calls").read_text().splitlines()
 
+    def install(self) -> Path:
+        """The bundle as on_create.sh hands it over to the program: installed, nothing done yet; the node's root."""
+        home = self.root / "opt/hyperpod-kit"
+        home.mkdir()
+        (home / self.bundle.bundle_id).symlink_to(self.staging)
+        (home / "current").symlink_to(self.bundle.bundle_id)
+        return self.root
+
     def mountinfo(self) -> str:
         return (self.root / "proc/self/mountinfo").read_text()
 
@@ -79,7 +87,7 @@ class Sandbox:
 def example_bundle(**changes: Any) -> Bundle:
     """The bundle of the example configuration; `changes` overrule keys under `hyperpod_kit`."""
     settings = load.load(CHECKOUT / "provisioning_parameters.example.json")
-    return render(replace(settings, failure_pause=0.0, **changes))
+    return render(replace(settings, **{"failure_pause": 0.0, **changes}))
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit.errors import HyperpodKitError, RunError
 from hyperpod_kit.node import cli, mount_commands
-from hyperpod_kit.node.apply import apply
+from hyperpod_kit.node.apply import apply, foresee
 from hyperpod_kit.node.context import Node, open_node
 from hyperpod_kit.node.health import look
 from hyperpod_kit.node.health.probe import Probed
@@ -126,8 +126,14 @@ def create(root: Path, address: str, kill_at: Optional[int] = None) -> Optional[
             node = open_node(gather=True, paths=NodePaths(str(root)), runner=programs)
             mount_commands.open_node = lambda: Node(  # type: ignore[assignment]
                 node.paths, node.config, node.facts, programs, node.clock)
-            status = apply(node, plan(STEPS, node.mounts, node.facts.role, "on_create"), "on_create", lambda line: None)
+            planned = plan(STEPS, node.mounts, node.facts.role, "on_create")
+            with effects.not_ours():
+                foreseen = [step["step"] for step in foresee(node, planned) if step["would"]]
+            status = apply(node, planned, "on_create", lambda line: None)
             bad = [step for step in status["steps"] if step["status"] == "failed"]
+            done = [step["step"] for step in status["steps"] if step["status"] == "changed"]
+            if foreseen != done:
+                status["ok"], bad = False, [f"--dry-run said that {foreseen} would change, and {done} did"]
             os.write(writer, json.dumps([status["ok"], effects.count, status["changed"], bad]).encode())
         except BaseException:
             os.write(writer, json.dumps([False, -1, 0, traceback.format_exc()]).encode())

@@ -10,15 +10,6 @@ from hyperpod_kit.bundle.render import write
 from hyperpod_kit.model.mounts import EfsMount, LustreMount, S3Mount
 
 
-def installed(sandbox: Any) -> Path:
-    """The node as on_create.sh hands it over to the program: the bundle installed, nothing done yet."""
-    home = sandbox.root / "opt/hyperpod-kit"
-    home.mkdir()
-    (home / sandbox.bundle.bundle_id).symlink_to(sandbox.staging)
-    (home / "current").symlink_to(sandbox.bundle.bundle_id)
-    return Path(sandbox.root)
-
-
 def sweep(sweeping: Any, fresh: Path, address: str, tmp_path: Path) -> int:
     """Kill a creation of `fresh` before each of its effects, run it again, compare; how many effects there were."""
 
@@ -46,13 +37,13 @@ def sweep(sweeping: Any, fresh: Path, address: str, tmp_path: Path) -> int:
 
 def test_a_worker_killed_before_any_effect(make_sandbox: Any, sweeping: Any, tmp_path: Path) -> None:
     sandbox = make_sandbox("compute")
-    assert sweep(sweeping, installed(sandbox), sandbox.address, tmp_path) > 60
+    assert sweep(sweeping, sandbox.install(), sandbox.address, tmp_path) > 60
 
 
 def test_a_controller_killed_before_any_effect(make_sandbox: Any, sweeping: Any, render_example: Any,
                                                tmp_path: Path) -> None:
     sandbox = make_sandbox("controller", render_example(mounts=(), mount_places=()))
-    assert sweep(sweeping, installed(sandbox), sandbox.address, tmp_path) > 20
+    assert sweep(sweeping, sandbox.install(), sandbox.address, tmp_path) > 20
 
 
 def test_another_configuration_killed_before_any_effect(make_sandbox: Any, sweeping: Any, render_example: Any,
@@ -64,7 +55,7 @@ def test_another_configuration_killed_before_any_effect(make_sandbox: Any, sweep
     after = (stays, EfsMount("moved", "/new", "fs-0123456789abcdef1"),
              S3Mount("data", "/data", "bucket", file_mode="0640"), S3Mount("late", "/fsx", "bucket"))
     sandbox = make_sandbox("compute", render_example(mounts=before, mount_places=("",) * 4, users=()))
-    root = installed(sandbox)
+    root = sandbox.install()
     sweeping.create(root, sandbox.address)
     second = render_example(mounts=after, mount_places=("",) * 4, users=())
     write(second, tmp_path / "second")

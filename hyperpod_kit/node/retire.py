@@ -12,7 +12,6 @@ import contextlib
 import ctypes
 import errno
 import os
-from dataclasses import replace
 from typing import List, Sequence, Tuple
 
 from hyperpod_kit.errors import RunError
@@ -24,11 +23,14 @@ from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_json, read_text, write_json
 from hyperpod_kit.node.health.look import check
 from hyperpod_kit.node.mounts.ensure import clear_dead
-from hyperpod_kit.node.mounts.record import read_record
+from hyperpod_kit.node.mounts.record import forget, read_record
 from hyperpod_kit.node.mounts.table import find
 
 MNT_EXPIRE = 4
 """umount2(2): of a mount that is in use it says EBUSY, of any other EAGAIN at the first call, and unmounts neither."""
+
+TARGET = ("file_system_id", "access_point_id", "dns_name", "mount_name", "export", "region")
+"""Fields that say what is mounted, not how."""
 
 ANSWERING = ("ok", "slow", "readonly", "full")
 
@@ -49,11 +51,11 @@ def carry(node: Node) -> None:
 
 
 def same_mount(old: Mount, new: Mount) -> bool:
-    """Whether what `old` made is what `new` would make. A daemon's options are bring_up's to renew, by its restart."""
+    """Whether what `old` made is where and what `new` asks for. Other options are bring_up's business."""
     if (old.kind, old.name, old.path) != (new.kind, new.name, new.path):
         return False
-    return isinstance(old, S3Mount) or replace(
-        old, required=new.required, roles=new.roles, groups=new.groups) == new
+    # Another bucket is another command of the same unit: bring_up restarts it.
+    return isinstance(old, S3Mount) or all(getattr(old, key, None) == getattr(new, key, None) for key in TARGET)
 
 
 def unwanted_mounts(node: Node) -> List[Mount]:
@@ -72,14 +74,19 @@ def unwanted_units(node: Node) -> List[str]:
 
 def pending(node: Node) -> str:
     """What `retire` would do, in words."""
-    staying = [mount for mount in unwanted_mounts(node) if why_it_stays(node, mount)]
-    going = [mount for mount in unwanted_mounts(node) if mount not in staying]
-    units = removable(node, staying)
+    going = leaving(node)
+    units = removable(node, [mount for mount in unwanted_mounts(node) if mount not in going])
     disabling = [unit for unit in _enabled(node, unwanted_units(node)) if unit not in units]
-    words = [f"unmount {', '.join(mount.path for mount in going)}" if going else "",
+    there = [mount.path for mount in going if made_by_us(node, mount)]
+    words = [f"unmount {', '.join(there)}" if there else "",
              f"remove {', '.join(units)}" if units else "",
              f"disable {', '.join(disabling)}" if disabling else ""]
     return "; ".join(word for word in words if word)
+
+
+def leaving(node: Node) -> List[Mount]:
+    """The unwanted mounts that can be taken away now."""
+    return [mount for mount in unwanted_mounts(node) if not why_it_stays(node, mount)]
 
 
 def removable(node: Node, staying: Sequence[Mount]) -> List[str]:
@@ -154,8 +161,9 @@ def _unmount(node: Node, mount: Mount) -> bool:
         _stop(node, [carrier_unit(mount)])  # the daemon unmounts when it ends
     elif made_by_us(node, mount):
         node.runner.run(["umount", mount.path], timeout=60)  # never lazily
-    for path in (node.paths.mount_record(mount.name), node.paths.unit_record(mount.name),
-                 node.paths.repair_result(mount.name), node.paths.degraded_mark(mount.name)):
+    forget(node, mount)
+    for path in (node.paths.unit_record(mount.name), node.paths.repair_result(mount.name),
+                 node.paths.degraded_mark(mount.name)):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
     return ours

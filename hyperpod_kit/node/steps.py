@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Callable, List, Tuple
 
+from hyperpod_kit.errors import MountFailed
 from hyperpod_kit.model.cluster import LIFECYCLE_MODES
 from hyperpod_kit.model.mounts import ROLES, S3Mount
 from hyperpod_kit.model.units import HEALTH_TIMER, carrier_unit, units_of
@@ -108,8 +109,7 @@ def install_units(node: Node, _: str) -> Outcome:
     """Install and enable every unit of this node: they make the mounts at a reboot, when no lifecycle script runs."""
     retire.carry(node)
     bring_up.note_running(node, node.mounts)
-    changed = systemd.install(node, units_of(node.mounts))
-    return Outcome(systemd.enable(node, *at_boot(node)) or changed)
+    return Outcome(systemd.install(node, units_of(node.mounts), at_boot(node)))
 
 
 def units_pending(node: Node, _: str) -> str:
@@ -128,7 +128,13 @@ def make_mount(node: Node, name: str) -> Outcome:
 
 
 def mount_pending(node: Node, name: str) -> str:
-    return bring_up.pending(node, node.mount(name))
+    mount = node.mount(name)
+    try:
+        return bring_up.pending(node, mount)
+    except MountFailed:
+        if any(old.path == mount.path for old in retire.leaving(node)):
+            return f"start {carrier_unit(mount)}"  # what lies there now goes before
+        raise
 
 
 def settle_homes(node: Node, _: str) -> Outcome:

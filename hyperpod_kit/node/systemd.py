@@ -27,13 +27,17 @@ def outdated(node: Node, names: Sequence[str]) -> List[str]:
     return [name for name in names if read_text(node.paths.unit(name)) != bundled(node, name)]
 
 
-def install(node: Node, names: Sequence[str]) -> bool:
-    """Copy units of the bundle to /etc/systemd/system and have them read; True when any was new or different."""
+def install(node: Node, names: Sequence[str], at_boot: Sequence[str]) -> bool:
+    """Copy units of the bundle to /etc/systemd/system, enable those of `at_boot`, have all of it read.
+
+    True when any was new, different or not enabled. One reload at the end: systemd 257 wants one after enabling too.
+    """
     changed = outdated(node, names)
     for name in changed:
         write_if_different(node.paths.unit(name), bundled(node, name))
+    enabled = enable(node, *at_boot)
     # systemd itself is asked: whoever wrote the files may have been killed before it told systemd.
-    reloading = bool(changed) or must_reload(node, names)
+    reloading = bool(changed) or enabled or must_reload(node, names)
     if reloading:
         reload(node)
     return reloading

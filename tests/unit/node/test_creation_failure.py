@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import subprocess
@@ -96,8 +97,11 @@ def test_two_at_once_wait_for_each_other(make_sandbox: Any, render_example: Any)
 
 def waits_for(pid: int, program: str) -> bool:
     """Whether a child of the process is `program`."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return any(Path(f"/proc/{child}/comm").read_text().strip() == program for child in children)
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        with contextlib.suppress(OSError):  # it has ended
+            if Path(f"/proc/{child}/comm").read_text().strip() == program:
+                return True
+    return False
 
 
 def test_a_second_apply_says_who_is_at_work(make_node: Any) -> None:

@@ -25,6 +25,7 @@ _HINTS = {
     "ResourceLimitExceeded": "ask for a higher quota in Service Quotas, or lower the counts",
     "ThrottlingException": "wait a minute, then again",
     "ResourceNotFound": "aws sagemaker list-clusters",
+    "FileSystemNotFound": "aws efs describe-file-systems, in the cluster's region",
 }
 
 

@@ -44,9 +44,12 @@ def check_all(node: Node, mounts: Sequence[Mount], deadline: Optional[float] = N
               deep: bool = False) -> List[MountStatus]:
     """The state of every mount, in order; takes `deadline` seconds for all together when all of them hang.
 
-    deep: write and list too, where the mount is for that.
+    deep: list a bucket, write to everything else. A versioned bucket would keep a file of every such look.
     """
-    modes = (lambda mount, entry: deep_mode(mount)) if deep else shallow
+    def modes(mount: Mount, entry: Entry) -> str:
+        mode = deep_mode(mount) if deep else ""
+        return mode.replace("w", "") if isinstance(mount, S3Mount) else mode
+
     return [found.status for found in look_at(node, mounts, deadline, modes)]
 
 

@@ -1,5 +1,6 @@
 """A real FUSE daemon in a process of its own, to be killed or stopped. Loaded by conftest.py; as a program it is the
-daemon: `serving_fuse.py DIRECTORY TARGET SOURCE SUBTYPE`."""
+daemon: `serving_fuse.py DIRECTORY TARGET SOURCE SUBTYPE`. After SIGUSR1 it takes requests and answers none, so that
+whoever asks waits in D state, out of reach of SIGKILL."""
 
 from __future__ import annotations
 
@@ -8,6 +9,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Iterator
 
@@ -36,12 +39,24 @@ def serving_mount(path: Path, source: str = "source", subtype: str = "test") -> 
 
 
 def main(directory: str, target: str, source: str, subtype: str) -> None:
-    from hyperpod_kit.rehearsal.standins.fuse.session import Session, mount
+    from hyperpod_kit.rehearsal.standins.fuse.session import Handler, Session, mount
+    from hyperpod_kit.rehearsal.standins.fuse.wire import Payload, Request
     from hyperpod_kit.rehearsal.standins.passthrough.filesystem import PassThrough
 
+    silent = threading.Event()
+    signal.signal(signal.SIGUSR1, lambda *_: silent.set())
+
+    def swallowing(handler: Handler) -> Handler:
+        def answer(request: Request) -> Payload:
+            while silent.is_set():
+                time.sleep(3600)
+            return handler(request)
+
+        return answer
+
     files = PassThrough(directory, None)
-    session = Session(mount(source, target, f"fuse.{subtype}", options="allow_other"), target, files.handlers(),
-                      files.forget)
+    handlers = {opcode: swallowing(handler) for opcode, handler in files.handlers().items()}
+    session = Session(mount(source, target, f"fuse.{subtype}", options="allow_other"), target, handlers, files.forget)
     session.start()
     os.stat(target)
     print("mounted", flush=True)

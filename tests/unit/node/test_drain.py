@@ -23,6 +23,8 @@ from hyperpod_kit.run import Completed, LocalRunner
 
 DATA = S3Mount("data", "/mnt/data", "sagemaker-data")
 HOME = EfsMount("home", "/efs", "fs-0123456789abcdef0")
+ALICE = EfsMount("home-alice", "/home/.homes/alice/home", "fs-0123456789abcdef0", "fsap-0123456789abcdef0",
+                 owner="alice")
 EXTRA = S3Mount("extra", "/mnt/extra", "sagemaker-extra", required=False)
 NODE = "ip-10-1-0-20"
 OURS = "hyperpod-kit:mount:data:stale"
@@ -113,7 +115,7 @@ def slurm(daemons: Slurm) -> Slurm:
 
 @pytest.fixture
 def node(make_node: Any) -> Any:
-    fake = make_node([DATA, HOME, EXTRA])
+    fake = make_node([DATA, HOME, EXTRA, ALICE])
     config = replace(fake.node.config, health=replace(fake.node.config.health, drain=True))
     fake.node = replace(fake.node, config=config)
     fake.clock.now = time.time()
@@ -218,6 +220,7 @@ def test_what_is_wished_and_when_slurm_is_asked(node: Any) -> None:
     assert wish(node.node, found(node, FAILING)) is None
     assert wish(node.node, found(node, DEGRADED)) == OURS
     assert wish(node.node, found(node, GOOD, extra=DEGRADED)) == CLEAR, "an optional mount drains no node"
+    assert wish(node.node, {**found(node, GOOD), "home-alice": DEGRADED}) == CLEAR, "nor one user's home"
     assert wish(node.node, {}) is None
     healthy = found(node, GOOD)
     assert not is_due(node.node, healthy, first=False)

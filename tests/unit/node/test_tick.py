@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import signal
 import subprocess
 import time
 from dataclasses import replace
@@ -238,6 +239,36 @@ def test_a_prober_that_is_stuck_is_not_joined_by_another(make_node: Any, silent_
         assert time.monotonic() - started < 0.5, "nobody was sent to wait"
         monkeypatch.undo()
         real(noted["pid"], 9)
+
+
+@pytest.mark.rehearsal
+@FUSE
+def test_a_prober_in_d_state_holds_up_nobody_and_gets_no_company(make_node: Any, serving_mount: Any) -> None:
+    fake = make_node([LUSTRE, EFS])
+    fake.node = replace(fake.node, config=replace(fake.node.config, health=HealthPolicy(30.0, 0.5, 3)))
+    fake.mounted("/efs/trainer", "nfs4", "127.0.0.1:/")
+    with serving_mount(fake.root / "fsx") as daemon:
+        fake.mounted("/fsx", "lustre", "10.1.0.1@tcp:/abcdefgh")
+        assert ticked(fake.node).records["fsx"].state == "ok"
+        daemon.send_signal(signal.SIGUSR1)
+        pids = set()
+        for _ in range(3):
+            started = time.monotonic()
+            assert {name: one.state for name, one in ticked(fake.node).records.items()} == {"fsx": "hung", "home": "ok"}
+            assert time.monotonic() - started < 0.5 + 1.0
+            pids.add(json.loads(Path(fake.node.paths.stuck_probe("fsx")).read_text())["pid"])
+        assert len(pids) == 1
+        stat = Path(f"/proc/{pids.pop()}/stat").read_text().rpartition(")")[2].split()
+        assert stat[0] == "D", "SIGKILL has freed it after all"
+        daemon.kill()
+        daemon.wait(20)
+        dead = ticked(fake.node).records["fsx"]
+        # The kernel frees the prober in its own time, and until then the mount is not asked.
+        end = time.monotonic() + 10
+        while dead.state == "hung" and time.monotonic() < end:
+            time.sleep(0.05)
+            dead = ticked(fake.node).records["fsx"]
+        assert dead.state == "stale"
 
 
 def test_changes_say_little() -> None:

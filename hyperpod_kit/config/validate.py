@@ -53,6 +53,7 @@ RULES: tuple[Rule, ...] = (
     s3_options.parts,
     s3_options.access,
     nvme.scratch,  # HPK-N
+    nvme.disks,
     clients.pinned,  # HPK-P  packages of mount clients
     clients.origin,
     clients.complete,

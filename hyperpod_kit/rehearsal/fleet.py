@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import secrets as random_secrets
 import threading
 import time
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from typing import Callable, Dict, Optional, Set
 
 from hyperpod_kit.errors import RehearsalError
+from hyperpod_kit.model.instance_types import has_instance_store
 from hyperpod_kit.rehearsal import host_keys, node_files, resource_config, slurm_conf
 from hyperpod_kit.rehearsal.cluster_state import CONTROLLER, Cluster, Node
 from hyperpod_kit.rehearsal.layout import Layout
@@ -31,15 +31,6 @@ class CreationFailed(RehearsalError):
 def new_instance_id() -> str:
     """An id in EC2's form."""
     return "i-" + random_secrets.token_hex(9)[:17]
-
-
-INSTANCE_STORE = re.compile(r"ml\.(?:[a-z]+\d+[a-z]*d[a-z]*|i\d[a-z]*|p[4-9][a-z]*|g[4-9][a-z]*|gr\d|trn\d[a-z]*)[.-]")
-"""Instance types with local NVMe: a `d` behind the generation, storage-optimized and accelerated families."""
-
-
-def has_instance_store(instance_type: str) -> bool:
-    """Whether an instance of the type, `ml.r5d.large`, has local NVMe."""
-    return INSTANCE_STORE.match(instance_type) is not None
 
 
 @dataclass

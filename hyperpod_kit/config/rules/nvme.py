@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from typing import Iterator
 
-from hyperpod_kit.config.findings import Finding
+from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.model.mounts import NvmeMount
+from hyperpod_kit.model.instance_types import has_instance_store
+from hyperpod_kit.model.mounts import NvmeMount, carried_by
 
 MODE = re.compile(r"0?[0-3]?[0-7]{3}")
 
@@ -49,3 +50,19 @@ def scratch(settings: Settings) -> Iterator[Finding]:
                 f"the mode `{mount.mode}` does not let everybody write",
                 'Remove it, or set mode to "1777"',
             )
+
+
+def disks(settings: Settings) -> Iterator[Finding]:
+    """Every group that must have scratch has instance types with local disks."""
+    for mount, place in zip(settings.mounts, settings.mount_places):
+        if not isinstance(mount, NvmeMount) or not mount.required:
+            continue
+        for group in settings.cluster.groups:
+            if carried_by(mount, group.role, group.name) and not has_instance_store(group.instance_type):
+                yield Finding(
+                    "HPK-N006",
+                    f"{place}.groups",
+                    f"nodes of `{group.name}` would fail: {group.instance_type} has no local disk",
+                    "Name the groups that have one, or set required to false",
+                    WARNING,
+                )

@@ -62,7 +62,7 @@ LUSTRE = {
     "dns_name": "fs-0123456789abcdef0.fsx.us-east-1.amazonaws.com",
 }
 ZFS = {"kind": "openzfs", "name": "homes", "path": "/home", "dns_name": LUSTRE["dns_name"]}
-NVME = {"kind": "nvme", "name": "scratch", "path": "/scratch"}
+NVME = {"kind": "nvme", "name": "scratch", "path": "/scratch", "required": False}
 S3FILES = {"kind": "s3files", "name": "files", "path": "/files", "file_system_id": "fs-0123456789abcdef0"}
 WRITES = {"read_only": False}
 WORKERS = [{"instance_group_name": "worker-group", "partition_name": "train"}]
@@ -213,6 +213,7 @@ CASES: list[tuple[str, str, Change]] = [
     ("HPK-N002", f"{M}[2].mode", add_mount(**NVME, mode="0999")),
     ("HPK-N003", f"{M}[2].mode", add_mount(**NVME, mode="1777")),
     ("HPK-N004", f"{M}[2].mode", add_mount(**NVME, mode="0777", world_writable=True)),
+    ("HPK-N006", f"{M}[2].groups", add_mount(**{**NVME, "required": True}, groups=["worker-group"])),
     ("HPK-N005", f"{M}[2].world_writable", add_mount(**NVME, world_writable=True)),
     ("HPK-U001", "hyperpod_kit.users[0].name", kit(users=[{"name": "Ann", "uid": 2001, "gid": 2001}])),
     ("HPK-U002", "hyperpod_kit.users[0].name", kit(users=[{"name": "slurm", "uid": 2001, "gid": 2001}])),
@@ -314,6 +315,7 @@ def test_findings_that_come_together() -> None:
         add_mount(**S3FILES, access_point_id="fsap-0123456789abcdef0", region="eu-central-1"),
         top(fsx_openzfs_dns_name="fs-0123456789abcdef0.fsx.us-east-1.amazonaws.com"),
         add_mount(**ZFS, export="/fsx/homes"),
+        both(group(1, instance_type="ml.p5.48xlarge"), add_mount(**{**NVME, "required": True}, roles=["compute"])),
         both(add_mount(**NVME, mode="1777", world_writable=True), mount(1, cache_dir="/scratch/s3", cache_mib=1000)),
         mount(1, cache_dir="/opt/dlami/nvme/s3", metadata_ttl="indefinite"),
         mount(1, **WRITES, largest_file_gib=790, write_part_size_mib=81, sse="aws:kms", sse_kms_key_id="alias/mine"),

@@ -8,8 +8,8 @@ import pytest
 
 from hyperpod_kit.cli.rehearse_commands import break_mount
 from hyperpod_kit.errors import RehearsalError
+from hyperpod_kit.model.instance_types import has_instance_store
 from hyperpod_kit.rehearsal import mount_faults, storage
-from hyperpod_kit.rehearsal.fleet import has_instance_store
 from hyperpod_kit.rehearsal.layout import Layout
 from hyperpod_kit.rehearsal.mount_faults import Spot, foreign_mount
 

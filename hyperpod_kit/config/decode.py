@@ -12,7 +12,9 @@ from hyperpod_kit.config.homes import PLACE, decode_homes, home_mounts
 from hyperpod_kit.config.section import Section
 from hyperpod_kit.config.settings import BundleLocation, ProvisioningParameters, Settings, WorkerGroup
 from hyperpod_kit.model.cluster import ClusterSpec, InstanceGroup, Vpc
+from hyperpod_kit.model.mounts import ROLES
 from hyperpod_kit.model.node_config import HealthPolicy, User
+from hyperpod_kit.model.secrets import Secret
 
 PASSED_ON = ("slurm_configurations", "fsx_openzfs_dns_name")
 """AWS's keys that go on to AWS's own scripts as they are."""
@@ -53,8 +55,11 @@ def decode(
     watch.close()
     failure_pause = kit.number("failure_pause", 60.0)
     packages = decode_packages(kit)
+    secrets = tuple(_secret(section) for section in kit.children("secrets"))
     kit.close()
-    settings = Settings(parameters, cluster, bundle, mounts, places, users, health, failure_pause, homes, packages)
+    settings = Settings(
+        parameters, cluster, bundle, mounts, places, users, health, failure_pause, homes, packages, secrets
+    )
     return settings, findings
 
 
@@ -117,6 +122,14 @@ def _role(group: str, parameters: ProvisioningParameters) -> str:
     if group and group == parameters.controller_group:
         return "controller"
     return "login" if group and group == parameters.login_group else "compute"
+
+
+def _secret(section: Section) -> Secret:
+    secret = Secret(
+        section.text("name"), section.text("arn"), section.text("owner", "root"), section.texts("roles", ROLES)
+    )
+    section.close()
+    return secret
 
 
 def _user(section: Section) -> User:

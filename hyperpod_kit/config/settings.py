@@ -12,6 +12,7 @@ from hyperpod_kit.model.cluster import ClusterSpec
 from hyperpod_kit.model.mounts import EfsMount, Mount
 from hyperpod_kit.model.node_config import HealthPolicy, NodeConfig, User
 from hyperpod_kit.model.platform import decide_platform
+from hyperpod_kit.model.secrets import Secret
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ class Settings:
     failure_pause: float = 60.0
     homes: Optional[Homes] = None
     packages: tuple[ListedPackage, ...] = ()
+    secrets: tuple[Secret, ...] = ()
     directory: Path = field(default=Path("."), compare=False)
 
     @property
@@ -101,4 +103,5 @@ class Settings:
             health=self.health,
             failure_pause=self.failure_pause,
             packages=tuple(listed.package for listed in self.packages),
+            secrets=self.secrets,
         )

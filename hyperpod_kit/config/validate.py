@@ -21,6 +21,7 @@ from hyperpod_kit.config.rules import (
     policies,
     s3,
     s3_options,
+    secrets,
     users,
 )
 from hyperpod_kit.config.settings import Settings
@@ -60,6 +61,7 @@ RULES: tuple[Rule, ...] = (
     clients.no_kernel,
     clients.architectures,
     users.accounts,  # HPK-U
+    secrets.named_by_arn,  # HPK-A
     users.homes,
     users.beside_homes,
     policies.health,  # HPK-H

@@ -11,6 +11,7 @@ from typing import Any, Dict, Mapping, Tuple
 
 from hyperpod_kit.model.clients import Package, package_from_dict
 from hyperpod_kit.model.mounts import Mount, carried_by, mount_from_dict, mount_to_dict
+from hyperpod_kit.model.secrets import Secret, secret_from_dict
 
 FORMAT = "hpk-node/1"
 
@@ -51,6 +52,7 @@ class NodeConfig:
     health: HealthPolicy = field(default_factory=HealthPolicy)
     failure_pause: float = 60.0
     packages: Tuple[Package, ...] = ()
+    secrets: Tuple[Secret, ...] = ()
 
     def mounts_for(self, role: str, group: str) -> Tuple[Mount, ...]:
         """The mounts that a node of this role in this instance group carries, in configuration order."""
@@ -68,6 +70,7 @@ class NodeConfig:
             "health": asdict(self.health),
             "failure_pause": self.failure_pause,
             "packages": [package.to_dict() for package in self.packages],
+            "secrets": [secret.to_dict() for secret in self.secrets],
         }
         return json.dumps(data, indent=2, sort_keys=True) + "\n"
 
@@ -86,4 +89,5 @@ class NodeConfig:
             health=HealthPolicy(**data["health"]),
             failure_pause=data["failure_pause"],
             packages=tuple(package_from_dict(raw) for raw in data["packages"]),
+            secrets=tuple(secret_from_dict(raw) for raw in data["secrets"]),
         )

@@ -15,12 +15,14 @@ PREFIX = "hyperpod-kit-"
 HEALTH_UNIT = f"{PREFIX}health.service"
 HEALTH_TIMER = f"{PREFIX}health.timer"
 DRAIN_UNIT = f"{PREFIX}drain.service"
+SECRETS_UNIT = f"{PREFIX}secrets.service"
 
 NODE_UNITS = (
     ("health.service.j2", HEALTH_UNIT),
     ("health.timer.j2", HEALTH_TIMER),
     ("repair@.service.j2", f"{PREFIX}repair@.service"),
     ("drain.service.j2", DRAIN_UNIT),
+    ("secrets.service.j2", SECRETS_UNIT),
 )
 """(template under templates/systemd/, unit name) of every unit that a node has once, whatever its mounts."""
 

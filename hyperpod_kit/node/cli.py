@@ -69,5 +69,6 @@ def build_parser() -> argparse.ArgumentParser:
     as_json(add("health", mounts.health_command, "check all mounts, count, order repairs: what the timer runs"))
     add("repair", mounts.repair_command, "repair one mount now: what the timer orders").add_argument("name")
     add("drain", mounts.drain_command, "tell Slurm whether the mounts serve: what the timer orders")
+    add("secrets", creation.secrets_command, "fetch this node's secrets: what their unit runs at boot")
     add("gate", mounts.gate_command, "may a job start here? (Prolog)")
     return parser

@@ -62,6 +62,15 @@ def apply_command(args: argparse.Namespace) -> int:
     return 0 if status["ok"] else 1
 
 
+def secrets_command(args: argparse.Namespace) -> int:
+    """Exit code 0; raises NodeError."""
+    from hyperpod_kit.node.secrets.keep import keep
+
+    changed = keep(open_node())
+    print(f"changed: {', '.join(changed) or 'nothing'}")
+    return 0
+
+
 def show_plan(node: Node, mode: str, as_json: bool) -> None:
     """Print what `apply` would do now; nothing is changed, not even a log."""
     from hyperpod_kit.node.apply import foresee

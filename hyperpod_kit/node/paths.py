@@ -83,6 +83,10 @@ class NodePaths:
         """There while a mount has failed too many checks in a row."""
         return self.real(f"/run/hyperpod-kit/degraded/{name}")
 
+    def secret(self, name: str) -> str:
+        """A fetched secret: in memory, for its owner alone."""
+        return self.real(f"/run/hyperpod-kit/secrets/{name}")
+
     @property
     def gate_mark(self) -> str:
         """When the gate last kept a job from starting, and why."""

@@ -14,12 +14,13 @@ from typing import Callable, List, Tuple
 from hyperpod_kit.errors import MountFailed
 from hyperpod_kit.model.cluster import LIFECYCLE_MODES
 from hyperpod_kit.model.mounts import ROLES, S3Mount
-from hyperpod_kit.model.units import HEALTH_TIMER, carrier_unit, units_of
+from hyperpod_kit.model.units import HEALTH_TIMER, SECRETS_UNIT, carrier_unit, units_of
 from hyperpod_kit.node import homes, names, retire, systemd, users
 from hyperpod_kit.node.clients import install as clients
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.mounts import bring_up
 from hyperpod_kit.node.mounts.mountpoint_s3 import allow_other_users, other_users_may
+from hyperpod_kit.node.secrets import keep as secrets
 from hyperpod_kit.node.slurm import controller, plugin, worker
 
 
@@ -71,6 +72,16 @@ def users_pending(node: Node, _: str) -> str:
     return f"create {', '.join(missing)}" if missing else ""
 
 
+def keep_secrets(node: Node, _: str) -> Outcome:
+    changed = secrets.keep(node)
+    return Outcome(bool(changed), ", ".join(changed))
+
+
+def secrets_pending(node: Node, _: str) -> str:
+    missing = secrets.missing(node)
+    return f"fetch {', '.join(missing)}" if missing else ""
+
+
 def see_to_clients(node: Node, _: str) -> Outcome:
     return Outcome(*clients.install_clients(node))
 
@@ -102,7 +113,8 @@ def retire_pending(node: Node, _: str) -> str:
 
 def at_boot(node: Node) -> List[str]:
     """The units that start by themselves."""
-    return [*(carrier_unit(mount) for mount in node.mounts), HEALTH_TIMER]
+    return [*(carrier_unit(mount) for mount in node.mounts), HEALTH_TIMER,
+            *([SECRETS_UNIT] if secrets.secrets_of(node) else [])]
 
 
 def install_units(node: Node, _: str) -> Outcome:
@@ -194,6 +206,7 @@ configuration stays HyperPod's alone."""
 STEPS = (
     Step("names", wait_for_names, required=False),
     Step("users", create_users, users_pending),
+    Step("secrets", keep_secrets, secrets_pending),
     Step("clients", see_to_clients, clients_pending),
     Step("fuse", allow_fuse_users, fuse_pending),
     # Before the new ones: a mount that was renamed needs its path.

@@ -58,6 +58,10 @@ DOCUMENT: dict[str, Any] = {
         ],
         "users": [{"name": "trainer", "uid": 2001, "gid": 2001}],
         "homes": {"file_system_id": HOMES, "path": "/homes", "directory": "/home", "roles": ["compute"]},
+        "secrets": [
+            {"name": "db", "arn": "arn:aws:secretsmanager:us-east-1:111122223333:secret:db-a1b2c3", "owner": "slurm",
+             "roles": ["controller"]},
+        ],
         "clients": [
             {"client": "mount-s3", "name": "mount-s3", "version": "1.23.0", "arch": "x86_64", "sha256": "0" * 64,
              "url": "https://s3.amazonaws.com/mountpoint-s3-release/1.23.0/x86_64/mount-s3.deb"},

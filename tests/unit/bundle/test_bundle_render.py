@@ -86,6 +86,7 @@ def test_what_ships(config: Settings, origin: sources.Sources) -> None:
             "units/hyperpod-kit-health.timer",
             "units/hyperpod-kit-repair@.service",
             "units/hyperpod-kit-drain.service",
+            "units/hyperpod-kit-secrets.service",
         ]
     )
 

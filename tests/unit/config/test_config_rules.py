@@ -85,6 +85,8 @@ def package(**changes: Any) -> Change:
 P = "hyperpod_kit.clients[0]"
 FUSE = {"name": "libfuse2", "version": "2.9.9-5ubuntu3", "arch": "x86_64", "sha256": "b" * 64, "file": "libfuse2.deb"}
 
+SECRET = {"name": "db", "arn": "arn:aws:secretsmanager:us-east-1:111122223333:secret:db-a1b2c3"}
+
 CASES: list[tuple[str, str, Change]] = [
     ("HPK-K001", f"{C}.name", cluster(name="a_b")),
     ("HPK-K001", f"{C}.name", cluster(name="a" * 64)),
@@ -215,6 +217,13 @@ CASES: list[tuple[str, str, Change]] = [
     ("HPK-N004", f"{M}[2].mode", add_mount(**NVME, mode="0777", world_writable=True)),
     ("HPK-N006", f"{M}[2].groups", add_mount(**{**NVME, "required": True}, groups=["worker-group"])),
     ("HPK-N005", f"{M}[2].world_writable", add_mount(**NVME, world_writable=True)),
+    ("HPK-A001", "hyperpod_kit.secrets[0].name", kit(secrets=[{**SECRET, "name": "Db password"}])),
+    ("HPK-A002", "hyperpod_kit.secrets[1].name", kit(secrets=[SECRET, SECRET])),
+    ("HPK-A003", "hyperpod_kit.secrets[0].arn", kit(secrets=[{**SECRET, "arn": "arn:aws:s3:::bucket"}])),
+    ("HPK-A003", "hyperpod_kit.secrets[0].arn", kit(secrets=[{**SECRET, "arn": "hunter2"}])),
+    ("HPK-A004", "hyperpod_kit.secrets[0].owner", kit(secrets=[{**SECRET, "owner": "a:b"}])),
+    ("HPK-A005", "hyperpod_kit.secrets[0].roles[1]", kit(secrets=[{**SECRET, "roles": ["login", "worker"]}])),
+    ("HPK-A005", "hyperpod_kit.secrets[0].roles", kit(secrets=[{**SECRET, "roles": []}])),
     ("HPK-U001", "hyperpod_kit.users[0].name", kit(users=[{"name": "Ann", "uid": 2001, "gid": 2001}])),
     ("HPK-U002", "hyperpod_kit.users[0].name", kit(users=[{"name": "slurm", "uid": 2001, "gid": 2001}])),
     (
@@ -325,6 +334,7 @@ def test_findings_that_come_together() -> None:
         both(cluster(lifecycle_mode="on_init_complete"), add_mount(**LUSTRE)),
         # The same path, on nodes of different groups.
         both(mount(0, path="/one", groups=["controller-machine"]), mount(1, path="/one", groups=["worker-group"])),
+        kit(secrets=[SECRET, {"name": "p", "arn": "arn:aws-us-gov:ssm:us-gov-west-1:111122223333:parameter/a/b"}]),
         homes(),
         homes(path="/", directory="/"),
         both(homes(), mount(0, file_system_id=HOMES, iam=True)),

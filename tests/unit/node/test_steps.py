@@ -28,6 +28,7 @@ CONFIG = NodeConfig("demo", "on_create", {}, MOUNTS)
 ORDER = [
     "names",
     "users",
+    "secrets",
     "clients",
     "fuse",
     "retire",

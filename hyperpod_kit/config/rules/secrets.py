@@ -1,0 +1,53 @@
+"""Secrets: where they are kept, never what they are."""
+
+from __future__ import annotations
+
+from typing import Iterator
+
+from hyperpod_kit.config.findings import Finding
+from hyperpod_kit.config.rules.names import MOUNT_NAME
+from hyperpod_kit.config.rules.users import USER_NAME
+from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.model.mounts import ROLES
+from hyperpod_kit.model.secrets import ARN
+
+AT = "hyperpod_kit.secrets"
+
+
+def named_by_arn(settings: Settings) -> Iterator[Finding]:
+    """Each has a name of its own, an ARN, an owner and a role that fetches it."""
+    first: dict[str, int] = {}
+    for index, secret in enumerate(settings.secrets):
+        at = f"{AT}[{index}]"
+        if not MOUNT_NAME.fullmatch(secret.name) or secret.name.startswith("-"):
+            yield Finding(
+                "HPK-A001",
+                f"{at}.name",
+                f"`{secret.name}` is not the name of a secret",
+                "Use 1 to 40 lower-case letters, digits and hyphens, no hyphen first",
+            )
+        elif secret.name in first:
+            yield Finding(
+                "HPK-A002", f"{at}.name", f"`{secret.name}` is {AT}[{first[secret.name]}] too", "Rename one of them"
+            )
+        first.setdefault(secret.name, index)
+        if not ARN.fullmatch(secret.arn):
+            # What stands there may be the secret itself: it is not repeated.
+            yield Finding(
+                "HPK-A003",
+                f"{at}.arn",
+                "this is not the ARN of a secret or of a parameter",
+                "Write it like arn:aws:secretsmanager:us-east-1:111122223333:secret:name-a1b2c3",
+            )
+        if not USER_NAME.fullmatch(secret.owner):
+            yield Finding(
+                "HPK-A004", f"{at}.owner", f"`{secret.owner}` is not a user name", "Name the user who may read it"
+            )
+        unknown = [role for role in secret.roles if role not in ROLES]
+        if unknown or not secret.roles:
+            yield Finding(
+                "HPK-A005",
+                f"{at}.roles" + (f"[{secret.roles.index(unknown[0])}]" if unknown else ""),
+                f"`{unknown[0]}` is not a role" if unknown else "no role fetches this secret",
+                f"Use some of {', '.join(ROLES)}, or remove the key",
+            )

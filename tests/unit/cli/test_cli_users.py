@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterator
 import boto3
 import pytest
 from moto import mock_aws
+from moto.moto_api._internal import mock_random
 
 if TYPE_CHECKING:
     from tests.unit.cli.conftest import Outcome
@@ -24,6 +25,9 @@ def efs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         monkeypatch.delenv(name, raising=False)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "test")
+    # moto's ids have eight digits, which efs-utils would refuse to mount; EFS's have seventeen.
+    digits = mock_random.get_random_hex
+    monkeypatch.setattr(mock_random, "get_random_hex", lambda length=17: digits(max(length, 17)))
     with mock_aws():
         yield boto3.client("efs", "us-east-1")
 

@@ -29,6 +29,7 @@ def main() -> None:
     for index in range(len(rest) // 2):
         if os.fork() == 0:
             try:
+                os.setsid()
                 touch(index, name, rest[2 * index], rest[2 * index + 1])
             finally:
                 os._exit(0)
@@ -54,7 +55,6 @@ def detach(answers: int) -> None:
 
 
 def touch(index: int, name: str, mode: str, path: str) -> None:
-    os.setsid()
     os.write(ANSWERS, b"B %d %d\n" % (index, os.getpid()))
     number = operation = flags = blocks = available = inodes = free_inodes = 0
     began = time.monotonic()

@@ -69,6 +69,9 @@ def enable(node: Node, *units: str) -> bool:
     if missing:
         # A reload for each unit is what takes a second each on a node that is just booting; links need none.
         node.runner.run(["systemctl", "enable", "--quiet", "--no-reload", *missing], timeout=30)
+        # systemd 257 counts a new link among what it has not read yet, 252 does not.
+        if must_reload(node, missing):
+            reload(node)
     return bool(missing)
 
 

@@ -1,40 +1,13 @@
-"""Nodes that reboot, hang, or are set up by the platform: what an admin sees, and that everything comes back."""
+"""Nodes that hang, or are set up by the platform: what an admin sees."""
 
 from __future__ import annotations
 
 import json
 import time
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import List
 
 from driver import CONFIG, Driver, wait_until
-
-PROVISION_LOG = "/var/log/provision/provisioning.log"
-
-
-def node(driver: Driver, instance_id: str) -> Dict[str, Any]:
-    return next(found for found in driver.nodes() if found["instance_id"] == instance_id)
-
-
-def test_a_reboot_runs_no_script_and_brings_everything_back(cluster: Driver) -> None:
-    worker = next(found["instance_id"] for found in cluster.nodes() if found["group"] == "worker-group")
-    # The staging directory may be gone after a reboot; nothing may need it.
-    look = f"wc -l <{PROVISION_LOG}; systemctl show -P UserspaceTimestamp"
-    before = cluster.on(worker, f"rm -rf /tmp/sagemaker-*; {look}")
-    answer = cluster.aws("sagemaker", "batch-reboot-cluster-nodes", "--cluster-name", "demo", "--node-ids", worker)
-    assert answer["Successful"] == [worker]
-    lines, booted = before.splitlines()
-
-    def is_back() -> bool:
-        said = cluster.on(worker, look, check=False)
-        return said.splitlines()[:1] == [lines] and booted not in said and node(cluster, worker)["status"] == "Running"
-
-    wait_until("reboot", is_back, timeout=90)
-    wait_until("mounts", lambda: cluster.data("validate-mounts", str(CONFIG), check=False)["healthy"], timeout=60)
-    units = "hyperpod-kit-health.timer slurmd munge"
-    assert set(cluster.on(worker, f"systemctl is-active {units}").split()) == {"active"}
-    host = "ip-" + node(cluster, worker)["address"].replace(".", "-")
-    cluster.on("controller", f"timeout 30 srun -w {host} true", user="trainer")
 
 
 def test_a_frozen_node_is_a_row_that_says_so(cluster: Driver) -> None:

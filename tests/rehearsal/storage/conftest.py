@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Dict, Iterator, List
+from typing import Any, Callable, Dict, Iterator, List
 
 import pytest
 from driver import CONFIG, Driver
@@ -22,8 +22,11 @@ EVERY_KIND: List[Dict[str, Any]] = [
 """One mount of each kind; the example's keys of AWS's own bring Lustre at /fsx."""
 
 
-def storage_config(directory: Path, name: str) -> Path:
-    """A configuration of one controller and one worker that carry every kind of mount, watched closely."""
+def storage_config(directory: Path, name: str = "storage") -> Path:
+    """A configuration of one controller and one worker that carry every kind of mount, watched closely.
+
+    Its groups bear its name: nodes of another cluster in the same rehearsal are never meant.
+    """
     values = json.loads(CONFIG.read_text())
     own = values["hyperpod_kit"]
     values["controller_group"] = f"{name}-controller"
@@ -47,11 +50,22 @@ def create(driver: Driver, config: Path) -> None:
     driver.kit("create-cluster", str(config), "--wait", "--interval", "1", "--timeout", "200")
 
 
+@pytest.fixture(scope="session")
+def create_storage() -> Callable[[Driver, Path], Path]:
+    """create_storage(driver, directory) makes such a cluster and returns its configuration."""
+    def make(driver: Driver, directory: Path) -> Path:
+        config = storage_config(directory)
+        create(driver, config)
+        return config
+
+    return make
+
+
 @pytest.fixture(scope="package")
-def storage(endpoint: Driver, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+def storage(endpoint: Driver, tmp_path_factory: pytest.TempPathFactory,
+            create_storage: Callable[[Driver, Path], Path]) -> Iterator[Driver]:
     """A small cluster with every kind of mount, beside the others in the same rehearsal."""
     driver = Driver(endpoint.name, endpoint.logs, environment=endpoint.environment)
-    config = storage_config(tmp_path_factory.mktemp("storage"), "storage")
-    create(driver, config)
+    config = create_storage(driver, tmp_path_factory.mktemp("storage"))
     yield driver
     driver.kit("delete-cluster", str(config), "--yes", "--wait", "--interval", "1", check=False)

@@ -58,7 +58,9 @@ def program(line):
     import subprocess
 
     words = shlex.split(line)
-    return subprocess.run([str(ROOT) + words[0], *words[1:]], timeout=60).returncode
+    python = os.environ.get("HPK_TEST_PYTHON")
+    ours = [python, "-I", "-S", f"{ROOT}/opt/hyperpod-kit/current/lib"] if python else [str(ROOT) + words[0]]
+    return subprocess.run([*ours, *words[1:]], timeout=60).returncode
 
 
 def start(unit):

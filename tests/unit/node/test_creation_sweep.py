@@ -36,8 +36,10 @@ def sweep(sweeping: Any, fresh: Path, address: str, tmp_path: Path) -> int:
     return effects
 
 
-def test_a_worker_killed_before_any_effect(make_sandbox: Any, sweeping: Any, tmp_path: Path) -> None:
-    sandbox = make_sandbox("compute")
+def test_a_worker_killed_before_any_effect(make_sandbox: Any, sweeping: Any, render_example: Any,
+                                           tmp_path: Path) -> None:
+    mounts = (EfsMount("home", "/efs", "fs-0123456789abcdef0"), S3Mount("data", "/data", "bucket"))
+    sandbox = make_sandbox("compute", render_example(mounts=mounts, mount_places=("",) * 2))
     assert sweep(sweeping, sandbox.install(), sandbox.address, tmp_path) > 60
 
 

@@ -12,7 +12,7 @@ import os
 import stat
 from typing import List, Optional, Tuple
 
-from hyperpod_kit.errors import NodeError
+from hyperpod_kit.errors import HyperpodKitError, NodeError
 from hyperpod_kit.model.homes import SHELTER_MODE, home_of, shelter_of
 from hyperpod_kit.model.mounts import EfsMount, Mount
 from hyperpod_kit.model.node_config import User
@@ -81,7 +81,7 @@ def settle(node: Node) -> List[str]:
         try:
             words = [word for word, changed in (("shelter", shelter(node, mount)), ("link", _link(node, mount)),
                                                 ("first files", _fill(node, mount))) if changed]
-        except NodeError as err:
+        except HyperpodKitError as err:
             failed.append(err.message)
             continue
         if words:
@@ -126,11 +126,8 @@ def _directory(node: Node, path: str, gid: int, mode: int) -> bool:
         os.mkdir(real, 0o700)
     if not stat.S_ISDIR(os.lstat(real).st_mode):
         raise NodeError(f"{path} guards a home and must be a directory, but is something else", hint=f"ls -ld {path}")
-    try:
-        os.chown(real, 0, gid)
-        os.chmod(real, mode)
-    except OSError as err:
-        raise NodeError(f"{path} cannot be given to root:{gid} with mode {mode:o}: {err.strerror}") from err
+    node.runner.run(["chown", "--no-dereference", f"0:{gid}", real], timeout=30)
+    os.chmod(real, mode)
     return True
 
 

@@ -32,9 +32,9 @@ def guard(node: Node) -> bool:
     low, high = ports(node)
     why = f"neither {NFT} nor {IPTABLES} is here"
     # nft in one transaction: its table is never without the rule. Not every kernel that has one tool serves the other.
-    for argv, text in (([NFT, "--file", "-"], rules(low, high)),
-                       ([IPTABLES, "--wait", "20", "--append", *_match(low, high)], None)):
-        if not os.path.exists(node.paths.real(argv[0])):
+    for program, argv, text in ((NFT, ["nft", "--file", "-"], rules(low, high)),
+                                (IPTABLES, ["iptables", "--wait", "20", "--append", *_match(low, high)], None)):
+        if not os.path.exists(node.paths.real(program)):
             continue
         try:
             node.runner.run(argv, timeout=40, input=text)
@@ -49,11 +49,11 @@ def is_guarded(node: Node) -> bool:
     """Whether the rules are in force for the ports that efs-utils uses now."""
     low, high = ports(node)
     if os.path.exists(node.paths.real(NFT)):
-        done = node.runner.run([NFT, "--numeric", "list", "table", "inet", TABLE], timeout=30, check=False)
+        done = node.runner.run(["nft", "--numeric", "list", "table", "inet", TABLE], timeout=30, check=False)
         if done.returncode == 0 and f"tcp dport {low}-{high} meta skuid != 0 reject" in done.stdout:
             return True
     if os.path.exists(node.paths.real(IPTABLES)):
-        check = [IPTABLES, "--wait", "20", "--check", *_match(low, high)]
+        check = ["iptables", "--wait", "20", "--check", *_match(low, high)]
         return node.runner.run(check, timeout=40, check=False).returncode == 0
     return False
 

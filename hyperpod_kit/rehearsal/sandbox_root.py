@@ -12,11 +12,12 @@ from hyperpod_kit.rehearsal.cluster_state import COMPUTE, CONTROLLER, LOGIN, Clu
 
 RECORDED = ("systemctl", "mount", "umount", "mount-s3", "useradd", "groupadd", "usermod", "getent", "sudo", "chown",
             "modprobe", "sysctl", "apt-get", "apt", "yum", "dnf", "pip", "pip3", "curl", "wget", "docker", "iptables",
-            "scontrol", "sinfo", "srun", "sbatch", "cc", "gcc", "journalctl", "loginctl", "hostnamectl", "reboot",
-            "shutdown", "sleep", "ldconfig", "modinfo")
+            "nft", "scontrol", "sinfo", "srun", "sbatch", "cc", "gcc", "journalctl", "loginctl", "hostnamectl",
+            "reboot", "shutdown", "sleep", "ldconfig", "modinfo")
 """Programs that a lifecycle script may call and that must not touch this machine."""
-MOUNT_CLIENTS = ("usr/bin/mount-s3", "usr/sbin/mount.efs", "usr/sbin/mount.s3files", "usr/sbin/mount.lustre",
-                 "usr/sbin/mount.nfs")
+PRESENT = ("usr/bin/mount-s3", "usr/sbin/mount.efs", "usr/sbin/mount.s3files", "usr/sbin/mount.lustre",
+           "usr/sbin/mount.nfs", "usr/sbin/nft")
+"""Programs that the node side looks for by their place."""
 NODE_TYPES = {"controller": CONTROLLER, "login": LOGIN, "compute": COMPUTE}
 
 
@@ -54,7 +55,7 @@ def build(root: Path, cluster: Cluster, node: Node) -> Tuple[Path, Path]:
         (shims / name).symlink_to(program)
     for name in ("scontrol", "sinfo", "srun", "sbatch", "squeue"):
         (inside / "opt/slurm/bin" / name).symlink_to(program)
-    for client in MOUNT_CLIENTS:
+    for client in PRESENT:
         (inside / client).parent.mkdir(parents=True, exist_ok=True)
         (inside / client).symlink_to(program)
     (inside / "usr/include/slurm/spank.h").touch()

@@ -223,6 +223,15 @@ def scontrol(args: List[str]) -> int:
     return 0
 
 
+def nft(args: List[str]) -> int:
+    """Remembers the rules that it was given, and lists them."""
+    if "--file" in args:
+        keep_state("nft", {"rules": sys.stdin.read()})
+        return 0
+    print(read_state("nft").get("rules", ""))
+    return 0 if read_state("nft") else 1
+
+
 def compiler(args: List[str]) -> int:
     """An empty file where the compiler's output would be."""
     target = option(args, ("-o",), "")
@@ -242,7 +251,7 @@ def sudo(args: List[str]) -> int:
 HANDLERS: Dict[str, Callable[[List[str]], int]] = {
     "mount": mount, "mount-s3": mount_s3, "umount": umount, "systemctl": systemctl, "getent": getent,
     "useradd": useradd, "groupadd": groupadd, "scontrol": scontrol, "cc": compiler, "gcc": compiler, "sudo": sudo,
-    "modinfo": modinfo, **{f"mount.{kind}": client_version for kind in ("efs", "s3files", "lustre", "nfs")},
+    "modinfo": modinfo, "nft": nft, **{f"mount.{kind}": client_version for kind in ("efs", "s3files", "lustre", "nfs")},
 }
 
 

@@ -34,12 +34,12 @@ def fake(make_node: Any) -> Any:
     made.root.chmod(0o755)
     real = LocalRunner()
     # What looks into directories and copies files is the real thing.
-    for program in ("find", "cp"):
+    for program in ("find", "cp", "chown"):
         answer = made.runner.answers
         answer[program] = lambda argv: ((done := real.run(argv, check=False)).returncode, done.stdout)
     (made.root / "usr/sbin").mkdir(parents=True)
     (made.root / "usr/sbin/nft").touch()
-    made.runner.on("/usr/sbin/nft --numeric list", out=proxy_guard.rules(*proxy_guard.PORTS))
+    made.runner.on("nft --numeric list", out=proxy_guard.rules(*proxy_guard.PORTS))
     return made
 
 

@@ -30,43 +30,43 @@ def have(fake: Any, program: str) -> None:
 
 def test_nft_replaces_its_table_in_one_transaction(fake: Any) -> None:
     have(fake, proxy_guard.NFT)
-    fake.runner.on("/usr/sbin/nft --numeric list", code=1)
+    fake.runner.on("nft --numeric list", code=1)
     assert proxy_guard.guard(fake.node)
-    assert fake.runner.calls[-1] == "/usr/sbin/nft --file -"
+    assert fake.runner.calls[-1] == "nft --file -"
     text = proxy_guard.rules(20049, 21049)
     assert text.index("delete table inet hyperpod_kit") < text.index("reject with tcp reset")
-    fake.runner.on("/usr/sbin/nft --numeric list", out=text)
+    fake.runner.on("nft --numeric list", out=text)
     assert not proxy_guard.guard(fake.node)
 
 
 def test_a_rule_for_other_ports_is_not_enough(fake: Any) -> None:
     have(fake, proxy_guard.NFT)
-    fake.runner.on("/usr/sbin/nft --numeric list", out=proxy_guard.rules(20049, 20449))
+    fake.runner.on("nft --numeric list", out=proxy_guard.rules(20049, 20449))
     assert not proxy_guard.is_guarded(fake.node)
 
 
 def test_iptables_where_there_is_no_nft(fake: Any) -> None:
     have(fake, proxy_guard.IPTABLES)
-    fake.runner.on("/usr/sbin/iptables --wait 20 --check", code=1)
+    fake.runner.on("iptables --wait 20 --check", code=1)
     assert proxy_guard.guard(fake.node)
     added = fake.runner.calls[-1]
     assert "--append OUTPUT --out-interface lo" in added and "--uid-owner 1-4294967294" in added
     assert "!" not in added, "an inverted owner fits the kernel's own sockets, and the mount itself would be refused"
-    fake.runner.on("/usr/sbin/iptables --wait 20 --check")
+    fake.runner.on("iptables --wait 20 --check")
     assert not proxy_guard.guard(fake.node)
 
 
 def test_iptables_where_the_kernel_does_not_serve_nft(fake: Any) -> None:
     have(fake, proxy_guard.NFT)
     have(fake, proxy_guard.IPTABLES)
-    fake.runner.on("/usr/sbin/nft", code=1)
-    fake.runner.on("/usr/sbin/iptables --wait 20 --check", code=1)
+    fake.runner.on("nft", code=1)
+    fake.runner.on("iptables --wait 20 --check", code=1)
     assert proxy_guard.guard(fake.node) and "--append OUTPUT" in fake.runner.calls[-1]
-    fake.runner.on("/usr/sbin/iptables --wait 20 --check")
+    fake.runner.on("iptables --wait 20 --check")
     assert not proxy_guard.guard(fake.node), "and it is not added again and again"
-    fake.runner.on("/usr/sbin/iptables", code=1, out="Permission denied")
+    fake.runner.on("iptables", code=1, out="Permission denied")
     with pytest.raises(NodeError, match="Permission denied: any user could speak"):
-        fake.runner.on("/usr/sbin/iptables --wait 20 --check", code=1)
+        fake.runner.on("iptables --wait 20 --check", code=1)
         proxy_guard.guard(fake.node)
 
 

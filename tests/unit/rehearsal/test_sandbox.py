@@ -94,3 +94,22 @@ def test_the_example_bundle_runs_on_every_kind_of_node():
         assert {"mount", "mount-s3", "systemctl", "useradd"} <= programs
         assert all(json.loads(line)["step"] for line in run.log)
     assert result.exit_code == 0 and result.root == "" and result.not_exercised
+
+
+@pytest.mark.timeout(120)
+def test_homes_need_no_root_there(tmp_path):
+    values = json.loads(EXAMPLE.read_text())
+    values["hyperpod_kit"].update(mounts=[], homes={"file_system_id": "fs-0123456789abcdef0"})
+    config = tmp_path / "parameters.json"
+    config.write_text(json.dumps(values))
+    point = {"user": "trainer", "file_system_id": "fs-0123456789abcdef0", "uid": 2001, "gid": 2001,
+             "root": "/home/trainer", "id": "fsap-0123456789abcdef0"}
+    (tmp_path / "parameters.access-points.json").write_text(
+        json.dumps({"format": "hpk-access-points/1", "access_points": [point]}))
+    result = sandbox.run(str(config))
+    for run in result.runs:
+        assert run.exit_code == 0, run.output
+        assert ("chown", "--no-dereference", "0:2001", "/home/.homes/trainer") in run.commands
+        assert ("nft", "--file", "-") in run.commands
+        assert any(command[:2] == ("mount", "-t") and command[-1] == "/home/.homes/trainer/home"
+                   for command in run.commands), run.commands

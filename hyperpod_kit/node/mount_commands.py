@@ -11,7 +11,7 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Callable, Dict
 
-from hyperpod_kit.errors import Unreachable, UsageError
+from hyperpod_kit.errors import NodeError, Unreachable, UsageError
 from hyperpod_kit.model.mounts import S3Mount
 from hyperpod_kit.node.context import Node, open_node
 
@@ -95,7 +95,10 @@ def check_once(as_json: bool) -> int:
     from hyperpod_kit.node.health.tick import tick
 
     node = open_node()
-    done = tick(node)
+    try:
+        done = tick(node)
+    except PermissionError as err:
+        raise NodeError(f"{err.filename}: {err.strerror}", hint="sudo hyperpod-kit node health") from err
     if done is None:
         raise Unreachable("the mounts are being checked by another process just now",
                           hint="hyperpod-kit node mounts looks at them without counting")
@@ -113,7 +116,10 @@ def repair_command(args: argparse.Namespace) -> int:
     from hyperpod_kit.node.health.repair import repair
 
     node = open_node()
-    done = repair(node, node.mount(args.name))
+    try:
+        done = repair(node, node.mount(args.name))
+    except PermissionError as err:
+        raise NodeError(f"{err.filename}: {err.strerror}", hint=f"sudo hyperpod-kit node repair {args.name}") from err
     if done is None:
         raise Unreachable(f"{args.name}: another process is repairing it just now")
     print(f"{args.name}: {done.words}", file=sys.stderr)

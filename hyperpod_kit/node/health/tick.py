@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Dict, List, Mapping, Optional, Tuple
 
 from hyperpod_kit.errors import RunError
@@ -91,8 +91,12 @@ def _tick(node: Node) -> Tick:
 
 def count(before: Optional[HealthRecord], look: Look, policy: HealthPolicy) -> HealthRecord:
     """The record after this look."""
-    record = (before or HealthRecord({})).after(look.status, policy)
     entry, probed = look.seen.entry, look.seen.probed
+    record = before or HealthRecord({})
+    if probed is not None and probed.outcome == "not_asked":
+        # A node that is too busy to ask has found nothing out: it must not be drained for that.
+        return replace(record, status=asdict(look.status))
+    record = record.after(look.status, policy)
     mount_id = entry.mount_id if entry else 0
     answered = probed is not None and probed.outcome == "answered"
     failed = probed is not None and probed.operation in DEEP

@@ -48,6 +48,13 @@ def test_a_write_leaves_nothing_and_takes_away_what_a_killed_one_left(tmp_path: 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_looks_at_the_same_moment_do_not_fail_each_other(tmp_path: Path) -> None:
+    targets = [(str(tmp_path), "w")] * 3
+    for _ in range(4):
+        assert [one.errno for one in probe_all(targets, 20.0)] == [0] * 3
+    assert list(tmp_path.iterdir()) == []
+
+
 def children() -> set[str]:
     """Pids of this process's children, those that nobody has waited for included; other tests may have some."""
     return {pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()}

@@ -76,6 +76,7 @@ def test_repairs_that_fail_come_slower_and_end_degraded_but_never_end(make_node:
                 ".service` exited 1: no"
         assert done.records["home"].degraded is mark.exists() is (number >= 2)
         fake.clock.now += 30
+    assert not any(word in call for call in fake.runner.calls for word in (" stop", " disable", " mask"))
     gaps = [second - first for first, second in zip(at, at[1:], strict=False)]
     assert gaps[0] == 1 and gaps == sorted(gaps) and gaps[-1] == 10
     record = ticked(fake.node).records["home"]
@@ -155,6 +156,22 @@ def test_a_write_that_failed_is_tried_at_every_tick_until_it_works(make_node: An
     obstacle.rmdir()
     assert ticked(fake.node).records["fsx"].state == "ok"
     assert list((fake.root / "fsx").iterdir()) == []
+
+
+def test_a_node_that_is_too_busy_to_ask_is_not_held_against_the_mount(make_node: Any,
+                                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    from hyperpod_kit.node.health import look
+    from hyperpod_kit.node.health.probe import Probed
+
+    fake = make_node([LUSTRE])
+    fake.mounted("/fsx", "lustre", "10.1.0.1@tcp:/abcdefgh")
+    with monkeypatch.context() as busy:
+        busy.setattr(look, "probe_all", lambda targets, *_: [Probed("not_asked")] * len(targets))
+        for _ in range(9):
+            record = ticked(fake.node).records["fsx"]
+        assert (record.state, record.failures, record.degraded) == ("unknown", 0, False)
+        assert not Path(fake.node.paths.calm).exists()
+    assert ticked(fake.node).records["fsx"].state == "ok"
 
 
 def test_a_proxy_that_its_watchdog_revives_is_not_torn_away(make_node: Any, monkeypatch: pytest.MonkeyPatch) -> None:

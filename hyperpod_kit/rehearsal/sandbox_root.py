@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Dict, Tuple
 
 from hyperpod_kit.model.cluster import ClusterSpec
+from hyperpod_kit.model.instance_types import has_instance_store
 from hyperpod_kit.rehearsal import resource_config, slurm_conf
 from hyperpod_kit.rehearsal.cluster_state import COMPUTE, CONTROLLER, LOGIN, Cluster, Node
 
@@ -59,7 +60,11 @@ def build(root: Path, cluster: Cluster, node: Node) -> Tuple[Path, Path]:
         (inside / client).parent.mkdir(parents=True, exist_ok=True)
         (inside / client).symlink_to(program)
     (inside / "usr/include/slurm/spank.h").touch()
-    (inside / "proc/self/mountinfo").write_text("1 0 0:1 / / rw,relatime shared:1 - overlay overlay rw\n")
+    mounts = "1 0 0:1 / / rw,relatime shared:1 - overlay overlay rw\n"
+    if has_instance_store(node.instance_type):
+        (inside / "opt/dlami/nvme").mkdir(parents=True)
+        mounts += "2 1 259:0 / /opt/dlami/nvme rw,noatime shared:2 - ext4 /dev/mapper/vg.01-lv_ephemeral rw\n"
+    (inside / "proc/self/mountinfo").write_text(mounts)
     (inside / "proc/sys/kernel/hostname").write_text(f"{node.host}\n")
     (inside / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/bash\nubuntu:x:1000:1000::/home/ubuntu:/bin/bash\n")
     (inside / "etc/group").write_text("root:x:0:\nubuntu:x:1000:\n")

@@ -38,11 +38,18 @@ def keep_state(name: str, data: Dict[str, Any]) -> None:
 
 
 def add_mount(path: str, kind: str, source: str) -> None:
-    """List a mount as the kernel would."""
+    """List a mount as the kernel would; of kind `none` a directory of another mount, bound."""
     (ROOT / path.lstrip("/")).mkdir(parents=True, exist_ok=True)
-    number = 100 + MOUNTINFO.read_text().count("\n")
+    lines = [line.split() for line in MOUNTINFO.read_text().splitlines()]
+    number = 100 + len(lines)
+    device, root = f"0:{number}", "/"
+    if kind == "none":
+        above = [line for line in lines if (source + "/").startswith(line[4].rstrip("/") + "/")]
+        nearest = max(above, key=lambda line: len(line[4]))
+        device, root, kind = nearest[2], source[len(nearest[4].rstrip("/")):] or "/", nearest[-3]
+        source = nearest[-2]
     with MOUNTINFO.open("a") as file:
-        file.write(f"{number} 1 0:{number} / {path} rw,relatime shared:1 - {kind} {source} rw\n")
+        file.write(f"{number} 1 {device} {root} {path} rw,relatime shared:1 - {kind} {source} rw\n")
 
 
 def operands(args: Sequence[str], with_value: Sequence[str]) -> List[str]:

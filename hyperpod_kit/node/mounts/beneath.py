@@ -7,10 +7,9 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
-from typing import List
+from typing import List, NamedTuple
 
 from hyperpod_kit.errors import MountFailed, RunError
 from hyperpod_kit.model.mounts import Mount, NvmeMount, S3Mount
@@ -22,27 +21,35 @@ ORDINARY = range(1000, 60001)
 """User ids of people; those of daemons have their homes elsewhere."""
 
 
-def homes_in(node: Node, path: str) -> List[str]:
+class Home(NamedTuple):
+    """The home directory of an account of this node."""
+
+    path: str
+    uid: int
+    gid: int
+
+
+def homes_in(node: Node, path: str) -> List[Home]:
     """Home directories of this node's own ordinary accounts that lie directly in `path`."""
     # The file and not getent: a directory service's accounts have no home on this disk.
     text = read_text(node.paths.real("/etc/passwd")) or ""
     accounts = [line.split(":") for line in text.splitlines() if line.count(":") == 6]
-    return [fields[5] for fields in accounts
+    return [Home(fields[5], int(fields[2]), int(fields[3])) for fields in accounts
             if fields[2].isdigit() and int(fields[2]) in ORDINARY and os.path.dirname(fields[5]) == path]
 
 
-def missing_homes(node: Node, mount: Mount) -> List[str]:
+def missing_homes(node: Node, mount: Mount) -> List[Home]:
     """The home directories that belong on the mount and are not there. Only for a mount that answers."""
     if by_platform(mount) or isinstance(mount, (NvmeMount, S3Mount)):
         return []
     homes = homes_in(node, mount.path)
     # A command, because a file system may begin to hang at any moment.
     there = node.runner.run(["ls", "-A", node.paths.real(mount.path)], timeout=30).stdout.split("\n") if homes else []
-    return [home for home in homes if os.path.basename(home) not in there]
+    return [home for home in homes if os.path.basename(home.path) not in there]
 
 
 def carry_over(node: Node, mount: Mount) -> List[str]:
-    """Copy what lies beneath the mount to each missing home; the homes that were made. Raises MountFailed."""
+    """Make each missing home, from what lies beneath the mount; those that were made. Raises MountFailed."""
     missing = missing_homes(node, mount)
     if not missing:
         return []
@@ -52,7 +59,7 @@ def carry_over(node: Node, mount: Mount) -> List[str]:
         # Bound alone, the root file system shows its own directories, and nothing that is mounted on them.
         node.runner.run(["mount", "--bind", "/", view], timeout=30)
         try:
-            return [home for home in missing if _carry(node, f"{view}{home}", home)]
+            return [home.path for home in missing if _carry(node, node.paths.real(view), home)]
         finally:
             node.runner.run(["umount", view], timeout=30)
     except RunError as err:
@@ -60,19 +67,21 @@ def carry_over(node: Node, mount: Mount) -> List[str]:
                           hint="does its export squash root? FSx for OpenZFS: no_root_squash") from err
 
 
-def _carry(node: Node, source: str, home: str) -> bool:
-    if not os.path.isdir(node.paths.real(source)):
-        return False
-    partial = f"{os.path.dirname(home)}/.{os.path.basename(home)}.{node.facts.node}.partial"
+def _carry(node: Node, view: str, home: Home) -> bool:
+    place = node.paths.real(home.path)
+    partial = f"{os.path.dirname(place)}/.{os.path.basename(place)}.{node.facts.node}.partial"
     node.runner.run(["rm", "-rf", partial], timeout=120)
-    node.runner.run(["cp", "--archive", "--one-file-system", source, partial], timeout=300)
-    with contextlib.suppress(FileNotFoundError):
-        try:
-            os.rename(node.paths.real(partial), node.paths.real(home))
-            return True
-        except OSError as err:
-            if err.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise MountFailed(f"{home}: {err.strerror}") from err
+    if os.path.isdir(view + home.path):
+        node.runner.run(["cp", "--archive", "--one-file-system", view + home.path, partial], timeout=300)
+    else:
+        os.mkdir(partial, 0o700)
+        node.runner.run(["chown", f"{home.uid}:{home.gid}", partial], timeout=30)
+    try:
+        os.rename(partial, place)
+        return True
+    except OSError as err:
+        if err.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise MountFailed(f"{home.path}: {err.strerror}") from err
     # Another node was first, and its users may have written already.
     node.runner.run(["rm", "-rf", partial], timeout=120)
     return False

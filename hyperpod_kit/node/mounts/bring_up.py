@@ -57,7 +57,7 @@ def pending(node: Node, mount: Mount) -> str:
     digest = hashlib.sha256(systemd.bundled(node, unit).encode()).hexdigest()
     outdated = running and isinstance(mount, S3Mount) and record is not None and record["unit"] != digest
     if status.state in MADE and running and not outdated:
-        missing = beneath.missing_homes(node, mount)
+        missing = [home.path for home in beneath.missing_homes(node, mount)]
         return f"make {', '.join(missing)}" if missing else ""
     if status.state in OCCUPIED and not outdated:
         raise MountFailed(f"{mount.path} is {status.state} ({status.source}): {status.detail}")

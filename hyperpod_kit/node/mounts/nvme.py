@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import Sequence
 
-from hyperpod_kit.errors import MountFailed
+from hyperpod_kit.errors import MountFailed, RunError
 from hyperpod_kit.model.mounts import NvmeMount
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text
@@ -37,10 +37,12 @@ class Nvme(Kind):
         try:
             own_directory(shelf, 0o755)  # the store may be everybody's; what lies on our shelf is not
             os.makedirs(place, exist_ok=True)
-            os.chown(place, mount.uid, mount.gid)
+            found = os.stat(place)
+            if (found.st_uid, found.st_gid) != (mount.uid, mount.gid):
+                node.runner.run(["chown", f"{mount.uid}:{mount.gid}", place], timeout=30)
             os.chmod(place, int(mount.mode, 8))  # after chown, which may clear bits
-        except OSError as err:
-            raise MountFailed(f"{place}: {err.strerror}", hint=f"on the node: findmnt {store.path}") from err
+        except (OSError, RunError) as err:
+            raise MountFailed(f"{place}: {err}", hint=f"on the node: findmnt {store.path}") from err
 
     def identify(self, node: Node, mount: NvmeMount, entry: Entry) -> Identity:
         wanted = f"expected the instance store's directory hyperpod-kit/{mount.name}"

@@ -26,9 +26,9 @@ def test_whose_homes_belong_there(make_node: Any) -> None:
     fake = make_node([HOME])
     (fake.root / "etc").mkdir()
     (fake.root / "etc/passwd").write_text(PASSWD)
-    assert homes_in(fake.node, "/home") == ["/home/ubuntu", "/home/trainer"]
+    assert homes_in(fake.node, "/home") == [("/home/ubuntu", 1000, 1000), ("/home/trainer", 2001, 2001)]
     fake.runner.on("ls -A", out="trainer\nlost+found\n")
-    assert missing_homes(fake.node, HOME) == ["/home/ubuntu"]
+    assert missing_homes(fake.node, HOME) == [("/home/ubuntu", 1000, 1000)]
     elsewhere = OpenZfsMount("data", "/data", FSX)
     before = len(fake.runner.calls)
     assert carry_over(fake.node, elsewhere) == []
@@ -64,12 +64,14 @@ REAL = textwrap.dedent("""
     mount = OpenZfsMount("homes", base, "fs-1")
     node = Node(NodePaths(""), NodeConfig("demo", "on_create", {"g": "compute"}, (mount,)),
                 Facts("n", "10.0.0.1", "i-1", "g", "compute", "us-east-1", "aws", None), LocalRunner(), Clock())
-    assert carry_over(node, mount) == [f"{base}/ubuntu"]
+    assert carry_over(node, mount) == [f"{base}/ubuntu", f"{base}/none"]
     found = os.stat(f"{base}/ubuntu/.ssh")
     assert (found.st_uid, found.st_gid, oct(found.st_mode & 0o777)) == (1000, 1000, "0o700")
     assert open(f"{base}/ubuntu/.ssh/authorized_keys").read() == "key of ubuntu here"
     assert os.listdir(f"{base}/first") == ["kept"]
-    assert sorted(os.listdir(base)) == ["first", "ubuntu"], os.listdir(base)
+    assert sorted(os.listdir(base)) == ["first", "none", "ubuntu"], os.listdir(base)
+    new = os.stat(f"{base}/none")
+    assert (new.st_uid, new.st_gid, oct(new.st_mode & 0o777)) == (2002, 2002, "0o700")
     assert carry_over(node, mount) == []
     assert "beneath" not in open("/proc/self/mountinfo").read()
     print("all of it")

@@ -85,8 +85,20 @@ def test_scontrol_says_nothing_before_slurm_is_configured(shim):
 
 
 @pytest.mark.timeout(120)
-def test_the_example_bundle_runs_on_every_kind_of_node():
-    result = sandbox.run(str(EXAMPLE))
+def test_the_example_with_every_kind_of_mount_runs_on_every_kind_of_node(tmp_path):
+    values = json.loads(EXAMPLE.read_text())
+    own = values["hyperpod_kit"]
+    own["cluster"]["instance_groups"][1]["instance_type"] = "ml.p5.48xlarge"
+    own["mounts"] += [
+        {"kind": "s3files", "name": "files", "path": "/files", "file_system_id": "fs-0123456789abcdef1"},
+        {"kind": "openzfs", "name": "homes", "path": "/home",
+         "dns_name": "fs-0123456789abcdef2.fsx.us-east-1.amazonaws.com"},
+        {"kind": "nvme", "name": "scratch", "path": "/scratch", "groups": ["worker-group"]},
+        {"kind": "mountpoint-s3", "name": "cached", "path": "/mnt/cached", "bucket": "sagemaker-other",
+         "cache_dir": "/scratch/s3", "groups": ["worker-group"]}]
+    config = tmp_path / "provisioning_parameters.json"
+    config.write_text(json.dumps(values))
+    result = sandbox.run(str(config))
     assert [run.role for run in result.runs] == ["controller", "compute"]
     for run in result.runs:
         assert run.exit_code == 0, run.output

@@ -30,9 +30,9 @@ def users() -> None:
 )
 @json_option
 def apply(config: Path, dry_run: bool, remove_open: bool, as_json: bool) -> int:
-    """Make one access point a user, and the policy that keeps everybody else out.
+    """Make the access points and the policy.
 
-    What is there already is kept, whoever made it, if it has the user's directory, uid and gid. Nothing is ever
+    One access point a user, and a policy that keeps everybody else out. What is there already is kept, whoever made it, if it has the user's directory, uid and gid. Nothing is ever
     replaced or deleted. The ids are written beside CONFIG, where `render` and `upload` read them. Exit code 1 when the
     file system contradicts the configuration.
     """
@@ -62,7 +62,10 @@ def apply(config: Path, dry_run: bool, remove_open: bool, as_json: bool) -> int:
 @config_argument
 @click.option("--execution-role", "role", is_flag=True, help="What the nodes' role needs, instead.")
 def policy(config: Path, role: bool) -> None:
-    """Print the policy that `apply` puts, for review or for a tool of your own. Changes nothing."""
+    """Print the policy that `apply` puts.
+
+    For review, or for a tool of your own. Changes nothing.
+    """
     from hyperpod_kit.aws import policies
     from hyperpod_kit.aws.efs import Efs
     from hyperpod_kit.cluster import homes

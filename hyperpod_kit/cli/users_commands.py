@@ -32,9 +32,9 @@ def users() -> None:
 def apply(config: Path, dry_run: bool, remove_open: bool, as_json: bool) -> int:
     """Make the access points and the policy.
 
-    One access point a user, and a policy that keeps everybody else out. What is there already is kept, whoever made it, if it has the user's directory, uid and gid. Nothing is ever
-    replaced or deleted. The ids are written beside CONFIG, where `render` and `upload` read them. Exit code 1 when the
-    file system contradicts the configuration.
+    One access point a user, and a policy that keeps everybody else out. What is there already is kept, whoever made it,
+    if it has the user's directory, uid and gid. Nothing is ever replaced or deleted. The ids are written beside CONFIG,
+    where `render` and `upload` read them. Exit code 1 when the file system contradicts the configuration.
     """
     from hyperpod_kit.aws.efs import Efs
     from hyperpod_kit.cluster import homes

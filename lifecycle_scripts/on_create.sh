@@ -98,6 +98,9 @@ if [[ $BUNDLE != "$TARGET" && ( ! -d $TARGET || -n $(verify "$TARGET") ) ]]; the
     find "$TARGET.partial" -type d -exec chmod 0755 {} +
     find "$TARGET.partial" -type f -exec chmod 0644 {} +
     find "$TARGET.partial" -type f \( -name '*.sh' -o -path '*/bin/*' \) -exec chmod 0755 {} +
+    # The copy is what runs from now on.
+    problem=$(verify "$TARGET.partial")
+    [[ -z $problem ]] || fail 1 "$TARGET.partial: $problem" "df $HOME_DIR, then run this script again"
     mv -T "$TARGET.partial" "$TARGET"
     changed=changed
 fi

@@ -55,12 +55,12 @@ def diff(config: Path, nodes: bool, ssh: SshSettings, as_json: bool) -> int:
     answers: list[NodeBundle] = []
     if groups and nodes:
         try:
-            targets = targets_of(chosen, sagemaker)
-        except (AwsError, Unreachable) as err:
-            rows.append(diff_rows.unknown("cluster", chosen.name, err.message))
-        else:
-            answers = _ask(targets, ssh)
-            rows += [diff_rows.of_node(bundle, answer) for answer in answers]
+            answers = _ask(targets_of(chosen, sagemaker), ssh)
+        except (AwsError, Unreachable, UsageError) as err:
+            # What is known of S3 and the groups is worth saying also where no node can be asked.
+            rows.append(diff_rows.unknown("nodes", chosen.name, err.message))
+            say("nobody asked the nodes: --known-hosts and --ssh-key say how, --no-nodes leaves them out")
+        rows += [diff_rows.of_node(bundle, answer) for answer in answers]
     changes = {
         identity: between(files, diff_rows.digests(bundle))
         for identity, files in _others(rows, bundle, bucket, answers).items()

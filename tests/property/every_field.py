@@ -58,6 +58,7 @@ DOCUMENT: dict[str, Any] = {
         ],
         "users": [{"name": "trainer", "uid": 2001, "gid": 2001}],
         "homes": {"file_system_id": HOMES, "path": "/homes", "directory": "/home", "roles": ["compute"]},
+        "health": {"textfile_directory": "/var/lib/node_exporter/textfile_collector"},
         "secrets": [
             {"name": "db", "arn": "arn:aws:secretsmanager:us-east-1:111122223333:secret:db-a1b2c3", "owner": "slurm",
              "roles": ["controller"]},

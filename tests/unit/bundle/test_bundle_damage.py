@@ -112,6 +112,18 @@ def test_a_list_that_lies_consistently_is_caught_by_the_name_of_the_prefix(downl
     assert f"the files are those of bundle {download.bundle.bundle_id}" in other.refusal()
 
 
+def test_a_copy_that_went_wrong_is_named_and_never_runs(download: Download, tmp_path: Path) -> None:
+    other = Download(tmp_path, download.bundle)
+    copied = f"{other.root}/opt/hyperpod-kit/{download.bundle.bundle_id}.partial/lib/hyperpod_kit/run.py"
+    (tmp_path / "shims/cp").write_text(f'#!/bin/sh\n/bin/cp "$@" && : > {copied}\n')
+    (tmp_path / "shims/cp").chmod(0o755)
+    done = subprocess.run(["bash", str(other.staging / ENTRY)], env={"PATH": other._path, "HPK_ROOT": str(other.root)},
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 1 and "install-bundle: failed" in done.stdout
+    assert f"{download.bundle.bundle_id}.partial: lib/hyperpod_kit/run.py: FAILED" in done.stdout
+    assert not (other.root / "opt/hyperpod-kit/current").exists()
+
+
 def test_the_untouched_bundle_is_installed_with_its_mode_bits(download: Download, tmp_path: Path) -> None:
     """S3 keeps no mode bits: what is downloaded has none, what is installed has those that `render` writes."""
     other = Download(tmp_path, download.bundle)

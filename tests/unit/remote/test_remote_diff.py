@@ -258,6 +258,9 @@ def test_silence_is_neither_the_same_nor_a_difference(world: World, diff: Any, n
     assert code == 3
     assert found[0] == ("unknown", "its answer is not about a bundle: nothing")
     assert found[1][0] == "unknown" and "refuses the connection" in found[1][1]
+    code, answer = diff("--known-hosts", "nowhere")
+    assert (code, answer["places"][-1]["state"], answer["places"][0]["state"]) == (3, "unknown", "same")
+    assert "there are no host keys at nowhere" in answer["places"][-1]["detail"]
 
 
 def test_nobody_answers(world: World, diff: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
                      help="what the step gets to save after USR1 (default %(default)g)")
     run.add_argument("--srun-args", action="append", default=[], metavar="ARGS", help="more arguments for srun")
     for name, value in (("probe-interval", 5.0), ("silent-after", 6.0), ("refused-after", 30.0),
-                        ("backoff", defaults.backoff), ("storage-wait", 120.0), ("controller-wait", 2400.0)):
+                        ("backoff", defaults.backoff), ("storage-wait", 600.0), ("controller-wait", 2400.0)):
         run.add_argument(f"--{name}", type=float, default=value, help=argparse.SUPPRESS)
     status = verbs.add_parser("status", help="a job's attempts: how each ended, from where it resumed, what was lost")
     status.add_argument("job", nargs="?", metavar="JOB", help="its id; without one, every job on --root")
@@ -110,7 +110,7 @@ def _run(args: argparse.Namespace, command: List[str]) -> int:
 
 
 def _exec(command: List[str]) -> int:
-    from hyperpod_kit.job.exits import run_rank
+    from hyperpod_kit.job.rank import run_rank
 
     if not command:
         raise UsageError("no command given", hint="hyperpod-kit job exec -- COMMAND ...")

@@ -15,14 +15,16 @@ import time
 from typing import Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit.errors import CheckpointError, GaveUp, HyperpodKitError, JobError, NoValidCheckpoint, RunError
-from hyperpod_kit.job import allocation, choose, ownership, step, where
+from hyperpod_kit.job import allocation, choose, lifeline, ownership, step, where
 from hyperpod_kit.job.foreign.quarantine import set_aside
 from hyperpod_kit.job.ledger import Ledger
+from hyperpod_kit.job.lifeline import Lifelines
 from hyperpod_kit.job.options import Options, prepare
 from hyperpod_kit.job.outcome import Outcome, classify
 from hyperpod_kit.job.policy import CRASHES, HANDED_BACK, Policy, delay, exhausted, poison, spent
 from hyperpod_kit.job.report import Report
 from hyperpod_kit.job.signals import Signals
+from hyperpod_kit.job.storage import Storage
 from hyperpod_kit.job.supervise import Rules, supervise
 from hyperpod_kit.job.watch import NodeWatch
 from hyperpod_kit.run import Runner
@@ -31,6 +33,9 @@ from hyperpod_kit.slurm.environment import JobEnvironment, auto_resume
 
 AGAIN, GAVE_UP, TERMINATED = 75, 86, 143
 """Exit codes of `job run` besides 0 and a rank's own."""
+
+CLAIM_WAIT = 120.0
+"""Seconds that the end of the job before us on this root is waited for."""
 
 REQUEUE_WAIT = 60.0
 """Seconds that Slurm gets to end this run of a job that it has put back into the queue."""
@@ -50,16 +55,13 @@ class Decider:
         self._ledger = Ledger(options.state, self._job.job_id, self._job.restart)
         self._policy: Policy = options.policy
         self._signals = Signals()
+        self._storage = Storage(options.state, options.storage_wait, self._signals, report)
+        self._away_since: Optional[float] = None
 
     def run(self) -> int:
         """Returns the exit code of the batch script. Raises JobError, and GaveUp when the job must be held."""
-        try:
-            prepare(self._options)
-        except JobError as err:
-            # A root that was there before the requeue: its file system is gone, and a person must look.
-            raise (GaveUp(err.message, hint=err.hint) if self._job.restart else err) from None
         with self._signals:
-            if not self._claim():
+            if not self._prepare() or not self._claim():
                 return TERMINATED
         where.note(self._job, self._options.root, self._env)
         enabled = self._enabled()
@@ -72,8 +74,9 @@ class Decider:
             try:
                 number = 0
                 lost: Tuple[str, ...] = ()
+                outcome: Optional[Outcome] = None
                 while True:
-                    outcome = self._attempt(number, hyperpod, lost)
+                    outcome = self._attempt(number, hyperpod, lost, outcome)
                     code = self._final(outcome, enabled)
                     if code is not None:
                         return code
@@ -87,11 +90,29 @@ class Decider:
                 self._gave_up(err)
                 raise
 
+    def _prepare(self) -> bool:
+        """The directories; False when Slurm ends this run meanwhile. Raises JobError, GaveUp."""
+        end = time.monotonic() + self._options.storage_wait
+        while True:
+            try:
+                prepare(self._options)
+                return True
+            except JobError as err:
+                if not self._job.restart:
+                    raise
+                # It was there before the requeue: its file system is away.
+                if time.monotonic() >= end:
+                    raise GaveUp(err.message, hint=err.hint) from None
+                self._report("storage", f"{err.message}; waiting")
+            self._signals.pause(5.0)
+            if self._signals.stop or self._signals.warned:
+                return False
+
     def _claim(self) -> bool:
         """Take the root, before anything is written there; False when Slurm ends this run meanwhile."""
         try:
             ownership.claim(self._runner, self._options.state, self._job.job_id, self._signals.pause,
-                            limit=self._options.storage_wait)
+                            limit=min(CLAIM_WAIT, self._options.storage_wait))
             return True
         except HyperpodKitError as err:
             if self._signals.stop:
@@ -120,12 +141,15 @@ class Decider:
                 self._ledger.append("ended", attempt=row.get("attempt"), code=None, lost=[], first=None,
                                     note="the batch host was lost, or Slurm killed the run", **{"class": "node_lost"})
 
-    def _attempt(self, number: int, hyperpod: bool, lost: Tuple[str, ...]) -> Outcome:
-        """One step, from the choice to the row of its end."""
+    def _attempt(self, number: int, hyperpod: bool, lost: Tuple[str, ...], before: Optional[Outcome]) -> Outcome:
+        """One step, from the choice to the row of its end. `lost`: nodes not to use; `before`: the attempt before."""
         options, job = self._options, self._job
-        if number:
+        if self._storage.outlast():
+            self._heed("waiting for storage")
+        if before:
             self._look()  # a slurmctld that does not answer cannot say which steps are left
-            step.sweep(self._runner, job.job_id, self._signals.pause, limit=3.0 if lost else 15.0)
+            # A step on a node that is gone, or without its slurmstepd, stays in Slurm's list for minutes.
+            step.sweep(self._runner, job.job_id, self._signals.pause, limit=3.0 if lost or before.cut else 15.0)
         rows = self._ledger.rows()
         bad = poison(rows)
         choice = self._choose({bad.name: bad.why} if bad else {})
@@ -141,7 +165,7 @@ class Decider:
         nodes = self._look()
         if nodes.ended:
             self._stopped(nodes.state)
-        use = self._nodes(nodes, lost)
+        use = self._nodes(nodes, lost, before.away if before else ())
         attempt = f"{job.job_id}.{job.restart}.{number}"
         plan = step.StepPlan(options.command, attempt, options.srun_args, use, retry=number > 0, hyperpod=hyperpod,
                              srun=options.srun)
@@ -152,11 +176,13 @@ class Decider:
         self._report("attempt", f"attempt {attempt} {choice.sentence()}", attempt=attempt,
                      nodes=list(use or nodes.nodes), **choice.fields())
         began = time.monotonic()
-        process = step.Step(plan, step.step_environment(self._env, {
-            **choice.environment(), "HPK_ATTEMPT": attempt, "HPK_CHECKPOINT_ROOT": options.root,
-            "HPK_STATE": options.state}))
-        seen = supervise(process, attempt, Rules(options, watch, hyperpod), job, runner=self._runner,
-                         signals=self._signals, report=self._report)
+        here = nodes.addresses.get(self._env.get("SLURMD_NODENAME", ""))
+        with contextlib.closing(Lifelines(here[0] if here else "")) as lines:
+            process = step.Step(plan, step.step_environment(self._env, {
+                **choice.environment(), "HPK_ATTEMPT": attempt, "HPK_CHECKPOINT_ROOT": options.root,
+                "HPK_STATE": options.state, lifeline.VARIABLE: lines.variable}))
+            seen = supervise(process, attempt, Rules(options, watch, self._storage, lines, hyperpod), job,
+                             runner=self._runner, signals=self._signals, report=self._report)
         outcome = classify(seen)
         seconds = round(time.monotonic() - began, 1)
         self._ledger.append("ended", attempt=attempt, seconds=seconds, **outcome.fields())
@@ -211,10 +237,15 @@ class Decider:
         if self._signals.warned:
             raise _Handed("preempted", f"warned by USR1 while {doing}")
 
-    def _nodes(self, nodes: allocation.Allocation, lost: Sequence[str]) -> Tuple[str, ...]:
-        """Nodes to name to srun; none when the whole allocation is used and well. Raises _Handed when too few are."""
+    def _nodes(self, nodes: allocation.Allocation, lost: Sequence[str], away: Sequence[str]) -> Tuple[str, ...]:
+        """Nodes to name to srun; none when the whole allocation is used and well. Raises _Handed when too few are.
+
+        `away`: avoided while there are others.
+        """
         want = self._options.nodes or len(self._job.nodes)
-        healthy = nodes.healthy(lost)
+        healthy = nodes.healthy((*lost, *away))
+        if len(healthy) < want:
+            healthy = nodes.healthy(lost)
         if len(healthy) < want:
             gone = sorted((set(self._job.nodes) | set(nodes.nodes)) - set(healthy))
             raise _Handed("node_lost", f"{len(healthy)} of {want} nodes are left, without {', '.join(gone)}")
@@ -232,6 +263,10 @@ class Decider:
             raise _Handed(outcome.kind, outcome.sentence())
         if outcome.first is not None and outcome.first.code == GAVE_UP:
             raise GaveUp(f"rank {outcome.first.rank} on {outcome.first.node} exited {GAVE_UP}: it gave up itself")
+        if outcome.kind == "storage":
+            self._without_storage(outcome)
+        else:
+            self._away_since = None
         if outcome.kind in CRASHES:
             used = spent(self._ledger.rows(), None, self._job.restart)
             pause = delay(self._policy, used.crashes)
@@ -239,6 +274,15 @@ class Decider:
             self._signals.pause(pause)
         self._heed("between two attempts")
         return None
+
+    def _without_storage(self, outcome: Outcome) -> None:
+        """Nothing is wrong with the job, so it costs no budget; nodes that stay without storage are given back."""
+        now = time.monotonic()
+        if self._away_since is None:
+            self._away_since = now
+        if now - self._away_since >= self._options.storage_wait:
+            raise _Handed("node_lost", f"{outcome.sentence()} for {now - self._away_since:.0f} s")
+        self._signals.pause(max(1.0, min(20.0, (now - self._away_since) / 2)))
 
     def _requeue(self, why: str, kind: str) -> int:
         """Put the job back into the queue and wait for Slurm to end this run."""

@@ -15,7 +15,7 @@ class Options:
     """Times are seconds. `nodes`: how many of the allocation's nodes a step uses, the rest is spare; 0: all of them.
 
     `stall`: end a step that shows no progress for so long, 0 never. `grace`: what a step gets after USR1.
-    `storage_wait`: how long a checkpoint root that cannot be read is waited for; `controller_wait`: a slurmctld that
+    `storage_wait`: how long a checkpoint root that does not answer is waited for; `controller_wait`: a slurmctld that
     does not answer (HyperPod takes 20-30 min to replace its machine).
     """
 
@@ -27,7 +27,7 @@ class Options:
     srun_args: Tuple[str, ...] = ()
     stall: float = 0.0
     grace: float = 90.0
-    storage_wait: float = 120.0
+    storage_wait: float = 600.0
     controller_wait: float = 2400.0
     probe_interval: float = 5.0
     silent_after: float = 6.0

@@ -7,13 +7,15 @@ from typing import Any, Dict, Optional, Sequence, Tuple
 
 from hyperpod_kit.job.exits import Exit, describe
 
-CLASSES = ("done", "again", "preempted", "cancelled", "node_lost", "stall", "crash")
+CLASSES = ("done", "again", "preempted", "cancelled", "node_lost", "storage", "stall", "crash")
 
 
 @dataclass(frozen=True)
 class Seen:
     """What was observed. `code`: srun's exit code; `stop`: the signal that ended us, if any; `warned`: USR1 came;
-    `lost`: nodes that do not answer; `stalled`: nothing moved and the step was ended for it."""
+    `lost`: nodes that do not answer; `stalled`: nothing moved and the step was ended for it.
+    `away`: the checkpoint root did not answer, here ("") or on these nodes; `cut`: nodes whose part of the step was
+    gone, which Slurm did not notice."""
 
     code: int
     exits: Tuple[Exit, ...] = ()
@@ -21,13 +23,15 @@ class Seen:
     warned: bool = False
     lost: Tuple[str, ...] = ()
     stalled: bool = False
+    away: Tuple[str, ...] = ()
+    cut: Tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Outcome:
     """`kind` is one of CLASSES; `first`: the rank that failed first, by its own record; `code`: for our own exit.
 
-    `reached`: the last step that any rank is known to have completed.
+    `reached`: the last step that any rank is known to have completed. `away`, `cut`: as in Seen.
     """
 
     kind: str
@@ -35,6 +39,8 @@ class Outcome:
     first: Optional[Exit] = None
     lost: Tuple[str, ...] = ()
     reached: Optional[int] = None
+    away: Tuple[str, ...] = ()
+    cut: Tuple[str, ...] = ()
 
     def fields(self) -> Dict[str, Any]:
         """For the ledger and the report."""
@@ -52,16 +58,21 @@ class Outcome:
             "preempted": "was warned by USR1 and has ended",
             "cancelled": "was ended by Slurm",
             "node_lost": f"lost {', '.join(self.lost)}",
+            "storage": f"lost the checkpoint root{self._where()}",
             "stall": "stopped making progress and was ended",
             "crash": f"failed{who or f': srun exited {self.code} and no rank left a record'}",
         }
         return words[self.kind]
 
+    def _where(self) -> str:
+        names = ", ".join(name for name in self.away if name)
+        return f" on {names}" if names else ""
+
 
 def classify(seen: Seen) -> Outcome:
     """What happened, with the last step that it came to."""
     reached = max((record.step for record in seen.exits if record.step is not None), default=None)
-    return replace(_classify(seen), reached=reached)
+    return replace(_classify(seen), reached=reached, cut=seen.cut)
 
 
 def _classify(seen: Seen) -> Outcome:
@@ -76,6 +87,8 @@ def _classify(seen: Seen) -> Outcome:
         return Outcome("preempted", code, first, seen.lost)
     if seen.lost:
         return Outcome("node_lost", code, first, seen.lost)
+    if seen.away:
+        return Outcome("storage", code, first, away=seen.away)
     if seen.stalled:
         return Outcome("stall", code, first)
     return Outcome("crash", code, first)

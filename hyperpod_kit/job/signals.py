@@ -13,7 +13,7 @@ import select
 import signal
 import time
 from types import TracebackType
-from typing import Any, Dict, Optional, Type
+from typing import Any, Dict, Optional, Sequence, Type
 
 _WATCHED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGCHLD)
 
@@ -45,10 +45,13 @@ class Signals:
         os.close(self._read)
         os.close(self._write)
 
-    def wait(self, seconds: float) -> None:
-        """Return at the next signal (CHLD included), or after `seconds`."""
-        ready, _, _ = select.select([self._read], [], [], max(0.0, seconds))
-        if ready:
+    def wait(self, seconds: float, files: Sequence[int] = ()) -> None:
+        """Return at the next signal (CHLD included), when one of the descriptors can be read, or after `seconds`."""
+        poll = select.poll()  # select() ends at descriptor 1,023
+        for fd in (self._read, *files):
+            poll.register(fd, select.POLLIN)
+        ready = [fd for fd, _ in poll.poll(max(0.0, seconds) * 1000.0)]
+        if self._read in ready:
             with contextlib.suppress(BlockingIOError):
                 while os.read(self._read, 512):
                     pass

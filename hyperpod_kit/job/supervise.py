@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Optional, Tuple
 
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.job import allocation, exits
+from hyperpod_kit.job.lifeline import Lifelines
 from hyperpod_kit.job.options import Options
 from hyperpod_kit.job.outcome import Seen
 from hyperpod_kit.job.report import Report
 from hyperpod_kit.job.signals import Signals
 from hyperpod_kit.job.step import Step
+from hyperpod_kit.job.storage import Storage
 from hyperpod_kit.job.watch import NodeWatch, StallWatch, settle
 from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm import control
@@ -31,18 +33,23 @@ class Rules:
 
     options: Options
     nodes: Optional[NodeWatch]
+    storage: Storage
+    lines: Lifelines
     hyperpod: bool = False
 
 
 def supervise(step: Step, attempt: str, rules: Rules, job: JobEnvironment, *, runner: Runner, signals: Signals,
               report: Report) -> Seen:
-    """Wait for the end of the step, or bring it about: TERM, USR1 and no end within `grace`, a lost node, a stall."""
+    """Wait for the end of the step, or bring it about: TERM, USR1 and no end within `grace`, a lost node, a part of the
+    step that is gone, a stall."""
     options = rules.options
     watch = None if rules.hyperpod else rules.nodes
     stall = StallWatch(0.0 if rules.hyperpod else options.stall, options.root)
     warned_until: Optional[float] = None
     lost: Tuple[str, ...] = ()
     stalled = False
+    cut: Tuple[str, ...] = ()
+    lines = rules.lines
     while step.poll() is None:
         if signals.stop:
             step.end(runner, job.job_id, signals.wait, grace=STOP_GRACE)
@@ -62,17 +69,28 @@ def supervise(step: Step, attempt: str, rules: Rules, job: JobEnvironment, *, ru
             step.end(runner, job.job_id, signals.wait, grace=LOST_GRACE if lost else STALL_GRACE,
                      patience=1.0 if lost else 5.0)
             break
+        cut = () if rules.hyperpod else tuple(lines.cut())
+        if cut:
+            report("intervene", f"the step's part on {', '.join(cut)} is gone and Slurm does not notice: ending it",
+                   cut=list(cut))
+            step.end(runner, job.job_id, signals.wait, grace=LOST_GRACE, patience=1.0)
+            break
         waits = [options.probe_interval, *([watch.due] if watch else []),
+                 *([lines.due] if lines.due is not None else []),
                  *([stall.due] if stall.due is not None else []),
                  *([warned_until - time.monotonic()] if warned_until is not None else [])]
-        signals.wait(max(0.05, min(waits)))
-    return _seen(step.poll(), attempt, rules, job, runner, signals, lost, stalled)
+        signals.wait(max(0.05, min(waits)), lines.files)
+    return replace(_seen(step.poll(), attempt, rules, job, runner, signals, lost, stalled), cut=cut)
 
 
 def _seen(code: Optional[int], attempt: str, rules: Rules, job: JobEnvironment, runner: Runner, signals: Signals,
           lost: Tuple[str, ...], stalled: bool) -> Seen:
-    """Collect the facts of an ended step."""
+    """Collect the facts of an ended step. What the ranks wrote is read once the checkpoint root answers."""
     stop = signals.stop
+    rules.lines.cut()
+    away = tuple(rules.lines.without_storage)
+    if code != 0 and not stop and rules.storage.outlast():
+        away, stop = ("", *away), signals.stop
     if code != 0 and not stop and not lost and not stalled:
         lost = tuple(settle(rules.nodes, rules.options.silent_after + 4.0, signals.pause))
     if code != 0 and not stalled:
@@ -86,7 +104,7 @@ def _seen(code: Optional[int], attempt: str, rules: Rules, job: JobEnvironment, 
     except OSError:
         records = ()
     return Seen(code=-9 if code is None else code, exits=records, stop=stop, warned=signals.warned, lost=lost,
-                stalled=stalled)
+                stalled=stalled, away=away)
 
 
 def _tell_to_save(runner: Runner, job_id: str, report: Report) -> None:

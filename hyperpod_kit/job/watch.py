@@ -9,6 +9,9 @@ from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit.slurm.reach import OPEN, REFUSED, reach
 
+_OUTAGE = 2.0
+"""Seconds to list a directory, beyond which the file system counts as away."""
+
 Address = Tuple[str, int]
 Reach = Callable[[Mapping[str, Address], float], Dict[str, str]]
 
@@ -80,8 +83,10 @@ class StallWatch:
         """Whether the limit is passed."""
         if not self._limit:
             return False
+        asked = self._clock()
         mark = self._progress()
-        if mark != self._mark:
+        # A file system that kept us waiting has kept the ranks waiting too: that is an outage and no stall.
+        if mark != self._mark or self._clock() - asked > _OUTAGE:
             self._mark, self._since = mark, self._clock()
         return self._clock() - self._since >= self._limit
 

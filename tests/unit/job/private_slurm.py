@@ -79,10 +79,11 @@ def wait_until(what: str, condition: Callable[[], Optional[T]], timeout: float =
 
 
 class PrivateSlurm:
-    """`nodes` slurmds named n1…; jobs run as uid and gid `user` (an ordinary one)."""
+    """`nodes` slurmds named n1…; jobs run as uid and gid `user` (an ordinary one). `more`: lines of slurm.conf."""
 
-    def __init__(self, base: Path, *, nodes: int = 3, user: int = 65534) -> None:
+    def __init__(self, base: Path, *, nodes: int = 3, user: int = 65534, more: str = "") -> None:
         self.base = base
+        self._more = more
         self.user = user
         self.count = nodes
         self.environment = {**{key: value for key, value in os.environ.items() if not key.startswith("SLURM")},
@@ -102,13 +103,12 @@ class PrivateSlurm:
         (base / "plugstack.conf").write_text(f"optional {base}/auto_resume.so\n")
         port, first = _free_ports(self.count)
         (base / "slurm.conf").write_text(SLURM_CONF.format(
-            base=base, port=port, first=first, last=first + self.count - 1, count=self.count, user="root"))
+            base=base, port=port, first=first, last=first + self.count - 1, count=self.count, user="root") + self._more)
         self._spawn("munged", "--foreground", "--force", f"--key-file={base}/munge.key",
                     f"--socket={base}/munge.socket", f"--pid-file={base}/munged.pid", f"--log-file={base}/munged.log",
                     f"--seed-file={base}/munged.seed", "--num-threads=2")
         wait_until("munge socket", (base / "munge.socket").exists)
-        self._spawn("slurmctld", "-D", "-i")
-        wait_until("slurmctld", lambda: self.call("scontrol", "ping", check=False).count("UP"))
+        self.start_controller("-i")
         for number in range(1, self.count + 1):
             self.start_node(f"n{number}")
         wait_until(f"{self.count} idle nodes (logs in {base})",
@@ -133,6 +133,17 @@ class PrivateSlurm:
         for pid in self.processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+    def start_controller(self, *options: str) -> None:
+        """Returns when slurmctld answers."""
+        self._spawn("slurmctld", "-D", *options)
+        wait_until("slurmctld", lambda: self.call("scontrol", "ping", check=False).count("UP"))
+
+    def kill_daemon(self, tag: str) -> None:
+        """SIGKILL `slurmctld`, or the slurmd of a node."""
+        daemon = self._daemons.pop(tag)
+        daemon.kill()
+        daemon.wait(10)
 
     def start_node(self, name: str) -> None:
         self._spawn("slurmd", "-D", "-N", name, tag=name)

@@ -360,7 +360,7 @@ def test_a_missing_mount_is_not_a_fresh_root(job: Job) -> None:
         job.run("--steps", "2")
     assert caught.value.exit_code == 1
     with pytest.raises(GaveUp, match="is not there"):
-        job.run("--steps", "2", restart=1)
+        job.run("--steps", "2", restart=1, storage_wait=0)
 
 
 def test_total_of_requeues_is_bounded(job: Job) -> None:

@@ -1,0 +1,130 @@
+"""A connection from each node of a step to `job run`: it breaks when the node's part of the step is gone.
+
+Slurm does not notice when slurmstepd dies: srun waits for ever. The kernel does, and closes the connection. It also
+carries what a node can no longer write down: that the checkpoint root does not answer there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+import time
+from typing import Callable, Dict, List, Mapping, Optional
+
+VARIABLE = "HPK_LIFELINE"
+BYE, LOST, STORAGE = "bye", "lost", "storage"
+"""Last words of a node: its rank has ended, its slurmstepd is gone, the checkpoint root does not answer there."""
+
+UNNOTICED = 5.0
+"""Seconds that Slurm gets to end a step of which a part has gone without a word."""
+
+_IDLE = 120
+"""Seconds of silence after which the kernel asks whether the other side is there: firewalls forget idle connections."""
+
+
+class Lifelines:
+    """The side of `job run`: one listening socket an attempt. `address`: of this host, as the other nodes reach it."""
+
+    def __init__(self, address: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._token = secrets.token_hex(8)
+        self._listener: Optional[socket.socket] = None
+        self._lines: Dict[socket.socket, bytes] = {}
+        self._gone: Dict[str, float] = {}
+        self.words: Dict[str, str] = {}
+        self.variable = ""
+        if address:
+            with contextlib.suppress(OSError):
+                self._listener = socket.create_server(("", 0), backlog=1024)
+                self._listener.setblocking(False)
+                self.variable = f"{address}:{self._listener.getsockname()[1]}:{self._token}"
+
+    @property
+    def files(self) -> List[int]:
+        """Descriptors to wait for."""
+        return [sock.fileno() for sock in (self._listener, *self._lines) if sock is not None]
+
+    @property
+    def due(self) -> Optional[float]:
+        """Seconds until `cut` may say something new without anything happening; None: never."""
+        now = self._clock()
+        left = [since + UNNOTICED - now for since in self._gone.values()]
+        return max(0.05, min(left)) if left else None
+
+    def cut(self) -> List[str]:
+        """Nodes whose part of the step is gone although srun runs on."""
+        self._accept()
+        for sock in list(self._lines):
+            self._read(sock)
+        now = self._clock()
+        return sorted(name for name, since in self._gone.items() if now - since >= UNNOTICED)
+
+    @property
+    def without_storage(self) -> List[str]:
+        """Nodes that said that the checkpoint root does not answer."""
+        return sorted(name for name, word in self.words.items() if word == STORAGE)
+
+    def close(self) -> None:
+        for sock in (self._listener, *self._lines):
+            if sock is not None:
+                sock.close()
+        self._lines.clear()
+
+    def _accept(self) -> None:
+        while self._listener is not None:
+            try:
+                sock, _ = self._listener.accept()
+            except OSError:
+                return
+            sock.setblocking(False)
+            self._lines[sock] = b""
+
+    def _read(self, sock: socket.socket) -> None:
+        data: Optional[bytes] = None
+        with contextlib.suppress(BlockingIOError):
+            try:
+                data = sock.recv(512)
+            except ConnectionError:
+                data = b""
+        if data:
+            self._lines[sock] = (self._lines[sock] + data)[:1024]
+        if data == b"":
+            self._ended(self._lines.pop(sock))
+            sock.close()
+
+    def _ended(self, said: bytes) -> None:
+        """`TOKEN NODE\\n`, and `WORD\\n` when it ended in order."""
+        lines = said.decode("ascii", "replace").split("\n")
+        token, _, node = lines[0].partition(" ")
+        if token != self._token or not node:
+            return
+        word = lines[1] if len(lines) > 2 else ""
+        self.words[node] = word
+        if word == LOST:
+            self._gone[node] = self._clock() - UNNOTICED
+        elif not word:
+            self._gone.setdefault(node, self._clock())
+
+
+class Line:
+    """A rank's side: one a node. Without a listener, or when it cannot be reached, it does nothing."""
+
+    def __init__(self, env: Mapping[str, str], node: str) -> None:
+        self._socket: Optional[socket.socket] = None
+        host, _, rest = env.get(VARIABLE, "").rpartition(":")[0].rpartition(":")
+        token = env.get(VARIABLE, "").rpartition(":")[2]
+        if not host or env.get("SLURM_LOCALID", "0") != "0":
+            return
+        with contextlib.suppress(OSError, ValueError):
+            self._socket = socket.create_connection((host, int(rest)), timeout=5.0)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _IDLE)
+            self._socket.sendall(f"{token} {node}\n".encode())
+
+    def end(self, word: str) -> None:
+        """Say the last word."""
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.sendall(f"{word}\n".encode())
+            self._socket.close()

@@ -1,0 +1,133 @@
+"""One rank under our eyes: its command is started, outlived and its end written down.
+
+The wrapper is Slurm's task. Should its slurmstepd die, which Slurm does not notice, it ends the command: a rank that
+nobody manages any more would write beside the ranks of the next attempt.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import Any, Callable, Mapping, Sequence
+
+from hyperpod_kit.job.exits import AGAIN, Exit, write
+from hyperpod_kit.job.lifeline import BYE, LOST, STORAGE, Line
+from hyperpod_kit.job.storage import Probe
+from hyperpod_kit.slurm.progress import VARIABLE, Progress
+
+NO_STORAGE = 74
+"""EX_IOERR: the command was not started, because the checkpoint root does not answer on this node."""
+
+_PR_SET_PDEATHSIG = 1
+_LOOK = 1.0
+"""Seconds between two looks at our parent."""
+
+
+class Orphaned:
+    """Ends the command when our parent is gone. Not PDEATHSIG: that one fires when a *thread* of the parent ends."""
+
+    def __init__(self, child: subprocess.Popen[bytes]) -> None:
+        self.seen = False
+        self._child = child
+        self._parent = os.getppid()
+        self._over = threading.Event()
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        while not self._over.wait(_LOOK):
+            if os.getppid() != self._parent:
+                self.seen = True
+                self._child.kill()
+                return
+
+    def stop(self) -> None:
+        self._over.set()
+
+
+def run_rank(argv: Sequence[str], env: Mapping[str, str]) -> int:
+    """Run a rank's command, write how it ended, return the exit code for srun (128 + signal after a signal).
+
+    75 is returned as 0: srun would kill the ranks that are still saving. The record keeps the 75.
+    """
+    began = time.time()
+    node = env.get("SLURMD_NODENAME") or os.uname().nodename
+    state, attempt = env.get("HPK_STATE"), env.get("HPK_ATTEMPT")
+    probe = Probe(state) if state else None
+    progress = Progress()
+    # Slurm signals every process of a step, the command included; the wrapper only has to outlive it.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
+        signal.signal(number, _ignore)
+    line = Line(env, node)
+    if probe and env.get("SLURM_LOCALID", "0") == "0" and not probe.answers():
+        print(f"hyperpod-kit: {state} does not answer on {node}", file=sys.stderr)
+        line.end(STORAGE)
+        return NO_STORAGE
+    orphaned = None
+    try:
+        child = subprocess.Popen(list(argv), env={**env, VARIABLE: progress.path},
+                                 preexec_fn=_dies_with(os.getpid()))
+    except OSError as err:
+        print(f"hyperpod-kit: cannot start {argv[0]}: {err.strerror}", file=sys.stderr)
+        code = 127 if isinstance(err, FileNotFoundError) else 126
+    else:
+        orphaned = Orphaned(child)
+        code = child.wait()
+        orphaned.stop()
+    word = LOST if orphaned and orphaned.seen else BYE
+    record = Exit(rank=_number(env, "SLURM_PROCID"), node=node,
+                  boot_id=_boot_id(), code=code if code >= 0 else None, signal=-code if code < 0 else None,
+                  started=round(began, 3), ended=round(time.time(), 3), step=progress.read())
+    if state and attempt:
+        if code not in (0, AGAIN) and probe and not probe.answers():
+            word = STORAGE if word == BYE else word
+        else:
+            try:
+                write(state, attempt, record)
+            except OSError as err:
+                _say(f"hyperpod-kit: no exit record of rank {record.rank}: {err}")
+    line.end(word)
+    if code == AGAIN:
+        return 0
+    return code if code >= 0 else 128 - code
+
+
+def _say(text: str) -> None:
+    """Where slurmstepd is gone, nobody reads."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
+
+
+def _ignore(number: int, frame: Any) -> None:
+    """A handler and not SIG_IGN: ignored signals would be inherited by the command."""
+
+
+def _dies_with(parent: int) -> Callable[[], None]:
+    """For preexec_fn: the command must not outlive its wrapper, or it would write beside the next attempt's ranks."""
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+
+    def arm() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return arm
+
+
+def _boot_id() -> str:
+    """Tells a replaced machine from its predecessor of the same name."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def _number(env: Mapping[str, str], name: str) -> int:
+    text = env.get(name, "")
+    return int(text) if text.isdigit() else 0

@@ -1,0 +1,74 @@
+"""Whether the checkpoint root answers on this node, asked so that a mount that hangs does not take us with it."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from typing import Callable, Optional
+
+from hyperpod_kit.job.report import Report
+from hyperpod_kit.job.signals import Signals
+
+DEADLINE = 5.0
+"""Seconds in which a file can be made and removed on a file system that serves."""
+
+_PROBE = 'file=$(mktemp "$0/.probe.XXXXXX") && rm -f "$file"'
+"""A directory that is listed from a cache says nothing: something has to be written."""
+
+
+class Probe:
+    """One question at a time: a process that hangs in the kernel is not asked a second time, and never waited for."""
+
+    def __init__(self, state: str, *, deadline: float = DEADLINE) -> None:
+        self._state = state
+        self._deadline = deadline
+        self._process: Optional[subprocess.Popen[bytes]] = None
+
+    def answers(self, sleep: Callable[[float], None] = time.sleep) -> bool:
+        """Takes at most `deadline` seconds."""
+        if self._process is not None and self._process.poll() is None:
+            return False
+        try:
+            # No descriptor of ours: it may outlive us, and Slurm waits for whoever holds a job's log open.
+            self._process = subprocess.Popen(["/bin/sh", "-c", _PROBE, self._state], stdin=subprocess.DEVNULL,
+                                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/")
+        except OSError:
+            return True
+        end = time.monotonic() + self._deadline
+        pause = 0.002
+        while self._process.poll() is None:
+            if time.monotonic() >= end:
+                self._process.kill()
+                return False
+            sleep(pause)
+            pause = min(0.1, pause * 2)
+        code, self._process = self._process.returncode, None
+        return code == 0
+
+
+class Storage:
+    """The checkpoint root as `job run` sees it. `limit`: seconds that an outage is waited for."""
+
+    def __init__(self, state: str, limit: float, signals: Signals, report: Report) -> None:
+        self._probe = Probe(state)
+        self._state = state
+        self._limit = limit
+        self._signals = signals
+        self._report = report
+
+    def outlast(self) -> bool:
+        """Whether there was an outage; it is over then, or `limit` is, or a signal came."""
+        signals = self._signals
+        end = time.monotonic() + self._limit
+        away = False
+        pause = 1.0
+        while not self._probe.answers(time.sleep) and not signals.stop and not signals.warned:
+            if not away:
+                # Where the log is on the same file system, this line waits with us.
+                self._report("storage", f"{self._state} does not answer; waiting up to {self._limit:g} s")
+            away = True
+            if time.monotonic() >= end:
+                break
+            signals.pause(pause)
+            pause = min(5.0, pause * 1.5)
+        return away

@@ -1,0 +1,97 @@
+"""One cluster for all rows of the table of faults.
+
+HPK_FAULTS=machines boots it (`make faults`: all rows). Otherwise it is a Slurm on loopback, and only the quick rows
+that need no machine of their own are run.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Callable, Iterator, List
+
+import pytest
+
+from hyperpod_kit.rehearsal import host
+from tests.unit.job import private_slurm
+from tests.unit.job.private_slurm import PrivateSlurm
+
+from .job import Job
+from .site import PrivateSite, Site
+from .table import Table
+
+MACHINES = os.environ.get("HPK_FAULTS") == "machines"
+EVERYTHING = MACHINES or os.environ.get("HPK_FAULTS") == "private"
+PREEMPTION = """\
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+SlurmctldParameters=preempt_send_user_signal
+PartitionName=urgent Nodes=ALL PriorityTier=10 State=UP
+"""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: List[pytest.Item]) -> None:
+    ours = [item for item in items if Path(__file__).parent in Path(item.path).parents]
+    reason = "; ".join(host.missing()) if MACHINES else private_slurm.missing()
+    dropped = []
+    for item in ours:
+        item.add_marker(pytest.mark.rehearsal)
+        if reason:
+            item.add_marker(pytest.mark.skip(reason=f"no cluster here: {reason}"))
+        elif not (MACHINES or (not item.get_closest_marker("machines")
+                               and (EVERYTHING or item.get_closest_marker("quick")))):
+            dropped.append(item)
+    config.hook.pytest_deselected(items=dropped)
+    items[:] = [item for item in items if item not in dropped]
+
+
+@pytest.fixture(scope="session")
+def faults_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    if MACHINES:
+        from .machines import machine_site
+
+        with machine_site(tmp_path_factory.mktemp("faults")) as site:
+            yield site
+        return
+    # Not under pytest's own directory, into which the job's user must not look; munge wants a short, safe path.
+    base = Path(tempfile.mkdtemp(prefix="hpk-faults-"))
+    cluster = PrivateSlurm(base, nodes=4, more=PREEMPTION)
+    try:
+        cluster.start()
+        yield PrivateSite(cluster)
+    finally:
+        cluster.stop()
+        shutil.rmtree(base, ignore_errors=True)
+
+
+@pytest.fixture
+def site(faults_site: Site) -> Iterator[Site]:
+    yield faults_site
+    faults_site.settle()
+
+
+@pytest.fixture
+def job(site: Site) -> Job:
+    return Job(site)
+
+
+@pytest.fixture(scope="session")
+def table() -> Iterator[Table]:
+    found = Table()
+    yield found
+    print("\n" + found.show())
+    if MACHINES and found.rows:
+        found.write()
+
+
+@pytest.fixture
+def row(table: Table, request: pytest.FixtureRequest) -> Callable[..., None]:
+    """row(fault, what happens, seconds): called last, by a test that has shown it."""
+    name = request.node.originalname or request.node.name
+
+    def write(fault: str, happens: str, seconds: float | None = None, more: str = "") -> None:
+        table.row(name, fault, happens, seconds, more)
+
+    return write

@@ -1,0 +1,185 @@
+"""One job under a fault: submitted, watched through its log and ledger, broken from outside, timed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Sequence
+
+from hyperpod_kit.job.ledger import read
+from tests.unit.job.private_slurm import wait_until
+
+from .site import Site
+from .trainer import weights
+
+SCRIPT = """\
+#!/bin/bash
+#SBATCH --ntasks-per-node=1 --open-mode=append --requeue --auto-resume=1
+#SBATCH --chdir={there} --output={there}/{name}.out
+exec {run} --checkpoint-root {there}/{name} {options} -- /usr/bin/python3 -I {there}/trainer.py {library} {trainer}
+"""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault that was made: when (Unix seconds), and which attempt it hit ("" for none)."""
+
+    at: float
+    attempt: str
+
+
+class Job:
+    """A job of the ordinary user with a checkpoint root of its own."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.name = f"job-{uuid.uuid4().hex[:8]}"
+        self.id = ""
+        self._log = site.here / f"{self.name}.out"
+        self.root = site.here / self.name
+
+    def submit(self, *trainer: str, sbatch: Sequence[str] = ("-N2",), options: str = "") -> Job:
+        """sbatch; `options` are those of `job run`, `trainer` those of the trainer."""
+        script = self.site.here / f"{self.name}.sbatch"
+        script.write_text(SCRIPT.format(there=self.site.there, name=self.name, run=self.site.run, options=options,
+                                        library=self.site.library, trainer=" ".join(trainer)))
+        script.chmod(0o755)
+        self.id = self.site.slurm("sbatch", "--parsable", *sbatch, f"{self.site.there}/{script.name}",
+                                  user=True).strip().split(";")[0]
+        return self
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text(errors="replace") if self._log.exists() else ""
+
+    def lines(self) -> List[Dict[str, Any]]:
+        """Every JSON object of the log."""
+        found = []
+        for line in self.log.splitlines():
+            with contextlib.suppress(ValueError):
+                value = json.loads(line[line.index("{"):])
+                if isinstance(value, dict):
+                    found.append(value)
+        return found
+
+    def rows(self, event: str = "") -> List[Dict[str, Any]]:
+        """The ledger: `attempt`, `ended`, `requeue`, `gave_up`."""
+        return [row for row in read(str(self.root / ".hpk" / "attempts.jsonl")) if event in ("", row.get("event"))]
+
+    @property
+    def classes(self) -> List[str]:
+        return [str(row["class"]) for row in self.rows("ended")]
+
+    def progress(self) -> List[Dict[str, Any]]:
+        """Rank 0's steps."""
+        return [line for line in self.lines() if "step" in line and "attempt" in line and "event" not in line]
+
+    def at_step(self, step: int, timeout: float = 60) -> Job:
+        """Wait until it has done that step."""
+        self._wait(f"step {step}", lambda: any(line["step"] >= step for line in self.progress()), timeout)
+        return self
+
+    def running(self) -> Job:
+        """Wait until the attempt that runs now has done a step and a save."""
+        self._wait("a save", lambda: any(line.get("saved") and line["attempt"] == self.attempt()
+                                         for line in self.lines()), 60)
+        return self
+
+    def attempt(self) -> str:
+        rows = self.rows("attempt")
+        return str(rows[-1]["attempt"]) if rows else ""
+
+    def checkpoints(self) -> List[Path]:
+        """Committed ones, oldest first."""
+        return sorted(path.parent for path in self.root.glob("seq-*/MANIFEST.json"))
+
+    def broken(self, act: Callable[[], object]) -> Fault:
+        """Make a fault and note the moment."""
+        attempt = self.attempt()
+        at = time.time()
+        act()
+        return Fault(at, attempt)
+
+    def resumed(self, fault: Fault, timeout: float = 60) -> float:
+        """Seconds from the fault to the first step of a later attempt."""
+        def first() -> float:
+            return next((line["t"] - fault.at for line in self.progress()
+                         if line["attempt"] != fault.attempt and line["t"] > fault.at), 0.0)
+
+        return round(self._wait("a resumed step", first, timeout), 1)
+
+    def start_up(self) -> float:
+        """Seconds from the choice of a checkpoint to the first step, of the first attempt: the program's own."""
+        return round(self.progress()[0]["t"] - self.rows("attempt")[0]["t"], 1)
+
+    def finish(self, timeout: float = 90) -> str:
+        """Slurm's last word; HELD for a job that waits for a person."""
+        def ended() -> str:
+            shown = self.show()
+            state = shown.get("JobState", "")
+            if state == "PENDING" and shown.get("Reason", "").startswith("JobHeld"):
+                return "HELD"
+            return state if state in ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "SPECIAL_EXIT", "NODE_FAIL",
+                                      "PREEMPTED", "OUT_OF_MEMORY", "DEADLINE") else ""
+
+        return str(self._wait("end", ended, timeout))
+
+    def show(self) -> Dict[str, str]:
+        """scontrol show job."""
+        text = self.site.slurm("scontrol", "-o", "show", "job", self.id, check=False)
+        return dict(re.findall(r"(\S+?)=(\S*)", text))
+
+    def weights(self) -> List[str]:
+        """What the ranks of the last attempt ended with, by rank."""
+        found = {line["rank"]: line["weights"] for line in self.lines()
+                 if "weights" in line and line["attempt"] == self.attempt()}
+        return [found[rank] for rank in sorted(found)]
+
+    def ended_well(self, steps: int, ranks: int = 2, timeout: float = 90) -> None:
+        """It completes, with the weights of a run that nobody disturbed. Raises AssertionError."""
+        assert self.finish(timeout) == "COMPLETED", self.told()
+        assert self.weights() == weights(ranks, steps), self.told()
+
+    def processes(self, rank: int) -> Dict[str, int]:
+        """Pids on this host of the rank's program, of its `wrapper` and of its slurmstepd (`step`)."""
+        ours = {f"HPK_CHECKPOINT_ROOT={self.site.there}/{self.name}".encode(), f"SLURM_PROCID={rank}".encode()}
+        found: Dict[str, int] = {}
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            with contextlib.suppress(OSError):
+                if not ours <= set((entry / "environ").read_bytes().split(b"\0")):
+                    continue
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+                if b"exec" in words:
+                    found["wrapper"] = int(entry.name)
+                    found["step"] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                elif b"--steps" in words:
+                    found["rank"] = int(entry.name)
+        return found
+
+    def send(self, number: signal.Signals, *what: str, rank: int = 1) -> Fault:
+        """Signal processes of a rank: `rank`, `wrapper`, `step`."""
+        found = self._wait("a rank", lambda: self._whole(self.processes(rank)), 20)
+        return self.broken(lambda: [os.kill(found[one], number) for one in what or ("rank",)])
+
+    @staticmethod
+    def _whole(found: Dict[str, int]) -> Dict[str, int]:
+        return found if {"rank", "wrapper", "step"} <= set(found) else {}
+
+    def told(self) -> str:
+        """Everything that helps to understand a failure."""
+        return f"{self.site.slurm('squeue', check=False)}\n{self.log[-6000:]}\n{self.rows()[-4:]}\n{self.show()}"
+
+    def _wait(self, what: str, condition: Callable[[], Any], timeout: float) -> Any:
+        try:
+            return wait_until(f"{what} of {self.name} ({self.id})", condition, timeout)
+        except AssertionError as err:
+            raise AssertionError(f"{err}\n{self.told()}") from None

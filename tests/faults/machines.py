@@ -1,0 +1,106 @@
+"""The rows on machines that boot: one controller and three workers of a rehearsal, seen and broken from the host."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any, Dict, Iterator, List
+
+from driver import CONFIG, Driver
+
+from hyperpod_kit.rehearsal import boot, mount_faults, processes, targets
+from hyperpod_kit.rehearsal.machine import inside
+from hyperpod_kit.rehearsal.storage import LUSTRE_MOUNT_NAME
+from tests.unit.job.private_slurm import wait_until
+
+from .site import TRAINER, output, settle
+
+UID = 2001
+SHARED = "/fsx"
+WORKERS = 3
+
+
+def configuration(directory: Path) -> Path:
+    """The example's cluster, whose nodes look at their mounts often and tell Slurm."""
+    values = json.loads(CONFIG.read_text())
+    own = values["hyperpod_kit"]
+    own["cluster"]["instance_groups"][1]["count"] = WORKERS
+    own["mounts"] = []
+    own["health"] = {"interval": 5, "deadline": 2, "give_up_after": 2, "drain": True}
+    path = directory / "provisioning_parameters.json"
+    path.write_text(json.dumps(values))
+    return path
+
+
+class MachineSite:
+    """`name`: of the rehearsal, which is up and has the cluster."""
+
+    kind = "machines"
+    run = "/opt/hyperpod-kit/current/bin/hyperpod-kit job run"
+    library = "/opt/hyperpod-kit/current/lib"
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        layout, _ = boot.running(driver.name)
+        self._layout = layout
+        place = layout.file_systems["fsx"] / LUSTRE_MOUNT_NAME / "faults"
+        place.mkdir(mode=0o777)
+        place.chmod(0o777)
+        self.here, self.there = place, f"{SHARED}/faults"
+        shutil.copy(TRAINER, place)
+        self.nodes = [node["host"] for node in self._all() if node["role"] != "Controller"]
+
+    def _all(self) -> List[Dict[str, Any]]:
+        return targets.all_nodes(boot.running(self._driver.name)[1])
+
+    def _node(self, name: str) -> Dict[str, Any]:
+        return targets.find(boot.running(self._driver.name)[1], name)
+
+    def on(self, node: str, *argv: str, check: bool = True) -> str:
+        """A command in a machine, as root."""
+        leaders = processes.children(self._node(node)["pid"])
+        assert leaders, f"{node} does not run"
+        return output(inside(leaders[0], argv), check=check)
+
+    def slurm(self, *argv: str, check: bool = True, user: bool = False) -> str:
+        who = ["setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups"] if user else []
+        return self.on("controller", *who, *argv, check=check)
+
+    def kill_machine(self, name: str) -> None:
+        """SIGKILL all of it; the platform replaces it."""
+        targets.kill(self._node(name))
+
+    def kill_controller(self) -> None:
+        self.on("controller", "systemctl", "kill", "--signal=KILL", "slurmctld")
+
+    def start_controller(self) -> None:
+        self.on("controller", "systemctl", "start", "slurmctld")
+        wait_until("slurmctld", lambda: "UP" in self.slurm("scontrol", "ping", check=False), 30)
+
+    def reboot_controller(self) -> None:
+        self.on("controller", "systemctl", "reboot", "--force", check=False)
+
+    def break_mount(self, node: str, fault: str, undo: bool = False) -> None:
+        """A fault of rehearsal/mount_faults.py at the shared file system of one node."""
+        faults = mount_faults.UNDO if undo else mount_faults.FAULTS
+        faults[fault](mount_faults.spot(self._layout, self._node(node), SHARED))
+
+    def settle(self) -> None:
+        with contextlib.suppress(AssertionError):
+            wait_until("workers", lambda: all(targets.is_running(node) for node in self._all()), 60)
+        settle(self, timeout=120)
+
+
+@contextlib.contextmanager
+def machine_site(directory: Path) -> Iterator[MachineSite]:
+    driver = Driver("faults", directory)
+    driver.config = configuration(directory)
+    try:
+        driver.up({})
+        driver.kit("upload", str(driver.config))
+        driver.kit("create-cluster", str(driver.config), "--wait", "--interval", "1", "--timeout", "200")
+        yield MachineSite(driver)
+    finally:
+        driver.down()

@@ -1,0 +1,110 @@
+"""Where the rows run: a Slurm of our own on loopback, or machines that boot. Both are seen from the host."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import List, Protocol, Sequence
+
+from hyperpod_kit.job import cli
+from tests.unit.job.private_slurm import REPOSITORY, PrivateSlurm
+
+TRAINER = Path(__file__).with_name("trainer.py")
+
+
+class Site(Protocol):
+    """`kind`: `private` or `machines`; `nodes`: the workers by their names in Slurm.
+
+    `there`: the jobs' directory as the nodes see it, `here`: the same directory on this host.
+    `run`: words that start `job run` on a node; `library`: where hyperpod_kit is on a node.
+    """
+
+    kind: str
+    nodes: List[str]
+    there: str
+    here: Path
+    run: str
+    library: str
+
+    def slurm(self, *argv: str, check: bool = True, user: bool = False) -> str:
+        """A Slurm command, as root or as the ordinary user."""
+
+    def kill_controller(self) -> None:
+        """SIGKILL slurmctld."""
+
+    def start_controller(self) -> None:
+        """Start it again."""
+
+    def settle(self) -> None:
+        """After a row, whatever it did: no job is left, and every node is idle."""
+
+
+def own(path: Path, uid: int, gid: int) -> None:
+    """Give a tree to the job's user."""
+    for each in (path, *path.rglob("*")):
+        os.chown(each, uid, gid)
+
+
+class PrivateSite:
+    """Nodes n1… on this machine: everything but the death of a machine."""
+
+    kind = "private"
+
+    def __init__(self, slurm: PrivateSlurm) -> None:
+        self._cluster = slurm
+        self.nodes = [f"n{number}" for number in range(1, slurm.count + 1)]
+        self.here = Path(tempfile.mkdtemp(prefix="faults-", dir=slurm.base))
+        self.here.chmod(0o777)
+        self.there = str(self.here)
+        shutil.copy(TRAINER, self.here)
+        self.run = f"/usr/bin/python3 -I -S {Path(cli.__file__).with_name('__main__.py')} run"
+        self.library = str(REPOSITORY)
+        self.uid = slurm.user
+
+    def slurm(self, *argv: str, check: bool = True, user: bool = False) -> str:
+        return self._cluster.call(*argv, check=check, as_user=user, cwd=self.here)
+
+    def kill_controller(self) -> None:
+        self._cluster.kill_daemon("slurmctld")
+
+    def start_controller(self) -> None:
+        self._cluster.start_controller()
+
+    def settle(self) -> None:
+        settle(self)
+
+
+def settle(site: Site, *, timeout: float = 60.0) -> None:
+    """Cancel what is left and bring every node back that only Slurm holds against us. Raises AssertionError."""
+    from tests.unit.job.private_slurm import wait_until
+
+    jobs = site.slurm("squeue", "-h", "-o", "%A").split()
+    if jobs:
+        site.slurm("scancel", *jobs, check=False)
+
+    def quiet() -> bool:
+        if site.slurm("squeue", "-h", "-o", "%i").split():
+            return False
+        bad = not_idle(site)
+        for name in bad:
+            site.slurm("scontrol", "update", f"nodename={name}", "state=resume", check=False)
+        return not bad
+
+    wait_until("quiet cluster", quiet, timeout)
+
+
+def not_idle(site: Site) -> List[str]:
+    """Nodes that cannot take a job now."""
+    lines = site.slurm("sinfo", "-h", "-N", "-o", "%N %T").split("\n")
+    return sorted({line.split()[0] for line in lines if line and line.split()[1] != "idle"})
+
+
+def output(argv: Sequence[str], *, check: bool = True, timeout: float = 60) -> str:
+    """Standard output of a command; with `check` False, what it printed on both."""
+    done = subprocess.run(argv, text=True, timeout=timeout, stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert done.returncode == 0 or not check, f"{argv} exited {done.returncode}: {done.stdout}{done.stderr}"
+    return done.stdout if check else done.stdout + done.stderr

@@ -1,0 +1,62 @@
+"""Faults of ranks: they end, they are killed, they hang, Slurm loses sight of them."""
+
+from __future__ import annotations
+
+import signal
+from typing import Callable
+
+import pytest
+
+from .job import Job
+
+Row = Callable[..., None]
+STEPS = 60
+
+
+def at_work(job: Job, *trainer: str, options: str = "") -> Job:
+    return job.submit("--steps", str(STEPS), *trainer, options=options).running()
+
+
+@pytest.mark.quick
+def test_a_rank_exits_1(job: Job, row: Row) -> None:
+    at_work(job)
+    seconds = job.resumed(job.send(signal.SIGUSR2))
+    job.ended_well(STEPS)
+    assert job.classes == ["crash", "done"] and job.rows("ended")[0]["first"]["code"] == 1
+    assert job.show()["Restarts"] == "0" and seconds < 3 + job.start_up()
+    row("a rank exits 1", "retried in the allocation", seconds, f"start-up {job.start_up()}")
+
+
+@pytest.mark.quick
+def test_a_rank_is_killed(job: Job, row: Row) -> None:
+    at_work(job)
+    seconds = job.resumed(job.send(signal.SIGKILL))
+    job.ended_well(STEPS)
+    assert job.classes == ["crash", "done"] and job.rows("ended")[0]["first"]["signal"] == 9
+    assert job.show()["Restarts"] == "0" and seconds < 3 + job.start_up()
+    row("a rank is SIGKILLed", "retried in the allocation", seconds, f"start-up {job.start_up()}")
+
+
+def test_a_rank_hangs(job: Job, row: Row) -> None:
+    at_work(job, options="--stall 5")
+    seconds = job.resumed(job.send(signal.SIGSTOP))
+    job.ended_well(STEPS)
+    assert job.classes == ["stall", "done"] and job.show()["Restarts"] == "0"
+    row("a rank hangs (SIGSTOP), `--stall 5`", "ended and retried in the allocation", seconds)
+
+
+@pytest.mark.quick
+def test_slurmstepd_is_killed(job: Job, row: Row) -> None:
+    at_work(job)
+    seconds = job.resumed(job.send(signal.SIGKILL, "step"))
+    job.ended_well(STEPS)
+    assert job.show()["Restarts"] == "0" and seconds < 30
+    row("slurmstepd is killed, slurmd lives", "noticed, retried in the allocation", seconds)
+
+
+def test_slurmstepd_and_its_rank_are_killed(job: Job, row: Row) -> None:
+    at_work(job)
+    seconds = job.resumed(job.send(signal.SIGKILL, "step", "wrapper", "rank"))
+    job.ended_well(STEPS)
+    assert job.show()["Restarts"] == "0" and seconds < 30
+    row("slurmstepd and its rank are killed, slurmd lives", "noticed, retried in the allocation", seconds)

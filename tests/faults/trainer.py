@@ -1,0 +1,193 @@
+"""A trainer that loads in a moment: its weights are a chain of digests, saved in this project's own format.
+
+    trainer.py LIB --steps N [--every K] [--pause S] [--fail-after STEPS]
+
+LIB holds the package hyperpod_kit. All ranks end a step together, over sockets; rank 0 says each step that it ended.
+SIGUSR1: save and exit 75; SIGUSR2: exit 1; --fail-after: exit 1 so many steps after every load of a checkpoint.
+System Python only: it runs on the nodes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any, Dict, List
+
+SEED = b"weights at step 0 of rank %d"
+
+
+def after(state: bytes, step: int) -> bytes:
+    """The weights one step later."""
+    return hashlib.sha256(state + step.to_bytes(8, "big")).digest()
+
+
+def weights(ranks: int, steps: int) -> List[str]:
+    """What an undisturbed run of so many steps ends with, by rank."""
+    found = []
+    for rank in range(ranks):
+        state = hashlib.sha256(SEED % rank).digest()
+        for step in range(1, steps + 1):
+            state = after(state, step)
+        found.append(state.hex())
+    return found
+
+
+def say(**fields: Any) -> None:
+    """One line in one write: lines of ranks must not cut into each other."""
+    os.write(1, (json.dumps({"t": round(time.time(), 3), **fields}) + "\n").encode())
+
+
+class Ranks:
+    """All ranks of one attempt. Rank 0 listens, the others find it through a file beside the checkpoints."""
+
+    def __init__(self, rank: int, ranks: int, place: Path) -> None:
+        self._rank, self._ranks = rank, ranks
+        place.parent.mkdir(exist_ok=True)
+        if rank == 0:
+            listener = socket.create_server(("0.0.0.0", 0))
+            text = f"{own_address()} {listener.getsockname()[1]}"
+            place.with_suffix(".new").write_text(text)
+            place.with_suffix(".new").rename(place)
+            self._peers = [listener.accept()[0].makefile("rw") for _ in range(ranks - 1)]
+        else:
+            while not place.exists():
+                time.sleep(0.02)
+            host, port = place.read_text().split()
+            self._peers = [socket.create_connection((host, int(port))).makefile("rw")]
+
+    def agree(self, word: Dict[str, bool]) -> Dict[str, bool]:
+        """What any rank wants; returns when all have asked. Raises EOFError when a peer is gone."""
+        if self._rank == 0:
+            for peer in self._peers:
+                theirs = self._hear(peer)
+                word = {key: value or theirs[key] for key, value in word.items()}
+            for peer in self._peers:
+                self._tell(peer, word)
+            return word
+        self._tell(self._peers[0], word)
+        return self._hear(self._peers[0])
+
+    @staticmethod
+    def _tell(peer: Any, word: Dict[str, bool]) -> None:
+        peer.write(json.dumps(word) + "\n")
+        peer.flush()
+
+    @staticmethod
+    def _hear(peer: Any) -> Dict[str, bool]:
+        line = peer.readline()
+        if not line:
+            raise EOFError("a peer is gone")
+        answer: Dict[str, bool] = json.loads(line)
+        return answer
+
+
+def own_address() -> str:
+    """The address under which other nodes of the job reach this one."""
+    with contextlib.closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as sock:
+        sock.connect((os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1"), 9))
+        return str(sock.getsockname()[0])
+
+
+class Checkpoints:
+    """Saves and loads one rank's weights."""
+
+    def __init__(self, root: str, rank: int, ranks: int) -> None:
+        from hyperpod_kit.checkpoint.repository import layout
+        from hyperpod_kit.checkpoint.repository.store.open import open_store
+
+        self._root, self._rank, self._ranks = root, rank, ranks
+        self._store = open_store(root)
+        _, restart, number = os.environ["HPK_ATTEMPT"].rsplit(".", 2)
+        self._epoch = int(restart) * 1000 + int(number) + 1
+        found = layout.parse_attempt(os.environ["HPK_RESUME_FROM"])
+        self._seq = found.seq if found else 0
+        self._from = str(found) if found else ""
+
+    def load(self) -> bytes:
+        from hyperpod_kit.checkpoint.repository import layout
+
+        if not self._from:
+            return hashlib.sha256(SEED % self._rank).digest()
+        return Path(self._root, self._from, layout.shard_file(self._rank)).read_bytes()[:32]
+
+    def save(self, step: int, state: bytes, ranks: Ranks) -> None:
+        """Every rank its shard; rank 0 commits once all are there."""
+        from hyperpod_kit.checkpoint.repository import commit, digest, layout
+        from hyperpod_kit.checkpoint.repository.manifest import FileRecord, Manifest, now
+
+        self._seq += 1
+        nonce = hashlib.sha256(os.environ["HPK_ATTEMPT"].encode()).hexdigest()[:6]
+        name = str(layout.AttemptName(self._seq, step, self._epoch, nonce))
+        algorithm = digest.algorithm("blake2b")
+        leaves = algorithm.leaf(state)
+        self._store.create(f"{name}/{layout.shard_file(self._rank)}", state + leaves)
+        ranks.agree({})
+        if self._rank:
+            return
+        size = len(state) + len(leaves)
+        shards = []
+        for rank in range(self._ranks):
+            data = Path(self._root, name, layout.shard_file(rank)).read_bytes()
+            theirs = algorithm.leaf(data[:32])
+            shards.append(FileRecord(layout.shard_file(rank), size, digest.root(algorithm, theirs, size), rank))
+        extra = json.dumps({"step": step}).encode()
+        commit.commit(self._root, name, Manifest(
+            run="faults", run_id="faults", epoch=self._epoch, seq=self._seq, step=step, world=self._ranks,
+            plan="faults", digest="blake2b", chunk=digest.CHUNK, total_bytes=size * self._ranks, tensors=self._ranks,
+            time=now(), shards=tuple(shards), extra=FileRecord(layout.EXTRA_FILE, len(extra), digest.small(extra))),
+            extra)
+        say(attempt=os.environ["HPK_ATTEMPT"], saved=name)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("lib")
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--every", type=int, default=5)
+    parser.add_argument("--pause", type=float, default=0.05)
+    parser.add_argument("--fail-after", type=int, default=0)
+    args = parser.parse_args()
+    wanted: List[int] = []
+    signal.signal(signal.SIGUSR1, lambda *_: wanted.append(1))
+    signal.signal(signal.SIGUSR2, lambda *_: os._exit(1))
+    sys.path.insert(0, args.lib)
+    from hyperpod_kit.slurm.progress import Teller
+
+    attempt, rank, count = os.environ["HPK_ATTEMPT"], int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"])
+    told = Teller()
+    first = int(os.environ["HPK_RESUME_STEP"])
+    checkpoints = Checkpoints(os.environ["HPK_CHECKPOINT_ROOT"], rank, count)
+    state = checkpoints.load()
+    say(attempt=attempt, rank=rank, resumed=os.environ["HPK_RESUME_FROM"], at=first, node=os.environ["SLURMD_NODENAME"])
+    ranks = Ranks(rank, count, Path(os.environ["HPK_STATE"], "meet", attempt))
+    for step in range(first + 1, args.steps + 1):
+        time.sleep(args.pause)
+        if args.fail_after and first and step > first + args.fail_after:
+            return 1
+        state = after(state, step)
+        agreed = ranks.agree({"save": bool(wanted)})
+        told.reached(step)
+        if rank == 0:
+            say(attempt=attempt, step=step)
+        if agreed["save"] or step % args.every == 0:
+            checkpoints.save(step, state, ranks)
+        if agreed["save"]:
+            return 75
+    say(attempt=attempt, rank=rank, weights=state.hex())
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except (EOFError, ConnectionError) as err:
+        say(lost=str(err), rank=os.environ.get("SLURM_PROCID"))
+        sys.exit(1)

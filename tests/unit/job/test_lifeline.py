@@ -1,0 +1,69 @@
+"""The connection between a node of a step and `job run`."""
+
+from __future__ import annotations
+
+import select
+import socket
+from typing import Dict, List
+
+from hyperpod_kit.job.lifeline import BYE, LOST, STORAGE, UNNOTICED, VARIABLE, Lifelines, Line
+
+
+class Ends:
+    """Both ends, with a clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.here = Lifelines("127.0.0.1", clock=lambda: self.now)
+        self.environment: Dict[str, str] = {VARIABLE: self.here.variable}
+
+    def after_traffic(self) -> List[str]:
+        select.select(self.here.files, [], [], 5)
+        return self.here.cut()
+
+
+def test_a_node_that_ends_in_order_is_not_missed() -> None:
+    ends = Ends()
+    line = Line(ends.environment, "n1")
+    assert ends.after_traffic() == []
+    line.end(BYE)
+    ends.after_traffic()
+    ends.now += 60
+    assert ends.here.cut() == [] and ends.here.words == {"n1": BYE}
+
+
+def test_a_connection_that_breaks_gives_slurm_time_to_notice() -> None:
+    ends = Ends()
+    line = Line(ends.environment, "n2")
+    assert ends.after_traffic() == [] and ends.here.due is None
+    line._socket.close()  # type: ignore[union-attr]  # as the kernel does for a process that was killed
+    assert ends.after_traffic() == [] and ends.here.due == UNNOTICED
+    ends.now += UNNOTICED
+    assert ends.here.cut() == ["n2"]
+
+
+def test_a_rank_without_slurmstepd_and_a_node_without_storage_say_so() -> None:
+    ends = Ends()
+    Line(ends.environment, "n1").end(LOST)
+    Line(ends.environment, "n2").end(STORAGE)
+    while len(ends.here.words) < 2:
+        ends.after_traffic()
+    assert ends.here.cut() == ["n1"] and ends.here.without_storage == ["n2"]
+
+
+def test_strangers_are_not_heard_and_only_one_rank_a_node_speaks() -> None:
+    ends = Ends()
+    host, port, _ = ends.here.variable.split(":")
+    with socket.create_connection((host, int(port))) as stranger:
+        stranger.sendall(b"guess n1\n")
+        ends.after_traffic()
+    ends.after_traffic()
+    Line({**ends.environment, "SLURM_LOCALID": "1"}, "n2").end(LOST)
+    Line({}, "n3").end(LOST)
+    ends.now += 60
+    assert ends.here.cut() == [] and ends.here.words == {}
+
+
+def test_no_address_no_listener() -> None:
+    lines = Lifelines("")
+    assert lines.variable == "" and lines.files == [] and lines.cut() == []

@@ -1,0 +1,39 @@
+"""A checkpoint root that does not answer: noticed without being drawn in, outlasted, charged to nobody."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+from hyperpod_kit.job.exits import Exit
+from hyperpod_kit.job.outcome import Seen, classify
+from hyperpod_kit.job.policy import spent
+from hyperpod_kit.job.report import Report
+from hyperpod_kit.job.signals import Signals
+from hyperpod_kit.job.storage import Probe, Storage
+
+
+def test_a_directory_that_can_be_written_answers_and_keeps_nothing(tmp_path: Path) -> None:
+    assert Probe(str(tmp_path)).answers() and list(tmp_path.iterdir()) == []
+    assert not Probe(str(tmp_path / "absent")).answers()
+
+
+def test_an_outage_is_outlasted(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    with Signals() as signals, open(tmp_path / "log", "w") as log:
+        storage = Storage(str(state), 30.0, signals, Report(log.fileno()))
+        back = threading.Timer(0.5, state.mkdir)
+        back.start()
+        began = time.monotonic()
+        assert storage.outlast() and time.monotonic() - began >= 0.5 and state.is_dir()
+        assert not storage.outlast()
+    assert "does not answer" in (tmp_path / "log").read_text()
+
+
+def test_it_costs_no_budget() -> None:
+    first = Exit(1, "n2", "", 1, None, 0.0, 1.0)
+    outcome = classify(Seen(1, (first,), away=("", "n2")))
+    assert outcome.kind == "storage" and outcome.sentence() == "lost the checkpoint root on n2"
+    rows = [{"event": "attempt", "from": "none"}, {"event": "ended", **outcome.fields()}] * 30
+    assert spent(rows, None, 0) == spent([], None, 0)

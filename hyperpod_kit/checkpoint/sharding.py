@@ -7,6 +7,7 @@ everything that is needed; plain tensors are equal on all ranks.
 from __future__ import annotations
 
 import sys
+from collections.abc import Hashable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -33,19 +34,19 @@ class Place(NamedTuple):
     temporary: bool = False
 
 
-def _is(tensor: object, module: str, name: str) -> bool:
-    """isinstance without importing: nobody can have made such a tensor before its module was imported."""
-    found = sys.modules.get(module)
-    kind = getattr(found, name, None)
-    return kind is not None and isinstance(tensor, kind)
+@lru_cache(maxsize=None)
+def _is(kind: Hashable, module: str, name: str) -> bool:
+    """issubclass without importing: nobody can have such a type before its module was imported."""
+    wanted = getattr(sys.modules.get(module), name, None)
+    return wanted is not None and isinstance(kind, type) and issubclass(kind, wanted)
 
 
-def is_dtensor(tensor: object) -> bool:
-    return _is(tensor, "torch.distributed.tensor", "DTensor")
+def is_dtensor(tensor: Any) -> bool:
+    return _is(tensor.__class__, "torch.distributed.tensor", "DTensor")
 
 
-def is_sharded_tensor(tensor: object) -> bool:
-    return _is(tensor, "torch.distributed._shard.sharded_tensor", "ShardedTensor")
+def is_sharded_tensor(tensor: Any) -> bool:
+    return _is(tensor.__class__, "torch.distributed._shard.sharded_tensor", "ShardedTensor")
 
 
 def is_sharded(tensor: object) -> bool:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Sequence
+from typing import Any, Callable, Optional, Sequence
 
 from hyperpod_kit.aws.errors import translated
 from hyperpod_kit.aws.session import client
 
-REPLACE_LIMIT = 25
-"""How many nodes one BatchReplaceClusterNodes takes."""
+BATCH_LIMIT = 25
+"""How many nodes one BatchReplaceClusterNodes or BatchRebootClusterNodes takes."""
+
+Batched = tuple[list[str], list[dict[str, Any]]]
+"""(ids that were accepted, refusals with NodeId, ErrorCode and Message)."""
 
 
 class SageMaker:
@@ -45,15 +48,25 @@ class SageMaker:
         with translated("DeleteCluster", name):
             self._client.delete_cluster(ClusterName=name)
 
-    def replace_nodes(self, name: str, node_ids: Sequence[str]) -> tuple[list[str], list[dict[str, Any]]]:
-        """(ids that are being replaced, refusals with NodeId, ErrorCode and Message), in batches of REPLACE_LIMIT."""
+    def update_cluster(self, request: dict[str, Any]) -> None:
+        """Begin to change a cluster."""
+        with translated("UpdateCluster", request["ClusterName"]):
+            self._client.update_cluster(**request)
+
+    def replace_nodes(self, name: str, node_ids: Sequence[str]) -> Batched:
+        """Begin to replace nodes, in batches of BATCH_LIMIT."""
+        return self._in_batches("BatchReplaceClusterNodes", self._client.batch_replace_cluster_nodes, name, node_ids)
+
+    def reboot_nodes(self, name: str, node_ids: Sequence[str]) -> Batched:
+        """Begin to restart nodes, in batches of BATCH_LIMIT."""
+        return self._in_batches("BatchRebootClusterNodes", self._client.batch_reboot_cluster_nodes, name, node_ids)
+
+    def _in_batches(self, operation: str, call: Callable[..., Any], name: str, node_ids: Sequence[str]) -> Batched:
         done: list[str] = []
         refused: list[dict[str, Any]] = []
-        for start in range(0, len(node_ids), REPLACE_LIMIT):
-            with translated("BatchReplaceClusterNodes", name):
-                answer = self._client.batch_replace_cluster_nodes(
-                    ClusterName=name, NodeIds=list(node_ids[start : start + REPLACE_LIMIT])
-                )
+        for start in range(0, len(node_ids), BATCH_LIMIT):
+            with translated(operation, name):
+                answer = call(ClusterName=name, NodeIds=list(node_ids[start : start + BATCH_LIMIT]))
             done += answer.get("Successful", [])
             refused += answer.get("Failed", [])
         return done, refused

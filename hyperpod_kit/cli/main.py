@@ -26,10 +26,12 @@ SECTIONS = {
     },
     "Cluster": {
         "create-cluster": Entry(f"{_C}.cluster_commands:create_cluster", "Create the cluster."),
+        "update-cluster": Entry(f"{_C}.update_command:update_cluster", "Bring the cluster to the configuration."),
         "wait": Entry(f"{_C}.cluster_commands:wait", "Wait until every node runs."),
         "describe-cluster": Entry(f"{_C}.cluster_commands:describe_cluster", "Status, groups and failures."),
         "list-cluster-nodes": Entry(f"{_C}.node_commands:list_cluster_nodes", "Every node with its address and state."),
         "replace-node": Entry(f"{_C}.node_commands:replace_node", "Replace nodes by fresh ones."),
+        "reboot-node": Entry(f"{_C}.node_commands:reboot_node", "Restart nodes; what is on their disks stays."),
         "delete-cluster": Entry(f"{_C}.cluster_commands:delete_cluster", "Delete the cluster and its nodes."),
         "validate-mounts": Entry(f"{_C}.mounts_command:validate_mounts", "Check every mount on every node."),
         "diagnose": Entry(f"{_C}.diagnose_command:diagnose", "Why a node is not well, and what to do."),

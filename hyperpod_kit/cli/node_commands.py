@@ -1,15 +1,21 @@
-"""list-cluster-nodes and replace-node."""
+"""list-cluster-nodes, replace-node and reboot-node."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Optional
+from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence, TypeVar
 
 import click
 
-from hyperpod_kit.cli.options import DEFAULT_CONFIG, cluster_options, json_option, resolve_cluster
+from hyperpod_kit.cli.options import DEFAULT_CONFIG, Cluster, cluster_options, json_option, resolve_cluster
 from hyperpod_kit.cli.output import console, data, say
+
+if TYPE_CHECKING:
+    from hyperpod_kit.aws.sagemaker import SageMaker
+    from hyperpod_kit.cluster.nodes import Node
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 @click.command("list-cluster-nodes")
@@ -53,29 +59,67 @@ def list_cluster_nodes(config: Path, cluster: Optional[str], region: Optional[st
     say(f"{len(nodes)} nodes, {sum(1 for node in nodes if node.status == 'Running')} running")
 
 
+def chosen_nodes(command: Command) -> Command:
+    """NODE… and which cluster they are of."""
+    for option in (
+        json_option,
+        click.option("--yes", is_flag=True, help="Do not ask."),
+        click.option("--region", help="AWS region."),
+        click.option("--cluster", metavar="NAME", help="A cluster by name; no configuration file is needed then."),
+        click.option("--config", default=DEFAULT_CONFIG, show_default=True, type=click.Path(path_type=Path)),
+        click.argument("nodes", nargs=-1, required=True, metavar="NODE…"),
+    ):
+        command = option(command)
+    return command
+
+
 @click.command("replace-node")
-@click.argument("nodes", nargs=-1, required=True, metavar="NODE…")
-@click.option("--config", default=DEFAULT_CONFIG, show_default=True, type=click.Path(path_type=Path))
-@click.option("--cluster", metavar="NAME", help="A cluster by name; no configuration file is needed then.")
-@click.option("--region", help="AWS region.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@json_option
+@chosen_nodes
 def replace_node(
     nodes: tuple[str, ...], config: Path, cluster: Optional[str], region: Optional[str], yes: bool, as_json: bool
 ) -> None:
     """Replace nodes by fresh ones. NODE is an instance id, an address, or GROUP/INDEX as listed."""
-    from hyperpod_kit.aws.sagemaker import SageMaker
-    from hyperpod_kit.cluster.nodes import list_nodes, replace, resolve
+    from hyperpod_kit.cluster.nodes import replace
 
-    chosen = resolve_cluster(config, cluster, region)
+    _act(nodes, resolve_cluster(config, cluster, region), replace, yes, as_json, "replaced",
+         "Replace {}? Everything on their own disks is lost.")
+
+
+@click.command("reboot-node")
+@chosen_nodes
+def reboot_node(
+    nodes: tuple[str, ...], config: Path, cluster: Optional[str], region: Optional[str], yes: bool, as_json: bool
+) -> None:
+    """Restart nodes; what is on their disks stays, but for /opt/dlami/nvme. NODE as for replace-node.
+
+    No lifecycle script runs at a restart: mounts and their timer come back by their units.
+    """
+    from hyperpod_kit.cluster.nodes import reboot
+
+    _act(nodes, resolve_cluster(config, cluster, region), reboot, yes, as_json, "restarted",
+         "Restart {}? What runs on them ends.")
+
+
+def _act(
+    names: tuple[str, ...],
+    chosen: Cluster,
+    action: Callable[[SageMaker, str, Sequence[Node]], list[str]],
+    yes: bool,
+    as_json: bool,
+    what: str,
+    question: str,
+) -> None:
+    from hyperpod_kit.aws.sagemaker import SageMaker
+    from hyperpod_kit.cluster.nodes import list_nodes, resolve
+
     sagemaker = SageMaker(chosen.region)
-    targets = resolve(list_nodes(sagemaker, chosen.name), nodes)
+    targets = resolve(list_nodes(sagemaker, chosen.name), names)
     if not yes:
-        names = ", ".join(f"{node.instance_id} ({node.group})" for node in targets)
-        click.confirm(f"Replace {names}? Everything on their own disks is lost.", abort=True, err=True)
-    done = replace(sagemaker, chosen.name, targets)
+        listed = ", ".join(f"{node.instance_id} ({node.group})" for node in targets)
+        click.confirm(question.format(listed), abort=True, err=True)
+    done = action(sagemaker, chosen.name, targets)
     if as_json:
-        data({"cluster": chosen.name, "replaced": done})
+        data({"cluster": chosen.name, what: done})
     else:
-        say(f"being replaced: {', '.join(done)}")
+        say(f"being {what}: {', '.join(done)}")
         say("next: hyperpod-kit wait")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Optional, Sequence
 
 from hyperpod_kit.aws.errors import NOT_FOUND
-from hyperpod_kit.aws.sagemaker import SageMaker
+from hyperpod_kit.aws.sagemaker import Batched, SageMaker
 from hyperpod_kit.errors import AwsError, ClusterError, UsageError
 
 GONE = ("ShuttingDown", "NotFound")
@@ -64,11 +64,24 @@ def resolve(nodes: Sequence[Node], wanted: Sequence[str]) -> list[Node]:
 
 def replace(sagemaker: SageMaker, cluster: str, nodes: Sequence[Node]) -> list[str]:
     """Replace nodes; the ids that AWS accepted. Raises ClusterError when it refuses some, AwsError, Unreachable."""
-    done, refused = sagemaker.replace_nodes(cluster, [node.instance_id for node in nodes])
+    return _accepted(sagemaker.replace_nodes(cluster, _ids(nodes)), cluster, "replaced")
+
+
+def reboot(sagemaker: SageMaker, cluster: str, nodes: Sequence[Node]) -> list[str]:
+    """Restart nodes; as `replace`."""
+    return _accepted(sagemaker.reboot_nodes(cluster, _ids(nodes)), cluster, "restarted")
+
+
+def _ids(nodes: Sequence[Node]) -> list[str]:
+    return [node.instance_id for node in nodes]
+
+
+def _accepted(answer: Batched, cluster: str, what: str) -> list[str]:
+    done, refused = answer
     if refused:
         why = "; ".join(f"{entry['NodeId']}: {entry['ErrorCode']}: {entry['Message']}" for entry in refused)
         raise ClusterError(
-            f"{len(refused)} of {len(nodes)} nodes are not being replaced: {why}",
+            f"{len(refused)} of {len(refused) + len(done)} nodes are not being {what}: {why}",
             hint=f"hyperpod-kit list-cluster-nodes --cluster {cluster}",
         )
     return done

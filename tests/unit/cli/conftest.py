@@ -27,6 +27,8 @@ class Control:
         self.clusters: dict[str, dict[str, Any]] = {}
         self.script: list[tuple[str, Mapping[str, int], str]] = []
         self.replaced: list[str] = []
+        self.rebooted: list[str] = []
+        self.updates: list[dict[str, Any]] = []
 
     def create_cluster(self, request: Mapping[str, Any]) -> str:
         name = request["ClusterName"]
@@ -40,6 +42,7 @@ class Control:
         status, running, failure = self._step(take=True)
         groups = [
             {
+                **{key: group[key] for key in ("LifeCycleConfig", "ExecutionRole") if key in group},
                 "InstanceGroupName": group["InstanceGroupName"],
                 "CurrentCount": running.get(group["InstanceGroupName"], 0),
                 "TargetCount": group["InstanceCount"],
@@ -47,7 +50,8 @@ class Control:
             }
             for group in request["InstanceGroups"]
         ]
-        answer = {"ClusterArn": ARN, "ClusterName": name, "ClusterStatus": status, "InstanceGroups": groups}
+        kept = {key: request[key] for key in ("VpcConfig", "NodeRecovery", "Orchestrator") if key in request}
+        answer = {**kept, "ClusterArn": ARN, "ClusterName": name, "ClusterStatus": status, "InstanceGroups": groups}
         return {**answer, "FailureMessage": failure} if failure else answer
 
     def list_clusters(self) -> list[dict[str, Any]]:
@@ -74,7 +78,9 @@ class Control:
         return {**node, "PrivatePrimaryIp": "10.0." + ".".join(node["PrivateDnsHostname"].split(".")[0].split("-")[3:])}
 
     def update_cluster(self, request: Mapping[str, Any]) -> str:
-        raise ApiError("ValidationException", "not here")
+        self._find(request["ClusterName"]).update(request)
+        self.updates.append(dict(request))
+        return ARN
 
     def delete_cluster(self, name: str) -> str:
         self._find(name)
@@ -93,7 +99,9 @@ class Control:
         return {"Successful": [node for node in ids if node in known], "Failed": refused}
 
     def batch_reboot_cluster_nodes(self, name: str, ids: Sequence[str]) -> dict[str, Any]:
-        raise ApiError("ValidationException", "not here")
+        self._find(name)
+        self.rebooted += ids
+        return {"Successful": list(ids), "Failed": []}
 
     def _find(self, name: str) -> dict[str, Any]:
         if name not in self.clusters:

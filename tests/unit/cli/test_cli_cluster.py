@@ -51,6 +51,35 @@ def test_the_whole_life(cloud: Cloud, project: Path, hk: Hk) -> None:
     assert hk("describe-cluster").code == 1
 
 
+def test_a_cluster_follows_its_configuration(cloud: Cloud, project: Path, hk: Hk) -> None:
+    cloud.store.create_bucket(BUCKET)
+    assert hk("upload").code == 0 and hk("create-cluster").code == 0
+    same = hk("update-cluster")
+    assert (same.code, cloud.control.updates) == (0, []), same.out + same.err
+    assert "is what" in same.err
+    path = project / "provisioning_parameters.json"
+    values = json.loads(path.read_text())
+    groups = values["hyperpod_kit"]["cluster"]["instance_groups"]
+    workers = next(group for group in groups if group["name"] == "worker-group")
+    workers["count"] = 1
+    path.write_text(json.dumps(values))
+    shown = hk("update-cluster", "--dry-run", "--json")
+    [change] = json.loads(shown.out)["changes"]
+    assert (change["field"], change["before"], change["after"], change["destroys"]) == ("InstanceCount", 3, 1, 2)
+    assert cloud.control.updates == []
+    asked = hk("update-cluster")
+    assert asked.code == 130 and "2 nodes go" in asked.err and cloud.control.updates == []
+    cloud.control.script = [("Updating", BOTH, ""), ("InService", {**BOTH, "worker-group": 1}, "")]
+    done = hk("update-cluster", "--yes", "--wait", "--interval", "0.2")
+    assert done.code == 0, done.err
+    assert len(cloud.control.updates) == 1 and "cluster demo is ready" in done.err
+    workers["instance_type"] = "ml.g5.xlarge"
+    path.write_text(json.dumps(values))
+    refused = hk("update-cluster", "--yes")
+    assert refused.code == 1 and "not possible" in refused.out and len(cloud.control.updates) == 1
+    assert hk("reboot-node", "worker-group/0", "--yes").code == 0 and len(cloud.control.rebooted) == 1
+
+
 def test_no_cluster_without_its_bundle(cloud: Cloud, project: Path, hk: Hk) -> None:
     cloud.store.create_bucket(BUCKET)
     refused = hk("create-cluster")

@@ -6,7 +6,7 @@ from typing import Any, Sequence
 
 import pytest
 
-from hyperpod_kit.aws.sagemaker import REPLACE_LIMIT, SageMaker
+from hyperpod_kit.aws.sagemaker import BATCH_LIMIT, SageMaker
 from hyperpod_kit.cluster.nodes import Node, list_nodes, replace, resolve
 from hyperpod_kit.errors import AwsError, ClusterError, UsageError
 
@@ -76,5 +76,5 @@ def test_replacement_goes_in_batches_and_reports_every_refusal() -> None:
     nodes = [Node("w", f"i-{number}", "", "Running", "", "", "") for number in range(30)]
     with pytest.raises(ClusterError, match=r"3 of 30 nodes are not being replaced: i-9: Invalid.*: busy; i-19"):
         replace(fleet, "demo", nodes)
-    assert client.calls == [REPLACE_LIMIT, 5]
+    assert client.calls == [BATCH_LIMIT, 5]
     assert replace(fleet, "demo", nodes[:3]) == ["i-0", "i-1", "i-2"]

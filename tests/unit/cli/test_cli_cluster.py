@@ -51,7 +51,9 @@ def test_the_whole_life(cloud: Cloud, project: Path, hk: Hk) -> None:
     assert hk("describe-cluster").code == 1
 
 
-def test_a_cluster_follows_its_configuration(cloud: Cloud, project: Path, hk: Hk) -> None:
+def test_a_cluster_follows_its_configuration(
+    cloud: Cloud, project: Path, hk: Hk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cloud.store.create_bucket(BUCKET)
     assert hk("upload").code == 0 and hk("create-cluster").code == 0
     same = hk("update-cluster")
@@ -67,6 +69,7 @@ def test_a_cluster_follows_its_configuration(cloud: Cloud, project: Path, hk: Hk
     [change] = json.loads(shown.out)["changes"]
     assert (change["field"], change["before"], change["after"], change["destroys"]) == ("InstanceCount", 3, 1, 2)
     assert cloud.control.updates == []
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
     asked = hk("update-cluster")
     assert asked.code == 130 and "2 nodes go" in asked.err and cloud.control.updates == []
     cloud.control.script = [("Updating", BOTH, ""), ("InService", {**BOTH, "worker-group": 1}, "")]

@@ -1,0 +1,36 @@
+"""killer.py KILL_AFTER LIB node apply …: the program, which dies with its script after so many lines in the log."""
+
+import os
+import signal
+import sys
+
+kill_after, lib, rest = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
+sys.path.insert(0, lib)
+
+from hyperpod_kit.node import apply  # noqa: E402
+from hyperpod_kit.node.cli import main  # noqa: E402
+
+written = apply.append
+lines = 0
+
+
+def append(path, record):
+    global lines
+    written(path, record)
+    lines += 1
+    if lines == kill_after:
+        die()
+
+
+def die():
+    timeout = os.getppid()
+    with open(f"/proc/{timeout}/stat") as file:
+        script = int(file.read().rpartition(")")[2].split()[1])
+    for process in (script, timeout, os.getpid()):
+        os.kill(process, signal.SIGKILL)
+
+
+if kill_after == 0:
+    die()
+apply.append = append
+sys.exit(main(rest[1:]))

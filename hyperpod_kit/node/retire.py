@@ -27,7 +27,8 @@ from hyperpod_kit.node.mounts.record import forget, read_record
 from hyperpod_kit.node.mounts.table import find
 
 MNT_EXPIRE = 4
-"""umount2(2): of a mount that is in use it says EBUSY, of any other EAGAIN at the first call, and unmounts neither."""
+"""umount2(2): of a mount that is in use it says EBUSY, of any other EAGAIN, and marks that one; a second call would
+unmount what is still marked, and whoever walks over the mount takes the mark away."""
 
 TARGET = ("file_system_id", "access_point_id", "dns_name", "mount_name", "export", "region")
 """Fields that say what is mounted, not how."""
@@ -149,8 +150,11 @@ def is_busy(path: str) -> bool:
     """Whether a process of this mount namespace has something open on the mount at `path`. Only for one that answers:
     the kernel walks the path."""
     libc = ctypes.CDLL(None, use_errno=True)
+    os.stat(path)
     done = libc.umount2(os.fsencode(path), MNT_EXPIRE)
-    return bool(done != 0 and ctypes.get_errno() == errno.EBUSY)
+    found = ctypes.get_errno()
+    os.stat(path)
+    return bool(done != 0 and found == errno.EBUSY)
 
 
 def _unmount(node: Node, mount: Mount) -> bool:

@@ -1,5 +1,5 @@
 """What the timer starts: `python3 -I -S glance.py`. Most ticks find what the tick before has found; this answers that
-question alone, for a third of the processor time of the whole check, and becomes that for everything else.
+question alone, for a fifth of the processor time of the whole check, and becomes that for everything else.
 
 calm.py writes the note that it goes by, and only while every mount is `ok` and nothing is owed. The note holds until
 somewhat later, so the whole check comes again by itself; until then nothing may differ: not the bundle, not the

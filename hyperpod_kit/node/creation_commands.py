@@ -55,6 +55,8 @@ def apply_command(args: argparse.Namespace) -> int:
         raise
     mode = args.mode or node.config.lifecycle_mode
     planned = plan(STEPS, node.mounts, node.facts.role, mode)
+    if mode != node.config.lifecycle_mode:
+        report_other_mode(node, mode)
     words = sys.stderr if args.json else sys.stdout
     status = apply(node, planned, mode, lambda line: print(line, file=words, flush=True))
     if args.json:
@@ -94,6 +96,13 @@ def line_of(step: Dict[str, Any]) -> str:
     if not step["required"]:
         words.append("(not required)")
     return " ".join(words) + ": " + (step["would"] or (f"cannot tell: {step['error']}" if step["error"] else "nothing"))
+
+
+def report_other_mode(node: Node, mode: str) -> None:
+    """Legitimate beside other scripts; as a mistake in LifeCycleConfig it explains what is waited for in vain."""
+    append(node.paths.log, StepRecord(
+        node.clock.wall(), node.facts.node, node.facts.role, "mode", "ok", 0,
+        detail=f"applied in mode {mode}; the bundle was made for {node.config.lifecycle_mode}"))
 
 
 def report_no_facts(err: HyperpodKitError) -> None:

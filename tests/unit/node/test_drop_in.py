@@ -65,6 +65,8 @@ def test_after_awss_scripts_in_a_directory_of_its_own(make_sandbox: Any, tmp_pat
     (theirs / "lifecycle_script.py").write_text("raise SystemExit('this is theirs')\n")
     done = run_theirs(sandbox, theirs, AFTER_THEIRS)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert {line["step"]: line.get("detail") for line in sandbox.log}["mode"] == \
+        "applied in mode on_init_complete; the bundle was made for on_create"
     steps = [line["step"] for line in sandbox.log]
     assert "slurm-hooks" in steps and "slurm-controller" not in steps
     assert sum(call.startswith("systemctl start slurmctld") for call in sandbox.calls) == 1

@@ -3,7 +3,7 @@
     sudo python bench/mount_repair.py [--interval 30] [--rounds 3] [--fault kill-daemon] [--json]
 
 Boots two machines from examples/every-mount.json with that health interval. In each round all mounts of the worker are
-broken at a moment of the interval that chance picks; a mount counts as repaired when a new one is there and answers.
+broken at a moment of the interval that chance picks; a mount counts as repaired when one is there and answers.
 What a mount-s3 daemon's own unit repairs (kill-daemon, Restart=always) is not waited for by any timer. Rounds are one
 interval and a check apart, so that no back-off of the round before is measured.
 """
@@ -33,25 +33,15 @@ from hyperpod_kit.rehearsal.mount_faults import Spot  # noqa: E402
 
 EXAMPLE = REPOSITORY / "examples/every-mount.json"
 WORKER = "storage-worker/0"
-NAME = "repair"
 FAULTS = ("kill-daemon", "unmount", "hang-daemon")
 PATIENCE = 300.0
 
 
-def mount_id(at: Spot) -> str:
-    """The kernel's number of the topmost mount there, "" for none; a repaired mount has a new one."""
-    found = ""
-    for line in Path(f"/proc/{at.leader}/mountinfo").read_text().splitlines():
-        words = line.split()
-        if words[4] == at.path:
-            found = words[0]
-    return found
-
-
-def answers(at: Spot) -> bool:
-    """Whether statvfs of the mount succeeds within a second."""
+def serves(at: Spot) -> bool:
+    """Whether something is mounted there and statvfs of it succeeds within a second."""
     command = inside(at.leader, ["timeout", "-s", "KILL", "1", "stat", "--file-system", at.path])
-    return subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
+    return at.mounted() is not None and subprocess.run(command, stdout=subprocess.DEVNULL,
+                                                       stderr=subprocess.DEVNULL).returncode == 0
 
 
 def can_suffer(fault: str, kind: str) -> bool:
@@ -62,14 +52,17 @@ def can_suffer(fault: str, kind: str) -> bool:
 def one_round(spots: Dict[str, Spot], fault: str) -> Dict[str, float]:
     """Seconds to the repair of each kind that the fault is made on. Raises TimeoutError."""
     broken = {kind: at for kind, at in spots.items() if can_suffer(fault, kind)}
-    before = {kind: mount_id(at) for kind, at in broken.items()}
-    began, took = {}, {}
+    began: Dict[str, float] = {}
+    took: Dict[str, float] = {}
     for kind, at in broken.items():
         began[kind] = time.monotonic()
         mount_faults.FAULTS[fault](at)
+    # A signal is not an event of the moment: repaired is what was seen broken first.
+    for kind, at in broken.items():
+        wait_until(f"fault of {kind}", lambda at=at: not serves(at), timeout=10, every=0.02)
     while len(took) < len(broken):
         for kind, at in broken.items():
-            if kind not in took and mount_id(at) not in ("", before[kind]) and answers(at):
+            if kind not in took and serves(at):
                 took[kind] = time.monotonic() - began[kind]
         if time.monotonic() - max(began.values()) > PATIENCE:
             raise TimeoutError(f"{fault}: not repaired: {', '.join(sorted(set(broken) - set(took)))}")
@@ -96,7 +89,7 @@ def measure(args: argparse.Namespace) -> Dict[str, Dict[str, List[float]]]:
     """fault -> kind -> seconds, one for each round."""
     found: Dict[str, Dict[str, List[float]]] = {}
     with tempfile.TemporaryDirectory() as directory:
-        driver = Driver(NAME, Path(directory))
+        driver = Driver(f"repair-{args.interval:g}", Path(directory))
         try:
             driver.up({})
             config, spots = create(driver, Path(directory), args.interval)

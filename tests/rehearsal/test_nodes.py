@@ -32,6 +32,9 @@ def test_on_init_complete_adds_to_what_the_platform_set_up(endpoint: Driver, tmp
     own = values["hyperpod_kit"]["cluster"]
     own.update(name="platform", lifecycle_mode="on_init_complete")
     own["instance_groups"][1]["count"] = 1
+    values["hyperpod_kit"]["mounts"].append({"kind": "openzfs", "name": "homes", "path": "/home",
+                                             "dns_name": "fs-0123456789fedcba0.fsx.us-east-1.amazonaws.com"})
+    values["hyperpod_kit"]["health"] = {"interval": 5, "deadline": 2}
     config = tmp_path / "provisioning_parameters.json"
     config.write_text(json.dumps(values))
     endpoint.kit("upload", str(config))
@@ -44,10 +47,18 @@ def test_on_init_complete_adds_to_what_the_platform_set_up(endpoint: Driver, tmp
         listed = endpoint.data("list-cluster-nodes", str(config))["nodes"]
         found = {entry["group"]: entry["instance_id"] for entry in listed}
         for instance_id in found.values():
-            assert len(mounted_at(endpoint, instance_id, "/fsx")) == 1, "mounted by the platform, and not once more"
+            for path in ("/fsx", "/home"):
+                assert len(mounted_at(endpoint, instance_id, path)) == 1, "mounted by the platform, and not once more"
         head = found["controller-machine"]
         assert "prolog.sh" in endpoint.on(head, "scontrol show config | grep ^Prolog")
         seen = endpoint.on(head, "timeout 30 srun findmnt -n -o TARGET /mnt/data", user="trainer")
         assert seen.strip() == "/mnt/data"
+        # A repair goes through the platform's own line of fstab: its options, and one mount.
+        worker = found["worker-group"]
+        before = mounted_at(endpoint, worker, "/fsx")
+        endpoint.on(worker, "umount /fsx")
+        wait_until("repair of /fsx", lambda: mounted_at(endpoint, worker, "/fsx"), timeout=40)
+        assert mounted_at(endpoint, worker, "/fsx") == before
+        assert "generator" in endpoint.on(worker, "systemctl show fsx.mount -P FragmentPath -P ActiveState")
     finally:
         endpoint.kit("delete-cluster", str(config), "--yes", "--wait", "--interval", "1", check=False)

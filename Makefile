@@ -2,13 +2,14 @@
 # make test   set-up and all tests; rehearsal tests are skipped with the reason where they cannot run
 # make check  ruff, mypy --strict, shellcheck, rendered units
 # make torture  10,000 flipped bytes, 1,000 killed processes, every failing operation: up to an hour
+# make faults  every fault of docs/faults.md on a rehearsal cluster, with the time to the first resumed step  (root)
 # make bench  what the machine and the checkpoint engine can do
 # make gpu-check  the tests that need one CUDA device, then the bench; no network, under 8 minutes
 SHELL := /bin/bash
 PY := .venv/bin/python
 WORKERS ?= 2
 
-.PHONY: demo test check bench torture gpu-check clean
+.PHONY: demo test check bench faults torture gpu-check clean
 
 demo:
 	./setup.sh system
@@ -28,6 +29,11 @@ check:
 bench:
 	./setup.sh venv admin torch
 	$(PY) -m hyperpod_kit.cli.main checkpoint bench $(BENCH_ARGS)
+
+faults:
+	./setup.sh system
+	./setup.sh venv admin test
+	.ci/run-faults
 
 torture:
 	./setup.sh venv admin torch test

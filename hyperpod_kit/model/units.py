@@ -16,6 +16,7 @@ HEALTH_UNIT = f"{PREFIX}health.service"
 HEALTH_TIMER = f"{PREFIX}health.timer"
 DRAIN_UNIT = f"{PREFIX}drain.service"
 SECRETS_UNIT = f"{PREFIX}secrets.service"
+SWEEP_TIMER = f"{PREFIX}sweep.timer"
 
 NODE_UNITS = (
     ("health.service.j2", HEALTH_UNIT),
@@ -23,6 +24,8 @@ NODE_UNITS = (
     ("repair@.service.j2", f"{PREFIX}repair@.service"),
     ("drain.service.j2", DRAIN_UNIT),
     ("secrets.service.j2", SECRETS_UNIT),
+    ("sweep.service.j2", f"{PREFIX}sweep.service"),
+    ("sweep.timer.j2", SWEEP_TIMER),
 )
 """(template under templates/systemd/, unit name) of every unit that a node has once, whatever its mounts."""
 

@@ -14,7 +14,7 @@ from typing import Callable, List, Tuple
 from hyperpod_kit.errors import MountFailed
 from hyperpod_kit.model.cluster import LIFECYCLE_MODES
 from hyperpod_kit.model.mounts import ROLES, S3Mount
-from hyperpod_kit.model.units import HEALTH_TIMER, SECRETS_UNIT, carrier_unit, units_of
+from hyperpod_kit.model.units import HEALTH_TIMER, SECRETS_UNIT, SWEEP_TIMER, carrier_unit, units_of
 from hyperpod_kit.node import homes, names, retire, systemd, users
 from hyperpod_kit.node.clients import install as clients
 from hyperpod_kit.node.context import Node
@@ -111,9 +111,14 @@ def retire_pending(node: Node, _: str) -> str:
     return retire.pending(node)
 
 
+def timers(node: Node) -> List[str]:
+    """What runs again and again; jobs without their batch host are looked for where slurmctld is."""
+    return [HEALTH_TIMER, *([SWEEP_TIMER] if node.facts.role == "controller" else [])]
+
+
 def at_boot(node: Node) -> List[str]:
     """The units that start by themselves."""
-    return [*(carrier_unit(mount) for mount in node.mounts), HEALTH_TIMER,
+    return [*(carrier_unit(mount) for mount in node.mounts), *timers(node),
             *([SECRETS_UNIT] if secrets.secrets_of(node) else [])]
 
 
@@ -159,11 +164,12 @@ def homes_pending(node: Node, _: str) -> str:
 
 
 def watch_mounts(node: Node, _: str) -> Outcome:
-    return Outcome(systemd.start(node, HEALTH_TIMER, timeout=30))
+    return Outcome(any([systemd.start(node, unit, timeout=30) for unit in timers(node)]))
 
 
 def watch_pending(node: Node, _: str) -> str:
-    return "" if systemd.is_active(node, HEALTH_TIMER) else f"start {HEALTH_TIMER}"
+    resting = [unit for unit in timers(node) if not systemd.is_active(node, unit)]
+    return f"start {', '.join(resting)}" if resting else ""
 
 
 def build_plugin(node: Node, _: str) -> Outcome:

@@ -19,17 +19,12 @@ from tests.unit.job import private_slurm
 from tests.unit.job.private_slurm import PrivateSlurm
 
 from .job import Job
+from .machines import PREEMPTION, machine_site
 from .site import PrivateSite, Site
 from .table import Table
 
 MACHINES = os.environ.get("HPK_FAULTS") == "machines"
 EVERYTHING = MACHINES or os.environ.get("HPK_FAULTS") == "private"
-PREEMPTION = """\
-PreemptType=preempt/partition_prio
-PreemptMode=REQUEUE
-SlurmctldParameters=preempt_send_user_signal
-PartitionName=urgent Nodes=ALL PriorityTier=10 State=UP
-"""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: List[pytest.Item]) -> None:
@@ -50,14 +45,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: List[pytest.Item
 @pytest.fixture(scope="session")
 def faults_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     if MACHINES:
-        from .machines import machine_site
-
         with machine_site(tmp_path_factory.mktemp("faults")) as site:
             yield site
         return
     # Not under pytest's own directory, into which the job's user must not look; munge wants a short, safe path.
     base = Path(tempfile.mkdtemp(prefix="hpk-faults-"))
-    cluster = PrivateSlurm(base, nodes=4, more=PREEMPTION)
+    cluster = PrivateSlurm(base, nodes=4, more=PREEMPTION.replace("enable_configless,", ""))
     try:
         cluster.start()
         yield PrivateSite(cluster)

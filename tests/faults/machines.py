@@ -12,6 +12,7 @@ from driver import CONFIG, Driver
 
 from hyperpod_kit.rehearsal import boot, mount_faults, processes, targets
 from hyperpod_kit.rehearsal.machine import inside
+from hyperpod_kit.rehearsal.node_files import SLURM_CONF
 from hyperpod_kit.rehearsal.storage import LUSTRE_MOUNT_NAME
 from tests.unit.job.private_slurm import wait_until
 
@@ -20,6 +21,15 @@ from .site import TRAINER, output, settle
 UID = 2001
 SHARED = "/fsx"
 WORKERS = 3
+
+PREEMPTION = """\
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+SlurmctldParameters=enable_configless,preempt_send_user_signal
+PartitionName=urgent Nodes=ALL PriorityTier=10 State=UP
+PartitionName=patient Nodes=ALL PriorityTier=1 GraceTime=60 State=UP
+"""
+"""What an administrator adds whose jobs are preempted."""
 
 
 def configuration(directory: Path) -> Path:
@@ -50,6 +60,8 @@ class MachineSite:
         place.chmod(0o777)
         self.here, self.there = place, f"{SHARED}/faults"
         shutil.copy(TRAINER, place)
+        self.on("controller", "sh", "-c", f"printf '%s' \"$0\" >>{SLURM_CONF}; systemctl restart slurmctld", PREEMPTION)
+        self.start_controller()
         self.nodes = [node["host"] for node in self._all() if node["role"] != "Controller"]
 
     def _all(self) -> List[Dict[str, Any]]:

@@ -87,6 +87,8 @@ def test_what_ships(config: Settings, origin: sources.Sources) -> None:
             "units/hyperpod-kit-repair@.service",
             "units/hyperpod-kit-drain.service",
             "units/hyperpod-kit-secrets.service",
+            "units/hyperpod-kit-sweep.service",
+            "units/hyperpod-kit-sweep.timer",
         ]
     )
 

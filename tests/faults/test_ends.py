@@ -1,0 +1,129 @@
+"""Ends that Slurm brings: the time limit, preemption, scancel, and a slurmctld that dies."""
+
+from __future__ import annotations
+
+import time
+from typing import Callable
+
+import pytest
+
+from tests.unit.job.private_slurm import wait_until
+
+from .job import Job
+from .site import Site
+
+Row = Callable[..., None]
+
+
+def nothing_lost(job: Job) -> None:
+    """The second attempt goes on exactly where the first one was told to save."""
+    first, second = job.rows("attempt")[:2]
+    last = max(line["step"] for line in job.progress() if line["attempt"] == first["attempt"])
+    assert second["step"] == last and job.classes[0] == "again", job.told()
+
+
+def test_the_time_limit(job: Job, row: Row) -> None:
+    # Slurm looks at limits every half minute or so, and may warn up to a minute early.
+    job.submit("--steps", "900", "--every", "10000", "--pause", "0.1",
+               sbatch=("-N2", "--time=2", "--signal=B:USR1@60"))
+    wait_until("warning", lambda: "USR1" in job.log, 120)
+    warned = next(line["t"] for line in reversed(job.progress()))
+    wait_until("second attempt", lambda: len(job.rows("attempt")) > 1, 60)
+    job.at_step(job.rows("attempt")[1]["step"] + 1)
+    nothing_lost(job)
+    seconds = next(line["t"] for line in job.progress() if line["attempt"] == job.attempt()) - warned
+    row("time limit with `--signal=B:USR1@60`", "saved, requeued, 0 steps lost", round(seconds, 1))
+
+
+def test_preemption(job: Job, site: Site, row: Row) -> None:
+    job.submit("--steps", "100", "--every", "10000", "--pause", "0.1",
+               sbatch=("-N2", "--exclusive", "--signal=B:USR1@30", *preemptible(site))).at_step(5)
+    urgent: list[str] = []
+
+    def preempt() -> None:
+        count = str(len(site.nodes))
+        urgent.append(site.slurm("sbatch", "--parsable", "-p", "urgent", "-N", count, "--exclusive", "-o", "/dev/null",
+                                 "--wrap", "sleep 3", user=True).strip())
+
+    seconds = job.resumed(job.broken(preempt), 120)
+    nothing_lost(job)
+    job.ended_well(100)
+    assert job.show()["Restarts"] == "1"
+    row("preempted by a partition of higher priority", "saved, requeued, 0 steps lost; the other job ran 3 s", seconds)
+
+
+def preemptible(site: Site) -> tuple[str, ...]:
+    return ("-p", "patient")
+
+
+@pytest.mark.parametrize("stage", ["pending", "starting", "running", "backing off", "requeued"])
+def test_scancel(job: Job, site: Site, row: Row, stage: str) -> None:
+    options = ("-N2", "--begin=now+600") if stage == "pending" else ("-N2",)
+    job.submit("--steps", "5000", sbatch=options, options="--backoff 60" if stage == "backing off" else "")
+    if stage == "starting":
+        wait_until("an attempt", lambda: job.rows("attempt"), 30)
+    elif stage != "pending":
+        job.running()
+    if stage == "backing off":
+        from signal import SIGKILL
+
+        job.send(SIGKILL)
+        wait_until("a pause", lambda: "trying again" in job.log, 30)
+    if stage == "requeued":
+        site.slurm("scontrol", "requeue", job.id, user=True)
+        wait_until("requeue", lambda: job.show().get("JobState") == "PENDING", 40)
+    site.slurm("scancel", job.id, user=True)
+    assert job.finish() == "CANCELLED", job.told()
+    attempts = len(job.rows("attempt"))
+    wait_until("a free cluster", lambda: not site.slurm("squeue", "-h", "-j", job.id, check=False).strip(), 40)
+    time.sleep(1.0)  # whatever would bring it back has had its chance: cred_expire counts from the requeue
+    assert job.show()["JobState"] == "CANCELLED" and len(job.rows("attempt")) == attempts
+    assert not job.processes(0) and not job.rows("requeue")
+    row(f"scancel while {stage}", "ends, never comes back", None)
+
+
+def test_slurmctld_is_killed(job: Job, site: Site, row: Row) -> None:
+    job.submit("--steps", "100", "--pause", "0.1").running()
+    site.kill_controller()
+    before = job.progress()[-1]["step"]
+    job.at_step(before + 20)
+    site.start_controller()
+    job.ended_well(100)
+    assert job.classes == ["done"] and len(job.rows("attempt")) == 1
+    row("slurmctld is killed, and started 2 s later", "the job does not notice", None, "no step is missed")
+
+
+@pytest.mark.quick
+def test_eight_ranks_take_one_decision(job: Job, site: Site, row: Row) -> None:
+    """While another job's trainer commits into the same directory, eight ranks start: all are told the same."""
+    import shutil
+    import threading
+
+    job.submit("--steps", "20").ended_well(20)
+    late = Job(site)
+    newest = job.checkpoints()
+    late.root.mkdir(mode=0o777)
+    late.root.chmod(0o777)
+    for path in (job.root, *newest[:1]):
+        shutil.copytree(path, late.root / path.name) if path != job.root else None
+    over = threading.Event()
+
+    def appear() -> None:
+        for path in newest[1:]:
+            if over.wait(0.3):
+                return
+            shutil.copytree(path, late.root / f".{path.name}")
+            (late.root / f".{path.name}").rename(late.root / path.name)
+
+    thread = threading.Thread(target=appear)
+    thread.start()
+    late.submit("--steps", "30", sbatch=("-N2", "--ntasks=8", "--ntasks-per-node=4", "--overcommit"))
+    wait_until("eight ranks", lambda: len(said(late)) >= 8, 60)
+    over.set()
+    thread.join()
+    assert len(set(said(late)[:8])) == 1, late.told()
+    row("8 ranks start while checkpoints appear", "one decision, the same for all", None)
+
+
+def said(job: Job) -> list[str]:
+    return [line["resumed"] for line in job.lines() if "resumed" in line]

@@ -59,7 +59,7 @@ def test_killed_at_every_step_boundary(endpoint: Driver) -> None:
          "ExecutionRole": "arn:aws:iam::111122223333:role/Swept",
          "LifeCycleConfig": {"SourceS3Uri": f"s3://{BUCKET}/swept/", "OnCreate": f"{name}.sh"}} for name in groups])
     try:
-        wait_until("swept in service", lambda: in_service(sagemaker), timeout=240)
+        wait_until("swept in service", lambda: in_service(sagemaker), timeout=420)
         nodes = {node["InstanceGroupName"]: node["InstanceId"] for node in
                  sagemaker.list_cluster_nodes(ClusterName="swept", MaxResults=100)["ClusterNodeSummaries"]}
         with ThreadPoolExecutor(3) as pool:

@@ -45,8 +45,7 @@ def small_bundle() -> Bundle:
     files = {"on_create.sh": (SCRIPTS / "on_create.sh").read_bytes(), "lib/__main__.py": PROGRAM,
              "lib/hyperpod_kit/__init__.py": b'__version__ = "1"\n',
              "bin/hyperpod-kit": b"#!/bin/sh\n", "node_config.json": b'{\n  "failure_pause": 0.0\n}\n',
-             "units/x.service": b"[Unit]\n",
-             "lib/hyperpod_kit/__init__.py": b'__version__ = "1"\n'}
+             "units/x.service": b"[Unit]\n"}
     listing = manifest.sums(files)
     identity = manifest.bundle_id(listing)
     files.update({manifest.SUMS: listing, manifest.DESCRIPTION: manifest.description("1", identity)})

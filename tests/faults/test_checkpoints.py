@@ -65,7 +65,7 @@ def test_a_poison_checkpoint(job: Job, row: Row) -> None:
     assert job.finish() in ("HELD", "SPECIAL_EXIT"), job.told()
     starts = [attempt["step"] for attempt in job.rows("attempt")]
     newest, before = starts[1], starts[-1]
-    assert starts.count(newest) == 2 and 0 < before < newest and len(starts) <= 6, starts
+    assert starts.count(newest) in (2, 3) and 0 < before < newest and len(starts) <= 6, starts
     assert job.show()["ExitCode"] == "86:0"
     row("a poison checkpoint: every load ends 2 steps later",
         f"steps back once, then gives up after {len(starts)} attempts: held, exit 86", None)

@@ -3,13 +3,14 @@
 # make check  ruff, mypy --strict, shellcheck, rendered units
 # make torture  10,000 flipped bytes, 1,000 killed processes, every failing operation: up to an hour
 # make faults  every fault of docs/faults.md on a rehearsal cluster, with the time to the first resumed step  (root)
+# make sweep  a node's creation killed at every step boundary, each on a machine of its own: some minutes (root)
 # make bench  what the machine and the checkpoint engine can do
 # make gpu-check  the tests that need one CUDA device, then the bench; no network, under 8 minutes
 SHELL := /bin/bash
 PY := .venv/bin/python
 WORKERS ?= 2
 
-.PHONY: demo test check bench faults torture gpu-check clean
+.PHONY: demo sweep test check bench faults torture gpu-check clean
 
 demo:
 	./setup.sh system
@@ -25,6 +26,11 @@ check:
 	./setup.sh system
 	./setup.sh venv admin torch test check
 	.ci/run-checks
+
+sweep:
+	./setup.sh system
+	./setup.sh venv admin torch test
+	$(PY) -m pytest -p no:cacheprovider -m slow --timeout 1200
 
 bench:
 	./setup.sh venv admin torch

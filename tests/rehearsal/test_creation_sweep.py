@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Dict, List
 
 import boto3
+import pytest
 from driver import CONFIG, Driver, wait_until
 
 from hyperpod_kit.bundle.render import render
@@ -20,6 +21,8 @@ from hyperpod_kit.config.load import load
 from hyperpod_kit.model.cluster import InstanceGroup
 from hyperpod_kit.node.plan import plan
 from hyperpod_kit.node.steps import STEPS
+
+pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).parent
 NEVER = 999

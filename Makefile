@@ -3,7 +3,7 @@
 # make check  ruff, mypy --strict, shellcheck, rendered units
 # make torture  10,000 flipped bytes, 1,000 killed processes, every failing operation: up to an hour
 # make faults  every fault of docs/faults.md on a rehearsal cluster, with the time to the first resumed step  (root)
-# make sweep  a node's creation killed at every step boundary, each on a machine of its own: some minutes (root)
+# make sweep  a node's creation killed at every step boundary; nodes of older and newer releases: some minutes (root)
 # make bench  what the machine and the checkpoint engine can do
 # make gpu-check  the tests that need one CUDA device, then the bench; no network, under 8 minutes
 SHELL := /bin/bash

@@ -179,8 +179,8 @@ class Decider:
         here = nodes.addresses.get(self._env.get("SLURMD_NODENAME", ""))
         with contextlib.closing(Lifelines(here[0] if here else "")) as lines:
             process = step.Step(plan, step.step_environment(self._env, {
-                **choice.environment(), "HPK_ATTEMPT": attempt, "HPK_CHECKPOINT_ROOT": options.root,
-                "HPK_STATE": options.state, lifeline.VARIABLE: lines.variable}))
+                **choice.environment(), **step.tasks(self._env, use), "HPK_ATTEMPT": attempt,
+                "HPK_CHECKPOINT_ROOT": options.root, "HPK_STATE": options.state, lifeline.VARIABLE: lines.variable}))
             seen = supervise(process, attempt, Rules(options, watch, self._storage, lines, hyperpod), job,
                              runner=self._runner, signals=self._signals, report=self._report)
         outcome = classify(seen)

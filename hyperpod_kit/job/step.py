@@ -74,6 +74,14 @@ def step_environment(env: Mapping[str, str], extra: Mapping[str, str]) -> Dict[s
     return result
 
 
+def tasks(env: Mapping[str, str], nodes: Sequence[str]) -> Dict[str, str]:
+    """How many ranks a step on these nodes has; srun would take the whole allocation's, and refuse."""
+    each = env.get("SLURM_NTASKS_PER_NODE", "")
+    if not nodes or not each.isdigit():
+        return {}
+    return {"SLURM_NTASKS": str(int(each) * len(nodes)), "SLURM_NPROCS": str(int(each) * len(nodes))}
+
+
 def on_hyperpod(runner: Runner, mark: str = HYPERPOD_MARK) -> bool:
     """Whether HyperPod's own step retry is there to be asked for."""
     return os.path.isdir(mark) and bool(control.has_option(runner, "srun", "--auto-resume"))

@@ -57,7 +57,7 @@ def test_the_batch_host_is_killed_with_no_kill(job: Job, site: MachineSite, row:
     victim = job.show()["BatchHost"]
     seconds = job.resumed(job.broken(lambda: site.kill_machine(victim)), 180)
     job.ended_well(STEPS)
-    row("the batch host's machine is killed, `--no-kill`", "the controller's sweep requeues it", seconds)
+    row("the batch host's machine is killed, `--no-kill`", "requeued, no orphan", seconds)
 
 
 def test_the_controller_reboots(job: Job, site: MachineSite, row: Row) -> None:

@@ -16,6 +16,7 @@ HEALTH_UNIT = f"{PREFIX}health.service"
 HEALTH_TIMER = f"{PREFIX}health.timer"
 DRAIN_UNIT = f"{PREFIX}drain.service"
 SECRETS_UNIT = f"{PREFIX}secrets.service"
+SWEEP_UNIT = f"{PREFIX}sweep.service"
 SWEEP_TIMER = f"{PREFIX}sweep.timer"
 
 NODE_UNITS = (
@@ -24,7 +25,7 @@ NODE_UNITS = (
     ("repair@.service.j2", f"{PREFIX}repair@.service"),
     ("drain.service.j2", DRAIN_UNIT),
     ("secrets.service.j2", SECRETS_UNIT),
-    ("sweep.service.j2", f"{PREFIX}sweep.service"),
+    ("sweep.service.j2", SWEEP_UNIT),
     ("sweep.timer.j2", SWEEP_TIMER),
 )
 """(template under templates/systemd/, unit name) of every unit that a node has once, whatever its mounts."""
@@ -69,9 +70,11 @@ def repair_unit(name: str) -> str:
     return f"{PREFIX}repair@{name}.service"
 
 
-def units_of(mounts: Sequence[Mount]) -> List[str]:
+def units_of(mounts: Sequence[Mount], role: str) -> List[str]:
     """Every unit of ours that a node with these mounts has; any other of that prefix is left from before."""
-    return [unit for mount in mounts for _, unit in units_for(mount)] + [unit for _, unit in NODE_UNITS]
+    elsewhere = () if role == "controller" else (SWEEP_UNIT, SWEEP_TIMER)
+    return [*(unit for mount in mounts for _, unit in units_for(mount)),
+            *(unit for _, unit in NODE_UNITS if unit not in elsewhere)]
 
 
 def units_for(mount: Mount) -> List[Tuple[str, str]]:

@@ -126,11 +126,11 @@ def install_units(node: Node, _: str) -> Outcome:
     """Install and enable every unit of this node: they make the mounts at a reboot, when no lifecycle script runs."""
     retire.carry(node)
     bring_up.note_running(node, node.mounts)
-    return Outcome(systemd.install(node, units_of(node.mounts), at_boot(node)))
+    return Outcome(systemd.install(node, units_of(node.mounts, node.facts.role), at_boot(node)))
 
 
 def units_pending(node: Node, _: str) -> str:
-    units = units_of(node.mounts)
+    units = units_of(node.mounts, node.facts.role)
     installing = systemd.outdated(node, units)
     # A unit that is not there yet cannot be asked about.
     enabling = [unit for unit in at_boot(node) if unit not in installing and not systemd.is_enabled(node, unit)]

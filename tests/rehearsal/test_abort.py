@@ -1,6 +1,6 @@
 """Ctrl-C during the demo, at different moments, and again while it cleans up: nothing is left behind.
 
-The file's name puts it before the tests that share a cluster: what it looks for is anything on the whole machine.
+conftest.py puts it before all others: what it looks for is anything on the whole machine.
 """
 
 from __future__ import annotations

@@ -105,6 +105,11 @@ def _words(facts: Facts, key: str) -> List[str]:
     return [word.strip().lower() for word in facts.config.get(key, "").split(",") if word.strip()]
 
 
+def _with(facts: Facts, key: str, word: str) -> str:
+    """The comma list of a setting with our word behind the others."""
+    return ",".join([*(given for given in facts.config.get(key, "").split(",") if given), word])
+
+
 def _seconds(text: str) -> Optional[int]:
     match = re.match(r"(\d+)", text)
     return int(match.group(1)) if match else None
@@ -125,9 +130,8 @@ def no_mount_gate(facts: Facts) -> Iterator[Finding]:
 def gate_comes_late(facts: Facts) -> Iterator[Finding]:
     flags = _words(facts, "prologflags")
     if not any(flag in ("alloc", "contain") for flag in flags):
-        joined = ",".join([*[word for word in facts.config.get("prologflags", "").split(",") if word], "Alloc"])
         yield Finding("S003", "error", "PrologFlags lacks Alloc: nodes that run no first step are not looked at",
-                      f"PrologFlags={joined}")
+                      f"PrologFlags={_with(facts, 'prologflags', 'Alloc')}")
 
 
 def nothing_is_flushed(facts: Facts) -> Iterator[Finding]:
@@ -167,9 +171,8 @@ def without_end(facts: Facts) -> Iterator[Finding]:
 
 def held_after_prolog(facts: Facts) -> Iterator[Finding]:
     if "nohold_on_prolog_fail" not in _words(facts, "schedulerparameters"):
-        theirs = [word for word in facts.config.get("schedulerparameters", "").split(",") if word]
         yield Finding("S009", "warning", "a job whose node fails the mount gate is held until a person releases it",
-                      f"SchedulerParameters={','.join([*theirs, 'nohold_on_prolog_fail'])}")
+                      f"SchedulerParameters={_with(facts, 'schedulerparameters', 'nohold_on_prolog_fail')}")
 
 
 def unbounded_requeue(facts: Facts) -> Iterator[Finding]:
@@ -201,9 +204,8 @@ def hyperpod_needs(facts: Facts) -> Iterator[Finding]:
                       f"TaskPlugin is {facts.config['taskplugin']}: HyperPod's auto-resume needs task/none",
                       "TaskPlugin=task/none")
     if "permit_job_expansion" not in _words(facts, "schedulerparameters"):
-        theirs = [word for word in facts.config.get("schedulerparameters", "").split(",") if word]
         yield Finding("S014", "error", "HyperPod cannot give a job a new node in place of a lost one",
-                      f"SchedulerParameters={','.join([*theirs, 'permit_job_expansion'])}")
+                      f"SchedulerParameters={_with(facts, 'schedulerparameters', 'permit_job_expansion')}")
 
 
 RULES: Tuple[Callable[[Facts], Iterator[Finding]], ...] = (

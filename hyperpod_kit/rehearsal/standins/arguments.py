@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Dict, List, NamedTuple, Sequence
+import sys
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence
 
 from hyperpod_kit.rehearsal.standins.fuse.background import StartFailed
 
@@ -18,6 +19,19 @@ class MountArguments(NamedTuple):
 
     positional: List[str]
     options: Dict[str, str]
+
+
+def run_helper(argv: Sequence[str], version: str, mount: Callable[[Sequence[str]], int],
+               asks_version: Sequence[str] = ("--version",)) -> int:
+    """Exit code of a mount helper: its version, or what `mount` returns, or the words and code of its StartFailed."""
+    if any(flag in argv for flag in asks_version):
+        print(version)
+        return 0
+    try:
+        return mount(argv)
+    except StartFailed as err:
+        print(err.message, file=sys.stderr)
+        return err.code
 
 
 def parse_mount_arguments(argv: Sequence[str]) -> MountArguments:

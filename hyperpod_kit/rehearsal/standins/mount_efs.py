@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from typing import Any, Dict, Optional, Sequence
 
 from hyperpod_kit.rehearsal.standins import policy
@@ -20,6 +19,7 @@ from hyperpod_kit.rehearsal.standins.arguments import (
     data_directory,
     parse_mount_arguments,
     read_registry,
+    run_helper,
     unknown_options,
 )
 from hyperpod_kit.rehearsal.standins.fuse.background import StartFailed
@@ -36,14 +36,7 @@ SOURCE = re.compile(r"(?:[a-z0-9-]+\.)?(fs-[0-9a-f]{8,17})(?:\.efs\.[a-z0-9-]+\.
 
 def main(argv: Sequence[str]) -> int:
     """Exit code of the command."""
-    if "--version" in argv:
-        print(VERSION)
-        return 0
-    try:
-        return _mount(argv)
-    except StartFailed as err:
-        print(err.message, file=sys.stderr)
-        return err.code
+    return run_helper(argv, VERSION, _mount)
 
 
 def _mount(argv: Sequence[str]) -> int:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from typing import Sequence
 
 from hyperpod_kit.rehearsal.standins.arguments import (
     data_directory,
     parse_mount_arguments,
     read_registry,
+    run_helper,
     unknown_options,
 )
 from hyperpod_kit.rehearsal.standins.fuse.background import StartFailed
@@ -27,14 +27,7 @@ SOURCE = re.compile(r"([^@/:]+)@tcp[0-9]*:/([A-Za-z0-9_-]{1,8})/?")
 
 def main(argv: Sequence[str]) -> int:
     """Exit code of the command."""
-    if "--version" in argv or "-V" in argv:
-        print(VERSION)
-        return 0
-    try:
-        return _mount(argv)
-    except StartFailed as err:
-        print(err.message, file=sys.stderr)
-        return err.code
+    return run_helper(argv, VERSION, _mount, ("-V", "--version"))
 
 
 def _mount(argv: Sequence[str]) -> int:

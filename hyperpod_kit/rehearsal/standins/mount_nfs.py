@@ -7,13 +7,13 @@ serves the mount; here one does. registry.json in the data directory: {DNS NAME:
 from __future__ import annotations
 
 import os
-import sys
 from typing import Sequence
 
 from hyperpod_kit.rehearsal.standins.arguments import (
     data_directory,
     parse_mount_arguments,
     read_registry,
+    run_helper,
     unknown_options,
 )
 from hyperpod_kit.rehearsal.standins.fuse.background import StartFailed
@@ -29,14 +29,7 @@ VERSIONS = ("3", "4", "4.0", "4.1", "4.2")
 
 def main(argv: Sequence[str]) -> int:
     """Exit code of the command."""
-    if "-V" in argv or "--version" in argv:
-        print(VERSION)
-        return 0
-    try:
-        return _mount(argv)
-    except StartFailed as err:
-        print(err.message, file=sys.stderr)
-        return err.code
+    return run_helper(argv, VERSION, _mount, ("-V", "--version"))
 
 
 def _mount(argv: Sequence[str]) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from typing import Optional, Sequence
 
 from hyperpod_kit.rehearsal.standins.access_point import SHOWN, denied, enter
@@ -17,6 +16,7 @@ from hyperpod_kit.rehearsal.standins.arguments import (
     data_directory,
     parse_mount_arguments,
     read_registry,
+    run_helper,
     unknown_options,
 )
 from hyperpod_kit.rehearsal.standins.fuse.background import StartFailed
@@ -35,14 +35,7 @@ ACCESS_POINT = re.compile(r"fsap-[0-9a-f]{17}")
 
 def main(argv: Sequence[str]) -> int:
     """Exit code of the command."""
-    if "--version" in argv:
-        print(VERSION)
-        return 0
-    try:
-        return _mount(argv)
-    except StartFailed as err:
-        print(err.message, file=sys.stderr)
-        return err.code
+    return run_helper(argv, VERSION, _mount)
 
 
 def _mount(argv: Sequence[str]) -> int:

@@ -97,7 +97,7 @@ def validate(config: Path, as_json: bool) -> int:
         click.secho(
             f"{finding.severity} {finding.code}", fg="red" if finding.severity == "error" else "yellow", nl=False
         )
-        click.echo(f"  {config}{f':{finding.line}' if finding.line else ''}  {finding.path}")
+        click.echo(f"  {config}{f':{finding.line}:{finding.column}' if finding.line else ''}  {finding.path}")
         click.echo(f"    {finding.message}\n    {finding.hint}")
     warnings = len(checked.findings) - len(wrong)
     if wrong:

@@ -1,28 +1,30 @@
-"""The file as it was written: JSON or YAML text -> plain values, and the line of every path.
-
-JSON is read by the JSON parser (its errors are the ones that a user of JSON expects); lines come from a YAML parse of
-the same text, because JSON is YAML once its tabs are blanks.
-"""
+"""The file as it was written: JSON or YAML text -> plain values, and where each of them stands."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any
 
-from hyperpod_kit.config import credentials
+from hyperpod_kit.config import credentials, places, yaml_text
 from hyperpod_kit.config.findings import Finding
+from hyperpod_kit.config.places import Places
 from hyperpod_kit.errors import ConfigError, UsageError
+
+LARGEST = 4 << 20
+"""Bytes of a configuration: ten thousand users and their comments."""
+
+YAML = (".yaml", ".yml")
 
 
 @dataclass(frozen=True)
 class Document:
-    """`values`: the top-level object; `lines`: path -> 1-based line; `findings`: keys that were written twice."""
+    """`values`: the top-level object; `places`: path -> where; `findings`: keys that were written twice."""
 
     path: Path
     values: dict[str, Any]
-    lines: dict[str, int]
+    places: Places
     findings: tuple[Finding, ...]
 
 
@@ -31,94 +33,90 @@ def read(path: Path) -> Document:
 
     Raises UsageError when there is no such file, ConfigError when it is not JSON or YAML or holds no object.
     """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise UsageError(f"there is no configuration file {path}", hint="hyperpod-kit init") from None
-    except (OSError, UnicodeDecodeError) as err:
-        raise UsageError(f"cannot read {path}: {err}") from err
-    is_json = path.suffix.lower() not in (".yaml", ".yml")
-    values = _json(path, text) if is_json else _yaml(path, text)
+    values, where = read_text(path, _text(path))
     if not isinstance(values, dict):
         raise ConfigError(
             f"{path} holds {_kind(values)}, expected an object with keys", hint="hyperpod-kit init --from-example"
         )
-    lines: dict[str, int] = {}
-    doubles: list[Finding] = []
-    for place, key_line, first_line in _keys(text.replace("\t", " ") if is_json else text):
-        if first_line:
-            doubles.append(
-                Finding(
-                    "HPK-C004",
-                    place,
-                    f"the key is written twice, first on line {first_line}",
-                    "Keep one of the two",
-                    line=key_line,
-                )
-            )
-        lines[place] = key_line
-    return Document(path, values, lines, tuple(doubles))
+    doubles = tuple(
+        Finding(
+            "HPK-C004",
+            place,
+            f"the key is written twice, first on line {first.line}",
+            "Keep one of the two",
+            line=second.line,
+            column=second.column,
+        )
+        for place, first, second in where.doubles
+    )
+    return Document(path, values, where, doubles)
 
 
-def _json(path: Path, text: str) -> Any:
+def read_text(path: Path, text: str) -> tuple[Any, Places]:
+    """Values and places of a text; `path` says by its name what it is, and goes into messages. Raises ConfigError."""
+    if not text.strip():
+        raise ConfigError(f"{path} is empty", hint="hyperpod-kit init --from-example --force")
     try:
-        return json.loads(text)
-    except json.JSONDecodeError as err:
-        if not text.strip():
-            raise ConfigError(f"{path} is empty", hint="hyperpod-kit init --from-example --force") from err
-        # A file that stops too early is wrong on a line that it does not have.
-        line = next(iter(text.splitlines()[err.lineno - 1 :]), "").strip()[:80] or "the end of the file"
-        if any(credentials.in_text(line)):
-            line = "(a line that is not shown: it looks like a secret)"
+        return yaml_text.read(text) if path.suffix.lower() in YAML else _json(path, text)
+    except yaml_text.Refused as err:
+        where = f" at line {err.mark.line}, column {err.mark.column}" if err.mark else ""
+        shown = _line(text, err.mark.line) if err.mark else ""
         raise ConfigError(
-            f"{path} is not JSON: {err.msg} at line {err.lineno}, column {err.colno}: {line}",
+            f"{path} is not YAML that can be read: {_printable(str(err))}{where}" + (f": {shown}" if shown else ""),
+            hint=f"correct line {err.mark.line}" if err.mark else None,
+        ) from err
+    except (places.TooDeep, RecursionError):
+        raise ConfigError(f"{path} is nested deeper than {places.DEEPEST} levels") from None
+
+
+def _text(path: Path) -> str:
+    """The file's text. No more is read than a configuration can have, whatever the file is."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(LARGEST + 1)
+        if len(data) > LARGEST:
+            raise UsageError(f"{path} has more than {LARGEST >> 20} MiB: that is no configuration")
+        # Line ends of Windows and of old Macs count as line ends.
+        return data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+    except FileNotFoundError:
+        raise UsageError(f"there is no configuration file {path}", hint="hyperpod-kit init") from None
+    except UnicodeDecodeError as err:
+        raise UsageError(
+            f"cannot read {path}: byte {err.start} is not UTF-8", hint="save it as UTF-8; PowerShell's > writes UTF-16"
+        ) from err
+    except (OSError, ValueError) as err:
+        raise UsageError(f"cannot read {path}: {err}") from err
+
+
+def _json(path: Path, text: str) -> tuple[Any, Places]:
+    try:
+        values = json.loads(text, parse_constant=_no_constant)
+        return values, places.of_json(text)
+    except json.JSONDecodeError as err:
+        raise ConfigError(
+            f"{path} is not JSON: {err.msg} at line {err.lineno}, column {err.colno}: "
+            f"{_line(text, err.lineno) or 'the end of the file'}",
             hint=f"correct line {err.lineno}, or name the file .yaml if it is YAML",
         ) from err
+    except ValueError as err:
+        # A number with thousands of digits, or NaN.
+        raise ConfigError(f"{path} is not JSON: {err}") from err
 
 
-def _yaml(path: Path, text: str) -> Any:
-    import yaml
-
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as err:
-        # The message quotes the line.
-        secret = any(credentials.in_text(str(err)))
-        why = "a line that is not shown: it looks like a secret" if secret else " ".join(str(err).split())
-        raise ConfigError(f"{path} is not YAML: {why}") from err
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no number of JSON's")
 
 
-def _keys(text: str) -> Iterator[tuple[str, int, int]]:
-    """(path, line, line of its first spelling or 0) of every key and list item, in file order."""
-    try:
-        import yaml
-    except ImportError:
-        return  # a JSON file can be judged without PyYAML, only without lines
-
-    try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.YAMLError:
-        return  # valid JSON that YAML refuses: findings go without lines
-    if root is not None:
-        yield from _walk(root, "")
+def _line(text: str, number: int) -> str:
+    """A line to show; empty where the text has no such line: a file that stops too early is wrong behind its end."""
+    line = next(iter(text.split("\n")[number - 1 :]), "").strip()
+    if any(credentials.in_text(line)):
+        return "(a line that is not shown: it looks like a secret)"
+    return _printable(line)[:80]
 
 
-def _walk(node: Any, path: str) -> Iterator[tuple[str, int, int]]:
-    import yaml
-
-    if isinstance(node, yaml.MappingNode):
-        seen: dict[str, int] = {}
-        for key, value in node.value:
-            name = str(key.value)
-            place = f"{path}.{name}" if path else name
-            line = key.start_mark.line + 1
-            yield place, line, seen.get(name, 0)
-            seen[name] = line
-            yield from _walk(value, place)
-    elif isinstance(node, yaml.SequenceNode):
-        for index, value in enumerate(node.value):
-            yield f"{path}[{index}]", value.start_mark.line + 1, 0
-            yield from _walk(value, f"{path}[{index}]")
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def _kind(value: object) -> str:

@@ -16,7 +16,7 @@ WARNING = "warning"
 class Finding:
     """`path`.
 
-    Like `hyperpod_kit.mounts[1].bucket`; `line`: 1-based line of the file, 0 when there is none to point at.
+    Like `hyperpod_kit.mounts[1].bucket`; `line`, `column`: in the file, from 1, 0 when there is nothing to point at.
     """
 
     code: str
@@ -25,10 +25,11 @@ class Finding:
     hint: str
     severity: str = ERROR
     line: int = 0
+    column: int = 0
 
     def render(self) -> str:
         """One line for a person: where, what, what to do."""
-        where = f"{self.path} (line {self.line})" if self.line else self.path
+        where = f"{self.path} (line {self.line}, column {self.column})" if self.line else self.path
         return f"{self.severity} {self.code} {_line(where)}: {_line(self.message)}. {_line(self.hint)}"
 
     def to_dict(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from hyperpod_kit.config import access_points, document, text
 from hyperpod_kit.config.decode import decode
 from hyperpod_kit.config.findings import Finding, errors, under
+from hyperpod_kit.config.places import Places
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.config.validate import validate
 from hyperpod_kit.errors import ConfigError
@@ -50,8 +51,8 @@ def check(path: Path) -> Checked:
         found += access_points.findings(settings.homes.wanted(settings.users), known, path)
     # What is wrong with the homes is wrong with the home of every user: once is enough.
     found = list(dict.fromkeys(found))
-    placed = [replace(finding, line=finding.line or _line(doc.lines, finding.path)) for finding in found]
-    placed.sort(key=lambda finding: (finding.line or 1 << 30, finding.path, finding.code))
+    placed = [_placed(doc.places, finding) for finding in found]
+    placed.sort(key=lambda finding: (finding.line or 1 << 30, finding.column, finding.path, finding.code))
     return Checked(path, settings, tuple(placed))
 
 
@@ -69,11 +70,7 @@ def load(path: Path) -> Settings:
     return checked.settings
 
 
-def _line(lines: dict[str, int], path: str) -> int:
-    """Line of the path, or of the nearest enclosing path that is written in the file."""
-    while path:
-        if path in lines:
-            return lines[path]
-        cut = max(path.rfind("."), path.rfind("["))
-        path = path[:cut] if cut > 0 else ""
-    return 0
+def _placed(places: Places, finding: Finding) -> Finding:
+    """The finding with its position: of the key where the key is what is wrong, else of the value."""
+    mark = None if finding.line else places.find(finding.path, key=finding.code == "HPK-C001")
+    return replace(finding, line=mark.line, column=mark.column) if mark else finding

@@ -126,7 +126,7 @@ def test_validate_shows_all_findings_with_places_and_remedies(project: Path, hk:
     shown = hk("validate")
     assert shown.code == 1
     line = next(number for number, text in enumerate(file.read_text().splitlines(), 1) if '"corpus"' in text)
-    assert f"error HPK-S002  provisioning_parameters.json:{line}  hyperpod_kit.mounts[1].prefix\n" in shown.out
+    assert f"error HPK-S002  provisioning_parameters.json:{line}:19  hyperpod_kit.mounts[1].prefix\n" in shown.out
     assert "    `corpus` does not end with /\n    Write `corpus/`\n" in shown.out
     assert shown.out.endswith("provisioning_parameters.json: 2 errors, 0 warnings\n")
     answer = json.loads(hk("validate", "--json").out)

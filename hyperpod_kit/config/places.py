@@ -1,0 +1,123 @@
+"""Where everything stands in the file: a JSON text -> line and column of every key and every value.
+
+The text has been read by the JSON parser before, so the scanner here need not judge it; it only keeps count.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from typing import Iterator, NamedTuple, Optional
+
+DEEPEST = 64
+"""Levels of nesting that a configuration may have; ours needs seven."""
+
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+', re.DOTALL)
+
+
+class Mark(NamedTuple):
+    """A position in the text, both numbers counted from 1; a column is a character."""
+
+    line: int
+    column: int
+
+
+class Place(NamedTuple):
+    """Where one path is written: its key (of a list's item: the item), and its value."""
+
+    key: Mark
+    value: Mark
+
+
+class TooDeep(Exception):
+    """The text nests deeper than DEEPEST."""
+
+
+@dataclass
+class Places:
+    """path -> Place, and (path, first, second) of every key that is written twice in one object."""
+
+    of: dict[str, Place] = field(default_factory=dict)
+    doubles: list[tuple[str, Mark, Mark]] = field(default_factory=list)
+
+    def add(self, path: str, key: Mark, value: Mark, *, written_before: bool = False) -> None:
+        """Note one key or item. `written_before`: the same object has the same key already."""
+        if written_before:
+            self.doubles.append((path, self.of[path].key, key))
+        self.of[path] = Place(key, value)
+
+    def find(self, path: str, *, key: bool = False) -> Optional[Mark]:
+        """Position of the path, of its key if that is asked for; of the nearest thing around it if it is not written.
+
+        What is missing is pointed at by the key of the object that lacks it.
+        """
+        if path in self.of:
+            return self.of[path].key if key else self.of[path].value
+        cut = max(path.rfind("."), path.rfind("["))
+        while cut > 0:
+            path = path[:cut]
+            if path in self.of:
+                return self.of[path].key
+            cut = max(path.rfind("."), path.rfind("["))
+        return None
+
+
+class _Open:
+    """An object or list that the scanner is inside of. `key`: the last one read, None between two entries."""
+
+    def __init__(self, path: str, is_object: bool) -> None:
+        self.path, self.is_object = path, is_object
+        self.seen: set[str] = set()
+        self.index = 0
+        self.key: Optional[tuple[str, Mark]] = None
+
+
+def child(path: str, key: str) -> str:
+    """The path of a key: `hyperpod_kit.mounts`."""
+    return f"{path}.{key}" if path else key
+
+
+def of_json(text: str) -> Places:
+    """Places of a text that is JSON. Raises TooDeep."""
+    places = Places()
+    stack: list[_Open] = []
+    for token, mark in _tokens(text):
+        inside = stack[-1] if stack else None
+        if token in ("}", "]"):
+            stack.pop()
+        elif token == ":":
+            pass
+        elif token == ",":
+            assert inside is not None
+            inside.index += 1
+        elif inside is not None and inside.is_object and inside.key is None:
+            inside.key = (json.loads(token, strict=False), mark)
+        else:
+            path = "" if inside is None else _note(places, inside, mark)
+            if token in ("{", "["):
+                if len(stack) >= DEEPEST:
+                    raise TooDeep
+                stack.append(_Open(path, token == "{"))
+    return places
+
+
+def _note(places: Places, inside: _Open, mark: Mark) -> str:
+    if inside.key is None:
+        path = f"{inside.path}[{inside.index}]"
+        places.add(path, mark, mark)
+        return path
+    name, key_mark = inside.key
+    inside.key = None
+    path = child(inside.path, name)
+    places.add(path, key_mark, mark, written_before=name in inside.seen)
+    inside.seen.add(name)
+    return path
+
+
+def _tokens(text: str) -> Iterator[tuple[str, Mark]]:
+    starts = [0, *(match.end() for match in re.finditer("\n", text))]
+    for match in _TOKEN.finditer(text):
+        line = bisect_right(starts, match.start())
+        yield match.group(), Mark(line, match.start() - starts[line - 1] + 1)

@@ -1,0 +1,167 @@
+"""A YAML text -> plain values and their places, with the types that JSON has and no others.
+
+YAML's own readings of plain words are not what people mean in a configuration: `no` would be false, `0755` the number
+493, an account `012345670123` another number, `12:30` seventy thousand. Here those are text, as in YAML 1.2 without
+its octals. Anchors, aliases and merge keys (`<<`) work; what they unfold to is bounded.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Optional
+
+from hyperpod_kit.config.places import DEEPEST, Mark, Places, child
+
+MOST_VALUES = 100_000
+"""Values that a text may unfold to: aliases of aliases grow without limit."""
+
+_PLAIN = {
+    "tag:yaml.org,2002:null": (r"(?:~|null|Null|NULL|)", "~nN\0"),
+    "tag:yaml.org,2002:bool": (r"(?:true|True|TRUE|false|False|FALSE)", "tTfF"),
+    "tag:yaml.org,2002:int": (r"[-+]?(?:0|[1-9][0-9]*)", "-+0123456789"),
+    "tag:yaml.org,2002:float": (
+        r"[-+]?(?:0|[1-9][0-9]*)?(?:\.[0-9]+(?:[eE][-+]?[0-9]+)?|\.|[eE][-+]?[0-9]+)",
+        "-+.0123456789",
+    ),
+    "tag:yaml.org,2002:merge": (r"<<", "<"),
+}
+"""tag -> how a plain word of it looks, and how it begins (for PyYAML's index of resolvers)."""
+
+
+class Refused(Exception):
+    """The text cannot be a configuration. `mark`: where, when that is known."""
+
+    def __init__(self, message: str, mark: Optional[Mark] = None) -> None:
+        super().__init__(message)
+        self.mark = mark
+
+
+def read(text: str) -> tuple[Any, Places]:
+    """Values and places of one YAML document; None for an empty one. Raises Refused, and ImportError without PyYAML."""
+    import yaml
+
+    loader_class = _loader(yaml)
+    try:
+        _bound_depth(yaml, loader_class, text)
+        loader = loader_class(text)
+        try:
+            root = loader.get_single_node()
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as err:
+        mark = err.problem_mark or err.context_mark
+        why = ", ".join(part for part in (err.context, err.problem) if part)
+        raise Refused(why, None if mark is None else Mark(mark.line + 1, mark.column + 1)) from err
+    except yaml.YAMLError as err:
+        raise Refused(" ".join(str(err).split())) from err
+    reader = _Reader()
+    return (None if root is None else reader.value(root, "")), reader.places
+
+
+def _loader(yaml: Any) -> Any:
+    """PyYAML's loader, the fast one where it is built in, with our reading of plain words."""
+    base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    resolvers: dict[str, list[Any]] = {}
+    for tag, (pattern, begins) in _PLAIN.items():
+        for letter in begins:
+            resolvers.setdefault("" if letter == "\0" else letter, []).append((tag, re.compile(f"^{pattern}$")))
+    return type("Loader", (base,), {"yaml_implicit_resolvers": resolvers})
+
+
+def _bound_depth(yaml: Any, loader: Any, text: str) -> None:
+    """Before anything walks the text recursively."""
+    depth = 0
+    for event in yaml.parse(text, Loader=loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > DEEPEST:
+                raise Refused(f"nested deeper than {DEEPEST} levels", _mark(event))
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+
+
+class _Reader:
+    """Walks composed nodes; an alias is walked again at every place that uses it."""
+
+    def __init__(self) -> None:
+        self.places = Places()
+        self._count = 0
+        self._open: list[Any] = []
+
+    def value(self, node: Any, path: str) -> Any:
+        self._count += 1
+        if self._count > MOST_VALUES:
+            raise Refused(f"its aliases unfold to more than {MOST_VALUES} values", _mark(node))
+        if any(node is outer for outer in self._open):
+            raise Refused("an alias stands inside of what it stands for", _mark(node))
+        self._open.append(node)
+        try:
+            if node.id == "mapping":
+                return self._mapping(node, path)
+            if node.id == "sequence":
+                return self._sequence(node, path)
+            return _scalar(node)
+        finally:
+            self._open.pop()
+
+    def _sequence(self, node: Any, path: str) -> list[Any]:
+        _plain_collection(node, "seq")
+        values = []
+        for index, item in enumerate(node.value):
+            place = f"{path}[{index}]"
+            self.places.add(place, _mark(item), _mark(item))
+            values.append(self.value(item, place))
+        return values
+
+    def _mapping(self, node: Any, path: str) -> dict[str, Any]:
+        _plain_collection(node, "map")
+        merged: dict[str, Any] = {}
+        own: dict[str, Any] = {}
+        for key, value in node.value:
+            if key.tag == "tag:yaml.org,2002:merge":
+                # Of several, the first one counts, and what the mapping says itself counts more than all of them.
+                merged = {**self._merge(value, path), **merged}
+                continue
+            if key.id != "scalar":
+                raise Refused("a key that is no text", _mark(key))
+            name = str(key.value)
+            place = child(path, name)
+            self.places.add(place, _mark(key), _mark(value), written_before=name in own)
+            own[name] = self.value(value, place)
+        return {**merged, **own}
+
+    def _merge(self, node: Any, path: str) -> dict[str, Any]:
+        merged: dict[str, Any] = {}
+        for source in node.value if node.id == "sequence" else [node]:
+            if source.id != "mapping":
+                raise Refused("`<<` stands before something that is no mapping", _mark(source))
+            merged = {**self.value(source, path), **merged}
+        return merged
+
+
+def _scalar(node: Any) -> Any:
+    kind = node.tag.rpartition(":")[2]
+    text = node.value
+    try:
+        if kind in ("str", "merge"):
+            return text
+        if kind == "null":
+            return None
+        if kind == "bool":
+            return {"true": True, "false": False}[text.lower()]
+        if kind == "int":
+            return int(text)
+        if kind == "float":
+            return float(text)
+    except (ValueError, KeyError) as err:
+        raise Refused(f"`{text[:40]}` is not of the type that its tag says", _mark(node)) from err
+    raise Refused(f"a value with the tag {node.tag[:60]}: only what JSON has too is taken", _mark(node))
+
+
+def _plain_collection(node: Any, kind: str) -> None:
+    if node.tag != f"tag:yaml.org,2002:{kind}":
+        raise Refused(f"a value with the tag {node.tag[:60]}: only what JSON has too is taken", _mark(node))
+
+
+def _mark(node: Any) -> Mark:
+    return Mark(node.start_mark.line + 1, node.start_mark.column + 1)

@@ -3,6 +3,7 @@
 # make check  ruff, mypy --strict, shellcheck, rendered units
 # make torture  10,000 flipped bytes, 1,000 killed processes, every failing operation: up to an hour
 # make faults  every fault of docs/faults.md on a rehearsal cluster, with the time to the first resumed step  (root)
+# make docs   the documentation site, in site/: every page is built and every link is followed
 # make sweep  a node's creation killed at every step boundary; nodes of older and newer releases: some minutes (root)
 # make bench  what the machine and the checkpoint engine can do
 # make gpu-check  the tests that need one CUDA device, then the bench; no network, under 8 minutes
@@ -10,7 +11,7 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 WORKERS ?= 2
 
-.PHONY: demo sweep test check bench faults torture gpu-check clean
+.PHONY: demo docs sweep test check bench faults torture gpu-check clean
 
 demo:
 	./setup.sh system
@@ -26,6 +27,10 @@ check:
 	./setup.sh system
 	./setup.sh venv admin torch test check
 	.ci/run-checks
+
+docs:
+	./setup.sh venv admin torch docs
+	.ci/build-docs site
 
 sweep:
 	./setup.sh system

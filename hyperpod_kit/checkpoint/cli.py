@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-_WITH_TORCH = {
+WITH_TORCH = {
     "bench": "hyperpod_kit.checkpoint.bench.cli",
     "export": "hyperpod_kit.checkpoint.export_cli",
     "torture": "hyperpod_kit.checkpoint.torture.cli",
@@ -18,11 +18,11 @@ _USAGE_EXIT = 2
 def main(argv: list[str]) -> int:
     """Exit codes: 0 ok, 1 found something wrong, 2 usage (verify: nothing valid), 3 could not check."""
     command = argv[0] if argv else ""
-    if command not in _WITH_TORCH:
+    if command not in WITH_TORCH:
         from hyperpod_kit.checkpoint.repository import cli
-        return cli.main(argv, also=sorted(_WITH_TORCH))
+        return cli.main(argv, also=sorted(WITH_TORCH))
     try:
-        module = import_module(_WITH_TORCH[command])
+        module = import_module(WITH_TORCH[command])
     except ModuleNotFoundError as err:
         if err.name is None or err.name.split(".")[0] == "hyperpod_kit":
             raise

@@ -10,16 +10,25 @@ from dataclasses import asdict
 from hyperpod_kit.checkpoint.export import FORMATS, export
 from hyperpod_kit.errors import HyperpodKitError
 
+_EXAMPLES = """Examples:
+  hyperpod-kit checkpoint export /fsx/alice/run1 --to safetensors --output model.safetensors
+  hyperpod-kit checkpoint export s3://my-bucket/run1 --to dcp --output /fsx/alice/run1-dcp"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="hyperpod-kit checkpoint export", description="A checkpoint for other tools.",
+                                     epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("root", help="checkpoint root")
+    parser.add_argument("--attempt", help="which checkpoint (default: the newest valid one)")
+    parser.add_argument("--to", required=True, choices=FORMATS, help="format to write")
+    parser.add_argument("--output", required=True, help="file (dcp: directory) to make; must not exist")
+    parser.add_argument("--json", action="store_true", help="for programs")
+    return parser
+
 
 def main(argv: list[str]) -> int:
     """Exit codes: 0 written, 1 not, 2 usage, 3 could not check."""
-    parser = argparse.ArgumentParser(prog="hyperpod-kit checkpoint export", description=__doc__)
-    parser.add_argument("root", help="checkpoint root")
-    parser.add_argument("--attempt", help="which checkpoint (default: the newest valid one)")
-    parser.add_argument("--to", required=True, choices=FORMATS)
-    parser.add_argument("--output", required=True, help="file (dcp: directory) to make; must not exist")
-    parser.add_argument("--json", action="store_true", help="for programs")
-    args = parser.parse_args(argv)
+    args = build_parser().parse_args(argv)
     try:
         made = export(args.root, args.to, args.output, attempt=args.attempt)
     except (HyperpodKitError, OSError) as err:

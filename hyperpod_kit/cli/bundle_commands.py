@@ -27,7 +27,13 @@ if TYPE_CHECKING:
 @click.option("--check", is_flag=True, help="Write nothing; exit code 1 when the directory holds something else.")
 @json_option
 def render(config: Path, output: Path, check: bool, as_json: bool) -> int:
-    """Write the lifecycle bundle to a directory: byte for byte what will run on the nodes."""
+    """Write the lifecycle bundle to a directory: byte for byte what will run on the nodes.
+
+    \b
+    Examples:
+      hyperpod-kit render
+      hyperpod-kit render --output build/bundle --check  # in CI: is what was committed still what is rendered?
+    """
     from hyperpod_kit.bundle import render as rendering
     from hyperpod_kit.config.load import load
 
@@ -77,6 +83,11 @@ def upload(config: Path, as_json: bool, dry_run: bool) -> None:
 
     The prefix is named by the bundle's contents: what is there already is not sent again, and what a running cluster
     uses is never changed. Every object is verified afterwards.
+
+    \b
+    Examples:
+      hyperpod-kit upload --dry-run
+      hyperpod-kit upload
     """
     from hyperpod_kit.aws.s3 import Bucket
     from hyperpod_kit.bundle import render as rendering

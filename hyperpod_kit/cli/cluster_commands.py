@@ -38,8 +38,13 @@ def create_cluster(
 ) -> None:
     """Create the cluster.
 
-    The request is checked against the installed botocore first, and the bundle must be uploaded. The output of --dry-
-    run --json is exactly what `aws sagemaker create-cluster --cli-input-json` takes.
+    The request is checked against the installed botocore first, and the bundle must be uploaded. The output of
+    --dry-run --json is exactly what `aws sagemaker create-cluster --cli-input-json` takes.
+
+    \b
+    Examples:
+      hyperpod-kit create-cluster --dry-run --json > request.json  # for aws sagemaker create-cluster --cli-input-json
+      hyperpod-kit create-cluster --wait --timeout 5400
     """
     from hyperpod_kit.aws.sagemaker import SageMaker
     from hyperpod_kit.cluster import create
@@ -82,6 +87,11 @@ def wait(
     """Wait until every node runs.
 
     Exit code 1 when the cluster fails, with AWS's reason; 3 when time is up.
+
+    \b
+    Examples:
+      hyperpod-kit wait
+      hyperpod-kit wait --cluster ml --region us-west-2 --timeout 1800
     """
     from hyperpod_kit.aws.sagemaker import SageMaker
     from hyperpod_kit.cluster.wait import wait_ready
@@ -101,7 +111,13 @@ def wait(
 @cluster_options
 @json_option
 def describe_cluster(config: Path, cluster: Optional[str], region: Optional[str], as_json: bool) -> int:
-    """Status, groups and failures. Exit code 1 when the cluster has failed."""
+    """Status, groups and failures. Exit code 1 when the cluster has failed.
+
+    \b
+    Examples:
+      hyperpod-kit describe-cluster
+      hyperpod-kit describe-cluster --cluster ml --region us-west-2 --json
+    """
     from rich.table import Table
 
     from hyperpod_kit.aws.sagemaker import SageMaker
@@ -147,7 +163,13 @@ def delete_cluster(
     timeout: float,
     interval: float,
 ) -> None:
-    """Delete the cluster and its nodes. File systems and buckets stay."""
+    """Delete the cluster and its nodes. File systems and buckets stay.
+
+    \b
+    Examples:
+      hyperpod-kit delete-cluster --wait
+      hyperpod-kit delete-cluster --cluster ml --region us-west-2 --yes
+    """
     from hyperpod_kit.aws.sagemaker import SageMaker
     from hyperpod_kit.cluster.wait import wait_deleted
 

@@ -33,9 +33,15 @@ NEEDED = {
 )
 @click.option("--subnet", "subnets", multiple=True, metavar="SUBNET", help="Subnet; may be repeated.")
 @click.option("--bucket", help="Bucket for the bundle; default: SageMaker's own, sagemaker-REGION-ACCOUNT.")
-@click.option("--lifecycle-mode", type=click.Choice(LIFECYCLE_MODES), default="on_init_complete", show_default=True)
-@click.option("--controller-type", default="ml.c5.xlarge", show_default=True, metavar="TYPE")
-@click.option("--worker-type", default="ml.p5.48xlarge", show_default=True, metavar="TYPE")
+@click.option(
+    "--lifecycle-mode",
+    type=click.Choice(LIFECYCLE_MODES),
+    default="on_init_complete",
+    show_default=True,
+    help="What HyperPod starts on a new node: our script last, our script alone, or none.",
+)
+@click.option("--controller-type", default="ml.c5.xlarge", show_default=True, metavar="TYPE", help="Of the controller.")
+@click.option("--worker-type", default="ml.p5.48xlarge", show_default=True, metavar="TYPE", help="Of the workers.")
 @click.option("--workers", default=1, show_default=True, type=click.IntRange(0), help="Number of compute nodes.")
 @click.option("--efs", metavar="FS", help="EFS file system, mounted at /efs.")
 @click.option("--efs-access-point", metavar="FSAP", help="Its access point.")
@@ -49,6 +55,12 @@ def init(config: Path, from_example: bool, force: bool, users: tuple[str, ...], 
     """Write a configuration to start from.
 
     With --from-example no other flag is needed. The file is never overwritten without --force.
+
+    \b
+    Examples:
+      hyperpod-kit init --from-example
+      hyperpod-kit init --name ml --region us-west-2 --execution-role arn:aws:iam::111122223333:role/HyperPod \\
+        --subnet subnet-0123456789abcdef0 --security-group sg-0123456789abcdef0 --workers 16
     """
     from hyperpod_kit.bundle.sources import example
     from hyperpod_kit.config import starter
@@ -84,6 +96,11 @@ def validate(config: Path, as_json: bool) -> int:
     """Check a configuration offline; every finding at once.
 
     Exit code 1 when there is an error; warnings alone do not fail.
+
+    \b
+    Examples:
+      hyperpod-kit validate
+      hyperpod-kit validate clusters/ml.json --json
     """
     from hyperpod_kit.config.findings import errors
     from hyperpod_kit.config.load import check

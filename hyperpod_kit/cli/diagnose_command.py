@@ -18,7 +18,13 @@ if TYPE_CHECKING:
 
 @click.command("diagnose")
 @click.argument("nodes", nargs=-1, metavar="[NODE…]")
-@click.option("--config", default=DEFAULT_CONFIG, show_default=True, type=click.Path(path_type=Path))
+@click.option(
+    "--config",
+    default=DEFAULT_CONFIG,
+    show_default=True,
+    type=click.Path(path_type=Path),
+    help="The configuration that names the cluster.",
+)
 @click.option("--cluster", metavar="NAME", help="A cluster by name; no configuration file is needed then.")
 @click.option("--region", help="AWS region.")
 @click.option("--log", "with_log", is_flag=True, help="Print the last lines of each node's log too.")
@@ -39,6 +45,11 @@ def diagnose(
     for its own record of its creation, its log and its mounts.
 
     Exit code 0 when nothing is wrong, 1 when something is, 3 when AWS does not answer.
+
+    \b
+    Examples:
+      hyperpod-kit diagnose
+      hyperpod-kit diagnose worker-group/1 --log
     """
     from hyperpod_kit.cluster.nodes import list_nodes, resolve
     from hyperpod_kit.remote import diagnose as asking

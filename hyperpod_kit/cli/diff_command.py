@@ -33,6 +33,11 @@ def diff(config: Path, nodes: bool, ssh: SshSettings, as_json: bool) -> int:
     bundle the last creation recorded, whether it succeeded, and whether the installed files are still those.
 
     Exit code 0 when all is the same, 1 when something differs, 3 when nothing differs but something did not answer.
+
+    \b
+    Examples:
+      hyperpod-kit diff
+      hyperpod-kit diff --json
     """
     from hyperpod_kit.aws.s3 import Bucket
     from hyperpod_kit.bundle.compare import between

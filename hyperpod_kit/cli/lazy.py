@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 from importlib import import_module
-from typing import Any, Mapping, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Iterator, Mapping, NamedTuple, Optional
 
 import click
+
+if TYPE_CHECKING:
+    import argparse
 
 
 class Entry(NamedTuple):
@@ -31,8 +34,7 @@ class LazyGroup(click.Group):
         entry = self._entries.get(cmd_name)
         if entry is None:
             return None
-        module, _, attribute = entry.place.partition(":")
-        command = getattr(import_module(module), attribute)
+        command = _load(entry.place)
         assert isinstance(command, click.Command)
         return command
 
@@ -51,16 +53,29 @@ class LazyGroup(click.Group):
 
 
 class Passthrough(click.Command):
-    """Hands every word after its name, `--` and `--help` included, to `main(argv) -> exit code` at `place`."""
+    """Hands every word after its name, `--` and `--help` included, to `main(argv) -> exit code` at `place`.
 
-    def __init__(self, name: str, place: str) -> None:
+    `parsers`: first word after the name -> place of the function that makes its parser; "" for all other words.
+    """
+
+    def __init__(self, name: str, place: str, parsers: Mapping[str, str]) -> None:
         super().__init__(name, add_help_option=False)
         self._place = place
+        self._parsers = parsers
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.obj = list(args)
         return []
 
     def invoke(self, ctx: click.Context) -> Any:
-        module, _, attribute = self._place.partition(":")
-        return getattr(import_module(module), attribute)(ctx.obj)
+        return _load(self._place)(ctx.obj)
+
+    def parsers(self) -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser]]:
+        """(words before it, parser) each; what documents and tests read. Imports them all, torch with some."""
+        for word, place in self._parsers.items():
+            yield tuple(part for part in (self.name, word) if part), _load(place)()
+
+
+def _load(place: str) -> Any:
+    module, _, attribute = place.partition(":")
+    return getattr(import_module(module), attribute)

@@ -32,6 +32,11 @@ def validate_mounts(
     Each node probes its own mounts now, with a deadline. A node that does not answer counts as a failure.
 
     Exit code 0 when all required mounts of all nodes are healthy, 1 when not, 3 when AWS does not answer.
+
+    \b
+    Examples:
+      hyperpod-kit validate-mounts
+      hyperpod-kit validate-mounts --cluster ml --ssh-key ~/.ssh/ml --json
     """
     import time
 

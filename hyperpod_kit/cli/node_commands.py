@@ -22,7 +22,13 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 @cluster_options
 @json_option
 def list_cluster_nodes(config: Path, cluster: Optional[str], region: Optional[str], as_json: bool) -> None:
-    """Every node with its address and state."""
+    """Every node with its address and state.
+
+    \b
+    Examples:
+      hyperpod-kit list-cluster-nodes
+      hyperpod-kit list-cluster-nodes --cluster ml --json
+    """
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -66,7 +72,13 @@ def chosen_nodes(command: Command) -> Command:
         click.option("--yes", is_flag=True, help="Do not ask."),
         click.option("--region", help="AWS region."),
         click.option("--cluster", metavar="NAME", help="A cluster by name; no configuration file is needed then."),
-        click.option("--config", default=DEFAULT_CONFIG, show_default=True, type=click.Path(path_type=Path)),
+        click.option(
+            "--config",
+            default=DEFAULT_CONFIG,
+            show_default=True,
+            type=click.Path(path_type=Path),
+            help="The configuration that names the cluster.",
+        ),
         click.argument("nodes", nargs=-1, required=True, metavar="NODE…"),
     ):
         command = option(command)
@@ -78,7 +90,13 @@ def chosen_nodes(command: Command) -> Command:
 def replace_node(
     nodes: tuple[str, ...], config: Path, cluster: Optional[str], region: Optional[str], yes: bool, as_json: bool
 ) -> None:
-    """Replace nodes by fresh ones. NODE is an instance id, an address, or GROUP/INDEX as listed."""
+    """Replace nodes by fresh ones. NODE is an instance id, an address, or GROUP/INDEX as listed.
+
+    \b
+    Examples:
+      hyperpod-kit replace-node worker-group/1
+      hyperpod-kit replace-node i-0123456789abcdef0 10.1.4.7 --yes
+    """
     from hyperpod_kit.cluster.nodes import replace
 
     _act(nodes, resolve_cluster(config, cluster, region), replace, yes, as_json, "replaced",
@@ -93,6 +111,10 @@ def reboot_node(
     """Restart nodes; what is on their disks stays, but for /opt/dlami/nvme. NODE as for replace-node.
 
     No lifecycle script runs at a restart: mounts and their timer come back by their units.
+
+    \b
+    Examples:
+      hyperpod-kit reboot-node worker-group/1 worker-group/2
     """
     from hyperpod_kit.cluster.nodes import reboot
 

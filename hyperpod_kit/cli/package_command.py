@@ -13,7 +13,12 @@ from hyperpod_kit.cli.output import data
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--client", default="", metavar="NAME", help="What a package is for whose name does not say it.")
 def describe_package(files: tuple[Path, ...], client: str) -> None:
-    """Print the entries of `hyperpod_kit.clients` for these .deb files, as JSON."""
+    """Print the entries of `hyperpod_kit.clients` for these .deb files, as JSON.
+
+    \b
+    Examples:
+      hyperpod-kit describe-package packages/*.deb
+    """
     from hyperpod_kit.bundle.packages import describe
     from hyperpod_kit.errors import UsageError
     from hyperpod_kit.model.clients import CLIENTS

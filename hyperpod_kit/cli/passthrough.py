@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from hyperpod_kit.checkpoint.cli import WITH_TORCH
 from hyperpod_kit.cli.lazy import Passthrough
 
-job = Passthrough("job", "hyperpod_kit.job.cli:main")
-checkpoint = Passthrough("checkpoint", "hyperpod_kit.checkpoint.cli:main")
+job = Passthrough("job", "hyperpod_kit.job.cli:main", {"": "hyperpod_kit.job.cli:build_parser"})
+checkpoint = Passthrough(
+    "checkpoint",
+    "hyperpod_kit.checkpoint.cli:main",
+    {
+        "": "hyperpod_kit.checkpoint.repository.cli:build_parser",
+        **{word: f"{module}:build_parser" for word, module in WITH_TORCH.items()},
+    },
+)

@@ -35,7 +35,13 @@ def rehearse() -> None:
 @click.option("--quiet", is_flag=True, help="Do not print the fidelity table.")
 def up(name: str, shares: Tuple[str, ...], cred_expire: int, slurmd_timeout: int, shm_size: str, release: str,
        quiet: bool) -> None:
-    """Start the endpoint, the network and the control loop. Machines appear when a cluster is created."""
+    """Start the endpoint, the network and the control loop. Machines appear when a cluster is created.
+
+    \b
+    Examples:
+      hyperpod-kit rehearse up
+      hyperpod-kit rehearse up --release bullseye --shm-size 4G
+    """
     from hyperpod_kit.rehearsal import boot
 
     with Progress() as progress:
@@ -55,7 +61,12 @@ def _name_argument(name: str) -> str:
 @rehearse.command()
 @_name_option
 def env(name: str) -> None:
-    """Print `export` lines that point hyperpod-kit, boto3 and AWS's CLI at the rehearsal."""
+    """Print `export` lines that point hyperpod-kit, boto3 and AWS's CLI at the rehearsal.
+
+    \b
+    Examples:
+      eval "$(hyperpod-kit rehearse env)"
+    """
     from hyperpod_kit.rehearsal import boot, targets
 
     layout, data = boot.running(name)
@@ -67,7 +78,12 @@ def env(name: str) -> None:
 @_name_option
 @click.option("--json", "as_json", is_flag=True, help="Print the state as JSON.")
 def status(name: str, as_json: bool) -> None:
-    """Show the clusters of the rehearsal and their machines."""
+    """Show the clusters of the rehearsal and their machines.
+
+    \b
+    Examples:
+      hyperpod-kit rehearse status
+    """
     from hyperpod_kit.rehearsal import boot, targets
 
     _, data = boot.running(name)
@@ -88,6 +104,11 @@ def execute(name: str, node: str, command: Tuple[str, ...]) -> None:
     """Run COMMAND on NODE over ssh (a login shell without one).
 
     NODE is an instance id, a host name, a place such as worker-group/0, or `controller`.
+
+    \b
+    Examples:
+      hyperpod-kit rehearse exec controller -- sinfo
+      hyperpod-kit rehearse exec worker-group/0
     """
     from hyperpod_kit.rehearsal import boot, targets
 
@@ -102,7 +123,12 @@ def execute(name: str, node: str, command: Tuple[str, ...]) -> None:
 @_name_option
 @click.argument("node")
 def kill_node(name: str, node: str) -> None:
-    """SIGKILL the whole machine of NODE, as a power failure would."""
+    """SIGKILL the whole machine of NODE, as a power failure would.
+
+    \b
+    Examples:
+      hyperpod-kit rehearse kill-node worker-group/1
+    """
     from hyperpod_kit.rehearsal import boot, targets
 
     _, data = boot.running(name)
@@ -116,7 +142,13 @@ def kill_node(name: str, node: str) -> None:
 @click.option("--thaw", is_flag=True, help="Let it go on.")
 @click.argument("node")
 def freeze_node(name: str, node: str, thaw: bool) -> None:
-    """Stop every process of NODE where it stands: a machine that hangs."""
+    """Stop every process of NODE where it stands: a machine that hangs.
+
+    \b
+    Examples:
+      hyperpod-kit rehearse freeze-node worker-group/1
+      hyperpod-kit rehearse freeze-node worker-group/1 --thaw
+    """
     from hyperpod_kit.rehearsal import boot, cgroups, targets
 
     layout, data = boot.running(name)
@@ -130,7 +162,13 @@ def freeze_node(name: str, node: str, thaw: bool) -> None:
 @click.option("--heal", is_flag=True, help="Connect it again.")
 @click.argument("node")
 def partition_node(name: str, node: str, heal: bool) -> None:
-    """Cut NODE off the network; it runs on."""
+    """Cut NODE off the network; it runs on.
+
+    \b
+    Examples:
+      hyperpod-kit rehearse partition-node worker-group/1
+      hyperpod-kit rehearse partition-node worker-group/1 --heal
+    """
     from hyperpod_kit.rehearsal import boot, targets
     from hyperpod_kit.rehearsal.network import set_link
 
@@ -148,7 +186,13 @@ def partition_node(name: str, node: str, heal: bool) -> None:
 @click.argument("node")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
 def break_mount(name: str, fault: str, node: str, paths: Tuple[str, ...], undo: bool) -> None:
-    """Break the mounts at PATH... of NODE, to see it found and repaired."""
+    """Break the mounts at PATH... of NODE, to see it found and repaired.
+
+    \b
+    Examples:
+      hyperpod-kit rehearse break-mount kill-daemon worker-group/0 /fsx
+      hyperpod-kit rehearse break-mount read-only worker-group/0 /efs --undo
+    """
     from hyperpod_kit.rehearsal import boot, mount_faults, targets
 
     if undo and fault not in mount_faults.UNDO:
@@ -164,7 +208,12 @@ def break_mount(name: str, fault: str, node: str, paths: Tuple[str, ...], undo: 
 @_name_option
 @click.argument("node")
 def replace_node(name: str, node: str) -> None:
-    """Have the control plane replace NODE (BatchReplaceClusterNodes), as an admin would ask SageMaker."""
+    """Have the control plane replace NODE (BatchReplaceClusterNodes), as an admin would ask SageMaker.
+
+    \b
+    Examples:
+      hyperpod-kit rehearse replace-node worker-group/1
+    """
     import boto3
 
     from hyperpod_kit.errors import RehearsalError
@@ -185,7 +234,12 @@ def replace_node(name: str, node: str) -> None:
 @_name_option
 @click.argument("node")
 def logs(name: str, node: str) -> None:
-    """Print the logs of NODE: its lifecycle script, provisioning, Slurm, console; also of an instance that is gone."""
+    """Print the logs of NODE: its lifecycle script, provisioning, Slurm, console; also of an instance that is gone.
+
+    \b
+    Examples:
+      hyperpod-kit rehearse logs worker-group/1
+    """
     from hyperpod_kit.rehearsal import boot, targets
 
     layout, data = boot.running(name)
@@ -198,7 +252,13 @@ def logs(name: str, node: str) -> None:
 @_name_option
 @click.option("--all", "everything", is_flag=True, help="Every rehearsal of this machine, and stray remains of any.")
 def down(name: str, everything: bool) -> None:
-    """Take the rehearsal down: machines, mounts, network, data. Works after a crash, and twice."""
+    """Take the rehearsal down: machines, mounts, network, data. Works after a crash, and twice.
+
+    \b
+    Examples:
+      hyperpod-kit rehearse down
+      hyperpod-kit rehearse down --all
+    """
     from hyperpod_kit.rehearsal import boot, cleanup
 
     if everything:
@@ -215,7 +275,13 @@ def down(name: str, everything: bool) -> None:
 @click.option("--keep", is_flag=True, help="Keep the temporary root and say where it is.")
 @click.option("--json", "as_json", is_flag=True, help="Print the recorded commands as JSON.")
 def sandbox(config: str, keep: bool, as_json: bool) -> None:
-    """Run CONFIG's bundle under a temporary directory, without root: commands are recorded, nothing is mounted."""
+    """Run CONFIG's bundle under a temporary directory, without root: commands are recorded, nothing is mounted.
+
+    \b
+    Examples:
+      hyperpod-kit rehearse sandbox
+      hyperpod-kit rehearse sandbox --keep
+    """
     from hyperpod_kit.rehearsal import sandbox as place
 
     result = place.run(config, keep=keep)

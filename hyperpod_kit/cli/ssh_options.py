@@ -17,7 +17,14 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _OPTIONS = (
-    click.option("--ssh-user", default="root", show_default=True, envvar="HPK_SSH_USER", show_envvar=True),
+    click.option(
+        "--ssh-user",
+        default="root",
+        show_default=True,
+        envvar="HPK_SSH_USER",
+        show_envvar=True,
+        help="Who logs in to nodes.",
+    ),
     click.option(
         "--ssh-key",
         type=click.Path(path_type=Path),
@@ -25,7 +32,14 @@ _OPTIONS = (
         show_envvar=True,
         help="Private key; default: the agent and ~/.ssh.",
     ),
-    click.option("--ssh-port", default=22, show_default=True, envvar="HPK_SSH_PORT", show_envvar=True),
+    click.option(
+        "--ssh-port",
+        default=22,
+        show_default=True,
+        envvar="HPK_SSH_PORT",
+        show_envvar=True,
+        help="Port of sshd on the nodes.",
+    ),
     click.option(
         "--known-hosts",
         type=click.Path(path_type=Path),

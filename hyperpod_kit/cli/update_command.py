@@ -30,6 +30,11 @@ def update_cluster(
     """Bring the cluster to the configuration; shows first what that means.
 
     Exit code 1 when something of it cannot be changed: nothing is sent then.
+
+    \b
+    Examples:
+      hyperpod-kit update-cluster --dry-run
+      hyperpod-kit update-cluster --wait
     """
     from hyperpod_kit.aws.s3 import Bucket
     from hyperpod_kit.aws.sagemaker import SageMaker

@@ -35,6 +35,11 @@ def apply(config: Path, dry_run: bool, remove_open: bool, as_json: bool) -> int:
     One access point a user, and a policy that keeps everybody else out. What is there already is kept, whoever made it,
     if it has the user's directory, uid and gid. Nothing is ever replaced or deleted. The ids are written beside CONFIG,
     where `render` and `upload` read them. Exit code 1 when the file system contradicts the configuration.
+
+    \b
+    Examples:
+      hyperpod-kit users apply --dry-run
+      hyperpod-kit users apply
     """
     from hyperpod_kit.aws.efs import Efs
     from hyperpod_kit.cluster import homes
@@ -65,6 +70,11 @@ def policy(config: Path, role: bool) -> None:
     """Print the policy that `apply` puts.
 
     For review, or for a tool of your own. Changes nothing.
+
+    \b
+    Examples:
+      hyperpod-kit users policy
+      hyperpod-kit users policy --execution-role
     """
     from hyperpod_kit.aws import policies
     from hyperpod_kit.aws.efs import Efs

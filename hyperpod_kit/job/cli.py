@@ -24,7 +24,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         return _exec(command)
     if words[:1] == ["submit"] and words[1:2] not in (["-h"], ["--help"]):
         return _submit(words[1:], command)
-    args = _parser().parse_args(_join_srun_args(words))
+    args = build_parser().parse_args(_join_srun_args(words))
     if args.verb == "run":
         return _run(args, command)
     if args.verb in ("status", "lint", "doctor", "sweep"):
@@ -53,12 +53,21 @@ def _join_srun_args(words: List[str]) -> List[str]:
     return joined
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="hyperpod-kit job", description="Run a job that comes back by itself.")
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
+
+    def verb(name: str, help: str, *examples: str, usage: Optional[str] = None) -> argparse.ArgumentParser:
+        lines = (f"hyperpod-kit job {line}" for line in examples)
+        return commands.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".", usage=usage,
+                                   epilog="\n  ".join(["Examples:", *lines]),
+                                   formatter_class=argparse.RawDescriptionHelpFormatter)
+
     defaults = Policy()
-    run = verbs.add_parser("run", help="inside of a batch script: choose a checkpoint, start the ranks, retry",
-                           usage="hyperpod-kit job run --checkpoint-root DIR [options] -- COMMAND ...")
+    run = verb("run", "inside of a batch script: choose a checkpoint, start the ranks, retry",
+               "run --checkpoint-root /fsx/$USER/run1 -- python train.py",
+               "run --checkpoint-root /fsx/$USER/run1 --nodes 8 --stall 900 -- python train.py  # of 9: one is spare",
+               usage="hyperpod-kit job run --checkpoint-root DIR [options] -- COMMAND ...")
     run.add_argument("--checkpoint-root", required=True, metavar="DIR", help="on a file system that all nodes share")
     run.add_argument("--max-restarts", type=int, metavar="N",
                      help=f"failures allowed without a newer valid checkpoint (default {defaults.max_restarts})")
@@ -74,22 +83,25 @@ def _parser() -> argparse.ArgumentParser:
     for name, value in (("probe-interval", 5.0), ("silent-after", 6.0), ("refused-after", 30.0),
                         ("backoff", defaults.backoff), ("storage-wait", 600.0), ("controller-wait", 2400.0)):
         run.add_argument(f"--{name}", type=float, default=value, help=argparse.SUPPRESS)
-    status = verbs.add_parser("status", help="a job's attempts: how each ended, from where it resumed, what was lost")
+    status = verb("status", "a job's attempts: how each ended, from where it resumed, what was lost",
+                  "status 4711", "status 4711 --html timeline.html", "status --root /fsx/alice/run1 --json")
     status.add_argument("job", nargs="?", metavar="JOB", help="its id; without one, every job on --root")
     status.add_argument("--root", metavar="DIR", help="the checkpoint root, where `job run` was not started by you")
     status.add_argument("--json", action="store_true", help="data on standard output")
     status.add_argument("--html", metavar="FILE", help="write a page with a picture of the timeline")
-    lint = verbs.add_parser("lint", help="what in a batch script will keep a job from coming back")
+    lint = verb("lint", "what in a batch script will keep a job from coming back",
+                "lint train.sbatch", "lint slurm/jobs/*.sbatch --json")
     lint.add_argument("files", nargs="+", metavar="FILE")
     lint.add_argument("--json", action="store_true", help="data on standard output")
-    doctor = verbs.add_parser("doctor", help="what the running Slurm lacks for jobs that come back")
+    doctor = verb("doctor", "what the running Slurm lacks for jobs that come back", "doctor")
     doctor.add_argument("--json", action="store_true", help="data on standard output")
-    sweep = verbs.add_parser("sweep", help="requeue jobs that run without their batch host (--no-kill)")
+    sweep = verb("sweep", "requeue jobs that run without their batch host (--no-kill)", "sweep --dry-run")
     sweep.add_argument("--dry-run", action="store_true", help="only say which")
     sweep.add_argument("--json", action="store_true", help="data on standard output")
-    verbs.add_parser("submit", help="sbatch with --auto-resume on a cluster without the plugin; same line as sbatch")
-    verbs.add_parser("task-prolog", help="for slurm/task_prolog.sh: one checkpoint for all ranks of a bare srun")
-    verbs.add_parser("epilog", help="for an epilog: save what dead trainers left in shared memory; exits 0")
+    verb("submit", "sbatch with --auto-resume on a cluster without the plugin; same line as sbatch",
+         "submit --auto-resume=1 --nodes 8 train.sbatch")
+    verb("task-prolog", "for slurm/task_prolog.sh: one checkpoint for all ranks of a bare srun", "task-prolog")
+    verb("epilog", "for an epilog: save what dead trainers left in shared memory; exits 0", "epilog")
     return parser
 
 

@@ -46,8 +46,11 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="hyperpod-kit node", description="Work on this node.")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
-    def add(name: str, function: Callable[[argparse.Namespace], int], help: str) -> argparse.ArgumentParser:
-        sub = commands.add_parser(name, help=help, description=help)
+    def add(name: str, function: Callable[[argparse.Namespace], int], help: str,
+            *examples: str) -> argparse.ArgumentParser:
+        epilog = "\n  ".join(["Examples:", *(f"hyperpod-kit node {line}" for line in examples or (name,))])
+        sub = commands.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".", epilog=epilog,
+                                  formatter_class=argparse.RawDescriptionHelpFormatter)
         sub.set_defaults(command=function)
         return sub
 
@@ -59,15 +62,20 @@ def build_parser() -> argparse.ArgumentParser:
         sub.add_argument("--mode", choices=LIFECYCLE_MODES, help="default: what the bundle was made for")
         return sub
 
-    as_json(add("facts", creation.facts_command, "who this node is, read anew"))
-    in_mode(as_json(add("plan", creation.plan_command, "what apply would do now; changes nothing")))
-    sub = in_mode(as_json(add("apply", creation.apply_command, "make this node what the bundle says")))
+    as_json(add("facts", creation.facts_command, "who this node is, read anew", "facts --json"))
+    in_mode(as_json(add("plan", creation.plan_command, "what apply would do now; changes nothing",
+                    "plan", "plan --mode on_create --json")))
+    sub = in_mode(as_json(add("apply", creation.apply_command, "make this node what the bundle says",
+                          "apply --dry-run", "apply")))
     sub.add_argument("--dry-run", action="store_true", help="as plan: say it, change nothing")
     sub = as_json(add("mounts", mounts.mounts_command,
-                      "check the mounts now; or `mounts ensure|prepare|await|clear NAME`"))
+                      "check the mounts now; or `mounts ensure|prepare|await|clear NAME`",
+                      "mounts", "mounts fsx --json", "mounts ensure fsx  # mount it, once"))
     sub.add_argument("names", nargs="*", metavar="NAME")
-    as_json(add("health", mounts.health_command, "check all mounts, count, order repairs: what the timer runs"))
-    add("repair", mounts.repair_command, "repair one mount now: what the timer orders").add_argument("name")
+    as_json(add("health", mounts.health_command, "check all mounts, count, order repairs: what the timer runs",
+                "health --json"))
+    add("repair", mounts.repair_command, "repair one mount now: what the timer orders",
+        "repair fsx").add_argument("name")
     add("drain", mounts.drain_command, "tell Slurm whether the mounts serve: what the timer orders")
     add("secrets", creation.secrets_command, "fetch this node's secrets: what their unit runs at boot")
     add("gate", mounts.gate_command, "may a job start here? (Prolog)")

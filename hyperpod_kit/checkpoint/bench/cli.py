@@ -36,7 +36,7 @@ _NO_RATE = ("overlap_lost_s", "inflation_blocking_s", "inflation_overlap_s")
 def main(argv: list[str]) -> int:
     """Exit codes: 0 measured, 1 a phase failed, 2 usage. A missed bar is a figure, not a failure."""
     try:
-        args = _parser().parse_args(argv)
+        args = build_parser().parse_args(argv)
     except SystemExit as end:
         return int(end.code or 0)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nothing is left behind
@@ -107,11 +107,18 @@ def _chosen(known: list[str]) -> Any:
     return parse
 
 
-def _parser() -> argparse.ArgumentParser:
+_EXAMPLES = """Examples:
+  hyperpod-kit checkpoint bench
+  hyperpod-kit checkpoint bench --sizes 0.5g --modes single --dir /fsx/alice --json"""
+
+
+def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="hyperpod-kit checkpoint bench", description=bench.__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", type=_chosen(list(SIZES)), default=["0.5g", "2g"], metavar="0.5g,2g")
-    parser.add_argument("--modes", type=_chosen(list(MODES)), default=list(MODES), metavar="single,fsdp2")
+                                     epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", type=_chosen(list(SIZES)), default=["0.5g", "2g"], metavar="0.5g,2g",
+                        help="of the state, bytes")
+    parser.add_argument("--modes", type=_chosen(list(MODES)), default=list(MODES), metavar="single,fsdp2",
+                        help="one process, or two ranks")
     parser.add_argument("--phases", type=_chosen(list(run.PHASES)), default=list(run.PHASES),
                         metavar=",".join(run.PHASES), help="save is always measured")
     parser.add_argument("--repeat", type=int, default=5, help="samples of each figure")

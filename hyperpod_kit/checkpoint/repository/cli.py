@@ -31,42 +31,50 @@ def _flush(args: argparse.Namespace) -> int:
     return 0 if all(outcome.removed for outcome in found) else 1
 
 
-def _parser(also: Sequence[str]) -> argparse.ArgumentParser:
+def build_parser(also: Sequence[str] = ()) -> argparse.ArgumentParser:
     epilog = f"with torch: {', '.join(also)}" if also else None
     parser = argparse.ArgumentParser(prog="hyperpod-kit checkpoint", description="Checkpoints of a run, without torch.",
                                      epilog=epilog)
     commands = parser.add_subparsers(dest="command", required=True)
 
-    def command(name: str, run: Callable[[argparse.Namespace], int], words: str) -> argparse.ArgumentParser:
-        sub = commands.add_parser(name, help=words, description=words)
+    def command(name: str, run: Callable[[argparse.Namespace], int], words: str,
+                *examples: str) -> argparse.ArgumentParser:
+        lines = (f"hyperpod-kit checkpoint {name} {line}" for line in examples)
+        sub = commands.add_parser(name, help=words, description=words, epilog="\n  ".join(["Examples:", *lines]),
+                                  formatter_class=argparse.RawDescriptionHelpFormatter)
         if name != "flush":
             sub.add_argument("root", help="a directory, or s3://BUCKET/PREFIX")
         if name not in ("pin", "unpin"):
-            sub.add_argument("--json", action="store_true")
+            sub.add_argument("--json", action="store_true", help="data on standard output")
         sub.set_defaults(run=run)
         return sub
 
-    sub = command("ls", cli_look.ls, "list a root's checkpoints, newest first; reads no data")
+    sub = command("ls", cli_look.ls, "list a root's checkpoints, newest first; reads no data",
+                  "/fsx/alice/run1", "s3://my-bucket/run1 --limit 5 --json")
     sub.add_argument("--limit", type=int, default=50, metavar="N", help="only the newest N (default 50, 0 all)")
-    sub = command("show", cli_look.show, "one checkpoint's manifest and files; reads no data")
+    sub = command("show", cli_look.show, "one checkpoint's manifest and files; reads no data",
+                  "/fsx/alice/run1", "/fsx/alice/run1 --tensors  # of the newest")
     sub.add_argument("attempt", nargs="?", help="default: the newest that was committed")
     sub.add_argument("--tensors", action="store_true", help="and where each tensor lies")
-    sub = command("verify", cli_look.check, "verify every byte: 0 all valid, 1 some are not, 2 none is")
+    sub = command("verify", cli_look.check, "verify every byte: 0 all valid, 1 some are not, 2 none is",
+                  "/fsx/alice/run1", "/fsx/alice/run1 --json")
     sub.add_argument("attempts", nargs="*", help="default: all that were committed")
-    sub = command("prune", cli_keep.prune, "delete what the policy does not keep: 0 done, 1 something was left")
+    sub = command("prune", cli_keep.prune, "delete what the policy does not keep: 0 done, 1 something was left",
+                  "/fsx/alice/run1 --latest 3 --every-steps 1000 --dry-run", "/fsx/alice/run1 --latest 3 --best loss:2")
     cli_keep.add_policies(sub)
     sub.add_argument("--dry-run", action="store_true", help="only say what would be deleted")
     sub.add_argument("--verify", action="store_true", help="read every byte of the newest before an older one goes")
-    sub = command("pin", cli_keep.pin, "keep a checkpoint under every policy")
-    sub.add_argument("attempt")
-    sub.add_argument("--reason", default="")
-    sub = command("unpin", cli_keep.unpin, "leave a checkpoint to the policy again")
-    sub.add_argument("attempt")
+    sub = command("pin", cli_keep.pin, "keep a checkpoint under every policy",
+                  "/fsx/alice/run1 ATTEMPT --reason 'before the new data'  # ATTEMPT as `ls` names it")
+    sub.add_argument("attempt", help="as `ls` names it")
+    sub.add_argument("--reason", default="", help="why, for whoever finds it")
+    sub = command("unpin", cli_keep.unpin, "leave a checkpoint to the policy again", "/fsx/alice/run1 ATTEMPT")
+    sub.add_argument("attempt", help="as `ls` names it")
     sub = command("flush", _flush, "persist what dead trainers left in shared memory, then free it: 0 all freed, "
-                                   "1 something was left")
+                                   "1 something was left", "--job 4711", "--all --timeout 120")
     which = sub.add_mutually_exclusive_group(required=True)
     which.add_argument("--job", help="only this Slurm job")
-    which.add_argument("--all", action="store_true")
+    which.add_argument("--all", action="store_true", help="of every job that is dead")
     sub.add_argument("--timeout", type=float, default=45.0, help="seconds per user")
     sub.add_argument("--max-age", type=float, default=24.0, help="hours after which what cannot be committed goes")
     return parser
@@ -78,7 +86,7 @@ def main(argv: List[str], also: Sequence[str] = ()) -> int:
     `also`: commands that the caller serves, for the help.
     """
     try:
-        args = _parser(also).parse_args(argv)
+        args = build_parser(also).parse_args(argv)
     except SystemExit as end:
         return int(end.code or 0)
     try:

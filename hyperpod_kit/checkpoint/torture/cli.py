@@ -18,11 +18,17 @@ SHARES = {"flips": 4.0, "memory": 1.0, "kills": 12.0, "faults": 4.0, "reshard": 
 """How the budget is divided; what a part does not need goes to the ones after it."""
 
 
-def _parser() -> argparse.ArgumentParser:
+_EXAMPLES = """Examples:
+  hyperpod-kit checkpoint torture --budget 120
+  hyperpod-kit checkpoint torture --only kills --seed 8  # one part, repeatable"""
+
+
+def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="hyperpod-kit checkpoint torture",
         description="Damage checkpoints, kill trainers and agents, let the disk fail, and check each restore bit by "
-                    "bit. Exit code: 0 nothing was ever wrong, 1 something was, 2 usage.")
+                    "bit. Exit code: 0 nothing was ever wrong, 1 something was, 2 usage.",
+        epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--budget", type=float, default=120.0, metavar="SECONDS", help="time in all (default 120)")
     parser.add_argument("--seed", type=int, default=None, help="repeat a run; default: of the day")
     parser.add_argument("--only", default=",".join(PARTS), metavar="PARTS", help=f"of {','.join(PARTS)}")
@@ -76,7 +82,7 @@ def _print(part: Part) -> None:
 
 def main(argv: list[str]) -> int:
     """Exit codes: 0 nothing was ever wrong, 1 something was, 2 usage."""
-    parser = _parser()
+    parser = build_parser()
     try:
         args = parser.parse_args(argv)
         unknown = set(args.only.split(",")) - set(PARTS)

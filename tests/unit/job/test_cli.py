@@ -15,7 +15,7 @@ MAIN = Path(cli.__file__).with_name("__main__.py")
 
 def test_arguments_of_srun_may_begin_with_a_dash() -> None:
     words = ["run", "--srun-args", "--mpi=none --label", "--checkpoint-root", "/c"]
-    args = cli._parser().parse_args(cli._join_srun_args(words))
+    args = cli.build_parser().parse_args(cli._join_srun_args(words))
     assert args.srun_args == ["--mpi=none --label"] and args.checkpoint_root == "/c"
 
 

@@ -1,0 +1,120 @@
+"""Whether a command line can be typed as it stands: the command, its options and their values, by the real parsers.
+
+Nothing is run. A value that stands for something (`$USER`, NODE) is text like any other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import shlex
+from typing import Optional, Sequence
+
+import click
+
+from docs_build.commands import PROGRAM, Command, all_commands
+from hyperpod_kit.cli.lazy import Passthrough
+from hyperpod_kit.cli.main import cli
+
+
+class Checker:
+    """Knows every command; reading them all takes a second or two, so make one and keep it."""
+
+    def __init__(self, commands: Optional[Sequence[Command]] = None) -> None:
+        found = all_commands() if commands is None else commands
+        self._by_words = {command.words: command for command in found}
+
+    def problem(self, line: str) -> Optional[str]:
+        """What is wrong with `hyperpod-kit …`, or None. Comments, redirections and pipes behind it are cut off."""
+        words = simple_command(line)
+        if words[:1] != [PROGRAM]:
+            return f"not a command line of {PROGRAM}"
+        return self.problem_of(words[1:])
+
+    def problem_of(self, words: list[str]) -> Optional[str]:
+        """The same for words after the program's name."""
+        command = self._longest(words)
+        if command is not None and isinstance(command.native, argparse.ArgumentParser):
+            return self._argparse(words)
+        return _click(words)
+
+    def path_problem(self, words: list[str]) -> Optional[str]:
+        """For a command that is only named, in a sentence: the command and the options must exist, no more."""
+        command = self._longest(words)
+        if command is None or (
+            command.children and len(words) > len(command.words) and words[len(command.words)].isidentifier()
+        ):
+            return f"there is no command `{' '.join(words)}`"
+        known = " ".join(written for written, _ in command.options) + " --help -h --version --debug"
+        for word in words[len(command.words) :]:
+            if word == "--":
+                break
+            if word.startswith("--") and word.partition("=")[0] not in known.replace(",", " ").split():
+                return f"`{command.name}` has no option {word}"
+        return None
+
+    def _longest(self, words: Sequence[str]) -> Optional[Command]:
+        for length in range(len(words), 0, -1):
+            found = self._by_words.get(tuple(words[:length]))
+            if found is not None:
+                return found
+        return None
+
+    def _argparse(self, words: list[str]) -> Optional[str]:
+        if words[:2] in (["job", "submit"], ["job", "exec"]):
+            return None  # everything behind these is sbatch's, or the user's own
+        if words[0] == "job":
+            from hyperpod_kit.job.cli import _join_srun_args
+
+            words = _join_srun_args(words[: words.index("--")] if "--" in words else words)
+        # `checkpoint bench` has a parser of its own, `checkpoint ls` is part of that of `checkpoint`.
+        own = (
+            len(words) > 1
+            and tuple(words[:2]) in self._by_words
+            and words[1] not in self._by_words[(words[0],)].children
+        )
+        start = 2 if own else 1
+        parser = self._by_words[tuple(words[:start])].native
+        assert isinstance(parser, argparse.ArgumentParser)
+        said = io.StringIO()
+        try:
+            with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
+                parser.parse_args(words[start:])
+        except SystemExit as end:
+            return said.getvalue().strip().splitlines()[-1] if end.code else None
+        return None
+
+
+def _click(words: list[str]) -> Optional[str]:
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            command: click.Command = cli
+            context = cli.make_context(PROGRAM, list(words))
+            while isinstance(command, click.Group):
+                rest = [*context._protected_args, *context.args]
+                name, child, rest = command.resolve_command(context, rest)
+                assert child is not None
+                if isinstance(child, Passthrough):
+                    return f"`{name}` alone says nothing"
+                command, context = child, child.make_context(name, rest, parent=context)
+    except click.exceptions.Exit:
+        return None  # --help, --version
+    except click.exceptions.NoArgsIsHelpError:
+        return f"`{' '.join(words) or PROGRAM}` is a group: name one of its commands"
+    except click.UsageError as err:
+        return err.format_message()
+    return None
+
+
+def simple_command(line: str) -> list[str]:
+    """The words of the first simple command of a shell line. Raises ValueError for open quotes."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;<>")
+    lexer.commenters = "#"
+    lexer.whitespace_split = True
+    words: list[str] = []
+    for word in lexer:
+        if word and not set(word) - set("|&;<>"):
+            break
+        words.append(word)
+    return words

@@ -1,0 +1,82 @@
+"""What mkdocs calls: generated pages join those of docs/, and pages of the repository's root come along."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # mkdocs loads this file by its path
+
+from mkdocs.config.defaults import MkDocsConfig  # noqa: E402
+from mkdocs.structure.files import File, Files  # noqa: E402
+from mkdocs.structure.pages import Page  # noqa: E402
+
+from docs_build import command_pages, pages  # noqa: E402
+
+COMMANDS = "reference/commands"
+ADOPTED = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+"""Pages that lie in the repository's root, where people look for them."""
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """One page for each section of commands, whatever sections there are."""
+    _expand(config.nav)
+    return config
+
+
+def _expand(nav: Any) -> None:
+    if isinstance(nav, dict):
+        for value in nav.values():
+            _expand(value)
+    elif isinstance(nav, list):
+        if COMMANDS in nav:
+            place = nav.index(COMMANDS)
+            nav[place : place + 1] = [
+                {section: command_pages.place_of(section)} for section in command_pages.sections()
+            ]
+        for value in nav:
+            _expand(value)
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Adds what is made from the code, what is adopted, and the files that pages link to outside of docs/."""
+    for place, text in pages.all_pages().items():
+        files.append(File.generated(config, place, content=text))
+    for source, place in ADOPTED.items():
+        text = (ROOT / source).read_text(encoding="utf-8").replace("](docs/", "](")
+        files.append(File.generated(config, place, content=text))
+    for place in sorted(
+        {
+            link
+            for file in list(files)
+            if file.is_documentation_page() and file.abs_src_path
+            for link in _outside(Path(file.abs_src_path))
+        }
+    ):
+        files.append(File.generated(config, f"source/{place}", content=(ROOT / place).read_bytes()))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Links to files of the repository lead to their copies."""
+    if page.file.abs_src_path is None:
+        return markdown
+    here = Path(page.file.abs_src_path)
+    up = "../" * page.file.src_uri.count("/")
+    for place in _outside(here):
+        written = "../" * len(here.relative_to(config.docs_dir).parts) + place
+        markdown = markdown.replace(f"]({written})", f"]({up}source/{place})")
+    return markdown
+
+
+def _outside(page: Path) -> list[str]:
+    """Files of the repository, outside of docs/, that a page links to; relative to the root."""
+    found = []
+    for target in re.findall(r"\]\((\.\./[^)#\s]+)\)", page.read_text(encoding="utf-8")):
+        path = (page.parent / target).resolve()
+        if path.is_file() and ROOT in path.parents and ROOT / "docs" not in path.parents:
+            found.append(str(path.relative_to(ROOT)))
+    return found

@@ -32,12 +32,11 @@ def plan(settings: Settings) -> Plan:
     request = create_cluster_request(settings, bundle.source_s3_uri if bundle else "")
     refused = request_shape.problems("sagemaker", "CreateCluster", request)
     if refused:
-        import botocore
-
+        newer = [problem for problem in refused if problem.newer]
         raise ConfigError(
-            f"CreateCluster of botocore {botocore.__version__} would refuse the request",
-            findings=refused,
-            hint="correct the configuration; for a newer field or instance type: pip install -U boto3",
+            f"CreateCluster of {request_shape.version()} would refuse the request",
+            findings=[str(problem) for problem in refused],
+            hint="pip install -U boto3" if newer else "correct the configuration",
         )
     return Plan(request, bundle)
 

@@ -6,12 +6,13 @@ from typing import Any, Mapping, Optional
 
 from hyperpod_kit.config.access_points import AccessPoint
 from hyperpod_kit.config.decode_clients import decode_packages
+from hyperpod_kit.config.decode_cluster import decode_cluster
 from hyperpod_kit.config.decode_mounts import decode_mounts
 from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.homes import PLACE, decode_homes, home_mounts
+from hyperpod_kit.config.reads import Read
 from hyperpod_kit.config.section import Section
 from hyperpod_kit.config.settings import BundleLocation, ProvisioningParameters, Settings, WorkerGroup
-from hyperpod_kit.model.cluster import ClusterSpec, InstanceGroup, Vpc
 from hyperpod_kit.model.mounts import ROLES
 from hyperpod_kit.model.node_config import HealthPolicy, User
 from hyperpod_kit.model.secrets import Secret
@@ -21,19 +22,21 @@ PASSED_ON = ("slurm_configurations", "fsx_openzfs_dns_name")
 
 
 def decode(
-    values: dict[str, Any], access_points: Optional[Mapping[str, AccessPoint]] = None
+    values: dict[str, Any],
+    access_points: Optional[Mapping[str, AccessPoint]] = None,
+    reads: Optional[list[Read]] = None,
 ) -> tuple[Settings, list[Finding]]:
     """Decode the whole file. The settings are complete, with placeholders where a finding says so.
 
-    `access_points`: what is known of the homes' access points, by user name.
+    `access_points`: what is known of the homes' access points, by user name; `reads`: takes every key asked for.
     """
     findings: list[Finding] = []
-    top = Section(values, "", findings)
+    top = Section(values, "", findings, reads)
     parameters = _parameters(top)
     bucketname = top.optional_text("bucketname")
     kit = top.child("hyperpod_kit")
     top.close()
-    cluster = _cluster(kit.child("cluster"), parameters)
+    cluster = decode_cluster(kit.child("cluster"), parameters)
     location = kit.child("bundle")
     bundle = BundleLocation(location.text("bucket"), location.text("prefix", "hyperpod-kit/"))
     location.close()
@@ -83,45 +86,6 @@ def _parameters(top: Section) -> ProvisioningParameters:
         top.optional_text("fsx_mountname"),
         passed_on,
     )
-
-
-def _cluster(section: Section, parameters: ProvisioningParameters) -> ClusterSpec:
-    name = section.text("name")
-    region = section.text("region")
-    mode = section.text("lifecycle_mode", "on_init_complete")
-    recovery = section.text("node_recovery", "Automatic")
-    role = section.text("execution_role")
-    vpc: Optional[Vpc] = None
-    if section.has("vpc"):
-        network = section.child("vpc")
-        vpc = Vpc(network.texts("security_group_ids"), network.texts("subnet_ids"))
-        network.close()
-    else:
-        section.child("vpc", required=False)
-    partitions = {worker.instance_group_name: worker.partition_name for worker in parameters.worker_groups}
-    groups = []
-    for entry in section.children("instance_groups", required=True):
-        group = entry.text("name")
-        groups.append(
-            InstanceGroup(
-                group,
-                entry.text("instance_type"),
-                entry.integer("count"),
-                _role(group, parameters),
-                partitions.get(group),
-            )
-        )
-        entry.close()
-    tags = section.child("tags", required=False)
-    pairs = tuple((key, tags.text(key)) for key in tags.raw)
-    section.close()
-    return ClusterSpec(name, region, role, tuple(groups), mode, recovery, vpc, pairs)
-
-
-def _role(group: str, parameters: ProvisioningParameters) -> str:
-    if group and group == parameters.controller_group:
-        return "controller"
-    return "login" if group and group == parameters.login_group else "compute"
 
 
 def _secret(section: Section) -> Secret:

@@ -12,7 +12,7 @@ import json
 from typing import Any, Optional
 
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.model.cluster import InstanceGroup
+from hyperpod_kit.model.cluster import ClusterSpec, InstanceGroup, Vpc
 from hyperpod_kit.model.mounts import LustreMount, Mount, OpenZfsMount, carried_by
 from hyperpod_kit.model.platform import by_platform
 
@@ -21,7 +21,8 @@ NODE_TYPES = {"controller": "Controller", "login": "Login", "compute": "Compute"
 SLURM_CONFIG_STRATEGY = "Merge"
 """`Managed` calls our hooks in slurm.conf a drift and fails updates.
 
-AWS's pages disagree on the default, so it is always said.
+AWS's pages disagree on the default, so it is always said; but for a cluster with continuous provisioning, which merges
+and refuses any word about it.
 """
 
 
@@ -37,15 +38,34 @@ def create_cluster_request(settings: Settings, source_s3_uri: str) -> dict[str, 
         "NodeRecovery": cluster.node_recovery,
     }
     if cluster.vpc is not None:
-        request["VpcConfig"] = {
-            "SecurityGroupIds": list(cluster.vpc.security_group_ids),
-            "Subnets": list(cluster.vpc.subnet_ids),
-        }
+        request["VpcConfig"] = _vpc(cluster.vpc)
     if cluster.lifecycle_mode != "on_create":
-        request["Orchestrator"] = {"Slurm": {"SlurmConfigStrategy": SLURM_CONFIG_STRATEGY}}
+        request["Orchestrator"] = {"Slurm": _slurm(cluster)}
+    if cluster.node_provisioning_mode is not None:
+        request["NodeProvisioningMode"] = cluster.node_provisioning_mode
     if cluster.tags:
         request["Tags"] = [{"Key": key, "Value": value} for key, value in cluster.tags]
-    return request
+    return {**cluster.api, **request}
+
+
+def _slurm(cluster: ClusterSpec) -> dict[str, Any]:
+    slurm: dict[str, Any] = {}
+    if cluster.node_provisioning_mode is None or cluster.slurm_config_strategy is not None:
+        slurm["SlurmConfigStrategy"] = cluster.slurm_config_strategy or SLURM_CONFIG_STRATEGY
+    database = cluster.accounting_database
+    if database is not None:
+        slurm["AccountingDatabase"] = _written(
+            Endpoint=database.endpoint, Port=database.port, Name=database.name, SecretArn=database.secret_arn
+        )
+    return slurm
+
+
+def _vpc(vpc: Vpc) -> dict[str, Any]:
+    return {"SecurityGroupIds": list(vpc.security_group_ids), "Subnets": list(vpc.subnet_ids)}
+
+
+def _written(**fields: Any) -> dict[str, Any]:
+    return {key: value for key, value in fields.items() if value is not None}
 
 
 def provisioning_parameters(settings: Settings) -> Optional[str]:
@@ -78,24 +98,43 @@ def _group(settings: Settings, group: InstanceGroup, source_s3_uri: str) -> dict
         "InstanceGroupName": group.name,
         "InstanceType": group.instance_type,
         "InstanceCount": group.count,
-        "ExecutionRole": settings.cluster.execution_role,
+        "ExecutionRole": group.execution_role or settings.cluster.execution_role,
+        **_written(
+            MinInstanceCount=group.min_count,
+            ThreadsPerCore=group.threads_per_core,
+            TrainingPlanArn=group.training_plan_arn,
+            OverrideVpcConfig=None if group.vpc is None else _vpc(group.vpc),
+            OnStartDeepHealthChecks=list(group.deep_health_checks) or None,
+        ),
     }
     mode = settings.cluster.lifecycle_mode
     if mode != "ami_only":
         hook = "OnCreate" if mode == "on_create" else "OnInitComplete"
         entry["LifeCycleConfig"] = {"SourceS3Uri": source_s3_uri, hook: settings.entry_script}
+    storage = _volumes(group)
     if mode != "on_create":
         entry["SlurmConfig"] = {"NodeType": NODE_TYPES[group.role]}
         if group.partition is not None and group.role == "compute":
             entry["SlurmConfig"]["PartitionNames"] = [group.partition]
-        storage = [
+        storage += [
             _storage(mount)
             for mount in settings.placed_mounts
             if carried_by(mount, group.role, group.name) and by_platform(mount)
         ]
-        if storage:
-            entry["InstanceStorageConfigs"] = storage
-    return entry
+    if storage:
+        entry["InstanceStorageConfigs"] = storage
+    return {**group.api, **entry}
+
+
+def _volumes(group: InstanceGroup) -> list[dict[str, Any]]:
+    """EBS: the second volume, and the root volume where it has a key of one's own (its size is HyperPod's choice)."""
+    volumes = []
+    if group.root_kms_key is not None:
+        volumes.append({"EbsVolumeConfig": {"RootVolume": True, "VolumeKmsKeyId": group.root_kms_key}})
+    if group.ebs_gib is not None:
+        volume = _written(VolumeSizeInGB=group.ebs_gib, VolumeKmsKeyId=group.ebs_kms_key)
+        volumes.append({"EbsVolumeConfig": volume})
+    return volumes
 
 
 def _storage(mount: Mount) -> dict[str, Any]:

@@ -1,15 +1,18 @@
 """One object of the configuration, read key by key; whatever is wrong becomes a finding, never an exception.
 
 A key that nobody asked for is an unknown key. A wrong or missing value is replaced by a placeholder of the right type,
-so that reading goes on and all findings come at once.
+so that reading goes on and all findings come at once. Every key that is asked for is noted too: what the decoder asks
+is what there is to know about the format, and what it got is the configuration with all defaults (config/reads.py).
 """
 
 from __future__ import annotations
 
+import math
 from difflib import get_close_matches
 from typing import Any, Iterator, Mapping, Optional
 
 from hyperpod_kit.config.findings import Finding
+from hyperpod_kit.config.reads import Kind, Read, Trail
 
 _KINDS = {
     str: "a string",
@@ -22,11 +25,15 @@ _KINDS = {
 
 
 class Section:
-    """Reads `raw` (anything; wrong if not an object), which lies at `path`, and appends to `findings`."""
+    """Reads `raw` (anything; wrong if not an object), which lies at `path`, and appends to `findings` and `reads`."""
 
-    def __init__(self, raw: Any, path: str, findings: list[Finding]) -> None:
+    def __init__(
+        self, raw: Any, path: str, findings: list[Finding], reads: Optional[list[Read]] = None, trail: Trail = ()
+    ) -> None:
         self.path = path
         self._findings = findings
+        self._reads = [] if reads is None else reads
+        self._trail = trail
         self._known: list[str] = []
         if not isinstance(raw, Mapping):
             self.wrong("HPK-C003", "", f"expected an object, found {_show(raw)}", "Write it as {…}")
@@ -51,35 +58,37 @@ class Section:
     def text(self, key: str, default: Optional[str] = None) -> str:
         """A string; required when there is no default."""
         value = self._take(key, str, default)
+        self._note(key, "text", default, value)
         return str(value) if value is not None else ""
 
     def optional_text(self, key: str) -> Optional[str]:
         """A string, or None when the key is not written."""
-        if not self.has(key):
-            self._known.append(key)
-            return None
-        return self.text(key, "")
+        value = self._take(key, str, "") if self._known_and_there(key) else None
+        self._note(key, "text", None, value, optional=True)
+        return None if value is None else str(value)
 
     def integer(self, key: str, default: Optional[int] = None) -> int:
         """A whole number; required when there is no default."""
         value = self._take(key, int, default)
+        self._note(key, "integer", default, value)
         return int(value) if value is not None else 0
 
     def optional_integer(self, key: str) -> Optional[int]:
         """A whole number, or None when the key is not written."""
-        if not self.has(key):
-            self._known.append(key)
-            return None
-        return self.integer(key, 0)
+        value = self._take(key, int, 0) if self._known_and_there(key) else None
+        self._note(key, "integer", None, value, optional=True)
+        return None if value is None else int(value)
 
     def number(self, key: str, default: float) -> float:
         """A number."""
         value = self._take(key, float, default)
+        self._note(key, "number", default, value)
         return float(value) if value is not None else default
 
     def boolean(self, key: str, default: bool) -> bool:
         """true or false."""
         value = self._take(key, bool, default)
+        self._note(key, "boolean", default, value)
         return bool(value) if value is not None else default
 
     def texts(self, key: str, default: Optional[tuple[str, ...]] = None) -> tuple[str, ...]:
@@ -93,27 +102,48 @@ class Section:
                 self.wrong(
                     "HPK-C003", f"{key}[{index}]", f"expected a string, found {_show(item)}", "Write it in quotes"
                 )
+        self._note(key, "texts", None if default is None else list(default), found)
         return tuple(found)
+
+    def texts_by_key(self, key: str) -> tuple[tuple[str, str], ...]:
+        """An object whose keys are anybody's choice and whose values are strings; empty when it is not written."""
+        inner = self.child(key, required=False)
+        pairs = tuple((name, Section.text(inner, name)) for name in inner.raw)
+        self._note(key, "texts_by_key", {}, None)
+        return pairs
+
+    def things_by_key(self, key: str) -> dict[str, Any]:
+        """An object that is passed on as it is, but for what is null; empty when it is not written."""
+        inner = self.child(key, required=False)
+        things = {str(name): value for name, value in inner.raw.items() if value is not None}
+        self._note(key, "things_by_key", {}, things)
+        return things
 
     def child(self, key: str, *, required: bool = True) -> Section:
         """An object; an empty one stands in when it is missing."""
         if not self.has(key):
             self._take(key, dict, None if required else {})
-            stand_in = Section({}, self.place(key), [])
+            self._note(key, "object", None, None, optional=not required)
+            stand_in = Section({}, self.place(key), [], self._reads, (*self._trail, key))
             stand_in._broken = True
             return stand_in
         self._known.append(key)
-        return Section(self.raw[key], self.place(key), self._findings)
+        self._note(key, "object", None, {}, optional=not required)
+        return Section(self.raw[key], self.place(key), self._findings, self._reads, (*self._trail, key))
 
     def children(self, key: str, *, required: bool = False) -> Iterator[Section]:
         """The objects of a list."""
-        for index, item in enumerate(self._take(key, list, None if required else []) or ()):
-            yield Section(item, f"{self.place(key)}[{index}]", self._findings)
+        items = self._take(key, list, None if required else []) or ()
+        self._note(key, "list", None if required else [], [])
+        for index, item in enumerate(items):
+            yield Section(item, f"{self.place(key)}[{index}]", self._findings, self._reads, (*self._trail, key, index))
 
     def anything(self, key: str) -> Any:
         """A value that is passed on as it is; None when it is not written."""
         self._known.append(key)
-        return self.raw.get(key)
+        value = self.raw.get(key)
+        self._note(key, "anything", None, value, optional=True)
+        return value
 
     def close(self) -> None:
         """Report the keys that nobody asked for, each with the nearest known name."""
@@ -121,8 +151,17 @@ class Section:
             if key in self._known:
                 continue
             near = get_close_matches(str(key), self._known, 1, 0.6)
-            hint = f"Did you mean `{near[0]}`?" if near else f"Known here: {', '.join(sorted(self._known))}"
+            hint = f"Did you mean `{near[0]}`?" if near else f"Known here: {', '.join(sorted(set(self._known)))}"
             self.wrong("HPK-C001", str(key), "unknown key", hint)
+
+    def _known_and_there(self, key: str) -> bool:
+        self._known.append(key)
+        return self.has(key)
+
+    def _note(self, key: str, kind: Kind, default: Any, value: Any, *, optional: bool = False) -> None:
+        self._reads.append(
+            Read((*self._trail, key), kind, optional or default is not None, default, value, self.has(key))
+        )
 
     def _take(self, key: str, kind: type, default: Any) -> Any:
         self._known.append(key)
@@ -135,10 +174,20 @@ class Section:
         fits = isinstance(value, (int, float) if kind is float else kind) and (
             kind is bool or not isinstance(value, bool)
         )
+        if fits and kind is float and not _finite(value):
+            fits = False
         if not fits:
             self.wrong("HPK-C003", key, f"expected {_KINDS[kind]}, found {_show(value)}", f"Write it as {_KINDS[kind]}")
             return default
         return value
+
+
+def _finite(value: float) -> bool:
+    """Whether it is a number that a double holds: JSON's 1e999 is not, nor is a whole number of 400 digits."""
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def _show(value: Any) -> str:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Callable, Iterable
 
-from hyperpod_kit.config.findings import Finding
+from hyperpod_kit.config.findings import Finding, under
+from hyperpod_kit.config.refused import refused
 from hyperpod_kit.config.rules import (
     bundle,
     clients,
@@ -18,6 +19,7 @@ from hyperpod_kit.config.rules import (
     mount_paths,
     names,
     nvme,
+    passed_on,
     policies,
     s3,
     s3_options,
@@ -34,7 +36,11 @@ RULES: tuple[Rule, ...] = (
     groups.login_group_exists,
     groups.instance_groups,
     groups.partitions,
+    groups.options,
     lifecycle.mode,  # HPK-L  the three lifecycle modes
+    lifecycle.slurm_config,
+    lifecycle.continuous,
+    passed_on.api,  # HPK-R  the request
     bundle.location,  # HPK-B  where the bundle goes
     names.mount_names,  # HPK-M  every mount
     names.mount_roles,
@@ -69,5 +75,14 @@ RULES: tuple[Rule, ...] = (
 
 
 def validate(settings: Settings) -> list[Finding]:
-    """Everything that the rules find, in the order of the rules."""
-    return [finding for rule in RULES for finding in rule(settings)]
+    """Everything that the rules find, in their order; then what else the service model would refuse.
+
+    The same value is not reported twice: what a rule says about it is the better sentence.
+    """
+    found = [finding for rule in RULES for finding in rule(settings)]
+    said = [finding.path for finding in found]
+    for finding in refused(settings):
+        if not any(under(finding.path, place) or under(place, finding.path) for place in said):
+            found.append(finding)
+            said.append(finding.path)
+    return found

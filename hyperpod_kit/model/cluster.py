@@ -6,21 +6,10 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Optional, Tuple
+from typing import Any, Mapping, Optional, Tuple
 
 LIFECYCLE_MODES = ("on_init_complete", "on_create", "ami_only")
 """Which of HyperPod's three lifecycle modes: ours after HyperPod's own set-up, ours alone, HyperPod's alone."""
-
-
-@dataclass(frozen=True)
-class InstanceGroup:
-    """One instance group. `role` is one of model.mounts.ROLES; `partition` only for compute groups."""
-
-    name: str
-    instance_type: str
-    count: int
-    role: str
-    partition: Optional[str] = None
 
 
 @dataclass(frozen=True)
@@ -32,8 +21,47 @@ class Vpc:
 
 
 @dataclass(frozen=True)
+class InstanceGroup:
+    """One instance group. `role` is one of model.mounts.ROLES; `partition` only for compute groups.
+
+    min_count: fewer running nodes than that after three hours undo the change; execution_role, vpc: where they are not
+    the cluster's; ebs_gib: of a volume at /opt/sagemaker; api: further fields of CreateCluster's instance group.
+    """
+
+    name: str
+    instance_type: str
+    count: int
+    role: str
+    partition: Optional[str] = None
+    min_count: Optional[int] = None
+    threads_per_core: Optional[int] = None
+    execution_role: Optional[str] = None
+    vpc: Optional[Vpc] = None
+    ebs_gib: Optional[int] = None
+    ebs_kms_key: Optional[str] = None
+    root_kms_key: Optional[str] = None
+    deep_health_checks: Tuple[str, ...] = ()
+    training_plan_arn: Optional[str] = None
+    api: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class AccountingDatabase:
+    """Slurm's accounting in a database outside of the cluster; the password is in Secrets Manager."""
+
+    endpoint: str
+    secret_arn: str
+    port: Optional[int] = None
+    name: Optional[str] = None
+
+
+@dataclass(frozen=True)
 class ClusterSpec:
-    """Everything that CreateCluster needs, besides the bundle's location."""
+    """Everything that CreateCluster needs, besides the bundle's location.
+
+    node_provisioning_mode: None is HyperPod's all-or-nothing; slurm_config_strategy: None is ours, Merge;
+    api: further fields of CreateCluster.
+    """
 
     name: str
     region: str
@@ -43,6 +71,10 @@ class ClusterSpec:
     node_recovery: str = "Automatic"
     vpc: Optional[Vpc] = None
     tags: Tuple[Tuple[str, str], ...] = field(default=())
+    node_provisioning_mode: Optional[str] = None
+    slurm_config_strategy: Optional[str] = None
+    accounting_database: Optional[AccountingDatabase] = None
+    api: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def controller_group(self) -> str:

@@ -7,6 +7,7 @@ from typing import Iterator
 
 from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.model.cluster import Vpc
 
 NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9])*")
 REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-\d")
@@ -14,6 +15,9 @@ ROLE = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@/_-]+")
 TAG = re.compile(r"[\w .:/=+\-@]*")
 RECOVERIES = ("Automatic", "None")
 AT = "hyperpod_kit.cluster"
+
+NETWORK_MOUNTS = ("efs", "s3files", "lustre", "openzfs")
+"""Kinds that have a network address in a VPC."""
 
 
 def identity(settings: Settings) -> Iterator[Finding]:
@@ -62,17 +66,24 @@ def identity(settings: Settings) -> Iterator[Finding]:
 
 
 def _vpc(settings: Settings) -> Iterator[Finding]:
-    vpc = settings.cluster.vpc
-    network_mounts = [mount for mount in settings.mounts if mount.kind in ("efs", "lustre")]
-    if vpc is None:
-        if network_mounts:
-            yield Finding(
-                "HPK-K006",
-                f"{AT}.vpc",
-                f"missing, but mount `{network_mounts[0].name}` can be reached in a VPC only",
-                "Add vpc with security_group_ids and subnet_ids",
-            )
-        return
+    """HyperPod's "FSx configurations are only supported for Custom VPC", and ids that are none."""
+    cluster = settings.cluster
+    everywhere = cluster.vpc is not None or all(group.vpc is not None for group in cluster.groups)
+    network_mounts = [mount for mount in settings.mounts if mount.kind in NETWORK_MOUNTS]
+    if network_mounts and not everywhere:
+        yield Finding(
+            "HPK-K006",
+            f"{AT}.vpc",
+            f"missing, but mount `{network_mounts[0].name}` can be reached in a VPC only",
+            "Add vpc with security_group_ids and subnet_ids",
+        )
+    places = [(f"{AT}.instance_groups[{index}].vpc", group.vpc) for index, group in enumerate(cluster.groups)]
+    for place, vpc in [(f"{AT}.vpc", cluster.vpc), *places]:
+        if vpc is not None:
+            yield from _ids(place, vpc)
+
+
+def _ids(place: str, vpc: Vpc) -> Iterator[Finding]:
     for key, ids, letters, limit in (
         ("security_group_ids", vpc.security_group_ids, "sg", 5),
         ("subnet_ids", vpc.subnet_ids, "subnet", 16),
@@ -80,7 +91,7 @@ def _vpc(settings: Settings) -> Iterator[Finding]:
         if not 1 <= len(ids) <= limit:
             yield Finding(
                 "HPK-K007",
-                f"{AT}.vpc.{key}",
+                f"{place}.{key}",
                 f"{len(ids)} ids: expected 1 to {limit}",
                 "List the ids of the cluster's VPC",
             )
@@ -88,7 +99,7 @@ def _vpc(settings: Settings) -> Iterator[Finding]:
             if not re.fullmatch(rf"{letters}-[0-9a-f]{{8,17}}", value):
                 yield Finding(
                     "HPK-K008",
-                    f"{AT}.vpc.{key}[{index}]",
+                    f"{place}.{key}[{index}]",
                     f"`{value}` is not an id of this kind",
                     f"Write it like {letters}-0123456789abcdef0",
                 )

@@ -130,6 +130,33 @@ def partitions(settings: Settings) -> Iterator[Finding]:
             )
 
 
+def options(settings: Settings) -> Iterator[Finding]:
+    """What a group may have besides its nodes."""
+    for index, group in enumerate(settings.cluster.groups):
+        at = f"{AT}.instance_groups[{index}]"
+        if group.deep_health_checks and group.role != "compute":
+            yield Finding(
+                "HPK-G016",
+                f"{at}.deep_health_checks",
+                f"`{group.name}` is the {group.role} group: only compute nodes are checked",
+                "Remove it here",
+            )
+        if group.min_count is not None and group.min_count > group.count:
+            yield Finding(
+                "HPK-G017",
+                f"{at}.min_count",
+                f"{group.min_count} nodes, and the group has {group.count}",
+                f"Use {group.count} or less",
+            )
+        if group.ebs_kms_key is not None and group.ebs_gib is None:
+            yield Finding(
+                "HPK-G018",
+                f"{at}.ebs_kms_key",
+                "a key for a volume that the group has not",
+                "Add ebs_gib; for the root volume use root_kms_key",
+            )
+
+
 def _near(settings: Settings, wanted: str) -> str:
     names = [group.name for group in settings.cluster.groups]
     near = get_close_matches(wanted, names, 1, 0.6)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Iterator
 
-from hyperpod_kit.config.findings import Finding
+from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.rules.cluster import AT
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.cluster import LIFECYCLE_MODES
@@ -37,3 +37,79 @@ def mode(settings: Settings) -> Iterator[Finding]:
                     f"nobody mounts `{mount.name}`: in ami_only mode no lifecycle script runs",
                     "Use on_init_complete, or remove the mount",
                 )
+
+
+STRATEGIES = ("Merge", "Managed", "Overwrite")
+CONTINUOUS = "Continuous"
+
+
+def slurm_config(settings: Settings) -> Iterator[Finding]:
+    """Who owns slurm.conf: what HyperPod does with a change that it finds there."""
+    cluster = settings.cluster
+    strategy = cluster.slurm_config_strategy
+    if strategy is not None and strategy not in STRATEGIES:
+        yield Finding(
+            "HPK-L004",
+            f"{AT}.slurm_config_strategy",
+            f"`{strategy}` is not a strategy",
+            f"Use one of {', '.join(STRATEGIES)}",
+        )
+    elif strategy is not None and cluster.lifecycle_mode == "on_create":
+        yield Finding(
+            "HPK-L005",
+            f"{AT}.slurm_config_strategy",
+            "in on_create mode HyperPod does not configure Slurm, so there is nothing for a strategy to do",
+            "Remove it",
+        )
+    elif strategy in ("Managed", "Overwrite") and cluster.lifecycle_mode == "on_init_complete":
+        what = "is `Configuration drift detected.`, and updates fail" if strategy == "Managed" else "is written over"
+        yield Finding(
+            "HPK-L006",
+            f"{AT}.slurm_config_strategy",
+            f"{strategy}: what our script adds to slurm.conf (the hooks that gate mounts) {what}",
+            "Use Merge, or remove the key",
+        )
+    if settings.parameters.passed_on.get("slurm_configurations") and cluster.lifecycle_mode != "on_create":
+        yield Finding(
+            "HPK-L007",
+            "slurm_configurations",
+            "goes to nobody: HyperPod reads it from provisioning_parameters.json, which beside SlurmConfig makes it "
+            "fail and roll back",
+            "Use accounting_database with continuous provisioning, or on_create mode",
+            WARNING,
+        )
+
+
+def continuous(settings: Settings) -> Iterator[Finding]:
+    """What continuous provisioning asks for, and what needs it."""
+    cluster = settings.cluster
+    chosen = cluster.node_provisioning_mode
+    if chosen is not None and chosen != CONTINUOUS:
+        yield Finding(
+            "HPK-L008",
+            f"{AT}.node_provisioning_mode",
+            f"`{chosen}` is not a provisioning mode",
+            f"Use {CONTINUOUS}, or remove the key",
+        )
+    if chosen == CONTINUOUS and cluster.lifecycle_mode == "on_create":
+        yield Finding(
+            "HPK-L009",
+            f"{AT}.node_provisioning_mode",
+            "continuous provisioning needs HyperPod to configure Slurm, and refuses a provisioning_parameters.json, "
+            "which on_create mode ships",
+            "Use on_init_complete mode",
+        )
+    if chosen == CONTINUOUS and cluster.slurm_config_strategy is not None:
+        yield Finding(
+            "HPK-L010",
+            f"{AT}.slurm_config_strategy",
+            "a cluster with continuous provisioning always merges, and refuses a strategy",
+            "Remove it",
+        )
+    if cluster.accounting_database is not None and chosen != CONTINUOUS:
+        yield Finding(
+            "HPK-L011",
+            f"{AT}.accounting_database",
+            "only clusters with continuous provisioning can have one",
+            f'Add "node_provisioning_mode": "{CONTINUOUS}", or remove it',
+        )

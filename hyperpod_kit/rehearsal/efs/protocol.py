@@ -55,7 +55,7 @@ def _call(service: EfsService, method: str, target: str, body: bytes) -> tuple[i
         request = {**query, **_object(body), **match.groupdict()}
         refused = request_shape.problems("efs", operation, request)
         if refused:
-            raise EfsError(400, "BadRequest", "; ".join(refused))
+            raise EfsError(400, "BadRequest", "; ".join(map(str, refused)))
         return status, service.call(operation, request)
     raise EfsError(400, "BadRequest", f"the rehearsal does not implement {method} {url.path}")
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+from pathlib import Path
 from typing import Any
 
+import botocore
 import pytest
 
-from hyperpod_kit.aws.request_shape import problems
+from hyperpod_kit.aws.request_shape import limits, problems
 
 ROLE = "arn:aws:iam::111122223333:role/R"
 
@@ -22,7 +26,7 @@ def request(**changes: Any) -> dict[str, Any]:
         ({"InstanceGroupName": "a_b"}, "InstanceGroups[0].InstanceGroupName: `a_b` does not match"),
         (
             {"InstanceType": "ml.p99.large"},
-            "InstanceGroups[0].InstanceType: `ml.p99.large` is not known to the installed botocore",
+            "InstanceGroups[0].InstanceType: `ml.p99.large` is not known to botocore ",
         ),
         ({"InstanceCount": 7000}, "InstanceGroups[0].InstanceCount: 7000: expected 0 to 6758"),
         ({"SlurmConfig": {"NodeType": "Worker"}}, "InstanceGroups[0].SlurmConfig.NodeType: `Worker` is not known"),
@@ -30,15 +34,60 @@ def request(**changes: Any) -> dict[str, Any]:
             {"SlurmConfig": {"NodeType": "Compute", "PartitionNames": ["a", "b"]}},
             "InstanceGroups[0].SlurmConfig.PartitionNames: 2 items: expected 0 to 1",
         ),
-        ({"InstanceCount": "1"}, "Invalid type for parameter InstanceGroups[0].InstanceCount"),
-        ({"Nonsense": 1}, 'Unknown parameter in InstanceGroups[0]: "Nonsense"'),
+        ({"InstanceCount": "1"}, "InstanceGroups[0].InstanceCount: expected a whole number, found '1'"),
+        ({"InstanceCount": True}, "InstanceGroups[0].InstanceCount: expected a whole number, found True"),
+        ({"SlurmConfig": {}}, "InstanceGroups[0].SlurmConfig.NodeType: missing"),
+        ({"LifeCycleConfig": "x"}, "InstanceGroups[0].LifeCycleConfig: expected an object, found 'x'"),
+        ({"OnStartDeepHealthChecks": []}, "InstanceGroups[0].OnStartDeepHealthChecks: 0 items: expected 1 to 3"),
+        ({"InstanceStorageConfigs": [{}]}, "InstanceGroups[0].InstanceStorageConfigs[0]: expected exactly one of Ebs"),
+        ({"KubernetesConfig": {"Labels": {"a b": "x"}}}, "InstanceGroups[0].KubernetesConfig.Labels.a b: `a b` does"),
+        ({"Nonsense": 1}, "InstanceGroups[0].Nonsense: botocore "),
     ],
 )
 def test_one_problem(changes: dict[str, Any], problem: str) -> None:
     found = problems("sagemaker", "CreateCluster", request(**changes))
-    assert len(found) == 1 and found[0].startswith(problem), found
+    assert len(found) == 1 and str(found[0]).startswith(problem), found
 
 
 def test_a_right_request() -> None:
     assert problems("sagemaker", "CreateCluster", request()) == []
     assert problems("sagemaker", "CreateCluster", {**request(), "Tags": [{"Key": "größe", "Value": "x"}]}) == []
+
+
+def test_botocore_refuses_what_its_own_validator_refuses_too() -> None:
+    """Ours finds more than botocore's ParamValidator, never less."""
+    from botocore.session import get_session
+    from botocore.validate import ParamValidator
+
+    shape = get_session().get_service_model("sagemaker").operation_model("CreateCluster").input_shape
+    for changes in ({"InstanceCount": "1"}, {"Nonsense": 1}, {"SlurmConfig": {}}, {"InstanceStorageConfigs": [{}]}):
+        assert ParamValidator().validate(request(**changes), shape).has_errors()
+        assert problems("sagemaker", "CreateCluster", request(**changes))
+
+
+def test_limits_are_those_of_the_installed_model() -> None:
+    assert limits("sagemaker", "CreateCluster", "ClusterName")["max"] == 63
+    assert limits("sagemaker", "CreateCluster", "InstanceGroups[].InstanceCount")["type_name"] == "integer"
+    assert "Compute" in limits("sagemaker", "CreateCluster", "InstanceGroups[].SlurmConfig.NodeType")["enum"]
+    assert limits("sagemaker", "CreateCluster", "InstanceGroups[].OfTomorrow") == {}
+
+
+def test_a_field_that_the_installed_botocore_lacks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An older botocore: the same model without the fields of 2026, where botocore itself looks first."""
+    source = Path(botocore.__file__).parent / "data/sagemaker/2017-07-24/service-2.json.gz"
+    model = json.loads(gzip.decompress(source.read_bytes()))
+    del model["shapes"]["ClusterLifeCycleConfig"]["members"]["OnInitComplete"]
+    del model["shapes"]["ClusterInstanceGroupSpecification"]["members"]["SlurmConfig"]
+    place = tmp_path / "sagemaker/2017-07-24/service-2.json"
+    place.parent.mkdir(parents=True)
+    place.write_text(json.dumps(model))
+    new = {"LifeCycleConfig": {"SourceS3Uri": "s3://sagemaker-x/", "OnInitComplete": "a.sh"},
+           "SlurmConfig": {"NodeType": "Controller"}}  # fmt: skip
+    assert problems("sagemaker", "CreateCluster", request(**new)) == []
+    monkeypatch.setenv("AWS_DATA_PATH", str(tmp_path))
+    found = problems("sagemaker", "CreateCluster", request(**new))
+    assert [problem.path for problem in found] == [
+        "InstanceGroups[0].LifeCycleConfig.OnInitComplete",
+        "InstanceGroups[0].SlurmConfig",
+    ]
+    assert all(problem.newer and f"botocore {botocore.__version__} knows no such" in str(problem) for problem in found)

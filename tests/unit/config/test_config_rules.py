@@ -66,8 +66,18 @@ NVME = {"kind": "nvme", "name": "scratch", "path": "/scratch", "required": False
 S3FILES = {"kind": "s3files", "name": "files", "path": "/files", "file_system_id": "fs-0123456789abcdef0"}
 WRITES = {"read_only": False}
 WORKERS = [{"instance_group_name": "worker-group", "partition_name": "train"}]
+INIT = cluster(lifecycle_mode="on_init_complete")
+CONTINUOUS = cluster(lifecycle_mode="on_init_complete", node_provisioning_mode="Continuous")
+DATABASE = {
+    "endpoint": "db.example.com",
+    "secret_arn": "arn:aws:secretsmanager:us-east-1:111122223333:secret:db-a1b2c3",
+}
 VPC = {"security_group_ids": ["sg-0123456789abcdef0"], "subnet_ids": ["subnet-0123456789abcdef0"]}
 
+
+def fsx_gone(values: dict[str, Any]) -> None:
+    for key in ("fsx_dns_name", "fsx_mountname"):
+        values.pop(key, None)
 
 
 def package(**changes: Any) -> Change:
@@ -95,6 +105,8 @@ CASES: list[tuple[str, str, Change]] = [
     ("HPK-K004", f"{C}.node_recovery", cluster(node_recovery="automatic")),
     ("HPK-K005", f"{C}.node_recovery", cluster(node_recovery="None")),
     ("HPK-K006", f"{C}.vpc", cluster(vpc=None)),
+    ("HPK-K006", f"{C}.vpc", both(cluster(vpc=None), fsx_gone, kit(mounts=[ZFS]))),
+    ("HPK-K008", f"{C}.instance_groups[1].vpc.subnet_ids[0]", group(1, vpc={**VPC, "subnet_ids": ["subnet-x"]})),
     ("HPK-K009", f"{C}.tags.team", cluster(tags={"team": "a;b"})),
     ("HPK-K007", f"{C}.vpc.subnet_ids", cluster(vpc={**VPC, "subnet_ids": []})),
     (
@@ -143,6 +155,42 @@ CASES: list[tuple[str, str, Change]] = [
         top(worker_groups=[{"instance_group_name": "worker-group", "partition_name": "a b"}]),
     ),
     ("HPK-G015", f"{C}.instance_groups[1].name", top(worker_groups=[])),
+    ("HPK-G016", f"{C}.instance_groups[0].deep_health_checks", group(0, deep_health_checks=["InstanceStress"])),
+    ("HPK-G017", f"{C}.instance_groups[1].min_count", group(1, min_count=4)),
+    ("HPK-G018", f"{C}.instance_groups[1].ebs_kms_key", group(1, ebs_kms_key="abc")),
+    ("HPK-L004", f"{C}.slurm_config_strategy", both(INIT, cluster(slurm_config_strategy="merge"))),
+    ("HPK-L005", f"{C}.slurm_config_strategy", cluster(slurm_config_strategy="Merge")),
+    ("HPK-L006", f"{C}.slurm_config_strategy", both(INIT, cluster(slurm_config_strategy="Managed"))),
+    ("HPK-L006", f"{C}.slurm_config_strategy", both(INIT, cluster(slurm_config_strategy="Overwrite"))),
+    ("HPK-L007", "slurm_configurations", both(INIT, top(slurm_configurations={"slurm_database_endpoint": "db"}))),
+    ("HPK-L008", f"{C}.node_provisioning_mode", both(INIT, cluster(node_provisioning_mode="continuous"))),
+    ("HPK-L009", f"{C}.node_provisioning_mode", cluster(node_provisioning_mode="Continuous")),
+    ("HPK-L010", f"{C}.slurm_config_strategy", both(CONTINUOUS, cluster(slurm_config_strategy="Merge"))),
+    ("HPK-L011", f"{C}.accounting_database", both(INIT, cluster(accounting_database=DATABASE))),
+    ("HPK-R001", f"{C}.api.VpcConfig", cluster(api={"VpcConfig": {}})),
+    ("HPK-R001", f"{C}.instance_groups[0].api.LifeCycleConfig", group(0, api={"LifeCycleConfig": {"OnCreate": "x"}})),
+    ("HPK-R002", f"{C}.api.TieredStorageConfig", cluster(api={"TieredStorageConfig": {"Mode": "Enable"}})),
+    ("HPK-R003", f"{C}.instance_groups[1].api.ImageId", both(INIT, group(1, api={"ImageId": "ami-0123456789abcdef0"}))),
+    ("HPK-R004", f"{C}.instance_groups[1].instance_type", group(1, instance_type="ml.p99.48xlarge")),
+    ("HPK-R004", f"{C}.instance_groups[1].threads_per_core", group(1, threads_per_core=3)),
+    ("HPK-R004", f"{C}.instance_groups[1].ebs_gib", group(1, ebs_gib=20_000)),
+    ("HPK-R004", f"{C}.instance_groups[1].root_kms_key", group(1, root_kms_key="a key")),
+    ("HPK-R004", f"{C}.instance_groups[1].training_plan_arn", group(1, training_plan_arn="plan")),
+    ("HPK-R004", f"{C}.instance_groups[1].execution_role", group(1, execution_role="role")),
+    ("HPK-R004", f"{C}.instance_groups[1].deep_health_checks[0]", group(1, deep_health_checks=["Stress"])),
+    ("HPK-R004", f"{C}.instance_groups[1].api.OfTomorrow", group(1, api={"OfTomorrow": {"Yes": True}})),
+    ("HPK-R004", f"{C}.api.OfTomorrow", cluster(api={"OfTomorrow": 1})),
+    ("HPK-R004", f"{C}.tags", cluster(tags={f"key-{number}": "x" for number in range(51)})),
+    (
+        "HPK-R004",
+        f"{C}.accounting_database.port",
+        both(CONTINUOUS, cluster(accounting_database={**DATABASE, "port": 70_000})),
+    ),
+    (
+        "HPK-R004",
+        f"{M}[2]",
+        both(INIT, add_mount(**{**ZFS, "path": "/" + "d/" * 512 + "e"})),
+    ),
     ("HPK-L001", f"{C}.lifecycle_mode", cluster(lifecycle_mode="on-create")),
     ("HPK-L002", "workload_manager", top(workload_manager="eks")),
     ("HPK-B001", "hyperpod_kit.bundle.bucket", kit(bundle={"bucket": "Sagemaker-x"})),
@@ -321,6 +369,15 @@ def test_findings_that_come_together() -> None:
         cluster(lifecycle_mode="on_init_complete"),
         group(1, count=0),
         kit(mounts=[], users=[]),
+        CONTINUOUS,
+        both(CONTINUOUS, cluster(accounting_database=DATABASE)),
+        both(INIT, cluster(slurm_config_strategy="Merge")),
+        both(cluster(lifecycle_mode="ami_only", slurm_config_strategy="Managed"), kit(mounts=[])),
+        both(cluster(vpc=None), group(0, vpc=VPC), group(1, vpc=VPC)),
+        both(group(1, deep_health_checks=["InstanceStress", "InstanceConnectivity"], min_count=2, ebs_gib=500)),
+        group(1, ebs_gib=500, ebs_kms_key="alias/mine", root_kms_key="1234abcd-12ab-34cd-56ef-1234567890ab"),
+        group(1, api={"CapacityRequirements": {"OnDemand": {}}, "ImageId": "ami-0123456789abcdef0"}),
+        both(INIT, group(1, api={"ImageId": "default"})),
         add_mount(**S3FILES, access_point_id="fsap-0123456789abcdef0", region="eu-central-1"),
         top(fsx_openzfs_dns_name="fs-0123456789abcdef0.fsx.us-east-1.amazonaws.com"),
         add_mount(**ZFS, export="/fsx/homes"),
@@ -350,7 +407,8 @@ def test_what_is_allowed(change: Change) -> None:
 
 
 def test_every_code_has_a_case_and_is_used_once() -> None:
-    sources = "".join(path.read_text() for path in (ROOT / "hyperpod_kit/config/rules").glob("*.py"))
+    rules = ROOT / "hyperpod_kit/config/rules"
+    sources = "".join(path.read_text() for path in [*rules.glob("*.py"), rules.parent / "refused.py"])
     written = re.findall(r"HPK-[A-Z]\d{3}", sources)
     assert len(written) == len(set(written))
     together = {"HPK-G001", "HPK-G006", "HPK-L003", "HPK-E004", "HPK-P001"}

@@ -1,0 +1,84 @@
+"""The cluster: hyperpod_kit.cluster, with each group's role and partition from AWS's own keys."""
+
+from __future__ import annotations
+
+from typing import Mapping, Optional
+
+from hyperpod_kit.config.section import Section
+from hyperpod_kit.config.settings import ProvisioningParameters
+from hyperpod_kit.model.cluster import AccountingDatabase, ClusterSpec, InstanceGroup, Vpc
+
+
+def decode_cluster(section: Section, parameters: ProvisioningParameters) -> ClusterSpec:
+    """`hyperpod_kit.cluster`."""
+    partitions = {worker.instance_group_name: worker.partition_name for worker in parameters.worker_groups}
+    cluster = ClusterSpec(
+        name=section.text("name"),
+        region=section.text("region"),
+        lifecycle_mode=section.text("lifecycle_mode", "on_init_complete"),
+        node_recovery=section.text("node_recovery", "Automatic"),
+        node_provisioning_mode=section.optional_text("node_provisioning_mode"),
+        slurm_config_strategy=section.optional_text("slurm_config_strategy"),
+        execution_role=section.text("execution_role"),
+        vpc=_vpc(section),
+        groups=tuple(
+            _group(entry, parameters, partitions) for entry in section.children("instance_groups", required=True)
+        ),
+        accounting_database=_accounting(section),
+        tags=section.texts_by_key("tags"),
+        api=section.things_by_key("api"),
+    )
+    section.close()
+    return cluster
+
+
+def _group(entry: Section, parameters: ProvisioningParameters, partitions: Mapping[str, str]) -> InstanceGroup:
+    name = entry.text("name")
+    group = InstanceGroup(
+        name=name,
+        instance_type=entry.text("instance_type"),
+        count=entry.integer("count"),
+        role=_role(name, parameters),
+        partition=partitions.get(name),
+        min_count=entry.optional_integer("min_count"),
+        threads_per_core=entry.optional_integer("threads_per_core"),
+        execution_role=entry.optional_text("execution_role"),
+        vpc=_vpc(entry),
+        ebs_gib=entry.optional_integer("ebs_gib"),
+        ebs_kms_key=entry.optional_text("ebs_kms_key"),
+        root_kms_key=entry.optional_text("root_kms_key"),
+        deep_health_checks=entry.texts("deep_health_checks", ()),
+        training_plan_arn=entry.optional_text("training_plan_arn"),
+        api=entry.things_by_key("api"),
+    )
+    entry.close()
+    return group
+
+
+def _vpc(section: Section) -> Optional[Vpc]:
+    network = section.child("vpc", required=False)
+    if not section.has("vpc"):
+        return None
+    vpc = Vpc(network.texts("security_group_ids"), network.texts("subnet_ids"))
+    network.close()
+    return vpc
+
+
+def _accounting(section: Section) -> Optional[AccountingDatabase]:
+    database = section.child("accounting_database", required=False)
+    if not section.has("accounting_database"):
+        return None
+    found = AccountingDatabase(
+        database.text("endpoint"),
+        database.text("secret_arn"),
+        database.optional_integer("port"),
+        database.optional_text("name"),
+    )
+    database.close()
+    return found
+
+
+def _role(group: str, parameters: ProvisioningParameters) -> str:
+    if group and group == parameters.controller_group:
+        return "controller"
+    return "login" if group and group == parameters.login_group else "compute"

@@ -1,0 +1,60 @@
+"""What the decoder asked of a configuration: the format as the code reads it, and the values that it came to.
+
+Two things follow from one record and so cannot drift from the decoder: the JSON Schema (config/schema.py) and the
+configuration with every default written out (`config show --effective`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Iterable, Literal, Union
+
+Trail = tuple[Union[str, int], ...]
+"""Keys and indexes from the top of the file."""
+
+Kind = Literal[
+    "text", "integer", "number", "boolean", "texts", "texts_by_key", "things_by_key", "object", "list", "anything"
+]
+
+
+@dataclass(frozen=True)
+class Read:
+    """One key that was asked for.
+
+    optional: it may be left out; default: its value then (None also where leaving it out means none); value: what the
+    decoder got, in JSON's types, None for nothing; written: it stands in the file.
+    """
+
+    trail: Trail
+    kind: Kind
+    optional: bool
+    default: Any
+    value: Any
+    written: bool
+
+
+def complete(reads: Iterable[Read]) -> tuple[dict[str, Any], set[Trail]]:
+    """(the configuration with every value that counts, the trails of those that were not written). Pure.
+
+    Read again it is the same configuration: null stands for "none" and is what leaving the key out means.
+    """
+    top: dict[str, Any] = {}
+    defaults: set[Trail] = set()
+    for read in reads:
+        holder: Any = top
+        for step, following in zip(read.trail, read.trail[1:]):
+            fresh: Any = [] if isinstance(following, int) else {}
+            if isinstance(step, int):
+                holder += [None] * (step + 1 - len(holder))
+                holder[step] = fresh if holder[step] is None else holder[step]
+            elif holder.get(step) is None:
+                holder[step] = fresh
+            holder = holder[step]
+        key = read.trail[-1]
+        if read.kind == "texts_by_key":
+            holder[key] = holder.get(key) or {}
+        else:
+            holder[key] = read.value
+        if not read.written:
+            defaults.add(read.trail)
+    return top, defaults

@@ -1,0 +1,103 @@
+"""What CreateCluster of the installed botocore would refuse, at the places of the configuration that it comes from.
+
+The rules speak in the words of the configuration and know what belongs together; the service model knows every limit,
+pattern and list of values of the API, and newer ones with every botocore.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Iterator
+
+from hyperpod_kit.aws import request_shape
+from hyperpod_kit.config.emit import create_cluster_request
+from hyperpod_kit.config.findings import Finding
+from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.model.mounts import LustreMount
+
+AT = "hyperpod_kit.cluster"
+CODE = "HPK-R004"
+
+CLUSTER_KEYS = {
+    "ClusterName": "name",
+    "NodeRecovery": "node_recovery",
+    "NodeProvisioningMode": "node_provisioning_mode",
+    "VpcConfig.SecurityGroupIds": "vpc.security_group_ids",
+    "VpcConfig.Subnets": "vpc.subnet_ids",
+    "Orchestrator.Slurm.SlurmConfigStrategy": "slurm_config_strategy",
+    "Orchestrator.Slurm.AccountingDatabase.Endpoint": "accounting_database.endpoint",
+    "Orchestrator.Slurm.AccountingDatabase.SecretArn": "accounting_database.secret_arn",
+    "Orchestrator.Slurm.AccountingDatabase.Port": "accounting_database.port",
+    "Orchestrator.Slurm.AccountingDatabase.Name": "accounting_database.name",
+    "Orchestrator": "lifecycle_mode",
+    "InstanceGroups": "instance_groups",
+    "Tags": "tags",
+}
+GROUP_KEYS = {
+    "InstanceGroupName": "name",
+    "InstanceType": "instance_type",
+    "InstanceCount": "count",
+    "MinInstanceCount": "min_count",
+    "ExecutionRole": "execution_role",
+    "ThreadsPerCore": "threads_per_core",
+    "TrainingPlanArn": "training_plan_arn",
+    "OverrideVpcConfig.SecurityGroupIds": "vpc.security_group_ids",
+    "OverrideVpcConfig.Subnets": "vpc.subnet_ids",
+    "OnStartDeepHealthChecks": "deep_health_checks",
+    "SlurmConfig.PartitionNames": "name",
+}
+"""Field of the request -> key of the cluster or of the group. Longer fields first where one begins with another."""
+
+
+def refused(settings: Settings) -> Iterator[Finding]:
+    """Every problem. Nothing where botocore is not installed: what sends requests says so itself."""
+    request = create_cluster_request(settings, f"s3://{settings.bundle.bucket}/{settings.bundle.prefix}")
+    try:
+        found = request_shape.problems("sagemaker", "CreateCluster", request)
+    except ImportError:
+        return
+    for problem in found:
+        yield Finding(
+            CODE,
+            written_at(settings, request, problem.path),
+            f"CreateCluster would refuse {problem}",
+            "pip install -U boto3 if AWS has it, else correct the value" if problem.newer else "Correct the value",
+        )
+
+
+def written_at(settings: Settings, request: dict[str, Any], path: str) -> str:
+    """The place in the configuration that a field of the request comes from."""
+    group = re.match(r"InstanceGroups\[(\d+)\]\.?", path)
+    if group is None:
+        top = re.split(r"[.\[]", path)[0]
+        return f"{AT}.api.{path}" if top in settings.cluster.api else _by_table(path, CLUSTER_KEYS, AT)
+    index = int(group.group(1))
+    at, rest = f"{AT}.instance_groups[{index}]", path[group.end() :]
+    if re.split(r"[.\[]", rest)[0] in settings.cluster.groups[index].api:
+        return f"{at}.api.{rest}"
+    if rest.startswith("ExecutionRole") and settings.cluster.groups[index].execution_role is None:
+        return f"{AT}.execution_role"
+    if rest.startswith("LifeCycleConfig"):
+        return f"{AT}.lifecycle_mode" if not rest.endswith("SourceS3Uri") else "hyperpod_kit.bundle"
+    storage = re.match(r"InstanceStorageConfigs\[(\d+)\]", rest)
+    if storage is not None:
+        return _storage(settings, request["InstanceGroups"][index]["InstanceStorageConfigs"][int(storage.group(1))], at)
+    return _by_table(rest, GROUP_KEYS, at)
+
+
+def _by_table(path: str, table: dict[str, str], at: str) -> str:
+    for field, key in table.items():
+        if path == field or path.startswith((f"{field}.", f"{field}[")):
+            item = re.fullmatch(r"\[\d+\]", path[len(field) :])
+            return f"{at}.{key}{item.group() if item and key.endswith(('ids', 'checks')) else ''}"
+    return at
+
+
+def _storage(settings: Settings, entry: dict[str, Any], at: str) -> str:
+    if "EbsVolumeConfig" in entry:
+        return f"{at}.{'root_kms_key' if entry['EbsVolumeConfig'].get('RootVolume') else 'ebs_gib'}"
+    wanted = next(iter(entry.values()))["MountPath"]
+    for mount, place in zip(settings.mounts, settings.mount_places):
+        if mount.path == wanted and isinstance(mount, LustreMount) == ("FsxLustreConfig" in entry):
+            return place
+    return at

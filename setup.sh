@@ -7,9 +7,10 @@ cd "$(dirname "$0")"
 
 say() { printf 'setup: %s\n' "$*"; }
 
-# What the rehearsal runs: machines, their image, their network; gcc and headers for the SPANK plugin's own test.
-SYSTEM_PACKAGES=(systemd-container mmdebstrap squashfs-tools iproute2 openssh-client util-linux procps shellcheck gcc libc6-dev libslurm-dev
-                 python3 python3-venv ca-certificates)
+# What the rehearsal runs: machines, their image, their network; gcc and headers for the SPANK plugin's own test;
+# the shells whose completion is tested.
+SYSTEM_PACKAGES=(systemd-container mmdebstrap squashfs-tools iproute2 openssh-client util-linux procps shellcheck
+                 gcc libc6-dev libslurm-dev python3 python3-venv ca-certificates zsh fish)
 
 system() {
   if ! command -v dpkg-query >/dev/null; then

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from typing import Mapping, Optional, Sequence, Tuple
+from typing import ContextManager, Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit.errors import CheckpointError, GaveUp, HyperpodKitError, JobError, NoValidCheckpoint, RunError
 from hyperpod_kit.job import allocation, choose, lifeline, ownership, step, where
@@ -21,6 +21,7 @@ from hyperpod_kit.job.ledger import Ledger
 from hyperpod_kit.job.lifeline import Lifelines
 from hyperpod_kit.job.options import Options, prepare
 from hyperpod_kit.job.outcome import Outcome, classify
+from hyperpod_kit.job.own_node import OwnNode
 from hyperpod_kit.job.policy import CRASHES, HANDED_BACK, Policy, delay, exhausted, poison, spent
 from hyperpod_kit.job.report import Report
 from hyperpod_kit.job.signals import Signals
@@ -70,7 +71,7 @@ class Decider:
                      + ("on" if enabled else "off"), job=self._job.job_id, restart=self._job.restart,
                      auto_resume=enabled, nodes=list(self._job.nodes), root=self._options.root)
         hyperpod = step.on_hyperpod(self._runner)
-        with self._signals:
+        with self._signals, self._own_node(enabled):
             try:
                 number = 0
                 lost: Tuple[str, ...] = ()
@@ -132,6 +133,13 @@ class Decider:
             self._policy = dataclasses.replace(self._policy, max_restarts=restarts)
         return wanted > 0
 
+    def _own_node(self, enabled: bool) -> ContextManager[object]:
+        """What gives the job back when the root hangs on this host alone."""
+        node = self._env.get("SLURMD_NODENAME", "")
+        if not enabled or not node:
+            return contextlib.nullcontext()
+        return OwnNode(self._runner, self._job, node, self._options.state)
+
     def _close_unfinished(self) -> None:
         """An attempt without an end means that the batch host itself was lost."""
         rows = self._ledger.rows()
@@ -146,6 +154,8 @@ class Decider:
         options, job = self._options, self._job
         if self._storage.outlast():
             self._heed("waiting for storage")
+        if before and self._report.dead:
+            raise _Handed("node_lost", "the job's log was on a mount that was lost: a new run gets a new one")
         if before:
             self._look()  # a slurmctld that does not answer cannot say which steps are left
             # A step on a node that is gone, or without its slurmstepd, stays in Slurm's list for minutes.

@@ -10,11 +10,12 @@ import contextlib
 import secrets
 import socket
 import time
-from typing import Callable, Dict, List, Mapping, Optional
+from typing import Callable, Dict, List, Mapping, Optional, Tuple
 
 VARIABLE = "HPK_LIFELINE"
-BYE, LOST, STORAGE = "bye", "lost", "storage"
-"""Last words of a node: its rank has ended, its slurmstepd is gone, the checkpoint root does not answer there."""
+BYE, LOST, STORAGE, SERVES = "bye", "lost", "storage", "serves"
+"""Words of a node: its rank has ended, its slurmstepd is gone, the checkpoint root does not answer there; it does
+again. The last two may come while the rank runs on."""
 
 UNNOTICED = 5.0
 """Seconds that Slurm gets to end a step of which a part has gone without a word."""
@@ -88,18 +89,35 @@ class Lifelines:
             except ConnectionError:
                 data = b""
         if data:
-            self._lines[sock] = (self._lines[sock] + data)[:1024]
+            self._lines[sock] = self._heard(self._lines[sock] + data)
         if data == b"":
             self._ended(self._lines.pop(sock))
             sock.close()
 
+    def _node(self, said: bytes) -> Tuple[str, str]:
+        """(node, its last whole word) of `TOKEN NODE\\nWORD\\n…`; ("", "") of a stranger or an unfinished line."""
+        first, *rest = said.decode("ascii", "replace").split("\n")
+        token, _, node = first.partition(" ")
+        if token != self._token or not rest:
+            return "", ""
+        return node, rest[-2] if len(rest) > 1 else ""
+
+    def _heard(self, said: bytes) -> bytes:
+        """Take up what a node says in mid-step; returns what has to be kept of it."""
+        node, word = self._node(said)
+        if not node:
+            return said[:256]
+        if word in (STORAGE, SERVES):
+            self.words[node] = word
+        first, *rest = said.split(b"\n")
+        return b"\n".join([first, *rest[-2:]])[:256]
+
     def _ended(self, said: bytes) -> None:
-        """`TOKEN NODE\\n`, and `WORD\\n` when it ended in order."""
-        lines = said.decode("ascii", "replace").split("\n")
-        token, _, node = lines[0].partition(" ")
-        if token != self._token or not node:
+        """The connection is closed: in order after a last word, broken without one."""
+        node, word = self._node(said)
+        if not node:
             return
-        word = lines[1] if len(lines) > 2 else ""
+        word = "" if word == SERVES else word
         self.words[node] = word
         if word == LOST:
             self._gone[node] = self._clock() - UNNOTICED
@@ -122,9 +140,14 @@ class Line:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _IDLE)
             self._socket.sendall(f"{token} {node}\n".encode())
 
-    def end(self, word: str) -> None:
-        """Say the last word."""
+    def say(self, word: str) -> None:
+        """Say a word."""
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 self._socket.sendall(f"{word}\n".encode())
+
+    def end(self, word: str) -> None:
+        """Say the last word."""
+        self.say(word)
+        if self._socket is not None:
             self._socket.close()

@@ -17,8 +17,8 @@ import time
 from typing import Any, Callable, Mapping, Sequence
 
 from hyperpod_kit.job.exits import AGAIN, Exit, write
-from hyperpod_kit.job.lifeline import BYE, LOST, STORAGE, Line
-from hyperpod_kit.job.storage import Probe
+from hyperpod_kit.job.lifeline import BYE, LOST, SERVES, STORAGE, Line
+from hyperpod_kit.job.storage import Probe, RootWatch
 from hyperpod_kit.slurm.progress import VARIABLE, Progress
 
 NO_STORAGE = 74
@@ -64,7 +64,8 @@ def run_rank(argv: Sequence[str], env: Mapping[str, str]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
         signal.signal(number, _ignore)
     line = Line(env, node)
-    if probe and env.get("SLURM_LOCALID", "0") == "0" and not probe.answers():
+    first = env.get("SLURM_LOCALID", "0") == "0"
+    if probe and first and not probe.answers():
         print(f"hyperpod-kit: {state} does not answer on {node}", file=sys.stderr)
         line.end(STORAGE)
         return NO_STORAGE
@@ -77,8 +78,11 @@ def run_rank(argv: Sequence[str], env: Mapping[str, str]) -> int:
         code = 127 if isinstance(err, FileNotFoundError) else 126
     else:
         orphaned = Orphaned(child)
+        root = RootWatch(state, lambda away: line.say(STORAGE if away else SERVES)) if state and first else None
         code = child.wait()
         orphaned.stop()
+        if root:
+            root.stop()
     word = LOST if orphaned and orphaned.seen else BYE
     record = Exit(rank=_number(env, "SLURM_PROCID"), node=node,
                   boot_id=_boot_id(), code=code if code >= 0 else None, signal=-code if code < 0 else None,

@@ -5,6 +5,7 @@ After the prefix there is exactly one JSON object; its `message` is the sentence
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from typing import Any, Callable
@@ -17,14 +18,26 @@ def line(event: str, message: str, **fields: Any) -> str:
     return PREFIX + json.dumps({"message": message, "event": event, **fields}) + "\n"
 
 
+DEAD = (errno.ENOTCONN, errno.ESTALE, errno.EIO, errno.ESHUTDOWN, errno.ENODEV)
+"""What a descriptor answers for ever whose mount was lost, also after the mount is back."""
+
+
 class Report:
-    """Writes events to file descriptor `fd`, each in one write, so that srun's own output cannot cut into a line."""
+    """Writes events to file descriptor `fd`, each in one write, so that srun's own output cannot cut into a line.
+
+    A job does not die for its log. `dead`: the log's mount was lost under it; only a new run of the script gets a new
+    one.
+    """
 
     def __init__(self, fd: int = 1, write: Callable[[int, bytes], int] = os.write) -> None:
         self._fd = fd
         self._write = write
+        self.dead = False
 
     def __call__(self, event: str, message: str, **fields: Any) -> None:
         data = line(event, message, **fields).encode()
-        while data:
-            data = data[self._write(self._fd, data):]
+        try:
+            while data:
+                data = data[self._write(self._fd, data):]
+        except OSError as err:
+            self.dead = self.dead or err.errno in DEAD

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import threading
 import time
 from typing import Callable, Optional
 
@@ -11,6 +13,12 @@ from hyperpod_kit.job.signals import Signals
 
 DEADLINE = 5.0
 """Seconds in which a file can be made and removed on a file system that serves."""
+
+MARKS = "/run/hyperpod-kit/degraded"
+"""Where the health timer leaves a file for each mount that failed too many checks in a row."""
+
+LOOK = 5.0
+"""Seconds between two looks at the marks."""
 
 _PROBE = 'file=$(mktemp "$0/.probe.XXXXXX") && rm -f "$file"'
 """A directory that is listed from a cache says nothing: something has to be written."""
@@ -46,6 +54,42 @@ class Probe:
         return code == 0
 
 
+def doubted(marks: str = MARKS) -> bool:
+    """Whether the node's own checks have given up any of its mounts. Costs nothing and asks no file system."""
+    try:
+        with os.scandir(marks) as entries:
+            return any(True for _ in entries)
+    except OSError:
+        return False
+
+
+class RootWatch:
+    """A thread that tells `changed(away)` when the root stops answering on this node while others wait for it, and
+    when it answers again. It asks the root only while the node's checks doubt a mount.
+
+    Not an end of the rank by itself: when all nodes are without it, waiting is right, and `job run` sees them all.
+    """
+
+    def __init__(self, state: str, changed: Callable[[bool], None], *, marks: str = MARKS, look: float = LOOK) -> None:
+        self._probe = Probe(state)
+        self._changed = changed
+        self._marks = marks
+        self._look = look
+        self._over = threading.Event()
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        away = False
+        while not self._over.wait(self._look):
+            now = doubted(self._marks) and not self._probe.answers()
+            if now != away:
+                away = now
+                self._changed(away)
+
+    def stop(self) -> None:
+        self._over.set()
+
+
 class Storage:
     """The checkpoint root as `job run` sees it. `limit`: seconds that an outage is waited for."""
 
@@ -55,6 +99,10 @@ class Storage:
         self._limit = limit
         self._signals = signals
         self._report = report
+
+    def answers(self) -> bool:
+        """Whether it serves here, now; takes at most DEADLINE."""
+        return self._probe.answers()
 
     def outlast(self) -> bool:
         """Whether there was an outage; it is over then, or `limit` is, or a signal came."""

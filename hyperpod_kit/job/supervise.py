@@ -15,7 +15,7 @@ from hyperpod_kit.job.report import Report
 from hyperpod_kit.job.signals import Signals
 from hyperpod_kit.job.step import Step
 from hyperpod_kit.job.storage import Storage
-from hyperpod_kit.job.watch import NodeWatch, StallWatch, settle
+from hyperpod_kit.job.watch import AwayWatch, NodeWatch, StallWatch, settle
 from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm import control
 from hyperpod_kit.slurm.environment import JobEnvironment
@@ -41,7 +41,7 @@ class Rules:
 def supervise(step: Step, attempt: str, rules: Rules, job: JobEnvironment, *, runner: Runner, signals: Signals,
               report: Report) -> Seen:
     """Wait for the end of the step, or bring it about: TERM, USR1 and no end within `grace`, a lost node, a part of the
-    step that is gone, a stall."""
+    step that is gone, a node without the checkpoint root, a stall."""
     options = rules.options
     watch = None if rules.hyperpod else rules.nodes
     stall = StallWatch(0.0 if rules.hyperpod else options.stall, options.root)
@@ -50,6 +50,7 @@ def supervise(step: Step, attempt: str, rules: Rules, job: JobEnvironment, *, ru
     stalled = False
     cut: Tuple[str, ...] = ()
     lines = rules.lines
+    root = AwayWatch(rules.storage.answers)
     while step.poll() is None:
         if signals.stop:
             step.end(runner, job.job_id, signals.wait, grace=STOP_GRACE)
@@ -75,8 +76,15 @@ def supervise(step: Step, attempt: str, rules: Rules, job: JobEnvironment, *, ru
                    cut=list(cut))
             step.end(runner, job.job_id, signals.wait, grace=LOST_GRACE, patience=1.0)
             break
+        away = root.lost(lines.without_storage)
+        if away:
+            report("intervene", f"the checkpoint root answers here and not on {', '.join(away)}: ending the step",
+                   away=away)
+            step.end(runner, job.job_id, signals.wait, grace=LOST_GRACE, patience=1.0)
+            break
         waits = [options.probe_interval, *([watch.due] if watch else []),
                  *([lines.due] if lines.due is not None else []),
+                 *([root.due] if root.due is not None else []),
                  *([stall.due] if stall.due is not None else []),
                  *([warned_until - time.monotonic()] if warned_until is not None else [])]
         signals.wait(max(0.05, min(waits)), lines.files)

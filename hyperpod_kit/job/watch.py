@@ -111,6 +111,34 @@ class StallWatch:
         return tuple(marks)
 
 
+class AwayWatch:
+    """Nodes of the step on which the checkpoint root does not answer, although it does here.
+
+    When it is away here too, that is an outage for everybody: nothing is ended for it, a file system that is back lets
+    the ranks go on where they are.
+    """
+
+    def __init__(self, answers: Callable[[], bool], *, patience: float = 10.0,
+                 clock: Callable[[], float] = time.monotonic) -> None:
+        self._answers = answers
+        self._patience = patience
+        self._clock = clock
+        self._since: Dict[str, float] = {}
+
+    @property
+    def due(self) -> Optional[float]:
+        """Seconds until the next look; None while no node complains."""
+        return 1.0 if self._since else None
+
+    def lost(self, complaining: Sequence[str]) -> List[str]:
+        """Those that have complained for `patience` seconds, in all of which it answered here."""
+        if complaining and not self._answers():
+            complaining = ()
+        now = self._clock()
+        self._since = {name: self._since.get(name, now) for name in complaining}
+        return sorted(name for name, since in self._since.items() if now - since >= self._patience)
+
+
 def settle(watch: Optional[NodeWatch], limit: float, sleep: Callable[[float], None],
            clock: Callable[[], float] = time.monotonic) -> Sequence[str]:
     """After a step failed: nodes that are lost, once every suspect has answered or been given up, at most `limit` s."""

@@ -19,6 +19,9 @@ DEADLINE = 20.0
 SLURMD_PORT = 6818
 """Where slurmd listens when the node's record does not say."""
 
+MOUNT_REASON = "hyperpod-kit:mount:"
+"""How the reason of a node begins that was drained for a mount. Never `Action:`, which HyperPod acts upon."""
+
 _PAIR = re.compile(r"([A-Za-z][\w:/]*)=(.*?)(?=\s+[A-Za-z][\w:/]*=|\s*$)")
 _DOWN = re.compile(r"(?<!powered_)(?<!powering_)(?<!power_)down|fail|not_resp|\*", re.IGNORECASE)
 _BAD = re.compile(r"down|fail|drain|not_resp|unk|inval|reboot|\*", re.IGNORECASE)
@@ -54,12 +57,18 @@ def nodes(runner: Runner, names: Sequence[str]) -> Dict[str, NodeRecord]:
     """Records of these nodes. A name that slurmctld does not know is left out. Raises RunError."""
     if not names:
         return {}
-    done = runner.run(["scontrol", "-o", "show", "node", compress(names)], timeout=DEADLINE, check=False)
+    found = all_nodes(runner, compress(names))
+    return {name: found[name] for name in found if name in names}
+
+
+def all_nodes(runner: Runner, hosts: str = "") -> Dict[str, NodeRecord]:
+    """Records of all nodes, or of those of a host list. Raises RunError, also when there are none."""
+    done = runner.run(["scontrol", "-o", "show", "node", *([hosts] if hosts else [])], timeout=DEADLINE, check=False)
     found: Dict[str, NodeRecord] = {}
     for line in done.stdout.splitlines():
         record = parse_record(line)
         name = record.get("NodeName", "")
-        if name in names:
+        if name:
             found[name] = NodeRecord(name, record.get("NodeAddr") or name, int(record.get("Port", SLURMD_PORT)),
                                      record.get("State", "UNKNOWN"), record.get("Reason", ""))
     if not found:

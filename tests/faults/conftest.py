@@ -6,6 +6,7 @@ that need no machine of their own are run.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -18,6 +19,7 @@ from hyperpod_kit.rehearsal import host
 from tests.unit.job import private_slurm
 from tests.unit.job.private_slurm import PrivateSlurm
 
+from .accounting import AccountedSlurm
 from .job import Job
 from .machines import PREEMPTION, machine_site
 from .site import PrivateSite, Site
@@ -48,9 +50,23 @@ def faults_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         with machine_site(tmp_path_factory.mktemp("faults")) as site:
             yield site
         return
+    with private_site(PrivateSlurm, more=PREEMPTION.replace("enable_configless,", "")) as found:
+        yield found
+
+
+@pytest.fixture
+def accounted_site() -> Iterator[Site]:
+    """A Slurm on loopback that has QOS, for one row, also beside the machines."""
+    with private_site(AccountedSlurm) as site:
+        yield site
+        site.settle()
+
+
+@contextlib.contextmanager
+def private_site(make: Callable[..., PrivateSlurm], **more: str) -> Iterator[Site]:
     # Not under pytest's own directory, into which the job's user must not look; munge wants a short, safe path.
     base = Path(tempfile.mkdtemp(prefix="hpk-faults-"))
-    cluster = PrivateSlurm(base, nodes=4, more=PREEMPTION.replace("enable_configless,", ""))
+    cluster = make(base, nodes=4, **more)
     try:
         cluster.start()
         yield PrivateSite(cluster)

@@ -109,9 +109,13 @@ class Job:
 
     def resumed(self, fault: Fault, timeout: float = 60) -> float:
         """Seconds from the fault to the first step of a later attempt."""
+        return self.resumed_after(fault.attempt, fault.at, timeout)
+
+    def resumed_after(self, attempt: str, at: float, timeout: float) -> float:
+        """Seconds from the moment `at` to the first step of another attempt than this one."""
         def first() -> float:
-            return next((line["t"] - fault.at for line in self.progress()
-                         if line["attempt"] != fault.attempt and line["t"] > fault.at), 0.0)
+            return next((line["t"] - at for line in self.progress()
+                         if line["attempt"] != attempt and line["t"] > at), 0.0)
 
         return round(self._wait("a resumed step", first, timeout), 1)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shutil
 from pathlib import Path
-from typing import Any, Dict, Iterator, List
+from typing import Any, Dict, Iterator, List, Tuple
 
 from driver import CONFIG, Driver
 
@@ -20,6 +21,9 @@ from .site import TRAINER, output, settle
 
 UID = 2001
 SHARED = "/fsx"
+HELPER = "/usr/sbin/mount.lustre"
+REASON = "hyperpod-kit:mount:fsx:"
+"""How our reason for draining a node begins."""
 WORKERS = 3
 
 PREEMPTION = """\
@@ -50,6 +54,7 @@ class MachineSite:
     kind = "machines"
     run = "/opt/hyperpod-kit/current/bin/hyperpod-kit job run"
     library = "/opt/hyperpod-kit/current/lib"
+    user = (UID, UID)
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -100,6 +105,26 @@ class MachineSite:
         """A fault of rehearsal/mount_faults.py at the shared file system of one node."""
         faults = mount_faults.UNDO if undo else mount_faults.FAULTS
         faults[fault](mount_faults.spot(self._layout, self._node(node), SHARED))
+
+    def lose_mount(self, node: str) -> None:
+        """The mount is gone and its server refuses a new one, until `give_mount_back`."""
+        self.on(node, "mount", "--bind", "/bin/false", HELPER)
+        self.break_mount(node, "kill-daemon")
+
+    def give_mount_back(self, node: str) -> None:
+        self.on(node, "umount", HELPER, check=False)
+
+    def node(self, name: str) -> Tuple[str, str]:
+        """(state, reason without its author) of a node in Slurm."""
+        text = self.slurm("scontrol", "-o", "show", "node", name)
+        state, reason = re.search(r"\bState=(\S+)", text), re.search(r"\bReason=(.*?)(?: \[|$)", text, re.M)
+        assert state, text
+        return state.group(1), reason.group(1).strip() if reason else ""
+
+    def waiting(self, node: str) -> List[str]:
+        """Processes of ours that wait in the kernel and cannot be ended (state D)."""
+        lines = self.on(node, "ps", "-e", "-o", "stat=,args=").splitlines()
+        return [line for line in lines if line.startswith("D") and "hyperpod-kit" in line]
 
     def settle(self) -> None:
         with contextlib.suppress(AssertionError):

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import List, Protocol, Sequence
+from typing import List, Protocol, Sequence, Tuple
 
 from hyperpod_kit.job import cli
 from tests.unit.job.private_slurm import REPOSITORY, PrivateSlurm
@@ -20,6 +20,7 @@ class Site(Protocol):
 
     `there`: the jobs' directory as the nodes see it, `here`: the same directory on this host.
     `run`: words that start `job run` on a node; `library`: where hyperpod_kit is on a node.
+    `user`: uid and gid of the jobs.
     """
 
     kind: str
@@ -28,6 +29,7 @@ class Site(Protocol):
     here: Path
     run: str
     library: str
+    user: Tuple[int, int]
 
     def slurm(self, *argv: str, check: bool = True, user: bool = False) -> str:
         """A Slurm command, as root or as the ordinary user."""
@@ -62,7 +64,7 @@ class PrivateSite:
         shutil.copy(TRAINER, self.here)
         self.run = f"/usr/bin/python3 -I -S {Path(cli.__file__).with_name('__main__.py')} run"
         self.library = str(REPOSITORY)
-        self.uid = slurm.user
+        self.user = (slurm.user, slurm.user)
 
     def slurm(self, *argv: str, check: bool = True, user: bool = False) -> str:
         return self._cluster.call(*argv, check=check, as_user=user, cwd=self.here)

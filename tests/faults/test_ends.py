@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from typing import Callable
 
@@ -9,8 +11,10 @@ import pytest
 
 from tests.unit.job.private_slurm import wait_until
 
+from . import accounting
 from .job import Job
 from .site import Site
+from .test_checkpoints import flip
 
 Row = Callable[..., None]
 
@@ -35,44 +39,69 @@ def test_the_time_limit(job: Job, row: Row) -> None:
     row("time limit with `--signal=B:USR1@60`", "saved, requeued, 0 steps lost", round(seconds, 1))
 
 
-def test_preemption(job: Job, site: Site, row: Row) -> None:
+def preempted(job: Job, site: Site, kind: str) -> float:
+    """Seconds until it runs again after a job of 3 s took all nodes. `kind`: -p or --qos."""
     job.submit("--steps", "100", "--every", "10000", "--pause", "0.1",
-               sbatch=("-N2", "--exclusive", "--signal=B:USR1@30", *preemptible(site))).at_step(5)
-    urgent: list[str] = []
-
-    def preempt() -> None:
-        count = str(len(site.nodes))
-        urgent.append(site.slurm("sbatch", "--parsable", "-p", "urgent", "-N", count, "--exclusive", "-o", "/dev/null",
-                                 "--wrap", "sleep 3", user=True).strip())
-
-    seconds = job.resumed(job.broken(preempt), 120)
+               sbatch=("-N2", "--exclusive", "--signal=B:USR1@30", kind, "patient")).at_step(5)
+    seconds = job.resumed(job.broken(lambda: site.slurm(
+        "sbatch", kind, "urgent", "-N", str(len(site.nodes)), "--exclusive", "-o", "/dev/null", "--wrap", "sleep 3",
+        user=True)), 120)
     nothing_lost(job)
     job.ended_well(100)
     assert job.show()["Restarts"] == "1"
-    row("preempted by a partition of higher priority", "saved, requeued, 0 steps lost; the other job ran 3 s", seconds)
+    return seconds
 
 
-def preemptible(site: Site) -> tuple[str, ...]:
-    return ("-p", "patient")
+def test_preemption_by_partition(job: Job, site: Site, row: Row) -> None:
+    row("preempted by a partition of higher priority", "saved, requeued, 0 steps lost; the other job ran 3 s",
+        preempted(job, site, "-p"))
 
 
-@pytest.mark.parametrize("stage", ["pending", "starting", "running", "backing off", "requeued"])
-def test_scancel(job: Job, site: Site, row: Row, stage: str) -> None:
-    options = ("-N2", "--begin=now+600") if stage == "pending" else ("-N2",)
-    job.submit("--steps", "5000", sbatch=options, options="--backoff 60" if stage == "backing off" else "")
-    if stage == "starting":
-        wait_until("an attempt", lambda: job.rows("attempt"), 30)
-    elif stage != "pending":
+@pytest.mark.skipif(accounting.missing() is not None, reason=f"no QOS without accounting: {accounting.missing()}")
+def test_preemption_by_qos(accounted_site: Site, row: Row) -> None:
+    row("preempted by a QOS of higher priority (slurmdbd; nodes on loopback)",
+        "saved, requeued, 0 steps lost; the other job ran 3 s", preempted(Job(accounted_site), accounted_site, "--qos"))
+
+
+def to_stage(job: Job, site: Site, stage: str) -> None:
+    """Submit it, and bring it to where it is to be cancelled."""
+    trainer = ("--pause", "4", "--every", "10000") if stage == "saving" else ()
+    job.submit("--steps", "5000", *trainer, sbatch=("-N2", "--begin=now+600") if stage == "pending" else ("-N2",),
+               options="--backoff 60" if stage == "backing off" else "")
+    if stage == "pending":
+        return
+    wait_until("an attempt", lambda: job.rows("attempt"), 30)
+    if stage == "saving":
+        job.at_step(1)
+        site.slurm("scancel", "--batch", "--signal=USR1", job.id, user=True)
+        wait_until("a warning", lambda: "telling the step to save" in job.log, 30)
+    elif stage != "starting":
         job.running()
     if stage == "backing off":
-        from signal import SIGKILL
-
-        job.send(SIGKILL)
+        job.send(signal.SIGKILL)
         wait_until("a pause", lambda: "trying again" in job.log, 30)
+    if stage == "waiting for storage":
+        os.rename(job.root, job.root.with_name(f"{job.name}.away"))
+        wait_until("waiting", lambda: "waiting up to" in job.log, 30)
+    if stage == "held":
+        job.send(signal.SIGSTOP, rank=0)
+        for checkpoint in job.checkpoints():
+            flip(checkpoint / "shard-00000.safetensors")
+        job.send(signal.SIGKILL, rank=0)
+        assert job.finish() in ("HELD", "SPECIAL_EXIT"), job.told()
     if stage == "requeued":
         site.slurm("scontrol", "requeue", job.id, user=True)
         wait_until("requeue", lambda: job.show().get("JobState") == "PENDING", 40)
+
+
+@pytest.mark.parametrize("stage", ["pending", "starting", "running", "saving", "backing off", "waiting for storage",
+                                   "requeued", "held"])
+def test_scancel(job: Job, site: Site, row: Row, stage: str) -> None:
+    to_stage(job, site, stage)
     site.slurm("scancel", job.id, user=True)
+    if stage == "waiting for storage":
+        wait_until("an end", lambda: job.show()["JobState"] == "CANCELLED", 60)
+        os.rename(job.root.with_name(f"{job.name}.away"), job.root)
     assert job.finish() == "CANCELLED", job.told()
     attempts = len(job.rows("attempt"))
     wait_until("a free cluster", lambda: not site.slurm("squeue", "-h", "-j", job.id, check=False).strip(), 40)

@@ -68,11 +68,3 @@ def test_the_controller_reboots(job: Job, site: MachineSite, row: Row) -> None:
     row("the controller's machine reboots", "the job does not notice" if unharmed else "resumed",
         None if unharmed else job.resumed(fault))
 
-
-def test_a_mount_hangs(job: Job, site: MachineSite, row: Row) -> None:
-    job.submit("--steps", str(STEPS), "--pause", "0.1").running()
-    victim = nodes_of(job)[1]
-    site.break_mount(victim, "kill-daemon")
-    job.ended_well(STEPS, timeout=150)
-    assert "crash" not in job.classes, job.classes
-    row("a worker's mount is lost in mid-job", f"no budget burnt: {', '.join(job.classes)}", None)

@@ -1,81 +1,95 @@
-"""Faults drawn at random, one after the other, on one job: it ends with the weights of a run that nobody disturbed.
+"""Faults drawn at random, one after the other, on one run: it ends with the weights of a run that nobody disturbed.
 
-HPK_FAULT_COUNT faults (100) from seed HPK_FAULT_SEED (1). Every tenth one is a warning, so that the failures in a row
-stay below what `job run` bears.
+HPK_FAULT_COUNT faults (100) from seed HPK_FAULT_SEED (1) over 7,200 steps of 20 ms: two hours of steps that take one
+second each, which is what a fault meets, at a fiftieth of the time. A fault falls into a random step.
+
+Where ten minutes in one piece are not to be had, HPK_FAULT_KEEP=DIR keeps the run between pieces: with
+HPK_FAULT_PIECE=0:40 the first 40 faults are made, the job is cancelled and its root is put there; the next piece takes
+it from there as a new job of the same run. The last one goes to the end and compares.
 """
 
 from __future__ import annotations
 
+import collections
+import json
 import os
-import random
-import signal
+import shutil
 import time
-from typing import Callable, Dict
+from pathlib import Path
+from typing import Any, Callable, Dict
 
 import pytest
 
 from .job import Job
-from .site import Site
-from .test_checkpoints import flip
+from .random_faults import Fault, drawn
+from .site import Site, own
 
 COUNT = int(os.environ.get("HPK_FAULT_COUNT", "100"))
 SEED = int(os.environ.get("HPK_FAULT_SEED", "1"))
-STEPS = 20 * COUNT
-WEIGHTS = {"exit": 45, "kill": 40, "hang": 3, "slurmstepd": 3, "corrupt": 5, "controller": 4}
+KEEP = os.environ.get("HPK_FAULT_KEEP", "")
+STEPS = 72 * COUNT
+PAUSE = 0.02
 
 
-def exits(job: Job, rank: int) -> None:
-    job.send(signal.SIGUSR2, rank=rank)
+def piece() -> tuple[int, int]:
+    """The faults of this piece: from, to."""
+    first, _, last = os.environ.get("HPK_FAULT_PIECE", f"0:{COUNT}").partition(":")
+    return int(first), int(last)
 
 
-def kill(job: Job, rank: int) -> None:
-    job.send(signal.SIGKILL, rank=rank)
+def take_up(job: Job) -> Dict[str, Any]:
+    """What the piece before has left, with its checkpoint root in place; empty for the first."""
+    kept = Path(KEEP, "record.json")
+    if not KEEP or not kept.exists():
+        return {"seconds": 0.0, "made": 0, "jobs": 0}
+    shutil.copytree(Path(KEEP, "root"), job.root, symlinks=True)
+    own(job.root, *job.site.user)
+    found: Dict[str, Any] = json.loads(kept.read_text())
+    return found
 
 
-def hang(job: Job, rank: int) -> None:
-    job.send(signal.SIGSTOP, rank=rank)
+def put_away(job: Job, record: Dict[str, Any]) -> None:
+    job.site.slurm("scancel", job.id, user=True)
+    assert job.finish() == "CANCELLED", job.told()
+    shutil.rmtree(Path(KEEP, "root"), ignore_errors=True)
+    shutil.copytree(job.root, Path(KEEP, "root"), symlinks=True)
+    Path(KEEP, "record.json").write_text(json.dumps(record))
 
 
-def slurmstepd(job: Job, rank: int) -> None:
-    job.send(signal.SIGKILL, "step", rank=rank)
+def make(job: Job, fault: Fault) -> None:
+    """At a random step of an attempt that has saved; returns when the next attempt has been started."""
+    job.running()
+    last = job.progress()[-1]["step"]
+    job._wait(f"the step of fault {fault.number}", lambda: job.progress()[-1]["step"] >= last + fault.after, 60)
+    before = job.attempt()
+    print(f"fault {fault.number}: {fault.name} of rank {fault.rank} at step {job.progress()[-1]['step']}", flush=True)
+    fault.make(job)
+    job._wait(f"an attempt after fault {fault.number}, {fault.name} of rank {fault.rank},",
+              lambda: job.attempt() != before, 120)
 
 
-def corrupt(job: Job, rank: int) -> None:
-    job.send(signal.SIGSTOP, rank=0)
-    flip(job.checkpoints()[-1] / f"shard-0000{rank}.safetensors")
-    job.send(signal.SIGKILL, rank=0)
-
-
-def controller(job: Job, rank: int) -> None:
-    job.site.kill_controller()
-    job.send(signal.SIGKILL, rank=rank)
-    time.sleep(2)
-    job.site.start_controller()
-
-
-def warn(job: Job, rank: int) -> None:
-    job.site.slurm("scancel", "--batch", "--signal=USR1", job.id)
-
-
-FAULTS: Dict[str, Callable[[Job, int], None]] = {
-    "exit": exits, "kill": kill, "hang": hang, "slurmstepd": slurmstepd, "corrupt": corrupt,
-    "controller": controller, "warn": warn}
-
-
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 def test_faults_at_random(job: Job, site: Site, row: Callable[..., None]) -> None:
-    draw = random.Random(SEED)
-    job.submit("--steps", str(STEPS), "--pause", "0.1", options="--stall 4")
+    first, last = piece()
+    record = take_up(job)
+    assert record["made"] == first, f"the next piece begins with fault {record['made']}"
+    # A little closer than even: the last must fall before the end.
+    faults = drawn(site.kind, SEED, COUNT, apart=STEPS // COUNT * 5 // 6)
+    job.submit("--steps", str(STEPS), "--pause", str(PAUSE), "--every", "20", options="--stall 8 --max-requeues 200")
     began = time.time()
-    for number in range(COUNT):
-        name = "warn" if number % 10 == 9 else draw.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
-        rank = draw.randrange(2)
+    for fault in faults[first:last]:
+        make(job, fault)
+    record["seconds"] += time.time() - began
+    record.update(made=last, jobs=record["jobs"] + 1)
+    if last < COUNT:
+        assert KEEP, "HPK_FAULT_KEEP=DIR says where this piece leaves the run"
         job.running()
-        before = job.attempt()
-        FAULTS[name](job, rank)
-        job._wait(f"an attempt after fault {number}, {name} of rank {rank},",
-                  lambda was=before: job.attempt() != was, 90)
-    spent = time.time() - began
-    job.ended_well(STEPS, timeout=300)
-    row(f"{COUNT} faults drawn at random (seed {SEED})", "ends with bit-identical weights", spent / COUNT,
-        "mean of a fault and its recovery")
+        put_away(job, record)
+        return
+    job.ended_well(STEPS, timeout=600)
+    kinds = collections.Counter(fault.name for fault in faults)
+    what = ", ".join(f"{number} {name}" for name, number in kinds.most_common())
+    row(f"{COUNT} faults drawn at random (seed {SEED}) over {STEPS:,} steps",
+        f"ends with bit-identical weights; {what}",
+        record["seconds"] / COUNT, f"mean of a fault and its recovery, {record['jobs']} job"
+        f"{'s' if record['jobs'] > 1 else ''} of one run")

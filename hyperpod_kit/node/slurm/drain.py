@@ -22,10 +22,9 @@ from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_json, write_json
 from hyperpod_kit.node.health import record as health_record
 from hyperpod_kit.node.health.record import HealthRecord
-from hyperpod_kit.slurm.control import parse_record
+from hyperpod_kit.slurm.control import MOUNT_REASON, parse_record
 
-PREFIX = "hyperpod-kit:mount:"
-"""How our reasons begin. Never `Action:`, which HyperPod acts upon."""
+PREFIX = MOUNT_REASON
 
 CLEAR = ""
 """Wish: every required mount serves, so nothing of ours should hold the node."""

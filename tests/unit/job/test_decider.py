@@ -284,7 +284,8 @@ def test_storage_that_does_not_answer_is_waited_for(job: Job) -> None:
 
     job.chooser = chooser
     assert job.run("--steps", "2") == 0
-    assert "Input/output error" in job.said("storage")[0]["message"]
+    # Under load the root itself may be slow to answer, and is waited for too.
+    assert any("Input/output error" in event["message"] for event in job.said("storage"))
 
 
 def test_a_controller_that_does_not_answer_is_waited_for_and_costs_no_restart(job: Job) -> None:

@@ -6,7 +6,9 @@ import select
 import socket
 from typing import Dict, List
 
-from hyperpod_kit.job.lifeline import BYE, LOST, STORAGE, UNNOTICED, VARIABLE, Lifelines, Line
+from hyperpod_kit.job.lifeline import BYE, LOST, SERVES, STORAGE, UNNOTICED, VARIABLE, Lifelines, Line
+
+from .private_slurm import wait_until
 
 
 class Ends:
@@ -67,3 +69,16 @@ def test_strangers_are_not_heard_and_only_one_rank_a_node_speaks() -> None:
 def test_no_address_no_listener() -> None:
     lines = Lifelines("")
     assert lines.variable == "" and lines.files == [] and lines.cut() == []
+
+
+def test_a_node_may_complain_in_mid_step_take_it_back_and_still_break_off() -> None:
+    ends = Ends()
+    line = Line(ends.environment, "n1")
+    for word, complaining in ((STORAGE, ["n1"]), (SERVES, []), (STORAGE, ["n1"]), (SERVES, [])):
+        line.say(word)
+        wait_until(word, lambda expected=word: (ends.here.cut(), ends.here.words.get("n1") == expected)[1])
+        assert ends.here.without_storage == complaining and ends.here.cut() == []
+    line._socket.close()  # type: ignore[union-attr]
+    assert ends.after_traffic() == []
+    ends.now += UNNOTICED
+    assert ends.here.cut() == ["n1"] and ends.here.without_storage == []

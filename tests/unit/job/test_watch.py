@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Dict, Mapping, Tuple
 
-from hyperpod_kit.job.watch import NodeWatch, StallWatch, settle
+from hyperpod_kit.job.watch import AwayWatch, NodeWatch, StallWatch, settle
 
 
 class World:
@@ -102,3 +102,21 @@ def test_output_and_checkpoints_are_progress(tmp_path: Path) -> None:
 def test_without_a_limit_nothing_stalls(tmp_path: Path) -> None:
     watch = StallWatch(0.0, str(tmp_path))
     assert not watch.stalled() and watch.due is None
+
+
+def test_a_node_without_the_root_is_given_up_only_while_it_answers_here() -> None:
+    world = World()
+    here = {"answers": True}
+    watch = AwayWatch(lambda: here["answers"], patience=10.0, clock=world.clock)
+    assert watch.lost([]) == [] and watch.due is None
+    assert watch.lost(["n2"]) == [] and watch.due == 1.0
+    world.now += 9
+    here["answers"] = False  # an outage for everybody
+    assert watch.lost(["n2"]) == []
+    here["answers"] = True
+    world.now += 9
+    assert watch.lost(["n1", "n2"]) == []
+    world.now += 9
+    assert watch.lost(["n2"]) == []  # n1 has taken it back
+    world.now += 1
+    assert watch.lost(["n1", "n2"]) == ["n2"]

@@ -1,0 +1,99 @@
+"""A Slurm of our own with accounting: QOS exist only where slurmdbd, and a database behind it, know them."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+from typing import Optional
+
+from tests.unit.job.private_slurm import PrivateSlurm, wait_until
+
+PROGRAMS = ("mariadbd", "mariadb-install-db", "slurmdbd", "sacctmgr")
+
+SLURM = """\
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=127.0.0.1
+AccountingStoragePort={port}
+AccountingStoragePass={base}/munge.socket
+AccountingStorageEnforce=associations,limits,qos
+PreemptType=preempt/qos
+PreemptMode=REQUEUE
+SlurmctldParameters=preempt_send_user_signal
+"""
+
+SLURMDBD = """\
+AuthType=auth/munge
+AuthInfo={base}/munge.socket
+DbdHost=localhost
+DbdAddr=127.0.0.1
+DbdPort={port}
+SlurmUser=root
+StorageType=accounting_storage/mysql
+StorageHost=127.0.0.1
+StoragePort={database}
+StorageUser=slurm
+StoragePass=slurm
+StorageLoc=accounting
+PidFile={base}/slurmdbd.pid
+LogFile={base}/slurmdbd.log
+"""
+
+
+def missing() -> Optional[str]:
+    """Why it cannot be started here, or None."""
+    absent = [name for name in PROGRAMS if not shutil.which(name, path="/usr/bin:/usr/sbin:/bin:/sbin")]
+    return f"not installed: {', '.join(absent)}" if absent else None
+
+
+class AccountedSlurm(PrivateSlurm):
+    """With a QOS `patient`, which `urgent` preempts after 60 s of grace; the job's user may use both."""
+
+    def __init__(self, base: Path, *, nodes: int = 3) -> None:
+        self._port, self._database = free_port(), free_port()
+        super().__init__(base, nodes=nodes, more=SLURM.format(base=base, port=self._port))
+
+    def start_controller(self, *options: str) -> None:
+        if "slurmdbd" not in self._daemons:
+            self._start_database()
+            self._start_accounting()
+        super().start_controller(*options)
+
+    def _start_database(self) -> None:
+        data = self.base / "database"
+        subprocess.run(["mariadb-install-db", "--no-defaults", f"--datadir={data}", "--user=root",
+                        "--auth-root-authentication-method=normal", "--skip-test-db"], check=True, timeout=60,
+                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        init = self.base / "init.sql"
+        init.write_text("CREATE USER IF NOT EXISTS slurm@'%' IDENTIFIED BY 'slurm'; "
+                        "GRANT ALL ON accounting.* TO slurm@'%';\n")
+        self._spawn("mariadbd", "--no-defaults", f"--datadir={data}", f"--socket={self.base}/database.socket",
+                    f"--port={self._database}", "--bind-address=127.0.0.1", "--user=root", f"--init-file={init}",
+                    "--innodb-buffer-pool-size=32M", f"--pid-file={self.base}/database.pid", "--skip-name-resolve")
+        wait_until("database", lambda: answers(self._database))
+
+    def _start_accounting(self) -> None:
+        conf = self.base / "slurmdbd.conf"
+        conf.write_text(SLURMDBD.format(base=self.base, port=self._port, database=self._database))
+        conf.chmod(0o600)
+        self._spawn("slurmdbd", "-D")
+        wait_until("slurmdbd", lambda: answers(self._port))
+        name = (self.base / "slurm.conf").read_text().split("ClusterName=")[1].split()[0]
+        user = subprocess.run(["id", "-nu", str(self.user)], text=True, check=True, capture_output=True).stdout.strip()
+        for words in (f"add cluster {name}", "add qos patient", "modify qos patient set GraceTime=60",
+                      "add qos urgent", "modify qos urgent set Preempt=patient Priority=100",
+                      "add account people", f"add user {user} account=people qos=patient,urgent defaultqos=patient"):
+            self.call("sacctmgr", "-i", *words.split())
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as sock:
+        sock.settimeout(1)
+        return sock.connect_ex(("127.0.0.1", port)) == 0

@@ -1,0 +1,109 @@
+"""The hooks on real nodes: what the Prolog costs a healthy one, what the TaskProlog tells the ranks of a bare srun."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import statistics
+import threading
+import time
+from pathlib import Path
+from typing import Callable, List, cast
+
+import pytest
+
+from tests.unit.job.private_slurm import wait_until
+
+from .job import Job
+from .machines import SLURM_CONF, MachineSite
+from .site import Site
+
+pytestmark = pytest.mark.machines
+Row = Callable[..., None]
+PROLOG = "/opt/hyperpod-kit/current/slurm/prolog.sh"
+ADDS = 0.3
+"""Seconds that the Prolog may add to a job's start on a healthy node."""
+
+TIMED = r"""
+for i in $(seq 10); do
+  a=$(date +%s%N); env -i SLURM_JOB_ID=9$i SLURM_JOB_USER=root {prolog} || exit 1; echo $(( $(date +%s%N) - a ))
+done"""
+
+BARE = """\
+#!/bin/bash
+#SBATCH -N2 --ntasks-per-node=4 --overcommit --auto-resume=1
+#SBATCH --chdir={there} --output={there}/{name}.out
+export HPK_CHECKPOINT_ROOT={there}/{name}
+srun --overcommit sh -c 'echo "{{\\"resumed\\": \\"$HPK_RESUME_FROM\\", \\"rank\\": $SLURM_PROCID}}"'
+"""
+
+
+@pytest.fixture
+def site(site: Site) -> MachineSite:
+    return cast(MachineSite, site)
+
+
+def starts(site: MachineSite, node: str) -> List[float]:
+    """Seconds from `srun` to its end, of a job that does nothing."""
+    found = []
+    for _ in range(7):
+        began = time.monotonic()
+        site.slurm("srun", "-N1", "-w", node, "true", user=True)
+        found.append(time.monotonic() - began)
+        wait_until("idle node", lambda: site.node(node)[0] == "IDLE", 20)
+    return found
+
+
+def test_the_prolog_of_a_healthy_node(site: MachineSite, row: Row) -> None:
+    node = site.nodes[0]
+    alone = statistics.median(int(line) / 1e9 for line in
+                              site.on(node, "bash", "-c", TIMED.format(prolog=PROLOG)).split())
+    starts(site, node)  # whatever is slow the first time only
+    with_it = statistics.median(starts(site, node))
+    site.on("controller", "sh", "-c", f"sed -i.faults 's/^Prolog=/#&/' {SLURM_CONF} && scontrol reconfigure")
+    try:
+        wait_until("no Prolog",
+                   lambda: re.search(r"^Prolog += \(null\)", site.slurm("scontrol", "show", "config"), re.M), 20)
+        without = statistics.median(starts(site, node))
+    finally:
+        site.on("controller", "sh", "-c", f"mv {SLURM_CONF}.faults {SLURM_CONF} && scontrol reconfigure")
+    assert alone < ADDS and with_it - without < ADDS, (alone, with_it, without)
+    row("none: the Prolog of a healthy node", f"{alone:.2f} s by itself; `srun true` {with_it:.2f} s with it, "
+        f"{without:.2f} s without (medians)", None, f"adds {max(0.0, with_it - without):.2f} s")
+
+
+def test_eight_ranks_of_a_bare_srun_take_one_decision(job: Job, site: MachineSite, row: Row) -> None:
+    """No `job run`: each rank's TaskProlog asks, while another trainer's checkpoints appear."""
+    job.submit("--steps", "120", "--every", "2").ended_well(120)
+    late = Job(site)
+    kept = job.checkpoints()
+    late.root.mkdir(mode=0o777)
+    late.root.chmod(0o777)
+    shutil.copytree(kept[0], late.root / kept[0].name)
+    over = threading.Event()
+    thread = threading.Thread(target=appear, args=(kept[1:], late.root, over))
+    thread.start()
+    script = site.here / f"{late.name}.sbatch"
+    script.write_text(BARE.format(there=site.there, name=late.name))
+    late.id = site.slurm("sbatch", "--parsable", f"{site.there}/{script.name}", user=True).strip()
+    try:
+        assert late.finish() == "COMPLETED", late.told()
+    finally:
+        over.set()
+        thread.join()
+    assert len(list(late.root.glob("seq-*"))) < len(kept), "they ceased to appear before the ranks had started"
+    told = {line["rank"]: line["resumed"] for line in late.lines() if "resumed" in line}
+    assert len(told) == 8 and len(set(told.values())) == 1 and told[0].startswith("seq-"), late.told()
+    [record] = (late.root / ".hpk" / "decisions").glob("*.json")
+    assert json.loads(record.read_text())["from"] == told[0]
+    row("8 ranks of a bare `srun` (TaskProlog) start while checkpoints appear", "one decision, the same for all", None)
+
+
+def appear(paths: List[Path], root: Path, over: threading.Event) -> None:
+    """Whole checkpoints, one each 0.15 s."""
+    for path in paths:
+        if over.wait(0.15):
+            return
+        shutil.copytree(path, root / f".{path.name}")
+        (root / f".{path.name}").rename(root / path.name)

@@ -1,0 +1,120 @@
+"""The mount of one node hangs or is lost: drained with our reason, the job runs elsewhere, the node comes back.
+
+`hang`: its server does not answer, and whoever touches it waits in the kernel. `lost`: the daemon is gone, and the
+server refuses a new mount.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from typing import Callable, Iterator, cast
+
+import pytest
+
+from tests.unit.job.private_slurm import wait_until
+
+from .job import Job
+from .machines import REASON, MachineSite
+from .site import Site
+
+pytestmark = pytest.mark.machines
+Row = Callable[..., None]
+STEPS = 300
+WORDS = {"hang": "hangs", "lost": "is lost"}
+
+
+@pytest.fixture
+def site(site: Site) -> MachineSite:
+    return cast(MachineSite, site)
+
+
+@contextlib.contextmanager
+def broken(site: MachineSite, node: str, fault: str) -> Iterator[None]:
+    """The fault, from here to the end of the block."""
+    if fault == "hang":
+        site.break_mount(node, "hang-daemon")
+    else:
+        site.lose_mount(node)
+    try:
+        yield
+    finally:
+        if fault == "hang":
+            site.break_mount(node, "hang-daemon", undo=True)
+        else:
+            site.give_mount_back(node)
+
+
+def drained(site: MachineSite, node: str) -> str:
+    def reason() -> str:
+        state, why = site.node(node)
+        return why if "DRAIN" in state and why.startswith(REASON) else ""
+
+    return wait_until(f"drain of {node} with our reason", reason, 90)
+
+
+def given_back(site: MachineSite, node: str) -> None:
+    """Undrained by nobody but the node itself."""
+    def idle() -> bool:
+        state, why = site.node(node)
+        return "DRAIN" not in state and not why.startswith(REASON)
+
+    wait_until(f"{node} undrained, which is {site.node(node)}", idle, 90)
+
+
+@pytest.mark.parametrize("who", ["a worker", "the batch host"])
+@pytest.mark.parametrize("fault", WORDS)
+def test_a_mount_goes_in_mid_job(job: Job, site: MachineSite, row: Row, fault: str, who: str) -> None:
+    job.submit("--steps", str(STEPS), "--pause", "0.1").running()
+    host = job.show()["BatchHost"]
+    victim = host if who == "the batch host" else next(one for one in job.rows("attempt")[-1]["nodes"] if one != host)
+    hit, at = job.attempt(), time.time()
+    with broken(site, victim, fault):
+        drained(site, victim)
+        seconds = job.resumed_after(hit, at, 150)
+        assert victim not in job.rows("attempt")[-1]["nodes"], job.told()
+        assert site.waiting(victim) == []
+    given_back(site, victim)
+    job.ended_well(STEPS)
+    assert "crash" not in job.classes, job.classes
+    row(f"the mount of {who} {WORDS[fault]} in mid-job",
+        "drained with our reason, the job goes on elsewhere, undrained when the mount is back", seconds)
+
+
+@pytest.mark.parametrize("fault", WORDS)
+def test_a_mount_goes_before_the_start(job: Job, site: MachineSite, row: Row, fault: str) -> None:
+    """Just before: neither Slurm nor the node's own checks know of it yet, and Slurm takes this node first."""
+    victim = sorted(site.nodes)[0]
+    at = time.time()
+    with broken(site, victim, fault):
+        job.submit("--steps", str(STEPS), "--pause", "0.1")
+        seconds = job.resumed_after("", at, 150)
+        assert victim not in job.rows("attempt")[-1]["nodes"] and job.rows("attempt")[-1]["nodes"], job.told()
+        drained(site, victim)
+        assert site.waiting(victim) == []
+    given_back(site, victim)
+    job.ended_well(STEPS)
+    row(f"a mount {WORDS[fault]} just before the start",
+        "the gate refuses, the job starts elsewhere by itself, undrained when the mount is back", seconds,
+        f"from submission, requeued {job.show()['Restarts']} times")
+
+
+def test_an_administrators_drain_is_left_alone(site: MachineSite, row: Row) -> None:
+    node = sorted(site.nodes)[-1]
+
+    def wish() -> str | None:
+        """What the node would have Slurm say; None before it has had to say anything."""
+        try:
+            return str(json.loads(site.on(node, "cat", "/var/lib/hyperpod-kit/drain.json", check=False))["wish"])
+        except ValueError:
+            return None
+
+    site.slurm("scontrol", "update", f"nodename={node}", "state=drain", "reason=fan 3 rattles")
+    with broken(site, node, "hang"):
+        wait_until("the node's own verdict", lambda: (wish() or "").startswith(REASON), 60)
+        assert site.node(node)[1] == "fan 3 rattles"
+    wait_until("the end of it", lambda: wish() == "", 60)
+    state, why = site.node(node)
+    assert "DRAIN" in state and why == "fan 3 rattles"
+    row("a mount hangs on a node that an administrator has drained", "the administrator's drain and reason stay", None)

@@ -1,0 +1,32 @@
+"""A job does not die for its log; a log whose mount was lost is known."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from hyperpod_kit.job.report import Report
+
+
+@pytest.mark.parametrize(("number", "dead"), [(errno.ENOTCONN, True), (errno.ESTALE, True), (errno.ENOSPC, False)])
+def test_a_log_that_cannot_be_written(number: int, dead: bool) -> None:
+    def write(fd: int, data: bytes) -> int:
+        raise OSError(number, os.strerror(number))
+
+    report = Report(write=write)
+    report("start", "words")
+    assert report.dead is dead
+
+
+def test_a_short_write_is_continued() -> None:
+    written = []
+
+    def write(fd: int, data: bytes) -> int:
+        written.append(data[:7])
+        return len(written[-1])
+
+    report = Report(write=write)
+    report("start", "words")
+    assert b"".join(written) == b'hyperpod-kit: {"message": "words", "event": "start"}\n' and not report.dead

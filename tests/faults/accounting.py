@@ -66,8 +66,9 @@ class AccountedSlurm(PrivateSlurm):
                         "--auth-root-authentication-method=normal", "--skip-test-db"], check=True, timeout=60,
                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         init = self.base / "init.sql"
-        init.write_text("CREATE USER IF NOT EXISTS slurm@'%' IDENTIFIED BY 'slurm'; "
-                        "GRANT ALL ON accounting.* TO slurm@'%';\n")
+        # One statement a line: the rest of a line is not read.
+        init.write_text("CREATE USER IF NOT EXISTS slurm@'127.0.0.1' IDENTIFIED BY 'slurm';\n"
+                        "GRANT ALL ON accounting.* TO slurm@'127.0.0.1';\n")
         self._spawn("mariadbd", "--no-defaults", f"--datadir={data}", f"--socket={self.base}/database.socket",
                     f"--port={self._database}", "--bind-address=127.0.0.1", "--user=root", f"--init-file={init}",
                     "--innodb-buffer-pool-size=32M", f"--pid-file={self.base}/database.pid", "--skip-name-resolve")

@@ -44,6 +44,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: List[pytest.Item
     items[:] = [item for item in items if item not in dropped]
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """What failed, at once: all rows take many minutes."""
+    if report.failed and "tests/faults/" in report.nodeid:
+        print(f"\n{report.nodeid} failed after {report.duration:.0f} s\n{report.longreprtext[-8000:]}", flush=True)
+
+
 @pytest.fixture(scope="session")
 def faults_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     if MACHINES:
@@ -91,8 +97,6 @@ def table() -> Iterator[Table]:
     found = Table()
     yield found
     print("\n" + found.show())
-    if MACHINES and found.rows:
-        found.write()
 
 
 @pytest.fixture
@@ -102,5 +106,7 @@ def row(table: Table, request: pytest.FixtureRequest) -> Callable[..., None]:
 
     def write(fault: str, happens: str, seconds: float | None = None, more: str = "") -> None:
         table.row(name, fault, happens, seconds, more)
+        if MACHINES:
+            table.write()  # each at once: the rows of a run that is cut short were measured too
 
     return write

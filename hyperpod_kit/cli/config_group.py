@@ -1,0 +1,78 @@
+"""config show and config schema."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Optional
+
+import click
+
+from hyperpod_kit.cli.options import config_argument, json_option
+from hyperpod_kit.cli.output import data, say
+from hyperpod_kit.errors import UsageError
+
+
+@click.group()
+def config() -> None:
+    """The configuration as it counts, and its format for editors.
+
+    \b
+    Examples:
+      hyperpod-kit config show --effective
+      hyperpod-kit config schema --output provisioning_parameters.schema.json
+    """
+
+
+@config.command()
+@config_argument
+@click.option("--effective", "everything", is_flag=True, help="With every default, marked as such.")
+@json_option
+def show(config: Path, everything: bool, as_json: bool) -> None:
+    """Print the configuration as YAML.
+
+    What is printed is a configuration again, and means the same. It fails where `validate` would.
+
+    \b
+    Examples:
+      hyperpod-kit config show
+      hyperpod-kit config show --effective            # every key there is, defaults marked
+      hyperpod-kit config show --effective --json     # for scripts
+    """
+    from hyperpod_kit.config import effective
+
+    values, defaults = effective.effective(config) if everything else (effective.written(config), set())
+    if as_json:
+        data(values)
+    else:
+        click.echo(effective.as_yaml(values, defaults), nl=False)
+
+
+@config.command()
+@click.option(
+    "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write it there, not to stdout."
+)
+def schema(output: Optional[Path]) -> None:
+    """Print the JSON Schema of the configuration.
+
+    An editor that knows it completes keys, shows what they mean and marks what is wrong. Limits and lists of values
+    (instance types, for one) are those of the installed botocore.
+
+    \b
+    Examples:
+      hyperpod-kit config schema > schema.json
+      hyperpod-kit config schema --output schema.json
+    """
+    from hyperpod_kit.config.schema import schema as built
+
+    if output is None:
+        data(built())
+        return
+    try:
+        output.write_text(json.dumps(built(), indent=2) + "\n", encoding="utf-8")
+    except OSError as err:
+        raise UsageError(f"cannot write {output}: {err.strerror}") from err
+    say(
+        f'wrote {output}; in VS Code: "json.schemas": [{{"fileMatch": ["provisioning_parameters.json"], '
+        f'"url": "./{output.name}"}}]'
+    )

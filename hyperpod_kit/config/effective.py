@@ -1,0 +1,80 @@
+"""The configuration as it counts: every key there is with its value, and a word beside those that nobody wrote.
+
+Read again, it is the same configuration.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, Iterator
+
+from hyperpod_kit.config import access_points, document
+from hyperpod_kit.config.decode import decode
+from hyperpod_kit.config.load import load
+from hyperpod_kit.config.reads import Read, Trail, complete
+
+_PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./@=-]*")
+_NOT_TEXT = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
+"""Words that this reader or another one takes for something else than text."""
+
+
+def effective(path: Path) -> tuple[dict[str, Any], set[Trail]]:
+    """(every value, where the default counts). Raises UsageError, ConfigError when anything is wrong with the file."""
+    load(path)
+    reads: list[Read] = []
+    decode(document.read(path).values, access_points.read(path), reads)
+    return complete(reads)
+
+
+def written(path: Path) -> dict[str, Any]:
+    """What the file says, without defaults: anchors and merges resolved. Raises as `effective` does."""
+    load(path)
+    return document.read(path).values
+
+
+def as_yaml(values: dict[str, Any], defaults: set[Trail]) -> str:
+    """The text, one key a line, `# default` beside every default."""
+    return "".join(f"{line}\n" for line in _lines(values, (), "", defaults))
+
+
+def _lines(values: dict[str, Any], trail: Trail, indent: str, defaults: set[Trail]) -> Iterator[str]:
+    for key, value in values.items():
+        place = (*trail, key)
+        name = _text(str(key))
+        if isinstance(value, dict) and value:
+            yield f"{indent}{name}:"
+            yield from _lines(value, place, indent + "  ", defaults)
+        elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
+            yield f"{indent}{name}:"
+            for index, item in enumerate(value):
+                yield from _item(item, (*place, index), indent, defaults)
+        else:
+            yield f"{indent}{name}: {_value(value)}" + ("  # default" if place in defaults else "")
+
+
+def _item(item: Any, trail: Trail, indent: str, defaults: set[Trail]) -> Iterator[str]:
+    if not isinstance(item, dict) or not item:
+        yield f"{indent}- {_value(item)}"
+        return
+    for number, line in enumerate(_lines(item, trail, indent + "  ", defaults)):
+        yield f"{indent}- {line[len(indent) + 2 :]}" if number == 0 else line
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, list):
+        return f"[{', '.join(_value(item) for item in value)}]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_text(str(key))}: {_value(item)}" for key, item in value.items()) + "}"
+    return json.dumps(value)
+
+
+def _text(text: str) -> str:
+    """A word as it is where nobody takes it for anything else; everything else in quotes."""
+    if _PLAIN.fullmatch(text) and text.lower() not in _NOT_TEXT:
+        return text
+    quoted = json.dumps(text, ensure_ascii=False)
+    return "".join(char if char.isprintable() else f"\\U{ord(char):08x}" for char in quoted)

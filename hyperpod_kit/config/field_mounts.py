@@ -1,0 +1,55 @@
+"""What the keys of a mount mean: `[]` for every kind, `[KIND]` for one."""
+
+from __future__ import annotations
+
+from typing import Mapping
+
+_PART = "MiB of one part of an upload; a file has at most 10,000 parts"
+
+MOUNT_FIELDS: Mapping[str, str] = {
+    "[].kind": "What is mounted.",
+    "[].name": "Name of the mount: part of unit names and of reasons in Slurm.",
+    "[].path": "Where it is mounted.",
+    "[].required": "Whether a node without it has failed, and no job starts there.",
+    "[].roles": "Nodes that have it.",
+    "[].groups": "Instance groups that have it; none means every group of the roles.",
+    "[].region": "Region of the file system or bucket where it is not the cluster's.",
+    "[].file_system_id": "The file system, fs-….",
+    "[].access_point_id": "The access point, fsap-….",
+    "[].dns_name": "DNS name of the file system, as FSx shows it.",
+    "[].world_writable": "Says that a mode which everybody may write to is meant.",
+    "[efs].access_point_id": "The access point, fsap-…; needs tls.",
+    "[efs].tls": "Whether the connection is encrypted.",
+    "[efs].iam": "Whether the node's role is checked by the file system's policy; needs tls.",
+    "[lustre].mount_name": "Mount name of the file system, as FSx shows it.",
+    "[lustre].efa": "Whether it is mounted over EFA, once that is set up.",
+    "[openzfs].export": "Path of the volume: /fsx, or /fsx/NAME.",
+    "[mountpoint-s3].bucket": "The bucket.",
+    "[mountpoint-s3].prefix": "Only this part of it; ends in /.",
+    "[mountpoint-s3].read_only": "Whether nothing can be written.",
+    "[mountpoint-s3].allow_delete": "Whether files can be removed.",
+    "[mountpoint-s3].allow_overwrite": "Whether a file can be written again from its beginning.",
+    "[mountpoint-s3].incremental_upload": "Whether files can be appended to; on directory buckets only.",
+    "[mountpoint-s3].uid": "Owner shown for every file.",
+    "[mountpoint-s3].gid": "Group shown for every file.",
+    "[mountpoint-s3].dir_mode": "Mode shown for directories, octal, in quotes.",
+    "[mountpoint-s3].file_mode": "Mode shown for files, octal, in quotes.",
+    "[mountpoint-s3].cache_dir": "Directory of a local cache; it is not encrypted and relaxes consistency.",
+    "[mountpoint-s3].cache_mib": "MiB that the cache may use.",
+    "[mountpoint-s3].metadata_ttl": "Seconds that metadata are believed, or `minimal`, or `indefinite`.",
+    "[mountpoint-s3].read_part_size_mib": "MiB of one request when reading.",
+    "[mountpoint-s3].write_part_size_mib": f"{_PART}.",
+    "[mountpoint-s3].largest_file_gib": "GiB of the largest file that will be written, to check the parts against.",
+    "[mountpoint-s3].max_threads": "Threads that serve the file system.",
+    "[mountpoint-s3].maximum_throughput_gbps": "Gbit/s that the client aims at.",
+    "[mountpoint-s3].endpoint_url": "An endpoint that is not AWS's own.",
+    "[mountpoint-s3].force_path_style": "Whether the bucket's name stands in the path instead of the host.",
+    "[mountpoint-s3].expected_bucket_owner": "Account that has to own the bucket, in quotes.",
+    "[mountpoint-s3].requester_pays": "Whether requests are paid by this account.",
+    "[mountpoint-s3].storage_class": "Storage class of what is written.",
+    "[mountpoint-s3].sse": "Encryption of what is written: aws:kms or aws:kms:dsse.",
+    "[mountpoint-s3].sse_kms_key_id": "KMS key of that.",
+    "[nvme].uid": "Owner of the directory.",
+    "[nvme].gid": "Group of the directory.",
+    "[nvme].mode": "Mode of the directory, octal, in quotes.",
+}

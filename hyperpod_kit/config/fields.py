@@ -1,0 +1,168 @@
+"""What each key of the configuration means, in one sentence: for editors (JSON Schema), for `init`, for the reference.
+
+Keys, types and defaults are the decoder's (config/reads.py); nothing of that is repeated here. `[]` stands for any
+item of a list, `[KIND]` for a mount of that kind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Mapping, Optional
+
+from hyperpod_kit.config.field_mounts import MOUNT_FIELDS
+from hyperpod_kit.model.cluster import LIFECYCLE_MODES
+from hyperpod_kit.model.mounts import ROLES
+
+
+@dataclass(frozen=True)
+class Field:
+    """`text`: one sentence or two.
+
+    choices: all values there are; request: the field of CreateCluster whose limits, in the installed botocore, count.
+    """
+
+    text: str
+    choices: tuple[str, ...] = ()
+    request: Optional[str] = None
+
+
+_G = "InstanceGroups[]"
+_KIT: Mapping[str, Field] = {
+    "cluster": Field("The cluster itself: what CreateCluster gets."),
+    "cluster.name": Field("Name of the cluster.", request="ClusterName"),
+    "cluster.region": Field("AWS region of the cluster."),
+    "cluster.execution_role": Field("ARN of the IAM role that the nodes act as.", request=f"{_G}.ExecutionRole"),
+    "cluster.lifecycle_mode": Field(
+        "on_init_complete: HyperPod configures Slurm and FSx, then our script adds the rest; on_create: our script "
+        "does everything; ami_only: no script at all.",
+        LIFECYCLE_MODES,
+    ),
+    "cluster.node_recovery": Field(
+        "Automatic: HyperPod replaces or reboots broken nodes, which auto-resume waits for; None: nobody does.",
+        ("Automatic", "None"),
+    ),
+    "cluster.node_provisioning_mode": Field(
+        "Continuous: the cluster starts with the nodes that there are and HyperPod goes on trying for the others; "
+        "without it a cluster comes whole or not at all. A cluster keeps what it was created with.",
+        ("Continuous",),
+    ),
+    "cluster.slurm_config_strategy": Field(
+        "What HyperPod does about changes of slurm.conf that are not its own; without it Merge, which leaves ours in.",
+        ("Merge", "Managed", "Overwrite"),
+    ),
+    "cluster.vpc": Field("Where the nodes live. Needed for EFS and FSx."),
+    "cluster.vpc.security_group_ids": Field(
+        "Security groups of the nodes; with EFA each allows all traffic to itself."
+    ),
+    "cluster.vpc.subnet_ids": Field("Private subnets, in the Availability Zone where the instances and FSx are."),
+    "cluster.instance_groups": Field("Groups of nodes: one for the controller, others for login and compute nodes."),
+    "cluster.instance_groups[].name": Field("Name of the group.", request=f"{_G}.InstanceGroupName"),
+    "cluster.instance_groups[].instance_type": Field("Type of its nodes, `ml.…`.", request=f"{_G}.InstanceType"),
+    "cluster.instance_groups[].count": Field("How many nodes.", request=f"{_G}.InstanceCount"),
+    "cluster.instance_groups[].min_count": Field(
+        "With fewer nodes than that after three hours the group is rolled back.", request=f"{_G}.MinInstanceCount"
+    ),
+    "cluster.instance_groups[].threads_per_core": Field("1 turns multithreading off.", request=f"{_G}.ThreadsPerCore"),
+    "cluster.instance_groups[].execution_role": Field(
+        "ARN of this group's role where it is not the cluster's.", request=f"{_G}.ExecutionRole"
+    ),
+    "cluster.instance_groups[].vpc": Field("Where this group's nodes live, if not where the cluster's do."),
+    "cluster.instance_groups[].vpc.security_group_ids": Field("Security groups of this group's nodes."),
+    "cluster.instance_groups[].vpc.subnet_ids": Field("Subnets of this group's nodes."),
+    "cluster.instance_groups[].ebs_gib": Field(
+        "GiB of an EBS volume at /opt/sagemaker.",
+        request=f"{_G}.InstanceStorageConfigs[].EbsVolumeConfig.VolumeSizeInGB",
+    ),
+    "cluster.instance_groups[].ebs_kms_key": Field(
+        "KMS key of that volume.", request=f"{_G}.InstanceStorageConfigs[].EbsVolumeConfig.VolumeKmsKeyId"
+    ),
+    "cluster.instance_groups[].root_kms_key": Field(
+        "KMS key of the root volume.", request=f"{_G}.InstanceStorageConfigs[].EbsVolumeConfig.VolumeKmsKeyId"
+    ),
+    "cluster.instance_groups[].deep_health_checks": Field(
+        "Tests of the hardware that new compute nodes pass before they serve; they take an hour or more.",
+        request=f"{_G}.OnStartDeepHealthChecks",
+    ),
+    "cluster.instance_groups[].training_plan_arn": Field(
+        "The training plan whose reserved capacity the group uses.", request=f"{_G}.TrainingPlanArn"
+    ),
+    "cluster.instance_groups[].api": Field(
+        "Further fields of this instance group in CreateCluster, passed on as they are."
+    ),
+    "cluster.accounting_database": Field(
+        "A database outside of the cluster for Slurm's accounting; with continuous provisioning only."
+    ),
+    "cluster.accounting_database.endpoint": Field(
+        "Its host name.", request="Orchestrator.Slurm.AccountingDatabase.Endpoint"
+    ),
+    "cluster.accounting_database.secret_arn": Field(
+        "Secrets Manager's secret with user and password.", request="Orchestrator.Slurm.AccountingDatabase.SecretArn"
+    ),
+    "cluster.accounting_database.port": Field("Its port.", request="Orchestrator.Slurm.AccountingDatabase.Port"),
+    "cluster.accounting_database.name": Field(
+        "Name of the database.", request="Orchestrator.Slurm.AccountingDatabase.Name"
+    ),
+    "cluster.tags": Field("Tags of the cluster, key: value."),
+    "cluster.api": Field("Further fields of CreateCluster, passed on as they are, for what has no key here."),
+    "bundle": Field("Where lifecycle bundles are uploaded."),
+    "bundle.bucket": Field("The bucket; HyperPod's managed policy reads sagemaker-* only."),
+    "bundle.prefix": Field("Where in the bucket; ends in /."),
+    "mounts": Field("File systems and buckets that nodes mount and keep mounted."),
+    "users": Field("Accounts, the same on every node."),
+    "users[].name": Field("Login name."),
+    "users[].uid": Field("User id; files belong to numbers, so never give one twice."),
+    "users[].gid": Field("Id of the user's own group."),
+    "homes": Field("Home directories on EFS, behind an access point for each user."),
+    "homes.file_system_id": Field("The EFS file system."),
+    "homes.path": Field("Where homes are on the nodes."),
+    "homes.directory": Field("Where homes are on the file system."),
+    "homes.required": Field("Whether a node without them has failed."),
+    "homes.roles": Field("Nodes that have them.", ROLES),
+    "health": Field("How mounts are watched."),
+    "health.interval": Field("Seconds between two checks."),
+    "health.deadline": Field("Seconds after which a mount that does not answer is hung."),
+    "health.give_up_after": Field("Failed repairs after which a mount is degraded."),
+    "health.drain": Field("Whether the node is drained in Slurm then."),
+    "health.textfile_directory": Field("Directory where the node exporter reads our metrics; empty for none."),
+    "failure_pause": Field("Seconds that a failed node waits before it goes, so that CloudWatch has its last lines."),
+    "clients": Field("Packages of mount clients that nodes install, each pinned by its digest."),
+    "clients[].client": Field("The client that the package belongs to; a client's own package says it by its name."),
+    "clients[].name": Field("Name of the package."),
+    "clients[].version": Field("Its version, as in the package."),
+    "clients[].arch": Field("Processors that it is for.", ("x86_64", "arm64", "all")),
+    "clients[].sha256": Field("SHA-256 of the file."),
+    "clients[].url": Field("Where nodes get it, if not from the bundle."),
+    "clients[].file": Field("The file beside the configuration that goes into the bundle."),
+    "secrets": Field("Secrets that nodes fetch by themselves; never their values."),
+    "secrets[].name": Field("Name of the file on the node."),
+    "secrets[].arn": Field("ARN in Secrets Manager or Parameter Store."),
+    "secrets[].owner": Field("User that may read it."),
+    "secrets[].roles": Field("Nodes that get it.", ROLES),
+}
+
+FIELDS: Mapping[str, Field] = {
+    "version": Field("Version of AWS's file format."),
+    "workload_manager": Field("Always slurm.", ("slurm",)),
+    "controller_group": Field("Name of the instance group that is the controller."),
+    "login_group": Field("Name of the instance group of the login nodes, if there are any."),
+    "worker_groups": Field("Which partition each compute group serves."),
+    "worker_groups[].instance_group_name": Field("Name of the instance group."),
+    "worker_groups[].partition_name": Field("Name of its partition.", request=f"{_G}.SlurmConfig.PartitionNames[]"),
+    "fsx_dns_name": Field("Short form of one FSx for Lustre mount at /fsx, with fsx_mountname."),
+    "fsx_mountname": Field("Its mount name, as FSx shows it."),
+    "fsx_openzfs_dns_name": Field("Short form of one FSx for OpenZFS mount at /home."),
+    "bucketname": Field("Short form of one read-only Mountpoint mount at /mount-s3."),
+    "slurm_configurations": Field("AWS's settings of several controllers, passed on in on_create mode."),
+    "hyperpod_kit": Field("Everything that is not in AWS's own file."),
+    **{f"hyperpod_kit.{key}": field for key, field in _KIT.items()},
+    **{
+        f"hyperpod_kit.mounts{key}": Field(text, ROLES if key.endswith("].roles") else ())
+        for key, text in MOUNT_FIELDS.items()
+    },
+}
+
+
+def describe(place: str, kind: str = "") -> Field:
+    """The field at a place such as `hyperpod_kit.mounts[].path`; `kind`: of the mount. Raises KeyError."""
+    own = place.replace("hyperpod_kit.mounts[]", f"hyperpod_kit.mounts[{kind}]", 1) if kind else place
+    return FIELDS[own] if own in FIELDS else FIELDS[place]

@@ -1,0 +1,136 @@
+"""The JSON Schema of the configuration, for editors: asked from the decoder, so that it cannot be another format.
+
+The decoder is run on a document that grows until it has asked for every key there is. Descriptions come from
+config/fields.py, limits and lists of values from the service model of the installed botocore.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from hyperpod_kit.aws import request_shape
+from hyperpod_kit.config.decode import decode
+from hyperpod_kit.config.fields import Field, describe
+from hyperpod_kit.config.reads import Read, Trail
+from hyperpod_kit.model.mounts import KINDS
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+MOUNTS: Trail = ("hyperpod_kit", "mounts")
+
+_TYPES: dict[str, dict[str, Any]] = {
+    "text": {"type": "string"},
+    "integer": {"type": "integer"},
+    "number": {"type": "number"},
+    "boolean": {"type": "boolean"},
+    "texts": {"type": "array", "items": {"type": "string"}},
+    "texts_by_key": {"type": "object", "additionalProperties": {"type": "string"}},
+    "things_by_key": {"type": "object"},
+    "list": {"type": "array"},
+    "anything": {},
+}
+
+
+def schema(*, limits: bool = True) -> dict[str, Any]:
+    """The schema. `limits`: with what the API says about values; without it, only what the decoder itself demands."""
+    built = _object((), list(_all_reads()), "", limits)
+    return {"$schema": DIALECT, "title": "hyperpod-kit: provisioning_parameters.json", **built}
+
+
+def _all_reads() -> tuple[Read, ...]:
+    """Every key that the decoder can ask for; lists have one item, of mounts one of each kind."""
+    values: dict[str, Any] = {}
+    while True:
+        reads: list[Read] = []
+        decode(values, reads=reads)
+        grown = False
+        for read in reads:
+            if read.kind in ("object", "list"):
+                grown |= _put(values, read)
+        if not grown:
+            return tuple({read.trail: read for read in reads}.values())
+
+
+def _put(values: dict[str, Any], read: Read) -> bool:
+    """Write an empty value for an object or list that is not there; whether it was not."""
+    holder: Any = values
+    for step in read.trail[:-1]:
+        holder = holder[step] if isinstance(step, int) else holder.setdefault(step, {})
+    key = read.trail[-1]
+    if key in holder:
+        return False
+    items = [{"kind": kind} for kind in KINDS] if read.trail == MOUNTS else [{}]
+    holder[key] = items if read.kind == "list" else {}
+    return True
+
+
+def _object(trail: Trail, reads: list[Read], kind: str, limits: bool) -> dict[str, Any]:
+    """The object at a trail. `kind`: of the mount that it lies in."""
+    inside = [read for read in reads if read.trail[:-1] == trail]
+    return {
+        "type": "object",
+        "properties": {str(read.trail[-1]): _property(read, reads, kind, limits) for read in inside},
+        "required": [str(read.trail[-1]) for read in inside if not read.optional],
+        "additionalProperties": False,
+    }
+
+
+def _property(read: Read, reads: list[Read], kind: str, limits: bool) -> dict[str, Any]:
+    field = describe(_place(read.trail), kind)
+    found: dict[str, Any] = {"description": field.text}
+    if read.kind == "object":
+        found.update(_object(read.trail, reads, kind, limits))
+    elif read.trail == MOUNTS:
+        found.update(type="array", items={"oneOf": [_mount(name, reads, limits) for name in KINDS]})
+    elif read.kind == "list":
+        found.update(type="array", items=_object((*read.trail, 0), reads, kind, limits))
+    else:
+        found.update(copy.deepcopy(_TYPES[read.kind]))
+        if limits and read.kind != "anything":
+            _limit(found, field)
+    if kind and read.trail[-1] == "kind":
+        found["const"] = kind
+    if read.optional and "type" in found:
+        # null is what leaving the key out means.
+        found["type"] = [found["type"], "null"]
+        if "enum" in found:
+            found["enum"] = [*found["enum"], None]
+    if read.optional and read.default is not None:
+        found["default"] = read.default
+    return found
+
+
+def _mount(kind: str, reads: list[Read], limits: bool) -> dict[str, Any]:
+    return {"title": kind, **_object((*MOUNTS, list(KINDS).index(kind)), reads, kind, limits)}
+
+
+def _limit(found: dict[str, Any], field: Field) -> None:
+    """What values there are: those of the field, and those that the API has for it."""
+    target = found["items"] if found["type"] == "array" else found
+    if field.choices:
+        target["enum"] = list(field.choices)
+    if field.request is None:
+        return
+    try:
+        model = request_shape.limits("sagemaker", "CreateCluster", field.request)
+        if model.get("type_name") == "list":
+            model = request_shape.limits("sagemaker", "CreateCluster", f"{field.request}[]")
+    except ImportError:
+        return  # without botocore the schema only says less
+    if "enum" in model:
+        target["enum"] = model["enum"]
+        return
+    low, high = ("minLength", "maxLength") if model.get("type_name") == "string" else ("minimum", "maximum")
+    for name, key in (("min", low), ("max", high)):
+        if name in model:
+            target[key] = model[name]
+    if "pattern" in model:
+        target["pattern"] = f"^(?:{model['pattern']})$"
+
+
+def _place(trail: Trail) -> str:
+    """`hyperpod_kit.mounts[].path`."""
+    text = ""
+    for step in trail:
+        text += "[]" if isinstance(step, int) else f".{step}" if text else str(step)
+    return text

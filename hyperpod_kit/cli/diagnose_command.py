@@ -54,7 +54,8 @@ def diagnose(
     from hyperpod_kit.cluster.nodes import list_nodes, resolve
     from hyperpod_kit.remote import diagnose as asking
     from hyperpod_kit.remote.causes import recognise
-    from hyperpod_kit.remote.ssh import SshRunner, require_usable
+    from hyperpod_kit.remote.ssh import SshRunner
+    from hyperpod_kit.remote.ssh_access import SshAccess
     from hyperpod_kit.remote.target import Target
 
     chosen = resolve_cluster(config, cluster, region)
@@ -62,13 +63,14 @@ def diagnose(
     answer = sagemaker.describe_cluster(chosen.name)
     listed = [node for node in list_nodes(sagemaker, chosen.name) if not node.gone]
     wanted = resolve(listed, nodes) if nodes else listed
+    access = SshAccess(ssh)
     if any(node.address for node in wanted):
-        require_usable(ssh)
+        access.load()
     targets = [(Target(one.instance_id, one.group, "", one.address, one.status), one.message) for one in wanted]
-    with bar(f"asking {len(targets)} nodes", len(targets)) as advance:
+    with access, bar(f"asking {len(targets)} nodes", len(targets)) as advance:
         found = asking.diagnose(
             targets,
-            lambda target: SshRunner(target.address, ssh),
+            lambda target: SshRunner(target.address, access),
             timeout=ssh.command_timeout,
             progress=lambda done: advance(1),
         )

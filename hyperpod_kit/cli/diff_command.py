@@ -113,14 +113,16 @@ def _groups(chosen: Cluster, sagemaker: SageMaker) -> tuple[list[Mapping[str, An
 
 def _ask(targets: list[Target], ssh: SshSettings) -> list[NodeBundle]:
     from hyperpod_kit.remote.installed import installed
-    from hyperpod_kit.remote.ssh import SshRunner, require_usable
+    from hyperpod_kit.remote.ssh import SshRunner
+    from hyperpod_kit.remote.ssh_access import SshAccess
 
+    access = SshAccess(ssh)
     if targets:
-        require_usable(ssh)
-    with bar(f"asking {len(targets)} nodes", len(targets)) as advance:
+        access.load()
+    with access, bar(f"asking {len(targets)} nodes", len(targets)) as advance:
         return installed(
             targets,
-            lambda target: SshRunner(target.address, ssh),
+            lambda target: SshRunner(target.address, access),
             timeout=ssh.command_timeout,
             progress=lambda answer: advance(1),
         )

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
 import click
 
 from hyperpod_kit.cli.options import cluster_options, json_option, resolve_cluster
-from hyperpod_kit.cli.output import bar, console, data, say
-from hyperpod_kit.cli.ssh_options import open_sagemaker, ssh_options, targets_of
-from hyperpod_kit.errors import ClusterError
+from hyperpod_kit.cli.ssh_options import open_sagemaker, ssh_options
 
 if TYPE_CHECKING:
     from hyperpod_kit.remote.target import SshSettings
@@ -18,18 +17,32 @@ if TYPE_CHECKING:
 
 @click.command("validate-mounts")
 @cluster_options
-@ssh_options
+@functools.partial(ssh_options, timeout=10.0)
+@click.option("--nodes", "each", is_flag=True, help="A row for each node, however many there are.")
+@click.option(
+    "--junit", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write JUnit XML to FILE too."
+)
+@click.option(
+    "--watch",
+    type=click.FloatRange(1),
+    metavar="SECONDS",
+    help="Look again that often until Ctrl-C, and say what has changed.",
+)
 @json_option
 def validate_mounts(
     config: Path,
     cluster: Optional[str],
     region: Optional[str],
     ssh: SshSettings,
+    each: bool,
+    junit: Optional[Path],
+    watch: Optional[float],
     as_json: bool,
 ) -> int:
     """Check every mount on every node.
 
-    Each node probes its own mounts now, with a deadline. A node that does not answer counts as a failure.
+    Each node probes its own mounts now, with a deadline. A node that does not answer counts as a failure. With --json
+    and --watch, one line is one whole look.
 
     Exit code 0 when all required mounts of all nodes are healthy, 1 when not, 3 when AWS does not answer.
 
@@ -37,39 +50,20 @@ def validate_mounts(
     Examples:
       hyperpod-kit validate-mounts
       hyperpod-kit validate-mounts --cluster ml --ssh-key ~/.ssh/ml --json
+      hyperpod-kit validate-mounts --watch 60 --junit mounts.xml
     """
-    import time
-
-    from hyperpod_kit.remote import report
-    from hyperpod_kit.remote import validate_mounts as checking
-    from hyperpod_kit.remote.ssh import SshRunner, require_usable
+    from hyperpod_kit.cli import mounts_look as looking
+    from hyperpod_kit.remote.ssh_access import SshAccess
+    from hyperpod_kit.remote.ssh_transport import SshTransport
 
     chosen = resolve_cluster(config, cluster, region)
-    targets = targets_of(chosen, open_sagemaker(chosen))
-    if not targets:
-        raise ClusterError(
-            f"cluster {chosen.name} has no nodes", hint=f"hyperpod-kit describe-cluster --cluster {chosen.name}"
-        )
-    require_usable(ssh)
-    expected = {}
-    if chosen.settings is not None:
-        node_config = chosen.settings.node_config()
-        expected = {group: node_config.mounts_for(role, group) for group, role in node_config.roles.items()}
-    with bar(f"asking {len(targets)} nodes", len(targets)) as advance:
-        reports = checking.validate_mounts(
-            targets,
-            lambda target: SshRunner(target.address, ssh),
-            expected=expected,
-            timeout=ssh.command_timeout,
-            progress=lambda done: advance(1),
-        )
-    healthy = all(entry.healthy for entry in reports)
-    if as_json:
-        data(report.to_json(chosen.name, reports, time.time()))
-    else:
-        screen = console()
-        screen.print(report.table(chosen.name, reports, time.time(), screen.width))
-    for line in report.problems(reports):
-        say(line)
-    say(report.summary(reports))
-    return 0 if healthy else 1
+    sagemaker = open_sagemaker(chosen)
+    shown = looking.Shown(as_json, each, junit)
+    with SshAccess(ssh) as access:
+        access.load()
+        transport = SshTransport(access)
+        if watch is not None:
+            looking.watch(chosen, sagemaker, transport, 660.0, watch, shown)
+        looked = looking.look(chosen, sagemaker, transport, 660.0)
+    looking.show(chosen, looked, shown)
+    return 0 if looked.healthy else 1

@@ -56,14 +56,15 @@ _OPTIONS = (
         type=click.FloatRange(0.1),
         help="Seconds to log in to a node.",
     ),
-    click.option(
-        "--timeout", default=60.0, show_default=True, type=click.FloatRange(1), help="Seconds for a node's own check."
-    ),
 )
 
 
-def ssh_options(command: Command) -> Callable[..., Any]:
-    """All of them, handed to the command as one `ssh: SshSettings`."""
+def ssh_options(command: Command, *, timeout: float = 60.0) -> Callable[..., Any]:
+    """All of them, handed to the command as one `ssh: SshSettings`. `timeout`: the default for a node's own work."""
+    seconds = click.FloatRange(1)
+    limit = click.option(
+        "--timeout", default=timeout, show_default=True, type=seconds, help="Seconds for a node's own check."
+    )
 
     @functools.wraps(command)
     def with_settings(
@@ -88,7 +89,7 @@ def ssh_options(command: Command) -> Callable[..., Any]:
         )
         return command(ssh=ssh, **others)
 
-    for option in reversed(_OPTIONS):
+    for option in reversed((*_OPTIONS, limit)):
         with_settings = option(with_settings)
     return with_settings
 

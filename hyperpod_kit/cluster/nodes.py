@@ -39,14 +39,17 @@ class Node:
 def list_nodes(sagemaker: SageMaker, cluster: str, *, addresses: bool = True) -> list[Node]:
     """All nodes, by group and launch time. Raises AwsError, Unreachable.
 
-    With `addresses`, each node is described, because only that answer holds the IP address; the host name is the
-    fallback.
+    With `addresses`, a node whose host name is not made of its address is described: only that answer holds it, and
+    AWS takes few such calls a second.
     """
     summaries = sagemaker.list_nodes(cluster)
     details: list[dict[str, Any]] = [{}] * len(summaries)
-    if addresses and summaries:
+    unknown = [number for number, summary in enumerate(summaries) if addresses and not _host_address(summary)]
+    if unknown:
         with ThreadPoolExecutor(LOOKUPS) as pool:
-            details = list(pool.map(lambda summary: _details(sagemaker, cluster, summary), summaries))
+            found = pool.map(lambda number: _details(sagemaker, cluster, summaries[number]), unknown)
+            for number, detail in zip(unknown, found):
+                details[number] = detail
     nodes = [_node(summary, detail) for summary, detail in zip(summaries, details)]
     return sorted(nodes, key=lambda node: (node.group, _numeric(node.address), node.instance_id))
 
@@ -98,8 +101,7 @@ def _details(sagemaker: SageMaker, cluster: str, summary: dict[str, Any]) -> dic
 
 def _node(summary: dict[str, Any], detail: dict[str, Any]) -> Node:
     status = summary.get("InstanceStatus", {})
-    match = _HOST.match(summary.get("PrivateDnsHostname", ""))
-    address = detail.get("PrivatePrimaryIp") or (".".join(match.groups()[:4]) if match else "")
+    address = detail.get("PrivatePrimaryIp") or _host_address(summary)
     return Node(
         summary["InstanceGroupName"],
         summary["InstanceId"],
@@ -109,6 +111,12 @@ def _node(summary: dict[str, Any], detail: dict[str, Any]) -> Node:
         address,
         str(summary.get("LaunchTime", ""))[:19],
     )
+
+
+def _host_address(summary: dict[str, Any]) -> str:
+    """`10.1.41.18` of a node that AWS calls ip-10-1-41-18.ec2.internal; "" of one with another name."""
+    match = _HOST.match(summary.get("PrivateDnsHostname", ""))
+    return ".".join(match.groups()[:4]) if match else ""
 
 
 def _find(nodes: Sequence[Node], name: str) -> Optional[Node]:

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor, as_completed
+import queue
+import threading
+import time
+from collections import deque
 from typing import Callable, NamedTuple, Optional, Sequence, TypeVar
 
 from hyperpod_kit.remote.target import Target
 
-THREADS = 64
+BUSY = 48
+"""Nodes that are being talked to at once: a login costs milliseconds of processor time here."""
+
+PATIENCE = 0.5
+"""Seconds after which a node that is still being asked is thought to keep us waiting, and another one is begun."""
+
+MOST = 1024
+"""Nodes that are waited for at once. A thread that waits costs some tens of KiB."""
+
+SPARE_DESCRIPTORS = 100
+"""Of those that this process may open, kept for everything but connections."""
+
 Answer = TypeVar("Answer")
 
 
@@ -18,27 +32,64 @@ class Silent(NamedTuple):
     hint: str = ""
 
 
+def not_running(target: Target) -> Optional[Silent]:
+    """What AWS says of a node that needs no question; None for one that runs."""
+    return None if target.status == "Running" else Silent(f"the node is {target.status}", "hyperpod-kit wait")
+
+
 def cannot_be_asked(target: Target) -> Optional[Silent]:
-    """What AWS says of a node that needs no question; None for one that should answer."""
-    if target.status != "Running":
-        return Silent(f"the node is {target.status}", "hyperpod-kit wait")
-    return None if target.address else Silent("AWS tells no address of the node")
+    """As `not_running`, and why a node that runs cannot be reached by its address."""
+    missing = None if target.address else Silent("AWS tells no address of the node")
+    return not_running(target) or missing
 
 
 def ask_all(
     targets: Sequence[Target], ask: Callable[[Target], Answer], progress: Callable[[Answer], None]
 ) -> list[Answer]:
-    """One answer a target, in the order of the targets; `progress` sees each as it comes. `ask` must not raise."""
-    answers: dict[str, Answer] = {}
-    with ThreadPoolExecutor(max(1, min(THREADS, len(targets)))) as pool:
-        asked = {pool.submit(ask, target): target for target in targets}
+    """One answer a target, in the order of the targets; `progress` sees each as it comes, in the caller's thread.
+
+    Nodes that keep us waiting hold up no others: a thousand that hang take little longer than one. An exception of
+    `ask` is raised here.
+    """
+    most = max(1, min(MOST, _descriptors() - SPARE_DESCRIPTORS))
+    answers: dict[int, Answer] = {}
+    done: queue.SimpleQueue[tuple[int, Optional[Answer], Optional[BaseException]]] = queue.SimpleQueue()
+    begun: dict[int, float] = {}
+    waiting = deque(enumerate(targets))
+
+    def work(number: int, target: Target) -> None:
         try:
-            for future in as_completed(asked):
-                answer = future.result()
-                answers[asked[future].instance_id] = answer
-                progress(answer)
-        except BaseException:
-            # Ctrl-C: those that were not asked yet are not asked any more.
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-    return [answers[target.instance_id] for target in targets]
+            done.put((number, ask(target), None))
+        except BaseException as err:
+            done.put((number, None, err))
+
+    while waiting or begun:
+        now = time.monotonic()
+        young = sorted(since for since in begun.values() if now - since < PATIENCE)
+        while waiting and len(young) < BUSY and len(begun) < most:
+            number, target = waiting.popleft()
+            begun[number] = now
+            young.append(now)
+            # A daemon: after Ctrl-C nobody waits for a node, not even the interpreter's end.
+            threading.Thread(target=work, args=(number, target), daemon=True).start()
+        more = waiting and len(begun) < most
+        try:
+            number, answer, err = done.get(timeout=max(0.01, young[0] + PATIENCE - now) if more else None)
+        except queue.Empty:
+            continue
+        del begun[number]
+        if err is not None:
+            raise err
+        answers[number] = answer  # type: ignore[assignment]
+        progress(answers[number])
+    return [answers[number] for number in range(len(targets))]
+
+
+def _descriptors() -> int:
+    """How many files this process may have open."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return 512
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST + SPARE_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft

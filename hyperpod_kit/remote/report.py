@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Iterator, Sequence
 
+from hyperpod_kit.model.mounts import STATES
 from hyperpod_kit.remote.validate_mounts import NodeReport
 
 if TYPE_CHECKING:
@@ -14,6 +15,9 @@ STYLES = {"ok": "green", "slow": "yellow"}
 WIDE = ("node", "group", "mount", "path", "state", "mounted", "checked")
 NARROW = 132
 """Columns that the wide form needs before it begins to fold ids."""
+
+FEW = 12
+"""Nodes that have a row for each of their mounts; of more, a row says how many nodes are in which state."""
 
 
 def to_json(cluster: str, reports: Sequence[NodeReport], checked_at: float) -> dict[str, Any]:
@@ -26,7 +30,43 @@ def to_json(cluster: str, reports: Sequence[NodeReport], checked_at: float) -> d
     }
 
 
-def table(cluster: str, reports: Sequence[NodeReport], now: float, width: int) -> Table:
+def counts(cluster: str, reports: Sequence[NodeReport]) -> Table:
+    """A row for each mount of each instance group, a column for each state that occurs: the numbers of nodes."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    tally: dict[tuple[str, str, str], dict[str, int]] = {}
+    silent: dict[str, int] = {}
+    for report in reports:
+        group = report.target.group
+        silent[group] = silent.get(group, 0) + bool(report.error)
+        for mount in report.mounts:
+            states = tally.setdefault((group, mount.name, mount.path), {})
+            states[mount.state] = states.get(mount.state, 0) + 1
+        if not report.error and not report.mounts:
+            states = tally.setdefault((group, "-", "-"), {})
+            states["none"] = states.get("none", 0) + 1
+    for group in silent:
+        if not any(known == group for known, _, _ in tally):
+            tally[group, "-", "-"] = {}
+    seen = {state for states in tally.values() for state in states}
+    columns = [state for state in (*STATES, "none") if state in seen]
+    quiet = any(silent.values())
+    grid = Table(title=f"mounts of cluster {cluster}", title_justify="left", box=box.SIMPLE_HEAD)
+    for column in ("group", "mount", "path"):
+        grid.add_column(column, overflow="fold")
+    for column in ["nodes", *columns, *(["no answer"] if quiet else [])]:
+        grid.add_column(column, justify="right", no_wrap=True)
+    for (group, name, path), states in sorted(tally.items()):
+        cells = [Text(str(states.get(state, "")), STYLES.get(state, "bold red")) for state in columns]
+        unheard = [Text(str(silent[group] or ""), "bold red")] if quiet else []
+        total = sum(states.values()) + silent[group]
+        grid.add_row(Text(group), Text(name), Text(path), str(total), *cells, *unheard)
+    return grid
+
+
+def rows(cluster: str, reports: Sequence[NodeReport], now: float, width: int) -> Table:
     """A row for each mount of each node, one for each node that did not answer.
 
     `now`: Unix seconds; `width`: columns of the screen. Below NARROW a row has two lines, group under node and source
@@ -69,39 +109,6 @@ def _cells(report: NodeReport, now: float) -> Iterator[tuple[str, str, Text, str
         state = Text(mount.state if mount.required else f"{mount.state} (optional)", style)
         checked = age(now - mount.checked_at) if mount.checked_at else "-"
         yield mount.name, mount.path, state, mount.source or mount.detail or "-", checked
-
-
-def problems(reports: Sequence[NodeReport]) -> list[str]:
-    """One line for everything that is wrong, with what to do where that is known."""
-    lines = []
-    for report in reports:
-        where = f"{report.target.group} {report.target.instance_id}" + (
-            f" ({report.target.address})" if report.target.address else ""
-        )
-        if report.error:
-            lines.append(f"{where}: {report.error}" + (f"; {report.hint}" if report.hint else ""))
-        for mount in report.mounts:
-            if not mount.healthy:
-                lines.append(
-                    f"{where}: {mount.name} at {mount.path} is {mount.state}"
-                    + (f": {mount.detail}" if mount.detail else "")
-                )
-    bundles = sorted({report.bundle_id for report in reports if report.bundle_id})
-    if len(bundles) > 1:
-        lines.append(f"nodes run different bundles: {', '.join(bundles)}; replace those with the old one")
-    return lines
-
-
-def summary(reports: Sequence[NodeReport]) -> str:
-    """`9 mounts on 3 nodes: all healthy`."""
-    mounts = [mount for report in reports for mount in report.mounts]
-    silent = sum(1 for report in reports if report.error)
-    sick = sum(1 for mount in mounts if not mount.healthy)
-    parts = [f"{sick} not healthy"] if sick else []
-    parts += [f"{silent} node{'s' * (silent != 1)} without an answer"] if silent else []
-    return (
-        f"{len(mounts)} mounts on {len(reports)} node{'s' * (len(reports) != 1)}: {', '.join(parts) or 'all healthy'}"
-    )
 
 
 def age(seconds: float) -> str:

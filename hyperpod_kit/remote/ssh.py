@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-import select
 import shlex
 import socket
+import threading
 import time
-from typing import TYPE_CHECKING, Any, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Mapping, Optional, Sequence
 
-from hyperpod_kit.errors import RunError, RunTimeout, Unreachable, UsageError
-from hyperpod_kit.remote.target import SshSettings
+from hyperpod_kit.errors import RunError, RunTimeout, Unreachable
+from hyperpod_kit.remote.ssh_access import SshAccess, cut
 from hyperpod_kit.run import Completed
 
 if TYPE_CHECKING:
@@ -20,15 +19,20 @@ OUTPUT_LIMIT = 8 << 20
 """Bytes of output after which a command is cut off."""
 
 
+class TooMuchOutput(RunError):
+    """The command was cut off: it said more than a caller can want."""
+
+
 class SshRunner:
-    """Runs commands on the node at `address`, one connection each.
+    """Runs commands on the node at `address`, one connection each. `limit`: bytes of output that are too many.
 
     `run` raises Unreachable when no session comes about, and what the Runner protocol says.
     """
 
-    def __init__(self, address: str, settings: SshSettings) -> None:
+    def __init__(self, address: str, access: SshAccess, *, limit: int = OUTPUT_LIMIT) -> None:
         self.target = address
-        self._settings = settings
+        self._access = access
+        self._limit = limit
 
     def run(
         self,
@@ -41,7 +45,7 @@ class SshRunner:
     ) -> Completed:
         """Run `argv` there. The login shell sees it quoted word by word; `env` travels as a prefix of `env`."""
         words = [*(["env", *(f"{key}={value}" for key, value in env.items())] if env else []), *argv]
-        client = self._connect()
+        client = self._access.open(self.target)
         try:
             returncode, out, err = self._execute(client, argv, shlex.join(words), timeout, input)
         finally:
@@ -50,122 +54,72 @@ class SshRunner:
             raise RunError(argv, returncode, out, err, target=self.target)
         return Completed(tuple(argv), returncode, out, err)
 
-    def _connect(self) -> paramiko.SSHClient:
-        ssh = _paramiko()
-        settings = self._settings
-        client: paramiko.SSHClient = ssh.SSHClient()
-        client.set_missing_host_key_policy(ssh.RejectPolicy())
-        where = f"{settings.user}@{self.target}" + ("" if settings.port == 22 else f":{settings.port}")
-        try:
-            client.load_host_keys(str(settings.known_hosts))
-            client.connect(
-                self.target,
-                settings.port,
-                settings.user,
-                # The key itself, not its file: paramiko tries a file as every kind of key and reports the last attempt.
-                pkey=ssh.PKey.from_path(settings.key) if settings.key else None,
-                allow_agent=settings.key is None,
-                look_for_keys=settings.key is None,
-                timeout=settings.connect_timeout,
-                banner_timeout=settings.connect_timeout,
-                auth_timeout=settings.connect_timeout,
-            )
-        except Exception as err:
-            client.close()
-            raise _unreachable(where, settings, err) from err
-        return client
-
     def _execute(
         self, client: paramiko.SSHClient, argv: Sequence[str], line: str, timeout: float, given: Optional[str]
     ) -> tuple[int, str, str]:
-        ssh = _paramiko()
-        deadline = time.monotonic() + timeout
+        until = time.monotonic() + timeout
         out, err = bytearray(), bytearray()
-        try:
-            transport = client.get_transport()
-            assert transport is not None
-            channel = transport.open_session(timeout=timeout)
-            channel.settimeout(timeout)
-            channel.exec_command(line)
-            if given is not None:
-                channel.sendall(given.encode())
-            channel.shutdown_write()
-            while not channel.eof_received or channel.recv_ready() or channel.recv_stderr_ready():
-                left = deadline - time.monotonic()
-                if left <= 0 or not select.select([channel], [], [], left)[0]:
-                    raise socket.timeout
-                if channel.recv_ready():
-                    out += channel.recv(65536)
-                if channel.recv_stderr_ready():
-                    err += channel.recv_stderr(65536)
-                if len(out) + len(err) > OUTPUT_LIMIT:
-                    raise RunError(argv, -1, stderr=f"more than {OUTPUT_LIMIT >> 20} MiB of output", target=self.target)
-            if not channel.status_event.wait(max(0.0, deadline - time.monotonic())):
+        # A node that never says whether it will run the command is waited for without end inside of paramiko.
+        with self._access.deadlines.within(timeout, lambda: _end(client)) as deadline:
+            try:
+                returncode = self._talk(client, argv, line, until, given, out, err)
+            except RunError:
+                raise
+            except Exception as failure:  # what a peer sends may raise anything inside of paramiko
+                if deadline.expired or isinstance(failure, socket.timeout):
+                    raise RunTimeout(
+                        argv, -9, out.decode(errors="replace"), f"no end within {timeout:g} s", target=self.target
+                    ) from None
+                why = failure if str(failure) else type(failure).__name__
+                raise Unreachable(f"the connection to {self.target} broke: {why}") from failure
+        return returncode, out.decode(errors="replace"), err.decode(errors="replace")
+
+    def _talk(
+        self,
+        client: paramiko.SSHClient,
+        argv: Sequence[str],
+        line: str,
+        until: float,
+        given: Optional[str],
+        out: bytearray,
+        err: bytearray,
+    ) -> int:
+        transport = client.get_transport()
+        if transport is None:
+            raise EOFError("closed")
+        channel = transport.open_session(timeout=max(0.0, until - time.monotonic()))
+        channel.settimeout(max(0.0, until - time.monotonic()))
+        # One event for both streams, no descriptors: select(2) takes none above 1023, and a pipe each would add up.
+        # Only our own reads clear it, and both buffers are looked at after them.
+        something = threading.Event()
+        channel.in_buffer.set_event(something)
+        channel.in_stderr_buffer.set_event(something)
+        channel.exec_command(line)
+        if given is not None:
+            channel.sendall(given.encode())
+        channel.shutdown_write()
+        while not channel.eof_received or channel.recv_ready() or channel.recv_stderr_ready():
+            if channel.recv_ready():
+                out += channel.recv(65536)
+            if channel.recv_stderr_ready():
+                err += channel.recv_stderr(65536)
+            if len(out) + len(err) > self._limit:
+                raise TooMuchOutput(argv, -1, stderr=f"more than {self._limit >> 10} KiB of output", target=self.target)
+            if channel.recv_ready() or channel.recv_stderr_ready() or channel.eof_received:
+                continue
+            if channel.closed:
+                break
+            if not something.wait(max(0.0, until - time.monotonic())):
                 raise socket.timeout
-            return channel.recv_exit_status(), out.decode(errors="replace"), err.decode(errors="replace")
-        except socket.timeout:
-            raise RunTimeout(
-                argv, -9, out.decode(errors="replace"), f"no end within {timeout:g} s", target=self.target
-            ) from None
-        except (ssh.SSHException, OSError, EOFError) as failure:
-            raise Unreachable(
-                f"the connection to {self.target} broke: {failure or type(failure).__name__}"
-            ) from failure
+        if not channel.status_event.wait(max(0.0, until - time.monotonic())):
+            raise socket.timeout
+        returncode = channel.recv_exit_status()
+        if returncode < 0 and not transport.is_active():
+            raise EOFError("it was closed before the command ended")
+        return returncode
 
 
-def require_usable(settings: SshSettings) -> None:
-    """Raise UsageError when no host key could be verified, or the private key cannot be used."""
-    if not settings.known_hosts.is_file():
-        raise UsageError(
-            f"there are no host keys at {settings.known_hosts}, and none is taken on trust",
-            hint="--known-hosts FILE, or HPK_KNOWN_HOSTS; ssh-keyscan collects keys on a network that you trust",
-        )
-    if settings.key is None:
-        return
-    if not settings.key.is_file():
-        raise UsageError(f"there is no private key {settings.key}", hint="--ssh-key FILE, or HPK_SSH_KEY")
-    try:
-        _paramiko().PKey.from_path(settings.key)
-    except (OSError, TypeError, ValueError, _paramiko().SSHException) as err:
-        raise UsageError(
-            f"{settings.key} is not a private key that can be used: {str(err).split('.')[0]}",
-            hint="a key with a passphrase: ssh-add it, and leave --ssh-key out",
-        ) from err
-
-
-def _paramiko() -> Any:
-    import paramiko
-
-    # Its thread writes stack traces of broken connections to stderr; we report them as rows.
-    logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)
-    return paramiko
-
-
-def _unreachable(where: str, settings: SshSettings, err: Exception) -> Unreachable:
-    """What went wrong between here and a session, in one sentence."""
-    ssh = _paramiko()
-    address = where.split("@")[1]
-    host = f"'[{address.split(':')[0]}]:{settings.port}'" if ":" in address else address
-    if isinstance(err, ssh.BadHostKeyException):
-        return Unreachable(
-            f"{where} shows a host key other than the one in {settings.known_hosts}",
-            hint=f"if the node was replaced: ssh-keygen -R {host}, and collect its new key",
-        )
-    if isinstance(err, ssh.AuthenticationException):
-        return Unreachable(f"{where} refuses the login: {err}", hint="--ssh-user, --ssh-key")
-    if isinstance(err, (socket.timeout, TimeoutError)):
-        return Unreachable(f"{where} is silent: no answer within {settings.connect_timeout:g} s")
-    if isinstance(err, ssh.SSHException):
-        text = str(err)
-        if "not found in known_hosts" in text:
-            return Unreachable(f"{where} has no host key in {settings.known_hosts}", hint="--known-hosts FILE")
-        # When time is up before the greeting, paramiko goes on and finds that there is no session.
-        if "banner" in text or "No existing session" in text:
-            return Unreachable(
-                f"{where} is silent: connected, but no ssh session within {settings.connect_timeout:g} s"
-            )
-        return Unreachable(f"{where}: {text}")
-    if isinstance(err, OSError):
-        refused = "Unable to connect" in str(err) or isinstance(err, ConnectionRefusedError)
-        return Unreachable(f"{where} refuses the connection" if refused else f"{where}: {err}")
-    return Unreachable(f"{where}: {type(err).__name__}: {err}")
+def _end(client: paramiko.SSHClient) -> None:
+    transport = client.get_transport()
+    if transport is not None:
+        cut(transport.sock)

@@ -1,34 +1,37 @@
-"""Ask every node of a cluster for its mounts, at once, and judge the answers.
+"""Judge what the nodes of a cluster say of their mounts.
 
-A node that does not answer, or does not report a mount that the configuration gives it, is a failure: silence is never
-health.
+A node that does not answer, whose report is old, or that does not report a mount that the configuration gives it, is a
+failure: silence is never health. Nor is a node's own word for what it must have: that is the configuration's.
 """
 
 from __future__ import annotations
 
-import json
 import time
-from dataclasses import asdict, dataclass
-from typing import Any, Callable, Mapping, Optional, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
 
-from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.model.mounts import Mount, MountStatus
-from hyperpod_kit.remote.fan_out import ask_all, cannot_be_asked
+from hyperpod_kit.remote.answer import Answer, NoReport, clean, last_words, read
+from hyperpod_kit.remote.fan_out import not_running
 from hyperpod_kit.remote.target import Target
-from hyperpod_kit.run import Runner
+from hyperpod_kit.remote.transport import Heard, Progress, Transport
 
-PROGRAM = "/opt/hyperpod-kit/current/bin/hyperpod-kit"
+LOG = "see /var/log/provision/provisioning.log there"
 
 
 @dataclass(frozen=True)
 class NodeReport:
-    """What one node said. `error`: why there is no answer, empty when there is one; `bundle_id`: what it runs."""
+    """What one node said. `error`: why there is no answer, empty when there is one; `bundle_id`: what it runs.
+
+    said_at: when, in Unix seconds; 0.0 without an answer.
+    """
 
     target: Target
     mounts: tuple[MountStatus, ...] = ()
     error: str = ""
     hint: str = ""
     bundle_id: str = ""
+    said_at: float = 0.0
 
     @property
     def healthy(self) -> bool:
@@ -43,102 +46,103 @@ class NodeReport:
             "error": self.error,
             "hint": self.hint,
             "bundle_id": self.bundle_id,
+            "said_at": self.said_at,
             "mounts": [{**asdict(mount), "healthy": mount.healthy} for mount in self.mounts],
         }
 
 
 def validate_mounts(
     targets: Sequence[Target],
-    connect: Callable[[Target], Runner],
+    transport: Transport,
     *,
     expected: Mapping[str, Sequence[Mount]],
-    timeout: float = 60.0,
-    progress: Callable[[NodeReport], None] = lambda report: None,
+    max_age: float = 60.0,
+    progress: Progress = lambda count: None,
     clock: Callable[[], float] = time.time,
 ) -> list[NodeReport]:
     """One report a target, in the order of the targets.
 
     `expected`: instance group -> mounts that a node of it must report, empty when no configuration is known;
-    `timeout`: seconds that a node's own check may take.
+    `max_age`: seconds after which a report that a node sent by itself is too old. Raises what the transport raises.
     """
-    return ask_all(
-        targets,
-        lambda target: _ask(target, connect, expected.get(target.group, ()), timeout, clock),
-        progress,
+    silent = {target.instance_id: not_running(target) for target in targets}
+    asked = [target for target in targets if silent[target.instance_id] is None]
+    progress(len(targets) - len(asked))
+    heard = dict(zip((target.instance_id for target in asked), transport.hear(asked, progress)))
+    reports = []
+    for target in targets:
+        why = silent[target.instance_id]
+        if why is not None:
+            reports.append(NodeReport(target, error=why.error, hint=why.hint))
+        else:
+            wanted = expected.get(target.group, ())
+            reports.append(judge(target, heard[target.instance_id], wanted, max_age, clock()))
+    return reports
+
+
+def judge(target: Target, heard: Heard, expected: Sequence[Mount], max_age: float, now: float) -> NodeReport:
+    """What to think of one node. Pure; `now` in Unix seconds."""
+    if heard.error:
+        return NodeReport(target, error=clean(heard.error), hint=heard.hint)
+    if heard.returncode not in (0, 1, None):
+        return NodeReport(target, error=_not_checked(heard.returncode, heard.stderr), hint=LOG)
+    try:
+        answer = read(heard.text)
+    except NoReport as err:
+        words = f"its answer is not a report: {last_words(heard.stderr)}" if not heard.text.strip() else str(err)
+        return NodeReport(target, error=words, hint=LOG)
+    said_at = now if heard.at is None else heard.at
+    wrong = _disbelief(target, heard, answer, now - said_at, max_age)
+    if wrong is not None:
+        return NodeReport(target, error=wrong, bundle_id=answer.bundle_id, said_at=said_at)
+    return NodeReport(
+        target, tuple(_compared(answer.mounts, expected, now)), bundle_id=answer.bundle_id, said_at=said_at
     )
 
 
-def _ask(
-    target: Target,
-    connect: Callable[[Target], Runner],
-    expected: Sequence[Mount],
-    timeout: float,
-    clock: Callable[[], float],
-) -> NodeReport:
-    silent = cannot_be_asked(target)
-    if silent:
-        return NodeReport(target, error=silent.error, hint=silent.hint)
-    try:
-        done = connect(target).run([PROGRAM, "node", "mounts", "--json"], timeout=timeout, check=False)
-    except HyperpodKitError as err:
-        return NodeReport(target, error=err.message, hint=err.hint or "")
-    if done.returncode not in (0, 1):
-        return NodeReport(
-            target,
-            error=_not_installed(done.returncode, done.stderr),
-            hint="see /var/log/provision/provisioning.log there",
-        )
-    answer = _parse(done.stdout)
-    if answer is None:
-        last = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["nothing"]
-        return NodeReport(target, error=f"its answer is not a report: {last[0][:120]}")
-    bundle, mounts = answer
-    reported = {mount.name for mount in mounts}
-    missing = [
-        MountStatus(
-            mount.name,
-            mount.kind,
-            mount.path,
-            "absent",
-            required=mount.required,
-            checked_at=clock(),
-            detail="the configuration asks for it, the node's bundle does not know it",
-        )
-        for mount in expected
-        if mount.name not in reported
-    ]
-    return NodeReport(target, (*mounts, *missing), bundle_id=bundle)
+def _disbelief(target: Target, heard: Heard, answer: Answer, age: float, max_age: float) -> Optional[str]:
+    """Why the report is not taken for the node's present state; None when it is."""
+    # By its address a node is known too: resource_config.json may lag behind a replacement and still have the old id.
+    names = ((answer.instance_id, target.instance_id), (answer.node, slurm_name(target.address)))
+    if not any(said and said == known for said, known in names):
+        return f"another node answers there: {answer.instance_id or 'without an instance id'} ({answer.node or '-'})"
+    if age > max_age:
+        return f"its last report is {age:.0f} s old, expected one every {max_age:.0f} s at least"
+    if heard.returncode == 1 and all(mount.healthy for mount in answer.mounts):
+        return "its check ended with exit code 1, but its report names no mount that is not healthy"
+    return None
 
 
-def _parse(text: str) -> Optional[tuple[str, list[MountStatus]]]:
-    """(bundle id, mounts) of a node's standard output after any login banner; None when it is no report."""
-    start = text.find("{")
-    if start < 0:
-        return None
-    try:
-        answer = json.loads(text[start:])
-        return str(answer.get("bundle_id", "")), [_status(raw) for raw in answer["mounts"]]
-    except (AttributeError, KeyError, TypeError, ValueError):
-        return None
+def _compared(said: Sequence[MountStatus], expected: Sequence[Mount], now: float) -> Iterator[MountStatus]:
+    """The mounts that were reported, held against the configuration, and those that were not reported."""
+    wanted = {mount.name: mount for mount in expected}
+    for status in said:
+        mount = wanted.get(status.name)
+        if mount is None:
+            yield status
+        elif (status.kind, status.path) != (mount.kind, mount.path):
+            detail = f"the configuration says {mount.kind} there, the node has {status.kind} at {status.path}"
+            yield _absent(mount, detail, now)
+        else:
+            yield replace(status, required=mount.required)
+    reported = {status.name for status in said}
+    for mount in expected:
+        if mount.name not in reported:
+            yield _absent(mount, "the configuration asks for it, the node's bundle does not know it", now)
 
 
-def _status(raw: Mapping[str, Any]) -> MountStatus:
-    """One mount of a report; fields that we do not know are left out, for a node may run a newer bundle."""
-    texts = {key: str(raw.get(key, "")) for key in ("source", "detail")}
+def _absent(mount: Mount, detail: str, now: float) -> MountStatus:
     return MountStatus(
-        str(raw["name"]),
-        str(raw["kind"]),
-        str(raw["path"]),
-        str(raw["state"]),
-        latency_ms=float(raw.get("latency_ms", 0)),
-        required=bool(raw.get("required", True)),
-        checked_at=float(raw.get("checked_at", 0)),
-        **texts,
+        mount.name, mount.kind, mount.path, "absent", required=mount.required, checked_at=now, detail=detail
     )
 
 
-def _not_installed(returncode: int, stderr: str) -> str:
+def slurm_name(address: str) -> str:
+    """The name that HyperPod gives a node in Slurm, "" without an address."""
+    return f"ip-{address.replace('.', '-')}" if address else ""
+
+
+def _not_checked(returncode: Optional[int], stderr: str) -> str:
     if returncode in (126, 127):
         return "hyperpod-kit is not installed there: its lifecycle script did not run to the end"
-    last = stderr.strip().splitlines()[-1:] or ["no message"]
-    return f"the check on the node exited {returncode}: {last[0]}"
+    return f"the check on the node exited {returncode}: {last_words(stderr) if stderr.strip() else 'no message'}"

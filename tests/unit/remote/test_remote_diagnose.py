@@ -11,6 +11,7 @@ from hyperpod_kit.cli.diagnose_command import sentences
 from hyperpod_kit.remote.causes import CAUSES, recognise
 from hyperpod_kit.remote.diagnose import Diagnosis, diagnose
 from hyperpod_kit.remote.ssh import SshRunner
+from hyperpod_kit.remote.ssh_access import SshAccess
 from hyperpod_kit.remote.target import Target
 
 from .conftest import Network
@@ -75,7 +76,7 @@ def test_a_node_says_which_step_failed_and_what_is_known_of_it(network: Network)
     targets.append((Target("i-9", "workers", "compute", network.silent()), "Insufficient capacity"))
     targets.append((Target("i-10", "workers", "compute", "", "Pending"), ""))
     failed, well, stale, unfinished, silent, pending = diagnose(
-        targets, lambda target: SshRunner(target.address, network.settings), timeout=10)
+        targets, lambda target: SshRunner(target.address, SshAccess(network.settings)), timeout=10)
     assert [one.step for one in failed.failures] == ["names"], "the run before it is over"
     assert [one.cause.code for one in failed.known] == ["dns"]
     assert well.healthy and well.known == () and list(sentences(well)) == []

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hyperpod_kit.errors import RunError, RunTimeout, Unreachable, UsageError
-from hyperpod_kit.remote.ssh import SshRunner, require_usable
+from hyperpod_kit.remote.ssh import SshRunner
+from hyperpod_kit.remote.ssh_access import SshAccess
 from hyperpod_kit.remote.target import SshSettings
 
 if TYPE_CHECKING:
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
 def test_runs_a_command_word_by_word(network: Network) -> None:
     node = network.node(lambda command: (0, "out", "err"))
-    done = SshRunner(node.address, network.settings).run(["echo", "a b", "$(id)"], input="fed", env={"X": "1 2"})
+    runner = SshRunner(node.address, SshAccess(network.settings))
+    done = runner.run(["echo", "a b", "$(id)"], input="fed", env={"X": "1 2"})
     assert (done.returncode, done.stdout, done.stderr) == (0, "out", "err")
     assert node.commands == ["env 'X=1 2' echo 'a b' '$(id)'"]
     assert node.stdin == b"fed"
@@ -25,35 +27,35 @@ def test_runs_a_command_word_by_word(network: Network) -> None:
 
 def test_large_output_on_both_streams_arrives_whole(network: Network) -> None:
     node = network.node(lambda command: (3, "o" * 300_000, "e" * 200_000))
-    done = SshRunner(node.address, network.settings).run(["x"], check=False)
+    done = SshRunner(node.address, SshAccess(network.settings)).run(["x"], check=False)
     assert (done.returncode, len(done.stdout), len(done.stderr)) == (3, 300_000, 200_000)
 
 
 def test_a_failing_command_names_the_node(network: Network) -> None:
     node = network.node(lambda command: (7, "", "no such thing\n"))
     with pytest.raises(RunError, match=rf"`ls /x` on {node.address} exited 7: no such thing"):
-        SshRunner(node.address, network.settings).run(["ls", "/x"])
+        SshRunner(node.address, SshAccess(network.settings)).run(["ls", "/x"])
 
 
 def test_a_hanging_command_ends_at_its_deadline(network: Network) -> None:
     node = network.node(None)
     began = time.monotonic()
     with pytest.raises(RunTimeout, match=r"no end within 0\.5 s"):
-        SshRunner(node.address, network.settings).run(["sleep"], timeout=0.5)
+        SshRunner(node.address, SshAccess(network.settings)).run(["sleep"], timeout=0.5)
     assert time.monotonic() - began < 10
 
 
 def test_nobody_listens(network: Network) -> None:
     network.node(lambda command: (0, "", ""))
     with pytest.raises(Unreachable, match="refuses the connection"):
-        SshRunner(network.address(), network.settings).run(["x"])
+        SshRunner(network.address(), SshAccess(network.settings)).run(["x"])
 
 
 def test_a_silent_machine_is_given_up(network: Network) -> None:
     address = network.silent()
     began = time.monotonic()
     with pytest.raises(Unreachable, match="is silent: connected, but no ssh session within 3 s"):
-        SshRunner(address, network.settings).run(["x"])
+        SshRunner(address, SshAccess(network.settings)).run(["x"])
     assert time.monotonic() - began < 10
 
 
@@ -63,26 +65,26 @@ def test_a_silent_machine_is_given_up(network: Network) -> None:
 def test_host_keys_are_verified(network: Network, key: str, why: str) -> None:
     node = network.node(lambda command: (0, "", ""), key=key)
     with pytest.raises(Unreachable, match=why):
-        SshRunner(node.address, network.settings).run(["x"])
+        SshRunner(node.address, SshAccess(network.settings)).run(["x"])
     assert node.commands == []
 
 
 def test_a_refused_login(network: Network) -> None:
     node = network.node(lambda command: (0, "", ""), accepts="nobody")
     with pytest.raises(Unreachable, match="refuses the login") as caught:
-        SshRunner(node.address, network.settings).run(["x"])
+        SshRunner(node.address, SshAccess(network.settings)).run(["x"])
     assert caught.value.hint == "--ssh-user, --ssh-key"
 
 
 def test_without_host_keys_nothing_is_asked(network: Network) -> None:
     missing = SshSettings("root", network.known_hosts.with_name("nothing"))
     with pytest.raises(UsageError, match="none is taken on trust"):
-        require_usable(missing)
+        SshAccess(missing).load()
     with pytest.raises(UsageError, match="no private key"):
-        require_usable(SshSettings("root", network.known_hosts, network.known_hosts.with_name("nothing")))
+        SshAccess(SshSettings("root", network.known_hosts, network.known_hosts.with_name("nothing"))).load()
 
 
 def test_a_key_file_that_is_no_key_is_found_before_any_node_is_asked(network: Network) -> None:
-    require_usable(network.settings)
+    SshAccess(network.settings).load()
     with pytest.raises(UsageError, match="known_hosts is not a private key that can be used"):
-        require_usable(SshSettings("root", network.known_hosts, network.known_hosts))
+        SshAccess(SshSettings("root", network.known_hosts, network.known_hosts)).load()

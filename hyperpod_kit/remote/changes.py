@@ -1,0 +1,60 @@
+"""What became of a fleet between two looks, grouped as troubles are. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Iterator, Sequence
+
+from hyperpod_kit.model.mounts import MountStatus
+from hyperpod_kit.remote.groups import MOST_KINDS, shortened, troubles, where
+from hyperpod_kit.remote.target import Target
+from hyperpod_kit.remote.validate_mounts import NodeReport, slurm_name
+
+NO_ANSWER = "no answer"
+
+
+def changes(before: Sequence[NodeReport], after: Sequence[NodeReport]) -> list[str]:
+    """One line a kind of change: trouble that is new, nodes that are well again, nodes that came and went."""
+    old = {report.target.instance_id: report for report in before}
+    new = {report.target.instance_id: report for report in after}
+    fresh = [_without(report, _wrong(old.get(report.target.instance_id))) for report in after]
+    lines = [f"new: {trouble.sentence()}" for trouble in troubles(fresh)]
+    lines += _named("well again", [report.target for report in after if _recovered(old, report)])
+    lines += _named("joined", [report.target for key, report in new.items() if key not in old])
+    lines += _named("left", [report.target for key, report in old.items() if key not in new])
+    return lines if len(lines) <= MOST_KINDS else [*lines[:MOST_KINDS], f"and {len(lines) - MOST_KINDS} more changes"]
+
+
+def _wrong(report: NodeReport | None) -> set[str]:
+    """What is wrong with a node, without what differs from look to look."""
+    if report is None:
+        return set()
+    states = {_sick(mount) for mount in report.mounts if not mount.healthy}
+    return states | ({NO_ANSWER} if report.error else set())
+
+
+def _sick(mount: MountStatus) -> str:
+    return f"{mount.name} {mount.state}"
+
+
+def _without(report: NodeReport, known: set[str]) -> NodeReport:
+    """The report without the troubles that were known before."""
+    mounts = tuple(mount for mount in report.mounts if _sick(mount) not in known)
+    return replace(report, mounts=mounts, error="" if NO_ANSWER in known else report.error)
+
+
+def _recovered(old: dict[str, NodeReport], report: NodeReport) -> bool:
+    earlier = old.get(report.target.instance_id)
+    return earlier is not None and bool(_wrong(earlier)) and not _wrong(report)
+
+
+def _named(what: str, nodes: Sequence[Target]) -> Iterator[str]:
+    groups: dict[str, list[Target]] = {}
+    for node in nodes:
+        groups.setdefault(node.group, []).append(node)
+    for group, members in sorted(groups.items()):
+        if len(members) == 1:
+            yield f"{what}: {where(members[0])}"
+        else:
+            names = shortened(slurm_name(node.address) or node.instance_id for node in members)
+            yield f"{what}: {len(members)} nodes of {group}: {names}"

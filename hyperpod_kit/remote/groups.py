@@ -1,0 +1,124 @@
+"""What is wrong with many nodes, said once for all that it is wrong with. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Iterable, Iterator, Sequence
+
+from hyperpod_kit.remote.target import Target
+from hyperpod_kit.remote.validate_mounts import NodeReport, slurm_name
+from hyperpod_kit.slurm.hostlist import compress
+
+MOST_KINDS = 30
+"""Kinds of trouble that are said one by one; a thousand different ones help nobody."""
+
+NAMES_SHOWN = 160
+"""Characters for the names of the nodes of one kind."""
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """One thing that is wrong with some nodes of one instance group.
+
+    what: the words of the first of them; optional: whether those nodes count as healthy nevertheless.
+    """
+
+    group: str
+    what: str
+    hint: str
+    nodes: tuple[Target, ...]
+    optional: bool = False
+
+    def sentence(self) -> str:
+        """A line for a person: of one node with its id and address, of many with their names in Slurm."""
+        end = f"; {self.hint}" if self.hint else ""
+        if len(self.nodes) == 1:
+            node = self.nodes[0]
+            return f"{where(node)}: {self.what}{end}"
+        return f"{len(self.nodes)} nodes of {self.group}: {_anonymous(self.what, self.nodes[0])}{end}: {self.names()}"
+
+    def names(self) -> str:
+        """The nodes as a host list that scontrol takes, as far as it can be shown."""
+        return shortened([slurm_name(node.address) or node.instance_id for node in self.nodes])
+
+
+def troubles(reports: Sequence[NodeReport]) -> list[Trouble]:
+    """Everything that is wrong, what most nodes have first."""
+    found: dict[tuple[str, str, bool], list[tuple[Target, str, str]]] = {}
+    for report in reports:
+        for what, hint, optional in said(report):
+            key = (report.target.group, re.sub(r"\d+(\.\d+)?", "#", _anonymous(what, report.target)), optional)
+            found.setdefault(key, []).append((report.target, what, hint))
+    made = [
+        Trouble(group, members[0][1], members[0][2], tuple(target for target, _, _ in members), optional)
+        for (group, _, optional), members in found.items()
+    ]
+    return sorted(made, key=lambda one: (one.optional, -len(one.nodes)))
+
+
+def said(report: NodeReport) -> Iterator[tuple[str, str, bool]]:
+    """(what, hint, whether it is optional) of everything that is wrong with one node."""
+    if report.error:
+        yield report.error, report.hint, False
+    for mount in report.mounts:
+        if not mount.healthy:
+            detail = f": {mount.detail}" if mount.detail else ""
+            optional = " (optional)" if not mount.required else ""
+            yield f"{mount.name} at {mount.path} is {mount.state}{optional}{detail}", "", not mount.required
+
+
+def problems(reports: Sequence[NodeReport]) -> list[str]:
+    """One line for each kind of trouble, with what to do where that is known."""
+    found = troubles(reports)
+    lines = [trouble.sentence() for trouble in found[:MOST_KINDS]]
+    if len(found) > MOST_KINDS:
+        lines.append(f"and {len(found) - MOST_KINDS} other kinds of trouble; --json has all of them")
+    bundles: dict[str, int] = {}
+    for report in reports:
+        if report.bundle_id:
+            bundles[report.bundle_id] = bundles.get(report.bundle_id, 0) + 1
+    if len(bundles) > 1:
+        counted = sorted(bundles.items(), key=lambda item: (-item[1], item[0]))[:MOST_KINDS]
+        named = ", ".join(f"{bundle} on {count}" for bundle, count in counted)
+        lines.append(f"nodes run different bundles: {named}; replace those with the old one")
+    return lines
+
+
+def summary(reports: Sequence[NodeReport]) -> str:
+    """`996 of 1000 nodes are healthy: 2 of 3000 mounts are not, 3 nodes without an answer`."""
+    mounts = [mount for report in reports for mount in report.mounts]
+    silent = sum(1 for report in reports if report.error)
+    sick = sum(1 for mount in mounts if not mount.healthy)
+    parts = [f"{sick} not healthy"] if sick else []
+    parts += [f"{silent} node{'s' * (silent != 1)} without an answer"] if silent else []
+    well = sum(report.healthy for report in reports)
+    told = f"; {well} of {len(reports)} nodes are healthy" if parts else ""
+    count = f"{len(mounts)} mounts on {len(reports)} node{'s' * (len(reports) != 1)}"
+    return f"{count}: {', '.join(parts) or 'all healthy'}{told}"
+
+
+def where(node: Target) -> str:
+    """A node with everything that it is known by."""
+    return f"{node.group} {node.instance_id}" + (f" ({node.address})" if node.address else "")
+
+
+def shortened(names: Iterable[str]) -> str:
+    """A host list of these names, the first ones where all are too many."""
+    listed = sorted(set(names))
+    text = compress(listed)
+    if len(text) <= NAMES_SHOWN:
+        return text
+    shown = len(listed)
+    while shown > 1 and len(text) > NAMES_SHOWN:
+        shown = shown * 2 // 3
+        text = compress(listed[:shown])
+    return f"{text} and {len(listed) - shown} more"
+
+
+def _anonymous(text: str, node: Target) -> str:
+    """The text without what tells this node from others."""
+    if node.address:
+        text = re.sub(rf"(\S+@)?(?<![\d.]){re.escape(node.address)}(?![\d.])(:\d+)?", "it", text)
+        text = text.replace(slurm_name(node.address), "it")
+    return text.replace(node.instance_id, "it")

@@ -1,0 +1,68 @@
+"""Mount reports as JUnit XML, which CI systems show: a suite a group, a case for each mount of each node. Pure."""
+
+from __future__ import annotations
+
+import time
+from typing import Sequence
+from xml.etree import ElementTree as Xml
+
+from hyperpod_kit.model.mounts import MountStatus
+from hyperpod_kit.remote.validate_mounts import NodeReport
+
+
+def to_xml(cluster: str, reports: Sequence[NodeReport], checked_at: float, seconds: float) -> str:
+    """The document. A required mount that does not serve is a failure, a node without an answer an error.
+
+    `checked_at`: Unix seconds; `seconds`: how long all of it took.
+    """
+    root = Xml.Element("testsuites", name=f"mounts of cluster {cluster}", time=f"{seconds:.3f}")
+    groups: dict[str, list[NodeReport]] = {}
+    for report in reports:
+        groups.setdefault(report.target.group, []).append(report)
+    when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(checked_at))
+    for group, members in sorted(groups.items()):
+        suite = Xml.SubElement(root, "testsuite", name=group, timestamp=when, time=f"{seconds:.3f}")
+        for report in members:
+            _node(suite, report)
+        _count(suite, suite)
+    _count(root, root)
+    Xml.indent(root)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + Xml.tostring(root, encoding="unicode") + "\n"
+
+
+def _node(suite: Xml.Element, report: NodeReport) -> None:
+    if report.error or not report.mounts:
+        case = _case(suite, report, "answers", 0.0)
+        if report.error:
+            error = Xml.SubElement(case, "error", type="no answer", message=report.error)
+            error.text = report.hint
+    for mount in report.mounts:
+        _mount(suite, report, mount)
+
+
+def _mount(suite: Xml.Element, report: NodeReport, mount: MountStatus) -> None:
+    case = _case(suite, report, f"{mount.name} at {mount.path}", mount.latency_ms / 1000)
+    said = f"{mount.name} is {mount.state}" + (f": {mount.detail}" if mount.detail else "")
+    if mount.healthy:
+        return
+    if mount.required:
+        Xml.SubElement(case, "failure", type=mount.state, message=said)
+    else:
+        Xml.SubElement(case, "skipped", message=f"{said} (optional)")
+
+
+def _case(suite: Xml.Element, report: NodeReport, name: str, seconds: float) -> Xml.Element:
+    node = report.target
+    return Xml.SubElement(
+        suite, "testcase", classname=f"{node.group}.{node.instance_id}", name=name, time=f"{max(0.0, seconds):.3f}"
+    )
+
+
+def _count(element: Xml.Element, below: Xml.Element) -> None:
+    for attribute, tag in (
+        ("tests", "testcase"),
+        ("failures", "failure"),
+        ("errors", "error"),
+        ("skipped", "skipped"),
+    ):
+        element.set(attribute, str(sum(1 for _ in below.iter(tag))))

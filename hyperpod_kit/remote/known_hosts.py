@@ -1,0 +1,49 @@
+"""The host keys that nodes are verified by, read once for a whole fleet.
+
+paramiko's own reader compares every line with all lines before it, and its client reads the file for each connection:
+minutes for a thousand nodes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import paramiko
+
+
+class KnownHosts:
+    """An OpenSSH known_hosts file. Lines with a marker (`@revoked`, `@cert-authority`) and patterns say nothing here.
+
+    Raises OSError when the file cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._clear: dict[str, list[str]] = {}
+        self._hashed: list[tuple[str, str]] = []
+        for line in path.read_text(errors="replace").splitlines():
+            names, _, _ = line.strip().partition(" ")
+            if not names or names[0] in "#@":
+                continue
+            for name in names.split(","):
+                if name.startswith("|1|"):
+                    self._hashed.append((name, line.strip()))
+                else:
+                    self._clear.setdefault(name, []).append(line.strip())
+
+    def keys(self, name: str) -> list[paramiko.PKey]:
+        """The keys that a host may show. `name`: its address, or `[address]:port` where that is not 22."""
+        from paramiko.hostkeys import HostKeyEntry, HostKeys, InvalidHostKey
+
+        lines = list(self._clear.get(name, ()))
+        lines += [line for hashed, line in self._hashed if HostKeys.hash_host(name, hashed) == hashed]
+        found = []
+        for line in lines:
+            try:
+                entry = HostKeyEntry.from_line(line)
+            except InvalidHostKey:
+                continue
+            if entry is not None and entry.key is not None:
+                found.append(entry.key)
+        return found

@@ -1,0 +1,158 @@
+"""What all connections to a fleet share: the private key, the host keys, and who ends those whose time is up."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Optional
+
+from hyperpod_kit.errors import Unreachable, UsageError
+from hyperpod_kit.remote.deadlines import Deadlines
+from hyperpod_kit.remote.known_hosts import KnownHosts
+from hyperpod_kit.remote.target import SshSettings
+
+if TYPE_CHECKING:
+    import paramiko
+
+
+class SshAccess:
+    """Opens sessions with one key and one file of host keys, both read once, by `load` or the first `open`."""
+
+    def __init__(self, settings: SshSettings) -> None:
+        self.settings = settings
+        self.deadlines = Deadlines()
+        self._known: Optional[KnownHosts] = None
+        self._key: Optional[paramiko.PKey] = None
+
+    def load(self) -> KnownHosts:
+        """Raise UsageError when no host key could be verified, or the private key cannot be used."""
+        if self._known is None:
+            self._key = _private_key(self.settings)
+            self._known = _known_hosts(self.settings)
+        return self._known
+
+    def __enter__(self) -> SshAccess:
+        return self
+
+    def __exit__(self, kind: Optional[type[BaseException]], *_: object) -> None:
+        """Nobody waits for a node after Ctrl-C."""
+        if kind is not None:
+            self.deadlines.end_all()
+
+    def open(self, address: str) -> paramiko.SSHClient:
+        """A session with the node at `address`, its host key verified. Raises Unreachable, UsageError."""
+        known = self.load()
+        ssh, settings = load_paramiko(), self.settings
+        client: paramiko.SSHClient = ssh.SSHClient()
+        client.set_missing_host_key_policy(ssh.RejectPolicy())
+        name = address if settings.port == 22 else f"[{address}]:{settings.port}"
+        for key in known.keys(name):
+            client.get_host_keys().add(name, key.get_name(), key)
+        where = f"{settings.user}@{address}" + ("" if settings.port == 22 else f":{settings.port}")
+        limit = settings.connect_timeout
+        connected = False
+        try:
+            sock = _socket(address, settings.port)
+            # The phases have a limit each inside of paramiko; this one is for all of them.
+            with self.deadlines.within(limit, lambda: cut(sock)) as deadline:
+                try:
+                    sock.settimeout(limit)
+                    sock.connect((address, settings.port))
+                    connected = True
+                    client.connect(
+                        address,
+                        settings.port,
+                        settings.user,
+                        sock=sock,
+                        pkey=self._key,
+                        allow_agent=self._key is None,
+                        look_for_keys=self._key is None,
+                        timeout=limit,
+                        banner_timeout=limit,
+                        auth_timeout=limit,
+                    )
+                except Exception as err:
+                    client.close()
+                    sock.close()
+                    if deadline.expired:
+                        raise socket.timeout from err
+                    raise
+        except Exception as err:
+            raise _unreachable(where, settings, err, connected=connected) from err
+        return client
+
+
+def cut(sock: socket.socket | paramiko.Channel) -> None:
+    """End a connection, or the attempt to make one, under the threads that wait for it."""
+    with suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
+
+
+def _socket(address: str, port: int) -> socket.socket:
+    family, kind, protocol, _, _ = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+    return socket.socket(family, kind, protocol)
+
+
+def load_paramiko() -> Any:
+    """The library, without what its threads write to stderr of broken connections: those are answers here."""
+    import paramiko
+
+    logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)
+    return paramiko
+
+
+def _known_hosts(settings: SshSettings) -> KnownHosts:
+    try:
+        return KnownHosts(settings.known_hosts)
+    except OSError as err:
+        raise UsageError(
+            f"there are no host keys at {settings.known_hosts}, and none is taken on trust",
+            hint="--known-hosts FILE, or HPK_KNOWN_HOSTS; ssh-keyscan collects keys on a network that you trust",
+        ) from err
+
+
+def _private_key(settings: SshSettings) -> Optional[paramiko.PKey]:
+    """The key itself, not its file: paramiko tries a file as every kind of key and reports the last attempt."""
+    if settings.key is None:
+        return None
+    if not settings.key.is_file():
+        raise UsageError(f"there is no private key {settings.key}", hint="--ssh-key FILE, or HPK_SSH_KEY")
+    ssh = load_paramiko()
+    try:
+        key: paramiko.PKey = ssh.PKey.from_path(settings.key)
+    except (OSError, TypeError, ValueError, ssh.SSHException) as err:
+        raise UsageError(
+            f"{settings.key} is not a private key that can be used: {str(err).split('.')[0]}",
+            hint="a key with a passphrase: ssh-add it, and leave --ssh-key out",
+        ) from err
+    return key
+
+
+def _unreachable(where: str, settings: SshSettings, err: Exception, *, connected: bool) -> Unreachable:
+    """What went wrong between here and a session, in one sentence. `connected`: whether TCP was."""
+    ssh = load_paramiko()
+    address = where.split("@")[1]
+    host = f"'[{address.split(':')[0]}]:{settings.port}'" if ":" in address else address
+    if isinstance(err, ssh.BadHostKeyException):
+        return Unreachable(
+            f"{where} shows a host key other than the one in {settings.known_hosts}",
+            hint=f"if the node was replaced: ssh-keygen -R {host}, and collect its new key",
+        )
+    if isinstance(err, ssh.AuthenticationException):
+        return Unreachable(f"{where} refuses the login: {err}", hint="--ssh-user, --ssh-key")
+    text = str(err)
+    # When time is up before the greeting, paramiko goes on and finds that there is no session.
+    silent = "banner" in text or "No existing session" in text
+    if isinstance(err, (socket.timeout, TimeoutError)) or (isinstance(err, ssh.SSHException) and silent):
+        how = "connected, but no ssh session" if connected else "no answer"
+        return Unreachable(f"{where} is silent: {how} within {settings.connect_timeout:g} s")
+    if isinstance(err, ssh.SSHException):
+        if "not found in known_hosts" in text:
+            return Unreachable(f"{where} has no host key in {settings.known_hosts}", hint="--known-hosts FILE")
+        return Unreachable(f"{where}: {text}")
+    if isinstance(err, ConnectionRefusedError):
+        return Unreachable(f"{where} refuses the connection")
+    if isinstance(err, (OSError, EOFError)):
+        return Unreachable(f"{where}: {text or 'the connection was closed'}")
+    return Unreachable(f"{where}: {type(err).__name__}: {err}")

@@ -1,0 +1,39 @@
+"""Reports over ssh: one connection to each node, many at once."""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+from hyperpod_kit.errors import HyperpodKitError, RunTimeout
+from hyperpod_kit.remote.fan_out import ask_all
+from hyperpod_kit.remote.ssh import SshRunner, TooMuchOutput
+from hyperpod_kit.remote.ssh_access import SshAccess
+from hyperpod_kit.remote.target import Target
+from hyperpod_kit.remote.transport import COMMAND, LONGEST_REPORT, Heard, Progress
+
+
+class SshTransport:
+    """Logs in to every node."""
+
+    words = "over ssh"
+
+    def __init__(self, access: SshAccess) -> None:
+        self._access = access
+
+    def hear(self, targets: Sequence[Target], progress: Progress) -> list[Heard]:
+        return ask_all(targets, self._ask, lambda heard: progress(1))
+
+    def _ask(self, target: Target) -> Heard:
+        if not target.address:
+            return Heard(error="AWS tells no address of the node")
+        runner = SshRunner(target.address, self._access, limit=LONGEST_REPORT)
+        seconds = self._access.settings.command_timeout
+        try:
+            done = runner.run(COMMAND, timeout=seconds, check=False)
+        except RunTimeout:
+            return Heard(error=f"its check did not end within {seconds:g} s", hint="hyperpod-kit diagnose; --timeout")
+        except TooMuchOutput as err:
+            return Heard(error=f"its answer is not a report: {err.stderr}")
+        except HyperpodKitError as err:
+            return Heard(error=err.message, hint=err.hint or "")
+        return Heard(done.stdout, done.returncode, done.stderr)

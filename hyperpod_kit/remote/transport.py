@@ -1,0 +1,47 @@
+"""The ways to a node's report: what each hands over, whatever it took to get it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Callable, Optional, Protocol, Sequence
+
+from hyperpod_kit.remote.target import Target
+
+COMMAND = ("/opt/hyperpod-kit/current/bin/hyperpod-kit", "node", "mounts", "--json")
+"""The look that every node takes at its own mounts; the program of any release has it."""
+
+LONGEST_REPORT = 256 << 10
+"""Bytes of output of one node that are too many to be a report."""
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What came from one node: the output of its check, or why there is none.
+
+    returncode: None where the node sent its report by itself; at: when it said so, in Unix seconds of a clock that is
+    not the node's, None for just now; error: why nothing came, "" when something did; hint: what to do about that.
+    """
+
+    text: str = ""
+    returncode: Optional[int] = None
+    stderr: str = ""
+    at: Optional[float] = None
+    error: str = ""
+    hint: str = ""
+
+
+Progress = Callable[[int], None]
+"""Called from the thread that asked, with how many more nodes are done."""
+
+
+class Transport(Protocol):
+    """A way to the reports of many nodes. `words`: how the nodes were asked, for a sentence: "over ssh"."""
+
+    words: str
+
+    def hear(self, targets: Sequence[Target], progress: Progress) -> list[Heard]:
+        """One answer a target, in the order of the targets.
+
+        What is wrong with one node is its answer. Raises Unreachable, AwsError or UsageError only when no node at all
+        can be asked this way.
+        """

@@ -26,9 +26,10 @@ MAY_IMPORT: Dict[str, Set[str]] = {
     "config": BASE | {"aws"},
     "bundle": BASE | {"aws", "config"},
     "cluster": BASE | {"aws", "config", "bundle"},
+    "preflight": BASE | {"aws", "config"},
     "remote": BASE | {"aws", "config"},
     "rehearsal": BASE | {"aws", "config", "bundle", "remote"},
-    "cli": BASE | {"config", "bundle", "aws", "cluster", "remote", "rehearsal", "job", "checkpoint"},
+    "cli": BASE | {"config", "bundle", "aws", "cluster", "preflight", "remote", "rehearsal", "job", "checkpoint"},
 }
 """Layer -> the layers that it may import besides itself. Arrows point down only."""
 

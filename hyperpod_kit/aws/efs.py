@@ -1,4 +1,4 @@
-"""The EFS calls that home directories need; errors are ours."""
+"""The EFS calls of home directories and of the preflight; errors are ours."""
 
 from __future__ import annotations
 
@@ -13,13 +13,36 @@ from hyperpod_kit.errors import AwsError
 class Efs:
     """`region`: None for boto3's default. Every method raises AwsError or Unreachable."""
 
-    def __init__(self, region: Optional[str] = None) -> None:
-        self._client = client("efs", region)
+    def __init__(self, region: Optional[str] = None, *, connections: int = 10) -> None:
+        self._client = client("efs", region, connections=connections)
 
     def file_system(self, file_system_id: str) -> dict[str, Any]:
         """The description of one file system: FileSystemArn and LifeCycleState above all."""
         with translated("DescribeFileSystems", file_system_id):
             return dict(self._client.describe_file_systems(FileSystemId=file_system_id)["FileSystems"][0])
+
+    def mount_targets(self, file_system_id: str) -> list[dict[str, Any]]:
+        """Every mount target of a file system, all pages; without its security groups."""
+        with translated("DescribeMountTargets", file_system_id):
+            pages = self._client.get_paginator("describe_mount_targets").paginate(FileSystemId=file_system_id)
+            return [dict(target) for page in pages for target in page["MountTargets"]]
+
+    def security_groups(self, mount_target_id: str) -> list[str]:
+        """Of one mount target."""
+        with translated("DescribeMountTargetSecurityGroups", mount_target_id):
+            answer = self._client.describe_mount_target_security_groups(MountTargetId=mount_target_id)
+            return list(answer["SecurityGroups"])
+
+    def access_point(self, access_point_id: str) -> Optional[dict[str, Any]]:
+        """One access point of any file system, None when there is no such one."""
+        try:
+            with translated("DescribeAccessPoints", access_point_id):
+                found = self._client.describe_access_points(AccessPointId=access_point_id)["AccessPoints"]
+        except AwsError as err:
+            if err.code == "AccessPointNotFound":
+                return None
+            raise
+        return dict(found[0]) if found else None
 
     def access_points(self, file_system_id: str) -> list[dict[str, Any]]:
         """Every access point of a file system, all pages."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from fnmatch import fnmatchcase
 from typing import Any, Mapping, Optional, Sequence
 
 from hyperpod_kit.errors import ConfigError
@@ -110,8 +111,19 @@ def is_open(statement: Mapping[str, Any]) -> bool:
         or (isinstance(principal, Mapping) and "*" in _list(principal.get("AWS")))
         or "NotPrincipal" in statement
     )
-    mounts = "NotAction" in statement or any(map(_covers_mount, _list(statement.get("Action"))))
-    return bool(statement.get("Effect") == "Allow" and everyone and mounts)
+    return bool(statement.get("Effect") == "Allow" and everyone and _covers(statement, MOUNT))
+
+
+def lets_in(policy: Mapping[str, Any], role_arn: str, action: str) -> bool:
+    """Whether a statement of a file system's policy allows a role the action, whatever its conditions."""
+    account = f"arn:{role_arn.split(':')[1]}:iam::{role_arn.split(':')[4]}:root"
+    names = {"*", role_arn, account, role_arn.split(":")[4]}
+    for statement in statements(policy):
+        principal = statement.get("Principal")
+        of_aws = principal if isinstance(principal, str) else (principal or {}).get("AWS")
+        if statement.get("Effect") == "Allow" and names & set(_list(of_aws)) and _covers(statement, action):
+            return True
+    return False
 
 
 def without_open_statements(policy: Optional[Mapping[str, Any]]) -> dict[str, Any]:
@@ -175,12 +187,10 @@ def _other_cluster(statement: Mapping[str, Any], own: str) -> bool:
     return sid.startswith(f"{OURS}Homes") and sid != own
 
 
-def _covers_mount(action: str) -> bool:
-    pattern = action.lower()
-    return pattern == "*" or (
-        pattern.startswith("elasticfilesystem:")
-        and (MOUNT.lower().startswith(pattern[:-1]) if pattern.endswith("*") else pattern == MOUNT.lower())
-    )
+def _covers(statement: Mapping[str, Any], action: str) -> bool:
+    """Whether a statement is about an action of EFS; what it leaves open (NotAction) counts as everything."""
+    patterns = [str(pattern).lower() for pattern in _list(statement.get("Action"))]
+    return "NotAction" in statement or any(fnmatchcase(action.lower(), pattern) for pattern in patterns)
 
 
 def _canonical(value: Any) -> Any:

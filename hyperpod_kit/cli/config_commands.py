@@ -1,14 +1,14 @@
-"""init and validate."""
+"""init."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 import click
 
-from hyperpod_kit.cli.options import config_argument, json_option
-from hyperpod_kit.cli.output import data, say
+from hyperpod_kit.cli.options import config_argument
+from hyperpod_kit.cli.output import say
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.model.cluster import LIFECYCLE_MODES
 
@@ -89,53 +89,8 @@ def init(config: Path, from_example: bool, force: bool, users: tuple[str, ...], 
     say(f"next: hyperpod-kit {verb} {config}")
 
 
-@click.command()
-@config_argument
-@json_option
-def validate(config: Path, as_json: bool) -> int:
-    """Check a configuration offline; every finding at once.
-
-    Exit code 1 when there is an error; warnings alone do not fail.
-
-    \b
-    Examples:
-      hyperpod-kit validate
-      hyperpod-kit validate clusters/ml.json --json
-    """
-    from hyperpod_kit.config.findings import errors
-    from hyperpod_kit.config.load import check
-
-    checked = check(config)
-    wrong = errors(checked.findings)
-    if as_json:
-        data({"config": str(config), "ok": not wrong, "findings": [finding.to_dict() for finding in checked.findings]})
-        return 1 if wrong else 0
-    for finding in checked.findings:
-        click.secho(
-            f"{finding.severity} {finding.code}", fg="red" if finding.severity == "error" else "yellow", nl=False
-        )
-        click.echo(f"  {config}{f':{finding.line}:{finding.column}' if finding.line else ''}  {finding.path}")
-        click.echo(f"    {finding.message}\n    {finding.hint}")
-    warnings = len(checked.findings) - len(wrong)
-    if wrong:
-        click.echo(f"{config}: {_count(len(wrong), 'error')}, {_count(warnings, 'warning')}")
-        return 1
-    cluster = checked.settings.cluster
-    nodes = sum(group.count for group in cluster.groups)
-    click.echo(
-        f"{config} is valid: cluster {cluster.name}, {_count(nodes, 'node')} in "
-        f"{_count(len(cluster.groups), 'group')}, {_count(len(checked.settings.mounts), 'mount')}, "
-        f"{cluster.lifecycle_mode}" + (f"; {_count(warnings, 'warning')}" if warnings else "")
-    )
-    return 0
-
-
 def _account(text: str) -> tuple[str, int]:
     name, _, uid = text.partition(":")
     if not name or not uid.isdigit():
         raise UsageError(f"--user {text}: expected NAME:UID", hint="--user trainer:2001")
     return name, int(uid)
-
-
-def _count(number: int, noun: str, plural: Optional[str] = None) -> str:
-    return f"{number} {noun if number == 1 else plural or noun + 's'}"

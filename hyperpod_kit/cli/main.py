@@ -18,8 +18,9 @@ _C = "hyperpod_kit.cli"
 SECTIONS = {
     "Configuration and bundle": {
         "init": Entry(f"{_C}.config_commands:init", "Write a configuration to start from."),
-        "validate": Entry(f"{_C}.config_commands:validate", "Check a configuration; every finding at once."),
         "config": Entry(f"{_C}.config_group:config", "The configuration as it counts, and its JSON Schema."),
+        "validate": Entry(f"{_C}.validate_command:validate", "Check a configuration, offline or against AWS."),
+        "policy": Entry(f"{_C}.policy_command:policy", "The least IAM policies of the nodes' role."),
         "describe-package": Entry(f"{_C}.package_command:describe_package", "Entries for packages of mount clients."),
         "render": Entry(f"{_C}.bundle_commands:render", "Write the lifecycle bundle to a directory."),
         "diff": Entry(f"{_C}.diff_command:diff", "Compare the configuration with S3 and with what nodes run."),

@@ -10,6 +10,9 @@ LONGEST = 300
 
 ERROR = "error"
 WARNING = "warning"
+INFO = "info"
+SEVERITIES = (INFO, WARNING, ERROR)
+"""From the least to the worst."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,11 @@ class Finding:
 def errors(findings: Sequence[Finding]) -> list[Finding]:
     """Those findings that forbid to go on."""
     return [finding for finding in findings if finding.severity == ERROR]
+
+
+def at_least(findings: Sequence[Finding], severity: str) -> list[Finding]:
+    """Those findings that are as bad as `severity` or worse."""
+    return [finding for finding in findings if SEVERITIES.index(finding.severity) >= SEVERITIES.index(severity)]
 
 
 def under(path: str, parent: str) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Iterable
 
 from hyperpod_kit.config import access_points, document, text
 from hyperpod_kit.config.decode import decode
@@ -26,6 +27,17 @@ class Checked:
     path: Path
     settings: Settings
     findings: tuple[Finding, ...]
+    places: Places
+
+    def is_sound(self, path: str) -> bool:
+        """Whether no error was found at `path`, inside it or around it."""
+        return not any(under(path, wrong.path) or under(wrong.path, path) for wrong in errors(self.findings))
+
+    def placed(self, findings: Iterable[Finding]) -> tuple[Finding, ...]:
+        """Further findings about the same file, with their positions, in its order."""
+        placed = [_placed(self.places, finding) for finding in findings]
+        placed.sort(key=lambda finding: (finding.line or 1 << 30, finding.column, finding.path, finding.code))
+        return tuple(placed)
 
 
 def check(path: Path) -> Checked:
@@ -51,9 +63,8 @@ def check(path: Path) -> Checked:
         found += access_points.findings(settings.homes.wanted(settings.users), known, path)
     # What is wrong with the homes is wrong with the home of every user: once is enough.
     found = list(dict.fromkeys(found))
-    placed = [_placed(doc.places, finding) for finding in found]
-    placed.sort(key=lambda finding: (finding.line or 1 << 30, finding.column, finding.path, finding.code))
-    return Checked(path, settings, tuple(placed))
+    unplaced = Checked(path, settings, (), doc.places)
+    return replace(unplaced, findings=unplaced.placed(found))
 
 
 def load(path: Path) -> Settings:

@@ -1,0 +1,91 @@
+"""What EC2 says about a network: read-only calls, all pages; errors are ours.
+
+Ids go in as filters and not as arguments: EC2 answers an unknown id among the arguments with an error for all of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Iterable, Optional, Sequence
+
+from hyperpod_kit.aws.errors import translated
+from hyperpod_kit.aws.session import client
+
+Described = list[dict[str, Any]]
+
+
+class Ec2:
+    """`region`: None for boto3's default. Every method raises AwsError or Unreachable."""
+
+    def __init__(self, region: Optional[str] = None, *, connections: int = 10) -> None:
+        self._client = client("ec2", region, connections=connections)
+
+    def subnets(self, ids: Iterable[str]) -> Described:
+        """Those of the subnets that there are."""
+        return self._all("describe_subnets", "Subnets", "subnet-id", ids)
+
+    def security_groups(self, ids: Iterable[str]) -> Described:
+        """Those of the security groups that there are, with their rules."""
+        return self._all("describe_security_groups", "SecurityGroups", "group-id", ids)
+
+    def route_tables(self, vpc_ids: Iterable[str]) -> Described:
+        """Every route table of the VPCs."""
+        return self._all("describe_route_tables", "RouteTables", "vpc-id", vpc_ids)
+
+    def vpc_endpoints(self, vpc_ids: Iterable[str]) -> Described:
+        """Every endpoint of the VPCs."""
+        return self._all("describe_vpc_endpoints", "VpcEndpoints", "vpc-id", vpc_ids)
+
+    def network_interfaces(self, ids: Iterable[str]) -> Described:
+        """Those of the network interfaces that there are and that this account may see."""
+        return self._all("describe_network_interfaces", "NetworkInterfaces", "network-interface-id", ids)
+
+    def instance_types(self, types: Iterable[str]) -> Described:
+        """What EC2 knows about instance types, `p5.48xlarge`; those that it does not know are left out."""
+        return self._all("describe_instance_types", "InstanceTypes", "instance-type", types)
+
+    def offered(self, types: Iterable[str]) -> set[tuple[str, str]]:
+        """(instance type, id of an availability zone) where EC2 has it."""
+        found = self._all(
+            "describe_instance_type_offerings",
+            "InstanceTypeOfferings",
+            "instance-type",
+            types,
+            LocationType="availability-zone-id",
+        )
+        return {(entry["InstanceType"], entry["Location"]) for entry in found}
+
+    def has_dns(self, vpc_id: str) -> tuple[bool, bool]:
+        """Whether the VPC resolves names, and whether it gives names to addresses."""
+        with translated("DescribeVpcAttribute", vpc_id):
+            return (
+                bool(
+                    self._client.describe_vpc_attribute(VpcId=vpc_id, Attribute="enableDnsSupport")["EnableDnsSupport"][
+                        "Value"
+                    ]
+                ),
+                bool(
+                    self._client.describe_vpc_attribute(VpcId=vpc_id, Attribute="enableDnsHostnames")[
+                        "EnableDnsHostnames"
+                    ]["Value"]
+                ),
+            )
+
+    def prefix_list(self, prefix_list_id: str) -> list[str]:
+        """The networks of a prefix list, of one's own or AWS's."""
+        with translated("GetManagedPrefixListEntries", prefix_list_id):
+            pages = self._client.get_paginator("get_managed_prefix_list_entries").paginate(PrefixListId=prefix_list_id)
+            return [entry["Cidr"] for page in pages for entry in page.get("Entries", [])]
+
+    def _all(self, operation: str, key: str, filter_name: str, values: Iterable[str], **more: Any) -> Described:
+        wanted: Sequence[str] = sorted(set(values))
+        if not wanted:
+            return []
+        with translated(_camel(operation), wanted[0] if len(wanted) == 1 else f"of {len(wanted)}"):
+            pages = self._client.get_paginator(operation).paginate(
+                Filters=[{"Name": filter_name, "Values": list(wanted)}], **more
+            )
+            return [dict(entry) for page in pages for entry in page.get(key, [])]
+
+
+def _camel(operation: str) -> str:
+    return "".join(word.capitalize() for word in operation.split("_"))

@@ -1,0 +1,99 @@
+"""Who asks, and what a role may do: read-only calls to STS and IAM; errors are ours."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping, NamedTuple, Optional, Sequence
+
+from hyperpod_kit.aws.errors import translated
+from hyperpod_kit.aws.session import client
+from hyperpod_kit.errors import AwsError
+
+ALLOWED = "allowed"
+"""The only decision of a simulation that lets a call through; the others are implicitDeny and explicitDeny."""
+
+
+class Caller(NamedTuple):
+    """Whose credentials are in use."""
+
+    account: str
+    arn: str
+
+
+class Decision(NamedTuple):
+    """What IAM would decide about one action on one resource. `limits`: what besides the policies forbids it."""
+
+    action: str
+    resource: str
+    decision: str
+    limits: tuple[str, ...] = ()
+
+
+def caller(region: Optional[str] = None) -> Caller:
+    """GetCallerIdentity, which needs no permission. Raises AwsError, Unreachable."""
+    sts = client("sts", region)
+    with translated("GetCallerIdentity"):
+        answer = sts.get_caller_identity()
+    return Caller(str(answer["Account"]), str(answer["Arn"]))
+
+
+class Iam:
+    """`region`: decides the partition; IAM itself has none. Every method raises AwsError or Unreachable."""
+
+    def __init__(self, region: Optional[str] = None, *, connections: int = 10) -> None:
+        self._client = client("iam", region, connections=connections)
+
+    def role(self, name: str) -> Optional[dict[str, Any]]:
+        """The description of a role with its trust policy, None when there is no such role."""
+        try:
+            with translated("GetRole", name):
+                return dict(self._client.get_role(RoleName=name)["Role"])
+        except AwsError as err:
+            if err.code == "NoSuchEntity":
+                return None
+            raise
+
+    def simulate(
+        self, arn: str, actions: Sequence[str], resources: Sequence[str], context: Mapping[str, str]
+    ) -> list[Decision]:
+        """What the policies of a role (boundary and service control policies too) decide, one entry a pair.
+
+        `context`: condition keys and the value that each has. Bucket policies and the like are not part of it: IAM
+        does not simulate resource-based policies for roles.
+        """
+        entries = [
+            {"ContextKeyName": key, "ContextKeyValues": [value], "ContextKeyType": _type_of(key, value)}
+            for key, value in sorted(context.items())
+        ]
+        with translated("SimulatePrincipalPolicy", arn.rpartition("/")[2]):
+            pages = self._client.get_paginator("simulate_principal_policy").paginate(
+                PolicySourceArn=arn, ActionNames=list(actions), ResourceArns=list(resources), ContextEntries=entries
+            )
+            results = [result for page in pages for result in page["EvaluationResults"]]
+        return [decision for result in results for decision in _decisions(result)]
+
+
+def _type_of(key: str, value: str) -> str:
+    if key == "kms:ResourceAliases":
+        return "stringList"
+    return "boolean" if value in ("true", "false") else "string"
+
+
+def _decisions(result: Mapping[str, Any]) -> list[Decision]:
+    action = str(result["EvalActionName"])
+    limits = tuple(
+        words
+        for words, allowed in (
+            ("a service control policy", result.get("OrganizationsDecisionDetail", {}).get("AllowedByOrganizations")),
+            (
+                "the role's permissions boundary",
+                result.get("PermissionsBoundaryDecisionDetail", {}).get("AllowedByPermissionsBoundary"),
+            ),
+        )
+        if allowed is False
+    )
+    each = result.get("ResourceSpecificResults") or []
+    if each:
+        return [
+            Decision(action, str(one["EvalResourceName"]), str(one["EvalResourceDecision"]), limits) for one in each
+        ]
+    return [Decision(action, str(result.get("EvalResourceName", "*")), str(result["EvalDecision"]), limits)]

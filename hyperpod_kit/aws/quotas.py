@@ -1,0 +1,73 @@
+"""Service Quotas of SageMaker and what of them is in use: read-only calls; errors are ours."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple, Optional, Sequence
+
+from hyperpod_kit.aws.errors import NOT_FOUND, translated
+from hyperpod_kit.aws.session import client
+from hyperpod_kit.errors import AwsError
+
+PER_CLUSTER = "Maximum number instances allowed per SageMaker HyperPod cluster"
+ALTOGETHER = "Total number of instances allowed across SageMaker HyperPod clusters"
+
+
+class Quota(NamedTuple):
+    """One quota as it is applied to this account and region."""
+
+    name: str
+    code: str
+    value: float
+
+
+def for_type(instance_type: str) -> str:
+    """Name of the quota of an instance type, `ml.p5.48xlarge`, in clusters."""
+    return f"{instance_type} for cluster usage"
+
+
+class Quotas:
+    """`region`: None for boto3's default. Every method raises AwsError or Unreachable."""
+
+    def __init__(self, region: Optional[str] = None, *, connections: int = 10) -> None:
+        self._client = client("service-quotas", region, connections=connections)
+        self._sagemaker = client("sagemaker", region, connections=connections)
+
+    def named(self, names: Sequence[str]) -> dict[str, Quota]:
+        """SageMaker's quotas of these names. The service finds none by name and has thousands: up to 30 pages."""
+        missing = set(names)
+        found: dict[str, Quota] = {}
+        with translated("ListServiceQuotas", "sagemaker"):
+            pages = self._client.get_paginator("list_service_quotas").paginate(
+                ServiceCode="sagemaker", PaginationConfig={"PageSize": 100}
+            )
+            for page in pages:
+                for entry in page["Quotas"]:
+                    name = entry["QuotaName"]
+                    if name in missing and "Value" in entry:
+                        found[name] = Quota(name, entry["QuotaCode"], float(entry["Value"]))
+                        missing.discard(name)
+                if not missing:
+                    break
+        return found
+
+    def used(self) -> dict[str, dict[str, int]]:
+        """Every cluster of the region -> instance type, `ml.p5.48xlarge` -> nodes that it has or is to have."""
+        with translated("ListClusters"):
+            pages = self._sagemaker.get_paginator("list_clusters").paginate(PaginationConfig={"PageSize": 100})
+            names = [entry["ClusterName"] for page in pages for entry in page["ClusterSummaries"]]
+        found: dict[str, dict[str, int]] = {}
+        for name in names:
+            try:
+                with translated("DescribeCluster", name):
+                    answer = self._sagemaker.describe_cluster(ClusterName=name)
+            except AwsError as err:
+                if err.code not in NOT_FOUND:
+                    raise
+                continue  # deleted since it was listed
+            count: Counter[str] = Counter()
+            for group in answer.get("InstanceGroups", []):
+                if "InstanceType" in group:
+                    count[group["InstanceType"]] += max(group.get("TargetCount", 0), group.get("CurrentCount", 0))
+            found[name] = dict(count)
+        return found

@@ -1,0 +1,47 @@
+"""S3 Files: file systems, mount targets and access points; read-only calls, errors are ours."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from hyperpod_kit.aws.errors import NOT_FOUND, translated
+from hyperpod_kit.aws.session import client
+from hyperpod_kit.errors import AwsError
+
+
+class S3Files:
+    """`region`: None for boto3's default. Every method raises AwsError or Unreachable."""
+
+    def __init__(self, region: Optional[str] = None, *, connections: int = 10) -> None:
+        self._client = client("s3files", region, connections=connections)
+
+    def file_system(self, file_system_id: str) -> Optional[dict[str, Any]]:
+        """The description of one file system, None when there is no such one."""
+        try:
+            with translated("GetFileSystem", file_system_id):
+                return dict(self._client.get_file_system(fileSystemId=file_system_id))
+        except AwsError as err:
+            if err.code in NOT_FOUND:
+                return None
+            raise
+
+    def mount_targets(self, file_system_id: str) -> list[dict[str, Any]]:
+        """Every mount target, all pages; without its security groups."""
+        with translated("ListMountTargets", file_system_id):
+            pages = self._client.get_paginator("list_mount_targets").paginate(fileSystemId=file_system_id)
+            return [dict(target) for page in pages for target in page["mountTargets"]]
+
+    def security_groups(self, mount_target_id: str) -> list[str]:
+        """Of one mount target."""
+        with translated("GetMountTarget", mount_target_id):
+            return list(self._client.get_mount_target(mountTargetId=mount_target_id).get("securityGroups", []))
+
+    def access_point(self, access_point_id: str) -> Optional[dict[str, Any]]:
+        """The description of one access point, None when there is no such one."""
+        try:
+            with translated("GetAccessPoint", access_point_id):
+                return dict(self._client.get_access_point(accessPointId=access_point_id))
+        except AwsError as err:
+            if err.code in NOT_FOUND:
+                return None
+            raise

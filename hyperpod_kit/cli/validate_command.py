@@ -1,0 +1,132 @@
+"""validate: the rules, and with --aws what only AWS can answer."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Optional, Sequence
+
+import click
+
+from hyperpod_kit.cli.options import config_argument, json_option
+from hyperpod_kit.cli.output import data, watch
+from hyperpod_kit.errors import UsageError
+
+if TYPE_CHECKING:
+    from hyperpod_kit.config.findings import Finding
+    from hyperpod_kit.config.load import Checked
+    from hyperpod_kit.preflight.facts import Facts
+
+CODE = re.compile(r"HPK-[A-Z]\d{3}")
+COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
+
+
+@click.command()
+@config_argument
+@click.option("--aws", "live", is_flag=True, help="Ask AWS too. Reads only: nothing is changed.")
+@click.option("--suppress", "suppressed", multiple=True, metavar="CODE", help="Leave out a finding; may be repeated.")
+@click.option(
+    "--fail-on",
+    type=click.Choice(["error", "warning", "info"]),
+    default="error",
+    show_default=True,
+    help="The least finding that makes the exit code 1.",
+)
+@json_option
+def validate(config: Path, live: bool, suppressed: tuple[str, ...], fail_on: str, as_json: bool) -> int:
+    """Check a configuration; every finding at once.
+
+    Offline, or with --aws against the account too: bucket, role, network, file systems, quotas. Exit code 1 when there
+    is a finding as bad as --fail-on; else 3 when AWS did not answer a question. What your own role may not ask is a
+    warning.
+
+    \b
+    Examples:
+      hyperpod-kit validate
+      hyperpod-kit validate cluster.yaml --json
+      hyperpod-kit validate --aws
+      hyperpod-kit validate --aws --fail-on warning --suppress HPK-V508
+    """
+    from hyperpod_kit.config.findings import at_least
+    from hyperpod_kit.config.load import check
+
+    for code in suppressed:
+        if not CODE.fullmatch(code):
+            raise UsageError(f"--suppress {code}: expected a code", hint="--suppress HPK-V508")
+    checked = check(config)
+    facts = _ask(checked) if live else None
+    found = _all_findings(checked, facts)
+    shown = [finding for finding in found if finding.code not in suppressed]
+    hidden = [finding for finding in found if finding.code in suppressed]
+    failing = at_least(shown, fail_on)
+    unanswered = [one for one in facts.unasked if not one.denied] if facts else []
+    if as_json:
+        report: dict[str, object] = {
+            "config": str(config),
+            "ok": not failing,
+            "findings": [finding.to_dict() for finding in shown],
+            "suppressed": [finding.to_dict() for finding in hidden],
+        }
+        if facts is not None:
+            report["aws"] = {
+                "account": facts.caller.account,
+                "caller": facts.caller.arn,
+                "not_checked": [vars(one) for one in facts.unasked],
+            }
+        data(report)
+    else:
+        _show(config, shown)
+        click.echo(_verdict(checked, shown, len(hidden), facts))
+    if failing:
+        return 1
+    return 3 if unanswered else 0
+
+
+def _ask(checked: Checked) -> Facts:
+    """The facts; a terminal shows that AWS is asked."""
+    from hyperpod_kit.preflight.gather import gather
+
+    with watch():
+        return gather(checked.settings, checked.is_sound)
+
+
+def _all_findings(checked: Checked, facts: Optional[Facts]) -> Sequence[Finding]:
+    """Those of the rules and those of the preflight, in the order of the file."""
+    if facts is None:
+        return checked.findings
+    from hyperpod_kit.preflight.check import preflight
+
+    # Where a rule has found an error, what AWS says about the value is an echo of it.
+    live = [finding for finding in preflight(checked.settings, facts) if checked.is_sound(finding.path)]
+    return checked.placed([*checked.findings, *live])
+
+
+def _show(config: Path, findings: Sequence[Finding]) -> None:
+    for finding in findings:
+        place = f":{finding.line}:{finding.column}" if finding.line else ""
+        click.secho(f"{finding.severity} {finding.code}", fg=COLOURS[finding.severity], nl=False)
+        click.echo(f"  {config}{place}  {finding.path}")
+        click.echo(f"    {finding.message}\n    {finding.hint}")
+
+
+def _verdict(checked: Checked, shown: Sequence[Finding], hidden: int, facts: Optional[Facts]) -> str:
+    """The last line: how many findings, or what the configuration is."""
+    counts = {level: sum(finding.severity == level for finding in shown) for level in COLOURS}
+    numbers = [_count(counts["error"], "error"), _count(counts["warning"], "warning")]
+    numbers += [f"{counts['info']} info"] if counts["info"] else []
+    numbers += [f"{hidden} suppressed"] if hidden else []
+    asked = f" (asked as {facts.caller.arn})" if facts else ""
+    if counts["error"]:
+        return f"{checked.path}: {', '.join(numbers)}{asked}"
+    cluster = checked.settings.cluster
+    notes = [number for number in numbers if not number.startswith("0 ")]
+    nodes = sum(group.count for group in cluster.groups)
+    return (
+        f"{checked.path} is valid: cluster {cluster.name}, {_count(nodes, 'node')} in "
+        f"{_count(len(cluster.groups), 'group')}, {_count(len(checked.settings.mounts), 'mount')}, "
+        f"{cluster.lifecycle_mode}{asked}" + (f"; {', '.join(notes)}" if notes else "")
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun if number == 1 else noun + 's'}"

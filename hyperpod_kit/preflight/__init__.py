@@ -1,0 +1,1 @@
+"""What only AWS can answer about a configuration: gather facts (reads only), then judge them with pure functions."""

@@ -1,0 +1,50 @@
+"""All checks, in the order in which their findings are thought of. docs/preflight.md has the table of codes."""
+
+from __future__ import annotations
+
+from typing import Callable, Iterable
+
+from hyperpod_kit.config.findings import Finding
+from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.preflight.checks import buckets, fsx, groups, limits, network, role, shared, unasked
+from hyperpod_kit.preflight.facts import Facts
+
+Check = Callable[[Settings, Facts], Iterable[Finding]]
+
+CHECKS: tuple[Check, ...] = (
+    unasked.not_checked,  # HPK-V0  what could not be asked
+    buckets.there,  # HPK-V1  buckets
+    buckets.region,
+    buckets.zone,
+    buckets.something_to_read,
+    role.there,  # HPK-V2  the nodes' role
+    role.allowed,
+    network.there,  # HPK-V3  network
+    network.one_vpc,
+    network.private,
+    network.way_to_s3,
+    network.closed,
+    network.names,
+    network.room,
+    network.zones,
+    groups.each_other,
+    groups.s3,
+    shared.there,  # HPK-V4  EFS, S3 Files
+    shared.targets,
+    shared.port,
+    shared.access_points,
+    shared.policy,
+    fsx.there,  # HPK-V5  FSx
+    fsx.names,
+    fsx.place,
+    fsx.fabric,
+    fsx.ports,
+    limits.quotas,  # HPK-V6  quotas
+    limits.not_yet,
+    limits.secrets,  # HPK-V7  secrets
+)
+
+
+def preflight(settings: Settings, facts: Facts) -> list[Finding]:
+    """Everything that the checks find, each once."""
+    return list(dict.fromkeys(finding for check in CHECKS for finding in check(settings, facts)))

@@ -1,0 +1,1 @@
+"""One file a concern: pure functions (Settings, Facts) -> findings. None raises, none asks anybody."""

@@ -1,0 +1,153 @@
+"""FSx: the file system of the DNS name exists, is what the mount says, and the nodes get to it."""
+
+from __future__ import annotations
+
+from typing import Iterator
+
+from hyperpod_kit.config.findings import ERROR, WARNING, Finding
+from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.model.mounts import LustreMount, OpenZfsMount
+from hyperpod_kit.preflight.checks.doors import from_doors, ports_text, to_doors
+from hyperpod_kit.preflight.facts import Facts, FsxFileSystem, known
+from hyperpod_kit.preflight.look import fsx
+from hyperpod_kit.preflight.look.fsx import FsxMount
+
+READY = ("AVAILABLE", "UPDATING", "MISCONFIGURED")
+"""MISCONFIGURED serves its clients, with something else not right; MISCONFIGURED_UNAVAILABLE does not."""
+
+LUSTRE_PORTS = (988, 1018, 1019, 1020, 1021, 1022, 1023)
+"""FSx for Lustre User Guide, `File system access control with Amazon VPC`: both ways."""
+OPENZFS_PORTS = (2049,)
+"""NFS 4.2 needs no other; the guide's further ones serve older versions."""
+
+
+def there(settings: Settings, facts: Facts) -> Iterator[Finding]:
+    """Every file system exists and is ready."""
+    for want in fsx.wanted(settings):
+        system = facts.fsx.get((want.region, want.id), ())
+        if system is None:
+            yield Finding(
+                "HPK-V501",
+                want.path,
+                f"there is no FSx file system `{want.id}` in {want.region}",
+                f"aws fsx describe-file-systems --region {want.region} lists them",
+            )
+        elif isinstance(system, FsxFileSystem) and system.state not in READY:
+            yield Finding(
+                "HPK-V502", want.path, f"{want.id} is {system.state.lower()}", "Wait until it is available, then again"
+            )
+
+
+def names(settings: Settings, facts: Facts) -> Iterator[Finding]:
+    """Kind, DNS name, mount name and volume are the file system's own."""
+    for mount, at, at_name, system in _found(settings, facts):
+        kind = "LUSTRE" if isinstance(mount, LustreMount) else "OPENZFS"
+        if system.kind != kind:
+            yield Finding(
+                "HPK-V503",
+                at,
+                f"{system.id} is an FSx file system of type {system.kind}, the mount is {mount.kind}",
+                "Correct the kind of the mount, or name another file system",
+            )
+            continue
+        if system.dns_name and mount.dns_name.lower() != system.dns_name.lower():
+            yield Finding(
+                "HPK-V504",
+                at,
+                f"the DNS name of {system.id} is {system.dns_name}, not {mount.dns_name}",
+                f"Write {system.dns_name}",
+            )
+        if isinstance(mount, LustreMount) and system.mount_name and mount.mount_name != system.mount_name:
+            yield Finding(
+                "HPK-V505",
+                at_name,
+                f"the mount name of {system.id} is {system.mount_name}, not {mount.mount_name}",
+                f"Write {system.mount_name}",
+            )
+        volumes = known(system.volumes)
+        if isinstance(mount, OpenZfsMount) and volumes is not None and mount.export not in volumes:
+            listed = ", ".join(sorted(volumes)[:5]) or "none"
+            yield Finding(
+                "HPK-V506",
+                at_name,
+                f"{system.id} has no volume {mount.export}: it has {listed}",
+                "Name one of its volumes",
+            )
+
+
+def place(settings: Settings, facts: Facts) -> Iterator[Finding]:
+    """The file system is in the nodes' VPC, and best in their zone."""
+    subnets = known(facts.network.subnets) if facts.network else None
+    if not subnets:
+        return
+    vpcs, zones = {subnet.vpc_id for subnet in subnets}, {subnet.zone for subnet in subnets}
+    for mount, at, _, system in _found(settings, facts):
+        if system.vpc_id and system.vpc_id not in vpcs:
+            yield Finding(
+                "HPK-V507",
+                at,
+                f"{system.id} is in {system.vpc_id}, the nodes are in {', '.join(sorted(vpcs))}",
+                "Use a file system of the nodes' VPC",
+            )
+            continue
+        theirs = {door.zone for door in known(system.doors) or () if door.zone}
+        efa = isinstance(mount, LustreMount) and mount.efa
+        if theirs and not zones <= theirs:
+            yield Finding(
+                "HPK-V508",
+                at,
+                f"{system.id} is in zone {', '.join(sorted(theirs))}, nodes would be in "
+                f"{', '.join(sorted(zones - theirs))} too: "
+                + ("its EFA works within one zone only" if efa else "slower from there, and paid for by the byte"),
+                "Use subnets of the file system's zone" if efa else "Use subnets of its zone for what reads much",
+                ERROR if efa else WARNING,
+            )
+
+
+def fabric(settings: Settings, facts: Facts) -> Iterator[Finding]:
+    """A mount that wants EFA has a file system that has it."""
+    for mount, at, _, system in _found(settings, facts):
+        if isinstance(mount, LustreMount) and mount.efa and system.kind == "LUSTRE" and not system.efa:
+            yield Finding(
+                "HPK-V509",
+                f"{at.rpartition('.')[0]}.efa",
+                f"{system.id} was made without EFA, and the mount wants it",
+                "Set efa to false, or use a file system with EfaEnabled: it cannot be added later",
+            )
+
+
+def ports(settings: Settings, facts: Facts) -> Iterator[Finding]:
+    """Security groups let the protocol through, from the nodes to the file system and for Lustre back again."""
+    seen: set[str] = set()
+    for mount, at, _, system in _found(settings, facts):
+        doors = known(system.doors)
+        if not doors or system.id in seen:
+            continue
+        seen.add(system.id)
+        wanted = LUSTRE_PORTS if isinstance(mount, LustreMount) else OPENZFS_PORTS
+        # All interfaces of a file system have its security groups: one of them stands for all.
+        shut = list(to_doors(settings, facts, doors[:1], wanted))
+        for one in shut:
+            yield Finding(
+                "HPK-V510",
+                at,
+                f"TCP {ports_text(one.ports)} is shut: {one.where}",
+                f"Allow it in {one.groups[0] if one.groups else 'a security group of the file system'}",
+            )
+        if isinstance(mount, LustreMount) and not shut:
+            for one in from_doors(settings, facts, doors[:1], wanted):
+                yield Finding(
+                    "HPK-V511",
+                    at,
+                    f"TCP {ports_text(one.ports)} is shut: {one.where}; Lustre's servers connect to clients too",
+                    f"Allow it in {one.groups[0] if one.groups else 'a security group of the file system'}",
+                    WARNING,
+                )
+
+
+def _found(settings: Settings, facts: Facts) -> Iterator[tuple[FsxMount, str, str, FsxFileSystem]]:
+    """Every FSx mount whose file system is there, with the paths of its DNS name and of its mount name or export."""
+    for mount, at, at_name in fsx.places(settings):
+        system = known(facts.fsx.get(fsx.identify(mount.dns_name, settings.cluster.region)))
+        if system is not None:
+            yield mount, at, at_name, system

@@ -1,0 +1,85 @@
+"""Quotas allow the cluster beside the others, and secrets exist."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Iterator
+
+from hyperpod_kit.aws.quotas import ALTOGETHER, PER_CLUSTER, Quota, for_type
+from hyperpod_kit.config.findings import INFO, WARNING, Finding
+from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.preflight.facts import Facts, known
+from hyperpod_kit.preflight.look.network import TYPES
+
+
+def quotas(settings: Settings, facts: Facts) -> Iterator[Finding]:
+    """The quota of each instance type, of a cluster and of all clusters is not exceeded."""
+    applied = known(facts.quotas)
+    if applied is None:
+        return
+    clusters = known(facts.used) or {}
+    others: Counter[str] = Counter()
+    for name, types in clusters.items():
+        if name != settings.cluster.name:
+            others.update(types)
+    wanted: Counter[str] = Counter()
+    for group in settings.cluster.groups:
+        wanted[group.instance_type] += group.count
+    for index, group in enumerate(settings.cluster.groups):
+        if group.instance_type not in wanted:
+            continue  # said with an earlier group
+        count, path = wanted.pop(group.instance_type), f"{TYPES}[{index}]"
+        quota = applied.get(for_type(group.instance_type))
+        if quota is not None:
+            yield from _exceeded(path, quota, count, others[group.instance_type], settings)
+        elif count:
+            yield Finding(
+                "HPK-V602",
+                f"{path}.instance_type",
+                f"SageMaker has no quota `{for_type(group.instance_type)}` in {settings.cluster.region}",
+                "The type may not be there for clusters: AWS's page of HyperPod's regions and types says",
+                WARNING,
+            )
+    total = sum(group.count for group in settings.cluster.groups)
+    for name, used in ((PER_CLUSTER, 0), (ALTOGETHER, sum(others.values()))):
+        if name in applied:
+            yield from _exceeded(TYPES, applied[name], total, used, settings)
+
+
+def secrets(settings: Settings, facts: Facts) -> Iterator[Finding]:
+    """Every secret and parameter that nodes fetch is there."""
+    for index, secret in enumerate(settings.secrets):
+        if facts.secrets.get(secret.arn) is False:
+            yield Finding(
+                "HPK-V701",
+                f"hyperpod_kit.secrets[{index}].arn",
+                f"there is no {'secret' if secret.service == 'secretsmanager' else 'parameter'} {secret.arn}",
+                "Create it, or correct the ARN",
+            )
+
+
+def not_yet(settings: Settings, facts: Facts) -> Iterator[Finding]:
+    """A cluster of this name is there already: what differs from it is for update-cluster."""
+    clusters = known(facts.used)
+    if clusters is not None and settings.cluster.name in clusters:
+        nodes = sum(clusters[settings.cluster.name].values())
+        yield Finding(
+            "HPK-V603",
+            "hyperpod_kit.cluster.name",
+            f"cluster `{settings.cluster.name}` is there already, with {nodes} nodes",
+            "hyperpod-kit update-cluster --dry-run says what would change",
+            INFO,
+        )
+
+
+def _exceeded(path: str, quota: Quota, wanted: int, used: int, settings: Settings) -> Iterator[Finding]:
+    if wanted + used <= quota.value:
+        return
+    beside = f" beside {used} of other clusters" if used else ""
+    yield Finding(
+        "HPK-V601",
+        f"{path}.count" if path != TYPES else path,
+        f"the quota `{quota.name}` is {quota.value:g}, the configuration has {wanted} nodes{beside}",
+        f"aws service-quotas request-service-quota-increase --service-code sagemaker --quota-code {quota.code} "
+        f"--desired-value {wanted + used} --region {settings.cluster.region}",
+    )

@@ -1,0 +1,223 @@
+"""Subnets: they exist, in one VPC, private, with a way to S3 and room for the nodes; names resolve in them."""
+
+from __future__ import annotations
+
+from typing import Iterator, Optional, Sequence
+
+from hyperpod_kit.config.findings import WARNING, Finding
+from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.model.mounts import NvmeMount, S3Mount
+from hyperpod_kit.preflight.facts import Endpoint, Facts, RouteTable, Subnet, known
+from hyperpod_kit.preflight.look.network import GROUPS, SUBNETS, TYPES, plain_types
+
+EVERYWHERE = ("0.0.0.0/0", "::/0")
+
+
+def there(settings: Settings, facts: Facts) -> Iterator[Finding]:
+    """Every subnet and security group exists."""
+    vpc, network, here = settings.cluster.vpc, facts.network, settings.cluster.region
+    if vpc is None or network is None:
+        return
+    subnets = known(network.subnets)
+    if subnets is not None:
+        found = {subnet.id for subnet in subnets}
+        for index, subnet_id in enumerate(vpc.subnet_ids):
+            if subnet_id not in found:
+                yield Finding(
+                    "HPK-V301",
+                    f"{SUBNETS}[{index}]",
+                    f"there is no subnet `{subnet_id}` in {here} that this account can see",
+                    f"aws ec2 describe-subnets --region {here} lists them",
+                )
+    for index, group_id in enumerate(vpc.security_group_ids):
+        if network.groups.get(group_id, ()) is None:
+            yield Finding(
+                "HPK-V302",
+                f"{GROUPS}[{index}]",
+                f"there is no security group `{group_id}` in {here} that this account can see",
+                f"aws ec2 describe-security-groups --region {here} lists them",
+            )
+
+
+def one_vpc(settings: Settings, facts: Facts) -> Iterator[Finding]:
+    """Subnets and security groups belong to one VPC."""
+    vpc, network = settings.cluster.vpc, facts.network
+    if vpc is None or network is None:
+        return
+    owners = {subnet.id: subnet.vpc_id for subnet in known(network.subnets) or ()}
+    for group_id in vpc.security_group_ids:
+        group = network.group(group_id)
+        if group is not None:
+            owners[group_id] = group.vpc_id
+    if len(set(owners.values())) > 1:
+        listed = ", ".join(f"{name} of {owner}" for name, owner in owners.items())
+        yield Finding(
+            "HPK-V303",
+            "hyperpod_kit.cluster.vpc",
+            f"subnets and security groups are of different VPCs: {listed}",
+            "Choose them all from one VPC",
+        )
+
+
+def private(settings: Settings, facts: Facts) -> Iterator[Finding]:
+    """No subnet sends what leaves it to an internet gateway: nodes have no public address and would reach nothing."""
+    for path, subnet, table in _tables(settings, facts):
+        for route in table.routes:
+            if route.active and route.destination in EVERYWHERE and route.target.startswith("igw-"):
+                yield Finding(
+                    "HPK-V304",
+                    path,
+                    f"{subnet.id} is a public subnet: {table.id} sends {route.destination} to {route.target}",
+                    "Use a private subnet, whose route table leads to a NAT gateway: nodes have no public address",
+                )
+                break
+
+
+def way_to_s3(settings: Settings, facts: Facts) -> Iterator[Finding]:
+    """A node fetches its bundle from S3: by a route, or through an endpoint of S3, and its groups let it."""
+    network = facts.network
+    endpoints = known(network.endpoints) if network else None
+    if network is None or endpoints is None:
+        return
+    for path, subnet, table in _tables(settings, facts):
+        if not _exit(table) and not _has_s3(table, endpoints, subnet.vpc_id) and not _public(table):
+            yield Finding(
+                "HPK-V305",
+                path,
+                f"nothing leads from {subnet.id} to S3: route table {table.id} has no default route, and the VPC has "
+                f"no endpoint of S3 for it",
+                f"Add a gateway endpoint of S3 to {table.id} (aws ec2 create-vpc-endpoint), or a NAT gateway",
+            )
+
+
+def closed(settings: Settings, facts: Facts) -> Iterator[Finding]:
+    """Where nothing leads out, what nodes fetch besides S3 has an endpoint."""
+    network = facts.network
+    endpoints = known(network.endpoints) if network else None
+    if network is None or endpoints is None:
+        return
+    wanted = {secret.service: f"hyperpod_kit.secrets[{index}]" for index, secret in enumerate(settings.secrets)}
+    urls = [index for index, listed in enumerate(settings.packages) if listed.package.url]
+    for _, subnet, table in _tables(settings, facts):
+        if _exit(table) or _public(table):
+            continue
+        have = {endpoint.service for endpoint in endpoints if endpoint.vpc_id == subnet.vpc_id}
+        for service, place in wanted.items():
+            if service not in have:
+                yield Finding(
+                    "HPK-V306",
+                    place,
+                    f"nothing leads from {subnet.id} to {service}: no default route, no endpoint of it in the VPC",
+                    f"Add an interface endpoint of {service} to the VPC, or a NAT gateway",
+                    WARNING,
+                )
+        if urls:
+            yield Finding(
+                "HPK-V307",
+                f"hyperpod_kit.clients[{urls[0]}].url",
+                f"nothing leads from {subnet.id} to the internet, where the package would come from",
+                "Put the package into the bundle: `file` in place of `url`",
+                WARNING,
+            )
+
+
+def names(settings: Settings, facts: Facts) -> Iterator[Finding]:
+    """The VPC resolves names and has host names: file systems are mounted by name."""
+    by_name = [mount for mount in settings.mounts if not isinstance(mount, (S3Mount, NvmeMount))]
+    if facts.network is None or not by_name:
+        return
+    for vpc_id, answer in facts.network.dns.items():
+        dns = known(answer)
+        missing = [
+            word for word, there in zip(("enableDnsSupport", "enableDnsHostnames"), dns or (True, True)) if not there
+        ]
+        if missing:
+            yield Finding(
+                "HPK-V308",
+                SUBNETS,
+                f"{' and '.join(missing)} is off in {vpc_id}: the names of file systems do not resolve there",
+                f"aws ec2 modify-vpc-attribute --vpc-id {vpc_id} --{_option(missing[0])}",
+            )
+
+
+def room(settings: Settings, facts: Facts) -> Iterator[Finding]:
+    """The subnets have an address for each node that there is not yet; some types take more than one."""
+    subnets = known(facts.network.subnets) if facts.network else None
+    if not subnets:
+        return
+    clusters = known(facts.used)
+    running = sum((clusters or {}).get(settings.cluster.name, {}).values())
+    wanted = sum(group.count for group in settings.cluster.groups) - running
+    free = sum(subnet.free for subnet in subnets)
+    if wanted > free:
+        yield Finding(
+            "HPK-V309",
+            SUBNETS,
+            f"the subnets have {free} free addresses for {wanted} more nodes",
+            "Use larger subnets, or free addresses",
+        )
+
+
+def zones(settings: Settings, facts: Facts) -> Iterator[Finding]:
+    """EC2 has the instance types in a zone of the subnets; SageMaker's own capacity may differ, hence a warning."""
+    subnets = known(facts.network.subnets) if facts.network else None
+    offered, types = known(facts.offered), known(facts.types)
+    if not subnets or offered is None or types is None:
+        return
+    have = {subnet.zone for subnet in subnets}
+    for name in plain_types(settings):
+        where = sorted(zone for kind, zone in offered if kind == name)
+        if name in types and not have & set(where):
+            index = next(i for i, group in enumerate(settings.cluster.groups) if group.instance_type == f"ml.{name}")
+            yield Finding(
+                "HPK-V310",
+                f"{TYPES}[{index}].instance_type",
+                f"EC2 has {name} in {', '.join(where) or 'no zone of the region'}, the subnets are in "
+                f"{', '.join(sorted(have))}",
+                "Use a subnet in a zone that has it",
+                WARNING,
+            )
+
+
+def _tables(settings: Settings, facts: Facts) -> Iterator[tuple[str, Subnet, RouteTable]]:
+    """Each subnet with its path and its route table: its own, or the main one of its VPC."""
+    network, vpc = facts.network, settings.cluster.vpc
+    if network is None or vpc is None:
+        return
+    tables = known(network.tables) or ()
+    for subnet in known(network.subnets) or ():
+        own = next((table for table in tables if subnet.id in table.subnets), None)
+        main = next((table for table in tables if table.main and table.vpc_id == subnet.vpc_id), None)
+        table: Optional[RouteTable] = own or main
+        if table is not None:
+            yield f"{SUBNETS}[{vpc.subnet_ids.index(subnet.id)}]", subnet, table
+
+
+def _public(table: RouteTable) -> bool:
+    return any(
+        route.active and route.destination in EVERYWHERE and route.target.startswith("igw-") for route in table.routes
+    )
+
+
+def _exit(table: RouteTable) -> bool:
+    return any(
+        route.active and route.destination == EVERYWHERE[0] and not _leads_nowhere(route.target)
+        for route in table.routes
+    )
+
+
+def _leads_nowhere(target: str) -> bool:
+    return target in ("local", "") or target.startswith(("igw-", "eigw-"))
+
+
+def _has_s3(table: RouteTable, endpoints: Sequence[Endpoint], vpc_id: str) -> bool:
+    """A gateway endpoint is a route to a prefix list; an interface endpoint serves the whole VPC."""
+    by_list = any(route.active and route.destination.startswith("pl-") for route in table.routes)
+    return by_list or any(
+        endpoint.vpc_id == vpc_id and endpoint.service == "s3" and endpoint.kind == "Interface"
+        for endpoint in endpoints
+    )
+
+
+def _option(attribute: str) -> str:
+    return "enable-dns-support" if attribute == "enableDnsSupport" else "enable-dns-hostnames"

@@ -1,0 +1,171 @@
+"""EFS and S3 Files: they exist, each zone of the nodes has a mount target that lets them in, access points fit."""
+
+from __future__ import annotations
+
+from typing import Iterator, NamedTuple, Union
+
+from hyperpod_kit.aws.policies import MOUNT, lets_in, open_statements
+from hyperpod_kit.config.findings import Finding
+from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.model.mounts import EfsMount, S3FilesMount
+from hyperpod_kit.preflight.checks.doors import ports_text, to_doors
+from hyperpod_kit.preflight.facts import Door, Facts, FileSystem, Unasked, known
+from hyperpod_kit.preflight.look.asker import region_of
+from hyperpod_kit.preflight.look.shared import Wanted, wanted
+
+NFS = 2049
+READY = ("available", "updating")
+
+
+class Found(NamedTuple):
+    """A file system that is there, as the configuration names it. `service`: aws's word for it."""
+
+    want: Wanted
+    system: FileSystem
+    service: str
+
+
+def there(settings: Settings, facts: Facts) -> Iterator[Finding]:
+    """Every file system exists and is ready."""
+    for kind, answers, name, command in (
+        (EfsMount, facts.efs, "EFS", "aws efs describe-file-systems"),
+        (S3FilesMount, facts.s3files, "S3 Files", "aws s3files list-file-systems"),
+    ):
+        for want in wanted(settings, kind):
+            system = answers.get((want.region, want.id), ())
+            if system is None:
+                yield Finding(
+                    "HPK-V401",
+                    want.path,
+                    f"there is no {name} file system `{want.id}` in {want.region}",
+                    f"{command} --region {want.region} lists them",
+                )
+            elif isinstance(system, FileSystem) and system.state.lower() not in READY:
+                yield Finding(
+                    "HPK-V402",
+                    want.path,
+                    f"{want.id} is {system.state.lower()}",
+                    "Wait until it is available, then again",
+                )
+
+
+def targets(settings: Settings, facts: Facts) -> Iterator[Finding]:
+    """Each zone of the nodes has a mount target in their VPC: the file system's name resolves in no other zone."""
+    subnets = known(facts.network.subnets) if facts.network else None
+    if not subnets:
+        return
+    vpcs = {subnet.vpc_id for subnet in subnets}
+    names = {subnet.zone: subnet.zone_name for subnet in subnets}
+    for found in _systems(settings, facts):
+        doors = known(found.system.doors)
+        if doors is None or found.want.region != settings.cluster.region:
+            continue
+        ours = [door for door in doors if door.vpc_id in vpcs]
+        if doors and not ours:
+            others = ", ".join(sorted({door.vpc_id for door in doors}))
+            yield Finding(
+                "HPK-V404",
+                found.want.path,
+                f"the mount targets of {found.want.id} are in {others}, the nodes are in {', '.join(sorted(vpcs))}",
+                "Use a file system of the nodes' VPC, or make its mount targets there",
+            )
+            continue
+        missing = sorted(set(names) - {door.zone for door in ours if door.ready})
+        if missing:
+            one_zone = f", a One Zone file system of {found.system.zone}," if found.system.zone else ""
+            yield Finding(
+                "HPK-V403",
+                found.want.path,
+                f"{found.want.id}{one_zone} has no available mount target in "
+                f"{', '.join(f'{names[zone]} ({zone})' for zone in missing)}, where nodes would be",
+                "Use subnets in its zone only"
+                if found.system.zone
+                else f"aws {found.service} create-mount-target for a subnet of each of these zones",
+            )
+
+
+def port(settings: Settings, facts: Facts) -> Iterator[Finding]:
+    """Security groups let NFS through, out of the nodes and into the mount targets."""
+    for found in _systems(settings, facts):
+        for shut in to_doors(settings, facts, _near(settings, facts, found), (NFS,)):
+            group = shut.groups[0] if shut.groups else "the mount target's security group"
+            yield Finding(
+                "HPK-V405",
+                found.want.path,
+                f"TCP {ports_text(shut.ports)} is shut: {shut.where}",
+                f"Allow it in {group}",
+            )
+
+
+def access_points(settings: Settings, facts: Facts) -> Iterator[Finding]:
+    """Every access point exists, is ready and belongs to the file system that is mounted through it."""
+    for mount, place in zip(settings.mounts, settings.mount_places):
+        if not isinstance(mount, (EfsMount, S3FilesMount)) or mount.access_point_id is None:
+            continue
+        system = _system(settings, facts, mount)
+        if system is None:
+            continue
+        if mount.access_point_id not in system.points:
+            continue
+        answer = system.points[mount.access_point_id]
+        at = place if place.endswith(".homes") else f"{place}.access_point_id"
+        if answer is None:
+            yield Finding(
+                "HPK-V406",
+                at,
+                f"there is no access point `{mount.access_point_id}`",
+                "hyperpod-kit users apply makes those of homes; others: aws efs describe-access-points",
+            )
+        elif isinstance(answer, Unasked):
+            continue
+        elif answer.file_system_id != mount.file_system_id:
+            yield Finding(
+                "HPK-V407",
+                at,
+                f"access point `{mount.access_point_id}` belongs to {answer.file_system_id}, not to "
+                f"{mount.file_system_id}",
+                "Name the file system that it belongs to, or another access point",
+            )
+        elif not answer.ready:
+            yield Finding(
+                "HPK-V408", at, f"access point `{mount.access_point_id}` is not available", "Wait, or make another one"
+            )
+
+
+def policy(settings: Settings, facts: Facts) -> Iterator[Finding]:
+    """A file system with a policy lets these mounts in: those with IAM by their role, the others as anybody."""
+    for mount, place in zip(settings.mounts, settings.mount_places):
+        if not isinstance(mount, EfsMount) or mount.owner is not None:
+            continue
+        system = _system(settings, facts, mount)
+        said = known(system.policy) if system else None
+        if said is None or open_statements(said):
+            continue
+        if not mount.iam:
+            yield Finding(
+                "HPK-V409",
+                f"{place}.iam",
+                f"the policy of {mount.file_system_id} lets nobody in without IAM, and the mount does without",
+                "Set iam to true"
+                + ("" if lets_in(said, settings.cluster.execution_role, MOUNT) else ", and let the role in"),
+            )
+
+
+def _systems(settings: Settings, facts: Facts) -> Iterator[Found]:
+    for kind, answers, service in ((EfsMount, facts.efs, "efs"), (S3FilesMount, facts.s3files, "s3files")):
+        for want in wanted(settings, kind):
+            system = known(answers.get((want.region, want.id)))
+            if system is not None:
+                yield Found(want, system, service)
+
+
+def _system(settings: Settings, facts: Facts, mount: Union[EfsMount, S3FilesMount]) -> Union[FileSystem, None]:
+    answers = facts.efs if isinstance(mount, EfsMount) else facts.s3files
+    return known(answers.get((region_of(mount.region, settings.cluster.region), mount.file_system_id)))
+
+
+def _near(settings: Settings, facts: Facts, found: Found) -> list[Door]:
+    """The mount targets that nodes connect to: those of their zones and VPC."""
+    subnets = known(facts.network.subnets) if facts.network else None
+    places = {(subnet.vpc_id, subnet.zone) for subnet in subnets or ()}
+    return [door for door in known(found.system.doors) or () if (door.vpc_id, door.zone) in places]

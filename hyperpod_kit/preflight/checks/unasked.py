@@ -1,0 +1,30 @@
+"""What could not be asked is said, each question once."""
+
+from __future__ import annotations
+
+from typing import Iterator
+
+from hyperpod_kit.config.findings import WARNING, Finding
+from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.preflight.facts import Facts
+
+
+def not_checked(settings: Settings, facts: Facts) -> Iterator[Finding]:
+    """One warning a question: the caller's own role has no permission, or nobody answered."""
+    for missing in facts.unasked:
+        if missing.denied:
+            yield Finding(
+                "HPK-V001",
+                missing.path,
+                f"not checked: {missing.what} ({missing.why})",
+                f"Allow {facts.caller.arn} the action {missing.action}, which reads only",
+                WARNING,
+            )
+        else:
+            yield Finding(
+                "HPK-V002",
+                missing.path,
+                f"not checked: {missing.what} ({missing.why})",
+                "Run the same command again",
+                WARNING,
+            )

@@ -1,0 +1,188 @@
+"""What AWS said, as far as the checks read it. A fact that could not be asked is an `Unasked` in its place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Iterable, Mapping, Optional, TypeVar, Union
+
+from hyperpod_kit.aws.buckets import Looked
+from hyperpod_kit.aws.iam import Caller, Decision
+from hyperpod_kit.aws.quotas import Quota
+from hyperpod_kit.preflight.reach import SecurityGroup
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Unasked:
+    """A question without an answer. `action`: what IAM calls it, `ec2:DescribeSubnets`.
+
+    path: what in the configuration it is about; what: what stays unchecked; why: AWS's words; denied: the caller has no
+    permission (otherwise nobody answered, or too slowly).
+    """
+
+    action: str
+    path: str
+    what: str
+    why: str
+    denied: bool
+
+
+Answer = Union[T, Unasked]
+
+
+def known(answer: Answer[Optional[T]]) -> Optional[T]:
+    """The fact, None where it was not asked (and where there is none)."""
+    return None if isinstance(answer, Unasked) else answer
+
+
+@dataclass(frozen=True)
+class Subnet:
+    """`zone`: id of the availability zone, `use1-az4`: names differ between accounts; free: unused addresses."""
+
+    id: str
+    vpc_id: str
+    zone: str
+    zone_name: str
+    cidr: str
+    free: int
+
+
+@dataclass(frozen=True)
+class Route:
+    """`destination`: a network or a prefix list; target: `igw-…`, `nat-…`, `local`; active: no black hole."""
+
+    destination: str
+    target: str
+    active: bool
+
+
+@dataclass(frozen=True)
+class RouteTable:
+    """`main`: the one of subnets of the VPC that have none of their own; subnets: those that have this one."""
+
+    id: str
+    vpc_id: str
+    main: bool
+    subnets: frozenset[str]
+    routes: tuple[Route, ...]
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A VPC endpoint. `service`: without the prefix, `s3`; kind: Gateway, Interface, …"""
+
+    vpc_id: str
+    service: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class InstanceType:
+    """`efa`: whether it has an Elastic Fabric Adapter."""
+
+    name: str
+    efa: bool
+
+
+@dataclass(frozen=True)
+class Door:
+    """An address of a file system in a network: a mount target, or a network interface of FSx."""
+
+    id: str
+    zone: str
+    vpc_id: str
+    address: str
+    groups: Answer[tuple[str, ...]]
+    ready: bool = True
+
+
+@dataclass(frozen=True)
+class AccessPoint:
+    """An access point as AWS describes it."""
+
+    id: str
+    file_system_id: str
+    ready: bool
+
+
+@dataclass(frozen=True)
+class FileSystem:
+    """An EFS or S3 Files file system. `zone`: of a One Zone file system; policy: None for the default one."""
+
+    id: str
+    state: str
+    zone: Optional[str]
+    doors: Answer[tuple[Door, ...]]
+    policy: Answer[Optional[Mapping[str, Any]]]
+    points: Mapping[str, Answer[Optional[AccessPoint]]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class FsxFileSystem:
+    """`kind`: LUSTRE, OPENZFS, …; volumes: paths of OpenZFS volumes, where anybody asked for one."""
+
+    id: str
+    kind: str
+    state: str
+    dns_name: str
+    mount_name: str
+    vpc_id: str
+    efa: bool
+    doors: Answer[tuple[Door, ...]]
+    volumes: Answer[Optional[tuple[str, ...]]]
+
+
+def group_ids(systems: Iterable[Answer[Optional[Union[FileSystem, FsxFileSystem]]]]) -> set[str]:
+    """Security groups of every door that is known."""
+    found: set[str] = set()
+    for system in systems:
+        if system is not None and not isinstance(system, Unasked) and not isinstance(system.doors, Unasked):
+            for door in system.doors:
+                found.update(() if isinstance(door.groups, Unasked) else door.groups)
+    return found
+
+
+@dataclass(frozen=True)
+class Role:
+    """`trust`: the policy that says who may become it."""
+
+    arn: str
+    trust: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Network:
+    """The network that the nodes will be in. Absent ids are missing from the answers."""
+
+    subnets: Answer[tuple[Subnet, ...]]
+    tables: Answer[tuple[RouteTable, ...]]
+    endpoints: Answer[tuple[Endpoint, ...]]
+    groups: Mapping[str, Answer[Optional[SecurityGroup]]]
+    dns: Mapping[str, Answer[tuple[bool, bool]]]
+
+    def group(self, group_id: str) -> Optional[SecurityGroup]:
+        """A security group, None when it is not there or was not asked."""
+        return known(self.groups.get(group_id))
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Everything that the checks look at. Keys: buckets by name, file systems by (region, id), prefixes by (bucket,
+    prefix), types without `ml.`, decisions by the Sid of the need that they are about, secrets by ARN."""
+
+    caller: Caller
+    network: Optional[Network] = None
+    role: Answer[Optional[Role]] = None
+    decisions: Mapping[str, Answer[tuple[Decision, ...]]] = field(default_factory=dict)
+    buckets: Mapping[str, Answer[Looked]] = field(default_factory=dict)
+    empty: Mapping[tuple[str, str], Answer[bool]] = field(default_factory=dict)
+    efs: Mapping[tuple[str, str], Answer[Optional[FileSystem]]] = field(default_factory=dict)
+    s3files: Mapping[tuple[str, str], Answer[Optional[FileSystem]]] = field(default_factory=dict)
+    fsx: Mapping[tuple[str, str], Answer[Optional[FsxFileSystem]]] = field(default_factory=dict)
+    types: Answer[Mapping[str, InstanceType]] = field(default_factory=dict)
+    offered: Answer[frozenset[tuple[str, str]]] = frozenset()
+    quotas: Answer[Mapping[str, Quota]] = field(default_factory=dict)
+    used: Answer[Mapping[str, Mapping[str, int]]] = field(default_factory=dict)
+    secrets: Mapping[str, Answer[bool]] = field(default_factory=dict)
+    unasked: tuple[Unasked, ...] = ()

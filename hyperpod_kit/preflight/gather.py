@@ -1,0 +1,105 @@
+"""Ask AWS everything that the checks want to know: reads only, in parallel, at most WORKERS calls at a time.
+
+First what stands by itself, then what follows from it: route tables of the subnets' VPC, rules of the security groups
+of the file systems that were found. What is wrong already is not asked about.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Callable, Hashable, Mapping, TypeVar
+
+from hyperpod_kit.aws import iam
+from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.model.mounts import EfsMount, S3FilesMount
+from hyperpod_kit.preflight.facts import Facts, group_ids
+from hyperpod_kit.preflight.look import buckets, fsx, limits, network, role, shared
+from hyperpod_kit.preflight.look.asker import Asker
+from hyperpod_kit.preflight.needs import AT, Need, needs
+
+WORKERS = 8
+"""Calls at a time. Each service allows some per second; IAM and EFS are the strictest."""
+
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
+
+
+def gather(settings: Settings, sound: Callable[[str], bool] = lambda path: True) -> Facts:
+    """The facts about a configuration. `sound(path)`: whether nothing is wrong with that part of it yet.
+
+    Raises Unreachable or AwsError when AWS cannot say who asks: then nothing else can be asked either. Everything else
+    that fails is in `Facts.unasked`.
+    """
+    caller = iam.caller(settings.cluster.region)
+    asker = Asker(WORKERS)
+    pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="preflight")
+
+    def ask(function: Callable[..., T], *arguments: Any) -> Future[T]:
+        return pool.submit(function, asker, *arguments)
+
+    try:
+        subnets = ask(network.subnets, settings)
+        efs = {
+            (want.region, want.id): ask(shared.efs, want)
+            for want in shared.wanted(settings, EfsMount)
+            if sound(want.path)
+        }
+        files = {
+            (want.region, want.id): ask(shared.s3files, want)
+            for want in shared.wanted(settings, S3FilesMount)
+            if sound(want.path)
+        }
+        lustre = {
+            (want.region, want.id): ask(fsx.file_system, want) for want in fsx.wanted(settings) if sound(want.path)
+        }
+        its_role = ask(role.role, settings) if sound(AT) else None
+        decisions = {need.sid: ask(role.decisions, settings, need) for need in wanted_needs(settings, sound)}
+        looked = {
+            name: ask(buckets.look, settings, name, path)
+            for name, path in buckets.wanted(settings).items()
+            if sound(path)
+        }
+        empty = {
+            key: ask(buckets.is_empty, settings, *key, path)
+            for key, path in buckets.read_prefixes(settings).items()
+            if sound(path)
+        }
+        secrets = {
+            secret.arn: ask(limits.secret, secret, f"hyperpod_kit.secrets[{index}].arn")
+            for index, secret in enumerate(settings.secrets)
+            if sound(f"hyperpod_kit.secrets[{index}].arn")
+        }
+        types, offered = ask(network.instance_types, settings), ask(network.offered, settings)
+        quotas, used = ask(limits.quotas, settings), ask(limits.used, settings)
+        systems = _results(efs), _results(files), _results(lustre)
+        nodes = settings.cluster.vpc.security_group_ids if settings.cluster.vpc else ()
+        groups = {*nodes, *(group for found in systems for group in group_ids(found.values()))}
+        surroundings = network.surroundings(asker, settings, subnets.result(), groups)
+        return Facts(
+            caller,
+            surroundings if settings.cluster.vpc else None,
+            its_role.result() if its_role else None,
+            _results(decisions),
+            _results(looked),
+            _results(empty),
+            *systems,
+            types.result(),
+            offered.result(),
+            quotas.result(),
+            used.result(),
+            _results(secrets),
+            tuple(sorted(asker.unasked, key=lambda one: (one.path, one.action, one.what))),
+        )
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def wanted_needs(settings: Settings, sound: Callable[[str], bool]) -> list[Need]:
+    """The needs that can be simulated: the role and what they are about are right."""
+    if not sound(AT):
+        return []
+    return [need for need in needs(settings) if sound(need.path)]
+
+
+def _results(futures: Mapping[K, Future[T]]) -> dict[K, T]:
+    return {key: future.result() for key, future in futures.items()}

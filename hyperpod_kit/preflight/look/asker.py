@@ -1,0 +1,57 @@
+"""Questions that may fail one by one: an answer, or a note of what could not be asked and why."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Callable, Optional, TypeVar
+
+from hyperpod_kit.aws.errors import DENIED
+from hyperpod_kit.errors import AwsError, Unreachable
+from hyperpod_kit.preflight.facts import Answer, Unasked
+
+T = TypeVar("T")
+
+
+class Asker:
+    """Makes calls and keeps what failed. `make`: (service class, region) -> a client, made once each.
+
+    Used by several threads; clients are made under a lock, because boto3's sessions are no thread's friends.
+    """
+
+    def __init__(self, connections: int) -> None:
+        self._connections = connections
+        self._clients: dict[tuple[Callable[..., Any], str], Any] = {}
+        self._lock = threading.Lock()
+        self.unasked: list[Unasked] = []
+
+    def client(self, service: Callable[..., T], region: str) -> T:
+        """The client of a service in a region. Raises Unreachable."""
+        with self._lock:
+            key = (service, region)
+            if key not in self._clients:
+                self._clients[key] = service(region, connections=self._connections)
+            made: T = self._clients[key]
+            return made
+
+    def ask(self, action: str, path: str, what: str, call: Callable[[], T]) -> Answer[T]:
+        """`call()`, or the Unasked that stands for it; see there for `action`, `path` and `what`."""
+        try:
+            return call()
+        except AwsError as err:
+            failed = Unasked(action, path, what, _words(err.message), err.code in DENIED)
+        except Unreachable as err:
+            failed = Unasked(action, path, what, _words(err.message), False)
+        with self._lock:
+            self.unasked.append(failed)
+        return failed
+
+
+def _words(message: str, longest: int = 200) -> str:
+    """AWS's words without the tail that EC2 adds for its own decoding."""
+    text = message.split(" Encoded authorization failure message")[0].rstrip(". ")
+    return text if len(text) <= longest else text[:longest] + "…"
+
+
+def region_of(mount_region: Optional[str], cluster_region: str) -> str:
+    """Where a mount's file system is."""
+    return mount_region or cluster_region

@@ -1,0 +1,48 @@
+"""Buckets: that of the bundle, and those of the mounts that are AWS's."""
+
+from __future__ import annotations
+
+from hyperpod_kit.aws.buckets import Buckets, Looked
+from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.model.mounts import S3Mount
+from hyperpod_kit.preflight.facts import Answer
+from hyperpod_kit.preflight.look.asker import Asker
+
+
+def places(settings: Settings) -> list[tuple[str, str, S3Mount]]:
+    """(bucket, path of its name, mount) of every bucket mount behind AWS's own endpoint."""
+    return [
+        (mount.bucket, place if place == "bucketname" else f"{place}.bucket", mount)
+        for mount, place in zip(settings.mounts, settings.mount_places)
+        if isinstance(mount, S3Mount) and mount.endpoint_url is None
+    ]
+
+
+def wanted(settings: Settings) -> dict[str, str]:
+    """Bucket -> the path that names it first."""
+    found = {settings.bundle.bucket: "hyperpod_kit.bundle.bucket"} if settings.entry_script else {}
+    for bucket, path, _ in places(settings):
+        found.setdefault(bucket, path)
+    return found
+
+
+def read_prefixes(settings: Settings) -> dict[tuple[str, str], str]:
+    """(bucket, prefix) of every mount that only reads -> the path of it: nothing there is nothing to read."""
+    return {(bucket, mount.prefix): path for bucket, path, mount in places(settings) if mount.read_only}
+
+
+def look(asker: Asker, settings: Settings, bucket: str, path: str) -> Answer[Looked]:
+    """Whether a bucket is there, and where."""
+    calls = asker.client(Buckets, settings.cluster.region)
+    return asker.ask("s3:ListBucket", path, f"whether bucket {bucket} is there", lambda: calls.look(bucket))
+
+
+def is_empty(asker: Asker, settings: Settings, bucket: str, prefix: str, path: str) -> Answer[bool]:
+    """Whether there is nothing below a prefix."""
+    calls = asker.client(Buckets, settings.cluster.region)
+    return asker.ask(
+        "s3:ListBucket",
+        path,
+        f"whether there is anything in s3://{bucket}/{prefix}",
+        lambda: calls.is_empty(bucket, prefix),
+    )

@@ -1,0 +1,121 @@
+"""FSx: the file system behind a DNS name, its network interfaces, and the volumes of OpenZFS."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping, NamedTuple, Optional, Union
+
+from hyperpod_kit.aws.ec2 import Ec2
+from hyperpod_kit.aws.fsx import Fsx
+from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.model.mounts import LustreMount, OpenZfsMount
+from hyperpod_kit.preflight.facts import Answer, Door, FsxFileSystem, Unasked
+from hyperpod_kit.preflight.look.asker import Asker
+
+FsxMount = Union[LustreMount, OpenZfsMount]
+
+
+class Wanted(NamedTuple):
+    """A file system that a mount names by its DNS name. `volumes`: whether a volume besides the root is mounted."""
+
+    region: str
+    id: str
+    path: str
+    volumes: bool
+
+
+def identify(dns_name: str, region: str) -> tuple[str, str]:
+    """(region, id) out of `fs-0123456789abcdef0.fsx.us-east-1.amazonaws.com`."""
+    labels = dns_name.lower().split(".")
+    return (labels[2] if len(labels) > 3 and labels[1] == "fsx" else region, labels[0])
+
+
+def places(settings: Settings) -> list[tuple[FsxMount, str, str]]:
+    """Every FSx mount with the paths of its DNS name and of its mount name or export."""
+    found: list[tuple[FsxMount, str, str]] = []
+    for mount, place in zip(settings.mounts, settings.mount_places):
+        if isinstance(mount, LustreMount):
+            short = place == "fsx_dns_name"
+            found.append(
+                (mount, place if short else f"{place}.dns_name", "fsx_mountname" if short else f"{place}.mount_name")
+            )
+        elif isinstance(mount, OpenZfsMount):
+            found.append((mount, place if place == "fsx_openzfs_dns_name" else f"{place}.dns_name", f"{place}.export"))
+    return found
+
+
+def wanted(settings: Settings) -> list[Wanted]:
+    """Every file system once, in the order of the mounts."""
+    found: dict[tuple[str, str], Wanted] = {}
+    for mount, path, _ in places(settings):
+        key = identify(mount.dns_name, settings.cluster.region)
+        here = found.setdefault(key, Wanted(*key, path, False))
+        if isinstance(mount, OpenZfsMount) and mount.export != "/fsx":
+            found[key] = here._replace(volumes=True)
+    return list(found.values())
+
+
+def file_system(asker: Asker, want: Wanted) -> Answer[Optional[FsxFileSystem]]:
+    """One file system, None when there is no such one."""
+    calls = asker.client(Fsx, want.region)
+    described = asker.ask(
+        "fsx:DescribeFileSystems",
+        want.path,
+        f"whether {want.id} is there, in which network, and what it is mounted by",
+        lambda: calls.file_system(want.id),
+    )
+    if described is None or isinstance(described, Unasked):
+        return described
+    volumes: Answer[Optional[tuple[str, ...]]] = None
+    if want.volumes:
+        volumes = asker.ask(
+            "fsx:DescribeVolumes",
+            want.path,
+            f"which volumes {want.id} has",
+            lambda: tuple(calls.volume_paths(want.id)),
+        )
+    return FsxFileSystem(
+        want.id,
+        described["FileSystemType"],
+        described.get("Lifecycle", "AVAILABLE"),
+        described.get("DNSName", ""),
+        described.get("LustreConfiguration", {}).get("MountName", ""),
+        described.get("VpcId", ""),
+        bool(described.get("LustreConfiguration", {}).get("EfaEnabled")),
+        _doors(asker, want, described.get("NetworkInterfaceIds", [])),
+        volumes,
+    )
+
+
+def _doors(asker: Asker, want: Wanted, ids: list[str]) -> Answer[tuple[Door, ...]]:
+    if not ids:
+        return ()
+    ec2 = asker.client(Ec2, want.region)
+    interfaces = asker.ask(
+        "ec2:DescribeNetworkInterfaces",
+        want.path,
+        f"whether the security groups of {want.id} let the nodes in",
+        lambda: ec2.network_interfaces(ids),
+    )
+    if isinstance(interfaces, Unasked):
+        return interfaces
+    zones = asker.ask(
+        "ec2:DescribeSubnets",
+        want.path,
+        f"whether {want.id} is in the nodes' zones",
+        lambda: {
+            entry["SubnetId"]: entry["AvailabilityZoneId"]
+            for entry in ec2.subnets(interface["SubnetId"] for interface in interfaces)
+        },
+    )
+    known_zones = {} if isinstance(zones, Unasked) else zones
+    return tuple(_door(interface, known_zones) for interface in interfaces)
+
+
+def _door(interface: Mapping[str, Any], zones: Mapping[str, str]) -> Door:
+    return Door(
+        interface["NetworkInterfaceId"],
+        zones.get(interface["SubnetId"], ""),
+        interface["VpcId"],
+        interface.get("PrivateIpAddress", ""),
+        tuple(group["GroupId"] for group in interface.get("Groups", [])),
+    )

@@ -1,0 +1,168 @@
+"""The nodes' network: subnets, routes, endpoints, names, and every security group that something here has."""
+
+from __future__ import annotations
+
+from typing import Any, Iterable, Optional, Sequence
+
+from hyperpod_kit.aws.ec2 import Ec2
+from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.preflight.facts import Answer, Endpoint, InstanceType, Network, Route, RouteTable, Subnet, Unasked
+from hyperpod_kit.preflight.look.asker import Asker
+from hyperpod_kit.preflight.reach import SecurityGroup, prefix_lists, read_group
+
+SUBNETS = "hyperpod_kit.cluster.vpc.subnet_ids"
+GROUPS = "hyperpod_kit.cluster.vpc.security_group_ids"
+TYPES = "hyperpod_kit.cluster.instance_groups"
+
+
+def subnets(asker: Asker, settings: Settings) -> Answer[tuple[Subnet, ...]]:
+    """Those of the configuration's subnets that there are."""
+    vpc = settings.cluster.vpc
+    if vpc is None or not vpc.subnet_ids:
+        return ()
+    ec2 = asker.client(Ec2, settings.cluster.region)
+    return asker.ask(
+        "ec2:DescribeSubnets",
+        SUBNETS,
+        "whether the subnets are there, private and in the zones of the file systems",
+        lambda: tuple(_subnet(entry) for entry in ec2.subnets(vpc.subnet_ids)),
+    )
+
+
+def surroundings(
+    asker: Asker, settings: Settings, found: Answer[tuple[Subnet, ...]], group_ids: Iterable[str]
+) -> Network:
+    """The rest of the network, for subnets that are known. `group_ids`: security groups of nodes and file systems."""
+    ec2 = asker.client(Ec2, settings.cluster.region)
+    tables: Answer[tuple[RouteTable, ...]] = ()
+    endpoints: Answer[tuple[Endpoint, ...]] = ()
+    dns: dict[str, Answer[tuple[bool, bool]]] = {}
+    if not isinstance(found, Unasked) and found:
+        vpcs = sorted({subnet.vpc_id for subnet in found})
+        tables = asker.ask(
+            "ec2:DescribeRouteTables",
+            SUBNETS,
+            "whether the subnets are private and lead to S3",
+            lambda: tuple(_table(entry) for entry in ec2.route_tables(vpcs)),
+        )
+        endpoints = asker.ask(
+            "ec2:DescribeVpcEndpoints",
+            SUBNETS,
+            "whether there are endpoints for what the nodes fetch",
+            lambda: tuple(_endpoint(entry) for entry in ec2.vpc_endpoints(vpcs)),
+        )
+        for vpc_id in vpcs:
+            dns[vpc_id] = asker.ask(
+                "ec2:DescribeVpcAttribute",
+                SUBNETS,
+                "whether the VPC resolves the names of file systems",
+                lambda vpc_id=vpc_id: ec2.has_dns(vpc_id),  # type: ignore[misc]
+            )
+    return Network(found, tables, endpoints, _groups(asker, ec2, sorted(set(group_ids))), dns)
+
+
+def instance_types(asker: Asker, settings: Settings) -> Answer[dict[str, InstanceType]]:
+    """What EC2 knows of the configuration's instance types; SageMaker's own are not among them."""
+    ec2 = asker.client(Ec2, settings.cluster.region)
+    return asker.ask(
+        "ec2:DescribeInstanceTypes",
+        TYPES,
+        "which instance types have an EFA, whose security group needs rules to itself",
+        lambda: {entry["InstanceType"]: _type(entry) for entry in ec2.instance_types(plain_types(settings))},
+    )
+
+
+def offered(asker: Asker, settings: Settings) -> Answer[frozenset[tuple[str, str]]]:
+    """(instance type, zone) pairs that EC2 offers."""
+    ec2 = asker.client(Ec2, settings.cluster.region)
+    return asker.ask(
+        "ec2:DescribeInstanceTypeOfferings",
+        TYPES,
+        "whether the zones of the subnets have the instance types",
+        lambda: frozenset(ec2.offered(plain_types(settings))),
+    )
+
+
+def plain_types(settings: Settings) -> list[str]:
+    """The instance types as EC2 calls them."""
+    return sorted({group.instance_type[len("ml.") :] for group in settings.cluster.groups})
+
+
+def _groups(asker: Asker, ec2: Ec2, ids: Sequence[str]) -> dict[str, Answer[Optional[SecurityGroup]]]:
+    if not ids:
+        return {}
+    what = "the rules of the security groups"
+    described = asker.ask("ec2:DescribeSecurityGroups", GROUPS, what, lambda: ec2.security_groups(ids))
+    if isinstance(described, Unasked):
+        return dict.fromkeys(ids, described)
+    lists: dict[str, Optional[list[str]]] = {}
+    for name in sorted({name for entry in described for name in prefix_lists(entry)}):
+        what = f"rules that name prefix list {name}"
+        answer = asker.ask(
+            "ec2:GetManagedPrefixListEntries",
+            GROUPS,
+            what,
+            lambda name=name: ec2.prefix_list(name),  # type: ignore[misc]
+        )
+        lists[name] = None if isinstance(answer, Unasked) else answer
+    there = {entry["GroupId"]: read_group(entry, lists) for entry in described}
+    return {group_id: there.get(group_id) for group_id in ids}
+
+
+def _subnet(entry: dict[str, Any]) -> Subnet:
+    return Subnet(
+        entry["SubnetId"],
+        entry["VpcId"],
+        entry["AvailabilityZoneId"],
+        entry["AvailabilityZone"],
+        entry["CidrBlock"],
+        int(entry["AvailableIpAddressCount"]),
+    )
+
+
+def _table(entry: dict[str, Any]) -> RouteTable:
+    links = entry.get("Associations", [])
+    return RouteTable(
+        entry["RouteTableId"],
+        entry["VpcId"],
+        any(link.get("Main") for link in links),
+        frozenset(link["SubnetId"] for link in links if "SubnetId" in link),
+        tuple(_route(route) for route in entry.get("Routes", [])),
+    )
+
+
+TARGETS = (
+    "GatewayId",
+    "NatGatewayId",
+    "TransitGatewayId",
+    "EgressOnlyInternetGatewayId",
+    "VpcPeeringConnectionId",
+    "NetworkInterfaceId",
+    "InstanceId",
+    "LocalGatewayId",
+    "CarrierGatewayId",
+    "CoreNetworkArn",
+)
+
+
+def _route(route: dict[str, Any]) -> Route:
+    destination = next(
+        (
+            route[key]
+            for key in ("DestinationCidrBlock", "DestinationIpv6CidrBlock", "DestinationPrefixListId")
+            if route.get(key)
+        ),
+        "",
+    )
+    target = next((str(route[key]) for key in TARGETS if route.get(key)), "")
+    return Route(destination, target, route.get("State", "active") == "active")
+
+
+def _endpoint(entry: dict[str, Any]) -> Endpoint:
+    service = entry["ServiceName"].rpartition(".")[2]
+    ready = entry.get("State", "available").lower() == "available"
+    return Endpoint(entry["VpcId"], service if ready else "", entry.get("VpcEndpointType", "Gateway"))
+
+
+def _type(entry: dict[str, Any]) -> InstanceType:
+    return InstanceType(entry["InstanceType"], bool(entry.get("NetworkInfo", {}).get("EfaSupported")))

@@ -1,0 +1,188 @@
+"""EFS and S3 Files: file systems, their mount targets, access points and policies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Mapping, NamedTuple, Optional, Sequence, Union
+
+from hyperpod_kit.aws.efs import Efs
+from hyperpod_kit.aws.s3files import S3Files
+from hyperpod_kit.config.homes import NO_ACCESS_POINT
+from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.errors import AwsError
+from hyperpod_kit.model.mounts import EfsMount, S3FilesMount
+from hyperpod_kit.preflight.facts import AccessPoint, Answer, Door, FileSystem, Unasked
+from hyperpod_kit.preflight.look.asker import Asker, region_of
+
+ONE_BY_ONE = 3
+"""Up to so many access points are asked for by id; more come from one listing of their file system."""
+
+
+class Wanted(NamedTuple):
+    """A file system that mounts name. `path`: where the first one does; points: access points that they go through."""
+
+    region: str
+    id: str
+    path: str
+    points: tuple[str, ...]
+
+
+def wanted(settings: Settings, kind: type[Union[EfsMount, S3FilesMount]]) -> list[Wanted]:
+    """Every file system of a kind, once, in the order of the mounts."""
+    found: dict[tuple[str, str], Wanted] = {}
+    for mount, place in zip(settings.mounts, settings.mount_places):
+        if not isinstance(mount, kind):
+            continue
+        key = (region_of(mount.region, settings.cluster.region), mount.file_system_id)
+        here = found.setdefault(key, Wanted(*key, f"{place}.file_system_id", ()))
+        point = mount.access_point_id
+        if point not in (None, NO_ACCESS_POINT) and point not in here.points:
+            found[key] = here._replace(points=(*here.points, str(point)))
+    return list(found.values())
+
+
+def efs(asker: Asker, want: Wanted) -> Answer[Optional[FileSystem]]:
+    """One EFS file system, None when there is no such one."""
+    calls = asker.client(Efs, want.region)
+    described = asker.ask(
+        "elasticfilesystem:DescribeFileSystems",
+        want.path,
+        f"whether {want.id} is there",
+        lambda: _or_none("FileSystemNotFound", lambda: calls.file_system(want.id)),
+    )
+    if described is None or isinstance(described, Unasked):
+        return described
+    targets = asker.ask(
+        "elasticfilesystem:DescribeMountTargets",
+        want.path,
+        f"whether the nodes reach a mount target of {want.id}",
+        lambda: calls.mount_targets(want.id),
+    )
+    policy = asker.ask(
+        "elasticfilesystem:DescribeFileSystemPolicy",
+        want.path,
+        f"whether the policy of {want.id} lets the nodes in",
+        lambda: calls.policy(want.id),
+    )
+    return FileSystem(
+        want.id,
+        described["LifeCycleState"],
+        described.get("AvailabilityZoneId"),
+        targets if isinstance(targets, Unasked) else tuple(_efs_door(asker, calls, want, one) for one in targets),
+        policy,
+        _efs_points(asker, calls, want),
+    )
+
+
+def s3files(asker: Asker, want: Wanted) -> Answer[Optional[FileSystem]]:
+    """One S3 Files file system, None when there is no such one."""
+    calls = asker.client(S3Files, want.region)
+    described = asker.ask(
+        "s3files:GetFileSystem", want.path, f"whether {want.id} is there", lambda: calls.file_system(want.id)
+    )
+    if described is None or isinstance(described, Unasked):
+        return described
+    targets = asker.ask(
+        "s3files:ListMountTargets",
+        want.path,
+        f"whether the nodes reach a mount target of {want.id}",
+        lambda: calls.mount_targets(want.id),
+    )
+    points = {
+        point: asker.ask(
+            "s3files:GetAccessPoint",
+            want.path,
+            f"whether access point {point} is there",
+            lambda point=point: _s3files_point(calls.access_point(point)),  # type: ignore[misc]
+        )
+        for point in want.points
+    }
+    doors = (
+        targets if isinstance(targets, Unasked) else tuple(_s3files_door(asker, calls, want, one) for one in targets)
+    )
+    return FileSystem(want.id, described["status"], None, doors, None, points)
+
+
+def _efs_door(asker: Asker, calls: Efs, want: Wanted, target: Mapping[str, Any]) -> Door:
+    door = Door(
+        target["MountTargetId"],
+        target["AvailabilityZoneId"],
+        target["VpcId"],
+        target.get("IpAddress", ""),
+        (),
+        target["LifeCycleState"] == "available",
+    )
+    groups = asker.ask(
+        "elasticfilesystem:DescribeMountTargetSecurityGroups",
+        want.path,
+        f"whether mount target {door.id} of {want.id} lets the nodes in",
+        lambda: tuple(calls.security_groups(door.id)),
+    )
+    return replace(door, groups=groups)
+
+
+def _s3files_door(asker: Asker, calls: S3Files, want: Wanted, target: Mapping[str, Any]) -> Door:
+    door = Door(
+        target["mountTargetId"],
+        target.get("availabilityZoneId", ""),
+        target.get("vpcId", ""),
+        target.get("ipv4Address", ""),
+        (),
+        target.get("status", "AVAILABLE").upper() == "AVAILABLE",
+    )
+    groups = asker.ask(
+        "s3files:GetMountTarget",
+        want.path,
+        f"whether mount target {door.id} of {want.id} lets the nodes in",
+        lambda: tuple(calls.security_groups(door.id)),
+    )
+    return replace(door, groups=groups)
+
+
+def _efs_points(asker: Asker, calls: Efs, want: Wanted) -> dict[str, Answer[Optional[AccessPoint]]]:
+    action = "elasticfilesystem:DescribeAccessPoints"
+    listed: Sequence[AccessPoint] = ()
+    if len(want.points) > ONE_BY_ONE:
+        answer = asker.ask(
+            action,
+            want.path,
+            f"whether the access points of {want.id} are there",
+            lambda: [_efs_point(entry) for entry in calls.access_points(want.id)],
+        )
+        if isinstance(answer, Unasked):
+            return dict.fromkeys(want.points, answer)
+        listed = answer
+    there: dict[str, Answer[Optional[AccessPoint]]] = {point.id: point for point in listed}
+    for point in want.points:
+        if point not in there:
+            there[point] = asker.ask(
+                action,
+                want.path,
+                f"whether access point {point} is there",
+                lambda point=point: _efs_point(calls.access_point(point)),  # type: ignore[misc]
+            )
+    return {point: there[point] for point in want.points}
+
+
+def _efs_point(entry: Optional[Mapping[str, Any]]) -> Any:
+    if entry is None:
+        return None
+    return AccessPoint(
+        entry["AccessPointId"], entry["FileSystemId"], entry.get("LifeCycleState", "available") == "available"
+    )
+
+
+def _s3files_point(entry: Optional[Mapping[str, Any]]) -> Optional[AccessPoint]:
+    if entry is None:
+        return None
+    return AccessPoint(entry["accessPointId"], entry["fileSystemId"], entry["status"].upper() == "AVAILABLE")
+
+
+def _or_none(code: str, call: Any) -> Any:
+    """`call()`, or None when AWS answers with `code`."""
+    try:
+        return call()
+    except AwsError as err:
+        if err.code != code:
+            raise
+        return None

@@ -1,0 +1,94 @@
+"""The least policies of the nodes' role: what it is allowed, and who may be it."""
+
+from __future__ import annotations
+
+from typing import Any, Iterable, Mapping
+
+from hyperpod_kit.aws.policies import VERSION, statements, to_text
+from hyperpod_kit.preflight.needs import Need
+
+SERVICE = "sagemaker.amazonaws.com"
+"""Who becomes the role on the nodes; the same name in every partition."""
+
+INLINE_LIMIT = 10_240
+"""Characters, without white space, of all inline policies of a role together; a managed policy takes 6,144."""
+
+
+def permissions(needs: Iterable[Need]) -> dict[str, Any]:
+    """The policy that allows exactly these needs, one statement each, in their order."""
+    return {"Version": VERSION, "Statement": [_statement(need) for need in needs]}
+
+
+def trust() -> dict[str, Any]:
+    """The role's trust policy: SageMaker and nobody else.
+
+    AWS's guide for HyperPod has no condition on aws:SourceAccount, and does not say whether SageMaker sends it when it
+    becomes the role on a node: with such a condition the cluster might not come up.
+    """
+    return {
+        "Version": VERSION,
+        "Statement": [
+            {
+                "Sid": "HyperPod",
+                "Effect": "Allow",
+                "Principal": {"Service": SERVICE},
+                "Action": "sts:AssumeRole",
+            }
+        ],
+    }
+
+
+def length(policy: Mapping[str, Any]) -> int:
+    """Characters that count against IAM's limit."""
+    return len(to_text(policy))
+
+
+def trusts_sagemaker(policy: Mapping[str, Any], account: str) -> bool:
+    """Whether a trust policy lets SageMaker become the role. Conditions on anything but the account are not judged."""
+    allowed = False
+    for statement in statements(policy):
+        if not _covers_sagemaker(statement) or not _is_for(statement, account):
+            continue
+        if statement.get("Effect") == "Deny":
+            return False
+        allowed = True
+    return allowed
+
+
+def _statement(need: Need) -> dict[str, Any]:
+    statement: dict[str, Any] = {
+        "Sid": need.sid,
+        "Effect": "Allow",
+        "Action": sorted(need.actions),
+        "Resource": _one_or_list(need.resources),
+    }
+    if need.context:
+        statement["Condition"] = {
+            need.condition: {key: _one_or_list(values) for key, values in sorted(need.context.items())}
+        }
+    return statement
+
+
+def _one_or_list(values: tuple[str, ...]) -> Any:
+    return values[0] if len(values) == 1 else sorted(values)
+
+
+def _covers_sagemaker(statement: Mapping[str, Any]) -> bool:
+    principal = statement.get("Principal", {})
+    services = principal if isinstance(principal, str) else principal.get("Service", [])
+    if SERVICE not in _list(services) and services != "*":
+        return False
+    return any(action.lower() in ("sts:assumerole", "sts:*", "*") for action in _list(statement.get("Action", [])))
+
+
+def _is_for(statement: Mapping[str, Any], account: str) -> bool:
+    """Whether the statement's condition on the account, if it has one, is met by this one."""
+    for operator, conditions in statement.get("Condition", {}).items():
+        for key, values in conditions.items():
+            if key.lower() == "aws:sourceaccount" and operator.startswith("StringEquals"):
+                return account in _list(values)
+    return True
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]

@@ -339,9 +339,12 @@ def test_a_change_that_breaks_one_rule(code: str, path: str, change: Change) -> 
 
 
 def test_findings_that_come_together() -> None:
-    assert findings(top(controller_group="nobody")) == [
+    # The group that is meant has no partition, which is no finding of its own; of two such groups one lacks it.
+    assert findings(top(controller_group="nobody")) == [("HPK-G001", "controller_group")]
+    assert findings(top(controller_group="nobody", worker_groups=[])) == [
         ("HPK-G001", "controller_group"),
         ("HPK-G015", f"{C}.instance_groups[0].name"),
+        ("HPK-G015", f"{C}.instance_groups[1].name"),
     ]
     assert findings(both(cluster(instance_groups=[]), top(worker_groups=[]))) == [
         ("HPK-G001", "controller_group"),

@@ -1,0 +1,60 @@
+"""`validate --aws` as a user types it, against an account on moto."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Callable
+
+import pytest
+
+from hyperpod_kit.cli.main import run
+from tests.unit.preflight.world import World, group
+
+Validate = Callable[..., tuple[int, dict[str, Any]]]
+
+
+@pytest.fixture
+def validate(capsys: pytest.CaptureFixture[str]) -> Validate:
+    """validate(path, *words) -> (exit code, what --json prints)."""
+
+    def call(path: Path, *words: str) -> tuple[int, dict[str, Any]]:
+        capsys.readouterr()
+        code = run(["validate", str(path), "--aws", "--json", *words])
+        found: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return code, found
+
+    return call
+
+
+def test_four_faults_that_awss_own_validator_lets_pass(world: World, tmp_path: Path, validate: Validate) -> None:
+    """A1: a public subnet, a group that names only another one, an FSx and a controller group that do not exist."""
+    world.route(GatewayId=world.gateway)
+    other = group(world, "other")
+    world.shut(world.nodes)
+    for direction in ("ingress", "egress"):
+        world.allow(direction, world.nodes, UserIdGroupPairs=[{"GroupId": other}])
+    world.allow("egress", world.nodes, IpRanges=[{"CidrIp": "0.0.0.0/0"}])
+
+    def faults(values: dict[str, Any]) -> None:
+        values["fsx_dns_name"] = "fs-0aaaaaaaaaaaaaaaa.fsx.us-east-1.amazonaws.com"
+        values["controller_group"] = "nowhere"
+
+    code, report = validate(world.write(tmp_path, faults))
+    found = {(finding["code"], finding["severity"], finding["path"]) for finding in report["findings"]}
+    assert code == 1 and found == {
+        ("HPK-G001", "error", "controller_group"),
+        ("HPK-V304", "error", "hyperpod_kit.cluster.vpc.subnet_ids[0]"),
+        ("HPK-V311", "error", "hyperpod_kit.cluster.vpc.security_group_ids"),
+        ("HPK-V501", "error", "fsx_dns_name"),
+    }
+    assert all(finding["line"] and finding["hint"] for finding in report["findings"])
+
+
+def test_nothing_is_wrong_with_a_right_account_and_nothing_was_changed(
+    world: World, tmp_path: Path, validate: Validate
+) -> None:
+    before = world.rules(world.nodes)
+    code, report = validate(world.write(tmp_path), "--fail-on", "info")
+    assert (code, report["findings"], report["aws"]["not_checked"]) == (0, [], [])
+    assert world.rules(world.nodes) == before

@@ -3,6 +3,8 @@
 HyperpodKitError(message, hint=...)                    exit 1
 |- UsageError                                          exit 2   the command cannot mean that
 |- Unreachable                                         exit 3   could not check: nothing answered
+|  |- NoCredentials           nobody to sign as, or credentials that have expired: asking again does not help
+|  `- Throttled               AWS turned the call away: later it will do
 |- ConfigError(findings=...)                           exit 1
 |- BundleError - BundleIntegrityError(path, expected, actual)
 |- AwsError(operation, code)                           exit 1   (Unreachable when the endpoint does not answer)
@@ -50,6 +52,14 @@ class Unreachable(HyperpodKitError):
     """Nothing answered, so nothing could be checked."""
 
     exit_code = 3
+
+
+class NoCredentials(Unreachable):
+    """AWS was not asked, or did not listen: there are no credentials, or they are not good any more."""
+
+
+class Throttled(Unreachable):
+    """AWS turned the call away because there were too many of them; nothing was done."""
 
 
 class ConfigError(HyperpodKitError):

@@ -1,4 +1,8 @@
-"""botocore's exceptions -> ours: an answer with an error is AwsError, no answer is Unreachable (exit 3)."""
+"""botocore's exceptions -> ours: an answer with an error is AwsError, no answer is Unreachable (exit 3).
+
+Also Unreachable: Throttled (AWS turned the call away), NoCredentials (it does not know who asks), and an error of AWS's
+own (5xx): nothing was found out about the cluster then, and asking again is the remedy.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +10,49 @@ from contextlib import contextmanager
 from typing import Iterator, Optional
 from urllib.parse import urlsplit
 
-from hyperpod_kit.errors import AwsError, Unreachable
+from hyperpod_kit.errors import AwsError, HyperpodKitError, NoCredentials, Throttled, Unreachable
 
 NOT_FOUND = ("ResourceNotFound", "ResourceNotFoundException", "NoSuchBucket", "NoSuchKey", "404")
-DENIED = (
-    "AccessDenied",
-    "AccessDeniedException",
-    "403",
+DENIED = ("AccessDenied", "AccessDeniedException", "403", "UnauthorizedOperation")
+THROTTLED = (
+    # What botocore's standard retry mode repeats as throttling (botocore/retries/standard.py), and HEAD's bare numbers.
+    "Throttling",
+    "ThrottlingException",
+    "ThrottledException",
+    "RequestThrottled",
+    "RequestThrottledException",
+    "TooManyRequestsException",
+    "RequestLimitExceeded",
+    "BandwidthLimitExceeded",
+    "SlowDown",
+    "PriorRequestNotComplete",
+    "ProvisionedThroughputExceededException",
+    "429",
+    "503",
+)
+EXPIRED = ("ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired")
+UNKNOWN_KEYS = (
     "InvalidAccessKeyId",
     "SignatureDoesNotMatch",
-    "ExpiredToken",
-    "ExpiredTokenException",
     "UnrecognizedClientException",
     "InvalidClientTokenId",
+    "InvalidToken",
+    "MissingAuthenticationToken",
+    "AuthFailure",
 )
+CLOCK = ("RequestTimeTooSkewed", "InvalidSignatureException")
 _HINTS = {
     "ResourceInUse": "hyperpod-kit describe-cluster, or choose another name",
+    "ConflictException": "hyperpod-kit wait, then again",
     "ResourceLimitExceeded": "ask for a higher quota in Service Quotas, or lower the counts",
-    "ThrottlingException": "wait a minute, then again",
     "ResourceNotFound": "aws sagemaker list-clusters",
     "FileSystemNotFound": "aws efs describe-file-systems, in the cluster's region",
+    "TargetNotConnected": "the node's SSM agent is not up (yet), or session-manager-plugin and role do not fit",
+    # HeadObject has no body to name the code in.
+    "400": "credentials that have expired look like this here: aws sts get-caller-identity",
 }
+_WHO = "aws sts get-caller-identity shows whom you are"
+_UNRESOLVED = ("name resolution", "Name or service not known", "nodename nor servname", "getaddrinfo", "resolve")
 
 
 @contextmanager
@@ -42,29 +68,30 @@ def translated(operation: str, target: str = "") -> Iterator[None]:
     try:
         yield
     except boto.ClientError as err:
-        error = err.response.get("Error", {})
-        code = str(error.get("Code", "Unknown"))
-        raise AwsError(
-            what, code, str(error.get("Message", "")).strip() or "no message", hint=_hint(code, target)
-        ) from err
+        raise _answered(what, target, err) from err
     except (
         boto.NoCredentialsError,
         boto.PartialCredentialsError,
         boto.CredentialRetrievalError,
         boto.TokenRetrievalError,
+        boto.UnauthorizedSSOTokenError,
+        boto.SSOTokenLoadError,
     ) as err:
-        raise Unreachable(
+        raise NoCredentials(
             f"{what}: there are no credentials to sign with: {err}",
-            hint="aws sts get-caller-identity shows whom you are; `aws configure` or AWS_PROFILE sets it",
+            hint=f"{_WHO}; `aws configure`, `aws sso login` or AWS_PROFILE sets it",
         ) from err
-    except (boto.ProfileNotFound, boto.NoRegionError) as err:
+    except boto.ProfileNotFound as err:
+        raise NoCredentials(f"{what}: {err}", hint="aws configure list-profiles, then set AWS_PROFILE") from err
+    except boto.NoRegionError as err:
         raise Unreachable(
-            f"{what}: {err}", hint="set AWS_PROFILE and AWS_DEFAULT_REGION, or name the configuration file"
+            f"{what}: no region is named",
+            hint="--region, or AWS_DEFAULT_REGION, or hyperpod_kit.cluster.region in the configuration",
         ) from err
+    except boto.InvalidRegionError as err:
+        raise Unreachable(f"{what}: {err}", hint="a region is written like us-east-1") from err
     except (boto.HTTPClientError, boto.ConnectionError, HTTPError, OSError) as err:
-        raise Unreachable(
-            f"{what}: {_no_answer(err)}", hint="check the network and AWS_ENDPOINT_URL, then again"
-        ) from err
+        raise _unanswered(what, err) from err
     except boto.ParamValidationError as err:
         raise AwsError(
             what,
@@ -76,16 +103,50 @@ def translated(operation: str, target: str = "") -> Iterator[None]:
         raise AwsError(what, type(err).__name__, str(err)) from err
 
 
-def _no_answer(err: Exception) -> str:
-    """Who did not answer. botocore's own sentence carries the whole signed URL."""
-    endpoint = urlsplit(str(getattr(err, "kwargs", {}).get("endpoint_url", "")))
+def _answered(what: str, target: str, err: object) -> HyperpodKitError:
+    """An error answer: of the caller's making, of AWS's, or one that says to come back later."""
+    response = getattr(err, "response", {})
+    error = response.get("Error", {})
+    code = str(error.get("Code", "Unknown"))
+    message = str(error.get("Message", "")).strip() or "no message"
+    if code in THROTTLED:
+        return Throttled(f"{what}: AWS turns calls away for now ({code}: {message})", hint="wait a minute, then again")
+    if code in EXPIRED:
+        return NoCredentials(
+            f"{what}: the credentials have expired ({code})", hint="log in again (`aws sso login`), then again"
+        )
+    if code in UNKNOWN_KEYS:
+        return NoCredentials(f"{what}: AWS does not know these credentials ({code}: {message})", hint=_WHO)
+    if code in CLOCK:
+        return NoCredentials(f"{what}: {code}: {message}", hint="does this machine's clock go right? timedatectl")
+    if response.get("ResponseMetadata", {}).get("HTTPStatusCode", 400) >= 500:
+        return Unreachable(f"{what}: AWS has an error of its own ({code}: {message})", hint="again in a minute")
+    return AwsError(what, code, message, hint=_hint(code, target))
+
+
+def _unanswered(what: str, err: Exception) -> Unreachable:
+    """No answer at all. botocore's own sentence carries the whole signed URL, so only the host of it is told."""
+    details = getattr(err, "kwargs", {})
+    url = urlsplit(str(details.get("endpoint_url", "")))
+    endpoint = f"{url.scheme}://{url.netloc}" if url.netloc else ""
+    reason = str(details.get("error", ""))
+    if any(words in reason for words in _UNRESOLVED):
+        return Unreachable(
+            f"{what}: the name {url.hostname} does not resolve",
+            hint="there is no network, or the region's name is wrong",
+        )
+    if type(err).__name__ == "SSLError":
+        return Unreachable(f"{what}: {endpoint} cannot be trusted: {reason}", hint="AWS_CA_BUNDLE names your own CAs")
     why = "took too long" if "imeout" in type(err).__name__ else "does not answer"
-    return f"{endpoint.scheme}://{endpoint.netloc} {why}" if endpoint.netloc else f"{why}: {err}"
+    return Unreachable(
+        f"{what}: {endpoint} {why}" if endpoint else f"{what}: {why}: {err}",
+        hint="check the network and AWS_ENDPOINT_URL, then again",
+    )
 
 
 def _hint(code: str, target: str) -> Optional[str]:
     if code in DENIED:
-        return "aws sts get-caller-identity shows whom you are; that role needs a permission for this call"
+        return f"{_WHO}; that role needs a permission for this call"
     if code == "NoSuchBucket":
         return f"aws s3 mb {'/'.join(target.split('/')[:3])}, or name another bucket in the configuration"
     return _HINTS.get(code)

@@ -1,14 +1,23 @@
-"""The HyperPod calls of SageMaker, one method each; errors are ours."""
+"""The HyperPod calls of SageMaker, one method each; errors are ours. Calls that AWS throttles are repeated here."""
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional, Sequence
+from datetime import datetime
+from typing import Any, Callable, Iterator, Optional, Sequence
 
+from hyperpod_kit.aws.back_off import patiently
 from hyperpod_kit.aws.errors import translated
 from hyperpod_kit.aws.session import client
+from hyperpod_kit.errors import AwsError, HyperpodKitError, Unreachable
 
 BATCH_LIMIT = 25
 """How many nodes one BatchReplaceClusterNodes or BatchRebootClusterNodes takes."""
+
+PAGE = 100
+"""Entries in one answer of a List call; AWS gives no more."""
+
+NOT_ASKED = "NotAsked"
+"""ErrorCode of nodes whose batch did not reach AWS after an earlier one had."""
 
 Batched = tuple[list[str], list[dict[str, Any]]]
 """(ids that were accepted, refusals with NodeId, ErrorCode and Message)."""
@@ -20,56 +29,111 @@ class SageMaker:
     def __init__(self, region: Optional[str] = None, *, connections: int = 10) -> None:
         self._client = client("sagemaker", region, connections=connections)
 
+    @property
+    def region(self) -> str:
+        """The region that is asked."""
+        return str(self._client.meta.region_name)
+
     def create_cluster(self, request: dict[str, Any]) -> str:
         """Create a cluster; its ARN."""
-        with translated("CreateCluster", request["ClusterName"]):
-            return str(self._client.create_cluster(**request)["ClusterArn"])
+        return str(_ask("CreateCluster", request["ClusterName"], self._client.create_cluster, **request)["ClusterArn"])
 
     def describe_cluster(self, name: str) -> dict[str, Any]:
         """DescribeCluster's answer without the transport's metadata."""
-        with translated("DescribeCluster", name):
-            return _plain(self._client.describe_cluster(ClusterName=name))
+        return _plain(_ask("DescribeCluster", name, self._client.describe_cluster, ClusterName=name))
 
     def list_nodes(self, name: str) -> list[dict[str, Any]]:
         """ClusterNodeSummaries of all pages."""
-        with translated("ListClusterNodes", name):
-            pages = self._client.get_paginator("list_cluster_nodes").paginate(
-                ClusterName=name, PaginationConfig={"PageSize": 100}
-            )
-            return [dict(node) for page in pages for node in page.get("ClusterNodeSummaries", [])]
+        pages = _pages("ListClusterNodes", name, self._client.list_cluster_nodes)
+        return [dict(node) for page in pages for node in page.get("ClusterNodeSummaries", [])]
 
     def describe_node(self, name: str, node_id: str) -> dict[str, Any]:
         """NodeDetails of one node: the only answer that holds its IP address."""
-        with translated("DescribeClusterNode", f"{name}/{node_id}"):
-            return dict(self._client.describe_cluster_node(ClusterName=name, NodeId=node_id)["NodeDetails"])
+        target = f"{name}/{node_id}"
+        call = self._client.describe_cluster_node
+        return dict(_ask("DescribeClusterNode", target, call, ClusterName=name, NodeId=node_id)["NodeDetails"])
+
+    def list_events(
+        self,
+        name: str,
+        *,
+        after: Optional[datetime] = None,
+        group: Optional[str] = None,
+        node: Optional[str] = None,
+        newest: Optional[int] = None,
+    ) -> list[dict[str, Any]]:
+        """ClusterEventSummaries, newest first; the `newest` so many only. AWS keeps them for Continuous clusters."""
+        filters: dict[str, Any] = {"SortBy": "EventTime", "SortOrder": "Descending"}
+        given = {"EventTimeAfter": after, "InstanceGroupName": group, "NodeId": node}
+        filters.update({key: value for key, value in given.items() if value is not None})
+        found: list[dict[str, Any]] = []
+        for page in _pages("ListClusterEvents", name, self._client.list_cluster_events, **filters):
+            found += [dict(event) for event in page.get("Events", [])]
+            if newest is not None and len(found) >= newest:
+                return found[:newest]
+        return found
+
+    def describe_event(self, name: str, event_id: str) -> dict[str, Any]:
+        """EventDetails of one event: its summary's members, and what happened in a second EventDetails."""
+        target = f"{name}/{event_id}"
+        call = self._client.describe_cluster_event
+        return dict(_ask("DescribeClusterEvent", target, call, ClusterName=name, EventId=event_id)["EventDetails"])
 
     def delete_cluster(self, name: str) -> None:
         """Begin to delete a cluster."""
-        with translated("DeleteCluster", name):
-            self._client.delete_cluster(ClusterName=name)
+        _ask("DeleteCluster", name, self._client.delete_cluster, ClusterName=name)
 
     def update_cluster(self, request: dict[str, Any]) -> None:
         """Begin to change a cluster."""
-        with translated("UpdateCluster", request["ClusterName"]):
-            self._client.update_cluster(**request)
+        _ask("UpdateCluster", request["ClusterName"], self._client.update_cluster, **request)
 
     def replace_nodes(self, name: str, node_ids: Sequence[str]) -> Batched:
         """Begin to replace nodes, in batches of BATCH_LIMIT."""
-        return self._in_batches("BatchReplaceClusterNodes", self._client.batch_replace_cluster_nodes, name, node_ids)
+        return _in_batches("BatchReplaceClusterNodes", name, self._client.batch_replace_cluster_nodes, node_ids)
 
     def reboot_nodes(self, name: str, node_ids: Sequence[str]) -> Batched:
         """Begin to restart nodes, in batches of BATCH_LIMIT."""
-        return self._in_batches("BatchRebootClusterNodes", self._client.batch_reboot_cluster_nodes, name, node_ids)
+        return _in_batches("BatchRebootClusterNodes", name, self._client.batch_reboot_cluster_nodes, node_ids)
 
-    def _in_batches(self, operation: str, call: Callable[..., Any], name: str, node_ids: Sequence[str]) -> Batched:
-        done: list[str] = []
-        refused: list[dict[str, Any]] = []
-        for start in range(0, len(node_ids), BATCH_LIMIT):
-            with translated(operation, name):
-                answer = call(ClusterName=name, NodeIds=list(node_ids[start : start + BATCH_LIMIT]))
-            done += answer.get("Successful", [])
-            refused += answer.get("Failed", [])
-        return done, refused
+
+def _ask(operation: str, target: str, call: Callable[..., Any], **request: Any) -> Any:
+    def once() -> Any:
+        with translated(operation, target):
+            return call(**request)
+
+    return patiently(once)
+
+
+def _pages(operation: str, name: str, call: Callable[..., Any], **filters: Any) -> Iterator[dict[str, Any]]:
+    """Every page, each asked for again by itself when AWS throttles: a paginator would begin anew."""
+    place: dict[str, str] = {}
+    while True:
+        page = _ask(operation, name, call, ClusterName=name, MaxResults=PAGE, **filters, **place)
+        yield page
+        if not page.get("NextToken"):
+            return
+        place = {"NextToken": page["NextToken"]}
+
+
+def _in_batches(operation: str, name: str, call: Callable[..., Any], node_ids: Sequence[str]) -> Batched:
+    """All batches. When one fails after another was accepted, the rest are refusals: what was done must not be lost."""
+    done: list[str] = []
+    refused: list[dict[str, Any]] = []
+    for start in range(0, len(node_ids), BATCH_LIMIT):
+        try:
+            answer = _ask(operation, name, call, ClusterName=name, NodeIds=list(node_ids[start : start + BATCH_LIMIT]))
+        except (AwsError, Unreachable) as err:
+            if not start:
+                raise
+            refused += [_not_asked(node, err) for node in node_ids[start:]]
+            break
+        done += answer.get("Successful", [])
+        refused += answer.get("Failed", [])
+    return done, refused
+
+
+def _not_asked(node: str, err: HyperpodKitError) -> dict[str, Any]:
+    return {"NodeId": node, "ErrorCode": NOT_ASKED, "Message": err.message}
 
 
 def _plain(answer: dict[str, Any]) -> dict[str, Any]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from concurrent.futures import ThreadPoolExecutor
 from typing import Mapping, Optional
 
+from hyperpod_kit.aws.parallel import in_order
 from hyperpod_kit.aws.s3 import Bucket
 from hyperpod_kit.bundle import manifest
 from hyperpod_kit.bundle.compare import Difference, between
@@ -21,8 +21,8 @@ def stored(bundle: Bundle, bucket: Bucket) -> Optional[Difference]:
     places = list(bucket.sizes(bundle.prefix))
     if not places:
         return None
-    with ThreadPoolExecutor(THREADS) as pool:
-        found = dict(zip(places, pool.map(lambda place: bucket.sha256(bundle.prefix + place) or "", places)))
+    digests = in_order(lambda place: bucket.sha256(bundle.prefix + place) or "", places, THREADS)
+    found = dict(zip(places, digests))
     return between(found, {place: hashlib.sha256(data).hexdigest() for place, data in bundle.files.items()})
 
 

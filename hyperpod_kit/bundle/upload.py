@@ -8,10 +8,10 @@ whole bundle.
 from __future__ import annotations
 
 import hashlib
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Callable, Iterable, Iterator, Mapping
+from typing import Callable, Iterator, Mapping, Sequence
 
+from hyperpod_kit.aws.parallel import in_order
 from hyperpod_kit.aws.s3 import Bucket
 from hyperpod_kit.bundle import manifest
 from hyperpod_kit.bundle.render import LEGACY_FILE, Bundle
@@ -36,21 +36,23 @@ class Uploaded:
 
 
 def upload(bundle: Bundle, bucket: Bucket, progress: Progress = lambda what, count: None) -> Uploaded:
-    """Make the prefix hold exactly this bundle. Raises BundleError, BundleIntegrityError, AwsError, Unreachable."""
+    """Make the prefix hold exactly this bundle. Raises BundleError, BundleIntegrityError, AwsError, Unreachable.
+
+    What a run that was ended has sent stays, and is not sent again by the next.
+    """
     there = bucket.sizes(bundle.prefix)
     _no_strangers(bundle, there)
-    with ThreadPoolExecutor(THREADS) as pool:
-        candidates = [place for place, data in bundle.files.items() if there.get(place) == len(data)]
-        same = set(_matching(bundle, bucket, candidates, pool))
-        progress("same", len(same))
-        missing = [place for place in bundle.files if place not in same]
-        for batch in ([place for place in missing if place not in LAST], [place for place in missing if place in LAST]):
-            for _ in pool.map(lambda place: bucket.put(bundle.prefix + place, bundle.files[place]), batch):
-                progress("uploaded", 1)
-        good = set()
-        for place in _matching(bundle, bucket, missing, pool):
-            good.add(place)
-            progress("verified", 1)
+    candidates = [place for place, data in bundle.files.items() if there.get(place) == len(data)]
+    same = set(_matching(bundle, bucket, candidates))
+    progress("same", len(same))
+    missing = [place for place in bundle.files if place not in same]
+    for batch in ([place for place in missing if place not in LAST], [place for place in missing if place in LAST]):
+        for _ in in_order(lambda place: bucket.put(bundle.prefix + place, bundle.files[place]), batch, THREADS):
+            progress("uploaded", 1)
+    good = set()
+    for place in _matching(bundle, bucket, missing):
+        good.add(place)
+        progress("verified", 1)
     for place in missing:
         if place not in good:
             raise BundleIntegrityError(f"{bundle.source_s3_uri}{place}", _sha256(bundle.files[place]), "something else")
@@ -78,11 +80,11 @@ def require_uploaded(bundle: Bundle, bucket: Bucket) -> None:
         )
 
 
-def _matching(bundle: Bundle, bucket: Bucket, places: Iterable[str], pool: ThreadPoolExecutor) -> Iterator[str]:
+def _matching(bundle: Bundle, bucket: Bucket, places: Sequence[str]) -> Iterator[str]:
     """Those of `places` whose object has the right SHA-256."""
-    places = list(places)
-    for place, found in zip(places, pool.map(lambda place: bucket.sha256(bundle.prefix + place), places)):
-        if found == _sha256(bundle.files[place]):
+    found = in_order(lambda place: bucket.sha256(bundle.prefix + place), places, THREADS)
+    for place, digest in zip(places, found):
+        if digest == _sha256(bundle.files[place]):
             yield place
 
 

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
 import click
 
+from hyperpod_kit.cli.consent import ask
 from hyperpod_kit.cli.options import cluster_options, config_argument, json_option, resolve_cluster
-from hyperpod_kit.cli.output import console, data, say, watch
+from hyperpod_kit.cli.output import console, data, say
+from hyperpod_kit.cli.waiting import interval_option, timeout_option, until_gone, until_ready
 
-timeout_option = click.option(
-    "--timeout", default=3600.0, show_default=True, type=click.FloatRange(1), help="Seconds to wait at most."
-)
-interval_option = click.option(
-    "--interval",
-    default=10.0,
-    type=click.FloatRange(0.2),
-    envvar="HPK_POLL_INTERVAL",
-    show_default=True,
-    show_envvar=True,
-    help="Seconds between two polls.",
-)
+if TYPE_CHECKING:
+    from hyperpod_kit.cluster.state import ClusterState
 
 
 @click.command("create-cluster")
@@ -39,16 +31,16 @@ def create_cluster(
     """Create the cluster.
 
     The request is checked against the installed botocore first, and the bundle must be uploaded. The output of
-    --dry-run --json is exactly what `aws sagemaker create-cluster --cli-input-json` takes.
+    --dry-run --json is exactly what `aws sagemaker create-cluster --cli-input-json` takes. A cluster that is there already
+    and is what the configuration says is no error, so the command can be repeated.
 
     \b
     Examples:
-      hyperpod-kit create-cluster --dry-run --json > request.json  # for aws sagemaker create-cluster --cli-input-json
-      hyperpod-kit create-cluster --wait --timeout 5400
+      hyperpod-kit create-cluster --wait
+      hyperpod-kit create-cluster --dry-run --json > request.json  # what would be sent
     """
     from hyperpod_kit.aws.sagemaker import SageMaker
     from hyperpod_kit.cluster import create
-    from hyperpod_kit.cluster.wait import wait_ready
     from hyperpod_kit.config.load import load
 
     settings = load(config)
@@ -62,18 +54,20 @@ def create_cluster(
             say(f"the request for cluster {settings.cluster.name} is right; nothing was sent (--json shows it)")
         return
     sagemaker = SageMaker(settings.cluster.region)
-    arn = create.create(settings, planned, sagemaker)
+    made = create.create(settings, planned, sagemaker)
     name = settings.cluster.name
     bundle = planned.bundle.bundle_id if planned.bundle else None
-    say(f"cluster {name} is being created: {arn}" + (f" with bundle {bundle}" if bundle else ""))
+    what = f"is there already, and what {config} says" if made.existed else "is being created"
+    say(f"cluster {name} {what}: {made.arn}" + (f" with bundle {bundle}" if bundle else ""))
     if then_wait:
-        with watch() as show:
-            wait_ready(sagemaker, name, timeout=timeout, interval=interval, progress=lambda state: show(state.line()))
+        wanted = {group["InstanceGroupName"]: group["InstanceCount"] for group in planned.request["InstanceGroups"]}
+        until_ready(sagemaker, name, timeout=timeout, interval=interval, wanted=wanted)
         say(f"cluster {name} is ready; next: hyperpod-kit validate-mounts")
     else:
         say(f"next: hyperpod-kit wait {config}")
     if as_json:
-        data({"ClusterArn": arn, "ClusterName": name, "bundle_id": bundle, "ready": then_wait})
+        data({"ClusterArn": made.arn, "ClusterName": name, "bundle_id": bundle, "ready": then_wait,
+              "existed": made.existed})
 
 
 @click.command()
@@ -86,23 +80,24 @@ def wait(
 ) -> None:
     """Wait until every node runs.
 
-    Exit code 1 when the cluster fails, with AWS's reason; 3 when time is up.
+    Ready is a cluster that is InService with as many running nodes as AWS aims at, group by group. Where nodes are
+    provisioned continuously, failed ones are told with AWS's reason, and the wait goes on: AWS tries again.
+
+    Exit code 1 when the cluster fails, with AWS's reason; 3 when time is up or AWS does not answer. It can be ended
+    and begun again at any time.
 
     \b
     Examples:
       hyperpod-kit wait
-      hyperpod-kit wait --cluster ml --region us-west-2 --timeout 1800
+      hyperpod-kit wait --cluster demo --region us-east-1 --timeout 7200
     """
     from hyperpod_kit.aws.sagemaker import SageMaker
-    from hyperpod_kit.cluster.wait import wait_ready
 
     chosen = resolve_cluster(config, cluster, region)
-    sagemaker = SageMaker(chosen.region)
-    with watch() as show:
-        state = wait_ready(
-            sagemaker, chosen.name, timeout=timeout, interval=interval, progress=lambda state: show(state.line())
-        )
+    state = until_ready(SageMaker(chosen.region), chosen.name, timeout=timeout, interval=interval)
     say(f"cluster {chosen.name} is ready")
+    if state.failure:
+        say(f"AWS still says of an earlier change: {state.failure}")
     if as_json:
         data(state.to_dict())
 
@@ -116,10 +111,8 @@ def describe_cluster(config: Path, cluster: Optional[str], region: Optional[str]
     \b
     Examples:
       hyperpod-kit describe-cluster
-      hyperpod-kit describe-cluster --cluster ml --region us-west-2 --json
+      hyperpod-kit describe-cluster --cluster demo --json  # AWS's own answer
     """
-    from rich.table import Table
-
     from hyperpod_kit.aws.sagemaker import SageMaker
     from hyperpod_kit.cluster.wait import observe
 
@@ -130,63 +123,92 @@ def describe_cluster(config: Path, cluster: Optional[str], region: Optional[str]
         data(answer)
         return 1 if answer["ClusterStatus"] == "Failed" else 0
     state = observe(sagemaker, chosen.name)
-    grid = Table(title=f"cluster {state.name}: {state.status}", title_justify="left")
+    _show(state)
+    return 1 if state.status == "Failed" else 0
+
+
+def _show(state: ClusterState) -> None:
+    from rich.table import Table
+
+    mode = ", nodes provisioned continuously" if state.continuous else ""
+    grid = Table(title=f"cluster {state.name}: {state.status}{mode}", title_justify="left")
     for column in ("group", "nodes", "wanted", "node states"):
         grid.add_column(column, justify="right" if column in ("nodes", "wanted") else "left")
     for group in state.groups:
+        states = ", ".join(f"{count} {status}" for status, count in sorted(group.nodes.items())) or "-"
         grid.add_row(
             group.name,
             str(group.current),
             str(group.target),
-            ", ".join(f"{count} {status}" for status, count in sorted(group.nodes.items())) or "-",
+            f"{group.status}: {states}" if group.status in ("Failed", "Degraded") else states,
         )
     console().print(grid)
     if state.failure:
         click.echo(f"failure: {state.failure}")
     for node, message in state.messages:
         click.echo(f"{node}: {message}")
-    return 1 if state.status == "Failed" else 0
 
 
 @click.command("delete-cluster")
 @cluster_options
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Only say what would go.")
 @click.option("--wait", "then_wait", is_flag=True, help="Return when it is gone.")
 @timeout_option
 @interval_option
+@json_option
 def delete_cluster(
     config: Path,
     cluster: Optional[str],
     region: Optional[str],
     yes: bool,
+    dry_run: bool,
     then_wait: bool,
     timeout: float,
     interval: float,
+    as_json: bool,
 ) -> None:
     """Delete the cluster and its nodes. File systems and buckets stay.
 
+    Asks first. A cluster that is being deleted already is waited for, and one that is not there is no error, so the
+    command can be repeated.
+
     \b
     Examples:
-      hyperpod-kit delete-cluster --wait
-      hyperpod-kit delete-cluster --cluster ml --region us-west-2 --yes
+      hyperpod-kit delete-cluster --dry-run
+      hyperpod-kit delete-cluster --cluster demo --yes --wait
     """
     from hyperpod_kit.aws.sagemaker import SageMaker
-    from hyperpod_kit.cluster.wait import wait_deleted
+    from hyperpod_kit.cluster.wait import is_gone, observe
+    from hyperpod_kit.errors import AwsError
 
     chosen = resolve_cluster(config, cluster, region)
-    sagemaker = SageMaker(chosen.region)
-    if not yes:
-        count = len(sagemaker.list_nodes(chosen.name))
-        click.confirm(
-            f"Delete cluster {chosen.name} with its {count} nodes and everything on their own disks?",
-            abort=True,
-            err=True,
-        )
-    sagemaker.delete_cluster(chosen.name)
-    say(f"cluster {chosen.name} is being deleted")
+    sagemaker, name = SageMaker(chosen.region), chosen.name
+    told = {"cluster": name, "region": sagemaker.region}
+    try:
+        state = observe(sagemaker, name)
+    except AwsError as err:
+        if not is_gone(err):
+            raise
+        say(f"there is no cluster {name} in {sagemaker.region}: nothing to delete")
+        if as_json:
+            data({**told, "status": "gone", "nodes": 0})
+        return
+    count = sum(sum(group.nodes.values()) for group in state.groups)
+    lost = f"cluster {name} in {sagemaker.region} with its {count} nodes and everything on their own disks"
+    if dry_run:
+        say(f"would delete {lost}")
+        if as_json:
+            data({**told, "status": state.status, "nodes": count})
+        return
+    if state.status == "Deleting":
+        say(f"cluster {name} is being deleted already")
+    else:
+        ask(f"Delete {lost}?", yes=yes)
+        sagemaker.delete_cluster(name)
+        say(f"cluster {name} is being deleted")
     if then_wait:
-        with watch() as show:
-            wait_deleted(
-                sagemaker, chosen.name, timeout=timeout, interval=interval, progress=lambda state: show(state.line())
-            )
-        say(f"cluster {chosen.name} is gone")
+        until_gone(sagemaker, name, timeout=timeout, interval=interval)
+        say(f"cluster {name} is gone")
+    if as_json:
+        data({**told, "status": "gone" if then_wait else "Deleting", "nodes": count})

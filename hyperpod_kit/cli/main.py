@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Optional, Sequence
 
@@ -34,6 +35,8 @@ SECTIONS = {
         "list-cluster-nodes": Entry(f"{_C}.node_commands:list_cluster_nodes", "Every node with its address and state."),
         "replace-node": Entry(f"{_C}.node_commands:replace_node", "Replace nodes by fresh ones."),
         "reboot-node": Entry(f"{_C}.node_commands:reboot_node", "Restart nodes; what is on their disks stays."),
+        "events": Entry(f"{_C}.events_command:events", "What HyperPod did and what failed, with its reasons."),
+        "connect": Entry(f"{_C}.connect_command:connect", "A shell on a node, by an SSM session or ssh."),
         "delete-cluster": Entry(f"{_C}.cluster_commands:delete_cluster", "Delete the cluster and its nodes."),
         "validate-mounts": Entry(f"{_C}.mounts_command:validate_mounts", "Check every mount on every node."),
         "diagnose": Entry(f"{_C}.diagnose_command:diagnose", "Why a node is not well, and what to do."),
@@ -49,6 +52,9 @@ SECTIONS = {
         "rehearse": Entry(f"{_C}.rehearse_commands:rehearse", "A HyperPod cluster on this machine."),
     },
 }
+
+STOPPED = 130
+"""After Ctrl-C, or a no where something was asked."""
 
 EXTRAS = ("boto3", "botocore", "jinja2", "paramiko", "yaml")
 """What an admin's installation has and a training job's has not."""
@@ -72,7 +78,13 @@ def cli(debug: bool) -> None:
 def main(argv: Optional[Sequence[str]] = None) -> None:
     """Run the program and exit. `argv`: words after the program's name."""
     words = list(sys.argv[1:] if argv is None else argv)
-    sys.exit(run(words))
+    code = run(words)
+    if code == STOPPED:
+        # Threads that still wait for AWS or a node would hold the prompt for a minute. What they do is safe to cut off.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def run(words: Sequence[str]) -> int:
@@ -82,7 +94,7 @@ def run(words: Sequence[str]) -> int:
         return result if isinstance(result, int) else 0
     except click.exceptions.Abort:
         click.echo("stopped", err=True)
-        return 130
+        return STOPPED
     except click.ClickException as err:
         err.show()
         return err.exit_code

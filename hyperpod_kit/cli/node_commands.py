@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Sequence, TypeVar
 
 import click
 
+from hyperpod_kit.cli.consent import ask
 from hyperpod_kit.cli.options import DEFAULT_CONFIG, Cluster, cluster_options, json_option, resolve_cluster
 from hyperpod_kit.cli.output import console, data, say
 
 if TYPE_CHECKING:
-    from hyperpod_kit.aws.sagemaker import SageMaker
+    from hyperpod_kit.aws.sagemaker import Batched, SageMaker
     from hyperpod_kit.cluster.nodes import Node
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -69,6 +70,7 @@ def chosen_nodes(command: Command) -> Command:
     """NODE… and which cluster they are of."""
     for option in (
         json_option,
+        click.option("--dry-run", is_flag=True, help="Only say which nodes are meant."),
         click.option("--yes", is_flag=True, help="Do not ask."),
         click.option("--region", help="AWS region."),
         click.option("--cluster", metavar="NAME", help="A cluster by name; no configuration file is needed then."),
@@ -85,63 +87,86 @@ def chosen_nodes(command: Command) -> Command:
     return command
 
 
+class Verb(NamedTuple):
+    """What is done to nodes. `done`: `replaced`; `question`: with {} for the nodes."""
+
+    act: Callable[[SageMaker, str, Sequence[Node]], Batched]
+    done: str
+    question: str
+
+
 @click.command("replace-node")
 @chosen_nodes
 def replace_node(
-    nodes: tuple[str, ...], config: Path, cluster: Optional[str], region: Optional[str], yes: bool, as_json: bool
-) -> None:
+    nodes: tuple[str, ...],
+    config: Path,
+    cluster: Optional[str],
+    region: Optional[str],
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
     """Replace nodes by fresh ones. NODE is an instance id, an address, or GROUP/INDEX as listed.
+
+    Exit code 1 when AWS refuses some of them; the others are being replaced then.
 
     \b
     Examples:
-      hyperpod-kit replace-node worker-group/1
-      hyperpod-kit replace-node i-0123456789abcdef0 10.1.4.7 --yes
+      hyperpod-kit replace-node worker-group/0
+      hyperpod-kit replace-node i-0123456789abcdef0 10.1.2.3 --yes
     """
     from hyperpod_kit.cluster.nodes import replace
 
-    _act(nodes, resolve_cluster(config, cluster, region), replace, yes, as_json, "replaced",
-         "Replace {}? Everything on their own disks is lost.")
+    verb = Verb(replace, "replaced", "Replace {}? Everything on their own disks is lost.")
+    return _act(nodes, resolve_cluster(config, cluster, region), verb, yes, dry_run, as_json)
 
 
 @click.command("reboot-node")
 @chosen_nodes
 def reboot_node(
-    nodes: tuple[str, ...], config: Path, cluster: Optional[str], region: Optional[str], yes: bool, as_json: bool
-) -> None:
+    nodes: tuple[str, ...],
+    config: Path,
+    cluster: Optional[str],
+    region: Optional[str],
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
     """Restart nodes; what is on their disks stays, but for /opt/dlami/nvme. NODE as for replace-node.
 
     No lifecycle script runs at a restart: mounts and their timer come back by their units.
 
     \b
     Examples:
-      hyperpod-kit reboot-node worker-group/1 worker-group/2
+      hyperpod-kit reboot-node worker-group/0
     """
     from hyperpod_kit.cluster.nodes import reboot
 
-    _act(nodes, resolve_cluster(config, cluster, region), reboot, yes, as_json, "restarted",
-         "Restart {}? What runs on them ends.")
+    verb = Verb(reboot, "restarted", "Restart {}? What runs on them ends.")
+    return _act(nodes, resolve_cluster(config, cluster, region), verb, yes, dry_run, as_json)
 
 
-def _act(
-    names: tuple[str, ...],
-    chosen: Cluster,
-    action: Callable[[SageMaker, str, Sequence[Node]], list[str]],
-    yes: bool,
-    as_json: bool,
-    what: str,
-    question: str,
-) -> None:
+def _act(names: tuple[str, ...], chosen: Cluster, verb: Verb, yes: bool, dry_run: bool, as_json: bool) -> int:
     from hyperpod_kit.aws.sagemaker import SageMaker
     from hyperpod_kit.cluster.nodes import list_nodes, resolve
 
     sagemaker = SageMaker(chosen.region)
     targets = resolve(list_nodes(sagemaker, chosen.name), names)
-    if not yes:
-        listed = ", ".join(f"{node.instance_id} ({node.group})" for node in targets)
-        click.confirm(question.format(listed), abort=True, err=True)
-    done = action(sagemaker, chosen.name, targets)
+    listed = ", ".join(dict.fromkeys(f"{node.instance_id} ({node.group})" for node in targets))
+    if dry_run:
+        say(f"would be {verb.done}: {listed}")
+        if as_json:
+            data({"cluster": chosen.name, "nodes": [asdict(node) for node in targets]})
+        return 0
+    ask(verb.question.format(listed), yes=yes)
+    done, refused = verb.act(sagemaker, chosen.name, targets)
     if as_json:
-        data({"cluster": chosen.name, what: done})
-    else:
-        say(f"being {what}: {', '.join(done)}")
-        say("next: hyperpod-kit wait")
+        data({"cluster": chosen.name, verb.done: done, "refused": refused})
+    if done:
+        say(f"being {verb.done}: {', '.join(done)}")
+    if refused:
+        say(f"error: {len(refused)} of {len(refused) + len(done)} nodes are not being {verb.done}")
+        for entry in refused:
+            say(f"  {entry['NodeId']}: {entry['ErrorCode']}: {entry['Message']}")
+    say("next: hyperpod-kit wait" if done else f"next: hyperpod-kit list-cluster-nodes --cluster {chosen.name}")
+    return 1 if refused else 0

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Sequence
 
 import click
 
-from hyperpod_kit.cli.cluster_commands import interval_option, timeout_option
+from hyperpod_kit.cli.consent import ask
 from hyperpod_kit.cli.options import config_argument, json_option
-from hyperpod_kit.cli.output import console, data, say, watch
+from hyperpod_kit.cli.output import console, data, say
+from hyperpod_kit.cli.waiting import interval_option, timeout_option, until_ready
 
 if TYPE_CHECKING:
     from hyperpod_kit.cluster.update import Update
@@ -29,52 +30,65 @@ def update_cluster(
 ) -> int:
     """Bring the cluster to the configuration; shows first what that means.
 
-    Exit code 1 when something of it cannot be changed: nothing is sent then.
+    Some of it happens in place, some only on nodes that come from now on, and some the API cannot do at all: then
+    nothing is sent, and the exit code is 1. With --wait it is 1 too when AWS gives the change up. A change that was
+    sent is not sent again, so the command can be repeated.
 
     \b
     Examples:
       hyperpod-kit update-cluster --dry-run
       hyperpod-kit update-cluster --wait
+      hyperpod-kit update-cluster --dry-run --json  # the changes, and the request
     """
     from hyperpod_kit.aws.s3 import Bucket
     from hyperpod_kit.aws.sagemaker import SageMaker
     from hyperpod_kit.bundle.upload import require_uploaded
     from hyperpod_kit.cluster import create, update
-    from hyperpod_kit.cluster.wait import wait_ready
     from hyperpod_kit.config.load import load
 
     settings = load(config)
     planned = create.plan(settings)
     sagemaker = SageMaker(settings.cluster.region)
     name = settings.cluster.name
-    found = update.plan(sagemaker.describe_cluster(name), planned.request)
+    live = sagemaker.describe_cluster(name)
+    found = update.plan(live, planned.request, settings.parameters.controller_group)
     if as_json:
-        data({"cluster": name, "possible": found.possible, "changes": [one.to_dict() for one in found.changes]})
+        data({"cluster": name, "possible": found.possible, "changes": [one.to_dict() for one in found.changes],
+              "request": found.request})
     else:
         show_changes(found)
-    if not found.changes:
-        say(f"cluster {name} is what {config} says")
-        return 0
     if not found.possible:
         say(f"cluster {name} cannot become what {config} says; nothing was sent")
         return 1
     if dry_run:
         return 0
-    if found.destroys and not yes:
-        click.confirm(
-            f"{found.destroys} nodes go, with everything on their own disks. Go on?", abort=True, err=True
-        )
-    if planned.bundle is not None:
-        require_uploaded(planned.bundle, Bucket(planned.bundle.bucket, settings.cluster.region))
-    sagemaker.update_cluster(found.request)
-    say(f"cluster {name} is being updated")
+    if found.changes:
+        update.require_sendable(live, found)
+        if found.destroys:
+            ask(f"{found.destroys} nodes go, with everything on their own disks. Go on?", yes=yes)
+        if planned.bundle is not None:
+            require_uploaded(planned.bundle, Bucket(planned.bundle.bucket, settings.cluster.region))
+        sagemaker.update_cluster(found.request)
+        say(f"cluster {name} is being updated")
+    else:
+        say(f"cluster {name} is what {config} says")
     if then_wait:
-        with watch() as show:
-            wait_ready(sagemaker, name, timeout=timeout, interval=interval, progress=lambda state: show(state.line()))
+        stale = str(live.get("FailureMessage", ""))
+        until_ready(sagemaker, name, timeout=timeout, interval=interval, wanted=found.wanted, stale=stale)
         say(f"cluster {name} is ready")
-    if any(one.how == update.NEW_NODES for one in found.changes):
-        say("next: hyperpod-kit replace-node for the nodes that are to have it")
+    if found.old_groups:
+        say(f"next: {_replacements(found.old_groups, settings.parameters.controller_group)}")
     return 0
+
+
+def _replacements(groups: Sequence[str], controller: str) -> str:
+    """How nodes that are there come to a change that only new ones get."""
+    ways = []
+    if set(groups) - {controller}:
+        ways.append("hyperpod-kit replace-node for the nodes that are to have it")
+    if controller in groups:
+        ways.append(f"{controller} cannot be replaced: run the new bundle's entry script there by hand")
+    return "; ".join(ways)
 
 
 def show_changes(found: Update) -> None:

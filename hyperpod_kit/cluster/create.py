@@ -1,18 +1,23 @@
-"""Create a cluster: the request, what must be true before it is sent, and the call."""
+"""Create a cluster: the request, what must be true before it is sent, and the call.
+
+Creating a cluster that is there already and is what was asked for is no error: the first call's answer may have been
+lost on the way, or the first run was stopped after it.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any, Mapping, Optional
 
 from hyperpod_kit.aws import request_shape
 from hyperpod_kit.aws.s3 import Bucket
 from hyperpod_kit.aws.sagemaker import SageMaker
 from hyperpod_kit.bundle.render import Bundle, render
 from hyperpod_kit.bundle.upload import require_uploaded
+from hyperpod_kit.cluster import update
 from hyperpod_kit.config.emit import create_cluster_request
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.errors import ConfigError
+from hyperpod_kit.errors import AwsError, ClusterError, ConfigError
 
 
 @dataclass(frozen=True)
@@ -41,11 +46,45 @@ def plan(settings: Settings) -> Plan:
     return Plan(request, bundle)
 
 
-def create(settings: Settings, planned: Plan, sagemaker: SageMaker) -> str:
-    """Send the request; the cluster's ARN.
+@dataclass(frozen=True)
+class Created:
+    """`existed`: the cluster was there already, and is what the request asks for."""
 
-    Raises BundleError when the bundle is not uploaded, AwsError, Unreachable.
+    arn: str
+    existed: bool = False
+
+
+def create(settings: Settings, planned: Plan, sagemaker: SageMaker) -> Created:
+    """Send the request.
+
+    Raises BundleError when the bundle is not uploaded, ClusterError when there is another cluster of that name,
+    AwsError, Unreachable.
     """
     if planned.bundle is not None:
         require_uploaded(planned.bundle, Bucket(planned.bundle.bucket, settings.cluster.region))
-    return sagemaker.create_cluster(planned.request)
+    try:
+        return Created(sagemaker.create_cluster(planned.request))
+    except AwsError as err:
+        if err.code != "ResourceInUse":
+            raise
+    live = sagemaker.describe_cluster(settings.cluster.name)
+    _require_same(live, planned.request)
+    return Created(live["ClusterArn"], existed=True)
+
+
+def _require_same(live: Mapping[str, Any], request: Mapping[str, Any]) -> None:
+    name, status = request["ClusterName"], live["ClusterStatus"]
+    if status in ("Failed", "Deleting"):
+        why = f": {live['FailureMessage']}" if live.get("FailureMessage") else ""
+        raise ClusterError(
+            f"there is a cluster {name} already, and it is {status}{why}",
+            hint=f"hyperpod-kit delete-cluster --cluster {name} --wait, then again",
+        )
+    changes = update.plan(live, request).changes
+    if changes:
+        first = changes[0]
+        raise ClusterError(
+            f"there is a cluster {name} already, and it differs in {len(changes)} places, first "
+            f"{first.field} of {first.where}: {first.before} there, {first.after} wanted",
+            hint="hyperpod-kit update-cluster --dry-run shows all; or choose another name",
+        )

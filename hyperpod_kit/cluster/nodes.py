@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Optional, Sequence
 
 from hyperpod_kit.aws.errors import NOT_FOUND
+from hyperpod_kit.aws.parallel import in_order
 from hyperpod_kit.aws.sagemaker import Batched, SageMaker
-from hyperpod_kit.errors import AwsError, ClusterError, UsageError
+from hyperpod_kit.errors import AwsError, UsageError
 
 GONE = ("ShuttingDown", "NotFound")
 """States of nodes that nobody waits for any more."""
@@ -45,11 +45,9 @@ def list_nodes(sagemaker: SageMaker, cluster: str, *, addresses: bool = True) ->
     summaries = sagemaker.list_nodes(cluster)
     details: list[dict[str, Any]] = [{}] * len(summaries)
     unknown = [number for number, summary in enumerate(summaries) if addresses and not _host_address(summary)]
-    if unknown:
-        with ThreadPoolExecutor(LOOKUPS) as pool:
-            found = pool.map(lambda number: _details(sagemaker, cluster, summaries[number]), unknown)
-            for number, detail in zip(unknown, found):
-                details[number] = detail
+    found = in_order(lambda number: _details(sagemaker, cluster, summaries[number]), unknown, LOOKUPS)
+    for number, detail in zip(unknown, found):
+        details[number] = detail
     nodes = [_node(summary, detail) for summary, detail in zip(summaries, details)]
     return sorted(nodes, key=lambda node: (node.group, _numeric(node.address), node.instance_id))
 
@@ -65,29 +63,18 @@ def resolve(nodes: Sequence[Node], wanted: Sequence[str]) -> list[Node]:
     return found
 
 
-def replace(sagemaker: SageMaker, cluster: str, nodes: Sequence[Node]) -> list[str]:
-    """Replace nodes; the ids that AWS accepted. Raises ClusterError when it refuses some, AwsError, Unreachable."""
-    return _accepted(sagemaker.replace_nodes(cluster, _ids(nodes)), cluster, "replaced")
+def replace(sagemaker: SageMaker, cluster: str, nodes: Sequence[Node]) -> Batched:
+    """Begin to replace nodes: which are being replaced, and which AWS refuses. Raises AwsError, Unreachable."""
+    return sagemaker.replace_nodes(cluster, _ids(nodes))
 
 
-def reboot(sagemaker: SageMaker, cluster: str, nodes: Sequence[Node]) -> list[str]:
-    """Restart nodes; as `replace`."""
-    return _accepted(sagemaker.reboot_nodes(cluster, _ids(nodes)), cluster, "restarted")
+def reboot(sagemaker: SageMaker, cluster: str, nodes: Sequence[Node]) -> Batched:
+    """Begin to restart nodes; as `replace`."""
+    return sagemaker.reboot_nodes(cluster, _ids(nodes))
 
 
 def _ids(nodes: Sequence[Node]) -> list[str]:
-    return [node.instance_id for node in nodes]
-
-
-def _accepted(answer: Batched, cluster: str, what: str) -> list[str]:
-    done, refused = answer
-    if refused:
-        why = "; ".join(f"{entry['NodeId']}: {entry['ErrorCode']}: {entry['Message']}" for entry in refused)
-        raise ClusterError(
-            f"{len(refused)} of {len(refused) + len(done)} nodes are not being {what}: {why}",
-            hint=f"hyperpod-kit list-cluster-nodes --cluster {cluster}",
-        )
-    return done
+    return list(dict.fromkeys(node.instance_id for node in nodes))
 
 
 def _details(sagemaker: SageMaker, cluster: str, summary: dict[str, Any]) -> dict[str, Any]:

@@ -8,19 +8,29 @@ from typing import Any, Mapping
 
 @dataclass(frozen=True)
 class GroupState:
-    """One instance group: nodes there, nodes asked for, and how many nodes are in which state."""
+    """One instance group: nodes there, nodes asked for, and how many nodes are in which state.
+
+    status: AWS's InstanceGroupStatus, "" where it says none.
+    """
 
     name: str
     current: int
     target: int
     nodes: Mapping[str, int]
+    status: str = ""
+
+    @property
+    def ready(self) -> bool:
+        """Whether every node that was asked for is there and runs."""
+        return self.current == self.target == self.nodes.get("Running", 0)
 
 
 @dataclass(frozen=True)
 class ClusterState:
     """Status of cluster, groups and nodes.
 
-    `failure`: AWS's FailureMessage; `messages`: (node id, message) of single nodes.
+    failure: AWS's FailureMessage; messages: (node id, message) of single nodes; continuous: nodes come and are tried
+    again while the cluster is InService.
     """
 
     name: str
@@ -28,23 +38,30 @@ class ClusterState:
     failure: str
     groups: tuple[GroupState, ...]
     messages: tuple[tuple[str, str], ...] = ()
+    continuous: bool = False
 
     @property
     def ready(self) -> bool:
         """Whether jobs can be submitted: InService, complete, and every node Running."""
-        return self.status == "InService" and all(
-            group.current == group.target == group.nodes.get("Running", 0) for group in self.groups
-        )
+        return self.status == "InService" and all(group.ready for group in self.groups)
+
+    def differs(self, wanted: Mapping[str, int]) -> list[str]:
+        """Where the counts that AWS aims at are not `wanted` (group -> nodes); a group that is not wanted must go."""
+        aims = {group.name: group.target for group in self.groups}
+        return [
+            f"{name}: {wanted.get(name, 0)} wanted, {aims.get(name, 0)} is what AWS aims at"
+            for name in dict.fromkeys([*wanted, *aims])
+            if wanted.get(name, 0) != aims.get(name, 0)
+        ]
 
     def line(self) -> str:
         """One line for a person: `Creating · controller-machine 1/1 · worker-group 2/3 (2 Pending, 1 Running)`."""
         parts = [self.status]
         for group in self.groups:
             states = ", ".join(f"{count} {status}" for status, count in sorted(group.nodes.items()))
-            calm = group.current == group.target == group.nodes.get("Running", 0)
-            parts.append(
-                f"{group.name} {group.current}/{group.target}" + (f" ({states})" if states and not calm else "")
-            )
+            told = [*([group.status] if group.status in ("Failed", "Degraded") else [])]
+            told += [states] if states and not group.ready else []
+            parts.append(f"{group.name} {group.current}/{group.target}" + (f" ({'; '.join(told)})" if told else ""))
         return " · ".join(
             [
                 *parts,

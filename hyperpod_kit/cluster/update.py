@@ -4,20 +4,61 @@
 | count of a group, a new group           | in place: nodes come, or go with what is on their own disks      |
 | a group that is gone                    | in place, `InstanceGroupsToDelete`: all its nodes go             |
 | NodeRecovery, partitions, Slurm strategy| in place                                                         |
-| bundle, storage, role of a group        | for nodes that come from now on; those that are there stay as they are |
-| instance type, node type of a group     | never: a group of another name is needed                         |
-| VPC                                     | never: not in UpdateCluster                                      |
-Source: the service model, and "Updating a cluster with new or updated lifecycle scripts".
+| bundle, storage of a group              | for nodes that come from now on; those that are there stay as they are |
+| type, node type, role, threads per core, network of a group | never: a group of another name is needed     |
+| the controller's group                  | never taken out, never without its node                          |
+| VPC; from SlurmConfig or Continuous back| never: another cluster is needed                                 |
+Sources: the service model; "Update cluster configuration" (an existing group keeps its instance type, its role and its
+ThreadsPerCore; a Slurm controller cannot be removed); "Updating a cluster with new or updated lifecycle scripts";
+"Migrating to API-driven Slurm configuration" (UpdateCluster does that, and the way to Continuous).
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Iterator, Mapping
+from typing import Any, Iterator, Mapping, Optional
+
+from hyperpod_kit.aws import request_shape
+from hyperpod_kit.errors import ClusterError, ConfigError
 
 IN_PLACE, NEW_NODES, IMPOSSIBLE = "in place", "new nodes only", "not possible"
 
-_NEW_NODES_FIELDS = ("LifeCycleConfig", "InstanceStorageConfigs", "ExecutionRole", "ThreadsPerCore")
+_STAY = "nodes that are there keep what they have until they are replaced"
+_FIXED = "a group keeps what it was made with: add a group of another name, then take this one out"
+_FIELDS: Mapping[str, tuple[str, str]] = {
+    "InstanceType": (IMPOSSIBLE, _FIXED),
+    "InstanceRequirements": (IN_PLACE, "types can be added; one that nodes run on cannot be taken out"),
+    "ExecutionRole": (IMPOSSIBLE, _FIXED),
+    "ThreadsPerCore": (IMPOSSIBLE, _FIXED),
+    "OverrideVpcConfig": (IMPOSSIBLE, _FIXED),
+    "CapacityRequirements": (IMPOSSIBLE, _FIXED),
+    "TrainingPlanArn": (NEW_NODES, _STAY),
+    "LifeCycleConfig": (NEW_NODES, _STAY),
+    "InstanceStorageConfigs": (NEW_NODES, _STAY),
+    "OnStartDeepHealthChecks": (NEW_NODES, "checked when a node comes"),
+    "MinInstanceCount": (IN_PLACE, ""),
+    "AutoPatchConfig": (IN_PLACE, ""),
+    "ScheduledUpdateConfig": (IN_PLACE, ""),
+}
+"""Field of an instance group -> how it takes effect, and what to say of it. Counts and SlurmConfig have their own."""
+
+_CLUSTER_FIELDS: Mapping[str, tuple[str, str]] = {
+    "NodeRecovery": (IN_PLACE, ""),
+    "ClusterRole": (IN_PLACE, ""),
+    "AutoScaling": (IN_PLACE, ""),
+    "TieredStorageConfig": (IN_PLACE, ""),
+    "NodeProvisioningMode": (IN_PLACE, "there is no way back"),
+    "VpcConfig": (IMPOSSIBLE, "UpdateCluster has no VpcConfig: create another cluster"),
+}
+_DEFAULTS = {"NodeRecovery": "Automatic"}
+"""What DescribeCluster means where it says nothing."""
+
+_TAKEN_AWAY = ("LifeCycleConfig", "InstanceStorageConfigs", "OnStartDeepHealthChecks")
+"""Fields that DescribeCluster tells only where they were asked for: one that is told and not wanted is a change.
+
+Others (ThreadsPerCore, …) it fills in by itself.
+"""
+_AMI = "needs an AMI of January 2026 or later"
 
 
 @dataclass(frozen=True)
@@ -42,10 +83,11 @@ class Change:
 
 @dataclass(frozen=True)
 class Update:
-    """`request`: what UpdateCluster gets."""
+    """`request`: what UpdateCluster gets; `wanted`: group -> nodes when it is done."""
 
     changes: tuple[Change, ...]
     request: dict[str, Any]
+    wanted: Mapping[str, int]
 
     @property
     def possible(self) -> bool:
@@ -57,67 +99,117 @@ class Update:
         """Nodes that go."""
         return sum(change.destroys for change in self.changes)
 
+    @property
+    def old_groups(self) -> tuple[str, ...]:
+        """Groups whose nodes keep what they have: replacing them is what brings the change to them."""
+        return tuple(dict.fromkeys(change.where for change in self.changes if change.how == NEW_NODES))
 
-def plan(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> Update:
-    """`live`: DescribeCluster's answer; `wanted`: the CreateCluster request of the configuration. Pure."""
+
+def plan(live: Mapping[str, Any], wanted: Mapping[str, Any], controller: str = "") -> Update:
+    """`live`: DescribeCluster's answer; `wanted`: the CreateCluster request of the configuration. Pure.
+
+    controller: the Slurm controller's group, which SlurmConfig does not tell in on_create mode.
+    """
     there = {group["InstanceGroupName"]: group for group in live["InstanceGroups"]}
     asked = {group["InstanceGroupName"]: group for group in wanted["InstanceGroups"]}
     changes = [*_cluster(live, wanted)]
     for name, group in asked.items():
-        if name in there:
-            changes += _group(name, there[name], group)
-        else:
-            changes.append(Change(name, "group", None, group["InstanceCount"], IN_PLACE, "a new group"))
+        head = _controls(there.get(name, group)) or name == controller
+        changes += _group(name, there[name], group, head) if name in there else [_new(name, group, head)]
     leaving = [name for name in there if name not in asked]
-    for name in leaving:
-        count = int(there[name].get("CurrentCount", 0))
-        changes.append(Change(name, "group", count, None, IN_PLACE, "the group goes", destroys=count))
+    changes += [_leaving(name, there[name]) for name in leaving]
+    sendable = [key for key in (*_CLUSTER_FIELDS, "Orchestrator") if key != "VpcConfig"]
     request: dict[str, Any] = {
         "ClusterName": wanted["ClusterName"],
         "InstanceGroups": list(wanted["InstanceGroups"]),
-        "NodeRecovery": wanted["NodeRecovery"],
+        **{key: wanted[key] for key in sendable if key in wanted},
     }
     if leaving:
         request["InstanceGroupsToDelete"] = leaving
-    if "Orchestrator" in wanted:
-        request["Orchestrator"] = wanted["Orchestrator"]
-    return Update(tuple(changes), request)
+    return Update(tuple(changes), request, {name: int(group["InstanceCount"]) for name, group in asked.items()})
+
+
+def require_sendable(live: Mapping[str, Any], found: Update) -> None:
+    """Raise ClusterError when AWS would turn the request away: for what the cluster is at, or for its shape."""
+    name, status = found.request["ClusterName"], live["ClusterStatus"]
+    if status != "InService" and live.get("NodeProvisioningMode") != "Continuous":
+        failure = f": {live['FailureMessage']}" if live.get("FailureMessage") else ""
+        raise ClusterError(
+            f"cluster {name} is {status}{failure}; AWS takes a change of one that is InService",
+            hint=f"hyperpod-kit {'diagnose' if status == 'Failed' else 'wait'} --cluster {name}, then again",
+        )
+    refused = request_shape.problems("sagemaker", "UpdateCluster", found.request)
+    if refused:
+        raise ConfigError(
+            f"UpdateCluster of {request_shape.version()} would refuse the request",
+            findings=[str(problem) for problem in refused],
+            hint="pip install -U boto3" if any(one.newer for one in refused) else "correct the configuration",
+        )
 
 
 def _cluster(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[Change]:
-    before, after = live.get("NodeRecovery", "Automatic"), wanted["NodeRecovery"]
-    if before != after:
-        yield Change("cluster", "NodeRecovery", before, after, IN_PLACE)
-    if live.get("Orchestrator") != wanted.get("Orchestrator"):
-        if (live.get("Orchestrator") is None) != (wanted.get("Orchestrator") is None):
-            yield Change("cluster", "Orchestrator", live.get("Orchestrator"), wanted.get("Orchestrator"), IMPOSSIBLE,
-                         "another lifecycle mode needs another cluster")
-        else:
-            yield Change("cluster", "Orchestrator", live["Orchestrator"], wanted["Orchestrator"], IN_PLACE)
-    if _vpc(live) != _vpc(wanted):
-        yield Change("cluster", "VpcConfig", live.get("VpcConfig"), wanted.get("VpcConfig"), IMPOSSIBLE,
-                     "UpdateCluster has no VpcConfig: create another cluster")
+    for field, (how, note) in _CLUSTER_FIELDS.items():
+        before, after = (_plain(side.get(field, _DEFAULTS.get(field))) for side in (live, wanted))
+        if before == after:
+            continue
+        if field == "NodeProvisioningMode" and after is None:
+            how, note = IMPOSSIBLE, "UpdateCluster knows no way back: create another cluster"
+        yield Change("cluster", field, before, after, how, note)
+    before, after = live.get("Orchestrator"), wanted.get("Orchestrator")
+    if before is not None and after is None:
+        yield Change("cluster", "Orchestrator", before, after, IMPOSSIBLE,
+                     "there is no way back to provisioning_parameters.json: create another cluster")
+    elif before != after and not (before is not None and _unsaid_strategy(wanted)):
+        yield Change("cluster", "Orchestrator", before, after, IN_PLACE, _AMI if before is None else "")
 
 
-def _group(name: str, live: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[Change]:
-    if live.get("InstanceType") != wanted["InstanceType"]:
-        yield Change(name, "InstanceType", live.get("InstanceType"), wanted["InstanceType"], IMPOSSIBLE,
-                     "add a group of another name, then take this one out")
+def _unsaid_strategy(wanted: Mapping[str, Any]) -> bool:
+    """Continuous clusters take no strategy, and whether DescribeCluster tells the one they have is not written down."""
+    return not (wanted["Orchestrator"].get("Slurm") or {}).get("SlurmConfigStrategy")
+
+
+def _group(name: str, live: Mapping[str, Any], wanted: Mapping[str, Any], head: bool) -> Iterator[Change]:
     before, after = int(live.get("TargetCount", 0)), int(wanted["InstanceCount"])
-    if before != after:
+    if head and after < before:
+        yield Change(name, "InstanceCount", before, after, IMPOSSIBLE, "the Slurm controller cannot be removed")
+    elif before != after:
         yield Change(name, "InstanceCount", before, after, IN_PLACE, destroys=max(0, before - after))
     slurm, asked = live.get("SlurmConfig") or {}, wanted.get("SlurmConfig") or {}
     if slurm.get("NodeType") != asked.get("NodeType"):
-        yield Change(name, "NodeType", slurm.get("NodeType"), asked.get("NodeType"), IMPOSSIBLE,
-                     "a node type cannot be changed: add a group of another name")
-    elif slurm.get("PartitionNames") != asked.get("PartitionNames"):
+        how, note = (IMPOSSIBLE, "a node type cannot be changed: add a group of another name") if slurm else (
+            IN_PLACE, _AMI)
+        yield Change(name, "NodeType", slurm.get("NodeType"), asked.get("NodeType"), how, note)
+    elif _plain(slurm.get("PartitionNames")) != _plain(asked.get("PartitionNames")):
         yield Change(name, "PartitionNames", slurm.get("PartitionNames"), asked.get("PartitionNames"), IN_PLACE)
-    for field in _NEW_NODES_FIELDS:
-        if field in wanted and live.get(field) != wanted[field]:
-            yield Change(name, field, live.get(field), wanted[field], NEW_NODES,
-                         "nodes that are there keep what they have until they are replaced")
+    for field, (how, note) in _FIELDS.items():
+        was, will = _plain(live.get(field)), _plain(wanted.get(field))
+        if was != will and (will is not None or field in _TAKEN_AWAY):
+            yield Change(name, field, was, will, how, note)
 
 
-def _vpc(value: Mapping[str, Any]) -> Any:
-    vpc = value.get("VpcConfig")
-    return {key: sorted(items) for key, items in vpc.items()} if vpc else None
+def _new(name: str, group: Mapping[str, Any], head: bool) -> Change:
+    if head:
+        return Change(name, "group", None, group["InstanceCount"], IMPOSSIBLE,
+                      "a cluster keeps the Slurm controller that it was made with")
+    return Change(name, "group", None, group["InstanceCount"], IN_PLACE, "a new group")
+
+
+def _leaving(name: str, group: Mapping[str, Any]) -> Change:
+    count = int(group.get("CurrentCount", 0))
+    if _controls(group):
+        return Change(name, "group", count, None, IMPOSSIBLE, "the Slurm controller cannot be removed")
+    return Change(name, "group", count, None, IN_PLACE, "the group goes", destroys=count)
+
+
+def _controls(group: Mapping[str, Any]) -> bool:
+    return bool((group.get("SlurmConfig") or {}).get("NodeType") == "Controller")
+
+
+def _plain(value: Any) -> Optional[Any]:
+    """Without what says nothing: empty parts, and the order of lists of names."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in sorted(value.items()) if item not in (None, [], {})} or None
+    if isinstance(value, (list, tuple)):
+        items = [_plain(item) for item in value]
+        return (sorted(items) if all(isinstance(item, str) for item in items) else items) or None
+    return value

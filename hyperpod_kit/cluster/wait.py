@@ -1,25 +1,33 @@
 """Wait for a cluster: AWS has no waiter for it.
 
-Ready means: the cluster is InService, every group has as many nodes as asked for, and every node is Running. On
-clusters that are provisioned continuously InService alone says nothing.
+Ready means: the cluster is InService, every group has as many nodes as asked for, and every node is Running. Where
+nodes are provisioned continuously InService alone says nothing, and a node that fails is tried again for ever: there
+waiting goes on, and what went wrong is told from the events as it happens.
+
+Nothing is kept between two looks: waiting that was ended, by whatever, is taken up by waiting again.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from typing import Any, Callable, Optional, Protocol
+from datetime import datetime, timedelta, timezone
+from typing import Any, Callable, Mapping, Optional, Protocol
 
 from hyperpod_kit.aws.errors import NOT_FOUND
+from hyperpod_kit.cluster.events import CONTINUOUS, EventSource, Troubles
 from hyperpod_kit.cluster.state import ClusterState, GroupState
-from hyperpod_kit.errors import AwsError, ClusterFailed, Unreachable, WaitTimeout
+from hyperpod_kit.errors import AwsError, ClusterFailed, NoCredentials, Unreachable, UsageError, WaitTimeout
 
 PATIENCE = 5
 """Polls in a row that may go unanswered before waiting ends."""
 
+EARLIER = timedelta(minutes=2)
+"""Events that are a little older than the wait are told too: what it waits for may have failed meanwhile."""
 
-class Clusters(Protocol):
-    """The two questions that waiting asks; aws.sagemaker.SageMaker answers them."""
+
+class Clusters(EventSource, Protocol):
+    """The questions that waiting asks; aws.sagemaker.SageMaker answers them."""
 
     def describe_cluster(self, name: str) -> dict[str, Any]: ...
 
@@ -42,10 +50,18 @@ def observe(clusters: Clusters, name: str) -> ClusterState:
             group.get("CurrentCount", 0),
             group.get("TargetCount", 0),
             dict(states.get(group["InstanceGroupName"], {})),
+            group.get("Status", ""),
         )
         for group in answer["InstanceGroups"]
     )
-    return ClusterState(name, answer["ClusterStatus"], answer.get("FailureMessage", ""), groups, tuple(messages))
+    return ClusterState(
+        name,
+        answer["ClusterStatus"],
+        answer.get("FailureMessage", ""),
+        groups,
+        tuple(messages),
+        answer.get("NodeProvisioningMode") == CONTINUOUS,
+    )
 
 
 def wait_ready(
@@ -54,38 +70,52 @@ def wait_ready(
     *,
     timeout: float,
     interval: float = 10.0,
+    wanted: Optional[Mapping[str, int]] = None,
+    stale: str = "",
     progress: Callable[[ClusterState], None] = lambda state: None,
+    note: Callable[[str], None] = lambda text: None,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
+    now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
 ) -> ClusterState:
     """Poll every `interval` seconds until the cluster is ready.
 
+    wanted: group -> nodes that a change asked for; without it AWS's own target counts are believed. stale: a
+    FailureMessage that was there before the change. note: told of failed nodes and of polls that nobody answers.
     Raises ClusterFailed with AWS's own reason, WaitTimeout after `timeout` seconds, Unreachable after PATIENCE
     unanswered polls.
     """
+    troubles = Troubles(clusters, name, now() - EARLIER)
     last: list[ClusterState] = []
+    moved = False
 
     def step() -> Optional[ClusterState]:
+        nonlocal moved
         state = observe(clusters, name)
         last[:] = [state]
         progress(state)
-        if state.status == "Failed":
-            reasons = "; ".join(
-                [state.failure or "AWS gives no reason", *(f"{node}: {why}" for node, why in state.messages)]
-            )
-            raise ClusterFailed(f"cluster {name} failed: {reasons}", hint=_logs(name))
-        if state.status == "Deleting":
-            raise ClusterFailed(
-                f"cluster {name} is being deleted", hint=f"hyperpod-kit describe-cluster --cluster {name}"
-            )
-        return state if state.ready else None
+        for line in _new_troubles(state, troubles):
+            note(line)
+        moved = moved or state.status != "InService"
+        missing = state.differs(wanted) if wanted is not None else []
+        _require_hope(state, missing, fresh=moved or state.failure != stale)
+        return state if state.ready and not missing else None
 
-    ready: Optional[ClusterState] = _poll(step, timeout=timeout, interval=interval, clock=clock, sleep=sleep)
+    ready: Optional[ClusterState] = _poll(
+        step,
+        f"hyperpod-kit wait --cluster {name}",
+        timeout=timeout,
+        interval=interval,
+        note=note,
+        clock=clock,
+        sleep=sleep,
+    )
     if ready is not None:
         return ready
-    seen = "; ".join(f"status {state.status}, {_missing(state)}" for state in last) or "it never answered"
+    seen = "; ".join(f"status {state.status}, {_missing(state, wanted)}" for state in last) or "it never answered"
+    trouble = f"; last trouble: {troubles.last.line()}" if troubles.last else ""
     raise WaitTimeout(
-        f"cluster {name} is not ready after {timeout:g} s: {seen}", hint=f"hyperpod-kit wait --cluster {name}"
+        f"cluster {name} is not ready after {timeout:g} s: {seen}{trouble}", hint=f"hyperpod-kit wait --cluster {name}"
     )
 
 
@@ -96,6 +126,7 @@ def wait_deleted(
     timeout: float,
     interval: float = 10.0,
     progress: Callable[[ClusterState], None] = lambda state: None,
+    note: Callable[[str], None] = lambda text: None,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
@@ -105,29 +136,72 @@ def wait_deleted(
         try:
             state = observe(clusters, name)
         except AwsError as err:
-            if err.code in NOT_FOUND or "not found" in str(err).lower():
+            if is_gone(err):
                 return True
             raise
         progress(state)
         if state.status == "Failed":
-            raise ClusterFailed(f"cluster {name} could not be deleted: {state.failure or 'AWS gives no reason'}")
+            raise ClusterFailed(
+                f"cluster {name} could not be deleted: {state.failure or 'AWS gives no reason'}",
+                hint=f"remove what is in the way, then: hyperpod-kit delete-cluster --cluster {name}",
+            )
         return None
 
-    if _poll(step, timeout=timeout, interval=interval, clock=clock, sleep=sleep) is None:
+    again = f"hyperpod-kit delete-cluster --cluster {name} --wait"
+    if _poll(step, again, timeout=timeout, interval=interval, note=note, clock=clock, sleep=sleep) is None:
         raise WaitTimeout(
             f"cluster {name} is still there after {timeout:g} s", hint=f"hyperpod-kit describe-cluster --cluster {name}"
         )
 
 
+def is_gone(err: AwsError) -> bool:
+    """Whether AWS says that there is no such cluster."""
+    return err.code in NOT_FOUND or "not found" in err.message.lower()
+
+
+def _require_hope(state: ClusterState, missing: list[str], *, fresh: bool) -> None:
+    """Raise ClusterFailed when no further look can find the cluster ready."""
+    if state.status == "Failed":
+        reasons = [state.failure or "AWS gives no reason", *(f"{node}: {why}" for node, why in state.messages)]
+        raise ClusterFailed(f"cluster {state.name} failed: {'; '.join(reasons)}", hint=_logs(state.name))
+    if state.status == "Deleting":
+        raise ClusterFailed(
+            f"cluster {state.name} is being deleted", hint=f"hyperpod-kit describe-cluster --cluster {state.name}"
+        )
+    # Back in service with a reason and not with what was asked for: AWS has given the change up. Where nodes are
+    # provisioned continuously it never gives up, and the reason may be an old one.
+    given_up = state.status == "InService" and state.failure and fresh and not state.continuous
+    if given_up and (missing or not state.ready):
+        raise ClusterFailed(
+            f"the change of cluster {state.name} failed: {'; '.join([state.failure, *missing])}",
+            hint=_logs(state.name),
+        )
+
+
+def _new_troubles(state: ClusterState, troubles: Troubles) -> list[str]:
+    """One line a failure that has not been told. The answer to the main question must not depend on this one."""
+    if not state.continuous:
+        return []
+    try:
+        return [event.line() for event in troubles.new()]
+    except (AwsError, UsageError):
+        return []
+
+
 def _poll(
     step: Callable[[], Any],
+    again: str,
     *,
     timeout: float,
     interval: float,
+    note: Callable[[str], None],
     clock: Callable[[], float],
     sleep: Callable[[float], None],
 ) -> Any:
-    """`step` until it returns something or `timeout` is over; a few unanswered polls do not end it."""
+    """`step` until it returns something or `timeout` is over; a few unanswered polls do not end it.
+
+    again: the command that takes it up where it was ended.
+    """
     deadline = clock() + timeout
     silent = 0
     while True:
@@ -136,24 +210,25 @@ def _poll(
             silent = 0
             if result is not None:
                 return result
-        except Unreachable:
+        except Unreachable as err:
             silent += 1
-            if silent >= PATIENCE:
-                raise
+            if silent >= PATIENCE or isinstance(err, NoCredentials):
+                later = f"`{again}` goes on from here"
+                raise type(err)(err.message, hint=f"{err.hint}; {later}" if err.hint else later) from err
+            note(f"{err.message}; asking again ({silent} of {PATIENCE - 1})")
         left = deadline - clock()
         if left <= 0:
             return None
         sleep(min(interval, left))
 
 
-def _missing(state: ClusterState) -> str:
-    return ", ".join(
-        f"{group.name} {group.nodes.get('Running', 0)} of {group.target} running" for group in state.groups
-    )
+def _missing(state: ClusterState, wanted: Optional[Mapping[str, int]]) -> str:
+    counts = [f"{group.name} {group.nodes.get('Running', 0)} of {group.target} running" for group in state.groups]
+    return ", ".join([*counts, *(state.differs(wanted) if wanted is not None else [])])
 
 
 def _logs(name: str) -> str:
     return (
-        f"the log of the lifecycle script is in CloudWatch, group /aws/sagemaker/Clusters/{name}/<id>; "
-        "in a rehearsal: hyperpod-kit rehearse logs NODE"
+        f"hyperpod-kit diagnose --cluster {name}; the log of the lifecycle script is in CloudWatch, group "
+        f"/aws/sagemaker/Clusters/{name}/<id>; in a rehearsal: hyperpod-kit rehearse logs NODE"
     )

@@ -56,6 +56,12 @@ class Cluster:
     slurm: Dict[str, str] = field(default_factory=dict)
     partitions: Dict[str, List[str]] = field(default_factory=dict)
     nodes: Dict[str, Node] = field(default_factory=dict)
+    events: List[Dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def continuous(self) -> bool:
+        """Whether nodes come, and are tried again, while the cluster is InService."""
+        return bool(self.request.get("NodeProvisioningMode") == "Continuous")
 
     @property
     def arn(self) -> str:

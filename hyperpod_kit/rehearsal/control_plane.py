@@ -32,6 +32,7 @@ class RehearsalControlPlane:
     def create_cluster(self, request: Mapping[str, Any]) -> str:
         operations = self._operations
         _check_sources(request)
+        _check_provisioning(request)
         cluster = Cluster(request["ClusterName"], secrets.token_hex(6), copy.deepcopy(dict(request)))
         with operations.lock:
             if cluster.name in operations.clusters:
@@ -81,6 +82,14 @@ class RehearsalControlPlane:
                 details["LifeCycleConfig"] = lifecycle
             return details
 
+    def list_cluster_events(self, name: str) -> List[Dict[str, Any]]:
+        cluster = self._find(name)
+        if not cluster.continuous:
+            raise ApiError("ValidationException", "ListClusterEvents is only supported for cluster with "
+                                                  "NodeProvisioningMode set to Continuous")
+        with self._operations.lock:
+            return copy.deepcopy(cluster.events)
+
     def update_cluster(self, request: Mapping[str, Any]) -> str:
         operations = self._operations
         _check_sources(request)
@@ -89,7 +98,8 @@ class RehearsalControlPlane:
             if cluster.status != "InService":
                 raise ApiError("ConflictException", f"Cluster {cluster.name} is {cluster.status}.")
             _check_update(cluster, request)
-            cluster.status, cluster.failure_message = "Updating", ""
+            # A cluster that is provisioned continuously stays in service while its nodes come and go.
+            cluster.status, cluster.failure_message = "InService" if cluster.continuous else "Updating", ""
         operations.spawn(operations.resize, cluster, copy.deepcopy(dict(request)))
         return cluster.arn
 
@@ -147,6 +157,19 @@ def _check_sources(request: Mapping[str, Any]) -> None:
         if "OnCreate" in lifecycle and "OnInitComplete" in lifecycle:
             raise ApiError("ValidationException", "OnCreate and OnInitComplete in LifeCycleConfig are mutually "
                                                   "exclusive.")
+
+
+def _check_provisioning(request: Mapping[str, Any]) -> None:
+    """Continuous provisioning wants SlurmConfig, and takes no strategy for it."""
+    if request.get("NodeProvisioningMode") != "Continuous":
+        return
+    slurm = (request.get("Orchestrator") or {}).get("Slurm")
+    if slurm is None or not all(group.get("SlurmConfig") for group in request.get("InstanceGroups", [])):
+        raise ApiError("ValidationException", "NodeProvisioningMode Continuous requires SlurmConfig in every "
+                                              "InstanceGroup and Orchestrator.Slurm.")
+    if "SlurmConfigStrategy" in slurm:
+        raise ApiError("ValidationException", "SlurmConfigStrategy cannot be set for a cluster with "
+                                              "NodeProvisioningMode Continuous.")
 
 
 def _check_update(cluster: Cluster, request: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set
 
 from hyperpod_kit.errors import HyperpodKitError
-from hyperpod_kit.rehearsal import slurm_conf
+from hyperpod_kit.rehearsal import events, slurm_conf
 from hyperpod_kit.rehearsal.bundle_source import provisioning_parameters
 from hyperpod_kit.rehearsal.cluster_state import CONTROLLER, Cluster, Node
 from hyperpod_kit.rehearsal.fleet import CreationFailed, Fleet, new_instance_id
@@ -87,7 +87,10 @@ class Operations:
         return added
 
     def create(self, cluster: Cluster) -> None:
-        """Bring a new cluster up: InService, or Failed with the reason; the machines stay, to be looked at."""
+        """Bring a new cluster up: InService, or Failed with the reason; the machines stay, to be looked at.
+
+        Where nodes are provisioned continuously the controller decides, and the others come while it is in service.
+        """
         try:
             parameters = provisioning_parameters(self.store, cluster.request)
             with self.lock:
@@ -98,28 +101,36 @@ class Operations:
                     self.add_nodes(cluster, group, group.get("InstanceCount", 0))
                 nodes = list(cluster.nodes.values())
             self.changed()
-            self._bring_up(cluster, nodes)
+            events.note(cluster, f"Cluster {cluster.name} creation has Started")
+            heads = [node for node in nodes if node.role == CONTROLLER]
+            self._bring_up(cluster, nodes, heads if cluster.continuous else nodes)
         except HyperpodKitError as err:
             with self.lock:
                 if cluster.status == "Creating":
                     cluster.status, cluster.failure_message = "Failed", err.message
+                    events.note(cluster, f"Cluster {cluster.name} creation failed", level=events.ERROR,
+                                metadata={"FailureMessage": err.message})
             return
         with self.lock:
             if cluster.status == "Creating":
                 cluster.status = "InService"
 
-    def _bring_up(self, cluster: Cluster, nodes: Sequence[Node]) -> None:
-        """Launch nodes side by side and wait for their scripts. Raises CreationFailed naming those that failed."""
+    def _bring_up(self, cluster: Cluster, nodes: Sequence[Node], needed: Sequence[Node]) -> None:
+        """Launch nodes side by side and wait for the scripts of those that are needed.
+
+        Raises CreationFailed naming those that failed.
+        """
         memory = memory_per_node(len(cluster.nodes))
         pool = ThreadPoolExecutor(max_workers=max(1, len(nodes)), thread_name_prefix="create")
-        futures: List[Future[None]] = [pool.submit(self._bring_up_one, cluster, node, memory) for node in nodes]
+        launched = {node.instance_id: pool.submit(self._bring_up_one, cluster, node, memory) for node in nodes}
+        futures: List[Future[None]] = [launched[node.instance_id] for node in needed]
         try:
             wait(futures, return_when=FIRST_EXCEPTION)
             # The first failure decides; others that fail in the same moment are worth naming too.
             wait(futures, timeout=2.0)
         finally:
             pool.shutdown(wait=False)
-        failed = [node for node in nodes if node.status == "Failure"]
+        failed = [node for node in needed if node.status == "Failure"]
         if failed:
             raise CreationFailed(failure_message(failed))
 
@@ -127,10 +138,13 @@ class Operations:
         try:
             self.fleet.launch(cluster, node, memory)
             self.changed()
+            events.script(cluster, node, "Started")
             self.fleet.wait_created(node, wanted=lambda: cluster.status != "Deleting")
             node.status, node.message = "Running", ""
+            events.script(cluster, node, "Succeeded")
         except Exception as err:
             node.status, node.message = "Failure", err.message if isinstance(err, HyperpodKitError) else repr(err)
+            events.failed(cluster, node)
             raise
         finally:
             with self.lock:
@@ -203,17 +217,21 @@ class Operations:
                 return
 
     def resize(self, cluster: Cluster, request: Mapping[str, Any]) -> None:
-        """Apply an UpdateCluster request: groups grow, shrink, come and go; the cluster is Updating meanwhile."""
+        """Apply an UpdateCluster request: groups grow, shrink, come and go; the cluster is Updating meanwhile.
+
+        Where nodes are provisioned continuously it stays InService, and a node that fails fails no update.
+        """
         with self.lock:
-            if cluster.status != "Updating":
+            if cluster.status != ("InService" if cluster.continuous else "Updating"):
                 return
             groups = {group["InstanceGroupName"]: group for group in cluster.groups}
             groups.update({group["InstanceGroupName"]: dict(group) for group in request.get("InstanceGroups", [])})
             for name in request.get("InstanceGroupsToDelete", []):
                 groups.pop(name, None)
             cluster.request["InstanceGroups"] = list(groups.values())
-            if "NodeRecovery" in request:
-                cluster.request["NodeRecovery"] = request["NodeRecovery"]
+            for field in ("NodeRecovery", "Orchestrator", "NodeProvisioningMode"):
+                if field in request:
+                    cluster.request[field] = request[field]
             limits = {name: group.get("InstanceCount", 0) for name, group in groups.items()}
             leaving = [node for node in cluster.nodes.values() if node.index >= limits.get(node.group, 0)]
             for node in leaving:
@@ -233,7 +251,7 @@ class Operations:
             self.fleet.refresh(cluster, memory)
             if leaving or arriving:
                 self.slurm.reconfigure(cluster)
-            self._bring_up(cluster, arriving)
+            self._bring_up(cluster, arriving, [] if cluster.continuous else arriving)
         except HyperpodKitError as err:
             failure = err.message
         with self.lock:

@@ -47,6 +47,10 @@ class Recovery:
             code = self._operations.fleet.machines.exit_code(node.instance_id)
             if code is not None and node.status in ("Running", "Failure", "Pending"):
                 self._ended(cluster, node, code)
+            elif (cluster.continuous and node.status == "Failure" and node.role != CONTROLLER
+                    and node.instance_id not in self._operations.in_hand):
+                # Its script failed. HyperPod tries again for ever, and bills for it.
+                self._bring_back(cluster, node, self._operations.replace, "its creation failed")
         for node, action in self._asked_for(cluster):
             if self._operations.take(node):
                 work = self._operations.replace if action == ACTION_REPLACE else self._operations.reboot

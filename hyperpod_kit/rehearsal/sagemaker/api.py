@@ -37,6 +37,9 @@ class ControlPlane(Protocol):
     def describe_cluster_node(self, name: str, node_id: str) -> dict[str, Any]:
         """NodeDetails of a node, by instance id."""
 
+    def list_cluster_events(self, name: str) -> list[dict[str, Any]]:
+        """All events of a cluster in DescribeClusterEvent's shape, oldest first."""
+
     def update_cluster(self, request: Mapping[str, Any]) -> str:
         """Start an update; returns the ARN."""
 

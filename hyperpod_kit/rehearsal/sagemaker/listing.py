@@ -31,9 +31,29 @@ def node_page(nodes: Sequence[Mapping[str, Any]], request: Mapping[str, Any]) ->
     return _page("ClusterNodeSummaries", ordered, request)
 
 
-def _within(time: float, request: Mapping[str, Any]) -> bool:
-    after: float = request.get("CreationTimeAfter", time)
-    before: float = request.get("CreationTimeBefore", time)
+def event_page(events: Sequence[Mapping[str, Any]], request: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer of ListClusterEvents: summaries, the newest first where no order is asked for."""
+    wanted = {member: request[asked] for asked, member in (("InstanceGroupName", "InstanceGroupName"),
+              ("NodeId", "InstanceId"), ("ResourceType", "ResourceType"), ("OperationId", "OperationId"))
+              if asked in request}
+    chosen = [{key: value for key, value in event.items() if key != "EventDetails"} for event in events
+              if all(event.get(member) == value for member, value in wanted.items())
+              and _within(event["EventTime"], request, "EventTime")]
+    ordered = chosen if request.get("SortOrder") == "Ascending" else chosen[::-1]
+    return _page("Events", ordered, request)
+
+
+def event_details(events: Sequence[Mapping[str, Any]], request: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer of DescribeClusterEvent. Raises ApiError."""
+    for event in events:
+        if event["EventId"] == request["EventId"]:
+            return {"EventDetails": dict(event)}
+    raise ApiError("ResourceNotFound", f"Event {request['EventId']} not found.")
+
+
+def _within(time: float, request: Mapping[str, Any], kind: str = "CreationTime") -> bool:
+    after: float = request.get(f"{kind}After", time)
+    before: float = request.get(f"{kind}Before", time)
     return after <= time <= before
 
 

@@ -6,7 +6,7 @@ import json
 from typing import Any, Callable, Mapping
 
 from hyperpod_kit.rehearsal.sagemaker.api import ApiError, ControlPlane
-from hyperpod_kit.rehearsal.sagemaker.listing import cluster_page, node_page
+from hyperpod_kit.rehearsal.sagemaker.listing import cluster_page, event_details, event_page, node_page
 from hyperpod_kit.rehearsal.sagemaker.model import (
     WrongType,
     check_answer,
@@ -27,6 +27,10 @@ OPERATIONS: dict[str, Operation] = {
         control.list_cluster_nodes(request["ClusterName"]), request),
     "DescribeClusterNode": lambda control, request: {
         "NodeDetails": control.describe_cluster_node(request["ClusterName"], _node_id(request))},
+    "ListClusterEvents": lambda control, request: event_page(
+        control.list_cluster_events(request["ClusterName"]), request),
+    "DescribeClusterEvent": lambda control, request: event_details(
+        control.list_cluster_events(request["ClusterName"]), request),
     "UpdateCluster": lambda control, request: {"ClusterArn": control.update_cluster(request)},
     "DeleteCluster": lambda control, request: {"ClusterArn": control.delete_cluster(request["ClusterName"])},
     "BatchReplaceClusterNodes": lambda control, request: control.batch_replace_cluster_nodes(

@@ -6,11 +6,12 @@ import pytest
 from botocore import exceptions as boto
 
 from hyperpod_kit.aws.errors import translated
-from hyperpod_kit.errors import AwsError, Unreachable
+from hyperpod_kit.errors import AwsError, NoCredentials, Throttled, Unreachable
 
 
-def client_error(code: str) -> boto.ClientError:
-    return boto.ClientError({"Error": {"Code": code, "Message": "words"}}, "Op")
+def client_error(code: str, status: int = 400) -> boto.ClientError:
+    answer = {"Error": {"Code": code, "Message": "words"}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    return boto.ClientError(answer, "Op")
 
 
 @pytest.mark.parametrize(
@@ -36,9 +37,32 @@ def client_error(code: str) -> boto.ClientError:
             "Op x: http://h took too long",
             "check the network",
         ),
-        (boto.NoCredentialsError(), Unreachable, "Op x: there are no credentials", "aws sts get-caller-identity"),
-        (boto.NoRegionError(), Unreachable, "Op x: You must specify a region", "set AWS_PROFILE"),
-        (boto.ProfileNotFound(profile="p"), Unreachable, "Op x: The config profile", "set AWS_PROFILE"),
+        (boto.NoCredentialsError(), NoCredentials, "Op x: there are no credentials", "aws sts get-caller-identity"),
+        (boto.NoRegionError(), Unreachable, "Op x: no region is named", "--region"),
+        (boto.InvalidRegionError(region_name="us east"), Unreachable, "Op x: Provided region", "a region is written"),
+        (boto.ProfileNotFound(profile="p"), NoCredentials, "Op x: The config profile", "aws configure list-profiles"),
+        (boto.UnauthorizedSSOTokenError(), NoCredentials, "Op x: there are no credentials", "aws sts"),
+        (client_error("ThrottlingException"), Throttled, "Op x: AWS turns calls away for now (Thr", "wait a minute"),
+        (client_error("SlowDown"), Throttled, "Op x: AWS turns calls away", "wait a minute"),
+        (client_error("ExpiredTokenException"), NoCredentials, "Op x: the credentials have expired", "log in again"),
+        (client_error("UnrecognizedClientException"), NoCredentials, "Op x: AWS does not know these", "aws sts"),
+        (client_error("RequestTimeTooSkewed"), NoCredentials, "Op x: RequestTimeTooSkewed", "does this machine's clock"),
+        (client_error("InternalFailure", 500), Unreachable, "Op x: AWS has an error of its own", "again in a minute"),
+        (
+            boto.EndpointConnectionError(
+                endpoint_url="https://api.sagemaker.us-nowhere-1.amazonaws.com/?sig=1",
+                error="<urllib3 object>: Failed to resolve 'x' ([Errno -2] Name or service not known)",
+            ),
+            Unreachable,
+            "Op x: the name api.sagemaker.us-nowhere-1.amazonaws.com does not resolve",
+            "there is no network, or the region's name is wrong",
+        ),
+        (
+            boto.SSLError(endpoint_url="https://h/x", error="certificate verify failed"),
+            Unreachable,
+            "Op x: https://h cannot be trusted: certificate verify failed",
+            "AWS_CA_BUNDLE",
+        ),
         (ConnectionResetError("reset"), Unreachable, "Op x: does not answer: reset", "check the network"),
         (
             boto.ParamValidationError(report="Unknown parameter"),
@@ -51,7 +75,7 @@ def client_error(code: str) -> boto.ClientError:
 def test_translation(raised: Exception, kind: type[Exception], message: str, hint: str | None) -> None:
     with pytest.raises(kind) as caught, translated("Op", "x"):
         raise raised
-    assert str(caught.value).startswith(message)
+    assert type(caught.value) is kind and str(caught.value).startswith(message)
     found = caught.value.hint  # type: ignore[attr-defined]
     assert found is None if hint is None else found.startswith(hint)
 

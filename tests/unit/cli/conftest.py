@@ -29,6 +29,8 @@ class Control:
         self.replaced: list[str] = []
         self.rebooted: list[str] = []
         self.updates: list[dict[str, Any]] = []
+        self.busy: set[str] = set()
+        self.events: list[dict[str, Any]] | None = None
 
     def create_cluster(self, request: Mapping[str, Any]) -> str:
         name = request["ClusterName"]
@@ -50,7 +52,8 @@ class Control:
             }
             for group in request["InstanceGroups"]
         ]
-        kept = {key: request[key] for key in ("VpcConfig", "NodeRecovery", "Orchestrator") if key in request}
+        fields = ("VpcConfig", "NodeRecovery", "Orchestrator", "NodeProvisioningMode")
+        kept = {key: request[key] for key in fields if key in request}
         answer = {**kept, "ClusterArn": ARN, "ClusterName": name, "ClusterStatus": status, "InstanceGroups": groups}
         return {**answer, "FailureMessage": failure} if failure else answer
 
@@ -77,6 +80,13 @@ class Control:
         node = next(node for node in self.list_cluster_nodes(name) if node["InstanceId"] == node_id)
         return {**node, "PrivatePrimaryIp": "10.0." + ".".join(node["PrivateDnsHostname"].split(".")[0].split("-")[3:])}
 
+    def list_cluster_events(self, name: str) -> list[dict[str, Any]]:
+        self._find(name)
+        if self.events is None:
+            raise ApiError("ValidationException", "ListClusterEvents is only supported for cluster with "
+                                                  "NodeProvisioningMode set to Continuous")
+        return self.events
+
     def update_cluster(self, request: Mapping[str, Any]) -> str:
         self._find(request["ClusterName"]).update(request)
         self.updates.append(dict(request))
@@ -89,10 +99,10 @@ class Control:
 
     def batch_replace_cluster_nodes(self, name: str, ids: Sequence[str]) -> dict[str, Any]:
         self._find(name)
-        known = {node["InstanceId"] for node in self.list_cluster_nodes(name)}
+        known = {node["InstanceId"] for node in self.list_cluster_nodes(name)} - self.busy
         self.replaced += [node for node in ids if node in known]
         refused = [
-            {"NodeId": node, "ErrorCode": "InstanceIdNotFound", "Message": "no such node"}
+            {"NodeId": node, "ErrorCode": "InstanceIdInUse", "Message": "another operation works on it"}
             for node in ids
             if node not in known
         ]

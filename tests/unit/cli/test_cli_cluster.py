@@ -71,8 +71,9 @@ def test_a_cluster_follows_its_configuration(
     assert cloud.control.updates == []
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     asked = hk("update-cluster")
-    assert asked.code == 130 and "2 nodes go" in asked.err and cloud.control.updates == []
-    cloud.control.script = [("Updating", BOTH, ""), ("InService", {**BOTH, "worker-group": 1}, "")]
+    assert asked.code == 2 and "--yes" in asked.err and "2 nodes go" in asked.err and cloud.control.updates == []
+    cloud.control.script = [("InService", BOTH, ""), ("Updating", BOTH, ""),
+                            ("InService", {**BOTH, "worker-group": 1}, "")]
     done = hk("update-cluster", "--yes", "--wait", "--interval", "0.2")
     assert done.code == 0, done.err
     assert len(cloud.control.updates) == 1 and "cluster demo is ready" in done.err
@@ -129,9 +130,59 @@ def test_nothing_is_deleted_without_a_yes(cloud: Cloud, project: Path, hk: Hk, m
     hk("upload")
     hk("create-cluster")
     monkeypatch.setattr("sys.stdin", io.StringIO())
-    assert hk("delete-cluster").code == 130
-    assert hk("replace-node", "worker-group/0").code == 130
-    assert list(cloud.control.clusters) == ["demo"] and cloud.control.replaced == []
+    for line in (("delete-cluster",), ("replace-node", "worker-group/0"), ("reboot-node", "worker-group/0")):
+        unanswered = hk(*line)
+        assert unanswered.code == 2 and "error: nobody is here to answer that\nhint: --yes" in unanswered.err
+        monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+        assert hk(*line).code == 130
+        assert hk(*line, "--dry-run").code == 0
+    assert list(cloud.control.clusters) == ["demo"] and cloud.control.replaced == cloud.control.rebooted == []
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    assert hk("delete-cluster").code == 0 and cloud.control.clusters == {}
+
+
+def test_what_was_done_can_be_asked_for_again(cloud: Cloud, project: Path, hk: Hk) -> None:
+    cloud.store.create_bucket(BUCKET)
+    hk("upload")
+    assert "is being created" in hk("create-cluster").err
+    again = hk("create-cluster", "--wait", "--json")
+    assert again.code == 0 and "is there already, and what" in again.err and json.loads(again.out)["existed"]
+    assert hk("update-cluster", "--wait").err.splitlines()[-1] == "cluster demo is ready"
+    file = project / "provisioning_parameters.json"
+    file.write_text(file.read_text().replace('"count": 3', '"count": 4'))
+    other = hk("create-cluster")
+    assert other.code == 1
+    assert "differs in 1 places, first InstanceCount of worker-group: 3 there, 4 wanted" in other.err
+    cloud.control.script = [("Failed", {}, "no capacity")]
+    failed = hk("create-cluster")
+    assert failed.code == 1 and "it is Failed: no capacity\nhint: hyperpod-kit delete-cluster" in failed.err
+    assert hk("delete-cluster", "--yes").code == 0
+    nothing = hk("delete-cluster", "--yes", "--wait", "--json")
+    assert nothing.code == 0 and "nothing to delete" in nothing.err and json.loads(nothing.out)["status"] == "gone"
+
+
+def test_a_deletion_that_is_under_way_is_waited_for(cloud: Cloud, project: Path, hk: Hk) -> None:
+    cloud.store.create_bucket(BUCKET)
+    hk("upload")
+    hk("create-cluster")
+    cloud.control.script = [("Deleting", {}, ""), ("Deleting", {}, ""), ("Deleting", {}, "an ENI is in use")]
+    late = hk("delete-cluster", "--wait", "--interval", "0.2", "--timeout", "1")
+    assert late.code == 3 and "is being deleted already" in late.err and "still there after 1 s" in late.err
+    assert list(cloud.control.clusters) == ["demo"]
+
+
+def test_part_of_the_nodes_can_be_refused(cloud: Cloud, project: Path, hk: Hk) -> None:
+    cloud.store.create_bucket(BUCKET)
+    hk("upload")
+    hk("create-cluster")
+    nodes = json.loads(hk("list-cluster-nodes", "--json").out)["nodes"]
+    cloud.control.busy = {nodes[1]["instance_id"]}
+    part = hk("replace-node", "worker-group/0", "worker-group/1", "--yes", "--json")
+    assert part.code == 1
+    told = json.loads(part.out)
+    assert told["replaced"] == [nodes[2]["instance_id"]]
+    assert [one["NodeId"] for one in told["refused"]] == [nodes[1]["instance_id"]]
+    assert "1 of 2 nodes are not being replaced" in part.err and "InstanceIdInUse" in part.err
 
 
 @pytest.mark.parametrize("mode", ["on_create", "on_init_complete"])

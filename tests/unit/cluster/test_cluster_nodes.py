@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any, Sequence
 
 import pytest
+from botocore.exceptions import EndpointConnectionError
 
-from hyperpod_kit.aws.sagemaker import BATCH_LIMIT, SageMaker
-from hyperpod_kit.cluster.nodes import Node, list_nodes, replace, resolve
-from hyperpod_kit.errors import AwsError, ClusterError, UsageError
+from hyperpod_kit.aws.sagemaker import BATCH_LIMIT, NOT_ASKED, SageMaker
+from hyperpod_kit.cluster.nodes import Node, list_nodes, reboot, replace, resolve
+from hyperpod_kit.errors import AwsError, Unreachable, UsageError
 
 
 class Fleet(SageMaker):
@@ -74,7 +75,30 @@ def test_replacement_goes_in_batches_and_reports_every_refusal() -> None:
     fleet = Fleet()
     client = fleet._client = Client()
     nodes = [Node("w", f"i-{number}", "", "Running", "", "", "") for number in range(30)]
-    with pytest.raises(ClusterError, match=r"3 of 30 nodes are not being replaced: i-9: Invalid.*: busy; i-19"):
-        replace(fleet, "demo", nodes)
+    done, refused = replace(fleet, "demo", nodes)
+    assert len(done) == 27 and [entry["NodeId"] for entry in refused] == ["i-9", "i-19", "i-29"]
     assert client.calls == [BATCH_LIMIT, 5]
-    assert replace(fleet, "demo", nodes[:3]) == ["i-0", "i-1", "i-2"]
+    assert replace(fleet, "demo", [*nodes[:3], nodes[0]]) == (["i-0", "i-1", "i-2"], [])
+
+
+def test_a_batch_that_fails_hides_no_batch_that_was_accepted() -> None:
+    class Client:
+        def __init__(self, good: int) -> None:
+            self.good = good
+
+        def batch_reboot_cluster_nodes(self, ClusterName: str, NodeIds: list[str]) -> dict[str, Any]:
+            self.good -= 1
+            if self.good < 0:
+                raise EndpointConnectionError(endpoint_url="http://127.0.0.1:1/")
+            return {"Successful": NodeIds}
+
+    fleet = Fleet()
+    nodes = [Node("w", f"i-{number}", "", "Running", "", "", "") for number in range(60)]
+    fleet._client = Client(1)
+    done, refused = reboot(fleet, "demo", nodes)
+    assert done == [f"i-{number}" for number in range(25)] and len(refused) == 35
+    assert refused[0] == {"NodeId": "i-25", "ErrorCode": NOT_ASKED,
+                          "Message": "BatchRebootClusterNodes demo: http://127.0.0.1:1 does not answer"}
+    fleet._client = Client(0)
+    with pytest.raises(Unreachable):
+        reboot(fleet, "demo", nodes)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from hyperpod_kit.aws import request_shape
-from hyperpod_kit.cluster.update import IMPOSSIBLE, IN_PLACE, NEW_NODES, plan
+from hyperpod_kit.cluster.update import IMPOSSIBLE, IN_PLACE, NEW_NODES, plan, require_sendable
+from hyperpod_kit.errors import ClusterError, ConfigError
 
 WANTED: dict[str, Any] = {
     "ClusterName": "demo",
@@ -50,10 +51,20 @@ def test_nothing_to_change() -> None:
     ({"SlurmConfig": {"NodeType": "Login"}}, "NodeType", IMPOSSIBLE, 0),
     ({"SlurmConfig": {"NodeType": "Compute", "PartitionNames": ["dev"]}}, "PartitionNames", IN_PLACE, 0),
     ({"LifeCycleConfig": {"SourceS3Uri": "s3://sagemaker-b/x/bbbb/"}}, "LifeCycleConfig", NEW_NODES, 0),
-    ({"ExecutionRole": "arn:aws:iam::111122223333:role/old"}, "ExecutionRole", NEW_NODES, 0),
+    ({"ExecutionRole": "arn:aws:iam::111122223333:role/old"}, "ExecutionRole", IMPOSSIBLE, 0),
+    ({"OverrideVpcConfig": {"SecurityGroupIds": ["sg-9"], "Subnets": ["subnet-9"]}}, None, None, 0),
+    ({"ThreadsPerCore": 2}, None, None, 0),
+    ({"InstanceStorageConfigs": [{"FsxLustreConfig": {"DnsName": "fs-0123456789abcdef0.fsx", "MountName": "x"}}]},
+     "InstanceStorageConfigs", NEW_NODES, 0),
+    ({"InstanceStorageConfigs": []}, None, None, 0),
 ])
-def test_a_group_that_differs(changes: dict[str, Any], field: str, how: str, destroys: int) -> None:
+def test_a_group_that_differs(
+    changes: dict[str, Any], field: str | None, how: str | None, destroys: int
+) -> None:
     found = plan(live(**changes), WANTED)
+    if field is None:
+        assert found.changes == ()  # said by AWS, not asked for by us
+        return
     [change] = found.changes
     assert (change.where, change.field, change.how, found.destroys) == ("work", field, how, destroys)
     assert found.possible is (how != IMPOSSIBLE)
@@ -61,7 +72,8 @@ def test_a_group_that_differs(changes: dict[str, Any], field: str, how: str, des
 
 @pytest.mark.parametrize(("key", "value", "how"), [
     ("NodeRecovery", "None", IN_PLACE), ("VpcConfig", {"SecurityGroupIds": ["sg-2"], "Subnets": []}, IMPOSSIBLE),
-    ("Orchestrator", {"Slurm": {"SlurmConfigStrategy": "Managed"}}, IN_PLACE), ("Orchestrator", None, IMPOSSIBLE)])
+    ("Orchestrator", {"Slurm": {"SlurmConfigStrategy": "Managed"}}, IN_PLACE), ("Orchestrator", None, IN_PLACE),
+    ("NodeProvisioningMode", "Continuous", IMPOSSIBLE)])
 def test_a_cluster_that_differs(key: str, value: Any, how: str) -> None:
     answer = live()
     answer[key] = value
@@ -79,3 +91,72 @@ def test_groups_come_and_go_and_the_request_is_one_that_aws_takes() -> None:
         ("work", "a new group", 0), ("old", "the group goes", 2)]
     assert found.request["InstanceGroupsToDelete"] == ["old"] and "VpcConfig" not in found.request
     assert request_shape.problems("sagemaker", "UpdateCluster", found.request) == []
+
+
+def wanted(**changes: Any) -> dict[str, Any]:
+    """WANTED with changes of its first group, the controller's."""
+    request = copy.deepcopy(WANTED)
+    request["InstanceGroups"][0].update(changes)
+    return request
+
+
+def test_the_controller_stays() -> None:
+    gone = copy.deepcopy(WANTED)
+    gone["InstanceGroups"].pop(0)
+    renamed = wanted(InstanceGroupName="other")
+    empty = wanted(InstanceCount=0)
+    for request, count in ((gone, 1), (renamed, 2), (empty, 1)):
+        changes = plan(live(), request).changes
+        assert [change.how for change in changes] == [IMPOSSIBLE] * count, changes
+        assert "controller" in changes[0].note
+
+
+def test_the_controller_of_the_legacy_file_stays_too() -> None:
+    """Its group has no SlurmConfig: only the configuration knows which one it is."""
+    answer, request = live(), wanted(InstanceCount=0)
+    for side in (answer, request):
+        side.pop("Orchestrator")
+        for group in side["InstanceGroups"]:
+            group.pop("SlurmConfig")
+    assert [change.how for change in plan(answer, request).changes] == [IN_PLACE]
+    assert [change.how for change in plan(answer, request, "head").changes] == [IMPOSSIBLE]
+
+
+def test_from_the_legacy_file_to_slurm_config_and_on_to_continuous_provisioning() -> None:
+    """AWS's page on the migration: one UpdateCluster brings SlurmConfig; there is no way back."""
+    legacy = live()
+    legacy.pop("Orchestrator")
+    for group in legacy["InstanceGroups"]:
+        group.pop("SlurmConfig")
+    found = plan(legacy, WANTED)
+    assert {change.field for change in found.changes} == {"Orchestrator", "NodeType"} and found.possible
+    back = copy.deepcopy(WANTED)
+    back.pop("Orchestrator")
+    assert not plan(live(), back).possible
+    continuous = {**copy.deepcopy(WANTED), "NodeProvisioningMode": "Continuous", "Orchestrator": {"Slurm": {}}}
+    found = plan(live(), continuous)
+    assert [(change.field, change.how) for change in found.changes] == [("NodeProvisioningMode", IN_PLACE)]
+    assert found.request["Orchestrator"] == {"Slurm": {}} and found.request["NodeProvisioningMode"] == "Continuous"
+    assert request_shape.problems("sagemaker", "UpdateCluster", found.request) == []
+
+
+def test_what_is_to_be_replaced_and_what_there_will_be() -> None:
+    request = wanted(LifeCycleConfig={"SourceS3Uri": "s3://sagemaker-b/x/cccc/", "OnInitComplete": "x.sh"})
+    request["InstanceGroups"][1]["InstanceCount"] = 5
+    found = plan(live(), request)
+    assert found.old_groups == ("head",) and found.wanted == {"head": 1, "work": 5}
+
+
+@pytest.mark.parametrize("status", ["Updating", "Failed", "SystemUpdating"])
+def test_a_change_that_aws_would_turn_away_is_not_sent(status: str) -> None:
+    found = plan(live(TargetCount=2), wanted())
+    with pytest.raises(ClusterError, match=f"cluster demo is {status}: broke; AWS takes a change") as caught:
+        require_sendable({**live(), "ClusterStatus": status, "FailureMessage": "broke"}, found)
+    verb = "diagnose" if status == "Failed" else "wait"
+    assert caught.value.hint == f"hyperpod-kit {verb} --cluster demo, then again"
+    require_sendable({**live(), "ClusterStatus": "InService"}, found)
+    require_sendable({**live(), "ClusterStatus": status, "NodeProvisioningMode": "Continuous"}, found)
+    found.request["InstanceGroups"][0]["New"] = 1
+    with pytest.raises(ConfigError) as refused:
+        require_sendable({**live(), "ClusterStatus": "InService"}, found)
+    assert 'Unknown parameter in InstanceGroups[0]: "New"' in refused.value.findings[0]

@@ -8,7 +8,7 @@ import pytest
 
 from hyperpod_kit.cluster.state import ClusterState, GroupState
 from hyperpod_kit.cluster.wait import observe, wait_deleted, wait_ready
-from hyperpod_kit.errors import AwsError, ClusterFailed, Unreachable, WaitTimeout
+from hyperpod_kit.errors import AwsError, ClusterFailed, NoCredentials, Unreachable, WaitTimeout
 
 Step = Union[tuple[str, dict[str, int], str], Exception]
 GONE = AwsError("DescribeCluster demo", "ResourceNotFound", "no such cluster")
@@ -17,8 +17,11 @@ GONE = AwsError("DescribeCluster demo", "ResourceNotFound", "no such cluster")
 class Scripted:
     """Answers one step a poll; the last step stays."""
 
-    def __init__(self, *steps: Step) -> None:
+    def __init__(self, *steps: Step, target: int = 2, continuous: bool = False) -> None:
         self.steps = list(steps)
+        self.target = target
+        self.continuous = continuous
+        self.events: list[dict[str, Any]] = []
         self.polls = 0
         self.now = 0.0
         self._current: Step = steps[0]
@@ -29,8 +32,16 @@ class Scripted:
         if isinstance(self._current, Exception):
             raise self._current
         status, counts, failure = self._current
-        groups = [{"InstanceGroupName": "w", "CurrentCount": sum(counts.values()), "TargetCount": 2}]
-        return {"ClusterStatus": status, "InstanceGroups": groups, "FailureMessage": failure}
+        groups = [{"InstanceGroupName": "w", "CurrentCount": sum(counts.values()), "TargetCount": self.target}]
+        mode = {"NodeProvisioningMode": "Continuous"} if self.continuous else {}
+        return {"ClusterStatus": status, "InstanceGroups": groups, "FailureMessage": failure, **mode}
+
+    def list_events(self, name: str, **filters: Any) -> list[dict[str, Any]]:
+        assert self.continuous, "AWS refuses that question about other clusters"
+        return self.events[::-1]
+
+    def describe_event(self, name: str, event_id: str) -> dict[str, Any]:
+        return {"EventDetails": {"EventMetadata": {"Instance": {"FailureMessage": f"reason of {event_id}"}}}}
 
     def list_nodes(self, name: str) -> list[dict[str, Any]]:
         assert not isinstance(self._current, Exception)
@@ -97,12 +108,77 @@ def test_time_is_up() -> None:
 
 
 def test_a_few_unanswered_polls_do_not_end_it() -> None:
-    down = Unreachable("down")
-    assert go(wait_ready, Scripted(down, down, down, down, ("InService", {"Running": 2}, ""))).ready
+    down = Unreachable("down", hint="look at the cable")
+    noted: list[str] = []
+    cloud = Scripted(down, down, down, down, ("InService", {"Running": 2}, ""))
+    assert go(wait_ready, cloud, note=noted.append).ready
+    assert noted[0] == "down; asking again (1 of 4)" and len(noted) == 4
     cloud = Scripted(down)
-    with pytest.raises(Unreachable):
+    with pytest.raises(Unreachable, match="^down$") as caught:
         go(wait_ready, cloud)
     assert cloud.polls == 5
+    assert caught.value.hint == "look at the cable; `hyperpod-kit wait --cluster demo` goes on from here"
+
+
+@pytest.mark.parametrize("function", [wait_ready, wait_deleted])
+def test_without_credentials_there_is_no_sense_in_asking_again(function: Callable[..., Any]) -> None:
+    cloud = Scripted(("Creating", {}, ""), NoCredentials("expired", hint="log in"), ("Creating", {}, ""))
+    with pytest.raises(NoCredentials, match="expired") as caught:
+        go(function, cloud)
+    assert cloud.polls == 2 and "goes on from here" in (caught.value.hint or "")
+
+
+def test_a_change_is_not_done_before_aws_aims_at_it() -> None:
+    """UpdateCluster has returned, and DescribeCluster still tells the old counts."""
+    cloud = Scripted(("InService", {"Running": 2}, ""), ("InService", {"Running": 2}, ""))
+    with pytest.raises(WaitTimeout, match=r"w 2 of 2 running, w: 3 wanted, 2 is what AWS aims at, v: 1 wanted, 0 is"):
+        go(wait_ready, cloud, wanted={"w": 3, "v": 1})
+    cloud.target = 3
+    assert go(wait_ready, Scripted(("InService", {"Running": 3}, ""), target=3), wanted={"w": 3}).ready
+
+
+def test_a_change_that_aws_takes_back_is_a_failure() -> None:
+    rolled_back = ("InService", {"Running": 2}, "no capacity")
+    cloud = Scripted(("Updating", {"Running": 2}, ""), ("RollingBack", {"Running": 2}, ""), rolled_back)
+    with pytest.raises(ClusterFailed, match="the change of cluster demo failed: no capacity; w: 3 wanted, 2 is"):
+        go(wait_ready, cloud, wanted={"w": 3})
+    assert cloud.polls == 3
+    # Without a wish AWS's own counts are believed, and its message is the caller's to tell.
+    assert go(wait_ready, Scripted(rolled_back)).failure == "no capacity"
+
+
+def test_a_message_of_an_earlier_change_fails_no_later_one() -> None:
+    cloud = Scripted(("InService", {"Running": 2}, "old"), ("Updating", {"Running": 2}, ""),
+                     ("InService", {"Running": 3}, ""), target=3)
+    assert go(wait_ready, cloud, wanted={"w": 3}, stale="old").ready and cloud.polls == 3
+    with pytest.raises(ClusterFailed, match="new"):
+        go(wait_ready, Scripted(("InService", {"Running": 2}, "new"), target=3), wanted={"w": 3}, stale="old")
+
+
+def event(number: int, description: str = "Instance creation failed", level: str = "Error") -> dict[str, Any]:
+    return {"EventId": f"e{number}", "EventTime": float(number), "EventLevel": level, "ResourceType": "Instance",
+            "InstanceGroupName": "w", "InstanceId": f"i-{number}", "Description": description}
+
+
+def test_where_nodes_come_continuously_failures_are_told_once_and_waiting_goes_on() -> None:
+    cloud = Scripted(("InService", {"Running": 1, "Failure": 1}, "old words"), ("InService", {"Running": 1}, ""),
+                     ("InService", {"Running": 2}, ""), continuous=True)
+    cloud.events = [event(1), event(2, "lost orchestration-ready", "Warn"), event(3, "all is well", "Info")]
+    noted: list[str] = []
+    assert go(wait_ready, cloud, wanted={"w": 2}, note=noted.append).ready and cloud.polls == 3
+    assert noted == ["w i-1: Instance creation failed: reason of e1"]
+    late = Scripted(("InService", {"Running": 1}, ""), continuous=True)
+    late.events = [event(1)]
+    with pytest.raises(WaitTimeout, match="last trouble: w i-1: Instance creation failed: reason of e1"):
+        go(wait_ready, late)
+
+
+def test_events_that_may_not_be_read_keep_nobody_from_waiting() -> None:
+    class Deaf(Scripted):
+        def list_events(self, name: str, **filters: Any) -> list[dict[str, Any]]:
+            raise AwsError("ListClusterEvents", "AccessDeniedException", "no")
+
+    assert go(wait_ready, Deaf(("InService", {"Running": 2}, ""), continuous=True)).ready
 
 
 def test_a_refused_poll_ends_it_at_once() -> None:

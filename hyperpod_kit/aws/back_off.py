@@ -1,0 +1,39 @@
+"""Calls that AWS turns away are repeated, later and later: such a call has done nothing.
+
+botocore repeats one three times within some seconds. A hundred lookups side by side, or a whole team at work on one
+account, need more patience than that.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Callable, TypeVar
+
+from hyperpod_kit.errors import Throttled
+
+PATIENCE = 60.0
+LONGEST_PAUSE = 8.0
+Answer = TypeVar("Answer")
+
+
+def patiently(
+    call: Callable[[], Answer],
+    *,
+    patience: float = PATIENCE,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+    chance: Callable[[], float] = random.random,
+) -> Answer:
+    """What `call` returns. Raises Throttled when it was still turned away after `patience` seconds, else as `call`."""
+    deadline = clock() + patience
+    pause = 1.0
+    while True:
+        try:
+            return call()
+        except Throttled:
+            if clock() + pause > deadline:
+                raise
+        # Half of it by chance, so that threads that were turned away together do not come back together.
+        sleep(pause * (0.5 + 0.5 * chance()))
+        pause = min(LONGEST_PAUSE, pause * 2)

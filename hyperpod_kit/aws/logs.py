@@ -1,0 +1,43 @@
+"""What HyperPod ships to CloudWatch of every node: the log of its creation, also when the node itself is silent."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from hyperpod_kit.aws.back_off import patiently
+from hyperpod_kit.aws.errors import NOT_FOUND, translated
+from hyperpod_kit.aws.session import client
+from hyperpod_kit.errors import AwsError
+
+
+def log_group(cluster_name: str, cluster_arn: str) -> str:
+    """The log group of a cluster."""
+    return f"/aws/sagemaker/Clusters/{cluster_name}/{cluster_arn.rsplit('/', 1)[-1]}"
+
+
+def creation_stream(group: str, instance_id: str) -> str:
+    """The stream that holds a node's /var/log/provision/provisioning.log."""
+    return f"LifecycleConfig/{group}/{instance_id}"
+
+
+class Logs:
+    """`region`: None for boto3's default. Every method raises AwsError or Unreachable."""
+
+    def __init__(self, region: Optional[str] = None, *, connections: int = 10) -> None:
+        self._client = client("logs", region, connections=connections)
+
+    def tail(self, group: str, stream: str, lines: int) -> list[str]:
+        """The last lines of a stream, oldest first; none when there is no such stream."""
+
+        def once() -> Any:
+            with translated("GetLogEvents", f"{group}:{stream}"):
+                return self._client.get_log_events(
+                    logGroupName=group, logStreamName=stream, limit=lines, startFromHead=False
+                )
+
+        try:
+            return [str(event["message"]).rstrip("\n") for event in patiently(once)["events"]]
+        except AwsError as err:
+            if err.code in NOT_FOUND:
+                return []
+            raise

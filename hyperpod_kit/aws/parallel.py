@@ -1,0 +1,23 @@
+"""Calls side by side. The first that fails, or Ctrl-C, is the last: what has not begun does not begin any more."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Callable, Iterator, Sequence, TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def in_order(work: Callable[[Item], Result], items: Sequence[Item], threads: int) -> Iterator[Result]:
+    """`work` of every item, in the items' order. Raises what the first failing one raises."""
+    if not items:
+        return
+    pool = ThreadPoolExecutor(min(threads, len(items)))
+    try:
+        for future in [pool.submit(work, item) for item in items]:
+            yield future.result()
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    pool.shutdown()

@@ -1,0 +1,143 @@
+"""connect."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional
+
+import click
+
+from hyperpod_kit.cli.options import DEFAULT_CONFIG, json_option, resolve_cluster
+from hyperpod_kit.cli.output import data, say
+
+if TYPE_CHECKING:
+    from hyperpod_kit.cluster.nodes import Node
+    from hyperpod_kit.cluster.session import Start
+
+
+@click.command("connect")
+@click.argument("node", required=False, metavar="[NODE]")
+@click.argument("command", nargs=-1, metavar="[COMMAND…]", type=click.UNPROCESSED)
+@click.option(
+    "--config",
+    default=DEFAULT_CONFIG,
+    show_default=True,
+    type=click.Path(path_type=Path),
+    help="The configuration that names the cluster.",
+)
+@click.option("--cluster", metavar="NAME", help="A cluster by name; no configuration file is needed then.")
+@click.option("--region", help="AWS region.")
+@click.option("--ssh", "over_ssh", is_flag=True, help="ssh straight to the node's address in place of SSM.")
+@click.option("--ssh-config", "as_config", is_flag=True, help="Print a Host block a node, for ~/.ssh/config.")
+@click.option("--proxy", metavar="PORT", type=click.IntRange(1, 65535),
+              help="Be ssh's ProxyCommand: a tunnel through SSM to this port of the node.")
+@click.option("--dry-run", is_flag=True, help="Only print the command.")
+@click.option("--ssh-user", default="ubuntu", show_default=True, envvar="HPK_SSH_USER", show_envvar=True,
+              help="Whom to log in as.")
+@click.option("--ssh-key", default="", envvar="HPK_SSH_KEY", show_envvar=True, help="Private key file.")
+@click.option("--ssh-port", default=22, envvar="HPK_SSH_PORT", show_envvar=True, show_default=True,
+              help="Port of sshd.")
+@click.option("--known-hosts", default="", envvar="HPK_KNOWN_HOSTS", show_envvar=True, help="Host keys to verify by.")
+@json_option
+def connect(
+    node: Optional[str],
+    command: tuple[str, ...],
+    config: Path,
+    cluster: Optional[str],
+    region: Optional[str],
+    over_ssh: bool,
+    as_config: bool,
+    proxy: Optional[int],
+    dry_run: bool,
+    ssh_user: str,
+    ssh_key: str,
+    ssh_port: int,
+    known_hosts: str,
+    as_json: bool,
+) -> None:
+    """A shell on a node: by a session of AWS Systems Manager, or over ssh.
+
+    NODE is an instance id, an address, or GROUP/INDEX; without one it is the Slurm controller. A session needs
+    session-manager-plugin on this machine, and nothing else of AWS's. COMMAND is for --ssh, after `--`.
+
+    \b
+    Examples:
+      hyperpod-kit connect
+      hyperpod-kit connect worker-group/0
+      hyperpod-kit connect --ssh-config >> ~/.ssh/config  # then: ssh demo-worker-group-0
+      hyperpod-kit connect worker-group/0 --ssh -- nvidia-smi
+      hyperpod-kit connect worker-group/0 --dry-run  # the same for aws, to be typed elsewhere
+    """
+    from hyperpod_kit.aws.sagemaker import SageMaker
+    from hyperpod_kit.cluster import session
+    from hyperpod_kit.cluster.nodes import LOOKUPS, list_nodes, resolve
+    from hyperpod_kit.errors import UsageError
+
+    if command and not over_ssh:
+        raise UsageError("a session takes no command", hint="--ssh -- COMMAND, or begin the session and type it")
+    chosen = resolve_cluster(config, cluster, region)
+    sagemaker = SageMaker(chosen.region, connections=LOOKUPS)
+    live = sagemaker.describe_cluster(chosen.name)
+    nodes = list_nodes(sagemaker, chosen.name)
+    access = session.SshAccess(ssh_user, ssh_key, known_hosts, ssh_port)
+    if as_config:
+        wanted = [one.instance_id for one in (resolve(nodes, [node]) if node else nodes) if not one.gone]
+        program = shutil.which("hyperpod-kit") or "hyperpod-kit"
+        text = session.ssh_config(
+            chosen.name, sagemaker.region, nodes, wanted, access, program=program, direct=over_ssh
+        )
+        data({"cluster": chosen.name, "ssh_config": text}) if as_json else click.echo(text, nl=False)
+        return
+    controller = chosen.settings.parameters.controller_group if chosen.settings else None
+    one = resolve(nodes, [node])[0] if node else session.choose(nodes, live, controller)
+    session.require_running(one)
+    if over_ssh:
+        _enter(session.ssh_start(one, access, command), one, dry_run, as_json)
+        return
+    request = session.ssm_request(one, live, proxy)
+    if dry_run:
+        _enter(session.Start(session.aws_command(request, sagemaker.region)), one, dry_run, as_json)
+        return
+    _enter(_session(request, chosen.region), one, dry_run, as_json)
+
+
+def _session(request: dict[str, Any], region: Optional[str]) -> Start:
+    """Begin a session and say what takes it up. Raises UsageError, AwsError, Unreachable."""
+    from hyperpod_kit.aws.ssm import Ssm
+    from hyperpod_kit.cluster.session import PLUGIN, plugin_start
+    from hyperpod_kit.errors import UsageError
+    from hyperpod_kit.run import LocalRunner
+
+    # Before the call: a session that nobody takes up stays open on the node.
+    if shutil.which(PLUGIN) is None:
+        raise UsageError(
+            f"{PLUGIN} is not on PATH",
+            hint="install it (docs.aws.amazon.com/systems-manager, Session Manager plugin), or use --ssh where the "
+            "node's address can be reached",
+        )
+    version = LocalRunner().run([PLUGIN, "--version"], timeout=10.0, check=False).stdout
+    ssm = Ssm(region)
+    token = ssm.start_session(request)
+    return plugin_start(token, request, region=ssm.region, endpoint=ssm.endpoint, version=version)
+
+
+def _enter(start: Start, node: Node, dry_run: bool, as_json: bool) -> None:
+    """Become that program: Ctrl-C and the window's size are its own then."""
+    from hyperpod_kit.errors import UsageError
+
+    if dry_run:
+        if as_json:
+            data({"node": node.instance_id, "group": node.group, "command": list(start.argv)})
+        else:
+            click.echo(shlex.join(start.argv))
+        return
+    if sys.stderr.isatty():
+        say(f"{node.group} {node.instance_id}")
+    try:
+        os.execvpe(start.argv[0], start.argv, {**os.environ, **start.environment})
+    except OSError as err:
+        raise UsageError(f"{start.argv[0]} cannot be started: {err.strerror}") from err

@@ -1,0 +1,24 @@
+"""The question before something that cannot be taken back."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from hyperpod_kit.errors import UsageError
+
+
+def ask(question: str, *, yes: bool) -> None:
+    """Return when the answer is yes. Raises click.Abort on no, UsageError where nobody is there to answer."""
+    if yes:
+        return
+    try:
+        agreed = click.confirm(question, err=True)
+    except click.Abort:
+        if sys.stdin.isatty():
+            raise
+        click.echo(err=True)
+        raise UsageError("nobody is here to answer that", hint="--yes says it beforehand") from None
+    if not agreed:
+        raise click.Abort()

@@ -1,0 +1,122 @@
+"""events."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Iterable, Optional
+
+import click
+
+from hyperpod_kit.cli.options import cluster_options, json_option, resolve_cluster
+from hyperpod_kit.cli.output import console, data, say
+from hyperpod_kit.cli.waiting import interval_option
+
+if TYPE_CHECKING:
+    from hyperpod_kit.cluster.events import Event
+
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_STYLES = {"Error": "bold red", "Warn": "yellow"}
+
+
+def _moment(ctx: click.Context, param: click.Parameter, value: Optional[str]) -> Optional[datetime]:
+    """`30m` or `2h` ago, or a moment in ISO form; without a zone it is UTC."""
+    if value is None:
+        return None
+    ago = re.fullmatch(r"(\d{1,9})([smhd])", value)
+    try:
+        if ago:
+            return datetime.now(timezone.utc) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+        moment = datetime.fromisoformat(value.replace("Z", "+00:00"))
+    except (ValueError, OverflowError):
+        raise click.BadParameter(f"{value}: expected something like 45s, 30m, 2h, 3d or 2026-01-31T12:00") from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+
+
+@click.command("events")
+@cluster_options
+@click.option(
+    "--since", metavar="WHEN", callback=_moment, help="45s, 30m, 2h, 3d ago, or a moment: 2026-01-31T12:00 (UTC)."
+)
+@click.option("--group", metavar="NAME", help="Of one instance group.")
+@click.option("--node", metavar="ID", help="Of one instance.")
+@click.option(
+    "--level", type=click.Choice(["Info", "Warn", "Error"], case_sensitive=False), default="Info", show_default=True,
+    help="This one and worse.",
+)
+@click.option("--limit", default=50, show_default=True, type=click.IntRange(0), help="The newest so many; 0 for all.")
+@click.option("--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
+@interval_option
+@json_option
+def events(
+    config: Path,
+    cluster: Optional[str],
+    region: Optional[str],
+    since: Optional[datetime],
+    group: Optional[str],
+    node: Optional[str],
+    level: str,
+    limit: int,
+    follow: bool,
+    interval: float,
+    as_json: bool,
+) -> None:
+    """What HyperPod did and what failed, with AWS's reason. Oldest first.
+
+    AWS keeps events of clusters whose nodes are provisioned continuously; of others, exit code 2. With --follow, --json
+    prints a line an event.
+
+    \b
+    Examples:
+      hyperpod-kit events --since 2h
+      hyperpod-kit events --level Error --limit 0
+      hyperpod-kit events --cluster demo --follow
+    """
+    from hyperpod_kit.aws.sagemaker import SageMaker
+    from hyperpod_kit.cluster.events import list_events
+
+    chosen = resolve_cluster(config, cluster, region)
+    sagemaker = SageMaker(chosen.region)
+
+    def ask(after: Optional[datetime], newest: Optional[int]) -> list[Event]:
+        return list_events(
+            sagemaker, chosen.name, after=after, group=group, node=node, level=level.capitalize(), newest=newest
+        )
+
+    found = ask(since, limit or None)
+    if not follow:
+        if as_json:
+            data({"cluster": chosen.name, "events": [event.to_dict() for event in found]})
+            return
+        _print(found)
+        say(f"{len(found)} events of cluster {chosen.name}" + (" (--limit 0 for all)" if len(found) == limit else ""))
+        return
+    told: set[str] = set()
+    while True:
+        fresh = [event for event in found if event.id not in told]
+        told |= {event.id for event in fresh}
+        if as_json:
+            for event in fresh:
+                click.echo(json.dumps(event.to_dict()))
+        else:
+            _print(fresh)
+        since = max([event.at for event in fresh], default=since)
+        time.sleep(interval)
+        found = ask(since, None)
+
+
+def _print(found: Iterable[Event]) -> None:
+    """A line an event: when, level, where, what, why."""
+    from rich.text import Text
+
+    screen = console()
+    for event in found:
+        moment = event.at.astimezone(timezone.utc).strftime("%Y-%m-%d %H:%M:%SZ")
+        style = _STYLES.get(event.level, "")
+        line = Text.assemble((moment, "dim"), "  ", (f"{event.level:5}", style), "  ", event.line())
+        if event.lifecycle:
+            line.append(f"  (lifecycle script: {event.lifecycle})")
+        screen.print(line, soft_wrap=True)

@@ -1,0 +1,151 @@
+"""Ways to a shell on a node: a session of SSM's, or ssh. What has to be started, and nothing started here.
+
+HyperPod's nodes have no way in from outside but SSM. `aws ssm start-session` is two things: a call that gives a token,
+and session-manager-plugin, which talks with it; the call is made here, so that its errors are ours, and the AWS CLI is
+not needed. ssh goes through such a session too (AWS-StartSSHSession), or straight to the address where there is a way.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import dataclass, field
+from typing import Any, Collection, Mapping, Optional, Sequence
+
+from hyperpod_kit.aws.ssm import session_request, target
+from hyperpod_kit.cluster.nodes import GONE, Node
+from hyperpod_kit.errors import ClusterError, UsageError
+
+PLUGIN = "session-manager-plugin"
+SSH_DOCUMENT = "AWS-StartSSHSession"
+RESPONSE_VARIABLE = "AWS_SSM_START_SESSION_RESPONSE"
+_FIRST_WITH_VARIABLE = (1, 2, 498)
+"""Plugins up to 1.2.497.0 take the token as an argument, which every user of the machine can read (awscli's rule)."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """A program to start in place of this one. `environment`: what is added to it."""
+
+    argv: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def choose(nodes: Sequence[Node], live: Mapping[str, Any], controller: Optional[str]) -> Node:
+    """The node that is meant when none is named: the Slurm controller, or the only one there is.
+
+    live: DescribeCluster's answer; controller: the configuration's controller group. Raises UsageError.
+    """
+    there = [node for node in nodes if node.status not in GONE]
+    groups = {
+        group["InstanceGroupName"]
+        for group in live["InstanceGroups"]
+        if (group.get("SlurmConfig") or {}).get("NodeType") == "Controller"
+    } or {controller}
+    heads = [node for node in there if node.group in groups] or (there if len(there) == 1 else [])
+    if not heads:
+        raise UsageError("which node? The controller is not known", hint="hyperpod-kit list-cluster-nodes, then NODE")
+    return heads[0]
+
+
+def require_running(node: Node) -> None:
+    """Raise ClusterError for a node that no session reaches."""
+    if node.status in GONE:
+        raise ClusterError(f"{node.instance_id} is {node.status}", hint="hyperpod-kit list-cluster-nodes")
+
+
+def ssm_request(node: Node, live: Mapping[str, Any], ssh_port: Optional[int] = None) -> dict[str, Any]:
+    """StartSession's request: a login shell, or with `ssh_port` a tunnel to sshd."""
+    where = target(live["ClusterArn"], node.group, node.instance_id)
+    return session_request(where, SSH_DOCUMENT, {"portNumber": [str(ssh_port)]}) if ssh_port else session_request(where)
+
+
+def plugin_start(
+    token: Mapping[str, str], request: Mapping[str, Any], *, region: str, endpoint: str, version: str
+) -> Start:
+    """session-manager-plugin with a session's token, as the AWS CLI starts it. `version`: what `--version` says."""
+    response, environment = json.dumps(dict(token)), {}
+    if _parts(version) >= _FIRST_WITH_VARIABLE:
+        response, environment = RESPONSE_VARIABLE, {RESPONSE_VARIABLE: response}
+    # The profile's place stays empty: the plugin asks AWS again with the credentials of the environment.
+    return Start((PLUGIN, response, region, "StartSession", "", json.dumps(dict(request)), endpoint), environment)
+
+
+def aws_command(request: Mapping[str, Any], region: str) -> tuple[str, ...]:
+    """The same by the AWS CLI, to be typed elsewhere."""
+    words = ["aws", "ssm", "start-session", "--region", region, "--target", request["Target"]]
+    if "DocumentName" in request:
+        words += ["--document-name", request["DocumentName"], "--parameters", json.dumps(request["Parameters"])]
+    return tuple(words)
+
+
+@dataclass(frozen=True)
+class SshAccess:
+    """How to log in. Empty or None: what ssh itself does."""
+
+    user: str
+    key: str = ""
+    known_hosts: str = ""
+    port: int = 22
+
+    @property
+    def options(self) -> list[tuple[str, str]]:
+        """ssh_config's words for it."""
+        given = [("User", self.user), ("IdentityFile", self.key), ("UserKnownHostsFile", self.known_hosts)]
+        found = [(name, value) for name, value in given if value]
+        return found + ([("IdentitiesOnly", "yes")] if self.key else []) + (
+            [("Port", str(self.port))] if self.port != 22 else []
+        )
+
+
+def ssh_start(node: Node, access: SshAccess, command: Sequence[str] = ()) -> Start:
+    """ssh straight to the node's address. Raises ClusterError when AWS tells none."""
+    if not node.address:
+        raise ClusterError(f"AWS tells no address of {node.instance_id}", hint="hyperpod-kit list-cluster-nodes")
+    options = [word for name, value in access.options for word in ("-o", f"{name}={value}")]
+    return Start(("ssh", *options, node.address, *([shlex.join(command)] if command else [])))
+
+
+def ssh_config(
+    cluster: str,
+    region: str,
+    nodes: Sequence[Node],
+    wanted: Collection[str],
+    access: SshAccess,
+    *,
+    program: str,
+    direct: bool,
+) -> str:
+    """Host blocks for ~/.ssh/config. The way there is looked up at each login, so a replaced node is found by its name.
+
+    nodes: all of the cluster, which their index depends on; wanted: ids of those to write down. direct: straight to the
+    address in place of a tunnel through SSM; the address is then the one of now.
+    """
+    blocks = []
+    counts: dict[str, int] = {}
+    for node in nodes:
+        index = counts[node.group] = counts.get(node.group, -1) + 1
+        if node.instance_id not in wanted or (direct and not node.address):
+            continue
+        lines = [f"Host {cluster}-{node.group}-{index}"]
+        if direct:
+            lines.append(f"HostName {node.address}")
+        else:
+            way = (program, "connect", f"{node.group}/{index}", "--cluster", cluster, "--region", region)
+            # HostKeyAlias: behind a tunnel every node would else be known by the name of its block only.
+            lines += [f"HostKeyAlias {node.instance_id}", f"ProxyCommand {shlex.join(way)} --proxy %p"]
+        lines += [f"{name} {_quoted(value)}" for name, value in access.options]
+        blocks.append("\n    ".join(lines))
+    return "\n\n".join(blocks) + "\n" if blocks else ""
+
+
+def _quoted(value: str) -> str:
+    return f'"{value}"' if " " in value else value
+
+
+def _parts(version: str) -> tuple[int, ...]:
+    """(1, 2, 707) of `1.2.707.0`; () for words that are no version."""
+    try:
+        return tuple(int(part) for part in version.strip().split(".")[:3])
+    except ValueError:
+        return ()

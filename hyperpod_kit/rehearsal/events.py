@@ -1,0 +1,44 @@
+"""What the control plane notes down about clusters that are provisioned continuously, in the words and shape of AWS."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import Any, Dict, Mapping, Optional
+
+from hyperpod_kit.rehearsal.cluster_state import Cluster, Node
+
+INFO, WARN, ERROR = "Info", "Warn", "Error"
+KEPT = 1000
+"""Events of one cluster; older ones go. AWS keeps them for a time that it does not tell."""
+
+
+def note(cluster: Cluster, description: str, *, level: str = INFO, group: str = "", node: Optional[Node] = None,
+         metadata: Optional[Mapping[str, Any]] = None) -> None:
+    """Add an event to a Continuous cluster; others have none. `metadata`: EventMetadata's member for the resource."""
+    if not cluster.continuous:
+        return
+    resource = "Instance" if node is not None else "InstanceGroup" if group else "Cluster"
+    event: Dict[str, Any] = {
+        "EventId": str(uuid.uuid4()), "ClusterArn": cluster.arn, "ClusterName": cluster.name,
+        "ResourceType": resource, "EventTime": time.time(), "Description": description, "EventLevel": level,
+        "EventDetails": {"EventMetadata": {resource: dict(metadata or {})}},
+    }
+    if node is not None:
+        event.update(InstanceGroupName=node.group, InstanceId=node.instance_id)
+    elif group:
+        event["InstanceGroupName"] = group
+    cluster.events.append(event)
+    del cluster.events[:-KEPT]
+
+
+def script(cluster: Cluster, node: Node, state: str) -> None:
+    """The lifecycle script of a node has `Started` or `Succeeded`."""
+    note(cluster, f"Instance lifecycle script execution for EC2InstanceId {node.instance_id} has {state}", node=node,
+         metadata={"LcsExecutionState": state})
+
+
+def failed(cluster: Cluster, node: Node) -> None:
+    """A node could not be created; its message says why."""
+    note(cluster, f"Instance creation in Cluster {cluster.name} and InstanceGroup {node.group} failed", level=ERROR,
+         node=node, metadata={"FailureMessage": node.message, "LcsExecutionState": "Failed"})

@@ -1,0 +1,83 @@
+"""Calls that are turned away, and calls side by side."""
+
+from __future__ import annotations
+
+import threading
+from typing import Callable
+
+import pytest
+
+from hyperpod_kit.aws.back_off import patiently
+from hyperpod_kit.aws.parallel import in_order
+from hyperpod_kit.errors import AwsError, Throttled
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.pauses: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.now += seconds
+
+
+def turned_away(times: int) -> Callable[[], str]:
+    left = [times]
+
+    def call() -> str:
+        if left[0]:
+            left[0] -= 1
+            raise Throttled("later")
+        return "done"
+
+    return call
+
+
+def test_later_and_later_until_it_is_answered() -> None:
+    clock = Clock()
+    assert patiently(turned_away(6), clock=lambda: clock.now, sleep=clock.sleep, chance=lambda: 1.0) == "done"
+    assert clock.pauses == [1, 2, 4, 8, 8, 8]
+
+
+def test_not_for_ever() -> None:
+    clock = Clock()
+    with pytest.raises(Throttled):
+        patiently(turned_away(1000), patience=60, clock=lambda: clock.now, sleep=clock.sleep, chance=lambda: 0.0)
+    assert 50 < clock.now <= 60
+
+
+def test_another_error_is_not_repeated() -> None:
+    clock = Clock()
+
+    def refused() -> str:
+        raise AwsError("Op", "AccessDenied", "no")
+
+    with pytest.raises(AwsError):
+        patiently(refused, clock=lambda: clock.now, sleep=clock.sleep)
+    assert clock.pauses == []
+
+
+def test_side_by_side_and_still_in_order() -> None:
+    meet = threading.Barrier(3, timeout=10)
+
+    def work(number: int) -> int:
+        meet.wait()  # ends only when three are at work at once
+        return number * 10
+
+    assert list(in_order(work, [1, 2, 3], 3)) == [10, 20, 30]
+    assert list(in_order(work, [], 3)) == []
+
+
+def test_the_first_that_fails_is_the_last() -> None:
+    begun: list[int] = []
+
+    def work(number: int) -> int:
+        begun.append(number)
+        if number == 1:
+            raise AwsError("Op", "AccessDenied", "no")
+        return number
+
+    with pytest.raises(AwsError):
+        list(in_order(work, range(1000), 1))
+    assert len(begun) < 1000

@@ -31,8 +31,8 @@ def create_cluster(
     """Create the cluster.
 
     The request is checked against the installed botocore first, and the bundle must be uploaded. The output of
-    --dry-run --json is exactly what `aws sagemaker create-cluster --cli-input-json` takes. A cluster that is there already
-    and is what the configuration says is no error, so the command can be repeated.
+    --dry-run --json is exactly what `aws sagemaker create-cluster --cli-input-json` takes. A cluster that is there
+    already and is what the configuration says is no error, so the command can be repeated.
 
     \b
     Examples:

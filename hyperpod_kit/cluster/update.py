@@ -155,17 +155,21 @@ def _cluster(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[Cha
         if field == "NodeProvisioningMode" and after is None:
             how, note = IMPOSSIBLE, "UpdateCluster knows no way back: create another cluster"
         yield Change("cluster", field, before, after, how, note)
-    before, after = live.get("Orchestrator"), wanted.get("Orchestrator")
+    before, after = _orchestrators(live, wanted)
     if before is not None and after is None:
         yield Change("cluster", "Orchestrator", before, after, IMPOSSIBLE,
                      "there is no way back to provisioning_parameters.json: create another cluster")
-    elif before != after and not (before is not None and _unsaid_strategy(wanted)):
+    elif before != after:
         yield Change("cluster", "Orchestrator", before, after, IN_PLACE, _AMI if before is None else "")
 
 
-def _unsaid_strategy(wanted: Mapping[str, Any]) -> bool:
-    """Continuous clusters take no strategy, and whether DescribeCluster tells the one they have is not written down."""
-    return not (wanted["Orchestrator"].get("Slurm") or {}).get("SlurmConfigStrategy")
+def _orchestrators(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Both, without the strategy where none is asked for: Continuous clusters take none, and are told with one."""
+    before, after = live.get("Orchestrator"), wanted.get("Orchestrator")
+    if before is None or after is None or "SlurmConfigStrategy" in after.get("Slurm", {}):
+        return before, after
+    slurm = {key: value for key, value in before.get("Slurm", {}).items() if key != "SlurmConfigStrategy"}
+    return {**before, "Slurm": slurm}, after
 
 
 def _group(name: str, live: Mapping[str, Any], wanted: Mapping[str, Any], head: bool) -> Iterator[Change]:

@@ -46,7 +46,7 @@ def client_error(code: str, status: int = 400) -> boto.ClientError:
         (client_error("SlowDown"), Throttled, "Op x: AWS turns calls away", "wait a minute"),
         (client_error("ExpiredTokenException"), NoCredentials, "Op x: the credentials have expired", "log in again"),
         (client_error("UnrecognizedClientException"), NoCredentials, "Op x: AWS does not know these", "aws sts"),
-        (client_error("RequestTimeTooSkewed"), NoCredentials, "Op x: RequestTimeTooSkewed", "does this machine's clock"),
+        (client_error("RequestTimeTooSkewed"), NoCredentials, "Op x: RequestTimeTooSkewed", "does this machine"),
         (client_error("InternalFailure", 500), Unreachable, "Op x: AWS has an error of its own", "again in a minute"),
         (
             boto.EndpointConnectionError(

@@ -43,7 +43,7 @@ class Book:
 @pytest.mark.parametrize("kind", ["Cluster", "InstanceGroup", "InstanceGroupScaling", "Instance", "SomethingNew"])
 def test_the_reason_is_found_under_whatever_resource_it_lies(kind: str) -> None:
     book = Book(summary(1, "it failed", EventLevel="Error", InstanceGroupName="w", InstanceId="i-1"),
-                metadata={kind: {"FailureMessage": " no\n capacity ", "LcsExecutionState": "Failed", "Efa": {"x": ["y"]}}})
+                metadata={kind: {"FailureMessage": " no\n capacity ", "LcsExecutionState": "Failed", "Efa": ["y"]}})
     [event] = list_events(book, "demo")
     assert (event.failure, event.lifecycle) == ("no capacity", "Failed")
     assert event.line() == "w i-1: it failed: no capacity"

@@ -159,4 +159,4 @@ def test_a_change_that_aws_would_turn_away_is_not_sent(status: str) -> None:
     found.request["InstanceGroups"][0]["New"] = 1
     with pytest.raises(ConfigError) as refused:
         require_sendable({**live(), "ClusterStatus": "InService"}, found)
-    assert 'Unknown parameter in InstanceGroups[0]: "New"' in refused.value.findings[0]
+    assert "InstanceGroups[0].New" in refused.value.findings[0]

@@ -114,7 +114,7 @@ def test_a_few_unanswered_polls_do_not_end_it() -> None:
     assert go(wait_ready, cloud, note=noted.append).ready
     assert noted[0] == "down; asking again (1 of 4)" and len(noted) == 4
     cloud = Scripted(down)
-    with pytest.raises(Unreachable, match="^down$") as caught:
+    with pytest.raises(Unreachable, match=r"^down$") as caught:
         go(wait_ready, cloud)
     assert cloud.polls == 5
     assert caught.value.hint == "look at the cable; `hyperpod-kit wait --cluster demo` goes on from here"

@@ -14,10 +14,27 @@ from hyperpod_kit.cli.ssh_options import open_sagemaker, ssh_options
 if TYPE_CHECKING:
     from hyperpod_kit.remote.target import SshSettings
 
+MAX_AGE = 660.0
+"""Two reports that should have come: a calm node sends one every 300 s, at a tick of its timer (30 s)."""
+
 
 @click.command("validate-mounts")
 @cluster_options
 @functools.partial(ssh_options, timeout=10.0)
+@click.option(
+    "--via",
+    type=click.Choice(["ssh", "pull"]),
+    default="ssh",
+    show_default=True,
+    help="How the nodes are asked: log in to each; or read what each has sent to CloudWatch by itself.",
+)
+@click.option(
+    "--max-age",
+    type=click.FloatRange(1),
+    default=MAX_AGE,
+    show_default=True,
+    help="With --via pull: seconds after which a report is too old.",
+)
 @click.option("--nodes", "each", is_flag=True, help="A row for each node, however many there are.")
 @click.option(
     "--junit", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write JUnit XML to FILE too."
@@ -34,6 +51,8 @@ def validate_mounts(
     cluster: Optional[str],
     region: Optional[str],
     ssh: SshSettings,
+    via: str,
+    max_age: float,
     each: bool,
     junit: Optional[Path],
     watch: Optional[float],
@@ -41,8 +60,8 @@ def validate_mounts(
 ) -> int:
     """Check every mount on every node.
 
-    Each node probes its own mounts now, with a deadline. A node that does not answer counts as a failure. With --json
-    and --watch, one line is one whole look.
+    Each node probes its own mounts now, with a deadline, or has sent what its last look found (--via pull). A node that
+    does not answer, or whose report is old, counts as a failure. With --json and --watch, one line is one whole look.
 
     Exit code 0 when all required mounts of all nodes are healthy, 1 when not, 3 when AWS does not answer.
 
@@ -50,20 +69,18 @@ def validate_mounts(
     Examples:
       hyperpod-kit validate-mounts
       hyperpod-kit validate-mounts --cluster ml --ssh-key ~/.ssh/ml --json
+      hyperpod-kit validate-mounts --via pull  # no login: what the nodes have sent
       hyperpod-kit validate-mounts --watch 60 --junit mounts.xml
     """
     from hyperpod_kit.cli import mounts_look as looking
-    from hyperpod_kit.remote.ssh_access import SshAccess
-    from hyperpod_kit.remote.ssh_transport import SshTransport
+    from hyperpod_kit.cli.mounts_transports import opened
 
     chosen = resolve_cluster(config, cluster, region)
     sagemaker = open_sagemaker(chosen)
     shown = looking.Shown(as_json, each, junit)
-    with SshAccess(ssh) as access:
-        access.load()
-        transport = SshTransport(access)
+    with opened(via, chosen, sagemaker, ssh, max_age) as transport:
         if watch is not None:
-            looking.watch(chosen, sagemaker, transport, 660.0, watch, shown)
-        looked = looking.look(chosen, sagemaker, transport, 660.0)
+            looking.watch(chosen, sagemaker, transport, max_age, watch, shown)
+        looked = looking.look(chosen, sagemaker, transport, max_age)
     looking.show(chosen, looked, shown)
     return 0 if looked.healthy else 1

@@ -75,6 +75,11 @@ class NodePaths:
         """What all mounts looked like when nothing was wrong; glance.py and nobody else goes by it."""
         return self.real("/run/hyperpod-kit/calm")
 
+    @property
+    def told(self) -> str:
+        """What the last line about the mounts in provisioning.log said, and when."""
+        return self.real("/run/hyperpod-kit/told")
+
     def repair_result(self, name: str) -> str:
         """How the last repair of a mount ended."""
         return self.real(f"/run/hyperpod-kit/repairs/{name}.json")

@@ -9,7 +9,7 @@ import json
 import os
 import time
 from dataclasses import dataclass
-from typing import Any, Dict
+from typing import Any, Dict, Mapping
 
 STATUSES = ("ok", "changed", "skipped", "failed")
 
@@ -29,8 +29,7 @@ class StepRecord:
     hint: str = ""
 
     def to_dict(self) -> Dict[str, Any]:
-        when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.ts))
-        return {"ts": when, "node": self.node, "role": self.role, "step": self.step, "status": self.status,
+        return {"ts": stamp(self.ts), "node": self.node, "role": self.role, "step": self.step, "status": self.status,
                 "duration_ms": self.duration_ms, "detail": self.detail, "error": self.error, "hint": self.hint}
 
     def to_words(self) -> str:
@@ -39,11 +38,20 @@ class StepRecord:
         return f"hyperpod-kit: {self.step}: {self.status}{': ' + said if said else ''} ({self.duration_ms} ms)"
 
 
+def stamp(seconds: float) -> str:
+    """Unix seconds as the lines of the log have them."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
 def append(path: str, record: StepRecord) -> None:
-    """Append one line with one write, so that lines of several processes never mix."""
+    append_line(path, record.to_dict())
+
+
+def append_line(path: str, line: Mapping[str, Any]) -> None:
+    """Append one line with one write, so that lines of several processes never mix. Raises OSError."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     try:
-        os.write(handle, (json.dumps(record.to_dict()) + "\n").encode())
+        os.write(handle, (json.dumps(line) + "\n").encode())
     finally:
         os.close(handle)

@@ -17,6 +17,9 @@ STATUS = "/var/lib/hyperpod-kit/status.json"
 TAIL = 60
 """Lines of the log that are looked at."""
 
+READ_LOG = f"""grep -v '"step": "mounts"' {LOG} | tail -n {TAIL}"""
+"""Without what the timer says of the mounts every few minutes: the mounts are asked for themselves."""
+
 
 @dataclass(frozen=True)
 class Failure:
@@ -75,7 +78,7 @@ def _ask(target: Target, message: str, connect: Callable[[Target], Runner], time
         return judge(Diagnosis(target, message, unreachable="AWS tells no address of it yet"))
     try:
         runner = connect(target)
-        log = runner.run(["tail", "-n", str(TAIL), LOG], timeout=timeout, check=False).stdout.splitlines()
+        log = runner.run(["/bin/sh", "-c", READ_LOG], timeout=timeout, check=False).stdout.splitlines()
         status = runner.run(["cat", STATUS], timeout=timeout, check=False).stdout
         mounts = runner.run(["hyperpod-kit", "node", "mounts", "--json"], timeout=timeout, check=False).stdout
     except HyperpodKitError as err:

@@ -91,7 +91,8 @@ def judge(target: Target, heard: Heard, expected: Sequence[Mount], max_age: floa
     except NoReport as err:
         words = f"its answer is not a report: {last_words(heard.stderr)}" if not heard.text.strip() else str(err)
         return NodeReport(target, error=words, hint=LOG)
-    said_at = now if heard.at is None else heard.at
+    # Of a report that was sent the older time counts: what is delivered late is old, whenever it came.
+    said_at = now if heard.at is None else min(heard.at, answer.checked_at or heard.at)
     wrong = _disbelief(target, heard, answer, now - said_at, max_age)
     if wrong is not None:
         return NodeReport(target, error=wrong, bundle_id=answer.bundle_id, said_at=said_at)

@@ -1,4 +1,4 @@
-"""One tick of the timer: look at all mounts, count, order repairs, tell Slurm, leave metrics. Bounded, whatever hangs.
+"""One tick of the timer: look at all mounts, count, order repairs, tell Slurm and the log, leave metrics. Bounded.
 
 Nothing is repaired here: a repair takes as long as it takes, in a unit of its own, while the ticks go on.
 
@@ -23,6 +23,7 @@ from hyperpod_kit.node.health import record as health_record
 from hyperpod_kit.node.health.decide import decide
 from hyperpod_kit.node.health.look import DEEP, DEEP_EVERY, Look, deep_mode, look_at
 from hyperpod_kit.node.health.record import HealthRecord
+from hyperpod_kit.node.health.tell import tell
 from hyperpod_kit.node.locks import held, is_held
 from hyperpod_kit.node.mounts.table import Entry
 from hyperpod_kit.node.slurm import drain
@@ -84,6 +85,10 @@ def _tick(node: Node) -> Tick:
         except OSError as err:
             said.append(f"no metrics: {err}")
             textfile = ""
+    try:
+        tell(node, records, now)
+    except OSError as err:
+        said.append(f"nobody outside is told: {err}")
     read_only = {look.status.name: look.seen.probed is not None and look.seen.probed.read_only for look in looks}
     calm.note(node, {} if units else records, read_only, textfile, now)
     return Tick(records, tuple(ordered), tuple(said))

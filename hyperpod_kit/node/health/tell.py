@@ -1,0 +1,55 @@
+"""The state of all mounts as a line of provisioning.log, which HyperPod ships to CloudWatch: for whoever asks from
+outside and cannot log in here. `hyperpod-kit validate-mounts --via pull` reads these lines of a whole fleet.
+
+A line when a state has changed, and one every five minutes, so that silence says something too.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Dict, List, Mapping
+
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.files import read_text, write_volatile
+from hyperpod_kit.node.health.record import HealthRecord
+from hyperpod_kit.node.steplog import append_line, stamp
+
+STEP = "mounts"
+"""What the lines are known by, among those of the steps of the node's creation."""
+
+EVERY = 240.0
+"""Seconds after which an unchanged state is said again; a calm node looks thoroughly every 300 (look.DEEP_EVERY)."""
+
+_KEPT = ("kind", "path", "state", "source", "detail")
+
+
+def tell(node: Node, records: Mapping[str, HealthRecord], now: float) -> None:
+    """Append the line when it is due. Raises OSError when it cannot be written."""
+    states = json.dumps({name: record.state for name, record in records.items()}, sort_keys=True)
+    told = (read_text(node.paths.told) or "").partition("\n")
+    if told[2] == states and 0 <= now - _number(told[0]) < EVERY:
+        return
+    append_line(node.paths.log, line(node, records, now))
+    write_volatile(node.paths.told, f"{now!r}\n{states}")
+
+
+def line(node: Node, records: Mapping[str, HealthRecord], now: float) -> Dict[str, Any]:
+    """The line: a step like the others, and a report as `node mounts --json` prints it, without what goes unsaid."""
+    mounts: List[Dict[str, Any]] = []
+    for name, record in records.items():
+        status = record.status
+        entry = {"name": name, **{key: status.get(key) for key in _KEPT if status.get(key)}}
+        mounts.append(entry if status.get("required", True) else {**entry, "required": False})
+    healthy = not any(record.failures for record in records.values())
+    return {"ts": stamp(now), "node": node.facts.node, "role": node.facts.role, "step": STEP,
+            "status": "ok" if healthy else "failed", "instance_id": node.facts.instance_id,
+            "bundle_id": node.bundle_id, "checked_at": round(now, 1), "mounts": mounts}
+
+
+def _number(word: str) -> float:
+    try:
+        return float(word)
+    except ValueError:
+        return 0.0

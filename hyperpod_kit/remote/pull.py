@@ -1,0 +1,85 @@
+"""Reports that the nodes send by themselves, read from CloudWatch: no login, no open port, busy nodes too.
+
+The health timer of each node writes a line to provisioning.log (node/health/tell.py), the file that HyperPod's own
+agent ships to /aws/sagemaker/Clusters/<name>/<id>, stream LifecycleConfig/<group>/<instance id>. The role needs
+nothing more than HyperPod's own policy gives it.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Callable, Iterator, Protocol, Sequence
+
+from hyperpod_kit.remote.answer import NoReport, read
+from hyperpod_kit.remote.target import Target
+from hyperpod_kit.remote.transport import Heard, Progress
+
+STREAMS = "LifecycleConfig/"
+PATTERN = '{ $.step = "mounts" }'
+
+
+class Line(Protocol):
+    """A line of a log: aws.log_events.LogLine."""
+
+    @property
+    def stream(self) -> str: ...
+
+    @property
+    def received_at(self) -> float: ...
+
+    @property
+    def message(self) -> str: ...
+
+
+class Logs(Protocol):
+    """Where lines are read: aws.log_events.LogEvents."""
+
+    def since(self, group: str, prefix: str, pattern: str, began: float) -> Iterator[Line]: ...
+
+
+class PullTransport:
+    """The newest report of each node. `max_age`: how far back to look, in seconds."""
+
+    words = "by what they have sent to CloudWatch"
+
+    def __init__(
+        self, logs: Logs, cluster: str, arn: str, max_age: float, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._logs, self._max_age, self._clock = logs, max_age, clock
+        # The log group has the cluster's id, which is the end of its ARN.
+        self.group = f"/aws/sagemaker/Clusters/{cluster}/{arn.rpartition('/')[2]}"
+
+    def hear(self, targets: Sequence[Target], progress: Progress) -> list[Heard]:
+        """As Transport; one question for all nodes. Raises AwsError, Unreachable."""
+        wanted = {_stream(target) for target in targets}
+        newest: dict[str, Line] = {}
+        # Twice the age: a node that fell silent is told with how long ago from one that never said a word.
+        for line in self._logs.since(self.group, STREAMS, PATTERN, self._clock() - 2 * self._max_age):
+            if line.stream not in wanted or not _is_report(line.message):
+                continue
+            if line.stream not in newest:
+                progress(1)
+            if line.stream not in newest or line.received_at >= newest[line.stream].received_at:
+                newest[line.stream] = line
+        progress(len(wanted) - len(newest))
+        return [self._heard(target, newest.get(_stream(target))) for target in targets]
+
+    def _heard(self, target: Target, line: Line | None) -> Heard:
+        if line is None:
+            return Heard(
+                error=f"it has sent no report for {2 * self._max_age:.0f} s",
+                hint=f"aws logs tail {self.group} --log-stream-names {_stream(target)}; or --via ssh",
+            )
+        return Heard(line.message, at=line.received_at)
+
+
+def _stream(target: Target) -> str:
+    return f"{STREAMS}{target.group}/{target.instance_id}"
+
+
+def _is_report(message: str) -> bool:
+    """Whether a line is one of ours; the others are of the node's creation, ours and other scripts'."""
+    try:
+        return bool(read(message))
+    except NoReport:
+        return '"step": "mounts"' in message

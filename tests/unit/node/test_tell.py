@@ -1,0 +1,71 @@
+"""What a node says of its mounts where others can read it, and how often."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from hyperpod_kit.model.mounts import EfsMount, LustreMount
+from hyperpod_kit.node.health.tell import EVERY
+from hyperpod_kit.node.health.tick import tick
+from hyperpod_kit.remote.target import Target
+from hyperpod_kit.remote.transport import Heard
+from hyperpod_kit.remote.validate_mounts import judge
+
+EFS = EfsMount("home", "/efs/trainer", "fs-0123456789abcdef0", "fsap-0123456789abcdef0", required=False)
+LUSTRE = LustreMount("fsx", "/fsx", "fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com", "abcdefgh")
+
+
+def told(fake: Any) -> list[dict[str, Any]]:
+    path = Path(fake.node.paths.log)
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [line for line in map(json.loads, lines) if line["step"] == "mounts"]
+
+
+def test_a_change_is_told_at_once_and_silence_never_lasts(make_node: Any) -> None:
+    fake = make_node([EFS, LUSTRE])
+    fake.mounted("/fsx", "lustre", "10.1.0.1@tcp:/abcdefgh")
+    tick(fake.node)
+    tick(fake.node)
+    [first] = told(fake)
+    assert first["status"] == "failed" and first["instance_id"] == fake.node.facts.instance_id
+    assert [(mount["name"], mount["state"], mount.get("required", True)) for mount in first["mounts"]] == [
+        ("home", "absent", False), ("fsx", "ok", True)]
+    fake.mounted("/efs/trainer", "nfs4", "127.0.0.1:/")
+    tick(fake.node)
+    assert [line["status"] for line in told(fake)] == ["failed", "ok"]
+    fake.clock.now += EVERY - 1
+    tick(fake.node)
+    assert len(told(fake)) == 2
+    fake.clock.now += 2
+    tick(fake.node)
+    assert len(told(fake)) == 3
+
+
+def test_a_clock_that_was_set_back_does_not_silence_a_node(make_node: Any) -> None:
+    fake = make_node([LUSTRE])
+    fake.mounted("/fsx", "lustre", "10.1.0.1@tcp:/abcdefgh")
+    tick(fake.node)
+    fake.clock.now -= 7200
+    tick(fake.node)
+    assert len(told(fake)) == 2
+
+
+def test_a_line_is_a_report_that_the_other_side_takes(make_node: Any) -> None:
+    fake = make_node([EFS, LUSTRE])
+    fake.mounted("/fsx", "lustre", "10.1.0.1@tcp:/abcdefgh")
+    tick(fake.node)
+    [line] = told(fake)
+    facts = fake.node.facts
+    target = Target(facts.instance_id, facts.group, facts.role, facts.address)
+    found = judge(target, Heard(json.dumps(line), at=line["checked_at"]), [EFS, LUSTRE], 60.0, line["checked_at"] + 1)
+    assert found.healthy and [mount.state for mount in found.mounts] == ["absent", "ok"]
+
+
+def test_a_log_that_cannot_be_written_stops_no_check(make_node: Any) -> None:
+    fake = make_node([LUSTRE])
+    Path(fake.node.paths.log).mkdir(parents=True)
+    fake.mounted("/fsx", "lustre", "10.1.0.1@tcp:/abcdefgh")
+    done = tick(fake.node)
+    assert done is not None and any("nobody outside is told" in words for words in done.said)

@@ -18,6 +18,7 @@ HyperpodKitError(message, hint=...)                    exit 1
    |- NoValidCheckpoint       something was committed, nothing of it can be trusted: never start from scratch
    |- DigestMismatch(file, expected, actual)
    |- DigestUnavailable(algorithm)   exit 3   this interpreter cannot compute it, so nothing was checked
+   |- StorageUnreadable(attempt)     exit 3   storage answered with an I/O error: it may be good, and readable later
    |- RunIsOwned              another live run writes to this root
    |- StateNotSerializable(path)
    `- NotEnoughSharedMemory
@@ -194,6 +195,17 @@ class DigestUnavailable(CheckpointError):
         super().__init__(f"cannot verify digests of kind {algorithm!r}: {why}",
                          hint="install libxxhash0 (0.8 or later)" if algorithm == "xxh3" else None)
         self.algorithm = algorithm
+
+
+class StorageUnreadable(CheckpointError):
+    """Storage has the newest checkpoint and does not give it up (an I/O error). That says nothing about its bytes, so
+    nobody goes back to an older one without being told to."""
+
+    exit_code = 3
+
+    def __init__(self, attempt: str, why: str, *, hint: str) -> None:
+        super().__init__(f"{attempt}: {why}: it may be good, so nothing older was taken in its place", hint=hint)
+        self.attempt = attempt
 
 
 class RunIsOwned(CheckpointError):

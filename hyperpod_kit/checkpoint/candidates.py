@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -70,11 +71,15 @@ def of_page(page: Page) -> Held:
     return Held(MEMORY, attempt_of(page), page.key, page.world, page.plan, page.shard_root, page.size)
 
 
-def on_disk(directory: str, run_id: str, rank: int) -> list[Held]:
-    """What this rank has on the node's own disk. Raises OSError."""
-    return [Held(LOCAL, part.attempt, part.report.page.key, part.report.page.world, part.report.page.plan,
-                 part.report.record.root, part.report.record.size)
-            for part in local.reports(directory, arena.run_hash(run_id), rank)]
+def here(slots: Sequence[arena.Slot], directory: str | None, run_id: str, rank: int) -> list[Held]:
+    """What this rank has besides the root: in its slots, and on the node's own disk (a disk that fails has nothing)."""
+    found = [of_page(page) for page in sealed_pages(slots, run_id, rank)]
+    if directory is not None:
+        with contextlib.suppress(OSError):
+            found += [Held(LOCAL, part.attempt, part.report.page.key, part.report.page.world, part.report.page.plan,
+                           part.report.record.root, part.report.record.size)
+                      for part in local.reports(directory, arena.run_hash(run_id), rank)]
+    return found
 
 
 def outside(held: Sequence[Sequence[Held]]) -> dict[str, list[dict[str, Held]]]:

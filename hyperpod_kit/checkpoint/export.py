@@ -21,7 +21,7 @@ from hyperpod_kit.checkpoint.repository import assemble, selection, verify
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.durable import sync_directory
 from hyperpod_kit.checkpoint.repository.store.open import Where, as_store
-from hyperpod_kit.errors import CheckpointError, UsageError
+from hyperpod_kit.errors import CheckpointError, StorageUnreadable, UsageError
 
 FORMATS = ("dcp", "safetensors", "torch")
 
@@ -43,7 +43,7 @@ def export(where: Where, to: str, dest: str | os.PathLike[str], *, attempt: str 
     Every byte is verified while it is read. Without `attempt` the newest valid checkpoint is taken. `dcp` makes a
     directory and `torch` a file with the nested state of rank 0 (`model`, `optimizer`, ...); `safetensors` a file with
     the model's tensors, a tied one under its first name. Holds the whole state in memory.
-    Raises UsageError, NoCheckpoint, NoValidCheckpoint, CheckpointError, DigestUnavailable, OSError.
+    Raises UsageError, NoCheckpoint, NoValidCheckpoint, StorageUnreadable, CheckpointError, DigestUnavailable, OSError.
     """
     if to not in FORMATS:
         raise UsageError(f"cannot export to {to!r}: expected one of {', '.join(FORMATS)}")
@@ -53,8 +53,8 @@ def export(where: Where, to: str, dest: str | os.PathLike[str], *, attempt: str 
     store = as_store(where)
     if attempt is not None:
         return _write(_read(store, attempt), to, target, ())
-    found, rejected = selection.newest(store, lambda name: _read(store, name))
-    return _write(found, to, target, rejected)
+    state, found = selection.newest(store, lambda name: _read(store, name))
+    return _write(state, to, target, found.rejected)
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,9 @@ def _read(store: Store, attempt: str) -> _State:
         tensors = {name: wants.add_whole(name) for name in sorted(names)}
         ranks = Ranks(alone=True)
         problem = reshard.carry_out(ranks, opened, reshard.divide([wants.freeze(body.chunk)]), wants)
+    if isinstance(problem, reshard.Unread):
+        raise StorageUnreadable(attempt, problem, hint=f"--attempt names an older one: hyperpod-kit checkpoint ls "
+                                                       f"{store.url}")
     if problem is not None:
         raise CheckpointError(problem)
     nested = _from_dcp(tree["dcp"], tensors) if "dcp" in tree else \

@@ -75,12 +75,10 @@ class Manager:
         self._agent = startup.start_agent(self._ranks, self._start, options, self._on_event)
         run_id, rank = self._start.run.run_id, self._ranks.rank
         self._pool.attach()
-        held = candidates.sealed_pages(self._pool.slots, run_id, rank)
-        self._pages: list[list[Page]] = self._ranks.gather(held)
-        near = [page.key for page in held]
-        if self._local is not None:
-            near += [part.key for part in candidates.on_disk(self._local, run_id, rank)]
-        self.epoch, self._seq = startup.agree_epoch(self._ranks, self._start, near)
+        self._held: list[list[candidates.Held]] = self._ranks.gather(
+            candidates.here(self._pool.slots, self._local, run_id, rank))
+        self.epoch, self._seq = startup.agree_epoch(self._ranks, self._start,
+                                                    [held.key for own in self._held for held in own])
 
     # --- restore ------------------------------------------------------------------------------------------------
 
@@ -91,14 +89,14 @@ class Manager:
         newer one (HPK_RESUME_MEMORY=0: from storage only, neither memory nor `local`); `none` means that nothing was
         found. Fresh only when nothing was ever committed. What is newer and cannot be restored by these ranks (it was
         never committed and other ranks captured it, or one has lost its part) is named in `rejected`.
-        Raises NoValidCheckpoint with a reason for each candidate, DigestUnavailable, CheckpointError when the state
-        does not fit. All ranks call it, and all get the same.
+        Raises NoValidCheckpoint with a reason for each candidate, DigestUnavailable, StorageUnreadable (an I/O error is
+        no reason to go back), CheckpointError when the state does not fit. All ranks call it, and all get the same.
         """
         self._fence.drain()
         told = os.environ.get("HPK_RESUME_FROM") or None
         outcome = restore.restore(
             self._ranks, open_store(self.root), state, run_id=self._start.run.run_id,
-            pages=self._pages, slots=self._pool.slots, local=self._local, first=None if told == "none" else told,
+            held=self._held, slots=self._pool.slots, local=self._local, first=None if told == "none" else told,
             near=os.environ.get("HPK_RESUME_MEMORY") != "0")
         self._settle(outcome.keep)
         if isinstance(outcome.got, Restored):
@@ -148,7 +146,7 @@ class Manager:
             raise ValueError(f"on_busy is {on_busy!r}, expected 'skip', 'wait' or 'replace'")
         self._fence.drain()
         if not self._settled:
-            if any(self._pages) or any(entry.committed for entry in catalog.attempts(self.root)):
+            if any(self._held) or any(entry.committed for entry in catalog.attempts(self.root)):
                 raise CheckpointError(f"{self.root} holds checkpoints of this run", hint="call restore() before save()")
             self._settle(None)
         snapshot = state.snapshot(self._ranks)

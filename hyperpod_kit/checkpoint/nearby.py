@@ -47,16 +47,9 @@ def shard_in_memory(slots: Sequence[arena.Slot], held: Held) -> Iterator[Opened]
     yield Opened(stream.Shard(image, held.size, held.root, name=slot.name.file("img"), chunk=page.chunk), still_there)
 
 
-def _part(directory: str, run_id: str, rank: int, attempt: str) -> local.Part:
-    for part in local.reports(directory, arena.run_hash(run_id), rank):
-        if part.attempt == attempt:
-            return part
-    raise CheckpointError(f"the part of {attempt} in {directory} is gone")
-
-
 def tree_on_disk(directory: str, run_id: str, rank: int, attempt: str) -> Tree:
     """The non-tensor state of this rank's part. Raises DigestMismatch, CheckpointError, OSError."""
-    report = _part(directory, run_id, rank, attempt).report
+    report = local.report(directory, arena.run_hash(run_id), rank, attempt)
     found = digest.small(report.extra.encode())
     if found != report.page.extra_root:
         raise DigestMismatch(layout.report_file(rank), report.page.extra_root, found)
@@ -66,9 +59,9 @@ def tree_on_disk(directory: str, run_id: str, rank: int, attempt: str) -> Tree:
 @contextlib.contextmanager
 def shard_on_disk(directory: str, run_id: str, rank: int, held: Held) -> Iterator[Opened]:
     """This rank's part. Raises DigestMismatch, CheckpointError, OSError."""
-    chunk = _part(directory, run_id, rank, held.attempt).report.page.chunk
-    name = layout.shard_file(rank)
-    reader = local.store(directory, arena.run_hash(run_id)).open_read(f"{held.attempt}/{name}")
+    run_hash, name = arena.run_hash(run_id), layout.shard_file(rank)
+    chunk = local.report(directory, run_hash, rank, held.attempt).page.chunk
+    reader = local.store(directory, run_hash).open_read(f"{held.attempt}/{name}")
     try:
         yield Opened(stream.Shard(reader, held.size, held.root, name=name, chunk=chunk))
     finally:

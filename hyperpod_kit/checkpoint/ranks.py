@@ -17,10 +17,13 @@ _PIECE = 64 * 1024 * 1024
 
 
 def first_problem(problems: Sequence[str | None]) -> str | None:
-    """The first rank's that has one, with its number where there are several; None when none has."""
+    """The first rank's that has one, with its number where there are several; None when none has.
+
+    Of the same type: a problem may be a kind of `str` that says more.
+    """
     for rank, found in enumerate(problems):
         if found is not None:
-            return f"rank {rank}: {found}" if len(problems) > 1 else str(found)
+            return type(found)(f"rank {rank}: {found}") if len(problems) > 1 else found
     return None
 
 

@@ -29,13 +29,13 @@ from hyperpod_kit.checkpoint.repository import (
     tombstone,
     verify,
 )
-from hyperpod_kit.checkpoint.repository.control import Key, Page
+from hyperpod_kit.checkpoint.repository.control import Key
 from hyperpod_kit.checkpoint.repository.manifest import Manifest
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.results import Fresh, Restored
 from hyperpod_kit.checkpoint.snapshot import Piece, Snapshot
 from hyperpod_kit.checkpoint.state import State
-from hyperpod_kit.errors import CheckpointError, DigestUnavailable, NoValidCheckpoint
+from hyperpod_kit.errors import CheckpointError, DigestUnavailable, NoValidCheckpoint, StorageUnreadable
 
 Tree = dict[str, Any]
 
@@ -75,38 +75,32 @@ class _Head:
 class _Rejected(Exception):
     """This candidate cannot be restored, for a reason that is the same on all ranks.
 
-    `rank` is the one that has it, None when that is not known. `proved`: its bytes are not those that were sealed.
+    `rank` is the one that has it, None when that is not known. A `reshard.Proof`: its bytes are not those that were
+    sealed. A `reshard.Unread`: they could not be read.
     """
 
-    def __init__(self, reason: str, rank: int | None = None, proved: bool = False) -> None:
+    def __init__(self, reason: str, rank: int | None = None, kind: type[str] = str) -> None:
         super().__init__(reason)
         self.rank = rank
-        self.proved = proved
+        self.kind = kind
 
 
-def restore(ranks: Ranks, store: Store, state: State, *, run_id: str, pages: Sequence[Sequence[Page]],
+def restore(ranks: Ranks, store: Store, state: State, *, run_id: str, held: Sequence[Sequence[Held]],
             slots: Sequence[arena.Slot], local: str | None = None, first: str | None = None,
             near: bool = True) -> Outcome:
     """Bring `state` to the newest checkpoint that all ranks can prove. All ranks call it; all get the same.
 
-    `pages` are all ranks' sealed pages in shared memory, `slots` this rank's slots (`candidates.sealed_pages`), `local`
-    is the directory of the node's own disk that the agents write to. `first` is the newest attempt of the root that may
-    be tried, and without `near` only the root is looked at; of both, rank 0's word counts.
-    Raises NoValidCheckpoint, DigestUnavailable, CheckpointError when the state does not fit or the root cannot be read.
+    `held` is what each rank has besides the root (`candidates.here`), `slots` are this rank's slots, `local` is the
+    directory of the node's own disk that the agents write to. `first` is the newest attempt of the root that may be
+    tried, and without `near` only the root is looked at; of all these, rank 0's word counts.
+    Raises NoValidCheckpoint, DigestUnavailable, StorageUnreadable when the root does not give up the newest that it
+    has, CheckpointError when the state does not fit or the root cannot be listed.
     """
     begin = time.monotonic()
-    disk: list[Held] = []
-    if local is not None:
-        with contextlib.suppress(OSError):  # a disk that is gone has nothing
-            disk = candidates.on_disk(local, run_id, ranks.rank)
-    everybody = ranks.gather((first, near, disk))
-    first, near, _ = everybody[0]
-    held = [[*(candidates.of_page(page) for page in (pages[rank] if rank < len(pages) else ())), *other]
-            for rank, (_, _, other) in enumerate(everybody)] if near else []
     here = _Near(run_id, slots, local)
     rejected: list[tuple[str, str]] = []
     committed = False
-    for candidate in candidates.newest_first(ranks, store, held, first):
+    for candidate in candidates.newest_first(ranks, store, held if near else (), first):
         committed = committed or candidate.committed
         if candidate.passed:
             rejected.append((candidate.attempt, candidate.passed))
@@ -151,8 +145,15 @@ class _Run:
                 head = self._head(tiers)
                 return "+".join(tier for tier in TIERS if tier in head.tiers), self._fill(head)
             except _Rejected as err:
-                rejected.append((self._candidate.attempt, f"in {'+'.join(sorted(set(tiers)))}: {err.args[0]}"))
-                if err.rank == self._ranks.rank and err.proved and tiers[err.rank] == STORAGE:
+                why = f"in {'+'.join(sorted(set(tiers)))}: {err.args[0]}"
+                rejected.append((self._candidate.attempt, why))
+                if err.kind is reshard.Unread and (err.rank is None or tiers[err.rank] == STORAGE):
+                    # No verdict, so no reason to take an older one. A node's own disk that fails is a copy less.
+                    raise StorageUnreadable(
+                        self._candidate.attempt, why,
+                        hint="start again when storage answers, or name an older one in HPK_RESUME_FROM: "
+                             f"hyperpod-kit checkpoint ls {self._store.url}") from None
+                if err.rank == self._ranks.rank and err.kind is reshard.Proof and tiers[err.rank] == STORAGE:
                     _mark(self._store, self._candidate.attempt, err.rank, str(err.args[0]))
                 self._drop(tiers, err)
         return None
@@ -188,9 +189,8 @@ class _Run:
             if isinstance(found, DigestUnavailable):
                 raise found
         for rank, found in enumerate(problems):
-            if found is not None:
-                raise _Rejected(f"rank {rank}: {found}" if self._ranks.world > 1 else str(found), rank,
-                                isinstance(found, reshard.Proof))
+            if isinstance(found, str):
+                raise _Rejected(f"rank {rank}: {found}" if self._ranks.world > 1 else found, rank, type(found))
 
     # --- the proved beginning -----------------------------------------------------------------------------------
 
@@ -340,7 +340,7 @@ class _Run:
         with reshard.opened(self._store, self._candidate.attempt, head.body) as attempt:
             rows = reshard.rows_of(self._ranks, attempt)
             if isinstance(rows, str):
-                raise _Rejected(rows)
+                raise _Rejected(rows, kind=type(rows))
             self._fits(lambda: _check_fit(rows, targets.pieces))
             wants = boxes.Wants(rows)
             loaded: dict[str, torch.Tensor] = {}
@@ -357,7 +357,7 @@ class _Run:
             work = reshard.divide(self._ranks.gather(wants.freeze(head.body.chunk)))
             problem = reshard.carry_out(self._ranks, attempt, work, wants)
             if problem is not None:
-                raise _Rejected(problem)
+                raise _Rejected(problem, kind=type(problem))
         return loaded, head.body.total_bytes
 
 

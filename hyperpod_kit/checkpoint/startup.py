@@ -88,9 +88,9 @@ def start_agent(ranks: Ranks, identity: Identity, options: Message, on_event: Ca
 def agree_epoch(ranks: Ranks, identity: Identity, near: Sequence[Key]) -> tuple[int, int]:
     """(this start's epoch, the highest seq so far): rank 0 claims it above everything that the root and the ranks have.
 
-    `near`: what this rank has in memory and on its node's disk.
+    `near`: what all ranks have in memory and on their nodes' disks.
     """
-    hot = [key[:2] for keys in ranks.gather(list(near)) for key in keys]
+    hot = [key[:2] for key in near]
     answer: Any = None
     if ranks.rank == 0:
         try:

@@ -90,6 +90,10 @@ class Proof(str):
     """A reason that proves damage: bytes were read, and they are not the bytes that were sealed."""
 
 
+class Unread(str):
+    """A reason that proves nothing: storage failed, and may give up the same bytes later."""
+
+
 def guarded(work: Callable[[], None]) -> str | None:
     """Do this rank's part; an error becomes a reason, so that no rank leaves the others waiting.
 
@@ -101,7 +105,8 @@ def guarded(work: Callable[[], None]) -> str | None:
     except DigestUnavailable:
         raise
     except (CheckpointError, OSError) as err:
-        return Proof(verify.reason_of(err)) if tombstone.proves(err) else verify.reason_of(err)
+        why = verify.reason_of(err)
+        return Proof(why) if tombstone.proves(err) else Unread(why) if verify.is_unread(err) else why
     except Exception as err:  # whatever it is, a rank that left here would leave the others waiting
         return f"{type(err).__name__}: {err}"
 

@@ -25,9 +25,11 @@ def open_root(args: argparse.Namespace) -> Store:
 
 def ls(args: argparse.Namespace) -> int:
     """The checkpoints, newest first."""
+    if args.limit < 0:
+        raise UsageError(f"--limit {args.limit}: expected 0 (all) or how many of the newest")
     store = open_root(args)
     pinned, leased = pins.pinned(store), lease.held(store)
-    limit = max(0, args.limit) or None
+    limit = args.limit or None
     rows = [_row(store, entry, pinned, leased) for entry in itertools.islice(catalog.newest_first(store), limit)]
     if args.json:
         print(json.dumps({"root": store.url, "attempts": rows}))

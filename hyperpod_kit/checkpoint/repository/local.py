@@ -42,6 +42,14 @@ def reports(directory: str, run_hash: str, rank: int) -> List[Part]:
     return _parts(store(directory, run_hash), rank)
 
 
+def report(directory: str, run_hash: str, rank: int, attempt: str) -> Report:
+    """This rank's report of one attempt. Raises CheckpointError when it is gone or damaged, OSError."""
+    part = _part(store(directory, run_hash), attempt, rank)
+    if part is None:
+        raise CheckpointError(f"the part of {attempt} in {directory} is gone")
+    return part.report
+
+
 def _parts(place: Store, rank: int) -> List[Part]:
     found = []
     for name in place.list():

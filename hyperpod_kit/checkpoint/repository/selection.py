@@ -5,9 +5,15 @@ Newest is by (epoch, seq): after a deliberate step back to step 100, the new ste
 
 from __future__ import annotations
 
-from typing import Callable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar
+from typing import Callable, Generic, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar
 
-from hyperpod_kit.errors import CheckpointError, DigestUnavailable, NoCheckpoint, NoValidCheckpoint
+from hyperpod_kit.errors import (
+    CheckpointError,
+    DigestUnavailable,
+    NoCheckpoint,
+    NoValidCheckpoint,
+    StorageUnreadable,
+)
 
 from . import catalog, tombstone, verify
 from .store.base import Store
@@ -50,42 +56,20 @@ def walk(where: Where, *, first: Optional[str] = None) -> Iterator[catalog.Entry
                               hint=f"hyperpod-kit checkpoint ls {store.url}")
 
 
-def newest(store: Store, take: Callable[[str], T]) -> Tuple[T, Tuple[Tuple[str, str], ...]]:
-    """What `take` makes of the newest attempt that it does not reject, and why it rejected newer ones.
+def newest(where: Where, take: Callable[[str], T], passed_over: Mapping[str, str] = _NOTHING, *,
+           past_unread: bool = False) -> Tuple[T, Found]:
+    """What `take` makes of the newest attempt that it does not reject, and which one that is.
 
-    `take` gets an attempt's name and rejects it with CheckpointError or OSError. Raises NoCheckpoint,
-    NoValidCheckpoint, DigestUnavailable (see `newest_valid`), OSError.
-    """
-    rejected: List[Tuple[str, str]] = []
-    for entry in walk(store):
-        try:
-            return take(entry.attempt), tuple(rejected)
-        except DigestUnavailable:
-            raise
-        except (CheckpointError, OSError) as err:
-            rejected.append((entry.attempt, verify.reason_of(err)))
-    raise nothing_left(store, rejected)
-
-
-def nothing_left(store: Store, rejected: Sequence[Tuple[str, str]]) -> CheckpointError:
-    """The error of a walk that found nothing: nothing was ever committed, or nothing of it can be trusted."""
-    if rejected:
-        return NoValidCheckpoint(store.url, rejected)
-    return NoCheckpoint(f"nothing was ever committed under {store.url}")
-
-
-def newest_valid(where: Where, passed_over: Mapping[str, str] = _NOTHING) -> Found:
-    """Verify candidates from the newest on, every byte, until one passes.
-
-    `passed_over`: attempts that are taken only when nothing else is valid, and why.
-
+    `take` gets an attempt's name and rejects it with CheckpointError or OSError. What has a tombstone or is in
+    `passed_over` (attempt -> why) comes last, when nothing else is left: a tombstone may be wrong (bad memory in the
+    machine that wrote it), and must not be what ends a run.
     Raises NoCheckpoint when nothing was ever committed, NoValidCheckpoint when nothing of what was committed can be
-    trusted, DigestUnavailable when this interpreter cannot check the digests (that proves nothing against the
-    checkpoint, so it must not lead to an older one), OSError when the root cannot be read.
+    trusted, DigestUnavailable when this interpreter cannot check the digests and StorageUnreadable when storage does
+    not give an attempt up (both prove nothing against it, so they must not lead to an older one; with `past_unread`
+    the caller decides, who finds it in `Found.unread`), OSError when the root cannot be read.
     """
     store = as_store(where)
-    rejected: List[Tuple[str, str]] = []
-    unread: List[str] = []
+    walked = _Walk(store, take, past_unread)
     marked: List[catalog.Entry] = []
     for entry in walk(store):
         reason = passed_over.get(entry.attempt)
@@ -94,29 +78,56 @@ def newest_valid(where: Where, passed_over: Mapping[str, str] = _NOTHING) -> Fou
             reason = f"marked as damaged: {damage}"
         if reason is not None:
             marked.append(entry)
-            rejected.append((entry.attempt, reason))
-        elif _valid(store, entry.attempt, rejected, unread):
-            return _found(entry, rejected, unread)
+            walked.rejected.append((entry.attempt, reason))
+        elif walked.takes(entry.attempt):
+            return walked.taken[0], walked.found(entry)
     for entry in marked:
-        # A tombstone may be wrong (bad memory in the machine that wrote it); it must not be what ends a run.
-        again: List[Tuple[str, str]] = []
-        if _valid(store, entry.attempt, again, unread):
-            return _found(entry, [pair for pair in rejected if pair[0] != entry.attempt], unread)
-    raise nothing_left(store, rejected)
+        earlier = list(walked.rejected)
+        if walked.takes(entry.attempt):
+            return walked.taken[0], walked.found(entry)
+        walked.rejected = earlier
+    raise nothing_left(store, walked.rejected)
 
 
-def _valid(store: Store, attempt: str, rejected: List[Tuple[str, str]], unread: List[str]) -> bool:
-    try:
-        verify.verify_attempt(store, attempt)
-        return True
-    except DigestUnavailable:
-        raise
-    except (CheckpointError, OSError) as err:
-        rejected.append((attempt, verify.reason_of(err)))
-        if isinstance(err, OSError) and not isinstance(err, FileNotFoundError):
-            unread.append(attempt)
-        return False
+def newest_valid(where: Where, passed_over: Mapping[str, str] = _NOTHING) -> Found:
+    """The newest attempt of which every byte is what was committed; raises as `newest`, which it is with
+    `past_unread`."""
+    store = as_store(where)
+    return newest(store, lambda attempt: verify.verify_attempt(store, attempt), passed_over, past_unread=True)[1]
 
 
-def _found(entry: catalog.Entry, rejected: List[Tuple[str, str]], unread: List[str]) -> Found:
-    return Found(entry.attempt, entry.name.epoch, entry.name.seq, entry.name.step, tuple(rejected), tuple(unread))
+class _Walk(Generic[T]):
+    """Candidates of one walk: what was taken, and why others were not."""
+
+    def __init__(self, store: Store, take: Callable[[str], T], past_unread: bool) -> None:
+        self._store, self._take, self._past_unread = store, take, past_unread
+        self.taken: List[T] = []
+        self.rejected: List[Tuple[str, str]] = []
+        self.unread: List[str] = []
+
+    def takes(self, attempt: str) -> bool:
+        """Whether it is taken; else the reason is in `rejected`. Raises DigestUnavailable, StorageUnreadable."""
+        try:
+            self.taken.append(self._take(attempt))
+            return True
+        except (DigestUnavailable, StorageUnreadable):
+            raise
+        except (CheckpointError, OSError) as err:
+            why = verify.reason_of(err)
+            if verify.is_unread(err):
+                if not self._past_unread:
+                    raise StorageUnreadable(attempt, why, hint=f"hyperpod-kit checkpoint ls {self._store.url}") from err
+                self.unread.append(attempt)
+            self.rejected.append((attempt, why))
+            return False
+
+    def found(self, entry: catalog.Entry) -> Found:
+        rejected = tuple(pair for pair in self.rejected if pair[0] != entry.attempt)
+        return Found(entry.attempt, entry.name.epoch, entry.name.seq, entry.name.step, rejected, tuple(self.unread))
+
+
+def nothing_left(store: Store, rejected: Sequence[Tuple[str, str]]) -> CheckpointError:
+    """The error of a walk that found nothing: nothing was ever committed, or nothing of it can be trusted."""
+    if rejected:
+        return NoValidCheckpoint(store.url, rejected)
+    return NoCheckpoint(f"nothing was ever committed under {store.url}")

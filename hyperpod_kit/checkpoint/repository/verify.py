@@ -76,3 +76,8 @@ def reason_of(err: BaseException) -> str:
     if isinstance(err, OSError):
         return f"cannot be read: {err.strerror or err} ({os.path.basename(str(err.filename or ''))})"
     return str(err)
+
+
+def is_unread(err: BaseException) -> bool:
+    """Whether storage failed, not what was read: the same bytes may be read later. A missing file is damage."""
+    return isinstance(err, OSError) and not isinstance(err, FileNotFoundError)

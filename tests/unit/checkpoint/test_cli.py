@@ -46,6 +46,7 @@ def test_ls(store: PosixStore, capsys: pytest.CaptureFixture[str]) -> None:
     assert [row["pinned"] for row in rows] == [False, False, False, True] and rows[2]["damaged"] == "flipped"
     assert said(capsys, "ls", store.url, "--limit", "1").splitlines()[-1] == "the newest 1; all with --limit 0"
     assert len(said(capsys, "ls", store.url, "--limit", "0").splitlines()) == 5
+    assert said(capsys, "ls", store.url, "--limit", "-1", code=2) == ""
     held.release()
 
 

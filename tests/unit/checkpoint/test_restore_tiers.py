@@ -22,11 +22,12 @@ from hyperpod_kit.checkpoint.repository import (  # noqa: E402
     layout,
     local,
     manifest,
+    selection,
     tombstone,
     verify,
 )
 from hyperpod_kit.checkpoint.repository.store.open import open_store  # noqa: E402
-from hyperpod_kit.errors import NoValidCheckpoint  # noqa: E402
+from hyperpod_kit.errors import NoValidCheckpoint, StorageUnreadable  # noqa: E402
 
 
 class Site:
@@ -69,13 +70,13 @@ class Site:
         data[20_000] ^= 1  # inside a tensor, wherever the file ends
         path.write_bytes(data)
 
-    def restored(self, *, memory: bool = True) -> tuple[Any, float]:
+    def restored(self, *, memory: bool = True, first: str | None = None) -> tuple[Any, float]:
         """(result, the weight that it gave)."""
         ranks, state = Ranks(), self.state()
         slots = list(arena.attached(arena.shm_dir(), arena.names(arena.shm_dir()))) if memory else []
         got = restore.restore(ranks, open_store(str(self.root)), state, run_id=self.run_id,
-                              pages=[candidates.sealed_pages(slots, self.run_id, 0)], slots=slots,
-                              local=str(self.local)).got
+                              held=[candidates.here(slots, str(self.local), self.run_id, 0)], slots=slots,
+                              local=str(self.local), first=first).got
         weight = state.model.weight.detach()
         assert bool((weight == weight[0, 0]).all()) and state.extra["turned"].shape == (3, 2)
         return got, float(weight[0, 0])
@@ -125,7 +126,7 @@ def test_damage_is_marked_once_proved_and_the_mark_decides_nothing(site: Site, s
         site.restored(memory=False)
 
 
-def test_a_failing_read_is_no_proof(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_io_error_of_the_root_is_no_reason_to_go_back(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     from hyperpod_kit.checkpoint.repository.store import posix
     shutil.rmtree(site.local)
     newest = str(site.root / site.attempt)
@@ -136,6 +137,24 @@ def test_a_failing_read_is_no_proof(site: Site, monkeypatch: pytest.MonkeyPatch)
             raise OSError(5, "Input/output error", path)
         real(self, path, **how)
     monkeypatch.setattr(posix.FileReader, "__init__", failing)
+    with pytest.raises(StorageUnreadable, match=f"{site.attempt}: in storage: cannot be read: Input/output") as told:
+        site.restored(memory=False)
+    assert "HPK_RESUME_FROM" in str(told.value.hint) and not list(site.root.glob("*.BAD"))
+    # From memory nothing of the root is needed; and who names the older one gets it.
+    assert site.restored()[0].tier == "memory"
+    older = next(entry.attempt for entry in selection.walk(str(site.root)) if entry.attempt != site.attempt)
+    got, weight = site.restored(memory=False, first=older)
+    assert (got.step, weight) == (0, 0.0)
+
+
+def test_a_nodes_own_disk_that_fails_is_a_copy_less(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hyperpod_kit.checkpoint.repository.store import posix
+    real = posix.FileReader.__init__
+
+    def failing(self: Any, path: str, **how: Any) -> None:
+        if path.startswith(str(site.local)):
+            raise OSError(5, "Input/output error", path)
+        real(self, path, **how)
+    monkeypatch.setattr(posix.FileReader, "__init__", failing)
     got, weight = site.restored(memory=False)
-    assert (got.step, weight) == (0, 0.0) and "cannot be read: Input/output error" in got.rejected[0][1]
-    assert not list(site.root.glob("*.BAD"))
+    assert (got.tier, got.step, weight) == ("storage", 1, 1.0) and "in local: cannot be read" in got.rejected[0][1]

@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_kit.checkpoint.repository import catalog, layout, selection, verify, xxh3
+from hyperpod_kit.checkpoint.repository import catalog, layout, selection, tombstone, verify, xxh3
+from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.errors import (
     CheckpointError,
     DigestMismatch,
     DigestUnavailable,
     NoCheckpoint,
     NoValidCheckpoint,
+    StorageUnreadable,
 )
 
 
@@ -71,6 +73,30 @@ def test_what_cannot_be_read_is_told_from_what_is_damaged(committed, monkeypatch
     found = selection.newest_valid(root)
     assert (found.attempt, found.unread) == (older, (unreadable,))
     assert [name for name, _ in found.rejected] == [unreadable, damaged]
+
+
+def test_an_io_error_does_not_lead_to_an_older_one_unless_the_caller_decides(committed) -> None:
+    root, older = committed(seq=1)
+    newest = committed(seq=2)[1]
+
+    def take(attempt: str) -> str:
+        if attempt == newest:
+            raise OSError(5, "Input/output error", f"{attempt}/extra.json")
+        return attempt
+    with pytest.raises(StorageUnreadable, match=f"{newest}: cannot be read: Input/output error"):
+        selection.newest(root, take)
+    taken, found = selection.newest(root, take, past_unread=True)
+    assert (taken, found.attempt, found.unread) == (older, older, (newest,))
+
+
+def test_what_is_marked_comes_last_for_every_reader(committed) -> None:
+    root, older = committed(seq=1)
+    newest = committed(seq=2)[1]
+    tombstone.mark(open_store(root), newest, "flipped")
+    taken, found = selection.newest(root, str)
+    assert taken == older and found.rejected == ((newest, "marked as damaged: flipped"),)
+    taken, found = selection.newest(root, str, {older: "it crashed soon after"})
+    assert taken == newest and found.rejected == ((older, "it crashed soon after"),)
 
 
 def test_walks_back_with_a_reason_for_each(committed) -> None:

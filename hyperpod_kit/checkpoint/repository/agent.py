@@ -69,7 +69,7 @@ class Agent:
         self.chores = agent_work.Worker("chores", self.events.put)
         if self.rank == 0:
             hub = fabric.Hub(self.token, lambda rank, message: self.events.put(("peer", rank, message)),
-                             local=bool(setup.get("one_host")))
+                             peers=self.world - 1, local=bool(setup.get("one_host")))
             self.head = Head(self.world, hub, self.captures, self.storage, self.events.put, self._on_order,
                              self.chores)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import socket
 import threading
@@ -21,22 +22,27 @@ OnPeer = Callable[[int, Optional[Message]], None]
 
 
 class Hub:
-    """Rank 0's side. `on_peer(rank, message)` is called from threads; message None: that agent is gone."""
+    """Rank 0's side, for `peers` others. `on_peer(rank, message)` is called from threads; message None: that agent is
+    gone. `port` is 0 when there are none; when all have come, nobody listens any more."""
 
-    def __init__(self, token: str, on_peer: OnPeer, *, local: bool) -> None:
+    def __init__(self, token: str, on_peer: OnPeer, *, peers: int, local: bool) -> None:
         self._token = token
         self._on_peer = on_peer
+        self._wanted = peers
         self._peers: Dict[int, Channel] = {}
         self._lock = threading.Lock()
-        self._server = socket.create_server(("127.0.0.1" if local else "", 0), backlog=1024)
-        self.port: int = self._server.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True, name="hub").start()
+        self.port = 0
+        if peers:
+            self._server = socket.create_server(("127.0.0.1" if local else "", 0), backlog=1024)
+            self.port = self._server.getsockname()[1]
+            threading.Thread(target=self._accept, daemon=True, name="hub").start()
 
     def _accept(self) -> None:
         while True:
             try:
                 sock, _ = self._server.accept()
             except OSError:
+                self._server.close()
                 return
             threading.Thread(target=self._greet, args=(sock,), daemon=True, name="peer").start()
 
@@ -52,6 +58,10 @@ class Hub:
         rank = int(hello["rank"])
         with self._lock:
             self._peers[rank] = channel
+            complete = len(self._peers) == self._wanted
+        if complete:
+            with contextlib.suppress(OSError):
+                self._server.shutdown(socket.SHUT_RDWR)  # ends `accept`; closing alone would not
         channel.listen(lambda message: self._on_peer(rank, message), lambda: self._on_peer(rank, None))
 
     def patience(self, seconds: int) -> None:

@@ -66,19 +66,16 @@ def link_whole(folder: str, path: str, data: bytes) -> bool:
     try:
         _write_in_two(fd, data)
         os.fsync(fd)
-        here = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            # With a directory descriptor Python calls linkat(AT_SYMLINK_FOLLOW), which /proc/self/fd needs.
-            os.link(f"/proc/self/fd/{fd}", os.path.basename(path), src_dir_fd=here, dst_dir_fd=here,
-                    follow_symlinks=True)
+            # With a descriptor Python calls linkat(AT_SYMLINK_FOLLOW), which /proc/self/fd needs. Any will do: both
+            # paths are absolute.
+            os.link(f"/proc/self/fd/{fd}", os.path.abspath(path), src_dir_fd=fd, dst_dir_fd=fd, follow_symlinks=True)
         except FileExistsError:
             raise
         except OSError as err:
             if err.errno in _NO_TMPFILE:
                 return False
             raise
-        finally:
-            os.close(here)
         return True
     finally:
         os.close(fd)

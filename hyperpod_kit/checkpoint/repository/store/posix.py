@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import stat
 import threading
-from typing import List, Optional
+from typing import List, Optional, Tuple
 
 from . import direct, durable
 from .base import ALIGN, Capabilities, Reader, Unsupported, Writer, between, check_name
@@ -49,42 +50,52 @@ class FileReader:
 
 
 class FileWriter:
-    """Writes a file that it has created; what is not a multiple of ALIGN goes through the page cache."""
+    """Writes a file that it has created, past the page cache where that works, with one descriptor.
+
+    What is not a multiple of ALIGN is kept until `finish`, which writes it through the cache.
+    """
 
     def __init__(self, path: str, size: int, *, past_cache: bool) -> None:
         self._path = path
         self._size = size
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        self._direct = -1
-        if past_cache and size >= ALIGN:
-            with contextlib.suppress(OSError):
-                self._direct = os.open(path, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC)
-        self.align = 1 if self._direct < 0 else ALIGN
+        self._rest: List[Tuple[int, bytes]] = []
+        self._direct = past_cache and size >= ALIGN and self._set_direct(True)
+        self.align = ALIGN if self._direct else 1
+
+    def _set_direct(self, wanted: bool) -> bool:
+        """Whether the file is now written past the cache, or not, as wanted."""
+        flags = fcntl.fcntl(self._fd, fcntl.F_GETFL)
+        try:
+            fcntl.fcntl(self._fd, fcntl.F_SETFL, flags | os.O_DIRECT if wanted else flags & ~os.O_DIRECT)
+        except OSError:
+            return not wanted
+        return wanted
 
     def write(self, view: memoryview, offset: int) -> None:
         """See Writer; from several threads, in any order."""
-        whole = len(view) - len(view) % ALIGN if self._direct >= 0 and offset % ALIGN == 0 else 0
-        if whole:
-            whole = self._write_direct(view[:whole], offset)
-        done = whole
-        while done < len(view):
-            done += os.pwrite(self._fd, view[done:], offset + done)
-
-    def _write_direct(self, view: memoryview, offset: int) -> int:
-        """How many bytes went past the cache; the rest is for the other descriptor."""
+        whole = len(view) - len(view) % ALIGN if self._direct and offset % ALIGN == 0 else len(view)
+        if whole < len(view):
+            self._rest.append((offset + whole, bytes(view[whole:])))
         done = 0
-        while done < len(view):
+        while done < whole:
             try:
-                done += os.pwrite(self._direct, view[done:], offset + done)
+                done += os.pwrite(self._fd, view[done:whole], offset + done)
             except OSError as err:
-                # EINVAL: the view's address does not suit, or a short write ended in the middle of a block.
-                if err.errno != errno.EINVAL:
+                # EINVAL: the view's address does not suit, or a short write ended in the middle of a block. Other
+                # threads may be writing: their bytes are right either way.
+                if err.errno != errno.EINVAL or not self._direct:
                     raise
-                break
-        return done
+                self._direct = self._set_direct(False)
 
     def finish(self) -> None:
         """See Writer. A file of another size than it was opened with is an error."""
+        if self._direct:
+            self._direct = self._set_direct(False)
+        for at, data in self._rest:
+            done = 0
+            while done < len(data):
+                done += os.pwrite(self._fd, data[done:], at + done)
         found = os.fstat(self._fd).st_size
         if found != self._size:
             raise OSError(errno.EIO, f"{found} bytes were written, expected {self._size}", self._path)
@@ -100,10 +111,9 @@ class FileWriter:
             os.unlink(self._path)
 
     def _close(self) -> None:
-        for fd in (self._direct, self._fd):
-            if fd >= 0:
-                os.close(fd)
-        self._fd = self._direct = -1
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = -1
 
 
 class PosixStore:

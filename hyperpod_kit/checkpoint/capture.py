@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 
 import torch
@@ -53,8 +54,11 @@ class Target:
                 raw = torch.frombuffer(slot.buffer, dtype=torch.uint8, offset=placed.begin,
                                        count=placed.end - placed.begin)
                 self.views[placed.spec.name] = raw.view(TYPES[placed.spec.dtype]).view(placed.spec.shape)
-        self._pieces: Sequence[Piece] = ()
-        self._work: list[copier.Batch] = []
+        # Of the last save: its pieces that are not early, those in host memory, those on a device, and the former's work.
+        self._late: list[Piece] = []
+        self._here: list[Piece] = []
+        self._far: list[Piece] = []
+        self._work: list[copier.Batch] | None = None
 
     def begin(self, page: Page, extra: bytes) -> None:
         """FREE -> WRITING, with the header and the non-tensor state in place. Raises CheckpointError."""
@@ -71,19 +75,23 @@ class Target:
         self.slot.move(state)
         failpoint("capture.done")
 
-    def work(self, pieces: Sequence[Piece], *, keep: bool) -> list[copier.Batch]:
-        """The copies of these pieces from host memory. `keep`: likely to be asked for the same objects again."""
-        if keep and len(pieces) == len(self._pieces) and all(
-                a is b for a, b in zip(pieces, self._pieces, strict=True)):
+    def work(self, pieces: Sequence[Piece]) -> list[copier.Batch]:
+        """The copies of these pieces from host memory."""
+        if pieces is self._here and self._work is not None:
             return self._work
         made = copier.batches([copier.Move(self.views[piece.spec.name], piece.tensor) for piece in pieces
                                if piece.spec.name in self.views])
-        if keep:
-            self._pieces, self._work = pieces, made
+        if pieces is self._here:
+            self._work = made
         return made
 
     def split(self, pieces: Sequence[Piece]) -> tuple[list[Piece], list[Piece], list[Piece]]:
-        """(early ones, late ones, those on a device)."""
-        here = [piece for piece in pieces if not device.is_on(piece.tensor)]
-        return ([piece for piece in here if piece.early], [piece for piece in here if not piece.early],
-                [piece for piece in pieces if device.is_on(piece.tensor)])
+        """(early ones, late ones, those on a device). The late ones are likely to be the same objects each time."""
+        early = [piece for piece in pieces if piece.early]
+        late = [piece for piece in pieces if not piece.early]
+        if len(late) != len(self._late) or not all(map(operator.is_, late, self._late)):
+            self._late, self._work = late, None
+            self._here = [piece for piece in late if not device.is_on(piece.tensor)]
+            self._far = [piece for piece in late if device.is_on(piece.tensor)]
+        return ([piece for piece in early if not device.is_on(piece.tensor)], self._here,
+                [piece for piece in early if device.is_on(piece.tensor)] + self._far)

@@ -210,7 +210,7 @@ class Manager:
         early, late, far = target.split(pieces)
         transfers = self._devices.start([(target.views[piece.spec.name], piece.tensor, piece.early) for piece in far
                                          if piece.spec.name in target.views])
-        first, rest = target.work(early, keep=False), target.work(late, keep=True)
+        first, rest = target.work(early), target.work(late)
 
         def finish(error: BaseException | None) -> None:
             self._finish(target, handle, error)

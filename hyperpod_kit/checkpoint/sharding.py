@@ -70,8 +70,12 @@ def local(tensor: Any) -> torch.Tensor:
 
 
 def live(tensor: Any) -> torch.Tensor:
-    """As `local`, but a plain tensor is itself: for looking, not for keeping."""
-    return tensor if type(tensor) in _PLAIN else local(tensor)
+    """As `local`, but a plain tensor is itself: for looking, not for keeping. Of a DTensor what `to_local` gives
+    without gradients, less the time that asking for it takes."""
+    if type(tensor) in _PLAIN:
+        return tensor  # type: ignore[no-any-return]
+    part: torch.Tensor | None = getattr(tensor, "_local_tensor", None)
+    return part if part is not None else local(tensor)
 
 
 @lru_cache(maxsize=16)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -36,6 +36,7 @@ class Piece:
     pinned: bool = False
     holders: tuple[int, ...] = ()  # global ranks; empty for all
     layout: str = ""               # type, full shape, mesh and placements; empty for plain tensors
+    temporary: bool = False        # `tensor` was made for this walk
 
     @property
     def own(self) -> bool:
@@ -61,11 +62,24 @@ class Snapshot:
     absent: tuple[str, ...] = ()  # sharded tensors of which no part lies here
 
 
+class Seen(NamedTuple):
+    """A tensor as a walk found it. While these are as they were, so is its piece: a walk over thousands of tensors is
+    a part of each save's stall."""
+
+    tensor: torch.Tensor
+    address: int
+    dtype: torch.dtype
+    shape: torch.Size
+    stride: tuple[int, ...]
+    piece: Piece
+    identity: tuple[object, ...]
+
+
 class Known:
     """What the walks before this one have computed; holds no tensor that was made for a walk."""
 
     def __init__(self) -> None:
-        self.pieces: dict[str, tuple[torch.Tensor, Piece]] = {}
+        self.pieces: dict[str, Seen] = {}
         self.specs: dict[str, TensorSpec] = {}
         self.last: tuple[Outline, tuple[tuple[str, str], ...], str, int] | None = None
 
@@ -98,11 +112,19 @@ class Collector:
         if path in self._sources:
             raise StateNotSerializable(path, "second tensor of that name")
         self._sources[path] = tensor
-        piece = self._again(path, tensor)
-        if piece is None:
+        seen = self._known.pieces.get(path)
+        piece: Piece | None
+        if seen is not None and _is_as_seen(tensor, seen):
+            piece, identity = seen.piece, seen.identity
+        else:
             piece = self._make(path, tensor, own, early, pinned)
-        first = self._ties.setdefault(self._identity(path, tensor, piece, own), path)
-        if first != path:
+            identity = self._identity(path, tensor, piece, own)
+            if piece is not None and not piece.temporary:
+                now = sharding.live(tensor)
+                self._known.pieces[path] = Seen(tensor, now.data_ptr(), now.dtype, now.shape, now.stride(), piece,
+                                                identity)
+        first = self._ties.setdefault(identity, path)
+        if first is not path and first != path:
             return first
         if piece is None:
             self._absent.append((path, sharding.describe(tensor)))
@@ -119,15 +141,6 @@ class Collector:
             return (path,)
         return (own, local.data_ptr(), local.dtype, local.shape, local.stride(), local.device)
 
-    def _again(self, path: str, tensor: torch.Tensor) -> Piece | None:
-        held = self._known.pieces.get(path)
-        if held is None or held[0] is not tensor:
-            return None
-        before, now = held[1].tensor, sharding.live(tensor)
-        same = (now.data_ptr() == before.data_ptr() and now.shape == before.shape and now.dtype == before.dtype
-                and now.stride() == before.stride())
-        return held[1] if same else None
-
     def _make(self, path: str, tensor: torch.Tensor, own: bool, early: bool, pinned: bool) -> Piece | None:
         place = sharding.place(path, tensor, self._ranks, own=own, full=self._gather)
         if place is None:
@@ -140,9 +153,7 @@ class Collector:
         spec = self._known.specs.setdefault(path, spec) if self._known.specs.get(path) == spec else spec
         self._known.specs[path] = spec
         piece = Piece(spec, local, place.replica, place.group, early or place.temporary, pinned or self._full,
-                      place.holders, place.layout)
-        if not place.temporary:
-            self._known.pieces[path] = (tensor, piece)
+                      place.holders, place.layout, place.temporary)
         return piece
 
     def finish(self, tree: dict[str, Any]) -> Snapshot:
@@ -156,6 +167,14 @@ class Collector:
             plan = fingerprint(pieces, absent, self._ranks.world, full=self._full)
             last = self._known.last = outline, absent, plan, shared
         return Snapshot(tree, pieces, last[2], last[3], last[0], tuple(name for name, _ in absent))
+
+
+def _is_as_seen(tensor: torch.Tensor, seen: Seen) -> bool:
+    if tensor is not seen.tensor:
+        return False
+    now = sharding.live(tensor)
+    return (now.data_ptr() == seen.address and now.dtype is seen.dtype and now.shape == seen.shape
+            and now.stride() == seen.stride)
 
 
 def fingerprint(pieces: Iterable[Piece], absent: Iterable[tuple[str, str]], world: int, *, full: bool = False) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -96,14 +97,14 @@ class State:
             if self.optimizer is not None:
                 tree["optimizer"] = codec.encode(self._sharded1.optimizer, "optimizer", collector.take)
         elif self.model is not None:
-            tree["model"] = _encode_model(self.model, "model", collector)
-            fqns = _fqns(self.model)
+            fqns, names = _fqns(self.model)
+            tree["model"] = _encode_model(self.model, "model", collector, names)
         if self.optimizer is not None and "optimizer" not in tree:
             tree["optimizer"] = codec.encode(optimizer.state_of(self.optimizer, fqns), "optimizer", collector.take)
         for name, thing in self.objects.items():
             path = f"objects.{name}"
             if isinstance(thing, torch.nn.Module):
-                tree[path] = _encode_model(thing, path, collector, early=True)
+                tree[path] = _encode_model(thing, path, collector, _fqns(thing)[1], early=True)
             elif isinstance(thing, torch.optim.Optimizer):
                 tree[path] = codec.encode(optimizer.state_of(thing, fqns), path, collector.take)
         return tree
@@ -144,7 +145,7 @@ class State:
             self._sharded1.adopt(tree, lambda key: self._live[key] if key in self._live else loaded[key])
         elif self.model is not None:
             _adopt_model(self.model, tree["model"], "model", self._live, loaded.__getitem__)
-        fqns = _fqns(self.model) if self.model is not None else {}
+        fqns = _fqns(self.model)[0] if self.model is not None else {}
         for path, thing in self._optimizers().items():
             if not (path == "optimizer" and self._sharded1 is not None):
                 optimizer.adopt(thing, tree[path], fqns, self._live, loaded.__getitem__)
@@ -182,24 +183,28 @@ def _plain_name(name: str) -> str:
     return name
 
 
-def _fqns(model: torch.nn.Module) -> dict[int, str]:
-    """id of a parameter -> its first name."""
-    return {id(param): _plain_name(name) for name, param in model.named_parameters()}
+def _fqns(model: torch.nn.Module) -> tuple[dict[int, str], set[str]]:
+    """(id of a parameter -> its first plain name, all names of parameters as the module has them), in one walk."""
+    firsts: dict[int, str] = {}
+    names = set()
+    for name, param in model.named_parameters(remove_duplicate=False):
+        names.add(name)
+        if id(param) not in firsts:
+            firsts[id(param)] = _plain_name(name)
+    return firsts, names
 
 
-def _encode_model(model: torch.nn.Module, path: str, collector: Collector, *, early: bool = False) -> dict[str, Any]:
+def _encode_model(model: torch.nn.Module, path: str, collector: Collector, parameters: Set[str], *,
+                  early: bool = False) -> dict[str, Any]:
     """The model's state dict with its own objects instead of detached copies of them (`keep_vars`), so that an
-    unchanged tensor is recognised."""
-    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    unchanged tensor is recognised. `parameters` are the names of its parameters; all else is a buffer."""
     out = {}
+    takes = [partial(collector.take, early=early or buffer, pinned=buffer) for buffer in (False, True)]
     for name, value in model.state_dict(keep_vars=True).items():
         plain = _plain_name(name)
         # Forward may change buffers, and before it DDP sends rank 0's to all: only those are the model's.
         buffer = name not in parameters
-
-        def take(at: str, tensor: torch.Tensor, buffer: bool = buffer) -> str:
-            return collector.take(at, tensor, early=early or buffer, pinned=buffer)
-        out[plain] = codec.encode(value, f"{path}.{plain}", take)
+        out[plain] = codec.encode(value, f"{path}.{plain}", takes[buffer])
     return out
 
 

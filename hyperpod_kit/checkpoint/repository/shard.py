@@ -91,6 +91,8 @@ class ShardLayout(NamedTuple):
     tensors: Tuple[Placed, ...]
     data_end: int
     size: int
+    fingerprint: str
+    """Two layouts with the same fingerprint hold the same tensors at the same places."""
 
     def header(self, epoch: int, seq: int, step: int) -> bytes:
         """The file's first bytes for this save; always of the same length."""
@@ -99,11 +101,6 @@ class ShardLayout(NamedTuple):
             at = self.number_at[name]
             head[at:at + _WIDTH] = b"%0*d" % (_WIDTH, value)
         return bytes(head)
-
-    @property
-    def fingerprint(self) -> str:
-        """Two layouts with the same fingerprint hold the same tensors at the same places."""
-        return digest.small(self.head)
 
 
 def digests_name(rank: int) -> str:
@@ -163,7 +160,7 @@ def lay_out(specs: Sequence[TensorSpec], *, rank: int, world: int, run: str, pla
         before = b'\\"%s\\": \\"' % name.encode()
         number_at[name] = head.index(before + b"#" * _WIDTH) + len(before)
     return ShardLayout(head, number_at, tuple(Placed(s, base + b, base + e) for s, b, e in places),
-                       base + at, base + at + tail)
+                       base + at, base + at + tail, digest.small(head))
 
 
 class Parsed(NamedTuple):

@@ -30,10 +30,10 @@ class AgentLink:
         out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             # In a session of its own, and with no descriptor of the trainer's: what waits for the trainer's output
-            # or its process group must not wait for the agent. Its standard input is the socket: one descriptor less.
+            # or its process group must not wait for the agent. The socket is its standard input: one descriptor less.
             self._process = subprocess.Popen(
-                [sys.executable, "-m", _MODULE, "0"], stdin=theirs.fileno(), stdout=out, stderr=out, start_new_session=True,
-                cwd="/",
+                [sys.executable, "-m", _MODULE, "0"], stdin=theirs.fileno(), stdout=out, stderr=out,
+                start_new_session=True, cwd="/",
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)})
         finally:
             os.close(out)

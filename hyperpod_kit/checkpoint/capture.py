@@ -54,7 +54,7 @@ class Target:
                 raw = torch.frombuffer(slot.buffer, dtype=torch.uint8, offset=placed.begin,
                                        count=placed.end - placed.begin)
                 self.views[placed.spec.name] = raw.view(TYPES[placed.spec.dtype]).view(placed.spec.shape)
-        # Of the last save: its pieces that are not early, those in host memory, those on a device, and the former's work.
+        # Of the last save: its pieces that are not early, those of them here and on a device, the work for the former.
         self._late: list[Piece] = []
         self._here: list[Piece] = []
         self._far: list[Piece] = []

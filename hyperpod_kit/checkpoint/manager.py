@@ -122,10 +122,11 @@ class Manager:
     def step(self, step: int, state: State, *, metrics: Mapping[str, float] | None = None) -> Handle | None:
         """Save if it is time to, by `every`; None when it is not. Every rank calls it after each step.
 
-        `hyperpod-kit job status` knows from it how far a rank came.
+        When the agent has ended it is time at once, and raises as `save` does: a step is not trained unprotected for
+        as long as the cadence is. `hyperpod-kit job status` knows from it how far a rank came.
         """
         self._progress.reached(step)
-        if not self._cadence.due(step):
+        if not self._cadence.due(step) and self._agent_error is None:
             return None
         return self.save(step, state, metrics=metrics)
 
@@ -184,7 +185,7 @@ class Manager:
 
     def _capture(self, step: int, snapshot: Snapshot, handle: Handle, on_busy: OnBusy) -> Flight | None:
         """Begin the copy into a slot; None when none is free."""
-        self._pool.settle()
+        self._pool.planned()
         plan = self._plan_of(snapshot)
         extra = codec.text_of(snapshot.tree)
         target = self._pool.acquire(plan.layout, len(extra))

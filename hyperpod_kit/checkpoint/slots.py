@@ -27,7 +27,10 @@ class SlotPool:
         self._busy: dict[int, arena.Slot] = {}
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
-        self.pinned: set[int] = set()
+        # What the thread of `prepare` has behind it: the plan, and slots by their names.
+        self._planned = threading.Event()
+        self._made = {name: threading.Event() for name in self._names}
+        self._all_made()
 
     @property
     def slots(self) -> list[arena.Slot]:
@@ -54,14 +57,28 @@ class SlotPool:
         def work() -> None:
             try:
                 layout, extra = needed()
+                self._planned.set()
                 for name in self._names:
                     target = self._usable(name, layout, extra)
                     if pin and target is not None:
                         device.register(target.slot)
+                    self._made[name].set()
             except (CheckpointError, OSError) as err:
                 self._error = err
+            finally:
+                self._all_made()
         self.settle()
+        for event in (self._planned, *self._made.values()):
+            event.clear()
         self._start(work)
+
+    def _all_made(self) -> None:
+        for event in (self._planned, *self._made.values()):
+            event.set()
+
+    def planned(self) -> None:
+        """Wait until `prepare` has the layout; the slots may still be in the making."""
+        self._planned.wait()
 
     def _start(self, work: Callable[[], object]) -> None:
         self._thread = threading.Thread(target=work, daemon=True, name="hpk-prefault")
@@ -78,11 +95,12 @@ class SlotPool:
 
         Raises NotEnoughSharedMemory, OSError.
         """
-        self.settle()
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
         for name in self._names:
+            # The first save takes the first slot while the next one is still being made.
+            self._made[name].wait()
+            error, self._error = self._error, None
+            if error is not None:
+                raise error
             target = self._usable(name, layout, extra)
             if target is not None:
                 return target

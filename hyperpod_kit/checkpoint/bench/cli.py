@@ -44,12 +44,12 @@ def main(argv: list[str]) -> int:
     found: dict[str, Any] = {
         "version": hyperpod_kit.__version__, "torch": torch.__version__,
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "machine": machine.describe(args.dir, arena.shm_dir()), "repeat": args.repeat, "errors": [], "left_out": [],
-        "runs": []}
+        "machine": machine.describe(args.dir, arena.shm_dir()), "repeat": args.repeat, "patience": args.patience,
+        "errors": [], "left_out": [], "runs": []}
     def say(text: str) -> None:
         print(f"{time.monotonic() - begin:5.0f} s  {text}", file=sys.stderr, flush=True)
 
-    with launch.Bench(args.dir, arena.shm_dir()) as scratch:
+    with launch.Bench(args.dir, arena.shm_dir(), args.patience) as scratch:
         measured: list[run.Run] = []
         for each in [run.Run(scratch, size, mode, args.repeat, say) for size in args.sizes for mode in args.modes]:
             if _tried(found, lambda each=each: each.measure(args.phases)):  # type: ignore[misc]
@@ -122,6 +122,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--phases", type=_chosen(list(run.PHASES)), default=list(run.PHASES),
                         metavar=",".join(run.PHASES), help="save is always measured")
     parser.add_argument("--repeat", type=int, default=5, help="samples of each figure")
+    parser.add_argument("--patience", type=float, default=40.0, metavar="SECONDS",
+                        help="wait so long in all for a quiet machine before samples (default 40)")
     parser.add_argument("--dir", type=Path, default=Path(os.environ.get("TMPDIR", "/tmp")),
                         help="a directory on the disk to measure; 4 checkpoints must fit")
     parser.add_argument("--json", action="store_true", help="everything, with raw samples")

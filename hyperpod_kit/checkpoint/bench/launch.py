@@ -16,7 +16,7 @@ from typing import Any
 from hyperpod_kit.checkpoint.bench import machine, rank
 from hyperpod_kit.checkpoint.bench.workload import MODES
 
-_PATIENCE = 420.0
+_LONGEST = 420.0
 _END_SECONDS = 10.0
 # A fresh process forked from one that has imported torch: an import of torch would cost more than most samples.
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -31,10 +31,12 @@ class BenchError(Exception):
 class Bench:
     """A scratch directory on the disk to measure, and one in shared memory; both are removed at the end."""
 
-    def __init__(self, base: Path, shared: str) -> None:
+    def __init__(self, base: Path, shared: str, patience: float) -> None:
+        """`patience`: seconds that all phases together may wait for a quiet machine."""
         self.directory = Path(tempfile.mkdtemp(prefix="hyperpod-kit-bench-", dir=base))
         self.shared = tempfile.mkdtemp(prefix="hyperpod-kit-bench-", dir=shared)
         self._before = os.environ.get("HPK_SHM_DIR")
+        self.patience = machine.Patience(patience)
         self._count = 0
 
     def __enter__(self) -> Bench:
@@ -71,12 +73,12 @@ class Bench:
         """Run all ranks of a phase; rank 0's result, with `digests` of all. Raises BenchError."""
         self._count += 1
         world = MODES[mode]
-        jobs = [rank.Job(phase, size, mode, number, world, max(1, machine.cores() // world), repeat, str(place),
-                         f"{self._count:03d}-{phase}") for number in range(world)]
+        jobs = [rank.Job(phase, size, mode, number, world, max(1, machine.cores() // world), repeat,
+                         self.patience.left, str(place), f"{self._count:03d}-{phase}") for number in range(world)]
         processes = [_CONTEXT.Process(target=rank.run, args=(job,)) for job in jobs]
         for process in processes:
             process.start()
-        end = time.monotonic() + _PATIENCE
+        end = time.monotonic() + _LONGEST
         try:
             while any(process.is_alive() for process in processes) and time.monotonic() < end:
                 if any(job.result.exists() and "error" in json.loads(job.result.read_text()) for job in jobs):
@@ -87,12 +89,13 @@ class Bench:
                 if process.is_alive():
                     process.kill()
                 process.join()
-        results = [json.loads(job.result.read_text()) if job.result.exists() else
-                   {"error": f"rank {job.rank} left no result after {_PATIENCE:g} s"} for job in jobs]
+        results: list[dict[str, Any]] = [json.loads(job.result.read_text()) if job.result.exists() else
+                   {"error": f"rank {job.rank} left no result after {_LONGEST:g} s"} for job in jobs]
         for job, result in zip(jobs, results, strict=True):
             if "error" in result:
                 tail = job.log.read_text().splitlines()[-12:] if job.log.exists() else []
                 raise BenchError("\n".join([f"{size} {mode} {phase}, rank {job.rank}: {result['error']}", *tail]))
+        self.patience.left = min(result.pop("patience") for result in results)
         return {**results[0], "digests": [result.pop("digest", None) for result in results]}
 
     def end_agents(self) -> None:

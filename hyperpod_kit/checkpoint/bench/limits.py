@@ -15,6 +15,7 @@ import torch
 BLOCK = 8 * 1024 * 1024
 WRITE_THREADS = (1, 2)
 READ_THREADS = (1, 2, 4)
+_FAR_AT_ONCE, _FAR = 1.5, 1.15
 _MADV_POPULATE_WRITE = 23
 _PAGE = 4096
 # O_DIRECT where the file system has it (tmpfs before Linux 6.6 has not): then the limit is a buffered one.
@@ -67,6 +68,17 @@ class MemoryFloor:
             for target, source, size in shares[number]:
                 ctypes.memmove(target, source, size)  # releases the GIL
         return _parallel(one, int(count))
+
+
+def worth_asking(ways: dict[str, list[float]]) -> list[str]:
+    """The ways to reach a limit that may still be the fastest: those far behind after one sample, or behind after two,
+    have no next one. `ways` has the samples of each so far."""
+    most = max(len(samples) for samples in ways.values())
+    if not most:
+        return list(ways)
+    best = min(min(samples) for samples in ways.values() if samples)
+    far = _FAR_AT_ONCE if most == 1 else _FAR
+    return [way for way, samples in ways.items() if len(samples) == most and min(samples) <= far * best]
 
 
 def _shares(pairs: list[tuple[torch.Tensor, torch.Tensor]], count: int) -> list[list[tuple[int, int, int]]]:

@@ -10,6 +10,7 @@ from typing import Any
 
 _QUIET_CORES = 0.15
 _LOOK_SECONDS = 0.1
+_EACH = 2.0
 
 
 def cores() -> int:
@@ -44,19 +45,29 @@ def _busy_seconds() -> float:
     return (sum(fields) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")
 
 
-def wait_quiet(limit: float) -> bool:
-    """Wait until almost nothing runs, at most `limit` seconds; whether it became quiet.
+class Patience:
+    """Waits for a quiet machine before a sample: up to `_EACH` seconds, and `seconds` in all, `left` of which are left.
 
-    What an earlier sample started (write-back, removal of its files) must not run into the next one.
+    What an earlier sample started (write-back, removal of its files) must not run into the next one. On a machine that
+    is busy all the time waiting helps nobody, and must not be what the bench's time goes to.
     """
-    end = time.monotonic() + limit
-    while True:
-        busy, begin = _busy_seconds(), time.monotonic()
-        time.sleep(_LOOK_SECONDS)
-        if (_busy_seconds() - busy) / (time.monotonic() - begin) <= _QUIET_CORES:
-            return True
-        if time.monotonic() > end:
-            return False
+
+    def __init__(self, seconds: float) -> None:
+        self.left = seconds
+
+    def quiet(self) -> bool:
+        """Wait until almost nothing runs; whether it became quiet."""
+        begin = time.monotonic()
+        end = begin + min(_EACH, self.left)
+        while True:
+            busy, looked = _busy_seconds(), time.monotonic()
+            time.sleep(_LOOK_SECONDS)
+            now = time.monotonic()
+            calm = (_busy_seconds() - busy) / (now - looked) <= _QUIET_CORES
+            if calm or now > end:
+                # The look itself is no waiting: a quiet machine spends nothing.
+                self.left = max(0.0, self.left - (now - begin - _LOOK_SECONDS))
+                return calm
 
 
 def empty_page_cache(files: list[Path]) -> str:

@@ -14,7 +14,8 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Job:
-    """What one rank is to do. `threads`: cores of this rank; `tag` names the files of this start."""
+    """What one rank is to do. `threads`: cores of this rank; `patience`: seconds that it may wait for a quiet machine;
+    `tag` names the files of this start. A result says what is left of the patience."""
 
     phase: str  # save, train, leave, cold or hot
     size: str
@@ -23,6 +24,7 @@ class Job:
     world: int
     threads: int
     repeat: int
+    patience: float
     directory: str
     tag: str
 
@@ -60,23 +62,26 @@ def _work(job: Job) -> dict[str, Any]:
     import torch
 
     from hyperpod_kit.checkpoint.bench import restoring, saving, training
+    from hyperpod_kit.checkpoint.bench.machine import Patience
     from hyperpod_kit.checkpoint.bench.peers import Peers
     from hyperpod_kit.checkpoint.bench.workload import Workload
     torch.set_num_threads(job.threads)
     directory = Path(job.directory)
+    patience = Patience(job.patience)
     peers = Peers(job.rank, job.world, directory / f"{job.tag}-meeting")
     work = Workload(job.size, job.mode, peers, seed=1 if job.phase != "leave" else 2)
     root = directory / "root"
     if job.phase == "save":
-        result = saving.Saving(peers, work, directory, job.repeat, job.threads).run()
+        result = saving.Saving(peers, work, directory, job.repeat, job.threads, patience).run()
     elif job.phase == "train":
         result = training.measure(peers, work, directory, job.repeat, job.threads)
     elif job.phase == "leave":
         result = restoring.leave_in_memory(work, root)
     else:
         tier = "storage" if job.phase == "cold" else "memory"
-        result = restoring.restore(peers, work, root, tier, job.threads)
+        result = restoring.restore(peers, work, root, tier, job.threads, patience)
     if job.phase == "save":
         result["digest"] = work.digest()
     peers.barrier()
+    result["patience"] = patience.left
     return result

@@ -27,7 +27,8 @@ def leave_in_memory(work: Workload, root: Path) -> dict[str, Any]:
     return {"digest": work.digest()}
 
 
-def restore(peers: Peers, work: Workload, root: Path, tier: str, threads: int) -> dict[str, Any]:
+def restore(peers: Peers, work: Workload, root: Path, tier: str, threads: int,
+            patience: machine.Patience) -> dict[str, Any]:
     """One timed restore. Raises RuntimeError when it did not come from `tier`."""
     if tier == "storage":
         os.environ["HPK_RESUME_MEMORY"] = "0"
@@ -40,7 +41,7 @@ def restore(peers: Peers, work: Workload, root: Path, tier: str, threads: int) -
     if tier == "storage" and peers.rank == 0:
         how = machine.empty_page_cache(shards(root))
     if peers.rank == 0:
-        machine.wait_quiet(work.size.patience)
+        patience.quiet()
     peers.barrier()
     begin = time.perf_counter()
     found = manager.restore(state)

@@ -9,10 +9,6 @@ from typing import Any
 
 from hyperpod_kit.checkpoint.bench import limits, machine, restoring
 from hyperpod_kit.checkpoint.bench.launch import Bench, BenchError
-from hyperpod_kit.checkpoint.bench.workload import SIZES
-
-_FAR = 1.15
-"""A way to read that is still this much slower than the best after three samples is not asked again."""
 
 PHASES = ("save", "cold", "hot", "overlap")
 _LAST_SECONDS = 450.0
@@ -76,20 +72,16 @@ def _cold(bench: Bench, size: str, mode: str, repeat: int, place: Path, digests:
     """New processes that restore from storage, and between them plain reads of the same files."""
     taken: dict[str, Any] = {"seconds": [], "start": [], "limit": {str(n): [] for n in limits.READ_THREADS}}
     files = restoring.shards(place / "root")
-    ways = list(limits.READ_THREADS)
-    for number in range(repeat):
+    for _ in range(repeat):
         result = bench.phase("cold", size, mode, 1, place)
         if result["digests"] != digests:
             raise BenchError(f"{size} {mode}: the restored state is not the saved one")
         for name in ("seconds", "start"):
             taken[name].append(result[name])
-        for threads in ways:
+        for way in limits.worth_asking(taken["limit"]):
             taken["page_cache"] = machine.empty_page_cache(files)
-            machine.wait_quiet(SIZES[size].patience)
-            taken["limit"][str(threads)].append(limits.read_seconds(files, threads))
-        if number >= 2:
-            fastest = min(min(samples) for samples in taken["limit"].values())
-            ways = [way for way in ways if min(taken["limit"][str(way)]) <= _FAR * fastest]
+            bench.patience.quiet()
+            taken["limit"][way].append(limits.read_seconds(files, int(way)))
     return taken
 
 

@@ -17,8 +17,6 @@ from hyperpod_kit.checkpoint.repository import arena
 PATIENCE = 300.0
 """Seconds after which a save that is not durable is an error."""
 
-_TRIES = 2
-
 
 def durable(handle: Handle) -> None:
     """Wait for it. Raises RuntimeError when it will never be."""
@@ -29,8 +27,10 @@ def durable(handle: Handle) -> None:
 class Saving:
     """The samples of one rank; every time is the slowest rank's."""
 
-    def __init__(self, peers: Peers, work: Workload, directory: Path, repeat: int, threads: int) -> None:
+    def __init__(self, peers: Peers, work: Workload, directory: Path, repeat: int, threads: int,
+                 patience: machine.Patience) -> None:
         self.peers, self.work, self.root, self.repeat = peers, work, directory / "root", repeat
+        self.patience = patience
         self.directory = directory
         self.floor = limits.MemoryFloor(work.tensors, threads)
         self.state = State(work.model, work.optimizer)
@@ -63,19 +63,17 @@ class Saving:
     def quiet(self) -> None:
         """Wait for a quiet machine; a sample that begins on a busy one is counted as disturbed."""
         if self.peers.rank == 0:
-            self.samples["disturbed"] += not machine.wait_quiet(self.work.size.patience)
+            self.samples["disturbed"] += not self.patience.quiet()
         self.peers.barrier()
 
     def measure_floor(self) -> None:
-        """One sample of each way to copy; ways that are still far behind after a few are not asked again."""
+        """One sample of each way to copy; slow ways are not asked again."""
         for way in self.floor.ways:
             self.quiet()
             self.work.change()
             self.peers.barrier()
             self.samples["floor"][way].append(self.peers.slowest(self.floor.seconds(way)))
-        best = min(min(taken) for taken in self.samples["floor"].values())
-        if len(self.samples["floor"][self.floor.ways[0]]) >= _TRIES:
-            self.floor.ways = [way for way in self.floor.ways if min(self.samples["floor"][way]) <= 1.15 * best]
+        self.floor.ways = limits.worth_asking(self.samples["floor"])
 
     def save(self, manager: Manager, step: int) -> tuple[float, float]:
         """(stall, persist) of one save of a changed state."""
@@ -99,11 +97,11 @@ class Saving:
         self.peers.barrier()
 
     def _measure_write(self, number: int) -> None:
-        for threads in limits.WRITE_THREADS:
+        for way in limits.worth_asking(self.samples["write"]):
             self.quiet()
             name = f"limit-{self.peers.rank}-{number}"
-            self.samples["write"][str(threads)].append(self.peers.slowest(
-                limits.write_seconds(self.floor.map, self.work.bytes, self.directory, name, threads)))
+            self.samples["write"][way].append(self.peers.slowest(
+                limits.write_seconds(self.floor.map, self.work.bytes, self.directory, name, int(way))))
             self.peers.barrier()
 
     def _usage(self, manager: Manager, anonymous: int, opened: int) -> None:

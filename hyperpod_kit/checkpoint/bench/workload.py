@@ -16,19 +16,15 @@ from hyperpod_kit.checkpoint.bench.peers import Peers
 
 @dataclass(frozen=True)
 class Size:
-    """Layers, width, vocabulary and positions; a state is 12 bytes a parameter.
-
-    `patience`: seconds to wait for a quiet machine before a sample.
-    """
+    """Layers, width, vocabulary and positions; a state is 12 bytes a parameter."""
 
     layers: int
     width: int
     vocabulary: int = 50257
     positions: int = 1024
-    patience: float = 2.0
 
 
-SIZES = {"tiny": Size(2, 128, 4096, 128, patience=0.0), "0.5g": Size(5, 512), "2g": Size(18, 768)}
+SIZES = {"tiny": Size(2, 128, 4096, 128), "0.5g": Size(5, 512), "2g": Size(18, 768)}
 MODES = {"single": 1, "fsdp2": 2}
 """How the state lies, and the number of ranks."""
 
@@ -88,7 +84,7 @@ class Workload:
                 fully_shard(block, mesh=mesh)
             fully_shard(self.model, mesh=mesh)
         self.model.to_empty(device="cpu")
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-5)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-5, fused=True)
         for number, parameter in enumerate(self.model.parameters()):
             moments = torch.empty_like(parameter.detach()), torch.empty_like(parameter.detach())
             # Different values everywhere, and different in each tensor and rank: a misplaced byte shows.

@@ -6,7 +6,7 @@ from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Tupl
 
 from hyperpod_kit.errors import CheckpointError
 
-from . import assemble, catalog, commit, drain, local, persist, policy, retention, verify
+from . import assemble, catalog, commit, drain, local, persist, policy, retention, shard, verify
 from .agent_captures import Held
 from .assemble import Report
 from .failpoint import failpoint
@@ -28,6 +28,7 @@ class Storage:
         # Each of its own: disk and network are not one resource.
         self._pace, self._upload_pace = persist.Pace(rate_limit), persist.Pace(rate_limit)
         self._versions = versions
+        self._parser, self._columns = shard.Parser(), assemble.Columns()
         self._keep = policy.from_json(keep) if keep else None
         self._stopped = stopped
 
@@ -56,7 +57,7 @@ class Storage:
                 if not upload and not held.begin():
                     raise persist.Stopped("withdrawn before it was begun")
                 record = persist.write_shard(held.sealing, self.store, held.attempt, how)
-                return assemble.report_of(held.sealing.slot, record)
+                return assemble.report_of(held.sealing.slot, record, self._parser)
             if self.local is None or held.part is None:
                 raise CheckpointError("it is neither in memory nor on the node's disk any more")
             drain.copy_shard(held.part, self.local, self.store, held.attempt, how)
@@ -96,7 +97,7 @@ class Storage:
         """Make a checkpoint of what all ranks have written; its attempt."""
         def job() -> str:
             failpoint("agent.before_commit")
-            made = assemble.assemble(reports, self._versions)
+            made = assemble.assemble(reports, self._versions, self._columns)
             commit.commit(self.store, held.attempt, made.manifest, made.extra, made.columns)
             failpoint("agent.committed")
             return held.attempt

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Dict, Mapping, NamedTuple, Tuple
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
 
 from hyperpod_kit.errors import CheckpointError
 
@@ -40,12 +40,16 @@ class Report:
         return Report(Page(**page), manifest.FileRecord(**body["record"]), str(body["extra"]), pieces)
 
 
-def report_of(slot: Slot, record: manifest.FileRecord) -> Report:
-    """The report about a sealed slot that was written as `record`. Raises CheckpointError when it is damaged."""
+def report_of(slot: Slot, record: manifest.FileRecord, parser: Optional[shard.Parser] = None) -> Report:
+    """The report about a sealed slot that was written as `record`. Raises CheckpointError when it is damaged.
+
+    `parser`: whoever reports save after save keeps one.
+    """
     page = slot.page
     if page is None or page.state != control.SEALED:
         raise CheckpointError(f"{slot.name.file('ctl')} is damaged, or not sealed any more")
-    return Report(page, record, slot.extra(page.extra_size).decode(), shard.parse(slot.image[:page.size]).tensors)
+    return Report(page, record, slot.extra(page.extra_size).decode(),
+                  (parser or shard.Parser()).tensors(slot.image[:page.size]))
 
 
 def _extra(reports: Mapping[int, Report]) -> bytes:
@@ -68,6 +72,23 @@ def tree_of(extra: bytes, rank: int) -> Dict[str, Any]:
     return {**body["shared"], **own}
 
 
+class Columns:
+    """index.bin, checked, which only changes when a rank's layout does: of the last commit it is kept."""
+
+    def __init__(self) -> None:
+        self._pieces: Tuple[Tuple[Placed, ...], ...] = ()
+        self._bytes = b""
+
+    def of(self, reports: Mapping[int, Report]) -> bytes:
+        """Raises CheckpointError when a tensor is not covered exactly once."""
+        pieces = tuple(reports[rank].pieces for rank in sorted(reports))
+        if pieces != self._pieces or not self._bytes:
+            found = index.build(dict(enumerate(pieces)))
+            coverage.check(found)
+            self._pieces, self._bytes = pieces, index.encode(found)
+        return self._bytes
+
+
 class Assembled(NamedTuple):
     """The small files of an attempt, the manifest last."""
 
@@ -76,8 +97,8 @@ class Assembled(NamedTuple):
     columns: bytes
 
 
-def assemble(reports: Mapping[int, Report], versions: Dict[str, str]) -> Assembled:
-    """One capture that every rank has persisted.
+def assemble(reports: Mapping[int, Report], versions: Dict[str, str], columns: Optional[Columns] = None) -> Assembled:
+    """One capture that every rank has persisted. `columns`: whoever commits save after save keeps them.
 
     Raises CheckpointError when the reports do not make one whole checkpoint: a rank, a tensor or a part of one is
     missing, or the ranks disagree about what they save.
@@ -96,9 +117,7 @@ def assemble(reports: Mapping[int, Report], versions: Dict[str, str]) -> Assembl
             raise CheckpointError(f"rank {rank}'s non-tensor state is not what it captured")
     if sum(report.page.tensors for report in reports.values()) != first.plan_tensors:
         raise CheckpointError("some tensors are in no shard")
-    found = index.build({rank: report.pieces for rank, report in reports.items()})
-    coverage.check(found)
-    columns, extra = index.encode(found), _extra(reports)
+    table, extra = (columns or Columns()).of(reports), _extra(reports)
     said = json.loads(reports[0].extra).get("save") or {}
     job = {**first.job, "mesh": said["mesh"]} if said.get("mesh") else first.job
     shards = tuple(reports[rank].record for rank in sorted(reports))
@@ -107,6 +126,6 @@ def assemble(reports: Mapping[int, Report], versions: Dict[str, str]) -> Assembl
         plan=first.plan, digest=first.digest, chunk=first.chunk, total_bytes=sum(s.size for s in shards),
         tensors=first.plan_tensors, time=manifest.now(), shards=shards,
         extra=manifest.FileRecord.of(layout.EXTRA_FILE, extra),
-        index=manifest.FileRecord.of(layout.INDEX_FILE, columns),
+        index=manifest.FileRecord.of(layout.INDEX_FILE, table),
         parent=said.get("parent"), metrics=said.get("metrics") or {}, job=job, versions=versions)
-    return Assembled(made, extra, columns)
+    return Assembled(made, extra, table)

@@ -16,6 +16,7 @@ shape of the larger tensor, and `dtypes`, type and shape of tensors that safeten
 from __future__ import annotations
 
 import json
+import re
 import struct
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -33,6 +34,8 @@ ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 
               "F8_E8M0FNU": 1, "C32": 4, "C64": 8, "C128": 16}
 _NUMBERS = ("epoch", "seq", "step")
 _WIDTH = 20
+# As `lay_out` writes them: `hpk` is JSON inside a JSON string.
+_OWN_NUMBERS = re.compile(rb'(\\"(?:epoch|seq|step)\\": \\")[0-9]{20}')
 
 
 class TensorSpec(NamedTuple):
@@ -199,6 +202,21 @@ def parse(view: memoryview, size: Optional[int] = None) -> Parsed:
         return Parsed(tuple(found), meta)
     except (ValueError, KeyError, TypeError, AttributeError, struct.error) as err:
         raise CheckpointError(f"not a shard: {err}") from None
+
+
+class Parser:
+    """The tensors of one rank's shards, save after save: a header that differs from the last one in the save's own
+    numbers only is not parsed again."""
+
+    def __init__(self) -> None:
+        self._last: Tuple[int, bytes, Tuple[Placed, ...]] = (0, b"", ())
+
+    def tensors(self, view: memoryview) -> Tuple[Placed, ...]:
+        """Of a whole shard. Raises CheckpointError when it is none."""
+        head = _OWN_NUMBERS.sub(rb"\1", bytes(view[:head_size(view)]))
+        if self._last[:2] != (len(view), head):
+            self._last = (len(view), head, parse(view).tensors)
+        return self._last[2]
 
 
 def head_size(view: memoryview) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from hyperpod_kit.checkpoint.bench import cli, limits, summary
+from hyperpod_kit.checkpoint.bench import cli, limits, machine, summary
 
 
 def run_of(**changes: Any) -> dict[str, Any]:
@@ -31,6 +31,26 @@ def test_ratios_are_of_medians_against_the_best_way() -> None:
 def test_a_way_that_was_given_up_is_no_limit() -> None:
     found = summary.of_run(run_of(floor={"torch 1": [1.0], "torch 2": [2.0, 2.0, 2.0]}))
     assert found["floor_s"] == 2.0
+
+
+def test_slow_ways_to_a_limit_are_not_asked_again() -> None:
+    ways: dict[str, list[float]] = {"1": [], "2": [], "4": []}
+    assert limits.worth_asking(ways) == ["1", "2", "4"]
+    ways = {"1": [1.0], "2": [1.4], "4": [1.6]}
+    assert limits.worth_asking(ways) == ["1", "2"]
+    ways = {"1": [1.0, 1.1], "2": [1.4, 1.2], "4": [1.6]}
+    assert limits.worth_asking(ways) == ["1"]
+
+
+def test_patience_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    busy = iter(range(0, 10**6, 1000))
+    monkeypatch.setattr(machine, "_busy_seconds", lambda: float(next(busy)))
+    patience = machine.Patience(0.25)
+    assert not patience.quiet() and patience.left < 0.1
+    looks = next(busy)
+    assert not patience.quiet() and next(busy) == looks + 3000  # it looked once, at its beginning and at its end
+    monkeypatch.setattr(machine, "_busy_seconds", lambda: 0.0)
+    assert patience.quiet()
 
 
 def test_restores_are_ratios_in_their_own_direction() -> None:
@@ -94,7 +114,7 @@ def test_the_read_limit_reads_all_bytes_of_all_files(tmp_path: Path, monkeypatch
 def test_a_small_run_measures_compares_and_leaves_nothing(tmp_path: Path, shm: Path,
                                                           capsys: pytest.CaptureFixture[str]) -> None:
     code = cli.main(["--sizes", "tiny", "--modes", "single", "--phases", "save,cold", "--repeat", "1", "--json",
-                     "--dir", str(tmp_path)])
+                     "--patience", "0", "--dir", str(tmp_path)])
     found = json.loads(capsys.readouterr().out)
     assert (code, found["errors"]) == (0, [])
     assert 0 < found["summary"]["persist_over_limit"] < 10

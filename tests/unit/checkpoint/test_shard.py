@@ -29,6 +29,20 @@ def test_tensors_are_aligned_and_without_gaps() -> None:
     assert page.begin % 4096 == 0
 
 
+def test_a_parser_parses_a_layout_once_and_a_changed_header_again() -> None:
+    made = shard.lay_out(SPECS, rank=3, world=4, run="r", plan="p")
+    first, second = (memoryview(bytearray(made.header(1, seq, seq) + bytes(made.size - len(made.head))))
+                     for seq in (4, 5))
+    parser = shard.Parser()
+    found = parser.tensors(first)
+    assert found == shard.parse(first).tensors and parser.tensors(second) is found
+    second[bytes(second).index(b'"scalar"') + 1] ^= 1
+    assert parser.tensors(second) != found
+    second[8] ^= 1
+    with pytest.raises(CheckpointError):
+        parser.tensors(second)
+
+
 def test_a_save_changes_three_numbers_and_not_the_length() -> None:
     made = shard.lay_out(SPECS, rank=3, world=4, run="r", plan="p")
     head = made.header(2, 43, 110)

@@ -17,8 +17,6 @@ from mkdocs.structure.pages import Page  # noqa: E402
 from docs_build import command_pages, pages  # noqa: E402
 
 COMMANDS = "reference/commands"
-ADOPTED = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
-"""Pages that lie in the repository's root, where people look for them."""
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -45,7 +43,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds what is made from the code, what is adopted, and the files that pages link to outside of docs/."""
     for place, text in pages.all_pages().items():
         files.append(File.generated(config, place, content=text))
-    for source, place in ADOPTED.items():
+    for source, place in pages.ADOPTED.items():
         text = (ROOT / source).read_text(encoding="utf-8").replace("](docs/", "](")
         files.append(File.generated(config, place, content=text))
     for place in sorted(

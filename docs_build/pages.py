@@ -5,10 +5,13 @@ from __future__ import annotations
 import inspect
 from typing import Callable, Iterator
 
-from docs_build import command_pages, findings, words
+from docs_build import command_pages, findings, schema_page, words
 from docs_build.command_pages import cell, prose
 from docs_build.commands import PROGRAM
 from hyperpod_kit import errors
+
+ADOPTED = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+"""Pages that lie in the repository's root, where people look for them."""
 
 INDEX = """# Reference
 
@@ -94,6 +97,12 @@ def _errors(top: type[errors.HyperpodKitError]) -> Iterator[type[errors.Hyperpod
             yield from _errors(one)
 
 
+def _keys() -> str:
+    from hyperpod_kit.config.schema import schema
+
+    return schema_page.page(schema(limits=False))
+
+
 def _states() -> str:
     return _tables("States", words.STATES_INTRODUCTION, words.states())
 
@@ -112,6 +121,7 @@ def _tables(title: str, introduction: str, tables: dict[str, dict[str, str]]) ->
 
 _OTHERS: dict[str, tuple[str, Callable[[], str]]] = {
     "reference/index.md": ("", _index),
+    "reference/keys.md": ("Configuration keys", _keys),
     "reference/findings.md": ("Findings: codes of `validate`, `job lint` and `job doctor`", _findings),
     "reference/exit-codes.md": ("Exit codes and errors", _exit_codes),
     "reference/states.md": ("States of mounts, saves and attempts", _states),

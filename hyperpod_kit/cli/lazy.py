@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any, Iterator, Mapping, NamedTuple, Optional
 
 import click
 
+from hyperpod_kit.cli.ending import READER_GONE, reader_gone
+from hyperpod_kit.errors import Unreachable
+
 if TYPE_CHECKING:
     import argparse
 
@@ -45,6 +48,15 @@ class LazyGroup(click.Group):
             near = get_close_matches(args[0], self._entries, 1, 0.5)
             ctx.fail(f"no such command `{args[0]}`." + (f" Did you mean `{near[0]}`?" if near else ""))
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as err:
+            # click takes each of these for a reader that has gone; it may as well be a server.
+            if reader_gone():
+                raise click.exceptions.Exit(READER_GONE) from err
+            raise Unreachable("the other side closed the connection") from err
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, section in self._sections.items():

@@ -1,4 +1,4 @@
-"""The command line: the table of commands, and the one place that turns errors into exit codes.
+"""The command line: the table of commands. cli/ending.py turns errors into sentences and exit codes.
 
 0 ok · 1 found something wrong · 2 usage · 3 could not check; job run: 75 checkpointed, run again · 86 gave up
 """
@@ -12,8 +12,8 @@ from typing import Optional, Sequence
 import click
 
 from hyperpod_kit import __version__
+from hyperpod_kit.cli.ending import STOPPED, ending_of
 from hyperpod_kit.cli.lazy import Entry, LazyGroup
-from hyperpod_kit.errors import ConfigError, HyperpodKitError
 
 _C = "hyperpod_kit.cli"
 SECTIONS = {
@@ -53,12 +53,6 @@ SECTIONS = {
     },
 }
 
-STOPPED = 130
-"""After Ctrl-C, or a no where something was asked."""
-
-EXTRAS = ("boto3", "botocore", "jinja2", "paramiko", "yaml")
-"""What an admin's installation has and a training job's has not."""
-
 
 @click.group(
     cls=LazyGroup,
@@ -89,32 +83,10 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
 
 def run(words: Sequence[str]) -> int:
     """Run one command line; its exit code."""
-    try:
-        result = cli.main(list(words), prog_name="hyperpod-kit", standalone_mode=False)
-        return result if isinstance(result, int) else 0
-    except click.exceptions.Abort:
-        click.echo("stopped", err=True)
-        return STOPPED
-    except click.ClickException as err:
-        err.show()
-        return err.exit_code
-    except HyperpodKitError as err:
-        if words[:1] == ["--debug"]:
-            import traceback
-
-            traceback.print_exc()
-        click.echo(f"error: {err.message}", err=True)
-        for finding in err.findings if isinstance(err, ConfigError) else ():
-            click.echo(f"  {finding}", err=True)
-        if err.hint:
-            click.echo(f"hint: {err.hint}", err=True)
-        return err.exit_code
-    except ModuleNotFoundError as err:
-        if err.name is None or err.name.split(".")[0] not in EXTRAS:
-            raise
-        click.echo(f"error: this command needs {err.name}, which is not installed", err=True)
-        click.echo('hint: pip install "hyperpod-kit[admin]"', err=True)
-        return 1
+    return ending_of(
+        lambda: cli.main(list(words), prog_name="hyperpod-kit", standalone_mode=False),
+        debug=list(words[:1]) == ["--debug"],
+    )
 
 
 if __name__ == "__main__":

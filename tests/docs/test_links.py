@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from docs_build import pages
-from docs_build.hook import ADOPTED
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-MADE = {ROOT / "docs" / place for place in [*pages.places(), *ADOPTED.values()]}
+MADE = {ROOT / "docs" / place for place in [*pages.places(), *pages.ADOPTED.values()]}
 """Pages that only the site has."""
 
 

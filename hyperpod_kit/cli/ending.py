@@ -1,0 +1,112 @@
+"""How a command line ends: every exception becomes a sentence, a hint and an exit code; none becomes a stack trace.
+
+0 ok · 1 found something wrong · 2 usage · 3 could not check · 130 stopped · 141 the reader of a pipe has gone
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from typing import Any, Callable, Optional
+
+import click
+
+from hyperpod_kit.errors import ConfigError, HyperpodKitError
+
+EXTRAS = ("boto3", "botocore", "jinja2", "paramiko", "yaml")
+"""What an admin's installation has and a training job's has not."""
+
+COULD_NOT_CHECK = 3
+STOPPED = 130
+"""After Ctrl-C, or a no where something was asked."""
+READER_GONE = 141
+"""128 + SIGPIPE, as a shell reports it for other programs."""
+
+
+def ending_of(call: Callable[[], Any], *, debug: bool) -> int:
+    """Run `call` (a click command with standalone_mode=False) and return the exit code. `debug`: stack traces too."""
+    try:
+        result = call()
+        sys.stdout.flush()
+        return result if isinstance(result, int) else 0
+    except SystemExit as err:
+        return _exit_code(err)
+    except BaseException as err:
+        if isinstance(err, BrokenPipeError) and reader_gone():
+            return _silently(READER_GONE)
+        if debug:
+            import traceback
+
+            traceback.print_exc()
+        return _said(err)
+
+
+def reader_gone() -> bool:
+    """Whether nobody reads standard output any more, which a broken connection to a server does not mean."""
+    try:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+    except (OSError, ValueError):
+        return False
+
+
+def _said(err: BaseException) -> int:
+    if isinstance(err, click.exceptions.Abort):
+        if isinstance(err.__cause__ or err.__context__, EOFError):
+            return _error("nobody is here to answer that", "the same as options: --help names them", 2)
+        click.echo("stopped", err=True)
+        return STOPPED
+    if isinstance(err, KeyboardInterrupt):
+        click.echo("stopped", err=True)
+        return STOPPED
+    if isinstance(err, click.ClickException):
+        err.show()
+        return err.exit_code
+    if isinstance(err, HyperpodKitError):
+        findings = err.findings if isinstance(err, ConfigError) else ()
+        return _error("\n  ".join([err.message, *findings]), err.hint, err.exit_code)
+    if isinstance(err, ModuleNotFoundError) and (err.name or "").split(".")[0] in EXTRAS:
+        return _error(f"this command needs {err.name}, which is not installed", 'pip install "hyperpod-kit[admin]"', 1)
+    if isinstance(err, OSError):
+        where = f": {err.filename}" if err.filename else ""
+        return _error(f"{err.strerror or err}{where}", None, COULD_NOT_CHECK)
+    if isinstance(err, Exception):
+        return _error(
+            f"a defect of hyperpod-kit: {type(err).__name__}: {err}{_place(err)}",
+            "hyperpod-kit --debug, and the same words again, shows the stack trace for a report",
+            COULD_NOT_CHECK,
+        )
+    raise err
+
+
+def _error(message: str, hint: Optional[str], code: int) -> int:
+    click.echo(f"error: {message}", err=True)
+    if hint:
+        click.echo(f"hint: {hint}", err=True)
+    return code
+
+
+def _place(err: BaseException) -> str:
+    """The innermost line of ours that it came through."""
+    last = err.__traceback__
+    found = ""
+    while last is not None:
+        name = last.tb_frame.f_code.co_filename
+        if f"{os.sep}hyperpod_kit{os.sep}" in name:
+            found = f" ({name.rpartition(f'{os.sep}hyperpod_kit{os.sep}')[2]}:{last.tb_lineno})"
+        last = last.tb_next
+    return found
+
+
+def _exit_code(err: SystemExit) -> int:
+    if isinstance(err.code, str):
+        click.echo(err.code, err=True)
+    return err.code if isinstance(err.code, int) else 0 if err.code is None else 1
+
+
+def _silently(code: int) -> int:
+    """Python flushes standard output once more at its end, and must not complain about the reader then."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code

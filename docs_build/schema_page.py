@@ -11,7 +11,7 @@ LONGEST_LIST = 12
 
 INTRODUCTION = """# Configuration keys
 
-Every key that a configuration may have, with its type and default: what `hyperpod-kit config schema` prints, for people.
+Every key that a configuration may have, with its type and default: `hyperpod-kit config schema`, for people.
 What belongs together and why: [The configuration](../configuration.md). Limits that AWS changes from release to release
 are not here; `hyperpod-kit validate` takes them from the installed boto3.
 """
@@ -68,8 +68,11 @@ def _type(value: Mapping[str, Any]) -> str:
         return f"`{value['const']}`"
     choices = [choice for choice in value.get("enum", ()) if choice is not None]
     if choices:
-        return " or ".join(f"`{choice}`" for choice in choices) if len(choices) <= LONGEST_LIST else \
-            f"one of {len(choices)} values"
+        return (
+            " or ".join(f"`{choice}`" for choice in choices)
+            if len(choices) <= LONGEST_LIST
+            else f"one of {len(choices)} values"
+        )
     kinds = value.get("type", "anything")
     kinds = [kind for kind in ([kinds] if isinstance(kinds, str) else kinds) if kind != "null"]
     items = value.get("items", {})

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Iterator, NamedTuple, Optional
+from typing import Any, Iterator, Mapping, NamedTuple, Optional
 
+from hyperpod_kit.aws.back_off import patiently
 from hyperpod_kit.aws.errors import translated
 from hyperpod_kit.aws.session import client
 
@@ -30,16 +31,19 @@ class LogEvents:
         """
         token: dict[str, str] = {}
         while True:
-            with translated("FilterLogEvents", group):
-                page = self._client.filter_log_events(
-                    logGroupName=group,
-                    logStreamNamePrefix=prefix,
-                    filterPattern=pattern,
-                    startTime=max(0, int(began * 1000)),
-                    **token,
-                )
+            page = patiently(lambda: self._page(group, prefix, pattern, began, token))
             for event in page.get("events", []):
                 yield LogLine(event["logStreamName"], event["ingestionTime"] / 1000, event["message"])
             if not page.get("nextToken"):
                 return
-            token = {"nextToken": page["nextToken"]}
+            token["nextToken"] = page["nextToken"]
+
+    def _page(self, group: str, prefix: str, pattern: str, began: float, token: Mapping[str, str]) -> Any:
+        with translated("FilterLogEvents", group):
+            return self._client.filter_log_events(
+                logGroupName=group,
+                logStreamNamePrefix=prefix,
+                filterPattern=pattern,
+                startTime=max(0, int(began * 1000)),
+                **token,
+            )

@@ -23,11 +23,12 @@ MAX_AGE = 660.0
 @functools.partial(ssh_options, timeout=10.0)
 @click.option(
     "--via",
-    type=click.Choice(["ssh", "pull"]),
+    type=click.Choice(["ssh", "controller", "pull"]),
     default="ssh",
     show_default=True,
-    help="How the nodes are asked: log in to each; or read what each has sent to CloudWatch by itself.",
+    help="Log in to each node; or to the controller alone, which asks the others; or read what they have sent.",
 )
+@click.option("--controller", metavar="HOST", help="With --via controller: where it is; default: its private address.")
 @click.option(
     "--max-age",
     type=click.FloatRange(1),
@@ -52,6 +53,7 @@ def validate_mounts(
     region: Optional[str],
     ssh: SshSettings,
     via: str,
+    controller: Optional[str],
     max_age: float,
     each: bool,
     junit: Optional[Path],
@@ -60,8 +62,9 @@ def validate_mounts(
 ) -> int:
     """Check every mount on every node.
 
-    Each node probes its own mounts now, with a deadline, or has sent what its last look found (--via pull). A node that
-    does not answer, or whose report is old, counts as a failure. With --json and --watch, one line is one whole look.
+    Each node probes its own mounts now, with a deadline, or has sent to CloudWatch what its last look found (--via
+    pull). A node that does not answer, or whose report is old, counts as a failure. With --json and --watch, one line
+    is one whole look.
 
     Exit code 0 when all required mounts of all nodes are healthy, 1 when not, 3 when AWS does not answer.
 
@@ -69,6 +72,7 @@ def validate_mounts(
     Examples:
       hyperpod-kit validate-mounts
       hyperpod-kit validate-mounts --cluster ml --ssh-key ~/.ssh/ml --json
+      hyperpod-kit validate-mounts --via controller  # one login; it asks the others, busy ones too
       hyperpod-kit validate-mounts --via pull  # no login: what the nodes have sent
       hyperpod-kit validate-mounts --watch 60 --junit mounts.xml
     """
@@ -78,7 +82,7 @@ def validate_mounts(
     chosen = resolve_cluster(config, cluster, region)
     sagemaker = open_sagemaker(chosen)
     shown = looking.Shown(as_json, each, junit)
-    with opened(via, chosen, sagemaker, ssh, max_age) as transport:
+    with opened(via, chosen, sagemaker, ssh, max_age, controller) as transport:
         if watch is not None:
             looking.watch(chosen, sagemaker, transport, max_age, watch, shown)
         looked = looking.look(chosen, sagemaker, transport, max_age)

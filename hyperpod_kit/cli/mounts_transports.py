@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Iterator
+from typing import TYPE_CHECKING, Iterator, Optional
 
 from hyperpod_kit.cli.options import Cluster
+from hyperpod_kit.errors import UsageError
 
 if TYPE_CHECKING:
     from hyperpod_kit.aws.sagemaker import SageMaker
@@ -15,18 +16,40 @@ if TYPE_CHECKING:
 
 @contextmanager
 def opened(
-    via: str, chosen: Cluster, sagemaker: SageMaker, ssh: SshSettings, max_age: float
+    via: str,
+    chosen: Cluster,
+    sagemaker: SageMaker,
+    ssh: SshSettings,
+    max_age: float,
+    controller: Optional[str],
 ) -> Iterator[Transport]:
     """The transport, closed at the end. Raises UsageError, AwsError, Unreachable."""
     if via == "pull":
         yield _pull(chosen, sagemaker, max_age)
         return
+    from hyperpod_kit.remote.controller import ControllerTransport
     from hyperpod_kit.remote.ssh_access import SshAccess
     from hyperpod_kit.remote.ssh_transport import SshTransport
 
     with SshAccess(ssh) as access:
         access.load()
-        yield SshTransport(access)
+        if via == "controller":
+            yield ControllerTransport(access, controller or _controller(chosen, sagemaker))
+        else:
+            yield SshTransport(access)
+
+
+def _controller(chosen: Cluster, sagemaker: SageMaker) -> str:
+    """The private address of the controller. Raises UsageError when it is not known which node that is."""
+    from hyperpod_kit.cli.ssh_options import targets_of
+
+    for target in targets_of(chosen, sagemaker):
+        if target.role == "controller" and target.address:
+            return target.address
+    raise UsageError(
+        f"which node of {chosen.name} is the controller?",
+        hint="--controller HOST, or name the configuration file, which says it",
+    )
 
 
 def _pull(chosen: Cluster, sagemaker: SageMaker, max_age: float) -> Transport:

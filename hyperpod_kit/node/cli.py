@@ -36,6 +36,12 @@ def main(argv: Sequence[str]) -> int:
     return command(args)
 
 
+def ask_command(args: argparse.Namespace) -> int:
+    from hyperpod_kit.node.neighbours import ask
+
+    return ask.main()
+
+
 def build_parser() -> argparse.ArgumentParser:
     import argparse
 
@@ -79,4 +85,5 @@ def build_parser() -> argparse.ArgumentParser:
     add("drain", mounts.drain_command, "tell Slurm whether the mounts serve: what the timer orders")
     add("secrets", creation.secrets_command, "fetch this node's secrets: what their unit runs at boot")
     add("gate", mounts.gate_command, "may a job start here? (Prolog)")
+    add("ask", ask_command, "ask other nodes for their mounts: what validate-mounts --via controller runs here")
     return parser

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from typing import Callable, Iterator, Protocol, Sequence
 
+from hyperpod_kit.aws.logs import creation_stream, log_group
 from hyperpod_kit.remote.answer import NoReport, read
 from hyperpod_kit.remote.target import Target
 from hyperpod_kit.remote.transport import Heard, Progress
@@ -46,12 +47,12 @@ class PullTransport:
         self, logs: Logs, cluster: str, arn: str, max_age: float, clock: Callable[[], float] = time.time
     ) -> None:
         self._logs, self._max_age, self._clock = logs, max_age, clock
-        # The log group has the cluster's id, which is the end of its ARN.
-        self.group = f"/aws/sagemaker/Clusters/{cluster}/{arn.rpartition('/')[2]}"
+        self.group = log_group(cluster, arn)
 
     def hear(self, targets: Sequence[Target], progress: Progress) -> list[Heard]:
         """As Transport; one question for all nodes. Raises AwsError, Unreachable."""
-        wanted = {_stream(target) for target in targets}
+        streams = [creation_stream(target.group, target.instance_id) for target in targets]
+        wanted = set(streams)
         newest: dict[str, Line] = {}
         # Twice the age: a node that fell silent is told with how long ago from one that never said a word.
         for line in self._logs.since(self.group, STREAMS, PATTERN, self._clock() - 2 * self._max_age):
@@ -62,19 +63,15 @@ class PullTransport:
             if line.stream not in newest or line.received_at >= newest[line.stream].received_at:
                 newest[line.stream] = line
         progress(len(wanted) - len(newest))
-        return [self._heard(target, newest.get(_stream(target))) for target in targets]
+        return [self._heard(stream, newest.get(stream)) for stream in streams]
 
-    def _heard(self, target: Target, line: Line | None) -> Heard:
+    def _heard(self, stream: str, line: Line | None) -> Heard:
         if line is None:
             return Heard(
                 error=f"it has sent no report for {2 * self._max_age:.0f} s",
-                hint=f"aws logs tail {self.group} --log-stream-names {_stream(target)}; or --via ssh",
+                hint=f"aws logs tail {self.group} --log-stream-names {stream}; or --via ssh",
             )
         return Heard(line.message, at=line.received_at)
-
-
-def _stream(target: Target) -> str:
-    return f"{STREAMS}{target.group}/{target.instance_id}"
 
 
 def _is_report(message: str) -> bool:

@@ -81,7 +81,7 @@ def test_the_newest_report_of_each_node_counts_and_silence_is_a_failure(logs: An
 def test_all_pages_are_read(logs: Any) -> None:
     logs.create_log_group(logGroupName=GROUP)
     for index in range(3):
-        send(logs, index, *[line(index)] * 4000)
+        send(logs, index, *["x"] * 4000, line(index))
     assert all(report.healthy for report in look(3)), "moto gives 10,000 lines a page"
 
 

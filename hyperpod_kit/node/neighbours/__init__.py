@@ -1,0 +1,1 @@
+"""Asking the other nodes of the cluster from one of them, mostly the controller."""

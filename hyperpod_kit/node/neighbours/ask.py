@@ -1,0 +1,119 @@
+"""Ask other nodes for their mounts: over ssh, and over Slurm where ssh does not let us in.
+
+One JSON object on standard input says whom to ask, one line of JSON comes out for each node as soon as it has
+answered, and a last one with the count: who reads this knows whether it is whole.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, TextIO, Tuple
+
+from hyperpod_kit.errors import RunError, RunTimeout, UsageError
+from hyperpod_kit.node.neighbours.over_slurm import OverSlurm
+from hyperpod_kit.node.paths import PROGRAM
+from hyperpod_kit.run import LocalRunner, Runner
+
+AT_ONCE = 256
+"""Nodes that are asked at the same time, so that those which hang hold up few others."""
+
+LIMIT = 256 << 10
+"""Characters of a node's output that are passed on."""
+
+SSH_FAILED = 255
+"""ssh's own exit code; the program that it runs there ends with others."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """Whom to ask and how long to wait. nodes: (id, address, name in Slurm) each; times in seconds."""
+
+    nodes: Tuple[Tuple[str, str, str], ...]
+    command: Tuple[str, ...] = (PROGRAM, "node", "mounts", "--json")
+    connect_timeout: float = 10.0
+    timeout: float = 10.0
+
+    @classmethod
+    def read(cls, stream: TextIO) -> Question:
+        """From JSON. Raises UsageError."""
+        try:
+            raw = json.load(stream)
+            nodes = tuple((str(one["id"]), str(one["address"]), str(one["slurm"])) for one in raw["nodes"])
+            return cls(nodes, connect_timeout=float(raw["connect_timeout"]), timeout=float(raw["timeout"]))
+        except (KeyError, TypeError, ValueError) as err:
+            raise UsageError(f"standard input is no list of nodes to ask: {err}",
+                             hint="hyperpod-kit validate-mounts --via controller writes it") from err
+
+
+def ask(question: Question, runner: Runner, own_id: str, own_program: str = PROGRAM) -> Iterator[Dict[str, Any]]:
+    """One object a node: id, way, and returncode, stdout and stderr, or error.
+
+    `own_id`: this node, which runs `own_program` in place of the command's first word.
+    """
+    here = (own_id, (own_program, *question.command[1:]))
+    slurm = OverSlurm(runner)
+    with ThreadPoolExecutor(max(1, min(AT_ONCE, len(question.nodes)))) as pool:
+        futures = [pool.submit(_ask, question, runner, slurm, node, here) for node in question.nodes]
+        for future in as_completed(futures):
+            yield future.result()
+
+
+def _ask(question: Question, runner: Runner, slurm: OverSlurm, node: Tuple[str, str, str],
+         here: Tuple[str, Sequence[str]]) -> Dict[str, Any]:
+    identity, address, name = node
+    if identity == here[0]:
+        return {"id": identity, "way": "here", **_run(runner, here[1], question.timeout)}
+    over_ssh = _run(runner, ssh_argv(question, address), question.connect_timeout + question.timeout)
+    refused = over_ssh.get("returncode") == SSH_FAILED or "error" in over_ssh
+    if not refused or over_ssh.get("timeout"):
+        return {"id": identity, "way": "ssh", **over_ssh}
+    why = over_ssh.get("error") or (over_ssh["stderr"].strip().splitlines() or ["ssh failed"])[-1]
+    argv, obstacle = slurm.argv(name, question.command)
+    if argv is None:
+        return {"id": identity, "way": "ssh", "error": f"from the controller: {why}; over Slurm: {obstacle}"}
+    over_slurm = _run(runner, argv, question.connect_timeout + question.timeout)
+    if "error" in over_slurm or not over_slurm["stdout"].strip():
+        words = over_slurm.get("error") or (over_slurm["stderr"].strip().splitlines() or ["nothing said"])[-1]
+        return {"id": identity, "way": "slurm", "error": f"from the controller: {why}; over Slurm: {words}"}
+    return {"id": identity, "way": "slurm", **over_slurm}
+
+
+def ssh_argv(question: Question, address: str) -> List[str]:
+    """OpenSSH's client with the configuration of whoever runs it: how nodes are known is the cluster's own affair."""
+    options = ["BatchMode=yes", f"ConnectTimeout={max(1, round(question.connect_timeout))}", "ForwardX11=no",
+               "LogLevel=ERROR"]
+    flags = [word for option in options for word in ("-o", option)]
+    return ["ssh", "-T", *flags, "--", address, " ".join(shlex.quote(word) for word in question.command)]
+
+
+def _run(runner: Runner, argv: Sequence[str], seconds: float) -> Dict[str, Any]:
+    try:
+        done = runner.run(argv, timeout=seconds, check=False)
+    except RunTimeout:
+        return {"error": f"no answer within {seconds:g} s", "timeout": True}
+    except RunError as err:
+        return {"error": err.stderr or err.message}
+    return {"returncode": done.returncode, "stdout": done.stdout[:LIMIT], "stderr": done.stderr[-2000:]}
+
+
+def main(stream: Optional[TextIO] = None, environ: Mapping[str, str] = os.environ) -> int:
+    """`hyperpod-kit node ask`. Exit code 0 when all nodes were asked, whatever they said."""
+    from hyperpod_kit.node.context import open_node
+
+    question = Question.read(stream or sys.stdin)
+    # A shell that is no login shell does not know where Slurm is.
+    os.environ["PATH"] = environ.get("PATH", "/usr/bin:/bin") + ":/opt/slurm/bin"
+    count = 0
+    node = open_node()
+    for answer in ask(question, LocalRunner(), node.facts.instance_id, node.paths.real(PROGRAM)):
+        print(json.dumps(answer), flush=True)
+        count += 1
+    print(json.dumps({"end": count}), flush=True)
+    return 0

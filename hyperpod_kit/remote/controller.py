@@ -1,0 +1,86 @@
+"""Reports by way of one node of the cluster: one login, and that node asks the others (node/neighbours/ask.py).
+
+It reaches what this machine does not: nodes in a private subnet, and those that only Slurm lets in.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, Mapping, Optional, Sequence
+
+from hyperpod_kit.errors import RunTimeout, Unreachable
+from hyperpod_kit.remote.answer import clean, last_words
+from hyperpod_kit.remote.ssh import SshRunner
+from hyperpod_kit.remote.ssh_access import SshAccess
+from hyperpod_kit.remote.target import Target
+from hyperpod_kit.remote.transport import COMMAND, LONGEST_REPORT, Heard, Progress
+from hyperpod_kit.remote.validate_mounts import slurm_name
+
+AT_ONCE = 256
+"""As node/neighbours/ask.py has it: how many nodes it waits for at once."""
+
+
+class ControllerTransport:
+    """`address`: of the node that asks the others, as this machine reaches it."""
+
+    words = "by way of the controller"
+
+    def __init__(self, access: SshAccess, address: str) -> None:
+        self._access, self._address = access, address
+
+    def hear(self, targets: Sequence[Target], progress: Progress) -> list[Heard]:
+        """As Transport. Raises Unreachable when the controller cannot be asked, and UsageError."""
+        settings = self._access.settings
+        question = {
+            "connect_timeout": settings.connect_timeout,
+            "timeout": settings.command_timeout,
+            "nodes": [
+                {"id": target.instance_id, "address": target.address, "slurm": slurm_name(target.address)}
+                for target in targets
+                if target.address
+            ],
+        }
+        # Each round of nodes may try ssh in vain and then Slurm.
+        rounds = math.ceil(len(targets) / AT_ONCE)
+        seconds = 30 + rounds * 2 * (settings.connect_timeout + settings.command_timeout)
+        runner = SshRunner(self._address, self._access, limit=max(1 << 20, len(targets) * LONGEST_REPORT // 8))
+        try:
+            done = runner.run([COMMAND[0], "node", "ask"], timeout=seconds, check=False, input=json.dumps(question))
+        except RunTimeout as err:
+            raise Unreachable(f"the controller {self._address} did not end within {seconds:g} s") from err
+        if done.returncode != 0:
+            raise Unreachable(
+                f"the controller {self._address} cannot ask the others: exit code {done.returncode}: "
+                f"{last_words(done.stderr, done.stdout)}",
+                hint="2: its bundle is older than this command, 127: it has none; --via ssh, or --via pull",
+            )
+        said = _said(done.stdout)
+        progress(len(targets))
+        return [_heard(target, said.get(target.instance_id)) for target in targets]
+
+
+def _said(text: str) -> dict[str, Mapping[str, Any]]:
+    """Instance id -> what the controller heard of that node."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for line in text.splitlines():
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(value, dict) and isinstance(value.get("id"), str):
+            found[value["id"]] = value
+    return found
+
+
+def _heard(target: Target, said: Optional[Mapping[str, Any]]) -> Heard:
+    if not target.address:
+        return Heard(error="AWS tells no address of the node")
+    if said is None:
+        return Heard(error="the controller said nothing of it", hint="--via ssh")
+    if said.get("error"):
+        return Heard(error=clean(said["error"]))
+    returncode = said.get("returncode")
+    if not isinstance(returncode, int):
+        return Heard(error="what the controller said of it cannot be read")
+    return Heard(str(said.get("stdout", "")), returncode, str(said.get("stderr", "")))

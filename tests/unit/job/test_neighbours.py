@@ -1,0 +1,71 @@
+"""Nodes that only Slurm lets in, on a real Slurm: one that is free, and one that is busy with somebody's job."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Iterator
+
+import pytest
+
+from hyperpod_kit.errors import RunError
+from hyperpod_kit.node.neighbours.ask import Question, ask
+from hyperpod_kit.node.neighbours.over_slurm import OverSlurm
+from hyperpod_kit.run import LocalRunner
+
+from .private_slurm import PrivateSlurm, missing, wait_until
+
+pytestmark = [pytest.mark.rehearsal, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
+
+
+@pytest.fixture
+def slurm(monkeypatch: pytest.MonkeyPatch) -> Iterator[PrivateSlurm]:
+    base = Path(tempfile.mkdtemp(prefix="hpk-slurm-"))
+    cluster = PrivateSlurm(base, nodes=2)
+    try:
+        cluster.start()
+        for name in ("SLURM_CONF", "PATH"):
+            monkeypatch.setenv(name, cluster.environment[name])
+        yield cluster
+    finally:
+        cluster.stop()
+        shutil.rmtree(base, ignore_errors=True)
+
+
+def test_free_nodes_get_a_job_and_busy_ones_a_step_beside_theirs(
+    slurm: PrivateSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = slurm.base / "work"
+    work.mkdir(mode=0o777)
+    work.chmod(0o777)
+    job = slurm.sbatch("--exclusive", "-w", "n1", "--wrap", "sleep 600", cwd=work)
+    wait_until("running job", lambda: slurm.state(job) == "RUNNING")
+    shim = tmp_path / "ssh"
+    shim.write_text("#!/bin/sh\necho 'Permission denied (publickey).' >&2\nexit 255\n")
+    shim.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.chdir(work)
+    nodes = tuple((f"i-{name}", "10.0.0.1", name) for name in ("n1", "n2", "n3"))
+    question = Question(nodes, ("/bin/sh", "-c", 'echo "$SLURMD_NODENAME $(id -u) $SLURM_JOB_ID"'), 5.0, 10.0)
+    said = {one["id"]: one for one in ask(question, LocalRunner(), "i-0")}
+    assert said["i-n1"]["stdout"].split() == ["n1", str(slurm.user), job], "beside the job, as its owner"
+    assert said["i-n2"]["stdout"].split()[:2] == ["n2", "0"] and said["i-n2"]["way"] == "slurm"
+    assert "Permission denied (publickey).; over Slurm: srun: error:" in said["i-n3"]["error"]
+    assert slurm.state(job) == "RUNNING", "nobody's job is disturbed"
+
+
+def test_a_slurm_that_does_not_answer_is_asked_once() -> None:
+    class Silent(LocalRunner):
+        calls = 0
+
+        def run(self, argv, **options):  # type: ignore[no-untyped-def]
+            self.calls += 1
+            raise RunError(argv, 1, stderr="slurm_load_jobs error: Unable to contact slurm controller")
+
+    runner = Silent()
+    over = OverSlurm(runner)
+    for name in ("n1", "n2"):
+        assert over.argv(name, ["x"]) == (None, "slurm_load_jobs error: Unable to contact slurm controller")
+    assert runner.calls == 1

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Optional
 
 import click
 
 from hyperpod_kit.cli.options import config_argument
 from hyperpod_kit.cli.output import data, say
+from hyperpod_kit.errors import UsageError
+
+if TYPE_CHECKING:
+    from hyperpod_kit.config.settings import Settings
+    from hyperpod_kit.preflight.sites import RoleOf
 
 
 @click.command()
 @config_argument
+@click.option("--group", metavar="NAME", help="The role of this instance group; default: the cluster's own role.")
 @click.option("--trust", "of_trust", is_flag=True, help="Who may be the role, in place of what it may do.")
-def policy(config: Path, of_trust: bool) -> None:
+def policy(config: Path, group: Optional[str], of_trust: bool) -> None:
     """Print the least policy of the nodes' role, from the configuration.
 
     One statement for each thing that nodes need: the bundle, each mount, each secret, logs, sessions. `validate --aws`
@@ -23,19 +30,19 @@ def policy(config: Path, of_trust: bool) -> None:
     Examples:
       hyperpod-kit policy > policy.json
       hyperpod-kit policy --trust > trust.json
-      hyperpod-kit policy cluster.yaml
+      hyperpod-kit policy cluster.yaml --group workers  # where groups have roles of their own
     """
     from hyperpod_kit.config.load import load
     from hyperpod_kit.preflight import needs
     from hyperpod_kit.preflight import policy as policies
 
     settings = load(config)
-    role = settings.cluster.execution_role.rpartition("/")[2]
+    role = _role(settings, group)
     if of_trust:
         data(policies.trust())
-        say(f"next: aws iam create-role --role-name {role} --assume-role-policy-document file://trust.json")
+        say(f"next: aws iam create-role --role-name {role.name} --assume-role-policy-document file://trust.json")
         return
-    wanted = policies.permissions(needs.needs(settings))
+    wanted = policies.permissions(needs.needs(settings, role))
     data(wanted)
     length = policies.length(wanted)
     if length > policies.INLINE_LIMIT:
@@ -44,6 +51,19 @@ def policy(config: Path, of_trust: bool) -> None:
         )
     else:
         say(
-            f"next: aws iam put-role-policy --role-name {role} --policy-name hyperpod-kit "
+            f"next: aws iam put-role-policy --role-name {role.name} --policy-name hyperpod-kit "
             f"--policy-document file://policy.json"
         )
+
+
+def _role(settings: Settings, group: Optional[str]) -> RoleOf:
+    """The role of a group, or the first one. Raises UsageError."""
+    from hyperpod_kit.preflight.sites import roles
+
+    for role in roles(settings):
+        if group is None or any(member.name == group for member in role.groups):
+            return role
+    raise UsageError(
+        f"there is no instance group {group}",
+        hint=f"instance groups are: {', '.join(member.name for member in settings.cluster.groups)}",
+    )

@@ -27,6 +27,7 @@ CHECKS: tuple[Check, ...] = (
     network.names,
     network.room,
     network.zones,
+    groups.fabric,
     groups.each_other,
     groups.s3,
     shared.there,  # HPK-V4  EFS, S3 Files

@@ -28,6 +28,9 @@ class Unasked:
     denied: bool
 
 
+UNKNOWN = Unasked("", "", "", "", False)
+"""Stands for what nobody asked, because something else about it is wrong already."""
+
 Answer = Union[T, Unasked]
 
 
@@ -169,12 +172,12 @@ class Network:
 @dataclass(frozen=True)
 class Facts:
     """Everything that the checks look at. Keys: buckets by name, file systems by (region, id), prefixes by (bucket,
-    prefix), types without `ml.`, decisions by the Sid of the need that they are about, secrets by ARN."""
+    prefix), types without `ml.`, roles and secrets by ARN, decisions by (role, Sid of the need)."""
 
     caller: Caller
     network: Optional[Network] = None
-    role: Answer[Optional[Role]] = None
-    decisions: Mapping[str, Answer[tuple[Decision, ...]]] = field(default_factory=dict)
+    roles: Mapping[str, Answer[Optional[Role]]] = field(default_factory=dict)
+    decisions: Mapping[tuple[str, str], Answer[tuple[Decision, ...]]] = field(default_factory=dict)
     buckets: Mapping[str, Answer[Looked]] = field(default_factory=dict)
     empty: Mapping[tuple[str, str], Answer[bool]] = field(default_factory=dict)
     efs: Mapping[tuple[str, str], Answer[Optional[FileSystem]]] = field(default_factory=dict)

@@ -12,10 +12,11 @@ from typing import Any, Callable, Hashable, Mapping, TypeVar
 from hyperpod_kit.aws import iam
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.mounts import EfsMount, S3FilesMount
+from hyperpod_kit.preflight import sites
 from hyperpod_kit.preflight.facts import Facts, group_ids
 from hyperpod_kit.preflight.look import buckets, fsx, limits, network, role, shared
 from hyperpod_kit.preflight.look.asker import Asker
-from hyperpod_kit.preflight.needs import AT, Need, needs
+from hyperpod_kit.preflight.needs import needs
 
 WORKERS = 8
 """Calls at a time. Each service allows some per second; IAM and EFS are the strictest."""
@@ -52,8 +53,15 @@ def gather(settings: Settings, sound: Callable[[str], bool] = lambda path: True)
         lustre = {
             (want.region, want.id): ask(fsx.file_system, want) for want in fsx.wanted(settings) if sound(want.path)
         }
-        its_role = ask(role.role, settings) if sound(AT) else None
-        decisions = {need.sid: ask(role.decisions, settings, need) for need in wanted_needs(settings, sound)}
+        roles = [wanted for wanted in sites.roles(settings) if sound(wanted.path)]
+        there = {wanted.arn: ask(role.role, settings, wanted) for wanted in roles}
+        decisions = {
+            (wanted.arn, need.sid): ask(role.decisions, settings, wanted, need)
+            for wanted in roles
+            if wanted.account == caller.account
+            for need in needs(settings, wanted)
+            if sound(need.path)
+        }
         looked = {
             name: ask(buckets.look, settings, name, path)
             for name, path in buckets.wanted(settings).items()
@@ -72,13 +80,13 @@ def gather(settings: Settings, sound: Callable[[str], bool] = lambda path: True)
         types, offered = ask(network.instance_types, settings), ask(network.offered, settings)
         quotas, used = ask(limits.quotas, settings), ask(limits.used, settings)
         systems = _results(efs), _results(files), _results(lustre)
-        nodes = settings.cluster.vpc.security_group_ids if settings.cluster.vpc else ()
+        nodes = [group for site in sites.sites(settings) for group in site.vpc.security_group_ids]
         groups = {*nodes, *(group for found in systems for group in group_ids(found.values()))}
         surroundings = network.surroundings(asker, settings, subnets.result(), groups)
         return Facts(
             caller,
-            surroundings if settings.cluster.vpc else None,
-            its_role.result() if its_role else None,
+            surroundings if sites.sites(settings) else None,
+            _results(there),
             _results(decisions),
             _results(looked),
             _results(empty),
@@ -92,13 +100,6 @@ def gather(settings: Settings, sound: Callable[[str], bool] = lambda path: True)
         )
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-
-
-def wanted_needs(settings: Settings, sound: Callable[[str], bool]) -> list[Need]:
-    """The needs that can be simulated: the role and what they are about are right."""
-    if not sound(AT):
-        return []
-    return [need for need in needs(settings) if sound(need.path)]
 
 
 def _results(futures: Mapping[K, Future[T]]) -> dict[K, T]:

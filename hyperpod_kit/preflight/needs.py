@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import Iterator, Mapping, Optional
+from typing import Iterator, Mapping, Optional, Sequence
 
 from hyperpod_kit.config.homes import NO_ACCESS_POINT
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.model.mounts import EfsMount, S3FilesMount, S3Mount
-
-AT = "hyperpod_kit.cluster.execution_role"
+from hyperpod_kit.model.mounts import EfsMount, Mount, S3FilesMount, S3Mount, carried_by
+from hyperpod_kit.preflight.sites import RoleOf
 
 CLUSTER_LOGS = "/aws/sagemaker/Clusters"
 """Log group and metric namespace of every HyperPod cluster."""
@@ -49,9 +48,13 @@ class Need:
             yield {key: values[min(index, len(values) - 1)] for key, values in self.context.items()}
 
 
+Carried = Sequence[tuple[Mount, str]]
+"""The mounts that a role's nodes have, each with its place in the configuration."""
+
+
 @dataclass(frozen=True)
 class Account:
-    """Whose resources the ARNs name: read off the execution role."""
+    """Whose resources the ARNs name."""
 
     partition: str
     number: str
@@ -62,39 +65,42 @@ class Account:
         return f"arn:{self.partition}:{service}:{region or self.region}:{self.number}:{resource}"
 
 
-def account_of(settings: Settings) -> Account:
-    """The account, out of a role ARN that the rules have found right."""
-    parts = settings.cluster.execution_role.split(":")
-    return Account(parts[1], parts[4], settings.cluster.region)
+def needs(settings: Settings, role: RoleOf) -> tuple[Need, ...]:
+    """Everything that one of the configuration's roles must be allowed, for the groups that have it.
 
-
-def needs(settings: Settings) -> tuple[Need, ...]:
-    """Everything that the execution role of this configuration must be allowed."""
-    account = account_of(settings)
+    The role's ARN must be one: the account is read off it.
+    """
+    account = Account(role.arn.split(":")[1], role.account, settings.cluster.region)
+    carried = [
+        (mount, place)
+        for mount, place in zip(settings.mounts, settings.mount_places)
+        if any(carried_by(mount, group.role, group.name) for group in role.groups)
+    ]
     return (
-        *_platform(settings, account),
+        *_platform(settings, role, account),
         *_bundle(settings, account),
-        *_buckets(settings, account),
-        *_efs(settings, account),
-        *_s3files(settings, account),
-        *_secrets(settings, account),
+        *_buckets(carried, account),
+        *_efs(carried, account, role),
+        *_s3files(carried, account),
+        *_secrets(settings, role),
     )
 
 
-def _platform(settings: Settings, account: Account) -> Iterator[Need]:
+def _platform(settings: Settings, role: RoleOf, account: Account) -> Iterator[Need]:
+    at = role.path
     group = account.arn("logs", f"log-group:{CLUSTER_LOGS}/{settings.cluster.name}/*")
     yield Need(
         "Logs",
         "the log of the lifecycle script",
-        AT,
+        at,
         ("logs:PutLogEvents", "logs:CreateLogStream", "logs:DescribeLogStreams"),
         (f"{group}:log-stream:*",),
     )
-    yield Need("LogGroup", "the log of the lifecycle script", AT, ("logs:CreateLogGroup",), (group,))
+    yield Need("LogGroup", "the log of the lifecycle script", at, ("logs:CreateLogGroup",), (group,))
     yield Need(
         "Metrics",
         "HyperPod's metrics",
-        AT,
+        at,
         ("cloudwatch:PutMetricData",),
         ("*",),
         {"cloudwatch:namespace": (CLUSTER_LOGS,)},
@@ -103,16 +109,16 @@ def _platform(settings: Settings, account: Account) -> Iterator[Need]:
     yield Need(
         "Sessions",
         "sessions on the nodes (hyperpod-kit connect)",
-        AT,
+        at,
         tuple(f"ssmmessages:{verb}{kind}Channel" for verb in ("Create", "Open") for kind in ("Control", "Data")),
         ("*",),
         optional=True,
     )
-    if settings.cluster.vpc is not None:
+    if settings.cluster.vpc is not None or any(group.vpc is not None for group in role.groups):
         yield Need(
             "NetworkInterfaces",
             "the nodes' network interfaces in the VPC",
-            AT,
+            at,
             (
                 "ec2:CreateNetworkInterface",
                 "ec2:CreateNetworkInterfacePermission",
@@ -130,7 +136,7 @@ def _platform(settings: Settings, account: Account) -> Iterator[Need]:
         yield Need(
             "TagNetworkInterfaces",
             "the tags of these network interfaces",
-            AT,
+            at,
             ("ec2:CreateTags",),
             (account.arn("ec2", "network-interface/*"),),
         )
@@ -151,8 +157,8 @@ def _bundle(settings: Settings, account: Account) -> Iterator[Need]:
     )
 
 
-def _buckets(settings: Settings, account: Account) -> Iterator[Need]:
-    for mount, place in zip(settings.mounts, settings.mount_places):
+def _buckets(carried: Carried, account: Account) -> Iterator[Need]:
+    for mount, place in carried:
         if not isinstance(mount, S3Mount) or mount.endpoint_url is not None:
             continue
         bucket = f"arn:{account.partition}:s3:::{mount.bucket}"
@@ -183,10 +189,10 @@ def _key(key: str, sid: str, why: str, place: str, account: Account) -> Need:
     return Need(sid, why, place, actions, keys, aliases, condition="ForAnyValue:StringEquals")
 
 
-def _efs(settings: Settings, account: Account) -> Iterator[Need]:
+def _efs(carried: Carried, account: Account, role: RoleOf) -> Iterator[Need]:
     """EFS that is mounted with IAM. Homes are not here: their file system's own policy lets the role in."""
     found: dict[str, None] = {}
-    for mount, place in zip(settings.mounts, settings.mount_places):
+    for mount, place in carried:
         if not isinstance(mount, EfsMount):
             continue
         arn = account.arn("elasticfilesystem", f"file-system/{mount.file_system_id}", mount.region)
@@ -203,16 +209,16 @@ def _efs(settings: Settings, account: Account) -> Iterator[Need]:
         yield Need(
             "FindMountTargets",
             "finding the mount targets of EFS where the name does not resolve",
-            AT,
+            role.path,
             ("elasticfilesystem:DescribeMountTargets",),
             tuple(found),
             optional=True,
         )
 
 
-def _s3files(settings: Settings, account: Account) -> Iterator[Need]:
+def _s3files(carried: Carried, account: Account) -> Iterator[Need]:
     """S3 Files always asks IAM. The configuration does not know its bucket, so direct reads of it are not here."""
-    for mount, place in zip(settings.mounts, settings.mount_places):
+    for mount, place in carried:
         if not isinstance(mount, S3FilesMount):
             continue
         arn = account.arn("s3files", f"file-system/{mount.file_system_id}", mount.region)
@@ -223,8 +229,10 @@ def _s3files(settings: Settings, account: Account) -> Iterator[Need]:
         yield Need(f"Mount{_plain(mount.name)}", f"mount `{mount.name}`", place, verbs, (arn,), through)
 
 
-def _secrets(settings: Settings, account: Account) -> Iterator[Need]:
+def _secrets(settings: Settings, role: RoleOf) -> Iterator[Need]:
     for index, secret in enumerate(settings.secrets):
+        if not any(group.role in secret.roles for group in role.groups):
+            continue
         action = "secretsmanager:GetSecretValue" if secret.service == "secretsmanager" else "ssm:GetParameter"
         yield Need(
             f"Secret{_plain(secret.name)}",

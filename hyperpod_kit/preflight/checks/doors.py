@@ -3,55 +3,67 @@
 from __future__ import annotations
 
 from ipaddress import IPv4Network
-from typing import Iterable, Iterator, NamedTuple, Optional, Sequence
+from typing import Iterator, NamedTuple, Optional, Sequence
 
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.preflight.checks.groups import nodes
-from hyperpod_kit.preflight.facts import Door, Facts, Unasked
+from hyperpod_kit.model.mounts import Mount
+from hyperpod_kit.preflight.checks.groups import Members, members
+from hyperpod_kit.preflight.facts import Door, Facts, Unasked, known
 from hyperpod_kit.preflight.reach import Peer, Rule, missing_ports
 
 
 class Shut(NamedTuple):
-    """Ports that do not get through. `where`: whose rules they are, `the nodes' sg-1 out to fsmt-1`."""
+    """Ports that do not get through. `where`: whose rules they are, `sg-1 of the nodes, out to fsmt-1`."""
 
     where: str
     groups: tuple[str, ...]
     ports: tuple[int, ...]
 
 
-def to_doors(settings: Settings, facts: Facts, doors: Iterable[Door], ports: Sequence[int]) -> Iterator[Shut]:
-    """What keeps nodes from connecting to the doors."""
-    return _shut(settings, facts, doors, ports, from_nodes=True)
-
-
-def from_doors(settings: Settings, facts: Facts, doors: Iterable[Door], ports: Sequence[int]) -> Iterator[Shut]:
-    """What keeps the doors from connecting to nodes."""
-    return _shut(settings, facts, doors, ports, from_nodes=False)
-
-
-def _shut(
-    settings: Settings, facts: Facts, doors: Iterable[Door], ports: Sequence[int], *, from_nodes: bool
+def to_doors(
+    settings: Settings, facts: Facts, mounts: Sequence[Mount], doors: Sequence[Door], ports: Sequence[int]
 ) -> Iterator[Shut]:
-    found = nodes(settings, facts)
-    if found is None or facts.network is None:
-        return
-    peer, into_nodes, out_of_nodes = found
-    for door in doors:
-        rules = _rules(facts, door)
-        if rules is None or isinstance(door.groups, Unasked):
-            continue
-        into_door, out_of_door = rules
-        there = Peer(frozenset(door.groups), (IPv4Network(door.address),) if door.address else ())
-        nodes_side = missing_ports(out_of_nodes if from_nodes else into_nodes, there, ports)
-        door_side = missing_ports(into_door if from_nodes else out_of_door, peer, ports)
-        nodes_groups = tuple(sorted(peer.groups))
-        if nodes_side:
-            towards = f"out to {door.id}" if from_nodes else f"in from {door.id}"
-            yield Shut(f"the nodes' {', '.join(nodes_groups)} {towards}", nodes_groups, tuple(nodes_side))
-        if door_side:
-            towards = "in from the nodes" if from_nodes else "out to the nodes"
-            named = ", ".join(door.groups) or "no security group"
-            yield Shut(f"{named} of {door.id} {towards}", door.groups, tuple(door_side))
+    """What keeps the nodes that carry the mounts from connecting to the doors."""
+    for found, door, into_door, _ in _pairs(settings, facts, mounts, doors):
+        there = Peer(frozenset(known(door.groups) or ()), (IPv4Network(door.address),) if door.address else ())
+        closed = missing_ports(found.egress, there, ports)
+        if closed:
+            yield Shut(f"{found.names} of the nodes, out to {door.id}", tuple(sorted(found.peer.groups)), tuple(closed))
+        closed = missing_ports(into_door, found.peer, ports)
+        if closed:
+            yield _of_door(door, f"in from the nodes of {found.names}", closed)
+
+
+def from_doors(
+    settings: Settings, facts: Facts, mounts: Sequence[Mount], doors: Sequence[Door], ports: Sequence[int]
+) -> Iterator[Shut]:
+    """What keeps the doors from connecting to the nodes that carry the mounts."""
+    for found, door, _, out_of_door in _pairs(settings, facts, mounts, doors):
+        there = Peer(frozenset(known(door.groups) or ()), (IPv4Network(door.address),) if door.address else ())
+        closed = missing_ports(found.ingress, there, ports)
+        if closed:
+            yield Shut(
+                f"{found.names} of the nodes, in from {door.id}", tuple(sorted(found.peer.groups)), tuple(closed)
+            )
+        closed = missing_ports(out_of_door, found.peer, ports)
+        if closed:
+            yield _of_door(door, f"out to the nodes of {found.names}", closed)
+
+
+def _pairs(
+    settings: Settings, facts: Facts, mounts: Sequence[Mount], doors: Sequence[Door]
+) -> Iterator[tuple[Members, Door, list[Rule], list[Rule]]]:
+    """Every site with every door, and the door's rules, in and out."""
+    for found in members(settings, facts):
+        for door in doors if found.site.carries(mounts) else ():
+            rules = _rules(facts, door)
+            if rules is not None:
+                yield found, door, *rules
+
+
+def _of_door(door: Door, direction: str, closed: Sequence[int]) -> Shut:
+    groups = known(door.groups) or ()
+    return Shut(f"{', '.join(groups) or 'no security group'} of {door.id}, {direction}", groups, tuple(closed))
 
 
 def _rules(facts: Facts, door: Door) -> Optional[tuple[list[Rule], list[Rule]]]:

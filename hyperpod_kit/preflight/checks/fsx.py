@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Iterator
 
-from hyperpod_kit.config.findings import ERROR, WARNING, Finding
+from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.mounts import LustreMount, OpenZfsMount
 from hyperpod_kit.preflight.checks.doors import from_doors, ports_text, to_doors
-from hyperpod_kit.preflight.facts import Facts, FsxFileSystem, known
+from hyperpod_kit.preflight.facts import UNKNOWN, Facts, FsxFileSystem, known
 from hyperpod_kit.preflight.look import fsx
 from hyperpod_kit.preflight.look.fsx import FsxMount
+from hyperpod_kit.preflight.sites import sites
 
 READY = ("AVAILABLE", "UPDATING", "MISCONFIGURED")
 """MISCONFIGURED serves its clients, with something else not right; MISCONFIGURED_UNAVAILABLE does not."""
@@ -24,7 +25,7 @@ OPENZFS_PORTS = (2049,)
 def there(settings: Settings, facts: Facts) -> Iterator[Finding]:
     """Every file system exists and is ready."""
     for want in fsx.wanted(settings):
-        system = facts.fsx.get((want.region, want.id), ())
+        system = facts.fsx.get((want.region, want.id), UNKNOWN)
         if system is None:
             yield Finding(
                 "HPK-V501",
@@ -77,12 +78,12 @@ def names(settings: Settings, facts: Facts) -> Iterator[Finding]:
 
 def place(settings: Settings, facts: Facts) -> Iterator[Finding]:
     """The file system is in the nodes' VPC, and best in their zone."""
-    subnets = known(facts.network.subnets) if facts.network else None
-    if not subnets:
-        return
-    vpcs, zones = {subnet.vpc_id for subnet in subnets}, {subnet.zone for subnet in subnets}
+    everywhere = known(facts.network.subnets) if facts.network else None
     for mount, at, _, system in _found(settings, facts):
-        if system.vpc_id and system.vpc_id not in vpcs:
+        ids = {name for site in sites(settings) if site.carries([mount]) for name in site.vpc.subnet_ids}
+        subnets = [subnet for subnet in everywhere or () if subnet.id in ids]
+        vpcs, zones = {subnet.vpc_id for subnet in subnets}, {subnet.zone for subnet in subnets}
+        if vpcs and system.vpc_id and system.vpc_id not in vpcs:
             yield Finding(
                 "HPK-V507",
                 at,
@@ -91,16 +92,24 @@ def place(settings: Settings, facts: Facts) -> Iterator[Finding]:
             )
             continue
         theirs = {door.zone for door in known(system.doors) or () if door.zone}
-        efa = isinstance(mount, LustreMount) and mount.efa
-        if theirs and not zones <= theirs:
+        apart, lies = ", ".join(sorted(zones - theirs)), ", ".join(sorted(theirs))
+        if not theirs or not apart:
+            continue
+        if isinstance(mount, LustreMount) and mount.efa:
+            yield Finding(
+                "HPK-V512",
+                at,
+                f"{system.id} is in zone {lies}, nodes would be in {apart} too: EFA works within one zone only",
+                "Use subnets of the file system's zone",
+            )
+        else:
             yield Finding(
                 "HPK-V508",
                 at,
-                f"{system.id} is in zone {', '.join(sorted(theirs))}, nodes would be in "
-                f"{', '.join(sorted(zones - theirs))} too: "
-                + ("its EFA works within one zone only" if efa else "slower from there, and paid for by the byte"),
-                "Use subnets of the file system's zone" if efa else "Use subnets of its zone for what reads much",
-                ERROR if efa else WARNING,
+                f"{system.id} is in zone {lies}, nodes would be in {apart} too: slower from there, and paid for by the "
+                f"byte",
+                "Use subnets of its zone for what reads much",
+                WARNING,
             )
 
 
@@ -126,7 +135,7 @@ def ports(settings: Settings, facts: Facts) -> Iterator[Finding]:
         seen.add(system.id)
         wanted = LUSTRE_PORTS if isinstance(mount, LustreMount) else OPENZFS_PORTS
         # All interfaces of a file system have its security groups: one of them stands for all.
-        shut = list(to_doors(settings, facts, doors[:1], wanted))
+        shut = list(to_doors(settings, facts, [mount], doors[:1], wanted))
         for one in shut:
             yield Finding(
                 "HPK-V510",
@@ -135,7 +144,7 @@ def ports(settings: Settings, facts: Facts) -> Iterator[Finding]:
                 f"Allow it in {one.groups[0] if one.groups else 'a security group of the file system'}",
             )
         if isinstance(mount, LustreMount) and not shut:
-            for one in from_doors(settings, facts, doors[:1], wanted):
+            for one in from_doors(settings, facts, [mount], doors[:1], wanted):
                 yield Finding(
                     "HPK-V511",
                     at,

@@ -3,86 +3,113 @@
 from __future__ import annotations
 
 from ipaddress import IPv4Network
-from typing import Iterator, Optional
+from typing import Iterator, NamedTuple
 
 from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.preflight.facts import Facts, known
-from hyperpod_kit.preflight.look.network import GROUPS, plain_types
 from hyperpod_kit.preflight.reach import Peer, Rule, admits_everything_from, missing_ports
+from hyperpod_kit.preflight.sites import Site, sites
 
 SLURM_PORTS = (22, 6817, 6818, 32768, 60999)
 """ssh, slurmctld, slurmd, and both ends of the range that srun and collectives take theirs from."""
 HTTPS = 443
 
 
-def nodes(settings: Settings, facts: Facts) -> Optional[tuple[Peer, list[Rule], list[Rule]]]:
-    """The nodes as a peer, with the rules of all their groups, in and out; None when not all of it is known."""
-    vpc, network = settings.cluster.vpc, facts.network
+class Members(NamedTuple):
+    """The nodes of a site as a peer, with the rules of all their groups."""
+
+    site: Site
+    peer: Peer
+    ingress: list[Rule]
+    egress: list[Rule]
+
+    @property
+    def names(self) -> str:
+        """Their security groups."""
+        return ", ".join(sorted(self.peer.groups))
+
+
+def members(settings: Settings, facts: Facts) -> Iterator[Members]:
+    """The nodes of every site of which all is known."""
+    network = facts.network
     subnets = known(network.subnets) if network else None
-    if vpc is None or network is None or not subnets:
-        return None
-    groups = [network.group(group_id) for group_id in vpc.security_group_ids]
-    there = [group for group in groups if group is not None]
-    if not there or len(there) < len(groups):
-        return None
-    peer = Peer(frozenset(vpc.security_group_ids), tuple(IPv4Network(subnet.cidr) for subnet in subnets))
-    return peer, [rule for group in there for rule in group.ingress], [rule for group in there for rule in group.egress]
+    for site in sites(settings):
+        if network is None or not subnets:
+            continue
+        groups = [network.group(group_id) for group_id in site.vpc.security_group_ids]
+        there = [group for group in groups if group is not None]
+        networks = tuple(IPv4Network(subnet.cidr) for subnet in subnets if subnet.id in site.vpc.subnet_ids)
+        if there and len(there) == len(groups) and networks:
+            yield Members(
+                site,
+                Peer(frozenset(site.vpc.security_group_ids), networks),
+                [rule for group in there for rule in group.ingress],
+                [rule for group in there for rule in group.egress],
+            )
+
+
+def fabric(settings: Settings, facts: Facts) -> Iterator[Finding]:
+    """Where there is an EFA, its security group allows all traffic from and to itself."""
+    for found in members(settings, facts):
+        types, closed = _fabric(facts, found)
+        if types and closed:
+            yield Finding(
+                "HPK-V311",
+                found.site.groups_path,
+                f"{found.names} does not allow all traffic {' and '.join(closed)} from and to itself, which the EFA of "
+                f"{', '.join(types)} needs: it is no IP traffic, so rules with address ranges do not allow it",
+                _authorize(sorted(found.peer.groups)[0], closed),
+            )
 
 
 def each_other(settings: Settings, facts: Facts) -> Iterator[Finding]:
-    """Nodes reach nodes: all traffic from and to their own group where there is an EFA, Slurm's TCP everywhere."""
-    found = nodes(settings, facts)
-    if found is None or sum(group.count for group in settings.cluster.groups) < 2:
-        return
-    peer, ingress, egress = found
-    types = known(facts.types) or {}
-    fabric = [name for name in plain_types(settings) if name in types and types[name].efa]
-    names = ", ".join(sorted(peer.groups))
-    if fabric:
-        closed = [
-            word for word, rules in (("in", ingress), ("out", egress)) if not admits_everything_from(rules, peer.groups)
-        ]
-        if closed:
-            yield Finding(
-                "HPK-V311",
-                GROUPS,
-                f"{names} does not allow all traffic {' and '.join(closed)} from and to itself, which the EFA of "
-                f"{', '.join(fabric)} needs: it is no IP traffic, so rules with address ranges do not allow it",
-                f"{_authorize(sorted(peer.groups)[0], closed)}",
-            )
-            return
-    closed = [
-        f"{word} on TCP {', '.join(map(str, ports))}"
-        for word, rules in (("in", ingress), ("out", egress))
-        if (ports := missing_ports(rules, peer, SLURM_PORTS))
-    ]
-    if closed:
-        yield Finding(
-            "HPK-V312",
-            GROUPS,
-            f"nodes do not reach each other: {names} does not let its own members {' and '.join(closed)}",
-            f"{_authorize(sorted(peer.groups)[0], [word.split()[0] for word in closed])}",
-        )
+    """Nodes reach nodes by Slurm's TCP, within a site and from each to each."""
+    everywhere = list(members(settings, facts))
+    for one in everywhere:
+        for other in everywhere:
+            if one is other and (one.site.nodes < 2 or all(_fabric(facts, one))):
+                continue  # the same rule is missing that `fabric` has named
+            closed = [
+                f"{word} on TCP {', '.join(map(str, ports))}"
+                for word, rules, peer in (("out", one.egress, other.peer), ("in", other.ingress, one.peer))
+                if (ports := missing_ports(rules, peer, SLURM_PORTS))
+            ]
+            if closed:
+                whom = "its own members" if one is other else f"nodes of {other.names}"
+                yield Finding(
+                    "HPK-V312",
+                    one.site.groups_path,
+                    f"nodes do not reach each other: {one.names} and {whom}, {' and '.join(closed)}",
+                    _authorize(sorted(one.peer.groups)[0], sorted(word.split()[0] for word in closed))
+                    if one is other
+                    else "Allow these ports between the two groups, in and out",
+                )
 
 
 def s3(settings: Settings, facts: Facts) -> Iterator[Finding]:
     """The groups let the nodes out to S3, by HTTPS."""
-    found = nodes(settings, facts)
     endpoints = known(facts.network.endpoints) if facts.network else None
-    if found is None or endpoints is None:
-        return
-    _, _, egress = found
-    fitting = [rule for rule in egress if rule.covers("tcp", HTTPS)]
-    inside = any(endpoint.service == "s3" and endpoint.kind == "Interface" for endpoint in endpoints)
-    outward = any(rule.unread or any(_is_outside(network) for network in rule.networks) for rule in fitting)
-    if not outward and not (inside and fitting):
-        yield Finding(
-            "HPK-V313",
-            GROUPS,
-            "no rule lets the nodes out to S3, from which they fetch the lifecycle script",
-            "Allow TCP 443 out, to 0.0.0.0/0 or to the prefix list of S3",
-        )
+    for found in members(settings, facts) if endpoints is not None else ():
+        fitting = [rule for rule in found.egress if rule.covers("tcp", HTTPS)]
+        inside = any(endpoint.service == "s3" and endpoint.kind == "Interface" for endpoint in endpoints or ())
+        outward = any(rule.unread or any(_is_outside(network) for network in rule.networks) for rule in fitting)
+        if not outward and not (inside and fitting):
+            yield Finding(
+                "HPK-V313",
+                found.site.groups_path,
+                f"no rule of {found.names} lets the nodes out to S3, from which they fetch the lifecycle script",
+                "Allow TCP 443 out, to 0.0.0.0/0 or to the prefix list of S3",
+            )
+
+
+def _fabric(facts: Facts, found: Members) -> tuple[list[str], list[str]]:
+    """Instance types with an EFA there, and the directions in which its traffic is not allowed."""
+    types = known(facts.types) or {}
+    names = sorted({group.instance_type.removeprefix("ml.") for group in found.site.groups if group.count})
+    fast = [name for name in names if name in types and types[name].efa]
+    directions = (("in", found.ingress), ("out", found.egress))
+    return fast, [word for word, rules in directions if not admits_everything_from(rules, found.peer.groups)]
 
 
 def _is_outside(network: IPv4Network) -> bool:

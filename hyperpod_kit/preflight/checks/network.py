@@ -2,58 +2,57 @@
 
 from __future__ import annotations
 
-from typing import Iterator, Optional, Sequence
+from typing import Iterator, Sequence
 
 from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.mounts import NvmeMount, S3Mount
-from hyperpod_kit.preflight.facts import Endpoint, Facts, RouteTable, Subnet, known
-from hyperpod_kit.preflight.look.network import GROUPS, SUBNETS, TYPES, plain_types
+from hyperpod_kit.preflight.facts import UNKNOWN, Endpoint, Facts, RouteTable, Subnet, known
+from hyperpod_kit.preflight.look.network import SUBNETS
+from hyperpod_kit.preflight.sites import TYPES, site_of, sites
 
 EVERYWHERE = ("0.0.0.0/0", "::/0")
 
 
 def there(settings: Settings, facts: Facts) -> Iterator[Finding]:
     """Every subnet and security group exists."""
-    vpc, network, here = settings.cluster.vpc, facts.network, settings.cluster.region
-    if vpc is None or network is None:
-        return
-    subnets = known(network.subnets)
-    if subnets is not None:
-        found = {subnet.id for subnet in subnets}
-        for index, subnet_id in enumerate(vpc.subnet_ids):
-            if subnet_id not in found:
+    network, here = facts.network, settings.cluster.region
+    subnets = known(network.subnets) if network else None
+    found = {subnet.id for subnet in subnets or ()}
+    for site in sites(settings):
+        for index, subnet_id in enumerate(site.vpc.subnet_ids):
+            if subnets is not None and subnet_id not in found:
                 yield Finding(
                     "HPK-V301",
-                    f"{SUBNETS}[{index}]",
+                    f"{site.subnets_path}[{index}]",
                     f"there is no subnet `{subnet_id}` in {here} that this account can see",
                     f"aws ec2 describe-subnets --region {here} lists them",
                 )
-    for index, group_id in enumerate(vpc.security_group_ids):
-        if network.groups.get(group_id, ()) is None:
-            yield Finding(
-                "HPK-V302",
-                f"{GROUPS}[{index}]",
-                f"there is no security group `{group_id}` in {here} that this account can see",
-                f"aws ec2 describe-security-groups --region {here} lists them",
-            )
+        for index, group_id in enumerate(site.vpc.security_group_ids):
+            if network is not None and network.groups.get(group_id, UNKNOWN) is None:
+                yield Finding(
+                    "HPK-V302",
+                    f"{site.groups_path}[{index}]",
+                    f"there is no security group `{group_id}` in {here} that this account can see",
+                    f"aws ec2 describe-security-groups --region {here} lists them",
+                )
 
 
 def one_vpc(settings: Settings, facts: Facts) -> Iterator[Finding]:
     """Subnets and security groups belong to one VPC."""
-    vpc, network = settings.cluster.vpc, facts.network
-    if vpc is None or network is None:
+    if facts.network is None:
         return
-    owners = {subnet.id: subnet.vpc_id for subnet in known(network.subnets) or ()}
-    for group_id in vpc.security_group_ids:
-        group = network.group(group_id)
-        if group is not None:
-            owners[group_id] = group.vpc_id
+    owners = {subnet.id: subnet.vpc_id for subnet in known(facts.network.subnets) or ()}
+    for site in sites(settings):
+        for group_id in site.vpc.security_group_ids:
+            group = facts.network.group(group_id)
+            if group is not None:
+                owners[group_id] = group.vpc_id
     if len(set(owners.values())) > 1:
         listed = ", ".join(f"{name} of {owner}" for name, owner in owners.items())
         yield Finding(
             "HPK-V303",
-            "hyperpod_kit.cluster.vpc",
+            sites(settings)[0].path,
             f"subnets and security groups are of different VPCs: {listed}",
             "Choose them all from one VPC",
         )
@@ -143,19 +142,19 @@ def names(settings: Settings, facts: Facts) -> Iterator[Finding]:
 def room(settings: Settings, facts: Facts) -> Iterator[Finding]:
     """The subnets have an address for each node that there is not yet; some types take more than one."""
     subnets = known(facts.network.subnets) if facts.network else None
-    if not subnets:
-        return
-    clusters = known(facts.used)
-    running = sum((clusters or {}).get(settings.cluster.name, {}).values())
-    wanted = sum(group.count for group in settings.cluster.groups) - running
-    free = sum(subnet.free for subnet in subnets)
-    if wanted > free:
-        yield Finding(
-            "HPK-V309",
-            SUBNETS,
-            f"the subnets have {free} free addresses for {wanted} more nodes",
-            "Use larger subnets, or free addresses",
-        )
+    running = sum((known(facts.used) or {}).get(settings.cluster.name, {}).values())
+    everywhere = sites(settings)
+    if not subnets or (running and len(everywhere) > 1):
+        return  # which network the running nodes are in is not known
+    for site in everywhere:
+        free = sum(subnet.free for subnet in subnets if subnet.id in site.vpc.subnet_ids)
+        if site.nodes - running > free:
+            yield Finding(
+                "HPK-V309",
+                site.subnets_path,
+                f"the subnets have {free} free addresses for {site.nodes - running} more nodes",
+                "Use larger subnets, or free addresses",
+            )
 
 
 def zones(settings: Settings, facts: Facts) -> Iterator[Finding]:
@@ -164,14 +163,18 @@ def zones(settings: Settings, facts: Facts) -> Iterator[Finding]:
     offered, types = known(facts.offered), known(facts.types)
     if not subnets or offered is None or types is None:
         return
-    have = {subnet.zone for subnet in subnets}
-    for name in plain_types(settings):
-        where = sorted(zone for kind, zone in offered if kind == name)
-        if name in types and not have & set(where):
-            index = next(i for i, group in enumerate(settings.cluster.groups) if group.instance_type == f"ml.{name}")
+    said: set[str] = set()
+    for site in sites(settings):
+        have = {subnet.zone for subnet in subnets if subnet.id in site.vpc.subnet_ids}
+        for group in site.groups:
+            name = group.instance_type.removeprefix("ml.")
+            where = sorted(zone for kind, zone in offered if kind == name)
+            if name not in types or not have or have & set(where) or name in said:
+                continue
+            said.add(name)
             yield Finding(
                 "HPK-V310",
-                f"{TYPES}[{index}].instance_type",
+                f"{TYPES}[{settings.cluster.groups.index(group)}].instance_type",
                 f"EC2 has {name} in {', '.join(where) or 'no zone of the region'}, the subnets are in "
                 f"{', '.join(sorted(have))}",
                 "Use a subnet in a zone that has it",
@@ -181,16 +184,16 @@ def zones(settings: Settings, facts: Facts) -> Iterator[Finding]:
 
 def _tables(settings: Settings, facts: Facts) -> Iterator[tuple[str, Subnet, RouteTable]]:
     """Each subnet with its path and its route table: its own, or the main one of its VPC."""
-    network, vpc = facts.network, settings.cluster.vpc
-    if network is None or vpc is None:
+    network = facts.network
+    if network is None:
         return
     tables = known(network.tables) or ()
     for subnet in known(network.subnets) or ():
         own = next((table for table in tables if subnet.id in table.subnets), None)
         main = next((table for table in tables if table.main and table.vpc_id == subnet.vpc_id), None)
-        table: Optional[RouteTable] = own or main
-        if table is not None:
-            yield f"{SUBNETS}[{vpc.subnet_ids.index(subnet.id)}]", subnet, table
+        table, path = own or main, site_of(settings, subnet.id)
+        if table is not None and path is not None:
+            yield path, subnet, table
 
 
 def _public(table: RouteTable) -> bool:

@@ -7,11 +7,12 @@ from typing import Iterator, NamedTuple, Union
 from hyperpod_kit.aws.policies import MOUNT, lets_in, open_statements
 from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.model.mounts import EfsMount, S3FilesMount
+from hyperpod_kit.model.mounts import EfsMount, S3FilesMount, carried_by
 from hyperpod_kit.preflight.checks.doors import ports_text, to_doors
-from hyperpod_kit.preflight.facts import Door, Facts, FileSystem, Unasked, known
+from hyperpod_kit.preflight.facts import UNKNOWN, Facts, FileSystem, Subnet, Unasked, known
 from hyperpod_kit.preflight.look.asker import region_of
 from hyperpod_kit.preflight.look.shared import Wanted, wanted
+from hyperpod_kit.preflight.sites import roles, sites
 
 NFS = 2049
 READY = ("available", "updating")
@@ -32,7 +33,7 @@ def there(settings: Settings, facts: Facts) -> Iterator[Finding]:
         (S3FilesMount, facts.s3files, "S3 Files", "aws s3files list-file-systems"),
     ):
         for want in wanted(settings, kind):
-            system = answers.get((want.region, want.id), ())
+            system = answers.get((want.region, want.id), UNKNOWN)
             if system is None:
                 yield Finding(
                     "HPK-V401",
@@ -51,15 +52,11 @@ def there(settings: Settings, facts: Facts) -> Iterator[Finding]:
 
 def targets(settings: Settings, facts: Facts) -> Iterator[Finding]:
     """Each zone of the nodes has a mount target in their VPC: the file system's name resolves in no other zone."""
-    subnets = known(facts.network.subnets) if facts.network else None
-    if not subnets:
-        return
-    vpcs = {subnet.vpc_id for subnet in subnets}
-    names = {subnet.zone: subnet.zone_name for subnet in subnets}
     for found in _systems(settings, facts):
-        doors = known(found.system.doors)
-        if doors is None or found.want.region != settings.cluster.region:
+        doors, subnets = known(found.system.doors), _subnets(settings, facts, found)
+        if doors is None or not subnets or found.want.region != settings.cluster.region:
             continue
+        vpcs, names = {subnet.vpc_id for subnet in subnets}, {subnet.zone: subnet.zone_name for subnet in subnets}
         ours = [door for door in doors if door.vpc_id in vpcs]
         if doors and not ours:
             others = ", ".join(sorted({door.vpc_id for door in doors}))
@@ -85,9 +82,11 @@ def targets(settings: Settings, facts: Facts) -> Iterator[Finding]:
 
 
 def port(settings: Settings, facts: Facts) -> Iterator[Finding]:
-    """Security groups let NFS through, out of the nodes and into the mount targets."""
+    """Security groups let NFS through, out of the nodes and into the mount targets of their zones."""
     for found in _systems(settings, facts):
-        for shut in to_doors(settings, facts, _near(settings, facts, found), (NFS,)):
+        places = {(subnet.vpc_id, subnet.zone) for subnet in _subnets(settings, facts, found)}
+        near = [door for door in known(found.system.doors) or () if (door.vpc_id, door.zone) in places]
+        for shut in to_doors(settings, facts, found.want.mounts, near, (NFS,)):
             group = shut.groups[0] if shut.groups else "the mount target's security group"
             yield Finding(
                 "HPK-V405",
@@ -133,21 +132,30 @@ def access_points(settings: Settings, facts: Facts) -> Iterator[Finding]:
 
 
 def policy(settings: Settings, facts: Facts) -> Iterator[Finding]:
-    """A file system with a policy lets these mounts in: those with IAM by their role, the others as anybody."""
+    """A file system with a policy lets these mounts in: homes by the nodes' role, those without IAM as anybody."""
     for mount, place in zip(settings.mounts, settings.mount_places):
-        if not isinstance(mount, EfsMount) or mount.owner is not None:
-            continue
-        system = _system(settings, facts, mount)
+        system = _system(settings, facts, mount) if isinstance(mount, EfsMount) else None
         said = known(system.policy) if system else None
-        if said is None or open_statements(said):
+        if said is None or not isinstance(mount, EfsMount):
             continue
-        if not mount.iam:
+        if mount.owner is not None:
+            for role in roles(settings):
+                if any(carried_by(mount, group.role, group.name) for group in role.groups) and not lets_in(
+                    said, role.arn, MOUNT
+                ):
+                    yield Finding(
+                        "HPK-V410",
+                        role.path,
+                        f"the policy of {mount.file_system_id} does not let {role.arn} mount homes",
+                        "hyperpod-kit users apply puts a policy that lets the cluster's role in",
+                    )
+        elif not mount.iam and not open_statements(said):
+            let_in = any(lets_in(said, role.arn, MOUNT) for role in roles(settings))
             yield Finding(
                 "HPK-V409",
                 f"{place}.iam",
                 f"the policy of {mount.file_system_id} lets nobody in without IAM, and the mount does without",
-                "Set iam to true"
-                + ("" if lets_in(said, settings.cluster.execution_role, MOUNT) else ", and let the role in"),
+                "Set iam to true" + ("" if let_in else ", and let the role in"),
             )
 
 
@@ -164,8 +172,8 @@ def _system(settings: Settings, facts: Facts, mount: Union[EfsMount, S3FilesMoun
     return known(answers.get((region_of(mount.region, settings.cluster.region), mount.file_system_id)))
 
 
-def _near(settings: Settings, facts: Facts, found: Found) -> list[Door]:
-    """The mount targets that nodes connect to: those of their zones and VPC."""
+def _subnets(settings: Settings, facts: Facts, found: Found) -> list[Subnet]:
+    """The subnets of the nodes that carry a mount of the file system."""
+    ids = {name for site in sites(settings) if site.carries(found.want.mounts) for name in site.vpc.subnet_ids}
     subnets = known(facts.network.subnets) if facts.network else None
-    places = {(subnet.vpc_id, subnet.zone) for subnet in subnets or ()}
-    return [door for door in known(found.system.doors) or () if (door.vpc_id, door.zone) in places]
+    return [subnet for subnet in subnets or () if subnet.id in ids]

@@ -8,7 +8,7 @@ from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.secrets import Secret
 from hyperpod_kit.preflight.facts import Answer
 from hyperpod_kit.preflight.look.asker import Asker
-from hyperpod_kit.preflight.look.network import TYPES
+from hyperpod_kit.preflight.sites import TYPES
 
 
 def quotas(asker: Asker, settings: Settings) -> Answer[dict[str, Quota]]:

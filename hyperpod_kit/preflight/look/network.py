@@ -9,23 +9,23 @@ from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.preflight.facts import Answer, Endpoint, InstanceType, Network, Route, RouteTable, Subnet, Unasked
 from hyperpod_kit.preflight.look.asker import Asker
 from hyperpod_kit.preflight.reach import SecurityGroup, prefix_lists, read_group
+from hyperpod_kit.preflight.sites import CLUSTER, TYPES, sites
 
-SUBNETS = "hyperpod_kit.cluster.vpc.subnet_ids"
-GROUPS = "hyperpod_kit.cluster.vpc.security_group_ids"
-TYPES = "hyperpod_kit.cluster.instance_groups"
+SUBNETS = f"{CLUSTER}.vpc.subnet_ids"
+GROUPS = f"{CLUSTER}.vpc.security_group_ids"
 
 
 def subnets(asker: Asker, settings: Settings) -> Answer[tuple[Subnet, ...]]:
     """Those of the configuration's subnets that there are."""
-    vpc = settings.cluster.vpc
-    if vpc is None or not vpc.subnet_ids:
+    wanted = [subnet for site in sites(settings) for subnet in site.vpc.subnet_ids]
+    if not wanted:
         return ()
     ec2 = asker.client(Ec2, settings.cluster.region)
     return asker.ask(
         "ec2:DescribeSubnets",
         SUBNETS,
         "whether the subnets are there, private and in the zones of the file systems",
-        lambda: tuple(_subnet(entry) for entry in ec2.subnets(vpc.subnet_ids)),
+        lambda: tuple(_subnet(entry) for entry in ec2.subnets(wanted)),
     )
 
 

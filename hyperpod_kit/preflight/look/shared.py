@@ -10,7 +10,7 @@ from hyperpod_kit.aws.s3files import S3Files
 from hyperpod_kit.config.homes import NO_ACCESS_POINT
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.errors import AwsError
-from hyperpod_kit.model.mounts import EfsMount, S3FilesMount
+from hyperpod_kit.model.mounts import EfsMount, Mount, S3FilesMount
 from hyperpod_kit.preflight.facts import AccessPoint, Answer, Door, FileSystem, Unasked
 from hyperpod_kit.preflight.look.asker import Asker, region_of
 
@@ -19,12 +19,13 @@ ONE_BY_ONE = 3
 
 
 class Wanted(NamedTuple):
-    """A file system that mounts name. `path`: where the first one does; points: access points that they go through."""
+    """A file system and its mounts. `path`: where the first one names it; points: their access points."""
 
     region: str
     id: str
     path: str
-    points: tuple[str, ...]
+    points: tuple[str, ...] = ()
+    mounts: tuple[Mount, ...] = ()
 
 
 def wanted(settings: Settings, kind: type[Union[EfsMount, S3FilesMount]]) -> list[Wanted]:
@@ -34,10 +35,10 @@ def wanted(settings: Settings, kind: type[Union[EfsMount, S3FilesMount]]) -> lis
         if not isinstance(mount, kind):
             continue
         key = (region_of(mount.region, settings.cluster.region), mount.file_system_id)
-        here = found.setdefault(key, Wanted(*key, f"{place}.file_system_id", ()))
+        here = found.get(key) or Wanted(*key, f"{place}.file_system_id")
         point = mount.access_point_id
-        if point not in (None, NO_ACCESS_POINT) and point not in here.points:
-            found[key] = here._replace(points=(*here.points, str(point)))
+        points = here.points if point in (None, NO_ACCESS_POINT, *here.points) else (*here.points, str(point))
+        found[key] = here._replace(points=points, mounts=(*here.mounts, mount))
     return list(found.values())
 
 

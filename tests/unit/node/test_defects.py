@@ -181,7 +181,7 @@ def test_a_request_with_awss_old_spelling_is_refused_before_it_is_sent() -> None
     right = {"ClusterName": "demo", "InstanceGroups": [{**group, "LifeCycleConfig": config}]}
     assert problems("sagemaker", "CreateCluster", right) == []
     wrong = {"ClusterName": "demo", "InstanceGroups": [{**group, "lifecycleConfig": config}]}
-    assert any("lifecycleConfig" in problem for problem in problems("sagemaker", "CreateCluster", wrong))
+    assert any("lifecycleConfig" in str(problem) for problem in problems("sagemaker", "CreateCluster", wrong))
 
 
 # The blogs' access points: an access point without TLS is refused, and each mount says which it is.

@@ -13,6 +13,7 @@ from hyperpod_kit.aws.quotas import ALTOGETHER, PER_CLUSTER, for_type
 from hyperpod_kit.config.load import load
 from hyperpod_kit.preflight import policy
 from hyperpod_kit.preflight.needs import needs
+from hyperpod_kit.preflight.sites import roles
 from tests.unit.preflight import moto_more
 
 EXAMPLE = Path(__file__).parents[3] / "provisioning_parameters.example.json"
@@ -88,7 +89,7 @@ def build(directory: Path) -> World:
     settings = load(world.write(directory))
     iam = world.client("iam")
     iam.create_role(RoleName="HyperPodKitDemo", AssumeRolePolicyDocument=json.dumps(policy.trust()))
-    permissions = json.dumps(policy.permissions(needs(settings)))
+    permissions = json.dumps(policy.permissions(needs(settings, roles(settings)[0])))
     iam.put_role_policy(RoleName="HyperPodKitDemo", PolicyName="hyperpod-kit", PolicyDocument=permissions)
     moto_more.QUOTAS.clear()
     for group in settings.cluster.groups:

@@ -1,0 +1,94 @@
+"""Where the nodes will be, and as whom: the cluster's network and role, and those that single groups have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Iterable, Optional
+
+from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.model.cluster import InstanceGroup, Vpc
+from hyperpod_kit.model.mounts import Mount, carried_by
+
+CLUSTER = "hyperpod_kit.cluster"
+TYPES = f"{CLUSTER}.instance_groups"
+
+
+@dataclass(frozen=True)
+class Site:
+    """A network and the instance groups in it. `path`: where the configuration says so."""
+
+    path: str
+    vpc: Vpc
+    groups: tuple[InstanceGroup, ...]
+
+    @property
+    def subnets_path(self) -> str:
+        """Where its subnets are listed."""
+        return f"{self.path}.subnet_ids"
+
+    @property
+    def groups_path(self) -> str:
+        """Where its security groups are listed."""
+        return f"{self.path}.security_group_ids"
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes are to be there."""
+        return sum(group.count for group in self.groups)
+
+    def carries(self, mounts: Iterable[Mount]) -> bool:
+        """Whether a node here has one of the mounts."""
+        return any(carried_by(mount, group.role, group.name) for mount in mounts for group in self.groups)
+
+
+@dataclass(frozen=True)
+class RoleOf:
+    """An execution role and the instance groups that have it. `path`: where the configuration says so."""
+
+    path: str
+    arn: str
+    groups: tuple[InstanceGroup, ...]
+
+    @property
+    def name(self) -> str:
+        """The role's name; its ARN may have a path in front of it."""
+        return self.arn.rpartition("/")[2]
+
+    @property
+    def account(self) -> str:
+        """Whose role it is; empty in what is no ARN."""
+        return (self.arn.split(":") + [""] * 5)[4]
+
+
+def sites(settings: Settings) -> tuple[Site, ...]:
+    """The cluster's own network first, when any group is in it, then those of single groups."""
+    found = []
+    shared = tuple(group for group in settings.cluster.groups if group.vpc is None)
+    if settings.cluster.vpc is not None and (shared or not settings.cluster.groups):
+        found.append(Site(f"{CLUSTER}.vpc", settings.cluster.vpc, shared))
+    for index, group in enumerate(settings.cluster.groups):
+        if group.vpc is not None:
+            found.append(Site(f"{TYPES}[{index}].vpc", group.vpc, (group,)))
+    return tuple(found)
+
+
+def site_of(settings: Settings, subnet_id: str) -> Optional[str]:
+    """The path of the first place that names a subnet."""
+    for site in sites(settings):
+        if subnet_id in site.vpc.subnet_ids:
+            return f"{site.subnets_path}[{site.vpc.subnet_ids.index(subnet_id)}]"
+    return None
+
+
+def roles(settings: Settings) -> tuple[RoleOf, ...]:
+    """Every role once, the cluster's own first."""
+    members: dict[str, list[InstanceGroup]] = {}
+    paths: dict[str, str] = {}
+    for index, group in enumerate(settings.cluster.groups):
+        arn = group.execution_role or settings.cluster.execution_role
+        members.setdefault(arn, []).append(group)
+        paths.setdefault(arn, f"{TYPES}[{index}].execution_role")
+    own = settings.cluster.execution_role
+    paths[own] = f"{CLUSTER}.execution_role"
+    order = sorted(members, key=lambda arn: arn != own)
+    return tuple(RoleOf(paths[arn], arn, tuple(members[arn])) for arn in order)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import threading
 from typing import Any, Callable, Optional, TypeVar
 
+from hyperpod_kit.aws.back_off import patiently
 from hyperpod_kit.aws.errors import DENIED
 from hyperpod_kit.errors import AwsError, Unreachable
 from hyperpod_kit.preflight.facts import Answer, Unasked
 
 T = TypeVar("T")
+PATIENCE = 20.0
+"""Seconds in which a call that AWS turns away is repeated: there are many, and a person waits for all of them."""
 
 
 class Asker:
@@ -36,7 +39,7 @@ class Asker:
     def ask(self, action: str, path: str, what: str, call: Callable[[], T]) -> Answer[T]:
         """`call()`, or the Unasked that stands for it; see there for `action`, `path` and `what`."""
         try:
-            return call()
+            return patiently(call, patience=PATIENCE)
         except AwsError as err:
             failed = Unasked(action, path, what, _words(err.message), err.code in DENIED)
         except Unreachable as err:

@@ -18,7 +18,7 @@ from hyperpod_kit.cli.lazy import Entry, LazyGroup
 _C = "hyperpod_kit.cli"
 SECTIONS = {
     "Configuration and bundle": {
-        "init": Entry(f"{_C}.config_commands:init", "Write a configuration to start from."),
+        "init": Entry(f"{_C}.init_command:init", "Write a configuration to start from."),
         "config": Entry(f"{_C}.config_group:config", "The configuration as it counts, and its JSON Schema."),
         "validate": Entry(f"{_C}.validate_command:validate", "Check a configuration, offline or against AWS."),
         "policy": Entry(f"{_C}.policy_command:policy", "The least IAM policies of the nodes' role."),

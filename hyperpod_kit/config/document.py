@@ -52,6 +52,11 @@ def read(path: Path) -> Document:
     return Document(path, values, where, doubles)
 
 
+def values(path: Path) -> Any:
+    """What any JSON or YAML file holds. Raises UsageError, ConfigError."""
+    return read_text(path, _text(path))[0]
+
+
 def read_text(path: Path, text: str) -> tuple[Any, Places]:
     """Values and places of a text; `path` says by its name what it is, and goes into messages. Raises ConfigError."""
     if not text.strip():

@@ -1,34 +1,44 @@
-"""The file that `hyperpod-kit init` writes: the example's shape with the values of one's own account."""
+"""The file that `hyperpod-kit init` writes: what flags, questions and AWS's own files say, nothing made up."""
 
 from __future__ import annotations
 
 import copy
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
+from hyperpod_kit.config.document import YAML
+from hyperpod_kit.config.effective import as_yaml
 from hyperpod_kit.errors import UsageError
+
+CONTROLLER, LOGIN, WORKERS, PARTITION = "controller-machine", "login-group", "worker-group", "train"
+"""Names for what has none yet."""
+
+CONTROLLER_TYPE, WORKER_TYPE = "ml.c5.xlarge", "ml.p5.48xlarge"
 
 
 @dataclass(frozen=True)
 class Answers:
-    """What the flags of `init` say. Mounts that nobody asked for are left out."""
+    """What flags and questions say; None and empty: nothing, so that what is there already stays."""
 
-    name: str
-    region: str
-    execution_role: str
-    security_groups: tuple[str, ...]
-    subnets: tuple[str, ...]
+    name: Optional[str] = None
+    region: Optional[str] = None
+    execution_role: Optional[str] = None
+    security_groups: tuple[str, ...] = ()
+    subnets: tuple[str, ...] = ()
     bucket: Optional[str] = None
-    lifecycle_mode: str = "on_init_complete"
-    controller_type: str = "ml.c5.xlarge"
-    worker_type: str = "ml.p5.48xlarge"
-    workers: int = 1
+    lifecycle_mode: Optional[str] = None
+    continuous: Optional[bool] = None
+    controller_type: Optional[str] = None
+    login_type: Optional[str] = None
+    worker_type: Optional[str] = None
+    workers: Optional[int] = None
     efs: Optional[str] = None
     efs_access_point: Optional[str] = None
     data_bucket: Optional[str] = None
-    data_prefix: str = ""
+    data_prefix: Optional[str] = None
     fsx_dns_name: Optional[str] = None
     fsx_mountname: Optional[str] = None
     users: tuple[tuple[str, int], ...] = ()
@@ -41,51 +51,115 @@ def default_bucket(region: str, execution_role: str) -> str:
     return f"sagemaker-{region}-{parts[4]}" if len(parts) > 4 else f"sagemaker-{region}"
 
 
-def fill(example: dict[str, Any], answers: Answers) -> dict[str, Any]:
-    """The example with these answers in it. Does not change `example`."""
-    data = copy.deepcopy(example)
-    kit = data["hyperpod_kit"]
-    kit["cluster"] |= {
-        "name": answers.name,
-        "region": answers.region,
-        "lifecycle_mode": answers.lifecycle_mode,
-        "execution_role": answers.execution_role,
-        "vpc": {"security_group_ids": list(answers.security_groups), "subnet_ids": list(answers.subnets)},
-    }
-    controller, workers = kit["cluster"]["instance_groups"]
-    controller["instance_type"] = answers.controller_type
-    workers |= {"instance_type": answers.worker_type, "count": answers.workers}
-    kit["bundle"]["bucket"] = answers.bucket or default_bucket(answers.region, answers.execution_role)
-    efs, s3 = kit["mounts"]
-    kit["mounts"] = []
-    if answers.efs:
-        efs["file_system_id"] = answers.efs
-        efs["path"] = "/efs"
-        efs.pop("access_point_id")
-        if answers.efs_access_point:
-            efs["access_point_id"] = answers.efs_access_point
-        kit["mounts"].append(efs)
-    if answers.data_bucket:
-        s3 |= {"bucket": answers.data_bucket, "prefix": answers.data_prefix}
-        kit["mounts"].append(s3)
-    for key, value in (("fsx_dns_name", answers.fsx_dns_name), ("fsx_mountname", answers.fsx_mountname)):
-        data.pop(key)
-        if value:
-            data[key] = value
-    kit["users"] = [{"name": name, "uid": uid, "gid": uid} for name, uid in answers.users]
-    if answers.homes:
-        kit["homes"] = {"file_system_id": answers.homes}
-    data["hyperpod_kit"] = data.pop("hyperpod_kit")
+def fill(base: dict[str, Any], answers: Answers) -> dict[str, Any]:
+    """`base` (of config/imported.py, or empty) with these answers in it, complete as far as anybody said anything.
+
+    Does not change `base`.
+    """
+    data: dict[str, Any] = {"version": "1.0.0", "workload_manager": "slurm", **copy.deepcopy(base)}
+    kit = data.pop("hyperpod_kit", {})
+    cluster = kit.setdefault("cluster", {})
+    for key, value in (
+        ("name", answers.name),
+        ("region", answers.region),
+        ("lifecycle_mode", answers.lifecycle_mode),
+        ("execution_role", answers.execution_role),
+    ):
+        if value is not None:
+            cluster[key] = value
+    cluster.setdefault("lifecycle_mode", "on_init_complete")
+    if answers.continuous is not None:
+        cluster.pop("node_provisioning_mode", None)
+        if answers.continuous:
+            cluster["node_provisioning_mode"] = "Continuous"
+            cluster.pop("slurm_config_strategy", None)
+    vpc = cluster.get("vpc", {})
+    if answers.security_groups:
+        vpc["security_group_ids"] = list(answers.security_groups)
+    if answers.subnets:
+        vpc["subnet_ids"] = list(answers.subnets)
+    if vpc:
+        cluster["vpc"] = vpc
+    _groups(data, cluster, answers)
+    bundle = kit.setdefault("bundle", {})
+    if answers.bucket is not None:
+        bundle["bucket"] = answers.bucket
+    elif not str(bundle.get("bucket", "")).startswith("sagemaker-"):
+        bundle["bucket"] = default_bucket(cluster.get("region", ""), cluster.get("execution_role", ""))
+    _storage(data, kit, answers)
+    if answers.users or "users" not in kit:
+        kit["users"] = [{"name": name, "uid": uid, "gid": uid} for name, uid in answers.users]
+    data["hyperpod_kit"] = {"cluster": cluster, "bundle": bundle, **kit}
     return data
 
 
+def _groups(data: dict[str, Any], cluster: dict[str, Any], answers: Answers) -> None:
+    """The groups that there are, or one for each name; types and counts of those that nobody gave any."""
+    controller = data.setdefault("controller_group", CONTROLLER)
+    if answers.login_type is not None:
+        data.setdefault("login_group", LOGIN)
+    login = data.get("login_group")
+    workers = data.setdefault("worker_groups", [{"instance_group_name": WORKERS, "partition_name": PARTITION}])
+    if "instance_groups" not in cluster:
+        names = [controller, *([login] if login else []), *(worker["instance_group_name"] for worker in workers)]
+        cluster["instance_groups"] = [{"name": name} for name in dict.fromkeys(names)]
+    elif answers.login_type is not None and login not in {group["name"] for group in cluster["instance_groups"]}:
+        cluster["instance_groups"].append({"name": login})
+    for group in cluster["instance_groups"]:
+        if group["name"] in (controller, login):
+            chosen, usual, count = answers.controller_type, CONTROLLER_TYPE, 1
+            if group["name"] == login and answers.login_type is not None:
+                chosen = answers.login_type
+        else:
+            chosen, usual, count = answers.worker_type, WORKER_TYPE, 1
+            if answers.workers is not None:
+                group["count"] = answers.workers
+        if chosen is not None:
+            group["instance_type"] = chosen
+        for key, value in (("instance_type", usual), ("count", count)):
+            if group.get(key) is None:
+                group[key] = value
+
+
+def _storage(data: dict[str, Any], kit: dict[str, Any], answers: Answers) -> None:
+    mounts = kit.setdefault("mounts", [])
+    if answers.efs is not None:
+        efs = {"kind": "efs", "name": "home", "path": "/efs", "file_system_id": answers.efs, "tls": True}
+        if answers.efs_access_point is not None:
+            efs["access_point_id"] = answers.efs_access_point
+        mounts.append(efs)
+    if answers.data_bucket is not None:
+        mounts.append(
+            {"kind": "mountpoint-s3", "name": "data", "path": "/mnt/data", "bucket": answers.data_bucket,
+             "prefix": answers.data_prefix or "", "read_only": True}
+        )  # fmt: skip
+    for key, value in (("fsx_dns_name", answers.fsx_dns_name), ("fsx_mountname", answers.fsx_mountname)):
+        if value is not None:
+            data[key] = value
+    if answers.homes is not None:
+        kit["homes"] = {"file_system_id": answers.homes}
+
+
 def write(path: Path, data: dict[str, Any], *, force: bool) -> None:
-    """Write the file. Raises UsageError when it exists and `force` is not given."""
-    text = json.dumps(data, indent=2) + "\n"
+    """Write the file, whole or not at all. Raises UsageError when it exists and `force` is not given."""
+    text = as_yaml(data, set()) if path.suffix.lower() in YAML else json.dumps(data, indent=2) + "\n"
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with path.open("w" if force else "x", encoding="utf-8") as file:
-            file.write(text)
+        fresh.write_text(text, encoding="utf-8")
+        if force:
+            fresh.replace(path)
+        else:
+            # Unlike a look and a rename, this fails if somebody else was faster.
+            os.link(fresh, path)
     except FileExistsError:
-        raise UsageError(f"{path} exists", hint=f"hyperpod-kit validate {path}, or --force to write over it") from None
-    except OSError as err:
-        raise UsageError(f"cannot write {path}: {err.strerror}") from err
+        raise exists(path) from None
+    except (OSError, ValueError) as err:
+        raise UsageError(f"cannot write {path}: {getattr(err, 'strerror', None) or err}") from err
+    finally:
+        if "\0" not in str(fresh):
+            fresh.unlink(missing_ok=True)
+
+
+def exists(path: Path) -> UsageError:
+    """The error for a file that is there already."""
+    return UsageError(f"{path} exists", hint=f"hyperpod-kit validate {path}, or --force to write over it")

@@ -1,0 +1,189 @@
+"""init."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional
+
+import click
+
+from hyperpod_kit.cli.options import config_argument
+from hyperpod_kit.cli.output import say
+from hyperpod_kit.errors import HyperpodKitError, UsageError
+from hyperpod_kit.model.cluster import LIFECYCLE_MODES
+
+if TYPE_CHECKING:
+    from hyperpod_kit.config.imported import Imported
+
+FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command()
+@config_argument
+@click.option("--from-example", is_flag=True, help="Write the complete example as it is; it is what `rehearse` uses.")
+@click.option("--from-cluster", metavar="NAME", help="Begin with a cluster that there is: asks DescribeCluster.")
+@click.option(
+    "--from-cluster-config",
+    type=FILE,
+    metavar="FILE",
+    help="Begin with the JSON of CreateCluster, of its instance groups, or of describe-cluster.",
+)
+@click.option("--from-parameters", type=FILE, metavar="FILE", help="Begin with AWS's own provisioning_parameters.json.")
+@click.option("--force", is_flag=True, help="Write over an existing file.")
+@click.option("--name", help="Name of the cluster.")
+@click.option("--region", envvar="AWS_DEFAULT_REGION", help="AWS region.", show_envvar=True)
+@click.option("--execution-role", metavar="ARN", help="IAM role of the nodes.")
+@click.option(
+    "--security-group", "security_groups", multiple=True, metavar="SG", help="Security group; may be repeated."
+)
+@click.option("--subnet", "subnets", multiple=True, metavar="SUBNET", help="Subnet; may be repeated.")
+@click.option("--bucket", help="Bucket for the bundle; default: SageMaker's own, sagemaker-REGION-ACCOUNT.")
+@click.option(
+    "--lifecycle-mode",
+    type=click.Choice(LIFECYCLE_MODES),
+    help="What HyperPod starts on a new node: our script last (the default), our script alone, or none.",
+)
+@click.option("--continuous/--no-continuous", default=None, help="Start with the nodes that there are, go on trying.")
+@click.option("--controller-type", metavar="TYPE", help="Of the controller; default: ml.c5.xlarge.")
+@click.option("--login-type", metavar="TYPE", help="Of a login node; default: there is none.")
+@click.option("--worker-type", metavar="TYPE", help="Of the workers; default: ml.p5.48xlarge.")
+@click.option("--workers", type=click.IntRange(0), help="Number of compute nodes; default: 1.")
+@click.option("--efs", metavar="FS", help="EFS file system, mounted at /efs.")
+@click.option("--efs-access-point", metavar="FSAP", help="Its access point.")
+@click.option("--data-bucket", help="Bucket with training data, mounted read-only at /mnt/data.")
+@click.option("--data-prefix", metavar="PREFIX/", help="Only this prefix of it.")
+@click.option("--fsx-dns-name", metavar="DNS", help="FSx for Lustre file system, mounted at /fsx.")
+@click.option("--fsx-mountname", metavar="NAME", help="Its mount name.")
+@click.option("--homes", metavar="FS", help="EFS file system with a home for each user; see `users apply`.")
+@click.option("--user", "users", multiple=True, metavar="NAME:UID", help="Account on every node; may be repeated.")
+def init(
+    config: Path,
+    from_example: bool,
+    from_cluster: Optional[str],
+    from_cluster_config: Optional[Path],
+    from_parameters: Optional[Path],
+    force: bool,
+    users: tuple[str, ...],
+    **flags: Any,
+) -> None:
+    """Write a configuration to start from.
+
+    On a terminal it asks for what the flags leave open, and explains each question; anywhere else the flags have to
+    say it all. With --from-example no other flag is needed. The file is never overwritten without --force.
+
+    \b
+    Examples:
+      hyperpod-kit init                                     # asks
+      hyperpod-kit init --from-example
+      hyperpod-kit init --from-cluster ml --region us-west-2
+      hyperpod-kit init --from-cluster-config cluster.json --from-parameters aws.json --region us-west-2
+      hyperpod-kit init --name ml --region us-west-2 --execution-role arn:aws:iam::111122223333:role/HyperPod \\
+        --subnet subnet-0123456789abcdef0 --security-group sg-0123456789abcdef0 --workers 16
+    """
+    from hyperpod_kit.bundle.sources import example
+    from hyperpod_kit.config import questions, starter
+
+    if config.exists() and not force:
+        raise starter.exists(config)
+    if from_example:
+        values = example()
+    else:
+        found = _import(from_cluster, from_cluster_config, from_parameters, flags["region"])
+        for note in found.notes:
+            say(f"not carried over: {note}")
+        if _region_is_a_habit() and "region" in found.values.get("hyperpod_kit", {}).get("cluster", {}):
+            flags["region"] = None
+        answers = starter.Answers(users=_accounts(users), **flags)
+        missing = questions.needed(found.values, answers)
+        if missing and not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise UsageError(
+                f"init needs {', '.join(missing)}",
+                hint="give them, or start from the example: hyperpod-kit init --from-example",
+            )
+        if missing:
+            answers = _interview(found.values, answers)
+        values = starter.fill(found.values, answers)
+    starter.write(config, values, force=force)
+    _report(config)
+
+
+def _region_is_a_habit() -> bool:
+    """Whether --region was not typed but comes from the environment: a cluster's own region counts more."""
+    source = click.get_current_context().get_parameter_source("region")
+    return source is click.core.ParameterSource.ENVIRONMENT
+
+
+def _interview(base: dict[str, Any], answers: Any) -> Any:
+    from hyperpod_kit.cli.interview import interview
+
+    try:
+        return interview(base, answers)
+    except click.Abort:
+        say("\nnothing was written")
+        raise
+
+
+def _import(
+    name: Optional[str], cluster: Optional[Path], parameters: Optional[Path], region: Optional[str]
+) -> Imported:
+    """What there is already. Raises UsageError, ConfigError, AwsError, Unreachable."""
+    from hyperpod_kit.config import document
+    from hyperpod_kit.config.imported import Imported, from_aws, lifecycle_source
+
+    if name is not None and cluster is not None:
+        raise UsageError("--from-cluster and --from-cluster-config: one of them")
+    if name is None and cluster is None and parameters is None:
+        return Imported({}, ())
+    theirs = None if parameters is None else document.values(parameters)
+    if name is None:
+        return from_aws(None if cluster is None else document.values(cluster), theirs)
+    from hyperpod_kit.aws.sagemaker import SageMaker
+
+    live = SageMaker(region).describe_cluster(name)
+    if theirs is None and not any("SlurmConfig" in group for group in live.get("InstanceGroups", ())):
+        theirs = _legacy_file(lifecycle_source(live), region)
+    return from_aws(live, theirs)
+
+
+def _legacy_file(source: Optional[str], region: Optional[str]) -> Any:
+    """provisioning_parameters.json beside the lifecycle scripts: of a legacy cluster only it knows who is who."""
+    import json
+
+    from hyperpod_kit.aws.s3 import Bucket
+
+    bucket, _, prefix = (source or "").partition("://")[2].partition("/")
+    if not bucket:
+        return None
+    key = f"{prefix.rstrip('/')}/provisioning_parameters.json".lstrip("/")
+    try:
+        data = Bucket(bucket, region).get(key)
+        return None if data is None else json.loads(data)
+    except (HyperpodKitError, ValueError) as err:
+        say(f"not carried over: s3://{bucket}/{key}: {err}")
+        return None
+
+
+def _accounts(users: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
+    from hyperpod_kit.config.questions import account
+
+    try:
+        return tuple(account(user) for user in users)
+    except ValueError as err:
+        raise UsageError(f"--user {err}", hint="--user trainer:2001") from err
+
+
+def _report(config: Path) -> None:
+    """What the rules say about the new file, and what to type next."""
+    from hyperpod_kit.config.findings import errors
+    from hyperpod_kit.config.load import check
+
+    checked = check(config)
+    findings = checked.findings
+    for finding in findings:
+        say(finding.render())
+    say(f"wrote {config}" + (", which has findings" if findings else ""))
+    verb = "validate" if findings else "upload"
+    if checked.settings.homeless and not errors(findings):
+        verb = "users apply"
+    say(f"next: hyperpod-kit {verb} {config}")

@@ -1,0 +1,45 @@
+"""Questions on a terminal: each with what it is for, asked again until the rules have nothing against the answer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from hyperpod_kit.cli.output import say
+from hyperpod_kit.config.questions import Question, objections, open_questions
+from hyperpod_kit.config.starter import Answers
+
+
+def interview(base: dict[str, Any], answers: Answers) -> Answers:
+    """Ask everything that is open. Raises click.Abort on Ctrl-C and at the end of the input."""
+    say("An empty line takes the answer in brackets. Ctrl-C leaves everything as it is.")
+    for question in open_questions(base, answers):
+        if question.when(answers):
+            answers = replace(answers, **{question.key: _ask(base, answers, question)})
+    return answers
+
+
+def _ask(base: dict[str, Any], answers: Answers, question: Question) -> Any:
+    usual = question.usual(answers)
+    click.secho(f"\n{question.why}", dim=True, err=True)
+    while True:
+        text = click.prompt(
+            question.prompt,
+            default="" if question.optional else usual,
+            show_default=usual is not None,
+            err=True,
+        ).strip()
+        if not text and question.optional:
+            return None if getattr(answers, question.key) is None else ()
+        try:
+            value = question.parse(text)
+        except ValueError as err:
+            say(str(err))
+            continue
+        wrong = objections(base, answers, question, value)
+        for finding in wrong:
+            say(f"{finding.message}. {finding.hint}")
+        if not wrong:
+            return value

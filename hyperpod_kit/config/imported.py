@@ -1,0 +1,263 @@
+"""What AWS knows of a cluster -> the values of a configuration file.
+
+Takes the request of CreateCluster, its instance groups alone, or the answer of DescribeCluster; and AWS's own
+provisioning_parameters.json. Whatever the file cannot express becomes a note: nothing is dropped in silence.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, Mapping, Optional, Sequence
+
+from hyperpod_kit.aws import request_shape
+from hyperpod_kit.config.decode import decode
+from hyperpod_kit.config.emit import NODE_TYPES
+from hyperpod_kit.config.findings import under
+from hyperpod_kit.config.imported_storage import Storage
+from hyperpod_kit.config.rules.passed_on import OURS, OURS_OF_A_GROUP
+from hyperpod_kit.errors import ConfigError
+
+PARAMETERS = (
+    "version",
+    "workload_manager",
+    "controller_group",
+    "login_group",
+    "worker_groups",
+    "fsx_dns_name",
+    "fsx_mountname",
+    "fsx_openzfs_dns_name",
+    "slurm_configurations",
+)
+"""AWS's own keys."""
+
+_ROLES = {node_type: role for role, node_type in NODE_TYPES.items()}
+_PLAIN_GROUP_FIELDS = {
+    "min_count": "MinInstanceCount",
+    "threads_per_core": "ThreadsPerCore",
+    "training_plan_arn": "TrainingPlanArn",
+    "deep_health_checks": "OnStartDeepHealthChecks",
+}
+
+
+@dataclass(frozen=True)
+class Imported:
+    """`values`: of a configuration, without what nobody said; `notes`: what was left behind, one sentence each."""
+
+    values: dict[str, Any]
+    notes: tuple[str, ...]
+
+
+def from_aws(cluster: Any, parameters: Any) -> Imported:
+    """Both are what JSON or boto3 gave, None for what there is not. Raises ConfigError for something else."""
+    reader = _Reader()
+    values = reader.parameters(parameters) if parameters is not None else {}
+    if cluster is not None:
+        reader.cluster(values, _request(cluster))
+    return Imported(values, tuple(dict.fromkeys(reader.notes)))
+
+
+def lifecycle_source(cluster: Any) -> Optional[str]:
+    """The S3 URI of the lifecycle scripts of a cluster that has any: its provisioning_parameters.json lies there."""
+    for group in _request(cluster)["InstanceGroups"]:
+        lifecycle = group.get("LifeCycleConfig")
+        if isinstance(lifecycle, Mapping) and isinstance(lifecycle.get("SourceS3Uri"), str):
+            return str(lifecycle["SourceS3Uri"])
+    return None
+
+
+def _request(cluster: Any) -> Mapping[str, Any]:
+    found = {"InstanceGroups": cluster} if isinstance(cluster, list) else cluster
+    groups = found.get("InstanceGroups") if isinstance(found, Mapping) else None
+    if not isinstance(groups, list) or not all(
+        isinstance(group, Mapping) and isinstance(group.get("InstanceGroupName"), str) for group in groups
+    ):
+        raise ConfigError(
+            "this is no cluster: expected the JSON of CreateCluster or DescribeCluster, or a list of instance groups",
+            hint="aws sagemaker describe-cluster --cluster-name NAME > cluster.json",
+        )
+    if isinstance(found.get("Orchestrator"), Mapping) and "Eks" in found["Orchestrator"]:
+        raise ConfigError("this cluster is orchestrated by EKS; only Slurm clusters can be described here")
+    return dict(found)
+
+
+class _Reader:
+    """Gathers notes while it reads."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def parameters(self, given: Any) -> dict[str, Any]:
+        """AWS's own file; its template has empty strings for what there is not."""
+        if not isinstance(given, Mapping):
+            raise ConfigError("provisioning_parameters.json holds no object")
+        if "hyperpod_kit" in given:
+            raise ConfigError("this is a configuration of hyperpod-kit already", hint="hyperpod-kit validate FILE")
+        for key in given:
+            if key not in PARAMETERS:
+                self.notes.append(f"`{key}` of provisioning_parameters.json: unknown")
+        kept = {key: given[key] for key in PARAMETERS if given.get(key) not in (None, "", {})}
+        wrong = [finding for finding in decode(kept)[1] if not under(finding.path, "hyperpod_kit")]
+        if wrong:
+            raise ConfigError(
+                "this is not AWS's provisioning_parameters.json", findings=[finding.render() for finding in wrong]
+            )
+        return kept
+
+    def cluster(self, values: dict[str, Any], request: Mapping[str, Any]) -> None:
+        """The cluster's part of the values; what AWS's file says about roles counts where the API says nothing."""
+        groups: Sequence[Mapping[str, Any]] = request["InstanceGroups"]
+        self._roles(values, groups)
+        cluster: dict[str, Any] = {}
+        if request.get("ClusterName"):
+            cluster["name"] = request["ClusterName"]
+        if str(request.get("ClusterArn", "")).count(":") >= 5:
+            cluster["region"] = str(request["ClusterArn"]).split(":")[3]
+        cluster["lifecycle_mode"] = self._mode(groups)
+        for key, field in (("node_recovery", "NodeRecovery"), ("node_provisioning_mode", "NodeProvisioningMode")):
+            if request.get(field):
+                cluster[key] = request[field]
+        self._slurm(cluster, request.get("Orchestrator"))
+        roles = Counter(str(group["ExecutionRole"]) for group in groups if group.get("ExecutionRole"))
+        if roles:
+            cluster["execution_role"] = roles.most_common(1)[0][0]
+        if request.get("VpcConfig"):
+            cluster["vpc"] = _vpc(request["VpcConfig"])
+        storage = Storage([str(group.get("InstanceGroupName")) for group in groups])
+        cluster["instance_groups"] = [self._group(group, cluster, storage) for group in groups]
+        if isinstance(request.get("Tags"), list):
+            tags = [tag for tag in request["Tags"] if isinstance(tag, Mapping)]
+            cluster["tags"] = {str(tag.get("Key")): str(tag.get("Value")) for tag in tags}
+        self._api(cluster, request, OURS, "", described="ClusterStatus" in request)
+        kit = values.setdefault("hyperpod_kit", {})
+        kit["cluster"] = cluster
+        kit["mounts"] = storage.mounts(values)
+        self.notes += storage.notes
+        source = lifecycle_source(request)
+        if source is not None:
+            kit["bundle"] = {"bucket": source.partition("://")[2].partition("/")[0]}
+            self.notes.append(f"the lifecycle scripts at {source}: the bundle takes their place")
+
+    def _roles(self, values: dict[str, Any], groups: Sequence[Mapping[str, Any]]) -> None:
+        """controller_group, login_group and worker_groups, from SlurmConfig where the API has it."""
+        partitions = {}
+        for entry in values.get("worker_groups") or ():
+            if isinstance(entry, Mapping) and isinstance(entry.get("instance_group_name"), str):
+                partitions[entry["instance_group_name"]] = entry.get("partition_name")
+        for group in groups:
+            slurm = group.get("SlurmConfig")
+            if isinstance(slurm, Mapping):
+                role, name = _ROLES.get(str(slurm.get("NodeType")), "compute"), group.get("InstanceGroupName")
+                if role in ("controller", "login"):
+                    values[f"{role}_group"] = name
+                elif isinstance(slurm.get("PartitionNames"), list) and slurm["PartitionNames"]:
+                    partitions[name] = slurm["PartitionNames"][0]
+        heads = (values.get("controller_group"), values.get("login_group"))
+        names = [group.get("InstanceGroupName") for group in groups]
+        workers = [name for name in names if name not in heads]
+        for name in workers:
+            if partitions.get(name) is None:
+                self.notes.append(f"no partition of group `{name}` is known: it gets one of its own name")
+        values.setdefault("version", "1.0.0")
+        values.setdefault("workload_manager", "slurm")
+        # Entries for groups that are not there stay, so that `validate` names them.
+        values["worker_groups"] = [
+            {"instance_group_name": name, "partition_name": partitions.get(name) or name}
+            for name in [*workers, *(name for name in partitions if name not in names)]
+        ]
+
+    def _mode(self, groups: Sequence[Mapping[str, Any]]) -> str:
+        modes = Counter(self._group_mode(group) for group in groups)
+        if len(modes) > 1:
+            chosen = "on_init_complete" if "on_init_complete" in modes else "on_create"
+            self.notes.append(f"lifecycle modes differ from group to group: the file says {chosen} for all")
+            return chosen
+        return next(iter(modes), "on_init_complete")
+
+    def _group_mode(self, group: Mapping[str, Any]) -> str:
+        lifecycle = group.get("LifeCycleConfig")
+        name = group.get("InstanceGroupName")
+        if not isinstance(lifecycle, Mapping):
+            return "ami_only"
+        hooks = [hook for hook in ("OnCreate", "OnInitComplete") if lifecycle.get(hook)]
+        if len(hooks) != 1 or not lifecycle.get("SourceS3Uri"):
+            wrong = "has both OnCreate and OnInitComplete" if len(hooks) == 2 else "is incomplete"
+            self.notes.append(f"LifeCycleConfig of group `{name}` {wrong}, which AWS refuses")
+        return "on_create" if hooks == ["OnCreate"] else "on_init_complete"
+
+    def _slurm(self, cluster: dict[str, Any], orchestrator: Any) -> None:
+        slurm = orchestrator.get("Slurm") if isinstance(orchestrator, Mapping) else None
+        if not isinstance(slurm, Mapping):
+            return
+        strategy = slurm.get("SlurmConfigStrategy")
+        if strategy and "node_provisioning_mode" not in cluster and cluster["lifecycle_mode"] != "on_create":
+            cluster["slurm_config_strategy"] = strategy
+        database = slurm.get("AccountingDatabase")
+        if isinstance(database, Mapping):
+            keys = {"endpoint": "Endpoint", "secret_arn": "SecretArn", "port": "Port", "name": "Name"}
+            cluster["accounting_database"] = {key: database[field] for key, field in keys.items() if field in database}
+        for field in slurm:
+            if field not in ("SlurmConfigStrategy", "AccountingDatabase"):
+                self.notes.append(f"Orchestrator.Slurm.{field}: there is no key for it")
+
+    def _group(self, group: Mapping[str, Any], cluster: Mapping[str, Any], storage: Storage) -> dict[str, Any]:
+        name = str(group.get("InstanceGroupName"))
+        types = [group["InstanceType"]] if group.get("InstanceType") else _several_types(group)
+        if len(types) > 1:
+            self.notes.append(f"group `{name}` may have several instance types: the file says {types[0]}")
+        entry: dict[str, Any] = {"name": name}
+        if types:
+            entry["instance_type"] = types[0]
+        entry["count"] = group.get("InstanceCount", group.get("TargetCount"))
+        for key, field in _PLAIN_GROUP_FIELDS.items():
+            if group.get(field) is not None:
+                entry[key] = group[field]
+        if group.get("ExecutionRole") not in (None, cluster.get("execution_role")):
+            entry["execution_role"] = group["ExecutionRole"]
+        if group.get("OverrideVpcConfig"):
+            entry["vpc"] = _vpc(group["OverrideVpcConfig"])
+        entry |= storage.of_group(name, group.get("InstanceStorageConfigs"))
+        self._api(entry, group, OURS_OF_A_GROUP, f"group `{name}`: ", described="CurrentCount" in group)
+        return entry
+
+    def _api(
+        self, entry: dict[str, Any], given: Mapping[str, Any], ours: Mapping[str, str], where: str, *, described: bool
+    ) -> None:
+        """Fields without a key of their own go into `api` if CreateCluster takes them.
+
+        described: from DescribeCluster, which tells much that is no wish of anybody's (counts, states, dates).
+        """
+        passed_on = {}
+        for field, value in given.items():
+            if field in ours or value in (None, [], {}):
+                continue
+            if _accepted(field, value, of_group=bool(where)):
+                passed_on[field] = value
+            elif not described or _known(field, of_group=bool(where)):
+                self.notes.append(f"{where}{field}: CreateCluster does not take it like this")
+        if passed_on:
+            entry["api"] = passed_on
+
+
+def _several_types(group: Mapping[str, Any]) -> list[str]:
+    requirements = group.get("InstanceRequirements")
+    found = requirements.get("InstanceTypes") if isinstance(requirements, Mapping) else None
+    return [str(one) for one in found] if isinstance(found, list) else []
+
+
+def _known(field: str, *, of_group: bool) -> bool:
+    path = f"InstanceGroups[].{field}" if of_group else field
+    return bool(request_shape.limits("sagemaker", "CreateCluster", path))
+
+
+def _accepted(field: str, value: Any, *, of_group: bool) -> bool:
+    request = {"InstanceGroups": [{field: value}]} if of_group else {field: value}
+    path = f"InstanceGroups[0].{field}" if of_group else field
+    found = request_shape.problems("sagemaker", "CreateCluster", request)
+    return not any(problem.path == path or problem.path.startswith((f"{path}.", f"{path}[")) for problem in found)
+
+
+def _vpc(config: Any) -> Any:
+    if not isinstance(config, Mapping):
+        return config
+    return {"security_group_ids": config.get("SecurityGroupIds"), "subnet_ids": config.get("Subnets")}

@@ -1,0 +1,220 @@
+"""From what AWS knows back to a configuration: the same request comes out again, and nothing is lost in silence."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hyperpod_kit.config.decode import decode
+from hyperpod_kit.config.emit import create_cluster_request, provisioning_parameters
+from hyperpod_kit.config.findings import errors
+from hyperpod_kit.config.imported import from_aws, lifecycle_source
+from hyperpod_kit.config.starter import Answers, fill
+from hyperpod_kit.config.validate import validate
+from hyperpod_kit.errors import ConfigError
+from tests.unit.config.combinations import COMBINATIONS, URI, allowed, settings_of
+
+ROOT = Path(__file__).parents[3]
+ROLE = "arn:aws:iam::111122223333:role/R"
+ARN = "arn:aws:sagemaker:eu-west-1:111122223333:cluster/abcdefghijkl"
+LEGACY = {
+    "version": "1.0.0",
+    "workload_manager": "slurm",
+    "controller_group": "head",
+    "worker_groups": [{"instance_group_name": "gpu", "partition_name": "p5"}],
+    "login_group": "",
+    "fsx_dns_name": "fs-0123456789abcdef0.fsx.eu-west-1.amazonaws.com",
+    "fsx_mountname": "abcdefgh",
+}
+"""As AWS's template is filled in."""
+
+
+ODD: tuple[Any, ...] = (None, 7, "x", [], {}, [{}], {"x": [None]}, True)
+
+
+def group(name: str, **fields: Any) -> dict[str, Any]:
+    return {
+        "InstanceGroupName": name,
+        "InstanceType": "ml.c5.xlarge",
+        "InstanceCount": 1,
+        "ExecutionRole": ROLE,
+        "LifeCycleConfig": {"SourceS3Uri": "s3://sagemaker-mine/lifecycle/", "OnCreate": "on_create.sh"},
+        **fields,
+    }
+
+
+def test_every_request_comes_back_as_it_was() -> None:
+    for chosen in COMBINATIONS:
+        if not allowed(chosen) or chosen["recovery"] != "Automatic":
+            continue
+        settings = settings_of(chosen)[0]
+        request = create_cluster_request(settings, URI)
+        legacy = provisioning_parameters(settings)
+        found = from_aws(request, json.loads(legacy) if legacy else None)
+        again, problems = decode(fill(found.values, Answers(region="us-east-1")))
+        assert problems == [] and errors(validate(again)) == [], (chosen, problems, validate(again))
+        assert create_cluster_request(again, URI) == request, chosen
+        assert all("the lifecycle scripts at s3://" in note for note in found.notes), (chosen, found.notes)
+
+
+def test_a_described_cluster_with_the_file_of_aws() -> None:
+    """What DescribeCluster adds (states, counts, dates) is nobody's wish and no loss."""
+    live = {
+        "ClusterArn": ARN,
+        "ClusterName": "old",
+        "ClusterStatus": "InService",
+        "CreationTime": "2026-01-01",
+        "InstanceGroups": [
+            {**group("head"), "CurrentCount": 1, "TargetCount": 1, "Status": "InService", "CurrentImageId": "ami-1"},
+            {**group("gpu", ExecutionRole=ROLE + "2"), "CurrentCount": 3, "TargetCount": 4, "MinCount": 0},
+        ],
+        "NodeRecovery": "Automatic",
+        "VpcConfig": {"SecurityGroupIds": ["sg-0123456789abcdef0"], "Subnets": ["subnet-0123456789abcdef0"]},
+        "AutoScaling": {"Mode": "Disable", "Status": "InService"},
+    }
+    for one in live["InstanceGroups"]:
+        del one["InstanceCount"]  # type: ignore[attr-defined]
+    assert lifecycle_source(live) == "s3://sagemaker-mine/lifecycle/"
+    found = from_aws(live, LEGACY)
+    settings, problems = decode(fill(found.values, Answers()))
+    assert problems == [] and errors(validate(settings)) == []
+    cluster = settings.cluster
+    assert (cluster.name, cluster.region, cluster.lifecycle_mode) == ("old", "eu-west-1", "on_create")
+    assert [(one.name, one.role, one.count, one.partition, one.execution_role) for one in cluster.groups] == [
+        ("head", "controller", 1, None, None),
+        ("gpu", "compute", 4, "p5", ROLE + "2"),
+    ]
+    assert [mount.path for mount in settings.mounts] == ["/fsx"] and settings.bundle.bucket == "sagemaker-mine"
+    assert settings.parameters.login_group is None
+    assert found.notes == (
+        "AutoScaling: CreateCluster does not take it like this",
+        "the lifecycle scripts at s3://sagemaker-mine/lifecycle/: the bundle takes their place",
+    )
+
+
+def test_the_file_of_aws_alone_gives_the_groups_their_names() -> None:
+    found = from_aws(None, {**LEGACY, "login_group": "door", "of_tomorrow": 1})
+    vpc = {"security_groups": ("sg-0123456789abcdef0",), "subnets": ("subnet-0123456789abcdef0",)}
+    answers = Answers(name="x", region="eu-west-1", execution_role=ROLE, worker_type="ml.p5.48xlarge", workers=8, **vpc)
+    settings, problems = decode(fill(found.values, answers))
+    assert problems == [] and validate(settings) == []
+    assert [(one.name, one.role, one.instance_type, one.count) for one in settings.cluster.groups] == [
+        ("head", "controller", "ml.c5.xlarge", 1),
+        ("door", "login", "ml.c5.xlarge", 1),
+        ("gpu", "compute", "ml.p5.48xlarge", 8),
+    ]
+    assert found.notes == ("`of_tomorrow` of provisioning_parameters.json: unknown",)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "note"),
+    [
+        ([group("a", SlurmConfig={"NodeType": "Compute"})], "no partition of group `a` is known"),
+        ([group("a"), {**group("b"), "LifeCycleConfig": None}], "lifecycle modes differ from group to group"),
+        ([group("a", LifeCycleConfig={"OnCreate": "x"})], "LifeCycleConfig of group `a` is incomplete"),
+        ([group("a", LifeCycleConfig={})], "LifeCycleConfig of group `a` is incomplete"),
+        (
+            [group("a", LifeCycleConfig={"SourceS3Uri": "s3://x/", "OnCreate": "x", "OnInitComplete": "y"})],
+            "LifeCycleConfig of group `a` has both OnCreate and OnInitComplete, which AWS refuses",
+        ),
+        ([group("a", OfTomorrow=1)], "group `a`: OfTomorrow: CreateCluster does not take it like this"),
+        (
+            [
+                group(
+                    "a",
+                    InstanceType=None,
+                    InstanceRequirements={"InstanceTypes": ["ml.p5.48xlarge", "ml.p4d.24xlarge"]},
+                )
+            ],
+            "group `a` may have several instance types: the file says ml.p5.48xlarge",
+        ),
+        (
+            [group("a", InstanceStorageConfigs=[{"OfTomorrow": {}}])],
+            "InstanceStorageConfigs.OfTomorrow: there is no key",
+        ),
+        (
+            {"InstanceGroups": [group("a")], "Orchestrator": {"Slurm": {"OfTomorrow": 1}}},
+            "Orchestrator.Slurm.OfTomorrow: there is no key for it",
+        ),
+    ],
+)
+def test_what_cannot_be_said_is_named(cluster: Any, note: str) -> None:
+    found = from_aws(copy.deepcopy(cluster), None)
+    assert any(note in one for one in found.notes), found.notes
+    fill(found.values, Answers())
+
+
+def test_two_file_systems_and_groups_that_have_one_only() -> None:
+    lustre = {"DnsName": "fs-0123456789abcdef0.fsx.eu-west-1.amazonaws.com", "MountName": "abc"}
+    other = {**lustre, "DnsName": lustre["DnsName"].replace("cdef0", "cdef1")}
+    groups = [
+        group("head", InstanceStorageConfigs=[{"FsxLustreConfig": lustre}]),
+        group("gpu", InstanceStorageConfigs=[{"FsxLustreConfig": other}, {"EbsVolumeConfig": {"VolumeSizeInGB": 9}}]),
+    ]
+    found = from_aws(groups, {**LEGACY, "fsx_dns_name": lustre["DnsName"], "fsx_mountname": "abc"})
+    mounts = found.values["hyperpod_kit"]["mounts"]
+    assert [(mount["name"], mount["path"], mount["groups"]) for mount in mounts] == [
+        ("fsx", "/fsx", ["head"]),
+        ("fsx-2", "/fsx", ["gpu"]),
+    ]
+    # Once, not a second time by AWS's short form.
+    assert "fsx_dns_name" not in found.values and "fsx_mountname" not in found.values
+    assert found.values["hyperpod_kit"]["cluster"]["instance_groups"][1]["ebs_gib"] == 9
+
+
+@pytest.mark.parametrize(
+    ("cluster", "parameters", "message"),
+    [
+        ({"a": 1}, None, "this is no cluster"),
+        ([1], None, "this is no cluster"),
+        ("x", None, "this is no cluster"),
+        ({"InstanceGroups": {}}, None, "this is no cluster"),
+        ({"InstanceGroups": [], "Orchestrator": {"Eks": {"ClusterArn": "x"}}}, None, "orchestrated by EKS"),
+        (None, [], "holds no object"),
+        (None, {"hyperpod_kit": {}}, "a configuration of hyperpod-kit already"),
+    ],
+)
+def test_what_is_no_cluster(cluster: Any, parameters: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        from_aws(cluster, parameters)
+
+
+def test_odd_values_never_break_it() -> None:
+    """Each value of a request in turn by something else: values and findings, or one clear error; no exception."""
+    chosen = next(one for one in COMBINATIONS if one["storage"] == "all" and one["extras"] and allowed(one))
+    full = create_cluster_request(settings_of(chosen)[0], URI)
+
+    def places(value: Any, trail: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+        return [trail, *[place for key, item in pairs for place in places(item, (*trail, key))]]
+
+    for trail in places(full)[1:]:
+        for odd in ODD:
+            request = copy.deepcopy(full)
+            inner: Any = request
+            for key in trail[:-1]:
+                inner = inner[key]
+            inner[trail[-1]] = odd
+            try:
+                found = from_aws(request, None)
+                values = fill(found.values, Answers(region="us-east-1"))
+            except ConfigError:
+                continue
+            validate(decode(values)[0])
+    for trail in places(LEGACY)[1:]:
+        for odd in ODD:
+            legacy: Any = copy.deepcopy(LEGACY)
+            inner = legacy
+            for key in trail[:-1]:
+                inner = inner[key]
+            inner[trail[-1]] = odd
+            for cluster in (None, [group("head"), group("gpu")]):
+                try:
+                    values = fill(from_aws(cluster, legacy).values, Answers())
+                except ConfigError:
+                    continue
+                validate(decode(values)[0])

@@ -119,7 +119,7 @@ def _interview(base: dict[str, Any], answers: Any) -> Any:
 
     try:
         return interview(base, answers)
-    except click.Abort:
+    except (click.Abort, KeyboardInterrupt):
         say("\nnothing was written")
         raise
 

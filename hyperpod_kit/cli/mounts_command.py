@@ -23,10 +23,11 @@ MAX_AGE = 660.0
 @functools.partial(ssh_options, timeout=10.0)
 @click.option(
     "--via",
-    type=click.Choice(["ssh", "controller", "pull"]),
+    type=click.Choice(["ssh", "controller", "pull", "ssm"]),
     default="ssh",
     show_default=True,
-    help="Log in to each node; or to the controller alone, which asks the others; or read what they have sent.",
+    help="Log in to each node; or to the controller, which asks the others; or read what they have sent; or a session "
+    "of SSM to each, three a second.",
 )
 @click.option("--controller", metavar="HOST", help="With --via controller: where it is; default: its private address.")
 @click.option(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import shutil
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Iterator, Optional
 
 from hyperpod_kit.cli.options import Cluster
@@ -26,6 +27,9 @@ def opened(
     """The transport, closed at the end. Raises UsageError, AwsError, Unreachable."""
     if via == "pull":
         yield _pull(chosen, sagemaker, max_age)
+        return
+    if via == "ssm":
+        yield _ssm(chosen, sagemaker, ssh)
         return
     from hyperpod_kit.remote.controller import ControllerTransport
     from hyperpod_kit.remote.ssh_access import SshAccess
@@ -58,3 +62,33 @@ def _pull(chosen: Cluster, sagemaker: SageMaker, max_age: float) -> Transport:
 
     arn = str(sagemaker.describe_cluster(chosen.name)["ClusterArn"])
     return PullTransport(LogEvents(chosen.region), chosen.name, arn, max_age)
+
+
+def _ssm(chosen: Cluster, sagemaker: SageMaker, ssh: SshSettings) -> Transport:
+    from hyperpod_kit.aws.ssm import Ssm, session_request
+    from hyperpod_kit.aws.ssm import target as ssm_target
+    from hyperpod_kit.cluster.session import PLUGIN, plugin_start
+    from hyperpod_kit.errors import HyperpodKitError
+    from hyperpod_kit.remote.ssm_transport import Session, SsmTransport
+    from hyperpod_kit.remote.target import Target
+    from hyperpod_kit.run import LocalRunner
+
+    # Before any call: a session that nobody takes up stays open on the node.
+    if shutil.which(PLUGIN) is None:
+        raise UsageError(f"{PLUGIN} is not on PATH", hint="install it, or --via ssh, controller or pull")
+    version = LocalRunner().run([PLUGIN, "--version"], timeout=10.0, check=False).stdout
+    arn = str(sagemaker.describe_cluster(chosen.name)["ClusterArn"])
+    ssm = Ssm(chosen.region)
+
+    def begin(target: Target) -> Session:
+        request = session_request(ssm_target(arn, target.group, target.instance_id))
+        token = ssm.start_session(request)
+
+        def end() -> None:
+            with suppress(HyperpodKitError):
+                ssm.terminate_session(token["SessionId"])
+
+        start = plugin_start(token, request, region=ssm.region, endpoint=ssm.endpoint, version=version)
+        return Session(start, end)
+
+    return SsmTransport(begin, ssh.connect_timeout + ssh.command_timeout)

@@ -1,0 +1,152 @@
+"""One command in a shell of an SSM session: session-manager-plugin on a terminal of its own, as if somebody typed.
+
+A session is a terminal and nothing more: it echoes, changes line ends, cuts long input lines, and knows no exit code.
+So one short line is typed, which holds the script in base64; the answer comes back in base64 between two marks that no
+echo can contain. Sources: notes of AWS's own engineers on HyperPod nodes (3.5 kB a line, spurious EOF at the start).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import pty
+import re
+import secrets
+import select
+import shlex
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from typing import Mapping, Optional, Protocol, Sequence
+
+from hyperpod_kit.errors import RunTimeout, Unreachable
+from hyperpod_kit.remote.answer import last_words
+from hyperpod_kit.remote.deadlines import Deadlines
+from hyperpod_kit.run import Completed
+
+LONGEST_LINE = 3000
+"""Bytes that can be typed in one line."""
+
+PROMPT_WITHIN = 3.0
+"""Seconds to wait for a prompt; some shells show none."""
+
+_PROMPT = re.compile(rb"[$#>%] ?(\x1b\[[0-9;?]*[a-zA-Z])*$")
+
+
+class Start(Protocol):
+    """The plugin with a session's token: cluster.session.Start."""
+
+    @property
+    def argv(self) -> tuple[str, ...]: ...
+
+    @property
+    def environment(self) -> Mapping[str, str]: ...
+
+
+def run_in_shell(
+    start: Start, argv: Sequence[str], *, deadlines: Deadlines, timeout: float, limit: int, target: str
+) -> Completed:
+    """Run `argv` in the session's shell; its standard output and exit code, its standard error is left there.
+
+    `timeout`: seconds for all of it; `limit`: bytes of output that are too many; `deadlines`: ends it with everything
+    else after Ctrl-C. Raises Unreachable when the session ends before the answer, RunTimeout.
+    """
+    mark = f"hpk{secrets.token_hex(8)}"
+    typed = _line(argv, mark)
+    ours, theirs = pty.openpty()
+    try:
+        plugin = subprocess.Popen(
+            start.argv,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env={**os.environ, **start.environment},
+            start_new_session=True,
+        )
+    except OSError as err:
+        os.close(ours)
+        raise Unreachable(f"{start.argv[0]} cannot be started: {err.strerror}") from err
+    finally:
+        os.close(theirs)
+    try:
+        with deadlines.within(timeout + 1, lambda: _signal(plugin, signal.SIGTERM)):
+            text = _converse(ours, typed, mark, time.monotonic() + timeout, limit)
+    finally:
+        os.close(ours)
+        _end(plugin)
+    done = _understood(text, mark)
+    if done is not None:
+        return Completed(tuple(argv), done[1], done[0], "")
+    said = last_words(text.decode(errors="replace"))
+    if len(text) > limit:
+        raise Unreachable(f"the session of {target} said more than {limit >> 10} KiB")
+    if text.endswith(_LATE):
+        raise RunTimeout(argv, -9, "", f"no end within {timeout:g} s", target=target)
+    raise Unreachable(f"the session of {target} ended before the answer: {said}")
+
+
+_LATE = b"\0late"
+
+
+def _line(argv: Sequence[str], mark: str) -> bytes:
+    script = (
+        f"said=$({shlex.join(argv)} 2>/dev/null </dev/null); code=$?; "
+        f'echo "{mark}-begin"; printf %s "$said" | base64; echo "{mark}-end-$code"'
+    )
+    typed = f" echo {base64.b64encode(script.encode()).decode()} | base64 -d | sh; exit\n".encode()
+    if len(typed) > LONGEST_LINE:
+        raise ValueError(f"the command is too long for a terminal's line: {len(typed)} bytes")
+    return typed
+
+
+def _converse(terminal: int, typed: bytes, mark: str, until: float, limit: int) -> bytes:
+    """Everything that came, until the last mark, the end of the session, the deadline or too much of it."""
+    text = b""
+    sent = False
+    prompt_until = min(until, time.monotonic() + PROMPT_WITHIN)
+    end = re.compile(rf"{mark}-end-\d+\s".encode())
+    while not end.search(text, max(0, len(text) - 70000)) and len(text) <= limit:
+        if not sent and (_PROMPT.search(text[-64:]) or time.monotonic() >= prompt_until):
+            os.write(terminal, typed)
+            sent = True
+        left = (until if sent else prompt_until) - time.monotonic()
+        if left <= 0 and sent:
+            return text + _LATE
+        if not select.select([terminal], [], [], max(0.0, left))[0]:
+            continue
+        try:
+            chunk = os.read(terminal, 65536)
+        except OSError:  # EIO: the plugin has gone, and nobody holds the other end
+            chunk = b""
+        if not chunk:
+            return text
+        text += chunk
+    return text
+
+
+def _understood(text: bytes, mark: str) -> Optional[tuple[str, int]]:
+    """(output, exit code) of the command; None when they are not whole."""
+    found = re.search(rf"{mark}-begin\s(.*?){mark}-end-(\d+)\s".encode(), text, re.DOTALL)
+    if found is None:
+        return None
+    try:
+        return base64.b64decode(b"".join(found[1].split()), validate=True).decode(errors="replace"), int(found[2])
+    except (binascii.Error, ValueError):
+        return None
+
+
+def _end(plugin: subprocess.Popen[bytes]) -> None:
+    """The session ends with its shell; a plugin that stays is ended, and waited for."""
+    for number in (None, signal.SIGTERM, signal.SIGKILL):
+        if number is not None:
+            _signal(plugin, number)
+        with suppress(subprocess.TimeoutExpired):
+            plugin.wait(2.0 if number != signal.SIGKILL else None)
+            return
+
+
+def _signal(plugin: subprocess.Popen[bytes], number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(plugin.pid, number)

@@ -1,0 +1,156 @@
+"""Sessions of SSM: a real API call over HTTP, a stand-in for the plugin with its arguments, and real terminals."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Iterator
+
+import pytest
+
+from hyperpod_kit.aws.ssm import Ssm, session_request, target
+from hyperpod_kit.cluster.session import plugin_start
+from hyperpod_kit.errors import HyperpodKitError, NoCredentials
+from hyperpod_kit.remote.pace import TokenBucket
+from hyperpod_kit.remote.ssm_transport import Session, SsmTransport
+from hyperpod_kit.remote.target import Target
+from hyperpod_kit.remote.validate_mounts import validate_mounts
+
+ARN = "arn:aws:sagemaker:us-east-1:111122223333:cluster/abc123def456"
+PLUGIN = Path(__file__).with_name("session_manager_plugin.py")
+
+
+class Aws:
+    """StartSession and TerminateSession. `how`: instance id -> how its session goes, or the error that AWS answers."""
+
+    def __init__(self) -> None:
+        self.how: dict[str, str] = {}
+        self.started: list[str] = []
+        self.ended: list[str] = []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                status, answer = outer.answer(self.headers["X-Amz-Target"].split(".")[1], request)
+                body = json.dumps(answer).encode()
+                self.send_response(status)
+                self.send_header("Content-Type", "application/x-amz-json-1.1")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: Any) -> None: ...
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+
+    def answer(self, operation: str, request: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        if operation == "TerminateSession":
+            self.ended.append(request["SessionId"])
+            return 200, {"SessionId": request["SessionId"]}
+        node = request["Target"].rsplit("-i-")[1]
+        assert request["Target"] == f"sagemaker-cluster:abc123def456_w-i-{node}"
+        self.started.append(node)
+        how = self.how.get(f"i-{node}", "shell")
+        if how in ("TargetNotConnected", "ExpiredTokenException"):
+            return 400, {"__type": how, "message": f"{request['Target']} is not connected."}
+        return 200, {"SessionId": f"s-{node}", "TokenValue": how, "StreamUrl": "wss://x"}
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Aws]:
+    made = Aws()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{made.server.server_address[1]}")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    plugin = tmp_path / "bin/session-manager-plugin"
+    plugin.parent.mkdir()
+    plugin.write_text(f'#!/bin/sh\nexec {sys.executable} {PLUGIN} "$@"\n')
+    plugin.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{plugin.parent}:{os.environ['PATH']}")
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+
+
+def transport(command: list[str], *, timeout: float = 20.0) -> SsmTransport:
+    ssm = Ssm("us-east-1")
+
+    def begin(node: Target) -> Session:
+        request = session_request(target(ARN, node.group, node.instance_id))
+        token = ssm.start_session(request)
+
+        def end() -> None:
+            with suppress(HyperpodKitError):
+                ssm.terminate_session(token["SessionId"])
+
+        return Session(plugin_start(token, request, region=ssm.region, endpoint=ssm.endpoint, version="1.2.707.0"), end)
+
+    return SsmTransport(begin, timeout, bucket=TokenBucket(50.0), command=command)
+
+
+def nodes(count: int) -> list[Target]:
+    return [Target(f"i-{index}", "w", "compute", "") for index in range(count)]
+
+
+def script(directory: Path, text: str) -> list[str]:
+    path = directory / "a program"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return [str(path)]
+
+
+def test_a_report_comes_through_a_terminal_unharmed(aws: Aws, tmp_path: Path) -> None:
+    report = {"node": "n", "instance_id": "i-0", "bundle_id": "b", "checked_at": 1.0, "mounts": [
+        {"name": "data", "kind": "nvme", "path": "/mnt/ünï $(id) `x` \\n\t'\"", "state": "ok", "detail": "w" * 9000}]}
+    (tmp_path / "report").write_text(json.dumps(report))
+    command = script(tmp_path, f"echo noise >&2; cat {tmp_path}/report; exit 1")
+    aws.how = {"i-1": "no-prompt", "i-2": f"eof-once@{tmp_path}/state"}
+    heard = transport(command).hear(nodes(3), lambda count: None)
+    assert [(one.returncode, one.error) for one in heard] == [(1, "")] * 3
+    assert all(json.loads(one.text) == report for one in heard)
+    assert sorted(aws.started) == ["0", "1", "2", "2"], "an EOF at the start is tried again"
+    assert aws.ended == ["s-2"], "the one that broke is ended, the others have ended by themselves"
+
+
+def test_sessions_that_go_wrong_are_their_nodes_alone(aws: Aws, tmp_path: Path) -> None:
+    report = json.dumps({"node": "n", "instance_id": "i-0", "checked_at": 1.0, "mounts": []})
+    aws.how = {"i-1": "TargetNotConnected", "i-2": "eof", "i-3": "hang", "i-4": "babble"}
+    began = time.monotonic()
+    found = validate_mounts(nodes(5), transport(script(tmp_path, f"echo '{report}'"), timeout=5.0), expected={})
+    assert time.monotonic() - began < 40
+    assert found[0].healthy
+    for entry, words in zip(found[1:], ("TargetNotConnected", "Cannot perform start session: EOF",
+                                        "gave no answer within 5 s", "said more than 512 KiB")):
+        assert words in entry.error, [one.error for one in found]
+    assert "s-3" in aws.ended and aws.started.count("2") == 3
+
+
+def test_what_aws_refuses_to_all_ends_the_question(aws: Aws) -> None:
+    aws.how = {f"i-{index}": "ExpiredTokenException" for index in range(20)}
+    with pytest.raises(NoCredentials):
+        transport(["true"]).hear(nodes(20), lambda count: None)
+
+
+def test_three_a_second_and_no_more() -> None:
+    now, slept = [0.0], []
+
+    def sleep(seconds: float) -> None:
+        slept.append(round(seconds, 3))
+
+    bucket = TokenBucket(3.0, burst=2, clock=lambda: now[0], sleep=sleep)
+    for _ in range(5):
+        bucket.take()
+    assert slept == [0.333, 0.667, 1.0], "two at once, the third a third of a second later, and so on"
+    now[0] = 100.0
+    slept.clear()
+    for _ in range(3):
+        bucket.take()
+    assert slept == [0.333], "a pause saves up no more than the burst"

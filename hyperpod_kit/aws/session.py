@@ -6,6 +6,9 @@ import os
 from functools import lru_cache
 from typing import Any, Optional
 
+ATTEMPTS = 4
+"""How often botocore asks before a call counts as unanswered; AWS_MAX_ATTEMPTS says otherwise."""
+
 
 def client(service: str, region: Optional[str], *, connections: int = 10) -> Any:
     """A boto3 client. The endpoint comes from AWS_ENDPOINT_URL when that is set, credentials from boto3's usual chain.
@@ -22,8 +25,10 @@ def client(service: str, region: Optional[str], *, connections: int = 10) -> Any
         "connect_timeout": 5,
         "read_timeout": 60,
         "max_pool_connections": connections,
-        "retries": {"mode": "standard", "max_attempts": 4},
+        "retries": {"mode": "standard"},
     }
+    if "AWS_MAX_ATTEMPTS" not in os.environ:
+        options["retries"]["total_max_attempts"] = ATTEMPTS
     if os.environ.get(f"AWS_ENDPOINT_URL_{service.upper()}") or os.environ.get("AWS_ENDPOINT_URL"):
         # Bucket names are no host names behind an endpoint of one's own.
         options["s3"] = {"addressing_style": "path"}

@@ -47,7 +47,7 @@ _CLUSTER_FIELDS: Mapping[str, tuple[str, str]] = {
     "ClusterRole": (IN_PLACE, ""),
     "AutoScaling": (IN_PLACE, ""),
     "TieredStorageConfig": (IN_PLACE, ""),
-    "NodeProvisioningMode": (IN_PLACE, "there is no way back"),
+    "NodeProvisioningMode": (IN_PLACE, "AWS's pages disagree on whether it can; there is no way back"),
     "VpcConfig": (IMPOSSIBLE, "UpdateCluster has no VpcConfig: create another cluster"),
 }
 _DEFAULTS = {"NodeRecovery": "Automatic"}
@@ -58,6 +58,7 @@ _TAKEN_AWAY = ("LifeCycleConfig", "InstanceStorageConfigs", "OnStartDeepHealthCh
 
 Others (ThreadsPerCore, …) it fills in by itself.
 """
+_TOLD_APART = ("ClusterName", "InstanceGroups", "Orchestrator", *_CLUSTER_FIELDS)
 _AMI = "needs an AMI of January 2026 or later"
 
 
@@ -118,12 +119,7 @@ def plan(live: Mapping[str, Any], wanted: Mapping[str, Any], controller: str = "
         changes += _group(name, there[name], group, head) if name in there else [_new(name, group, head)]
     leaving = [name for name in there if name not in asked]
     changes += [_leaving(name, there[name]) for name in leaving]
-    sendable = [key for key in (*_CLUSTER_FIELDS, "Orchestrator") if key != "VpcConfig"]
-    request: dict[str, Any] = {
-        "ClusterName": wanted["ClusterName"],
-        "InstanceGroups": list(wanted["InstanceGroups"]),
-        **{key: wanted[key] for key in sendable if key in wanted},
-    }
+    request = {key: value for key, value in wanted.items() if _takes(key)}
     if leaving:
         request["InstanceGroupsToDelete"] = leaving
     return Update(tuple(changes), request, {name: int(group["InstanceCount"]) for name, group in asked.items()})
@@ -147,8 +143,15 @@ def require_sendable(live: Mapping[str, Any], found: Update) -> None:
         )
 
 
+def _takes(field: str) -> bool:
+    """Whether UpdateCluster has this member of CreateCluster."""
+    return bool(request_shape.limits("sagemaker", "UpdateCluster", field))
+
+
 def _cluster(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[Change]:
-    for field, (how, note) in _CLUSTER_FIELDS.items():
+    others = {field: (IN_PLACE if _takes(field) else IMPOSSIBLE, "") for field in wanted
+              if field in live and field not in _TOLD_APART}
+    for field, (how, note) in {**_CLUSTER_FIELDS, **others}.items():
         before, after = (_plain(side.get(field, _DEFAULTS.get(field))) for side in (live, wanted))
         if before == after:
             continue
@@ -185,7 +188,8 @@ def _group(name: str, live: Mapping[str, Any], wanted: Mapping[str, Any], head: 
         yield Change(name, "NodeType", slurm.get("NodeType"), asked.get("NodeType"), how, note)
     elif _plain(slurm.get("PartitionNames")) != _plain(asked.get("PartitionNames")):
         yield Change(name, "PartitionNames", slurm.get("PartitionNames"), asked.get("PartitionNames"), IN_PLACE)
-    for field, (how, note) in _FIELDS.items():
+    others = {field: (NEW_NODES, "") for field in wanted if field in live and field not in (*_FIELDS, "SlurmConfig")}
+    for field, (how, note) in {**_FIELDS, **others}.items():
         was, will = _plain(live.get(field)), _plain(wanted.get(field))
         if was != will and (will is not None or field in _TAKEN_AWAY):
             yield Change(name, field, was, will, how, note)

@@ -31,6 +31,7 @@ class Control:
         self.updates: list[dict[str, Any]] = []
         self.busy: set[str] = set()
         self.events: list[dict[str, Any]] | None = None
+        self.looks = self.event_looks = 0
 
     def create_cluster(self, request: Mapping[str, Any]) -> str:
         name = request["ClusterName"]
@@ -40,6 +41,7 @@ class Control:
         return ARN
 
     def describe_cluster(self, name: str) -> dict[str, Any]:
+        self.looks += 1
         request = self._find(name)
         status, running, failure = self._step(take=True)
         groups = [
@@ -81,6 +83,7 @@ class Control:
         return {**node, "PrivatePrimaryIp": "10.0." + ".".join(node["PrivateDnsHostname"].split(".")[0].split("-")[3:])}
 
     def list_cluster_events(self, name: str) -> list[dict[str, Any]]:
+        self.event_looks += 1
         self._find(name)
         if self.events is None:
             raise ApiError("ValidationException", "ListClusterEvents is only supported for cluster with "

@@ -140,6 +140,15 @@ def test_from_the_legacy_file_to_slurm_config_and_on_to_continuous_provisioning(
     assert request_shape.problems("sagemaker", "UpdateCluster", found.request) == []
 
 
+def test_fields_that_are_only_passed_on() -> None:
+    """What the configuration hands to AWS as it is: compared where DescribeCluster tells it, sent where it can be."""
+    request = {**wanted(ImageReleaseVersion="1.2.3"), "TieredStorageConfig": {"Mode": "Enable"}, "Tags": []}
+    found = plan({**live(), "TieredStorageConfig": {"Mode": "Disable"}}, request)
+    assert [(change.field, change.how) for change in found.changes] == [("TieredStorageConfig", IN_PLACE)]
+    assert found.request["TieredStorageConfig"] == {"Mode": "Enable"}
+    assert not {"Tags", "VpcConfig"} & set(found.request)
+
+
 def test_what_is_to_be_replaced_and_what_there_will_be() -> None:
     request = wanted(LifeCycleConfig={"SourceS3Uri": "s3://sagemaker-b/x/cccc/", "OnInitComplete": "x.sh"})
     request["InstanceGroups"][1]["InstanceCount"] = 5

@@ -1,0 +1,94 @@
+"""Ctrl-C in every command that takes its time: gone at once, one word, nothing half done, and it can be begun again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Callable
+
+import pytest
+
+from hyperpod_kit.rehearsal.s3.faults import Fault
+
+if TYPE_CHECKING:
+    from tests.unit.cli.conftest import Cloud, Outcome
+
+    Hk = Callable[..., Outcome]
+
+BUCKET = "sagemaker-hyperpod-kit-demo"
+COMING = [("Creating", {"controller-machine": 1}, "")]
+
+
+def hear() -> None:
+    """A suite that was started behind a shell's back ignores SIGINT, and so would its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def interrupt(*words: str, when: Callable[[], bool]) -> tuple[int, str, float]:
+    """Run a command, send SIGINT when `when` is true; exit code, stderr, seconds from the signal to the end."""
+    process = subprocess.Popen([sys.executable, "-m", "hyperpod_kit.cli.main", *words], stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True, preexec_fn=hear, env=dict(os.environ))
+    try:
+        deadline = time.monotonic() + 30
+        while not when():
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline, "what the signal waits for never came"
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        begin = time.monotonic()
+        _, err = process.communicate(timeout=30)
+        return process.returncode, err, time.monotonic() - begin
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+def polled(cloud: Cloud, times: int = 2) -> Callable[[], bool]:
+    """True when the cluster has been looked at so often from now on."""
+    begin = cloud.control.looks
+    return lambda: cloud.control.looks >= begin + times
+
+
+@pytest.mark.parametrize("words, left", [
+    (["wait"], "hyperpod-kit wait --cluster demo"),
+    (["create-cluster", "--wait"], "hyperpod-kit wait --cluster demo"),
+    (["update-cluster", "--wait"], "hyperpod-kit wait --cluster demo"),
+    (["delete-cluster", "--yes", "--wait"], "hyperpod-kit delete-cluster --cluster demo --wait"),
+], ids=["wait", "create", "update", "delete"])
+def test_waiting_ends_and_what_was_asked_for_goes_on(
+    cloud: Cloud, project: Path, hk: Hk, words: list[str], left: str
+) -> None:
+    cloud.store.create_bucket(BUCKET)
+    assert hk("upload").code == hk("create-cluster").code == 0
+    cloud.control.script = [("Deleting", {}, "")] if "delete-cluster" in words else COMING
+    code, err, seconds = interrupt(*words, "--interval", "0.2", when=polled(cloud, 4))
+    assert code == 130 and err.splitlines()[-1] == "stopped" and "Traceback" not in err, err
+    assert left in err and seconds < 5
+    assert list(cloud.control.clusters) == ["demo"]
+
+
+def test_following_events_ends(cloud: Cloud, project: Path, hk: Hk) -> None:
+    cloud.store.create_bucket(BUCKET)
+    hk("upload")
+    hk("create-cluster")
+    cloud.control.events = []
+    code, err, seconds = interrupt("events", "--follow", "--interval", "0.2",
+                                   when=lambda: cloud.control.event_looks > 2)
+    assert (code, err.split()) == (130, ["stopped"]) and seconds < 5
+
+
+def test_an_upload_ends_while_s3_is_silent_and_the_next_sends_the_rest(cloud: Cloud, project: Path, hk: Hk) -> None:
+    cloud.store.create_bucket(BUCKET)
+    cloud.store.faults.add(Fault(path="/lib/hyperpod_kit/node/", method="PUT", delay=60.0))
+    code, err, seconds = interrupt("upload", when=lambda: len(cloud.store.list(BUCKET)) >= 3)
+    assert (code, err.split()) == (130, ["stopped"]) and seconds < 5, err
+    cloud.store.faults.clear()
+    rest = json.loads(hk("upload", "--json").out)
+    assert rest["present"] >= 3 and rest["sent"] > 0
+    assert hk("create-cluster").code == 0

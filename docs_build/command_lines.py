@@ -17,6 +17,10 @@ from docs_build.commands import PROGRAM, Command, all_commands
 from hyperpod_kit.cli.lazy import Passthrough
 from hyperpod_kit.cli.main import cli
 
+GLOBAL = ("--help", "-h", "--version", "--debug")
+OPEN = (("job", "submit"), ("job", "exec"))
+"""What is behind these is sbatch's, or the user's own."""
+
 
 class Checker:
     """Knows every command; reading them all takes a second or two, so make one and keep it."""
@@ -39,18 +43,23 @@ class Checker:
             return self._argparse(words)
         return _click(words)
 
-    def path_problem(self, words: list[str]) -> Optional[str]:
-        """For a command that is only named, in a sentence: the command and the options must exist, no more."""
+    def path_problem(self, text: str) -> Optional[str]:
+        """For a command that is only named, in a sentence: it must exist, and its options. Nothing may be missing.
+
+        `…` stands for anything, a word in capitals for one word.
+        """
+        words = text.partition("…")[0].split()[1:]
+        if not words or words[0].startswith("-") or words[0].isupper():
+            return None if set(words) <= {*GLOBAL, "COMMAND"} else f"no option of {PROGRAM} itself: {' '.join(words)}"
         command = self._longest(words)
-        if command is None or (
-            command.children and len(words) > len(command.words) and words[len(command.words)].isidentifier()
-        ):
+        behind = words[len(command.words) :] if command is not None else words
+        if command is None or (command.children and behind and behind[0].islower() and behind[0][0] != "-"):
             return f"there is no command `{' '.join(words)}`"
-        known = " ".join(written for written, _ in command.options) + " --help -h --version --debug"
-        for word in words[len(command.words) :]:
-            if word == "--":
-                break
-            if word.startswith("--") and word.partition("=")[0] not in known.replace(",", " ").split():
+        if command.words in OPEN:
+            return None
+        known = {word for written, _ in command.options for word in written.replace(",", " ").split()} | set(GLOBAL)
+        for word in behind[: behind.index("--")] if "--" in behind else behind:
+            if word.startswith("--") and word.partition("=")[0] not in known:
                 return f"`{command.name}` has no option {word}"
         return None
 
@@ -62,8 +71,8 @@ class Checker:
         return None
 
     def _argparse(self, words: list[str]) -> Optional[str]:
-        if words[:2] in (["job", "submit"], ["job", "exec"]):
-            return None  # everything behind these is sbatch's, or the user's own
+        if tuple(words[:2]) in OPEN:
+            return None
         if words[0] == "job":
             from hyperpod_kit.job.cli import _join_srun_args
 

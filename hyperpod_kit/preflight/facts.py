@@ -183,9 +183,9 @@ class Facts:
     efs: Mapping[tuple[str, str], Answer[Optional[FileSystem]]] = field(default_factory=dict)
     s3files: Mapping[tuple[str, str], Answer[Optional[FileSystem]]] = field(default_factory=dict)
     fsx: Mapping[tuple[str, str], Answer[Optional[FsxFileSystem]]] = field(default_factory=dict)
-    types: Answer[Mapping[str, InstanceType]] = field(default_factory=dict)
-    offered: Answer[frozenset[tuple[str, str]]] = frozenset()
-    quotas: Answer[Mapping[str, Quota]] = field(default_factory=dict)
-    used: Answer[Mapping[str, Mapping[str, int]]] = field(default_factory=dict)
+    types: Answer[Mapping[str, InstanceType]] = UNKNOWN
+    offered: Answer[frozenset[tuple[str, str]]] = UNKNOWN
+    quotas: Answer[Mapping[str, Quota]] = UNKNOWN
+    used: Answer[Mapping[str, Mapping[str, int]]] = UNKNOWN
     secrets: Mapping[str, Answer[bool]] = field(default_factory=dict)
     unasked: tuple[Unasked, ...] = ()

@@ -119,7 +119,7 @@ def fabric(settings: Settings, facts: Facts) -> Iterator[Finding]:
         if isinstance(mount, LustreMount) and mount.efa and system.kind == "LUSTRE" and not system.efa:
             yield Finding(
                 "HPK-V509",
-                f"{at.rpartition('.')[0]}.efa",
+                f"{at.removesuffix('.dns_name')}.efa" if at.endswith(".dns_name") else at,
                 f"{system.id} was made without EFA, and the mount wants it",
                 "Set efa to false, or use a file system with EfaEnabled: it cannot be added later",
             )

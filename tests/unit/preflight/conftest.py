@@ -2,23 +2,45 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Iterator
 
 import pytest
 from moto import mock_aws
 
+from hyperpod_kit.config.load import load
+from hyperpod_kit.preflight.gather import gather
 from tests.unit.preflight import iam_simulation, moto_more
+from tests.unit.preflight.account import Case
 from tests.unit.preflight.world import World, build
 
 
+@contextmanager
+def account(directory: Path) -> Iterator[World]:
+    """The account, as long as it is needed; nothing of it reaches other tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("AWS_ENDPOINT_URL", "AWS_PROFILE"):
+            patch.delenv(name, raising=False)
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            patch.setenv(name, "test")
+        iam_simulation.install(patch)
+        moto_more.install(patch)
+        with mock_aws():
+            yield build(directory)
+
+
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    for name in ("AWS_ENDPOINT_URL", "AWS_PROFILE"):
-        monkeypatch.delenv(name, raising=False)
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "test")
-    iam_simulation.install(monkeypatch)
-    moto_more.install(monkeypatch)
-    with mock_aws():
-        yield build(tmp_path)
+def world(tmp_path: Path) -> Iterator[World]:
+    """An account to break something in."""
+    with account(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def right(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """What the account says, asked once."""
+    directory = tmp_path_factory.mktemp("account")
+    with account(directory) as made:
+        settings = load(made.write(directory))
+        return Case(settings, gather(settings))

@@ -44,8 +44,11 @@ def _simulate(self: IamResponse) -> ActionResult:
             "ResourceSpecificResults": each if len(each) > 1 else [],
         }
         if boundary is not None:
-            detail = {"AllowedByPermissionsBoundary": all(_allows([boundary], action, one["EvalResourceName"], context)
-                                                          for one in each)}
+            detail = {
+                "AllowedByPermissionsBoundary": all(
+                    _allows([boundary], action, one["EvalResourceName"], context) for one in each
+                )
+            }
             result["PermissionsBoundaryDecisionDetail"] = detail
         results.append(result)
     start = int(self._get_param("Marker", "0"))

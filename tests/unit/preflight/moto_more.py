@@ -45,7 +45,10 @@ def _create_with_interfaces(self: FSxBackend, *args: Any, **kwargs: Any) -> File
     network = ec2_backends[self.account_id][self.region_name]
     made.interfaces = [  # type: ignore[attr-defined]
         network.create_network_interface(
-            network.get_subnet(subnet), None, group_ids=made.security_group_ids, description="fsx"  # type: ignore[arg-type]
+            network.get_subnet(subnet),
+            None,
+            group_ids=made.security_group_ids,
+            description="fsx",  # type: ignore[arg-type]
         )
         for subnet in made.subnet_ids
     ]

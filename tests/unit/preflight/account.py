@@ -1,0 +1,226 @@
+"""What a right account said, and small changes to it: what the tables of the checks are made of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import IPv4Network
+from typing import Any, Callable, NamedTuple
+
+from hyperpod_kit.aws.buckets import Looked
+from hyperpod_kit.aws.iam import Decision
+from hyperpod_kit.aws.quotas import Quota
+from hyperpod_kit.config.settings import ListedPackage, Settings
+from hyperpod_kit.model.clients import Package
+from hyperpod_kit.model.mounts import OpenZfsMount, S3FilesMount
+from hyperpod_kit.model.secrets import Secret
+from hyperpod_kit.preflight import check
+from hyperpod_kit.preflight.facts import (
+    Facts,
+    FileSystem,
+    FsxFileSystem,
+    InstanceType,
+    Route,
+    Unasked,
+)
+from hyperpod_kit.preflight.reach import Rule
+from tests.unit.preflight.world import REGION, ROLE
+
+
+class Case(NamedTuple):
+    """A configuration with what AWS said about it."""
+
+    settings: Settings
+    facts: Facts
+
+    def network(self, **changes: Any) -> Case:
+        assert self.facts.network is not None
+        return self.said(network=replace(self.facts.network, **changes))
+
+    def said(self, **changes: Any) -> Case:
+        return self._replace(facts=replace(self.facts, **changes))
+
+    def wrote(self, **changes: Any) -> Case:
+        return self._replace(settings=replace(self.settings, **changes))
+
+    def mount(self, *mounts: Any) -> Case:
+        """Further mounts, at hyperpod_kit.mounts[2] and on."""
+        places = tuple(f"hyperpod_kit.mounts[{2 + index}]" for index in range(len(mounts)))
+        return self.wrote(mounts=(*self.settings.mounts, *mounts), mount_places=(*self.settings.mount_places, *places))
+
+    def rules(self, index: int, *, ingress: Any = None, egress: Any = None) -> Case:
+        """Other rules for the nodes' group (0) or the storage's (1)."""
+        assert self.facts.network is not None
+        name = [nodes_of(self), storage_of(self)][index]
+        group = self.facts.network.group(name)
+        assert group is not None
+        new = replace(
+            group,
+            ingress=group.ingress if ingress is None else ingress,
+            egress=group.egress if egress is None else egress,
+        )
+        return self.network(groups={**self.facts.network.groups, name: new})
+
+
+def nodes_of(case: Case) -> str:
+    assert case.settings.cluster.vpc is not None
+    return case.settings.cluster.vpc.security_group_ids[0]
+
+
+def storage_of(case: Case) -> str:
+    (system,) = case.facts.fsx.values()
+    assert isinstance(system, FsxFileSystem) and not isinstance(system.doors, Unasked)
+    groups = system.doors[0].groups
+    assert not isinstance(groups, Unasked)
+    return groups[0]
+
+
+def efs(case: Case, **changes: Any) -> Case:
+    """Other facts about the one EFS file system."""
+    ((key, system),) = case.facts.efs.items()
+    assert isinstance(system, FileSystem)
+    return case.said(efs={key: replace(system, **changes)})
+
+
+def door(case: Case, **changes: Any) -> Case:
+    """Other facts about its one mount target."""
+    (system,) = case.facts.efs.values()
+    assert isinstance(system, FileSystem) and not isinstance(system.doors, Unasked)
+    return efs(case, doors=(replace(system.doors[0], **changes),))
+
+
+def fsx(case: Case, **changes: Any) -> Case:
+    """Other facts about the one FSx file system."""
+    ((key, system),) = case.facts.fsx.items()
+    assert isinstance(system, FsxFileSystem)
+    return case.said(fsx={key: replace(system, **changes)})
+
+
+def fsx_door(case: Case, **changes: Any) -> Case:
+    (system,) = case.facts.fsx.values()
+    assert isinstance(system, FsxFileSystem) and not isinstance(system.doors, Unasked)
+    return fsx(case, doors=(replace(system.doors[0], **changes),))
+
+
+def subnet(case: Case, **changes: Any) -> Case:
+    assert case.facts.network is not None and not isinstance(case.facts.network.subnets, Unasked)
+    return case.network(subnets=(replace(case.facts.network.subnets[0], **changes),))
+
+
+def routes(case: Case, *routes: Route) -> Case:
+    """Other routes of the subnet's own table."""
+    assert case.facts.network is not None and not isinstance(case.facts.network.tables, Unasked)
+    return case.network(
+        tables=tuple(replace(table, routes=routes) if table.subnets else table for table in case.facts.network.tables)
+    )
+
+
+def bucket(case: Case, name: str, looked: Looked) -> Case:
+    return case.said(buckets={**case.facts.buckets, name: looked})
+
+
+def quota(case: Case, name: str, value: float) -> Case:
+    assert not isinstance(case.facts.quotas, Unasked)
+    return case.said(quotas={**case.facts.quotas, name: Quota(name, "L-1", value)})
+
+
+def lustre(case: Case, **changes: Any) -> Case:
+    """The Lustre mount of the short form, changed."""
+    mounts = tuple(replace(mount, **changes) if mount.kind == "lustre" else mount for mount in case.settings.mounts)
+    return case.wrote(mounts=mounts)
+
+
+def first_mount(case: Case, **changes: Any) -> Case:
+    """The EFS mount at hyperpod_kit.mounts[0], changed."""
+    mounts = tuple(replace(mount, **changes) if mount.name == "home" else mount for mount in case.settings.mounts)
+    return case.wrote(mounts=mounts)
+
+
+def refused(case: Case, sid: str, action: str, decision: str = "implicitDeny", limits: tuple[str, ...] = ()) -> Case:
+    one = Decision(action, "arn:aws:x", decision, limits)
+    return case.said(decisions={**case.facts.decisions, (ROLE, sid): (one,)})
+
+
+def zfs(case: Case, *, volumes: tuple[str, ...] = ("/fsx", "/fsx/data"), kind: str = "OPENZFS") -> Case:
+    """An OpenZFS mount of /fsx/data beside the rest."""
+    dns = f"fs-0bbbbbbbbbbbbbbbb.fsx.{REGION}.amazonaws.com"
+    there = FsxFileSystem("fs-0bbbbbbbbbbbbbbbb", kind, "AVAILABLE", dns, "", "", False, (), volumes)
+    return case.mount(OpenZfsMount("zfs", "/zfs", dns, "/fsx/data")).said(
+        fsx={**case.facts.fsx, (REGION, there.id): there}
+    )
+
+
+def s3files(case: Case) -> Case:
+    return case.mount(S3FilesMount("files", "/files", "fs-0cccccccccccccccc")).said(
+        s3files={(REGION, "fs-0cccccccccccccccc"): None}
+    )
+
+
+def policy(*statements: dict[str, Any]) -> dict[str, Any]:
+    return {"Statement": [{"Action": "elasticfilesystem:ClientMount", "Effect": "Allow", **one} for one in statements]}
+
+
+Cases = dict[str, tuple[Callable[[Case], Case], list[tuple[str, str, str]]]]
+"""Name -> a change, and (code, severity, path) of what follows."""
+
+SECRET = Secret("db", f"arn:aws:secretsmanager:{REGION}:123456789012:secret:db-a1b2c3")
+PACKAGE = ListedPackage(
+    Package("mount-s3", "mount-s3", "1.22.0", "x86_64", "a" * 64, url="https://example.com/mount-s3.deb")
+)
+LOCAL = Route("10.0.0.0/16", "local", True)
+ANYWHERE = (IPv4Network("0.0.0.0/0"),)
+TO_ALL = Rule("-1", None, frozenset(), ANYWHERE)
+V = "hyperpod_kit.cluster.vpc"
+SUBNET, GROUPS, ROLE_AT = f"{V}.subnet_ids[0]", f"{V}.security_group_ids", "hyperpod_kit.cluster.execution_role"
+M0, M1, TYPES = "hyperpod_kit.mounts[0]", "hyperpod_kit.mounts[1]", "hyperpod_kit.cluster.instance_groups"
+DEMO, DATA = "sagemaker-hyperpod-kit-demo", "sagemaker-hyperpod-kit-data"
+NO_RULES: tuple[Rule, ...] = ()
+P4D = "ml.p4d.24xlarge"
+MISSING = Unasked("ec2:DescribeX", GROUPS, "something", "AccessDenied", True)
+
+
+def vpc_of(case: Case) -> str:
+    assert case.facts.network is not None and not isinstance(case.facts.network.subnets, Unasked)
+    return case.facts.network.subnets[0].vpc_id
+
+
+def zone_of(case: Case) -> str:
+    assert case.facts.network is not None and not isinstance(case.facts.network.subnets, Unasked)
+    return case.facts.network.subnets[0].zone
+
+
+def without_efa(case: Case) -> Case:
+    return case.said(types={"p4d.24xlarge": InstanceType("p4d.24xlarge", False)})
+
+
+def everything(group: str) -> Rule:
+    return Rule("-1", None, frozenset({group}), ())
+
+
+def tcp(cidr: str, low: int = 0, high: int = 65535) -> Rule:
+    return Rule("tcp", (low, high), frozenset(), (IPv4Network(cidr),))
+
+
+def system_of(case: Case) -> FileSystem:
+    (system,) = case.facts.efs.values()
+    assert isinstance(system, FileSystem)
+    return system
+
+
+def points_of(case: Case) -> list[str]:
+    return list(system_of(case).points)
+
+
+def efs_id(case: Case) -> str:
+    return system_of(case).id
+
+
+def dns_of(case: Case) -> str:
+    return next(mount.dns_name for mount in case.settings.mounts if mount.kind == "lustre")  # type: ignore[union-attr]
+
+
+def judge(right: Case, change: Callable[[Case], Case], wanted: list[tuple[str, str, str]]) -> None:
+    """The findings after a change are exactly these; every one says what and what to do."""
+    changed = change(right)
+    found = check.preflight(*changed)
+    assert [(one.code, one.severity, one.path) for one in found] == wanted, [one.render() for one in found]
+    assert all(one.hint and one.message for one in found)

@@ -82,7 +82,7 @@ def show(chosen: Cluster, looked: Looked, shown: Shown) -> None:
 def watch(
     chosen: Cluster, sagemaker: SageMaker, transport: Transport, max_age: float, seconds: float, shown: Shown
 ) -> NoReturn:
-    """Look every `seconds` seconds until Ctrl-C. A look that AWS does not answer is said, and the next one is taken.
+    """Look every `seconds` seconds until Ctrl-C. A look that is not to be had is said, and the next one is taken.
 
     Raises what the first look raises.
     """
@@ -95,7 +95,7 @@ def watch(
         due = time.monotonic() + seconds
         try:
             now = look(chosen, sagemaker, transport, max_age)
-        except (AwsError, Unreachable) as err:
+        except (AwsError, ClusterError, Unreachable) as err:
             if last is None:
                 raise
             say(f"{_clock(time.time())}  could not look: {err.message}")

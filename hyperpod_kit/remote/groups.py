@@ -94,7 +94,7 @@ def summary(reports: Sequence[NodeReport]) -> str:
     parts += [f"{silent} node{'s' * (silent != 1)} without an answer"] if silent else []
     well = sum(report.healthy for report in reports)
     told = f"; {well} of {len(reports)} nodes are healthy" if parts else ""
-    count = f"{len(mounts)} mounts on {len(reports)} node{'s' * (len(reports) != 1)}"
+    count = f"{len(mounts)} mount{'s' * (len(mounts) != 1)} on {len(reports)} node{'s' * (len(reports) != 1)}"
     return f"{count}: {', '.join(parts) or 'all healthy'}{told}"
 
 
@@ -118,7 +118,7 @@ def shortened(names: Iterable[str]) -> str:
 
 def _anonymous(text: str, node: Target) -> str:
     """The text without what tells this node from others."""
-    if node.address:
+    # Looked for first: the pattern takes its time with long words, and a node may say what it likes.
+    if node.address and node.address in text:
         text = re.sub(rf"(\S+@)?(?<![\d.]){re.escape(node.address)}(?![\d.])(:\d+)?", "it", text)
-        text = text.replace(slurm_name(node.address), "it")
-    return text.replace(node.instance_id, "it")
+    return text.replace(slurm_name(node.address) or node.instance_id, "it").replace(node.instance_id, "it")

@@ -1,0 +1,107 @@
+"""What a person and a CI system read of a thousand nodes."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from xml.etree import ElementTree as Xml
+
+import pytest
+from rich.console import Console
+
+from hyperpod_kit.model.mounts import MountStatus
+from hyperpod_kit.remote.changes import changes
+from hyperpod_kit.remote.groups import MOST_KINDS, problems, summary
+from hyperpod_kit.remote.junit import to_xml
+from hyperpod_kit.remote.report import counts
+from hyperpod_kit.remote.target import Target
+from hyperpod_kit.remote.validate_mounts import NodeReport
+
+OK = MountStatus("data", "mountpoint-s3", "/mnt/data", "ok", "bucket", checked_at=1.0)
+DEAD = replace(OK, state="stale", detail="Transport endpoint is not connected")
+
+
+def node(index: int, *mounts: MountStatus, error: str = "", group: str = "workers") -> NodeReport:
+    target = Target(f"i-{index:017x}", group, "compute", f"10.1.{index // 250}.{index % 250 + 1}")
+    return NodeReport(target, mounts or (() if error else (OK,)), error=error.replace("ADDRESS", target.address))
+
+
+def fleet() -> list[NodeReport]:
+    sick = {7: node(7, DEAD), 8: node(8, DEAD), 19: node(19, DEAD), 300: node(300, replace(OK, state="hung"))}
+    silent = {index: node(index, error="root@ADDRESS:22 is silent: no answer within 10 s") for index in (40, 41, 950)}
+    return [{**sick, **silent}.get(index, node(index)) for index in range(1000)]
+
+
+def test_a_thousand_nodes_are_read_at_one_glance() -> None:
+    reports = fleet()
+    out = io.StringIO()
+    Console(file=out, width=100).print(counts("demo", reports))
+    lines = [line.rstrip() for line in out.getvalue().splitlines() if line.strip()]
+    assert len(lines) == 4, "title, head, rule and one row"
+    assert lines[1].split() == ["group", "mount", "path", "nodes", "ok", "stale", "hung", "no", "answer"]
+    assert lines[3].split() == ["workers", "data", "/mnt/data", "1000", "993", "3", "1", "3"]
+    assert problems(reports) == [
+        "3 nodes of workers: data at /mnt/data is stale: Transport endpoint is not connected: ip-10-1-0-[8-9,20]",
+        "3 nodes of workers: it is silent: no answer within 10 s: ip-10-1-0-[41-42],ip-10-1-3-201",
+        "workers i-0000000000000012c (10.1.1.51): data at /mnt/data is hung"]
+    assert summary(reports) == (
+        "997 mounts on 1000 nodes: 4 not healthy, 3 nodes without an answer; 993 of 1000 nodes are healthy")
+
+
+def test_numbers_do_not_make_two_troubles_of_one() -> None:
+    slow = [node(index, replace(OK, state="full", detail=f"answered after {index} ms")) for index in range(50)]
+    assert problems(slow) == [
+        "50 nodes of workers: data at /mnt/data is full: answered after 0 ms: ip-10-1-0-[1-50]"]
+
+
+def test_a_thousand_different_troubles_are_not_a_thousand_lines() -> None:
+    lies = [node(index, error="x" * (index + 1)) for index in range(1000)]
+    lines = problems(lies)
+    assert len(lines) == MOST_KINDS + 1 and lines[-1] == "and 970 other kinds of trouble; --json has all of them"
+
+
+def test_many_names_are_cut_and_counted() -> None:
+    scattered = [node(index, DEAD) for index in range(0, 1000, 3)]
+    [line] = problems(scattered)
+    assert len(line) < 300 and line.endswith(" more")
+    shown, more = line.rsplit(" and ", 1)
+    names = sum(part.count(",") + 1 for part in shown.rsplit("connected: ", 1)[1].split("],"))
+    assert names + int(more.split()[0]) == len(scattered)
+
+
+def test_what_changed_between_two_looks() -> None:
+    before = [node(0), node(1, DEAD), node(2, error="gone"), node(3), node(4), node(5, DEAD)]
+    after = [node(0, DEAD), node(1), node(2), node(3, error="ADDRESS refuses"), node(5, DEAD), node(6)]
+    assert changes(before, after) == [
+        "new: workers i-00000000000000000 (10.1.0.1): data at /mnt/data is stale: Transport endpoint is not connected",
+        "new: workers i-00000000000000003 (10.1.0.4): 10.1.0.4 refuses",
+        "well again: 2 nodes of workers: ip-10-1-0-[2-3]",
+        "joined: workers i-00000000000000006 (10.1.0.7)",
+        "left: workers i-00000000000000004 (10.1.0.5)"]
+    assert changes(after, after) == []
+    later = [node(0, replace(DEAD, detail="other words"))]
+    assert changes([node(0, DEAD)], later) == [], "the same trouble in other words is nothing new"
+
+
+def test_junit_has_a_case_for_each_mount_and_each_silence() -> None:
+    reports = [node(0), node(1, DEAD, replace(OK, name="x", state="hung", required=False)),
+               node(2, error='<no> "answer" & so on'), NodeReport(Target("i-9", "head", "controller", "10.0.0.9"))]
+    root = Xml.fromstring(to_xml("demo", reports, 0.0, 1.5))
+    assert (root.get("tests"), root.get("failures"), root.get("errors"), root.get("skipped")) == ("5", "1", "1", "1")
+    suites = {suite.get("name"): suite for suite in root}
+    assert list(suites) == ["head", "workers"] and suites["workers"].get("timestamp") == "1970-01-01T00:00:00"
+    cases = {f"{case.get('classname')} {case.get('name')}": [child.tag for child in case]
+             for case in root.iter("testcase")}
+    assert cases == {
+        "head.i-9 answers": [], "workers.i-00000000000000000 data at /mnt/data": [],
+        "workers.i-00000000000000001 data at /mnt/data": ["failure"],
+        "workers.i-00000000000000001 x at /mnt/data": ["skipped"], "workers.i-00000000000000002 answers": ["error"]}
+    [error] = root.iter("error")
+    assert error.get("message") == '<no> "answer" & so on'
+
+
+@pytest.mark.parametrize("reports", [[], [node(0, error="x")], [NodeReport(Target("i-9", "head", "", ""))]])
+def test_tables_without_mounts_are_tables(reports: list[NodeReport]) -> None:
+    out = io.StringIO()
+    Console(file=out, width=100).print(counts("demo", reports))
+    assert "mounts of cluster demo" in out.getvalue()

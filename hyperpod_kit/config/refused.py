@@ -57,12 +57,15 @@ def refused(settings: Settings) -> Iterator[Finding]:
     except ImportError:
         return
     for problem in found:
-        yield Finding(
-            CODE,
-            written_at(settings, request, problem.path),
-            f"CreateCluster would refuse {problem}",
-            "pip install -U boto3 if AWS has it, else correct the value" if problem.newer else "Correct the value",
-        )
+        place = written_at(settings, request, problem.path)
+        yield Finding(CODE, place, f"CreateCluster would refuse {problem}", _remedy(problem))
+
+
+def _remedy(problem: request_shape.Problem) -> str:
+    near = f"Did you mean `{problem.near}`? " if problem.near else ""
+    if problem.newer:
+        return f"{near}If AWS has it, this botocore is too old: pip install -U boto3"
+    return "Correct the value"
 
 
 def written_at(settings: Settings, request: dict[str, Any], path: str) -> str:

@@ -126,15 +126,16 @@ class Opened(NamedTuple):
 class Reading:
     """This rank's shard, read and proved from the beginning on while its state still says where the bytes go.
 
-    `opened` is entered here and left by `close`. What goes wrong is raised by `into`, not here.
+    `opened` is entered here and left by `close`; `threads` compare and copy. What goes wrong is raised by `into`, not
+    here.
     """
 
-    def __init__(self, opened: contextlib.AbstractContextManager[Opened]) -> None:
+    def __init__(self, opened: contextlib.AbstractContextManager[Opened], threads: int) -> None:
         self._held = contextlib.ExitStack()
         self._error: Exception | None = None
         try:
             self._opened = self._held.enter_context(opened)
-            self._pump = self._held.enter_context(stream.Pump(stream.whole(self._opened.shard)))
+            self._pump = self._held.enter_context(stream.Pump(stream.whole(self._opened.shard), workers=threads))
         except Exception as err:
             self._error = err
 

@@ -67,7 +67,8 @@ class Manager:
         self._start = startup.identify(self._ranks, root, run, algorithm)
         self.root, self.run, self.algorithm = self._start.root, self._start.run.run, self._start.algorithm
         self._pool = SlotPool(self._start.run.run_id, self._ranks.rank, slots)
-        self._copier = copier.Copier(copier.cores(self._start.ranks_here))
+        self._cores = copier.cores(self._start.ranks_here)
+        self._copier = copier.Copier(self._cores)
         self._devices = device.Devices()
         self._fence = Fence()
         self._local = os.path.abspath(local) if local is not None else None
@@ -95,8 +96,8 @@ class Manager:
         self._fence.drain()
         told = os.environ.get("HPK_RESUME_FROM") or None
         outcome = restore.restore(
-            self._ranks, open_store(self.root), state, run_id=self._start.run.run_id,
-            held=self._held, slots=self._pool.slots, local=self._local, first=None if told == "none" else told,
+            self._ranks, open_store(self.root), state, run_id=self._start.run.run_id, held=self._held,
+            slots=self._pool.slots, threads=self._cores, local=self._local, first=None if told == "none" else told,
             near=os.environ.get("HPK_RESUME_MEMORY") != "0")
         self._settle(outcome.keep)
         if isinstance(outcome.got, Restored):

@@ -58,6 +58,7 @@ class _Near:
     run_id: str
     slots: Sequence[arena.Slot]
     local: str | None
+    threads: int
 
 
 @dataclass(frozen=True)
@@ -86,18 +87,19 @@ class _Rejected(Exception):
 
 
 def restore(ranks: Ranks, store: Store, state: State, *, run_id: str, held: Sequence[Sequence[Held]],
-            slots: Sequence[arena.Slot], local: str | None = None, first: str | None = None,
+            slots: Sequence[arena.Slot], threads: int = 1, local: str | None = None, first: str | None = None,
             near: bool = True) -> Outcome:
     """Bring `state` to the newest checkpoint that all ranks can prove. All ranks call it; all get the same.
 
-    `held` is what each rank has besides the root (`candidates.here`), `slots` are this rank's slots, `local` is the
-    directory of the node's own disk that the agents write to. `first` is the newest attempt of the root that may be
-    tried, and without `near` only the root is looked at; of all these, rank 0's word counts.
+    `held` is what each rank has besides the root (`candidates.here`), `slots` are this rank's slots, `threads`
+    the cores that it may use, `local` is the directory of the node's own disk that the agents write to. `first` is the
+    newest attempt of the root that may be tried, and without `near` only the root is looked at. Of `held`, `first` and
+    `near` rank 0's word counts.
     Raises NoValidCheckpoint, DigestUnavailable, StorageUnreadable when the root does not give up the newest that it
     has, CheckpointError when the state does not fit or the root cannot be listed.
     """
     begin = time.monotonic()
-    here = _Near(run_id, slots, local)
+    here = _Near(run_id, slots, local, threads)
     rejected: list[tuple[str, str]] = []
     committed = False
     for candidate in candidates.newest_first(ranks, store, held if near else (), first):
@@ -260,7 +262,7 @@ class _Run:
     def _fill(self, head: _Head) -> int:
         """Bring the state to the candidate; how many bytes it has. Raises _Rejected, CheckpointError."""
         # Reading needs no plan: it goes on while the state is walked.
-        reading = load.Reading(self._own(head)) if head.world == self._ranks.world else None
+        reading = load.Reading(self._own(head), self._near.threads) if head.world == self._ranks.world else None
         with contextlib.closing(reading) if reading is not None else contextlib.nullcontext():
             targets, same = self._targets(head)
             if same and reading is not None:

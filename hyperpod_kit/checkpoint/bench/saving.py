@@ -111,9 +111,8 @@ class Saving:
         with usage.Watch([mine, *agents]) as watch:
             self.save(manager, 1)
         slots = usage.segments(arena.shm_dir()) if self.peers.rank == 0 else 0
-        opened = watch.descriptors[mine] - opened + sum(watch.descriptors[pid] for pid in agents)
         self.samples["usage"] = {
             "segments": int(self.peers.total(slots)),
             "trainer": int(self.peers.slowest(watch.private[mine] - anonymous)),
             "agent": int(self.peers.slowest(sum(watch.private[pid] for pid in agents))),
-            "descriptors": int(self.peers.slowest(opened))}
+            "descriptors": int(self.peers.slowest(watch.together - opened))}

@@ -67,13 +67,17 @@ class Watch:
         self._stop = threading.Event()
         self.private = {pid: 0 for pid in pids}
         self.descriptors = {pid: 0 for pid in pids}
+        self.together = 0
+        """Descriptors of all of them at one moment."""
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def _run(self) -> None:
         while not self._stop.wait(_PERIOD):
+            now = {pid: descriptors(pid) for pid in self._pids}
+            self.together = max(self.together, sum(now.values()))
             for pid in self._pids:
                 self.private[pid] = max(self.private[pid], private_bytes(pid))
-                self.descriptors[pid] = max(self.descriptors[pid], descriptors(pid))
+                self.descriptors[pid] = max(self.descriptors[pid], now[pid])
 
     def __enter__(self) -> Watch:
         self._thread.start()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import sys
 import tempfile
@@ -146,3 +147,12 @@ def test_front_to_back_means_just_that(tmp_path: Path) -> None:
     assert caught.value.errno == errno.EINVAL
     writer.abort()
     assert os.listdir(tmp_path) == []
+
+
+def test_a_shard_of_which_a_part_was_never_written_is_an_error_although_its_blocks_are_reserved(tmp_path: Path) -> None:
+    writer = PosixStore(str(tmp_path)).open_write("a/shard", 3 * 8192)
+    data = memoryview(mmap.mmap(-1, 8192))
+    for at in (0, 2 * 8192):
+        writer.write(data, at)
+    with pytest.raises(OSError, match="16384 bytes were written, expected 24576"):
+        writer.finish()

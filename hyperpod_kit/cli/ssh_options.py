@@ -50,6 +50,14 @@ _OPTIONS = (
         help="Host keys to verify nodes by; no other is accepted.",
     ),
     click.option(
+        "--ssh-proxy",
+        default="",
+        metavar="COMMAND",
+        envvar="HPK_SSH_PROXY",
+        show_envvar=True,
+        help="Connect through a command's input and output, as ssh's ProxyCommand; %h is the node, %p the port.",
+    ),
+    click.option(
         "--connect-timeout",
         default=10.0,
         show_default=True,
@@ -73,6 +81,7 @@ def ssh_options(command: Command, *, timeout: float = 60.0) -> Callable[..., Any
         ssh_key: Path | None,
         ssh_port: int,
         known_hosts: Path,
+        ssh_proxy: str,
         connect_timeout: float,
         timeout: float,
         **others: Any,
@@ -86,6 +95,7 @@ def ssh_options(command: Command, *, timeout: float = 60.0) -> Callable[..., Any
             ssh_port,
             connect_timeout,
             timeout,
+            ssh_proxy,
         )
         return command(ssh=ssh, **others)
 

@@ -45,11 +45,8 @@ class SshRunner:
     ) -> Completed:
         """Run `argv` there. The login shell sees it quoted word by word; `env` travels as a prefix of `env`."""
         words = [*(["env", *(f"{key}={value}" for key, value in env.items())] if env else []), *argv]
-        client = self._access.open(self.target)
-        try:
+        with self._access.session(self.target) as client:
             returncode, out, err = self._execute(client, argv, shlex.join(words), timeout, input)
-        finally:
-            client.close()
         if check and returncode != 0:
             raise RunError(argv, returncode, out, err, target=self.target)
         return Completed(tuple(argv), returncode, out, err)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import socket
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Optional
+from contextlib import ExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional
 
 from hyperpod_kit.errors import Unreachable, UsageError
 from hyperpod_kit.remote.deadlines import Deadlines
 from hyperpod_kit.remote.known_hosts import KnownHosts
+from hyperpod_kit.remote.ssh_proxy import through, words
 from hyperpod_kit.remote.target import SshSettings
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class SshAccess:
-    """Opens sessions with one key and one file of host keys, both read once, by `load` or the first `open`."""
+    """Opens sessions with one key and one file of host keys, both read once, by `load` or the first `session`."""
 
     def __init__(self, settings: SshSettings) -> None:
         self.settings = settings
@@ -40,47 +41,65 @@ class SshAccess:
         if kind is not None:
             self.deadlines.end_all()
 
-    def open(self, address: str) -> paramiko.SSHClient:
-        """A session with the node at `address`, its host key verified. Raises Unreachable, UsageError."""
-        known = self.load()
-        ssh, settings = load_paramiko(), self.settings
-        client: paramiko.SSHClient = ssh.SSHClient()
-        client.set_missing_host_key_policy(ssh.RejectPolicy())
+    @contextmanager
+    def session(self, address: str) -> Iterator[paramiko.SSHClient]:
+        """A session with the node at `address`, its host key verified, closed at the end.
+
+        Raises Unreachable, UsageError.
+        """
+        settings = self.settings
+        with ExitStack() as stack:
+            said: Callable[[], str] = str
+            if settings.proxy:
+                argv = words(settings.proxy, address, settings.port)
+                try:
+                    sock, said = stack.enter_context(through(argv))
+                except OSError as err:
+                    raise UsageError(f"{argv[0]} cannot be started: {err.strerror}", hint="--ssh-proxy") from err
+            else:
+                sock = stack.enter_context(_socket(address, settings.port))
+            client = stack.enter_context(load_paramiko().SSHClient())
+            self._log_in(client, sock, address, said)
+            yield client
+
+    def _log_in(
+        self, client: paramiko.SSHClient, sock: socket.socket, address: str, said: Callable[[], str]
+    ) -> None:
+        """`said`: what the program has said through which the connection goes, "" without one."""
+        known, settings = self.load(), self.settings
+        client.set_missing_host_key_policy(load_paramiko().RejectPolicy())
         name = address if settings.port == 22 else f"[{address}]:{settings.port}"
         for key in known.keys(name):
             client.get_host_keys().add(name, key.get_name(), key)
-        where = f"{settings.user}@{address}" + ("" if settings.port == 22 else f":{settings.port}")
         limit = settings.connect_timeout
-        connected = False
-        try:
-            sock = _socket(address, settings.port)
-            # The phases have a limit each inside of paramiko; this one is for all of them.
-            with self.deadlines.within(limit, lambda: cut(sock)) as deadline:
-                try:
-                    sock.settimeout(limit)
+        connected = bool(settings.proxy)
+        # The phases have a limit each inside of paramiko; this one is for all of them.
+        with self.deadlines.within(limit, lambda: cut(sock)) as deadline:
+            try:
+                sock.settimeout(limit)
+                if not connected:
                     sock.connect((address, settings.port))
                     connected = True
-                    client.connect(
-                        address,
-                        settings.port,
-                        settings.user,
-                        sock=sock,
-                        pkey=self._key,
-                        allow_agent=self._key is None,
-                        look_for_keys=self._key is None,
-                        timeout=limit,
-                        banner_timeout=limit,
-                        auth_timeout=limit,
-                    )
-                except Exception as err:
-                    client.close()
-                    sock.close()
-                    if deadline.expired:
-                        raise socket.timeout from err
-                    raise
-        except Exception as err:
-            raise _unreachable(where, settings, err, connected=connected) from err
-        return client
+                client.connect(
+                    address,
+                    settings.port,
+                    settings.user,
+                    sock=sock,
+                    pkey=self._key,
+                    allow_agent=self._key is None,
+                    look_for_keys=self._key is None,
+                    timeout=limit,
+                    banner_timeout=limit,
+                    auth_timeout=limit,
+                )
+            except Exception as err:
+                client.close()
+                where = f"{settings.user}@{address}" + ("" if settings.port == 22 else f":{settings.port}")
+                cause = socket.timeout() if deadline.expired else err
+                found = _unreachable(where, settings, cause, connected=connected)
+                if settings.proxy:
+                    found = Unreachable(f"{found.message}; its proxy said: {said()}", hint=found.hint)
+                raise found from err
 
 
 def cut(sock: socket.socket | paramiko.Channel) -> None:

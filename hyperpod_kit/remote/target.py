@@ -20,7 +20,10 @@ class Target:
 
 @dataclass(frozen=True)
 class SshSettings:
-    """How to log in. `key`: private key file, None for the agent and ~/.ssh; times in seconds."""
+    """How to log in. `key`: private key file, None for the agent and ~/.ssh; times in seconds.
+
+    `proxy`: a command whose input and output are the connection, with %h and %p, "" for none.
+    """
 
     user: str
     known_hosts: Path
@@ -28,3 +31,4 @@ class SshSettings:
     port: int = 22
     connect_timeout: float = 10.0
     command_timeout: float = 60.0
+    proxy: str = ""

@@ -57,11 +57,11 @@ def _controller(chosen: Cluster, sagemaker: SageMaker) -> str:
 
 
 def _pull(chosen: Cluster, sagemaker: SageMaker, max_age: float) -> Transport:
-    from hyperpod_kit.aws.log_events import LogEvents
+    from hyperpod_kit.aws.logs import Logs
     from hyperpod_kit.remote.pull import PullTransport
 
     arn = str(sagemaker.describe_cluster(chosen.name)["ClusterArn"])
-    return PullTransport(LogEvents(chosen.region), chosen.name, arn, max_age)
+    return PullTransport(Logs(chosen.region), chosen.name, arn, max_age)
 
 
 def _ssm(chosen: Cluster, sagemaker: SageMaker, ssh: SshSettings) -> Transport:

@@ -8,34 +8,15 @@ nothing more than HyperPod's own policy gives it.
 from __future__ import annotations
 
 import time
-from typing import Callable, Iterator, Protocol, Sequence
+from typing import Callable, Sequence
 
-from hyperpod_kit.aws.logs import creation_stream, log_group
+from hyperpod_kit.aws.logs import Line, Logs, creation_stream, log_group
 from hyperpod_kit.remote.answer import NoReport, read
 from hyperpod_kit.remote.target import Target
 from hyperpod_kit.remote.transport import Heard, Progress
 
 STREAMS = "LifecycleConfig/"
 PATTERN = '{ $.step = "mounts" }'
-
-
-class Line(Protocol):
-    """A line of a log: aws.log_events.LogLine."""
-
-    @property
-    def stream(self) -> str: ...
-
-    @property
-    def received_at(self) -> float: ...
-
-    @property
-    def message(self) -> str: ...
-
-
-class Logs(Protocol):
-    """Where lines are read: aws.log_events.LogEvents."""
-
-    def since(self, group: str, prefix: str, pattern: str, began: float) -> Iterator[Line]: ...
 
 
 class PullTransport:
@@ -55,12 +36,13 @@ class PullTransport:
         wanted = set(streams)
         newest: dict[str, Line] = {}
         # Twice the age: a node that fell silent is told with how long ago from one that never said a word.
-        for line in self._logs.since(self.group, STREAMS, PATTERN, self._clock() - 2 * self._max_age):
+        began = self._clock() - 2 * self._max_age
+        for line in self._logs.search(self.group, prefix=STREAMS, pattern=PATTERN, after=began):
             if line.stream not in wanted or not _is_report(line.message):
                 continue
             if line.stream not in newest:
                 progress(1)
-            if line.stream not in newest or line.received_at >= newest[line.stream].received_at:
+            if line.stream not in newest or line.at >= newest[line.stream].at:
                 newest[line.stream] = line
         progress(len(wanted) - len(newest))
         return [self._heard(stream, newest.get(stream)) for stream in streams]
@@ -71,7 +53,7 @@ class PullTransport:
                 error=f"it has sent no report for {2 * self._max_age:.0f} s",
                 hint=f"aws logs tail {self.group} --log-stream-names {stream}; or --via ssh",
             )
-        return Heard(line.message, at=line.received_at)
+        return Heard(line.message, at=line.at)
 
 
 def _is_report(message: str) -> bool:

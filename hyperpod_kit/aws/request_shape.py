@@ -125,7 +125,7 @@ def _structure(value: Mapping[str, Any], shape: Any, path: str) -> Iterator[Prob
 
 
 def _near(name: str, names: Iterable[str]) -> str:
-    return next(iter(get_close_matches(name, list(names), 1, 0.6)), "")
+    return next(iter(get_close_matches(name, list(names), 1, 0.8)), "")
 
 
 def _text(value: str, shape: Any, path: str) -> Iterator[Problem]:

@@ -72,7 +72,4 @@ def schema(output: Optional[Path]) -> None:
         output.write_text(json.dumps(built(), indent=2) + "\n", encoding="utf-8")
     except OSError as err:
         raise UsageError(f"cannot write {output}: {err.strerror}") from err
-    say(
-        f'wrote {output}; in VS Code: "json.schemas": [{{"fileMatch": ["provisioning_parameters.json"], '
-        f'"url": "./{output.name}"}}]'
-    )
+    say(f'wrote {output}; for an editor, the first key of the configuration: "$schema": "./{output.name}"')

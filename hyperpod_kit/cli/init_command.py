@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
@@ -140,7 +141,8 @@ def _import(
         return from_aws(None if cluster is None else document.values(cluster), theirs)
     from hyperpod_kit.aws.sagemaker import SageMaker
 
-    live = SageMaker(region).describe_cluster(name)
+    # As JSON has it: dates are texts.
+    live = json.loads(json.dumps(SageMaker(region).describe_cluster(name), default=str))
     if theirs is None and not any("SlurmConfig" in group for group in live.get("InstanceGroups", ())):
         theirs = _legacy_file(lifecycle_source(live), region)
     return from_aws(live, theirs)
@@ -148,8 +150,6 @@ def _import(
 
 def _legacy_file(source: Optional[str], region: Optional[str]) -> Any:
     """provisioning_parameters.json beside the lifecycle scripts: of a legacy cluster only it knows who is who."""
-    import json
-
     from hyperpod_kit.aws.s3 import Bucket
 
     bucket, _, prefix = (source or "").partition("://")[2].partition("/")

@@ -32,6 +32,7 @@ def decode(
     """
     findings: list[Finding] = []
     top = Section(values, "", findings, reads)
+    top.optional_text("$schema")  # for the editor that the file is written with
     parameters = _parameters(top)
     bucketname = top.optional_text("bucketname")
     kit = top.child("hyperpod_kit")

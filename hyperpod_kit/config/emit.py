@@ -98,7 +98,7 @@ def _group(settings: Settings, group: InstanceGroup, source_s3_uri: str) -> dict
         "InstanceGroupName": group.name,
         "InstanceType": group.instance_type,
         "InstanceCount": group.count,
-        "ExecutionRole": group.execution_role or settings.cluster.execution_role,
+        "ExecutionRole": settings.cluster.execution_role if group.execution_role is None else group.execution_role,
         **_written(
             MinInstanceCount=group.min_count,
             ThreadsPerCore=group.threads_per_core,

@@ -141,6 +141,7 @@ _KIT: Mapping[str, Field] = {
 }
 
 FIELDS: Mapping[str, Field] = {
+    "$schema": Field("Where an editor finds the JSON Schema of this file; nobody else reads it."),
     "version": Field("Version of AWS's file format."),
     "workload_manager": Field("Always slurm.", ("slurm",)),
     "controller_group": Field("Name of the instance group that is the controller."),

@@ -241,7 +241,9 @@ class _Reader:
 
 def _several_types(group: Mapping[str, Any]) -> list[str]:
     requirements = group.get("InstanceRequirements")
-    found = requirements.get("InstanceTypes") if isinstance(requirements, Mapping) else None
+    asked = requirements if isinstance(requirements, Mapping) else {}
+    # CreateCluster's name for it, and DescribeCluster's.
+    found = asked.get("InstanceTypes") or asked.get("DesiredInstanceTypes")
     return [str(one) for one in found] if isinstance(found, list) else []
 
 

@@ -84,7 +84,8 @@ def written_at(settings: Settings, request: dict[str, Any], path: str) -> str:
         return f"{AT}.lifecycle_mode" if not rest.endswith("SourceS3Uri") else "hyperpod_kit.bundle"
     storage = re.match(r"InstanceStorageConfigs\[(\d+)\]", rest)
     if storage is not None:
-        return _storage(settings, request["InstanceGroups"][index]["InstanceStorageConfigs"][int(storage.group(1))], at)
+        entry = request["InstanceGroups"][index]["InstanceStorageConfigs"][int(storage.group(1))]
+        return _volume(entry, rest, at) if "EbsVolumeConfig" in entry else _file_system(settings, entry, at)
     return _by_table(rest, GROUP_KEYS, at)
 
 
@@ -96,9 +97,13 @@ def _by_table(path: str, table: dict[str, str], at: str) -> str:
     return at
 
 
-def _storage(settings: Settings, entry: dict[str, Any], at: str) -> str:
-    if "EbsVolumeConfig" in entry:
-        return f"{at}.{'root_kms_key' if entry['EbsVolumeConfig'].get('RootVolume') else 'ebs_gib'}"
+def _volume(entry: dict[str, Any], field: str, at: str) -> str:
+    if entry["EbsVolumeConfig"].get("RootVolume"):
+        return f"{at}.root_kms_key"
+    return f"{at}.ebs_kms_key" if field.endswith("VolumeKmsKeyId") else f"{at}.ebs_gib"
+
+
+def _file_system(settings: Settings, entry: dict[str, Any], at: str) -> str:
     wanted = next(iter(entry.values()))["MountPath"]
     for mount, place in zip(settings.mounts, settings.mount_places):
         if mount.path == wanted and isinstance(mount, LustreMount) == ("FsxLustreConfig" in entry):

@@ -12,7 +12,7 @@ from typing import Any, Optional
 
 from hyperpod_kit.config.places import DEEPEST, Mark, Places, child
 
-MOST_VALUES = 100_000
+MOST_VALUES = 50_000
 """Values that a text may unfold to: aliases of aliases grow without limit."""
 
 _PLAIN = {

@@ -13,6 +13,7 @@ Place = Tuple[Union[str, int], ...]
 FS = "fs-0123456789abcdef0"
 HOMES = "fs-0123456789abcdef9"
 DOCUMENT: dict[str, Any] = {
+    "$schema": "./schema.json",
     "version": "1.0.0",
     "workload_manager": "slurm",
     "controller_group": "controller-machine",
@@ -34,7 +35,11 @@ DOCUMENT: dict[str, Any] = {
             "instance_groups": [
                 {"name": "controller-machine", "instance_type": "ml.c5.xlarge", "count": 1},
                 {"name": "login-group", "instance_type": "ml.c5.xlarge", "count": 1},
-                {"name": "worker-group", "instance_type": "ml.p5.48xlarge", "count": 3},
+                {"name": "worker-group", "instance_type": "ml.p5.48xlarge", "count": 3, "ebs_gib": 500,
+                 "execution_role": "arn:aws:iam::111122223333:role/Workers", "ebs_kms_key": "alias/mine",
+                 "root_kms_key": "1234abcd-12ab-34cd-56ef-1234567890ab", "deep_health_checks": ["InstanceStress"],
+                 "training_plan_arn": "arn:aws:sagemaker:us-east-1:111122223333:training-plan/mine",
+                 "vpc": {"security_group_ids": ["sg-0123456789abcdef1"], "subnet_ids": ["subnet-0123456789abcdef1"]}},
             ],
             "tags": {"team": "research"},
         },

@@ -84,7 +84,7 @@ class Terminal:
         except OSError as err:
             assert err.errno == errno.EIO  # the other side is closed
             return False
-        self.shown += data.decode().replace("\r\n", "\n")
+        self.shown += data.decode(errors="replace").replace("\r\n", "\n")
         return bool(data)
 
 

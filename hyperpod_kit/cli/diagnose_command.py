@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Iterator, Optional
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Callable, Collection, Iterator, Mapping, Optional, Sequence
 
 import click
 
@@ -12,8 +16,12 @@ from hyperpod_kit.cli.output import bar, data, say
 from hyperpod_kit.cli.ssh_options import open_sagemaker, ssh_options
 
 if TYPE_CHECKING:
-    from hyperpod_kit.remote.diagnose import Diagnosis
-    from hyperpod_kit.remote.target import SshSettings
+    from hyperpod_kit.aws.sagemaker import SageMaker
+    from hyperpod_kit.cluster.events import Event
+    from hyperpod_kit.cluster.nodes import Node
+    from hyperpod_kit.remote.diagnose import Diagnosis, Shipped, Told
+    from hyperpod_kit.remote.target import SshSettings, Target
+    from hyperpod_kit.run import Runner
 
 
 @click.command("diagnose")
@@ -41,8 +49,9 @@ def diagnose(
 ) -> int:
     """Why the cluster or a node is not well: node, step, cause, remedy.
 
-    NODE is an instance id, an address, or GROUP/INDEX; all nodes without one. Asks AWS for its messages and each node
-    for its own record of its creation, its log and its mounts.
+    NODE is an instance id, an address, or GROUP/INDEX; all nodes without one. Asks AWS for its messages and events, and
+    each node for its own record of its creation, its log and its mounts. Of a node that does not answer, or failed and
+    is gone, the log is read from CloudWatch.
 
     Exit code 0 when nothing is wrong, 1 when something is, 3 when AWS does not answer.
 
@@ -54,8 +63,6 @@ def diagnose(
     from hyperpod_kit.cluster.nodes import list_nodes, resolve
     from hyperpod_kit.remote import diagnose as asking
     from hyperpod_kit.remote.causes import recognise
-    from hyperpod_kit.remote.ssh import SshRunner
-    from hyperpod_kit.remote.ssh_access import SshAccess
     from hyperpod_kit.remote.target import Target
 
     chosen = resolve_cluster(config, cluster, region)
@@ -63,14 +70,21 @@ def diagnose(
     answer = sagemaker.describe_cluster(chosen.name)
     listed = [node for node in list_nodes(sagemaker, chosen.name) if not node.gone]
     wanted = resolve(listed, nodes) if nodes else listed
-    access = SshAccess(ssh)
-    if any(node.address for node in wanted):
-        access.load()
-    targets = [(Target(one.instance_id, one.group, "", one.address, one.status), one.message) for one in wanted]
-    with access, bar(f"asking {len(targets)} nodes", len(targets)) as advance:
+    events = _troubles(sagemaker, chosen.name, answer)
+    said = {event.instance_id: event for event in events if event.instance_id}
+    targets = [
+        (Target(one.instance_id, one.group, "", one.address, one.status), _told(one, said.get(one.instance_id)))
+        for one in wanted
+    ]
+    if not nodes:
+        targets += _gone(events, {one.instance_id for one in listed})
+    with _way_in(ssh, any(one.address for one in wanted)) as connect, bar(
+        f"asking {len(targets)} nodes", len(targets)
+    ) as advance:
         found = asking.diagnose(
             targets,
-            lambda target: SshRunner(target.address, access),
+            connect,
+            shipped=_shipped(chosen.region, chosen.name, answer["ClusterArn"]),
             timeout=ssh.command_timeout,
             progress=lambda done: advance(1),
         )
@@ -103,6 +117,97 @@ def diagnose(
     return 0 if healthy else 1
 
 
+RECENT = timedelta(hours=1)
+"""How old an event may be to count as the present trouble of a cluster."""
+
+GONE = 3
+"""Failed nodes of a group that are gone by now and are told of: the newest, of each reason."""
+
+
+def _troubles(sagemaker: SageMaker, name: str, answer: Mapping[str, Any]) -> list[Event]:
+    """What failed lately, oldest first; only clusters whose nodes are provisioned continuously have it noted."""
+    from hyperpod_kit.cluster.events import CONTINUOUS, WARN, list_events
+    from hyperpod_kit.errors import AwsError
+
+    if answer.get("NodeProvisioningMode") != CONTINUOUS:
+        return []
+    try:
+        found = list_events(sagemaker, name, after=datetime.now(timezone.utc) - RECENT, level=WARN)
+    except AwsError as err:
+        say(f"without AWS's events: {err.message}")
+        return []
+    return [event for event in found if not event.passing]
+
+
+def _told(node: Node, event: Optional[Event]) -> Told:
+    """AWS's words about a node that is there. What an event says of one that runs by now is over."""
+    from hyperpod_kit.remote.diagnose import Told
+
+    if event is None or node.status == "Running":
+        return Told(node.message)
+    return Told(node.message or event.failure or event.description, event.lifecycle)
+
+
+def _gone(events: Sequence[Event], there: Collection[str]) -> list[tuple[Target, Told]]:
+    """Nodes that failed and were taken away: AWS tries again with another one, for ever. Newest first."""
+    from hyperpod_kit.remote.diagnose import Told
+    from hyperpod_kit.remote.target import Target
+
+    found: dict[tuple[str, str], tuple[Target, Told]] = {}
+    counts: Counter[str] = Counter()
+    for event in reversed(events):
+        key = (event.group, event.failure)
+        if event.instance_id and event.failure and event.instance_id not in there and key not in found:
+            counts[event.group] += 1
+            if counts[event.group] <= GONE:
+                target = Target(event.instance_id, event.group, "", "", "gone")
+                found[key] = (target, Told(event.failure, event.lifecycle))
+    return list(found.values())
+
+
+def _shipped(region: Optional[str], name: str, arn: str) -> Shipped:
+    """Reads logs from CloudWatch; the client is made when the first is needed."""
+    from functools import lru_cache
+
+    from hyperpod_kit.aws.logs import Logs, creation_stream, log_group
+    from hyperpod_kit.remote.diagnose import TAIL
+
+    opened = lru_cache(maxsize=1)(lambda: Logs(region))
+    lock = Lock()
+
+    def tail(target: Target) -> list[str]:
+        with lock:
+            logs = opened()
+        # Twice as many: lines about mounts among them are left out.
+        return logs.tail(log_group(name, arn), creation_stream(target.group, target.instance_id), 2 * TAIL)
+
+    return tail
+
+
+@contextmanager
+def _way_in(ssh: SshSettings, needed: bool) -> Iterator[Callable[[Target], Runner]]:
+    """How nodes are asked. Where ssh has no key to verify them by, AWS's side of it is still worth telling."""
+    from hyperpod_kit.errors import UsageError
+    from hyperpod_kit.remote.ssh import SshRunner
+    from hyperpod_kit.remote.ssh_access import SshAccess
+
+    access = SshAccess(ssh)
+    try:
+        if needed:
+            access.load()
+    except UsageError as err:
+        barred = err
+        say(f"nodes are not asked: {err.message}" + (f" ({err.hint})" if err.hint else ""))
+
+        def refuse(target: Target) -> Runner:
+            raise barred
+
+        yield refuse
+        return
+    with access:
+        yield lambda target: SshRunner(target.address, access)
+
+
 def sentences(one: Diagnosis) -> Iterator[str]:
     """What is wrong with a node, for a person; nothing for a healthy one."""
     if one.healthy:
@@ -113,6 +218,8 @@ def sentences(one: Diagnosis) -> Iterator[str]:
         yield f"  AWS says: {one.message}"
     if one.unreachable:
         yield f"  cannot be asked: {one.unreachable}"
+    if one.lifecycle:
+        yield f"  lifecycle script: {one.lifecycle}"
     for failure in one.failures:
         yield f"  step {failure.step} failed: {failure.error}" + (f"\n    do: {failure.hint}" if failure.hint else "")
     if not one.unreachable and not one.finished and not one.failures:

@@ -1,10 +1,13 @@
-"""Why a node is not what it should be: its own records, what AWS says of it, and what is known of such failures."""
+"""Why a node is not what it should be: its own records, what AWS says of it, and what is known of such failures.
+
+A node that cannot be asked has left its log with AWS: HyperPod ships it while the lifecycle script runs.
+"""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, NamedTuple, Sequence
 
 from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.remote.causes import Known, recognise
@@ -17,7 +20,8 @@ STATUS = "/var/lib/hyperpod-kit/status.json"
 TAIL = 60
 """Lines of the log that are looked at."""
 
-READ_LOG = f"""grep -v '"step": "mounts"' {LOG} | tail -n {TAIL}"""
+MOUNTS_LINE = '"step": "mounts"'
+READ_LOG = f"grep -v '{MOUNTS_LINE}' {LOG} | tail -n {TAIL}"
 """Without what the timer says of the mounts every few minutes: the mounts are asked for themselves."""
 
 
@@ -35,6 +39,7 @@ class Diagnosis:
     """One node. `unreachable`: why it could not be asked, "" when it was; `finished`: its creation ran to the end.
 
     log: the last lines of its provisioning log, oldest first. sick: mounts that are not healthy, `name is state: why`.
+    lifecycle: how far AWS says that its lifecycle script is, "" when it does not.
     """
 
     target: Target
@@ -45,6 +50,7 @@ class Diagnosis:
     sick: tuple[str, ...] = ()
     log: tuple[str, ...] = ()
     known: tuple[Known, ...] = ()
+    lifecycle: str = ""
 
     @property
     def healthy(self) -> bool:
@@ -57,42 +63,63 @@ class Diagnosis:
         return {**asdict(self), "known": known, "healthy": self.healthy}
 
 
+class Told(NamedTuple):
+    """What AWS says of a node: its message, "" without one, and how far its lifecycle script is."""
+
+    message: str = ""
+    lifecycle: str = ""
+
+
+Shipped = Callable[[Target], Sequence[str]]
+"""The last lines of a node's log as AWS has them; raises HyperpodKitError."""
+
+
 def diagnose(
-    targets: Sequence[tuple[Target, str]],
+    targets: Sequence[tuple[Target, Told]],
     connect: Callable[[Target], Runner],
     *,
+    shipped: Shipped = lambda target: [],
     timeout: float = 60.0,
     progress: Callable[[Diagnosis], None] = lambda diagnosis: None,
 ) -> list[Diagnosis]:
-    """Ask each node at once. `targets`: the node and AWS's message about it, "" without one."""
-    messages = {target.instance_id: message for target, message in targets}
-    return ask_all(
-        [target for target, _ in targets],
-        lambda target: _ask(target, messages[target.instance_id], connect, timeout),
-        progress,
-    )
+    """Ask each node at once; of those that do not answer, read what they have shipped."""
+    told = {target.instance_id: said for target, said in targets}
+
+    def ask(target: Target) -> Diagnosis:
+        found = _ask(target, told[target.instance_id].message, connect, timeout)
+        if found.unreachable:
+            found = _with_shipped(found, shipped)
+        return judge(replace(found, lifecycle=told[target.instance_id].lifecycle))
+
+    return ask_all([target for target, _ in targets], ask, progress)
+
+
+def _with_shipped(found: Diagnosis, shipped: Shipped) -> Diagnosis:
+    try:
+        log = [line for line in shipped(found.target) if MOUNTS_LINE not in line][-TAIL:]
+    except HyperpodKitError as err:
+        return replace(found, unreachable=f"{found.unreachable}; nor is its log to be had: {err.message}")
+    return replace(found, log=tuple(log), failures=tuple(_failures({}, log)))
 
 
 def _ask(target: Target, message: str, connect: Callable[[Target], Runner], timeout: float) -> Diagnosis:
     if not target.address:
-        return judge(Diagnosis(target, message, unreachable="AWS tells no address of it yet"))
+        return Diagnosis(target, message, unreachable="AWS tells no address of it yet")
     try:
         runner = connect(target)
         log = runner.run(["/bin/sh", "-c", READ_LOG], timeout=timeout, check=False).stdout.splitlines()
         status = runner.run(["cat", STATUS], timeout=timeout, check=False).stdout
         mounts = runner.run(["hyperpod-kit", "node", "mounts", "--json"], timeout=timeout, check=False).stdout
     except HyperpodKitError as err:
-        return judge(Diagnosis(target, message, unreachable=err.message))
+        return Diagnosis(target, message, unreachable=err.message)
     record = _object(status)
-    return judge(
-        Diagnosis(
-            target,
-            message,
-            finished=bool(record.get("ok")),
-            failures=tuple(_failures(record, log)),
-            sick=tuple(_sick(_object(mounts))),
-            log=tuple(log),
-        )
+    return Diagnosis(
+        target,
+        message,
+        finished=bool(record.get("ok")),
+        failures=tuple(_failures(record, log)),
+        sick=tuple(_sick(_object(mounts))),
+        log=tuple(log),
     )
 
 

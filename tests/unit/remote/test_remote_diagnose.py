@@ -8,8 +8,9 @@ from typing import Any, Callable
 import pytest
 
 from hyperpod_kit.cli.diagnose_command import sentences
+from hyperpod_kit.errors import AwsError
 from hyperpod_kit.remote.causes import CAUSES, recognise
-from hyperpod_kit.remote.diagnose import Diagnosis, diagnose
+from hyperpod_kit.remote.diagnose import Diagnosis, Told, diagnose
 from hyperpod_kit.remote.ssh import SshRunner
 from hyperpod_kit.remote.ssh_access import SshAccess
 from hyperpod_kit.remote.target import Target
@@ -72,9 +73,9 @@ def test_a_node_says_which_step_failed_and_what_is_known_of_it(network: Network)
             {"name": "extra", "state": "absent", "required": False}])),
         network.node(node([step("verify-bundle")])),
     ]
-    targets = [(Target(f"i-{number}", "workers", "compute", one.address), "") for number, one in enumerate(nodes)]
-    targets.append((Target("i-9", "workers", "compute", network.silent()), "Insufficient capacity"))
-    targets.append((Target("i-10", "workers", "compute", "", "Pending"), ""))
+    targets = [(Target(f"i-{number}", "workers", "compute", one.address), Told()) for number, one in enumerate(nodes)]
+    targets.append((Target("i-9", "workers", "compute", network.silent()), Told("Insufficient capacity")))
+    targets.append((Target("i-10", "workers", "compute", "", "Pending"), Told()))
     failed, well, stale, unfinished, silent, pending = diagnose(
         targets, lambda target: SshRunner(target.address, SshAccess(network.settings)), timeout=10)
     assert [one.step for one in failed.failures] == ["names"], "the run before it is over"
@@ -87,6 +88,26 @@ def test_a_node_says_which_step_failed_and_what_is_known_of_it(network: Network)
     assert not pending.healthy and "AWS tells no address" in pending.unreachable
     words = "\n".join(sentences(failed))
     assert "workers i-0" in words and "step names failed: s3.us-east-1" in words and "do: VPC" in words
+
+
+def test_a_node_that_is_gone_has_left_its_log_with_aws() -> None:
+    """Where nodes come continuously, one that failed is away before anybody can look."""
+    gone = [(Target(f"i-{number}", "w", "", "", "gone"), Told("creation failed", "Failed")) for number in range(3)]
+    why = "mount.nfs4: access denied by server while mounting 127.0.0.1:/"
+    lines = [step("verify-bundle"), step("mount-home", "failed", why, "the role"), step("mounts", "failed", "old news")]
+    left = {"i-0": [json.dumps(line) for line in lines], "i-1": ["+ ./on_create.sh", "Could not resolve host: x"]}
+
+    def shipped(target: Target) -> list[str]:
+        if target.instance_id == "i-2":
+            raise AwsError("GetLogEvents", "AccessDeniedException", "no")
+        return left[target.instance_id]
+
+    ours, theirs, secret = diagnose(gone, lambda target: pytest.fail("nobody to ask"), shipped=shipped)
+    assert [(one.step, one.hint) for one in ours.failures] == [("mount-home", "the role")]
+    assert [one.cause.code for one in ours.known] == ["efs-denied"]
+    assert [one.cause.code for one in theirs.known] == ["dns"] and theirs.log[0] == "+ ./on_create.sh"
+    assert "nor is its log to be had: GetLogEvents: AccessDenied" in secret.unreachable
+    assert "  lifecycle script: Failed" in list(sentences(ours))
 
 
 def test_json_has_what_the_words_have() -> None:

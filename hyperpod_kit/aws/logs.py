@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Iterator, NamedTuple, Optional
 
 from hyperpod_kit.aws.back_off import patiently
 from hyperpod_kit.aws.errors import NOT_FOUND, translated
@@ -18,6 +18,14 @@ def log_group(cluster_name: str, cluster_arn: str) -> str:
 def creation_stream(group: str, instance_id: str) -> str:
     """The stream that holds a node's /var/log/provision/provisioning.log."""
     return f"LifecycleConfig/{group}/{instance_id}"
+
+
+class Line(NamedTuple):
+    """One line of a stream. `at`: when CloudWatch took it in, Unix seconds."""
+
+    stream: str
+    at: float
+    message: str
 
 
 class Logs:
@@ -41,3 +49,30 @@ class Logs:
             if err.code in NOT_FOUND:
                 return []
             raise
+
+    def search(self, group: str, *, prefix: str = "", pattern: str = "", after: float = 0.0) -> Iterator[Line]:
+        """Every line of the streams whose names begin with `prefix`, over all pages; none without a log group.
+
+        pattern: CloudWatch's filter pattern; after: Unix seconds.
+        """
+        request: dict[str, Any] = {"logGroupName": group, "startTime": int(after * 1000)}
+        optional = {"logStreamNamePrefix": prefix, "filterPattern": pattern}
+        request.update({key: text for key, text in optional.items() if text})
+
+        def once() -> Any:
+            with translated("FilterLogEvents", group):
+                return self._client.filter_log_events(**request)
+
+        while True:
+            try:
+                page = patiently(once)
+            except AwsError as err:
+                if err.code in NOT_FOUND:
+                    return
+                raise
+            for event in page["events"]:
+                at = event.get("ingestionTime", event["timestamp"]) / 1000
+                yield Line(event["logStreamName"], at, str(event["message"]).rstrip("\n"))
+            if not page.get("nextToken"):
+                return
+            request["nextToken"] = page["nextToken"]

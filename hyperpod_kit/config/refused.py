@@ -11,7 +11,7 @@ from typing import Any, Iterator
 
 from hyperpod_kit.aws import request_shape
 from hyperpod_kit.config.emit import create_cluster_request
-from hyperpod_kit.config.findings import Finding
+from hyperpod_kit.config.findings import INFO, Finding
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.mounts import LustreMount
 
@@ -50,11 +50,18 @@ GROUP_KEYS = {
 
 
 def refused(settings: Settings) -> Iterator[Finding]:
-    """Every problem. Nothing where botocore is not installed: what sends requests says so itself."""
+    """Every problem; where botocore is not installed, that nobody looked."""
     request = create_cluster_request(settings, f"s3://{settings.bundle.bucket}/{settings.bundle.prefix}")
     try:
         found = request_shape.problems("sagemaker", "CreateCluster", request)
     except ImportError:
+        yield Finding(
+            "HPK-R005",
+            AT,
+            "not checked: the limits, patterns and values of CreateCluster, for botocore is not installed",
+            'pip install "hyperpod-kit[admin]"',
+            INFO,
+        )
         return
     for problem in found:
         place = written_at(settings, request, problem.path)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Callable, Iterable
 
-from hyperpod_kit.config.findings import Finding, under
+from hyperpod_kit.config.findings import INFO, Finding, under
 from hyperpod_kit.config.refused import refused
 from hyperpod_kit.config.rules import (
     bundle,
@@ -82,7 +82,8 @@ def validate(settings: Settings) -> list[Finding]:
     found = [finding for rule in RULES for finding in rule(settings)]
     said = [finding.path for finding in found]
     for finding in refused(settings):
-        if not any(under(finding.path, place) or under(place, finding.path) for place in said):
+        unsaid = not any(under(finding.path, place) or under(place, finding.path) for place in said)
+        if unsaid or finding.severity == INFO:
             found.append(finding)
             said.append(finding.path)
     return found

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any, Callable
 
 import pytest
 
+from hyperpod_kit.aws import request_shape
 from hyperpod_kit.config.decode import decode
-from hyperpod_kit.config.validate import validate
+from hyperpod_kit.config.validate import RULES, validate
 
 ROOT = Path(__file__).parents[3]
 Change = Callable[[dict[str, Any]], Any]
@@ -414,5 +418,26 @@ def test_every_code_has_a_case_and_is_used_once() -> None:
     sources = "".join(path.read_text() for path in [*rules.glob("*.py"), rules.parent / "refused.py"])
     written = re.findall(r"HPK-[A-Z]\d{3}", sources)
     assert len(written) == len(set(written))
-    together = {"HPK-G001", "HPK-G006", "HPK-L003", "HPK-E004", "HPK-P001"}
+    together = {"HPK-R005", "HPK-G001", "HPK-G006", "HPK-L003", "HPK-E004", "HPK-P001"}
     assert {code for code, _, _ in CASES} | together == set(written)
+
+
+def test_every_rule_is_in_the_list() -> None:
+    """A rule that nobody calls is no rule: every public function of the rules that takes Settings is called."""
+    found = set()
+    for file in (ROOT / "hyperpod_kit/config/rules").glob("*.py"):
+        module = importlib.import_module(f"hyperpod_kit.config.rules.{file.stem}")
+        for name, rule in inspect.getmembers(module, inspect.isfunction):
+            takes = list(inspect.signature(rule).parameters)
+            if rule.__module__ == module.__name__ and not name.startswith("_") and takes == ["settings"]:
+                found.add(rule)
+    assert found == set(RULES) and len(RULES) == len(set(RULES))
+
+
+def test_without_botocore_it_says_that_nobody_looked_at_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = both(group(1, threads_per_core=3), cluster(name="a_b"))
+    assert [code for code, _ in findings(wrong)] == ["HPK-K001", "HPK-R004"]
+    request_shape._model.cache_clear()
+    monkeypatch.setitem(sys.modules, "botocore", None)
+    monkeypatch.setitem(sys.modules, "botocore.loaders", None)
+    assert findings(wrong) == [("HPK-K001", f"{C}.name"), ("HPK-R005", C)]

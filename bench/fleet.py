@@ -48,10 +48,10 @@ class Control:
 
 
 @contextmanager
-def world(directory: Path, count: int, sound: bool) -> Iterator[Dict[str, Any]]:
+def world(directory: Path, count: int, only: str) -> Iterator[Dict[str, Any]]:
     """The nodes, in a process of their own, and the endpoint, in another; yields where they are."""
     nodes = subprocess.Popen([sys.executable, str(ROOT / "bench/fleet_nodes.py"), str(directory), str(count),
-                              *(["sound"] if sound else [])],
+                              *([only] if only else [])],
                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert nodes.stdout is not None and nodes.stdin is not None
     where = json.loads(nodes.stdout.readline())
@@ -98,7 +98,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def measure(directory: Path, args: argparse.Namespace) -> Dict[str, Any]:
-    with world(directory, args.nodes, args.sound) as where:
+    with world(directory, args.nodes, args.all) as where:
         environment = {
             **os.environ, "PYTHONPATH": str(ROOT), "AWS_ENDPOINT_URL": where["url"], "AWS_ACCESS_KEY_ID": "bench",
             "AWS_SECRET_ACCESS_KEY": "bench", "AWS_EC2_METADATA_DISABLED": "true"}
@@ -143,7 +143,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--timeout", type=float, default=8.0)
     parser.add_argument("--connect-timeout", type=float, default=5.0)
-    parser.add_argument("--sound", action="store_true", help="no node has anything")
+    parser.add_argument("--all", default="", choices=["ok", *KINDS], metavar="KIND", help="every node is of this kind")
     parser.add_argument("words", nargs="*", default=["--json"], help="after --: more options, in place of --json")
     args = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="hyperpod-kit-fleet-"))

@@ -1,11 +1,11 @@
 """Many nodes behind one process: real ssh servers on loopback addresses, sound, slow, silent, refusing and lying.
 
-    python bench/fleet_nodes.py DIRECTORY COUNT [sound]
+    python bench/fleet_nodes.py DIRECTORY COUNT [KIND]
 
 Writes a client key and the host keys to DIRECTORY, prints one JSON object (where everything is, and what each node is
-like) and serves until its standard input ends; `sound`: nothing is wrong with any node. Every node has a host key of
-its own; all share one port, each on an address of 127.77.0.0/16. Nothing is simulated below the words that a node
-answers with: key exchange, login and channels are ssh's.
+like) and serves until its standard input ends; with KIND all nodes are of it (`ok`, or one of KINDS). Every node has a
+host key of its own; all share one port, each on an address of 127.77.0.0/16. Nothing is simulated below the words that
+a node answers with: key exchange, login and channels are ssh's.
 """
 
 from __future__ import annotations
@@ -198,9 +198,9 @@ class Session(paramiko.ServerInterface):
 class World:
     """All nodes. `kinds`: of each, by its index."""
 
-    def __init__(self, directory: Path, count: int, sound: bool) -> None:
+    def __init__(self, directory: Path, count: int, only: str) -> None:
         self.count = count
-        self.kinds = ["ok" if sound else kind_of(index, count) for index in range(count)]
+        self.kinds = [only or kind_of(index, count) for index in range(count)]
         self.client_key = paramiko.ECDSAKey.generate()
         self.client_key.write_private_key_file(str(directory / "id_ecdsa"))
         self.later = Later()
@@ -259,11 +259,11 @@ class World:
         self.later.call(1.0, lambda: self._drip(connection))
 
 
-def main(directory: str, count: str, sound: str = "") -> None:
+def main(directory: str, count: str, only: str = "") -> None:
     import logging
 
     logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)
-    world = World(Path(directory), int(count), bool(sound))
+    world = World(Path(directory), int(count), only)
     nodes = [{"instance_id": instance_of(index), "address": address_of(index), "kind": world.kinds[index]}
              for index in range(world.count)]
     print(json.dumps({"port": world.port, "nodes": nodes}), flush=True)

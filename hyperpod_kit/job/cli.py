@@ -95,7 +95,7 @@ def build_parser() -> argparse.ArgumentParser:
     lint.add_argument("--json", action="store_true", help="data on standard output")
     doctor = verb("doctor", "what the running Slurm lacks for jobs that come back", "doctor")
     doctor.add_argument("--json", action="store_true", help="data on standard output")
-    sweep = verb("sweep", "requeue jobs that run without their batch host (--no-kill)", "sweep --dry-run")
+    sweep = verb("sweep", "requeue jobs whose batch host is gone (--no-kill) or lost its mount", "sweep --dry-run")
     sweep.add_argument("--dry-run", action="store_true", help="only say which")
     sweep.add_argument("--json", action="store_true", help="data on standard output")
     verb("submit", "sbatch with --auto-resume on a cluster without the plugin; same line as sbatch",

@@ -86,5 +86,5 @@ def sweep_command(args: argparse.Namespace) -> int:
     else:
         for one, problem in done:
             verb = "would be requeued" if args.dry_run and one.requeue else "requeued"
-            print(f"job {one.job_id} runs without its batch host {one.host}: {problem or verb}")
+            print(f"job {one.job_id} {one.why} {one.host}: {problem or verb}")
     return 1 if any(problem for _, problem in done) else 0

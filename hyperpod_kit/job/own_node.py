@@ -1,31 +1,33 @@
 """When the checkpoint root hangs on the batch host alone, `job run` hangs with it: its log and its ledger are there.
 
-A thread that touches neither gives the job back to Slurm, which ends this run of it, and starts it on nodes that serve:
-this one has been drained for its mount.
+Slurm cannot end such a run either: its slurmstepd first writes why into the job's log, and hangs as well (seen with
+22.05: COMPLETING for as long as the mount hung). So a thread that touches no file marks the job and ends the script;
+`job sweep`, on the controller, queues it again. This node has been drained for its mount by then.
 """
 
 from __future__ import annotations
 
-import contextlib
+import os
 import threading
 import time
 from typing import Callable, Optional
 
 from hyperpod_kit.errors import RunError
+from hyperpod_kit.job.rank import NO_STORAGE
 from hyperpod_kit.job.storage import LOOK, MARKS, Probe, doubted
 from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm import control
-from hyperpod_kit.slurm.environment import JobEnvironment
+from hyperpod_kit.slurm.environment import AWAY_MARK, JobEnvironment
 
 PATIENCE = 20.0
 """Seconds in which the root has to stay away; the checks of the node have taken their own time before."""
 
 
 class OwnNode:
-    """`node`: this host in Slurm, `state`: the directory to ask for. Runs while it is entered."""
+    """`node`: this host in Slurm, `state`: the directory to ask for. Runs while it is entered. `end`: ends us."""
 
     def __init__(self, runner: Runner, job: JobEnvironment, node: str, state: str, *, marks: str = MARKS,
-                 look: float = LOOK, patience: float = PATIENCE) -> None:
+                 look: float = LOOK, patience: float = PATIENCE, end: Callable[[int], None] = os._exit) -> None:
         self._runner = runner
         self._job = job
         self._node = node
@@ -33,6 +35,7 @@ class OwnNode:
         self._marks = marks
         self._look = look
         self._patience = patience
+        self._end = end
         self._over = threading.Event()
 
     def __enter__(self) -> OwnNode:
@@ -49,20 +52,27 @@ class OwnNode:
                 since = None
                 continue
             since = clock() if since is None else since
-            if clock() - since >= self._patience and held_alone(self._runner, self._node):
-                with contextlib.suppress(RunError):
-                    control.requeue(self._runner, self._job.requeue_id)
-                    return
+            if clock() - since >= self._patience and self._leave():
+                self._end(NO_STORAGE)
+                return
+
+    def _leave(self) -> bool:
+        """Mark the job, where it is better off elsewhere and somebody will queue it again."""
+        try:
+            if not held_alone(self._runner, self._node):
+                return False
+            record = control.job(self._runner, self._job.job_id)
+            own = "" if record.get("Comment") in (None, "(null)") else record["Comment"] + " "
+            if record.get("Requeue") != "1":
+                return False
+            control.set_comment(self._runner, self._job.job_id, own + AWAY_MARK)
+            return True
+        except RunError:
+            return False
 
 
 def held_alone(runner: Runner, node: str) -> bool:
-    """Whether this node is drained for a mount, and most others are not: then the job is better off elsewhere.
-
-    False when slurmctld does not answer.
-    """
-    try:
-        found = control.all_nodes(runner)
-    except RunError:
-        return False
+    """Whether this node is drained for a mount, and most others are not. Raises RunError."""
+    found = control.all_nodes(runner)
     held = [record.name for record in found.values() if record.reason.startswith(control.MOUNT_REASON)]
     return node in held and 2 * len(held) <= len(found)

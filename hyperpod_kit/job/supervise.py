@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import Optional, Tuple
+from typing import Iterable, Mapping, Optional, Set, Tuple
 
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.job import allocation, exits
@@ -111,8 +111,19 @@ def _seen(code: Optional[int], attempt: str, rules: Rules, job: JobEnvironment, 
         records = tuple(exits.read(rules.options.state, attempt))
     except OSError:
         records = ()
+    if code != 0 and not stop and rules.nodes:
+        lost = tuple(sorted({*lost, *_vanished(rules.nodes.doubted, rules.lines.words, records)}))
     return Seen(code=-9 if code is None else code, exits=records, stop=stop, warned=signals.warned, lost=lost,
                 stalled=stalled, away=away)
+
+
+def _vanished(doubted: Iterable[str], words: Mapping[str, str], records: Iterable[exits.Exit]) -> Set[str]:
+    """Nodes that broke off without a last word, left no record and did not answer for a while: their machine died.
+
+    One that is replaced or boots within seconds answers again before it would be given up.
+    """
+    told = {record.node for record in records}
+    return {name for name in doubted if words.get(name) == "" and name not in told}
 
 
 def _tell_to_save(runner: Runner, job_id: str, report: Report) -> None:

@@ -1,4 +1,7 @@
-"""`job sweep`, on the controller by a timer: jobs that Slurm keeps RUNNING although their batch script is gone.
+"""`job sweep`, on the controller by a timer: jobs that nobody else puts back into the queue.
+
+One that Slurm keeps RUNNING although its batch script is gone, and one whose `job run` has left a host that alone had
+lost the checkpoint root (own_node.py).
 
 With --no-kill a job survives the loss of a node; when that node was the batch host, Slurm removes it from the job, the
 script is gone, and nothing ever ends the job (observed with 22.05; the same code is in 26.11).
@@ -7,36 +10,49 @@ script is gone, and nothing ever ends the job (observed with 22.05; the same cod
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import List, Mapping, Sequence, Tuple
+from typing import List, Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm import control
+from hyperpod_kit.slurm.environment import AWAY_MARK
 from hyperpod_kit.slurm.hostlist import expand
 
 
 @dataclass(frozen=True)
 class Orphan:
-    """A job without its batch host. `requeue`: Slurm may put it back into the queue."""
+    """A job that `why` (runs without its batch host, left it). `requeue`: Slurm may put it back into the queue.
+
+    comment: what its comment is to be afterwards, None: as it is.
+    """
 
     job_id: str
     host: str
     requeue: bool
+    why: str = "runs without its batch host"
+    comment: Optional[str] = None
 
 
 def orphans(jobs: List[Mapping[str, str]]) -> List[Orphan]:
-    """Those among records of `scontrol show job` that run without the host of their script."""
+    """Those among records of `scontrol show job` that run without the host of their script, or have left it."""
     found = []
     for job in jobs:
         host, nodes = job.get("BatchHost", ""), job.get("NodeList", "")
+        comment = job.get("Comment", "")
+        if AWAY_MARK in comment and job.get("JobState") == "FAILED":
+            found.append(Orphan(_name(job), host, job.get("Requeue") == "1", "left a host without the checkpoint root,",
+                                comment.replace(AWAY_MARK, "").strip()))
         if job.get("JobState") != "RUNNING" or job.get("BatchFlag") == "0" or not host or nodes in ("", "(null)"):
             continue
         if host not in expand(nodes):
-            task = job.get("ArrayTaskId", "")
-            # The plain id of an array's task may mean the whole array.
-            name = f"{job['ArrayJobId']}_{task}" if task.isdigit() and "ArrayJobId" in job else job["JobId"]
-            found.append(Orphan(name, host, job.get("Requeue") == "1"))
+            found.append(Orphan(_name(job), host, job.get("Requeue") == "1"))
     return found
+
+
+def _name(job: Mapping[str, str]) -> str:
+    """What to requeue: the plain id of an array's task may mean the whole array."""
+    task = job.get("ArrayTaskId", "")
+    return f"{job['ArrayJobId']}_{task}" if task.isdigit() and "ArrayJobId" in job else job["JobId"]
 
 
 def sweep(runner: Runner, found: Sequence[Orphan]) -> List[Tuple[Orphan, str]]:
@@ -48,6 +64,8 @@ def sweep(runner: Runner, found: Sequence[Orphan]) -> List[Tuple[Orphan, str]]:
             continue
         try:
             control.requeue(runner, one.job_id)
+            if one.comment is not None:
+                control.set_comment(runner, one.job_id, one.comment)
             done.append((one, ""))
         except RunError as err:
             done.append((one, err.message))

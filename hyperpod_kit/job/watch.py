@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from hyperpod_kit.slurm.reach import OPEN, REFUSED, reach
 
@@ -21,6 +21,7 @@ class NodeWatch:
 
     A machine that answers nothing for `silent_after` is lost. One that refuses the connection is up and its slurmd is
     not: that is also how a restart of slurmd looks, which a step survives, so it gets `refused_after`.
+    `doubted`: every node that has ever failed to answer.
     """
 
     def __init__(self, addresses: Mapping[str, Address], *, interval: float = 5.0, silent_after: float = 6.0,
@@ -33,6 +34,7 @@ class NodeWatch:
         self._probe = probe
         self._clock = clock
         self._bad_since: Dict[str, float] = {}
+        self.doubted: Set[str] = set()
         self._next = clock() + interval
 
     @property
@@ -55,6 +57,7 @@ class NodeWatch:
             if answer == OPEN:
                 self._bad_since.pop(name, None)
                 continue
+            self.doubted.add(name)
             since = self._bad_since.setdefault(name, now)
             if now - since >= self._patience.get(answer, self._silent_after):
                 lost.append(name)

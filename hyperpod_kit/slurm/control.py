@@ -92,6 +92,11 @@ def requeue(runner: Runner, job_id: str) -> None:
     runner.run(["scontrol", "requeue", job_id], timeout=DEADLINE)
 
 
+def set_comment(runner: Runner, job_id: str, comment: str) -> None:
+    """Replace the job's comment; its owner may. Raises RunError."""
+    runner.run(["scontrol", "update", f"jobid={job_id}", f"comment={comment}"], timeout=DEADLINE)
+
+
 def signal_steps(runner: Runner, job_id: str, name: str) -> None:
     """Send a signal to every step of the job, not to its batch script. Raises RunError."""
     runner.run(["scancel", f"--signal={name}", job_id], timeout=DEADLINE)

@@ -15,6 +15,9 @@ from hyperpod_kit.slurm.hostlist import expand
 COMMENT_MARK = "hpk:auto-resume="
 """How `job submit` writes the choice into the job's comment, where a cluster without the plugin keeps it."""
 
+AWAY_MARK = "hpk:elsewhere"
+"""In the job's comment: this run ended itself because its host alone lost the checkpoint root; to be queued again."""
+
 OPTION_VARIABLES = ("HPK_AUTO_RESUME", "SLURM_SPANK_HPK_AUTO_RESUME", "SPANK_HPK_AUTO_RESUME")
 """Where the choice is found, best first. `--export=NONE` loses the first and keeps the second; hooks see the third."""
 

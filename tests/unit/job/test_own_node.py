@@ -1,13 +1,13 @@
-"""The root hangs on one host alone: a thread of `job run` gives the job back; a rank's thread tells `job run`."""
+"""The root hangs on one host alone: a thread of `job run` leaves it; a rank's thread tells `job run`."""
 
 from __future__ import annotations
 
 import queue
-import threading
 from pathlib import Path
 
 import pytest
 
+from hyperpod_kit.job import sweep
 from hyperpod_kit.job.own_node import OwnNode, held_alone
 from hyperpod_kit.job.storage import RootWatch
 from hyperpod_kit.slurm.environment import JobEnvironment
@@ -33,10 +33,6 @@ def test_only_a_node_that_is_drained_for_its_mount_is_left(reasons: dict[str, st
     assert held_alone(RecordingRunner({"scontrol -o show node": shown(**reasons)}), "n1") is alone
 
 
-def test_without_slurmctld_nothing_is_concluded() -> None:
-    assert not held_alone(RecordingRunner(), "n1")
-
-
 @pytest.fixture
 def marks(tmp_path: Path) -> Path:
     """Where the health timer would say that it doubts a mount."""
@@ -44,19 +40,44 @@ def marks(tmp_path: Path) -> Path:
     return tmp_path / "marks"
 
 
-def test_the_job_is_given_back_once_and_only_while_the_root_is_away(tmp_path: Path, marks: Path) -> None:
-    state = tmp_path / "state"
+def test_the_job_is_marked_and_ended_once_and_only_while_the_root_is_away(tmp_path: Path, marks: Path) -> None:
+    state, ended = tmp_path / "state", queue.Queue[int]()
     state.mkdir()
     runner = RecordingRunner({"scontrol -o show node": shown(n1="hyperpod-kit:mount:fsx:hung", n2=""),
-                              "scontrol requeue 7": ""})
-    with OwnNode(runner, JOB, "n1", str(state), marks=str(marks), look=0.01, patience=0.05):
+                              "scontrol -o show job 7": "JobId=7 JobState=RUNNING Requeue=1 Comment=mine",
+                              "scontrol update jobid=7": ""})
+    with OwnNode(runner, JOB, "n1", str(state), marks=str(marks), look=0.01, patience=0.05, end=ended.put):
         (marks / "data").write_text("hung: another mount\n")
-        threading.Event().wait(0.3)
-        assert runner.calls == [], "the root itself answers"
+        with pytest.raises(queue.Empty):
+            ended.get(timeout=0.3)  # the root itself answers
         state.rmdir()
-        wait_until("requeue", lambda: "scontrol requeue 7" in runner.calls)
-        threading.Event().wait(0.2)
-    assert runner.calls == ["scontrol -o show node", "scontrol requeue 7"]
+        assert ended.get(timeout=20) == 74
+        with pytest.raises(queue.Empty):
+            ended.get(timeout=0.2)
+    assert runner.calls[-1] == "scontrol update jobid=7 comment=mine hpk:elsewhere"
+    assert runner.calls.count(runner.calls[-1]) == 1
+
+
+@pytest.mark.parametrize("answers", [
+    {}, {"scontrol -o show node": shown(n1="hyperpod-kit:mount:fsx:hung", n2=""),
+         "scontrol -o show job 7": "JobId=7 JobState=RUNNING Requeue=0 Comment=(null)"}])
+def test_nobody_is_ended_whom_nobody_would_queue_again(tmp_path: Path, marks: Path, answers: dict[str, str]) -> None:
+    ended, runner = queue.Queue[int](), RecordingRunner(dict(answers))
+    (marks / "fsx").write_text("hung\n")
+    with OwnNode(runner, JOB, "n1", str(tmp_path / "no"), marks=str(marks), look=0.01, patience=0.0, end=ended.put):
+        wait_until("questions", lambda: len(runner.calls) > 3)
+    assert ended.empty()
+
+
+def test_the_sweep_queues_it_again_and_takes_the_mark_away() -> None:
+    runner = RecordingRunner({
+        "scontrol -o show job": "JobId=7 JobState=FAILED Requeue=1 BatchHost=n1 NodeList=n[1-2] "
+                                "Comment=mine hpk:elsewhere\nJobId=8 JobState=FAILED Requeue=1 BatchHost=n1 "
+                                "NodeList=n[1-2] Comment=mine\nJobId=9 JobState=COMPLETING Requeue=1 BatchHost=n1 "
+                                "NodeList=n1 Comment=hpk:elsewhere", "scontrol requeue 7": "", "scontrol update": ""})
+    found = sweep.orphans(sweep.jobs(runner))
+    assert [one.job_id for one in found] == ["7"] and [problem for _, problem in sweep.sweep(runner, found)] == [""]
+    assert runner.calls[1:] == ["scontrol requeue 7", "scontrol update jobid=7 comment=mine"]
 
 
 def test_a_rank_tells_of_a_root_that_goes_away_and_comes_back(tmp_path: Path, marks: Path) -> None:

@@ -42,7 +42,8 @@ def take_up(job: Job) -> Dict[str, Any]:
     kept = Path(KEEP, "record.json")
     if not KEEP or not kept.exists():
         return {"seconds": 0.0, "made": 0, "jobs": 0}
-    shutil.copytree(Path(KEEP, "root"), job.root, symlinks=True)
+    # Not our own notes: this Slurm counts its jobs from 1 again.
+    shutil.copytree(Path(KEEP, "root"), job.root, symlinks=True, ignore=shutil.ignore_patterns(".hpk"))
     own(job.root, *job.site.user)
     found: Dict[str, Any] = json.loads(kept.read_text())
     return found

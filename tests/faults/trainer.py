@@ -105,8 +105,9 @@ class Checkpoints:
 
         self._root, self._rank, self._ranks = root, rank, ranks
         self._store = open_store(root)
-        _, restart, number = os.environ["HPK_ATTEMPT"].rsplit(".", 2)
-        self._epoch = int(restart) * 1000 + int(number) + 1
+        # No rank saves before all have met, so every rank finds the same.
+        there = map(layout.parse_attempt, os.listdir(root))
+        self._epoch = 1 + max((one.epoch for one in there if one), default=0)
         found = layout.parse_attempt(os.environ["HPK_RESUME_FROM"])
         self._seq = found.seq if found else 0
         self._from = str(found) if found else ""

@@ -7,10 +7,13 @@ Slurm cannot end such a run either: its slurmstepd first writes why into the job
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import os
+import signal
 import threading
 import time
-from typing import Callable, Optional
+from typing import Callable, List, Optional
 
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.job.rank import NO_STORAGE
@@ -23,11 +26,29 @@ PATIENCE = 20.0
 """Seconds in which the root has to stay away; the checks of the node have taken their own time before."""
 
 
+def leave(code: int) -> None:
+    """End this process and its children, srun above all: it hangs at the log too, an orphan of it is found by nobody,
+    and the step's slurmstepds wait a minute for it to take their output."""
+    for child in children():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+    os._exit(code)
+
+
+def children() -> List[int]:
+    """Pids of this process's children, whichever thread started them."""
+    found: List[int] = []
+    for path in glob.glob("/proc/self/task/*/children"):
+        with contextlib.suppress(OSError), open(path, encoding="ascii") as file:
+            found += map(int, file.read().split())
+    return found
+
+
 class OwnNode:
     """`node`: this host in Slurm, `state`: the directory to ask for. Runs while it is entered. `end`: ends us."""
 
     def __init__(self, runner: Runner, job: JobEnvironment, node: str, state: str, *, marks: str = MARKS,
-                 look: float = LOOK, patience: float = PATIENCE, end: Callable[[int], None] = os._exit) -> None:
+                 look: float = LOOK, patience: float = PATIENCE, end: Callable[[int], None] = leave) -> None:
         self._runner = runner
         self._job = job
         self._node = node

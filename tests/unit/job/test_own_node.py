@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import queue
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -78,6 +80,16 @@ def test_the_sweep_queues_it_again_and_takes_the_mark_away() -> None:
     found = sweep.orphans(sweep.jobs(runner))
     assert [one.job_id for one in found] == ["7"] and [problem for _, problem in sweep.sweep(runner, found)] == [""]
     assert runner.calls[1:] == ["scontrol requeue 7", "scontrol update jobid=7 comment=mine"]
+
+
+def test_leaving_takes_the_children_along(tmp_path: Path) -> None:
+    program = ("import subprocess, threading; from hyperpod_kit.job import own_node\n"
+               "print(subprocess.Popen(['sleep', '600']).pid, flush=True)\n"
+               "threading.Thread(target=own_node.leave, args=(74,)).start()\n"
+               "threading.Event().wait(60)")
+    done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, timeout=30)
+    assert done.returncode == 74
+    wait_until("the end of the child", lambda: not Path("/proc", done.stdout.decode().strip()).exists())
 
 
 def test_a_rank_tells_of_a_root_that_goes_away_and_comes_back(tmp_path: Path, marks: Path) -> None:

@@ -1,0 +1,58 @@
+"""The slots are made behind training's back; a save waits for the one that it takes, not for all."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from hyperpod_kit.checkpoint.repository import arena, control  # noqa: E402
+from hyperpod_kit.checkpoint.repository.control import Page  # noqa: E402
+from hyperpod_kit.checkpoint.repository.shard import TensorSpec, lay_out  # noqa: E402
+from hyperpod_kit.checkpoint.slots import SlotPool  # noqa: E402
+from hyperpod_kit.errors import NotEnoughSharedMemory  # noqa: E402
+
+LAYOUT = lay_out([TensorSpec("w", "F32", (4096,))], rank=0, world=1, run="r", plan="p")
+
+
+@pytest.fixture
+def gate(shm: Path, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """The second slot cannot be made before it is set."""
+    opened, real = threading.Event(), arena.create
+
+    def create(folder: str, name: arena.SlotName, size: int, **how: Any) -> arena.Slot:
+        if name.slot:
+            assert opened.wait(20)
+        return real(folder, name, size, **how)
+    monkeypatch.setattr(arena, "create", create)
+    return opened
+
+
+def test_the_first_save_does_not_wait_for_the_second_slot(gate: threading.Event) -> None:
+    pool = SlotPool("run", 0, 2)
+    pool.prepare(lambda: (LAYOUT, 100))
+    pool.planned()
+    first = pool.acquire(LAYOUT, 100)
+    assert first is not None and first.slot.name.slot == 0 and not gate.is_set()
+    first.slot.put(Page().to(control.WRITING))
+    gate.set()
+    second = pool.acquire(LAYOUT, 100)
+    assert second is not None and second.slot.name.slot == 1
+    second.slot.put(Page().to(control.WRITING))
+    assert pool.acquire(LAYOUT, 100) is None
+    pool.close()
+
+
+def test_a_slot_that_could_not_be_made_is_an_error_of_a_save(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def create(*_: Any, **__: Any) -> arena.Slot:
+        raise NotEnoughSharedMemory("no room")
+    monkeypatch.setattr(arena, "create", create)
+    pool = SlotPool("run", 0, 2)
+    pool.prepare(lambda: (LAYOUT, 100))
+    with pytest.raises(NotEnoughSharedMemory, match="no room"):
+        pool.acquire(LAYOUT, 100)
+    pool.close()

@@ -2,7 +2,8 @@
 
 Every figure of the engine has a limit that is measured between the engine's own samples, so that a busy moment of the
 machine falls on both. Medians of `--repeat` samples; the first save is reported apart. With several ranks a sample is
-the time of the slowest rank, except bytes, which are summed.
+the time of the slowest rank, except bytes, which are summed. Before a sample it waits for a quiet machine, up to 2
+seconds and up to `--patience` in all; samples begun on a busy one are counted.
 
 Limits:
     memory floor   seconds to copy the state's own tensors into prefaulted shared memory; the best of memmove and of

@@ -10,11 +10,11 @@ import pytest
 
 pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint.repository import arena, control  # noqa: E402
-from hyperpod_kit.checkpoint.repository.control import Page  # noqa: E402
-from hyperpod_kit.checkpoint.repository.shard import TensorSpec, lay_out  # noqa: E402
-from hyperpod_kit.checkpoint.slots import SlotPool  # noqa: E402
-from hyperpod_kit.errors import NotEnoughSharedMemory  # noqa: E402
+from hyperpod_kit.checkpoint.repository import arena, control
+from hyperpod_kit.checkpoint.repository.control import Page
+from hyperpod_kit.checkpoint.repository.shard import TensorSpec, lay_out
+from hyperpod_kit.checkpoint.slots import SlotPool
+from hyperpod_kit.errors import NotEnoughSharedMemory
 
 LAYOUT = lay_out([TensorSpec("w", "F32", (4096,))], rank=0, world=1, run="r", plan="p")
 

@@ -14,11 +14,11 @@ def ask(question: str, *, yes: bool) -> None:
     if yes:
         return
     try:
-        agreed = click.confirm(question, err=True)
+        agreed, unanswered = click.confirm(question, err=True), False
     except click.Abort:
-        if sys.stdin.isatty():
-            raise
+        agreed, unanswered = False, not sys.stdin.isatty()
         click.echo(err=True)
-        raise UsageError("nobody is here to answer that", hint="--yes says it beforehand") from None
+    if unanswered:
+        raise UsageError("nobody is here to answer that", hint="--yes says it beforehand")
     if not agreed:
         raise click.Abort()

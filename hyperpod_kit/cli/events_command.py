@@ -6,8 +6,9 @@ import json
 import re
 import time
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Iterable, Optional
+from typing import TYPE_CHECKING, Callable, Iterable, Optional
 
 import click
 
@@ -105,7 +106,23 @@ def events(
             _print(fresh)
         since = max([event.at for event in fresh], default=since)
         time.sleep(interval)
-        found = ask(since, None)
+        found = _patiently(partial(ask, since, None), interval)
+
+
+def _patiently(ask: Callable[[], list[Event]], interval: float) -> list[Event]:
+    """A few polls in a row may go unanswered, as in `wait`."""
+    from hyperpod_kit.cluster.wait import PATIENCE
+    from hyperpod_kit.errors import NoCredentials, Unreachable
+
+    for turn in range(1, PATIENCE):
+        try:
+            return ask()
+        except NoCredentials:
+            raise
+        except Unreachable as err:
+            say(f"{err.message}; asking again ({turn} of {PATIENCE - 1})")
+        time.sleep(interval)
+    return ask()
 
 
 def _print(found: Iterable[Event]) -> None:

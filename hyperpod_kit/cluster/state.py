@@ -5,6 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Mapping
 
+BRIEF = 300
+"""Characters of AWS's words in a line: a FailureMessage can hold the end of a log."""
+
+
+def brief(text: str) -> str:
+    """One line of AWS's words."""
+    line = " ".join(text.split())
+    return line if len(line) <= BRIEF else f"{line[:BRIEF]}…"
+
 
 @dataclass(frozen=True)
 class GroupState:
@@ -65,8 +74,8 @@ class ClusterState:
         return " · ".join(
             [
                 *parts,
-                *([f"failure: {self.failure}"] if self.failure else []),
-                *(f"{node}: {message}" for node, message in self.messages),
+                *([f"failure: {brief(self.failure)}"] if self.failure else []),
+                *(f"{node}: {brief(message)}" for node, message in self.messages if message not in self.failure),
             ]
         )
 

@@ -16,7 +16,7 @@ from typing import Any, Callable, Mapping, Optional, Protocol
 
 from hyperpod_kit.aws.errors import NOT_FOUND
 from hyperpod_kit.cluster.events import CONTINUOUS, EventSource, Troubles
-from hyperpod_kit.cluster.state import ClusterState, GroupState
+from hyperpod_kit.cluster.state import ClusterState, GroupState, brief
 from hyperpod_kit.errors import AwsError, ClusterFailed, NoCredentials, Unreachable, UsageError, WaitTimeout
 
 PATIENCE = 5
@@ -113,7 +113,7 @@ def wait_ready(
     if ready is not None:
         return ready
     seen = "; ".join(f"status {state.status}, {_missing(state, wanted)}" for state in last) or "it never answered"
-    trouble = f"; last trouble: {troubles.last.line()}" if troubles.last else ""
+    trouble = f"; last trouble: {brief(troubles.last.line())}" if troubles.last else ""
     raise WaitTimeout(
         f"cluster {name} is not ready after {timeout:g} s: {seen}{trouble}", hint=f"hyperpod-kit wait --cluster {name}"
     )
@@ -162,7 +162,8 @@ def is_gone(err: AwsError) -> bool:
 def _require_hope(state: ClusterState, missing: list[str], *, fresh: bool) -> None:
     """Raise ClusterFailed when no further look can find the cluster ready."""
     if state.status == "Failed":
-        reasons = [state.failure or "AWS gives no reason", *(f"{node}: {why}" for node, why in state.messages)]
+        others = [f"{node}: {why}" for node, why in state.messages if why not in state.failure]
+        reasons = [state.failure or "AWS gives no reason", *others]
         raise ClusterFailed(f"cluster {state.name} failed: {'; '.join(reasons)}", hint=_logs(state.name))
     if state.status == "Deleting":
         raise ClusterFailed(
@@ -183,7 +184,7 @@ def _new_troubles(state: ClusterState, troubles: Troubles) -> list[str]:
     if not state.continuous:
         return []
     try:
-        return [event.line() for event in troubles.new()]
+        return [brief(event.line()) for event in troubles.new()]
     except (AwsError, UsageError):
         return []
 

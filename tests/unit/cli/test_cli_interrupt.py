@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
+import select
 import signal
 import subprocess
 import sys
@@ -92,3 +95,33 @@ def test_an_upload_ends_while_s3_is_silent_and_the_next_sends_the_rest(cloud: Cl
     rest = json.loads(hk("upload", "--json").out)
     assert rest["present"] >= 3 and rest["sent"] > 0
     assert hk("create-cluster").code == 0
+
+
+def at_a_terminal(*words: str, answer: bytes) -> tuple[int, str]:
+    """Run a command at a pseudo terminal and type `answer` once it asks."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        hear()
+        os.execv(sys.executable, [sys.executable, "-m", "hyperpod_kit.cli.main", *words])
+    shown = b""
+    typed = False
+    with contextlib.suppress(OSError):  # EIO: the other end is closed
+        while select.select([terminal], [], [], 30)[0]:
+            part = os.read(terminal, 4096)
+            if not part:
+                break
+            shown += part
+            if b"[y/N]" in shown and not typed:
+                typed = True
+                os.write(terminal, answer)
+    os.close(terminal)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), shown.decode()
+
+
+@pytest.mark.parametrize(("answer", "code"), [(b"\x03", 130), (b"n\n", 130), (b"\n", 130), (b"\x04", 130), (b"y\n", 0)])
+def test_a_deletion_asks_a_person(cloud: Cloud, project: Path, hk: Hk, answer: bytes, code: int) -> None:
+    cloud.control.create_cluster(json.loads(hk("create-cluster", "--dry-run", "--json").out))
+    done, shown = at_a_terminal("delete-cluster", answer=answer)
+    assert done == code, shown
+    assert "Delete cluster demo in us-east-1 with its 4 nodes" in shown and "Traceback" not in shown
+    assert list(cloud.control.clusters) == ([] if code == 0 else ["demo"])

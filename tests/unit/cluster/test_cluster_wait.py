@@ -201,6 +201,14 @@ def test_a_deletion_can_fail_and_take_too_long() -> None:
         go(wait_deleted, Scripted(("Deleting", {}, "")))
 
 
+def test_a_reason_that_is_a_log_stays_one_line_while_waiting_and_is_whole_at_the_end() -> None:
+    log = "Lifecycle scripts did not run\n" + "a line of its log\n" * 100
+    seen: list[str] = []
+    with pytest.raises(ClusterFailed, match="a line of its log") as caught:
+        go(wait_ready, Scripted(("Failed", {"Failure": 1}, log)), progress=lambda state: seen.append(state.line()))
+    assert "\n" not in seen[0] and len(seen[0]) < 500 and caught.value.message.count("a line of its log") == 100
+
+
 def test_one_look() -> None:
     state = observe(Scripted(("Updating", {"Running": 1, "Failure": 1}, "")), "demo")
     assert state == ClusterState(

@@ -24,6 +24,7 @@ def account(directory: Path) -> Iterator[World]:
             patch.delenv(name, raising=False)
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
             patch.setenv(name, "test")
+        patch.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")  # thousands that nobody asks for
         iam_simulation.install(patch)
         moto_more.install(patch)
         with mock_aws():

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Callable
 
-import boto3
-
 from hyperpod_kit.aws.quotas import ALTOGETHER, PER_CLUSTER, for_type
+from hyperpod_kit.aws.session import client
 from hyperpod_kit.config.load import load
 from hyperpod_kit.preflight import policy
 from hyperpod_kit.preflight.needs import needs
@@ -38,9 +37,9 @@ class World:
     clients: dict[str, Any] = field(default_factory=dict)
 
     def client(self, service: str) -> Any:
-        """A boto3 client of one's own, made once."""
+        """A boto3 client, made once."""
         if service not in self.clients:
-            self.clients[service] = boto3.client(service, REGION)
+            self.clients[service] = client(service, REGION)
         return self.clients[service]
 
     def write(self, directory: Path, *changes: Callable[[dict[str, Any]], Any]) -> Path:

@@ -15,6 +15,7 @@ from hyperpod_kit.config.validate import validate
 from hyperpod_kit.model.cluster import LIFECYCLE_MODES
 
 C = "hyperpod_kit.cluster"
+SEVERAL = "Several: with blanks between them."
 
 
 @dataclass(frozen=True)
@@ -84,10 +85,12 @@ QUESTIONS = (
         "security_groups",
         "Security groups",
         rf"{C}\.vpc(\.security_group_ids.*)?",
-        FIELDS[f"{C}.vpc.security_group_ids"].text,
+        f"{FIELDS[f'{C}.vpc.security_group_ids'].text} {SEVERAL}",
         _words,
     ),
-    Question("subnets", "Subnets", rf"{C}\.vpc(\.subnet_ids.*)?", FIELDS[f"{C}.vpc.subnet_ids"].text, _words),
+    Question(
+        "subnets", "Subnets", rf"{C}\.vpc(\.subnet_ids.*)?", f"{FIELDS[f'{C}.vpc.subnet_ids'].text} {SEVERAL}", _words
+    ),
     Question(
         "bucket",
         "Bucket for the bundle",
@@ -199,7 +202,7 @@ QUESTIONS = (
         "users",
         "Users, NAME:UID",
         r"hyperpod_kit\.(users|homes).*",
-        "Accounts, the same on every node. Empty: none.",
+        f"Accounts, the same on every node. {SEVERAL} Empty: none.",
         _accounts,
         optional=True,
     ),

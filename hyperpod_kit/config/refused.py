@@ -51,7 +51,9 @@ GROUP_KEYS = {
 
 def refused(settings: Settings) -> Iterator[Finding]:
     """Every problem; where botocore is not installed, that nobody looked."""
-    request = create_cluster_request(settings, f"s3://{settings.bundle.bucket}/{settings.bundle.prefix}")
+    # As long as the real one: a bundle's id has sixteen digits.
+    source = f"s3://{settings.bundle.bucket}/{settings.bundle.prefix}{settings.cluster.name}/{'0' * 16}/"
+    request = create_cluster_request(settings, source)
     try:
         found = request_shape.problems("sagemaker", "CreateCluster", request)
     except ImportError:

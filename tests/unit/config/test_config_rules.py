@@ -184,6 +184,7 @@ CASES: list[tuple[str, str, Change]] = [
     ("HPK-R004", f"{C}.instance_groups[1].deep_health_checks[0]", group(1, deep_health_checks=["Stress"])),
     ("HPK-R004", f"{C}.instance_groups[1].api.OfTomorrow", group(1, api={"OfTomorrow": {"Yes": True}})),
     ("HPK-R004", f"{C}.api.OfTomorrow", cluster(api={"OfTomorrow": 1})),
+    ("HPK-R004", "hyperpod_kit.bundle", kit(bundle={"bucket": "sagemaker-x", "prefix": "a/" * 500})),
     ("HPK-R004", f"{C}.tags", cluster(tags={f"key-{number}": "x" for number in range(51)})),
     (
         "HPK-R004",

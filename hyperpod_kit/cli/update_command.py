@@ -102,7 +102,7 @@ def show_changes(found: Update) -> None:
     for column in ("where", "what", "now", "wanted", "how"):
         grid.add_column(column, overflow="fold")
     for one in found.changes:
-        note = one.note + (f"; {one.destroys} nodes go" if one.destroys else "")
+        note = "; ".join(filter(None, (one.note, f"{one.destroys} nodes go" if one.destroys else "")))
         grid.add_row(one.where, one.field, Text(_short(one.before)), Text(_short(one.after)),
                      Text(f"{one.how}{': ' if note else ''}{note}"))
     console().print(grid)

@@ -114,6 +114,7 @@ def live(admin: Admin) -> None:
     admin.own["mounts"].pop()
     admin.own["cluster"]["instance_groups"][1]["count"] = 2
     admin.write()
+    assert admin.reads("upload")["sent"] == 0
     admin.types("update-cluster", "--yes", "--wait", *POLL)
     assert len(admin.worker_ids()) == 2
     assert "nothing is wrong with them" in admin.types("diagnose").stderr

@@ -14,10 +14,6 @@ from hyperpod_kit.cli.ssh_options import open_sagemaker, ssh_options
 if TYPE_CHECKING:
     from hyperpod_kit.remote.target import SshSettings
 
-MAX_AGE = 660.0
-"""Two reports that should have come: a calm node sends one every 300 s, at a tick of its timer (30 s)."""
-
-
 @click.command("validate-mounts")
 @cluster_options
 @functools.partial(ssh_options, timeout=10.0)
@@ -33,9 +29,7 @@ MAX_AGE = 660.0
 @click.option(
     "--max-age",
     type=click.FloatRange(1),
-    default=MAX_AGE,
-    show_default=True,
-    help="With --via pull: seconds after which a report is too old.",
+    help="With --via pull: seconds after which a report is too old; default: two should have come since, 660.",
 )
 @click.option("--nodes", "each", is_flag=True, help="A row for each node, however many there are.")
 @click.option(
@@ -55,7 +49,7 @@ def validate_mounts(
     ssh: SshSettings,
     via: str,
     controller: Optional[str],
-    max_age: float,
+    max_age: Optional[float],
     each: bool,
     junit: Optional[Path],
     watch: Optional[float],
@@ -82,6 +76,7 @@ def validate_mounts(
 
     chosen = resolve_cluster(config, cluster, region)
     sagemaker = open_sagemaker(chosen)
+    max_age = max_age or looking.max_age(chosen)
     shown = looking.Shown(as_json, each, junit)
     with opened(via, chosen, sagemaker, ssh, max_age, controller) as transport:
         if watch is not None:

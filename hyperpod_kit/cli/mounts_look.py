@@ -130,6 +130,12 @@ def write_junit(chosen: Cluster, looked: Looked, path: Path) -> None:
         raise UsageError(f"cannot write {path}: {err.strerror}", hint="--junit FILE") from err
 
 
+def max_age(chosen: Cluster) -> float:
+    """Seconds in which a node sends two reports: a calm one is looked at thoroughly every 300 s, by some tick."""
+    interval = chosen.settings.node_config().health.interval if chosen.settings is not None else 30.0
+    return 2 * (300.0 + interval)
+
+
 def _expected(chosen: Cluster) -> dict[str, Sequence[Mount]]:
     """Instance group -> the mounts that its nodes must have; empty when only --cluster named the cluster."""
     if chosen.settings is None:

@@ -27,9 +27,14 @@ class Deadline:
         self._end()
 
     def over(self) -> None:
-        """It has ended by itself."""
+        """It has ended by itself; what would have ended it is let go, though the deadline is still ahead."""
         with self._lock:
             self._over = True
+        self._end = _nothing
+
+
+def _nothing() -> None:
+    return None
 
 
 class Deadlines:

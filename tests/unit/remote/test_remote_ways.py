@@ -1,0 +1,102 @@
+"""The words of --via on the command line: each way as a user types it, as far as one machine has it."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Iterator
+
+import boto3
+import pytest
+from moto import mock_aws
+
+from hyperpod_kit.cli.main import run
+from hyperpod_kit.rehearsal.s3.store import S3Store
+from hyperpod_kit.rehearsal.sagemaker.server import serve
+from hyperpod_kit.remote.known_hosts import KnownHosts
+
+if TYPE_CHECKING:
+    from tests.unit.remote.conftest import Network
+
+ARN = "arn:aws:sagemaker:us-east-1:111122223333:cluster/abcdefghijkl"
+EXAMPLE = Path(__file__).parents[3] / "provisioning_parameters.example.json"
+
+
+class Control:
+    """One node a group, with no address that could be reached."""
+
+    def describe_cluster(self, name: str) -> dict[str, Any]:
+        return {"ClusterArn": ARN, "ClusterName": name, "ClusterStatus": "InService", "InstanceGroups": []}
+
+    def list_cluster_nodes(self, name: str) -> list[dict[str, Any]]:
+        return [{"InstanceGroupName": group, "InstanceId": f"i-{index}", "InstanceType": "ml.c5.xlarge",
+                 "LaunchTime": 1767225600.0, "InstanceStatus": {"Status": "Running"},
+                 "PrivateDnsHostname": f"ip-127-78-0-{index + 1}.ec2.internal"}
+                for index, group in enumerate(("controller-machine", "worker-group"))]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    server = serve([("127.0.0.1", 0)], S3Store(tmp_path / "s3"), Control())  # type: ignore[arg-type]
+    for name, value in (("AWS_ENDPOINT_URL_SAGEMAKER", server.url), ("AWS_ACCESS_KEY_ID", "test"),
+                        ("AWS_SECRET_ACCESS_KEY", "test"), ("AWS_DEFAULT_REGION", "us-east-1")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    monkeypatch.chdir(tmp_path)
+    yield
+    server.close()
+
+
+def test_pull_as_a_user_types_it(cluster: None, capsys: pytest.CaptureFixture[str]) -> None:
+    group, stream = "/aws/sagemaker/Clusters/demo/abcdefghijkl", "LifecycleConfig/worker-group/i-1"
+    mount = {"name": "data", "kind": "nvme", "path": "/mnt/data", "state": "stale"}
+    line = {"step": "mounts", "node": "n", "instance_id": "i-1", "checked_at": time.time(), "mounts": [mount]}
+    with mock_aws():
+        logs = boto3.client("logs", "us-east-1")
+        logs.create_log_group(logGroupName=group)
+        logs.create_log_stream(logGroupName=group, logStreamName=stream)
+        logs.put_log_events(logGroupName=group, logStreamName=stream, logEvents=[
+            {"timestamp": int(time.time() * 1000), "message": json.dumps(line)}])
+        assert run(["validate-mounts", "--cluster", "demo", "--via", "pull", "--json"]) == 1
+    out, err = capsys.readouterr()
+    assert [node["error"] for node in json.loads(out)["nodes"]] == ["it has sent no report for 1320 s", ""]
+    assert "worker-group i-1 (127.78.0.2): data at /mnt/data is stale" in err
+
+
+def test_a_controller_that_nobody_names_is_asked_for(
+    cluster: None, network: Network, capsys: pytest.CaptureFixture[str]
+) -> None:
+    network.node(lambda command: (0, "", ""))
+    given = network.settings
+    words = ["--via", "controller", "--ssh-key", str(given.key), "--known-hosts", str(given.known_hosts), "--ssh-port",
+             str(given.port), "--connect-timeout", "2"]
+    assert run(["validate-mounts", "--cluster", "demo", *words]) == 2
+    assert "which node of demo is the controller?" in capsys.readouterr().err
+    assert run(["validate-mounts", str(EXAMPLE), *words]) == 3, "the controller is found, and not reached"
+    assert "root@127.78.0.1" in capsys.readouterr().err
+
+
+def test_without_the_plugin_no_session_is_begun(
+    cluster: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert run(["validate-mounts", "--cluster", "demo", "--via", "ssm"]) == 2
+    assert "session-manager-plugin is not on PATH" in capsys.readouterr().err
+
+
+def test_hashed_names_of_known_hosts(tmp_path: Path) -> None:
+    """Lines that ssh-keygen -H made of `10.1.0.5` and `[10.1.0.6]:2222`, and lines that say nothing."""
+    import subprocess
+
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "key"], check=True)
+    public = " ".join((tmp_path / "key.pub").read_text().split()[:2])
+    path = tmp_path / "known_hosts"
+    path.write_text(f"10.1.0.5 {public}\n[10.1.0.6]:2222 {public}\n")
+    subprocess.run(["ssh-keygen", "-q", "-H", "-f", path], check=True, stderr=subprocess.DEVNULL)
+    with path.open("a") as file:
+        file.write(f"# 10.1.0.7 {public}\n@revoked 10.1.0.8 {public}\n|1|broken {public}\n10.1.0.9\n10.1.0.9 ssh-x y\n")
+    assert "10.1.0.5" not in path.read_text()
+    known = KnownHosts(path)
+    assert [len(known.keys(name)) for name in ("10.1.0.5", "[10.1.0.6]:2222", "10.1.0.6")] == [1, 1, 0]
+    assert all(known.keys(f"10.1.0.{last}") == [] for last in (7, 8, 9))

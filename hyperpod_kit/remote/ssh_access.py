@@ -110,7 +110,10 @@ def cut(sock: socket.socket | paramiko.Channel) -> None:
 
 def _socket(address: str, port: int) -> socket.socket:
     family, kind, protocol, _, _ = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
-    return socket.socket(family, kind, protocol)
+    sock = socket.socket(family, kind, protocol)
+    # Login and command are short messages, one after the other: held back, they would wait 40 ms for each other.
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
 
 
 def load_paramiko() -> Any:

@@ -33,7 +33,6 @@ class Orphaned:
     """Ends the command when our parent is gone. Not PDEATHSIG: that one fires when a *thread* of the parent ends."""
 
     def __init__(self, child: subprocess.Popen[bytes]) -> None:
-        self.seen = False
         self._child = child
         self._parent = os.getppid()
         self._over = threading.Event()
@@ -41,10 +40,14 @@ class Orphaned:
 
     def _watch(self) -> None:
         while not self._over.wait(_LOOK):
-            if os.getppid() != self._parent:
-                self.seen = True
+            if self.seen:
                 self._child.kill()
                 return
+
+    @property
+    def seen(self) -> bool:
+        """Asked anew each time: a command that prints ends by itself, of a broken pipe, before we have looked."""
+        return os.getppid() != self._parent
 
     def stop(self) -> None:
         self._over.set()

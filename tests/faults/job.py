@@ -152,9 +152,13 @@ class Job:
         assert self.weights() == weights(ranks, steps), self.told()
 
     def processes(self, rank: int) -> Dict[str, int]:
-        """Pids on this host of the rank's program, of its `wrapper` and of its slurmstepd (`step`)."""
+        """Pids on this host of the rank's program, of its `wrapper`, of its slurmstepd (`step`); of rank 0 also `srun`.
+
+        srun has the environment of the batch script, and that is rank 0's.
+        """
         ours = {f"HPK_CHECKPOINT_ROOT={self.site.there}/{self.name}".encode(), f"SLURM_PROCID={rank}".encode()}
         found: Dict[str, int] = {}
+        sruns: Dict[int, int] = {}
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit():
                 continue
@@ -162,11 +166,16 @@ class Job:
                 if not ours <= set((entry / "environ").read_bytes().split(b"\0")):
                     continue
                 words = (entry / "cmdline").read_bytes().split(b"\0")
-                if b"exec" in words:
-                    found["wrapper"] = int(entry.name)
-                    found["step"] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                if words[0] == b"srun":
+                    sruns[int(entry.name)] = parent
+                elif b"exec" in words:
+                    found["wrapper"], found["step"] = int(entry.name), parent
                 elif b"--steps" in words:
                     found["rank"] = int(entry.name)
+        # srun has a child of the same name, which looks after it.
+        for pid in (pid for pid, parent in sruns.items() if parent not in sruns):
+            found["srun"] = pid
         return found
 
     def send(self, number: signal.Signals, *what: str, rank: int = 1) -> Fault:

@@ -54,6 +54,22 @@ def test_slurmstepd_is_killed(job: Job, row: Row) -> None:
     row("slurmstepd is killed, slurmd lives", "noticed, retried in the allocation", seconds)
 
 
+def test_srun_is_killed(job: Job, row: Row) -> None:
+    at_work(job)
+    seconds = job.resumed(job.send(signal.SIGKILL, "srun", rank=0))
+    job.ended_well(STEPS)
+    assert job.show()["Restarts"] == "0" and seconds < 30
+    row("srun is killed", "what is left of its step is ended, retried in the allocation", seconds)
+
+
+def test_slurmstepd_of_the_batch_hosts_rank_is_killed(job: Job, row: Row) -> None:
+    at_work(job)
+    seconds = job.resumed(job.send(signal.SIGKILL, "step", rank=0))
+    job.ended_well(STEPS)
+    assert job.show()["Restarts"] == "0" and seconds < 30
+    row("slurmstepd of rank 0 is killed, beside `job run`", "noticed, retried in the allocation", seconds)
+
+
 def test_slurmstepd_and_its_rank_are_killed(job: Job, row: Row) -> None:
     at_work(job)
     seconds = job.resumed(job.send(signal.SIGKILL, "step", "wrapper", "rank"))

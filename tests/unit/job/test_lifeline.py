@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import select
 import socket
+import subprocess
+import sys
+from pathlib import Path
 from typing import Dict, List
 
+from hyperpod_kit.job import lifeline
 from hyperpod_kit.job.lifeline import BYE, LOST, SERVES, STORAGE, UNNOTICED, VARIABLE, Lifelines, Line
 
 from .private_slurm import wait_until
@@ -82,3 +87,21 @@ def test_a_node_may_complain_in_mid_step_take_it_back_and_still_break_off() -> N
     assert ends.after_traffic() == []
     ends.now += UNNOTICED
     assert ends.here.cut() == ["n1"] and ends.here.without_storage == []
+
+
+def test_a_rank_that_ends_of_the_pipe_of_its_dead_slurmstepd_says_that_it_is_lost() -> None:
+    """The command fails before the wrapper has looked for its parent: no end in order, Slurm would wait for ever."""
+    ends = Ends()
+    main = Path(lifeline.__file__).with_name("__main__.py")
+    command = [sys.executable, "-I", "-S", str(main), "exec", "--", "/bin/sh", "-c",
+               "while echo step; do sleep 0.01; done"]
+    parent = subprocess.Popen(
+        [sys.executable, "-c", f"import subprocess; p = subprocess.Popen({command!r}, stdout=subprocess.PIPE)\n"
+                               "while p.stdout.readline(): pass"],
+        env={**os.environ, **ends.environment, "SLURMD_NODENAME": "n1", "SLURM_LOCALID": "0"},
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_until("line", lambda: (ends.here.cut(), len(ends.here.files) > 1)[1])
+    parent.kill()
+    parent.wait(10)
+    wait_until("last word", lambda: (ends.here.cut(), ends.here.words)[1])
+    assert ends.here.words == {"n1": LOST} and ends.here.cut() == ["n1"]

@@ -69,7 +69,8 @@ def _work(job: Job) -> dict[str, Any]:
     directory = Path(job.directory)
     patience = Patience(job.patience)
     peers = Peers(job.rank, job.world, directory / f"{job.tag}-meeting")
-    work = Workload(job.size, job.mode, peers, seed=1 if job.phase != "leave" else 2)
+    work = Workload(job.size, job.mode, peers, seed=1 if job.phase != "leave" else 2,
+                    zeros=job.phase in ("cold", "hot"))
     root = directory / "root"
     if job.phase == "save":
         result = saving.Saving(peers, work, directory, job.repeat, job.threads, patience).run()

@@ -32,7 +32,6 @@ def restore(peers: Peers, work: Workload, root: Path, tier: str, threads: int,
     """One timed restore. Raises RuntimeError when it did not come from `tier`."""
     if tier == "storage":
         os.environ["HPK_RESUME_MEMORY"] = "0"
-    work.forget()
     state = State(work.model, work.optimizer)
     begin = time.perf_counter()
     manager = Manager(root)

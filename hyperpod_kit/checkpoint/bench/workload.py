@@ -64,15 +64,19 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     return part.to_local() if hasattr(part, "to_local") else part  # type: ignore[no-any-return]
 
 
-def _rise(tensor: torch.Tensor, low: float, high: float) -> None:
-    """Fill with evenly spaced values; much faster than random ones."""
-    torch.linspace(low, high, tensor.numel(), out=tensor.view(-1))
+def _fill(tensor: torch.Tensor, low: float, high: float, *, zeros: bool) -> None:
+    """With evenly spaced values, which are made much faster than random ones; or with zeros."""
+    if zeros:
+        tensor.zero_()
+    else:
+        torch.linspace(low, high, tensor.numel(), out=tensor.view(-1))
 
 
 class Workload:
     """Model, optimizer and batches."""
 
-    def __init__(self, size: str, mode: str, peers: Peers, *, seed: int = 1) -> None:
+    def __init__(self, size: str, mode: str, peers: Peers, *, seed: int = 1, zeros: bool = False) -> None:
+        """`zeros`: a state that a restore must bring back."""
         self.size = SIZES[size]
         with torch.device("meta"):
             self.model = Gpt(self.size)
@@ -89,9 +93,9 @@ class Workload:
             moments = torch.empty_like(parameter.detach()), torch.empty_like(parameter.detach())
             # Different values everywhere, and different in each tensor and rank: a misplaced byte shows.
             unlike = 1.0 + 1e-3 * (number + 500 * peers.rank + seed)
-            _rise(local(parameter), -0.02, 0.02 * unlike)
-            _rise(local(moments[0]), -1e-4, 1e-4 * unlike)
-            _rise(local(moments[1]), 1e-9, 1e-6 * unlike)
+            _fill(local(parameter), -0.02, 0.02 * unlike, zeros=zeros)
+            _fill(local(moments[0]), -1e-4, 1e-4 * unlike, zeros=zeros)
+            _fill(local(moments[1]), 1e-9, 1e-6 * unlike, zeros=zeros)
             self.optimizer.state[parameter] = {"step": torch.tensor(1.0), "exp_avg": moments[0],
                                                "exp_avg_sq": moments[1]}
         self.bytes = sum(tensor.numel() * tensor.element_size() for tensor in self.tensors)
@@ -110,11 +114,6 @@ class Workload:
         """One update of every byte in place, as an optimizer step makes it."""
         for tensor in self.tensors:
             tensor.mul_(-1.0009765625)
-
-    def forget(self) -> None:
-        """Lose the state: what a restore must bring back."""
-        for tensor in self.tensors:
-            tensor.zero_()
 
     def digest(self) -> str:
         """Over all local bytes, in order: a CRC-32 of each tensor. Not the engine's own algorithm, on purpose."""

@@ -143,21 +143,27 @@ def _storage(data: dict[str, Any], kit: dict[str, Any], answers: Answers) -> Non
 def write(path: Path, data: dict[str, Any], *, force: bool) -> None:
     """Write the file, whole or not at all. Raises UsageError when it exists and `force` is not given."""
     text = as_yaml(data, set()) if path.suffix.lower() in YAML else json.dumps(data, indent=2) + "\n"
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        fresh.write_text(text, encoding="utf-8")
         if force:
-            fresh.replace(path)
+            fresh = path.with_name(f".{path.name}.{os.getpid()}")
+            try:
+                fresh.write_text(text, encoding="utf-8")
+                fresh.replace(path)
+            finally:
+                fresh.unlink(missing_ok=True)
         else:
-            # Unlike a look and a rename, this fails if somebody else was faster.
-            os.link(fresh, path)
+            # Unlike a look before, this fails if somebody else was faster. No link: not every file system has them.
+            with path.open("x", encoding="utf-8") as file:
+                try:
+                    file.write(text)
+                    file.flush()
+                except BaseException:
+                    path.unlink(missing_ok=True)
+                    raise
     except FileExistsError:
         raise exists(path) from None
     except (OSError, ValueError) as err:
         raise UsageError(f"cannot write {path}: {getattr(err, 'strerror', None) or err}") from err
-    finally:
-        if "\0" not in str(fresh):
-            fresh.unlink(missing_ok=True)
 
 
 def exists(path: Path) -> UsageError:

@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Callable
 
 import pytest
 
+from hyperpod_kit.config import starter
+from hyperpod_kit.errors import UsageError
+
 if TYPE_CHECKING:
     from tests.unit.cli.conftest import Cloud, Outcome
 
@@ -282,10 +285,25 @@ def test_a_cluster_that_nobody_knows(cloud: Cloud, empty: Path, hk: Hk) -> None:
     assert refused.code == 1 and "ResourceNotFound" in refused.err and not empty.exists()
 
 
-def test_the_file_of_somebody_who_was_faster_stays(empty: Path, hk: Hk, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hyperpod_kit.config import starter
-
+def test_the_file_of_somebody_who_was_faster_stays(empty: Path) -> None:
     empty.write_text("mine")
-    with pytest.raises(Exception, match="exists"):
+    with pytest.raises(UsageError, match="exists"):
         starter.write(empty, {}, force=False)
     assert empty.read_text() == "mine" and [path.name for path in empty.parent.iterdir()] == [empty.name]
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_full_disk_leaves_what_was_there(tmp_path: Path, force: bool) -> None:
+    """A file system of one page, in a mount namespace of its own where that may be made."""
+    script = (
+        f"mount -t tmpfs -o size=4k,nr_inodes=8 none {tmp_path} && cd {tmp_path} && "
+        + ("echo mine > c.json && " if force else "")
+        + f"{sys.executable} -c 'import sys; sys.path.insert(0, sys.argv[1]); "
+        "from pathlib import Path; from hyperpod_kit.config.starter import write; "
+        f'write(Path("c.json"), {{"a": "x" * 9000}}, force={force})\' {ROOT}; ls -A; cat c.json'
+    )
+    done = subprocess.run(["unshare", "-m", "sh", "-c", script], capture_output=True, text=True, timeout=60)
+    if "unshare" in done.stderr or "mount:" in done.stderr:
+        pytest.skip("no mount namespace to be had")
+    assert "UsageError: cannot write c.json: No space left on device" in done.stderr
+    assert done.stdout == ("c.json\nmine\n" if force else "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any, Callable
 
@@ -58,3 +59,24 @@ def test_nothing_is_wrong_with_a_right_account_and_nothing_was_changed(
     code, report = validate(world.write(tmp_path), "--fail-on", "info")
     assert (code, report["findings"], report["aws"]["not_checked"]) == (0, [], [])
     assert world.rules(world.nodes) == before
+
+
+def test_the_documented_permissions_are_all_that_is_asked_for() -> None:
+    """Plus DescribeCluster, which comes with ListClusters."""
+    root = Path(__file__).parents[3]
+    asked = set()
+    for path in (root / "hyperpod_kit/preflight/look").glob("*.py"):
+        asked |= set(re.findall(r'"([a-z0-9]+:[A-Z][A-Za-z]+)"', path.read_text()))
+    page = (root / "docs/preflight.md").read_text()
+    policy = json.loads(page.split("```json\n")[1].split("```")[0])
+    assert set(policy["Statement"][0]["Action"]) == asked | {"sagemaker:DescribeCluster"}
+
+
+def test_words_for_people(world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    world.client("fsx").delete_file_system(FileSystemId=world.lustre)
+    path = world.write(tmp_path)
+    assert run(["validate", str(path), "--aws"]) == 1
+    printed = capsys.readouterr().out
+    assert f"error HPK-V501  {path}:" in printed and "aws fsx describe-file-systems --region us-east-1" in printed
+    assert printed.endswith("1 error, 0 warnings (asked as arn:aws:sts::123456789012:user/moto)\n")
+    assert run(["validate", str(path), "--suppress", "V501"]) == 2

@@ -14,12 +14,16 @@ def _marked(text: str) -> bool:
 
 
 def _processes() -> Set[str]:
+    """Of this PID namespace: what runs in a machine ends with its nspawn, which is here, and others' are not ours."""
     found = set()
     mine = {os.getpid(), os.getppid()}
+    here = os.readlink("/proc/self/ns/pid")
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) in mine:
             continue
         try:
+            if os.readlink(entry / "ns/pid") != here:
+                continue
             argv = (entry / "cmdline").read_bytes().split(b"\0")
         except OSError:
             continue

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import tempfile
 from pathlib import Path
 from typing import Iterator
 
@@ -36,6 +38,21 @@ def _turn(item: pytest.Item) -> int:
     if path.name == "test_abort.py":
         return 0
     return 2 if path.parent == Path(__file__).parent / "storage" else 1
+
+
+@pytest.fixture(scope="session", autouse=True)
+def alone() -> Iterator[None]:
+    """One run of these tests on a machine: a second would take the first one's rehearsal down, which has its name."""
+    with open(Path(tempfile.gettempdir()) / "hyperpod-kit-tests.lock", "a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            pytest.exit(f"these tests run on this machine already (pid {lock.read() or 'unknown'}): wait for them", 3)
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -69,6 +69,7 @@ _ADMIN = {
     "HPK_SSH_USER": "`--ssh-user` of every command that asks nodes",
     "HPK_SSH_KEY": "`--ssh-key`",
     "HPK_SSH_PORT": "`--ssh-port`",
+    "HPK_SSH_PROXY": "`--ssh-proxy`",
     "HPK_KNOWN_HOSTS": "`--known-hosts`",
     "HPK_POLL_INTERVAL": "`--interval`: seconds between two polls of AWS",
     "HPK_CACHE": "where the rehearsal keeps its node image; default `~/.cache/hyperpod-kit`",

@@ -27,6 +27,17 @@ SAME_SHAPES = ("lustre", "openzfs", "volume")
 """Storage whose every field is in `all` or `encrypted` too."""
 
 
+STORED = {
+    "none": [],
+    "lustre": ["FsxLustreConfig"],
+    "openzfs": ["FsxOpenZfsConfig"],
+    "volume": ["EbsVolumeConfig"],
+    "encrypted": ["EbsVolumeConfig"] * 2,
+    "all": ["EbsVolumeConfig", "EbsVolumeConfig", "FsxLustreConfig", "FsxOpenZfsConfig"],
+}
+"""What the workers get; in on_create mode HyperPod mounts no FSx."""
+
+
 def test_every_combination() -> None:
     shape = get_session().get_service_model("sagemaker").operation_model("CreateCluster").input_shape
     assert len(COMBINATIONS) == 3 * 2 * 4 * 2 * 6 * 2 * 2
@@ -39,6 +50,16 @@ def test_every_combination() -> None:
         # HyperPod rolls a cluster back that has both.
         slurm = any("SlurmConfig" in group for group in request["InstanceGroups"])
         assert slurm != (provisioning_parameters(settings) is not None) and slurm == ("Orchestrator" in request)
+        assert (
+            request.get("NodeProvisioningMode") == chosen["provisioning"] and ("VpcConfig" in request) == chosen["vpc"]
+        )
+        assert request["NodeRecovery"] == chosen["recovery"]
+        if slurm:
+            # A continuous cluster refuses any word about the strategy; on others AWS's pages disagree on the default.
+            strategy = chosen["strategy"] or (None if chosen["provisioning"] else "Merge")
+            assert request["Orchestrator"]["Slurm"].get("SlurmConfigStrategy") == strategy
+        stored = [next(iter(one)) for one in request["InstanceGroups"][1].get("InstanceStorageConfigs", [])]
+        assert stored == [kind for kind in STORED[chosen["storage"]] if slurm or kind == "EbsVolumeConfig"], chosen
         for group in request["InstanceGroups"]:
             lifecycle = group.get("LifeCycleConfig")
             hooks = [hook for hook in ("OnCreate", "OnInitComplete") if lifecycle and hook in lifecycle]

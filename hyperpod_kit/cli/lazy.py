@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Iterator, Mapping, NamedTuple, Optional
 
@@ -13,6 +12,8 @@ from hyperpod_kit.errors import Unreachable
 
 if TYPE_CHECKING:
     import argparse
+
+    from click.shell_completion import CompletionItem
 
 
 class Entry(NamedTuple):
@@ -45,9 +46,20 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[Optional[str], Optional[click.Command], list[str]]:
         if args and args[0] not in self._entries and not args[0].startswith("-"):
+            from difflib import get_close_matches
+
             near = get_close_matches(args[0], self._entries, 1, 0.5)
             ctx.fail(f"no such command `{args[0]}`." + (f" Did you mean `{near[0]}`?" if near else ""))
         return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Names from the table: a key press must not import every command."""
+        from click.shell_completion import CompletionItem
+
+        found = [
+            CompletionItem(name, help=one.help) for name, one in self._entries.items() if name.startswith(incomplete)
+        ]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -81,6 +93,16 @@ class Passthrough(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         return _load(self._place)(ctx.obj)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Words that argparse would take next."""
+        from hyperpod_kit.cli.argparse_completion import complete
+
+        words: list[str] = ctx.obj
+        if words[:1] and words[0] in self._parsers:
+            return []  # its parser needs torch, which takes seconds to import
+        others = {word: "" for word in self._parsers if word and not words}
+        return complete(_load(self._parsers[""])(), words, incomplete, others)
 
     def parsers(self) -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser]]:
         """(words before it, parser) each; what documents and tests read. Imports them all, torch with some."""

@@ -15,6 +15,7 @@ from hyperpod_kit import __version__
 from hyperpod_kit.cli.ending import STOPPED, ending_of
 from hyperpod_kit.cli.lazy import Entry, LazyGroup
 
+PROGRAM = "hyperpod-kit"
 _C = "hyperpod_kit.cli"
 SECTIONS = {
     "Configuration and bundle": {
@@ -51,6 +52,9 @@ SECTIONS = {
     "Without AWS": {
         "rehearse": Entry(f"{_C}.rehearse_commands:rehearse", "A HyperPod cluster on this machine."),
     },
+    "This program": {
+        "completion": Entry(f"{_C}.completion_command:completion", "Make a shell complete words: bash, zsh, fish."),
+    },
 }
 
 
@@ -60,7 +64,7 @@ SECTIONS = {
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 ok, 1 found something wrong, 2 usage, 3 could not check.",
 )
-@click.version_option(__version__, prog_name="hyperpod-kit")
+@click.version_option(__version__, prog_name=PROGRAM)
 @click.option("--debug", is_flag=True, help="Show the stack trace of an error.")
 def cli(debug: bool) -> None:
     """Training clusters on Slurm and SageMaker HyperPod.
@@ -84,7 +88,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
 def run(words: Sequence[str]) -> int:
     """Run one command line; its exit code."""
     return ending_of(
-        lambda: cli.main(list(words), prog_name="hyperpod-kit", standalone_mode=False),
+        lambda: cli.main(list(words), prog_name=PROGRAM, standalone_mode=False),
         debug=list(words[:1]) == ["--debug"],
     )
 

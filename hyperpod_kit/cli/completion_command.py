@@ -1,0 +1,40 @@
+"""completion: what a shell must know to complete words of this program."""
+
+from __future__ import annotations
+
+import os
+from typing import Optional
+
+import click
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(SHELLS), required=False)
+def completion(shell: Optional[str]) -> None:
+    """Print the lines that make a shell complete commands, options and files. Default: for the shell of $SHELL.
+
+    zsh needs compinit before them, bash its version 4.4 or later. Nothing is asked of AWS while you type.
+
+    \b
+    Examples:
+      source <(hyperpod-kit completion bash)  # for now; in ~/.bashrc for ever
+      source <(hyperpod-kit completion zsh)  # in ~/.zshrc, after compinit
+      hyperpod-kit completion fish > ~/.config/fish/completions/hyperpod-kit.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    from hyperpod_kit.cli.main import PROGRAM, cli
+    from hyperpod_kit.errors import UsageError
+
+    chosen = shell or os.path.basename(os.environ.get("SHELL", ""))
+    if chosen not in SHELLS:
+        raise UsageError(
+            f"which shell? $SHELL is {chosen or 'not set'}", hint=f"hyperpod-kit completion {'|'.join(SHELLS)}"
+        )
+    maker = get_completion_class(chosen)
+    assert maker is not None
+    lines = maker(cli, {}, PROGRAM, f"_{PROGRAM.replace('-', '_')}_COMPLETE".upper()).source()
+    # click's lines for fish cut a description off at its first comma.
+    click.echo(lines.replace('string split ","', 'string split --max 1 ","'))

@@ -25,7 +25,7 @@ test:
 
 check:
 	./setup.sh system
-	./setup.sh venv admin torch test check
+	./setup.sh venv admin torch test check docs
 	.ci/run-checks
 
 docs:

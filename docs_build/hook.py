@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # mkdocs loads this file by its path
 
 from mkdocs.config.defaults import MkDocsConfig  # noqa: E402
+from mkdocs.exceptions import PluginError  # noqa: E402
 from mkdocs.structure.files import File, Files  # noqa: E402
 from mkdocs.structure.pages import Page  # noqa: E402
 
@@ -41,7 +42,11 @@ def _expand(nav: Any) -> None:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds what is made from the code, what is adopted, and the files that pages link to outside of docs/."""
-    for place, text in pages.all_pages().items():
+    try:
+        made = pages.all_pages()
+    except KeyError as err:
+        raise PluginError(str(err.args[0])) from err
+    for place, text in made.items():
         files.append(File.generated(config, place, content=text))
     for source, place in pages.ADOPTED.items():
         text = (ROOT / source).read_text(encoding="utf-8").replace("](docs/", "](")

@@ -39,6 +39,7 @@ def run(block: Block, directory: Path, environment: dict[str, str]) -> None:
             "AWS_ACCESS_KEY_ID": "test",
             "AWS_SECRET_ACCESS_KEY": "test",
             "AWS_EC2_METADATA_DISABLED": "true",
+            "HOME": str(directory),
             "PYTHONPATH": str(ROOT),
             "PATH": f"{programs}:{os.environ['PATH']}",
             **environment,

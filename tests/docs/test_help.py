@@ -9,6 +9,7 @@ import pytest
 
 from docs_build.command_lines import Checker
 from docs_build.commands import Command
+from docs_build.programs import Lines
 
 HOW = """At the end of the command's docstring (argparse: `epilog=`, with RawDescriptionHelpFormatter):
 
@@ -24,15 +25,13 @@ def test_every_command_has_examples(commands: list[Command]) -> None:
 
 
 def test_every_example_can_be_typed_and_is_of_its_command(commands: list[Command], checker: Checker) -> None:
+    lines = Lines(checker)
     wrong = []
     for command in commands:
         for example in command.examples:
-            line = re.sub(r'^eval "\$\((.*)\)"$', r"\1", example)
-            problem = checker.problem(line)
-            if problem is None and f"hyperpod-kit {command.name}" not in line:
-                problem = f"an example of another command than `{command.name}`"
-            if problem:
-                wrong.append(f"{example}\n    {problem}")
+            wrong += [f"{command.name}: {problem}" for _, problem in lines.problems(example)]
+            if f"hyperpod-kit {command.name}" not in example:
+                wrong.append(f"{command.name}: {example}: an example of another command")
     assert not wrong, "\n".join(wrong)
 
 

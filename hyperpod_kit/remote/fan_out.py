@@ -44,14 +44,18 @@ def cannot_be_asked(target: Target) -> Optional[Silent]:
 
 
 def ask_all(
-    targets: Sequence[Target], ask: Callable[[Target], Answer], progress: Callable[[Answer], None]
+    targets: Sequence[Target],
+    ask: Callable[[Target], Answer],
+    progress: Callable[[Answer], None],
+    *,
+    descriptors: int = 1,
 ) -> list[Answer]:
     """One answer a target, in the order of the targets; `progress` sees each as it comes, in the caller's thread.
 
-    Nodes that keep us waiting hold up no others: a thousand that hang take little longer than one. An exception of
-    `ask` is raised here.
+    Nodes that keep us waiting hold up no others: a thousand that hang take little longer than one. `descriptors`: how
+    many files one question keeps open. An exception of `ask` is raised here.
     """
-    most = max(1, min(MOST, _descriptors() - SPARE_DESCRIPTORS))
+    most = max(1, min(MOST, (_descriptors() - SPARE_DESCRIPTORS) // descriptors))
     answers: dict[int, Answer] = {}
     done: queue.SimpleQueue[tuple[int, Optional[Answer], Optional[BaseException]]] = queue.SimpleQueue()
     begun: dict[int, float] = {}
@@ -67,11 +71,18 @@ def ask_all(
         now = time.monotonic()
         young = sorted(since for since in begun.values() if now - since < PATIENCE)
         while waiting and len(young) < BUSY and len(begun) < most:
-            number, target = waiting.popleft()
+            number, target = waiting[0]
+            try:
+                # A daemon: after Ctrl-C nobody waits for a node, not even the interpreter's end.
+                threading.Thread(target=work, args=(number, target), daemon=True).start()
+            except RuntimeError:  # this process may have no more threads
+                if not begun:
+                    raise
+                most = len(begun)
+                break
+            waiting.popleft()
             begun[number] = now
             young.append(now)
-            # A daemon: after Ctrl-C nobody waits for a node, not even the interpreter's end.
-            threading.Thread(target=work, args=(number, target), daemon=True).start()
         more = waiting and len(begun) < most
         try:
             number, answer, err = done.get(timeout=max(0.01, young[0] + PATIENCE - now) if more else None)

@@ -21,7 +21,9 @@ class SshTransport:
         self._access = access
 
     def hear(self, targets: Sequence[Target], progress: Progress) -> list[Heard]:
-        return ask_all(targets, self._ask, lambda heard: progress(1))
+        # A proxy has two ends of a socket and a file for its words.
+        descriptors = 3 if self._access.settings.proxy else 1
+        return ask_all(targets, self._ask, lambda heard: progress(1), descriptors=descriptors)
 
     def _ask(self, target: Target) -> Heard:
         if not target.address:

@@ -46,7 +46,8 @@ class SsmTransport:
     def hear(self, targets: Sequence[Target], progress: Progress) -> list[Heard]:
         """As Transport. Raises NoCredentials: what AWS refuses to one it refuses to all."""
         try:
-            return ask_all(targets, self._ask, lambda heard: progress(1))
+            # A terminal has two ends, and the call before it a connection.
+            return ask_all(targets, self._ask, lambda heard: progress(1), descriptors=3)
         except BaseException:
             self._stopped = True
             self._deadlines.end_all()

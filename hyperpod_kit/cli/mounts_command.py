@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @click.command("validate-mounts")
 @cluster_options
-@functools.partial(ssh_options, timeout=10.0)
+@functools.partial(ssh_options, timeout=15.0)
 @click.option(
     "--via",
     type=click.Choice(["ssh", "controller", "pull", "ssm"]),

@@ -55,7 +55,8 @@ class Iam:
     def simulate(
         self, arn: str, actions: Sequence[str], resources: Sequence[str], context: Mapping[str, str]
     ) -> list[Decision]:
-        """What the policies of a role (boundary and service control policies too) decide, one entry a pair.
+        """What the policies of a role (boundary and service control policies too) decide, one entry a pair; none where
+        there is no such role.
 
         `context`: condition keys and the value that each has. Bucket policies and the like are not part of it: IAM
         does not simulate resource-based policies for roles.
@@ -64,11 +65,16 @@ class Iam:
             {"ContextKeyName": key, "ContextKeyValues": [value], "ContextKeyType": _type_of(key, value)}
             for key, value in sorted(context.items())
         ]
-        with translated("SimulatePrincipalPolicy", arn.rpartition("/")[2]):
-            pages = self._client.get_paginator("simulate_principal_policy").paginate(
-                PolicySourceArn=arn, ActionNames=list(actions), ResourceArns=list(resources), ContextEntries=entries
-            )
-            results = [result for page in pages for result in page["EvaluationResults"]]
+        try:
+            with translated("SimulatePrincipalPolicy", arn.rpartition("/")[2]):
+                pages = self._client.get_paginator("simulate_principal_policy").paginate(
+                    PolicySourceArn=arn, ActionNames=list(actions), ResourceArns=list(resources), ContextEntries=entries
+                )
+                results = [result for page in pages for result in page["EvaluationResults"]]
+        except AwsError as err:
+            if err.code != "NoSuchEntity":
+                raise
+            return []
         return [decision for result in results for decision in _decisions(result)]
 
 

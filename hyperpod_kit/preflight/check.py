@@ -21,6 +21,7 @@ CHECKS: tuple[Check, ...] = (
     role.allowed,
     network.there,  # HPK-V3  network
     network.one_vpc,
+    network.seen,
     network.private,
     network.way_to_s3,
     network.closed,
@@ -39,6 +40,7 @@ CHECKS: tuple[Check, ...] = (
     fsx.names,
     fsx.place,
     fsx.fabric,
+    fsx.seen,
     fsx.ports,
     limits.quotas,  # HPK-V6  quotas
     limits.not_yet,

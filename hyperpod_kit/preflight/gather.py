@@ -96,7 +96,7 @@ def gather(settings: Settings, sound: Callable[[str], bool] = lambda path: True)
             quotas.result(),
             used.result(),
             _results(secrets),
-            tuple(sorted(asker.unasked, key=lambda one: (one.path, one.action, one.what))),
+            tuple(sorted(dict.fromkeys(asker.unasked), key=lambda one: (one.path, one.action, one.what))),
         )
     finally:
         pool.shutdown(wait=False, cancel_futures=True)

@@ -125,6 +125,24 @@ def fabric(settings: Settings, facts: Facts) -> Iterator[Finding]:
             )
 
 
+def seen(settings: Settings, facts: Facts) -> Iterator[Finding]:
+    """The network interfaces and their security groups are visible; those of another account are not."""
+    for _, at, _, system in _found(settings, facts):
+        doors = known(system.doors)
+        if doors is None or facts.network is None:
+            continue
+        groups = [name for door in doors for name in known(door.groups) or ()]
+        if not doors or any(facts.network.groups.get(name, UNKNOWN) is None for name in groups):
+            yield Finding(
+                "HPK-V513",
+                at,
+                f"not checked: whether the security groups of {system.id} let the nodes in (its network interfaces or "
+                f"their groups are not visible: another account's?)",
+                "Ask its owner, or run the same command with their credentials",
+                WARNING,
+            )
+
+
 def ports(settings: Settings, facts: Facts) -> Iterator[Finding]:
     """Security groups let the protocol through, from the nodes to the file system and for Lustre back again."""
     seen: set[str] = set()

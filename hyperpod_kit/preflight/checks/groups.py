@@ -7,6 +7,7 @@ from typing import Iterator, NamedTuple
 
 from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.preflight.checks.network import needs_s3
 from hyperpod_kit.preflight.facts import Facts, known
 from hyperpod_kit.preflight.reach import Peer, Rule, admits_everything_from, missing_ports
 from hyperpod_kit.preflight.sites import Site, sites
@@ -90,7 +91,7 @@ def each_other(settings: Settings, facts: Facts) -> Iterator[Finding]:
 def s3(settings: Settings, facts: Facts) -> Iterator[Finding]:
     """The groups let the nodes out to S3, by HTTPS."""
     endpoints = known(facts.network.endpoints) if facts.network else None
-    for found in members(settings, facts) if endpoints is not None else ():
+    for found in members(settings, facts) if endpoints is not None and needs_s3(settings) else ():
         fitting = [rule for rule in found.egress if rule.covers("tcp", HTTPS)]
         inside = any(endpoint.service == "s3" and endpoint.kind == "Interface" for endpoint in endpoints or ())
         outward = any(rule.unread or any(_is_outside(network) for network in rule.networks) for rule in fitting)
@@ -98,7 +99,7 @@ def s3(settings: Settings, facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 "HPK-V313",
                 found.site.groups_path,
-                f"no rule of {found.names} lets the nodes out to S3, from which they fetch the lifecycle script",
+                f"no rule of {found.names} lets the nodes out to S3, from which they fetch bundle and data",
                 "Allow TCP 443 out, to 0.0.0.0/0 or to the prefix list of S3",
             )
 

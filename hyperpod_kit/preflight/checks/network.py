@@ -72,11 +72,29 @@ def private(settings: Settings, facts: Facts) -> Iterator[Finding]:
                 break
 
 
+def seen(settings: Settings, facts: Facts) -> Iterator[Finding]:
+    """Every subnet's route table is visible; those of a subnet that another account shares are not."""
+    subnets = known(facts.network.subnets) if facts.network else None
+    tables = known(facts.network.tables) if facts.network else None
+    judged = {subnet.id for _, subnet, _ in _tables(settings, facts)}
+    for subnet in subnets or ():
+        path = site_of(settings, subnet.id)
+        if tables is not None and subnet.id not in judged and path is not None:
+            yield Finding(
+                "HPK-V314",
+                path,
+                f"not checked: whether {subnet.id} is private and leads to S3 (no route table of it is visible: "
+                f"another account's subnet?)",
+                "Ask the owner of the VPC, or run the same command with their credentials",
+                WARNING,
+            )
+
+
 def way_to_s3(settings: Settings, facts: Facts) -> Iterator[Finding]:
     """A node fetches its bundle from S3: by a route, or through an endpoint of S3, and its groups let it."""
     network = facts.network
     endpoints = known(network.endpoints) if network else None
-    if network is None or endpoints is None:
+    if network is None or endpoints is None or not needs_s3(settings):
         return
     for path, subnet, table in _tables(settings, facts):
         if not _exit(table) and not _has_s3(table, endpoints, subnet.vpc_id) and not _public(table):
@@ -180,6 +198,11 @@ def zones(settings: Settings, facts: Facts) -> Iterator[Finding]:
                 "Use a subnet in a zone that has it",
                 WARNING,
             )
+
+
+def needs_s3(settings: Settings) -> bool:
+    """Whether nodes fetch anything from S3: a bundle, or what a bucket mount shows."""
+    return bool(settings.entry_script) or any(isinstance(mount, S3Mount) for mount in settings.mounts)
 
 
 def _tables(settings: Settings, facts: Facts) -> Iterator[tuple[str, Subnet, RouteTable]]:

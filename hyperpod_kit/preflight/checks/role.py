@@ -8,7 +8,7 @@ from hyperpod_kit.aws.iam import ALLOWED, Decision
 from hyperpod_kit.aws.policies import lets_in
 from hyperpod_kit.config.findings import ERROR, WARNING, Finding
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.preflight.facts import UNKNOWN, Facts, Unasked, known
+from hyperpod_kit.preflight.facts import UNKNOWN, Facts, Role, Unasked, known
 from hyperpod_kit.preflight.needs import Need, needs
 from hyperpod_kit.preflight.policy import SERVICE, trusts_sagemaker
 from hyperpod_kit.preflight.sites import RoleOf, roles
@@ -49,9 +49,9 @@ def there(settings: Settings, facts: Facts) -> Iterator[Finding]:
 def allowed(settings: Settings, facts: Facts) -> Iterator[Finding]:
     """IAM would allow every action that the nodes need."""
     for role in roles(settings):
-        found = known(facts.roles.get(role.arn))
-        if found is None or found.arn != role.arn:
-            continue
+        found = facts.roles.get(role.arn, UNKNOWN)
+        if found is None or (isinstance(found, Role) and found.arn != role.arn):
+            continue  # another role than the one that was simulated, or none
         for need in needs(settings, role):
             decisions = known(facts.decisions.get((role.arn, need.sid)))
             refused = [one for one in decisions or () if one.decision != ALLOWED]

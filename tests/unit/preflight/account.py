@@ -140,10 +140,12 @@ def refused(case: Case, sid: str, action: str, decision: str = "implicitDeny", l
     return case.said(decisions={**case.facts.decisions, (ROLE, sid): (one,)})
 
 
-def zfs(case: Case, *, volumes: tuple[str, ...] = ("/fsx", "/fsx/data"), kind: str = "OPENZFS") -> Case:
-    """An OpenZFS mount of /fsx/data beside the rest."""
+def zfs(case: Case, *, volumes: tuple[str, ...] = ("/fsx", "/fsx/data")) -> Case:
+    """An OpenZFS mount of /fsx/data beside the rest, behind the same interfaces as the Lustre."""
     dns = f"fs-0bbbbbbbbbbbbbbbb.fsx.{REGION}.amazonaws.com"
-    there = FsxFileSystem("fs-0bbbbbbbbbbbbbbbb", kind, "AVAILABLE", dns, "", "", False, (), volumes)
+    (lustre,) = case.facts.fsx.values()
+    assert isinstance(lustre, FsxFileSystem)
+    there = replace(lustre, id="fs-0bbbbbbbbbbbbbbbb", kind="OPENZFS", dns_name="", mount_name="", volumes=volumes)
     return case.mount(OpenZfsMount("zfs", "/zfs", dns, "/fsx/data")).said(
         fsx={**case.facts.fsx, (REGION, there.id): there}
     )

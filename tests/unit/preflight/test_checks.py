@@ -94,6 +94,10 @@ CASES: Cases = {
         lambda c: refused(c, "Sessions", "ssmmessages:OpenDataChannel"),
         [("HPK-V204", "warning", ROLE_AT)],
     ),
+    "a role that may only be simulated": (
+        lambda c: refused(c.said(roles={ROLE: MISSING}), "MountData", "s3:GetObject"),
+        [("HPK-V204", "error", M1)],
+    ),
     "EFS by IAM: the file system's default policy is enough": (
         lambda c: refused(c, "MountHome", "elasticfilesystem:ClientMount"),
         [],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from hyperpod_kit.preflight.facts import Endpoint, Route
@@ -57,6 +59,19 @@ CASES: Cases = {
     "a transit gateway leads out": (lambda c: routes(c, LOCAL, Route("0.0.0.0/0", "tgw-1", True)), []),
     "an address or two of an internet gateway is no default route": (
         lambda c: routes(c, Route("0.0.0.0/0", "nat-1", True), Route("8.8.8.0/24", "igw-1", True)),
+        [],
+    ),
+    "no route table to be seen": (lambda c: c.network(tables=()), [("HPK-V314", "warning", SUBNET)]),
+    "nothing of S3 is needed": (
+        lambda c: routes(c, LOCAL).wrote(
+            cluster=replace(c.settings.cluster, lifecycle_mode="ami_only"),
+            mounts=tuple(mount for mount in c.settings.mounts if mount.kind != "mountpoint-s3"),
+            mount_places=tuple(
+                place
+                for mount, place in zip(c.settings.mounts, c.settings.mount_places)
+                if mount.kind != "mountpoint-s3"
+            ),
+        ),
         [],
     ),
     "a black hole": (

@@ -116,6 +116,11 @@ CASES: Cases = {
         [("HPK-V512", "error", "fsx_dns_name")],
     ),
     "FSx without EFA": (lambda c: lustre(c, efa=True), [("HPK-V509", "error", "fsx_dns_name")]),
+    "no interface of FSx to be seen": (lambda c: fsx(c, doors=()), [("HPK-V513", "warning", "fsx_dns_name")]),
+    "a group of FSx that is not to be seen": (
+        lambda c: fsx_door(c, groups=("sg-2",)).network(groups={**c.facts.network.groups, "sg-2": None}),
+        [("HPK-V513", "warning", "fsx_dns_name")],
+    ),
     "988 shut": (
         lambda c: c.rules(1, ingress=(tcp("10.0.0.0/8", 1018, 2049),)),
         [("HPK-V510", "error", "fsx_dns_name")],

@@ -106,7 +106,7 @@ def row(table: Table, request: pytest.FixtureRequest) -> Callable[..., None]:
 
     def write(fault: str, happens: str, seconds: float | None = None, more: str = "") -> None:
         table.row(name, fault, happens, seconds, more)
-        if MACHINES:
-            table.write()  # each at once: the rows of a run that is cut short were measured too
+        if EVERYTHING:
+            table.write(loopback=not MACHINES)  # each at once: the rows of a run that is cut short were measured too
 
     return write

@@ -9,6 +9,7 @@ from typing import Dict, List, Optional
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "faults.md"
 BEGIN, END = "<!-- measured -->", "<!-- /measured -->"
+LOOPBACK = "nodes on loopback"
 HEAD = "| fault | what happens | fault to first resumed step, s | test |\n| --- | --- | --- | --- |"
 
 
@@ -23,8 +24,11 @@ class Table:
         shown = "–" if seconds is None else f"{seconds:.1f}"
         self.rows[fault] = [fault, happens, shown + (f" ({more})" if more else ""), f"`{test}`"]
 
-    def write(self, page: Path = PAGE) -> None:
-        """Into the page, between its marks; known rows in their place, new ones at the end."""
+    def write(self, page: Path = PAGE, *, loopback: bool = False) -> None:
+        """Into the page, between its marks; known rows in their place, new ones at the end.
+
+        loopback: measured without machines, which is said, and does not take the place of what machines measured.
+        """
         text = page.read_text()
         before, _, rest = text.partition(BEGIN)
         old, _, after = rest.partition(END)
@@ -33,7 +37,11 @@ class Table:
             cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
             if len(cells) == 4 and cells[0] not in ("fault", "---"):
                 rows[cells[0]] = cells
-        rows.update(self.rows)
+        for fault, cells in self.rows.items():
+            if not loopback:
+                rows[fault] = cells
+            elif LOOPBACK in rows.get(fault, [LOOPBACK] * 4)[2]:
+                rows[fault] = [*cells[:2], f"{cells[2]}, {LOOPBACK}", cells[3]]
         body = "\n".join("| " + " | ".join(cells) + " |" for cells in rows.values())
         page.write_text(f"{before}{BEGIN}\n{HEAD}\n{body}\n{END}{after}")
 

@@ -59,7 +59,7 @@ def test_preemption_by_partition(job: Job, site: Site, row: Row) -> None:
 
 @pytest.mark.skipif(accounting.missing() is not None, reason=f"no QOS without accounting: {accounting.missing()}")
 def test_preemption_by_qos(accounted_site: Site, row: Row) -> None:
-    row("preempted by a QOS of higher priority (slurmdbd; nodes on loopback)",
+    row("preempted by a QOS of higher priority (slurmdbd, always on loopback)",
         "saved, requeued, 0 steps lost; the other job ran 3 s", preempted(Job(accounted_site), accounted_site, "--qos"))
 
 

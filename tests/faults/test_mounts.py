@@ -97,7 +97,7 @@ def test_a_mount_goes_before_the_start(job: Job, site: MachineSite, row: Row, fa
     job.ended_well(STEPS)
     row(f"a mount {WORDS[fault]} just before the start",
         "the gate refuses, the job starts elsewhere by itself, undrained when the mount is back", seconds,
-        f"from submission, requeued {job.show()['Restarts']} times")
+        f"from submission, {job.show()['Restarts']} requeue")
 
 
 def test_an_administrators_drain_is_left_alone(site: MachineSite, row: Row) -> None:

@@ -110,9 +110,15 @@ def test_exit_code_and_report_must_agree() -> None:
 
 
 def test_an_old_report_is_no_answer() -> None:
-    assert verdict(said(OK), None, at=NOW - 59).healthy
-    old = verdict(said(OK), None, at=NOW - 61)
-    assert "61 s old" in old.error and not old.healthy and old.said_at == NOW - 61
+    """By whichever clock it is older: the node's, or that of the log that had it."""
+    def aged(said_ago: float, received_ago: float) -> NodeReport:
+        return verdict(said(OK, checked_at=NOW - said_ago), None, at=NOW - received_ago)
+
+    assert aged(59, 58).healthy and aged(-7200, 59).healthy, "a clock that is ahead makes nothing younger or older"
+    assert "61 s old" in aged(-7200, 61).error
+    old = aged(62, 1)
+    assert "62 s old" in old.error and not old.healthy and old.said_at == NOW - 62, "delivered late"
+    assert verdict(said(OK, checked_at=0), None, at=NOW - 59).healthy, "one that does not say when"
 
 
 def test_all_that_is_missing_is_named() -> None:

@@ -13,7 +13,7 @@ from typing import Optional, Sequence
 
 import click
 
-from docs_build.commands import PROGRAM, Command, all_commands
+from docs_build.commands import PROGRAM, Command, Native, all_commands
 from hyperpod_kit.cli.lazy import Passthrough
 from hyperpod_kit.cli.main import cli
 
@@ -81,7 +81,7 @@ class Checker:
         own = (
             len(words) > 1
             and tuple(words[:2]) in self._by_words
-            and words[1] not in self._by_words[(words[0],)].children
+            and words[1] not in _part_of(self._by_words[(words[0],)].native)
         )
         start = 2 if own else 1
         parser = self._by_words[tuple(words[:start])].native
@@ -93,6 +93,12 @@ class Checker:
         except SystemExit as end:
             return said.getvalue().strip().splitlines()[-1] if end.code else None
         return None
+
+
+def _part_of(parser: Native) -> set[str]:
+    """The commands that a parser of argparse parses itself."""
+    actions = parser._actions if isinstance(parser, argparse.ArgumentParser) else []
+    return {name for action in actions if isinstance(action, argparse._SubParsersAction) for name in action.choices}
 
 
 def _click(words: list[str]) -> Optional[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Iterator, Union
 
 import click
@@ -82,8 +82,12 @@ def _default(param: click.Parameter) -> str:
 
 
 def _passed_on(command: Passthrough, section: str) -> Iterator[Command]:
-    for prefix, parser in command.parsers():
-        yield from _parsed(parser, prefix, section)
+    parsers = list(command.parsers())
+    # What has a parser of its own is a subcommand like the others to whoever reads.
+    apart = tuple(prefix[1] for prefix, _ in parsers if len(prefix) > 1)
+    for prefix, parser in parsers:
+        for one in _parsed(parser, prefix, section):
+            yield replace(one, children=(*one.children, *apart)) if one.words == (command.name,) else one
 
 
 def _parsed(parser: argparse.ArgumentParser, words: tuple[str, ...], section: str) -> Iterator[Command]:
@@ -99,6 +103,7 @@ def _parsed(parser: argparse.ArgumentParser, words: tuple[str, ...], section: st
             )
     _, examples = split_examples(parser.epilog or "")
     summary = (parser.description or "").strip()
+    summary = summary[:1].upper() + summary[1:] + ("" if summary.endswith((".", ":")) or not summary else ".")
     rest = "" if examples else (parser.epilog or "").strip()
     usage = re.sub(r"\s+", " ", parser.format_usage().strip()[len("usage: ") :])
     yield Command(

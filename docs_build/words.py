@@ -21,7 +21,7 @@ EXIT_CODES = {
     "3": "could not check: AWS, a node or a file does not answer, or time is up",
     "75": "`job run`: saved, and wants to run again",
     "86": "`job run`: gave up; the job is held and wants a person",
-    "130": "stopped by Ctrl-C",
+    "130": "stopped by Ctrl-C, or by a no where something was asked",
     "141": "the reader of a pipe has gone (`… | head`)",
 }
 

@@ -50,6 +50,7 @@ def run(block: Block, directory: Path, environment: dict[str, str]) -> None:
         timeout=110,
     )
     assert done.returncode == 0, f"{block.place}\n{done.stdout}\n{done.stderr}"
+    assert "\x1b" not in done.stdout + done.stderr, f"{block.place}: colours or a moving line where no terminal is"
 
 
 @pytest.fixture

@@ -20,13 +20,16 @@ from hyperpod_kit.remote.validate_mounts import NodeReport, validate_mounts
 ARN = "arn:aws:sagemaker:us-east-1:111122223333:cluster/abcdefghijkl"
 GROUP = "/aws/sagemaker/Clusters/demo/abcdefghijkl"
 OK = MountStatus("data", "mountpoint-s3", "/mnt/data", "ok")
+BEGAN = time.time()
+"""The moment of all looks: what CloudWatch notes is later, which makes nothing old, however slow the machine is."""
+
 WANTED = {"w": [S3Mount("data", "/mnt/data", "bucket")]}
 
 
 def line(index: int, *, state: str = "ok", at: float = 0.0, instance: str = "") -> str:
     return json.dumps({
         "ts": "x", "node": f"ip-10-0-0-{index}", "role": "compute", "step": "mounts", "status": "ok",
-        "instance_id": instance or f"i-{index}", "bundle_id": "b", "checked_at": at or time.time(),
+        "instance_id": instance or f"i-{index}", "bundle_id": "b", "checked_at": at or BEGAN,
         "mounts": [{key: value for key, value in asdict(OK).items() if key in ("name", "kind", "path")} |
                    {"state": state}]})
 
@@ -50,9 +53,10 @@ def send(logs: Any, index: int, *lines: str, age: float = 0.0) -> None:
 
 def look(count: int) -> list[NodeReport]:
     targets = [Target(f"i-{index}", "w", "compute", f"10.0.0.{index}") for index in range(count)]
-    transport = PullTransport(Logs("us-east-1"), "demo", ARN, max_age=60.0)
+    transport = PullTransport(Logs("us-east-1"), "demo", ARN, max_age=60.0, clock=lambda: BEGAN)
     told: list[int] = []
-    reports = validate_mounts(targets, transport, expected=WANTED, max_age=60.0, progress=told.append)
+    reports = validate_mounts(targets, transport, expected=WANTED, max_age=60.0, progress=told.append,
+                              clock=lambda: BEGAN)
     assert sum(told) == count
     return reports
 
@@ -65,7 +69,7 @@ def test_the_newest_report_of_each_node_counts_and_silence_is_a_failure(logs: An
     send(logs, 3, step)
     send(logs, 4, line(4), line(4)[:-9])
     send(logs, 5, line(9))
-    send(logs, 6, line(6, at=time.time() - 90))
+    send(logs, 6, line(6, at=BEGAN - 90))
     well, hung, mute, unsaid, torn, impostor, late = look(7)
     assert well.healthy and well.mounts == (OK,)
     assert [mount.state for mount in hung.mounts] == ["hung"] and not hung.healthy
@@ -74,7 +78,7 @@ def test_the_newest_report_of_each_node_counts_and_silence_is_a_failure(logs: An
         mute.hint
     assert not torn.healthy and "not a report" in torn.error
     assert "another node answers" in impostor.error
-    assert "its last report is 9" in late.error
+    assert "its last report is 90 s old" in late.error
 
 
 def test_all_pages_are_read(logs: Any) -> None:

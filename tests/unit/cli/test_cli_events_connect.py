@@ -151,3 +151,10 @@ def test_connect_says_what_is_missing_before_it_opens_a_session(
     assert config.count("Host demo-") == 4
     assert "connect worker-group/2 --cluster demo --region us-east-1 --proxy %p" in config
     assert "10.0.1.2" in json.loads(hk("connect", "10.0.1.2", "--ssh", "--dry-run", "--json").out)["command"]
+
+
+def test_every_page_of_nodes_is_read(made: Cloud, hk: Hk) -> None:
+    made.control.script = [("InService", {"controller-machine": 1, "worker-group": 250}, "")]
+    nodes = json.loads(hk("list-cluster-nodes", "--json").out)["nodes"]
+    assert len({node["instance_id"] for node in nodes}) == 251
+    assert "251 nodes, 251 running" in hk("list-cluster-nodes").err

@@ -11,8 +11,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Callable
+from typing import TYPE_CHECKING, Any, Callable
 
+import boto3
 import pytest
 
 from hyperpod_kit.config import starter
@@ -186,7 +187,7 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place / "provisioning_parameters.json"
 
 
-LIVE = {
+LIVE: dict[str, Any] = {
     "ClusterName": "old",
     "InstanceGroups": [
         {
@@ -307,3 +308,22 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, force: bool) -> None:
         pytest.skip("no mount namespace to be had")
     assert "UsageError: cannot write c.json: No space left on device" in done.stderr
     assert done.stdout == ("c.json\nmine\n" if force else "")
+
+
+def test_from_a_cluster_as_moto_describes_it(empty: Path, hk: Hk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another reading of the API than the rehearsal's: dates, and every field of the answer."""
+    moto = pytest.importorskip("moto")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    with moto.mock_aws():
+        groups = [{**group, "ThreadsPerCore": 1} for group in LIVE["InstanceGroups"]]  # moto cannot do without
+        boto3.client("sagemaker", "eu-west-1").create_cluster(**{**LIVE, "InstanceGroups": groups})
+        boto3.client("s3", "us-east-1").create_bucket(Bucket="sagemaker-mine")
+        boto3.client("s3", "us-east-1").put_object(
+            Bucket="sagemaker-mine", Key="scripts/provisioning_parameters.json", Body=json.dumps(LEGACY).encode()
+        )
+        done = hk("init", "--from-cluster", "old", "--region", "eu-west-1")
+    assert done.code == 0 and "next: hyperpod-kit upload" in done.err, done.err
+    cluster = json.loads(empty.read_text())["hyperpod_kit"]["cluster"]
+    assert (cluster["name"], cluster["region"]) == ("old", "eu-west-1")
+    assert [(group["name"], group["count"]) for group in cluster["instance_groups"]] == [("head", 1), ("gpu", 4)]

@@ -76,7 +76,8 @@ def build_parser() -> argparse.ArgumentParser:
     run.add_argument("--nodes", type=int, default=0, metavar="N",
                      help="nodes that a step uses; the rest of the allocation is spare (default: all)")
     run.add_argument("--stall", type=float, default=0.0, metavar="SECONDS",
-                     help="end the step when it neither prints nor saves for so long (default: never)")
+                     help="end the step when it neither prints nor saves for so long, at its start three times as long "
+                          "(default: never)")
     run.add_argument("--grace", type=float, default=90.0, metavar="SECONDS",
                      help="what the step gets to save after USR1 (default %(default)g)")
     run.add_argument("--srun-args", action="append", default=[], metavar="ARGS", help="more arguments for srun")

@@ -9,6 +9,9 @@ from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from hyperpod_kit.slurm.reach import OPEN, REFUSED, reach
 
+STARTING = 3
+"""How many times the limit of a stall a start may take."""
+
 _OUTAGE = 2.0
 """Seconds to list a directory, beyond which the file system counts as away."""
 
@@ -72,7 +75,10 @@ class NodeWatch:
 
 
 class StallWatch:
-    """Nothing new in the job's output and nothing new under the checkpoint root for `limit` seconds; 0 never."""
+    """Nothing new in the job's output and nothing new under the checkpoint root for `limit` seconds; 0 never.
+
+    Until the first sign of life it is three times as long: imports and a restore say nothing.
+    """
 
     def __init__(self, limit: float, root: str, fd: int = 1, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._limit = limit
@@ -81,6 +87,7 @@ class StallWatch:
         self._clock = clock
         self._mark = self._progress() if limit else None
         self._since = clock()
+        self._starting = True
 
     def stalled(self) -> bool:
         """Whether the limit is passed."""
@@ -90,8 +97,9 @@ class StallWatch:
         mark = self._progress()
         # A file system that kept us waiting has kept the ranks waiting too: that is an outage and no stall.
         if mark != self._mark or self._clock() - asked > _OUTAGE:
+            self._starting = self._starting and mark == self._mark
             self._mark, self._since = mark, self._clock()
-        return self._clock() - self._since >= self._limit
+        return self._clock() - self._since >= self._limit * (STARTING if self._starting else 1)
 
     @property
     def due(self) -> Optional[float]:

@@ -99,6 +99,21 @@ def test_output_and_checkpoints_are_progress(tmp_path: Path) -> None:
             assert stalled == (change == "state"), change
 
 
+def test_a_start_may_be_silent_for_longer(tmp_path: Path) -> None:
+    world = World()
+    with open(tmp_path / "out", "w") as out:
+        watch = StallWatch(10.0, str(tmp_path / "absent"), out.fileno(), clock=world.clock)
+        world.now += 29
+        assert not watch.stalled()
+        print("step", file=out, flush=True)
+        assert not watch.stalled()
+        world.now += 11
+        assert watch.stalled()
+        silent = StallWatch(10.0, str(tmp_path / "absent"), out.fileno(), clock=world.clock)
+        world.now += 31
+        assert silent.stalled()
+
+
 def test_without_a_limit_nothing_stalls(tmp_path: Path) -> None:
     watch = StallWatch(0.0, str(tmp_path))
     assert not watch.stalled() and watch.due is None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Optional, Sequence
 import click
 
 from hyperpod_kit.cli.options import config_argument, json_option
-from hyperpod_kit.cli.output import data, watch
+from hyperpod_kit.cli.output import data, say, watch
 from hyperpod_kit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -82,10 +82,13 @@ def validate(config: Path, live: bool, suppressed: tuple[str, ...], fail_on: str
     return 3 if unanswered else 0
 
 
-def _ask(checked: Checked) -> Facts:
-    """The facts; a terminal shows that AWS is asked."""
+def _ask(checked: Checked) -> Optional[Facts]:
+    """The facts; a terminal shows that AWS is asked. None where nobody can be asked: the region is wrong."""
     from hyperpod_kit.preflight.gather import gather
 
+    if not checked.is_sound("hyperpod_kit.cluster.region"):
+        say("AWS was not asked: correct hyperpod_kit.cluster.region first")
+        return None
     with watch():
         return gather(checked.settings, checked.is_sound)
 

@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Callable, Hashable, Mapping, TypeVar
 
 from hyperpod_kit.aws import iam
+from hyperpod_kit.aws.back_off import patiently
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.mounts import EfsMount, S3FilesMount
 from hyperpod_kit.preflight import sites
@@ -31,7 +32,7 @@ def gather(settings: Settings, sound: Callable[[str], bool] = lambda path: True)
     Raises Unreachable or AwsError when AWS cannot say who asks: then nothing else can be asked either. Everything else
     that fails is in `Facts.unasked`.
     """
-    caller = iam.caller(settings.cluster.region)
+    caller = patiently(lambda: iam.caller(settings.cluster.region))
     asker = Asker(WORKERS)
     pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="preflight")
 
@@ -43,12 +44,12 @@ def gather(settings: Settings, sound: Callable[[str], bool] = lambda path: True)
         efs = {
             (want.region, want.id): ask(shared.efs, want)
             for want in shared.wanted(settings, EfsMount)
-            if sound(want.path)
+            if sound(want.path) and sound(want.region_path)
         }
         files = {
             (want.region, want.id): ask(shared.s3files, want)
             for want in shared.wanted(settings, S3FilesMount)
-            if sound(want.path)
+            if sound(want.path) and sound(want.region_path)
         }
         lustre = {
             (want.region, want.id): ask(fsx.file_system, want) for want in fsx.wanted(settings) if sound(want.path)

@@ -18,6 +18,7 @@ from typing import Iterator, Mapping, Optional, Sequence
 from hyperpod_kit.config.homes import NO_ACCESS_POINT
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.mounts import EfsMount, Mount, S3FilesMount, S3Mount, carried_by
+from hyperpod_kit.model.secrets import ARN
 from hyperpod_kit.preflight.sites import RoleOf
 
 CLUSTER_LOGS = "/aws/sagemaker/Clusters"
@@ -231,7 +232,7 @@ def _s3files(carried: Carried, account: Account) -> Iterator[Need]:
 
 def _secrets(settings: Settings, role: RoleOf) -> Iterator[Need]:
     for index, secret in enumerate(settings.secrets):
-        if not any(group.role in secret.roles for group in role.groups):
+        if not ARN.fullmatch(secret.arn) or not any(group.role in secret.roles for group in role.groups):
             continue
         action = "secretsmanager:GetSecretValue" if secret.service == "secretsmanager" else "ssm:GetParameter"
         yield Need(

@@ -7,6 +7,7 @@ from typing import Iterator, Sequence
 from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.mounts import NvmeMount, S3Mount
+from hyperpod_kit.model.secrets import ARN
 from hyperpod_kit.preflight.facts import UNKNOWN, Endpoint, Facts, RouteTable, Subnet, known
 from hyperpod_kit.preflight.look.network import SUBNETS
 from hyperpod_kit.preflight.sites import TYPES, site_of, sites
@@ -113,7 +114,11 @@ def closed(settings: Settings, facts: Facts) -> Iterator[Finding]:
     endpoints = known(network.endpoints) if network else None
     if network is None or endpoints is None:
         return
-    wanted = {secret.service: f"hyperpod_kit.secrets[{index}]" for index, secret in enumerate(settings.secrets)}
+    wanted = {
+        secret.service: f"hyperpod_kit.secrets[{index}]"
+        for index, secret in enumerate(settings.secrets)
+        if ARN.fullmatch(secret.arn)
+    }
     urls = [index for index, listed in enumerate(settings.packages) if listed.package.url]
     for _, subnet, table in _tables(settings, facts):
         if _exit(table) or _public(table):

@@ -49,9 +49,9 @@ def there(settings: Settings, facts: Facts) -> Iterator[Finding]:
 def allowed(settings: Settings, facts: Facts) -> Iterator[Finding]:
     """IAM would allow every action that the nodes need."""
     for role in roles(settings):
-        found = facts.roles.get(role.arn, UNKNOWN)
+        found = facts.roles.get(role.arn)
         if found is None or (isinstance(found, Role) and found.arn != role.arn):
-            continue  # another role than the one that was simulated, or none
+            continue  # no role, another one than the one that was simulated, or no ARN at all
         for need in needs(settings, role):
             decisions = known(facts.decisions.get((role.arn, need.sid)))
             refused = [one for one in decisions or () if one.decision != ALLOWED]

@@ -85,7 +85,7 @@ def offered(asker: Asker, settings: Settings) -> Answer[frozenset[tuple[str, str
 
 def plain_types(settings: Settings) -> list[str]:
     """The instance types as EC2 calls them."""
-    return sorted({group.instance_type[len("ml.") :] for group in settings.cluster.groups})
+    return sorted({group.instance_type.removeprefix("ml.") for group in settings.cluster.groups})
 
 
 def _groups(asker: Asker, ec2: Ec2, ids: Sequence[str]) -> dict[str, Answer[Optional[SecurityGroup]]]:

@@ -27,6 +27,11 @@ class Wanted(NamedTuple):
     points: tuple[str, ...] = ()
     mounts: tuple[Mount, ...] = ()
 
+    @property
+    def region_path(self) -> str:
+        """Where that mount says the region, if it does."""
+        return self.path.replace(".file_system_id", ".region")
+
 
 def wanted(settings: Settings, kind: type[Union[EfsMount, S3FilesMount]]) -> list[Wanted]:
     """Every file system of a kind, once, in the order of the mounts."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import count
 from pathlib import Path
 from typing import Any, Callable
 
@@ -10,9 +11,11 @@ import pytest
 from botocore.stub import Stubber
 from moto import mock_aws
 from moto.core import set_initial_no_auth_action_count
+from moto.core.botocore_stubber import BotocoreStubber
 from moto.servicequotas.exceptions import NoSuchResource
 from moto.servicequotas.responses import ServiceQuotasResponse
 
+from hyperpod_kit.aws.back_off import patiently
 from hyperpod_kit.aws.buckets import Buckets, Looked, zone_of
 from hyperpod_kit.aws.efs import Efs
 from hyperpod_kit.aws.s3files import S3Files
@@ -99,6 +102,23 @@ def test_an_answer_that_is_none_makes_the_exit_code_3(
     assert code == 1 and not found["ok"]
     code, found = report(path, capsys, "--suppress", "HPK-V002", "--fail-on", "warning")
     assert (code, found["findings"], [one["code"] for one in found["suppressed"]]) == (3, [], ["HPK-V002"])
+
+
+def test_every_third_call_is_turned_away_and_nobody_notices(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """moto answers 503 to every third request; the kit's own patience is what is left of all patience."""
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    monkeypatch.setitem(patiently.__kwdefaults__, "sleep", lambda seconds: None)
+    path, sent = world.write(tmp_path), count(1)
+    answer = BotocoreStubber.process_request
+
+    def busy(self: BotocoreStubber, request: Any) -> Any:
+        return answer(self, request) if next(sent) % 3 else (503, {}, b"")
+
+    monkeypatch.setattr(BotocoreStubber, "process_request", busy)
+    code, found = report(path, capsys)
+    assert (code, found["findings"], found["aws"]["not_checked"]) == (0, [], []) and next(sent) > 50
 
 
 def test_a_network_as_networks_are(world: World, tmp_path: Path) -> None:

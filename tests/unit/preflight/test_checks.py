@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +11,12 @@ import pytest
 
 from hyperpod_kit.aws.buckets import Looked
 from hyperpod_kit.aws.quotas import ALTOGETHER, PER_CLUSTER, Quota, for_type
+from hyperpod_kit.config.decode import decode
 from hyperpod_kit.model.cluster import Vpc
 from hyperpod_kit.model.mounts import S3Mount
 from hyperpod_kit.preflight import check, checks
 from hyperpod_kit.preflight.facts import Facts, Role, Unasked
+from tests.unit.config.test_config_rules import CASES as OFFLINE
 from tests.unit.preflight.account import (
     DATA,
     DEMO,
@@ -38,7 +41,7 @@ from tests.unit.preflight.account import (
 )
 from tests.unit.preflight.test_checks_network import CASES as NETWORK
 from tests.unit.preflight.test_checks_storage import CASES as STORAGE
-from tests.unit.preflight.world import REGION, ROLE
+from tests.unit.preflight.world import EXAMPLE, REGION, ROLE
 
 CASES: Cases = {
     "no permission": (lambda c: c.said(unasked=(MISSING,)), [("HPK-V001", "warning", GROUPS)]),
@@ -172,6 +175,16 @@ def test_every_check_is_wired_and_every_code_has_a_case() -> None:
     signature = r"^def ([a-z]\w*)\(settings: Settings, facts: Facts\) -> Iterator\[Finding\]"
     functions = re.findall(signature, "\n".join(sources), re.MULTILINE)
     assert sorted(functions) == sorted(one.__name__ for one in check.CHECKS)
+
+
+def test_no_wrong_configuration_breaks_a_check(right: Case) -> None:
+    """Findings of the rules do not end the preflight: every one of them, with what a right account says."""
+    for *_, change in OFFLINE:
+        values = json.loads(EXAMPLE.read_text())
+        change(values)
+        settings, _ = decode(values)
+        check.preflight(settings, right.facts)
+        check.preflight(settings, Facts(right.facts.caller))
 
 
 def test_a_group_with_a_network_of_its_own_is_judged_by_it(right: Case) -> None:

@@ -41,7 +41,8 @@ def run(block: Block, directory: Path, environment: dict[str, str]) -> None:
             "AWS_EC2_METADATA_DISABLED": "true",
             "HOME": str(directory),
             "PYTHONPATH": str(ROOT),
-            "PATH": f"{programs}:{os.environ['PATH']}",
+            # AWS's own command line lies beside the interpreter, which nobody has to have activated.
+            "PATH": f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}",
             **environment,
         },
         stdin=subprocess.DEVNULL,

@@ -30,6 +30,7 @@ KEEP = os.environ.get("HPK_FAULT_KEEP", "")
 SECONDS = float(os.environ.get("HPK_FAULT_SECONDS", "inf"))
 STEPS = 72 * COUNT
 PAUSE = 0.02
+ROOM = 30
 
 
 def take_up(job: Job) -> Dict[str, Any]:
@@ -55,8 +56,9 @@ def put_away(job: Job, record: Dict[str, Any]) -> None:
 def make(job: Job, fault: Fault) -> None:
     """At a random step of an attempt that has saved; returns when the next attempt has been started."""
     job.running()
-    last = job.progress()[-1]["step"]
-    job._wait(f"the step of fault {fault.number}", lambda: job.progress()[-1]["step"] >= last + fault.after, 60)
+    # Later faults need a save each, and the run must not end before them.
+    step = min(job.progress()[-1]["step"] + fault.after, STEPS - ROOM * (COUNT - fault.number))
+    job._wait(f"the step of fault {fault.number}", lambda: job.progress()[-1]["step"] >= step, 60)
     before = job.attempt()
     print(f"fault {fault.number}: {fault.name} of rank {fault.rank} at step {job.progress()[-1]['step']}", flush=True)
     fault.make(job)

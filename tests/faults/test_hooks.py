@@ -87,10 +87,11 @@ def test_eight_ranks_of_a_bare_srun_take_one_decision(job: Job, site: MachineSit
     shutil.copytree(kept[0], late.root / kept[0].name)
     over = threading.Event()
     thread = threading.Thread(target=appear, args=(kept[1:], late.root, over))
-    thread.start()
     script = site.here / f"{late.name}.sbatch"
     script.write_text(BARE.format(there=site.there, name=late.name))
     late.id = site.slurm("sbatch", "--parsable", f"{site.there}/{script.name}", user=True).strip()
+    wait_until("a start", lambda: late.show().get("JobState") == "RUNNING", 30)
+    thread.start()
     try:
         assert late.finish() == "COMPLETED", late.told()
     finally:
@@ -105,9 +106,9 @@ def test_eight_ranks_of_a_bare_srun_take_one_decision(job: Job, site: MachineSit
 
 
 def appear(paths: List[Path], root: Path, over: threading.Event) -> None:
-    """Whole checkpoints, one each 0.15 s."""
+    """Whole checkpoints, one each 0.4 s."""
     for path in paths:
-        if over.wait(0.15):
+        if over.wait(0.4):
             return
         shutil.copytree(path, root / f".{path.name}")
         (root / f".{path.name}").rename(root / path.name)

@@ -81,6 +81,12 @@ def _cut(target: int, source: int, size: int) -> list[tuple[tuple[Callable[..., 
     return out + ([((ctypes.memmove, (target + end, source + end, size - end)), size - end)] if end < size else [])
 
 
+def move(target: int, source: int, size: int) -> None:
+    """Copy `size` bytes between two addresses now, in this thread, the faster way for that size."""
+    for (function, arguments), _ in _cut(target, source, size):
+        function(*arguments)
+
+
 def _words(address: int, size: int) -> Any:
     """Memory as an array of u64; `positive` of an unsigned integer is the integer itself."""
     import numpy

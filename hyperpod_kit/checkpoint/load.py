@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import torch
 
+from hyperpod_kit.checkpoint import copier
 from hyperpod_kit.checkpoint.dtypes import TYPES
 from hyperpod_kit.checkpoint.repository import shard, stream
 from hyperpod_kit.checkpoint.repository.shard import Parsed, Placed, TensorSpec
@@ -66,7 +67,7 @@ class Landing:
         for first, last, address in self._ranges[low:high]:
             if last > begin:
                 at = max(first, begin)
-                ctypes.memmove(address + at - first, source + at - begin, min(last, end) - at)
+                copier.move(address + at - first, source + at - begin, min(last, end) - at)
 
 
 class OwnShard:

@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any, Dict
 
+import pytest
 from driver import CONFIG, PROGRAM, Driver
 
 POLL = ("--interval", "1", "--timeout", "200")
@@ -58,6 +59,7 @@ class Admin:
                 if place["what"] == "node" and place["where"].endswith("(life-work)")}
 
 
+@pytest.mark.slow  # EFS's refusal is tried again for two minutes before the script gives up
 def test_from_nothing_to_nothing(endpoint: Driver, tmp_path: Path) -> None:
     admin = Admin(endpoint, tmp_path)
     try:

@@ -42,7 +42,7 @@ bench:
 	$(PY) -m hyperpod_kit.cli.main checkpoint bench $(BENCH_ARGS)
 
 faults:
-	./setup.sh system
+	./setup.sh system faults
 	./setup.sh venv admin test
 	.ci/run-faults
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Sets up what the make targets need, and skips what is there.
-#   ./setup.sh system           Debian packages for the rehearsal (root only; elsewhere says what is missing)
-#   ./setup.sh venv GROUP...    .venv with hyperpod-kit and the extras named (admin torch test check)
+#   ./setup.sh system [faults]  Debian packages for the rehearsal (root only; elsewhere says what is missing)
+#   ./setup.sh venv GROUP...    .venv with hyperpod-kit and the extras named (admin torch test check docs)
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -11,8 +11,11 @@ say() { printf 'setup: %s\n' "$*"; }
 # the shells whose completion is tested.
 SYSTEM_PACKAGES=(systemd-container mmdebstrap squashfs-tools iproute2 openssh-client util-linux procps shellcheck
                  gcc libc6-dev libslurm-dev python3 python3-venv ca-certificates zsh fish)
+# What one row of `make faults` needs besides: QOS exist only with accounting.
+FAULTS_PACKAGES=(mariadb-server slurmdbd)
 
-system() {
+system() { # [faults]
+  if [ "${1:-}" = faults ]; then SYSTEM_PACKAGES+=("${FAULTS_PACKAGES[@]}"); fi
   if ! command -v dpkg-query >/dev/null; then
     say "no dpkg here: install by hand what provides ${SYSTEM_PACKAGES[*]}"
     return 0
@@ -65,7 +68,7 @@ venv() {
 }
 
 case ${1:-} in
-  system) system ;;
+  system) shift; system "$@" ;;
   venv) shift; venv "$@" ;;
   *) sed -n '2,5p' "$0"; exit 2 ;;
 esac

@@ -26,6 +26,9 @@ from fleet_nodes import KINDS
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLE = ROOT / "provisioning_parameters.example.json"
+# A small process between: Linux counts as a child's peak also what its parent had when it forked.
+WATCHER = ("import resource, subprocess, sys; done = subprocess.run(sys.argv[1:])\n"
+           "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr)\nsys.exit(done.returncode)")
 
 
 class Control:
@@ -108,18 +111,19 @@ def measure(directory: Path, args: argparse.Namespace) -> Dict[str, Any]:
         before = [cpu_seconds(pid) for pid in where["pids"]]
         earlier = resource.getrusage(resource.RUSAGE_CHILDREN)
         began = time.monotonic()
-        done = subprocess.run([sys.executable, "-m", "hyperpod_kit.cli.main", *words], env=environment, cwd=directory,
-                              capture_output=True, text=True)
+        done = subprocess.run([sys.executable, "-c", WATCHER, sys.executable, "-m", "hyperpod_kit.cli.main", *words],
+                              env=environment, cwd=directory, capture_output=True, text=True)
         seconds = time.monotonic() - began
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        errors, _, peak = done.stderr.rstrip().rpartition("\n")
         servers = [cpu_seconds(pid) - start for pid, start in zip(where["pids"], before)]
         kinds = {node["instance_id"]: node["kind"] for node in where["nodes"]}
     if "--json" not in args.words or not done.stdout:
-        print(done.stdout, done.stderr, file=sys.stderr)
+        print(done.stdout, errors, file=sys.stderr)
     return {
         "nodes": args.nodes, "seconds": round(seconds, 2), "exit_code": done.returncode,
         "cpu_s": round(usage.ru_utime + usage.ru_stime - earlier.ru_utime - earlier.ru_stime, 2),
-        "servers_cpu_s": [round(one, 2) for one in servers], "peak_memory_mib": round(usage.ru_maxrss / 1024, 1),
+        "servers_cpu_s": [round(one, 2) for one in servers], "peak_memory_mib": round(int(peak) / 1024, 1),
         **(verdicts(done.stdout, kinds) if "--json" in args.words else {})}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hyperpod_kit.config import yaml_text
@@ -204,10 +204,17 @@ def test_yaml_with_anchors_merges_and_comments_is_the_same_configuration(tmp_pat
     assert (data.dir_mode, data.expected_bucket_owner) == ("0750", "012345670123")  # type: ignore[union-attr]
 
 
+class YamlOfOurs(yaml.SafeDumper):
+    """Quotes what our reading would take for a number; PyYAML's own leaves `0E0` plain, which YAML 1.1 calls text."""
+
+    yaml_implicit_resolvers = yaml_text._loader(yaml).yaml_implicit_resolvers
+
+
 @settings(max_examples=80, deadline=None)
 @given(value=JSON)
+@example(value="0E0")
 def test_yaml_reads_back_what_was_written(value: Any) -> None:
-    assert yaml_text.read(yaml.safe_dump(value, allow_unicode=True))[0] == value
+    assert yaml_text.read(yaml.dump(value, Dumper=YamlOfOurs, allow_unicode=True))[0] == value
     assert yaml_text.read(json.dumps(value, ensure_ascii=False))[0] == value
 
 

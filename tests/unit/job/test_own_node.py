@@ -52,7 +52,7 @@ def test_the_job_is_marked_and_ended_once_and_only_while_the_root_is_away(tmp_pa
         (marks / "data").write_text("hung: another mount\n")
         with pytest.raises(queue.Empty):
             ended.get(timeout=0.3)  # the root itself answers
-        state.rmdir()
+        state.rename(tmp_path / "away")  # in one step: the look at it may be writing there
         assert ended.get(timeout=20) == 74
         with pytest.raises(queue.Empty):
             ended.get(timeout=0.2)

@@ -7,6 +7,8 @@ import shutil
 from pathlib import Path
 from typing import Any, Dict
 
+import pytest
+
 from hyperpod_kit.bundle.render import write
 from hyperpod_kit.model.mounts import EfsMount, LustreMount, S3Mount
 
@@ -43,12 +45,14 @@ def test_a_worker_killed_before_any_effect(make_sandbox: Any, sweeping: Any, ren
     assert sweep(sweeping, sandbox.install(), sandbox.address, tmp_path) > 60
 
 
+@pytest.mark.slow
 def test_a_controller_killed_before_any_effect(make_sandbox: Any, sweeping: Any, render_example: Any,
                                                tmp_path: Path) -> None:
     sandbox = make_sandbox("controller", render_example(mounts=(), mount_places=()))
     assert sweep(sweeping, sandbox.install(), sandbox.address, tmp_path) > 20
 
 
+@pytest.mark.slow
 def test_another_configuration_killed_before_any_effect(make_sandbox: Any, sweeping: Any, render_example: Any,
                                                         tmp_path: Path) -> None:
     """From one set of mounts to another: one stays, one goes, one moves, a daemon gets other options, one is new."""

@@ -66,7 +66,8 @@ def installed(root: Path) -> Dict[str, Tuple[int, Any]]:
             if path.name != "provisioning.log" and "__pycache__" not in path.parts}
 
 
-@pytest.mark.parametrize("before", ["a fresh node", "a damaged copy beside another bundle"])
+@pytest.mark.parametrize("before", ["a fresh node", pytest.param("a damaged copy beside another bundle",
+                                                                 marks=pytest.mark.slow)])
 def test_killed_before_any_command(tmp_path: Path, before: str) -> None:
     bundle, staging, fresh = small_bundle(), tmp_path / "staging", tmp_path / "fresh"
     write(bundle, staging)

@@ -13,11 +13,14 @@ from typing import Iterator
 ROOT = Path(__file__).resolve().parent.parent
 LANGUAGES = ("bash", "text", "json", "yaml", "python", "ini")
 MARKERS = {
-    "bash": ("runs: offline", "runs: cloud", "job script"),
+    "bash": (
+        *("runs: offline", "runs: empty directory", "runs: training", "runs: cloud", "runs: account"),
+        *("runs: empty account", "runs: rehearsal", "runs: node", "runs: job", "runs: sweep", "job script", "parsed"),
+    ),
     "json": ("configuration",),
     "yaml": ("configuration",),
 }
-"""Language -> its markers. Without one: bash is parsed command by command, json and yaml are read, python compiled."""
+"""Language -> its markers. A bash block needs one. Without one json and yaml are read, python is compiled."""
 
 _FENCE = re.compile(r"^(?P<indent> *)(?P<fence>```+)(?P<info>.*)$")
 _MARKER = re.compile(r"^ *<!-- *(.*?) *-->$")
@@ -25,13 +28,17 @@ _MARKER = re.compile(r"^ *<!-- *(.*?) *-->$")
 
 @dataclass(frozen=True)
 class Block:
-    """`line`: of the opening fence, 1-based. `marker`: "" without one. `text`: what is inside, with its newlines."""
+    """`line`: of the opening fence, 1-based. `marker`: "" without one. `text`: what is inside, with its newlines.
+
+    `reason`: why a block is parsed and not run, in one sentence.
+    """
 
     document: Path
     line: int
     language: str
     marker: str
     text: str
+    reason: str = ""
 
     @property
     def place(self) -> str:
@@ -61,7 +68,25 @@ def blocks_of(document: Path) -> Iterator[Block]:
         number += 1
         marker = _MARKER.match(lines[start - 2]) if start > 1 else None
         text = "".join(f"{line}\n" for line in inside)
-        yield Block(document, start, opened["info"].strip(), marker[1] if marker else "", text)
+        words = marker[1] if marker else ""
+        reason = words.removeprefix("parsed: ") if words.startswith("parsed: ") else ""
+        yield Block(document, start, opened["info"].strip(), "parsed" if reason else words, text, reason)
+
+
+def pages(marker: str) -> dict[str, list[Block]]:
+    """Blocks with that marker by page, in the order in which a reader types them."""
+    found = {
+        document.relative_to(ROOT).as_posix(): [block for block in blocks_of(document) if block.marker == marker]
+        for document in documents()
+    }
+    return {page: blocks for page, blocks in found.items() if blocks}
+
+
+def before(block: Block, language: str, marker: str) -> Iterator[Block]:
+    """Blocks of a kind that stand above a block on its page."""
+    for other in blocks_of(block.document):
+        if (other.language, other.marker) == (language, marker) and other.line < block.line:
+            yield other
 
 
 def inline_commands(document: Path) -> Iterator[tuple[int, str]]:

@@ -19,11 +19,12 @@ SYSTEMS = frozenset(
     """
     cat cd cp mkdir rm ls ln source . export eval test true set echo tee head tail jq grep sed kill chmod diff git ssh
     scp systemctl journalctl scontrol sinfo squeue scancel sbatch srun complete autoload compinit fish zsh bash
+    sleep done
     """.split()  # noqa: SIM905
 )
 """The system's own, or Slurm's: that they exist is not ours to prove."""
 
-WRAPPERS = frozenset(("sudo", "exec", "time", "nohup"))
+WRAPPERS = frozenset(("sudo", "exec", "time", "nohup", "until", "do"))
 """What stands before another command."""
 
 

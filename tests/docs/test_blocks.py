@@ -8,14 +8,14 @@ import json
 import re
 import warnings
 from pathlib import Path
-from typing import Any, Mapping
+from typing import Any
 
 import pytest
-import yaml
 
 from docs_build.blocks import LANGUAGES, MARKERS, ROOT, Block, blocks_of, documents, inline_commands
 from docs_build.command_lines import Checker
 from docs_build.programs import Lines
+from tests.docs.pasted import over, read
 
 BLOCKS = [block for document in documents() for block in blocks_of(document)]
 
@@ -30,10 +30,21 @@ def test_every_block_has_a_language_and_a_marker_that_exists() -> None:
     for block in BLOCKS:
         assert block.language in LANGUAGES, f"{block.place}: write one of {', '.join(LANGUAGES)} behind the fence"
         known = MARKERS.get(block.language, ())
-        assert block.marker in ("", *known), (
+        optional = () if block.language == "bash" else ("",)
+        assert block.marker in (*optional, *known), (
             f"{block.place}: `{block.marker}` is no marker of {block.language}: {known}"
         )
         assert block.text.strip(), f"{block.place} is empty"
+
+
+def test_a_block_that_is_not_run_says_why_and_which_test_has_it_instead() -> None:
+    parsed = [block for block in BLOCKS if block.marker == "parsed"]
+    for block in parsed:
+        assert len(block.reason) >= len("installs"), f"{block.place}: <!-- parsed: WHY -->"
+        gone = [name for name in re.findall(r"tests/[\w/.]+\w", block.reason) if not (ROOT / name).exists()]
+        assert not gone, f"{block.place}: there is no {gone}"
+    run = [block for block in BLOCKS if block.language == "bash" and block.marker.startswith("runs: ")]
+    assert len(run) > len(parsed)
 
 
 def test_every_command_of_a_block_can_be_typed(checker: Checker) -> None:
@@ -91,23 +102,6 @@ def test_a_piece_of_configuration_is_valid(block: Block, tmp_path: Path) -> None
     path.write_text(json.dumps(over(example, read(block))))
     found = [finding for finding in check(path).findings if finding.severity == "error"]
     assert not found, [finding.render() for finding in found]
-
-
-def read(block: Block) -> Any:
-    """The value of a json or yaml block."""
-    if block.language == "yaml":
-        return yaml.safe_load(block.text)
-    text = block.text.strip()
-    return json.loads(text if text[0] in "[{" else f"{{{text}}}")
-
-
-def over(values: Mapping[str, Any], piece: Mapping[str, Any]) -> dict[str, Any]:
-    """`values` with `piece` laid over it: objects key by key, everything else replaced."""
-    both = {
-        key: over(values[key], value) if isinstance(value, Mapping) and isinstance(values.get(key), Mapping) else value
-        for key, value in piece.items()
-    }
-    return {**values, **both}
 
 
 @pytest.mark.parametrize("block", of("python"))

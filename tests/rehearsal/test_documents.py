@@ -1,0 +1,86 @@
+"""What the documents tell an admin, somebody on a node and the owner of a job to type, typed on machines."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from driver import LIVE, TRAIN, Driver, wait_until
+
+from docs_build.blocks import Block, before, blocks_of, pages
+from hyperpod_kit.rehearsal.layout import DEFAULT_NAME
+from tests.docs import pasted
+
+HERE = "/fsx/trainer/pasted"
+TRAINER = f"""
+import os, sys
+sys.path.insert(0, "{TRAIN}/gpt")
+import torch, world
+total = 101
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.AdamW(model.parameters())
+world.join(dict(os.environ), timeout=60)
+
+def train_step(step):
+    loss = model(torch.ones(4)).square().sum()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+"""
+"""What a training script has above the loop that the page shows."""
+
+
+def marked(marker: str) -> list[Any]:
+    return [pytest.param(blocks, id=page) for page, blocks in pages(marker).items()]
+
+
+@pytest.mark.parametrize("blocks", marked("runs: rehearsal"))
+def test_an_admin_types_it(cluster: Driver, blocks: list[Block], tmp_path: Path) -> None:
+    directory = pasted.project(tmp_path / "project")
+    (directory / ".ssh").mkdir(0o700)
+    pasted.run_page(blocks, directory, cluster.environment)
+
+
+@pytest.mark.parametrize("blocks", marked("runs: node"))
+def test_root_types_it_on_a_node(cluster: Driver, blocks: list[Block]) -> None:
+    for block in blocks:
+        cluster.on("worker-group/0", f"set -euo pipefail\n{block.text}", timeout=120)
+
+
+@pytest.mark.parametrize("blocks", marked("runs: job"))
+def test_the_owner_of_a_job_types_it(cluster: Driver, blocks: list[Block]) -> None:
+    submit, *looks = blocks
+    (script,) = before(submit, "bash", "job script")
+    (loop, *_) = [block for block in blocks_of(submit.document) if block.language == "python"]
+    cluster.on("controller", f"install -d -o trainer -g trainer /fsx/trainer {HERE} && ln -sfn /fsx/trainer /fsx/me")
+    for name, text in (("train.sbatch", script.text), ("train.py", TRAINER + loop.text)):
+        cluster.on("controller", f"printf %s {shlex.quote(text)} >{HERE}/{name}")
+    typed(cluster, submit)
+    job = cluster.on("controller", "squeue -h -u trainer -o %i").split()[-1]
+    state = wait_until("end of the job", lambda: ended(cluster, job), timeout=120)
+    assert state == "COMPLETED", cluster.on("controller", f"cat {HERE}/slurm-{job}.out", check=False)
+    for block in looks:
+        typed(cluster, block)
+
+
+def typed(driver: Driver, block: Block) -> None:
+    """Type a block as the job's owner, with the environment for training on PATH."""
+    there = f"cd {HERE}\nexport PATH={TRAIN}/bin:$PATH\nset -euo pipefail\n"
+    driver.on("controller", there + block.text, user="trainer")
+
+
+def ended(driver: Driver, job: str) -> str:
+    state = driver.job_state(job)
+    return "" if state in LIVE else state
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("blocks", marked("runs: sweep"))
+def test_a_rehearsal_of_its_own(blocks: list[Block], tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    directory = pasted.project(tmp_path / "project")
+    driver = Driver(DEFAULT_NAME, tmp_path)
+    request.addfinalizer(driver.down)
+    pasted.run_page(blocks, directory, {}, timeout=600)

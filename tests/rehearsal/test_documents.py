@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import shlex
+import time
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pytest
 from driver import LIVE, TRAIN, Driver, wait_until
+from moto import mock_aws
 
 from docs_build.blocks import Block, before, blocks_of, pages
 from hyperpod_kit.rehearsal.layout import DEFAULT_NAME
 from tests.docs import pasted
+from tests.docs.moto_endpoint import MotoEndpoint
 
 HERE = "/fsx/trainer/pasted"
 TRAINER = f"""
@@ -42,6 +46,26 @@ def test_an_admin_types_it(cluster: Driver, blocks: list[Block], tmp_path: Path)
     directory = pasted.project(tmp_path / "project")
     (directory / ".ssh").mkdir(0o700)
     pasted.run_page(blocks, directory, cluster.environment)
+
+
+@pytest.mark.parametrize("blocks", marked("runs: logs"))
+def test_an_admin_reads_what_nodes_have_logged(cluster: Driver, blocks: list[Block], tmp_path: Path) -> None:
+    """HyperPod's agent ships each node's log to a stream of its own; here this test does."""
+    identifier = cluster.aws("sagemaker", "describe-cluster", "--cluster-name", "demo")["ClusterArn"].split("/")[-1]
+    group = f"/aws/sagemaker/Clusters/demo/{identifier}"
+    with mock_aws(), MotoEndpoint() as moto:
+        logs = boto3.client("logs", "us-east-1", endpoint_url=moto.url)
+        logs.create_log_group(logGroupName=group)
+        for node in cluster.nodes():
+            where = {"logGroupName": group, "logStreamName": f"LifecycleConfig/{node['group']}/{node['instance_id']}"}
+            logs.create_log_stream(**where)
+            # A round of the timer, in case that it has had none since the creation.
+            log = "systemctl start hyperpod-kit-health.service; cat /var/log/provision/provisioning.log"
+            lines = cluster.on(node["instance_id"], log).splitlines()
+            now = int(time.time() * 1000)
+            logs.put_log_events(**where, logEvents=[{"timestamp": now, "message": line} for line in lines])
+        there = {**cluster.environment, "AWS_ENDPOINT_URL_CLOUDWATCH_LOGS": moto.url}
+        pasted.run_page(blocks, pasted.project(tmp_path / "project"), there)
 
 
 @pytest.mark.parametrize("blocks", marked("runs: node"))
@@ -82,5 +106,7 @@ def ended(driver: Driver, job: str) -> str:
 def test_a_rehearsal_of_its_own(blocks: list[Block], tmp_path: Path, request: pytest.FixtureRequest) -> None:
     directory = pasted.project(tmp_path / "project")
     driver = Driver(DEFAULT_NAME, tmp_path)
+    if driver.kit("rehearse", "status", check=False):
+        pytest.skip(f"a rehearsal of the name {DEFAULT_NAME} is up, and it is somebody else's")
     request.addfinalizer(driver.down)
     pasted.run_page(blocks, directory, {}, timeout=600)

@@ -15,8 +15,8 @@ LANGUAGES = ("bash", "text", "json", "yaml", "python", "ini")
 MARKERS = {
     "bash": (
         *("runs: offline", "runs: empty directory", "runs: training", "runs: cloud", "runs: account"),
-        *("runs: empty account", "runs: rehearsal", "runs: logs", "runs: node", "runs: job", "runs: sweep"),
-        *("job script", "parsed"),
+        *("runs: empty account", "runs: rehearsal", "runs: logs", "runs: sessions", "runs: node"),
+        *("runs: job", "runs: sweep", "job script", "parsed"),
     ),
     "json": ("configuration",),
     "yaml": ("configuration",),

@@ -16,6 +16,7 @@ from docs_build.blocks import Block, before, blocks_of, pages
 from hyperpod_kit.rehearsal.layout import DEFAULT_NAME
 from tests.docs import pasted
 from tests.docs.moto_endpoint import MotoEndpoint
+from tests.unit.cli.test_cli_events_connect import ssm  # noqa: F401
 
 HERE = "/fsx/trainer/pasted"
 TRAINER = f"""
@@ -66,6 +67,29 @@ def test_an_admin_reads_what_nodes_have_logged(cluster: Driver, blocks: list[Blo
             logs.put_log_events(**where, logEvents=[{"timestamp": now, "message": line} for line in lines])
         there = {**cluster.environment, "AWS_ENDPOINT_URL_CLOUDWATCH_LOGS": moto.url}
         pasted.run_page(blocks, pasted.project(tmp_path / "project"), there)
+
+
+PLUGIN = """#!/bin/sh
+if [ "$1" = --version ]; then echo 1.2.707.0; exit; fi
+printf '\\nStarting session with SessionId: s-1\\n'
+exec hyperpod-kit rehearse exec --name test "$(printf %s "$5" | grep -o 'i-[0-9a-f]\\{17\\}')"
+"""
+"""session-manager-plugin is AWS's. This one takes its arguments, and opens a login shell on the session's target."""
+
+
+@pytest.mark.parametrize("blocks", marked("runs: sessions"))
+def test_an_admin_has_sessions(
+    cluster: Driver,
+    ssm: str,  # noqa: F811
+    blocks: list[Block],
+    tmp_path: Path,
+) -> None:
+    directory = pasted.project(tmp_path / "project")
+    plugin = directory / ".programs" / "session-manager-plugin"
+    plugin.parent.mkdir()
+    plugin.write_text(PLUGIN)
+    plugin.chmod(0o755)
+    pasted.run_page(blocks, directory, {**cluster.environment, "AWS_ENDPOINT_URL_SSM": ssm})
 
 
 @pytest.mark.parametrize("blocks", marked("runs: node"))

@@ -37,7 +37,6 @@ def test_empty_directory(blocks: list[Block], tmp_path: Path) -> None:
     pasted.run_page(blocks, tmp_path, NO_NETWORK)
 
 
-@pytest.mark.distributed
 @pytest.mark.parametrize("blocks", marked("runs: training"))
 def test_training(blocks: list[Block], project: Path) -> None:
     pytest.importorskip("torch")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import time
 from typing import ContextManager, Mapping, Optional, Sequence, Tuple
 
@@ -38,6 +39,9 @@ AGAIN, GAVE_UP, TERMINATED = 75, 86, 143
 CLAIM_WAIT = 120.0
 """Seconds that the end of the job before us on this root is waited for."""
 
+CACHED, WRITES = 2.0, 3
+"""Seconds in which a mount that has gone may still answer from its cache; tries to write where it answers."""
+
 REQUEUE_WAIT = 60.0
 """Seconds that Slurm gets to end this run of a job that it has put back into the queue."""
 
@@ -58,6 +62,7 @@ class Decider:
         self._signals = Signals()
         self._storage = Storage(options.state, options.storage_wait, self._signals, report)
         self._away_since: Optional[float] = None
+        self._unwritten = 0
 
     def run(self) -> int:
         """Returns the exit code of the batch script. Raises JobError, and GaveUp when the job must be held."""
@@ -182,7 +187,9 @@ class Decider:
         watch = NodeWatch({name: address for name, address in nodes.addresses.items() if not use or name in use},
                           interval=options.probe_interval, silent_after=options.silent_after,
                           refused_after=options.refused_after) if nodes.addresses else None
-        self._ledger.append("attempt", attempt=attempt, nodes=list(use or nodes.nodes), **choice.fields())
+        if not self._written("attempt", attempt=attempt, nodes=list(use or nodes.nodes), **choice.fields()):
+            # A root that is away looks like one in which nothing was ever saved.
+            return self._attempt(number, hyperpod, lost, before)
         self._report("attempt", f"attempt {attempt} {choice.sentence()}", attempt=attempt,
                      nodes=list(use or nodes.nodes), **choice.fields())
         began = time.monotonic()
@@ -195,10 +202,28 @@ class Decider:
                              runner=self._runner, signals=self._signals, report=self._report)
         outcome = classify(seen)
         seconds = round(time.monotonic() - began, 1)
-        self._ledger.append("ended", attempt=attempt, seconds=seconds, **outcome.fields())
+        while not self._written("ended", attempt=attempt, seconds=seconds, **outcome.fields()):
+            pass
         self._report("ended", f"attempt {attempt} {outcome.sentence()} ({seconds:g} s)", attempt=attempt,
                      seconds=seconds, **outcome.fields())
         return outcome
+
+    def _written(self, event: str, **fields: object) -> bool:
+        """Put down a row of the budget. False when that failed and is worth another try: what was read of the root
+        shortly before may be wrong then. Raises JobError, _Stopped, _Handed."""
+        try:
+            self._ledger.append(event, **fields)
+        except JobError:
+            self._unwritten += 1
+            self._signals.pause(CACHED)
+            if self._storage.outlast():
+                self._unwritten = 0
+            self._heed("waiting for storage")
+            if self._unwritten >= WRITES or not self._storage.answers():
+                raise
+            return False
+        self._unwritten = 0
+        return True
 
     def _choose(self, passed_over: Mapping[str, str]) -> choose.Choice:
         """Waits for storage that does not answer; what cannot be trusted or checked is given up at once.
@@ -210,6 +235,7 @@ class Decider:
         while True:
             try:
                 choice = choose.choose(self._options.root, self._chooser, passed_over)
+                os.stat(self._options.state)  # a root that is away reads like an empty one
                 if not choice.unread or time.monotonic() >= end:
                     return choice
                 why = next(why for name, why in choice.rejected if name == choice.unread[0])
@@ -304,7 +330,7 @@ class Decider:
             err = GaveUp(f"{why}; {gone}")
             self._gave_up(err)
             raise err
-        self._ledger.append("requeue", why=why)
+        self._remember("requeue", why=why)
         self._report("requeue", f"back into the queue: {why}", why=why)
         try:
             self._put_back()
@@ -337,14 +363,21 @@ class Decider:
     def _gave_up(self, err: GaveUp) -> None:
         cause = err.__cause__
         rejected = choose.reasons(cause.reasons) if isinstance(cause, NoValidCheckpoint) else []
-        self._ledger.append("gave_up", why=err.message, rejected=rejected)
+        self._remember("gave_up", why=err.message, rejected=rejected)
         for one in rejected:
             self._report("rejected", f"{one['attempt']}: {one['why']}", attempt=one["attempt"], why=one["why"])
         self._report("gave_up", f"gave up: {err.message}", why=err.message, rejected=rejected,
                      error=type(cause).__name__ if cause else None)
 
+    def _remember(self, event: str, **fields: object) -> None:
+        """A row for people: how this run ends does not hang on it (Slurm counts requeues itself)."""
+        try:
+            self._ledger.append(event, **fields)
+        except JobError as err:
+            self._report("storage", f"{err.message}: `job status` will not know why this run ends")
+
     def _stopped(self, why: str) -> None:
-        self._ledger.append("stopped", why=why)
+        self._remember("stopped", why=why)
         self._report("stopped", f"ended by Slurm ({why}); a cancelled job is never requeued", why=why)
         raise _Stopped
 

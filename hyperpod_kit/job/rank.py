@@ -30,11 +30,11 @@ _LOOK = 1.0
 
 
 class Orphaned:
-    """Ends the command when our parent is gone. Not PDEATHSIG: that one fires when a *thread* of the parent ends."""
+    """Ends the command when `parent` is ours no more. Not PDEATHSIG: that one fires when a *thread* of it ends."""
 
-    def __init__(self, child: subprocess.Popen[bytes]) -> None:
+    def __init__(self, child: subprocess.Popen[bytes], parent: int) -> None:
         self._child = child
-        self._parent = os.getppid()
+        self._parent = parent
         self._over = threading.Event()
         threading.Thread(target=self._watch, daemon=True).start()
 
@@ -58,6 +58,7 @@ def run_rank(argv: Sequence[str], env: Mapping[str, str]) -> int:
 
     75 is returned as 0: srun would kill the ranks that are still saving. The record keeps the 75.
     """
+    parent = os.getppid()  # before anything that may take time: a parent that dies in it would never be missed
     began = time.time()
     node = env.get("SLURMD_NODENAME") or os.uname().nodename
     state, attempt = env.get("HPK_STATE"), env.get("HPK_ATTEMPT")
@@ -80,7 +81,7 @@ def run_rank(argv: Sequence[str], env: Mapping[str, str]) -> int:
         print(f"hyperpod-kit: cannot start {argv[0]}: {err.strerror}", file=sys.stderr)
         code = 127 if isinstance(err, FileNotFoundError) else 126
     else:
-        orphaned = Orphaned(child)
+        orphaned = Orphaned(child, parent)
         root = RootWatch(state, lambda away: line.say(STORAGE if away else SERVES)) if state and first else None
         code = child.wait()
         orphaned.stop()

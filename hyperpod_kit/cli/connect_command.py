@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import click
 
-from hyperpod_kit.cli.options import DEFAULT_CONFIG, json_option, resolve_cluster
+from hyperpod_kit.cli.options import cluster_of_nodes, json_option, resolve_cluster
 from hyperpod_kit.cli.output import data, say
 
 if TYPE_CHECKING:
@@ -22,15 +22,7 @@ if TYPE_CHECKING:
 @click.command("connect")
 @click.argument("node", required=False, metavar="[NODE]")
 @click.argument("command", nargs=-1, metavar="[COMMAND…]", type=click.UNPROCESSED)
-@click.option(
-    "--config",
-    default=DEFAULT_CONFIG,
-    show_default=True,
-    type=click.Path(path_type=Path),
-    help="The configuration that names the cluster.",
-)
-@click.option("--cluster", metavar="NAME", help="A cluster by name; no configuration file is needed then.")
-@click.option("--region", help="AWS region.")
+@cluster_of_nodes
 @click.option("--ssh", "over_ssh", is_flag=True, help="ssh straight to the node's address in place of SSM.")
 @click.option("--ssh-config", "as_config", is_flag=True, help="Print a Host block a node, for ~/.ssh/config.")
 @click.option("--proxy", metavar="PORT", type=click.IntRange(1, 65535),

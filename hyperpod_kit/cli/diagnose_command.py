@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable, Collection, Iterator, Mapping, 
 
 import click
 
-from hyperpod_kit.cli.options import DEFAULT_CONFIG, json_option, resolve_cluster
+from hyperpod_kit.cli.options import cluster_of_nodes, json_option, resolve_cluster
 from hyperpod_kit.cli.output import bar, data, say
 from hyperpod_kit.cli.ssh_options import open_sagemaker, ssh_options
 
@@ -26,15 +26,7 @@ if TYPE_CHECKING:
 
 @click.command("diagnose")
 @click.argument("nodes", nargs=-1, metavar="[NODE…]")
-@click.option(
-    "--config",
-    default=DEFAULT_CONFIG,
-    show_default=True,
-    type=click.Path(path_type=Path),
-    help="The configuration that names the cluster.",
-)
-@click.option("--cluster", metavar="NAME", help="A cluster by name; no configuration file is needed then.")
-@click.option("--region", help="AWS region.")
+@cluster_of_nodes
 @click.option("--log", "with_log", is_flag=True, help="Print the last lines of each node's log too.")
 @ssh_options
 @json_option

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Sequence,
 import click
 
 from hyperpod_kit.cli.consent import ask
-from hyperpod_kit.cli.options import DEFAULT_CONFIG, Cluster, cluster_options, json_option, resolve_cluster
+from hyperpod_kit.cli.options import Cluster, cluster_of_nodes, cluster_options, json_option, resolve_cluster
 from hyperpod_kit.cli.output import console, data, say
 
 if TYPE_CHECKING:
@@ -72,15 +72,7 @@ def chosen_nodes(command: Command) -> Command:
         json_option,
         click.option("--dry-run", is_flag=True, help="Only say which nodes are meant."),
         click.option("--yes", is_flag=True, help="Do not ask."),
-        click.option("--region", help="AWS region."),
-        click.option("--cluster", metavar="NAME", help="A cluster by name; no configuration file is needed then."),
-        click.option(
-            "--config",
-            default=DEFAULT_CONFIG,
-            show_default=True,
-            type=click.Path(path_type=Path),
-            help="The configuration that names the cluster.",
-        ),
+        cluster_of_nodes,
         click.argument("nodes", nargs=-1, required=True, metavar="NODE…"),
     ):
         command = option(command)

@@ -19,15 +19,27 @@ config_argument = click.argument("config", default=DEFAULT_CONFIG, type=click.Pa
 json_option = click.option("--json", "as_json", is_flag=True, help="Data on stdout, in JSON.")
 
 
+_cluster_option = click.option(
+    "--cluster", metavar="NAME", help="A cluster by name; no configuration file is needed then."
+)
+_region_option = click.option("--region", help="AWS region; default: the configuration's, else AWS_DEFAULT_REGION.")
+
+
 def cluster_options(command: Command) -> Command:
     """CONFIG, --cluster and --region: which cluster a command is about."""
-    command = click.option("--region", help="AWS region; default: the configuration's, else AWS_DEFAULT_REGION.")(
-        command
+    return config_argument(_cluster_option(_region_option(command)))
+
+
+def cluster_of_nodes(command: Command) -> Command:
+    """The same where the arguments are nodes: --config in place of CONFIG."""
+    config = click.option(
+        "--config",
+        default=DEFAULT_CONFIG,
+        show_default=True,
+        type=click.Path(path_type=Path),
+        help="The configuration that names the cluster.",
     )
-    command = click.option(
-        "--cluster", metavar="NAME", help="A cluster by name; no configuration file is needed then."
-    )(command)
-    return config_argument(command)
+    return config(_cluster_option(_region_option(command)))
 
 
 class Cluster(NamedTuple):

@@ -17,6 +17,15 @@ def at_work(job: Job, *trainer: str, options: str = "") -> Job:
     return job.submit("--steps", str(STEPS), *trainer, options=options).running()
 
 
+def lost_and_retried(job: Job, *who: str, rank: int = 1) -> float:
+    """SIGKILL to what Slurm itself does not miss; seconds to the first step of the next attempt."""
+    at_work(job)
+    seconds = job.resumed(job.send(signal.SIGKILL, *who, rank=rank))
+    job.ended_well(STEPS)
+    assert job.show()["Restarts"] == "0" and seconds < 30
+    return seconds
+
+
 @pytest.mark.quick
 def test_a_rank_exits_1(job: Job, row: Row) -> None:
     at_work(job)
@@ -47,32 +56,20 @@ def test_a_rank_hangs(job: Job, row: Row) -> None:
 
 @pytest.mark.quick
 def test_slurmstepd_is_killed(job: Job, row: Row) -> None:
-    at_work(job)
-    seconds = job.resumed(job.send(signal.SIGKILL, "step"))
-    job.ended_well(STEPS)
-    assert job.show()["Restarts"] == "0" and seconds < 30
+    seconds = lost_and_retried(job, "step")
     row("slurmstepd is killed, slurmd lives", "noticed, retried in the allocation", seconds)
 
 
 def test_srun_is_killed(job: Job, row: Row) -> None:
-    at_work(job)
-    seconds = job.resumed(job.send(signal.SIGKILL, "srun", rank=0))
-    job.ended_well(STEPS)
-    assert job.show()["Restarts"] == "0" and seconds < 30
+    seconds = lost_and_retried(job, "srun", rank=0)
     row("srun is killed", "what is left of its step is ended, retried in the allocation", seconds)
 
 
 def test_slurmstepd_of_the_batch_hosts_rank_is_killed(job: Job, row: Row) -> None:
-    at_work(job)
-    seconds = job.resumed(job.send(signal.SIGKILL, "step", rank=0))
-    job.ended_well(STEPS)
-    assert job.show()["Restarts"] == "0" and seconds < 30
+    seconds = lost_and_retried(job, "step", rank=0)
     row("slurmstepd of rank 0 is killed, beside `job run`", "noticed, retried in the allocation", seconds)
 
 
 def test_slurmstepd_and_its_rank_are_killed(job: Job, row: Row) -> None:
-    at_work(job)
-    seconds = job.resumed(job.send(signal.SIGKILL, "step", "wrapper", "rank"))
-    job.ended_well(STEPS)
-    assert job.show()["Restarts"] == "0" and seconds < 30
+    seconds = lost_and_retried(job, "step", "wrapper", "rank")
     row("slurmstepd and its rank are killed, slurmd lives", "noticed, retried in the allocation", seconds)

@@ -16,7 +16,7 @@ from hyperpod_kit.model.cluster import Vpc
 from hyperpod_kit.model.mounts import S3Mount
 from hyperpod_kit.preflight import check, checks
 from hyperpod_kit.preflight.facts import Facts, Role, Unasked
-from tests.unit.config.test_config_rules import CASES as OFFLINE
+from tests.unit.config.rule_cases import CASES as OFFLINE
 from tests.unit.preflight.account import (
     DATA,
     DEMO,

@@ -1,0 +1,315 @@
+"""Changes to the example configuration, and for every rule the ones that break it."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+Change = Callable[[dict[str, Any]], Any]
+C = "hyperpod_kit.cluster"
+M = "hyperpod_kit.mounts"
+H = "hyperpod_kit.homes"
+HOMES = "fs-0fffffffffffffff0"
+
+
+def cluster(**changes: Any) -> Change:
+    return lambda values: values["hyperpod_kit"]["cluster"].update(changes)
+
+
+def group(index: int, **changes: Any) -> Change:
+    return lambda values: values["hyperpod_kit"]["cluster"]["instance_groups"][index].update(changes)
+
+
+def mount(index: int, **changes: Any) -> Change:
+    return lambda values: values["hyperpod_kit"]["mounts"][index].update(changes)
+
+
+def add_mount(**fields: Any) -> Change:
+    return lambda values: values["hyperpod_kit"]["mounts"].append(fields)
+
+
+def kit(**changes: Any) -> Change:
+    return lambda values: values["hyperpod_kit"].update(changes)
+
+
+def top(**changes: Any) -> Change:
+    return lambda values: values.update(changes)
+
+
+def both(*changes: Change) -> Change:
+    return lambda values: [change(values) for change in changes]
+
+
+def homes(gid: int = 2002, **fields: Any) -> Change:
+    """Homes on EFS for two users; `gid`: of the second one."""
+    users = [{"name": "alice", "uid": 2001, "gid": 2001}, {"name": "a_b", "uid": 2002, "gid": gid}]
+    return kit(homes={"file_system_id": HOMES, **fields}, users=users)
+
+
+LUSTRE = {
+    "kind": "lustre",
+    "name": "second",
+    "path": "/fsx2",
+    "mount_name": "abc",
+    "dns_name": "fs-0123456789abcdef0.fsx.us-east-1.amazonaws.com",
+}
+ZFS = {"kind": "openzfs", "name": "homes", "path": "/home", "dns_name": LUSTRE["dns_name"]}
+NVME = {"kind": "nvme", "name": "scratch", "path": "/scratch", "required": False}
+S3FILES = {"kind": "s3files", "name": "files", "path": "/files", "file_system_id": "fs-0123456789abcdef0"}
+WRITES = {"read_only": False}
+WORKERS = [{"instance_group_name": "worker-group", "partition_name": "train"}]
+INIT = cluster(lifecycle_mode="on_init_complete")
+CONTINUOUS = cluster(lifecycle_mode="on_init_complete", node_provisioning_mode="Continuous")
+DATABASE = {
+    "endpoint": "db.example.com",
+    "secret_arn": "arn:aws:secretsmanager:us-east-1:111122223333:secret:db-a1b2c3",
+}
+VPC = {"security_group_ids": ["sg-0123456789abcdef0"], "subnet_ids": ["subnet-0123456789abcdef0"]}
+
+
+def fsx_gone(values: dict[str, Any]) -> None:
+    for key in ("fsx_dns_name", "fsx_mountname"):
+        values.pop(key, None)
+
+
+def package(**changes: Any) -> Change:
+    """The example with one package of mount-s3, pinned to a URL, and these changes to it."""
+    pinned = {
+        "name": "mount-s3",
+        "version": "1.22.0",
+        "arch": "x86_64",
+        "sha256": "a" * 64,
+        "url": "https://packages.example.com/1.22.0/mount-s3.deb",
+    }
+    return kit(clients=[{key: value for key, value in {**pinned, **changes}.items() if value is not None}])
+
+
+P = "hyperpod_kit.clients[0]"
+FUSE = {"name": "libfuse2", "version": "2.9.9-5ubuntu3", "arch": "x86_64", "sha256": "b" * 64, "file": "libfuse2.deb"}
+
+SECRET = {"name": "db", "arn": "arn:aws:secretsmanager:us-east-1:111122223333:secret:db-a1b2c3"}
+
+CASES: list[tuple[str, str, Change]] = [
+    ("HPK-K001", f"{C}.name", cluster(name="a_b")),
+    ("HPK-K001", f"{C}.name", cluster(name="a" * 64)),
+    ("HPK-K002", f"{C}.region", cluster(region="Ireland")),
+    ("HPK-K003", f"{C}.execution_role", cluster(execution_role="arn:aws:iam::1:role/x")),
+    ("HPK-K004", f"{C}.node_recovery", cluster(node_recovery="automatic")),
+    ("HPK-K005", f"{C}.node_recovery", cluster(node_recovery="None")),
+    ("HPK-K006", f"{C}.vpc", cluster(vpc=None)),
+    ("HPK-K006", f"{C}.vpc", both(cluster(vpc=None), fsx_gone, kit(mounts=[ZFS]))),
+    ("HPK-K008", f"{C}.instance_groups[1].vpc.subnet_ids[0]", group(1, vpc={**VPC, "subnet_ids": ["subnet-x"]})),
+    ("HPK-K009", f"{C}.tags.team", cluster(tags={"team": "a;b"})),
+    ("HPK-K007", f"{C}.vpc.subnet_ids", cluster(vpc={**VPC, "subnet_ids": []})),
+    (
+        "HPK-K008",
+        f"{C}.vpc.security_group_ids[0]",
+        cluster(vpc={**VPC, "security_group_ids": ["subnet-0123456789abcdef0"]}),
+    ),
+    (
+        "HPK-G002",
+        f"{C}.instance_groups[2].name",
+        lambda values: values["hyperpod_kit"]["cluster"]["instance_groups"].append(
+            {"name": "controller-machine", "instance_type": "ml.c5.xlarge", "count": 1}
+        ),
+    ),
+    ("HPK-G003", f"{C}.instance_groups[0].count", group(0, count=2)),
+    ("HPK-G004", "login_group", top(login_group="controller-machine")),
+    ("HPK-G005", "login_group", top(login_group="login")),
+    (
+        "HPK-G007",
+        f"{C}.instance_groups[1].name",
+        both(group(1, name="a_b"), top(worker_groups=[{"instance_group_name": "a_b", "partition_name": "train"}])),
+    ),
+    (
+        "HPK-G008",
+        f"{C}.instance_groups[2].name",
+        lambda values: values["hyperpod_kit"]["cluster"]["instance_groups"].append(
+            {"name": "worker-group", "instance_type": "ml.c5.xlarge", "count": 1}
+        ),
+    ),
+    ("HPK-G009", f"{C}.instance_groups[1].instance_type", group(1, instance_type="p5.48xlarge")),
+    ("HPK-G010", f"{C}.instance_groups[1].count", group(1, count=-1)),
+    (
+        "HPK-G011",
+        "worker_groups[1].instance_group_name",
+        top(worker_groups=[*WORKERS, {"instance_group_name": "nobody", "partition_name": "x"}]),
+    ),
+    (
+        "HPK-G012",
+        "worker_groups[1].instance_group_name",
+        top(worker_groups=[*WORKERS, {"instance_group_name": "controller-machine", "partition_name": "x"}]),
+    ),
+    ("HPK-G013", "worker_groups[1].instance_group_name", top(worker_groups=[*WORKERS, *WORKERS])),
+    (
+        "HPK-G014",
+        "worker_groups[0].partition_name",
+        top(worker_groups=[{"instance_group_name": "worker-group", "partition_name": "a b"}]),
+    ),
+    ("HPK-G015", f"{C}.instance_groups[1].name", top(worker_groups=[])),
+    ("HPK-G016", f"{C}.instance_groups[0].deep_health_checks", group(0, deep_health_checks=["InstanceStress"])),
+    ("HPK-G017", f"{C}.instance_groups[1].min_count", group(1, min_count=4)),
+    ("HPK-G018", f"{C}.instance_groups[1].ebs_kms_key", group(1, ebs_kms_key="abc")),
+    ("HPK-L004", f"{C}.slurm_config_strategy", both(INIT, cluster(slurm_config_strategy="merge"))),
+    ("HPK-L005", f"{C}.slurm_config_strategy", cluster(slurm_config_strategy="Merge")),
+    ("HPK-L006", f"{C}.slurm_config_strategy", both(INIT, cluster(slurm_config_strategy="Managed"))),
+    ("HPK-L006", f"{C}.slurm_config_strategy", both(INIT, cluster(slurm_config_strategy="Overwrite"))),
+    ("HPK-L007", "slurm_configurations", both(INIT, top(slurm_configurations={"slurm_database_endpoint": "db"}))),
+    ("HPK-L008", f"{C}.node_provisioning_mode", both(INIT, cluster(node_provisioning_mode="continuous"))),
+    ("HPK-L009", f"{C}.node_provisioning_mode", cluster(node_provisioning_mode="Continuous")),
+    ("HPK-L010", f"{C}.slurm_config_strategy", both(CONTINUOUS, cluster(slurm_config_strategy="Merge"))),
+    ("HPK-L011", f"{C}.accounting_database", both(INIT, cluster(accounting_database=DATABASE))),
+    ("HPK-R001", f"{C}.api.VpcConfig", cluster(api={"VpcConfig": {}})),
+    ("HPK-R001", f"{C}.instance_groups[0].api.LifeCycleConfig", group(0, api={"LifeCycleConfig": {"OnCreate": "x"}})),
+    ("HPK-R002", f"{C}.api.TieredStorageConfig", cluster(api={"TieredStorageConfig": {"Mode": "Enable"}})),
+    ("HPK-R003", f"{C}.instance_groups[1].api.ImageId", both(INIT, group(1, api={"ImageId": "ami-0123456789abcdef0"}))),
+    ("HPK-R004", f"{C}.instance_groups[1].instance_type", group(1, instance_type="ml.p99.48xlarge")),
+    ("HPK-R004", f"{C}.instance_groups[1].threads_per_core", group(1, threads_per_core=3)),
+    ("HPK-R004", f"{C}.instance_groups[1].ebs_gib", group(1, ebs_gib=20_000)),
+    ("HPK-R004", f"{C}.instance_groups[1].root_kms_key", group(1, root_kms_key="a key")),
+    ("HPK-R004", f"{C}.instance_groups[1].training_plan_arn", group(1, training_plan_arn="plan")),
+    ("HPK-R004", f"{C}.instance_groups[1].execution_role", group(1, execution_role="role")),
+    ("HPK-R004", f"{C}.instance_groups[1].deep_health_checks[0]", group(1, deep_health_checks=["Stress"])),
+    ("HPK-R004", f"{C}.instance_groups[1].api.OfTomorrow", group(1, api={"OfTomorrow": {"Yes": True}})),
+    ("HPK-R004", f"{C}.api.OfTomorrow", cluster(api={"OfTomorrow": 1})),
+    ("HPK-R004", "hyperpod_kit.bundle", kit(bundle={"bucket": "sagemaker-x", "prefix": "a/" * 500})),
+    ("HPK-R004", f"{C}.tags", cluster(tags={f"key-{number}": "x" for number in range(51)})),
+    (
+        "HPK-R004",
+        f"{C}.accounting_database.port",
+        both(CONTINUOUS, cluster(accounting_database={**DATABASE, "port": 70_000})),
+    ),
+    (
+        "HPK-R004",
+        f"{M}[2]",
+        both(INIT, add_mount(**{**ZFS, "path": "/" + "d/" * 512 + "e"})),
+    ),
+    ("HPK-L001", f"{C}.lifecycle_mode", cluster(lifecycle_mode="on-create")),
+    ("HPK-L002", "workload_manager", top(workload_manager="eks")),
+    ("HPK-B001", "hyperpod_kit.bundle.bucket", kit(bundle={"bucket": "Sagemaker-x"})),
+    ("HPK-B002", "hyperpod_kit.bundle.bucket", kit(bundle={"bucket": "my-bucket"})),
+    ("HPK-B003", "hyperpod_kit.bundle.prefix", kit(bundle={"bucket": "sagemaker-x", "prefix": "a"})),
+    ("HPK-B004", "hyperpod_kit.bundle.prefix", kit(bundle={"bucket": "sagemaker-x", "prefix": "/a b/"})),
+    ("HPK-M001", f"{M}[1].name", mount(1, name="Data; rm -rf /")),
+    ("HPK-M002", f"{M}[1].name", mount(1, name="home")),
+    ("HPK-M003", f"{M}[1].roles[1]", mount(1, roles=["compute", "worker"])),
+    ("HPK-M004", f"{M}[1].roles", mount(1, roles=[])),
+    ("HPK-M005", f"{M}[1].groups[1]", mount(1, groups=["worker-group", "worker-grup"])),
+    ("HPK-M006", f"{M}[1].groups", mount(1, groups=["worker-group"], roles=["login"])),
+    ("HPK-M007", f"{M}[0].region", mount(0, region="eu-west-1; reboot")),
+    ("HPK-M007", f"{M}[1].region", mount(1, region="")),
+    ("HPK-M007", f"{M}[2].region", add_mount(**S3FILES, region="x")),
+    ("HPK-M010", f"{M}[1].path", mount(1, path="mnt/data")),
+    ("HPK-M011", f"{M}[1].path", mount(1, path="/mnt/../data")),
+    ("HPK-M012", f"{M}[1].path", mount(1, path="/mnt/da ta")),
+    ("HPK-M013", f"{M}[1].path", mount(1, path="/home")),
+    ("HPK-M013", f"{M}[1].path", mount(1, path="/opt/slurm/etc")),
+    ("HPK-M013", f"{M}[2].path", add_mount(**{**NVME, "path": "/opt/dlami/nvme"})),
+    ("HPK-M014", f"{M}[1].path", mount(1, path="/fsx")),
+    ("HPK-M015", f"{M}[1].path", mount(1, path="/fsx/data")),
+    ("HPK-E001", f"{M}[0].file_system_id", mount(0, file_system_id="fsap-0123456789abcdef0")),
+    ("HPK-E002", f"{M}[0].access_point_id", mount(0, access_point_id="fs-0123456789abcdef0")),
+    ("HPK-E001", f"{M}[2].file_system_id", add_mount(**{**S3FILES, "file_system_id": "bucket"})),
+    ("HPK-E002", f"{M}[2].access_point_id", add_mount(**S3FILES, access_point_id="fsap-0123456789abcdef")),
+    ("HPK-E003", f"{M}[0].tls", mount(0, tls=False)),
+    ("HPK-F001", "fsx_dns_name", top(fsx_dns_name="lustre.example.com")),
+    ("HPK-F002", "fsx_mountname", top(fsx_mountname="toolongname")),
+    ("HPK-F003", "fsx_mountname", lambda values: values.pop("fsx_mountname")),
+    ("HPK-F004", f"{M}[2].dns_name", add_mount(**{**ZFS, "dns_name": "10.0.0.1"})),
+    ("HPK-F004", "fsx_openzfs_dns_name", top(fsx_openzfs_dns_name="zfs.example.com")),
+    ("HPK-F005", f"{M}[2].export", add_mount(**ZFS, export="/fsx/../etc")),
+    (
+        "HPK-F006",
+        f"{M}[3]",
+        both(
+            cluster(lifecycle_mode="on_init_complete"),
+            add_mount(**ZFS, groups=["worker-group"]),
+            add_mount(**{**ZFS, "name": "other", "path": "/other"}),
+        ),
+    ),
+    ("HPK-S001", f"{M}[1].bucket", mount(1, bucket="s3://data")),
+    ("HPK-S001", "bucketname", top(bucketname="UPPER")),
+    ("HPK-S002", f"{M}[1].prefix", mount(1, prefix="corpus")),
+    ("HPK-S003", f"{M}[1].prefix", mount(1, prefix="a%b/")),
+    ("HPK-S004", f"{M}[1].allow_overwrite", mount(1, allow_overwrite=True)),
+    ("HPK-S005", f"{M}[1].dir_mode", mount(1, dir_mode="rwx")),
+    ("HPK-S006", f"{M}[1].file_mode", mount(1, file_mode="0666")),
+    ("HPK-S007", f"{M}[1].uid", mount(1, uid=-1)),
+    ("HPK-S008", f"{M}[1].incremental_upload", mount(1, **WRITES, incremental_upload=True)),
+    ("HPK-S009", f"{M}[1].world_writable", mount(1, world_writable=True)),
+    ("HPK-S010", f"{M}[1].cache_mib", mount(1, cache_mib=100)),
+    ("HPK-S011", f"{M}[1].cache_dir", mount(1, cache_dir="/scratch/../etc")),
+    ("HPK-S011", f"{M}[1].cache_dir", mount(1, cache_dir="")),
+    ("HPK-S012", f"{M}[1].cache_dir", mount(1, cache_dir="/etc/cache")),
+    ("HPK-S013", f"{M}[1].cache_dir", mount(1, cache_dir="/fsx/cache")),
+    ("HPK-S014", f"{M}[1].metadata_ttl", mount(1, metadata_ttl="1h")),
+    ("HPK-S015", f"{M}[1].write_part_size_mib", mount(1, write_part_size_mib=4)),
+    ("HPK-S016", f"{M}[1].max_threads", mount(1, max_threads=0)),
+    ("HPK-S017", f"{M}[1].largest_file_gib", mount(1, **WRITES, largest_file_gib=79)),
+    ("HPK-S018", f"{M}[1].endpoint_url", mount(1, endpoint_url="file:///etc")),
+    ("HPK-S019", f"{M}[1].expected_bucket_owner", mount(1, expected_bucket_owner="me")),
+    ("HPK-S020", f"{M}[1].storage_class", mount(1, storage_class="COLD")),
+    ("HPK-S021", f"{M}[1].sse", mount(1, sse="rot13")),
+    ("HPK-S022", f"{M}[1].sse_kms_key_id", mount(1, sse_kms_key_id="alias/mine")),
+    ("HPK-S022", f"{M}[1].sse_kms_key_id", mount(1, sse="aws:kms", sse_kms_key_id="my key")),
+    ("HPK-N001", f"{M}[2].uid", add_mount(**NVME, uid=-1)),
+    ("HPK-N002", f"{M}[2].mode", add_mount(**NVME, mode="0999")),
+    ("HPK-N003", f"{M}[2].mode", add_mount(**NVME, mode="1777")),
+    ("HPK-N004", f"{M}[2].mode", add_mount(**NVME, mode="0777", world_writable=True)),
+    ("HPK-N006", f"{M}[2].groups", add_mount(**{**NVME, "required": True}, groups=["worker-group"])),
+    ("HPK-N005", f"{M}[2].world_writable", add_mount(**NVME, world_writable=True)),
+    ("HPK-A001", "hyperpod_kit.secrets[0].name", kit(secrets=[{**SECRET, "name": "Db password"}])),
+    ("HPK-A002", "hyperpod_kit.secrets[1].name", kit(secrets=[SECRET, SECRET])),
+    ("HPK-A003", "hyperpod_kit.secrets[0].arn", kit(secrets=[{**SECRET, "arn": "arn:aws:s3:::bucket"}])),
+    ("HPK-A003", "hyperpod_kit.secrets[0].arn", kit(secrets=[{**SECRET, "arn": "hunter2"}])),
+    ("HPK-A004", "hyperpod_kit.secrets[0].owner", kit(secrets=[{**SECRET, "owner": "a:b"}])),
+    ("HPK-A005", "hyperpod_kit.secrets[0].roles[1]", kit(secrets=[{**SECRET, "roles": ["login", "worker"]}])),
+    ("HPK-A005", "hyperpod_kit.secrets[0].roles", kit(secrets=[{**SECRET, "roles": []}])),
+    ("HPK-U001", "hyperpod_kit.users[0].name", kit(users=[{"name": "Ann", "uid": 2001, "gid": 2001}])),
+    ("HPK-U002", "hyperpod_kit.users[0].name", kit(users=[{"name": "slurm", "uid": 2001, "gid": 2001}])),
+    (
+        "HPK-U003",
+        "hyperpod_kit.users[1].name",
+        kit(users=[{"name": "a", "uid": 2001, "gid": 2001}, {"name": "a", "uid": 2002, "gid": 2002}]),
+    ),
+    ("HPK-U004", "hyperpod_kit.users[0].uid", kit(users=[{"name": "a", "uid": 0, "gid": 2001}])),
+    (
+        "HPK-U005",
+        "hyperpod_kit.users[1].uid",
+        kit(users=[{"name": "a", "uid": 2001, "gid": 2001}, {"name": "b", "uid": 2001, "gid": 2002}]),
+    ),
+    ("HPK-U011", f"{H}.directory", homes(directory="/a/b/c/d")),
+    ("HPK-U011", f"{H}.directory", homes(directory="home")),
+    ("HPK-U012", "hyperpod_kit.users[1].gid", homes(gid=2001)),
+    ("HPK-U013", f"{H}.directory", homes(directory="/" + "d" * 94)),
+    ("HPK-U014", f"{M}[0].path", both(homes(), mount(0, path="/home/alice"))),
+    ("HPK-U015", f"{M}[0].access_point_id", both(homes(), mount(0, file_system_id=HOMES, access_point_id=None))),
+    ("HPK-U016", f"{M}[0].iam", both(homes(), mount(0, file_system_id=HOMES))),
+    ("HPK-H001", "hyperpod_kit.health.interval", kit(health={"interval": 2, "deadline": 1})),
+    ("HPK-H002", "hyperpod_kit.health.deadline", kit(health={"interval": 30, "deadline": 30})),
+    ("HPK-H005", "hyperpod_kit.health.deadline", kit(health={"interval": 60, "deadline": 31})),
+    ("HPK-H006", "hyperpod_kit.health.textfile_directory", kit(health={"textfile_directory": "var/lib/x"})),
+    ("HPK-H007", "hyperpod_kit.health.textfile_directory", kit(health={"textfile_directory": "/fsx/metrics"})),
+    ("HPK-H003", "hyperpod_kit.health.give_up_after", kit(health={"give_up_after": 0})),
+    ("HPK-H004", "hyperpod_kit.failure_pause", kit(failure_pause=-1)),
+    ("HPK-P002", f"{P}.version", package(version="latest")),
+    ("HPK-P002", f"{P}.version", package(version="1.0/../../etc")),
+    ("HPK-P003", f"{P}.arch", package(arch="amd64")),
+    ("HPK-P004", f"{P}.sha256", package(sha256="A" * 64)),
+    ("HPK-P004", f"{P}.sha256", package(sha256="")),
+    ("HPK-P005", P, package(file="mount-s3.deb")),
+    ("HPK-P005", P, package(url=None)),
+    ("HPK-P006", f"{P}.url", package(url="ftp://example.com/mount-s3.deb")),
+    ("HPK-P006", f"{P}.url", package(url="https://me:secret@example.com/mount-s3.deb")),
+    ("HPK-P006", f"{P}.url", package(url="https://example.com/mount-s3.deb\nX: y")),
+    ("HPK-P007", f"{P}.url", package(url="https://packages.example.com/latest/x86_64/mount-s3.deb")),
+    ("HPK-P008", f"{P}.client", package(client="s3fs")),
+    ("HPK-P009", P, kit(clients=[{**FUSE, "client": "mount-s3"}])),
+    ("HPK-P010", "hyperpod_kit.clients[1]", kit(clients=[{**FUSE, "name": "mount-s3"}] * 2)),
+    ("HPK-P011", f"{P}.name", package(name="lustre-client-modules-aws")),
+    ("HPK-P012", f"{C}.instance_groups[1].instance_type", both(package(), group(1, instance_type="ml.c7gn.4xlarge"))),
+    (
+        "HPK-P012",
+        f"{C}.instance_groups[1].instance_type",
+        both(package(), group(1, instance_type="ml.p6e-gb200.36xlarge")),
+    ),
+]

@@ -1,16 +1,17 @@
 """`hyperpod-kit checkpoint bench`: the engine beside the limits of the machine, measured in the same minutes.
 
 Every figure of the engine has a limit that is measured between the engine's own samples, so that a busy moment of the
-machine falls on both. Medians of `--repeat` samples; the first save is reported apart. With several ranks a sample is
-the time of the slowest rank, except bytes, which are summed. Before a sample it waits for a quiet machine, up to 2
-seconds and up to `--patience` in all; samples begun on a busy one are counted.
+machine falls on both. Medians of `--repeat` samples, of three where the time is short; the first save is reported
+apart. With several ranks a sample is the time of the slowest rank, except bytes, which are summed. Before a sample it
+waits for a quiet machine, up to 2 seconds and up to `--patience` in all; samples begun on a busy one are counted.
 
 Limits:
     memory floor   seconds to copy the state's own tensors into prefaulted shared memory; the best of memmove and of
                    torch's copy, each on 1..n threads (n: the rank's cores). All ranks copy at once.
     write          O_DIRECT write and fsync of the same bytes, from shared memory, into new files of the same
                    directory, best of 1 and 2 files a rank at a time. All ranks write at once.
-    cold read      O_DIRECT read of the very shard files, best of 1, 2 and 4 threads, page cache emptied before.
+    cold read      O_DIRECT read of the very shard files into huge pages, best of 1, 2 and 4 threads, page cache
+                   emptied before.
 
 Ours:
     stall          Manager.save() in its default blocking mode, from call to return
@@ -21,8 +22,8 @@ Ours:
     cold restore   Manager.restore() in a new process, page cache emptied before, every byte verified
     hot restore    Manager.restore() in a new process after SIGKILL of the one that saved, every byte verified
 
-The training loops come last, and those that would make the whole last much longer than seven minutes are left out and
-named.
+The whole lasts less than eight minutes: the phases share the time, and what would take more than three samples need
+not. The training loops come last, and those for which no time is left are left out and named.
 
 Summary (a run's own, and the worst over all runs): stall_over_floor, overlap_over_floor and hot_restore_over_floor
 are times over the floor's time, lower is better; persist_over_limit and cold_restore_over_limit are throughputs over

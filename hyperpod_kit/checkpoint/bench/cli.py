@@ -51,11 +51,13 @@ def main(argv: list[str]) -> int:
 
     with launch.Bench(args.dir, arena.shm_dir(), args.patience) as scratch:
         measured: list[run.Run] = []
-        for each in [run.Run(scratch, size, mode, args.repeat, say) for size in args.sizes for mode in args.modes]:
+        kinds = [(size, mode) for size in args.sizes for mode in args.modes]
+        pace = run.Pace(begin, len(kinds) * len({"save", *args.phases} - {"overlap"}))
+        for each in [run.Run(scratch, size, mode, args.repeat, pace, say) for size, mode in kinds]:
             if _tried(found, lambda each=each: each.measure(args.phases)):  # type: ignore[misc]
                 measured.append(each)
         if "overlap" in args.phases:
-            _tried(found, lambda: found["left_out"].extend(run.train_all(measured, begin, say)))
+            _tried(found, lambda: found["left_out"].extend(run.train_all(measured, pace, say)))
     found["runs"] = [{"size": each.size, "mode": each.mode, "summary": summary.of_run(each.found),
                       "samples": each.found} for each in measured]
     found["seconds"] = time.monotonic() - begin
@@ -84,7 +86,8 @@ def _print(found: dict[str, Any]) -> None:
           f"{about['file_system']}, torch {found['torch']}, {found['time']}; {found['seconds']:.0f} s")
     for each in found["runs"]:
         values = each["summary"]
-        print(f"\n{each['size']} {each['mode']}: {values['bytes'] / 1e9:.3f} GB, medians of {found['repeat']}")
+        print(f"\n{each['size']} {each['mode']}: {values['bytes'] / 1e9:.3f} GB, medians of "
+              f"{values['samples']}")
         for words, seconds, ratio in _LINES:
             if seconds in values:
                 rate = f"{values['bytes'] / 1e9 / values[seconds]:8.2f} GB/s" if seconds not in _NO_RATE else " " * 13
@@ -121,7 +124,8 @@ def build_parser() -> argparse.ArgumentParser:
                         help="one process, or two ranks")
     parser.add_argument("--phases", type=_chosen(list(run.PHASES)), default=list(run.PHASES),
                         metavar=",".join(run.PHASES), help="save is always measured")
-    parser.add_argument("--repeat", type=int, default=5, help="samples of each figure")
+    parser.add_argument("--repeat", type=int, default=5,
+                        help="samples of each figure, where the time permits (default 5)")
     parser.add_argument("--patience", type=float, default=40.0, metavar="SECONDS",
                         help="wait so long in all for a quiet machine before samples (default 40)")
     parser.add_argument("--dir", type=Path, default=Path(os.environ.get("TMPDIR", "/tmp")),

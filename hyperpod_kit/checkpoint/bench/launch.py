@@ -69,11 +69,12 @@ class Bench:
         for entry in os.scandir(self.shared):
             os.unlink(entry.path)
 
-    def phase(self, phase: str, size: str, mode: str, repeat: int, place: Path) -> dict[str, Any]:
-        """Run all ranks of a phase; rank 0's result, with `digests` of all. Raises BenchError."""
+    def phase(self, phase: str, size: str, mode: str, repeat: int, place: Path, deadline: float) -> dict[str, Any]:
+        """Run all ranks of a phase; rank 0's result, with `digests` of all. After `deadline` (time.monotonic()) the
+        least number of samples is enough. Raises BenchError."""
         self._count += 1
         world = MODES[mode]
-        jobs = [rank.Job(phase, size, mode, number, world, max(1, machine.cores() // world), repeat,
+        jobs = [rank.Job(phase, size, mode, number, world, max(1, machine.cores() // world), repeat, deadline,
                          self.patience.left, str(place), f"{self._count:03d}-{phase}") for number in range(world)]
         processes = [_CONTEXT.Process(target=rank.run, args=(job,)) for job in jobs]
         for process in processes:

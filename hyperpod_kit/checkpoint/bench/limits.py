@@ -12,6 +12,8 @@ from pathlib import Path
 
 import torch
 
+from hyperpod_kit.checkpoint.repository import digest, stream
+
 BLOCK = 8 * 1024 * 1024
 WRITE_THREADS = (1, 2)
 READ_THREADS = (1, 2, 4)
@@ -152,15 +154,17 @@ def write_seconds(source: mmap.mmap, size: int, directory: Path, name: str, thre
 
 
 def read_seconds(files: list[Path], threads: int) -> float:
-    """Read all bytes of `files` once; the caller has emptied the page cache."""
-    parts = [(path, at) for path in files for at in range(0, path.stat().st_size, BLOCK)]
+    """Read all bytes of `files` once; the caller has emptied the page cache.
+
+    In requests and into memory of the size that a restore uses: into small pages a disk takes more and smaller ones,
+    and a limit below what the engine reaches would be none.
+    """
+    parts = [(path, at) for path in files for at in range(0, path.stat().st_size, digest.CHUNK)]
     parts.reverse()
     descriptors = {path: _open(path, os.O_RDONLY) for path in files}
-
-    buffers = []
-    for _ in range(threads):
-        buffers.append(mmap.mmap(-1, BLOCK))
-        buffers[-1][:] = bytes(BLOCK)
+    buffers = [stream.Buffer(digest.CHUNK).view for _ in range(threads)]
+    for buffer in buffers:
+        buffer[:] = bytes(len(buffer))
 
     def one(number: int) -> None:
         while True:

@@ -5,17 +5,23 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 import traceback
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+LEAST = 3
+"""Samples of a figure, whatever the time."""
 
 
 @dataclass(frozen=True)
 class Job:
     """What one rank is to do. `threads`: cores of this rank; `patience`: seconds that it may wait for a quiet machine;
-    `tag` names the files of this start. A result says what is left of the patience."""
+    `deadline`: the time.monotonic() after which LEAST samples are enough, the same clock in all processes of a
+    machine; `tag` names the files of this start. A result says what is left of the patience."""
 
     phase: str  # save, train, leave, cold or hot
     size: str
@@ -24,9 +30,14 @@ class Job:
     world: int
     threads: int
     repeat: int
+    deadline: float
     patience: float
     directory: str
     tag: str
+
+    def enough(self, taken: int, slowest: Callable[[float], float]) -> bool:
+        """Whether `taken` samples are. All ranks ask together, `slowest` being the largest of what they say."""
+        return taken >= self.repeat or (taken >= LEAST and slowest(time.monotonic()) > self.deadline)
 
     @property
     def result(self) -> Path:
@@ -73,9 +84,9 @@ def _work(job: Job) -> dict[str, Any]:
                     zeros=job.phase in ("cold", "hot"))
     root = directory / "root"
     if job.phase == "save":
-        result = saving.Saving(peers, work, directory, job.repeat, job.threads, patience).run()
+        result = saving.Saving(peers, work, directory, job, patience).run()
     elif job.phase == "train":
-        result = training.measure(peers, work, directory, job.repeat, job.threads)
+        result = training.measure(peers, work, directory, job)
     elif job.phase == "leave":
         result = restoring.leave_in_memory(work, root)
     else:

@@ -26,7 +26,7 @@ def of_run(run: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {
         "bytes": save["bytes"], "floor_s": floor, "first_stall_s": save["first"]["stall"], "stall_s": stall,
         "write_s": write, "persist_s": persist, "start_s": save["start"],
-        "stall_over_floor": stall / floor, "persist_over_limit": write / persist}
+        "samples": _counts(run), "stall_over_floor": stall / floor, "persist_over_limit": write / persist}
     if "train" in run:
         overlap, block = run["train"]["overlap"], run["train"]["block"]
         lost = statistics.median(overlap["lost"])
@@ -46,6 +46,13 @@ def of_run(run: dict[str, Any]) -> dict[str, Any]:
     if "usage" in save:
         found["usage"] = save["usage"]
     return found
+
+
+def _counts(run: dict[str, Any]) -> str:
+    """The least and the largest number of samples of a figure of ours."""
+    counts = {len(run["save"]["stall"]), *(len(run[phase]["seconds"]) for phase in ("cold", "hot") if phase in run),
+              *(len(run["train"][kind]["lost"]) for kind in ("overlap", "block") if "train" in run)}
+    return str(min(counts)) if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
 
 
 def worst(runs: list[dict[str, Any]]) -> dict[str, float | None]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from hyperpod_kit.checkpoint.bench import cli, limits, machine, summary
+from hyperpod_kit.checkpoint.bench import cli, limits, machine, rank, run, summary
 
 
 def run_of(**changes: Any) -> dict[str, Any]:
@@ -51,6 +52,20 @@ def test_patience_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not patience.quiet() and next(busy) == looks + 3000  # it looked once, at its beginning and at its end
     monkeypatch.setattr(machine, "_busy_seconds", lambda: 0.0)
     assert patience.quiet()
+
+
+def test_where_the_time_is_short_three_samples_are_enough_for_all_ranks(tmp_path: Path) -> None:
+    def job(deadline: float) -> rank.Job:
+        return rank.Job("save", "tiny", "single", 0, 1, 1, 5, deadline, 0.0, str(tmp_path), "1")
+    late, early = job(time.monotonic() - 1), job(time.monotonic() + 3600)
+    assert [late.enough(taken, float) for taken in range(1, 6)] == [False, False, True, True, True]
+    assert [early.enough(taken, float) for taken in range(1, 6)] == [False, False, False, False, True]
+    assert early.enough(3, lambda mine: mine + 7200)  # another rank's clock says that it is late: all end together
+
+
+def test_what_an_early_phase_leaves_later_ones_have() -> None:
+    pace = run.Pace(100.0, 3)
+    assert [pace.deadline() for _ in range(3)] == [210.0, 320.0, 430.0] and pace.last == 550.0
 
 
 def test_restores_are_ratios_in_their_own_direction() -> None:

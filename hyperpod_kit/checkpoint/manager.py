@@ -12,7 +12,7 @@ from typing import Literal
 
 import torch.distributed as dist
 
-from hyperpod_kit.checkpoint import cadence, candidates, capture, codec, copier, device, restore, startup
+from hyperpod_kit.checkpoint import cadence, candidates, capture, codec, copier, device, load, restore, startup
 from hyperpod_kit.checkpoint.fence import Fence, Flight
 from hyperpod_kit.checkpoint.handle import Handle
 from hyperpod_kit.checkpoint.ranks import Ranks
@@ -69,6 +69,7 @@ class Manager:
         self._pool = SlotPool(self._start.run.run_id, self._ranks.rank, slots)
         self._cores = copier.cores(self._start.ranks_here)
         self._copier = copier.Copier(self._cores)
+        load.warm(self.algorithm)
         self._devices = device.Devices()
         self._fence = Fence()
         self._local = os.path.abspath(local) if local is not None else None

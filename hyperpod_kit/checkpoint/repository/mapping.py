@@ -13,7 +13,7 @@ import weakref
 from typing import Any
 
 _FAILED = ctypes.c_void_p(-1).value
-_MADV_POPULATE_READ = 22
+_MADV_POPULATE_READ, _MADV_POPULATE_WRITE = 22, 23
 _SLICE = 64 * 1024 * 1024
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -49,7 +49,16 @@ def fault_in(array: Any) -> None:
     The pages of a shared mapping in tmpfs are then writable too, and asking for them to be read takes the kernel half
     the time: it maps 16 at once. Before 5.14 they fault in as they are touched.
     """
+    _populate(array, _MADV_POPULATE_READ)
+
+
+def fault_in_private(array: Any) -> None:
+    """The same for memory that is not shared, whole pages of it; what lies in it stays."""
+    _populate(array, _MADV_POPULATE_WRITE)
+
+
+def _populate(array: Any, how: int) -> None:
     address = ctypes.addressof(array)
     for at in range(0, len(array), _SLICE):
-        if _libc.madvise(address + at, min(_SLICE, len(array) - at), _MADV_POPULATE_READ) != 0:
+        if _libc.madvise(address + at, min(_SLICE, len(array) - at), how) != 0:
             break

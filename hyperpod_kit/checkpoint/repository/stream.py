@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import ctypes
 import heapq
 import mmap
 import os
@@ -17,7 +18,7 @@ from typing import Any, Callable, Deque, List, Optional, Sequence, Tuple
 
 from hyperpod_kit.errors import CheckpointError, DigestMismatch
 
-from . import digest
+from . import digest, mapping
 
 PAGE = 4096
 READERS = 2
@@ -61,6 +62,10 @@ class Buffer:
             with contextlib.suppress(OSError):  # a kernel without them
                 self._mapping.madvise(mmap.MADV_HUGEPAGE)
         self.view = memoryview(self._mapping)
+
+    def fault_in(self) -> None:
+        """Have the kernel find and clear the pages now, without the interpreter's lock."""
+        mapping.fault_in_private((ctypes.c_char * len(self.view)).from_buffer(self.view))
 
 
 def _aligned_up(value: int) -> int:
@@ -164,10 +169,11 @@ class Pump:
         self._done = 0
         self._state = threading.Condition()
         self._read: List[Tuple[int, Buffer, memoryview]] = []  # a heap
-        self._free: List[Buffer] = []
         self._proved: Deque[int] = collections.deque()  # of a mapped shard: compared before anybody said where to
-        self._room = readers + workers + 1 if readers else 0  # buffers that may still be made
-        self._size = _aligned_up(max((shard.chunk for shard, _ in self._jobs), default=0))
+        size = _aligned_up(max((min(shard.chunk, shard.data_end) for shard, _ in self._jobs), default=0))
+        # Made before any thread runs: mapping waits for whoever faults pages in, and holds the interpreter's lock.
+        buffers = [Buffer(size) for _ in range(min(len(self._jobs), readers + workers + 1) if readers else 0)]
+        self._free, self._cold = buffers[:readers], buffers[readers:]
         self._first: Optional[memoryview] = None
         self._deliver: Optional[Deliver] = None
         self._error: Optional[BaseException] = None
@@ -175,8 +181,9 @@ class Pump:
         work = [self._reading] * readers + [self._working if readers else self._working_in_place] * workers
         self._threads = [threading.Thread(target=self._guarded, args=(target,), name=f"restore-{n}", daemon=True)
                          for n, target in enumerate(work)]
-        for thread in self._threads:
-            thread.start()
+        with self._state:  # they begin together: a stack is a mapping too
+            for thread in self._threads:
+                thread.start()
 
     def __enter__(self) -> Pump:
         return self
@@ -227,20 +234,31 @@ class Pump:
     def _reading(self) -> None:
         while True:
             with self._state:
-                self._state.wait_for(lambda: bool(self._stopped or self._free or self._room))
+                self._state.wait_for(lambda: bool(self._stopped or self._free))
                 number = self._take()
                 if number is None:
                     return
-                buffer = self._free.pop() if self._free else None
-                self._room -= buffer is None
-            buffer = buffer or Buffer(self._size)
+                buffer = self._free.pop()
             shard, index = self._jobs[number]
             view = shard.fetch(index, buffer)
             with self._state:
                 heapq.heappush(self._read, (number, buffer, view))
                 self._state.notify_all()
 
+    def _warm(self) -> None:
+        """While the disk is at the first chunks, make the other buffers ready."""
+        while True:
+            with self._state:
+                if self._stopped or not self._cold:
+                    return
+                buffer = self._cold.pop()
+            buffer.fault_in()
+            with self._state:
+                self._free.append(buffer)
+                self._state.notify_all()
+
     def _working(self) -> None:
+        self._warm()
         while True:
             with self._state:
                 self._state.wait_for(self._worth_waking)

@@ -14,6 +14,7 @@ import torch
 from hyperpod_kit.checkpoint import copier
 from hyperpod_kit.checkpoint.dtypes import TYPES
 from hyperpod_kit.checkpoint.repository import digest, shard, stream
+from hyperpod_kit.checkpoint.repository.pump import Pump, whole
 from hyperpod_kit.checkpoint.repository.shard import Parsed, Placed, TensorSpec
 from hyperpod_kit.checkpoint.snapshot import Piece
 from hyperpod_kit.errors import CheckpointError
@@ -146,7 +147,7 @@ class Reading:
         self._error: Exception | None = None
         try:
             self._opened = self._held.enter_context(opened)
-            self._pump = self._held.enter_context(stream.Pump(stream.whole(self._opened.shard), workers=threads))
+            self._pump = self._held.enter_context(Pump(whole(self._opened.shard), workers=threads))
         except Exception as err:
             self._error = err
 

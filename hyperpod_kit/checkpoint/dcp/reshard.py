@@ -18,6 +18,7 @@ from hyperpod_kit.checkpoint.ranks import Ranks
 from hyperpod_kit.checkpoint.repository import digest, index, stream, tombstone, verify
 from hyperpod_kit.checkpoint.repository import shard as shards
 from hyperpod_kit.checkpoint.repository.manifest import Manifest
+from hyperpod_kit.checkpoint.repository.pump import Pump
 from hyperpod_kit.checkpoint.repository.store.base import Reader, Store
 from hyperpod_kit.errors import CheckpointError, DigestUnavailable
 
@@ -158,7 +159,7 @@ def carry_out(ranks: Ranks, attempt: Attempt, work: Work, wants: Wants) -> str |
             wants.landings[number].take(begin, view)
             if (number, begin // opened.chunk) in kept:
                 kept[number, begin // opened.chunk] = bytes(view)
-        with stream.Pump(jobs) as pump:
+        with Pump(jobs) as pump:
             pump.finish(deliver)
 
     problem = ranks.agree(guarded(lambda: read(work.alone[ranks.rank], {})))

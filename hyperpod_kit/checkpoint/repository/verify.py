@@ -7,6 +7,7 @@ import os
 from hyperpod_kit.errors import CheckpointError, DigestMismatch
 
 from . import digest, layout, manifest, stream
+from .pump import Pump, whole
 from .store.base import Store
 from .store.open import Where, as_store
 
@@ -19,7 +20,7 @@ def verify_file(store: Store, attempt: str, record: manifest.FileRecord, *, chun
     reader = store.open_read(f"{attempt}/{record.file}")
     try:
         shard = stream.Shard(reader, record.size, record.root, name=record.file, chunk=chunk)
-        with stream.Pump(stream.whole(shard)) as pump:
+        with Pump(whole(shard)) as pump:
             pump.finish(lambda shard, begin, view: None)
     finally:
         reader.close()

@@ -6,6 +6,7 @@ from typing import Optional
 import pytest
 
 from hyperpod_kit.checkpoint.repository import digest, stream
+from hyperpod_kit.checkpoint.repository.pump import Pump, whole
 from hyperpod_kit.errors import DigestMismatch
 
 CHUNK = 4096
@@ -32,7 +33,7 @@ def test_all_chunks_are_handed_on_once_whether_proved_before_or_after() -> None:
         check(index, view)
         proved.release()
     shard.check = counted  # type: ignore[method-assign]
-    with stream.Pump(stream.whole(shard), workers=2) as pump:
+    with Pump(whole(shard), workers=2) as pump:
         for _ in range(shard.chunks):
             assert proved.acquire(timeout=10)  # nobody has said where to
         assert bytes(pump.first()) == data[:CHUNK]
@@ -47,7 +48,7 @@ def test_a_damaged_chunk_is_never_handed_on(damaged: int) -> None:
     shard, _ = _shard(damaged)
     taken = []
     with pytest.raises(DigestMismatch, match=f"bytes {damaged * CHUNK}"), \
-            stream.Pump(stream.whole(shard), workers=2) as pump:
+            Pump(whole(shard), workers=2) as pump:
         pump.first()
         pump.finish(lambda _, begin, view: taken.append(begin))
     assert damaged * CHUNK not in taken
@@ -55,6 +56,6 @@ def test_a_damaged_chunk_is_never_handed_on(damaged: int) -> None:
 
 def test_who_leaves_without_a_word_waits_for_no_thread() -> None:
     shard, _ = _shard()
-    with stream.Pump(stream.whole(shard), workers=2) as pump:
+    with Pump(whole(shard), workers=2) as pump:
         pump.first()
     assert not any(thread.is_alive() for thread in pump._threads)

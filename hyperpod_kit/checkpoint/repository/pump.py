@@ -1,0 +1,200 @@
+"""Read shards from front to back with several threads; no byte is handed on before its leaf was compared.
+
+A `Pump` moves chunks through a ring of buffers. Reading begins before anybody knows where the bytes go (the header lies
+in the first chunk); handing on begins with `finish`.
+"""
+
+from __future__ import annotations
+
+import collections
+import heapq
+import os
+import threading
+from typing import Callable, Deque, List, Optional, Sequence, Tuple
+
+from .stream import Buffer, Mapped, Shard, aligned_up
+
+READERS = 2
+"""Threads that only read: two keep a disk busy without a gap."""
+
+Job = Tuple[Shard, int]
+"""A shard and the number of one of its chunks."""
+
+Deliver = Callable[[Shard, int, memoryview], None]
+"""deliver(shard, begin, view): the bytes from offset `begin` on. Called from several threads; must copy the view."""
+
+
+class Pump:
+    """Threads that fetch and check chunks at once, and hand them on when `finish` says where to.
+
+    Readers only read, workers check and hand on. One thread for both would let the disk rest: requests that run side
+    by side end together, and then every thread computes while none reads. A mapped shard needs workers only, and
+    they compare chunks without end before `finish`: those need no buffer.
+
+    Use it like this, so that no thread is left behind:
+
+        with Pump(whole(shard)) as pump:
+            head = pump.first()
+            pump.finish(deliver)
+    """
+
+    def __init__(self, jobs: Sequence[Job], *, readers: int = READERS, workers: Optional[int] = None) -> None:
+        self._jobs = list(jobs)
+        mapped = all(isinstance(shard.source, Mapped) for shard, _ in self._jobs)
+        workers = min(len(self._jobs), workers or max(1, min(8, len(os.sched_getaffinity(0)))))
+        readers = 0 if mapped else min(len(self._jobs), readers)
+        self._next = 0
+        self._done = 0
+        self._state = threading.Condition()
+        self._read: List[Tuple[int, Buffer, memoryview]] = []  # a heap
+        self._proved: Deque[int] = collections.deque()  # of a mapped shard: compared before anybody said where to
+        size = aligned_up(max((min(shard.chunk, shard.data_end) for shard, _ in self._jobs), default=0))
+        # Made before any thread runs: mapping waits for whoever faults pages in, and holds the interpreter's lock.
+        buffers = [Buffer(size) for _ in range(min(len(self._jobs), readers + workers + 1) if readers else 0)]
+        self._free, self._cold = buffers[:readers], buffers[readers:]
+        self._first: Optional[memoryview] = None
+        self._deliver: Optional[Deliver] = None
+        self._error: Optional[BaseException] = None
+        self._stopped = False
+        work = [self._reading] * readers + [self._working if readers else self._working_in_place] * workers
+        self._threads = [threading.Thread(target=self._guarded, args=(target,), name=f"restore-{n}", daemon=True)
+                         for n, target in enumerate(work)]
+        with self._state:  # they begin together: a stack is a mapping too
+            for thread in self._threads:
+                thread.start()
+
+    def __enter__(self) -> Pump:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop(None)
+        for thread in self._threads:
+            thread.join()
+
+    def first(self) -> memoryview:
+        """The first job's chunk, checked; valid until `finish`. Raises what a thread raised."""
+        with self._state:
+            self._state.wait_for(lambda: self._first is not None or self._error is not None)
+            if self._error is not None:
+                raise self._error
+            assert self._first is not None
+            return self._first
+
+    def finish(self, deliver: Deliver) -> None:
+        """Hand on every chunk and return when all are. Raises what a thread raised; the rest is then not handed on."""
+        with self._state:
+            self._deliver = deliver
+            self._state.notify_all()
+        for thread in self._threads:
+            thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def _stop(self, error: Optional[BaseException]) -> None:
+        with self._state:
+            self._error = self._error or error
+            self._stopped = True
+            self._state.notify_all()
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as err:
+            self._stop(err)
+
+    def _take(self) -> Optional[int]:
+        """The next job's number; None when there is none. The caller holds the lock."""
+        if self._stopped or self._next == len(self._jobs):
+            return None
+        self._next += 1
+        return self._next - 1
+
+    def _reading(self) -> None:
+        while True:
+            with self._state:
+                self._state.wait_for(lambda: bool(self._stopped or self._free))
+                number = self._take()
+                if number is None:
+                    return
+                buffer = self._free.pop()
+            shard, index = self._jobs[number]
+            view = shard.fetch(index, buffer)
+            with self._state:
+                heapq.heappush(self._read, (number, buffer, view))
+                self._state.notify_all()
+
+    def _warm(self) -> None:
+        """While the disk is at the first chunks, make the other buffers ready."""
+        while True:
+            with self._state:
+                if self._stopped or not self._cold:
+                    return
+                buffer = self._cold.pop()
+            buffer.fault_in()
+            with self._state:
+                self._free.append(buffer)
+                self._state.notify_all()
+
+    def _working(self) -> None:
+        self._warm()
+        while True:
+            with self._state:
+                self._state.wait_for(self._worth_waking)
+                if self._stopped or not self._read:
+                    return
+                number, buffer, view = heapq.heappop(self._read)
+                self._done += 1
+            self._hand_on(number, view)
+            with self._state:
+                self._free.append(buffer)
+                self._state.notify_all()
+
+    def _worth_waking(self) -> bool:
+        if self._stopped or self._done == len(self._jobs):
+            return True
+        # The first chunk may arrive after later ones. It goes first, for the caller waits for it before `finish`.
+        return bool(self._read) and (self._read[0][0] == 0 or self._done > 0)
+
+    def _working_in_place(self) -> None:
+        while True:
+            with self._state:
+                proved = self._deliver is not None and bool(self._proved)
+                number = self._proved.popleft() if proved else self._take()
+                if number is None and self._deliver is None and not self._stopped:
+                    self._state.wait_for(lambda: self._deliver is not None or self._stopped)
+                    continue
+            if number is None:
+                return
+            shard, index = self._jobs[number]
+            view = shard.fetch(index, None)
+            if not proved:
+                shard.check(index, view)
+            with self._state:
+                self._first = view if number == 0 else self._first
+                self._state.notify_all()
+                deliver = self._deliver
+                if deliver is None:
+                    self._proved.append(number)
+                    continue
+            if not self._stopped:
+                deliver(shard, shard.bounds(index)[0], view)
+
+    def _hand_on(self, number: int, view: memoryview) -> None:
+        """Check a chunk; hand it on as soon as somebody has said where to."""
+        shard, index = self._jobs[number]
+        shard.check(index, view)
+        with self._state:
+            if number == 0:
+                self._first = view
+                self._state.notify_all()
+            self._state.wait_for(lambda: self._deliver is not None or self._stopped)
+            if self._stopped:
+                return
+            deliver = self._deliver
+        assert deliver is not None
+        deliver(shard, shard.bounds(index)[0], view)
+
+
+def whole(shard: Shard) -> List[Job]:
+    """Every chunk of a shard, in order."""
+    return [(shard, index) for index in range(shard.chunks)]

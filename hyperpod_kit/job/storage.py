@@ -23,6 +23,9 @@ LOOK = 5.0
 _PROBE = 'file=$(mktemp "$0/.probe.XXXXXX") && rm -f "$file"'
 """A directory that is listed from a cache says nothing: something has to be written."""
 
+_SIGNAL = 128
+"""The shell's status above which its command was ended by a signal."""
+
 
 class Probe:
     """One question at a time: a process that hangs in the kernel is not asked a second time, and never waited for."""
@@ -36,22 +39,25 @@ class Probe:
         """Takes at most `deadline` seconds."""
         if self._process is not None and self._process.poll() is None:
             return False
-        try:
-            # No descriptor of ours: it may outlive us, and Slurm waits for whoever holds a job's log open.
-            self._process = subprocess.Popen(["/bin/sh", "-c", _PROBE, self._state], stdin=subprocess.DEVNULL,
-                                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/")
-        except OSError:
-            return True
         end = time.monotonic() + self._deadline
-        pause = 0.002
-        while self._process.poll() is None:
-            if time.monotonic() >= end:
-                self._process.kill()
-                return False
-            sleep(pause)
-            pause = min(0.1, pause * 2)
-        code, self._process = self._process.returncode, None
-        return code == 0
+        while True:
+            try:
+                # No descriptor of ours: it may outlive us, and Slurm waits for whoever holds a job's log open.
+                self._process = subprocess.Popen(["/bin/sh", "-c", _PROBE, self._state], stdin=subprocess.DEVNULL,
+                                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/")
+            except OSError:
+                return True
+            pause = 0.002
+            while self._process.poll() is None:
+                if time.monotonic() >= end:
+                    self._process.kill()
+                    return False
+                sleep(pause)
+                pause = min(0.1, pause * 2)
+            code, self._process = self._process.returncode, None
+            # Ended by a signal it says nothing of the root: Slurm signals every process of a step, this one too.
+            if 0 <= code <= _SIGNAL or time.monotonic() >= end:
+                return code == 0
 
 
 def doubted(marks: str = MARKS) -> bool:

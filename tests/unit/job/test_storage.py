@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import threading
 import time
 from pathlib import Path
+
+import pytest
 
 from hyperpod_kit.job.exits import Exit
 from hyperpod_kit.job.outcome import Seen, classify
@@ -17,6 +21,28 @@ from hyperpod_kit.job.storage import Probe, Storage
 def test_a_directory_that_can_be_written_answers_and_keeps_nothing(tmp_path: Path) -> None:
     assert Probe(str(tmp_path)).answers() and list(tmp_path.iterdir()) == []
     assert not Probe(str(tmp_path / "absent")).answers()
+
+
+@pytest.mark.parametrize("victim", ["$PPID", "$$"])
+def test_a_question_that_slurm_ends_with_the_step_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                                 victim: str) -> None:
+    """Every process of a step gets Slurm's signals; a root that serves must not be called lost for it."""
+    once, state = tmp_path / "once", tmp_path / "state"
+    state.mkdir()
+    program = tmp_path / "mktemp"
+    program.write_text(f"#!/bin/sh\n[ -e {once} ] && exec {shutil.which('mktemp')} \"$@\"\n: >{once}\n"
+                       f"kill -TERM {victim}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert Probe(str(state)).answers() and once.exists() and list(state.iterdir()) == []
+
+
+def test_a_question_that_is_always_ended_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "mktemp"
+    program.write_text("#!/bin/sh\nkill -TERM $PPID\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert not Probe(str(tmp_path), deadline=0.3).answers()
 
 
 def test_an_outage_is_outlasted(tmp_path: Path) -> None:

@@ -75,7 +75,9 @@ def write_identity(root: Path, *, host: str, ip: str, gateway: str, endpoint: st
     write(root, "/etc/resolv.conf", f"search ec2.internal\nnameserver {gateway}\noptions timeout:1 attempts:2\n")
     environment = aws_environment(endpoint)
     assignments = " ".join(f'"{key}={value}"' for key, value in environment.items())
-    write(root, "/etc/systemd/system.conf.d/rehearsal.conf", f"[Manager]\nDefaultEnvironment={assignments}\n")
+    # At a reboot PID 1 waits so long for each process that came in from outside: such a one is no child of its.
+    write(root, "/etc/systemd/system.conf.d/rehearsal.conf",
+          f"[Manager]\nDefaultEnvironment={assignments}\nDefaultTimeoutStopSec=15s\n")
     write(root, "/etc/environment", "".join(f"{key}={value}\n" for key, value in environment.items())
           + f"PATH={NODE_PATH}\n")
     config = _aws_config(endpoint)

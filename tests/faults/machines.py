@@ -99,7 +99,11 @@ class MachineSite:
         wait_until("slurmctld", lambda: "UP" in self.slurm("scontrol", "ping", check=False), 30)
 
     def reboot_controller(self) -> None:
+        """Returns when it answers again: what is asked inside while it goes down is ended with it, or holds it up."""
+        before = processes.children(self._node("controller")["pid"])
         self.on("controller", "systemctl", "reboot", "--force", check=False)
+        wait_until("another boot", lambda: processes.children(self._node("controller")["pid"]) not in ([], before), 60)
+        wait_until("slurmctld", lambda: "UP" in self.slurm("scontrol", "ping", check=False), 60)
 
     def break_mount(self, node: str, fault: str, undo: bool = False) -> None:
         """A fault of rehearsal/mount_faults.py at the shared file system of one node."""

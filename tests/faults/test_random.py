@@ -1,7 +1,7 @@
 """Faults drawn at random, one after the other, on one run: it ends with the weights of a run that nobody disturbed.
 
-HPK_FAULT_COUNT faults (100) from seed HPK_FAULT_SEED (1) over 7,200 steps of 20 ms: two hours of steps that take one
-second each, which is what a fault meets, at a fiftieth of the time. A fault falls into a random step.
+HPK_FAULT_COUNT faults (100) from seed HPK_FAULT_SEED (1) over 7,200 steps of 40 ms: two hours of steps that take one
+second each, which is what a fault meets, at a twenty-fifth of the time. A fault falls into a random step.
 
 Where a quarter of an hour in one piece is not to be had, HPK_FAULT_KEEP=DIR keeps the run between pieces: after
 HPK_FAULT_SECONDS the job is cancelled and its root is put there; the next piece takes it from there as a new job of the
@@ -29,8 +29,9 @@ SEED = int(os.environ.get("HPK_FAULT_SEED", "1"))
 KEEP = os.environ.get("HPK_FAULT_KEEP", "")
 SECONDS = float(os.environ.get("HPK_FAULT_SECONDS", "inf"))
 STEPS = 72 * COUNT
-PAUSE = 0.02
-ROOM = 30
+PAUSE = 0.04
+ROOM = 45
+"""Steps that a later fault needs at least: the save before it and our own looks take 1.8 s of them."""
 
 
 def take_up(job: Job) -> Dict[str, Any]:

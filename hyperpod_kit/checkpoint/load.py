@@ -19,6 +19,10 @@ from hyperpod_kit.checkpoint.repository.shard import Parsed, Placed, TensorSpec
 from hyperpod_kit.checkpoint.snapshot import Piece
 from hyperpod_kit.errors import CheckpointError
 
+_AHEAD = 256 * 1024 * 1024
+"""Bytes that are read and compared while a state of thousands of tensors is still walked: with less the disk would
+rest. A rank that has to read has no slots yet, so there is room."""
+
 
 def address_of(view: memoryview) -> int:
     """The address of writable memory."""
@@ -147,7 +151,8 @@ class Reading:
         self._error: Exception | None = None
         try:
             self._opened = self._held.enter_context(opened)
-            self._pump = self._held.enter_context(Pump(whole(self._opened.shard), workers=threads))
+            self._pump = self._held.enter_context(Pump(whole(self._opened.shard), workers=threads,
+                                                           ahead=_AHEAD))
         except Exception as err:
             self._error = err
 

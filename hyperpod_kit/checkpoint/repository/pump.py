@@ -20,6 +20,9 @@ READERS = 2
 Job = Tuple[Shard, int]
 """A shard and the number of one of its chunks."""
 
+Chunk = Tuple[int, Buffer, memoryview]
+"""A job's number, the buffer that is free again afterwards, and the bytes."""
+
 Deliver = Callable[[Shard, int, memoryview], None]
 """deliver(shard, begin, view): the bytes from offset `begin` on. Called from several threads; must copy the view."""
 
@@ -29,7 +32,7 @@ class Pump:
 
     Readers only read, workers check and hand on. One thread for both would let the disk rest: requests that run side
     by side end together, and then every thread computes while none reads. A mapped shard needs workers only, and
-    they compare chunks without end before `finish`: those need no buffer.
+    they compare all its chunks before `finish`: those need no buffer. Of others `ahead` bytes may be.
 
     Use it like this, so that no thread is left behind:
 
@@ -38,19 +41,21 @@ class Pump:
             pump.finish(deliver)
     """
 
-    def __init__(self, jobs: Sequence[Job], *, readers: int = READERS, workers: Optional[int] = None) -> None:
+    def __init__(self, jobs: Sequence[Job], *, readers: int = READERS, workers: Optional[int] = None,
+                 ahead: int = 0) -> None:
         self._jobs = list(jobs)
         mapped = all(isinstance(shard.source, Mapped) for shard, _ in self._jobs)
         workers = min(len(self._jobs), workers or max(1, min(8, len(os.sched_getaffinity(0)))))
         readers = 0 if mapped else min(len(self._jobs), readers)
         self._next = 0
-        self._done = 0
+        self._taken = 0
         self._state = threading.Condition()
-        self._read: List[Tuple[int, Buffer, memoryview]] = []  # a heap
-        self._proved: Deque[int] = collections.deque()  # of a mapped shard: compared before anybody said where to
+        self._read: List[Chunk] = []  # a heap
+        self._proved: Deque[Chunk] = collections.deque()  # compared before anybody said where to
         size = aligned_up(max((min(shard.chunk, shard.data_end) for shard, _ in self._jobs), default=0))
         # Made before any thread runs: mapping waits for whoever faults pages in, and holds the interpreter's lock.
-        buffers = [Buffer(size) for _ in range(min(len(self._jobs), readers + workers + 1) if readers else 0)]
+        count = max(readers + workers + 1, ahead // max(size, 1)) if readers else 0
+        buffers = [Buffer(size) for _ in range(min(len(self._jobs), count))]
         self._free, self._cold = buffers[:readers], buffers[readers:]
         self._first: Optional[memoryview] = None
         self._deliver: Optional[Deliver] = None
@@ -140,26 +145,33 @@ class Pump:
         while True:
             with self._state:
                 self._state.wait_for(self._worth_waking)
-                if self._stopped or not self._read:
+                proved = self._deliver is not None and bool(self._proved)
+                if self._stopped or not (proved or self._read):
                     return
-                number, buffer, view = heapq.heappop(self._read)
-                self._done += 1
+                number, buffer, view = self._proved.popleft() if proved else heapq.heappop(self._read)
+                self._taken += not proved
+            if not proved and not self._check(number, buffer, view):
+                continue
             self._hand_on(number, view)
             with self._state:
                 self._free.append(buffer)
                 self._state.notify_all()
 
     def _worth_waking(self) -> bool:
-        if self._stopped or self._done == len(self._jobs):
+        told = self._deliver is not None
+        if self._stopped or (told and self._proved):
             return True
+        if self._taken == len(self._jobs):
+            return told
         # The first chunk may arrive after later ones. It goes first, for the caller waits for it before `finish`.
-        return bool(self._read) and (self._read[0][0] == 0 or self._done > 0)
+        return bool(self._read) and (self._read[0][0] == 0 or self._taken > 0)
 
     def _working_in_place(self) -> None:
+        nothing = Buffer(0)
         while True:
             with self._state:
                 proved = self._deliver is not None and bool(self._proved)
-                number = self._proved.popleft() if proved else self._take()
+                number = self._proved.popleft()[0] if proved else self._take()
                 if number is None and self._deliver is None and not self._stopped:
                     self._state.wait_for(lambda: self._deliver is not None or self._stopped)
                     continue
@@ -167,32 +179,25 @@ class Pump:
                 return
             shard, index = self._jobs[number]
             view = shard.fetch(index, None)
-            if not proved:
-                shard.check(index, view)
-            with self._state:
-                self._first = view if number == 0 else self._first
-                self._state.notify_all()
-                deliver = self._deliver
-                if deliver is None:
-                    self._proved.append(number)
-                    continue
-            if not self._stopped:
-                deliver(shard, shard.bounds(index)[0], view)
+            if (proved or self._check(number, nothing, view)) and not self._stopped:
+                self._hand_on(number, view)
 
-    def _hand_on(self, number: int, view: memoryview) -> None:
-        """Check a chunk; hand it on as soon as somebody has said where to."""
+    def _check(self, number: int, buffer: Buffer, view: memoryview) -> bool:
+        """Compare a chunk; whether it can be handed on. Else it is kept until somebody says where to."""
         shard, index = self._jobs[number]
         shard.check(index, view)
         with self._state:
             if number == 0:
                 self._first = view
                 self._state.notify_all()
-            self._state.wait_for(lambda: self._deliver is not None or self._stopped)
-            if self._stopped:
-                return
-            deliver = self._deliver
-        assert deliver is not None
-        deliver(shard, shard.bounds(index)[0], view)
+            if self._deliver is None:
+                self._proved.append((number, buffer, view))
+            return self._deliver is not None
+
+    def _hand_on(self, number: int, view: memoryview) -> None:
+        shard, index = self._jobs[number]
+        assert self._deliver is not None
+        self._deliver(shard, shard.bounds(index)[0], view)
 
 
 def whole(shard: Shard) -> List[Job]:

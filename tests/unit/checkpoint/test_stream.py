@@ -1,19 +1,22 @@
-"""A shard that is mapped is proved before anybody has said where its bytes go, and only proved bytes are handed on."""
+"""A shard is proved before anybody has said where its bytes go, and only proved bytes are handed on."""
 
 import threading
+from pathlib import Path
 from typing import Optional
 
 import pytest
 
 from hyperpod_kit.checkpoint.repository import digest, stream
-from hyperpod_kit.checkpoint.repository.pump import Pump, whole
+from hyperpod_kit.checkpoint.repository.pump import READERS, Pump, whole
+from hyperpod_kit.checkpoint.repository.store.posix import FileReader
 from hyperpod_kit.errors import DigestMismatch
 
 CHUNK = 4096
 SIZE = 5 * CHUNK + 100
 
 
-def _shard(damaged: Optional[int] = None) -> "tuple[stream.Shard, bytes]":
+def _shard(damaged: Optional[int] = None, file: Optional[Path] = None) -> "tuple[stream.Shard, bytes]":
+    """In memory, or in `file`."""
     alg = digest.algorithm("blake2b")
     data = bytearray(number % 251 for number in range(SIZE))
     leaves = digest.leaves_of(alg, memoryview(data), chunk=CHUNK)
@@ -21,11 +24,22 @@ def _shard(damaged: Optional[int] = None) -> "tuple[stream.Shard, bytes]":
     if damaged is not None:
         whole[damaged * CHUNK + 7] ^= 1
     root = digest.root(alg, leaves, len(whole))
-    return stream.Shard(stream.Mapped(memoryview(whole)), len(whole), root, name="it", chunk=CHUNK), bytes(data)
+    source: stream.Source = stream.Mapped(memoryview(whole))
+    if file is not None:
+        file.write_bytes(whole)
+        source = FileReader(str(file))
+    return stream.Shard(source, len(whole), root, name="it", chunk=CHUNK), bytes(data)
 
 
-def test_all_chunks_are_handed_on_once_whether_proved_before_or_after() -> None:
-    shard, data = _shard()
+@pytest.fixture(params=["memory", "file"])
+def file(request: pytest.FixtureRequest, tmp_path: Path) -> Optional[Path]:
+    return None if request.param == "memory" else tmp_path / "shard"
+
+
+@pytest.mark.parametrize("ahead", [0, 2 * SIZE])
+def test_all_chunks_are_handed_on_once_whether_proved_before_or_after(file: Optional[Path], ahead: int) -> None:
+    shard, data = _shard(file=file)
+    before = READERS + 2 + 1 if file is not None and not ahead else shard.chunks
     proved = threading.Semaphore(0)
     check = shard.check
 
@@ -33,29 +47,31 @@ def test_all_chunks_are_handed_on_once_whether_proved_before_or_after() -> None:
         check(index, view)
         proved.release()
     shard.check = counted  # type: ignore[method-assign]
-    with Pump(whole(shard), workers=2) as pump:
-        for _ in range(shard.chunks):
+    with Pump(whole(shard), workers=2, ahead=ahead) as moving:
+        for _ in range(before):
             assert proved.acquire(timeout=10)  # nobody has said where to
-        assert bytes(pump.first()) == data[:CHUNK]
+        assert bytes(moving.first()) == data[:CHUNK]
         taken = []
-        pump.finish(lambda _, begin, view: taken.append((begin, bytes(view))))
+        moving.finish(lambda _, begin, view: taken.append((begin, bytes(view))))
     assert b"".join(part for _, part in sorted(taken)) == data and len(taken) == shard.chunks
+    for _ in range(shard.chunks - before):
+        assert proved.acquire(blocking=False)
     assert not proved.acquire(blocking=False)  # none was compared twice
 
 
 @pytest.mark.parametrize("damaged", [0, 3])
-def test_a_damaged_chunk_is_never_handed_on(damaged: int) -> None:
-    shard, _ = _shard(damaged)
+def test_a_damaged_chunk_is_never_handed_on(damaged: int, file: Optional[Path]) -> None:
+    shard, _ = _shard(damaged, file)
     taken = []
     with pytest.raises(DigestMismatch, match=f"bytes {damaged * CHUNK}"), \
-            Pump(whole(shard), workers=2) as pump:
-        pump.first()
-        pump.finish(lambda _, begin, view: taken.append(begin))
+            Pump(whole(shard), workers=2) as moving:
+        moving.first()
+        moving.finish(lambda _, begin, view: taken.append(begin))
     assert damaged * CHUNK not in taken
 
 
-def test_who_leaves_without_a_word_waits_for_no_thread() -> None:
-    shard, _ = _shard()
-    with Pump(whole(shard), workers=2) as pump:
-        pump.first()
-    assert not any(thread.is_alive() for thread in pump._threads)
+def test_who_leaves_without_a_word_waits_for_no_thread(file: Optional[Path]) -> None:
+    shard, _ = _shard(file=file)
+    with Pump(whole(shard), workers=2) as moving:
+        moving.first()
+    assert not any(thread.is_alive() for thread in moving._threads)

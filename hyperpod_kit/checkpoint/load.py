@@ -151,8 +151,7 @@ class Reading:
         self._error: Exception | None = None
         try:
             self._opened = self._held.enter_context(opened)
-            self._pump = self._held.enter_context(Pump(whole(self._opened.shard), workers=threads,
-                                                           ahead=_AHEAD))
+            self._pump = self._held.enter_context(Pump(whole(self._opened.shard), workers=threads, ahead=_AHEAD))
         except Exception as err:
             self._error = err
 

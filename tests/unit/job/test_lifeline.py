@@ -89,6 +89,15 @@ def test_a_node_may_complain_in_mid_step_take_it_back_and_still_break_off() -> N
     assert ends.here.cut() == ["n1"] and ends.here.without_storage == []
 
 
+def lost_with(slurmstepd: subprocess.Popen[bytes], ends: Ends) -> None:
+    """Once n1 is connected its slurmstepd is killed; n1 says that it is lost."""
+    wait_until("line", lambda: (ends.here.cut(), len(ends.here.files) > 1)[1])
+    slurmstepd.kill()
+    slurmstepd.wait(10)
+    wait_until("last word", lambda: ends.here.cut() == ["n1"])
+    assert ends.here.words == {"n1": LOST}
+
+
 def test_a_slurmstepd_that_dies_before_the_command_runs_is_missed_too() -> None:
     ends = Ends()
     script = """
@@ -108,11 +117,7 @@ sys.exit(rank.run_rank(["sleep", "60"], os.environ))
         [sys.executable, "-c", f"import subprocess; subprocess.run([{sys.executable!r}, '-c', {script!r}])"],
         env={**os.environ, **ends.environment, "SLURMD_NODENAME": "n1", "SLURM_LOCALID": "0"},
         cwd=Path(lifeline.__file__).parents[2])
-    wait_until("line", lambda: (ends.here.cut(), len(ends.here.files) > 1)[1])
-    parent.kill()
-    parent.wait(10)
-    wait_until("last word", lambda: ends.here.cut() == ["n1"])
-    assert ends.here.words == {"n1": LOST}
+    lost_with(parent, ends)
 
 
 def test_a_rank_that_ends_of_the_pipe_of_its_dead_slurmstepd_says_that_it_is_lost() -> None:
@@ -126,8 +131,4 @@ def test_a_rank_that_ends_of_the_pipe_of_its_dead_slurmstepd_says_that_it_is_los
                                "while p.stdout.readline(): pass"],
         env={**os.environ, **ends.environment, "SLURMD_NODENAME": "n1", "SLURM_LOCALID": "0"},
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_until("line", lambda: (ends.here.cut(), len(ends.here.files) > 1)[1])
-    parent.kill()
-    parent.wait(10)
-    wait_until("last word", lambda: ends.here.cut() == ["n1"])
-    assert ends.here.words == {"n1": LOST}
+    lost_with(parent, ends)

@@ -18,6 +18,8 @@ from hyperpod_kit.node.mounts.table import Entry
 DEAD = frozenset((errno.ENOTCONN, errno.ECONNABORTED, errno.ESTALE, errno.ESHUTDOWN))
 """What a mount answers whose daemon or handle is gone for good; no retry brings it back."""
 
+REMOVED = "what is mounted there no longer exists on its server; the health check's repair mounts it again"
+
 NO_SPACE = frozenset((errno.ENOSPC, errno.EDQUOT))
 
 REFUSED = frozenset((errno.EACCES, errno.EPERM))
@@ -41,7 +43,7 @@ def classify(mount: Mount, seen: Seen, deadline: float) -> Tuple[str, str]:
         return "absent", f"nothing is mounted at {mount.path}"
     probed, identity = seen.probed, seen.identity
     if probed.outcome == "error" and probed.errno in DEAD:
-        return "stale", os.strerror(probed.errno)
+        return "stale", _dead(probed.errno)
     if identity.ours is False:
         return "wrong_target", identity.detail
     if probed.outcome == "no_answer":
@@ -73,13 +75,17 @@ def classify(mount: Mount, seen: Seen, deadline: float) -> Tuple[str, str]:
     return "ok", identity.detail if identity.detail.startswith("known by") else ""
 
 
+def _dead(number: int) -> str:
+    return f"{os.strerror(number)}: {REMOVED}" if number == errno.ESTALE else os.strerror(number)
+
+
 def _failed(mount: Mount, probed: Probed) -> Optional[Tuple[str, str]]:
     """State and detail after a list or a write that failed; None when it says nothing of the mount, or none failed."""
     if not probed.errno:
         return None
     said = f"{probed.operation}: {os.strerror(probed.errno)}"
     if probed.errno in DEAD:
-        return "stale", said
+        return "stale", f"{probed.operation}: {_dead(probed.errno)}"
     if probed.errno == errno.ETIMEDOUT:
         return "slow", f"{probed.operation}: no end in time"
     if probed.errno in NO_SPACE:

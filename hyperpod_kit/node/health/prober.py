@@ -13,6 +13,7 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import time
@@ -59,7 +60,9 @@ def touch(index: int, name: str, mode: str, path: str) -> None:
     number = operation = flags = blocks = available = inodes = free_inodes = 0
     began = time.monotonic()
     try:
-        os.stat(path)
+        if os.stat(path).st_nlink == 0:
+            # Removed on its server, and some clients do not tell: whatever is made in it is ENOENT for ever.
+            raise OSError(errno.ESTALE, "")
         operation = 1
         # Not from a cache: it reaches the server, and the daemon of a FUSE mount, but costs no S3 request.
         seen = os.statvfs(path)

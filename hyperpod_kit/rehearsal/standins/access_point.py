@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
+import tempfile
 from typing import Any, Dict, List, Optional, Tuple
 
 from hyperpod_kit.rehearsal.standins.fuse.background import StartFailed
@@ -10,6 +13,9 @@ from hyperpod_kit.rehearsal.standins.passthrough.identity import Identity
 
 SHOWN = "127.0.0.1:/"
 """What efs-utils leaves in /proc/mounts, for EFS and S3 Files alike: its local proxy."""
+
+_AT_FDCWD, _RENAME_NOREPLACE = -100, 1
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def denied() -> StartFailed:
@@ -37,18 +43,26 @@ def _root(base: str, root: Dict[str, Any]) -> str:
     if not creation:
         raise denied()
     os.makedirs(os.path.dirname(directory), exist_ok=True)
-    # Made aside and renamed into place, so that no other node sees it with the wrong owner.
-    fresh = f"{directory}.{os.getpid()}.{os.uname().nodename}"
-    os.mkdir(fresh)
-    os.chown(fresh, int(creation["OwnerUid"]), int(creation["OwnerGid"]))
-    os.chmod(fresh, int(str(creation["Permissions"]), 8))
+    # Made aside and moved into place, so that no other node sees it with the wrong owner.
+    fresh = tempfile.mkdtemp(prefix=f".{os.path.basename(directory)}.", dir=os.path.dirname(directory))
     try:
-        os.rename(fresh, directory)
-    except OSError:
-        os.rmdir(fresh)                 # another node was first, and its users have written already
-        if not os.path.isdir(directory):
+        os.chown(fresh, int(creation["OwnerUid"]), int(creation["OwnerGid"]))
+        os.chmod(fresh, int(str(creation["Permissions"]), 8))
+        _move_to_a_free_name(fresh, directory)
+    except OSError as err:
+        os.rmdir(fresh)
+        # EEXIST: another node was first, and its users may have written already.
+        if err.errno != errno.EEXIST or not os.path.isdir(directory):
             raise
     return directory
+
+
+def _move_to_a_free_name(source: str, target: str) -> None:
+    """rename(2) that never replaces: the plain one puts a directory in the place of an empty one, and a node that has
+    that one open then serves a directory that no longer exists. Raises OSError, EEXIST when the name is taken."""
+    if _libc.renameat2(_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), _RENAME_NOREPLACE):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), target)
 
 
 def _user(user: Optional[Dict[str, Any]]) -> Optional[Identity]:

@@ -39,6 +39,7 @@ def test_state(case: Dict[str, Any]) -> None:
     state, detail = classify(MOUNTS[case["kind"]], seen, deadline=5.0)
     assert state == case["state"]
     assert detail or state in ("ok",), "a state that is not ok says why"
+    assert case.get("detail", "") in detail
 
 
 @pytest.mark.parametrize("case", cases("repair_cases.json"))

@@ -32,6 +32,18 @@ def test_a_missing_directory_is_an_error(tmp_path: Path) -> None:
     assert (found.outcome, found.errno, found.operation) == ("error", errno.ENOENT, "stat")
 
 
+def test_a_directory_that_was_removed_while_it_was_open_is_stale(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    handle = os.open(gone, os.O_RDONLY)
+    try:
+        gone.rmdir()
+        found = probe(f"/proc/{os.getpid()}/fd/{handle}", 5.0)
+    finally:
+        os.close(handle)
+    assert (found.outcome, found.errno, found.operation) == ("error", errno.ESTALE, "stat")
+
+
 def test_many_paths_are_answered_in_order_and_names_are_names(tmp_path: Path) -> None:
     strange = [tmp_path / name for name in ("a b", "-n", "ü\n2", "$(x)")]
     for path in strange:

@@ -62,6 +62,12 @@ def test_an_access_points_root_is_made_on_first_use(efs, node):
     assert (made.st_uid, made.st_gid, stat.S_IMODE(made.st_mode)) == (USER, USER, 0o750)
 
 
+def test_a_root_that_was_removed_on_the_server_is_stale(efs, node):
+    (node.directory / "data" / "efs" / EFS / "home" / "trainer").rmdir()
+    # The kernel believes for a second what it knew, as an NFS client does.
+    assert eventually(lambda: number_of(os.stat, efs) == errno.ESTALE)
+
+
 def test_everyone_is_the_access_points_user(efs):
     (efs / "by-root").write_text("1")
     as_user(OTHER_USER, "open(sys.argv[1], 'w').write('2')", efs / "by-other")

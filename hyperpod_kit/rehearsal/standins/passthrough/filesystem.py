@@ -59,6 +59,9 @@ class PassThrough:
 
     def _attr(self, node: int) -> bytes:
         status = os.fstat(self._nodes.descriptor(node))
+        if node == wire.ROOT and status.st_nlink == 0:
+            # What was mounted is gone on the server: NFS has no file behind its handle then, whatever is open here.
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         return wire.attr_reply(wire.pack_attr(status), _ttl(status.st_mode))
 
     def lookup(self, request: Request) -> bytes:

@@ -44,7 +44,10 @@ LimitNOFILE=65536
 WantedBy=multi-user.target
 """
 
-DISABLED = ("munge.service", "slurmd.service", "slurmctld.service", "ssh.socket", "fstrim.timer", "e2scrub_all.timer",
+ENABLED = ("ssh.service", "munge.service")
+"""munge: AWS's own bundle enables and starts slurmctld or slurmd and nothing else, so that it must run by then, though
+nothing public says who starts it on HyperPod. A bundle that wants to be sure enables it itself, as ours does."""
+DISABLED = ("slurmd.service", "slurmctld.service", "ssh.socket", "fstrim.timer", "e2scrub_all.timer",
             "apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "motd-news.timer")
 MASKED = ("getty@.service", "console-getty.service", "getty.target", "systemd-udevd.service",
           "systemd-udev-trigger.service", "systemd-networkd-wait-online.service", "e2scrub_reap.service",
@@ -126,6 +129,6 @@ def customize(root: Path, runner: Runner) -> None:
     # systemctl of the image, because the host's may be older or missing.
     for unit in DISABLED:
         runner.run(["chroot", str(root), "systemctl", "-q", "disable", unit], check=False)
-    runner.run(["chroot", str(root), "systemctl", "-q", "enable", "ssh.service"])
+    runner.run(["chroot", str(root), "systemctl", "-q", "enable", *ENABLED])
     runner.run(["chroot", str(root), "systemctl", "-q", "mask", *MASKED])
     _trim(root)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 import pytest
 
@@ -14,6 +15,7 @@ from hyperpod_kit.model.node_config import NodeConfig, User
 from hyperpod_kit.node.apply import apply
 from hyperpod_kit.node.names import names_of, wait_until_resolvable
 from hyperpod_kit.node.plan import plan
+from hyperpod_kit.node.slurm.controller import start_controller
 from hyperpod_kit.node.slurm.hooks import merge_hooks, with_block, without_block
 from hyperpod_kit.node.slurm.worker import registered, start_worker
 from hyperpod_kit.node.steps import STEPS
@@ -148,6 +150,20 @@ def test_registered(shown: str, known: bool) -> None:
     import time
     since = time.mktime(time.strptime("2026-01-02T03:04:05", "%Y-%m-%dT%H:%M:%S"))
     assert registered(shown, since) is known
+
+
+@pytest.mark.parametrize("begin, daemon", [(start_controller, "slurmctld"), (start_worker, "slurmd")])
+def test_munge_is_enabled_and_started_before_the_daemon_where_the_image_does_not(
+        make_node: Any, begin: Callable[[Any], object], daemon: str) -> None:
+    fake = make_node([])
+    fake.runner.on("systemctl is-enabled", 1)
+    fake.runner.on("systemctl is-active", 3)
+    fake.runner.on("/opt/slurm/bin/scontrol ping", out="Slurmctld(primary) at head is UP")
+    with suppress(NodeError):       # whether it registers is another matter
+        begin(fake.node)
+    calls = fake.runner.calls
+    assert f"systemctl enable --quiet --no-reload munge.service {daemon}.service" in calls
+    assert calls.index("systemctl start munge.service") < calls.index(f"systemctl start {daemon}.service")
 
 
 def test_a_worker_that_never_registers(make_node: Any) -> None:

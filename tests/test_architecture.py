@@ -12,13 +12,14 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "hyperpod_kit"
 
-BASE = {"errors", "run", "model", "slurm"}
+BASE = {"descriptors", "errors", "run", "model", "slurm"}
 MAY_IMPORT: Dict[str, Set[str]] = {
+    "descriptors": set(),
     "errors": set(),
     "run": {"errors"},
     "model": {"errors"},
-    "slurm": {"errors", "run", "model"},
-    "checkpoint.repository": {"errors"},
+    "slurm": {"descriptors", "errors", "run", "model"},
+    "checkpoint.repository": {"descriptors", "errors"},
     "node": BASE | {"checkpoint.repository"},
     "job": BASE | {"checkpoint.repository"},
     "checkpoint": BASE | {"checkpoint.repository"},
@@ -33,7 +34,7 @@ MAY_IMPORT: Dict[str, Set[str]] = {
 }
 """Layer -> the layers that it may import besides itself. Arrows point down only."""
 
-VENDORED = ("errors", "run", "model", "slurm", "node", "job", "checkpoint.repository")
+VENDORED = ("descriptors", "errors", "run", "model", "slurm", "node", "job", "checkpoint.repository")
 """What ships to the nodes: standard library only, Python 3.8."""
 
 STANDALONE = ("rehearsal/standins", "rehearsal/agent")

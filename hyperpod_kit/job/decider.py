@@ -15,6 +15,7 @@ import os
 import time
 from typing import ContextManager, Mapping, Optional, Sequence, Tuple
 
+from hyperpod_kit import descriptors
 from hyperpod_kit.errors import CheckpointError, GaveUp, HyperpodKitError, JobError, NoValidCheckpoint, RunError
 from hyperpod_kit.job import allocation, choose, lifeline, ownership, step, where
 from hyperpod_kit.job.foreign.quarantine import set_aside
@@ -63,6 +64,7 @@ class Decider:
         self._storage = Storage(options.state, options.storage_wait, self._signals, report)
         self._away_since: Optional[float] = None
         self._unwritten = 0
+        self._limit = descriptors.soft()  # what the ranks get
 
     def run(self) -> int:
         """Returns the exit code of the batch script. Raises JobError, and GaveUp when the job must be held."""
@@ -76,6 +78,9 @@ class Decider:
                      + ("on" if enabled else "off"), job=self._job.job_id, restart=self._job.restart,
                      auto_resume=enabled, nodes=list(self._job.nodes), root=self._options.root)
         hyperpod = step.on_hyperpod(self._runner)
+        descriptors.raise_limit()
+        if short := lifeline.shortage(len(self._job.nodes)):
+            self._report("descriptors", short)
         with self._signals, self._own_node(enabled):
             try:
                 number = 0
@@ -196,8 +201,8 @@ class Decider:
         here = nodes.addresses.get(self._env.get("SLURMD_NODENAME", ""))
         with contextlib.closing(Lifelines(here[0] if here else "")) as lines:
             process = step.Step(plan, step.step_environment(self._env, {
-                **choice.environment(), **step.tasks(self._env, use), "HPK_ATTEMPT": attempt,
-                "HPK_CHECKPOINT_ROOT": options.root, "HPK_STATE": options.state, lifeline.VARIABLE: lines.variable}))
+                **choice.environment(), **step.tasks(self._env, use), lifeline.VARIABLE: lines.variable,
+                "HPK_ATTEMPT": attempt, "HPK_CHECKPOINT_ROOT": options.root, "HPK_STATE": options.state}), self._limit)
             seen = supervise(process, attempt, Rules(options, watch, self._storage, lines, hyperpod), job,
                              runner=self._runner, signals=self._signals, report=self._report)
         outcome = classify(seen)

@@ -7,10 +7,13 @@ carries what a node can no longer write down: that the checkpoint root does not 
 from __future__ import annotations
 
 import contextlib
+import errno
 import secrets
 import socket
 import time
 from typing import Callable, Dict, List, Mapping, Optional, Tuple
+
+from hyperpod_kit import descriptors
 
 VARIABLE = "HPK_LIFELINE"
 BYE, LOST, STORAGE, SERVES = "bye", "lost", "storage", "serves"
@@ -20,12 +23,28 @@ again. The last two may come while the rank runs on."""
 UNNOTICED = 5.0
 """Seconds that Slurm gets to end a step of which a part has gone without a word."""
 
+PAUSE = 1.0
+"""Seconds in which nobody is let in after a connection could not be taken for lack of a descriptor."""
+
 _IDLE = 120
 """Seconds of silence after which the kernel asks whether the other side is there: firewalls forget idle connections."""
 
 
+def shortage(nodes: int) -> str:
+    """What to tell the user when this process may not have a descriptor for a line to each of so many nodes, or ""."""
+    wanted, here = 2 * nodes + 100, descriptors.soft()
+    if here >= wanted:
+        return ""
+    return (f"{here} descriptors are allowed and {wanted} wanted for {nodes} nodes: some get no lifeline, so a dead "
+            "slurmstepd is not noticed there; raise the hard limit (LimitNOFILE= in slurmd's unit)")
+
+
 class Lifelines:
-    """The side of `job run`: one listening socket an attempt. `address`: of this host, as the other nodes reach it."""
+    """The side of `job run`: one listening socket an attempt. `address`: of this host, as the other nodes reach it.
+
+    At most half of this process's descriptors are given to nodes (see `shortage`); what is beyond that stays without a
+    line, like a node that cannot reach us.
+    """
 
     def __init__(self, address: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -33,6 +52,8 @@ class Lifelines:
         self._listener: Optional[socket.socket] = None
         self._lines: Dict[socket.socket, bytes] = {}
         self._gone: Dict[str, float] = {}
+        self._room = max(1, descriptors.soft() // 2)
+        self._paused_until: Optional[float] = None
         self.words: Dict[str, str] = {}
         self.variable = ""
         if address:
@@ -43,14 +64,17 @@ class Lifelines:
 
     @property
     def files(self) -> List[int]:
-        """Descriptors to wait for."""
-        return [sock.fileno() for sock in (self._listener, *self._lines) if sock is not None]
+        """Descriptors to wait for. A listener that nobody is taken from would be ready all the time."""
+        listener = self._listener if self._paused_until is None and len(self._lines) < self._room else None
+        return [sock.fileno() for sock in (listener, *self._lines) if sock is not None]
 
     @property
     def due(self) -> Optional[float]:
         """Seconds until `cut` may say something new without anything happening; None: never."""
         now = self._clock()
         left = [since + UNNOTICED - now for since in self._gone.values()]
+        if self._paused_until is not None:
+            left.append(self._paused_until - now)
         return max(0.05, min(left)) if left else None
 
     def cut(self) -> List[str]:
@@ -73,10 +97,19 @@ class Lifelines:
         self._lines.clear()
 
     def _accept(self) -> None:
+        if self._paused_until is not None and self._clock() < self._paused_until:
+            return
+        self._paused_until = None
         while self._listener is not None:
+            if len(self._lines) >= self._room:
+                return
             try:
                 sock, _ = self._listener.accept()
-            except OSError:
+            except OSError as err:
+                if err.errno == errno.ECONNABORTED:
+                    continue
+                if err.errno in descriptors.EXHAUSTED:
+                    self._paused_until = self._clock() + PAUSE
                 return
             sock.setblocking(False)
             self._lines[sock] = b""

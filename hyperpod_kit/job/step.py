@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, Dict, List, Mapping, Optional, Sequence
 
+from hyperpod_kit.descriptors import under
 from hyperpod_kit.errors import JobError, RunError
 from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm import control
@@ -88,12 +91,18 @@ def on_hyperpod(runner: Runner, mark: str = HYPERPOD_MARK) -> bool:
 
 
 class Step:
-    """A running srun. It stays in the batch script's process group, so that Slurm's own clean-up finds it."""
+    """A running srun. It stays in the batch script's process group, so that Slurm's own clean-up finds it.
 
-    def __init__(self, plan: StepPlan, env: Mapping[str, str]) -> None:
+    `descriptors`: the soft limit that srun hands on to the ranks, None for our own.
+    """
+
+    def __init__(self, plan: StepPlan, env: Mapping[str, str], descriptors: Optional[int] = None) -> None:
         argv = plan.argv()
+        command = argv if descriptors is None else under(descriptors, argv)
         try:
-            self._process = subprocess.Popen(argv, env=dict(env), stdin=subprocess.DEVNULL)
+            if shutil.which(argv[0], path=env.get("PATH")) is None:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+            self._process = subprocess.Popen(command, env=dict(env), stdin=subprocess.DEVNULL)
         except OSError as err:
             raise JobError(f"cannot start {argv[0]}: {err.strerror}", hint="is Slurm on PATH?") from err
 

@@ -51,6 +51,7 @@ def supervise(step: Step, attempt: str, rules: Rules, job: JobEnvironment, *, ru
     cut: Tuple[str, ...] = ()
     lines = rules.lines
     root = AwayWatch(rules.storage.answers)
+    unasked = False
     while step.poll() is None:
         if signals.stop:
             step.end(runner, job.job_id, signals.wait, grace=STOP_GRACE)
@@ -62,6 +63,11 @@ def supervise(step: Step, attempt: str, rules: Rules, job: JobEnvironment, *, ru
             step.end(runner, job.job_id, signals.wait)
             break
         lost = tuple(watch.lost()) if watch else ()
+        if watch and watch.unasked and not unasked:
+            unasked = True
+            report("unasked", f"{len(watch.unasked)} nodes, such as {watch.unasked[0]}, could not be asked from here: "
+                   "that says nothing about them, and meanwhile only Slurm itself notices their loss",
+                   nodes=list(watch.unasked))
         stalled = stall.stalled()
         if lost or stalled:
             report("intervene", f"{', '.join(lost)} does not answer: ending the step" if lost else

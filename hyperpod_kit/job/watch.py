@@ -7,7 +7,7 @@ import stat
 import time
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
-from hyperpod_kit.slurm.reach import OPEN, REFUSED, reach
+from hyperpod_kit.slurm.reach import OPEN, REFUSED, UNASKED, reach
 
 STARTING = 3
 """How many times the limit of a stall a start may take."""
@@ -24,7 +24,8 @@ class NodeWatch:
 
     A machine that answers nothing for `silent_after` is lost. One that refuses the connection is up and its slurmd is
     not: that is also how a restart of slurmd looks, which a step survives, so it gets `refused_after`.
-    `doubted`: every node that has ever failed to answer.
+    A node that could not be asked, for lack of a descriptor on this side, is neither well nor lost. `doubted`: every
+    node that has ever failed to answer; `unasked`: those that the last probe could not ask.
     """
 
     def __init__(self, addresses: Mapping[str, Address], *, interval: float = 5.0, silent_after: float = 6.0,
@@ -38,6 +39,7 @@ class NodeWatch:
         self._clock = clock
         self._bad_since: Dict[str, float] = {}
         self.doubted: Set[str] = set()
+        self.unasked: Tuple[str, ...] = ()
         self._next = clock() + interval
 
     @property
@@ -56,8 +58,9 @@ class NodeWatch:
         answers = self._probe(self._addresses, 2.0)
         now = self._clock()
         lost = []
+        self.unasked = tuple(sorted(name for name, answer in answers.items() if answer == UNASKED))
         for name, answer in answers.items():
-            if answer == OPEN:
+            if answer in (OPEN, UNASKED):
                 self._bad_since.pop(name, None)
                 continue
             self.doubted.add(name)

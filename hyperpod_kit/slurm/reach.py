@@ -5,56 +5,120 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import selectors
 import socket
 import time
-from typing import Dict, Mapping, Tuple
+from typing import Dict, List, Mapping, Optional, Tuple
+
+from hyperpod_kit import descriptors
 
 OPEN = "open"
 REFUSED = "refused"
 SILENT = "silent"
-"""`open`: slurmd accepts. `refused`: the machine answers, slurmd does not (it may be restarting). `silent`: nothing."""
+UNASKED = "unasked"
+"""`open`: slurmd accepts. `refused`: the machine answers, slurmd does not (it may be restarting). `silent`: nothing.
+`unasked`: this side could not ask (no descriptor, no port, no resolver), so nothing is known about the node."""
 
 _REFUSALS = (errno.ECONNREFUSED, errno.ECONNRESET)
+_OURS = (*descriptors.EXHAUSTED, errno.EAGAIN, errno.EADDRNOTAVAIL, errno.ENETDOWN)
+
+AT_ONCE = 256
+"""Connections on their way at the same time. A thousand nodes that answer take four round trips instead of one."""
 
 
 def reach(addresses: Mapping[str, Tuple[str, int]], timeout: float = 2.0) -> Dict[str, str]:
-    """Connect to every (host, port) at the same time; answer per name `open`, `refused` or `silent` within `timeout`.
+    """Connect to every (host, port), many at the same time; `open`, `refused`, `silent` or `unasked` per name.
 
-    Hosts should be numeric or resolvable from a cache: resolving a name may take longer than `timeout`.
+    Each gets `timeout` seconds, so that all take that long for every `AT_ONCE` nodes that stay silent. No more than a
+    quarter of this process's descriptors are used. Hosts should be numeric or resolvable from a cache: resolving a name
+    may take longer than `timeout`.
     """
-    answers = {name: SILENT for name in addresses}
-    selector = selectors.DefaultSelector()
-    try:
-        for name, (host, port) in addresses.items():
-            try:
-                family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-                sock = socket.socket(family, kind, proto)
-            except OSError:
-                continue
+    with contextlib.closing(_Round(timeout, min(AT_ONCE, max(1, descriptors.soft() // 4)))) as asking:
+        waiting = list(reversed(list(addresses.items())))
+        while waiting or asking.busy:
+            while waiting and asking.room:
+                name, address = waiting.pop()
+                if not asking.ask(name, *address):
+                    waiting.append((name, address))
+                    break
+            asking.listen()
+        return {name: asking.answers[name] for name in addresses}
+
+
+class _Round:
+    """Connections on their way, each with its deadline, and the answers so far."""
+
+    def __init__(self, timeout: float, at_once: int) -> None:
+        self._timeout = timeout
+        self._at_once = at_once
+        self._selector = selectors.PollSelector()  # epoll would need a descriptor
+        self._ends: Dict[str, float] = {}  # in the order in which they were begun
+        self._socks: Dict[str, socket.socket] = {}
+        self.answers: Dict[str, str] = {}
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._socks)
+
+    @property
+    def room(self) -> bool:
+        return len(self._socks) < self._at_once
+
+    def ask(self, name: str, host: str, port: int) -> bool:
+        """Begin to connect; False when that must wait until another connection has ended."""
+        sock: Optional[socket.socket] = None
+        try:
+            family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            sock = socket.socket(family, kind, proto)
             sock.setblocking(False)
             code = sock.connect_ex(address)
-            if code == errno.EINPROGRESS:
-                selector.register(sock, selectors.EVENT_WRITE, name)
-            else:
-                answers[name] = _word(code)
-                sock.close()
-        end = time.monotonic() + timeout
-        while selector.get_map() and time.monotonic() < end:
-            for key, _ in selector.select(max(0.0, end - time.monotonic())):
-                sock = key.fileobj  # type: ignore[assignment]
-                answers[key.data] = _word(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
-                selector.unregister(sock)
-                sock.close()
-    finally:
-        for key in list(selector.get_map().values()):
-            key.fileobj.close()  # type: ignore[union-attr]
-        selector.close()
-    return answers
+        except socket.gaierror as err:
+            # A name that is gone is the node's matter; a resolver that fails is ours.
+            self.answers[name] = SILENT if err.errno == socket.EAI_NONAME else UNASKED
+            return True
+        except OSError as err:
+            code = err.errno or errno.EMFILE
+        if code == errno.EINPROGRESS and sock is not None:
+            self._selector.register(sock, selectors.EVENT_WRITE, name)
+            self._socks[name], self._ends[name] = sock, time.monotonic() + self._timeout
+            return True
+        if sock is not None:
+            sock.close()
+        if code in _OURS and self.busy:
+            return False
+        self.answers[name] = _word(code)
+        return True
+
+    def listen(self) -> None:
+        """Take up what has come, waiting for it until the oldest connection's time is over."""
+        if not self._socks:
+            return
+        oldest = next(iter(self._ends.values()))
+        for key, _ in self._selector.select(max(0.0, oldest - time.monotonic())):
+            self._end(key.data, _word(self._socks[key.data].getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)))
+        now = time.monotonic()
+        over: List[str] = [name for name, end in self._ends.items() if end <= now]
+        for name in over:
+            self._end(name, SILENT)
+
+    def _end(self, name: str, answer: str) -> None:
+        self.answers[name] = answer
+        del self._ends[name]
+        sock = self._socks.pop(name)
+        self._selector.unregister(sock)
+        sock.close()
+
+    def close(self) -> None:
+        for sock in self._socks.values():
+            sock.close()
+        self._selector.close()
 
 
 def _word(code: int) -> str:
     if code == 0:
         return OPEN
+    if code in _OURS:
+        return UNASKED
     return REFUSED if code in _REFUSALS else SILENT

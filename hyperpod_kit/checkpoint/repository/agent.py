@@ -16,7 +16,7 @@ import sys
 import time
 from typing import Any, List, Optional, Tuple
 
-from hyperpod_kit import __version__
+from hyperpod_kit import __version__, descriptors
 from hyperpod_kit.errors import HyperpodKitError
 
 from . import agent_captures, agent_work, arena, control, coordinator, fabric, janitor, layout, lock
@@ -376,6 +376,7 @@ def main(argv: List[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     be_gentle()
+    descriptors.raise_limit()
     trainer = Channel(socket.socket(fileno=int(argv[0])))
     setup = trainer.receive()
     if setup is None:

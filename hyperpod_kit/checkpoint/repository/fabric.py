@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hmac
 import socket
+import sys
 import threading
 import time
 from typing import Callable, Dict, Optional, Sequence, Tuple
+
+from hyperpod_kit import descriptors
+from hyperpod_kit.errors import CheckpointError
 
 from .lines import Channel, Message
 
@@ -18,12 +23,21 @@ HURRY = 6
 """The same once the own trainer was killed: a job that waits to be restarted should not wait for a dead machine.
 Not at a normal end: there nobody waits, and the last save must not be lost to a machine that is only busy."""
 
+_PAUSE = 1.0
+"""Seconds until the next try to let somebody in after descriptors or threads have run out."""
+
+_BESIDE = 64
+"""Descriptors of an agent that are not its peers': files, slots, storage's connections."""
+
 OnPeer = Callable[[int, Optional[Message]], None]
 
 
 class Hub:
     """Rank 0's side, for `peers` others. `on_peer(rank, message)` is called from threads; message None: that agent is
-    gone. `port` is 0 when there are none; when all have come, nobody listens any more."""
+    gone. `port` is 0 when there are none; when all have come, nobody listens any more.
+
+    Raises CheckpointError when this process may not have a descriptor for each of them.
+    """
 
     def __init__(self, token: str, on_peer: OnPeer, *, peers: int, local: bool) -> None:
         self._token = token
@@ -31,20 +45,44 @@ class Hub:
         self._wanted = peers
         self._peers: Dict[int, Channel] = {}
         self._lock = threading.Lock()
+        self._said = False
         self.port = 0
+        if peers + _BESIDE > descriptors.soft():
+            raise CheckpointError(
+                f"rank 0's agent needs {peers + _BESIDE} descriptors for {peers + 1} ranks, {descriptors.soft()} are "
+                "allowed on its node", hint="raise the hard limit there: LimitNOFILE= in slurmd's unit, or ulimit -Hn")
         if peers:
             self._server = socket.create_server(("127.0.0.1" if local else "", 0), backlog=1024)
             self.port = self._server.getsockname()[1]
             threading.Thread(target=self._accept, daemon=True, name="hub").start()
 
     def _accept(self) -> None:
+        """Let peers in until nobody listens any more. Only that ends it: whoever waits outside is lost otherwise."""
         while True:
             try:
                 sock, _ = self._server.accept()
-            except OSError:
-                self._server.close()
-                return
+            except OSError as err:
+                if err.errno in (errno.EBADF, errno.EINVAL):
+                    self._server.close()
+                    return
+                if err.errno != errno.ECONNABORTED:
+                    self._pause(err.strerror or str(err))
+                continue
+            while not self._receive(sock):
+                self._pause("no thread can be started")
+
+    def _receive(self, sock: socket.socket) -> bool:
+        try:
             threading.Thread(target=self._greet, args=(sock,), daemon=True, name="peer").start()
+        except RuntimeError:
+            return False
+        return True
+
+    def _pause(self, why: str) -> None:
+        if not self._said:
+            print(f"agents of other ranks wait: {why}", file=sys.stderr, flush=True)
+        self._said = True
+        time.sleep(_PAUSE)
 
     def _greet(self, sock: socket.socket) -> None:
         sock.settimeout(30.0)

@@ -1,0 +1,32 @@
+"""How many files and connections this process may have open at once, and what to do when there are no more.
+
+A batch script inherits the soft limit of whoever submitted it, on most systems 1,024, while a fleet asks for a
+descriptor a node or a rank. Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import resource
+from typing import List, Sequence
+
+EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+"""Errors that say that this process or this machine has no more, and nothing about anybody else."""
+
+
+def soft() -> int:
+    """How many descriptors this process may have open now."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def raise_limit() -> None:
+    """Allow this process as many as the hard limit does."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def under(limit: int, argv: Sequence[str]) -> List[str]:
+    """A command line that runs `argv` with that soft limit: a user's program gets the limit that the user has set."""
+    return [*argv] if limit == soft() else ["/bin/sh", "-c", 'ulimit -Sn "$0" && exec "$@"', str(limit), *argv]

@@ -81,7 +81,7 @@ _JOB = {
     "HPK_RESUME_STEP": "its step",
     "HPK_RESUME_KIND": "who wrote it",
     "HPK_RESUME_MEMORY": "`0`: what memory and local disks hold must not be used",
-    "HPK_ATTEMPT": "the attempt's name, unique: job, restart, attempt",
+    "HPK_ATTEMPT": "the attempt's name, unique: job, its life, restart, attempt",
     "HPK_PROGRESS": "a file to write the last completed step to",
     "HPK_STATE": "`.hpk` below the root: the job's ledger",
     "HPK_AUTO_RESUME": "`1`: `sbatch --auto-resume=1` was given",

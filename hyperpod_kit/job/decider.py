@@ -17,7 +17,7 @@ from typing import ContextManager, Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit import descriptors
 from hyperpod_kit.errors import CheckpointError, GaveUp, HyperpodKitError, JobError, NoValidCheckpoint, RunError
-from hyperpod_kit.job import allocation, choose, lifeline, ownership, step, where
+from hyperpod_kit.job import allocation, choose, life, lifeline, ownership, step, where
 from hyperpod_kit.job.foreign.quarantine import set_aside
 from hyperpod_kit.job.ledger import Ledger
 from hyperpod_kit.job.lifeline import Lifelines
@@ -58,7 +58,7 @@ class Decider:
         self._report = report
         self._chooser = chooser
         self._job = JobEnvironment.read(env)
-        self._ledger = Ledger(options.state, self._job.job_id, self._job.restart)
+        self._ledger = Ledger(options.state, self._job.job_id, self._job.restart, born=life.birth(env))
         self._policy: Policy = options.policy
         self._signals = Signals()
         self._storage = Storage(options.state, options.storage_wait, self._signals, report)
@@ -186,7 +186,7 @@ class Decider:
         if nodes.ended:
             self._stopped(nodes.state)
         use = self._nodes(nodes, lost, before.away if before else ())
-        attempt = f"{job.job_id}.{job.restart}.{number}"
+        attempt = self._ledger.name(number)
         plan = step.StepPlan(options.command, attempt, options.srun_args, use, retry=number > 0, hyperpod=hyperpod,
                              srun=options.srun)
         watch = NodeWatch({name: address for name, address in nodes.addresses.items() if not use or name in use},

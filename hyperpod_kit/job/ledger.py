@@ -8,30 +8,50 @@ from __future__ import annotations
 import json
 import os
 import time
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Optional
 
 from hyperpod_kit.errors import JobError
+from hyperpod_kit.job import life
 
 Row = Dict[str, Any]
 
 
 class Ledger:
-    """The ledger of one checkpoint root, seen by one job. `state`: the directory `<root>/.hpk`."""
+    """The ledger of one checkpoint root, seen by one job. `state`: the directory `<root>/.hpk`; `born`: life.birth."""
 
-    def __init__(self, state: str, job_id: str, restart: int, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, state: str, job_id: str, restart: int, *, born: str = "",
+                 clock: Callable[[], float] = time.time) -> None:
         self.path = os.path.join(state, "attempts.jsonl")
         self._job = job_id
         self._restart = restart
+        self._born = born
+        self._life: Optional[str] = None
         self._clock = clock
+
+    def life(self) -> str:
+        """Tells this job from others of its number on this root, in every run of it. Raises OSError as `rows`."""
+        if self._life is not None:
+            return self._life
+        found = life.of(read(self.path), self._job, self._restart, self._born)
+        # A root that is away looks like one without rows, so that is no answer to keep.
+        self._life = found if found != self._born or not self._restart else None
+        return found
+
+    def name(self, number: int) -> str:
+        """A name for attempt `number` of this run that no other attempt on this root has. Raises OSError as `rows`."""
+        return f"{self._job}{'-' if self.life() else ''}{self.life()}.{self._restart}.{number}"
 
     def rows(self) -> List[Row]:
         """This job's rows, oldest first. Raises OSError when the file is there and cannot be read."""
-        return [row for row in read(self.path) if row.get("job") == self._job]
+        own = self.life()
+        return [row for row in read(self.path) if row.get("job") == self._job and row.get("life", "") == own]
 
     def append(self, event: str, **fields: Any) -> None:
         """Add a row and put it on disk. Raises JobError: without its ledger a job would retry without end."""
-        row = {"t": round(self._clock(), 3), "job": self._job, "restart": self._restart, "event": event, **fields}
         try:
+            own = {"life": self.life()} if self.life() else {}
+            row = {"t": round(self._clock(), 3), "job": self._job, **own, "restart": self._restart, "event": event,
+                   **fields}
             fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
             try:
                 data = (_closing(fd) + json.dumps(row) + "\n").encode()

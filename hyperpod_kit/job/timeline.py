@@ -67,9 +67,10 @@ def attempts(root: str, job: str = "") -> List[Attempt]:
 def of_rows(rows: Sequence[ledger.Row]) -> List[Attempt]:
     """Rows of a ledger as attempts, without what follows from their neighbours."""
     found: Dict[str, Attempt] = {}
-    last: Dict[Tuple[Any, Any], str] = {}
+    last: Dict[Tuple[Any, ...], str] = {}
     for row in rows:
-        event, name, run = row.get("event"), row.get("attempt"), (row.get("job"), row.get("restart"))
+        event, name = row.get("event"), row.get("attempt")
+        run = (row.get("job"), row.get("restart"), row.get("life", ""))
         when = float(row.get("t") or 0.0)
         if event == "attempt" and name:
             found[name] = Attempt(name, str(run[0]), when, source=row.get("from"), step=row.get("step"),
@@ -85,7 +86,7 @@ def of_rows(rows: Sequence[ledger.Row]) -> List[Attempt]:
         elif event in ("gave_up", "requeue", "stopped"):
             if run not in last:
                 # This run of the batch script started no rank: it must not be told of another job's attempt.
-                last[run] = f"{run[0]}.{run[1]}.-"
+                last[run] = f"{run[0]}{'-' if run[2] else ''}{run[2]}.{run[1]}.-"
                 found[last[run]] = Attempt(last[run], str(run[0]), when, kind=NONE,
                                            rejected=tuple(row.get("rejected") or ()))
             found[last[run]] = replace(found[last[run]], then=f"{event}: {row.get('why', '')}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import sys
@@ -54,6 +55,21 @@ def test_a_killed_rank_is_named_with_its_signal(job: Job) -> None:
     assert job.run("--steps", "7", "--crash", "6:KILL", "--once", str(job.base / "once")) == 0
     assert job.said("ended")[0]["first"]["signal"] == signal.SIGKILL
     assert "killed by signal 9" in job.said("ended")[0]["message"]
+
+
+def test_failures_of_another_job_of_the_same_number_are_not_ours(job: Job) -> None:
+    """Numbers start again when Slurm's controller has lost its state: the root may know a job 7 from before."""
+    state = job.root / ".hpk"
+    state.mkdir(parents=True)
+    other = {"t": 1, "job": "7", "life": "0ld0ne", "restart": 0}
+    rows = [{**other, "event": event, "attempt": f"7-0ld0ne.0.{number}", "from": "none", "class": "crash"}
+            for number in range(9) for event in ("attempt", "ended")]
+    (state / "attempts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    job.environment = {**job.environment, "SLURM_TASK_PID": str(os.getpid())}
+    assert job.run("--steps", "7") == 0
+    [attempt] = job.said("attempt")
+    assert attempt["attempt"] not in {row["attempt"] for row in rows} and attempt["attempt"].startswith("7-")
+    assert len(list((state / "exits" / attempt["attempt"]).iterdir())) == 2
 
 
 def test_no_progress_ends_in_giving_up(job: Job) -> None:

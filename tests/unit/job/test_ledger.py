@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from hyperpod_kit.errors import JobError
+from hyperpod_kit.job import life
 from hyperpod_kit.job.ledger import Ledger, read
 from hyperpod_kit.job.status import table
 from hyperpod_kit.job.timeline import attempts, totals
@@ -16,6 +19,34 @@ def test_rows_of_other_jobs_are_not_ours(tmp_path: Path) -> None:
     assert [row["attempt"] for row in Ledger(str(tmp_path), "7", 1).rows()] == ["7.0.0"]
     assert read(str(tmp_path / "attempts.jsonl"))[0] == {
         "t": 1.0, "job": "7", "restart": 0, "event": "attempt", "attempt": "7.0.0"}
+
+
+def test_a_job_number_that_comes_again_is_another_job(tmp_path: Path) -> None:
+    """Slurm counts from 1 again when its controller has lost its state; the root and its ledger are still there."""
+    state = tmp_path / ".hpk"
+    state.mkdir()
+    first = Ledger(str(state), "7", 0, born="aaaaaa")
+    first.append("attempt", attempt=first.name(0))
+    requeued = Ledger(str(state), "7", 1, born="bbbbbb")
+    assert [row["attempt"] for row in requeued.rows()] == ["7-aaaaaa.0.0"]
+    assert requeued.name(0) == "7-aaaaaa.1.0"
+    requeued.append("gave_up", why="three failures")
+    again = Ledger(str(state), "7", 0, born="cccccc")
+    assert again.rows() == [] and again.name(0) == "7-cccccc.0.0"
+    again.append("requeue", why="a node is gone")
+    assert [row["event"] for row in Ledger(str(state), "7", 1, born="dddddd").rows()] == ["requeue"]
+    assert [row["event"] for row in first.rows()] == ["attempt", "gave_up"]
+    assert [one.then for one in attempts(str(tmp_path), "7")] == [
+        "", "gave_up: three failures", "requeue: a node is gone"]
+
+
+def test_one_run_of_a_batch_script_has_one_name(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "60"]) as other:
+        ours, theirs = ({"SLURM_TASK_PID": str(pid), "SLURMD_NODENAME": "n1"} for pid in (os.getpid(), other.pid))
+        assert life.birth(ours) == life.birth(ours) != ""
+        assert life.birth(theirs) != life.birth(ours) != life.birth({**ours, "SLURMD_NODENAME": "n2"})
+        other.kill()
+    assert life.birth({}) == life.birth({"SLURM_TASK_PID": "none"}) == life.birth(theirs) == ""
 
 
 def test_a_torn_last_line_costs_nothing_else(tmp_path: Path) -> None:

@@ -1,0 +1,35 @@
+"""Which life of a job number this is. Numbers start at 1 again when Slurm's controller has lost its state, and a
+checkpoint root outlives that: rows of another job of the same number must not count, and attempts need other names.
+
+Slurm keeps nothing else through a requeue that a user's program can see, so the first run of the batch script gives
+the life its name, and the ledger carries it on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Mapping, Sequence
+
+
+def birth(env: Mapping[str, str], proc: str = "/proc") -> str:
+    """Name of this run of the batch script: the same each time it is asked there, another in any other run.
+
+    "" outside of one.
+    """
+    pid = env.get("SLURM_TASK_PID", "")
+    try:
+        with open(f"{proc}/{int(pid)}/stat", "rb") as stat, open(f"{proc}/sys/kernel/random/boot_id", "rb") as boot:
+            started = stat.read().rpartition(b")")[2].split()[19].decode()
+            what = f"{env.get('SLURMD_NODENAME')} {boot.read().decode()} {pid} {started}"
+    except (OSError, ValueError, IndexError):
+        return ""
+    return hashlib.blake2b(what.encode(), digest_size=3).hexdigest()
+
+
+def of(rows: Sequence[Mapping[str, Any]], job: str, restart: int, born: str) -> str:
+    """The life that run `restart` of a job belongs to. `rows`: of all jobs on the root; `born`: of this run."""
+    if restart:
+        for row in reversed(rows):
+            if row.get("job") == job:
+                return str(row.get("life", ""))
+    return born

@@ -1,38 +1,16 @@
 """`job doctor`: what the running Slurm's configuration lacks for jobs that come back, with the line to add.
 
-Facts are gathered by `look`, judged by pure rules. Sources: man slurm.conf, prolog_epilog.html; what was measured with
-Slurm 22.05 is in docs/auto-resume.md.
+Facts are gathered by doctor_look.py, judged by pure rules. Sources: man slurm.conf, prolog_epilog.html; what was
+measured with Slurm 22.05 is in docs/auto-resume.md.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import asdict, dataclass
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
-from hyperpod_kit.job.step import HYPERPOD_MARK
-from hyperpod_kit.run import Runner
-from hyperpod_kit.slurm import control
-
-HOOKS = "/opt/hyperpod-kit/current/slurm"
-"""Where the bundle puts what Slurm runs: local on every node."""
-
-Version = Tuple[int, int]
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What was seen. `config`: `scontrol show config`, keys in lower case.
-
-    option: whether sbatch knows --auto-resume, None when that could not be asked; hooks: setting -> what is wrong.
-    """
-
-    version: Version
-    config: Dict[str, str]
-    option: Optional[bool]
-    hyperpod: bool
-    hooks: Dict[str, str]
+from hyperpod_kit.job.doctor_look import HOOKS, Facts, timeouts
 
 
 @dataclass(frozen=True)
@@ -56,45 +34,6 @@ class Finding:
         return asdict(self)
 
 
-def look(runner: Runner, *, hooks: str = HOOKS, mark: str = HYPERPOD_MARK) -> Facts:
-    """Ask the running Slurm. Raises RunError when slurmctld does not answer."""
-    done = runner.run(["scontrol", "show", "config"], timeout=control.DEADLINE)
-    config = parse(done.stdout)
-    wrong = {key: why for key, why in ((key, hook_problem(config.get(key, ""), name, hooks)) for key, name in
-                                       (("prolog", "prolog.sh"), ("epilog", "epilog.sh"),
-                                        ("taskprolog", "task_prolog.sh"))) if why}
-    option = control.has_option(runner, "sbatch", "--auto-resume")
-    return Facts(version(config.get("slurm_version", "")), config, option, os.path.isdir(mark), wrong)
-
-
-def parse(text: str) -> Dict[str, str]:
-    """`Key = value` lines; Slurm's words for nothing become ""."""
-    found: Dict[str, str] = {}
-    for row in text.splitlines():
-        key, given, value = row.partition("=")
-        if given and key.strip():
-            value = value.strip()
-            found[key.strip().lower()] = "" if value in ("(null)", "n/a", "N/A") else value
-    return found
-
-
-def version(text: str) -> Version:
-    """(22, 5) of `22.05.8`."""
-    match = re.match(r"(\d+)\.(\d+)", text)
-    return (int(match.group(1)), int(match.group(2))) if match else (0, 0)
-
-
-def hook_problem(configured: str, name: str, place: str) -> str:
-    """What is wrong with one hook as this machine sees it; "" when nothing is. `configured` may list several."""
-    ours = os.path.join(place, name)
-    # Slurm 24.11 shows a list as `Prolog[0]`; before that several are a pattern or commas.
-    if ours not in re.split(r"[,\s]+", configured):
-        return f"is {configured}" if configured else "is not set"
-    if not os.path.isfile(ours):
-        return f"{ours} is not there"
-    return "" if os.access(ours, os.X_OK) else f"{ours} is not executable"
-
-
 def examine(facts: Facts) -> List[Finding]:
     """All findings, errors first."""
     found = [finding for rule in RULES for finding in rule(facts)]
@@ -115,6 +54,13 @@ def _seconds(text: str) -> Optional[int]:
     return int(match.group(1)) if match else None
 
 
+def not_printed(facts: Facts) -> Iterator[Finding]:
+    if facts.untold:
+        number, names = ".".join(f"{part:02}" for part in facts.version), ", ".join(facts.untold)
+        yield Finding("S015", "warning", f"not judged: Slurm {number} prints {names} in no form known here",
+                      hint=f"look yourself: grep -iE '^({'|'.join(facts.untold)})' /opt/slurm/etc/slurm.conf")
+
+
 def option_unknown(facts: Facts) -> Iterator[Finding]:
     if facts.option is False:
         yield Finding("S001", "warning", "sbatch does not know --auto-resume: the plugin is not in plugstack.conf",
@@ -129,7 +75,7 @@ def no_mount_gate(facts: Facts) -> Iterator[Finding]:
 
 def gate_comes_late(facts: Facts) -> Iterator[Finding]:
     flags = _words(facts, "prologflags")
-    if not any(flag in ("alloc", "contain") for flag in flags):
+    if "prologflags" in facts.config and not any(flag in ("alloc", "contain") for flag in flags):
         yield Finding("S003", "error", "PrologFlags lacks Alloc: nodes that run no first step are not looked at",
                       f"PrologFlags={_with(facts, 'prologflags', 'Alloc')}")
 
@@ -148,15 +94,14 @@ def bare_sruns_disagree(facts: Facts) -> Iterator[Finding]:
 
 
 def hooks_without_deadline(facts: Facts) -> Iterator[Finding]:
-    keys = ("prologtimeout", "epilogtimeout") if facts.version >= (25, 5) else ("prologepilogtimeout",)
-    for key in keys:
-        if _seconds(facts.config.get(key, "")) in (None, 65534):
+    for key in timeouts(facts.version):
+        if key in facts.config and _seconds(facts.config[key]) in (None, 65534):
             name = key.replace("prolog", "Prolog").replace("epilog", "Epilog").replace("timeout", "Timeout")
             yield Finding("S006", "error", f"{name} is unlimited: a hook that hangs holds slurmd", f"{name}=60")
 
 
 def not_held(facts: Facts) -> Iterator[Finding]:
-    if "86" not in re.split(r"[,\s]+", facts.config.get("requeueexithold", "")):
+    if "requeueexithold" in facts.config and "86" not in re.split(r"[,\s]+", facts.config.get("requeueexithold", "")):
         theirs = [word for word in re.split(r"[,\s]+", facts.config.get("requeueexithold", "")) if word]
         yield Finding("S007", "warning", "RequeueExitHold lacks 86: a job that gave up ends instead of being held",
                       f"RequeueExitHold={','.join([*theirs, '86'])}")
@@ -170,13 +115,14 @@ def without_end(facts: Facts) -> Iterator[Finding]:
 
 
 def held_after_prolog(facts: Facts) -> Iterator[Finding]:
-    if "nohold_on_prolog_fail" not in _words(facts, "schedulerparameters"):
+    if "schedulerparameters" in facts.config and "nohold_on_prolog_fail" not in _words(facts, "schedulerparameters"):
         yield Finding("S009", "warning", "a job whose node fails the mount gate is held until a person releases it",
                       f"SchedulerParameters={_with(facts, 'schedulerparameters', 'nohold_on_prolog_fail')}")
 
 
 def unbounded_requeue(facts: Facts) -> Iterator[Finding]:
-    if facts.version >= (23, 2) and _seconds(facts.config.get("maxbatchrequeue", "")) in (None, 0):
+    if facts.version >= (23, 2) and "maxbatchrequeue" in facts.config \
+            and _seconds(facts.config["maxbatchrequeue"]) in (None, 0):
         yield Finding("S010", "warning", "MaxBatchRequeue is not set: launch failures are requeued without end",
                       "MaxBatchRequeue=10")
 
@@ -184,7 +130,7 @@ def unbounded_requeue(facts: Facts) -> Iterator[Finding]:
 def late_requeue(facts: Facts) -> Iterator[Finding]:
     match = re.search(r"cred_expire=(\d+)", facts.config.get("authinfo", ""))
     seconds = int(match.group(1)) if match else 120
-    if facts.version < (25, 11) and seconds > 30:
+    if facts.version < (25, 11) and "authinfo" in facts.config and seconds > 30:
         yield Finding("S011", "warning", f"a requeued job waits {seconds} s before it may start",
                       "AuthInfo=cred_expire=30")
 
@@ -203,11 +149,12 @@ def hyperpod_needs(facts: Facts) -> Iterator[Finding]:
         yield Finding("S013", "error",
                       f"TaskPlugin is {facts.config['taskplugin']}: HyperPod's auto-resume needs task/none",
                       "TaskPlugin=task/none")
-    if "permit_job_expansion" not in _words(facts, "schedulerparameters"):
+    if "schedulerparameters" in facts.config and "permit_job_expansion" not in _words(facts, "schedulerparameters"):
         yield Finding("S014", "error", "HyperPod cannot give a job a new node in place of a lost one",
                       f"SchedulerParameters={_with(facts, 'schedulerparameters', 'permit_job_expansion')}")
 
 
 RULES: Tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     option_unknown, no_mount_gate, gate_comes_late, nothing_is_flushed, bare_sruns_disagree, hooks_without_deadline,
-    not_held, without_end, held_after_prolog, unbounded_requeue, late_requeue, never_requeued, hyperpod_needs)
+    not_held, without_end, held_after_prolog, unbounded_requeue, late_requeue, never_requeued, hyperpod_needs,
+    not_printed)

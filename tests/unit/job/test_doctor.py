@@ -9,18 +9,20 @@ from typing import Any
 
 import pytest
 
-from hyperpod_kit.job import cli, cli_look, doctor, sweep
+from hyperpod_kit.errors import RunError
+from hyperpod_kit.job import cli, cli_look, doctor, doctor_look, sweep
 from tests.unit.slurm.recording import RecordingRunner
 
-GOOD = doctor.Facts(
+GOOD = doctor_look.Facts(
     version=(22, 5), option=True, hyperpod=False, hooks={},
     config={"prologflags": "Alloc", "prologepilogtimeout": "60 sec", "requeueexithold": "86", "requeueexit": "",
             "schedulerparameters": "nohold_on_prolog_fail", "authinfo": "cred_expire=30", "jobrequeue": "1",
             "taskplugin": "task/affinity"})
 
 
-def changed(**settings: Any) -> doctor.Facts:
-    facts = {key: settings.pop(key) for key in ("version", "option", "hyperpod", "hooks") if key in settings}
+def changed(**settings: Any) -> doctor_look.Facts:
+    facts = {key: settings.pop(key) for key in ("version", "option", "hyperpod", "hooks", "untold")
+             if key in settings}
     return dataclasses.replace(GOOD, config={**GOOD.config, **settings}, **facts)
 
 
@@ -30,7 +32,7 @@ def test_a_good_configuration_has_no_findings() -> None:
                                   schedulerparameters="permit_job_expansion,nohold_on_prolog_fail")) == []
 
 
-CASES: list[tuple[str, doctor.Facts, str]] = [
+CASES: list[tuple[str, doctor_look.Facts, str]] = [
     ("S001", changed(option=False), ""),
     ("S002", changed(hooks={"prolog": "is not set"}), "Prolog=/opt/hyperpod-kit/current/slurm/prolog.sh"),
     ("S003", changed(prologflags="X11"), "PrologFlags=X11,Alloc"),
@@ -40,18 +42,19 @@ CASES: list[tuple[str, doctor.Facts, str]] = [
     ("S007", changed(requeueexithold="99"), "RequeueExitHold=99,86"),
     ("S008", changed(requeueexit="85"), ""),
     ("S009", changed(schedulerparameters="bf_continue"), "SchedulerParameters=bf_continue,nohold_on_prolog_fail"),
-    ("S010", changed(version=(23, 2)), "MaxBatchRequeue=10"),
+    ("S010", changed(version=(23, 2), maxbatchrequeue="0"), "MaxBatchRequeue=10"),
     ("S011", changed(authinfo=""), "AuthInfo=cred_expire=30"),
     ("S012", changed(jobrequeue="0"), "JobRequeue=1"),
     ("S013", changed(hyperpod=True, taskplugin="task/cgroup", schedulerparameters="nohold_on_prolog_fail,"
                      "permit_job_expansion"), "TaskPlugin=task/none"),
     ("S014", changed(hyperpod=True, taskplugin="task/none"),
      "SchedulerParameters=nohold_on_prolog_fail,permit_job_expansion"),
+    ("S015", changed(untold=("prolog",)), ""),
 ]
 
 
 @pytest.mark.parametrize(("code", "facts", "line"), CASES, ids=[code for code, _, _ in CASES])
-def test_a_rule_names_the_line_to_add(code: str, facts: doctor.Facts, line: str) -> None:
+def test_a_rule_names_the_line_to_add(code: str, facts: doctor_look.Facts, line: str) -> None:
     [finding] = doctor.examine(facts)
     assert (finding.code, finding.line) == (code, line)
     assert finding.line or finding.hint
@@ -68,21 +71,93 @@ def test_limits_of_a_newer_slurm_are_two_settings() -> None:
 
 def test_a_hook_that_is_gone_or_somebody_elses(tmp_path: Path) -> None:
     ours = tmp_path / "prolog.sh"
-    assert doctor.hook_problem("", "prolog.sh", str(tmp_path)) == "is not set"
-    assert doctor.hook_problem("/etc/other.sh", "prolog.sh", str(tmp_path)) == "is /etc/other.sh"
-    assert doctor.hook_problem(str(ours), "prolog.sh", str(tmp_path)).endswith("is not there")
+
+    def problem(*configured: str) -> str:
+        return doctor_look.hook_problem([*configured], "prolog.sh", str(tmp_path))
+
+    assert problem() == "is not set"
+    assert problem("/etc/other.sh") == "is /etc/other.sh"
+    assert problem(str(ours)).endswith("is not there")
     ours.write_text("#!/bin/bash\n")
-    assert doctor.hook_problem(f"/etc/a.sh,{ours}", "prolog.sh", str(tmp_path)).endswith("is not executable")
+    assert problem("/etc/a.sh", str(ours)).endswith("is not executable")
     os.chmod(ours, 0o755)
-    assert doctor.hook_problem(f"/etc/a.sh,{ours}", "prolog.sh", str(tmp_path)) == ""
+    assert problem("/etc/a.sh", str(ours)) == ""
 
 
-def test_what_scontrol_prints_is_read() -> None:
-    text = ("Configuration data as of 2026-11-21T10:00:00\nAuthInfo                = (null)\n"
-            "PrologFlags             = Alloc,Contain\nSLURM_VERSION           = 22.05.8\n")
-    config = doctor.parse(text)
-    assert (config["authinfo"], config["prologflags"]) == ("", "Alloc,Contain")
-    assert doctor.version(config["slurm_version"]) == (22, 5) and doctor.version("unknown") == (0, 0)
+PRINTED = Path(__file__).with_name("printed")
+"""What `scontrol show config` printed on rehearsal clusters, whole. `-twice`: with /bin/true and /bin/ls as further
+hooks (before 24.11 the last one counts); `-none`: without any line of ours in slurm.conf."""
+
+
+def examined(name: str, place: Path) -> tuple[list[str], doctor_look.Facts]:
+    """(codes, facts) of what a Slurm printed, on a node whose hooks lie in `place`."""
+    place.mkdir(exist_ok=True)
+    for _, file in doctor_look.HOOK_FILES:
+        (place / file).write_text("#!/bin/bash\n")
+        (place / file).chmod(0o755)
+    text = (PRINTED / name).read_text().replace(doctor_look.HOOKS, str(place))
+    runner = RecordingRunner({"scontrol show config": text, "sbatch --help": "--auto-resume"})
+    facts = doctor_look.look(runner, hooks=str(place), mark=str(place / "none"))
+    return [finding.code for finding in doctor.examine(facts)], facts
+
+
+@pytest.mark.parametrize(("name", "version"), [
+    ("slurm-20.11.4", (20, 11)), ("slurm-22.05.8", (22, 5)), ("slurm-24.11.5", (24, 11)),
+    ("slurm-24.11.5-twice", (24, 11))])
+def test_a_whole_configuration_of_each_slurm(name: str, version: tuple[int, int], tmp_path: Path) -> None:
+    codes, facts = examined(name, tmp_path / "hooks")
+    assert (codes, facts.version, facts.untold) == (["S005"] if "twice" in name else [], version, ())
+
+
+@pytest.mark.parametrize("name", ["slurm-22.05.8-none", "slurm-24.11.5-none"])
+def test_a_hook_that_is_not_set_is_missed_in_each_form(name: str, tmp_path: Path) -> None:
+    codes, facts = examined(name, tmp_path / "hooks")
+    assert {"S002", "S003", "S004", "S005", "S006"} <= set(codes) and facts.untold == ()
+    assert facts.hooks == {"prolog": "is not set", "epilog": "is not set", "taskprolog": "is not set"}
+
+
+def test_somebody_elses_hook_is_named_in_each_form(tmp_path: Path) -> None:
+    assert examined("slurm-22.05.8-twice", tmp_path / "hooks")[1].hooks["epilog"] == "is /bin/ls"
+    config = {"prolog[0]": "/bin/a", "prolog[1]": "/bin/b"}
+    assert doctor_look.hook_entries(config, "prolog", (24, 11)) == ["/bin/a", "/bin/b"]
+    # Where one hook is a list, another without a line is not set; TaskProlog has always had its line.
+    assert doctor_look.hook_entries(config, "epilog", (26, 5)) == []
+    assert doctor_look.hook_entries(config, "taskprolog", (26, 5)) is None
+
+
+def test_what_a_slurm_prints_in_no_known_form_is_not_called_missing(tmp_path: Path) -> None:
+    text = (PRINTED / "slurm-24.11.5").read_text().replace("24.11.5", "29.02.0").replace("Prolog[0]", "PrologList")
+    text = text.replace("Epilog[0]", "EpilogList").replace("PrologFlags", "PrologOptions")
+    runner = RecordingRunner({"scontrol show config": text.replace("PrologEpilogTimeout", "HookTimeout")})
+    facts = doctor_look.look(runner, hooks=str(tmp_path), mark=str(tmp_path / "none"))
+    found = doctor.examine(facts)
+    assert not {"S002", "S003", "S004", "S006"} & {finding.code for finding in found}
+    [said] = [finding for finding in found if finding.code == "S015"]
+    assert said.severity == "warning" and "29.02 prints prologflags, prologtimeout, epilogtimeout, prolog, epilog in " \
+        in said.message
+
+
+NO_MUNGE = ("""\
+scontrol: error: If munged is up, restart with --num-threads=10
+scontrol: error: Munge encode failed: Failed to access "/run/munge/munge.socket.2": No such file or directory """
+            """(Did you start munged?)
+slurm_load_ctl_conf error: Protocol authentication error
+""")
+
+
+@pytest.mark.parametrize(("stderr", "message", "hint"), [
+    (NO_MUNGE, "munged does not run on this node (/run/munge/munge.socket.2: No such file or directory)",
+     "sudo systemctl start munge"),
+    (NO_MUNGE.replace("Failed to access", "Failed to connect to").replace("No such file or directory",
+                                                                          "Connection refused"),
+     "munged does not run on this node (/run/munge/munge.socket.2: Connection refused)", "sudo systemctl start munge"),
+    ("slurm_load_ctl_conf error: Protocol authentication error\n", "of the controller do not agree", "munge.key"),
+    ("slurm_load_ctl_conf error: Unable to contact slurm controller (connect failure)\n", "connect failure",
+     "systemctl status slurmctld"),
+])
+def test_a_slurm_that_does_not_answer(stderr: str, message: str, hint: str) -> None:
+    why = doctor_look.unanswered(RunError(["scontrol", "show", "config"], 1, "", stderr))
+    assert message in why.message and hint in (why.hint or "") and why.exit_code == 3
 
 
 JOBS = """\

@@ -29,6 +29,7 @@ from hyperpod_kit.rehearsal.fleet import Fleet
 from hyperpod_kit.rehearsal.guardian import Guardian
 from hyperpod_kit.rehearsal.layout import Layout, lock_file
 from hyperpod_kit.rehearsal.machine import MachineOptions, Machines
+from hyperpod_kit.rehearsal.metadata_server import MetadataServers
 from hyperpod_kit.rehearsal.network import Network
 from hyperpod_kit.rehearsal.node_files import Secrets
 from hyperpod_kit.rehearsal.operations import Operations
@@ -72,7 +73,7 @@ class Daemon:
             store.create_bucket(bucket)
         machines = Machines(layout, MachineOptions(self.settings.shares, self.settings.shm_size))
         secrets = Secrets(Path(f"{layout.ssh_key}.pub").read_text(), os.urandom(1024))
-        fleet = Fleet(layout, self.settings, bridge, machines, secrets, "", self.stopping)
+        fleet = Fleet(layout, self.settings, bridge, MetadataServers(), machines, secrets, "", self.stopping)
         self._operations = Operations(fleet, SlurmControl(machines), store, self.save)
         self._server = serve([("127.0.0.1", 0), (bridge.gateway, 0)], store, RehearsalControlPlane(self._operations),
                              EfsService(layout.file_systems["efs"]))

@@ -13,9 +13,11 @@ from typing import Callable, Dict, Optional, Set
 from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.model.instance_types import has_instance_store
 from hyperpod_kit.rehearsal import host_keys, node_files, resource_config, slurm_conf
-from hyperpod_kit.rehearsal.cluster_state import CONTROLLER, Cluster, Node
+from hyperpod_kit.rehearsal.cluster_state import ACCOUNT, CONTROLLER, REGION, Cluster, Node
+from hyperpod_kit.rehearsal.instance_metadata import Instance
 from hyperpod_kit.rehearsal.layout import Layout
 from hyperpod_kit.rehearsal.machine import Machines
+from hyperpod_kit.rehearsal.metadata_server import MetadataServers
 from hyperpod_kit.rehearsal.network import Network
 from hyperpod_kit.rehearsal.node_files import Secrets
 from hyperpod_kit.rehearsal.settings import Settings
@@ -40,6 +42,7 @@ class Fleet:
     layout: Layout
     settings: Settings
     network: Network
+    metadata: MetadataServers
     machines: Machines
     secrets: Secrets
     endpoint: str
@@ -67,6 +70,9 @@ class Fleet:
             root = self.machines.prepare(node.instance_id)
             self.network.attach(node.instance_id, node.ip)
             group = cluster.group(node.group)
+            self.metadata.start(self.layout.netns(node.instance_id), Instance(
+                node.instance_id, node.instance_type, node.ip, node.host, REGION, ACCOUNT,
+                group.get("ExecutionRole", ""), node_files.ACCESS_KEY, node_files.SECRET_KEY))
             controller = cluster.controller
             node_files.write_identity(
                 root, host=node.host, ip=node.ip, gateway=self.network.gateway, endpoint=self.endpoint,
@@ -110,6 +116,7 @@ class Fleet:
         with self._lock(node.instance_id):
             self._gone.add(node.instance_id)
             self.machines.remove(node.instance_id)
+            self.metadata.stop(node.instance_id)
             self.network.detach(node.instance_id)
 
     def agent_report(self, node: Node) -> tuple[str, str]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Iterable, Tuple
 
 from hyperpod_kit.errors import RehearsalError, RunError
+from hyperpod_kit.rehearsal.instance_metadata import ADDRESS as METADATA
 from hyperpod_kit.rehearsal.layout import Layout
 from hyperpod_kit.run import LocalRunner, Runner
 
@@ -103,13 +104,17 @@ class Network:
                                  timeout=20, check=False)
 
     def attach(self, instance_id: str, ip: str) -> None:
-        """Make a node's network namespace with eth0 at `ip`/16 and the default route. Raises RunError."""
+        """Make a node's network namespace with eth0 at `ip`/16, the default route and the metadata service's address.
+
+        Raises RunError.
+        """
         netns, veth = self.layout.netns(instance_id), self.layout.veth(instance_id)
         for command in (f"netns add {netns}",
                         f"link add {veth} type veth peer name eth0 netns {netns}",
                         f"link set {veth} master {self.layout.bridge} up",
                         f"-n {netns} addr add {ip}/16 dev eth0",
                         f"-n {netns} link set lo up",
+                        f"-n {netns} addr add {METADATA}/32 dev lo scope host",
                         f"-n {netns} link set eth0 up",
                         f"-n {netns} route add default via {self.gateway}"):
             self._ip(command)

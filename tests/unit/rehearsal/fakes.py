@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import threading
 from pathlib import Path
 
 from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.rehearsal.fleet import Fleet
 from hyperpod_kit.rehearsal.layout import Layout
+from hyperpod_kit.rehearsal.metadata_server import MetadataServers
 from hyperpod_kit.rehearsal.network import Network
 from hyperpod_kit.rehearsal.node_files import AGENT_STATUS, Secrets
 from hyperpod_kit.rehearsal.operations import Operations
@@ -94,6 +96,7 @@ def make_operations(root: Path, agent_says=lambda config: ("Running", "")) -> Op
     store = S3Store(layout.s3)
     store.create_bucket("sagemaker-test")
     machines = DirectoryMachines(layout, agent_says)
-    fleet = Fleet(layout, Settings("test", "image"), Network(layout, 1, RecordingRunner()), machines,
+    fleet = Fleet(layout, Settings("test", "image"), Network(layout, 1, RecordingRunner()),
+                  MetadataServers(lambda netns: socket.create_server(("127.0.0.1", 0))), machines,
                   Secrets("ssh-ed25519 AAAA test", b"munge"), "http://10.1.0.1:1", threading.Event())
     return Operations(fleet, SlurmControl(machines), store, lambda: None)

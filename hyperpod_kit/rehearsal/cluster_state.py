@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, List, Mapping, Optional
@@ -10,6 +11,7 @@ from hyperpod_kit.rehearsal.network import host_name
 
 ACCOUNT = "111122223333"
 REGION = "us-east-1"
+ZONE = f"{REGION}a"
 
 CONTROLLER, LOGIN, COMPUTE = "Controller", "Login", "Compute"
 """Slurm's node types as SlurmConfig.NodeType spells them."""
@@ -17,7 +19,10 @@ CONTROLLER, LOGIN, COMPUTE = "Controller", "Login", "Compute"
 
 @dataclass
 class Node:
-    """One instance. `status`: ClusterInstanceStatus; `role`: Slurm node type or ""; times: Unix seconds."""
+    """One instance. `status`: ClusterInstanceStatus; `role`: Slurm node type or ""; times: Unix seconds.
+
+    `logical_id`: NodeLogicalId, which stays with the place through replacements.
+    """
 
     instance_id: str
     group: str
@@ -32,6 +37,8 @@ class Node:
     pid: int = 0
     pid_started: int = 0
     replaces: str = ""
+    logical_id: str = field(default_factory=lambda: f"node-{secrets.token_hex(8)}")
+    updated_at: float = 0.0
 
     @property
     def host(self) -> str:
@@ -45,7 +52,8 @@ class Node:
 
 @dataclass
 class Cluster:
-    """One cluster. `request`: the CreateCluster request with later updates applied; `slurm`: group -> node type."""
+    """One cluster. `request`: the CreateCluster request with later updates applied; `slurm`: group -> node type;
+    `additions`: ClientToken of BatchAddClusterNodes -> logical ids of the nodes that it added."""
 
     name: str
     id: str
@@ -57,6 +65,8 @@ class Cluster:
     partitions: Dict[str, List[str]] = field(default_factory=dict)
     nodes: Dict[str, Node] = field(default_factory=dict)
     events: List[Dict[str, Any]] = field(default_factory=list)
+    tags: Dict[str, str] = field(default_factory=dict)
+    additions: Dict[str, List[str]] = field(default_factory=dict)
 
     @property
     def continuous(self) -> bool:
@@ -93,6 +103,13 @@ class Cluster:
     def controller(self) -> Optional[Node]:
         """The Slurm controller's node, None without Slurm."""
         return next((node for node in self.nodes.values() if node.role == CONTROLLER), None)
+
+
+def instance_type(group: Mapping[str, Any]) -> str:
+    """Type of a group's instances; of a flexible group the first that it names."""
+    if "InstanceType" in group:
+        return str(group["InstanceType"])
+    return str(group["InstanceRequirements"]["InstanceTypes"][0])
 
 
 def to_state(clusters: Mapping[str, Cluster]) -> List[Dict[str, Any]]:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import copy
-import re
 import secrets
 from typing import Any, Dict, List, Mapping, Sequence
 
-from hyperpod_kit.rehearsal.cluster_state import CONTROLLER, REGION, Cluster, Node
+from hyperpod_kit.rehearsal import node_batches, request_rules, scaling, software_update
+from hyperpod_kit.rehearsal.cluster_state import ZONE, Cluster, Node
 from hyperpod_kit.rehearsal.operations import Operations
 from hyperpod_kit.rehearsal.sagemaker.api import ApiError
 
 GROUP_FIELDS = ("InstanceGroupName", "InstanceType", "LifeCycleConfig", "ExecutionRole", "ThreadsPerCore",
                 "InstanceStorageConfigs", "OnStartDeepHealthChecks", "SlurmConfig", "OverrideVpcConfig")
-SOURCE_URI = re.compile(r"s3://sagemaker-[^/]+(/.*)?")
-
 
 class RehearsalControlPlane:
     """Implements sagemaker.api.ControlPlane; see there for what each method promises."""
@@ -31,9 +29,9 @@ class RehearsalControlPlane:
 
     def create_cluster(self, request: Mapping[str, Any]) -> str:
         operations = self._operations
-        _check_sources(request)
-        _check_provisioning(request)
-        cluster = Cluster(request["ClusterName"], secrets.token_hex(6), copy.deepcopy(dict(request)))
+        request_rules.check_creation(request)
+        cluster = Cluster(request["ClusterName"], secrets.token_hex(6), copy.deepcopy(dict(request)),
+                          tags={tag["Key"]: tag["Value"] for tag in request.get("Tags", [])})
         with operations.lock:
             if cluster.name in operations.clusters:
                 raise ApiError("ResourceInUse", f"Cluster with name {cluster.name} already exists. "
@@ -72,11 +70,12 @@ class RehearsalControlPlane:
     def describe_cluster_node(self, name: str, node_id: str) -> Dict[str, Any]:
         cluster = self._find(name)
         with self._operations.lock:
-            node = cluster.nodes.get(node_id)
+            node = cluster.nodes.get(node_id) or next(
+                (node for node in cluster.nodes.values() if node.logical_id == node_id), None)
             if node is None:
                 raise ApiError("ResourceNotFound", f"Instance with id {node_id} not found.")
             details = {**_summary(node), "PrivatePrimaryIp": node.ip,
-                       "Placement": {"AvailabilityZone": f"{REGION}a", "AvailabilityZoneId": "use1-az1"}}
+                       "Placement": {"AvailabilityZone": ZONE, "AvailabilityZoneId": "use1-az1"}}
             lifecycle = cluster.group(node.group).get("LifeCycleConfig")
             if lifecycle:
                 details["LifeCycleConfig"] = lifecycle
@@ -92,15 +91,12 @@ class RehearsalControlPlane:
 
     def update_cluster(self, request: Mapping[str, Any]) -> str:
         operations = self._operations
-        _check_sources(request)
         with operations.lock:
-            cluster = self._find(request["ClusterName"])
-            if cluster.status != "InService":
-                raise ApiError("ConflictException", f"Cluster {cluster.name} is {cluster.status}.")
-            _check_update(cluster, request)
+            cluster = self._in_service(request["ClusterName"])
+            request_rules.check_update(cluster, request)
             # A cluster that is provisioned continuously stays in service while its nodes come and go.
             cluster.status, cluster.failure_message = "InService" if cluster.continuous else "Updating", ""
-        operations.spawn(operations.resize, cluster, copy.deepcopy(dict(request)))
+        operations.spawn(scaling.resize, operations, cluster, copy.deepcopy(dict(request)))
         return cluster.arn
 
     def delete_cluster(self, name: str) -> str:
@@ -113,82 +109,79 @@ class RehearsalControlPlane:
         operations.spawn(operations.delete, cluster)
         return cluster.arn
 
-    def batch_replace_cluster_nodes(self, name: str, ids: Sequence[str]) -> Dict[str, Any]:
-        return self._batch(name, ids, "replace")
-
-    def batch_reboot_cluster_nodes(self, name: str, ids: Sequence[str]) -> Dict[str, Any]:
-        return self._batch(name, ids, "reboot")
-
-    def _batch(self, name: str, ids: Sequence[str], verb: str) -> Dict[str, Any]:
+    def update_cluster_software(self, request: Mapping[str, Any]) -> str:
         operations = self._operations
+        with operations.lock:
+            cluster = self._in_service(request["ClusterName"])
+            request_rules.check_software(cluster, request)
+            cluster.status, cluster.failure_message = software_update.UPDATING, ""
+        operations.spawn(software_update.update, operations, cluster, copy.deepcopy(dict(request)))
+        return cluster.arn
+
+    def batch_replace_cluster_nodes(self, request: Mapping[str, Any]) -> Dict[str, Any]:
+        return node_batches.replace(self._operations, self._in_service(request["ClusterName"]), request)
+
+    def batch_reboot_cluster_nodes(self, request: Mapping[str, Any]) -> Dict[str, Any]:
+        return node_batches.reboot(self._operations, self._in_service(request["ClusterName"]), request)
+
+    def batch_delete_cluster_nodes(self, request: Mapping[str, Any]) -> Dict[str, Any]:
+        return node_batches.delete(self._operations, self._in_service(request["ClusterName"]), request)
+
+    def batch_add_cluster_nodes(self, request: Mapping[str, Any]) -> Dict[str, Any]:
+        return node_batches.add(self._operations, self._in_service(request["ClusterName"]), request)
+
+    def tags(self, arn: str) -> Dict[str, str]:
+        with self._operations.lock:
+            return dict(self._tagged(arn).tags)
+
+    def add_tags(self, arn: str, tags: Sequence[Mapping[str, str]]) -> Dict[str, str]:
+        with self._operations.lock:
+            cluster = self._tagged(arn)
+            request_rules.check_tags(tags, list(cluster.tags))
+            cluster.tags.update({tag["Key"]: tag["Value"] for tag in tags})
+            return dict(cluster.tags)
+
+    def delete_tags(self, arn: str, keys: Sequence[str]) -> None:
+        with self._operations.lock:
+            cluster = self._tagged(arn)
+            for key in keys:
+                cluster.tags.pop(key, None)
+
+    def _tagged(self, arn: str) -> Cluster:
+        for cluster in self._operations.clusters.values():
+            if cluster.arn == arn:
+                return cluster
+        # What AWS answers for an ARN of nothing is not known.
+        raise ApiError("ValidationException", f"The request cannot be processed. Resource {arn} does not exist.")
+
+    def _in_service(self, name: str) -> Cluster:
+        """The cluster, when it can be changed now."""
         cluster = self._find(name)
         if cluster.status != "InService":
             raise ApiError("ConflictException", f"Cluster {cluster.name} is {cluster.status}.")
-        successful: List[str] = []
-        failed: List[Dict[str, str]] = []
-        for instance_id in ids:
-            node = cluster.nodes.get(instance_id)
-            if node is None:
-                failed.append(_error(instance_id, "InstanceIdNotFound", "no such instance in this cluster"))
-            elif verb == "replace" and node.role == CONTROLLER:
-                failed.append(_error(instance_id, "InvalidInstanceStatus", "the controller cannot be replaced"))
-            elif not operations.take(node):
-                failed.append(_error(instance_id, "InstanceIdInUse", "another operation works on this instance"))
-            else:
-                successful.append(instance_id)
-                work = operations.replace if verb == "replace" else operations.reboot
-                operations.spawn(work, cluster, node, f"asked for: {verb}")
-        return {"Successful": successful, "Failed": failed}
-
-
-def _error(instance_id: str, code: str, message: str) -> Dict[str, str]:
-    return {"NodeId": instance_id, "ErrorCode": code, "Message": message}
-
-
-def _check_sources(request: Mapping[str, Any]) -> None:
-    names = [group["InstanceGroupName"] for group in request.get("InstanceGroups", [])]
-    if len(set(names)) != len(names):
-        raise ApiError("ValidationException", "InstanceGroupNames must be unique within a cluster.")
-    for group in request.get("InstanceGroups", []):
-        lifecycle = group.get("LifeCycleConfig") or {}
-        uri = lifecycle.get("SourceS3Uri")
-        if uri is not None and not SOURCE_URI.fullmatch(uri):
-            raise ApiError("ValidationException", f"SourceS3Uri {uri} must start with s3://sagemaker-.")
-        if "OnCreate" in lifecycle and "OnInitComplete" in lifecycle:
-            raise ApiError("ValidationException", "OnCreate and OnInitComplete in LifeCycleConfig are mutually "
-                                                  "exclusive.")
-
-
-def _check_provisioning(request: Mapping[str, Any]) -> None:
-    """Continuous provisioning wants SlurmConfig, and takes no strategy for it."""
-    if request.get("NodeProvisioningMode") != "Continuous":
-        return
-    slurm = (request.get("Orchestrator") or {}).get("Slurm")
-    if slurm is None or not all(group.get("SlurmConfig") for group in request.get("InstanceGroups", [])):
-        raise ApiError("ValidationException", "NodeProvisioningMode Continuous requires SlurmConfig in every "
-                                              "InstanceGroup and Orchestrator.Slurm.")
-    if "SlurmConfigStrategy" in slurm:
-        raise ApiError("ValidationException", "SlurmConfigStrategy cannot be set for a cluster with "
-                                              "NodeProvisioningMode Continuous.")
-
-
-def _check_update(cluster: Cluster, request: Mapping[str, Any]) -> None:
-    wanted = {group["InstanceGroupName"]: group.get("InstanceCount", 0) for group in request.get("InstanceGroups", [])}
-    for name, role in cluster.slurm.items():
-        if role == CONTROLLER and (wanted.get(name, 1) < 1 or name in request.get("InstanceGroupsToDelete", [])):
-            raise ApiError("ValidationException", "The Slurm controller's instance group cannot be removed.")
+        return cluster
 
 
 def _group(cluster: Cluster, group: Mapping[str, Any]) -> Dict[str, Any]:
     running = [node for node in cluster.in_group(group["InstanceGroupName"]) if node.status == "Running"]
-    return {**{field: group[field] for field in GROUP_FIELDS if field in group},
+    more: Dict[str, Any] = {}
+    if "MinInstanceCount" in group:
+        more["MinCount"] = group["MinInstanceCount"]
+    if "InstanceRequirements" in group:
+        types = group["InstanceRequirements"]["InstanceTypes"]
+        more["InstanceRequirements"] = {"CurrentInstanceTypes": types, "DesiredInstanceTypes": types}
+    return {**{field: group[field] for field in GROUP_FIELDS if field in group}, **more,
             "CurrentCount": len(running), "TargetCount": group.get("InstanceCount", 0)}
 
 
 def _summary(node: Node) -> Dict[str, Any]:
+    more: Dict[str, Any] = {}
     status = {"Status": node.status}
     if node.message:
         status["Message"] = node.message
-    return {"InstanceGroupName": node.group, "InstanceId": node.instance_id, "InstanceType": node.instance_type,
+    if node.updated_at:
+        more["LastSoftwareUpdateTime"] = node.updated_at
+    return {**more, "InstanceGroupName": node.group, "InstanceId": node.instance_id, "NodeLogicalId": node.logical_id,
+            "InstanceType": node.instance_type,
             "LaunchTime": node.launched_at, "InstanceStatus": status,
             "PrivateDnsHostname": f"{node.host}.ec2.internal"}

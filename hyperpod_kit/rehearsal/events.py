@@ -42,3 +42,30 @@ def failed(cluster: Cluster, node: Node) -> None:
     """A node could not be created; its message says why."""
     note(cluster, f"Instance creation in Cluster {cluster.name} and InstanceGroup {node.group} failed", level=ERROR,
          node=node, metadata={"FailureMessage": node.message, "LcsExecutionState": "Failed"})
+
+
+def replaced(cluster: Cluster, old: Node, new: Node, why: str) -> None:
+    """A node gives way to a new instance. AWS's own words for this and what follows are not known."""
+    note(cluster, f"Instance {old.instance_id} in InstanceGroup {old.group} is being replaced by {new.instance_id}: "
+                  f"{why}", level=WARN, node=old)
+
+
+def rebooted(cluster: Cluster, node: Node, state: str, why: str) -> None:
+    """The reboot of a node has `Started`, `Succeeded` or `Failed`."""
+    note(cluster, f"Reboot of instance {node.instance_id} has {state}: {why}", node=node,
+         level=ERROR if state == "Failed" else INFO)
+
+
+def removed(cluster: Cluster, node: Node) -> None:
+    """A node has left with its machine."""
+    note(cluster, f"Instance {node.instance_id} in InstanceGroup {node.group} was deleted", node=node)
+
+
+def software(cluster: Cluster, node: Node) -> None:
+    """A node has its new software."""
+    note(cluster, f"Software update of instance {node.instance_id} has Succeeded", node=node)
+
+
+def scaled(cluster: Cluster, group: str, before: int, after: int) -> None:
+    """The wanted count of a group has changed."""
+    note(cluster, f"Scaling of InstanceGroup {group} from {before} to {after} instances has Started", group=group)

@@ -67,31 +67,42 @@ class Fleet:
         """Make a node's machine and boot it. Raises RehearsalError or RunError; the node may have been removed."""
         with self._lock(node.instance_id):
             self._require_wanted(node)
-            root = self.machines.prepare(node.instance_id)
             self.network.attach(node.instance_id, node.ip)
-            group = cluster.group(node.group)
             self.metadata.start(self.layout.netns(node.instance_id), Instance(
                 node.instance_id, node.instance_type, node.ip, node.host, REGION, ACCOUNT,
-                group.get("ExecutionRole", ""), node_files.ACCESS_KEY, node_files.SECRET_KEY))
-            controller = cluster.controller
-            node_files.write_identity(
-                root, host=node.host, ip=node.ip, gateway=self.network.gateway, endpoint=self.endpoint,
-                secrets=self.secrets, host_key=self._keys.create(node.ip, node.host),
-                agent={"instance_id": node.instance_id, "endpoint": self.endpoint,
-                       "lifecycle": group.get("LifeCycleConfig") or {}, "slurm_role": node.role,
-                       "storage": group.get("InstanceStorageConfigs") or [],
-                       "controller_ip": controller.ip if controller else "",
-                       "role": group.get("ExecutionRole", ""),
-                       "timeout": self.settings.creation_timeout})
-            node_files.write(root, node_files.RESOURCE_CONFIG, resource_config.render(cluster))
-            if any(entry.get("SlurmConfig") for entry in cluster.groups):
-                node_files.write(root, node_files.PROVISIONING_PARAMETERS,
-                                 json.dumps(slurm_conf.parameters_of(cluster), indent=1) + "\n")
-            if node.role == CONTROLLER:
-                text = slurm_conf.render(cluster, memory_mb, self.settings.cred_expire, self.settings.slurmd_timeout)
-                node_files.write(root, node_files.SLURM_CONF, text)
-                (root / "var/spool/slurmctld").mkdir(parents=True, exist_ok=True)
+                cluster.group(node.group).get("ExecutionRole", ""), node_files.ACCESS_KEY, node_files.SECRET_KEY))
+            self._furnish(cluster, node, memory_mb)
             self._boot(node)
+
+    def reimage(self, cluster: Cluster, node: Node, memory_mb: int) -> None:
+        """Boot the same instance from a fresh root. Raises RehearsalError or RunError."""
+        with self._lock(node.instance_id):
+            self._require_wanted(node)
+            self.machines.remove(node.instance_id)
+            self._furnish(cluster, node, memory_mb)
+            self._boot(node)
+
+    def _furnish(self, cluster: Cluster, node: Node, memory_mb: int) -> None:
+        """A fresh root with all that a node has before its first boot."""
+        root = self.machines.prepare(node.instance_id)
+        group, controller = cluster.group(node.group), cluster.controller
+        node_files.write_identity(
+            root, host=node.host, ip=node.ip, gateway=self.network.gateway, endpoint=self.endpoint,
+            secrets=self.secrets, host_key=self._keys.create(node.ip, node.host),
+            agent={"instance_id": node.instance_id, "endpoint": self.endpoint,
+                   "lifecycle": group.get("LifeCycleConfig") or {}, "slurm_role": node.role,
+                   "storage": group.get("InstanceStorageConfigs") or [],
+                   "controller_ip": controller.ip if controller else "",
+                   "role": group.get("ExecutionRole", ""),
+                   "timeout": self.settings.creation_timeout})
+        node_files.write(root, node_files.RESOURCE_CONFIG, resource_config.render(cluster))
+        if any(entry.get("SlurmConfig") for entry in cluster.groups):
+            node_files.write(root, node_files.PROVISIONING_PARAMETERS,
+                             json.dumps(slurm_conf.parameters_of(cluster), indent=1) + "\n")
+        if node.role == CONTROLLER:
+            text = slurm_conf.render(cluster, memory_mb, self.settings.cred_expire, self.settings.slurmd_timeout)
+            node_files.write(root, node_files.SLURM_CONF, text)
+            (root / "var/spool/slurmctld").mkdir(parents=True, exist_ok=True)
 
     def _boot(self, node: Node) -> None:
         node.booted_at = time.time()

@@ -1,7 +1,8 @@
-"""What happens to clusters over time: creation, replacement, reboot, resize, deletion. Each runs in its own thread."""
+"""What happens to clusters over time: creation, replacement, reboot, deletion. Each runs in its own thread."""
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 import traceback
@@ -11,7 +12,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set
 from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.rehearsal import events, slurm_conf
 from hyperpod_kit.rehearsal.bundle_source import provisioning_parameters
-from hyperpod_kit.rehearsal.cluster_state import CONTROLLER, Cluster, Node
+from hyperpod_kit.rehearsal.cluster_state import CONTROLLER, Cluster, Node, instance_type
 from hyperpod_kit.rehearsal.fleet import CreationFailed, Fleet, new_instance_id
 from hyperpod_kit.rehearsal.s3.store import S3Store
 from hyperpod_kit.rehearsal.slurm_control import SlurmControl
@@ -32,12 +33,17 @@ AWS_WORDING = "Lifecycle scripts did not run successfully. Ensure the scripts ex
 
 
 def failure_message(failed: Sequence[Node]) -> str:
-    """One paragraph per reason, naming the instances that share it."""
+    """One paragraph per reason, naming the instances that share it. The first in full; of the others the first line and
+    the last, since what differs in them is mostly a name or a time."""
     reasons: Dict[str, List[str]] = {}
     for node in failed:
         reasons.setdefault(node.message, []).append(f"{node.instance_id} ({node.place}, {node.host})")
-    details = "\n".join(f"Instance {', '.join(names)} failed: {reason}" for reason, names in reasons.items())
-    return f"{AWS_WORDING}\n{details}"
+    full, *others = reasons
+    details = [f"Instance {', '.join(reasons[full])} failed: {full}"]
+    for reason in others:
+        first, *rest = reason.splitlines() or [""]
+        details.append(f"Instance {', '.join(reasons[reason])} failed: {first}{f' … {rest[-1]}' if rest else ''}")
+    return "\n".join([AWS_WORDING, *details])
 
 
 class Operations:
@@ -66,20 +72,19 @@ class Operations:
         threading.Thread(target=guarded, daemon=True, name=work.__name__).start()
 
     def add_nodes(self, cluster: Cluster, group: Mapping[str, Any], count: int) -> List[Node]:
-        """Give a group `count` instances in all; returns the new ones. Call with the lock held."""
+        """Give a group `count` instances in all, in its free places; returns the new ones. Call with the lock held."""
         name = group["InstanceGroupName"]
         position = [entry["InstanceGroupName"] for entry in cluster.groups].index(name)
         taken = {node.ip for other in self.clusters.values() for node in other.nodes.values()}
         indices = {node.index for node in cluster.in_group(name)}
+        free = (index for index in itertools.count() if index not in indices)
         added = []
         offset = 0
-        for index in range(count):
-            if index in indices:
-                continue
+        for index in itertools.islice(free, max(0, count - len(indices))):
             while (address := self.fleet.network.address(position, index + offset)) in taken:
                 offset += 1
             taken.add(address)
-            node = Node(new_instance_id(), name, group["InstanceType"], index, address,
+            node = Node(new_instance_id(), name, instance_type(group), index, address,
                         role=cluster.slurm.get(name, ""))
             cluster.nodes[node.instance_id] = node
             self.in_hand.add(node.instance_id)
@@ -103,7 +108,7 @@ class Operations:
             self.changed()
             events.note(cluster, f"Cluster {cluster.name} creation has Started")
             heads = [node for node in nodes if node.role == CONTROLLER]
-            self._bring_up(cluster, nodes, heads if cluster.continuous else nodes)
+            self.launch_all(cluster, nodes, heads if cluster.continuous else nodes)
         except HyperpodKitError as err:
             with self.lock:
                 if cluster.status == "Creating":
@@ -115,7 +120,7 @@ class Operations:
             if cluster.status == "Creating":
                 cluster.status = "InService"
 
-    def _bring_up(self, cluster: Cluster, nodes: Sequence[Node], needed: Sequence[Node]) -> None:
+    def launch_all(self, cluster: Cluster, nodes: Sequence[Node], needed: Sequence[Node]) -> None:
         """Launch nodes side by side and wait for the scripts of those that are needed.
 
         Raises CreationFailed naming those that failed.
@@ -162,10 +167,11 @@ class Operations:
     def replace(self, cluster: Cluster, old: Node, why: str) -> None:
         """Swap a claimed node's machine: Slurm is told, the place and address stay, the instance is new."""
         new = Node(new_instance_id(), old.group, old.instance_type, old.index, old.ip, role=old.role,
-                   replaces=old.instance_id, message=why)
+                   replaces=old.instance_id, logical_id=old.logical_id, message=why)
         old.status, old.message = "ShuttingDown", why
         self.changed()
         print(f"{time.time():.2f} replacing {old.instance_id} ({old.place}): {why}", flush=True)
+        events.replaced(cluster, old, new, why)
         self.slurm.lost(cluster, old)
         self.fleet.remove(old)
         with self.lock:
@@ -179,28 +185,31 @@ class Operations:
         memory = memory_per_node(len(cluster.nodes))
         self.fleet.refresh(cluster, memory, skip=new)
         self._bring_up_one(cluster, new, memory)
-        self._resume(cluster, new)
+        self.resume(cluster, new)
 
     def reboot(self, cluster: Cluster, node: Node, why: str) -> None:
         """Boot a claimed node's instance again; its disk and instance id stay, no lifecycle script runs."""
         node.status, node.message = "Pending", why
         self.changed()
         print(f"{time.time():.2f} rebooting {node.instance_id} ({node.place}): {why}", flush=True)
+        events.rebooted(cluster, node, "Started", why)
         self.slurm.lost(cluster, node)
         try:
             self.fleet.restart(node)
             self.fleet.wait_created(node, wanted=lambda: cluster.status != "Deleting")
             node.status, node.message = "Running", ""
+            events.rebooted(cluster, node, "Succeeded", why)
         except HyperpodKitError as err:
             node.status, node.message = "Failure", err.message
+            events.rebooted(cluster, node, "Failed", err.message)
             raise
         finally:
             with self.lock:
                 self.in_hand.discard(node.instance_id)
             self.changed()
-        self._resume(cluster, node)
+        self.resume(cluster, node)
 
-    def _resume(self, cluster: Cluster, node: Node) -> None:
+    def resume(self, cluster: Cluster, node: Node) -> None:
         """Give the node back to Slurm once its new slurmd has registered, not before."""
         if node.role in ("", CONTROLLER):
             return
@@ -215,55 +224,6 @@ class Operations:
                 return
             if self.fleet.stopping.wait(0.2):
                 return
-
-    def resize(self, cluster: Cluster, request: Mapping[str, Any]) -> None:
-        """Apply an UpdateCluster request: groups grow, shrink, come and go; the cluster is Updating meanwhile.
-
-        Where nodes are provisioned continuously it stays InService, and a node that fails fails no update.
-        """
-        with self.lock:
-            if cluster.status != ("InService" if cluster.continuous else "Updating"):
-                return
-            groups = {group["InstanceGroupName"]: group for group in cluster.groups}
-            groups.update({group["InstanceGroupName"]: dict(group) for group in request.get("InstanceGroups", [])})
-            for name in request.get("InstanceGroupsToDelete", []):
-                groups.pop(name, None)
-            cluster.request["InstanceGroups"] = list(groups.values())
-            for field in ("NodeRecovery", "Orchestrator", "NodeProvisioningMode"):
-                if field in request:
-                    cluster.request[field] = request[field]
-            limits = {name: group.get("InstanceCount", 0) for name, group in groups.items()}
-            leaving = [node for node in cluster.nodes.values() if node.index >= limits.get(node.group, 0)]
-            for node in leaving:
-                self.in_hand.add(node.instance_id)
-                node.status = "ShuttingDown"
-            if cluster.slurm:
-                parameters = provisioning_parameters(self.store, cluster.request)
-                cluster.slurm, cluster.partitions = slurm_conf.roles_of(cluster.request, parameters)
-            arriving = [node for group in cluster.groups
-                        for node in self.add_nodes(cluster, group, group.get("InstanceCount", 0))]
-        self.changed()
-        failure = ""
-        try:
-            for node in leaving:
-                self._drop(cluster, node)
-            memory = memory_per_node(len(cluster.nodes))
-            self.fleet.refresh(cluster, memory)
-            if leaving or arriving:
-                self.slurm.reconfigure(cluster)
-            self._bring_up(cluster, arriving, [] if cluster.continuous else arriving)
-        except HyperpodKitError as err:
-            failure = err.message
-        with self.lock:
-            if cluster.status == "Updating":
-                cluster.status, cluster.failure_message = "InService", failure
-
-    def _drop(self, cluster: Cluster, node: Node) -> None:
-        self.slurm.lost(cluster, node)
-        self.fleet.remove(node)
-        with self.lock:
-            cluster.nodes.pop(node.instance_id, None)
-            self.in_hand.discard(node.instance_id)
 
     def delete(self, cluster: Cluster) -> None:
         """Remove all machines of a cluster, then the cluster."""

@@ -74,7 +74,12 @@ class SlurmControl:
         return said is not None and said.registered_at >= int(node.booted_at)
 
     def reconfigure(self, cluster: Cluster) -> bool:
-        """Make a running slurmctld read changed node lines; adding nodes needs its restart in Slurm before 23.11."""
+        """Make a running slurmctld read changed node lines; adding nodes needs its restart in Slurm before 23.11.
+
+        False at once where none runs: a bundle may start no Slurm at all.
+        """
+        if self._run(cluster, "systemctl", "is-active", "--quiet", "slurmctld") is None:
+            return False
         if self._run(cluster, "systemctl", "try-restart", "slurmctld", timeout=60) is None:
             return False
         deadline = time.monotonic() + 30

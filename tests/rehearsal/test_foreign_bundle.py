@@ -8,7 +8,6 @@ from typing import Iterator
 import boto3
 import pytest
 from driver import Driver, wait_until
-from test_cluster import delete, status_of
 
 PARAMETERS = {"version": "1.0.0", "workload_manager": "slurm", "controller_group": "foreign-head",
               "worker_groups": [{"instance_group_name": "foreign-gpu", "partition_name": "gpu"}]}
@@ -49,7 +48,7 @@ def foreign(endpoint: Driver) -> Iterator[dict[str, str]]:
         for group, kind in (("foreign-head", "ml.m5.large"), ("foreign-gpu", "ml.g5.8xlarge"))])
     try:
         def settled() -> bool:
-            found = status_of(endpoint, "foreign")
+            found = sagemaker.describe_cluster(ClusterName="foreign")
             assert found["ClusterStatus"] != "Failed", found.get("FailureMessage")
             return found["ClusterStatus"] == "InService"
 
@@ -57,7 +56,9 @@ def foreign(endpoint: Driver) -> Iterator[dict[str, str]]:
         nodes = sagemaker.list_cluster_nodes(ClusterName="foreign")["ClusterNodeSummaries"]
         yield {node["InstanceGroupName"]: node["InstanceId"] for node in nodes}
     finally:
-        delete(endpoint, "foreign")
+        sagemaker.delete_cluster(ClusterName="foreign")
+        wait_until("end of cluster foreign", lambda: not sagemaker.list_clusters(NameContains="foreign")[
+            "ClusterSummaries"], timeout=60)
 
 
 def test_slurm_works_though_the_bundle_never_heard_of_munge(endpoint: Driver, foreign: dict[str, str]) -> None:

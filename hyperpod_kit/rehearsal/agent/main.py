@@ -57,6 +57,13 @@ def tail(path: str, lines: int = TAIL_LINES) -> str:
         return ""
 
 
+def last_words() -> str:
+    """The end of what the script printed, and of the provisioning log what it did not print as well, through `tee`."""
+    printed = set(tail(LOG, 50 * TAIL_LINES).splitlines())
+    noted = [line for line in tail(PROVISION_LOG).splitlines() if line not in printed]
+    return "\n".join([*tail(LOG).splitlines(), *noted])
+
+
 def fetch(endpoint: str, uri: str, script: str) -> str:
     """Download the bundle to /tmp/<bucket>/<prefix>/ and return that directory. Raises Failed."""
     bucket, prefix = split_uri(uri)
@@ -89,9 +96,7 @@ def run_script(directory: str, script: str, timeout: float) -> None:
         except subprocess.TimeoutExpired:
             raise Failed(f"{script} did not end within {timeout:.0f} s\n{tail(LOG)}") from None
     if code != 0:
-        said = [text for text in (tail(LOG), tail(PROVISION_LOG)) if text]
-        end = "\n".join(said) or "(nothing)"
-        raise Failed(f"{script} exited {code}; the end of its log:\n{end}")
+        raise Failed(f"{script} exited {code}; the end of its log:\n{last_words() or '(nothing)'}")
 
 
 def create(config: Dict[str, Any]) -> None:

@@ -46,8 +46,26 @@ class ControlPlane(Protocol):
     def delete_cluster(self, name: str) -> str:
         """Start the deletion; returns the ARN."""
 
-    def batch_replace_cluster_nodes(self, name: str, ids: Sequence[str]) -> dict[str, Any]:
-        """The answer of BatchReplaceClusterNodes: Successful and Failed."""
+    def update_cluster_software(self, request: Mapping[str, Any]) -> str:
+        """Start the software's update; returns the ARN."""
 
-    def batch_reboot_cluster_nodes(self, name: str, ids: Sequence[str]) -> dict[str, Any]:
-        """The answer of BatchRebootClusterNodes: Successful and Failed."""
+    def batch_replace_cluster_nodes(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer of BatchReplaceClusterNodes."""
+
+    def batch_reboot_cluster_nodes(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer of BatchRebootClusterNodes."""
+
+    def batch_delete_cluster_nodes(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer of BatchDeleteClusterNodes."""
+
+    def batch_add_cluster_nodes(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer of BatchAddClusterNodes."""
+
+    def tags(self, arn: str) -> dict[str, str]:
+        """Tags of a resource, by key."""
+
+    def add_tags(self, arn: str, tags: Sequence[Mapping[str, str]]) -> dict[str, str]:
+        """Add or overwrite tags of a resource; returns all that it has then."""
+
+    def delete_tags(self, arn: str, keys: Sequence[str]) -> None:
+        """Remove tags; keys that are not there are not missed."""

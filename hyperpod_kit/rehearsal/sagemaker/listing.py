@@ -28,6 +28,8 @@ def node_page(nodes: Sequence[Mapping[str, Any]], request: Mapping[str, Any]) ->
     group = request.get("InstanceGroupNameContains", "")
     chosen = [item for item in nodes if group in item["InstanceGroupName"] and _within(item["LaunchTime"], request)]
     ordered = _ordered(chosen, request, {"NAME": "InstanceGroupName", "CREATION_TIME": "LaunchTime"})
+    if not request.get("IncludeNodeLogicalIds"):
+        ordered = [{key: value for key, value in item.items() if key != "NodeLogicalId"} for item in ordered]
     return _page("ClusterNodeSummaries", ordered, request)
 
 
@@ -49,6 +51,11 @@ def event_details(events: Sequence[Mapping[str, Any]], request: Mapping[str, Any
         if event["EventId"] == request["EventId"]:
             return {"EventDetails": dict(event)}
     raise ApiError("ResourceNotFound", f"Event {request['EventId']} not found.")
+
+
+def tag_page(tags: Sequence[Mapping[str, str]], request: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer of ListTags."""
+    return _page("Tags", tags, request)
 
 
 def _within(time: float, request: Mapping[str, Any], kind: str = "CreationTime") -> bool:

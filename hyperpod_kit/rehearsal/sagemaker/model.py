@@ -112,8 +112,16 @@ def _matches(pattern: str, value: str) -> bool:
 
 
 def _failed(value: Any, path: str, constraint: str) -> str:
-    shown = value if isinstance(value, (str, int, float)) else "[...]" if isinstance(value, list) else "{...}"
-    return f"Value '{shown}' at '{path}' failed to satisfy constraint: {constraint}"
+    return f"Value '{_shown(value)}' at '{path}' failed to satisfy constraint: {constraint}"
+
+
+def _shown(value: Any) -> str:
+    """A value as Java prints it."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_shown, value))}]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}={_shown(item)}" for key, item in value.items()) + "}"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _join(path: str, name: str) -> str:

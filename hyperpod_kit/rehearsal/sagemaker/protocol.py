@@ -6,7 +6,7 @@ import json
 from typing import Any, Callable, Mapping
 
 from hyperpod_kit.rehearsal.sagemaker.api import ApiError, ControlPlane
-from hyperpod_kit.rehearsal.sagemaker.listing import cluster_page, event_details, event_page, node_page
+from hyperpod_kit.rehearsal.sagemaker.listing import cluster_page, event_details, event_page, node_page, tag_page
 from hyperpod_kit.rehearsal.sagemaker.model import (
     WrongType,
     check_answer,
@@ -33,11 +33,16 @@ OPERATIONS: dict[str, Operation] = {
         control.list_cluster_events(request["ClusterName"]), request),
     "UpdateCluster": lambda control, request: {"ClusterArn": control.update_cluster(request)},
     "DeleteCluster": lambda control, request: {"ClusterArn": control.delete_cluster(request["ClusterName"])},
-    "BatchReplaceClusterNodes": lambda control, request: control.batch_replace_cluster_nodes(
-        request["ClusterName"], request.get("NodeIds", [])),
-    "BatchRebootClusterNodes": lambda control, request: control.batch_reboot_cluster_nodes(
-        request["ClusterName"], request.get("NodeIds", [])),
+    "UpdateClusterSoftware": lambda control, request: {"ClusterArn": control.update_cluster_software(request)},
+    "BatchReplaceClusterNodes": lambda control, request: control.batch_replace_cluster_nodes(request),
+    "BatchRebootClusterNodes": lambda control, request: control.batch_reboot_cluster_nodes(request),
+    "BatchDeleteClusterNodes": lambda control, request: control.batch_delete_cluster_nodes(request),
+    "BatchAddClusterNodes": lambda control, request: control.batch_add_cluster_nodes(request),
+    "AddTags": lambda control, request: {"Tags": _tags(control.add_tags(request["ResourceArn"], request["Tags"]))},
+    "ListTags": lambda control, request: tag_page(_tags(control.tags(request["ResourceArn"])), request),
+    "DeleteTags": lambda control, request: _delete_tags(control, request),
 }
+"""What is implemented; every other operation of SageMaker is refused by its name."""
 
 
 def answer(control: ControlPlane, target: str, body: bytes) -> tuple[int, bytes]:
@@ -58,7 +63,8 @@ def call(control: ControlPlane, target: str, body: bytes) -> Mapping[str, Any]:
         raise ApiError("UnknownOperationException", f"{target} is no operation of SageMaker")
     operation = OPERATIONS.get(name)
     if operation is None:
-        raise ApiError("UnknownOperationException", f"the rehearsal does not implement {name}")
+        raise ApiError("UnknownOperationException", f"the rehearsal does not implement {name}; of SageMaker it has "
+                                                    f"{', '.join(sorted(OPERATIONS))}")
     request = parse(body)
     try:
         violations = check_request(name, request)
@@ -88,7 +94,16 @@ def parse(body: bytes) -> dict[str, Any]:
 
 
 def _node_id(request: Mapping[str, Any]) -> str:
-    node_id = request.get("NodeId")
-    if not isinstance(node_id, str):
-        raise ApiError("ValidationException", "NodeId must be given: the rehearsal's nodes have no logical ids")
-    return node_id
+    given = [request[field] for field in ("NodeId", "NodeLogicalId") if field in request]
+    if len(given) != 1:
+        raise ApiError("ValidationException", "Exactly one of NodeId and NodeLogicalId must be provided.")
+    return str(given[0])
+
+
+def _delete_tags(control: ControlPlane, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    control.delete_tags(request["ResourceArn"], request["TagKeys"])
+    return {}
+
+
+def _tags(tags: Mapping[str, str]) -> list[dict[str, str]]:
+    return [{"Key": key, "Value": value} for key, value in sorted(tags.items())]

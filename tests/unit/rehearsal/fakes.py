@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import threading
 from pathlib import Path
@@ -79,6 +80,7 @@ class DirectoryMachines:
 
     def remove(self, instance_id):
         self.kill(instance_id)
+        shutil.rmtree(self.directory(instance_id), ignore_errors=True)
 
     def execute(self, instance_id, argv, timeout=20.0, check=True):
         if self.exit_codes.get(instance_id) is not None:

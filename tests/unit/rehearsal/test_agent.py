@@ -53,6 +53,19 @@ def node(tmp_path, monkeypatch, endpoint):
     return run
 
 
+def test_a_bundle_that_logs_through_tee_too_is_quoted_once(node, endpoint, tmp_path):
+    log = tmp_path / "node/var/log/provision/provisioning.log"
+    put(endpoint, "b/on_create.sh", f"""
+        echo an older line >> {log}
+        for number in $(seq 30); do echo line $number | tee -a {log}; done
+        echo only noted >> {log}
+        exit 100""")
+    code, report = node()
+    said = report["message"].splitlines()
+    assert code == 1 and said[0] == "on_create.sh exited 100; the end of its log:"
+    assert said[1:] == [*(f"line {number}" for number in range(11, 31)), "only noted"]
+
+
 def test_the_script_runs_where_it_was_downloaded(node, endpoint, tmp_path):
     put(endpoint, "b/on_create.sh", 'pwd; cat data; echo "$SAGEMAKER_RESOURCE_CONFIG_PATH"; echo $HOME')
     put(endpoint, "b/data", "payload\n")

@@ -83,6 +83,15 @@ def test_a_failing_script_fails_the_cluster_with_its_words(sagemaker, operations
     assert {node["InstanceStatus"]["Status"] for node in nodes(sagemaker)} == {"Failure"}
 
 
+def test_logs_that_differ_in_a_name_only_are_not_all_quoted_in_full(sagemaker, operations):
+    operations.fleet.machines.agent_says = lambda config: (
+        "Failed", f"on_create.sh exited 3; the end of its log:\nfirst\n{config['instance_id']}\nboom")
+    sagemaker.create_cluster(ClusterName="demo", InstanceGroups=[group("gpu", 3)])
+    message = wait(sagemaker)["FailureMessage"]
+    assert message.count("\nfirst\n") == 1 and message.count("boom") == 3 and len(message.splitlines()) == 7
+    assert all(node["InstanceId"] in message for node in nodes(sagemaker))
+
+
 @pytest.mark.parametrize("change, code", [
     ({"InstanceGroups": [group("a", 1), group("a", 1)]}, "ValidationException"),
     ({"InstanceGroups": [group("a", 1, LifeCycleConfig={"SourceS3Uri": "s3://other/x", "OnCreate": "o.sh"})]},

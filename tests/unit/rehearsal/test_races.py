@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hyperpod_kit.rehearsal.cluster_state import Cluster
+from hyperpod_kit.rehearsal.scaling import resize
 
 GROUP = {"InstanceGroupName": "gpu", "InstanceType": "ml.m5.large", "InstanceCount": 2}
 
@@ -26,5 +27,5 @@ def test_a_cluster_that_is_deleted_before_its_update_began_gets_no_machine(opera
     operations.create(cluster)
     cluster.status = "Deleting"
     operations.delete(cluster)
-    operations.resize(cluster, {"InstanceGroups": [{**GROUP, "InstanceCount": 5}]})
+    resize(operations, cluster, {"InstanceGroups": [{**GROUP, "InstanceCount": 5}]})
     assert len(operations.fleet.machines.started) == 2

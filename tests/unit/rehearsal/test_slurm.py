@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from hyperpod_kit.errors import RehearsalError
+from hyperpod_kit.errors import RehearsalError, RunError
 from hyperpod_kit.rehearsal import resource_config, slurm_conf
-from hyperpod_kit.rehearsal.cluster_state import Cluster, Node
-from hyperpod_kit.rehearsal.slurm_control import parse_node
+from hyperpod_kit.rehearsal.cluster_state import CONTROLLER, Cluster, Node
+from hyperpod_kit.rehearsal.slurm_control import SlurmControl, parse_node
 
 GROUPS = [{"InstanceGroupName": "head", "InstanceType": "ml.m5.large"},
           {"InstanceGroupName": "login", "InstanceType": "ml.m5.large"},
@@ -94,3 +94,19 @@ def test_a_node_line_of_scontrol():
 @pytest.mark.parametrize("stamp", ["None", "Unknown"])
 def test_a_node_that_never_registered(stamp):
     assert parse_node(f"NodeName=x State=UNKNOWN SlurmdStartTime={stamp}").registered_at == 0.0
+
+
+def test_a_slurmctld_that_was_never_started_is_not_waited_for():
+    class Machines:
+        def __init__(self):
+            self.asked = []
+
+        def execute(self, instance_id, argv, timeout):
+            self.asked.append(" ".join(argv))
+            raise RunError(argv, 3)
+
+    cluster = Cluster("demo", "abc", {})
+    cluster.nodes["i-1"] = Node("i-1", "head", "ml.m5.large", 0, "10.1.41.18", role=CONTROLLER)
+    machines = Machines()
+    assert SlurmControl(machines).reconfigure(cluster) is False
+    assert machines.asked == ["systemctl is-active --quiet slurmctld"]

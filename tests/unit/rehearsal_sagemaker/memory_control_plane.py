@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any, Mapping, Sequence
+from typing import Any, Mapping
 
 from hyperpod_kit.rehearsal.sagemaker.api import ApiError
 
@@ -68,11 +68,12 @@ class MemoryControlPlane:
         del self._clusters[cluster["request"]["ClusterName"]]
         return str(cluster["arn"])
 
-    def batch_replace_cluster_nodes(self, name: str, ids: Sequence[str]) -> dict[str, Any]:
-        known = {node["InstanceId"] for node in self._find(name)["nodes"]}
+    def batch_replace_cluster_nodes(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        ids = request["NodeIds"]
+        known = {node["InstanceId"] for node in self._find(request["ClusterName"])["nodes"]}
         return {"Successful": [item for item in ids if item in known],
                 "Failed": [{"NodeId": item, "ErrorCode": "InstanceIdNotFound", "Message": "not found"}
                            for item in ids if item not in known]}
 
-    def batch_reboot_cluster_nodes(self, name: str, ids: Sequence[str]) -> dict[str, Any]:
+    def batch_reboot_cluster_nodes(self, request: Mapping[str, Any]) -> dict[str, Any]:
         raise RuntimeError("the control plane broke")

@@ -21,7 +21,10 @@ def test_a_right_request(request_body):
     ("ListClusters", {"SortOrder": "Up"},
      failed("'Up'", "sortOrder", "satisfy enum value set: [Ascending, Descending]")),
     ("BatchReplaceClusterNodes", {**NODES, "NodeIds": []},
-     failed("'[...]'", "nodeIds", "have length greater than or equal to 1")),
+     failed("'[]'", "nodeIds", "have length greater than or equal to 1")),
+    ("AddTags", {"ResourceArn": "arn:aws:sagemaker:us-east-1:111122223333:cluster/a", "Tags": [
+        {"Key": "k", "Value": "v"}] * 51},
+     failed(f"'[{', '.join(['{Key=k, Value=v}'] * 51)}]'", "tags", "have length less than or equal to 50")),
     ("BatchReplaceClusterNodes", {**NODES, "NodeIds": ["web-1"]},
      failed("'web-1'", "nodeIds.1.member", "satisfy regular expression pattern: i-[a-f0-9]{8}(?:[a-f0-9]{9})?")),
 ])

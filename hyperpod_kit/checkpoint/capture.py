@@ -9,7 +9,7 @@ import torch
 
 from hyperpod_kit.checkpoint import copier, device, partition
 from hyperpod_kit.checkpoint.dtypes import TYPES
-from hyperpod_kit.checkpoint.repository import arena, control, digest
+from hyperpod_kit.checkpoint.repository import arena, control, digest, replicas
 from hyperpod_kit.checkpoint.repository.control import Page
 from hyperpod_kit.checkpoint.repository.failpoint import failpoint
 from hyperpod_kit.checkpoint.repository.shard import ShardLayout, lay_out
@@ -49,6 +49,7 @@ class Target:
         self.slot = slot
         self.layout = layout
         self.views: dict[str, torch.Tensor] = {}
+        self._extra = b""
         for placed in layout.tensors:
             if placed.end > placed.begin:
                 raw = torch.frombuffer(slot.buffer, dtype=torch.uint8, offset=placed.begin,
@@ -67,12 +68,18 @@ class Target:
         head = self.layout.header(page.epoch, page.seq, page.step)
         self.slot.image[:len(head)] = head
         self.slot.put_extra(extra)
+        self._extra = extra
         failpoint("capture.header")
 
-    def end(self, state: str) -> None:
-        """WRITING -> CAPTURED, or FREE when the copy failed."""
+    def end(self, state: str, held: replicas.Replicas | None = None) -> None:
+        """WRITING -> CAPTURED, or FREE when the copy failed. `held`: of a save that compares, see replicas."""
         failpoint("capture.before_page")
-        self.slot.move(state)
+        if held:
+            extra = replicas.with_replicas(self._extra, held)
+            self.slot.put_extra(extra)
+            self.slot.move(state, extra_size=len(extra), extra_root=digest.small(extra))
+        else:
+            self.slot.move(state)
         failpoint("capture.done")
 
     def work(self, pieces: Sequence[Piece]) -> list[copier.Batch]:

@@ -6,16 +6,20 @@ Not run on a GPU yet where this was written; `make gpu-check` does it.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from hyperpod_kit.checkpoint import folding
 from hyperpod_kit.checkpoint.repository import arena
 
 _SMALL = 256 * 1024          # bytes below which a transfer of its own costs more than gathering
 _STAGE = 32 * 1024 * 1024    # bytes of pinned memory for gathered small tensors, at most
 _registered: dict[int, int] = {}
+
+Fold = tuple[torch.Tensor, bool, Callable[[bytes], object]]
+"""A tensor on a device, whether it is early (see Piece), and who is told its digest."""
 
 
 def is_on(tensor: torch.Tensor) -> bool:
@@ -49,17 +53,23 @@ def unregister(slot: arena.Slot) -> None:
 
 class Transfer:
     """Copies from one device that were enqueued on a side stream. `landed` are small tensors, gathered: each
-    (view into the slot, its bytes in pinned memory), to be moved on the host after `wait`."""
+    (view into the slot, its bytes in pinned memory), to be moved on the host after `wait`. `sums` are digests, and who
+    is told them."""
 
-    def __init__(self, event: Any, landed: Sequence[tuple[torch.Tensor, torch.Tensor]], held: Sequence[Any]) -> None:
+    def __init__(self, event: Any, landed: Sequence[tuple[torch.Tensor, torch.Tensor]], held: Sequence[Any],
+                 sums: Sequence[tuple[torch.Tensor, Sequence[Fold]]]) -> None:
         self._event = event
         self._held = held
+        self._sums = sums
         self.landed = landed
 
     def wait(self) -> None:
         """Until all bytes are in host memory."""
         self._event.synchronize()
-        self._held = ()
+        for sums, folds in self._sums:
+            for (_, _, tell), row in zip(folds, sums.cpu(), strict=True):
+                tell(row.numpy().tobytes())
+        self._held = self._sums = ()
 
     def fence(self) -> None:
         """Let the current stream, not the host, wait: an optimizer's kernels begin after the copies have read."""
@@ -74,12 +84,14 @@ class Device:
         self._which = which
         self._stage: torch.Tensor | None = None
 
-    def start(self, moves: Sequence[tuple[torch.Tensor, torch.Tensor, bool]]) -> Transfer:
-        """Enqueue copies (view into the slot, tensor on the device, early) and return at once.
+    def start(self, moves: Sequence[tuple[torch.Tensor, torch.Tensor, bool]], folds: Sequence[Fold] = ()) -> Transfer:
+        """Enqueue copies (view into the slot, tensor on the device, early) and digests, and return at once.
 
         The side stream waits for what the current stream was given so far. Early tensors, which the next forward pass
-        may change, are cloned on the device first, in the current stream: the fence does not guard them.
+        may change, are cloned or digested first, in the current stream: the fence does not guard them.
         """
+        early, late = [one for one in folds if one[1]], [one for one in folds if not one[1]]
+        sums = [(folding.fold([tensor for tensor, _, _ in early]), early)] if early else []
         ready = [(view, source.clone() if early else source) for view, source, early in moves]
         small: list[tuple[torch.Tensor, torch.Tensor]] = []
         large: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -102,9 +114,11 @@ class Device:
                 for view, source in small:
                     landed.append((view, stage[at:at + source.nbytes]))
                     at += source.nbytes
+            if late:
+                sums.append((folding.fold([tensor for tensor, _, _ in late]), late))
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record(self._stream)
-        return Transfer(event, landed, (ready, gathered))
+        return Transfer(event, landed, (ready, gathered, folds), sums)
 
     def _room(self, size: int) -> torch.Tensor:
         if self._stage is None or self._stage.numel() < size:
@@ -118,12 +132,12 @@ class Devices:
     def __init__(self) -> None:
         self._devices: dict[torch.device, Device] = {}
 
-    def start(self, moves: Sequence[tuple[torch.Tensor, torch.Tensor, bool]]) -> list[Transfer]:
+    def start(self, moves: Sequence[tuple[torch.Tensor, torch.Tensor, bool]], folds: Sequence[Fold] = ()
+              ) -> list[Transfer]:
         """`Device.start` for each device that has something."""
-        by: dict[torch.device, list[tuple[torch.Tensor, torch.Tensor, bool]]] = {}
-        for move in moves:
-            by.setdefault(move[1].device, []).append(move)
-        return [self._of(which).start(some) for which, some in by.items()]
+        devices = dict.fromkeys([move[1].device for move in moves] + [one[0].device for one in folds])
+        return [self._of(which).start([move for move in moves if move[1].device == which],
+                                      [one for one in folds if one[0].device == which]) for which in devices]
 
     def _of(self, which: torch.device) -> Device:
         if which not in self._devices:

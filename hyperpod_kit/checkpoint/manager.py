@@ -12,7 +12,18 @@ from typing import Literal
 
 import torch.distributed as dist
 
-from hyperpod_kit.checkpoint import cadence, candidates, capture, codec, copier, device, load, restore, startup
+from hyperpod_kit.checkpoint import (
+    cadence,
+    candidates,
+    capture,
+    codec,
+    comparing,
+    copier,
+    device,
+    load,
+    restore,
+    startup,
+)
 from hyperpod_kit.checkpoint.fence import Fence, Flight
 from hyperpod_kit.checkpoint.handle import Handle
 from hyperpod_kit.checkpoint.ranks import Ranks
@@ -41,15 +52,18 @@ class Manager:
     into shared memory per rank. With `overlap` a save returns while threads still copy, and every optimizer of the
     state waits for them before its step. `every` is the cadence of `step`: steps, or a time. `keep` says which
     checkpoints stay on storage, None: all of them. `local` is a directory on the node's own disk, `rate_limit` bytes a
-    second of writing to storage while training goes on. `algorithm` is the digest of the shards, see
-    `repository.digest`.
+    second of writing to storage while training goes on. `compare`: at every so many saves, at the first one, and where
+    `on_busy` is "wait", ranks digest what they hold together with others, and a save whose ranks differ is refused; it
+    costs reading all of it once. None: the rank that writes a tensor is believed. `algorithm` is the digest of the
+    shards, see `repository.digest`.
     Raises RunIsOwned, CheckpointError, OSError; the same kind on all ranks.
     """
 
     def __init__(self, root: str | os.PathLike[str], *, run: str | None = None, slots: int = 2, overlap: bool = False,
                  every: int | datetime.timedelta | None = None, keep: policy.Policy | None = _KEEP,
                  local: str | os.PathLike[str] | None = None, rate_limit: int | None = None,
-                 process_group: dist.ProcessGroup | None = None, algorithm: str | None = None) -> None:
+                 compare: int | None = 10, process_group: dist.ProcessGroup | None = None,
+                 algorithm: str | None = None) -> None:
         if slots < 2:
             raise ValueError("slots must be at least 2: the newest sealed copy is never written over")
         self._ranks = Ranks(process_group)
@@ -65,6 +79,7 @@ class Manager:
         self._progress = Teller()
         self.skipped = 0
         self._start = startup.identify(self._ranks, root, run, algorithm)
+        self._comparing = comparing.Comparing(compare, self._start.algorithm)
         self.root, self.run, self.algorithm = self._start.root, self._start.run.run, self._start.algorithm
         self._pool = SlotPool(self._start.run.run_id, self._ranks.rank, slots)
         self._cores = copier.cores(self._start.ranks_here)
@@ -138,8 +153,9 @@ class Manager:
 
         `step` is the step just completed. Every rank calls it for the same steps, with the same `on_busy`. There is no
         collective and no waiting for storage here: when no slot is free, the handle says `skipped` and training goes
-        on. With "wait" (for a last save) it waits for a slot instead; with "replace" an older save that is whole in
-        memory, but not yet being written to storage, is dropped for this one. `metrics` are kept with the checkpoint.
+        on. With "wait" (for a last save) it waits for a slot instead, and compares (see `compare`); with "replace" an
+        older save that is whole in memory, but not yet being written to storage, is dropped for this one. `metrics` are
+        kept with the checkpoint.
         Raises StateNotSerializable (a value that is neither a tensor nor typed JSON), NotEnoughSharedMemory,
         CheckpointError when a checkpoint is there that was not restored, and when the agent has ended: the state is
         then in memory where a slot was free, and a new start takes it from there. Training on would be unprotected.
@@ -190,10 +206,13 @@ class Manager:
         self._pool.planned()
         plan = self._plan_of(snapshot)
         extra = codec.text_of(snapshot.tree)
-        target = self._pool.acquire(plan.layout, len(extra))
+        compared = self._comparing.begin(handle.seq, plan.fingerprint, snapshot.pieces, last=on_busy == "wait")
+        room = len(extra) + (compared.room if compared is not None else 0)
+        target = self._pool.acquire(plan.layout, room)
         if target is None:
-            target = self._make_room(plan, handle, len(extra), on_busy)
+            target = self._make_room(plan, handle, room, on_busy)
         if target is None:
+            self._comparing.heard(handle.seq, "skipped")
             self._agent.send(op="skipped", key=self._key(handle), why="no slot was free")
             self._end(handle, "skipped", "no slot was free: earlier saves are still on their way to storage")
             return None
@@ -203,26 +222,31 @@ class Manager:
                     owner=start.owner, job=dict(start.job))
         target.begin(plan.page(page, extra), extra)
         try:
-            return self._fly(target, [snapshot.pieces[n] for n in plan.mine], handle)
+            return self._fly(target, [snapshot.pieces[n] for n in plan.mine], handle, compared)
         except BaseException:
             if target.slot.page is not None and target.slot.page.state == control.WRITING:
                 target.end(control.FREE)
             raise
 
-    def _fly(self, target: capture.Target, pieces: list[Piece], handle: Handle) -> Flight:
+    def _fly(self, target: capture.Target, pieces: list[Piece], handle: Handle,
+             compared: comparing.Comparison | None) -> Flight:
         early, late, far = target.split(pieces)
         transfers = self._devices.start([(target.views[piece.spec.name], piece.tensor, piece.early) for piece in far
-                                         if piece.spec.name in target.views])
+                                         if piece.spec.name in target.views],
+                                        compared.folds() if compared is not None else ())
         first, rest = target.work(early), target.work(late)
+        if compared is not None:
+            first, rest = first + compared.work(early=True), rest + compared.work(early=False)
 
         def finish(error: BaseException | None) -> None:
-            self._finish(target, handle, error)
+            self._finish(target, handle, error, compared)
         if self._overlap:
             self._copier.start(first).wait()
             return Flight(self._copier, rest, transfers, finish, background=True)
         return Flight(self._copier, rest + first, transfers, finish, background=False)
 
-    def _finish(self, target: capture.Target, handle: Handle, error: BaseException | None) -> None:
+    def _finish(self, target: capture.Target, handle: Handle, error: BaseException | None,
+                compared: comparing.Comparison | None) -> None:
         """The copy has ended, in whatever thread."""
         if error is not None:
             target.end(control.FREE)
@@ -231,7 +255,7 @@ class Manager:
             # Afterwards: the agent's answer is that this save was dropped, and an end is never left.
             self._agent.send(op="skipped", key=self._key(handle), why=f"the copy failed: {error}")
             return
-        target.end(control.CAPTURED)
+        target.end(control.CAPTURED, compared.held() if compared is not None else None)
         with self._changed:
             handle.become("captured")
         self._agent.send(op="captured", slot=target.slot.name.slot)
@@ -278,6 +302,10 @@ class Manager:
                 self._changed.notify_all()
                 return
             key = message["key"]
+            if kind == "which":
+                self._agent.send(op="which", key=key, tensors=self._comparing.tensors(int(key[1]), message["holders"]))
+                return
+            self._comparing.heard(int(key[1]), kind)
             handle_ = self._handles.get(int(key[1])) if key[2] == self._start.incarnation else None
             if handle_ is None:
                 return

@@ -26,6 +26,7 @@ from hyperpod_kit.checkpoint.repository import (
     assemble,
     digest,
     lease,
+    replicas,
     tombstone,
     verify,
 )
@@ -219,9 +220,15 @@ class _Run:
                 return None
         mine: list[Tree] = []
         near, tier = self._near, tiers[self._ranks.rank]
-        self._agree(lambda: mine.append(
-            nearby.tree_in_memory(near.slots, first.key) if tier == MEMORY
-            else nearby.tree_on_disk(str(near.local), near.run_id, self._ranks.rank, self._candidate.attempt)))
+
+        def read() -> replicas.Replicas:
+            mine.append(nearby.tree_in_memory(near.slots, first.key) if tier == MEMORY else nearby.tree_on_disk(
+                str(near.local), near.run_id, self._ranks.rank, self._candidate.attempt))
+            return replicas.of_tree(mine[0])
+        differ = replicas.difference(dict(enumerate(self._agree(read))))
+        if differ is not None:
+            # The agents refused it, or were killed before they could.
+            raise _Rejected(replicas.explain(differ))
         return _Head(None, tiers, first.world, first.plan, first.root.partition(":")[0], mine[0])
 
     def _head_of_root(self, tiers: tuple[str, ...]) -> _Head:

@@ -25,7 +25,8 @@ class Piece:
     `tensor` is the live local tensor, never a DTensor and not a copy: it may be non-contiguous or on a device.
     `replica` is (this rank's index, how many ranks hold exactly this piece); (0, 1) is only mine. `group` are the ranks
     that hold it, for sharing at restore; None stands for all ranks, or for this rank alone. `early` says that something
-    else than an optimizer's step may change it: copied before `save` returns. `pinned`: replica 0 writes it.
+    else than an optimizer's step may change it: copied before `save` returns. `pinned`: replica 0 writes it. `loose`:
+    replicas may differ, because replica 0's bytes are sent to the others before they are used.
     """
 
     spec: TensorSpec
@@ -37,6 +38,12 @@ class Piece:
     holders: tuple[int, ...] = ()  # global ranks; empty for all
     layout: str = ""               # type, full shape, mesh and placements; empty for plain tensors
     temporary: bool = False        # `tensor` was made for this walk
+    loose: bool = False
+
+    @property
+    def compared(self) -> bool:
+        """Whether others hold the same, and are to be asked if they do."""
+        return self.replica[1] > 1 and not self.loose and not self.temporary
 
     @property
     def own(self) -> bool:
@@ -103,7 +110,7 @@ class Collector:
         return self._sources[name]
 
     def take(self, path: str, tensor: torch.Tensor, *, own: bool = False, early: bool = False,
-             pinned: bool = False) -> str:
+             pinned: bool = False, loose: bool = False) -> str:
         """Note a tensor under its path. Returns the name under which it is stored: that of the tensor it is tied to.
 
         `own`: this rank's alone; else the ranks hold the same (plain tensors) or its parts (DTensor, ShardedTensor).
@@ -117,7 +124,7 @@ class Collector:
         if seen is not None and _is_as_seen(tensor, seen):
             piece, identity = seen.piece, seen.identity
         else:
-            piece = self._make(path, tensor, own, early, pinned)
+            piece = self._make(path, tensor, own, early, pinned, loose)
             identity = self._identity(path, tensor, piece, own)
             if piece is not None and not piece.temporary:
                 now = sharding.live(tensor)
@@ -141,7 +148,8 @@ class Collector:
             return (path,)
         return (own, local.data_ptr(), local.dtype, local.shape, local.stride(), local.device)
 
-    def _make(self, path: str, tensor: torch.Tensor, own: bool, early: bool, pinned: bool) -> Piece | None:
+    def _make(self, path: str, tensor: torch.Tensor, own: bool, early: bool, pinned: bool, loose: bool
+              ) -> Piece | None:
         place = sharding.place(path, tensor, self._ranks, own=own, full=self._gather)
         if place is None:
             return None
@@ -153,7 +161,7 @@ class Collector:
         spec = self._known.specs.setdefault(path, spec) if self._known.specs.get(path) == spec else spec
         self._known.specs[path] = spec
         piece = Piece(spec, local, place.replica, place.group, early or place.temporary, pinned or self._full,
-                      place.holders, place.layout, place.temporary)
+                      place.holders, place.layout, place.temporary, loose)
         return piece
 
     def finish(self, tree: dict[str, Any]) -> Snapshot:

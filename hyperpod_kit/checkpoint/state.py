@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from hyperpod_kit.checkpoint import codec, fsdp1, optimizer, randomness, sharding
+from hyperpod_kit.checkpoint import broadcast, codec, fsdp1, optimizer, randomness, sharding
 from hyperpod_kit.checkpoint.ranks import Ranks
 from hyperpod_kit.checkpoint.snapshot import Collector, Known, Snapshot
 from hyperpod_kit.errors import CheckpointError
@@ -32,6 +32,7 @@ class State:
     def __init__(self, model: torch.nn.Module | None = None, optimizer: torch.optim.Optimizer | None = None, *,
                  extra: dict[str, Any] | None = None, rng: bool = True, full: bool = False, **objects: Any) -> None:
         self.model = _bare(model) if model is not None else None
+        self._sent = broadcast.sent_buffers(model, self.model) if model is not None and self.model else frozenset()
         self.optimizer = optimizer
         self.extra: dict[str, Any] = extra if extra is not None else {}
         self.rng = rng
@@ -98,7 +99,7 @@ class State:
                 tree["optimizer"] = codec.encode(self._sharded1.optimizer, "optimizer", collector.take)
         elif self.model is not None:
             fqns, names = _fqns(self.model)
-            tree["model"] = _encode_model(self.model, "model", collector, names)
+            tree["model"] = _encode_model(self.model, "model", collector, names, sent=self._sent)
         if self.optimizer is not None and "optimizer" not in tree:
             tree["optimizer"] = codec.encode(optimizer.state_of(self.optimizer, fqns), "optimizer", collector.take)
         for name, thing in self.objects.items():
@@ -195,16 +196,18 @@ def _fqns(model: torch.nn.Module) -> tuple[dict[int, str], set[str]]:
 
 
 def _encode_model(model: torch.nn.Module, path: str, collector: Collector, parameters: Set[str], *,
-                  early: bool = False) -> dict[str, Any]:
+                  early: bool = False, sent: Set[str] = frozenset()) -> dict[str, Any]:
     """The model's state dict with its own objects instead of detached copies of them (`keep_vars`), so that an
-    unchanged tensor is recognised. `parameters` are the names of its parameters; all else is a buffer."""
+    unchanged tensor is recognised. `parameters` are the names of its parameters; all else is a buffer, and of them
+    `sent` those that DDP sends around."""
     out = {}
     takes = [partial(collector.take, early=early or buffer, pinned=buffer) for buffer in (False, True)]
     for name, value in model.state_dict(keep_vars=True).items():
         plain = _plain_name(name)
         # Forward may change buffers, and before it DDP sends rank 0's to all: only those are the model's.
         buffer = name not in parameters
-        out[plain] = codec.encode(value, f"{path}.{plain}", takes[buffer])
+        take = partial(takes[True], loose=True) if name in sent else takes[buffer]
+        out[plain] = codec.encode(value, f"{path}.{plain}", take)
     return out
 
 

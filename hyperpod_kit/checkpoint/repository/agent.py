@@ -19,7 +19,8 @@ from typing import Any, List, Optional, Tuple
 from hyperpod_kit import __version__, descriptors
 from hyperpod_kit.errors import HyperpodKitError
 
-from . import agent_captures, agent_work, arena, control, coordinator, fabric, janitor, layout, lock
+from . import agent_captures, agent_work, arena, control, coordinator, fabric, janitor, layout, lock, replicas
+from .agent_asked import Asked
 from .agent_captures import Captures, Held, SlotFiles
 from .agent_head import Head
 from .agent_storage import Storage
@@ -56,6 +57,7 @@ class Agent:
         self.files = SlotFiles(self.folder, self.run_hash, self.rank)
         self.captures = Captures()
         self.told_layout = ""
+        self.asked = Asked(self.rank, trainer, self._report)
         self.head: Optional[Head] = None
         self.uplink: Optional[Channel] = None
         self.gone_at: Optional[float] = None
@@ -180,6 +182,8 @@ class Agent:
             self._capture(self.files.get(int(message["slot"])))
         elif op == "skipped":
             self._report({"op": "skipped", "key": message["key"], "why": message["why"]})
+        elif op == "which":
+            self.asked.answer(_key(message["key"]), message["tensors"])
         elif op == "release":
             self._make_room()
         elif op == "close":
@@ -195,7 +199,7 @@ class Agent:
         held = self.captures.add(Held(page, self._attempt(page), sealing=sealing))
         held.jobs.add("seal")
         self.sealer.submit("sealed", page.key, sealing.run)
-        self._report({"op": "captured", "key": list(page.key)})
+        self._report({"op": "captured", "key": list(page.key), "replicas": replicas.of_slot(slot)})
 
     def _make_room(self) -> None:
         held = self.captures.make_room()
@@ -207,6 +211,7 @@ class Agent:
 
     def _on_gone(self) -> None:
         """The trainer is gone: look for a capture that it did not get to announce, free its half copy."""
+        self.asked.gone()
         if self.gone_at is not None:
             return
         link = self.head.hub if self.head is not None else self.uplink
@@ -322,6 +327,8 @@ class Agent:
             self._localized(key, held)
         elif op == coordinator.UPLOAD:
             self._upload(key, held)
+        elif op == coordinator.WHICH:
+            self.asked.ask(key, note, message["ranks"])
         elif op == coordinator.SEALED:
             if held is not None:
                 held.full = True
@@ -339,12 +346,11 @@ class Agent:
             self._report({"op": "local", "key": list(key), "there": True})
         elif held is None or held.slot is None:
             self._report({"op": "failed", "key": list(key), "why": "it is not in memory any more"})
-        elif self.storage.local is not None:
-            held.jobs.add("write")
-            self.writer.submit("localized", key, self.storage.write_local(held))
         else:
             held.jobs.add("write")
-            self.writer.submit("written", key, self.storage.write(held))
+            event, job = (("written", self.storage.write) if self.storage.local is None else
+                          ("localized", self.storage.write_local))
+            self.writer.submit(event, key, job(held))
 
     def _upload(self, key: Key, held: Optional[Held]) -> None:
         if held is None:
@@ -363,12 +369,11 @@ class Agent:
             self.writer.submit("pruned", key, self.storage.prune_local(held.part.attempt, busy))
 
     def _finish(self, key: Key, outcome: str, note: str) -> None:
-        """`dropped` overrides `failed`: what some rank cannot seal is of no use in memory either."""
+        """An end of no use overrides `failed`: what some rank cannot seal is of no use in memory either."""
         held = self.captures.get(key)
-        if held is not None and (not held.ended or outcome == agent_captures.DROPPED):
+        if held is not None and (not held.ended or outcome in agent_captures.USELESS):
             held.outcome = outcome
-        event = agent_captures.DROPPED if outcome == agent_captures.OVERTAKEN else outcome
-        self.trainer.send({"ev": event, "key": list(key), "note": note})
+        self.trainer.send({"ev": agent_captures.SAID.get(outcome, outcome), "key": list(key), "note": note})
 
 
 def main(argv: List[str]) -> int:

@@ -15,8 +15,12 @@ from .failpoint import failpoint
 from .local import Part
 from .seal import Sealing
 
-LOCAL, DURABLE, FAILED, DROPPED, OVERTAKEN = "local", "durable", "failed", "dropped", "overtaken"
-_ENDS = (DURABLE, FAILED, DROPPED, OVERTAKEN)
+LOCAL, DURABLE, FAILED, DROPPED, OVERTAKEN, REFUSED = "local", "durable", "failed", "dropped", "overtaken", "refused"
+_ENDS = (DURABLE, FAILED, DROPPED, OVERTAKEN, REFUSED)
+SAID = {OVERTAKEN: DROPPED, REFUSED: FAILED}
+"""What the trainer is told, where it is another word."""
+USELESS = (DROPPED, REFUSED)
+"""Of these nothing is worth its place in memory."""
 
 
 class Held:
@@ -158,7 +162,7 @@ class Captures:
         newest = self._newest_full()
         for held in self:
             older = newest is not None and held.key < newest
-            if not held.jobs and (held.outcome == DROPPED or (older and (held.outcome or held.written))):
+            if not held.jobs and (held.outcome in USELESS or (older and (held.outcome or held.written))):
                 self._free(held)
             if held.slot is None and held.ended:
                 del self._held[held.key]

@@ -46,7 +46,12 @@ class Head:
         epoch, seq, incarnation = message["key"]
         key = (int(epoch), int(seq), str(incarnation))
         if op == "captured":
-            self._obey(self._brain.captured(rank, key, adopted=bool(message.get("adopted"))))
+            self._obey(self._brain.captured(rank, key, adopted=bool(message.get("adopted")),
+                                            held=message.get("replicas")))
+        elif op == "which":
+            tensors = message.get("tensors")
+            self._obey(self._brain.which(rank, key, [(str(name), str(layout), str(value))
+                                                     for name, layout, value in tensors] if tensors else None))
         elif op == "sealed":
             self._obey(self._brain.sealed(rank, key))
         elif op == "skipped":
@@ -104,6 +109,7 @@ class Head:
                 self._worker.submit("committed", held.key, self._storage.commit(held, reports))
             else:
                 note = held.attempt if held is not None and order.kind == coordinator.COMMITTED else order.why
-                message: Message = {"op": order.kind, "key": list(order.key or ()), "note": note}
+                message: Message = {"op": order.kind, "key": list(order.key or ()), "note": note,
+                                    **({"ranks": list(order.ranks)} if order.ranks else {})}
                 self.hub.broadcast(message)
                 self._deliver(message)

@@ -8,7 +8,7 @@ from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
 
 from hyperpod_kit.errors import CheckpointError
 
-from . import control, coverage, digest, index, layout, manifest, shard
+from . import control, coverage, digest, index, layout, manifest, replicas, shard
 from .arena import Slot
 from .control import Page
 from .shard import Placed, TensorSpec
@@ -52,9 +52,10 @@ def report_of(slot: Slot, record: manifest.FileRecord, parser: Optional[shard.Pa
                   (parser or shard.Parser()).tensors(slot.image[:page.size]))
 
 
-def _extra(reports: Mapping[int, Report]) -> bytes:
+def _extra(trees: Mapping[int, Dict[str, Any]]) -> bytes:
     """Rank 0's tree is shared; each rank adds only what it has differently."""
-    trees = {rank: json.loads(report.extra) for rank, report in reports.items()}
+    trees = {rank: {key: value for key, value in tree.items() if key != replicas.REPLICAS}
+             for rank, tree in trees.items()}
     shared = trees[0]
     ranks = [{key: value for key, value in trees[rank].items() if key not in shared or shared[key] != value}
              for rank in sorted(trees)]
@@ -117,8 +118,12 @@ def assemble(reports: Mapping[int, Report], versions: Dict[str, str], columns: O
             raise CheckpointError(f"rank {rank}'s non-tensor state is not what it captured")
     if sum(report.page.tensors for report in reports.values()) != first.plan_tensors:
         raise CheckpointError("some tensors are in no shard")
-    table, extra = (columns or Columns()).of(reports), _extra(reports)
-    said = json.loads(reports[0].extra).get("save") or {}
+    trees = {rank: json.loads(report.extra) for rank, report in reports.items()}
+    differ = replicas.difference({rank: replicas.of_tree(tree) for rank, tree in trees.items()})
+    if differ is not None:
+        raise CheckpointError(replicas.explain(differ))
+    table, extra = (columns or Columns()).of(reports), _extra(trees)
+    said = trees[0].get("save") or {}
     job = {**first.job, "mesh": said["mesh"]} if said.get("mesh") else first.job
     shards = tuple(reports[rank].record for rank in sorted(reports))
     made = manifest.Manifest(

@@ -5,7 +5,11 @@ rank -> `commit` (rank 0 writes the manifest) -> `committed`. With a node-local 
 -> `local` -> `upload`, one at a time and the newest first -> `commit` -> `committed`. Beside that, once every rank has
 *sealed* it, all are told (`sealed`): only then may an older generation leave the memory.
 
+Where the save compares what several ranks hold (see replicas), that is the first thing to be done once all ranks have
+it: two ranks that differ are asked in which tensor (`which`), and nothing is sealed for all, written or committed.
+
 It ends otherwise as
+    refused     ranks differ in what they should hold alike: of use to nobody, in memory neither
     dropped     a rank will never have it (skipped, died in mid-copy, went on, could not seal): of no use to anybody
     failed      a rank could not write it; memory and local disks still hold all of it
     overtaken   a newer one goes to storage in its place; the same holds
@@ -13,26 +17,32 @@ It ends otherwise as
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional, Set
+from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
+from . import replicas
 from .control import Key
 
 LOOK, PERSIST, SEALED, LOCAL, UPLOAD, COMMIT, COMMITTED = (
     "look", "persist", "sealed", "local", "upload", "commit", "committed")
 DROPPED, FAILED, OVERTAKEN, BYE = "dropped", "failed", "overtaken", "bye"
+WHICH, REFUSED = "which", "refused"
 
 _REMEMBERED = 256
 """Captures that have had their end and are still known, so that a late report about one is not taken for a new one."""
 
-_BUSY = ("looking", "persisting", "waiting", "uploading", "committing")
+_BUSY = ("comparing", "looking", "persisting", "waiting", "uploading", "committing")
 
 
 class Order(NamedTuple):
-    """What is to be done. `look` and `commit` are for rank 0's agent itself, everything else goes to every agent."""
+    """What is to be done. `look` and `commit` are for rank 0's agent itself, everything else goes to every agent.
+
+    `which` is for `ranks`, and `why` the set of holders that it is about.
+    """
 
     kind: str
     key: Optional[Key]
     why: str = ""
+    ranks: Tuple[int, ...] = ()
 
 
 class _Capture:
@@ -42,7 +52,10 @@ class _Capture:
         self.local: Dict[int, bool] = {}
         self.reports: Dict[int, Any] = {}
         self.adopted = False
-        # capturing, those of _BUSY, committed, dropped, failed, overtaken
+        self.replicas: Dict[int, replicas.Replicas] = {}
+        self.different: Optional[replicas.Difference] = None
+        self.tensors: Dict[int, replicas.Tensors] = {}
+        # capturing, those of _BUSY, committed, refused, dropped, failed, overtaken
         self.state = "capturing"
 
 
@@ -61,24 +74,49 @@ class Coordinator:
 
     # --- memory -------------------------------------------------------------------------------------------------
 
-    def captured(self, rank: int, key: Key, *, adopted: bool = False) -> List[Order]:
+    def captured(self, rank: int, key: Key, *, adopted: bool = False,
+                 held: Optional[replicas.Replicas] = None) -> List[Order]:
         """`rank` has all bytes of this capture. Ranks report their captures in the order in which they made them.
 
-        `adopted`: of an earlier start, so it may be on storage already and the answer to `look` decides.
+        `adopted`: of an earlier start, so it may be on storage already and the answer to `look` decides. `held` are the
+        digests of what this rank holds together with others, where the save compares.
         """
         orders = self._passed(rank, key)
         self._forget()
         capture = self._captures.setdefault(key, _Capture())
         capture.captured.add(rank)
         capture.adopted = capture.adopted or adopted
+        capture.replicas[rank] = held or {}
         if capture.state == "dropped":
             orders.append(Order(DROPPED, key, "another rank does not have it"))
         elif capture.state == "capturing" and len(capture.captured) == self.world:
-            capture.state = "looking" if capture.adopted else "persisting"
-            orders.append(Order(LOOK if capture.adopted else PERSIST, key))
+            orders += self._compare(key, capture)
         elif capture.state == "capturing" and self._done - capture.captured:
             orders += self._drop(key, f"rank {min(self._done - capture.captured)} has ended without it")
         return orders
+
+    def _compare(self, key: Key, capture: _Capture) -> List[Order]:
+        """Every rank has it: whether they hold the same."""
+        found = replicas.difference(capture.replicas)
+        capture.replicas.clear()
+        if found is not None:
+            capture.state, capture.different = "comparing", found
+            return [Order(WHICH, key, found.holders, found.ranks)]
+        capture.state = "looking" if capture.adopted else "persisting"
+        return [Order(LOOK if capture.adopted else PERSIST, key)]
+
+    def which(self, rank: int, key: Key, tensors: replicas.Tensors) -> List[Order]:
+        """The tensors of `rank`, which was asked for them; None when its trainer cannot be asked any more."""
+        capture = self._captures.get(key)
+        if capture is None or capture.state != "comparing" or capture.different is None:
+            return []
+        capture.tensors[rank] = tensors
+        one, other = capture.different.ranks
+        if tensors is not None and not {one, other} <= set(capture.tensors):
+            return []
+        why = replicas.explain(capture.different, capture.tensors.get(one), capture.tensors.get(other))
+        capture.tensors.clear()
+        return self._become(capture, REFUSED, key, why)
 
     def looked(self, key: Key, found: bool) -> List[Order]:
         """Whether storage has this adopted capture already."""
@@ -94,7 +132,7 @@ class Coordinator:
         """`rank` has computed all digests of this capture."""
         capture = self._captures.setdefault(key, _Capture())
         capture.sealed.add(rank)
-        if len(capture.sealed) == self.world and capture.state != "dropped":
+        if len(capture.sealed) == self.world and capture.state not in ("comparing", "refused", "dropped"):
             return [Order(SEALED, key)]
         return []
 
@@ -167,6 +205,8 @@ class Coordinator:
         """The agent of `rank` does not answer any more: what it has not written it never will."""
         orders: List[Order] = []
         for key, capture in sorted(self._captures.items()):
+            if capture.state == "comparing" and capture.different is not None and rank in capture.different.ranks:
+                orders += self.which(rank, key, None)
             if capture.state in ("looking", "persisting", "waiting", "uploading") and rank not in capture.reports:
                 orders += self._fail(key, f"rank {rank}: its agent is lost")
         return orders + self.done(rank, "its agent is lost")
@@ -181,13 +221,13 @@ class Coordinator:
 
     def _drop(self, key: Key, why: str) -> List[Order]:
         capture = self._captures.setdefault(key, _Capture())
-        if capture.state in ("dropped", "committed"):
+        if capture.state in ("dropped", "refused", "committed"):
             return []
         return self._become(capture, DROPPED, key, why)
 
     def _fail(self, key: Key, why: str) -> List[Order]:
         capture = self._captures.get(key)
-        if capture is None or capture.state not in _BUSY:
+        if capture is None or capture.state not in _BUSY or capture.state == "comparing":
             return []
         return self._become(capture, FAILED, key, why)
 

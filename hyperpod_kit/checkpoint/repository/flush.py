@@ -26,6 +26,7 @@ from . import (
     lock,
     persist,
     process,
+    replicas,
     seal,
     selection,
     verify,
@@ -190,9 +191,13 @@ def _persist_newest(sealed: Dict[Key, Dict[int, _Held]], pages: List[Page]) -> T
     if committed >= newest[:2]:
         return None, f"already committed up to seq {committed[1]}", True
     wanted = sorted(key for key in sealed if key[:2] > committed)
+    refused = [key for key in wanted if replicas.difference(
+        {rank: replicas.of_slot(one.slot) for rank, one in sealed[key].items()}) is not None]
+    wanted = [key for key in wanted if key not in refused]
     whole = max([key for key in wanted if sorted(sealed[key]) == list(range(page.world))], default=None)
     attempt = _persist(store, sealed[whole]) if whole is not None else None
-    notes = [f"committed {attempt}"] if attempt else []
+    notes = [f"seq {key[1]}: its ranks differ in tensors that they hold alike" for key in refused]
+    notes += [f"committed {attempt}"] if attempt else []
     for key in [key for key in wanted if whole is None or key > whole]:
         here = {page.rank for page in pages if page.epoch == key[0]}
         if len(here) == page.world or set(sealed[key]) != here:

@@ -1,0 +1,36 @@
+"""What an agent asks its trainer: in which tensor it differs from another rank. See replicas."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Sequence, Set
+
+from .control import Key
+from .lines import Channel, Message
+
+
+class Asked:
+    """Questions to the trainer at the other end of `trainer`; each is answered through `report` exactly once."""
+
+    def __init__(self, rank: int, trainer: Channel, report: Callable[[Message], None]) -> None:
+        self._rank = rank
+        self._trainer = trainer
+        self._report = report
+        self._open: Set[Key] = set()
+
+    def ask(self, key: Key, holders: str, ranks: Sequence[int]) -> None:
+        """Which tensors of that capture does each of `ranks` hold together with these holders?"""
+        if self._rank not in ranks:
+            return
+        self._open.add(key)
+        if not self._trainer.send({"ev": "which", "key": list(key), "holders": holders}):
+            self.answer(key, None)
+
+    def answer(self, key: Key, tensors: Any) -> None:
+        if key in self._open:
+            self._open.discard(key)
+            self._report({"op": "which", "key": list(key), "tensors": tensors})
+
+    def gone(self) -> None:
+        """Nobody will answer any more."""
+        for key in sorted(self._open):
+            self.answer(key, None)

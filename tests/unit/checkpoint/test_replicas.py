@@ -1,0 +1,196 @@
+"""Digests of what several ranks hold: alike where the bytes are, and different where one of them is."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any, Dict, List, Tuple
+
+import pytest
+
+from hyperpod_kit.checkpoint.repository import replicas
+from hyperpod_kit.checkpoint.repository.coordinator import COMMIT, DROPPED, PERSIST, REFUSED, SEALED, WHICH, Coordinator
+from hyperpod_kit.checkpoint.repository.replicas import Difference
+
+KEY = (1, 1, "a")
+
+
+def test_the_text_of_a_capture_carries_them_last_and_somebodys_own_key_of_that_name_is_not_taken_for_them() -> None:
+    for tree in ({}, {"extra": {"replicas": {"all": "x"}}}, {"replicas_": 1, "rng": ["replicas", {"replicas": {}}]}):
+        text = json.dumps(tree, separators=(",", ":")).encode()
+        assert replicas.of_text(text) == {} and replicas.with_replicas(text, {}) == text
+        if tree:
+            told = replicas.with_replicas(text, {"all": "d"})
+            assert replicas.of_text(told) == {"all": "d"} == replicas.of_tree(json.loads(told))
+            assert {k: v for k, v in json.loads(told).items() if k != "replicas"} == tree
+
+
+def test_only_ranks_that_hold_the_same_set_are_compared_and_one_that_did_not_compare_is_no_argument() -> None:
+    assert replicas.difference({0: {"all": "a", "x": "1"}, 1: {"all": "a"}, 2: {}, 3: {"y": "2"}}) is None
+    assert replicas.difference({0: {"x": "1"}, 2: {"x": "1"}, 3: {"x": "2"}, 5: {"x": "2"}}) == \
+        Difference("x", (0, 3), 2, 4)
+
+
+@pytest.mark.parametrize(("second", "text"), [
+    ([("model.a", "F32 [2]", "1"), ("model.b", "F32 [3]", "9")], "model.b has other bytes on rank 0 than on rank 3; "),
+    ([("model.a", "F32 [4]", "8"), ("model.b", "F32 [3]", "9")],
+     "model.a is F32 [2] on rank 0 and F32 [4] on rank 3 (and 1 more tensors)"),
+    ([("model.a", "F32 [2]", "1")], "model.b is on rank 0 and not on rank 3"),
+    ([("model.a", "F32 [2]", "1"), ("model.b", "F32 [3]", "2"), ("model.c", "F32 [3]", "2")],
+     "model.c is on rank 3 and not on rank 0"),
+])
+def test_the_reason_names_the_tensor_the_ranks_and_the_way_out(second: List[Tuple[str, str, str]], text: str) -> None:
+    first = [("model.a", "F32 [2]", "1"), ("model.b", "F32 [3]", "2")]
+    said = replicas.explain(Difference("all", (0, 3), 5, 8), first, second)
+    assert said.startswith(text) and "5 of 8 ranks differ from rank 0" in said and "State(own=['model." in said
+    assert "rank 0 and rank 3" in replicas.explain(Difference("all", (0, 3), 5, 8), first, None)
+
+
+# --- rank 0's agent -------------------------------------------------------------------------------------------------
+
+
+def _captured(brain: Coordinator, *held: Dict[str, str]) -> List[Any]:
+    orders: List[Any] = []
+    for rank, one in enumerate(held):
+        orders += brain.captured(rank, KEY, held=one)
+    return orders
+
+
+def test_equal_ranks_write_at_once() -> None:
+    orders = _captured(Coordinator(2), {"all": "a"}, {"all": "a"})
+    assert [order.kind for order in orders] == [PERSIST]
+
+
+def test_two_of_the_ranks_that_differ_are_asked_and_nothing_of_it_counts() -> None:
+    brain = Coordinator(4)
+    (order,) = _captured(brain, {"all": "a"}, {"all": "a"}, {"all": "b"}, {"all": "b"})
+    assert (order.kind, order.why, order.ranks) == (WHICH, "all", (0, 2))
+    # Sealed by all, and still not: an older capture must not be given up for it.
+    assert [order.kind for rank in range(4) for order in brain.sealed(rank, KEY)] == []
+    assert brain.failed(1, KEY, "no space") == [] and brain.done(0, "end") == []
+    assert brain.which(0, KEY, [("w", "F32 [1]", "1")]) == []
+    (order,) = brain.which(2, KEY, [("w", "F32 [1]", "2")])
+    assert order.kind == REFUSED and order.why.startswith("w has other bytes on rank 0 than on rank 2")
+    assert brain.persisted(0, KEY, "x") == [] and brain.skipped(1, KEY, "late") == [] and brain.sealed(3, KEY) == []
+
+
+@pytest.mark.parametrize("how", ["trainer", "agent"])
+def test_who_can_not_be_asked_any_more_is_not_waited_for(how: str) -> None:
+    brain = Coordinator(2)
+    _captured(brain, {"all": "a"}, {"all": "b"})
+    (order, *_) = brain.which(1, KEY, None) if how == "trainer" else brain.lost(1)
+    assert order.kind == REFUSED and "not known any more" in order.why
+
+
+def test_what_a_rank_cannot_seal_is_dropped_while_the_others_are_asked() -> None:
+    brain = Coordinator(2)
+    _captured(brain, {"all": "a"}, {"all": "b"})
+    assert [order.kind for order in brain.skipped(1, KEY, "damaged")] == [DROPPED]
+    assert brain.which(0, KEY, []) == [] and brain.which(1, KEY, []) == []
+
+
+def test_a_save_in_which_not_all_compared_goes_its_way() -> None:
+    brain = Coordinator(2)
+    assert [order.kind for order in _captured(brain, {"all": "a"}, {})] == [PERSIST]
+    assert [order.kind for rank in (0, 1) for order in brain.sealed(rank, KEY)] == [SEALED]
+    assert [order.kind for rank in (0, 1) for order in brain.persisted(rank, KEY, rank)] == [COMMIT]
+
+
+# --- one rank's digests ---------------------------------------------------------------------------------------------
+
+torch = pytest.importorskip("torch")
+
+from hyperpod_kit.checkpoint import comparing, copier, folding  # noqa: E402
+from hyperpod_kit.checkpoint.repository.shard import TensorSpec  # noqa: E402
+from hyperpod_kit.checkpoint.snapshot import Piece  # noqa: E402
+
+SIZES = [0, 1, 7, 4096, 4 * 2**20, 4 * 2**20 + 1, 8 * 2**20 + 5]
+
+
+def _tensors() -> List[Any]:
+    made = [torch.randint(0, 255, (size,), dtype=torch.uint8) for size in SIZES]
+    nan = torch.tensor([float("nan"), 1.0])
+    return [*made, nan, torch.tensor(3), torch.randn(6, 4).to(torch.bfloat16), torch.rand(9) > 0.5,
+            torch.randn(3, 5, dtype=torch.complex64)]
+
+
+def _pieces(tensors: List[Any]) -> List[Piece]:
+    return [Piece(TensorSpec(f"w{n}", "U8", tuple(tensor.shape)), tensor, (0, 2), None, early=bool(n % 3))
+            for n, tensor in enumerate(tensors)]
+
+
+def _digest(tensors: List[Any], threads: int = 1) -> Tuple[Dict[str, str], List[str]]:
+    made = comparing.Comparison(_pieces(tensors), "xxh3")
+    pool = copier.Copier(threads)
+    pool.start(made.work(early=True) + made.work(early=False)).wait()
+    pool.close()
+    return made.held(), [value for _, _, value in made.tensors("all")]
+
+
+def _fold(tensors: List[Any]) -> List[str]:
+    return [bytes(row.numpy().tobytes()).hex() for row in folding.fold(tensors)]
+
+
+@pytest.mark.parametrize("digest", [lambda tensors: _digest(tensors)[1], _fold])
+def test_equal_bytes_have_equal_digests_wherever_they_lie(digest: Any) -> None:
+    tensors = _tensors()
+    want = digest(tensors)
+    elsewhere = [torch.cat([tensor.new_zeros(3), tensor.reshape(-1)])[3:].reshape(tensor.shape) for tensor in tensors]
+    apart = [tensor.reshape(-1, 1).repeat(1, 2)[:, 0].reshape(tensor.shape) if tensor.dim() != 1 else
+             tensor.reshape(-1, 1).repeat(1, 2)[:, 0] for tensor in tensors]
+    assert not apart[5].is_contiguous() and digest(elsewhere) == want and digest(apart) == want
+    conj = [*tensors[:-1], tensors[-1].conj().resolve_conj().conj()]
+    assert conj[-1].is_conj() and digest(conj) == want
+
+
+@pytest.mark.parametrize("digest", [lambda tensors: _digest(tensors)[1], _fold])
+def test_one_bit_or_two_items_in_each_others_place_change_one_digest(digest: Any) -> None:
+    tensors = _tensors()
+    want = digest(tensors)
+    dice = random.Random(5)
+    for number, size in enumerate(SIZES[1:], 1):
+        at = dice.randrange(size)
+        flipped = tensors[number].clone()
+        flipped[at] ^= 1 << dice.randrange(8)
+        found = digest([*tensors[:number], flipped, *tensors[number + 1:]])
+        assert [n for n, (a, b) in enumerate(zip(want, found)) if a != b] == [number]
+    swapped = tensors[4].clone()
+    swapped[:16] = tensors[4][:16].roll(8)
+    assert torch.equal(swapped[:16].sort().values, tensors[4][:16].sort().values)
+    assert digest([*tensors[:4], swapped, *tensors[5:]])[4] != want[4]
+
+
+def test_threads_give_one_answer_and_a_set_of_holders_one_digest() -> None:
+    tensors = _tensors()
+    assert _digest(tensors, 1) == _digest(tensors, 3)
+    held, values = _digest(tensors)
+    assert set(held) == {"all"} and len(values) == len(tensors)
+    made = comparing.Comparison([Piece(TensorSpec("w", "F32", (1,)), torch.zeros(1), (0, 2), None, False,
+                                       holders=holders) for holders in ((0, 1), (0, 2), (0, 1))], "xxh3")
+    assert len(made.held()) == 2 and comparing.holders_name((0, 1)) != comparing.holders_name((0, 2))
+
+
+def test_compared_until_found_equal_then_every_so_often_and_after_a_failure_again() -> None:
+    pieces = _pieces([torch.zeros(2)])
+    one = comparing.Comparing(4, "xxh3")
+
+    def begins(seq: int, plan: str = "p", last: bool = False) -> bool:
+        return one.begin(seq, plan, pieces, last=last) is not None
+    assert begins(1) and begins(2)  # nobody has said yet how the first one ended
+    one.heard(2, "captured")
+    assert begins(3)
+    one.heard(2, "sealed")
+    one.heard(3, "sealed")
+    assert not begins(5) and not begins(6) and begins(6, last=True)
+    one.heard(6, "sealed")
+    assert not begins(7) and begins(7, plan="q")
+    one.heard(7, "sealed")
+    assert begins(8, plan="q") and one.tensors(8, "all") is not None
+    one.heard(8, "failed")
+    assert begins(9, plan="q") and one.tensors(8, "all") is None
+    assert comparing.Comparing(None, "xxh3").begin(1, "p", pieces, last=True) is None
+    alone = [Piece(TensorSpec("w", "F32", (1,)), torch.zeros(1), (0, 1), None, False)]
+    assert comparing.Comparing(1, "xxh3").begin(1, "p", alone, last=True) is None
+    for bad in (0, -1, 1.5, True):
+        with pytest.raises(ValueError, match="compare is"):
+            comparing.Comparing(bad, "xxh3")  # type: ignore[arg-type]

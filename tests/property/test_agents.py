@@ -42,14 +42,15 @@ class Agents(RuleBasedStateMachine):
         return self.world.trainers
 
     @precondition(trains)
-    @rule(only=st.sampled_from((None, None, None, None, 0, 1)), halves=st.sampled_from((1, 2, 2, 2)))
-    def save(self, only: Optional[int], halves: int) -> None:
-        """By all ranks or by one that is ahead; whole, or up to the middle of the copy."""
+    @rule(only=st.sampled_from((None, None, None, None, 0, 1)), halves=st.sampled_from((1, 2, 2, 2)),
+          apart=st.sampled_from((False, False, True)))
+    def save(self, only: Optional[int], halves: int, apart: bool) -> None:
+        """By all ranks or by one that is ahead; whole, or up to the middle of the copy; of ranks that differ, too."""
         for rank in range(self.world.world):
             if only is not None and rank != only % self.world.world:
                 continue
             if rank not in self.world.half:
-                self.world.begin_save(rank)
+                self.world.begin_save(rank, apart)
             if rank in self.world.half and halves == 2:
                 self.world.finish_save(rank)
 
@@ -135,6 +136,7 @@ class Agents(RuleBasedStateMachine):
     def listen(self) -> None:
         for event, (epoch, seq, _) in self.world.told:
             if event in ("sealed", "local", "durable"):
+                assert not self.world.apart[epoch, seq], f"{event} was said of a save whose ranks differ"
                 self.sealed = max(self.sealed, (epoch, seq))
             if event == "durable":
                 self.durable = max(self.durable, (epoch, seq))

@@ -23,6 +23,7 @@ from hyperpod_kit.checkpoint.repository import (
     commit,
     control,
     digest,
+    replicas,
     selection,
     verify,
 )
@@ -61,12 +62,11 @@ class Worker:
 class Pipe:
     """What an agent says to one side."""
 
-    def __init__(self, receive: Callable[[Dict[str, Any]], None]) -> None:
+    def __init__(self, receive: Callable[[Dict[str, Any]], Optional[bool]]) -> None:
         self._receive = receive
 
     def send(self, message: Dict[str, Any]) -> bool:
-        self._receive(json.loads(json.dumps(message)))
-        return True
+        return self._receive(json.loads(json.dumps(message))) is not False
 
     def patience(self, seconds: int) -> None:
         """A broken pipe is noticed at once."""
@@ -104,6 +104,8 @@ class World:
         self.epoch = self.seq_before = 0
         self.captured: Dict[int, int] = {}
         self.half: Dict[int, arena.Slot] = {}
+        self.apart: Dict[Tuple[int, int], bool] = {}
+        """Saves in which the ranks hold other bytes of what they hold alike, as (epoch, seq)."""
         self._starts = 0
         self._patches = contextlib.ExitStack()
         for target, name, value in ((agent_work, "Worker", Worker), (agent_head, "Worker", Worker),
@@ -152,15 +154,21 @@ class World:
     def _make_agent(self, rank: int) -> agent.Agent:
         setup = {"root": self.root, "run_id": self.identity.run_id, "rank": rank, "world": self.world,
                  "incarnation": self.incarnation, "token": "t", "owner": list(self.owner), "one_host": True}
-        made = agent.Agent(Pipe(self._hear), setup)  # type: ignore[arg-type]
+        made = agent.Agent(Pipe(lambda message: self._hear(rank, message)), setup)  # type: ignore[arg-type]
         made.files.recover()
         made.sealer, made.writer = Worker("seal", made.events.put), Worker("write", made.events.put)
         return made
 
-    def _hear(self, message: Dict[str, Any]) -> None:
+    def _hear(self, rank: int, message: Dict[str, Any]) -> bool:
+        """What a trainer is told; False when it is dead."""
+        if message["ev"] == "which":
+            if self.trainers:
+                self._say(rank, {"op": "which", "key": message["key"], "tensors": [["w", "F32 [1]", str(rank)]]})
+            return self.trainers
         if "key" in message and self.trainers:
             epoch, seq, incarnation = message["key"]
             self.told.append((message["ev"], (epoch, seq, incarnation)))
+        return True
 
     def kill_trainers(self) -> None:
         """SIGKILL for the job's step: their agents hear it."""
@@ -193,10 +201,11 @@ class World:
 
     # --- a rank's trainer -------------------------------------------------------------------------------------------
 
-    def begin_save(self, rank: int) -> None:
+    def begin_save(self, rank: int, apart: bool = False) -> None:
         """FREE -> WRITING with half of the bytes, or a skipped save when no slot is free."""
         self.captured[rank] += 1
         seq = self.captured[rank]
+        self.apart.setdefault((self.epoch, seq), apart and self.world > 1)
         for number in range(SLOTS):
             name = arena.SlotName(os.getuid(), arena.run_hash(self.identity.run_id), rank, number)
             layout = self._layout(rank)
@@ -213,7 +222,8 @@ class World:
         self._say(rank, {"op": "skipped", "key": [self.epoch, seq, self.incarnation], "why": "no slot was free"})
 
     def _half_copy(self, slot: arena.Slot, layout: Any, rank: int, seq: int) -> None:
-        extra = b"{}"
+        told = f"of rank {rank}" if self.apart[self.epoch, seq] else "the same"
+        extra = replicas.with_replicas(b'{"rng":0}', {"all": told})
         slot.put(control.Page(
             rank=rank, world=self.world, epoch=self.epoch, seq=seq, step=seq, incarnation=self.incarnation,
             run=self.identity.run, run_id=self.identity.run_id, root=self.root, owner=tuple(self.owner),
@@ -277,7 +287,7 @@ class World:
     # --- what is there ----------------------------------------------------------------------------------------------
 
     def in_memory(self) -> Set[Key]:
-        """Captures that every rank has whole. CAPTURED counts: the next start seals it."""
+        """Captures that every rank has whole, and alike. CAPTURED counts: the next start seals it."""
         per_rank: List[Set[Key]] = []
         for rank in range(self.world):
             names = arena.names(str(self.shm), uid=os.getuid(), rank=rank)
@@ -289,7 +299,7 @@ class World:
                     mine.add(page.key)
                 slot.close()
             per_rank.append(mine)
-        return set.intersection(*per_rank)
+        return {key for key in set.intersection(*per_rank) if not self.apart[key[:2]]}
 
     def newest(self) -> Optional[Key]:
         """What a start would restore now, its bytes checked."""
@@ -301,6 +311,7 @@ class World:
         for rank in range(self.world):
             path = Path(self.root, stored.attempt, f"shard-{rank:05d}.safetensors")
             self._check_bytes(path.read_bytes(), (stored.epoch, stored.seq), rank)
+        assert not self.apart[stored.epoch, stored.seq], f"{stored.attempt} was committed though its ranks differ"
         return max(found, (stored.epoch, stored.seq, "")) if found else (stored.epoch, stored.seq, "")
 
     def _check_bytes(self, image: bytes, position: Tuple[int, int], rank: int) -> None:

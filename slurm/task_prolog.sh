@@ -1,18 +1,31 @@
-#!/bin/bash
-# slurm.conf: TaskProlog=   the job's user, before every task and before the batch script. Standard output is a
-# protocol (`export NAME=value`, `unset NAME`, `print text`), a non-zero exit cancels the task.
-# For scripts that call bare srun: all ranks get one answer. `hyperpod-kit job run` has decided already when
-# HPK_ATTEMPT is set, and the batch script (no SLURM_STEP_ID) decides nothing.
+#!/bin/sh
+# For scripts that call bare srun: one checkpoint for all ranks. The plugin (plugin/auto_resume.c) runs this as the job's
+# user, once on each node of a step, before its tasks and outside of any container. Standard output is the protocol of
+# Slurm's TaskProlog (`export NAME=value`, `print text`); any other exit than 0 keeps the tasks from starting.
+# It is no TaskProlog of slurm.conf any more: with pyxis that runs inside of the container. Where one still names it,
+# it asks only if nobody has. `hyperpod-kit job run` has decided already when HPK_ATTEMPT is set.
 [ "${HPK_AUTO_RESUME:-${SLURM_SPANK_HPK_AUTO_RESUME:-0}}" != 0 ] || exit 0
 [ -n "$SLURM_STEP_ID" ] && [ -z "$HPK_ATTEMPT" ] && [ -n "$HPK_CHECKPOINT_ROOT" ] || exit 0
+[ "$HPK_DECISION" != "$SLURM_JOB_ID.$SLURM_STEP_ID" ] || exit 0
+
+refuse() {
+    echo "print hyperpod-kit: no checkpoint was chosen from $HPK_CHECKPOINT_ROOT: $1"
+    echo "print hyperpod-kit: no task of this step starts, for it would start from step 0; HPK_AUTO_RESUME=0 starts it as it is"
+    exit 1
+}
 
 program=/opt/hyperpod-kit/current/bin/hyperpod-kit
+[ -x "$program" ] || refuse "$program is not there"
 # A file, not a pipe: a reader that hangs on a broken mount must not keep the task waiting beyond the deadline.
-answer=$(mktemp /tmp/hpk-task-prolog.XXXXXX) || exit 0
-timeout -k 2 45 "$program" job task-prolog </dev/null >"$answer" 2>/dev/null
+answer=$(mktemp /tmp/hpk-task-prolog.XXXXXX) || refuse "no file can be made in /tmp"
+timeout -k 2 45 "$program" job task-prolog </dev/null >"$answer" 2>&1
 code=$?
 cat "$answer"
+why=$(grep -m 1 '^error: ' "$answer" || tail -n 1 "$answer")
 rm -f "$answer"
-# 86: something was committed and nothing of it can be trusted. Never start from scratch; all else stays open.
-[ "$code" -ne 86 ] || exit 1
-exit 0
+case $code in
+0) exit 0 ;;
+86) exit 1 ;; # something was committed and nothing of it can be trusted: it has said so
+124 | 137) refuse "this took more than 45 s; does it answer on $(uname -n)?" ;;
+*) refuse "${why:-hyperpod-kit exited $code}" ;;
+esac

@@ -11,7 +11,7 @@ import shlex
 import sys
 from typing import List, Optional, Sequence, Tuple
 
-from hyperpod_kit.errors import UsageError
+from hyperpod_kit.errors import JobError, UsageError
 from hyperpod_kit.job.policy import Policy
 from hyperpod_kit.run import LocalRunner
 from hyperpod_kit.slurm import control
@@ -132,17 +132,18 @@ def _exec(command: List[str]) -> int:
 
 def _task_prolog() -> int:
     from hyperpod_kit.job import decision
+    from hyperpod_kit.job.options import Options, prepare
 
     root = os.environ.get("HPK_CHECKPOINT_ROOT")
     if not root:
         return 0
+    options = Options(os.path.abspath(root), ())
     by = f"{os.environ.get('SLURM_PROCID', '')}@{os.environ.get('SLURMD_NODENAME', '')}"
+    prepare(options)
     try:
-        record = decision.agree(os.path.join(root, ".hpk"), decision.key(os.environ),
-                                lambda: decision.decide(root, by))
+        record = decision.agree(options.state, decision.key(os.environ), lambda: decision.decide(options.root, by))
     except OSError as err:
-        print(f"print hyperpod-kit: no decision: {err}")
-        return 1
+        raise JobError(f"{options.state}: {err.strerror or err}") from err
     print("\n".join(decision.task_prolog_lines(record, os.environ.get("SLURM_PROCID", ""))))
     return 86 if record.get("from") is None else 0
 

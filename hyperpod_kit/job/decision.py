@@ -53,7 +53,7 @@ def decide(root: str, by: str, chooser: choose.Chooser = choose.newest_valid) ->
 
 
 def task_prolog_lines(record: Record, rank: str) -> List[str]:
-    """What TaskProlog prints for this record: Slurm's own `export` and `print` lines."""
+    """What task_prolog.sh prints for this record: `export` and `print` lines as Slurm's TaskProlog has them."""
     if record.get("from") is None:
         why = "; ".join(f"{one['attempt']}: {one['why']}" for one in record.get("rejected", []))
         return [f"print hyperpod-kit: NoValidCheckpoint: {why}"]

@@ -15,7 +15,7 @@ from hyperpod_kit.errors import MountFailed
 from hyperpod_kit.model.cluster import LIFECYCLE_MODES
 from hyperpod_kit.model.mounts import ROLES, S3Mount
 from hyperpod_kit.model.units import HEALTH_TIMER, SECRETS_UNIT, SWEEP_TIMER, carrier_unit, units_of
-from hyperpod_kit.node import homes, names, retire, systemd, users
+from hyperpod_kit.node import containers, homes, names, retire, systemd, users
 from hyperpod_kit.node.clients import install as clients
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.mounts import bring_up
@@ -172,6 +172,14 @@ def watch_pending(node: Node, _: str) -> str:
     return f"start {', '.join(resting)}" if resting else ""
 
 
+def show_to_containers(node: Node, _: str) -> Outcome:
+    return Outcome(containers.show(node))
+
+
+def containers_pending(node: Node, _: str) -> str:
+    return containers.pending(node)
+
+
 def build_plugin(node: Node, _: str) -> Outcome:
     return Outcome(plugin.build(node))
 
@@ -221,6 +229,8 @@ STEPS = (
     Step("mount", make_mount, mount_pending, each_mount=True),
     Step("homes", settle_homes, homes_pending),
     Step("health", watch_mounts, watch_pending),
+    # Always: enroot may be installed later, and does nothing with it until then.
+    Step("containers", show_to_containers, containers_pending, required=False),
     # Without it, `hyperpod-kit job submit --auto-resume` still works.
     Step("spank-plugin", build_plugin, plugin_pending, required=False, modes=SCRIPTED),
     Step("slurm-hooks", install_hooks, hooks_pending, roles=("controller",), modes=SCRIPTED, after_success=True),

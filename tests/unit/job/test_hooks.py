@@ -31,7 +31,8 @@ def hook(place: Path, name: str, program: str, **env: str) -> Tuple[int, str]:
     path.write_text("#!/bin/bash\n" + program)
     path.chmod(0o755)
     start = time.monotonic()
-    done = subprocess.run(["bash", str(place / name)], env={"PATH": os.environ["PATH"], **env}, text=True, timeout=20,
+    shell = (place / name).read_text().split("\n", 1)[0][2:]
+    done = subprocess.run([shell, str(place / name)], env={"PATH": os.environ["PATH"], **env}, text=True, timeout=20,
                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert time.monotonic() - start < 15
     return done.returncode, done.stdout
@@ -81,23 +82,42 @@ def test_epilog_without_a_job_does_nothing(place: Path) -> None:
     assert not (place / "called").exists()
 
 
-STEP: Dict[str, str] = {"HPK_AUTO_RESUME": "1", "SLURM_STEP_ID": "0", "HPK_CHECKPOINT_ROOT": "/c"}
+STEP: Dict[str, str] = {"HPK_AUTO_RESUME": "1", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "HPK_CHECKPOINT_ROOT": "/c"}
 
 
 @pytest.mark.parametrize("change", [{"HPK_AUTO_RESUME": "0"}, {"SLURM_STEP_ID": ""}, {"HPK_CHECKPOINT_ROOT": ""},
-                                    {"HPK_ATTEMPT": "7.0.0"}])
+                                    {"HPK_ATTEMPT": "7.0.0"}, {"HPK_DECISION": "7.0"}])
 def test_task_prolog_has_nothing_to_say(place: Path, change: Dict[str, str]) -> None:
     assert hook(place, "task_prolog.sh", f"touch {place}/called", **{**STEP, **change}) == (0, "")
     assert not (place / "called").exists()
 
 
-@pytest.mark.parametrize(("program", "answer"), [
-    ("echo export HPK_RESUME_FROM=seq-1", (0, "export HPK_RESUME_FROM=seq-1\n")),
-    ("echo print NoValidCheckpoint; exit 86", (1, "print NoValidCheckpoint\n")),
-    ("echo trouble >&2; exit 1", (0, "")),
-    ("trap '' TERM; sleep 60", (0, ""))])
-def test_task_prolog_passes_the_answer_on(place: Path, program: str, answer: Tuple[int, str]) -> None:
-    assert hook(place, "task_prolog.sh", program, **STEP) == answer
+def test_a_step_inside_of_a_step_is_asked_for_anew(place: Path) -> None:
+    program = "echo export HPK_RESUME_FROM=seq-1"
+    assert hook(place, "task_prolog.sh", program, **STEP, HPK_DECISION="7.1") == (0, program[5:] + "\n")
+
+
+@pytest.mark.parametrize(("program", "code", "words"), [
+    ("echo export HPK_RESUME_FROM=seq-1", 0, "export HPK_RESUME_FROM=seq-1\n"),
+    ("echo print NoValidCheckpoint; exit 86", 1, "print NoValidCheckpoint\n"),
+    ("echo error: /fsx is not there >&2; echo hint: mount it >&2; exit 1", 1, "from /c: error: /fsx is not there\n"),
+    ("echo python3: not found >&2; exit 127", 1, "from /c: python3: not found\n"),
+    ("exit 3", 1, "from /c: hyperpod-kit exited 3\n"),
+    ("trap '' TERM; sleep 60", 1, "from /c: this took more than 45 s; does it answer on ")])
+def test_task_prolog_passes_the_answer_on_or_says_why_there_is_none(place: Path, program: str, code: int,
+                                                                     words: str) -> None:
+    """Without an answer the ranks would start from step 0 in silence."""
+    found, out = hook(place, "task_prolog.sh", program, **STEP)
+    assert found == code and words in out
+    assert ("HPK_AUTO_RESUME=0 starts it as it is" in out) is ("from /c" in words)
+
+
+def test_no_task_starts_where_the_kit_is_not(place: Path) -> None:
+    """As Slurm's own TaskProlog, on a cluster of before, it may run in a container."""
+    script = (place / "task_prolog.sh").read_text().replace(f"{place}/program", "/nowhere")
+    (place / "task_prolog.sh").write_text(script)
+    code, out = hook(place, "task_prolog.sh", "", **STEP)
+    assert code == 1 and "print hyperpod-kit: no checkpoint was chosen from /c: /nowhere is not there" in out
 
 
 @pytest.mark.skipif(not shutil.which("shellcheck"), reason="shellcheck is not installed")

@@ -19,13 +19,16 @@ def test_a_worker_is_created_and_the_second_run_changes_nothing(make_sandbox: An
     steps = {line["step"]: line["status"] for line in sandbox.log}
     assert {"verify-bundle": "ok", "install-bundle": "changed", "users": "changed", "mount:home": "changed",
             "mount:data": "changed", "mount:fsx": "changed", "units": "changed", "health": "changed",
-            "spank-plugin": "changed",
+            "spank-plugin": "changed", "containers": "changed",
             "slurm-worker": "changed", "summary": "ok", "apply": "ok"}.items() <= steps.items()
     assert "slurm-controller" not in steps
     assert ("mount -t efs -o _netdev,noresvport,tls,accesspoint=fsap-0123456789abcdef0 fs-0123456789abcdef0:/ "
             "/efs/trainer") in sandbox.calls
     assert ("mount -t lustre -o noatime,flock fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com@tcp:/abcdefgh "
             "/fsx") in sandbox.calls
+    shown = (sandbox.root / "etc/enroot/mounts.d/50-hyperpod-kit.fstab").read_text().splitlines()[1:]
+    assert [line.split()[:2] for line in shown] == [["/opt/hyperpod-kit"] * 2, ["/run/hyperpod-kit"] * 2]
+    assert all({"ro", "nofail", "x-create=dir"} <= set(line.split()[3].split(",")) for line in shown)
     before = len(sandbox.log)
     second = sandbox.on_create()
     assert second.returncode == 0, second.stdout + second.stderr
@@ -41,7 +44,7 @@ def test_a_controller_gets_the_hooks_before_slurmctld_starts(make_sandbox: Any) 
     assert done.returncode == 0, done.stdout + done.stderr
     conf = (sandbox.root / "opt/slurm/etc/slurm.conf").read_text()
     assert "Prolog=/opt/hyperpod-kit/current/slurm/prolog.sh" in conf
-    assert "PrologFlags=Contain,Alloc" in conf
+    assert "PrologFlags=Contain,Alloc" in conf and "TaskProlog" not in conf
     plugstack = (sandbox.root / "opt/slurm/etc/plugstack.conf").read_text()
     assert "optional /opt/hyperpod-kit/spank/auto_resume.so" in plugstack
     assert "systemctl start slurmctld.service" in sandbox.calls

@@ -40,6 +40,7 @@ ORDER = [
     "mount:fsx",
     "homes",
     "health",
+    "containers",
     "spank-plugin",
     "slurm-hooks",
     "slurm-controller",
@@ -60,7 +61,15 @@ def test_plan(role: str, mode: str, left_out: str) -> None:
     planned = plan(STEPS, CONFIG.mounts_for(role, "g"), role, mode)
     assert [item.title for item in planned] == [title for title in ORDER if title not in left_out.split()]
     optional = {item.title for item in planned if not item.required}
-    assert {"names", "spank-plugin", "mount:fsx"} >= optional
+    assert {"names", "containers", "spank-plugin", "mount:fsx"} >= optional
+
+
+def test_the_task_prolog_of_an_earlier_bundle_goes() -> None:
+    """pyxis runs a TaskProlog inside of the container: with ours no container task of anybody starts."""
+    task_prolog = "TaskProlog=/opt/hyperpod-kit/current/slurm/task_prolog.sh"
+    earlier = with_block("ClusterName=demo\n", [*HOOKS.splitlines(), task_prolog])
+    text, notes = merge_hooks(earlier, HOOKS)
+    assert "TaskProlog" not in text and "Prolog=/opt/hyperpod-kit/current/slurm/prolog.sh" in text and notes == []
 
 
 def test_plan_knows_three_modes() -> None:

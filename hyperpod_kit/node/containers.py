@@ -1,0 +1,36 @@
+"""What every enroot container of this node finds inside: the kit's program and its marks, read-only.
+
+`job run` starts each rank through the program, and a rank hears from the marks that this node has lost a mount. The
+file does nothing on a node without enroot, and is read at the start of a container, whenever enroot comes.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import os
+
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.files import read_text, write_if_different
+
+FSTAB = "/etc/enroot/mounts.d/50-hyperpod-kit.fstab"
+
+SEEN = """\
+# hyperpod-kit: its program and its marks in every container (enroot's own fstab format, enroot-mount(1))
+/opt/hyperpod-kit /opt/hyperpod-kit none x-create=dir,rbind,ro,nosuid,nodev,rslave,nofail,silent 0 -1
+/run/hyperpod-kit /run/hyperpod-kit none x-create=dir,rbind,ro,nosuid,nodev,noexec,rslave,nofail,silent 0 -1
+"""
+"""nofail, silent: no container may fail or say anything because of us. rslave: a mount below that comes later is seen."""
+
+
+def pending(node: Node) -> str:
+    """What `show` would do, in words."""
+    return "" if read_text(node.paths.real(FSTAB)) == SEEN else f"write {FSTAB}"
+
+
+def show(node: Node) -> bool:
+    """Have enroot mount our directories into every container; True when it was not told before."""
+    changed = write_if_different(node.paths.real(FSTAB), SEEN)
+    # The first container may come before the first check of a mount makes the directory.
+    os.makedirs(node.paths.real("/run/hyperpod-kit"), mode=0o755, exist_ok=True)
+    return changed

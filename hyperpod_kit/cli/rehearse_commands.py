@@ -32,9 +32,11 @@ def rehearse() -> None:
 @click.option("--shm-size", default="2G", show_default=True, help="Size of each node's /dev/shm.")
 @click.option("--release", default="", metavar="CODENAME",
               help="Release that the nodes run (bullseye, trixie, …); default: that of this machine.")
+@click.option("--tree", "trees", multiple=True, metavar="DIR",
+              help="A directory whose content every node has besides, from its first boot. Repeatable.")
 @click.option("--quiet", is_flag=True, help="Do not print the fidelity table.")
 def up(name: str, shares: Tuple[str, ...], cred_expire: int, slurmd_timeout: int, shm_size: str, release: str,
-       quiet: bool) -> None:
+       trees: Tuple[str, ...], quiet: bool) -> None:
     """Start the endpoint, the network and the control loop. Machines appear when a cluster is created.
 
     \b
@@ -46,7 +48,7 @@ def up(name: str, shares: Tuple[str, ...], cred_expire: int, slurmd_timeout: int
 
     with Progress() as progress:
         layout, started = boot.up(name, shares, progress, cred_expire=cred_expire, slurmd_timeout=slurmd_timeout,
-                                  shm_size=shm_size, release=release)
+                                  shm_size=shm_size, release=release, trees=trees)
     _, data = boot.running(name)
     if not quiet:
         print_fidelity()

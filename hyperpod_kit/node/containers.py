@@ -20,7 +20,7 @@ SEEN = """\
 /opt/hyperpod-kit /opt/hyperpod-kit none x-create=dir,rbind,ro,nosuid,nodev,rslave,nofail,silent 0 -1
 /run/hyperpod-kit /run/hyperpod-kit none x-create=dir,rbind,ro,nosuid,nodev,noexec,rslave,nofail,silent 0 -1
 """
-"""nofail, silent: no container may fail or say anything because of us. rslave: a mount below that comes later is seen."""
+"""nofail, silent: no container may fail or say anything because of us; rslave: what is mounted below later is seen."""
 
 
 def pending(node: Node) -> str:

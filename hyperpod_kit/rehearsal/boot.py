@@ -18,7 +18,7 @@ from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.rehearsal import cleanup, host, image, processes, state
 from hyperpod_kit.rehearsal.image import Progress
 from hyperpod_kit.rehearsal.layout import NAME_PATTERN, Layout, cache_dir, existing, lock_file
-from hyperpod_kit.rehearsal.settings import Settings, parse_share
+from hyperpod_kit.rehearsal.settings import Settings, parse_share, parse_tree
 
 START_DEADLINE = 60.0
 LOCK_PATIENCE = 90.0
@@ -91,10 +91,11 @@ def running(name: str) -> tuple[Layout, Dict[str, Any]]:
 
 
 def up(name: str, shares: Sequence[str], progress: Progress, *, cred_expire: int = 10, slurmd_timeout: int = 30,
-       shm_size: str = "2G", release: str = "") -> tuple[Layout, bool]:
+       shm_size: str = "2G", release: str = "", trees: Sequence[str] = ()) -> tuple[Layout, bool]:
     """Start a rehearsal; returns its layout and whether it was started now (False: it was up already).
 
-    `release`: code name of the nodes' distribution release, this machine's own when empty.
+    `release`: code name of the nodes' distribution release, this machine's own when empty; `trees`: directories whose
+    content every node has besides.
     Whatever a dead daemon of that name left is removed first. Raises RehearsalError with the reason; then, and on
     Ctrl-C, nothing is left behind.
     """
@@ -102,6 +103,7 @@ def up(name: str, shares: Sequence[str], progress: Progress, *, cred_expire: int
         raise RehearsalError(f"a rehearsal's name has lower-case letters, digits and -, at most 31: {name!r}")
     host.require()
     parsed = tuple(parse_share(share) for share in shares)
+    laid_over = tuple(parse_tree(tree) for tree in trees)
     layout = Layout.of(name)
     if is_up(layout):
         return layout, False
@@ -115,7 +117,8 @@ def up(name: str, shares: Sequence[str], progress: Progress, *, cred_expire: int
         progress("starting the daemon")
         try:
             layout.root.mkdir(mode=0o700, parents=True)
-            Settings(name, str(built), parsed, cred_expire, slurmd_timeout, shm_size).save(layout.root)
+            Settings(name, str(built), parsed, cred_expire, slurmd_timeout, shm_size,
+                     trees=laid_over).save(layout.root)
             _start_daemon(layout)
         except BaseException:
             with _undisturbed():

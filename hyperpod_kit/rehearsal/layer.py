@@ -1,12 +1,14 @@
 """The directory laid over the node image: the agent and its unit, and the stand-ins of AWS's mount programs.
 
-Kept apart from the image so that a newer hyperpod-kit needs no new image.
+Kept apart from the image so that a newer hyperpod-kit needs no new image. What a team's own AMI has besides comes in
+here too (`rehearse up --tree`), so that a node which takes another's place has it as well.
 """
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Sequence
 
 import hyperpod_kit
 from hyperpod_kit.rehearsal.image_root import put
@@ -54,7 +56,10 @@ def build(layer: Path) -> None:
     install(layer)
 
 
-def rebuild(layer: Path) -> None:
-    """Replace whatever is there; only while no machine runs on it."""
+def rebuild(layer: Path, trees: Sequence[str] = ()) -> None:
+    """Replace whatever is there; only while no machine runs on it. `trees`: directories whose content goes on top."""
     shutil.rmtree(layer, ignore_errors=True)
     build(layer)
+    for tree in trees:
+        shutil.copytree(tree, layer, symlinks=True, dirs_exist_ok=True)
+    layer.chmod(0o755)

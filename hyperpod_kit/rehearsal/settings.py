@@ -12,9 +12,10 @@ from hyperpod_kit.rehearsal import state
 
 @dataclass(frozen=True)
 class Settings:
-    """`shares`: (directory here, path in every node), read-only. The Slurm values are assumptions about AWS's own
-    slurm.conf, which is not public: cred_expire (seconds; a requeued job waits that long), slurmd_timeout (seconds).
-    `image`: path of the node image. `shm_size`: size of each node's /dev/shm, as tmpfs(5) writes it."""
+    """`shares`: (directory here, path in every node), read-only; `trees`: directories whose content is laid over the
+    image. The Slurm values are assumptions about AWS's own slurm.conf, which is not public: cred_expire (seconds; a
+    requeued job waits that long), slurmd_timeout (seconds). `image`: path of the node image. `shm_size`: size of each
+    node's /dev/shm, as tmpfs(5) writes it."""
 
     name: str
     image: str
@@ -23,6 +24,7 @@ class Settings:
     slurmd_timeout: int = 30
     shm_size: str = "2G"
     creation_timeout: float = 3600.0
+    trees: Tuple[str, ...] = ()
 
     def save(self, root: Path) -> None:
         state.write_json(root / "settings.json", asdict(self))
@@ -34,6 +36,7 @@ class Settings:
         if data is None:
             raise RehearsalError(f"no settings in {root}", hint="hyperpod-kit rehearse up")
         data["shares"] = tuple((here, there) for here, there in data["shares"])
+        data["trees"] = tuple(data["trees"])
         return cls(**data)
 
 
@@ -47,3 +50,16 @@ def parse_share(text: str) -> Tuple[str, str]:
     if not target.startswith("/") or ":" in target or ":" in str(path):
         raise RehearsalError(f"--share {text}: expected DIR:/absolute/path without further colons")
     return str(path), target
+
+
+def parse_tree(text: str) -> str:
+    """The directory of `--tree`. Raises RehearsalError."""
+    path = Path(text).resolve()
+    if not path.is_dir():
+        raise RehearsalError(f"--tree {text}: {path} is no directory")
+    # /bin, /lib and /sbin are links in the image, and a directory in their place would hide all that lies there.
+    real = sorted(name for name in ("bin", "lib", "lib64", "sbin") if (path / name).exists())
+    if real:
+        raise RehearsalError(f"--tree {text}: {', '.join(real)} would take the place of the image's own",
+                             hint=f"put it below {path / 'usr'}")
+    return str(path)

@@ -1,4 +1,4 @@
-"""The hooks on real nodes: what the Prolog costs a healthy one, what the TaskProlog tells the ranks of a bare srun."""
+"""The hooks on real nodes: what the Prolog costs a healthy one, what the ranks of a bare srun are told."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_the_prolog_of_a_healthy_node(site: MachineSite, row: Row) -> None:
 
 
 def test_eight_ranks_of_a_bare_srun_take_one_decision(job: Job, site: MachineSite, row: Row) -> None:
-    """No `job run`: each rank's TaskProlog asks, while another trainer's checkpoints appear."""
+    """No `job run`: the plugin asks on each node, while another trainer's checkpoints appear."""
     job.submit("--steps", "120", "--every", "2").ended_well(120)
     late = Job(site)
     kept = job.checkpoints()
@@ -102,7 +102,7 @@ def test_eight_ranks_of_a_bare_srun_take_one_decision(job: Job, site: MachineSit
     assert len(told) == 8 and len(set(told.values())) == 1 and told[0].startswith("seq-"), late.told()
     [record] = (late.root / ".hpk" / "decisions").glob("*.json")
     assert json.loads(record.read_text())["from"] == told[0]
-    row("8 ranks of a bare `srun` (TaskProlog) start while checkpoints appear", "one decision, the same for all", None)
+    row("8 ranks of a bare `srun` start while checkpoints appear", "one decision, the same for all", None)
 
 
 def appear(paths: List[Path], root: Path, over: threading.Event) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hyperpod_kit.errors import JobError
 from hyperpod_kit.job import cli, decision
 
 from .toy_trainer import commit_checkpoint
@@ -76,6 +77,15 @@ def test_task_prolog_cancels_where_nothing_is_valid(tmp_path: Path, monkeypatch:
     assert out.startswith("print hyperpod-kit: NoValidCheckpoint") and "export" not in out
     record = json.loads(next((tmp_path / ".hpk" / "decisions").iterdir()).read_text())
     assert record["from"] is None and record["rejected"][0]["attempt"] == name
+
+
+def test_a_file_system_that_is_not_mounted_is_no_fresh_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made anew on the local disk it would say that nothing was ever committed."""
+    for key, value in {**RANK, "HPK_CHECKPOINT_ROOT": f"{tmp_path}/fsx/run1"}.items():
+        monkeypatch.setenv(key, value)
+    with pytest.raises(JobError, match=f"{tmp_path}/fsx is not there"):
+        cli.main(["task-prolog"])
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_key_tells_hyperpods_retries_of_a_step_apart() -> None:

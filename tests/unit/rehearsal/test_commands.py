@@ -10,10 +10,10 @@ from click.testing import CliRunner
 
 from hyperpod_kit.cli.rehearse_commands import rehearse
 from hyperpod_kit.errors import RehearsalError
-from hyperpod_kit.rehearsal import boot, host, state
+from hyperpod_kit.rehearsal import boot, host, layer, state
 from hyperpod_kit.rehearsal.layout import STATE_BASE_VARIABLE, Layout
 from hyperpod_kit.rehearsal.processes import Process, alive, identify
-from hyperpod_kit.rehearsal.settings import Settings, parse_share
+from hyperpod_kit.rehearsal.settings import Settings, parse_share, parse_tree
 
 
 @pytest.fixture(autouse=True)
@@ -98,7 +98,7 @@ def test_a_process_is_its_pid_and_its_start():
 
 
 def test_settings_survive_the_way_to_the_daemon(tmp_path):
-    settings = Settings("demo", "/image", (("/a", "/b"),), cred_expire=5)
+    settings = Settings("demo", "/image", (("/a", "/b"),), cred_expire=5, trees=("/c",))
     settings.save(tmp_path)
     assert Settings.load(tmp_path) == settings
 
@@ -109,3 +109,18 @@ def test_shares(tmp_path):
     for wrong in (f"{tmp_path}/none:/x", f"{tmp_path}:relative", f"{tmp_path}:/a:/b"):
         with pytest.raises(RehearsalError):
             parse_share(wrong)
+
+
+def test_what_every_node_has_besides(tmp_path):
+    tree, place = tmp_path / "tree", tmp_path / "layer"
+    (tree / "usr/bin").mkdir(parents=True)
+    (tree / "usr/bin/tool").write_text("")
+    (tree / "usr/bin/tool").chmod(0o755)
+    (tree / "usr/bin/link").symlink_to("tool")
+    layer.rebuild(place, [parse_tree(str(tree))])
+    assert os.access(place / "usr/bin/link", os.X_OK) and (place / "usr/bin/mount-s3").exists()
+    (tree / "lib").mkdir()
+    with pytest.raises(RehearsalError, match="lib would take the place of the image's own"):
+        parse_tree(str(tree))
+    with pytest.raises(RehearsalError, match="is no directory"):
+        parse_tree(f"{tmp_path}/none")

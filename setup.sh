@@ -8,9 +8,11 @@ cd "$(dirname "$0")"
 say() { printf 'setup: %s\n' "$*"; }
 
 # What the rehearsal runs: machines, their image, their network; a Slurm, which tests start for themselves on loopback, with
-# gcc and headers for the SPANK plugin; the shells whose completion is tested.
+# gcc and headers for the SPANK plugin; make, libbsd and column for enroot and pyxis, where their sources are; the shells
+# whose completion is tested.
 SYSTEM_PACKAGES=(systemd-container mmdebstrap squashfs-tools iproute2 openssh-client util-linux procps shellcheck
-                 slurmctld slurmd slurm-client munge gcc libc6-dev libslurm-dev python3 python3-venv ca-certificates zsh fish)
+                 slurmctld slurmd slurm-client munge gcc make libc6-dev libslurm-dev libbsd-dev bsdextrautils
+                 python3 python3-venv ca-certificates zsh fish)
 # What one row of `make faults` needs besides: QOS exist only with accounting.
 FAULTS_PACKAGES=(mariadb-server slurmdbd)
 

@@ -76,9 +76,10 @@ class Driver:
         answer: Dict[str, Any] = json.loads(done.stdout or "{}")
         return answer
 
-    def up(self, shares: Mapping[Path, str], echo: bool = False) -> None:
+    def up(self, shares: Mapping[Path, str], echo: bool = False, trees: Sequence[Path] = ()) -> None:
         """Boot the endpoint and take its address and keys into the environment of later commands."""
         shared = [word for host, path in shares.items() for word in ("--share", f"{host}:{path}")]
+        shared += [word for tree in trees for word in ("--tree", str(tree))]
         self.kit("rehearse", "up", "--name", self.name, *shared, timeout=900, echo=echo)
         exports = self.kit("rehearse", "env", "--name", self.name)
         for word in shlex.split(exports, comments=True):

@@ -138,7 +138,7 @@ def _task_prolog() -> int:
     if not root:
         return 0
     options = Options(os.path.abspath(root), ())
-    by = f"{os.environ.get('SLURM_PROCID', '')}@{os.environ.get('SLURMD_NODENAME', '')}"
+    by = f"{os.environ.get('SLURM_PROCID', '')}@{os.uname().nodename}"
     prepare(options)
     try:
         record = decision.agree(options.state, decision.key(os.environ), lambda: decision.decide(options.root, by))

@@ -60,7 +60,8 @@ def task_prolog_lines(record: Record, rank: str) -> List[str]:
     lines = [f"export HPK_RESUME_FROM={record['from']}", f"export HPK_RESUME_STEP={record['step']}",
              f"export HPK_RESUME_KIND={record.get('kind', choose.OURS)}"]
     if rank == "0":
-        lines.append(f"print hyperpod-kit: resumes from {record['from']}, step {record['step']}")
+        lines.append("print hyperpod-kit: starts at step 0: nothing was ever committed" if record["from"] == choose.NONE
+                     else f"print hyperpod-kit: resumes from {record['from']}, step {record['step']}")
     return lines
 
 

@@ -15,6 +15,7 @@ from driver import CONFIG, TRAIN, Driver, wait_until
 from leftovers import leftovers
 
 from hyperpod_kit.rehearsal import host
+from tests.rehearsal import container_site
 
 CACHE = Path(os.environ.get("HPK_CACHE", Path.home() / ".cache" / "hyperpod-kit"))
 
@@ -62,7 +63,8 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
     CACHE.mkdir(parents=True, exist_ok=True)
     driver = Driver("test", tmp_path_factory.mktemp("rehearsal"))
     try:
-        driver.up({environment.build(CACHE): TRAIN})
+        trees = [] if container_site.missing() else [container_site.build(CACHE)]
+        driver.up({environment.build(CACHE): TRAIN}, trees=trees)
         os.environ.update(driver.environment)
         corpus.upload(driver.environment["AWS_ENDPOINT_URL"], "sagemaker-hyperpod-kit-data", "corpus/")
         driver.kit("upload", str(CONFIG))

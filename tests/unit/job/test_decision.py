@@ -66,6 +66,12 @@ def test_task_prolog_exports_the_choice(tmp_path: Path, monkeypatch: pytest.Monk
     assert f"HPK_RESUME_FROM={name}" in capsys.readouterr().out, "a later rank is told the same"
 
 
+def test_a_first_start_is_called_one() -> None:
+    lines = decision.task_prolog_lines({"from": "none", "step": 0}, "0")
+    assert lines[0] == "export HPK_RESUME_FROM=none"
+    assert lines[-1].endswith("starts at step 0: nothing was ever committed")
+
+
 def test_task_prolog_cancels_where_nothing_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                                     capsys: pytest.CaptureFixture[str]) -> None:
     name = commit_checkpoint(str(tmp_path), 1, 1, 40)

@@ -1,0 +1,115 @@
+"""Containers on the cluster: real enroot and pyxis, for users of the kit and for those who never heard of it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Iterator, Optional
+
+import pytest
+from driver import TRAIN, Driver, events, wait_until
+
+from tests.rehearsal import container_site
+from tests.rehearsal.container_site import IMAGES, PLAIN, PLUGIN, PYTHON, SH
+from tests.rehearsal.test_job import committed, finish, restored
+
+pytestmark = pytest.mark.skipif(container_site.missing() is not None, reason=container_site.missing() or "")
+
+CONF = "/opt/slurm/etc"
+MOUNTS = f"--container-mounts=/fsx:/fsx,{TRAIN}:{TRAIN}:ro,/mnt/data:/mnt/data:ro"
+TASK_PROLOG = "TaskProlog=/opt/hyperpod-kit/current/slurm/task_prolog.sh"
+
+
+def reconfigure(driver: Driver) -> None:
+    """Every slurmd reads what the controller hands out; pyxis has a part in slurmd that only a start runs."""
+    driver.on("controller", "scontrol reconfigure")
+    for node in driver.nodes():
+        if node["group"] == "worker-group":
+            driver.on(node["instance_id"], "systemctl restart slurmd")
+    wait_until("idle nodes", lambda: driver.on("controller", "sinfo -h -o %t | sort -u").split() == ["idle"],
+               timeout=60)
+
+
+@pytest.fixture(scope="module")
+def pyxis(cluster: Driver) -> Iterator[Driver]:
+    """The cluster with pyxis in its plugstack.conf, as whoever installs it puts it there: behind our block."""
+    saved = cluster.on("controller", f"cat {CONF}/plugstack.conf")
+    line = f"required {PLUGIN} runtime_path=/run/pyxis"
+    cluster.on("controller", f"echo {shlex.quote(line)} >>{CONF}/plugstack.conf")
+    try:
+        reconfigure(cluster)
+        yield cluster
+    finally:
+        cluster.on("controller", f"printf %s {shlex.quote(saved)} >{CONF}/plugstack.conf")
+        reconfigure(cluster)
+
+
+def srun(driver: Driver, image: str, command: str, *options: str, user: Optional[str] = None, env: str = "") -> str:
+    """What a task in a container prints, with what Slurm says and the exit code in the last line."""
+    line = shlex.join(["srun", "-t2", f"--container-image={IMAGES}/{image}", *options, "sh", "-c", command])
+    return driver.on("controller", f"cd /tmp; {env} {line} 2>&1; echo exit $?", user=user)
+
+
+@pytest.mark.parametrize("user", ["trainer", None])
+@pytest.mark.parametrize("image", [PYTHON, PLAIN, SH])
+def test_a_user_who_never_heard_of_the_kit(pyxis: Driver, image: str, user: Optional[str]) -> None:
+    out = srun(pyxis, image, "echo uid $(id -u); type python3 bash; true", user=user)
+    has = {PYTHON: ("python3 is /usr/bin/python3", "bash is /usr/bin/bash"), PLAIN: ("bash is /usr/bin/bash",), SH: ()}
+    lines = out.splitlines()
+    assert lines[0] == f"uid {2001 if user else 0}" and lines[-1] == "exit 0", out
+    assert {line for line in lines if " is " in line} == set(has[image]), "it is the image that it should be"
+
+
+def test_the_task_prolog_of_an_earlier_bundle_ends_nobody_and_is_found(pyxis: Driver) -> None:
+    pyxis.on("controller", f"cp {CONF}/slurm.conf /tmp/slurm.conf.kept; echo {TASK_PROLOG} >>{CONF}/slurm.conf")
+    try:
+        reconfigure(pyxis)
+        assert srun(pyxis, SH, "echo started", user="trainer").split() == ["started", "exit", "0"]
+        found = json.loads(pyxis.on("controller", "hyperpod-kit job doctor --json", check=False))
+        assert [(one["code"], one["severity"]) for one in found if one["code"] == "S015"] == [("S015", "error")]
+    finally:
+        pyxis.on("controller", f"cp /tmp/slurm.conf.kept {CONF}/slurm.conf")
+        reconfigure(pyxis)
+    assert "S015" not in pyxis.on("controller", "hyperpod-kit job doctor --json", check=False)
+
+
+def test_a_bare_srun_is_told_its_checkpoint_in_an_image_without_python(pyxis: Driver) -> None:
+    root = "/fsx/trainer/bare-container"
+    pyxis.on("controller", f"install -d -o trainer -g trainer /fsx/trainer {root}")
+    told = srun(pyxis, SH, "echo from $HPK_RESUME_FROM", "-N2", "-n4", "-O", user="trainer",
+                env=f"HPK_AUTO_RESUME=1 HPK_CHECKPOINT_ROOT={root}")
+    assert told.splitlines().count("from none") == 4 and told.endswith("exit 0\n"), told
+    assert told.count("starts at step 0: nothing was ever committed") == 1
+    refused = srun(pyxis, SH, "echo started", user="trainer", env="HPK_AUTO_RESUME=1 HPK_CHECKPOINT_ROOT=/away/run")
+    assert "no checkpoint was chosen from /away/run: error: cannot use /away/run: /away is not there" in refused
+    assert "started" not in refused.splitlines() and "HPK_AUTO_RESUME=0 starts it as it is" in refused
+    assert refused.endswith("exit 1\n")
+
+
+SCRIPT = """\
+#!/bin/bash
+#SBATCH -N2 --ntasks-per-node=1 --requeue --open-mode=append --auto-resume=1
+#SBATCH --chdir=/fsx/trainer --output=/fsx/trainer/train-%j.out
+exec hyperpod-kit job run --checkpoint-root {root} --srun-args="--container-image={image} {mounts}" -- \\
+    {train}/bin/python3 {train}/gpt/train.py --data /mnt/data --checkpoint-root {root} --steps 40 --save-every 5 \\
+    --out {root}/weights.pt
+"""
+
+
+def test_a_job_in_a_container_that_is_killed_resumes(pyxis: Driver) -> None:
+    root = "/fsx/trainer/in-container"
+    script = SCRIPT.format(root=root, image=f"{IMAGES}/{PYTHON}", mounts=MOUNTS, train=TRAIN)
+    pyxis.on("controller", f"install -d -o trainer -g trainer /fsx/trainer; printf %s {shlex.quote(script)} "
+             ">/fsx/trainer/contained.sbatch")
+    job = pyxis.on("controller", "sbatch --parsable /fsx/trainer/contained.sbatch", user="trainer").strip()
+    wait_until("two committed checkpoints", lambda: committed(pyxis, root) >= 2, timeout=120)
+    victim = pyxis.job_nodes(job)[1]
+    pyxis.on(victim, "kill -KILL $(pgrep -f '^[^ ]*python3 [^ ]*gpt/train.py' | head -n 1)")
+    assert finish(pyxis, job) == "COMPLETED", pyxis.output(job)
+    output = pyxis.output(job)
+    ended = [event for event in events(output) if event.get("event") == "ended"]
+    assert [event["class"] for event in ended] == ["crash", "done"] and ended[0]["first"]["signal"] == 9, output
+    assert restored(output)["step"] > 0 and restored(output)["tier"] == "memory", output
+    for node in {node["instance_id"] for node in pyxis.nodes() if node["group"] == "worker-group"}:
+        wait_until("free memory", lambda at=node: not pyxis.on(at, "ls /dev/shm").split(), timeout=30)
+        assert pyxis.on(node, "ls /var/lib/enroot/data-2001 2>/dev/null", check=False).split() == []

@@ -24,7 +24,8 @@ class AgentLink:
 
     def __init__(self, setup: Message, on_event: Callable[[Message], None]) -> None:
         ours, theirs = socket.socketpair()
-        log = os.path.join(arena.shm_dir(), arena.log_file(os.getuid(), arena.run_hash(setup["run_id"]), setup["rank"]))
+        log = os.path.join(arena.shm_dir(), arena.log_file(arena.node_uid(), arena.run_hash(setup["run_id"]),
+                                                           setup["rank"]))
         package = str(Path(hyperpod_kit.__file__).parent.parent)
         paths = [package, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
         out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

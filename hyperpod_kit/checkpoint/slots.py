@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 
@@ -21,7 +20,7 @@ class SlotPool:
 
     def __init__(self, run_id: str, rank: int, count: int) -> None:
         self._folder = arena.shm_dir()
-        self._uid, self._run, self._rank = os.getuid(), arena.run_hash(run_id), rank
+        self._uid, self._run, self._rank = arena.node_uid(), arena.run_hash(run_id), rank
         self._names = [arena.SlotName(self._uid, self._run, rank, n) for n in range(count)]
         self._targets: dict[int, Target] = {}
         self._busy: dict[int, arena.Slot] = {}

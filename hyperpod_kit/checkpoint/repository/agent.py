@@ -62,7 +62,7 @@ class Agent:
         self.uplink: Optional[Channel] = None
         self.gone_at: Optional[float] = None
         self.closing = self.bye = self.stop = self.settled = self.orphaned = False
-        lock_path = os.path.join(self.folder, arena.lock_file(os.getuid(), self.run_hash, self.rank))
+        lock_path = os.path.join(self.folder, arena.lock_file(arena.node_uid(), self.run_hash, self.rank))
         self.lock = lock.take_over(lock_path, self.owner)
         versions = {**setup.get("versions", {}), "hyperpod_kit": __version__}
         self.storage = Storage(setup["root"], directory=setup.get("local"), run_hash=self.run_hash, rank=self.rank,
@@ -116,7 +116,7 @@ class Agent:
 
     def _leave(self) -> None:
         """After a normal end nothing stays in shared memory, unless it is the only copy of something."""
-        log = os.path.join(self.folder, arena.log_file(os.getuid(), self.run_hash, self.rank))
+        log = os.path.join(self.folder, arena.log_file(arena.node_uid(), self.run_hash, self.rank))
         unsaved = self.captures.unsaved()
         for held in unsaved:
             print(f"capture {held.key}: {held.state}, left in {self.folder}", file=sys.stderr, flush=True)

@@ -74,7 +74,7 @@ class SlotFiles:
 
     def __init__(self, folder: str, run: str, rank: int) -> None:
         self.folder = folder
-        self._place = (os.getuid(), run, rank)
+        self._place = (arena.node_uid(), run, rank)
         self._mapped: Dict[arena.SlotName, Tuple[int, arena.Slot]] = {}
 
     def names(self) -> List[arena.SlotName]:

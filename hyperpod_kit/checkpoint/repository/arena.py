@@ -27,6 +27,18 @@ def shm_dir() -> str:
     return os.environ.get("HPK_SHM_DIR") or "/dev/shm"
 
 
+def node_uid() -> int:
+    """Our user as the node knows it, for the names of segments. A container may call that user root
+    (`--container-remap-root`); the epilog, outside, looks for the segments by their owner."""
+    inside = os.getuid()
+    with contextlib.suppress(OSError, ValueError), open("/proc/self/uid_map", encoding="ascii") as lines:
+        for line in lines:
+            first, outside, count = map(int, line.split())
+            if first <= inside < first + count:
+                return outside + inside - first
+    return inside
+
+
 def run_hash(run_id: str) -> str:
     """The part of a segment's name that tells runs apart: 12 hex digits."""
     return hashlib.blake2b(run_id.encode(), digest_size=6).hexdigest()

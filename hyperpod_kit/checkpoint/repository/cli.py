@@ -17,7 +17,7 @@ def _flush(args: argparse.Namespace) -> int:
     from . import arena, flush_users  # what deals with shared memory is nothing to those who only look
 
     folder = arena.shm_dir()
-    mine = os.getuid()
+    mine = arena.node_uid()
     found = []
     for uid in flush_users.uids(folder):
         if mine in (0, uid):

@@ -61,7 +61,7 @@ def flush(*, folder: Optional[str] = None, job: Optional[str] = None, timeout: f
     """
     folder = folder or arena.shm_dir()
     end = time.monotonic() + timeout
-    names = arena.names(folder, uid=os.getuid())
+    names = arena.names(folder, uid=arena.node_uid())
     out = []
     for run in sorted({name.run for name in names}):
         mine = [name for name in names if name.run == run]
@@ -99,7 +99,7 @@ def _sweep(folder: str, run: str) -> str:
     """Remove a finished run's agent logs; the last line of each, which says why an agent died."""
     said = ""
     for entry in sorted(os.listdir(folder)):
-        if entry.startswith(f"hpk-{os.getuid()}-{run}-") and entry.endswith(".log"):
+        if entry.startswith(f"hpk-{arena.node_uid()}-{run}-") and entry.endswith(".log"):
             path = os.path.join(folder, entry)
             with contextlib.suppress(FileNotFoundError):
                 with open(path, encoding="utf-8", errors="replace") as file:
@@ -113,7 +113,7 @@ def _flush_run(folder: str, run: str, names: List[arena.SlotName], end: float, m
     locks: List[lock.Lock] = []
     try:
         for rank in sorted({name.rank for name in names}):
-            path = os.path.join(folder, arena.lock_file(os.getuid(), run, rank))
+            path = os.path.join(folder, arena.lock_file(arena.node_uid(), run, rank))
             taken = lock.try_acquire(path)
             while taken is None:
                 held = lock.holder(path)

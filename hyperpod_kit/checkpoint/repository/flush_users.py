@@ -59,7 +59,7 @@ def flush_as(uid: int, *, folder: str, job: Optional[str], timeout: float, max_a
 
 
 def _become(uid: int) -> None:
-    if uid == os.getuid():
+    if uid == arena.node_uid():
         return
     try:
         entry = pwd.getpwuid(uid)

@@ -21,7 +21,7 @@ MAX_AGE = 86400.0
 def sweep(folder: str, *, but: str, max_age: float = MAX_AGE) -> List[str]:
     """Remove the segments of dead runs other than `but` that hold nothing or are too old; the runs. Raises OSError."""
     swept = []
-    names = arena.names(folder, uid=os.getuid())
+    names = arena.names(folder, uid=arena.node_uid())
     for run in sorted({name.run for name in names} - {but}):
         if _sweep_run(folder, run, max_age):
             swept.append(run)
@@ -32,12 +32,12 @@ def _sweep_run(folder: str, run: str, max_age: float) -> bool:
     locks: List[lock.Lock] = []
     try:
         # Listed again under the locks: then no agent is at work, and no trainer gets past the start of its own.
-        for rank in sorted({name.rank for name in arena.names(folder, uid=os.getuid(), run=run)}):
-            taken = lock.try_acquire(os.path.join(folder, arena.lock_file(os.getuid(), run, rank)))
+        for rank in sorted({name.rank for name in arena.names(folder, uid=arena.node_uid(), run=run)}):
+            taken = lock.try_acquire(os.path.join(folder, arena.lock_file(arena.node_uid(), run, rank)))
             if taken is None:
                 return False
             locks.append(taken)
-        names = [name for name in arena.names(folder, uid=os.getuid(), run=run)]
+        names = [name for name in arena.names(folder, uid=arena.node_uid(), run=run)]
         if not all(_worthless(folder, name, max_age) for name in names):
             return False
         for name in names:

@@ -86,13 +86,6 @@ def nothing_is_flushed(facts: Facts) -> Iterator[Finding]:
                       f"Epilog={HOOKS}/epilog.sh")
 
 
-def bare_sruns_disagree(facts: Facts) -> Iterator[Finding]:
-    if "taskprolog" in facts.hooks:
-        yield Finding("S005", "warning",
-                      f"TaskProlog {facts.hooks['taskprolog']}: scripts that call srun are told no checkpoint",
-                      f"TaskProlog={HOOKS}/task_prolog.sh")
-
-
 def hooks_without_deadline(facts: Facts) -> Iterator[Finding]:
     for key in timeouts(facts.version):
         if key in facts.config and _seconds(facts.config[key]) in (None, 65534):
@@ -154,7 +147,19 @@ def hyperpod_needs(facts: Facts) -> Iterator[Finding]:
                       f"SchedulerParameters={_with(facts, 'schedulerparameters', 'permit_job_expansion')}")
 
 
+def inside_of_containers(facts: Facts) -> Iterator[Finding]:
+    """Hooks of bundles up to 0.4; now the plugin asks, outside."""
+    ours = [program for program in facts.task_prologs if program.startswith(f"{HOOKS}/")]
+    hint = "take it out of slurm.conf (on the controller: hyperpod-kit node apply), then: scontrol reconfigure"
+    if ours and facts.containers:
+        yield Finding("S016", "error", f"TaskProlog is {ours[0]}: pyxis runs it inside of the container, where it may "
+                      "not be, and so ends every task with --container-image, of every user", hint=hint)
+    elif ours:
+        yield Finding("S016", "warning", f"TaskProlog is {ours[0]}: once there is pyxis, it may end every task in a "
+                      "container", hint=hint)
+
+
 RULES: Tuple[Callable[[Facts], Iterator[Finding]], ...] = (
-    option_unknown, no_mount_gate, gate_comes_late, nothing_is_flushed, bare_sruns_disagree, hooks_without_deadline,
-    not_held, without_end, held_after_prolog, unbounded_requeue, late_requeue, never_requeued, hyperpod_needs,
-    not_printed)
+    option_unknown, no_mount_gate, gate_comes_late, nothing_is_flushed, hooks_without_deadline, not_held,
+    without_end, held_after_prolog, unbounded_requeue, late_requeue, never_requeued, hyperpod_needs, not_printed,
+    inside_of_containers)

@@ -18,7 +18,7 @@ from hyperpod_kit.slurm import control
 HOOKS = "/opt/hyperpod-kit/current/slurm"
 """Where the bundle puts what Slurm runs: local on every node."""
 
-HOOK_FILES = (("prolog", "prolog.sh"), ("epilog", "epilog.sh"), ("taskprolog", "task_prolog.sh"))
+HOOK_FILES = (("prolog", "prolog.sh"), ("epilog", "epilog.sh"))
 
 PRINTED = ("prologflags", "requeueexithold", "schedulerparameters", "authinfo", "taskplugin")
 """Settings that every Slurm known here prints, set or not; without its line a setting is not judged."""
@@ -34,7 +34,8 @@ class Facts:
     """What was seen. `config`: `scontrol show config`, keys in lower case.
 
     option: whether sbatch knows --auto-resume, None when that could not be asked; hooks: setting -> what is wrong;
-    untold: settings that this Slurm prints in no form known here.
+    untold: settings that this Slurm prints in no form known here; task_prologs: programs;
+    containers: whether srun knows --container-image (pyxis).
     """
 
     version: Version
@@ -43,6 +44,8 @@ class Facts:
     hyperpod: bool
     hooks: Dict[str, str]
     untold: Tuple[str, ...] = ()
+    task_prologs: Tuple[str, ...] = ()
+    containers: bool = False
 
 
 def look(runner: Runner, *, hooks: str = HOOKS, mark: str = HYPERPOD_MARK) -> Facts:
@@ -64,7 +67,8 @@ def look(runner: Runner, *, hooks: str = HOOKS, mark: str = HYPERPOD_MARK) -> Fa
             wrong[key] = hook_problem(found, name, hooks)
     option = control.has_option(runner, "sbatch", "--auto-resume")
     return Facts(number, config, option, os.path.isdir(mark), {key: why for key, why in wrong.items() if why},
-                 tuple(untold))
+                 tuple(untold), tuple(hook_entries(config, "taskprolog", number) or ()),
+                 control.has_option(runner, "srun", "--container-image") is True)
 
 
 def unanswered(err: RunError) -> Unreachable:

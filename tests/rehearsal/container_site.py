@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import subprocess
-import sysconfig
 from pathlib import Path
 from typing import Iterator, List, Optional
 
@@ -26,6 +25,9 @@ PYTHON, PLAIN, SH = "python.sqsh", "plain.sqsh", "sh.sqsh"
 PLUGIN = "/usr/lib/slurm/spank_pyxis.so"
 PACKAGES = ("squashfs-tools", "liblzo2-2", "bsdextrautils")
 """What enroot calls and the node image lacks; the host's files fit, for the image is of the host's distribution."""
+
+LIBRARIES = ("libc6", "libstdc++6", "libgcc-s1", "zlib1g")
+"""What a torch from the package index expects of a system."""
 
 TOOLS = ("sh", "ls", "cat", "env", "id", "sleep", "grep", "kill", "true", "mkdir", "rm")
 ENROOT_CONF = """\
@@ -62,7 +64,7 @@ def build(cache: Path) -> Path:
     shutil.rmtree(partial, ignore_errors=True)
     try:
         _run("bash", str(sources() / "build.sh"), str(partial), timeout=300)
-        for path in _files_of_packages():
+        for path in _files_of(*PACKAGES):
             _copy(path, partial)
         _write(partial, "/etc/enroot/enroot.conf", ENROOT_CONF)
         _write(partial, "/usr/lib/tmpfiles.d/enroot.conf", TMPFILES)
@@ -88,9 +90,10 @@ def _run(*argv: str, timeout: float = 60) -> str:
     return done.stdout
 
 
-def _files_of_packages() -> Iterator[Path]:
-    for line in _run("dpkg", "-L", *PACKAGES).splitlines():
-        if re.search(r"/s?bin/[^/]+$|\.so(\.\d+)*$", line):
+def _files_of(*packages: str) -> Iterator[Path]:
+    """Programs and libraries."""
+    for line in _run("dpkg", "-L", *packages).splitlines():
+        if re.search(r"/s?bin/[^/]+$|/lib/[^/]+-linux-gnu/[^/]+\.so(\.\d+)*$", line) and Path(line).is_file():
             yield Path(line)
 
 
@@ -134,9 +137,8 @@ def _image(target: Path, programs: List[str], root: Path) -> None:
             shutil.copytree(library, root / str(library).lstrip("/"), symlinks=True, ignore=shutil.ignore_patterns(
                 "__pycache__", "test", "idlelib", "tkinter", "config-*", "dist-packages", "*.md", "sitecustomize.py"))
             binaries += sorted(library.glob("lib-dynload/*.so"))
-            binaries += [Path("/usr/lib", str(sysconfig.get_config_var("MULTIARCH")), name)
-                         for name in ("libstdc++.so.6", "libgcc_s.so.1")]
-        for path in [*found, *_libraries(binaries), *(path for path in binaries if path.name.startswith("lib"))]:
+            found += [path for path in _files_of(*LIBRARIES) if ".so" in path.name]
+        for path in [*found, *_libraries(binaries)]:
             _copy(path, root)
         for path in root.rglob("*"):
             if path.is_dir() and not path.is_symlink():

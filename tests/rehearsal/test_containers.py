@@ -66,11 +66,11 @@ def test_the_task_prolog_of_an_earlier_bundle_ends_nobody_and_is_found(pyxis: Dr
         reconfigure(pyxis)
         assert srun(pyxis, SH, "echo started", user="trainer").split() == ["started", "exit", "0"]
         found = json.loads(pyxis.on("controller", "hyperpod-kit job doctor --json", check=False))
-        assert [(one["code"], one["severity"]) for one in found if one["code"] == "S015"] == [("S015", "error")]
+        assert [(one["code"], one["severity"]) for one in found if one["code"] == "S016"] == [("S016", "error")]
     finally:
         pyxis.on("controller", f"cp /tmp/slurm.conf.kept {CONF}/slurm.conf")
         reconfigure(pyxis)
-    assert "S015" not in pyxis.on("controller", "hyperpod-kit job doctor --json", check=False)
+    assert "S016" not in pyxis.on("controller", "hyperpod-kit job doctor --json", check=False)
 
 
 def test_a_bare_srun_is_told_its_checkpoint_in_an_image_without_python(pyxis: Driver) -> None:

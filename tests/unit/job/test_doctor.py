@@ -21,8 +21,8 @@ GOOD = doctor_look.Facts(
 
 
 def changed(**settings: Any) -> doctor_look.Facts:
-    facts = {key: settings.pop(key) for key in ("version", "option", "hyperpod", "hooks", "untold")
-             if key in settings}
+    facts = {key: settings.pop(key) for key in ("version", "option", "hyperpod", "hooks", "untold",
+                                                      "task_prologs", "containers") if key in settings}
     return dataclasses.replace(GOOD, config={**GOOD.config, **settings}, **facts)
 
 
@@ -37,7 +37,6 @@ CASES: list[tuple[str, doctor_look.Facts, str]] = [
     ("S002", changed(hooks={"prolog": "is not set"}), "Prolog=/opt/hyperpod-kit/current/slurm/prolog.sh"),
     ("S003", changed(prologflags="X11"), "PrologFlags=X11,Alloc"),
     ("S004", changed(hooks={"epilog": "is not set"}), "Epilog=/opt/hyperpod-kit/current/slurm/epilog.sh"),
-    ("S005", changed(hooks={"taskprolog": "is not set"}), "TaskProlog=/opt/hyperpod-kit/current/slurm/task_prolog.sh"),
     ("S006", changed(prologepilogtimeout="65534"), "PrologEpilogTimeout=60"),
     ("S007", changed(requeueexithold="99"), "RequeueExitHold=99,86"),
     ("S008", changed(requeueexit="85"), ""),
@@ -50,6 +49,7 @@ CASES: list[tuple[str, doctor_look.Facts, str]] = [
     ("S014", changed(hyperpod=True, taskplugin="task/none"),
      "SchedulerParameters=nohold_on_prolog_fail,permit_job_expansion"),
     ("S015", changed(untold=("prolog",)), ""),
+    ("S016", changed(task_prologs=(f"{doctor_look.HOOKS}/task_prolog.sh",), containers=True), ""),
 ]
 
 
@@ -58,6 +58,13 @@ def test_a_rule_names_the_line_to_add(code: str, facts: doctor_look.Facts, line:
     [finding] = doctor.examine(facts)
     assert (finding.code, finding.line) == (code, line)
     assert finding.line or finding.hint
+
+
+def test_a_task_prolog_of_ours_is_an_error_where_there_are_containers() -> None:
+    ours = changed(task_prologs=("/etc/a.sh", f"{doctor_look.HOOKS}/task_prolog.sh"))
+    assert [one.severity for one in doctor.examine(ours)] == ["warning"]
+    assert [one.severity for one in doctor.examine(dataclasses.replace(ours, containers=True))] == ["error"]
+    assert doctor.examine(changed(task_prologs=("/etc/a.sh",), containers=True)) == [], "somebody else's"
 
 
 def test_every_rule_has_a_case() -> None:
@@ -95,8 +102,10 @@ def examined(name: str, place: Path) -> tuple[list[str], doctor_look.Facts]:
     for _, file in doctor_look.HOOK_FILES:
         (place / file).write_text("#!/bin/bash\n")
         (place / file).chmod(0o755)
-    text = (PRINTED / name).read_text().replace(doctor_look.HOOKS, str(place))
-    runner = RecordingRunner({"scontrol show config": text, "sbatch --help": "--auto-resume"})
+    text = (PRINTED / name).read_text().replace(f" {doctor_look.HOOKS}/prolog", f" {place}/prolog")
+    text = text.replace(f" {doctor_look.HOOKS}/epilog", f" {place}/epilog")
+    runner = RecordingRunner({"scontrol show config": text, "sbatch --help": "--auto-resume",
+                              "srun --help": "--container-image=[USER@][REGISTRY#]IMAGE[:TAG]|PATH"})
     facts = doctor_look.look(runner, hooks=str(place), mark=str(place / "none"))
     return [finding.code for finding in doctor.examine(facts)], facts
 
@@ -106,14 +115,16 @@ def examined(name: str, place: Path) -> tuple[list[str], doctor_look.Facts]:
     ("slurm-24.11.5-twice", (24, 11))])
 def test_a_whole_configuration_of_each_slurm(name: str, version: tuple[int, int], tmp_path: Path) -> None:
     codes, facts = examined(name, tmp_path / "hooks")
-    assert (codes, facts.version, facts.untold) == (["S005"] if "twice" in name else [], version, ())
+    # Printed with the hooks of 0.4, where nobody had put another TaskProlog behind ours.
+    assert (codes, facts.version, facts.untold) == ([] if "twice" in name else ["S016"], version, ())
+    assert facts.containers
 
 
 @pytest.mark.parametrize("name", ["slurm-22.05.8-none", "slurm-24.11.5-none"])
 def test_a_hook_that_is_not_set_is_missed_in_each_form(name: str, tmp_path: Path) -> None:
     codes, facts = examined(name, tmp_path / "hooks")
-    assert {"S002", "S003", "S004", "S005", "S006"} <= set(codes) and facts.untold == ()
-    assert facts.hooks == {"prolog": "is not set", "epilog": "is not set", "taskprolog": "is not set"}
+    assert {"S002", "S003", "S004", "S006"} <= set(codes) and facts.untold == ()
+    assert facts.hooks == {"prolog": "is not set", "epilog": "is not set"} and facts.task_prologs == ()
 
 
 def test_somebody_elses_hook_is_named_in_each_form(tmp_path: Path) -> None:

@@ -215,8 +215,8 @@ class RunIsOwned(CheckpointError):
 class StateNotSerializable(CheckpointError):
     """A leaf of the state is neither a tensor that can be saved nor typed JSON. `path` names it."""
 
-    def __init__(self, path: str, kind: str) -> None:
-        super().__init__(f"state at {path} is a {kind}, which a checkpoint cannot hold")
+    def __init__(self, path: str, kind: str, *, hint: Optional[str] = None) -> None:
+        super().__init__(f"state at {path} is a {kind}, which a checkpoint cannot hold", hint=hint)
         self.path = path
 
 

@@ -1,14 +1,20 @@
 """A state tree as typed JSON plus named tensors, and back. Nothing is ever pickled.
 
 Plain JSON stands for None, bool, int, str, finite float, list, and a dict with string keys. Everything else is an
-object with the key `$`: float (nan, inf), bytes, tuple, dict (other keys), tensor (by name).
+object with the key `$`: float (nan, inf), complex, numpy (a number of a numpy type, by its bytes), bytes, tuple, dict
+(other keys), tensor (by name). Numbers come back with the type and the bits that they were saved with.
 """
 
 from __future__ import annotations
 
 import base64
+import dataclasses
+import datetime
+import enum
 import json
 import math
+import os
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,13 +24,28 @@ from hyperpod_kit.checkpoint.sharding import is_sharded
 from hyperpod_kit.errors import CheckpointError, StateNotSerializable
 
 Json = Any
+Take = Callable[[str, torch.Tensor], str]
+
+_DEPTH = 200
+_NUMPY = "?bhilqBHILQefdFD"
+"""Codes of numpy's number types with the same bits on every machine: not long double."""
+_CURES: tuple[tuple[tuple[type, ...], str], ...] = (
+    ((enum.Enum,), "x.value"), ((set, frozenset), "sorted(x)"), ((os.PathLike,), "os.fspath(x)"),
+    ((torch.dtype, torch.device), "str(x)"), ((torch.Generator,), "x.get_state()"),
+    ((datetime.date, datetime.time), "x.isoformat()"), ((tuple,), "tuple(x)"), ((bytearray, memoryview), "bytes(x)"))
 
 
-def encode(value: Any, path: str, take: Callable[[str, torch.Tensor], str]) -> Json:
+def encode(value: Any, path: str, take: Take) -> Json:
     """The JSON of `value`; `take(path, tensor)` notes each of its tensors and returns the name to write down.
 
-    Raises StateNotSerializable with the path of a leaf that is neither a tensor nor typed JSON.
+    Raises StateNotSerializable with the path of a leaf that is neither a tensor nor typed JSON, and of a container that
+    lies in itself.
     """
+    return _encode(value, path, take, {})
+
+
+def _encode(value: Any, path: str, take: Take, outer: dict[int, str]) -> Json:
+    """`outer` are the containers around `value`, by id, with their paths."""
     kind = type(value)
     if value is None or kind in (bool, int, str):
         return value
@@ -34,20 +55,60 @@ def encode(value: Any, path: str, take: Callable[[str, torch.Tensor], str]) -> J
         return {"$": "tensor", "name": take(path, value)}
     if kind is bytes:
         return {"$": "bytes", "v": base64.b64encode(value).decode()}
-    if kind in (list, tuple, torch.Size):
-        items = [encode(item, f"{path}.{index}", take) for index, item in enumerate(value)]
-        return items if kind is list else {"$": "tuple", "v": items}
-    if isinstance(value, dict):  # OrderedDict and defaultdict come back as dict, in the same order
-        plain = all(type(key) is str for key in value) and "$" not in value
-        if plain:
-            return {key: encode(item, f"{path}.{key}", take) for key, item in value.items()}
-        pairs = []
-        for key, item in value.items():
-            if type(key) not in (str, int, bool, float, tuple, bytes):
-                raise StateNotSerializable(f"{path}, key {key!r}", type(key).__name__)
-            pairs.append([encode(key, f"{path}.<key>", take), encode(item, f"{path}.{key}", take)])
-        return {"$": "dict", "v": pairs}
-    raise StateNotSerializable(path, f"{kind.__module__}.{kind.__qualname__}")
+    if kind in (list, tuple, torch.Size) or isinstance(value, dict):
+        if id(value) in outer:
+            raise StateNotSerializable(path, f"{kind.__name__} that lies in itself, as {outer[id(value)]}",
+                                       hint=f"take {path} out")
+        if len(outer) >= _DEPTH:
+            raise StateNotSerializable(path[:200], f"{kind.__name__} inside {_DEPTH} others")
+        outer[id(value)] = path
+        try:
+            return _container(value, path, take, outer)
+        finally:
+            del outer[id(value)]
+    if kind is complex:
+        return {"$": "complex", "v": [repr(value.real), repr(value.imag)]}
+    if _is_numpy_number(value):
+        return {"$": "numpy", "t": value.dtype.str, "v": base64.b64encode(value.tobytes()).decode()}
+    raise StateNotSerializable(path, f"{kind.__module__}.{kind.__qualname__}", hint=_cure(value, path))
+
+
+def _container(value: Any, path: str, take: Take, outer: dict[int, str]) -> Json:
+    if not isinstance(value, dict):
+        items = [_encode(item, f"{path}.{index}", take, outer) for index, item in enumerate(value)]
+        return items if type(value) is list else {"$": "tuple", "v": items}
+    # OrderedDict and defaultdict come back as dict, in the same order
+    if all(type(key) is str for key in value) and "$" not in value:
+        return {key: _encode(item, f"{path}.{key}", take, outer) for key, item in value.items()}
+    pairs = []
+    for key, item in value.items():
+        if type(key) not in (str, int, bool, float, tuple, bytes) and not _is_numpy_number(key):
+            raise StateNotSerializable(f"{path}, key {key!r}", type(key).__name__, hint=_cure(key, "the key"))
+        pairs.append([_encode(key, f"{path}.<key>", take, outer), _encode(item, f"{path}.{key}", take, outer)])
+    return {"$": "dict", "v": pairs}
+
+
+def _is_numpy_number(value: object) -> bool:
+    numpy = sys.modules.get("numpy")  # nobody has such a number before numpy was imported
+    return numpy is not None and isinstance(value, numpy.generic) and value.dtype.char in _NUMPY
+
+
+def _cure(value: Any, path: str) -> str:
+    """What to save in place of a leaf that cannot be saved."""
+    kind = type(value)
+    instead = next((text for kinds, text in _CURES if isinstance(value, kinds)), None)
+    if instead is None and dataclasses.is_dataclass(value):
+        instead = "dataclasses.asdict(x)"
+    elif instead is None and kind.__module__ == "numpy" and kind.__name__ == "ndarray":
+        instead = "torch.from_numpy(x)"
+    elif instead is None and hasattr(value, "state_dict"):
+        return f"give the object of {path} to State by a name of its own: State(..., name=x)"
+    elif instead is None and hasattr(value, "__iter__"):
+        instead = "list(x)"
+    for base in (int, float, str, bytes):
+        if instead is None and isinstance(value, base):
+            instead = f"{base.__name__}(x)"
+    return f"in place of {path} save {instead or 'the numbers and strings that it can be made from again'}"
 
 
 def tensor_names(body: Json) -> Iterator[str]:
@@ -63,26 +124,54 @@ def tensor_names(body: Json) -> Iterator[str]:
                 yield from tensor_names(item)
 
 
+def children(body: Json) -> dict[Any, Json] | list[Json] | tuple[Json, ...] | None:
+    """What an encoded container holds, still encoded, in a container of its kind; None for everything else."""
+    if isinstance(body, list):
+        return body
+    kind = body.get("$") if isinstance(body, dict) else ""
+    if kind is None:
+        return dict(body)
+    if kind == "tuple":
+        return tuple(body["v"])
+    if kind == "dict":
+        return {decode(key, _no_tensor): item for key, item in body["v"]}
+    return None
+
+
+def _no_tensor(name: str) -> torch.Tensor:
+    raise CheckpointError(f"the checkpoint has the tensor {name} as a key")
+
+
 def decode(body: Json, tensor: Callable[[str], torch.Tensor]) -> Any:
     """Undo `encode`; `tensor(name)` gives the tensor of that name. Raises CheckpointError for an unknown type."""
-    if isinstance(body, list):
-        return [decode(item, tensor) for item in body]
+    held = children(body)
+    if isinstance(held, dict):
+        return {key: decode(item, tensor) for key, item in held.items()}
+    if held is not None:
+        return type(held)(decode(item, tensor) for item in held)
     if not isinstance(body, dict):
         return body
-    kind = body.get("$")
-    if kind is None:
-        return {key: decode(item, tensor) for key, item in body.items()}
+    kind = body["$"]
     if kind == "tensor":
         return tensor(body["name"])
     if kind == "float":
         return float(body["v"])
     if kind == "bytes":
         return base64.b64decode(body["v"])
-    if kind == "tuple":
-        return tuple(decode(item, tensor) for item in body["v"])
-    if kind == "dict":
-        return {decode(key, tensor): decode(item, tensor) for key, item in body["v"]}
+    if kind == "complex":
+        return complex(*map(float, body["v"]))
+    if kind == "numpy":
+        return _numpy_number(body["t"], base64.b64decode(body["v"]))
     raise CheckpointError(f"the checkpoint holds a value of kind {kind!r}, which this version does not know")
+
+
+def _numpy_number(kind: str, data: bytes) -> Any:
+    try:
+        import numpy
+    except ImportError:
+        raise CheckpointError(f"the checkpoint holds a numpy number ({kind}), and numpy is not installed here",
+                              hint="pip install numpy") from None
+    return numpy.frombuffer(data, dtype=kind)[0]
 
 
 def text_of(body: Json) -> bytes:

@@ -16,7 +16,7 @@ from hyperpod_kit.checkpoint.dtypes import TYPES
 from hyperpod_kit.checkpoint.repository import digest, shard, stream
 from hyperpod_kit.checkpoint.repository.pump import Pump, whole
 from hyperpod_kit.checkpoint.repository.shard import Parsed, Placed, TensorSpec
-from hyperpod_kit.checkpoint.snapshot import Piece
+from hyperpod_kit.checkpoint.snapshot import Piece, is_own
 from hyperpod_kit.errors import CheckpointError
 
 _AHEAD = 256 * 1024 * 1024
@@ -49,6 +49,14 @@ def warm(algorithm: str) -> None:
     copier.move(target.data_ptr(), source.data_ptr(), 1)
 
 
+class TargetFault(CheckpointError):
+    """What was read is good, and the memory that it belongs into could not be filled. Says nothing about the
+    checkpoint."""
+
+    def __init__(self, name: str, err: Exception) -> None:
+        super().__init__(f"{name} could not be filled: {type(err).__name__}: {err}")
+
+
 class Landing:
     """Byte ranges of one file and the host memory that they go to. Holds the tensors, so the memory stays."""
 
@@ -57,6 +65,8 @@ class Landing:
         self._begins: list[int] = []
         self._reach: list[int] = []  # the furthest end of all ranges up to this one
         self._held: list[torch.Tensor] = []
+        self.touched = False
+        """Whether memory was written to."""
 
     def add(self, begin: int, end: int, tensor: torch.Tensor, offset: int = 0) -> None:
         """Bytes [begin, end) of the file go to `tensor` (see `is_plain`), from its byte `offset` on."""
@@ -81,6 +91,7 @@ class Landing:
         low, high = bisect.bisect_right(self._reach, begin), bisect.bisect_left(self._begins, end)
         for first, last, address in self._ranges[low:high]:
             if last > begin:
+                self.touched = True
                 at = max(first, begin)
                 copier.move(address + at - first, source + at - begin, min(last, end) - at)
 
@@ -96,7 +107,7 @@ class OwnShard:
         self.landing = Landing()
         self.loaded: dict[str, torch.Tensor] = {}
         self.here: set[str] = set()
-        self._staged: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._staged: list[tuple[str, torch.Tensor, torch.Tensor]] = []
         for placed in parsed.tensors:
             self._place(placed, pieces.get(placed.spec.name))
         self.landing.freeze()
@@ -107,24 +118,41 @@ class OwnShard:
             target = self.loaded[spec.name] = empty(spec)
         else:
             if spec != piece.spec:
-                raise CheckpointError(f"{spec.name} is {describe(spec)} in the checkpoint, {describe(piece.spec)} here")
+                raise _other(spec, piece.spec)
             self.here.add(spec.name)
             target = piece.tensor
             if not is_plain(target):
                 target = empty(spec)
-                self._staged.append((piece.tensor, target))
+                self._staged.append((spec.name, piece.tensor, target))
         self.landing.add(placed.begin, placed.end, target)
 
     def complete(self) -> None:
-        """All bytes are in: fill the tensors that could not be written to directly."""
-        with torch.no_grad():
-            for live, staged in self._staged:
-                live.copy_(staged)
+        """All bytes are in: fill the tensors that could not be written to directly. Raises TargetFault."""
+        for name, live, staged in self._staged:
+            copy_into(live, staged, name)
 
 
 def empty(spec: TensorSpec) -> torch.Tensor:
-    """A new tensor for all of a piece."""
-    return torch.empty(spec.shape, dtype=TYPES[spec.dtype])
+    """A new tensor for all of a piece. Raises TargetFault when there is no memory for it."""
+    try:
+        return torch.empty(spec.shape, dtype=TYPES[spec.dtype])
+    except (RuntimeError, MemoryError) as err:
+        raise TargetFault(spec.name, err) from None
+
+
+def copy_into(live: torch.Tensor, source: torch.Tensor, name: str) -> None:
+    """Fill a live tensor. Raises TargetFault."""
+    try:
+        with torch.no_grad():
+            live.copy_(source)
+    except Exception as err:
+        raise TargetFault(name, err) from None
+
+
+def _other(saved: TensorSpec, here: TensorSpec) -> CheckpointError:
+    return CheckpointError(f"{saved.name} is {describe(saved)} in the checkpoint, {describe(here)} here",
+                           hint=f"take {here.name} out before the restore: then what was saved takes its place"
+                           if is_own(here.name) else None)
 
 
 def describe(spec: TensorSpec) -> str:
@@ -149,6 +177,8 @@ class Reading:
     def __init__(self, opened: contextlib.AbstractContextManager[Opened], threads: int) -> None:
         self._held = contextlib.ExitStack()
         self._error: Exception | None = None
+        self._parsed: Parsed | None = None
+        self._own: OwnShard | None = None
         try:
             self._opened = self._held.enter_context(opened)
             self._pump = self._held.enter_context(Pump(whole(self._opened.shard), workers=threads, ahead=_AHEAD))
@@ -160,12 +190,38 @@ class Reading:
         """Bytes of the shard."""
         return self._opened.shard.size
 
+    @property
+    def touched(self) -> bool:
+        """Whether a live tensor was written to."""
+        return self._own is not None and self._own.landing.touched
+
     def close(self) -> None:
         """Read no more."""
         self._held.close()
 
+    def check(self, pieces: Mapping[str, Piece]) -> None:
+        """Types and whole shapes, before a live tensor is written to. Raises CheckpointError; what cannot be read is
+        left for `into` to raise."""
+        try:
+            parsed = self._parsed = self._parse()
+        except Exception as err:
+            self._error = self._error or err
+            return
+        for placed in parsed.tensors:
+            piece = pieces.get(placed.spec.name)
+            if piece is not None and (placed.spec.dtype, placed.spec.whole) != (piece.spec.dtype, piece.spec.whole):
+                raise _other(placed.spec, piece.spec)
+
     def into(self, pieces: Mapping[str, Piece]) -> OwnShard:
-        """Fill live tensors. Raises DigestMismatch, DigestUnavailable, CheckpointError, OSError."""
+        """Fill live tensors. Raises DigestMismatch, DigestUnavailable, TargetFault, CheckpointError, OSError."""
+        parsed = self._parsed or self._parse()
+        own = self._own = OwnShard(parsed, pieces)
+        self._pump.finish(lambda _, begin, view: own.landing.take(begin, view))
+        self._opened.confirm()
+        own.complete()
+        return own
+
+    def _parse(self) -> Parsed:
         if self._error is not None:
             raise self._error
         source = self._opened.shard
@@ -174,8 +230,4 @@ class Reading:
         if length > source.size:
             raise CheckpointError(f"{source.name}: a header of {length} bytes in a file of {source.size}")
         head = first if length <= len(first) else memoryview(bytearray(source.read(0, length)))
-        own = OwnShard(shard.parse(head, source.size), pieces)
-        self._pump.finish(lambda _, begin, view: own.landing.take(begin, view))
-        self._opened.confirm()
-        own.complete()
-        return own
+        return shard.parse(head, source.size)

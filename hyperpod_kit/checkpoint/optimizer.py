@@ -37,51 +37,109 @@ def state_of(optimizer: torch.optim.Optimizer, fqns: Mapping[int, str]) -> dict[
     return {"state": state, _GROUPS: groups}
 
 
-def materialise(optimizer: torch.optim.Optimizer) -> None:
+def bare(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """The optimizer inside a wrapper that has no state of its own (Accelerate's)."""
+    inner = getattr(optimizer, "optimizer", None)
+    if not isinstance(inner, torch.optim.Optimizer) or inner is optimizer:
+        return optimizer
+    if (optimizer.state is not inner.state or optimizer.param_groups is not inner.param_groups
+            or set(optimizer.state_dict()) != {"state", _GROUPS}):
+        return optimizer  # a Lookahead, say, with weights of its own
+    return bare(inner)
+
+
+def stepper(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer | None:
+    """Where the hooks of a step are: the optimizer, or the one that a wrapper drives which is an Optimizer in name only
+    and has none. None: nowhere."""
+    if hasattr(optimizer, "_optimizer_step_post_hooks"):
+        return optimizer
+    for name in ("optimizer", "base_optimizer"):
+        inner = getattr(optimizer, name, None)
+        if isinstance(inner, torch.optim.Optimizer) and inner is not optimizer:
+            return stepper(inner)
+    return None
+
+
+def class_of(optimizer: object) -> str:
+    """The full name of its class."""
+    return f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
+
+
+def materialise(optimizer: torch.optim.Optimizer) -> bool:
     """Make the state tensors that a first step makes, as targets of a restore; the weights stay as they are.
 
     One step with zero gradients and a learning rate of zero, as torch.distributed.checkpoint.state_dict does it.
-    A closure-driven optimizer (LBFGS) cannot; its state is then set from what was loaded.
+    Some optimizers cannot (LBFGS wants a closure, SparseAdam sparse gradients): whatever they raise, their state is
+    then set from what was loaded. Whether something was made.
     """
-    if optimizer.state or any(p.grad is not None for group in optimizer.param_groups for p in group[_PARAMS]):
-        return
+    params = [param for group in optimizer.param_groups for param in group[_PARAMS]]
+    if optimizer.state or _has_gradients(optimizer) or any(map(torch.nn.parameter.is_lazy, params)):
+        return False
     rates = [group.get("lr") for group in optimizer.param_groups]
-    for group, rate in zip(optimizer.param_groups, rates, strict=True):
-        for param in group[_PARAMS]:
-            if param.requires_grad:
-                param.grad = torch.zeros_like(param)
-        if rate is not None:
-            group["lr"] = torch.zeros_like(rate) if isinstance(rate, torch.Tensor) else 0.0
     try:
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            for param in group[_PARAMS]:
+                if param.requires_grad:
+                    param.grad = torch.zeros_like(param)
+            if rate is not None:
+                group["lr"] = torch.zeros_like(rate) if isinstance(rate, torch.Tensor) else 0.0
         optimizer.step()
-    except TypeError:
+    except Exception:
         optimizer.state.clear()
     finally:
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
             if rate is not None:
                 group["lr"] = rate
         optimizer.zero_grad(set_to_none=True)
+    return bool(optimizer.state)
 
 
-def adopt(optimizer: torch.optim.Optimizer, tree: Any, fqns: Mapping[int, str], live: Mapping[str, torch.Tensor],
-          tensor: Callable[[str], torch.Tensor]) -> None:
-    """Bring the optimizer to `tree`. Tensors in `live` (by name) are filled already; others come from `tensor`.
+def _has_gradients(optimizer: torch.optim.Optimizer) -> bool:
+    return any(param.grad is not None for group in optimizer.param_groups for param in group[_PARAMS])
 
-    Raises CheckpointError when the groups or their parameters are not those of this optimizer.
-    """
-    def leaf(name: str) -> torch.Tensor:
-        return live[name] if name in live else tensor(name)
 
-    own = type(optimizer).load_state_dict is not torch.optim.Optimizer.load_state_dict
-    if own or set(tree) != {"state", _GROUPS}:
-        optimizer.load_state_dict(_numbered(codec.decode(tree, leaf), names_of(optimizer, fqns)))
+def check(optimizer: torch.optim.Optimizer, tree: Any, fqns: Mapping[int, str], path: str) -> None:
+    """Raises CheckpointError when the groups or their parameters are not those of this optimizer."""
+    if not _is_ours(optimizer, tree):
         return
     names = names_of(optimizer, fqns)
     saved = [name for group in tree[_GROUPS] for name in group[_PARAMS]]
     if saved != names or len(tree[_GROUPS]) != len(optimizer.param_groups):
-        raise CheckpointError(f"the optimizer's parameters differ: {_difference(saved, names)}")
-    params = dict(zip(names, itertools.chain.from_iterable(group[_PARAMS] for group in optimizer.param_groups),
-                      strict=True))
+        raise CheckpointError(f"the parameters of {path} differ: {_difference(saved, names)}")
+
+
+def compare_class(optimizer: torch.optim.Optimizer, tree: Any, saved: str | None, path: str) -> str | None:
+    """What to warn of when the checkpoint is of another class of optimizer; `materialise` was called before.
+
+    Raises CheckpointError when that class keeps other state: it would be lost, and what this one needs is not there.
+    """
+    here = class_of(optimizer)
+    if saved is None or saved.rpartition(".")[2] == here.rpartition(".")[2]:
+        return None
+    differ = f"{path} is {here} here, and the checkpoint's is {saved}"
+    unknown = not optimizer.state and _has_gradients(optimizer)  # so nothing could be made to compare with
+    if _is_ours(optimizer, tree) and tree["state"] and not unknown:
+        keys = [{key for values in states if isinstance(values, Mapping) for key in values}
+                for states in (optimizer.state.values(), tree["state"].values())]
+        if keys[0] != keys[1]:
+            raise CheckpointError(
+                f"{differ}: {sorted(keys[1] - keys[0])} would be lost, {sorted(keys[0] - keys[1])} are not there",
+                hint="to change the optimizer, restore with State(model) first and make a State with the new one then")
+    return f"{differ}: it goes on with the settings (lr, ...) and the state of that one"
+
+
+def adopt(optimizer: torch.optim.Optimizer, tree: Any, fqns: Mapping[int, str], live: Mapping[str, torch.Tensor],
+          tensor: Callable[[str], torch.Tensor]) -> None:
+    """Bring the optimizer, which `check` has seen, to `tree`. Tensors in `live` (by name) are filled already; others
+    come from `tensor`."""
+    def leaf(name: str) -> torch.Tensor:
+        return live[name] if name in live else tensor(name)
+
+    if not _is_ours(optimizer, tree):
+        optimizer.load_state_dict(_numbered(codec.decode(tree, leaf), names_of(optimizer, fqns)))
+        return
+    inside = itertools.chain.from_iterable(group[_PARAMS] for group in optimizer.param_groups)
+    params = dict(zip(names_of(optimizer, fqns), inside, strict=True))
     for group, wanted in zip(optimizer.param_groups, tree[_GROUPS], strict=True):
         group.update({key: codec.decode(value, leaf) for key, value in wanted.items() if key != _PARAMS})
     state: dict[Any, Any] = codec.decode(tree["state"], lambda name: _Loaded(name))  # type: ignore[arg-type,return-value]
@@ -91,6 +149,12 @@ def adopt(optimizer: torch.optim.Optimizer, tree: Any, fqns: Mapping[int, str], 
     for name, values in state.items():
         param = params.get(name, name)
         optimizer.state[param] = _fill(values, param, live, tensor)
+
+
+def _is_ours(optimizer: torch.optim.Optimizer, tree: Any) -> bool:
+    """Whether state is set here, and not by code of the optimizer's own."""
+    return (type(optimizer).load_state_dict is torch.optim.Optimizer.load_state_dict
+            and set(tree) == {"state", _GROUPS})
 
 
 class _Loaded:

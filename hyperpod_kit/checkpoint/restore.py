@@ -3,7 +3,8 @@
 For each candidate: its tree is proved, the state says which live tensors it fills, and every rank streams into them
 what it needs, each chunk checked before it is handed on. A candidate counts when every rank has all of it; a rank's
 error is a reason that all ranks hear of, and the next tier or the next candidate overwrites what was filled so far.
-When the state does not fit, nothing is read and no older candidate is tried: that is the program's error.
+When the state does not fit, or its memory cannot be filled, no older candidate is tried: that is the program's error.
+What does not fit is found before a live tensor is written to.
 """
 
 from __future__ import annotations
@@ -19,22 +20,21 @@ import torch
 from hyperpod_kit.checkpoint import candidates, codec, load, nearby, share
 from hyperpod_kit.checkpoint.candidates import LOCAL, MEMORY, STORAGE, TIERS, Candidate, Held
 from hyperpod_kit.checkpoint.dcp import boxes, reshard
-from hyperpod_kit.checkpoint.dtypes import NAMES
 from hyperpod_kit.checkpoint.ranks import Ranks, first_problem
+from hyperpod_kit.checkpoint.rejected import Rejected, mark
 from hyperpod_kit.checkpoint.repository import (
     arena,
     assemble,
     digest,
     lease,
     replicas,
-    tombstone,
     verify,
 )
 from hyperpod_kit.checkpoint.repository.control import Key
 from hyperpod_kit.checkpoint.repository.manifest import Manifest
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.results import Fresh, Restored
-from hyperpod_kit.checkpoint.snapshot import Piece, Snapshot
+from hyperpod_kit.checkpoint.snapshot import Snapshot
 from hyperpod_kit.checkpoint.state import State
 from hyperpod_kit.errors import CheckpointError, DigestUnavailable, NoValidCheckpoint, StorageUnreadable
 
@@ -74,19 +74,6 @@ class _Head:
     tree: Tree
 
 
-class _Rejected(Exception):
-    """This candidate cannot be restored, for a reason that is the same on all ranks.
-
-    `rank` is the one that has it, None when that is not known. A `reshard.Proof`: its bytes are not those that were
-    sealed. A `reshard.Unread`: they could not be read.
-    """
-
-    def __init__(self, reason: str, rank: int | None = None, kind: type[str] = str) -> None:
-        super().__init__(reason)
-        self.rank = rank
-        self.kind = kind
-
-
 def restore(ranks: Ranks, store: Store, state: State, *, run_id: str, held: Sequence[Sequence[Held]],
             slots: Sequence[arena.Slot], threads: int = 1, local: str | None = None, first: str | None = None,
             near: bool = True) -> Outcome:
@@ -97,19 +84,32 @@ def restore(ranks: Ranks, store: Store, state: State, *, run_id: str, held: Sequ
     newest attempt of the root that may be tried, and without `near` only the root is looked at. Of `held`, `first` and
     `near` rank 0's word counts.
     Raises NoValidCheckpoint, DigestUnavailable, StorageUnreadable when the root does not give up the newest that it
-    has, CheckpointError when the state does not fit or the root cannot be listed.
+    has, CheckpointError when the state does not fit or cannot be filled, or the root cannot be listed.
     """
+    try:
+        outcome = _restore(ranks, store, state, _Near(run_id, slots, local, threads), held if near else (), first)
+    except BaseException:
+        state.withdraw()
+        raise
+    if isinstance(outcome.got, Fresh):
+        state.withdraw()
+    return outcome
+
+
+def _restore(ranks: Ranks, store: Store, state: State, here: _Near, held: Sequence[Sequence[Held]], first: str | None
+             ) -> Outcome:
     begin = time.monotonic()
-    here = _Near(run_id, slots, local, threads)
+    touched = False
     rejected: list[tuple[str, str]] = []
     committed = False
-    for candidate in candidates.newest_first(ranks, store, held if near else (), first):
+    for candidate in candidates.newest_first(ranks, store, held, first):
         committed = committed or candidate.committed
         if candidate.passed:
             rejected.append((candidate.attempt, candidate.passed))
             continue
         with contextlib.closing(_Run(ranks, store, state, here, candidate)) as run:
             found = run.walk(rejected)
+        touched = touched or run.touched
         if found is not None:
             tier, size = found
             name = candidate.name
@@ -117,6 +117,12 @@ def restore(ranks: Ranks, store: Store, state: State, *, run_id: str, held: Sequ
                                     time.monotonic() - begin, size, tuple(rejected)), candidate.key)
     if committed:
         raise NoValidCheckpoint(store.url, rejected)
+    if rejected and any(ranks.gather(touched)):
+        # Its first tensors were filled before the rest turned out bad: no state to begin from.
+        why = "; ".join(f"{name}: {why}" for name, why in rejected)
+        raise CheckpointError("nothing was committed, and what was only in memory is damaged, which was seen after "
+                              f"some tensors were filled: {why}",
+                              hint="start again with HPK_RESUME_MEMORY=0, from the beginning")
     return Outcome(Fresh(time.monotonic() - begin, tuple(rejected)), None)
 
 
@@ -130,6 +136,7 @@ class _Run:
         self._near = near
         self._candidate = candidate
         self._lease: lease.Lease | None = None
+        self.touched = False  # whether a live tensor of this rank was written to
         # Per rank the tiers that are left; the same on all ranks.
         self._left = [{tier for tier in TIERS if (tier == STORAGE and candidate.committed)
                        or (rank < len(candidate.held) and tier in candidate.held[rank])}
@@ -147,7 +154,7 @@ class _Run:
             try:
                 head = self._head(tiers)
                 return "+".join(tier for tier in TIERS if tier in head.tiers), self._fill(head)
-            except _Rejected as err:
+            except Rejected as err:
                 why = f"in {'+'.join(sorted(set(tiers)))}: {err.args[0]}"
                 rejected.append((self._candidate.attempt, why))
                 if err.kind is reshard.Unread and (err.rank is None or tiers[err.rank] == STORAGE):
@@ -157,11 +164,11 @@ class _Run:
                         hint="start again when storage answers, or name an older one in HPK_RESUME_FROM: "
                              f"hyperpod-kit checkpoint ls {self._store.url}") from None
                 if err.rank == self._ranks.rank and err.kind is reshard.Proof and tiers[err.rank] == STORAGE:
-                    _mark(self._store, self._candidate.attempt, err.rank, str(err.args[0]))
+                    mark(self._store, self._candidate.attempt, err.rank, str(err.args[0]))
                 self._drop(tiers, err)
         return None
 
-    def _drop(self, tiers: tuple[str, ...], err: _Rejected) -> None:
+    def _drop(self, tiers: tuple[str, ...], err: Rejected) -> None:
         """Which copy not to try again: that of the rank that failed, or the dearest when that is not known."""
         bad = err.rank
         if bad is not None and tiers[bad] != STORAGE:
@@ -174,7 +181,7 @@ class _Run:
             self._left[rank].discard(tiers[rank])
 
     def _agree(self, work: Callable[[], Any]) -> list[Any]:
-        """Everybody's part is done, and what each gave; or all ranks hear why not. Raises _Rejected,
+        """Everybody's part is done, and what each gave; or all ranks hear why not. Raises Rejected,
         DigestUnavailable."""
         given: list[Any] = [None]
         problem: str | DigestUnavailable | None = None
@@ -187,13 +194,17 @@ class _Run:
         return [value for _, value in everybody]
 
     def _settle(self, problems: Sequence[str | DigestUnavailable | None]) -> None:
-        """None of the ranks has a problem. Raises _Rejected, DigestUnavailable, the same on all ranks."""
+        """None of the ranks has a problem. Raises Rejected, DigestUnavailable, CheckpointError when the fault is not
+        the checkpoint's, the same on all ranks."""
         for found in problems:
             if isinstance(found, DigestUnavailable):
                 raise found
+        problem = first_problem([found if isinstance(found, reshard.Fault) else None for found in problems])
+        if problem is not None:
+            raise self._unfit(problem)
         for rank, found in enumerate(problems):
             if isinstance(found, str):
-                raise _Rejected(f"rank {rank}: {found}" if self._ranks.world > 1 else found, rank, type(found))
+                raise Rejected(f"rank {rank}: {found}" if self._ranks.world > 1 else found, rank, type(found))
 
     # --- the proved beginning -----------------------------------------------------------------------------------
 
@@ -201,7 +212,7 @@ class _Run:
         return self._candidate.held[rank][tier]
 
     def _head(self, tiers: tuple[str, ...]) -> _Head:
-        """Everything but the tensors. Raises _Rejected, DigestUnavailable."""
+        """Everything but the tensors. Raises Rejected, DigestUnavailable."""
         if STORAGE not in tiers:
             head = self._head_outside(tiers)
             if head is not None:
@@ -215,7 +226,7 @@ class _Run:
             one = self._held(rank, tier)
             if (one.key, one.world, one.plan) != (first.key, self._ranks.world, first.plan):
                 if not self._candidate.committed:
-                    raise _Rejected("its parts are not of one capture")
+                    raise Rejected("its parts are not of one capture")
                 self._left = [left & {STORAGE} for left in self._left]
                 return None
         mine: list[Tree] = []
@@ -228,7 +239,7 @@ class _Run:
         differ = replicas.difference(dict(enumerate(self._agree(read))))
         if differ is not None:
             # The agents refused it, or were killed before they could.
-            raise _Rejected(replicas.explain(differ))
+            raise Rejected(replicas.explain(differ))
         return _Head(None, tiers, first.world, first.plan, first.root.partition(":")[0], mine[0])
 
     def _head_of_root(self, tiers: tuple[str, ...]) -> _Head:
@@ -267,30 +278,36 @@ class _Run:
     # --- the tensors --------------------------------------------------------------------------------------------
 
     def _fill(self, head: _Head) -> int:
-        """Bring the state to the candidate; how many bytes it has. Raises _Rejected, CheckpointError."""
+        """Bring the state to the candidate; how many bytes it has. Raises Rejected, CheckpointError."""
         # Reading needs no plan: it goes on while the state is walked.
         reading = load.Reading(self._own(head), self._near.threads) if head.world == self._ranks.world else None
         with contextlib.closing(reading) if reading is not None else contextlib.nullcontext():
-            targets, same = self._targets(head)
+            targets, same = self._targets(head, reading)
             if same and reading is not None:
-                loaded, size = self._same(head, targets, reading)
+                try:
+                    loaded, size = self._same(head, targets, reading)
+                finally:
+                    self.touched = self.touched or reading.touched
         if not same or reading is None:
             if head.body is None:
                 if not self._candidate.committed:
                     # It has no index, so only the same division among the ranks could read it.
-                    raise _Rejected("it was captured with other tensors or another division among the ranks, and "
+                    raise Rejected("it was captured with other tensors or another division among the ranks, and "
                                     "never committed")
                 head = self._head_of_root((STORAGE,) * self._ranks.world)
             loaded, size = self._other(head, targets)
         self._fits(lambda: self._state.adopt(head.tree, loaded))
         return size
 
-    def _targets(self, head: _Head) -> tuple[Snapshot, bool]:
+    def _targets(self, head: _Head, reading: load.Reading | None) -> tuple[Snapshot, bool]:
         """(what the state wants filled, whether that is on every rank what it saved)."""
         found: list[Snapshot] = []
 
         def walk() -> bool:
             found.append(self._state.targets(self._ranks, head.tree))
+            if reading is not None:
+                # The plan says nothing of what only this rank has.
+                reading.check({piece.spec.name: piece for piece in found[0].pieces})
             return found[0].plan == head.plan
         same = all(self._fits(walk))
         return found[0], same
@@ -298,17 +315,21 @@ class _Run:
     def _fits(self, work: Callable[[], Any]) -> list[Any]:
         """The state's part, and what each rank's gave. Raises CheckpointError on all ranks when it fails on one."""
         given: Any = None
-        problem: str | None = None
+        problem, hint = None, None
         try:
             given = work()
-        except (RuntimeError, ValueError, KeyError, TypeError, CheckpointError) as err:
-            problem = f"{type(err).__name__}: {err}"
-        everybody = self._ranks.gather((problem, given))
-        problem = first_problem([found for found, _ in everybody])
+        except Exception as err:  # whatever it is, a rank that left here would leave the others waiting
+            problem = str(err) if isinstance(err, CheckpointError) else f"{type(err).__name__}: {err}"
+            hint = getattr(err, "hint", None)
+        everybody = self._ranks.gather((problem, hint, given))
+        problem = first_problem([found for found, _, _ in everybody])
         if problem is not None:
-            raise CheckpointError(f"{self._candidate.attempt} does not fit this state: {problem}",
-                                  hint="train with the code that saved it, or use another root")
-        return [value for _, value in everybody]
+            raise self._unfit(problem, next((text for found, text, _ in everybody if found is not None), None))
+        return [value for _, _, value in everybody]
+
+    def _unfit(self, problem: str, hint: str | None = None) -> CheckpointError:
+        return CheckpointError(f"{self._candidate.attempt} does not fit this state: {problem}",
+                               hint=hint or "train with the code that saved it, or use another root")
 
     @contextlib.contextmanager
     def _own(self, head: _Head) -> Iterator[load.Opened]:
@@ -349,8 +370,8 @@ class _Run:
         with reshard.opened(self._store, self._candidate.attempt, head.body) as attempt:
             rows = reshard.rows_of(self._ranks, attempt)
             if isinstance(rows, str):
-                raise _Rejected(rows, kind=type(rows))
-            self._fits(lambda: _check_fit(rows, targets.pieces))
+                raise Rejected(rows, kind=type(rows))
+            self._fits(lambda: boxes.check_fit(rows, targets.pieces))
             wants = boxes.Wants(rows)
             loaded: dict[str, torch.Tensor] = {}
 
@@ -365,31 +386,9 @@ class _Run:
             self._agree(want)
             work = reshard.divide(self._ranks.gather(wants.freeze(head.body.chunk)))
             problem = reshard.carry_out(self._ranks, attempt, work, wants)
+            self.touched = self.touched or wants.touched
+            if isinstance(problem, reshard.Fault):
+                raise self._unfit(problem)
             if problem is not None:
-                raise _Rejected(problem, kind=type(problem))
+                raise Rejected(problem, kind=type(problem))
         return loaded, head.body.total_bytes
-
-
-def _mark(store: Store, attempt: str, rank: int, reason: str) -> None:
-    """Write a tombstone when the damage is there at a second look: one bad read must not condemn a checkpoint."""
-    try:
-        body = verify.read_manifest(store, attempt)
-        for small in (body.extra, body.index):
-            if small is not None:
-                verify.read_extra(store, attempt, small)
-        if rank < body.world:
-            verify.verify_file(store, attempt, body.shards[rank], chunk=body.chunk)
-    except (CheckpointError, OSError) as err:
-        if tombstone.proves(err):
-            with contextlib.suppress(OSError, CheckpointError):
-                tombstone.mark(store, attempt, reason)
-
-
-def _check_fit(rows: boxes.Rows, pieces: Sequence[Piece]) -> None:
-    """Types and shapes, before a byte is read. Raises CheckpointError."""
-    for piece in pieces:
-        for row in rows.get(piece.spec.name, ())[:1]:
-            saved = row.spec
-            if (saved.dtype, saved.whole) != (NAMES[piece.tensor.dtype], piece.spec.whole):
-                raise CheckpointError(f"{saved.name} is {saved.dtype} {list(saved.whole)} in the checkpoint, "
-                                      f"{piece.spec.dtype} {list(piece.spec.whole)} here")

@@ -109,6 +109,9 @@ def place(path: str, tensor: torch.Tensor, ranks: Ranks, *, own: bool, full: boo
         return _whole(tensor, ranks) if full else _of_dtensor(path, tensor, ranks)
     if is_sharded_tensor(tensor):
         return _of_sharded_tensor(path, tensor, ranks)
+    if torch.nn.parameter.is_lazy(tensor):
+        raise StateNotSerializable(path, f"{type(tensor).__name__} of a lazy module, which has no shape yet",
+                                   hint="run the model forward once before its first restore or save")
     if type(tensor) not in _PLAIN:
         raise StateNotSerializable(path, f"tensor subclass {type(tensor).__name__}")
     replica = (0, 1) if own else (ranks.rank, ranks.world)

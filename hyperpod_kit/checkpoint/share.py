@@ -7,13 +7,15 @@ ranks, so the broadcasts meet. Nothing here depends on what was read: who could 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 
 from hyperpod_kit.checkpoint import partition
-from hyperpod_kit.checkpoint.load import is_plain, view_of
+from hyperpod_kit.checkpoint.dcp import reshard
+from hyperpod_kit.checkpoint.load import copy_into, is_plain, view_of
 from hyperpod_kit.checkpoint.ranks import Ranks
 from hyperpod_kit.checkpoint.repository import digest
 from hyperpod_kit.checkpoint.snapshot import Piece
@@ -58,7 +60,8 @@ def share(ranks: Ranks, pieces: Sequence[Piece], here: Collection[str], algorith
                 _send(ranks, data, members[0], owner)
                 if owner != mine:
                     digests[holders, owner, number] = alg.wide(view_of(data))
-                    _unpack(bucket, data)
+                    # Who left here would leave the others waiting.
+                    problem = problem or reshard.guarded(partial(_unpack, bucket, data))
     return _compare(ranks, problem, digests, {key: members[0].replica[0] for key, members in sets.items()})
 
 
@@ -95,12 +98,14 @@ def _bucket_memory(bucket: list[_Part], *, filled: bool) -> torch.Tensor:
         at = 0
         for part in bucket:
             length = part.end - part.begin
-            made[at:at + length] = _flat(part.piece.tensor.contiguous().cpu().resolve_conj())[part.begin:part.end]
+            plain = part.piece.tensor.contiguous().cpu().resolve_conj().resolve_neg()
+            made[at:at + length] = _flat(plain)[part.begin:part.end]
             at += length
     return made
 
 
 def _unpack(bucket: list[_Part], data: torch.Tensor) -> None:
+    """Raises TargetFault."""
     at = 0
     with torch.no_grad():
         for part in bucket:
@@ -112,12 +117,12 @@ def _unpack(bucket: list[_Part], data: torch.Tensor) -> None:
                     target.copy_(data[at:at + length])
             elif length == part.piece.spec.nbytes:
                 # A copy, because a view of another type must begin at a multiple of its size.
-                live.copy_(data[at:at + length].clone().view(live.dtype).view(live.shape))
+                copy_into(live, data[at:at + length].clone().view(live.dtype).view(live.shape), part.piece.spec.name)
             else:
                 # A large piece that cannot be written to in place comes in several buckets.
                 whole = live.contiguous().cpu()
                 _flat(whole)[part.begin:part.end].copy_(data[at:at + length])
-                live.copy_(whole)
+                copy_into(live, whole, part.piece.spec.name)
             at += length
 
 

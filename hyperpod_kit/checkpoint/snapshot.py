@@ -109,6 +109,18 @@ class Collector:
         """The object that was taken under that name: a DTensor where the piece is its local part."""
         return self._sources[name]
 
+    def has(self, name: str) -> bool:
+        """Whether a tensor was taken under that name."""
+        return name in self._sources
+
+    def is_source(self, name: str, tensor: torch.Tensor) -> bool:
+        """Whether `tensor` is the one that was taken under that name, or another view of exactly its memory."""
+        taken = self._sources[name]
+        if taken is tensor or sharding.is_sharded(taken) or sharding.is_sharded(tensor):
+            return taken is tensor
+        return ((taken.data_ptr(), taken.dtype, taken.shape, taken.stride(), taken.device)
+                == (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.device))
+
     def take(self, path: str, tensor: torch.Tensor, *, own: bool = False, early: bool = False,
              pinned: bool = False, loose: bool = False) -> str:
         """Note a tensor under its path. Returns the name under which it is stored: that of the tensor it is tied to.
@@ -155,7 +167,13 @@ class Collector:
             return None
         local = place.local
         if local.dtype not in NAMES or local.layout != torch.strided or local.is_meta:
-            raise StateNotSerializable(path, f"{local.layout} tensor of {local.dtype} on {local.device}")
+            raise StateNotSerializable(path, f"{local.layout} tensor of {local.dtype} on {local.device}",
+                                       hint="give it memory before: model.to_empty(device=...), and initial values"
+                                       if local.is_meta else None)
+        if any(step == 0 and extent > 1 for step, extent in zip(local.stride(), local.shape, strict=True)):
+            # It could be saved, but nothing could fill it again: its items are one in memory.
+            raise StateNotSerializable(path, f"tensor of {list(local.shape)} that was expanded: several of its items "
+                                             "are one in memory", hint=f"{path}: use expand(...).clone()")
         spec = TensorSpec(path, NAMES[local.dtype], tuple(local.shape), place.offsets, place.full)
         # The same object again makes comparing two snapshots cheap.
         spec = self._known.specs.setdefault(path, spec) if self._known.specs.get(path) == spec else spec

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
 from functools import partial
@@ -9,7 +10,7 @@ from typing import Any
 
 import torch
 
-from hyperpod_kit.checkpoint import broadcast, codec, fsdp1, optimizer, randomness, sharding
+from hyperpod_kit.checkpoint import broadcast, codec, fsdp1, inplace, optimizer, randomness, sharding
 from hyperpod_kit.checkpoint.ranks import Ranks
 from hyperpod_kit.checkpoint.snapshot import Collector, Known, Snapshot
 from hyperpod_kit.errors import CheckpointError
@@ -22,32 +23,36 @@ class State:
     """The objects to save and to restore in place.
 
     The model may be plain, under DDP, FSDP2 (`fully_shard`), HSDP, tensor parallel, or FSDP1. `extra` is a dict of
-    numbers, strings, bytes, lists, tuples, dicts and tensors, each rank its own; a restore replaces its contents. Other
-    keyword arguments are objects with `state_dict` and `load_state_dict`: modules and optimizers (an average of the
-    weights, a second optimizer) are shared by the ranks like the model, all others (a scheduler, a loader) are each
-    rank's own. Random number generators are included unless `rng=False`. With `full=True` rank 0 saves whole tensors,
-    gathered by a collective in each save; of a sharded model such a checkpoint is restored from storage only.
+    numbers, strings, bytes, lists, tuples, dicts and tensors, each rank its own. A restore replaces what is in it, and
+    fills the tensors that are there in place. Other keyword arguments are objects with `state_dict` and
+    `load_state_dict`: modules and optimizers (an average of the weights, a second optimizer) are shared by the ranks
+    like the model, all others (a scheduler, a loader) are each rank's own. Random number generators are included unless
+    `rng=False`. With `full=True` rank 0 saves whole tensors, gathered by a collective in each save; of a sharded model
+    such a checkpoint is restored from storage only.
+    Raises TypeError for an argument that is of none of these kinds.
     """
 
     def __init__(self, model: torch.nn.Module | None = None, optimizer: torch.optim.Optimizer | None = None, *,
                  extra: dict[str, Any] | None = None, rng: bool = True, full: bool = False, **objects: Any) -> None:
-        self.model = _bare(model) if model is not None else None
+        _refuse_other_kinds(model, optimizer, extra, objects)
+        self.model: torch.nn.Module | None = _inner(model)
         self._sent = broadcast.sent_buffers(model, self.model) if model is not None and self.model else frozenset()
-        self.optimizer = optimizer
+        self.optimizer: torch.optim.Optimizer | None = _inner(optimizer)
         self.extra: dict[str, Any] = extra if extra is not None else {}
         self.rng = rng
         self.full = full
-        self.objects = {name: _bare(thing) if isinstance(thing, torch.nn.Module) else thing
-                        for name, thing in objects.items()}
+        self.objects = {name: _inner(thing) for name, thing in objects.items()}
         self._known = Known()
         self._live: dict[str, torch.Tensor] = {}
+        self._made: list[torch.optim.Optimizer] = []
+        self._generators: dict[str, Any] | None = None
         self._sharded1: fsdp1.Dicts | None = None
 
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
-        """All optimizers of this state: the points at which the weights change."""
-        found = [self.optimizer, *self.objects.values()]
-        return [thing for thing in found if isinstance(thing, torch.optim.Optimizer)]
+        """All optimizers of this state that can be hooked: the points at which the weights change."""
+        found = [optimizer.stepper(thing) for thing in self._optimizers().values()]
+        return [thing for thing in found if thing is not None]
 
     def when_complete(self, then: Callable[[State], None]) -> None:
         """Call `then(self)` as soon as every tensor is there: now, or after the step that makes the optimizer's state.
@@ -78,11 +83,14 @@ class State:
         prefix = f"rank.{ranks.rank:05d}"
 
         def mine(path: str, tensor: torch.Tensor) -> str:
-            return collector.take(path, tensor, own=not sharding.is_sharded(tensor), early=True)
+            # All ranks have their part of what is divided, so its name is that of no rank.
+            sharded = sharding.is_sharded(tensor)
+            return collector.take(path[len(prefix) + 1:] if sharded else path, tensor, own=not sharded, early=True)
         for name, thing in self.objects.items():
             if not _is_shared(thing):
                 tree[f"objects.{name}"] = codec.encode(thing.state_dict(), f"{prefix}.objects.{name}", mine)
         tree["extra"] = codec.encode(self.extra, f"{prefix}.extra", mine)
+        tree["classes"] = {path: optimizer.class_of(thing) for path, thing in self._optimizers().items()}
         if self.rng:
             tree["rng"] = codec.encode(randomness.capture(), f"{prefix}.rng", mine)
         return collector.finish(tree)
@@ -113,20 +121,26 @@ class State:
     # --- restoring ----------------------------------------------------------------------------------------------
 
     def targets(self, ranks: Ranks, tree: Mapping[str, Any]) -> Snapshot:
-        """The live tensors that a restore of `tree` fills in place: model and optimizer, whose state is made first.
+        """The live tensors that a restore of `tree` fills in place: model, optimizer, whose state is made first, and
+        what `extra` holds.
 
         Tensors of `tree` without a target (`codec.tensor_names` less the pieces' names) are given to `adopt`.
-        Raises CheckpointError that lists the model's missing and unexpected names.
+        Raises CheckpointError when the state does not fit, with its missing and unexpected names. Call `withdraw` when
+        nothing comes of it.
         """
+        self._check(tree)
+        sharded1 = self.model is not None and fsdp1.is_used(self.model)
         for path, thing in self._optimizers().items():
-            if tree.get(path, {}).get("state") and not (self.model is not None and fsdp1.is_used(self.model)):
-                optimizer.materialise(thing)
+            if tree[path].get("state") and not sharded1 and optimizer.materialise(thing):
+                self._made.append(thing)
         # With `full` a snapshot's pieces are whole tensors, these are not; else the first save finds them known.
         collector = Collector(ranks, Known() if self.full else self._known, full=self.full, gather=False)
         live = self._shared(collector)
         for path in live:
             if path not in self._optimizers():
                 _compare(path, live[path], tree)
+        self._compare_classes(tree)
+        inplace.collect(self.extra, tree["extra"], "extra", collector)
         wanted = set(codec.tensor_names(dict(tree)))
         snapshot = collector.finish(live)
         # State that the checkpoint does not have (saved before the first step) is dropped by `adopt`.
@@ -136,11 +150,38 @@ class State:
         self._live = {name: collector.source(name) for name in (*(piece.spec.name for piece in pieces), *absent)}
         return replace(snapshot, pieces=pieces, absent=absent)
 
+    def _check(self, tree: Mapping[str, Any]) -> None:
+        """What can be seen before anything is made. Raises CheckpointError."""
+        paths = {f"objects.{name}" for name in self.objects}
+        paths.update(name for name in ("model", "optimizer") if getattr(self, name) is not None)
+        missing = sorted(paths.difference(tree))
+        if missing:
+            there = sorted(path for path in tree if path in ("model", "optimizer") or path.startswith("objects."))
+            raise CheckpointError(f"the checkpoint has no {', '.join(missing)}; it has {', '.join(there) or 'neither'}",
+                                  hint="leave out of State what was not saved, restore, and make another State then")
+        fqns = _fqns(self.model)[0] if self.model is not None else {}
+        for path, thing in self._optimizers().items():
+            if not (path == "optimizer" and self.model is not None and fsdp1.is_used(self.model)):
+                optimizer.check(thing, tree[path], fqns, path)
+
+    def _compare_classes(self, tree: Mapping[str, Any]) -> None:
+        saved = tree.get("classes", {})
+        for path, thing in self._optimizers().items():
+            said = optimizer.compare_class(thing, tree[path], saved.get(path), path)
+            if said is not None:
+                warnings.warn(said, RuntimeWarning, stacklevel=2)
+
+    def withdraw(self) -> None:
+        """Nothing was restored: the state that `targets` made for optimizers goes again."""
+        for thing in self._made:
+            thing.state.clear()
+        self._made, self._live, self._sharded1 = [], {}, None
+
     def adopt(self, tree: Mapping[str, Any], loaded: Mapping[str, torch.Tensor]) -> None:
         """Take over everything else of `tree`, now that the targets are filled; `loaded` has the other tensors.
 
         The tensors in `loaded` are kept: the caller must not write to them again.
-        Raises CheckpointError when the optimizer does not fit, RuntimeError of a module's own loading code.
+        Raises what a module's or an object's own loading code raises.
         """
         if self.model is not None and self._sharded1 is not None:
             self._sharded1.adopt(tree, lambda key: self._live[key] if key in self._live else loaded[key])
@@ -156,11 +197,19 @@ class State:
                 _adopt_model(other, tree[path], path, self._live, loaded.__getitem__)
             elif not _is_shared(other):
                 other.load_state_dict(codec.decode(tree[path], loaded.__getitem__))
-        self.extra.clear()
-        self.extra.update(codec.decode(tree["extra"], loaded.__getitem__))
-        if self.rng and "rng" in tree:
-            randomness.restore(codec.decode(tree["rng"], loaded.__getitem__))
-        self._live, self._sharded1 = {}, None
+        inplace.adopt(self.extra, tree["extra"], lambda key: self._live[key] if key in self._live else loaded[key])
+        self._generators = codec.decode(tree["rng"], loaded.__getitem__) if self.rng and "rng" in tree else None
+        self.restore_rng()
+        self._made, self._live, self._sharded1 = [], {}, None
+
+    def restore_rng(self) -> None:
+        """Put the random number generators once more to where the last restore put them.
+
+        The last call before the first step of a program that draws numbers after its restore, as the making of a
+        DataLoader's iterator does. Does nothing where no generators were restored.
+        """
+        if self._generators is not None:
+            randomness.restore(self._generators)
 
     def _optimizers(self) -> dict[str, torch.optim.Optimizer]:
         found = {"optimizer": self.optimizer, **{f"objects.{name}": thing for name, thing in self.objects.items()}}
@@ -172,6 +221,33 @@ def _bare(model: torch.nn.Module) -> torch.nn.Module:
     inner = model.module if isinstance(model, torch.nn.parallel.DistributedDataParallel) else None
     inner = getattr(model, "_orig_mod", None) if inner is None else inner
     return _bare(inner) if isinstance(inner, torch.nn.Module) else model
+
+
+def _inner(thing: Any) -> Any:
+    """What is inside wrappers that hold nothing to be saved."""
+    if isinstance(thing, torch.nn.Module):
+        return _bare(thing)
+    return optimizer.bare(thing) if isinstance(thing, torch.optim.Optimizer) else thing
+
+
+def _refuse_other_kinds(model: object, optimizer: object, extra: object, objects: Mapping[str, object]) -> None:
+    """Raises TypeError: at the construction and not at the first save."""
+    def kind(thing: object) -> str:
+        return f"{type(thing).__module__}.{type(thing).__qualname__}"
+    more = "one is `{0}`, each other one has a name of its own: State(..., {1}=...)"
+    if model is not None and not isinstance(model, torch.nn.Module):
+        raise TypeError(f"State: model is a {kind(model)}, expected a torch.nn.Module; of several, "
+                        + more.format("model", "discriminator"))
+    if optimizer is not None and not all(hasattr(optimizer, name) for name in
+                                         ("state_dict", "load_state_dict", "param_groups")):
+        raise TypeError(f"State: optimizer is a {kind(optimizer)}, expected a torch.optim.Optimizer; of several, "
+                        + more.format("optimizer", "second"))
+    if extra is not None and not isinstance(extra, dict):
+        raise TypeError(f"State: extra is a {kind(extra)}, expected a dict: extra={{'value': ...}}")
+    for name, thing in objects.items():
+        if not (callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None))):
+            raise TypeError(f"State: {name} is a {kind(thing)}, expected an object with state_dict and "
+                            f"load_state_dict; a value goes into extra={{{name!r}: ...}}")
 
 
 def _is_shared(thing: object) -> bool:
@@ -212,9 +288,7 @@ def _encode_model(model: torch.nn.Module, path: str, collector: Collector, param
 
 
 def _compare(path: str, live: Mapping[str, Any], tree: Mapping[str, Any]) -> None:
-    saved = tree.get(path)
-    if not isinstance(saved, dict):
-        raise CheckpointError(f"the checkpoint has no {path}")
+    saved = tree[path]
     missing, unexpected = sorted(set(live) - set(saved)), sorted(set(saved) - set(live))
     if missing or unexpected:
         raise CheckpointError(f"{path} does not fit: missing in the checkpoint {missing[:8]}, "

@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 import torch
 
-from hyperpod_kit.checkpoint.dtypes import TYPES
-from hyperpod_kit.checkpoint.load import Landing, empty, is_plain
+from hyperpod_kit.checkpoint.dtypes import NAMES, TYPES
+from hyperpod_kit.checkpoint.load import Landing, copy_into, empty, is_plain
 from hyperpod_kit.checkpoint.repository import index
 from hyperpod_kit.checkpoint.repository.shard import ITEM_BYTES
+from hyperpod_kit.checkpoint.snapshot import Piece
 from hyperpod_kit.errors import CheckpointError
 
 Rows = Mapping[str, Sequence[index.Piece]]
@@ -118,7 +119,7 @@ class Wants:
         if not rows:
             raise CheckpointError(f"{name} is in no shard")
         whole = rows[0].spec.whole
-        made = torch.empty(whole, dtype=TYPES[rows[0].spec.dtype])
+        made = empty(rows[0].spec._replace(shape=whole))
         self.add(Region(name, (0,) * len(whole), whole), made)
         return made
 
@@ -128,8 +129,8 @@ class Wants:
         if common.run:
             staged = part
             if not is_plain(part) or part.dtype != TYPES[row.spec.dtype]:
-                staged = torch.empty(common.extents, dtype=TYPES[row.spec.dtype])
-                self._cuts.append(lambda: _fill(part, staged))
+                staged = empty(row.spec._replace(shape=common.extents))
+                self._cuts.append(lambda: copy_into(part, staged, row.spec.name))
             landing.add(common.begin, common.end, staged)
             return
         # The box is no single run of bytes: the whole saved piece is read, once, and cut afterwards.
@@ -140,7 +141,7 @@ class Wants:
         box = whole
         for dim, (at, extent) in enumerate(zip(common.inside, common.extents, strict=True)):
             box = box.narrow(dim, at, extent)
-        self._cuts.append(lambda: _fill(part, box))
+        self._cuts.append(lambda: copy_into(part, box, row.spec.name))
 
     def freeze(self, chunk: int) -> list[Chunk]:
         """The chunks that these bytes lie in; nothing is added after it."""
@@ -148,14 +149,24 @@ class Wants:
             landing.freeze()
         return sorted((shard, at) for shard, landing in self.landings.items() for at in landing.chunks(chunk))
 
+    @property
+    def touched(self) -> bool:
+        """Whether memory was written to."""
+        return any(landing.touched for landing in self.landings.values())
+
     def complete(self) -> None:
-        """All bytes are in: fill what could not be written to directly."""
+        """All bytes are in: fill what could not be written to directly. Raises TargetFault."""
         for cut in self._cuts:
             cut()
         self._cuts.clear()
         self._whole.clear()
 
 
-def _fill(target: torch.Tensor, source: torch.Tensor) -> None:
-    with torch.no_grad():
-        target.copy_(source)
+def check_fit(rows: Rows, pieces: Sequence[Piece]) -> None:
+    """Types and shapes, before a byte is read. Raises CheckpointError."""
+    for piece in pieces:
+        for row in rows.get(piece.spec.name, ())[:1]:
+            saved = row.spec
+            if (saved.dtype, saved.whole) != (NAMES[piece.tensor.dtype], piece.spec.whole):
+                raise CheckpointError(f"{saved.name} is {saved.dtype} {list(saved.whole)} in the checkpoint, "
+                                      f"{piece.spec.dtype} {list(piece.spec.whole)} here")

@@ -13,7 +13,7 @@ from typing import NamedTuple, cast
 import torch
 
 from hyperpod_kit.checkpoint.dcp.boxes import Chunk, Rows, Wants
-from hyperpod_kit.checkpoint.load import view_of
+from hyperpod_kit.checkpoint.load import TargetFault, view_of
 from hyperpod_kit.checkpoint.ranks import Ranks
 from hyperpod_kit.checkpoint.repository import digest, index, stream, tombstone, verify
 from hyperpod_kit.checkpoint.repository import shard as shards
@@ -95,6 +95,10 @@ class Unread(str):
     """A reason that proves nothing: storage failed, and may give up the same bytes later."""
 
 
+class Fault(str):
+    """A reason that has nothing to do with the checkpoint: this rank's memory could not take what was read."""
+
+
 def guarded(work: Callable[[], None]) -> str | None:
     """Do this rank's part; an error becomes a reason, so that no rank leaves the others waiting.
 
@@ -105,6 +109,8 @@ def guarded(work: Callable[[], None]) -> str | None:
         return None
     except DigestUnavailable:
         raise
+    except (TargetFault, MemoryError) as err:
+        return Fault(str(err) or type(err).__name__)
     except (CheckpointError, OSError) as err:
         why = verify.reason_of(err)
         return Proof(why) if tombstone.proves(err) else Unread(why) if verify.is_unread(err) else why

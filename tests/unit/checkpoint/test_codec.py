@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections import OrderedDict
-from enum import Enum
+from collections import OrderedDict, deque, namedtuple
+from datetime import date
+from enum import Enum, IntEnum
+from pathlib import Path
 
 import pytest
 
@@ -26,8 +28,9 @@ def round_trip(value: object) -> object:
 
 def test_typed_values_come_back_as_they_were() -> None:
     value = {"a": [1, 2.5, True, None, "x"], "t": (1, (2,)), "b": b"\x00\xff", "inf": -math.inf, 3: {"$": "tensor"},
-             "tiny": 5e-324, "e": {}, "big": 2**200}
+             "tiny": 5e-324, "e": {}, "big": 2**200, "z": complex(-0.0, math.inf)}
     assert round_trip(value) == value
+    assert math.copysign(1, round_trip(complex(-0.0, 1)).real) == -1  # type: ignore[attr-defined]
     assert math.isnan(round_trip(float("nan")))  # type: ignore[arg-type]
     assert type(round_trip((1,))) is tuple and type(round_trip(True)) is bool
 
@@ -40,11 +43,57 @@ def test_tensors_keep_type_and_shape(dtype: torch.dtype) -> None:
     assert got.dtype == dtype and got.shape == (2, 3)
 
 
+@pytest.mark.parametrize("kind", ["bool", "int8", "int64", "uint64", "float16", "float32", "float64", "complex64"])
+def test_numpy_numbers_keep_type_and_bits(kind: str) -> None:
+    numpy = pytest.importorskip("numpy")
+    values = [getattr(numpy, kind + ("_" if kind == "bool" else ""))(value) for value in (0, 1, 100)]
+    if "float" in kind or "complex" in kind:
+        values += [numpy.array(float("nan")).astype(kind)[()], numpy.array(-0.0).astype(kind)[()]]
+    found = round_trip({"v": values, values[1]: "key"})
+    assert found[values[1]] == "key"  # type: ignore[index]
+    for before, after in zip(values, found["v"], strict=True):  # type: ignore[index]
+        assert type(after) is type(before) and after.tobytes() == before.tobytes()
+
+
 class Color(Enum):
     RED = 1
 
 
-@pytest.mark.parametrize("bad", [Color.RED, object(), {1, 2}, lambda: 0, 1j, torch.zeros(2, device="meta"),
+class Stage(IntEnum):
+    TWO = 2
+
+
+class Metres(float):
+    pass
+
+
+@pytest.mark.parametrize(("bad", "cure"), [
+    (Stage.TWO, "x.value"), (Metres(1), "float(x)"), ({1, 2}, "sorted(x)"), (Path("/x"), "os.fspath(x)"),
+    (torch.bfloat16, "str(x)"), (torch.Generator(), "x.get_state()"), (deque([1]), "list(x)"),
+    (namedtuple("P", "x")(1), "tuple(x)"), (bytearray(b"x"), "bytes(x)"), (date(2026, 1, 2), "x.isoformat()"),
+    (torch.nn.Linear(1, 1), "State(..., name=x)"), (object(), "can be made from again")])
+def test_the_refusal_of_a_value_says_what_to_save_instead(bad: object, cure: str) -> None:
+    with pytest.raises(StateNotSerializable) as caught:
+        round_trip({"a": bad})
+    assert "top.a" in str(caught.value.hint) and cure in str(caught.value.hint)
+
+
+def test_a_container_that_lies_in_itself_is_refused_with_both_paths() -> None:
+    inner: list[object] = []
+    value = {"a": {"b": inner}}
+    inner.append(value["a"])
+    with pytest.raises(StateNotSerializable, match=r"top\.a\.b\.0 is a dict that lies in itself, as top\.a,"):
+        round_trip(value)
+    deep: list[object] = []
+    for _ in range(1000):
+        deep = [deep]
+    with pytest.raises(StateNotSerializable, match="inside 200 others"):
+        round_trip(deep)
+    twice = [1]
+    assert round_trip([twice, twice]) == [[1], [1]]
+
+
+@pytest.mark.parametrize("bad", [Color.RED, object(), {1, 2}, lambda: 0, torch.zeros(2, device="meta"),
                                  torch.zeros(2).to_sparse()])
 def test_what_cannot_be_held_is_refused_with_its_path(bad: object) -> None:
     with pytest.raises(StateNotSerializable) as caught:

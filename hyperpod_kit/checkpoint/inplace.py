@@ -1,0 +1,132 @@
+"""The trainer's own values (`extra`) brought to a checkpoint's, in the containers and tensors that the program holds.
+
+A program keeps references into `extra`: an average of the weights, fp32 master weights. So a tensor that is there is
+filled, a dict or list that is there stays the same object, and whatever would leave the program with a tensor that was
+not restored is refused before anything changes. A key that is only in the checkpoint appears; one that is only here
+goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+
+from hyperpod_kit.checkpoint import codec, sharding
+from hyperpod_kit.checkpoint.snapshot import Collector, is_own
+from hyperpod_kit.errors import CheckpointError
+
+
+class Pair(NamedTuple):
+    """A live tensor at `path` and the name under which the checkpoint has what belongs there."""
+
+    path: str
+    name: str
+    tensor: torch.Tensor
+
+
+def collect(live: Any, saved: codec.Json, path: str, collector: Collector) -> set[str]:
+    """Give the collector every live tensor that `saved` fills, under its name there. The names.
+
+    Raises CheckpointError, StateNotSerializable when one does not fit or it is not clear which it is.
+    """
+    places: dict[str, str] = {}
+    for pair in _pairs(live, saved, path):
+        if collector.has(pair.name):
+            if not collector.is_source(pair.name, pair.tensor):
+                raise _refused(pair.path, f"the same tensor as {places.get(pair.name, pair.name)}", "another tensor")
+            places.setdefault(pair.name, pair.path)
+            continue
+        sharded = sharding.is_sharded(pair.tensor)
+        if sharded is is_own(pair.name):
+            kinds = ("a tensor of this rank alone", "a tensor that is divided among the ranks")
+            raise _refused(pair.path, kinds[not sharded], kinds[sharded])
+        places[pair.name] = pair.path
+        first = collector.take(pair.name, pair.tensor, own=not sharded, early=True)
+        if first != pair.name:
+            raise _refused(pair.path, "a tensor of its own", f"the same tensor as {places.get(first, first)}")
+    for name in codec.tensor_names(saved):
+        if not is_own(name) and not collector.has(name):
+            raise CheckpointError(f"{name} is divided among the ranks in the checkpoint, and is not there",
+                                  hint=f"put a tensor like it into {path} before the restore")
+    return set(places)
+
+
+def adopt(live: Any, saved: codec.Json, leaf: Callable[[str], torch.Tensor]) -> Any:
+    """`live` brought to `saved`, now that the tensors which `collect` took are filled; a new value where `live` cannot
+    be kept. `leaf(name)` gives a tensor."""
+    if _is_tensor(live):
+        return live
+    held = codec.children(saved)
+    if isinstance(held, dict) and isinstance(live, dict):
+        made = {key: adopt(live.get(key), item, leaf) for key, item in held.items()}
+        live.clear()
+        live.update(made)
+        return live
+    if isinstance(held, list) and isinstance(live, list):
+        live[:] = _each(live, held, leaf)
+        return live
+    if isinstance(held, tuple) and type(live) is tuple:
+        new = tuple(_each(live, held, leaf))
+        return live if len(new) == len(live) and all(a is b for a, b in zip(new, live, strict=True)) else new
+    return codec.decode(saved, leaf)
+
+
+def _each(live: Any, held: Any, leaf: Callable[[str], torch.Tensor]) -> list[Any]:
+    return [adopt(live[at] if at < len(live) else None, item, leaf) for at, item in enumerate(held)]
+
+
+def _pairs(live: Any, saved: codec.Json, path: str) -> Iterator[Pair]:
+    """Driven by `saved`, which is finite; `live` may lie in itself."""
+    if _is_tensor(live):
+        if not (isinstance(saved, dict) and saved.get("$") == "tensor"):
+            raise _refused(path, _word(saved), f"a tensor of {list(live.shape)}")
+        yield Pair(path, saved["name"], live)
+        return
+    held = codec.children(saved)
+    if isinstance(held, dict) and isinstance(live, dict):
+        for key, item in held.items():
+            if key in live:
+                yield from _pairs(live[key], item, f"{path}.{key}")
+        return
+    alike = (isinstance(held, list) and isinstance(live, list)) or (isinstance(held, tuple) and type(live) is tuple)
+    if alike and len(held) == len(live):  # type: ignore[arg-type]
+        for at, item in enumerate(held):  # type: ignore[arg-type]
+            yield from _pairs(live[at], item, f"{path}.{at}")
+        return
+    inside = _first_tensor(live, path, set())
+    if inside is not None:
+        raise _refused(path, _word(saved), f"{_word(live)} with a tensor in it ({inside})")
+
+
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, torch.Tensor) or sharding.is_sharded(value)
+
+
+def _first_tensor(live: Any, path: str, seen: set[int]) -> str | None:
+    """The path of the first tensor in `live`."""
+    if _is_tensor(live):
+        return path
+    if not isinstance(live, (dict, list, tuple)) or id(live) in seen:
+        return None
+    seen.add(id(live))
+    items = live.items() if isinstance(live, dict) else enumerate(live)
+    return next((found for key, item in items
+                 if (found := _first_tensor(item, f"{path}.{key}", seen)) is not None), None)
+
+
+def _word(value: Any) -> str:
+    """What a value is, live or encoded, for a message."""
+    if isinstance(value, dict) and value.get("$") == "tensor":
+        return "a tensor"
+    held = value if isinstance(value, (list, tuple)) else codec.children(value) if isinstance(value, dict) else None
+    if isinstance(held, dict):
+        return "a dict"
+    return f"a {type(held).__name__} of {len(held)}" if held is not None else f"no tensor ({str(value)[:40]!r})"
+
+
+def _refused(path: str, expected: str, found: str) -> CheckpointError:
+    return CheckpointError(f"{path} is {expected} in the checkpoint, {found} here",
+                           hint=f"make {path} as the program that saved it did, or take it out before the restore: "
+                                "then what was saved takes its place")

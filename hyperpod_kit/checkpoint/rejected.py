@@ -1,0 +1,37 @@
+"""A candidate that cannot be restored, and what is left behind for those who come later."""
+
+from __future__ import annotations
+
+import contextlib
+
+from hyperpod_kit.checkpoint.repository import tombstone, verify
+from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.errors import CheckpointError
+
+
+class Rejected(Exception):
+    """This candidate cannot be restored, for a reason that is the same on all ranks.
+
+    `rank` is the one that has it, None when that is not known. A `reshard.Proof`: its bytes are not those that were
+    sealed. A `reshard.Unread`: they could not be read.
+    """
+
+    def __init__(self, reason: str, rank: int | None = None, kind: type[str] = str) -> None:
+        super().__init__(reason)
+        self.rank = rank
+        self.kind = kind
+
+
+def mark(store: Store, attempt: str, rank: int, reason: str) -> None:
+    """Write a tombstone when the damage is there at a second look: one bad read must not condemn a checkpoint."""
+    try:
+        body = verify.read_manifest(store, attempt)
+        for small in (body.extra, body.index):
+            if small is not None:
+                verify.read_extra(store, attempt, small)
+        if rank < body.world:
+            verify.verify_file(store, attempt, body.shards[rank], chunk=body.chunk)
+    except (CheckpointError, OSError) as err:
+        if tombstone.proves(err):
+            with contextlib.suppress(OSError, CheckpointError):
+                tombstone.mark(store, attempt, reason)

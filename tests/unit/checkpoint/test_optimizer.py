@@ -1,0 +1,161 @@
+"""Optimizers that do not take a step with zero gradients, that are wrapped, and that are others than what was saved."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hyperpod_kit.checkpoint import Manager, State, optimizer  # noqa: E402
+from hyperpod_kit.errors import CheckpointError  # noqa: E402
+from tests.unit.checkpoint import saved  # noqa: E402
+from tests.unit.checkpoint.test_state import job  # noqa: E402
+
+
+@pytest.fixture
+def root(shm: Path, tmp_path: Path) -> str:
+    return str(tmp_path / "run")
+
+
+def sparse() -> tuple[Any, Any]:
+    torch.manual_seed(0)
+    model = torch.nn.Embedding(20, 4, sparse=True)
+    return model, torch.optim.SparseAdam(model.parameters())
+
+
+class Picky(torch.optim.AdamW):
+    """Refuses zero gradients, with an exception of its own, when half of its state is made."""
+
+    def step(self, closure: Any = None) -> Any:
+        params = self.param_groups[0]["params"]
+        for number, param in enumerate(params):
+            if not param.grad.any():
+                if number:
+                    raise AssertionError("no gradient")
+                self.state[param] = {"half": torch.ones(1)}
+        return super().step(closure)
+
+
+@pytest.mark.parametrize("kind", ["SparseAdam", "Picky"])
+def test_optimizers_that_refuse_zero_gradients_are_restored(root: str, kind: str) -> None:
+    def build() -> tuple[Any, Any]:
+        if kind == "SparseAdam":
+            return sparse()
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 3)
+        return model, Picky(model.parameters())
+
+    def step(model: Any, its: Any) -> None:
+        its.zero_grad()
+        model(torch.tensor([1, 2]) if kind == "SparseAdam" else torch.ones(4)).sum().backward()
+        its.step()
+    model, its = build()
+    step(model, its)
+    saved.save(root, State(model, its))
+    step(model, its)
+
+    other, fresh = build()
+    saved.restore(root, State(other, fresh))
+    step(other, fresh)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+    a, b = its.state_dict()["state"], fresh.state_dict()["state"]
+    assert a.keys() == b.keys() and all(torch.equal(torch.as_tensor(a[n][key]), torch.as_tensor(b[n][key]))
+                                        for n in a for key in a[n])
+
+
+class Prepared(torch.optim.Optimizer):
+    """As Accelerate's: an Optimizer in name, for schedulers to accept it, and without the base class's attributes."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        self.optimizer = inner
+
+    @property
+    def state(self) -> Any:
+        return self.optimizer.state
+
+    @property
+    def param_groups(self) -> Any:
+        return self.optimizer.param_groups
+
+    @property
+    def defaults(self) -> Any:
+        return self.optimizer.defaults
+
+    def state_dict(self) -> Any:
+        return self.optimizer.state_dict()
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        self.optimizer.load_state_dict(state_dict)
+
+    def step(self, closure: Any = None) -> Any:
+        self.optimizer.step()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.optimizer.zero_grad(set_to_none)
+
+
+class Slow(Prepared):
+    """As a Lookahead: weights of its own beside those of the optimizer that it drives."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        super().__init__(inner)
+        self.slow = torch.zeros(2)
+
+    def state_dict(self) -> Any:
+        return {**self.optimizer.state_dict(), "slow": self.slow}
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        self.slow.copy_(state_dict.pop("slow"))
+        self.optimizer.load_state_dict(state_dict)
+
+
+@pytest.mark.parametrize("kind", [Prepared, Slow])
+def test_a_wrapped_optimizer_is_restored_and_its_steps_are_waited_for(root: str, kind: Any) -> None:
+    model, inner = job()
+    wrapped = kind(inner)
+    if kind is Slow:
+        wrapped.slow.fill_(7)
+    saved.save(root, State(model, wrapped))
+    other, its = job(seed=1)
+    again = kind(its)
+    manager, state = Manager(root, overlap=True), State(other, again)
+    manager.restore(state)
+    assert state.optimizers == [its]
+    for a, b in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.equal(a, b) and torch.equal(inner.state[a]["exp_avg"], its.state[b]["exp_avg"])
+    assert kind is Prepared or again.slow.tolist() == [7, 7]
+    for step in range(2):
+        handle = manager.save(step, state, on_busy="wait")
+        other(torch.ones(4)).sum().backward()
+        again.step()
+        assert handle.wait("durable", 20)
+    assert manager.close()
+    assert optimizer.bare(wrapped) is (inner if kind is Prepared else wrapped)
+
+
+def test_another_class_with_the_same_state_is_warned_of_and_with_other_state_refused(root: str) -> None:
+    model, its = job(torch.optim.Adam)
+    saved.save(root, State(model, its))
+    other, fresh = job(torch.optim.AdamW, seed=1)
+    with pytest.warns(RuntimeWarning, match=r"optimizer is torch\.optim\.adamw\.AdamW here, and the checkpoint's is "
+                                            r"torch\.optim\.adam\.Adam: it goes on with"):
+        saved.restore(root, State(other, fresh))
+    assert torch.equal(fresh.state[other.weight]["exp_avg"], its.state[model.weight]["exp_avg"])
+
+    for kind, options, lost, absent in ((torch.optim.SGD, {"momentum": 0.9}, ", 'step'", "'momentum_buffer'"),
+                                        (torch.optim.SGD, {}, ", 'step'", ""), (torch.optim.Adagrad, {}, "", "'sum'")):
+        other, fresh = job(kind, seed=1, **options)
+        before = other.weight.detach().clone()
+        with pytest.raises(CheckpointError, match=rf"{kind.__name__} here, .*Adam: \['exp_avg', 'exp_avg_sq'{lost}\] "
+                                                  rf"would be lost, \[{absent}\] are not there") as caught:
+            saved.restore(root, State(other, fresh))
+        assert "State(model)" in str(caught.value.hint) and torch.equal(other.weight, before)
+        assert fresh.param_groups[0]["lr"] == 0.1 and "betas" not in fresh.param_groups[0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        saved.restore(root, State(*job(torch.optim.Adam, seed=1)))
+        saved.restore(root, State(job(seed=1)[0]))

@@ -14,7 +14,7 @@ def main() -> int:
     try:
         if part == "node":
             from hyperpod_kit.node import cli as node_cli
-            return node_cli.main(rest)
+            return node_cli.run(rest)
         if part == "job":
             from hyperpod_kit.job import cli as job_cli
             return job_cli.main(rest)

@@ -6,6 +6,8 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from typing import TYPE_CHECKING, Callable, Sequence
 
@@ -15,6 +17,10 @@ if TYPE_CHECKING:
     import argparse
 
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+"""Errors of the system that are about a place and not about this program."""
+
+
 def run(argv: Sequence[str]) -> int:
     """As `main`, with errors on standard error and in the exit code."""
     try:
@@ -22,6 +28,13 @@ def run(argv: Sequence[str]) -> int:
     except HyperpodKitError as error:
         print(f"error: {error}", *([f"hint: {error.hint}"] if error.hint else []), sep="\n", file=sys.stderr)
         return error.exit_code
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        place = os.path.dirname(str(error.filename or "/run/hyperpod-kit/"))
+        print(f"error: {error.filename or place}: {error.strerror}", f"hint: df -h {place}; df -i {place}", sep="\n",
+              file=sys.stderr)
+        return 1
 
 
 def main(argv: Sequence[str]) -> int:

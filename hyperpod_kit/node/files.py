@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from typing import Any, Optional
+from typing import Any, Iterator, Optional, TextIO
 
 
 def read_text(path: str) -> Optional[str]:
@@ -25,23 +25,34 @@ def write_if_different(path: str, text: str, mode: int = 0o644) -> bool:
     if read_text(path) == text:
         return False
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    remove_partials(path)
-    partial = f"{path}.{os.getpid()}.partial"
-    with open(partial, "w", encoding="utf-8", errors="surrogateescape") as stream:
-        os.fchmod(stream.fileno(), mode)
+    remove_partials(*os.path.split(path))
+    with _replacing(path, mode) as stream:
         stream.write(text)
         stream.flush()
         os.fsync(stream.fileno())
-    os.replace(partial, path)
     return True
 
 
-def remove_partials(path: str) -> None:
-    """Remove what a writer of `path` left who was killed before he could put it in place."""
-    directory, name = os.path.split(path)
+@contextlib.contextmanager
+def _replacing(path: str, mode: int) -> Iterator[TextIO]:
+    """A file beside `path` that takes its place when it is whole, and of which nothing stays when it cannot be."""
+    partial = f"{path}.{os.getpid()}.partial"
+    try:
+        with open(partial, "w", encoding="utf-8", errors="surrogateescape") as stream:
+            os.fchmod(stream.fileno(), mode)
+            yield stream
+        os.replace(partial, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(partial)
+        raise
+
+
+def remove_partials(directory: str, name: str = "") -> None:
+    """Remove what writers of the file `name`, or of any, left who were killed before they could put it in place."""
     for found in os.listdir(directory):
-        process = found[len(name) + 1:-len(".partial")]
-        if found.startswith(name + ".") and found.endswith(".partial") and process.isdigit():
+        owner, _, process = found[:-len(".partial")].rpartition(".")
+        if found.endswith(".partial") and process.isdigit() and name in ("", owner):
             try:
                 os.kill(int(process), 0)
             except ProcessLookupError:
@@ -68,13 +79,16 @@ def write_json(path: str, data: Any) -> None:
 def write_volatile(path: str, text: str, mode: int = 0o644) -> None:
     """Make `path` hold `text`, whole or not at all for a reader. Not for what must outlive a crash of the machine."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    partial = f"{path}.{os.getpid()}.partial"
-    with open(partial, "w", encoding="utf-8", errors="surrogateescape") as stream:
-        os.fchmod(stream.fileno(), mode)
+    with _replacing(path, mode) as stream:
         stream.write(text)
-    os.replace(partial, path)
 
 
 def write_volatile_json(path: str, data: Any) -> None:
     """Write `data` as one line of JSON with `write_volatile`."""
     write_volatile(path, json.dumps(data, sort_keys=True) + "\n")
+
+
+def jot(path: str, data: Any) -> None:
+    """`write_volatile_json` for what makes later work better and must not keep this work from being done."""
+    with contextlib.suppress(OSError):
+        write_volatile_json(path, data)

@@ -10,7 +10,7 @@ from typing import List, Optional
 from hyperpod_kit.model.mounts import MountStatus
 from hyperpod_kit.model.units import repair_unit
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import write_volatile_json
+from hyperpod_kit.node.files import jot
 from hyperpod_kit.node.health.look import check_all
 from hyperpod_kit.node.timing import wait_for
 
@@ -44,7 +44,7 @@ def closed_by(node: Node, user: str = "") -> List[MountStatus]:
     wait_for(look, seconds=max(0.0, left), clock=node.clock, first=0.5, longest=2.0)
     if last[0] and node.config.health.drain:
         # Slurm drains this node with its own words, `Prolog error`: this is how we know that they are about us.
-        write_volatile_json(node.paths.gate_mark, {"at": node.clock.wall(), "reason": reason(last[0])})
+        jot(node.paths.gate_mark, {"at": node.clock.wall(), "reason": reason(last[0])})
     return last[0]
 
 

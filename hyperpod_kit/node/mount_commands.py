@@ -91,7 +91,8 @@ def health_command(args: argparse.Namespace) -> int:
 
 
 def check_once(as_json: bool) -> int:
-    """One tick of the timer. Exit code 0 when every mount serves, 1 when not, 3 when another tick is at it."""
+    """One tick of the timer. Exit code 0 when every mount serves, 1 when not or when that cannot be kept, 3 when
+    another tick is at it."""
     from hyperpod_kit.node.health.tick import tick
 
     node = open_node()
@@ -106,9 +107,9 @@ def check_once(as_json: bool) -> int:
         print(line, file=sys.stderr)
     if as_json:
         print(json.dumps({"node": node.facts.node, "role": node.facts.role, "bundle_id": node.bundle_id,
-                          "repairs_ordered": done.ordered,
+                          "repairs_ordered": done.ordered, "unkept": done.unkept,
                           "mounts": {name: asdict(record) for name, record in done.records.items()}}))
-    return 1 if any(record.failures for record in done.records.values()) else 0
+    return 1 if done.unkept or any(record.failures for record in done.records.values()) else 0
 
 
 def repair_command(args: argparse.Namespace) -> int:

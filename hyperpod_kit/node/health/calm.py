@@ -23,8 +23,9 @@ def note(node: Node, records: Mapping[str, HealthRecord], read_only: Mapping[str
     """Write the note, or take it away. read_only: what statvfs said of each mount; textfile: of the metrics, or ""."""
     text = text_of(node, records, read_only, textfile, now)
     if text is not None:
-        write_volatile(node.paths.calm, text)
-        return
+        with contextlib.suppress(OSError):
+            write_volatile(node.paths.calm, text)
+            return
     with contextlib.suppress(FileNotFoundError):
         os.unlink(node.paths.calm)
 

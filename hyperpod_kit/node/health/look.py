@@ -5,7 +5,6 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 from dataclasses import dataclass, replace
 from typing import Callable, Dict, List, Optional, Sequence
@@ -13,7 +12,7 @@ from typing import Callable, Dict, List, Optional, Sequence
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.model.mounts import Mount, MountStatus, S3Mount
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import read_json, read_text, write_json
+from hyperpod_kit.node.files import jot, read_json, read_text
 from hyperpod_kit.node.health.check import Seen, classify
 from hyperpod_kit.node.health.probe import Probed, probe_all
 from hyperpod_kit.node.mounts.kind import Identity
@@ -141,9 +140,9 @@ def remember_stuck_probe(node: Node, mount: Mount, entry: Entry, probed: Probed)
     if started is None:
         return
     operation = probed.operation if probed.outcome == "answered" else ""
-    with contextlib.suppress(PermissionError):  # an ordinary user may look, and keeps no notes
-        write_json(node.paths.stuck_probe(mount.name), {
-            "pid": probed.pid, "started": started, "mount_id": entry.mount_id, "operation": operation})
+    # An ordinary user may look too, and keeps no notes.
+    jot(node.paths.stuck_probe(mount.name), {
+        "pid": probed.pid, "started": started, "mount_id": entry.mount_id, "operation": operation})
 
 
 def earlier_probe_is_stuck(node: Node, mount: Mount, entry: Entry) -> Optional[str]:

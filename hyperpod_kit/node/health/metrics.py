@@ -15,8 +15,8 @@ FILE = "hyperpod_kit.prom"
 Sample = Tuple[Mapping[str, str], float]
 
 
-def text(node: Node, records: Mapping[str, HealthRecord], seconds: float) -> str:
-    """All series of this node; `seconds`: how long the check took.
+def text(node: Node, records: Mapping[str, HealthRecord], seconds: float, *, kept: bool = True) -> str:
+    """All series of this node; `seconds`: how long the check took; `kept`: whether the next one will know of it.
 
     When it was made is not among them: the exporter says it of every file, as node_textfile_mtime_seconds.
     """
@@ -38,6 +38,7 @@ def text(node: Node, records: Mapping[str, HealthRecord], seconds: float) -> str
                      [(labels, record.failed_repairs_total) for labels, record in named])
     lines += _metric("hyperpod_kit_health_seconds", "gauge", "How long the last whole check took.",
                      [({}, seconds)])
+    lines += _metric("hyperpod_kit_health_kept", "gauge", "Whether what the checks find can be kept.", [({}, kept)])
     lines += _metric("hyperpod_kit_bundle_info", "gauge", "The bundle that this node runs.",
                      [({"bundle_id": node.bundle_id, "role": node.facts.role}, 1)])
     return "\n".join(lines) + "\n"

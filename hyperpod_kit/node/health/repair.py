@@ -13,7 +13,7 @@ from hyperpod_kit.model.mounts import Mount
 from hyperpod_kit.model.units import HEALTH_UNIT, carrier_unit
 from hyperpod_kit.node import systemd
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import write_volatile_json
+from hyperpod_kit.node.files import jot
 from hyperpod_kit.node.health import record as health_record
 from hyperpod_kit.node.health.decide import wanted
 from hyperpod_kit.node.health.look import check, look_at
@@ -52,7 +52,7 @@ def repair(node: Node, mount: Mount) -> Optional[Repaired]:
             result = Repaired(True, "its watchdog brought the proxy back")
         else:
             result = carry_out(node, mount, action)
-        write_volatile_json(node.paths.repair_result(mount.name), {
+        jot(node.paths.repair_result(mount.name), {
             "at": node.clock.wall(), "ok": result.ok, "words": result.words})
     # The mark, the metrics and Slurm learn of it now, not at the next tick.
     node.runner.run(["systemctl", "start", "--no-block", HEALTH_UNIT], timeout=10, check=False)

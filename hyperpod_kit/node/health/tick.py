@@ -17,7 +17,7 @@ from hyperpod_kit.model.mounts import Mount, S3Mount
 from hyperpod_kit.model.node_config import HealthPolicy
 from hyperpod_kit.model.units import DRAIN_UNIT, repair_unit
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import read_json, write_volatile
+from hyperpod_kit.node.files import read_json, remove_partials, write_volatile
 from hyperpod_kit.node.health import calm, metrics
 from hyperpod_kit.node.health import record as health_record
 from hyperpod_kit.node.health.decide import decide
@@ -31,11 +31,13 @@ from hyperpod_kit.node.slurm import drain
 
 @dataclass(frozen=True)
 class Tick:
-    """What one tick left. said: lines for a person, of what changed; ordered: names of the mounts to be repaired."""
+    """What one tick left. said: lines for a person, of what changed; ordered: names of the mounts to be repaired;
+    unkept: why the next tick will not know what this one has found, "" when it will."""
 
     records: Mapping[str, HealthRecord]
     ordered: Tuple[str, ...] = ()
     said: Tuple[str, ...] = ()
+    unkept: str = ""
 
 
 def tick(node: Node) -> Optional[Tick]:
@@ -64,10 +66,9 @@ def _tick(node: Node) -> Tick:
                              repaired_at=now)
         records[mount.name] = record
     # Before anything is ordered: a repair reads how often its mount has failed.
-    health_record.save(node, records, now)
-    mark_degraded(node, records)
+    unkept = keep(node, records, now)
     units = [repair_unit(name) for name in ordered]
-    said = changes(before, records)
+    said = [*([unkept] if unkept else []), *changes(before, records)]
     if node.config.health.drain and drain.is_due(node, records, first=not before):
         units.append(DRAIN_UNIT)
     if units:
@@ -79,7 +80,7 @@ def _tick(node: Node) -> Tick:
     directory = node.config.health.textfile_directory
     textfile = f"{directory}/{metrics.FILE}" if directory else ""
     if textfile:
-        text = metrics.text(node, records, node.clock.monotonic() - began)
+        text = metrics.text(node, records, node.clock.monotonic() - began, kept=not unkept)
         try:
             write_volatile(node.paths.real(textfile), text)
         except OSError as err:
@@ -90,8 +91,27 @@ def _tick(node: Node) -> Tick:
     except OSError as err:
         said.append(f"nobody outside is told: {err}")
     read_only = {look.status.name: look.seen.probed is not None and look.seen.probed.read_only for look in looks}
-    calm.note(node, {} if units else records, read_only, textfile, now)
-    return Tick(records, tuple(ordered), tuple(said))
+    calm.note(node, {} if units or unkept else records, read_only, textfile, now)
+    return Tick(records, tuple(ordered), tuple(said), unkept)
+
+
+def keep(node: Node, records: Mapping[str, HealthRecord], now: float) -> str:
+    """Keep what was found, for the next tick, the repairs and the scripts; why that failed, in a line, or ""."""
+    place = os.path.dirname(node.paths.health)
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            for entry in os.scandir(place):
+                if entry.is_dir(follow_symlinks=False):
+                    remove_partials(entry.path)
+            remove_partials(place)
+        health_record.save(node, records, now)
+        mark_degraded(node, records)
+    except OSError as err:
+        if isinstance(err, PermissionError):
+            raise
+        return (f"{place} takes no file: {err.strerror}: the mounts are checked and repaired, but failures are not "
+                f"counted (df -h {place}; df -i {place})")
+    return ""
 
 
 def count(before: Optional[HealthRecord], look: Look, policy: HealthPolicy) -> HealthRecord:

@@ -12,7 +12,7 @@ import os
 
 from hyperpod_kit.model.mounts import Mount
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import read_json, write_json
+from hyperpod_kit.node.files import jot, read_json
 
 FREE = 3
 """Starts that may fail before any pause: at a boot, names and credentials come late."""
@@ -23,7 +23,7 @@ LONGEST = 10.0
 
 def started(node: Node, mount: Mount) -> None:
     """Count a start; `serves` takes it back."""
-    write_json(node.paths.starts(mount.name), {"starts": _starts(node, mount) + 1})
+    jot(node.paths.starts(mount.name), {"starts": _starts(node, mount) + 1})
 
 
 def serves(node: Node, mount: Mount) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Dict, Optional, Sequence, Tuple
 
 from hyperpod_kit.model.mounts import Mount, mount_to_dict
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import read_json, read_text, write_json
+from hyperpod_kit.node.files import jot, read_json, read_text
 from hyperpod_kit.node.mounts.table import Entry, find
 
 
@@ -51,7 +51,7 @@ def remember(node: Node, mount: Mount, command: Sequence[str] = ()) -> None:
     if entry is None or (not command and earlier is not None and earlier.device == entry.device):
         return
     record = Record(entry.device, mount_to_dict(mount), tuple(command))
-    write_json(node.paths.mount_record(mount.name), asdict(record))
+    jot(node.paths.mount_record(mount.name), asdict(record))
 
 
 def forget(node: Node, mount: Mount) -> None:

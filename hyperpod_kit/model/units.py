@@ -18,6 +18,8 @@ DRAIN_UNIT = f"{PREFIX}drain.service"
 SECRETS_UNIT = f"{PREFIX}secrets.service"
 SWEEP_UNIT = f"{PREFIX}sweep.service"
 SWEEP_TIMER = f"{PREFIX}sweep.timer"
+MEMORY_UNIT = f"{PREFIX}memory.service"
+MEMORY_TIMER = f"{PREFIX}memory.timer"
 
 NODE_UNITS = (
     ("health.service.j2", HEALTH_UNIT),
@@ -27,8 +29,14 @@ NODE_UNITS = (
     ("secrets.service.j2", SECRETS_UNIT),
     ("sweep.service.j2", SWEEP_UNIT),
     ("sweep.timer.j2", SWEEP_TIMER),
+    ("memory.service.j2", MEMORY_UNIT),
+    ("memory.timer.j2", MEMORY_TIMER),
 )
 """(template under templates/systemd/, unit name) of every unit that a node has once, whatever its mounts."""
+
+
+ONLY = {SWEEP_UNIT: "controller", SWEEP_TIMER: "controller", MEMORY_UNIT: "compute", MEMORY_TIMER: "compute"}
+"""Units that nodes of one role alone have: sweeping is slurmctld's neighbour's, captures lie where jobs run."""
 
 
 def escape_path(path: str) -> str:
@@ -72,7 +80,7 @@ def repair_unit(name: str) -> str:
 
 def units_of(mounts: Sequence[Mount], role: str) -> List[str]:
     """Every unit of ours that a node with these mounts has; any other of that prefix is left from before."""
-    elsewhere = () if role == "controller" else (SWEEP_UNIT, SWEEP_TIMER)
+    elsewhere = {unit for unit, only in ONLY.items() if role != only}
     return [*(unit for mount in mounts for _, unit in units_for(mount)),
             *(unit for _, unit in NODE_UNITS if unit not in elsewhere)]
 

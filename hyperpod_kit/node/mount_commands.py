@@ -1,4 +1,4 @@
-"""`hyperpod-kit node mounts|health|repair|drain|gate`: the mounts of this node, for a person, a unit, a prolog.
+"""`hyperpod-kit node mounts|health|repair|drain|gate|memory`: what a person, a unit and a hook of Slurm ask of a node.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -138,6 +138,19 @@ def drain_command(args: argparse.Namespace) -> int:
     if words:
         print(words, file=sys.stderr)
     return 0
+
+
+def memory_command(args: argparse.Namespace) -> int:
+    """Exit code 0 when nothing is left that could be freed, 1 when something had to stay, 3 when another is at it."""
+    from hyperpod_kit.node.memory.sweep import sweep
+
+    found = sweep(open_node())
+    if found is None:
+        raise Unreachable("another process is freeing shared memory just now")
+    for one in found:
+        print(f"job {one.job} left captures of uid {one.uid} here: {one.words}{'' if one.done else '; they stay'}",
+              file=sys.stderr)
+    return 0 if all(one.done for one in found) else 1
 
 
 def gate_command(args: argparse.Namespace) -> int:

@@ -124,7 +124,20 @@ class NodePaths:
     def log(self) -> str:
         return self.real("/var/log/provision/provisioning.log")
 
+    @property
+    def memory_note(self) -> str:
+        """When captures of which job are tried to be saved again."""
+        return self.real("/run/hyperpod-kit/memory.json")
+
     # The system's
+    @property
+    def proc(self) -> str:
+        return self.real("/proc")
+
+    @property
+    def shared_memory(self) -> str:
+        return self.real("/dev/shm")
+
     @property
     def mountinfo(self) -> str:
         return self.real("/proc/self/mountinfo")

@@ -14,7 +14,15 @@ from typing import Callable, List, Tuple
 from hyperpod_kit.errors import MountFailed
 from hyperpod_kit.model.cluster import LIFECYCLE_MODES
 from hyperpod_kit.model.mounts import ROLES, S3Mount
-from hyperpod_kit.model.units import HEALTH_TIMER, SECRETS_UNIT, SWEEP_TIMER, carrier_unit, units_of
+from hyperpod_kit.model.units import (
+    HEALTH_TIMER,
+    MEMORY_TIMER,
+    ONLY,
+    SECRETS_UNIT,
+    SWEEP_TIMER,
+    carrier_unit,
+    units_of,
+)
 from hyperpod_kit.node import containers, homes, names, retire, systemd, users
 from hyperpod_kit.node.clients import install as clients
 from hyperpod_kit.node.context import Node
@@ -112,8 +120,8 @@ def retire_pending(node: Node, _: str) -> str:
 
 
 def timers(node: Node) -> List[str]:
-    """What runs again and again; jobs without their batch host are looked for where slurmctld is."""
-    return [HEALTH_TIMER, *([SWEEP_TIMER] if node.facts.role == "controller" else [])]
+    """What runs again and again."""
+    return [HEALTH_TIMER, *(unit for unit in (SWEEP_TIMER, MEMORY_TIMER) if ONLY[unit] == node.facts.role)]
 
 
 def at_boot(node: Node) -> List[str]:

@@ -89,6 +89,8 @@ def test_what_ships(config: Settings, origin: sources.Sources) -> None:
             "units/hyperpod-kit-secrets.service",
             "units/hyperpod-kit-sweep.service",
             "units/hyperpod-kit-sweep.timer",
+            "units/hyperpod-kit-memory.service",
+            "units/hyperpod-kit-memory.timer",
         ]
     )
 

@@ -1,0 +1,90 @@
+"""Whose captures lie in shared memory, and whether Slurm still runs their job here: facts, and one pure verdict.
+
+Slurm runs no Epilog on a node that it has lost (a partition, a slurmd that hung): what the job's trainers captured
+there stays when the node is back. What can be seen here is seen here: a trainer or a slurmstepd that lives. Between two
+attempts a job has neither on most of its nodes, so slurmctld has the last word, and only when there is a candidate.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+from dataclasses import dataclass
+from typing import Dict, Iterable, List, Mapping, Optional, Set, Tuple
+
+from hyperpod_kit.checkpoint.repository import arena, control, process
+from hyperpod_kit.slurm.hostlist import expand
+
+HERE = ("RUNNING", "COMPLETING", "SUSPENDED", "CONFIGURING", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT")
+"""States in which a job has its nodes: an Epilog is still to come, or is at work."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """Captures of one user's job. alive: a trainer that made one of them still runs."""
+
+    uid: int
+    job: str
+    alive: bool
+
+
+def held(folder: str) -> List[Held]:
+    """Whose captures of Slurm jobs lie here. Reads only, and only what is a regular file of its owner."""
+    found: Dict[Tuple[int, str], bool] = {}
+    for name in arena.names(folder):
+        page = _page(os.path.join(folder, name.file("ctl")), name.uid)
+        job = str(page.job.get("slurm_job_id", "")) if page is not None else ""
+        # A word of a user's that becomes an argument of a command.
+        if page is not None and re.fullmatch(r"[0-9]{1,10}", job):
+            found[name.uid, job] = found.get((name.uid, job), False) or process.alive(page.trainer)
+    return [Held(uid, job, alive) for (uid, job), alive in sorted(found.items())]
+
+
+def _page(path: str, uid: int) -> Optional[control.Page]:
+    """The control page of a slot, None for what is none. Anybody may make files in /dev/shm."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        info = os.fstat(handle)
+        if not stat.S_ISREG(info.st_mode) or info.st_uid != uid:
+            return None
+        text = os.pread(handle, control.PAGE, 0)
+        found = control.read(memoryview(text)) if len(text) == control.PAGE else None
+        return None if found is None else found[1]
+    except (OSError, TypeError, ValueError, AttributeError):
+        return None
+    finally:
+        os.close(handle)
+
+
+def stepped(proc: str) -> Set[str]:
+    """Jobs of which a slurmstepd lives here: it calls itself `slurmstepd: [12.batch]`, `slurmstepd: [12.0]`."""
+    found = set()
+    for pid in filter(str.isdigit, os.listdir(proc)):
+        with contextlib.suppress(OSError), open(f"{proc}/{pid}/cmdline", "rb") as stream:
+            match = re.match(rb"slurmstepd: \[([0-9]+)", stream.read(64))
+            if match:
+                found.add(match.group(1).decode())
+    return found
+
+
+def ended(node: str, records: Iterable[Mapping[str, str]]) -> bool:
+    """Whether a job has nothing to do with this node any more, by what slurmctld says of it; no record: forgotten.
+
+    More than one is an array's, or a heterogeneous job's: one of them here is enough to wait.
+    """
+    return not any(record.get("JobState", "") in HERE and node in _nodes(record) for record in records)
+
+
+def _nodes(record: Mapping[str, str]) -> List[str]:
+    hosts = record.get("NodeList", "")
+    try:
+        return [] if hosts in ("", "(null)") else expand(hosts)
+    except ValueError:
+        return []

@@ -1,0 +1,86 @@
+"""Save and free what jobs left in shared memory here. One round of a timer: bounded, and never of a living job.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Dict, List, Optional
+
+from hyperpod_kit.checkpoint.repository import flush_users
+from hyperpod_kit.errors import RunError
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.files import jot, read_json
+from hyperpod_kit.node.locks import held as locked
+from hyperpod_kit.node.memory.left import Held, ended, held, stepped
+from hyperpod_kit.node.slurm.drain import scontrol
+from hyperpod_kit.slurm import control
+
+SECONDS = 60.0
+"""That one round may take, and one write more: other jobs come in the next."""
+
+FLUSH_SECONDS = 45.0
+"""For one user's captures of one job, as in the Epilog."""
+
+MAX_AGE = 86400.0
+"""Seconds after which a capture that cannot be saved is given up, as in the Epilog."""
+
+LONGEST_PAUSE = 1800.0
+
+
+@dataclass(frozen=True)
+class Swept:
+    """What became of one job's captures. done: nothing of it is left to do here."""
+
+    job: str
+    uid: int
+    done: bool
+    words: str
+
+
+def sweep(node: Node) -> Optional[List[Swept]]:
+    """One round; None when another is at it. Raises OSError when shared memory cannot be listed."""
+    with locked(node, "memory", seconds=0) as mine:
+        return _sweep(node) if mine else None
+
+
+def _sweep(node: Node) -> List[Swept]:
+    end = node.clock.monotonic() + SECONDS
+    folder = node.paths.shared_memory
+    here = stepped(node.paths.proc)
+    tried: Dict[str, Any] = read_json(node.paths.memory_note) or {}
+    noted: Dict[str, Any] = {}
+    found: List[Swept] = []
+    for one in held(folder):
+        if one.alive or one.job in here:
+            continue
+        before = tried.get(f"{one.uid}.{one.job}", {})
+        noted[f"{one.uid}.{one.job}"] = before
+        if node.clock.wall() < before.get("next", 0.0) or node.clock.monotonic() >= end:
+            continue
+        done = _free(node, folder, one)
+        tries = before.get("tries", 0) + 1
+        noted[f"{one.uid}.{one.job}"] = {
+            "tries": tries, "next": node.clock.wall() + min(LONGEST_PAUSE, 30.0 * 2.0 ** min(tries, 10))}
+        if done is not None:
+            found.append(done)
+    if noted or tried:
+        jot(node.paths.memory_note, noted)
+    return found
+
+
+def _free(node: Node, folder: str, one: Held) -> Optional[Swept]:
+    """Save and free, when Slurm says that the job is not here; None when it is, or when Slurm does not answer."""
+    try:
+        done = node.runner.run([scontrol(node), "-o", "show", "job", one.job], timeout=control.DEADLINE)
+        records = [control.parse_record(line) for line in done.stdout.splitlines() if line.strip()]
+    except RunError as err:
+        if not control.forgotten(err):
+            return Swept(one.job, one.uid, False, f"Slurm cannot be asked about it: {err.message}")
+        records = []
+    if not ended(node.facts.node, records):
+        return None
+    outcomes = flush_users.flush_as(one.uid, folder=folder, job=one.job, timeout=FLUSH_SECONDS, max_age=MAX_AGE)
+    return Swept(one.job, one.uid, all(outcome.removed for outcome in outcomes),
+                 "; ".join(outcome.note for outcome in outcomes) or "nothing is left")

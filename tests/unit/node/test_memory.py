@@ -1,0 +1,158 @@
+"""Captures of jobs that left a node without an Epilog: real slots, real processes, a real flush."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any, Dict, Iterator, List
+
+import pytest
+
+from hyperpod_kit.checkpoint.repository import arena, commit, control, digest, process, selection
+from hyperpod_kit.checkpoint.repository.shard import TensorSpec, lay_out
+from hyperpod_kit.node.memory.left import Held, ended, held, stepped
+from hyperpod_kit.node.memory.sweep import sweep
+
+HERE = "ip-10-1-0-20"
+SHOW = "scontrol -o show job 5"
+DEAD = (2**22 + 1, 1)  # above the kernel's largest pid
+
+
+def capture(folder: Path, root: Path, *, job: str = "5", owner: Any = DEAD, seq: int = 1, world: int = 1) -> None:
+    """What rank 0 of a trainer leaves in shared memory."""
+    folder.mkdir(parents=True, exist_ok=True)
+    identity = commit.open_root(str(root))
+    layout = lay_out([TensorSpec("w", "F32", (3000,))], rank=0, world=world, run=identity.run_id, plan="blake2b:p",
+                     algorithm="blake2b", chunk=digest.CHUNK)
+    slot = arena.create(str(folder), arena.SlotName(os.getuid(), arena.run_hash(identity.run_id), 0, 0), layout.size)
+    page = control.Page(rank=0, world=world, epoch=1, seq=seq, step=10 * seq, incarnation="abc123", run=identity.run,
+                        run_id=identity.run_id, root=str(root), job={"slurm_job_id": job}, owner=tuple(owner),
+                        digest="blake2b", chunk=digest.CHUNK, size=layout.size, layout=layout.fingerprint,
+                        plan="blake2b:p", tensors=1, plan_tensors=world, extra_size=2, extra_root=digest.small(b"{}"))
+    slot.put(page.to(control.WRITING))
+    head = layout.header(1, seq, 10 * seq)
+    slot.image[:len(head)] = head
+    slot.put_extra(b"{}")
+    slot.move(control.CAPTURED)
+    slot.close()
+
+
+@pytest.fixture
+def left(make_node: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A worker whose /dev/shm holds a capture of job 5."""
+    fake = make_node([])
+    monkeypatch.setenv("HPK_SHM_DIR", "/nowhere")
+    capture(fake.root / "dev/shm", tmp_path / "root")
+    yield fake
+
+
+def files(fake: Any) -> List[str]:
+    return sorted(os.listdir(fake.root / "dev/shm"))
+
+
+def test_what_a_job_left_is_committed_and_freed_once_slurm_has_it_no_longer_here(left: Any, tmp_path: Path) -> None:
+    left.runner.on(SHOW, out="JobId=5 JobName=train JobState=RUNNING Restarts=0 NodeList=ip-10-1-0-[19-20]\n")
+    assert sweep(left.node) == [] and len(files(left)) == 2, "between two attempts a job has no process here"
+    left.clock.now += 3600
+    left.runner.on(SHOW, out="JobId=5 JobName=train JobState=RUNNING Restarts=1 NodeList=ip-10-1-0-[18-19]\n")
+    [swept] = sweep(left.node) or []
+    assert swept.done and swept.words.startswith("committed seq-") and files(left) == []
+    assert selection.newest_valid(str(tmp_path / "root")).step == 10
+    before = len(left.runner.calls)
+    assert sweep(left.node) == [] and len(left.runner.calls) == before, "Slurm is not asked about nothing"
+
+
+def test_a_job_that_slurm_has_forgotten_is_over(left: Any) -> None:
+    left.runner.on(SHOW, 1, "slurm_load_jobs error: Invalid job id specified")
+    [swept] = sweep(left.node) or []
+    assert swept.done and files(left) == []
+
+
+def test_nothing_is_touched_while_slurm_does_not_answer_and_it_is_asked_later_and_later(left: Any) -> None:
+    left.runner.on(SHOW, 1, "slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
+    asked = []
+    for minute in range(120):
+        before = len(left.runner.calls)
+        for one in sweep(left.node) or []:
+            assert not one.done and "connect failure" in one.words
+        if len(left.runner.calls) > before:
+            asked.append(minute)
+        left.clock.now += 60
+    assert len(files(left)) == 2
+    gaps = [second - first for first, second in zip(asked, asked[1:])]
+    assert gaps == sorted(gaps) and gaps[0] <= 2 and gaps[-1] == 30
+
+
+def test_what_lives_here_is_not_even_asked_about(make_node: Any, tmp_path: Path) -> None:
+    fake = make_node([])
+    folder = fake.root / "dev/shm"
+    with subprocess.Popen(["sleep", "600"]) as trainer:
+        owner = process.owner_of(trainer.pid)
+        assert owner is not None
+        capture(folder, tmp_path / "one", job="5", owner=owner)
+        capture(folder, tmp_path / "two", job="6")
+        # Job 6 is between two attempts on its batch host.
+        stepd = fake.root / "proc/4321"
+        stepd.mkdir(parents=True)
+        (stepd / "cmdline").write_bytes(b"slurmstepd: [6.batch]\0")
+        assert held(str(folder)) == [Held(os.getuid(), "5", True), Held(os.getuid(), "6", False)]
+        assert sweep(fake.node) == [] and fake.runner.calls == [] and len(files(fake)) == 4
+        trainer.kill()
+    fake.runner.on("scontrol -o show job", 1, "slurm_load_jobs error: Invalid job id specified")
+    assert [one.job for one in sweep(fake.node) or []] == ["5"] and len(files(fake)) == 2
+
+
+def test_what_cannot_be_saved_stays_and_says_why(left: Any, tmp_path: Path) -> None:
+    (tmp_path / "root").rename(tmp_path / "away")
+    (tmp_path / "root").mkdir()
+    left.runner.on(SHOW, 1, "Invalid job id specified")
+    [swept] = sweep(left.node) or []
+    assert not swept.done and "its mount is gone" in swept.words and len(files(left)) == 2
+    assert sweep(left.node) == [], "not tried again at once"
+    (tmp_path / "root").rmdir()
+    (tmp_path / "away").rename(tmp_path / "root")
+    left.clock.now += 120
+    [swept] = sweep(left.node) or []
+    assert swept.done and files(left) == []
+
+
+def test_what_strangers_put_into_shared_memory_is_no_word_for_root(left: Any, tmp_path: Path) -> None:
+    folder = left.root / "dev/shm"
+    page = next(folder.glob("*.ctl"))
+    other = page.name.replace("-00.ctl", "-01.ctl")
+    (folder / other).symlink_to("/etc/passwd")
+    os.mkfifo(folder / page.name.replace("-00.ctl", "-02.ctl"))
+    (folder / page.name.replace(f"hpk-{os.getuid()}-", "hpk-4242-")).write_bytes(page.read_bytes())
+    capture(folder, tmp_path / "other", job="5 --oneliner; reboot")
+    assert held(str(folder)) == [Held(os.getuid(), "5", False)]
+
+
+SAID: List[Dict[str, Any]] = [
+    {"records": [], "ended": True},
+    {"records": [{"JobState": "RUNNING", "NodeList": f"a,{HERE}"}], "ended": False},
+    {"records": [{"JobState": "COMPLETING", "NodeList": HERE}], "ended": False},
+    {"records": [{"JobState": "SUSPENDED", "NodeList": HERE}], "ended": False},
+    {"records": [{"JobState": "RUNNING", "NodeList": "ip-10-1-0-[18-19]"}], "ended": True},
+    {"records": [{"JobState": "PENDING", "NodeList": "(null)"}], "ended": True},
+    {"records": [{"JobState": "PENDING", "NodeList": ""}], "ended": True},
+    {"records": [{"JobState": "COMPLETED", "NodeList": HERE}], "ended": True},
+    {"records": [{"JobState": "NODE_FAIL", "NodeList": HERE}], "ended": True},
+    {"records": [{"JobState": "COMPLETED", "NodeList": HERE}, {"JobState": "RUNNING", "NodeList": HERE}],
+     "ended": False},
+]
+
+
+@pytest.mark.parametrize("case", SAID, ids=lambda case: json.dumps(case["records"]))
+def test_the_verdict(case: Dict[str, Any]) -> None:
+    assert ended(HERE, case["records"]) is case["ended"]
+
+
+def test_a_slurmstepd_is_known_by_the_name_it_gives_itself(tmp_path: Path) -> None:
+    for pid, words in ((1, b"/sbin/init"), (20, b"slurmstepd: [12.batch]\0\0"), (21, b"slurmstepd: [13.0]    "),
+                       (22, b"slurmstepd infinity"), (23, b"grep\0slurmstepd: [14.0]")):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "cmdline").write_bytes(words)
+    (tmp_path / "30").mkdir()
+    assert stepped(str(tmp_path)) == {"12", "13"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import subprocess
@@ -14,9 +15,10 @@ from typing import Any
 import hyperpod_kit
 from hyperpod_kit.checkpoint.repository import arena
 from hyperpod_kit.checkpoint.repository.lines import Channel, Message
-from hyperpod_kit.errors import CheckpointError, RunIsOwned
+from hyperpod_kit.errors import CheckpointError, NotEnoughSharedMemory, RunIsOwned
 
 _MODULE = "hyperpod_kit.checkpoint.repository.agent"
+_REFUSALS = {"RunIsOwned": RunIsOwned, "NotEnoughSharedMemory": NotEnoughSharedMemory}
 
 
 class AgentLink:
@@ -28,7 +30,12 @@ class AgentLink:
                                                            setup["rank"]))
         package = str(Path(hyperpod_kit.__file__).parent.parent)
         paths = [package, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-        out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as err:
+            if err.errno != errno.ENOSPC:
+                raise CheckpointError(f"{log} cannot be written: {err.strerror}", hint=f"ls -l {log}") from None
+            raise arena.no_room(log, err) from None
         try:
             # In a session of its own, and with no descriptor of the trainer's: what waits for the trainer's output
             # or its process group must not wait for the agent. The socket is its standard input: one descriptor less.
@@ -67,7 +74,7 @@ class AgentLink:
         if not self._ready.wait(timeout):
             raise CheckpointError(f"the checkpoint agent did not start within {timeout:g} s", hint=f"see {self._log}")
         if self._hello.get("ev") == "refused":
-            kind = RunIsOwned if self._hello["kind"] == "RunIsOwned" else CheckpointError
+            kind = _REFUSALS.get(self._hello["kind"], CheckpointError)
             raise kind(self._hello["why"], hint=self._hello["hint"])
         if self._hello.get("ev") != "ready":
             raise CheckpointError("the checkpoint agent ended at its start", hint=f"see {self._log}")

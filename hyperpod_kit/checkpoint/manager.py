@@ -75,6 +75,7 @@ class Manager:
         self._plan: capture.Plan | None = None
         self._parent: dict[str, int] | None = None  # the save or the restored checkpoint before the next save
         self._settled = False
+        self._seq = 0
         self._overlap = overlap
         self._progress = Teller()
         self.skipped = 0
@@ -94,8 +95,16 @@ class Manager:
         self._pool.attach()
         self._held: list[list[candidates.Held]] = self._ranks.gather(
             candidates.here(self._pool.slots, self._local, run_id, rank))
-        self.epoch, self._seq = startup.agree_epoch(self._ranks, self._start,
-                                                    [held.key for own in self._held for held in own])
+        self._claim_epoch()
+        if self._unclaimed:
+            warnings.warn(f"nothing can be saved: {self._unclaimed}; what is there can be restored", RuntimeWarning,
+                          stacklevel=2)
+
+    def _claim_epoch(self) -> None:
+        """A collective. Where the root cannot be written, the epoch is still to be claimed by the next save."""
+        near = [held.key for own in self._held for held in own]
+        self.epoch, seq, self._unclaimed = startup.agree_epoch(self._ranks, self._start, near)
+        self._seq = max(self._seq, seq)
 
     # --- restore ------------------------------------------------------------------------------------------------
 
@@ -152,10 +161,11 @@ class Manager:
         """Copy the state into shared memory and return; all the rest happens behind training's back.
 
         `step` is the step just completed. Every rank calls it for the same steps, with the same `on_busy`. There is no
-        collective and no waiting for storage here: when no slot is free, the handle says `skipped` and training goes
-        on. With "wait" (for a last save) it waits for a slot instead, and compares (see `compare`); with "replace" an
-        older save that is whole in memory, but not yet being written to storage, is dropped for this one. `metrics` are
-        kept with the checkpoint.
+        collective and no waiting for storage here, unless the root could not be written when the run started: then
+        each save asks once more. When no slot is free, the handle says `skipped` and training goes on. With "wait" (for
+        a last save) it waits for a slot instead, and compares (see `compare`); with "replace" an older save that is
+        whole in memory, but not yet being written to storage, is dropped for this one. `metrics` are kept with the
+        checkpoint.
         Raises StateNotSerializable (a value that is neither a tensor nor typed JSON), NotEnoughSharedMemory,
         CheckpointError when a checkpoint is there that was not restored, and when the agent has ended: the state is
         then in memory where a slot was free, and a new start takes it from there. Training on would be unprotected.
@@ -168,6 +178,8 @@ class Manager:
             if any(self._held) or any(entry.committed for entry in catalog.attempts(self.root)):
                 raise CheckpointError(f"{self.root} holds checkpoints of this run", hint="call restore() before save()")
             self._settle(None)
+        if self._unclaimed:
+            self._claim_epoch()
         snapshot = state.snapshot(self._ranks)
         snapshot.tree["save"] = {"parent": self._parent,
                                  "metrics": {name: float(value) for name, value in (metrics or {}).items()}}
@@ -176,6 +188,9 @@ class Manager:
         with self._changed:
             self._handles = {seq: held for seq, held in self._handles.items() if not held.final}
             self._handles[self._seq] = handle
+        if self._unclaimed:
+            self._end(handle, "failed", self._unclaimed)
+            return handle
         flight = self._capture(step, snapshot, handle, on_busy)
         if flight is not None and self._overlap and self._fence.watch(state.optimizers):
             self._fence.hold(flight, handle)

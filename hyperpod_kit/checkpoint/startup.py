@@ -7,13 +7,14 @@ import secrets
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from hyperpod_kit.checkpoint.agent_link import AgentLink
 from hyperpod_kit.checkpoint.ranks import Ranks
-from hyperpod_kit.checkpoint.repository import catalog, commit, digest, process
+from hyperpod_kit.checkpoint.repository import catalog, commit, digest, process, verify
+from hyperpod_kit.checkpoint.repository import identity as identities
 from hyperpod_kit.checkpoint.repository.control import Key
 from hyperpod_kit.checkpoint.repository.lines import Message
 from hyperpod_kit.checkpoint.repository.store.open import is_path
@@ -27,7 +28,7 @@ class Identity:
     """This start of the run, the same on all ranks except for `owner` and `hosts`' order."""
 
     root: str
-    run: commit.RunIdentity
+    run: identities.RunIdentity
     incarnation: str
     token: str
     algorithm: str
@@ -44,7 +45,7 @@ class Identity:
 
 
 def identify(ranks: Ranks, root: str | os.PathLike[str], run: str | None, algorithm: str | None) -> Identity:
-    """Rank 0 opens the root for all. Raises what it raised, everywhere: RunIsOwned, CheckpointError, OSError."""
+    """Rank 0 opens the root for all. Raises what it raised, everywhere: RunIsOwned, CheckpointError."""
     where = os.fspath(root)
     where = os.path.abspath(where) if is_path(where) else where
     seen = ranks.gather((socket.gethostname(), [name for name, ok in digest.available().items() if ok]))
@@ -53,23 +54,27 @@ def identify(ranks: Ranks, root: str | os.PathLike[str], run: str | None, algori
         try:
             chosen = algorithm or os.environ.get("HPK_DIGEST") or digest.best(*[names for _, names in seen])
             digest.algorithm(chosen)
-            answer = (commit.open_root(where, run), secrets.token_hex(3), secrets.token_hex(16), chosen)
-        except (CheckpointError, OSError) as err:
+            answer = (identities.open_root(where, run), secrets.token_hex(3), secrets.token_hex(16), chosen)
+        except CheckpointError as err:
             answer = err
+        except OSError as err:
+            answer = _unusable(where, err)
     answer = ranks.broadcast(answer)
     if isinstance(answer, Exception):
         raise answer
     identity, incarnation, token, chosen = answer
-    return Identity(where, commit.RunIdentity(*identity), incarnation, token, chosen, tuple(host for host, _ in seen))
+    return Identity(where, identities.RunIdentity(*identity), incarnation, token, chosen,
+                    tuple(host for host, _ in seen))
 
 
 def start_agent(ranks: Ranks, identity: Identity, options: Message, on_event: Callable[[Message], None]) -> AgentLink:
     """This rank's agent, connected to rank 0's. Raises RunIsOwned, CheckpointError, OSError; alike on all ranks."""
     alone = len(set(identity.hosts)) == 1
     setup: Message = {
-        "root": identity.root, "run_id": identity.run.run_id, "rank": ranks.rank, "world": ranks.world,
-        "incarnation": identity.incarnation, "token": identity.token, "owner": list(identity.owner),
-        "one_host": alone, "algorithm": identity.algorithm, "versions": {"torch": torch.__version__}, **options}
+        "root": identity.root, "run": identity.run.run, "run_id": identity.run.run_id, "rank": ranks.rank,
+        "world": ranks.world, "incarnation": identity.incarnation, "token": identity.token,
+        "owner": list(identity.owner), "one_host": alone, "algorithm": identity.algorithm,
+        "versions": {"torch": torch.__version__}, **options}
     error: Exception | None = None
     port = 0
     try:
@@ -85,8 +90,17 @@ def start_agent(ranks: Ranks, identity: Identity, options: Message, on_event: Ca
     return agent
 
 
-def agree_epoch(ranks: Ranks, identity: Identity, near: Sequence[Key]) -> tuple[int, int]:
-    """(this start's epoch, the highest seq so far): rank 0 claims it above everything that the root and the ranks have.
+class Epoch(NamedTuple):
+    """This start's epoch and the highest seq so far. `problem`: why the root could not be written, so that the epoch is
+    not ours yet: what is there can be restored, and nothing be saved."""
+
+    number: int
+    seq: int
+    problem: str = ""
+
+
+def agree_epoch(ranks: Ranks, identity: Identity, near: Sequence[Key]) -> Epoch:
+    """Rank 0 claims an epoch above everything that the root and the ranks have. Raises CheckpointError.
 
     `near`: what all ranks have in memory and on their nodes' disks.
     """
@@ -94,16 +108,45 @@ def agree_epoch(ranks: Ranks, identity: Identity, near: Sequence[Key]) -> tuple[
     answer: Any = None
     if ranks.rank == 0:
         try:
-            seq = max([catalog.highest(identity.root)[1]] + [s for _, s in hot])
+            epoch, seq = catalog.highest(identity.root)
+            seq = max([seq] + [s for _, s in hot])
             above = max([e for e, _ in hot], default=0)
-            answer = (commit.claim_epoch(identity.root, identity.run, above=above, job=identity.job,
-                                         first_seq=seq + 1), seq)
-        except (CheckpointError, OSError) as err:
+            answer = Epoch(max(epoch, above) + 1, seq)
+            answer = Epoch(commit.claim_epoch(identity.root, identity.run, above=above, job=identity.job,
+                                              first_seq=seq + 1), seq)
+        except CheckpointError as err:
             answer = err
+        except OSError as err:
+            # The root is full or read-only: no reason not to take from memory, or from there, what it has.
+            answer = answer._replace(problem=_words(identity.root, err)) if isinstance(answer, Epoch) \
+                else _unusable(identity.root, err)
     answer = ranks.broadcast(answer)
     if isinstance(answer, Exception):
         raise answer
-    return int(answer[0]), int(answer[1])
+    return Epoch(*answer)
+
+
+def _words(root: str, err: OSError) -> str:
+    return f"{root}: {verify.reason_of(err)}{_room(root)}"
+
+
+def _unusable(root: str, err: OSError) -> CheckpointError:
+    """The error for a root with which no run can start."""
+    return CheckpointError(_words(root, err), hint=f"df -h -i {root}; mount; or another root" if is_path(root)
+                           else f"hyperpod-kit checkpoint ls {root}")
+
+
+def _room(root: str) -> str:
+    """How much is free where the root is to be; "" when that is not known."""
+    while is_path(root):
+        try:
+            found = os.statvfs(root)
+            return f"; {found.f_bavail * found.f_frsize} bytes and {found.f_favail} files are free there"
+        except FileNotFoundError:
+            root = os.path.dirname(root)
+        except OSError:
+            break
+    return ""
 
 
 def _addresses(hosts: list[str]) -> list[str]:

@@ -121,7 +121,7 @@ class Checkpoints:
 
     def save(self, step: int, state: bytes, ranks: Ranks) -> None:
         """Every rank its shard; rank 0 commits once all are there."""
-        from hyperpod_kit.checkpoint.repository import commit, digest, layout
+        from hyperpod_kit.checkpoint.repository import commit, digest, identity, layout
         from hyperpod_kit.checkpoint.repository.manifest import FileRecord, Manifest, now
 
         self._seq += 1
@@ -134,6 +134,7 @@ class Checkpoints:
         if self._rank:
             return
         size = len(state) + len(leaves)
+        identity.write(self._store, identity.RunIdentity("faults", "faults"))
         shards = []
         for rank in range(self._ranks):
             data = Path(self._root, name, layout.shard_file(rank)).read_bytes()

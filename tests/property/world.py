@@ -23,6 +23,7 @@ from hyperpod_kit.checkpoint.repository import (
     commit,
     control,
     digest,
+    identity,
     replicas,
     selection,
     verify,
@@ -96,7 +97,7 @@ class World:
         self.root = str(folder / "root")
         self.shm.mkdir()
         self.world = world
-        self.identity = commit.open_root(self.root)
+        self.identity = identity.open_root(self.root)
         self.agents: Dict[int, agent.Agent] = {}
         self.told: List[Tuple[str, Key]] = []
         self.alive: Set[Owner] = set()
@@ -152,7 +153,8 @@ class World:
         return found
 
     def _make_agent(self, rank: int) -> agent.Agent:
-        setup = {"root": self.root, "run_id": self.identity.run_id, "rank": rank, "world": self.world,
+        setup = {"root": self.root, "run": self.identity.run, "run_id": self.identity.run_id, "rank": rank,
+                 "world": self.world,
                  "incarnation": self.incarnation, "token": "t", "owner": list(self.owner), "one_host": True}
         made = agent.Agent(Pipe(lambda message: self._hear(rank, message)), setup)  # type: ignore[arg-type]
         made.files.recover()

@@ -19,7 +19,7 @@ from hyperpod_kit import __version__
 from hyperpod_kit.checkpoint.dcp.reader import BYTES
 from hyperpod_kit.checkpoint.dtypes import NAMES
 from hyperpod_kit.checkpoint.load import view_of
-from hyperpod_kit.checkpoint.repository import catalog, commit, coverage, digest, index, layout, stream
+from hyperpod_kit.checkpoint.repository import catalog, commit, coverage, digest, identity, index, layout, stream
 from hyperpod_kit.checkpoint.repository.manifest import FileRecord, Manifest, now
 from hyperpod_kit.checkpoint.repository.shard import Placed, ShardLayout, TensorSpec, lay_out
 from hyperpod_kit.checkpoint.repository.store.open import open_store
@@ -84,11 +84,11 @@ class Writer(StorageWriter):
         """The coordinator opens the root, names the attempt and chooses the digest. Raises DigestUnavailable."""
         algorithm = self._algorithm or digest.best(*[plan.storage_data for plan in plans])
         digest.algorithm(algorithm)
-        identity = commit.open_root(self._store, self._run)
-        epoch = commit.claim_epoch(self._store, identity, above=0, job={})
+        mine = identity.open_root(self._store, self._run)
+        epoch = commit.claim_epoch(self._store, mine, above=0, job={})
         seq = catalog.highest(self._store)[1] + 1
         attempt = str(layout.AttemptName(seq, self._step, epoch, secrets.token_hex(3)))
-        return [replace(plan, items=items, storage_data=_Place(attempt, identity.run, identity.run_id, epoch, seq,
+        return [replace(plan, items=items, storage_data=_Place(attempt, mine.run, mine.run_id, epoch, seq,
                                                                self._step, rank, len(plans), algorithm))
                 for rank, (plan, items) in enumerate(zip(plans, _without_empty(plans), strict=True))]
 

@@ -27,6 +27,7 @@ from .agent_storage import Storage
 from .assemble import Report
 from .control import Key, Page
 from .failpoint import failpoint
+from .identity import RunIdentity
 from .lines import Channel, Message
 from .local import Part
 from .process import Owner, alive, be_gentle
@@ -65,8 +66,8 @@ class Agent:
         lock_path = os.path.join(self.folder, arena.lock_file(arena.node_uid(), self.run_hash, self.rank))
         self.lock = lock.take_over(lock_path, self.owner)
         versions = {**setup.get("versions", {}), "hyperpod_kit": __version__}
-        self.storage = Storage(setup["root"], directory=setup.get("local"), run_hash=self.run_hash, rank=self.rank,
-                               versions=versions,
+        self.storage = Storage(setup["root"], directory=setup.get("local"), rank=self.rank, versions=versions,
+                               whose=RunIdentity(setup.get("run", ""), setup["run_id"]),
                                rate_limit=setup.get("rate_limit"), keep=setup.get("keep"), stopped=lambda: self.stop)
         self.chores = agent_work.Worker("chores", self.events.put)
         if self.rank == 0:

@@ -6,7 +6,7 @@ from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Tupl
 
 from hyperpod_kit.errors import CheckpointError
 
-from . import assemble, catalog, commit, drain, local, persist, policy, retention, shard, verify
+from . import arena, assemble, catalog, commit, drain, identity, local, persist, policy, retention, shard, verify
 from .agent_captures import Held
 from .assemble import Report
 from .failpoint import failpoint
@@ -16,13 +16,16 @@ from .store.open import open_store
 class Storage:
     """The root that this run writes to, and its directory on the node's disk where there is one.
 
-    `keep`: the retention policy as JSON. `stopped`: the agent has to leave everything as it is and go.
-    Raises CheckpointError (S3 without boto3), UsageError when `keep` is no policy.
+    `whose` the root was at the start. `keep`: the retention policy as JSON. `stopped`: the agent has to leave
+    everything as it is and go. Raises CheckpointError (S3 without boto3), UsageError when `keep` is no
+    policy.
     """
 
-    def __init__(self, root: str, *, directory: Optional[str], run_hash: str, rank: int, versions: Dict[str, str],
-                 rate_limit: Optional[float], keep: Any, stopped: Callable[[], bool]) -> None:
-        self.store = open_store(root)
+    def __init__(self, root: str, *, whose: identity.RunIdentity, directory: Optional[str], rank: int,
+                 versions: Dict[str, str], rate_limit: Optional[float], keep: Any,
+                 stopped: Callable[[], bool]) -> None:
+        self.store, self._whose = open_store(root), whose
+        run_hash = arena.run_hash(whose.run_id)
         self.local = local.store(directory, run_hash) if directory else None
         self._directory, self._run_hash, self._rank = directory or "", run_hash, rank
         # Each of its own: disk and network are not one resource.
@@ -108,5 +111,5 @@ class Storage:
         def job() -> List[str]:
             if self._keep is None or self._stopped():
                 return []
-            return [f"{name}: {why}" for name, why in retention.run(self.store, self._keep).left]
+            return [f"{name}: {why}" for name, why in retention.run(self.store, self._keep, self._whose).left]
         return job

@@ -187,6 +187,15 @@ def create(folder: str, name: SlotName, size: int, *, extra_room: int = EXTRA_RO
     return slot
 
 
+def no_room(path: str, err: OSError) -> NotEnoughSharedMemory:
+    """The error for a small file of ours that does not fit into shared memory any more."""
+    folder = os.path.dirname(path)
+    free = os.statvfs(folder)
+    return NotEnoughSharedMemory(
+        f"{path} cannot be written: {err.strerror}: {free.f_bavail * free.f_frsize} bytes and {free.f_favail} files "
+        f"are free in {folder}", hint="hyperpod-kit checkpoint flush --all, a larger /dev/shm, or fewer slots")
+
+
 def remove_stray_image(folder: str, name: SlotName) -> None:
     """An image without a control page was left by a crash in `create`."""
     if not os.path.lexists(os.path.join(folder, name.file("ctl"))):

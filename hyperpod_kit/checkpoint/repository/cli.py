@@ -10,7 +10,7 @@ from typing import Callable, List, Sequence
 
 from hyperpod_kit.errors import DigestUnavailable, HyperpodKitError
 
-from . import cli_keep, cli_look
+from . import cli_keep, cli_look, cli_repair, verify
 
 
 def _flush(args: argparse.Namespace) -> int:
@@ -56,9 +56,14 @@ def build_parser(also: Sequence[str] = ()) -> argparse.ArgumentParser:
                   "/fsx/alice/run1", "/fsx/alice/run1 --tensors  # of the newest")
     sub.add_argument("attempt", nargs="?", help="default: the newest that was committed")
     sub.add_argument("--tensors", action="store_true", help="and where each tensor lies")
-    sub = command("verify", cli_look.check, "verify every byte: 0 all valid, 1 some are not, 2 none is",
+    sub = command("verify", cli_look.check, "verify every byte: 0 all valid, 1 some are not or RUN.json is not "
+                                             "whole, 2 none is",
                   "/fsx/alice/run1", "/fsx/alice/run1 --json")
     sub.add_argument("attempts", nargs="*", help="default: all that were committed")
+    sub = command("repair", cli_repair.repair, "write a lost or damaged RUN.json again, from what all checkpoints say",
+                  "/fsx/alice/run1 --dry-run", "/fsx/alice/run1 --run-id 4f2a  # where checkpoints are of several runs")
+    sub.add_argument("--dry-run", action="store_true", help="only say what would be written")
+    sub.add_argument("--run-id", metavar="ID", help="whose root it is: a run's id as a refusal names it")
     sub = command("prune", cli_keep.prune, "delete what the policy does not keep: 0 done, 1 something was left",
                   "/fsx/alice/run1 --latest 3 --every-steps 1000 --dry-run", "/fsx/alice/run1 --latest 3 --best loss:2")
     cli_keep.add_policies(sub)
@@ -99,7 +104,7 @@ def main(argv: List[str], also: Sequence[str] = ()) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as err:
-        print(f"error: {err}", file=sys.stderr)
+        print(f"error: {err.filename or args.root}: {verify.reason_of(err)}", file=sys.stderr)
         return DigestUnavailable.exit_code
 
 

@@ -8,7 +8,7 @@ from typing import List
 
 from hyperpod_kit.errors import CheckpointError, UsageError
 
-from . import pins, retention, verify
+from . import identity, pins, retention, verify
 from .cli_look import open_root
 from .cli_table import table
 from .policy import Best, EverySeconds, EverySteps, Latest, Policy
@@ -58,8 +58,10 @@ def prune(args: argparse.Namespace) -> int:
     """Delete what the policy does not keep: 0 done, 1 something was left."""
     rule = policy_of(args)
     store = open_root(args)
-    planned = retention.plan(retention.survey(store, sound=_intact if args.verify else None), rule)
-    done = retention.Applied((), ()) if args.dry_run else retention.apply(store, planned)
+    whose = identity.of_root(store)
+    planned = retention.plan(retention.survey(store, run_id=whose.run_id if whose else "",
+                                              sound=_intact if args.verify else None), rule)
+    done = retention.Applied((), ()) if args.dry_run else retention.apply(store, planned, whose)
     if args.json:
         print(json.dumps({"root": store.url, "policy": rule.to_json(), "dry_run": args.dry_run,
                           "keep": dict(planned.keep), "delete": dict(planned.delete),

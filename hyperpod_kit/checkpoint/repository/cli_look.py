@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 from hyperpod_kit.errors import CheckpointError, DigestUnavailable, NoCheckpoint, Unreachable, UsageError
 
-from . import catalog, layout, lease, pins, selection, tombstone, verify
+from . import catalog, identity, layout, lease, pins, selection, tombstone, verify
 from .cli_table import size, table
 from .store.base import Store
 from .store.open import open_store
@@ -31,9 +31,12 @@ def ls(args: argparse.Namespace) -> int:
     pinned, leased = pins.pinned(store), lease.held(store)
     limit = args.limit or None
     rows = [_row(store, entry, pinned, leased) for entry in itertools.islice(catalog.newest_first(store), limit)]
+    problem = identity.said(store).problem
     if args.json:
-        print(json.dumps({"root": store.url, "attempts": rows}))
+        print(json.dumps({"root": store.url, "run_problem": problem or None, "attempts": rows}))
         return 0
+    if problem:
+        print(_run_line(store, problem))
     if not rows:
         print(f"no checkpoint under {store.url}")
         return 0
@@ -44,6 +47,10 @@ def ls(args: argparse.Namespace) -> int:
     if limit is not None and len(rows) == limit:
         print(f"the newest {limit}; all with --limit 0")
     return 0
+
+
+def _run_line(store: Store, problem: str) -> str:
+    return f"{problem}: hyperpod-kit checkpoint repair {store.url}"
 
 
 def _row(store: Store, entry: catalog.Entry, pinned: Any, leased: Any) -> Dict[str, Any]:
@@ -121,32 +128,47 @@ def newest(store: Store) -> str:
 
 
 def check(args: argparse.Namespace) -> int:
-    """0 all valid, 1 some are not, 2 none is."""
+    """0 all valid, 1 some are not or RUN.json is not whole, 2 none is."""
     store = open_root(args)
     for attempt in args.attempts:
         if layout.parse_attempt(attempt) is None:
             raise UsageError(f"{attempt} is no name of a checkpoint", hint=f"hyperpod-kit checkpoint ls {store.url}")
     wanted = args.attempts or [entry.attempt for entry in selection.walk(store)]
+    found = identity.said(store)
     results: List[Dict[str, Any]] = []
+    strangers = 0
     for attempt in wanted:
-        problem = _problem(store, attempt)
+        problem, strange = _problem(store, attempt, found.identity)
+        strangers += strange
         results.append({"attempt": attempt, "valid": problem is None, "problem": problem})
         if not args.json:
             print(f"{attempt}  {'valid' if problem is None else 'INVALID: ' + problem}", flush=True)
     good = [row["attempt"] for row in results if row["valid"]]
+    run_problem = found.problem
+    if results and strangers == len(results):
+        run_problem = f"{layout.RUN_FILE} is of {found.identity}, and no checkpoint here is"
     if args.json:
-        print(json.dumps({"root": store.url, "newest_valid": good[0] if good else None, "attempts": results}))
-    elif not results:
-        print(f"nothing was ever committed under {store.url}")
-    return 2 if not good else 0 if len(good) == len(results) else 1
+        print(json.dumps({"root": store.url, "newest_valid": good[0] if good else None,
+                          "run_problem": run_problem or None, "attempts": results}))
+    else:
+        if not results:
+            print(f"nothing was ever committed under {store.url}")
+        if run_problem:
+            print(_run_line(store, run_problem))
+    return 2 if not good else 0 if len(good) == len(results) and not run_problem else 1
 
 
-def _problem(store: Store, attempt: str) -> Optional[str]:
-    """Why it is invalid; None when every byte is as it was committed. Raises DigestUnavailable: that is no verdict."""
+def _problem(store: Store, attempt: str, whose: Optional[identity.RunIdentity]) -> Tuple[Optional[str], bool]:
+    """(why it is invalid, whether only because it is another run's); None when every byte is as it was committed.
+
+    Raises DigestUnavailable: that is no verdict.
+    """
     try:
-        verify.verify_attempt(store, attempt)
-        return None
+        body = verify.verify_attempt(store, attempt)
     except DigestUnavailable:
         raise
     except (CheckpointError, OSError) as err:
-        return verify.reason_of(err)
+        return verify.reason_of(err), False
+    if whose is None or body.run_id == whose.run_id:
+        return None, False
+    return f"it is of {identity.RunIdentity(body.run, body.run_id)}, {layout.RUN_FILE} says {whose}", True

@@ -22,6 +22,7 @@ from . import (
     commit,
     control,
     handed,
+    identity,
     layout,
     lock,
     persist,
@@ -82,7 +83,7 @@ def _age(folder: str, names: List[arena.SlotName]) -> float:
     times = []
     for name in names:
         with contextlib.suppress(FileNotFoundError):
-            times.append(os.stat(os.path.join(folder, name.file("ctl"))).st_mtime)
+            times.append(os.lstat(os.path.join(folder, name.file("ctl"))).st_mtime)
     return time.time() - max(times, default=0.0)
 
 
@@ -184,9 +185,7 @@ def _persist_newest(sealed: Dict[Key, Dict[int, _Held]], pages: List[Page]) -> T
         return None, "nothing is sealed", False
     page = next(iter(sealed[newest].values())).page
     store = open_store(page.root)
-    identity = commit.open_existing(store)
-    if identity.run_id != page.run_id:
-        raise CheckpointError(f"{page.root} belongs to another run now")
+    identity.confirm(store, identity.RunIdentity(page.run, page.run_id))
     committed = _committed(store)
     if committed >= newest[:2]:
         return None, f"already committed up to seq {committed[1]}", True

@@ -13,11 +13,11 @@ from typing import Dict, Mapping, Tuple
 from hyperpod_kit import __version__
 from hyperpod_kit.errors import CheckpointError
 
-from . import assemble, layout, manifest, persist, seal
+from . import assemble, identity, layout, manifest, persist, seal
 from .arena import Slot
 from .control import Page
 from .failpoint import failpoint
-from .store.base import Store
+from .store.base import SMALL, Store
 
 Held = Mapping[int, Tuple[Slot, Page]]
 """Rank -> its sealed slot and page; all of one capture."""
@@ -54,7 +54,8 @@ def _complete(store: Store, attempt: str, world: int) -> bool:
     for rank in range(world):
         name = layout.report_file(rank)
         try:
-            reports[rank] = assemble.Report.from_json(manifest.open_json(store.read(f"{attempt}/{name}"), name))
+            data = store.read(f"{attempt}/{name}", layout.LARGEST_REPORT)
+            reports[rank] = assemble.Report.from_json(manifest.open_json(data, name))
         except FileNotFoundError:
             return False
         except (TypeError, KeyError, ValueError) as err:
@@ -63,8 +64,9 @@ def _complete(store: Store, attempt: str, world: int) -> bool:
     for name, data in ((layout.EXTRA_FILE, made.extra), (layout.INDEX_FILE, made.columns)):
         with contextlib.suppress(FileExistsError):
             store.create(f"{attempt}/{name}", data)
-        if store.read(f"{attempt}/{name}") != data:
+        if store.read(f"{attempt}/{name}", max(SMALL, len(data))) != data:
             raise CheckpointError(f"{name} of {attempt} is not what the ranks handed in")
+    identity.confirm(store, identity.RunIdentity(made.manifest.run, made.manifest.run_id))
     with contextlib.suppress(FileExistsError):
         store.create(f"{attempt}/{layout.MANIFEST_FILE}", made.manifest.encode())
     return True

@@ -54,7 +54,7 @@ def _worthless(folder: str, name: arena.SlotName, max_age: float) -> bool:
     age = max_age
     for suffix in ("ctl", "img"):
         with contextlib.suppress(FileNotFoundError):
-            age = time.time() - os.stat(os.path.join(folder, name.file(suffix))).st_mtime
+            age = time.time() - os.lstat(os.path.join(folder, name.file(suffix))).st_mtime
             break
     for slot in arena.attached(folder, [name]):
         page = slot.page

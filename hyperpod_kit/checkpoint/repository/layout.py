@@ -64,6 +64,18 @@ def attempts_from(seq: int) -> str:
     return f"seq-{seq:06d}"
 
 
+LARGEST_REPORT = 1 << 30
+"""Bytes: a report carries all that a rank has besides its tensors."""
+
+_FILES = re.compile(r"MANIFEST\.json|extra\.json|index\.bin|shard-[0-9]{5,}\.safetensors|report-[0-9]{5,}\.json|"
+                    r"\.hpk-probe-[0-9a-f]+")
+
+
+def is_ours(name: str) -> bool:
+    """Whether we give such a name to files of an attempt. Nothing else in one is ours to delete."""
+    return _FILES.fullmatch(name) is not None
+
+
 def shard_file(rank: int) -> str:
     return f"shard-{rank:05d}.safetensors"
 

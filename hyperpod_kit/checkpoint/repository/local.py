@@ -63,7 +63,8 @@ def _parts(place: Store, rank: int) -> List[Part]:
 def _part(place: Store, attempt: str, rank: int) -> Optional[Part]:
     name = layout.report_file(rank)
     try:
-        return Part(attempt, Report.from_json(manifest.open_json(place.read(f"{attempt}/{name}"), name)))
+        data = place.read(f"{attempt}/{name}", layout.LARGEST_REPORT)
+        return Part(attempt, Report.from_json(manifest.open_json(data, name)))
     except (FileNotFoundError, CheckpointError, TypeError, KeyError, ValueError):
         return None
 

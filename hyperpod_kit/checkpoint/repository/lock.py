@@ -7,6 +7,7 @@ over from an agent whose trainer lives.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -16,10 +17,13 @@ from typing import Optional, Tuple
 
 from hyperpod_kit.errors import CheckpointError, RunIsOwned
 
+from . import arena
 from .process import Owner, alive, myself
+from .store import below
 
 STOP = signal.SIGUSR2
 NOBODY = Owner(0, 0)
+_CONTENT = 4096
 
 
 class Lock:
@@ -36,17 +40,29 @@ class Lock:
 
 
 def try_acquire(path: str, trainer: Owner = NOBODY) -> Optional[Lock]:
-    """The lock, or None when somebody holds it. Raises OSError."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    """The lock, or None when somebody holds it. Raises NotEnoughSharedMemory, OSError."""
+    try:
+        return _try_acquire(path, trainer)
+    except OSError as err:
+        if err.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EDQUOT):
+            raise
+        raise arena.no_room(path, err) from None
+
+
+def _try_acquire(path: str, trainer: Owner) -> Optional[Lock]:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # The holder before us may have removed the file: then this lock is on nothing.
         if os.stat(path).st_ino == os.fstat(fd).st_ino:
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, json.dumps([list(myself()), list(trainer)]).encode(), 0)
+            # Written over and cut then: a page that is there already is had even where no memory is left.
+            os.ftruncate(fd, os.pwrite(fd, json.dumps([list(myself()), list(trainer)]).encode(), 0))
             return Lock(path, fd)
     except (BlockingIOError, FileNotFoundError):
         pass
+    except BaseException:
+        os.close(fd)
+        raise
     os.close(fd)
     return None
 
@@ -54,10 +70,9 @@ def try_acquire(path: str, trainer: Owner = NOBODY) -> Optional[Lock]:
 def holder(path: str) -> Optional[Tuple[Owner, Owner]]:
     """(agent, trainer) as the lock's file names them; None when it does not."""
     try:
-        with open(path, "rb") as file:
-            agent, trainer = json.loads(file.read())
+        agent, trainer = json.loads(below.read(path, _CONTENT))
         return Owner(*agent), Owner(*trainer)
-    except (OSError, ValueError, TypeError):
+    except (OSError, CheckpointError, ValueError, TypeError):
         return None
 
 

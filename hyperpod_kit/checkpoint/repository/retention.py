@@ -1,7 +1,8 @@
 """What is deleted, and in which order: a pure plan over facts, then its execution, which looks again before each step.
 
 Never deleted: the newest valid checkpoint and whatever is newer than it (a save under way, or the only evidence of a
-damage), what is pinned, what somebody reads, what could not be judged. The manifest goes first: from then on the rest
+damage), what is pinned, what somebody reads, what could not be judged, what is not ours by its name, what lies behind
+a link, and anything once the root is another run's. The manifest goes first: from then on the rest
 is data of no checkpoint, whenever this is interrupted. The tombstone goes last.
 """
 
@@ -10,9 +11,9 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.errors import CheckpointError, RunIsOwned
 
-from . import catalog, layout, lease, manifest, pins, tombstone, verify
+from . import catalog, identity, layout, lease, manifest, pins, tombstone, verify
 from .failpoint import failpoint
 from .policy import Facts, Policy
 from .store.base import Store, Unsupported
@@ -22,12 +23,14 @@ _READERS = 8
 
 
 class Item(NamedTuple):
-    """An attempt as retention sees it. `note`: why it is damaged or cannot be judged."""
+    """An attempt as retention sees it. `note`: why it is damaged or cannot be judged. `link`: where its directory
+    leads to, when that is a link."""
 
     facts: Facts
     state: str
     leased: bool = False
     note: str = ""
+    link: str = ""
 
 
 class Plan(NamedTuple):
@@ -44,27 +47,28 @@ class Applied(NamedTuple):
     left: Tuple[Tuple[str, str], ...]
 
 
-def survey(store: Store, *, sound: Optional[Callable[[Store, str], bool]] = None) -> List[Item]:
-    """All attempts, newest first, judged by their manifests and tombstones. Raises OSError.
+def survey(store: Store, *, run_id: str = "", sound: Optional[Callable[[Store, str], bool]] = None) -> List[Item]:
+    """All attempts, newest first, judged by their manifests and tombstones. Raises CheckpointError, OSError.
 
-    The newest that counts as valid is `sound` too: by default all its files are there with their sizes, no data read.
+    With `run_id` the checkpoints of other runs are not judged. The newest that counts as valid is `sound` too: by
+    default all its files are there with their sizes, no data read.
     """
     sound = sound or whole
     pinned, leased = pins.pinned(store), lease.held(store)
     entries = catalog.attempts(store)
     with ThreadPoolExecutor(1 if store.capabilities.local else _READERS) as pool:
-        judged = list(pool.map(lambda entry: _judge(store, entry), entries))
+        judged = list(pool.map(lambda entry: _judge(store, entry, run_id), entries))
     items: List[Item] = []
     for entry, (state, body, note) in zip(entries, judged):
         facts = Facts(entry.attempt, entry.order, entry.name.step, manifest.seconds(body.time) if body else None,
                       body.metrics if body else {}, entry.attempt in pinned)
         if state == VALID and not any(item.state == VALID for item in items) and not sound(store, entry.attempt):
             state, note = UNKNOWN, "not whole"
-        items.append(Item(facts, state, entry.attempt in leased, note))
+        items.append(Item(facts, state, entry.attempt in leased, note, store.linked(entry.attempt) or ""))
     return items
 
 
-def _judge(store: Store, entry: catalog.Entry) -> Tuple[str, Optional[manifest.Manifest], str]:
+def _judge(store: Store, entry: catalog.Entry, run_id: str) -> Tuple[str, Optional[manifest.Manifest], str]:
     if not entry.committed:
         return UNCOMMITTED, None, ""
     try:
@@ -76,7 +80,10 @@ def _judge(store: Store, entry: catalog.Entry) -> Tuple[str, Optional[manifest.M
         reason = tombstone.read(store, entry.attempt) if entry.marked else None
         if reason is not None:
             return DAMAGED, None, reason
-        return VALID, verify.parse_manifest(data, entry.attempt), ""
+        body = verify.parse_manifest(data, entry.attempt)
+        if run_id not in ("", body.run_id):
+            return UNKNOWN, None, f"of another run, {body.run!r} ({body.run_id})"
+        return VALID, body, ""
     except (CheckpointError, OSError) as err:
         # Whole but not understood, or not readable now: another version or another day may judge it.
         return UNKNOWN, None, verify.reason_of(err)
@@ -109,6 +116,8 @@ def _protected(item: Item, newest: Optional[Facts]) -> Optional[str]:
         return "the newest valid one"
     if item.facts.order > newest.order:
         return "newer than the newest valid one"
+    if item.link:
+        return f"a symbolic link to {item.link}: nothing is deleted through a link"
     if item.facts.pinned:
         return "pinned"
     if item.leased:
@@ -139,10 +148,12 @@ def _size(store: Store, name: str) -> int:
         reader.close()
 
 
-def apply(store: Store, planned: Plan, *, now: Optional[float] = None) -> Applied:
-    """Delete what is planned, the oldest first. Raises OSError only where leases and pins cannot be listed.
+def apply(store: Store, planned: Plan, whose: Optional[identity.RunIdentity], *,
+          now: Optional[float] = None) -> Applied:
+    """Delete what is planned, the oldest first, as long as the root is `whose` it was.
 
-    A storage that does not let us delete is asked once: everything else is left with that reason.
+    A storage that does not let us delete is asked once: everything else is left with that reason. Raises OSError only
+    where leases and pins cannot be listed.
     """
     left: Dict[str, str] = {}
     deleted: List[str] = []
@@ -153,37 +164,55 @@ def apply(store: Store, planned: Plan, *, now: Optional[float] = None) -> Applie
             if attempt in pins.pinned(store) or attempt in lease.held(store, now=now):
                 left[attempt] = "pinned or being read"
                 continue
-            remove(store, attempt)
-            deleted.append(attempt)
-        except Unsupported as err:
+            if whose is not None:
+                identity.confirm(store, whose)
+            strange = remove(store, attempt)
+            if strange:
+                left[attempt] = f"not deleted, because no checkpoint has such files: {', '.join(strange)}"
+            else:
+                deleted.append(attempt)
+        except (Unsupported, RunIsOwned) as err:
             left.update({name: str(err) for name, _ in planned.delete if name not in deleted and name not in left})
             break
-        except OSError as err:
+        except (CheckpointError, OSError) as err:
             left[attempt] = verify.reason_of(err)
     failpoint("retention.done")
     return Applied(tuple(deleted), tuple(left.items()))
 
 
-def remove(store: Store, attempt: str) -> None:
-    """Delete one attempt: its manifest, then its data, then its tombstone. Raises Unsupported, OSError."""
+def remove(store: Store, attempt: str) -> List[str]:
+    """Delete one attempt: its manifest, then its data, then its tombstone. Returns the names that are not ours; they
+    stay, and so does the directory.
+
+    Raises Unsupported, CheckpointError when its directory is a link, OSError.
+    """
     if layout.parse_attempt(attempt) is None:
         raise ValueError(f"{attempt!r} is no attempt")
     store.delete(f"{attempt}/{layout.MANIFEST_FILE}")
     failpoint("retention.manifest_deleted")
+    strange = []
     for name in store.list(attempt):
-        if not name.endswith("/"):
+        if layout.is_ours(name):
             store.delete(f"{attempt}/{name}")
             failpoint("retention.file_deleted")
-    store.delete(f"{attempt}/")
+        elif not name.startswith(".nfs"):  # NFS keeps a deleted file under such a name while somebody has it open
+            strange.append(name)
+    if not strange:
+        store.delete(f"{attempt}/")
     store.delete(layout.tombstone_file(attempt))
+    return strange
 
 
-def run(store: Store, policy: Policy) -> Applied:
-    """Survey, plan, delete; then leases that have ended. Raises OSError where the root cannot be listed."""
-    done = apply(store, plan(survey(store), policy))
+def run(store: Store, policy: Policy, whose: identity.RunIdentity) -> Applied:
+    """Survey, plan, delete; then leases that have ended.
+
+    Raises CheckpointError when the root is another run's, or cannot be judged, OSError where it cannot be listed.
+    """
+    identity.confirm(store, whose)
+    done = apply(store, plan(survey(store, run_id=whose.run_id), policy), whose)
     if store.capabilities.delete:
         try:
             lease.sweep(store)
-        except (Unsupported, OSError) as err:
+        except (CheckpointError, OSError) as err:
             return done._replace(left=(*done.left, (layout.LEASES, verify.reason_of(err))))
     return done

@@ -45,8 +45,8 @@ def parse_manifest(data: bytes, attempt: str) -> manifest.Manifest:
 
 
 def read_extra(where: Where, attempt: str, record: manifest.FileRecord) -> bytes:
-    """A small file of an attempt (extra.json, index.bin), verified. Raises DigestMismatch, OSError."""
-    data = as_store(where).read(f"{attempt}/{record.file}")
+    """A small file of an attempt (extra.json, index.bin), verified. Raises DigestMismatch, CheckpointError, OSError."""
+    data = as_store(where).read(f"{attempt}/{record.file}", record.size)
     found = digest.small(data)
     if found != record.root:
         raise DigestMismatch(record.file, record.root, found)
@@ -71,11 +71,13 @@ def verify_attempt(where: Where, attempt: str) -> manifest.Manifest:
 
 
 def reason_of(err: BaseException) -> str:
-    """One line that says why a candidate was rejected."""
-    if isinstance(err, FileNotFoundError):
+    """One line that says why a candidate was rejected, or what could not be done."""
+    verb = getattr(err, "verb", "read")
+    if isinstance(err, FileNotFoundError) and verb == "read":
         return f"{os.path.basename(str(err.filename))} is missing"
     if isinstance(err, OSError):
-        return f"cannot be read: {err.strerror or err} ({os.path.basename(str(err.filename or ''))})"
+        what = str(err.filename or "")
+        return f"cannot be {verb}: {err.strerror or err} ({os.path.basename(what) if verb == 'read' else what})"
     return str(err)
 
 

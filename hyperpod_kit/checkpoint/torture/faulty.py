@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from hyperpod_kit.checkpoint.repository.store.base import Capabilities, Reader, Store, Writer
+from hyperpod_kit.checkpoint.repository.store.base import SMALL, Capabilities, Reader, Store, Writer
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,11 @@ class FaultyStore:
     def exists(self, name: str) -> bool:
         return bool(self.guard(f"exists {name}", lambda: self.inner.exists(name)))
 
-    def read(self, name: str) -> bytes:
-        return bytes(self.guard(f"read {name}", lambda: self.inner.read(name)))
+    def read(self, name: str, most: int = SMALL) -> bytes:
+        return bytes(self.guard(f"read {name}", lambda: self.inner.read(name, most)))
+
+    def linked(self, name: str) -> str | None:
+        return self.inner.linked(name)
 
     def open_read(self, name: str) -> Reader:
         return _FaultyReader(self, self.guard(f"open {name}", lambda: self.inner.open_read(name)), name)

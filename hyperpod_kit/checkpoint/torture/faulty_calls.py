@@ -48,6 +48,8 @@ class FaultyCalls:
     def _ours(self, name: str, args: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
         if name == "link":
             return keywords.get("dst_dir_fd") in self._descriptors or str(args[1]).startswith(self._folder)
+        if keywords.get("dir_fd") is not None:
+            return keywords["dir_fd"] in self._descriptors
         if not args:
             return False
         if isinstance(args[0], int):

@@ -177,7 +177,9 @@ def _flush(shm: str, failpoint: str, trace: str) -> None:
 
 def _prune(root: str, failpoint: str, trace: str) -> None:
     os.environ.update(HPK_FAILPOINT=failpoint, HPK_FAILPOINT_TRACE=trace)
-    from hyperpod_kit.checkpoint.repository import policy, retention
+    from hyperpod_kit.checkpoint.repository import identity, policy, retention
     from hyperpod_kit.checkpoint.repository.store.open import open_store
-    retention.run(open_store(root), policy.Latest(2))
+    whose = identity.of_root(root)
+    assert whose is not None
+    retention.run(open_store(root), policy.Latest(2), whose)
     os._exit(0)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional
 
 from hyperpod_kit.checkpoint.agent_link import AgentLink
-from hyperpod_kit.checkpoint.repository import arena, commit, process
+from hyperpod_kit.checkpoint.repository import arena, identity, process
 from hyperpod_kit.checkpoint.repository.control import Key
 
 CHUNK = 4096
@@ -44,7 +44,7 @@ class Start:
     def __init__(self, root: str, shm: Path, *, world: int = 1, env: Optional[Dict[str, str]] = None,
                  rank_env: Optional[Dict[int, Dict[str, str]]] = None, **setup: Any) -> None:
         self.root, self.shm, self.world = root, shm, world
-        self.identity = commit.open_root(root)
+        self.identity = identity.open_root(root)
         self.incarnation = secrets.token_hex(3)
         self.trainers = [Trainer() for _ in range(world)]
         self.links: List[AgentLink] = []
@@ -53,9 +53,10 @@ class Start:
         for rank in range(world):
             with _environment({**(env or {}), **(rank_env or {}).get(rank, {})}):
                 link = AgentLink({
-                    "root": root, "run_id": self.identity.run_id, "rank": rank, "world": world,
-                    "incarnation": self.incarnation, "token": "t", "owner": list(self.trainers[rank].owner),
-                    "one_host": True, "local": None, "versions": {}, **setup}, self.events[rank].put)
+                    "root": root, "run": self.identity.run, "run_id": self.identity.run_id, "rank": rank,
+                    "world": world, "incarnation": self.incarnation, "token": "t",
+                    "owner": list(self.trainers[rank].owner), "one_host": True, "local": None,
+                    "versions": {}, **setup}, self.events[rank].put)
             self.links.append(link)
         for link in self.links:
             port = link.wait_ready(20) or port

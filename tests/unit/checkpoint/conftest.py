@@ -10,7 +10,7 @@ from typing import Any, Callable, Iterator, List, Tuple
 
 import pytest
 
-from hyperpod_kit.checkpoint.repository import arena, commit, control, digest, flush
+from hyperpod_kit.checkpoint.repository import arena, control, digest, flush, identity
 from hyperpod_kit.checkpoint.repository.shard import TensorSpec, lay_out
 from tests.unit.checkpoint.agent_run import Start
 
@@ -35,21 +35,21 @@ Capture = Callable[..., arena.Slot]
 def capture(shm: Path, tmp_path: Path) -> Capture:
     """capture(rank, world, epoch, seq, step, state=..., ...) -> a slot with that capture, its trainer dead."""
     root = tmp_path / "root"
-    identity = commit.open_root(str(root))
+    mine = identity.open_root(str(root))
 
     def make(rank: int = 0, world: int = 1, epoch: int = 1, seq: int = 1, step: int = 10, *, slot: int = 0,
              state: str = control.CAPTURED, job: str = "7", owner: Tuple[int, int] = DEAD, algorithm: str = "blake2b",
              items: int = 3000, chunk: int = digest.CHUNK,
              incarnation: str = "abc123") -> arena.Slot:
         specs = [TensorSpec(f"w{n}.r{rank}", "F32", (items,)) for n in range(2)]
-        layout = lay_out(specs, rank=rank, world=world, run=identity.run_id, plan="blake2b:p", algorithm=algorithm,
+        layout = lay_out(specs, rank=rank, world=world, run=mine.run_id, plan="blake2b:p", algorithm=algorithm,
                          chunk=chunk)
-        name = arena.SlotName(os.getuid(), arena.run_hash(identity.run_id), rank, slot)
+        name = arena.SlotName(os.getuid(), arena.run_hash(mine.run_id), rank, slot)
         made = arena.create(str(shm), name, layout.size)
         extra = json.dumps({"extra": {"seq": seq}, "rng": rank}).encode()
         page = control.Page(
-            rank=rank, world=world, epoch=epoch, seq=seq, step=step, incarnation=incarnation, run=identity.run,
-            run_id=identity.run_id, root=str(root), job={"slurm_job_id": job}, owner=owner, digest=algorithm,
+            rank=rank, world=world, epoch=epoch, seq=seq, step=step, incarnation=incarnation, run=mine.run,
+            run_id=mine.run_id, root=str(root), job={"slurm_job_id": job}, owner=owner, digest=algorithm,
             chunk=chunk, size=layout.size, layout=layout.fingerprint, plan="blake2b:p", tensors=2,
             plan_tensors=2 * world, extra_size=len(extra), extra_root=digest.small(extra))
         made.put(page.to(control.WRITING))

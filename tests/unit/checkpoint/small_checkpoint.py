@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Any, Dict, Optional
 
-from hyperpod_kit.checkpoint.repository import commit, digest, layout
+from hyperpod_kit.checkpoint.repository import commit, digest, identity, layout
 from hyperpod_kit.checkpoint.repository.manifest import FileRecord, Manifest
 from hyperpod_kit.checkpoint.repository.store.base import Store
+
+SMALL_RUN = identity.RunIdentity("small", "0" * 32)
 
 
 def put_checkpoint(store: Store, seq: int, *, epoch: int = 1, step: Optional[int] = None, nonce: str = "abcd",
                    committed: bool = True, time: str = "2026-11-20T23:58:03Z",
-                   metrics: Optional[Dict[str, float]] = None, **more: Any) -> str:
+                   metrics: Optional[Dict[str, float]] = None, run: identity.RunIdentity = SMALL_RUN,
+                   **more: Any) -> str:
     """One shard and extra.json, and the manifest when `committed`; the attempt's name. `step` is `seq` by default."""
     step = seq if step is None else step
     attempt = str(layout.AttemptName(seq, step, epoch, nonce))
@@ -23,8 +26,9 @@ def put_checkpoint(store: Store, seq: int, *, epoch: int = 1, step: Optional[int
     if not committed:
         return attempt
     extra = b"{}"
+    identity.write(store, run)
     commit.commit(store, attempt, Manifest(
-        run="small", run_id="0" * 32, epoch=epoch, seq=seq, step=step, world=1, plan="p", digest="blake2b",
+        run=run.run, run_id=run.run_id, epoch=epoch, seq=seq, step=step, world=1, plan="p", digest="blake2b",
         chunk=digest.CHUNK, total_bytes=size, tensors=1, time=time,
         shards=(FileRecord(layout.shard_file(0), size, digest.root(alg, leaves, size), 0),),
         extra=FileRecord(layout.EXTRA_FILE, len(extra), digest.small(extra)), metrics=metrics or {}, **more), extra)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hyperpod_kit.checkpoint.repository import catalog, commit, latest, layout, manifest, selection, tombstone
+from hyperpod_kit.checkpoint.repository import catalog, commit, identity, latest, layout, manifest, selection, tombstone
 from hyperpod_kit.checkpoint.repository.store.base import Capabilities
 from hyperpod_kit.checkpoint.repository.store.memory import MemoryStore
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
@@ -201,8 +201,8 @@ def test_a_commit_leaves_the_hint_and_one_that_cannot_be_written_is_no_failure()
 
 def test_a_start_says_where_it_begins(tmp_path: Any) -> None:
     store = PosixStore(str(tmp_path))
-    identity = commit.open_root(store)
-    epoch = commit.claim_epoch(store, identity, above=0, job={}, first_seq=7)
+    mine = identity.open_root(store)
+    epoch = commit.claim_epoch(store, mine, above=0, job={}, first_seq=7)
     assert manifest.open_json(store.read(layout.epoch_file(epoch)), "epoch")["first_seq"] == 7
     with pytest.raises(NoCheckpoint):
         selection.newest_valid(store)

@@ -100,12 +100,12 @@ def test_prune_says_first_and_deletes_then(store: PosixStore, capsys: pytest.Cap
     names = [put_checkpoint(store, seq, step=seq * 100, metrics={"loss": float(seq)}) for seq in range(1, 6)]
     rule = ["--latest", "1", "--best", "loss:1:min"]
     planned = said(capsys, "prune", store.url, *rule, "--dry-run").splitlines()
-    assert len(store.list()) == 6 and [line.split()[1] for line in planned[1:]] == ["keep", "would", "would", "would",
+    assert len(store.list()) == 7 and [line.split()[1] for line in planned[1:]] == ["keep", "would", "would", "would",
                                                                                    "keep"]
     found = answer(capsys, "prune", store.url, *rule)
     assert found["deleted"] == names[1:4] and found["policy"] == {"any": [
         {"latest": {"n": 1}}, {"best": {"metric": "loss", "n": 1, "mode": "min"}}]}
-    assert store.list() == [layout.LATEST_FILE, f"{names[0]}/", f"{names[4]}/"]
+    assert store.list() == [layout.LATEST_FILE, layout.RUN_FILE, f"{names[0]}/", f"{names[4]}/"]
 
 
 def test_prune_verifies_when_asked(store: PosixStore, capsys: pytest.CaptureFixture[str]) -> None:

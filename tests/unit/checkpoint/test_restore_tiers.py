@@ -18,7 +18,7 @@ from hyperpod_kit.checkpoint.ranks import Ranks  # noqa: E402
 from hyperpod_kit.checkpoint.repository import (  # noqa: E402
     arena,
     assemble,
-    commit,
+    identity,
     layout,
     local,
     manifest,
@@ -43,7 +43,7 @@ class Site:
             assert manager.save(step, state, on_busy="wait").wait("durable", 10)
         os.kill(manager._agent.pid, signal.SIGKILL)
         manager._agent.wait_end(5)
-        self.run_id = commit.open_existing(str(self.root)).run_id
+        self.run_id = identity.of_root(str(self.root)).run_id
         self.attempt = next(path.name for path in self.root.glob("seq-*1.e*"))
         self._copy_to_disk()
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from hyperpod_kit.checkpoint.repository import (
     catalog,
+    identity,
     layout,
     lease,
     pins,
@@ -28,7 +29,7 @@ from hyperpod_kit.checkpoint.repository.store.base import Capabilities, Unsuppor
 from hyperpod_kit.checkpoint.repository.store.memory import MemoryStore
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.errors import CheckpointError, NoCheckpoint, NoValidCheckpoint
-from tests.unit.checkpoint.small_checkpoint import put_checkpoint
+from tests.unit.checkpoint.small_checkpoint import SMALL_RUN, put_checkpoint
 
 
 def store_of() -> MemoryStore:
@@ -42,7 +43,7 @@ def left(store: MemoryStore) -> List[str]:
 def test_keeps_what_the_policy_says_and_removes_the_rest_whole() -> None:
     store = store_of()
     names = [put_checkpoint(store, seq, step=seq * 10, metrics={"loss": float(seq)}) for seq in range(1, 8)]
-    done = retention.run(store, Latest(2) | Best("loss") | EverySteps(30))
+    done = retention.run(store, Latest(2) | Best("loss") | EverySteps(30), SMALL_RUN)
     assert left(store) == [names[6], names[5], names[2], names[0]]
     assert done.deleted == (names[1], names[3], names[4]) and done.left == ()
     assert not [name for name in store._objects if name.startswith((names[1], names[3], names[4]))]
@@ -54,10 +55,10 @@ def test_pins_hold_against_every_policy_and_can_be_taken_back() -> None:
     names = [put_checkpoint(store, seq) for seq in range(1, 4)]
     pins.pin(store, names[0], "paper")
     pins.pin(store, names[0])
-    retention.run(store, Latest(1))
+    retention.run(store, Latest(1), SMALL_RUN)
     assert left(store) == [names[2], names[0]] and pins.pinned(store) == {names[0]}
     pins.unpin(store, names[0])
-    retention.run(store, Latest(1) | Pinned())
+    retention.run(store, Latest(1) | Pinned(), SMALL_RUN)
     assert left(store) == [names[2]]
     for wrong in (names[0], "../x", "seq-000009.step-0000000009.e1-abcd"):
         with pytest.raises(CheckpointError, match="not a committed"):
@@ -73,15 +74,15 @@ def test_what_is_being_read_stays_until_the_lease_is_over() -> None:
     held.renew()
     assert len(store.list(layout.LEASES)) == 1
     with lease.Lease(store, names[1], 60):
-        retention.run(store, Latest(1))
+        retention.run(store, Latest(1), SMALL_RUN)
         assert left(store) == names[::-1]
-    retention.run(store, Latest(1))
+    retention.run(store, Latest(1), SMALL_RUN)
     assert left(store) == [names[2], names[0]]
     late = time.time() + 60 + lease.GRACE + 2
     assert lease.held(store) == {names[0]} and lease.held(store, now=late) == set()
     lease.sweep(store, now=late)
     assert store.list(layout.LEASES) == []
-    retention.run(store, Latest(1))
+    retention.run(store, Latest(1), SMALL_RUN)
     assert left(store) == [names[2]]
 
 
@@ -98,7 +99,7 @@ def test_a_lease_that_begins_after_the_plan_counts() -> None:
     planned = retention.plan(retention.survey(store), Latest(1))
     lease.Lease(store, names[0], 60)
     pins.pin(store, names[1])
-    done = retention.apply(store, planned)
+    done = retention.apply(store, planned, SMALL_RUN)
     assert done.deleted == () and {name for name, _ in done.left} == {names[0], names[1]}
 
 
@@ -109,7 +110,7 @@ def test_only_attempts_that_nobody_can_finish_any_more_are_collected() -> None:
     late = put_checkpoint(store, 3, epoch=2, committed=False)
     newest = put_checkpoint(store, 4, epoch=2)
     coming = put_checkpoint(store, 5, epoch=2, committed=False)
-    retention.run(store, Latest(1))
+    retention.run(store, Latest(1), SMALL_RUN)
     assert left(store) == [coming, newest, late] and orphan not in left(store)
 
 
@@ -119,7 +120,7 @@ def test_without_a_valid_one_nothing_is_deleted() -> None:
     for name in names:
         store.replace(f"{name}/{layout.MANIFEST_FILE}", b"torn")
     put_checkpoint(store, 1, epoch=1, committed=False, nonce="beef")
-    assert retention.run(store, Latest(1)).deleted == () and len(left(store)) == 3
+    assert retention.run(store, Latest(1), SMALL_RUN).deleted == () and len(left(store)) == 3
 
 
 def test_damaged_ones_do_not_count_and_go_when_a_newer_one_is_valid() -> None:
@@ -127,10 +128,10 @@ def test_damaged_ones_do_not_count_and_go_when_a_newer_one_is_valid() -> None:
     good, torn, marked = (put_checkpoint(store, seq) for seq in (1, 2, 3))
     store.replace(f"{torn}/{layout.MANIFEST_FILE}", b"torn")
     tombstone.mark(store, marked, "flipped")
-    retention.run(store, Latest(1))
+    retention.run(store, Latest(1), SMALL_RUN)
     assert left(store) == [marked, torn, good]  # newer than the newest valid one: evidence
     newest = put_checkpoint(store, 4)
-    retention.run(store, Latest(2))
+    retention.run(store, Latest(2), SMALL_RUN)
     assert left(store) == [newest, good] and not store.exists(layout.tombstone_file(marked))
 
 
@@ -145,7 +146,7 @@ def test_what_cannot_be_judged_stays() -> None:
     copied = str(layout.AttemptName(2, 2, 1, "beef"))
     store.create(f"{copied}/{layout.MANIFEST_FILE}", store.read(f"{names[2]}/{layout.MANIFEST_FILE}"))
     assert dict(retention.plan(retention.survey(store), Latest(1)).keep)[names[0]].startswith("cannot be judged")
-    retention.run(store, Latest(1))
+    retention.run(store, Latest(1), SMALL_RUN)
     assert left(store) == [names[2], copied, names[0]]
 
 
@@ -153,7 +154,7 @@ def test_the_newest_valid_one_is_one_whose_files_are_there() -> None:
     store = store_of()
     names = [put_checkpoint(store, seq) for seq in (1, 2, 3)]
     store.delete(f"{names[2]}/{layout.shard_file(0)}")
-    retention.run(store, Latest(1))
+    retention.run(store, Latest(1), SMALL_RUN)
     assert left(store) == [names[2], names[1]]
     assert selection.newest_valid(store).attempt == names[1]
 
@@ -178,7 +179,7 @@ def test_a_storage_that_does_not_delete_is_told_once() -> None:
             raise Unsupported("no deletes here")
     store = Keeps("memory://keeps")
     names = [put_checkpoint(store, seq) for seq in range(1, 5)]
-    done = retention.run(store, Latest(1))
+    done = retention.run(store, Latest(1), SMALL_RUN)
     assert store.tries == 1 and done.deleted == ()
     assert dict(done.left) == dict.fromkeys(names[:3], "no deletes here")
 
@@ -191,16 +192,16 @@ def test_an_error_at_one_does_not_keep_the_others() -> None:
             super().delete(name)
     store = Stuck("memory://stuck")
     names = [put_checkpoint(store, seq) for seq in range(1, 5)]
-    done = retention.run(store, Latest(1))
+    done = retention.run(store, Latest(1), SMALL_RUN)
     assert done.deleted == (names[0], names[2]) and done.left[0][0] == names[1]
 
 
 PROGRAM = """
 import sys
-from hyperpod_kit.checkpoint.repository import retention
+from hyperpod_kit.checkpoint.repository import identity, retention
 from hyperpod_kit.checkpoint.repository.policy import Latest
 from hyperpod_kit.checkpoint.repository.store.open import open_store
-retention.run(open_store(sys.argv[1]), Latest(1))
+retention.run(open_store(sys.argv[1]), Latest(1), identity.RunIdentity('small', '0' * 32))
 """
 
 
@@ -216,8 +217,8 @@ def test_killed_in_the_middle_nothing_half_deleted_is_a_checkpoint(tmp_path: Pat
         if entry.committed:
             verify.verify_attempt(store, entry.attempt)
     assert selection.newest_valid(store).attempt == names[3]
-    retention.run(store, Latest(1))
-    assert sorted(os.listdir(tmp_path)) == [layout.LATEST_FILE, names[3]]
+    retention.run(store, Latest(1), SMALL_RUN)
+    assert sorted(os.listdir(tmp_path)) == [layout.LATEST_FILE, layout.RUN_FILE, names[3]]
 
 
 STATES = st.sampled_from(["good", "torn", "marked", "short", "uncommitted"])
@@ -240,6 +241,7 @@ def test_the_newest_valid_one_survives_any_policy_and_any_crash(
                 raise KeyboardInterrupt
             super().delete(name)
     store = Dies("memory://dies")
+    identity.write(store, SMALL_RUN)
     safe: Set[str] = set()
     for seq, (epoch, step, state, pinned, leased) in enumerate(made, 1):
         name = put_checkpoint(store, seq, epoch=epoch, step=step, committed=state != "uncommitted",
@@ -260,7 +262,7 @@ def test_the_newest_valid_one_survives_any_policy_and_any_crash(
     before = outcome(store)
     content: Dict[str, bytes] = dict(store._objects)
     with contextlib.suppress(KeyboardInterrupt):
-        retention.run(store, rule)
+        retention.run(store, rule, SMALL_RUN)
     assert outcome(store) == before or not before.startswith("seq-")
     if before.startswith("seq-"):
         safe.add(before)

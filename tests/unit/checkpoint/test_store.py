@@ -11,7 +11,7 @@ from typing import Iterator
 import pytest
 
 from hyperpod_kit.checkpoint.repository.store import direct, durable, open
-from hyperpod_kit.checkpoint.repository.store.base import ALIGN, Store
+from hyperpod_kit.checkpoint.repository.store.base import ALIGN, NotAnObject, Store
 from hyperpod_kit.checkpoint.repository.store.memory import MemoryStore
 from hyperpod_kit.checkpoint.repository.store.posix import FileReader, PosixStore
 from hyperpod_kit.checkpoint.repository.store.restricted import RestrictedStore
@@ -110,7 +110,7 @@ def test_a_root_that_is_a_file_is_not_an_empty_one(tmp_path: Path) -> None:
 
 def test_a_fifo_is_no_shard(tmp_path: Path) -> None:
     os.mkdir(tmp_path / "dir")
-    with pytest.raises(OSError):
+    with pytest.raises(NotAnObject, match="dir is a directory"):
         PosixStore(str(tmp_path)).open_read("dir")
 
 

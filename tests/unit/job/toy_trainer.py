@@ -19,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from hyperpod_kit.checkpoint.repository import commit, digest, layout
+from hyperpod_kit.checkpoint.repository import commit, digest, identity, layout
 from hyperpod_kit.checkpoint.repository.manifest import FileRecord, Manifest, now
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.slurm.progress import Teller
@@ -32,6 +32,7 @@ def commit_checkpoint(root: str, epoch: int, seq: int, step: int) -> str:
     data = f"weights of step {step}".encode() * 50
     leaves = algorithm.leaf(data)
     size = len(data) + len(leaves)
+    identity.write(open_store(root), identity.RunIdentity("toy", "toy"))
     open_store(root).create(f"{name}/{layout.shard_file(0)}", data + leaves)
     extra = json.dumps({"step": step}).encode()
     commit.commit(root, name, Manifest(

@@ -7,7 +7,7 @@ FileNotFoundError, FileExistsError, PermissionError, otherwise with the errno th
 
 from __future__ import annotations
 
-from typing import Iterable, List, NamedTuple, Protocol
+from typing import Iterable, List, NamedTuple, Optional, Protocol
 
 from hyperpod_kit.errors import CheckpointError
 
@@ -15,8 +15,17 @@ ALIGN = 4096
 """Address, offset and length of direct I/O are multiples of this."""
 
 
+SMALL = 16 * 1024 * 1024
+"""No small object is larger (the manifest of 100,000 ranks has this size), unless something proved says its size."""
+
+
 class Unsupported(CheckpointError):
     """The storage cannot do that, or does not let us."""
+
+
+class NotAnObject(CheckpointError):
+    """What lies under a name is nothing that this storage has made: a link, a fifo, a directory, a device; or it is
+    larger than it can be. That is damage, not a storage that failed: reading again gives the same."""
 
 
 class Capabilities(NamedTuple):
@@ -88,7 +97,7 @@ class Store(Protocol):
         """Names of the direct children of `prefix`, directories with a "/" at the end, ascending.
 
         Only those greater than `after` and, where it is given, not greater than `until`. Nothing there is an empty
-        list. Raises OSError.
+        list. Raises NotAnObject when `prefix` is there and no directory, OSError.
         """
         ...
 
@@ -96,16 +105,23 @@ class Store(Protocol):
         """Whether there is an object of that name. Raises OSError when that cannot be told."""
         ...
 
-    def read(self, name: str) -> bytes:
-        """A small object, whole. Raises FileNotFoundError, OSError."""
+    def read(self, name: str, most: int = SMALL) -> bytes:
+        """A small object, whole. Raises FileNotFoundError, NotAnObject (larger than `most`, or no file), OSError."""
         ...
 
     def open_read(self, name: str) -> Reader:
-        """A large object. Raises FileNotFoundError, OSError."""
+        """A large object. Raises FileNotFoundError, NotAnObject, OSError."""
+        ...
+
+    def linked(self, name: str) -> Optional[str]:
+        """Where a directory leads to that is a link, None when it is none. Nothing is deleted through one."""
         ...
 
     def create(self, name: str, data: bytes) -> None:
-        """Make a small new object, durable and complete when this returns. Raises FileExistsError, OSError."""
+        """Make a small new object, durable and complete when this returns.
+
+        Raises FileExistsError, NotAnObject when its directory is a link, OSError.
+        """
         ...
 
     def open_write(self, name: str, size: int) -> Writer:
@@ -113,13 +129,13 @@ class Store(Protocol):
         ...
 
     def replace(self, name: str, data: bytes) -> None:
-        """Make or overwrite a hint; a crash may leave it torn. Raises Unsupported, OSError."""
+        """Make or overwrite a hint; a crash may leave it torn. Raises Unsupported, NotAnObject, OSError."""
         ...
 
     def delete(self, name: str) -> None:
         """Remove an object, or, where there are such, the empty directory "name/". What is not there is fine.
 
-        Raises Unsupported when the storage does not let us, OSError.
+        Raises Unsupported when the storage does not let us, NotAnObject when its directory is a link, OSError.
         """
         ...
 

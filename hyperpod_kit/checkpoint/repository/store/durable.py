@@ -16,12 +16,23 @@ def sync_directory(path: str) -> None:
     """fsync a directory where the file system has such a thing; object stores do not."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
+        sync_folder(fd)
+    finally:
+        os.close(fd)
+
+
+def sync_folder(fd: int) -> None:
+    """`sync_directory` of one that is open."""
+    try:
         os.fsync(fd)
     except OSError as err:
         if err.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF):
             raise
-    finally:
-        os.close(fd)
+
+
+def open_new(folder: int, name: str) -> int:
+    """A descriptor of a new file in the directory `folder`, to be written. Raises FileExistsError, OSError."""
+    return os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=folder)
 
 
 def write_all(fd: int, data: Any) -> None:
@@ -39,26 +50,34 @@ def _write_in_two(fd: int, data: bytes) -> None:
 
 
 def write_once(path: str, data: bytes) -> None:
-    """Create `path` with `data` and sync it and its directory. Raises FileExistsError, OSError.
+    """`create` by path. Raises FileExistsError, OSError."""
+    folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        create(folder, os.path.basename(path), data)
+    finally:
+        os.close(folder)
+
+
+def create(folder: int, name: str, data: bytes) -> None:
+    """Create `name` with `data` in the directory `folder`, and sync both. Raises FileExistsError, OSError.
 
     Where the file system can, the file gets its name only after its bytes are on disk (O_TMPFILE and linkat), so it
     is never seen torn. Elsewhere it is created with O_EXCL; a torn file then fails its own digest.
     """
-    folder = os.path.dirname(path)
-    if not link_whole(folder, path, data):
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    if not link_whole(folder, name, data):
+        fd = open_new(folder, name)
         try:
             _write_in_two(fd, data)
             os.fsync(fd)
         finally:
             os.close(fd)
-    sync_directory(folder)
+    sync_folder(folder)
 
 
-def link_whole(folder: str, path: str, data: bytes) -> bool:
-    """Write an unnamed file and link it to `path`; False where the file system cannot."""
+def link_whole(folder: int, name: str, data: bytes) -> bool:
+    """Write an unnamed file and link it to `name` in `folder`; False where the file system cannot."""
     try:
-        fd = os.open(folder, os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o644)
+        fd = os.open(".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o644, dir_fd=folder)
     except OSError as err:
         if err.errno in _NO_TMPFILE:
             return False
@@ -67,9 +86,8 @@ def link_whole(folder: str, path: str, data: bytes) -> bool:
         _write_in_two(fd, data)
         os.fsync(fd)
         try:
-            # With a descriptor Python calls linkat(AT_SYMLINK_FOLLOW), which /proc/self/fd needs. Any will do: both
-            # paths are absolute.
-            os.link(f"/proc/self/fd/{fd}", os.path.abspath(path), src_dir_fd=fd, dst_dir_fd=fd, follow_symlinks=True)
+            # With a descriptor Python calls linkat(AT_SYMLINK_FOLLOW), which /proc/self/fd needs.
+            os.link(f"/proc/self/fd/{fd}", name, src_dir_fd=fd, dst_dir_fd=folder, follow_symlinks=True)
         except FileExistsError:
             raise
         except OSError as err:

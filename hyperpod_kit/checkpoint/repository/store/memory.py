@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Dict, List
 
-from .base import Capabilities, Reader, Writer, between, check_name
+from . import below
+from .base import SMALL, Capabilities, Reader, Writer, between, check_name
 
 
 class BytesReader:
@@ -56,8 +57,14 @@ class MemoryStore:
         with self._lock:
             return check_name(name) in self._objects
 
-    def read(self, name: str) -> bytes:
+    def read(self, name: str, most: int = SMALL) -> bytes:
         """See Store."""
+        data = self._object(name)
+        if len(data) > most:
+            raise below.too_large(name, len(data), most)
+        return data
+
+    def _object(self, name: str) -> bytes:
         with self._lock:
             data = self._objects.get(check_name(name))
         if data is None:
@@ -66,7 +73,10 @@ class MemoryStore:
 
     def open_read(self, name: str) -> Reader:
         """See Store."""
-        return BytesReader(self.read(name))
+        return BytesReader(self._object(name))
+
+    def linked(self, name: str) -> None:
+        """See Store: never."""
 
     def create(self, name: str, data: bytes) -> None:
         """See Store."""

@@ -7,12 +7,11 @@ import ctypes
 import errno
 import fcntl
 import os
-import stat
 import threading
 from typing import List, Optional, Tuple
 
-from . import direct, durable
-from .base import ALIGN, Capabilities, Reader, Unsupported, Writer, between, check_name
+from . import below, direct, durable
+from .base import ALIGN, SMALL, Capabilities, Reader, Unsupported, Writer, between, check_name
 
 NOT_ALLOWED = (errno.EPERM, errno.EACCES, errno.EROFS)
 
@@ -24,13 +23,9 @@ class FileReader:
     """Reads a file, past the page cache where that works."""
 
     def __init__(self, path: str, *, cached: bool = False) -> None:
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        found = os.fstat(self._fd)
-        if not stat.S_ISREG(found.st_mode):
-            os.close(self._fd)
-            raise OSError(errno.EINVAL, "not a regular file", path)
+        self._fd, found = below.open_to_read(path)
         self.size = found.st_size
-        self._direct = -1 if cached else direct.open_readable(path, self.size)
+        self._direct = -1 if cached else direct.open_readable(path, found)
         self.align = 1 if self._direct < 0 else ALIGN
 
     def read_into(self, view: memoryview, offset: int) -> int:
@@ -56,13 +51,15 @@ class FileReader:
 class FileWriter:
     """Writes a file that it has created, past the page cache where that works, with one descriptor.
 
-    What is not a multiple of ALIGN is kept until `finish`, which writes it through the cache.
+    What is not a multiple of ALIGN is kept until `finish`, which writes it through the cache. `folder` is a descriptor
+    of its directory, which is closed with it.
     """
 
-    def __init__(self, path: str, size: int, *, past_cache: bool) -> None:
+    def __init__(self, folder: int, path: str, size: int, *, past_cache: bool) -> None:
+        self._folder = folder
         self._path = path
         self._size = size
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        self._fd = durable.open_new(folder, os.path.basename(path))
         self._rest: List[Tuple[int, bytes]] = []
         self._written = 0
         self._lock = threading.Lock()
@@ -95,6 +92,10 @@ class FileWriter:
 
     def write(self, view: memoryview, offset: int) -> None:
         """See Writer; from several threads, in any order."""
+        with below.doing("written", self._path):
+            self._write(view, offset)
+
+    def _write(self, view: memoryview, offset: int) -> None:
         whole = len(view) - len(view) % ALIGN if self._direct and offset % ALIGN == 0 else len(view)
         if whole < len(view):
             self._rest.append((offset + whole, bytes(view[whole:])))
@@ -117,6 +118,10 @@ class FileWriter:
 
     def finish(self) -> None:
         """See Writer. A file of another size than it was opened with is an error."""
+        with below.doing("written", self._path):
+            self._finish()
+
+    def _finish(self) -> None:
         if self._direct:
             self._direct = self._set_direct(False)
         for at, data in self._rest:
@@ -127,20 +132,27 @@ class FileWriter:
         if not self._written == self._size == os.fstat(self._fd).st_size:
             raise OSError(errno.EIO, f"{self._written} bytes were written, expected {self._size}", self._path)
         os.fsync(self._fd)
-        self._close()
-        durable.sync_directory(os.path.dirname(self._path))
+        fd, self._fd = self._fd, -1
+        os.close(fd)
+        durable.sync_folder(self._folder)
+        self._leave()
 
     def abort(self) -> None:
         """See Writer."""
         with contextlib.suppress(OSError):
-            self._close()
+            if self._fd >= 0:
+                fd, self._fd = self._fd, -1
+                os.close(fd)
         with contextlib.suppress(OSError):
-            os.unlink(self._path)
+            if self._folder >= 0:
+                os.unlink(os.path.basename(self._path), dir_fd=self._folder)
+        with contextlib.suppress(OSError):
+            self._leave()
 
-    def _close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-        self._fd = -1
+    def _leave(self) -> None:
+        if self._folder >= 0:
+            folder, self._folder = self._folder, -1
+            os.close(folder)
 
 
 class PosixStore:
@@ -160,28 +172,35 @@ class PosixStore:
     def _path(self, name: str) -> str:
         return os.path.join(self.url, check_name(name))
 
-    def _path_to_make(self, name: str) -> str:
-        """The path of a new object, whose directory is there and durable."""
-        path = self._path(name)
-        folder = os.path.dirname(path)
-        if folder == self.url:
-            os.makedirs(folder, exist_ok=True)
-            return path
+    def _folder_to_make(self, name: str) -> int:
+        """A descriptor of the directory in which `name` is to be made; it is there, durable, and no link."""
+        folder = check_name(name).rpartition("/")[0]
+        if not folder:
+            os.makedirs(self.url, exist_ok=True)
+            return below.open_folder(self.url, name)
         with self._lock:
             if self._synced != folder:
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(folder)
-                # Whoever made it may have died before it was on disk.
-                durable.sync_directory(self.url)
+                with below.folder(self.url, folder) as top:
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(folder, dir_fd=top)
+                    # Whoever made it may have died before it was on disk.
+                    durable.sync_folder(top)
                 self._synced = folder
-        return path
+        return below.open_folder(self.url, name)
 
     def list(self, prefix: str = "", *, after: str = "", until: str = "") -> List[str]:
-        """See Store. Takes types from the directory itself: nothing is looked up."""
+        """See Store. Takes types from the directory itself: nothing is looked up but where links lead."""
+        path = self._path(prefix) if prefix else self.url
         try:
-            with os.scandir(self._path(prefix) if prefix else self.url) as entries:
-                return between((entry.name + "/" if entry.is_dir() else entry.name for entry in entries), after, until)
-        except FileNotFoundError:
+            with os.scandir(path) as entries:
+                return between((entry.name + "/" if _is_folder(entry) else entry.name for entry in entries), after,
+                               until)
+        except OSError as err:
+            # A link that leads nowhere is not the same as nothing: what it led to may be back tomorrow.
+            if prefix and err.errno in (errno.ENOENT, *below.MAYBE_NO_FILE) and below.kind_of(path):
+                raise below.no_object(path, "a directory") from None
+            if err.errno != errno.ENOENT:
+                raise
             return []
 
     def exists(self, name: str) -> bool:
@@ -189,45 +208,71 @@ class PosixStore:
         try:
             os.lstat(self._path(name))
             return True
-        except (FileNotFoundError, NotADirectoryError):
-            return False
+        except OSError as err:
+            if err.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                return False
+            raise
 
-    def read(self, name: str) -> bytes:
+    def read(self, name: str, most: int = SMALL) -> bytes:
         """See Store."""
-        with open(self._path(name), "rb") as file:
-            return file.read()
+        return below.read(self._path(name), most)
 
     def open_read(self, name: str) -> Reader:
         """See Store."""
         return FileReader(self._path(name))
 
+    def linked(self, name: str) -> Optional[str]:
+        """See Store."""
+        try:
+            return os.readlink(self._path(name))
+        except OSError:
+            return None
+
     def create(self, name: str, data: bytes) -> None:
         """See Store."""
-        durable.write_once(self._path_to_make(name), data)
+        path = self._path(name)
+        with below.doing("written", path):
+            folder = self._folder_to_make(name)
+            try:
+                durable.create(folder, os.path.basename(path), data)
+            finally:
+                os.close(folder)
 
     def open_write(self, name: str, size: int) -> Writer:
         """See Store. The first call finds out whether O_DIRECT works."""
-        path = self._path_to_make(name)
-        if self._direct is None:
-            self._direct = direct.can_write(os.path.dirname(path))
-        return FileWriter(path, size, past_cache=self._direct)
+        path = self._path(name)
+        with below.doing("written", path):
+            folder = self._folder_to_make(name)
+            try:
+                if self._direct is None:
+                    self._direct = direct.can_write(os.path.dirname(path))
+                return FileWriter(folder, path, size, past_cache=self._direct)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.close(folder)
+                raise
 
     def replace(self, name: str, data: bytes) -> None:
         """See Store. In place: a reader may see it torn, and a hint that is torn is none."""
-        fd = os.open(self._path(name), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        try:
-            durable.write_all(fd, data)
-        finally:
-            os.close(fd)
+        path = self._path(name)
+        with below.doing("written", path), below.folder(self.url, name) as folder:
+            fd = below.open_to_overwrite(folder, path)
+            try:
+                durable.write_all(fd, data)
+            finally:
+                os.close(fd)
 
     def delete(self, name: str) -> None:
         """See Store. A directory that is not empty is left as it is."""
         path = self._path(name)
         try:
-            if name.endswith("/"):
-                os.rmdir(path)
-            else:
-                os.unlink(path)
+            with below.doing("deleted", path), below.folder(self.url, name) as folder:
+                if not name.endswith("/"):
+                    os.unlink(os.path.basename(path), dir_fd=folder)
+                elif self.linked(name[:-1]) is not None:
+                    raise below.no_object(path.rstrip("/"), "a directory of this root")
+                else:
+                    os.rmdir(os.path.basename(path.rstrip("/")), dir_fd=folder)
         except FileNotFoundError:
             pass
         except OSError as err:
@@ -235,3 +280,8 @@ class PosixStore:
                 raise Unsupported(f"{path} cannot be removed: {err.strerror}") from None
             if not (name.endswith("/") and err.errno in (errno.ENOTEMPTY, errno.EEXIST)):
                 raise
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a directory, or a link to one; a link that leads nowhere or in a circle is not. Raises OSError."""
+    return entry.is_dir(follow_symlinks=False) or (entry.is_symlink() and os.path.isdir(entry.path))

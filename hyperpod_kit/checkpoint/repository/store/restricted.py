@@ -12,8 +12,8 @@ import errno
 import os
 import threading
 
-from . import durable
-from .base import Capabilities, Reader, Unsupported, Writer
+from . import below, durable
+from .base import SMALL, Capabilities, Reader, Unsupported, Writer, check_name
 from .posix import FileReader, PosixStore
 
 
@@ -22,16 +22,16 @@ class SequentialWriter:
 
     align = 1
 
-    def __init__(self, path: str, size: int) -> None:
+    def __init__(self, folder: int, path: str, size: int) -> None:
         self._path = path
         self._size = size
         self._at = 0
         self._lock = threading.Lock()
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        self._fd = durable.open_new(folder, os.path.basename(path))
 
     def write(self, view: memoryview, offset: int) -> None:
         """See Writer. Raises OSError EINVAL when `offset` is not where the last piece ended."""
-        with self._lock:
+        with self._lock, below.doing("written", self._path):
             if offset != self._at:
                 raise OSError(errno.EINVAL, f"the next byte is {self._at}, not {offset}", self._path)
             durable.write_all(self._fd, view)
@@ -39,11 +39,12 @@ class SequentialWriter:
 
     def finish(self) -> None:
         """See Writer: fsync completes the upload, and says whether that worked."""
-        if self._at != self._size:
-            raise OSError(errno.EIO, f"{self._at} bytes were written, expected {self._size}", self._path)
-        os.fsync(self._fd)
-        fd, self._fd = self._fd, -1
-        os.close(fd)
+        with below.doing("written", self._path):
+            if self._at != self._size:
+                raise OSError(errno.EIO, f"{self._at} bytes were written, expected {self._size}", self._path)
+            os.fsync(self._fd)
+            fd, self._fd = self._fd, -1
+            os.close(fd)
 
     def abort(self) -> None:
         """See Writer. Closing would publish what is there so far, so the upload is broken first."""
@@ -71,15 +72,15 @@ class RestrictedStore(PosixStore):
         """`delete` until it was refused."""
         return Capabilities(delete=self._delete, overwrite=False, direct=False, local=False, parallel_write=False)
 
-    def _path_to_make(self, name: str) -> str:
-        path = self._path(name)
-        folder = os.path.dirname(path)
-        if folder == self.url:
-            os.makedirs(folder, exist_ok=True)
+    def _folder_to_make(self, name: str) -> int:
+        """A descriptor of the directory in which `name` is to be made; it is there, and no link."""
+        folder = check_name(name).rpartition("/")[0]
+        if not folder:
+            os.makedirs(self.url, exist_ok=True)
         else:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(folder)
-        return path
+            with below.folder(self.url, folder) as top, contextlib.suppress(FileExistsError):
+                os.mkdir(folder, dir_fd=top)
+        return below.open_folder(self.url, name)
 
     def open_read(self, name: str) -> Reader:
         """See Store."""
@@ -94,19 +95,23 @@ class RestrictedStore(PosixStore):
         except OSError:
             writer.abort()
             raise
-        if self.read(name) != data:
+        if self.read(name, max(SMALL, len(data))) != data:
             raise FileExistsError(errno.EEXIST, "another machine made it at the same time", name)
 
     def open_write(self, name: str, size: int) -> Writer:
         """See Store."""
-        path = self._path_to_make(name)
-        try:
-            return SequentialWriter(path, size)
-        except OSError as err:
-            # Mountpoint answers EPERM for what may not be overwritten, and while another descriptor writes it.
-            if err.errno == errno.EPERM and os.path.lexists(path):
-                raise FileExistsError(errno.EEXIST, "the file is there", path) from None
-            raise
+        path = self._path(name)
+        with below.doing("written", path):
+            folder = self._folder_to_make(name)
+            try:
+                return SequentialWriter(folder, path, size)
+            except OSError as err:
+                # Mountpoint answers EPERM for what may not be overwritten, and while another descriptor writes it.
+                if err.errno == errno.EPERM and os.path.lexists(path):
+                    raise FileExistsError(errno.EEXIST, "the file is there", path) from None
+                raise
+            finally:
+                os.close(folder)
 
     def replace(self, name: str, data: bytes) -> None:
         """See Store: not here."""

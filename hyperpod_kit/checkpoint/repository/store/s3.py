@@ -12,7 +12,8 @@ from typing import Any, Dict, List
 
 from hyperpod_kit.errors import CheckpointError
 
-from .base import Capabilities, Reader, Unsupported, Writer, between, check_name
+from . import below
+from .base import SMALL, Capabilities, NotAnObject, Reader, Unsupported, Writer, between, check_name
 from .s3_errors import code_of, failed, retried
 from .s3_upload import S3Writer
 
@@ -106,14 +107,19 @@ class S3Store:
                 return False
             raise failed(err, f"{self.url}/{name}") from None
 
-    def read(self, name: str) -> bytes:
+    def read(self, name: str, most: int = SMALL) -> bytes:
         """See Store."""
         tries = _READ_TRIES
         while True:
             tries -= 1
             try:
-                with self._client.get_object(ChecksumMode="ENABLED", **self._where(name))["Body"] as body:
+                found = self._client.get_object(ChecksumMode="ENABLED", **self._where(name))
+                with found["Body"] as body:
+                    if found["ContentLength"] > most:
+                        raise below.too_large(name, found["ContentLength"], most)
                     return bytes(body.read())
+            except NotAnObject:
+                raise
             except Exception as err:
                 # boto3 asks again for an answer that did not come, not for a body that broke off.
                 if code_of(err) or not tries:
@@ -122,6 +128,9 @@ class S3Store:
     def open_read(self, name: str) -> Reader:
         """See Store."""
         return S3Reader(self._client, self._where(name), f"{self.url}/{name}")
+
+    def linked(self, name: str) -> None:
+        """See Store: never."""
 
     def create(self, name: str, data: bytes) -> None:
         """See Store. 409 means that another conditional write was under way: it is asked again who won."""
@@ -134,9 +143,10 @@ class S3Store:
                     time.sleep(0.05 * 2 ** attempt)
                     continue
                 # The answer to a first try may have been lost; then the object that is in the way is ours.
-                if code_of(err) == "PreconditionFailed" and retried(err) and self.read(name) == data:
+                lost = code_of(err) == "PreconditionFailed" and retried(err)
+                if lost and self.read(name, max(SMALL, len(data))) == data:
                     return
-                raise failed(err, f"{self.url}/{name}") from None
+                raise failed(err, f"{self.url}/{name}", "written") from None
 
     def open_write(self, name: str, size: int) -> Writer:
         """See Store: what other writers do meanwhile shows in `finish`."""
@@ -149,7 +159,7 @@ class S3Store:
         try:
             self._client.put_object(Body=data, ChecksumAlgorithm="CRC32", **self._where(name))
         except Exception as err:
-            raise failed(err, f"{self.url}/{name}") from None
+            raise failed(err, f"{self.url}/{name}", "written") from None
 
     def delete(self, name: str) -> None:
         """See Store. The first refusal is remembered."""
@@ -163,7 +173,7 @@ class S3Store:
             if code_of(err) in ("AccessDenied", "403", "MethodNotAllowed"):
                 self._delete = False
                 raise Unsupported(f"{self.url}/{name} may not be deleted: {code_of(err)}") from None
-            raise failed(err, f"{self.url}/{name}") from None
+            raise failed(err, f"{self.url}/{name}", "deleted") from None
 
 
 def connect(url: str) -> S3Store:

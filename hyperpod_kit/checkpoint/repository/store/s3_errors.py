@@ -24,10 +24,17 @@ def retried(err: BaseException) -> bool:
     return isinstance(answer, dict) and int(answer.get("ResponseMetadata", {}).get("RetryAttempts", 0)) > 0
 
 
-def failed(err: BaseException, url: str) -> OSError:
-    """`err` as OSError (FileNotFoundError, FileExistsError, PermissionError, ...); a bug of ours is raised as it is."""
-    if isinstance(err, OSError) and err.filename is not None:
-        return err
+def failed(err: BaseException, url: str, verb: str = "read") -> OSError:
+    """`err` as OSError (FileNotFoundError, FileExistsError, PermissionError, ...); a bug of ours is raised as it is.
+
+    `verb`: what could not be done to `url`: read, written, deleted.
+    """
+    found = err if isinstance(err, OSError) and err.filename is not None else _as_os_error(err, url)
+    found.__dict__.setdefault("verb", verb)
+    return found
+
+
+def _as_os_error(err: BaseException, url: str) -> OSError:
     code = code_of(err)
     if code:
         number = _ERRNO.get(code, errno.EIO)

@@ -77,7 +77,7 @@ class S3Writer:
             done = self._client.upload_part(PartNumber=number + 1, UploadId=self._upload, Body=body,
                                             ChecksumAlgorithm="CRC32", **self._where)
         except Exception as err:
-            raise failed(err, self._url) from None
+            raise failed(err, self._url, "written") from None
         entry = {"PartNumber": number + 1, "ETag": done["ETag"]}
         if "ChecksumCRC32" in done:
             entry["ChecksumCRC32"] = done["ChecksumCRC32"]
@@ -107,14 +107,14 @@ class S3Writer:
             # The first answer may have been lost: then the upload is gone, or our own object is in the way.
             if retried(err) and code_of(err) in ("NoSuchUpload", "PreconditionFailed") and self._is_there():
                 return
-            raise failed(err, self._url) from None
+            raise failed(err, self._url, "written") from None
 
     def _is_there(self) -> bool:
         """An object of this size under a name that only this writer uses (attempt, rank)."""
         try:
             return int(self._client.head_object(**self._where)["ContentLength"]) == self._size
         except Exception as err:
-            raise failed(err, self._url) from None
+            raise failed(err, self._url, "written") from None
 
     def abort(self) -> None:
         """See Writer."""

@@ -1,0 +1,234 @@
+"""Whose root this is: RUN.json says it, and when RUN.json is lost or damaged, everything else in the root does.
+
+Each manifest names run and id, each start's epoch file the id. So a lost RUN.json is written again from them and is
+never replaced by a new id, beside which every checkpoint would be another run's; and a root that was exchanged under a
+running job is noticed, because the id is looked at again before anything is committed or deleted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from typing import Dict, List, NamedTuple, Optional, Tuple
+
+from hyperpod_kit.errors import CheckpointError, RunIsOwned
+
+from . import catalog, layout, manifest, verify
+from .store.base import Store, Unsupported
+from .store.open import Where, as_store
+
+_READERS = 8
+
+
+class RunIdentity(NamedTuple):
+    """Who writes to a root: the name that people gave the run, and an id that no other root has."""
+
+    run: str
+    run_id: str
+
+    def __str__(self) -> str:
+        return f"run {self.run!r} ({self.run_id})"
+
+
+class Evidence(NamedTuple):
+    """What the rest of a root says about whose it is.
+
+    `runs`: by id, the newest manifest's name of the run and the attempts that say so. `silent`: committed attempts
+    whose manifest says nothing, and why. `starts`: the id in each epoch file, the newest start first.
+    """
+
+    runs: Dict[str, Tuple[RunIdentity, List[str]]]
+    silent: Tuple[Tuple[str, str], ...]
+    starts: Tuple[RunIdentity, ...]
+
+
+class Whose(NamedTuple):
+    """What RUN.json says, or why it says nothing (`problem`). `there`: something has its name."""
+
+    identity: Optional[RunIdentity]
+    problem: str = ""
+    there: bool = True
+
+
+def said(store: Store) -> Whose:
+    """RUN.json's word. Raises OSError when it cannot be read."""
+    try:
+        body = manifest.open_json(store.read(layout.RUN_FILE), layout.RUN_FILE)
+        if body.get("format") != layout.RUN_FORMAT:
+            return Whose(None, f"{layout.RUN_FILE} has format {body.get('format')!r}, expected {layout.RUN_FORMAT!r}")
+        return Whose(RunIdentity(str(body["run"]), str(body["id"])))
+    except FileNotFoundError:
+        return Whose(None, f"{layout.RUN_FILE} is missing", there=False)
+    except KeyError as err:
+        return Whose(None, f"{layout.RUN_FILE} lacks {err}")
+    except CheckpointError as err:
+        return Whose(None, str(err))
+
+
+def evidence(store: Store) -> Evidence:
+    """What manifests and epoch files say. Reads all of them: only for a root whose RUN.json says nothing, and for
+    those who look. Raises OSError."""
+    entries = [entry for entry in catalog.attempts(store) if entry.committed]
+    with ThreadPoolExecutor(1 if store.capabilities.local else _READERS) as pool:
+        told = list(pool.map(lambda entry: _of_manifest(store, entry.attempt), entries))
+    runs: Dict[str, Tuple[RunIdentity, List[str]]] = {}
+    silent = []
+    for entry, (found, problem) in zip(entries, told):
+        if found is None:
+            silent.append((entry.attempt, problem))
+        else:
+            runs.setdefault(found.run_id, (found, []))[1].append(entry.attempt)
+    epochs = sorted(filter(None, map(layout.parse_epoch, store.list())), reverse=True)
+    starts = (_of_start(store, layout.epoch_file(epoch)) for epoch in epochs)
+    return Evidence(runs, tuple(silent), tuple(found for found in starts if found is not None))
+
+
+def _of_manifest(store: Store, attempt: str) -> Tuple[Optional[RunIdentity], str]:
+    try:
+        body = verify.read_manifest(store, attempt)
+        return RunIdentity(body.run, body.run_id), ""
+    except (CheckpointError, FileNotFoundError) as err:
+        return None, verify.reason_of(err)
+
+
+def _of_start(store: Store, name: str) -> Optional[RunIdentity]:
+    """Starts of older versions name the id only."""
+    with contextlib.suppress(CheckpointError, FileNotFoundError):
+        body = manifest.open_json(store.read(name), name)
+        if isinstance(body.get("id"), str):
+            return RunIdentity(str(body.get("run") or ""), body["id"])
+    return None
+
+
+def adopted(store: Store, *, name: Optional[str] = None) -> Optional[RunIdentity]:
+    """Whose root it is by everything but RUN.json; None when nothing says so and nothing was committed.
+
+    `name`: of the run, where only starts say whose it is. Raises CheckpointError when the root does not agree with
+    itself, or its checkpoints say nothing, OSError.
+    """
+    found = evidence(store)
+    problem = said(store).problem or f"{layout.RUN_FILE} does not count"
+    if len(found.runs) > 1:
+        raise CheckpointError(
+            f"{store.url}: {problem}, and its checkpoints are of {len(found.runs)} runs: {in_words(found)}",
+            hint=f"hyperpod-kit checkpoint repair {store.url} --run-id ID  # of the run whose root it is")
+    if found.runs:
+        return next(iter(found.runs.values()))[0]
+    # Nothing whole was committed, so the newest start counts; what is in memory is of its id.
+    if found.starts:
+        return named(found.starts[0], store, name)
+    if found.silent:
+        raise CheckpointError(
+            f"{store.url}: {problem}, and none of its {len(found.silent)} checkpoints says whose they are: "
+            + "; ".join(f"{attempt}: {why}" for attempt, why in found.silent[:3]),
+            hint=f"put {layout.RUN_FILE} back from a copy, or use another root")
+    return None
+
+
+def in_words(found: Evidence) -> str:
+    """The runs of a root that does not agree with itself, with their checkpoints."""
+    return "; ".join(f"{identity}: {', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
+                     for identity, names in found.runs.values())
+
+
+def named(found: RunIdentity, store: Store, name: Optional[str] = None) -> RunIdentity:
+    """With a name: starts of older versions say only the id."""
+    return RunIdentity(found.run or name or os.path.basename(store.url.rstrip("/")) or "run", found.run_id)
+
+
+def open_root(where: Where, run: Optional[str] = None) -> RunIdentity:
+    """Make the root and RUN.json if they are not there, and return whose root it is.
+
+    A lost or damaged RUN.json is written again when the rest of the root says whose it is; where it cannot be written
+    just now (no room, read-only), that is enough to go on. Both with a RuntimeWarning.
+    Raises RunIsOwned when another run writes here, CheckpointError, OSError.
+    """
+    store = as_store(where)
+    found = said(store)
+    identity = found.identity
+    if identity is None:
+        identity = adopted(store, name=run)
+        if identity is None:
+            identity = write(store, RunIdentity(run or os.path.basename(store.url.rstrip("/")) or "run",
+                                                uuid.uuid4().hex))
+        else:
+            _heal(store, identity, found)
+    if run is not None and identity.run != run:
+        raise RunIsOwned(f"{store.url} belongs to run {identity.run!r}, this is run {run!r}",
+                         hint="give each run a root of its own")
+    return identity
+
+
+def _heal(store: Store, identity: RunIdentity, found: Whose) -> None:
+    """Write again what the rest of the root knows; say so either way."""
+    done = "it was written again"
+    try:
+        write(store, identity)
+    except OSError as err:
+        done = f"it {verify.reason_of(err)}"
+    warnings.warn(f"{store.url}: {found.problem}; the rest of the root says that it is of {identity}: {done}",
+                  RuntimeWarning, stacklevel=3)
+
+
+def write(store: Store, identity: RunIdentity) -> RunIdentity:
+    """Put RUN.json there, in the place of a damaged one too; whose root it is now: somebody else may have been first.
+
+    Raises CheckpointError when what is there cannot be removed, OSError.
+    """
+    body = {"format": layout.RUN_FORMAT, "run": identity.run, "id": identity.run_id, "created": manifest.now()}
+    for attempt in range(2):
+        try:
+            store.create(layout.RUN_FILE, manifest.seal_json(body))
+            break
+        except FileExistsError:
+            before = said(store).identity
+            if before is not None:
+                return before
+            if attempt:
+                raise CheckpointError(f"{store.url}/{layout.RUN_FILE} is in the way and cannot be removed",
+                                      hint=f"remove it, then: hyperpod-kit checkpoint repair {store.url}") from None
+            remove(store)
+    after = said(store)
+    if after.identity is None:
+        raise CheckpointError(f"{store.url}: {after.problem}, right after it was written")
+    return after.identity
+
+
+def remove(store: Store) -> None:
+    """Take away a RUN.json that says nothing. Raises CheckpointError, OSError."""
+    try:
+        directory = f"{layout.RUN_FILE}/" in store.list()
+        store.delete(f"{layout.RUN_FILE}/" if directory and store.linked(layout.RUN_FILE) is None else layout.RUN_FILE)
+    except Unsupported as err:
+        raise CheckpointError(f"{store.url}: a damaged {layout.RUN_FILE} is in the way: {err}",
+                              hint=f"remove it where that is allowed, then: hyperpod-kit checkpoint repair "
+                                   f"{store.url}") from None
+
+
+def of_root(where: Where) -> Optional[RunIdentity]:
+    """Whose root this is, by RUN.json or else by the rest; None when nothing says so. Writes nothing.
+
+    Raises CheckpointError when it does not agree with itself, OSError.
+    """
+    store = as_store(where)
+    return said(store).identity or adopted(store)
+
+
+def confirm(where: Where, expected: RunIdentity) -> None:
+    """Before something is committed or deleted: the root is still that run's.
+
+    Raises RunIsOwned when it is another's, CheckpointError when nothing says whose it is, OSError.
+    """
+    store = as_store(where)
+    found = of_root(store)
+    if found is None:
+        raise CheckpointError(f"{store.url} has no {layout.RUN_FILE}, and nothing in it is of {expected}: it was "
+                              "emptied or exchanged, or its mount is gone; nothing was committed or deleted",
+                              hint=f"put the root of {expected} back, or start again with another root")
+    if found.run_id != expected.run_id:
+        raise RunIsOwned(f"{store.url} is of {found}, expected {expected}: the root was exchanged; nothing was "
+                         "committed or deleted",
+                         hint=f"put the root of {expected} back, or start again with another root")

@@ -1,0 +1,158 @@
+"""The one place that opens what lies below a checkpoint root on a file system.
+
+Whoever can write to a root may have left anything there in a file's place: a link, a fifo, a socket, a device, a
+directory. So no open waits, what is read is a regular file of a bounded size, and nothing is made, overwritten or
+deleted through a link *below* the root. Links above the root, and the root itself, are whoever named it's business;
+a directory below it that is a link is read through, because what is read is proved.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from typing import Iterator, List, Tuple
+
+from .base import SMALL, NotAnObject
+
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_OVERWRITE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+_PIECE = 1 << 20
+
+MAYBE_NO_FILE = (errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.ENOTDIR)
+"""What an open says of a link, a socket, a device without a driver, a path through a file; a look tells."""
+
+
+def kind_of(path: str) -> str:
+    """What lies there, in words; "" for a regular file and for nothing."""
+    try:
+        mode = os.lstat(path).st_mode
+    except OSError as err:
+        return "below something that is no directory" if err.errno in MAYBE_NO_FILE else ""
+    if stat.S_ISLNK(mode):
+        with contextlib.suppress(OSError):
+            return f"a symbolic link to {os.readlink(path)}"
+    for test, words in ((stat.S_ISREG, ""), (stat.S_ISDIR, "a directory"), (stat.S_ISFIFO, "a fifo"),
+                        (stat.S_ISSOCK, "a socket"), (stat.S_ISCHR, "a character device"),
+                        (stat.S_ISBLK, "a block device")):
+        if test(mode):
+            return words
+    return "no regular file"
+
+
+def no_object(path: str, wanted: str = "a regular file") -> NotAnObject:
+    """The error for what lies at `path` in the place of what is wanted."""
+    return NotAnObject(f"{os.path.basename(path)} is {kind_of(path) or 'something else'}, expected {wanted}")
+
+
+def open_to_read(path: str) -> Tuple[int, os.stat_result]:
+    """A descriptor of a regular file, and its facts. Raises NotAnObject, FileNotFoundError, OSError."""
+    try:
+        fd = os.open(path, _READ)
+    except OSError as err:
+        if err.errno in MAYBE_NO_FILE and kind_of(path):
+            raise no_object(path) from None
+        raise
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise no_object(path)
+        return fd, found
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def read(path: str, most: int = SMALL) -> bytes:
+    """A small file, whole. Raises NotAnObject also when it is larger than `most`, FileNotFoundError, OSError."""
+    fd, found = open_to_read(path)
+    try:
+        if found.st_size > most:
+            raise too_large(path, found.st_size, most)
+        parts: List[bytes] = []
+        size = 0
+        while size <= most:
+            part = os.read(fd, _PIECE)
+            if not part:
+                return b"".join(parts)
+            parts.append(part)
+            size += len(part)
+        raise too_large(path, size, most)
+    finally:
+        os.close(fd)
+
+
+def too_large(name: str, size: int, most: int) -> NotAnObject:
+    """The error for a small object that is larger than it may be."""
+    return NotAnObject(f"{os.path.basename(name)} has {size} bytes, expected at most {most}")
+
+
+def open_folder(root: str, name: str) -> int:
+    """A descriptor of the directory in which `name` lies; no link leads there from the root.
+
+    Raises NotAnObject when something else than a directory is on the way, FileNotFoundError, OSError.
+    """
+    fd, path = os.open(root, _FOLDER), root
+    try:
+        for part in name.rstrip("/").split("/")[:-1]:
+            path = os.path.join(path, part)
+            try:
+                inner = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=fd)
+            except OSError as err:
+                if err.errno in MAYBE_NO_FILE and kind_of(path):
+                    raise no_object(path, "a directory of this root") from None
+                raise
+            os.close(fd)
+            fd = inner
+        return fd
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+@contextlib.contextmanager
+def folder(root: str, name: str) -> Iterator[int]:
+    """`open_folder`, closed at the end."""
+    fd = open_folder(root, name)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def open_to_overwrite(folder_fd: int, path: str) -> int:
+    """A descriptor of the file at `path`, which is made or emptied, in the directory `folder_fd`.
+
+    Raises NotAnObject when it is no regular file, or one that has other names too, OSError.
+    """
+    try:
+        fd = os.open(os.path.basename(path), _OVERWRITE, 0o644, dir_fd=folder_fd)
+    except OSError as err:
+        if err.errno in (*MAYBE_NO_FILE, errno.EISDIR) and kind_of(path):
+            raise no_object(path) from None
+        raise
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise no_object(path)
+        if found.st_nlink != 1:
+            raise NotAnObject(f"{os.path.basename(path)} has {found.st_nlink} names, expected 1")
+        os.ftruncate(fd, 0)
+        return fd
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+@contextlib.contextmanager
+def doing(verb: str, path: str) -> Iterator[None]:
+    """An OSError from in here says what could not be done (`written`, `deleted`), and on what."""
+    try:
+        yield
+    except OSError as err:
+        err.filename = path
+        err.__dict__["verb"] = verb
+        raise

@@ -1,0 +1,104 @@
+"""One life of a run whose root or shared memory has no room: `root_errors_job.py WHAT`; asserts in here are the test's.
+
+Started by test_root_errors.py with real file systems of its own: ROOT and HPK_SHM_DIR are small tmpfs.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import torch
+
+from hyperpod_kit.checkpoint import Manager, Restored, State
+from hyperpod_kit.errors import CheckpointError, NotEnoughSharedMemory
+
+ROOT, SHM = Path(os.environ["ROOT"]), Path(os.environ["HPK_SHM_DIR"])
+
+
+def state() -> State:
+    torch.manual_seed(0)
+    return State(torch.nn.Linear(64, 64), rng=False)
+
+
+def fill(folder: Path) -> None:
+    """To the last byte; not to the last file."""
+    with open(folder / "ballast", "wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(4096))
+        except OSError:
+            pass
+
+
+def started() -> tuple[Manager, list[str]]:
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        made = Manager(ROOT / "run")
+    return made, [str(one.message) for one in heard]
+
+
+def first() -> None:
+    """Step 1 is durable, step 2 whole in memory; then the end, without a word."""
+    manager, _ = started()
+    mine = state()
+    manager.restore(mine)
+    assert manager.save(1, mine).wait("durable", timeout=30)
+    fill(ROOT)
+    handle = manager.save(2, mine, on_busy="wait")
+    assert handle.wait("sealed", timeout=30)
+    handle.wait("durable", timeout=30)
+    assert handle.state == "failed" and "cannot be written: No space left on device" in str(handle.reason), handle
+    assert str(ROOT / "run") in str(handle.reason), handle
+    os._exit(0)
+
+
+def full() -> None:
+    """On a full root: restored from memory, heard, and saved as soon as there is room."""
+    manager, heard = started()
+    assert any("nothing can be saved" in line and "No space left on device" in line and "bytes and" in line
+               and str(ROOT / "run") in line for line in heard), heard
+    mine = state()
+    got = manager.restore(mine)
+    assert isinstance(got, Restored) and (got.step, got.tier) == (2, "memory"), got
+    with warnings.catch_warnings(record=True):
+        handle = manager.save(3, mine)
+    assert handle.state == "failed" and "cannot be written: No space left on device" in str(handle.reason), handle
+    os.unlink(ROOT / "ballast")
+    assert manager.save(4, mine, on_busy="wait").wait("durable", timeout=30) and manager.epoch == 2
+    manager.close()
+
+
+def readonly() -> None:
+    subprocess.run(["mount", "-o", "remount,ro", str(ROOT)], check=True, timeout=10)
+    manager, heard = started()
+    assert any("cannot be written: Read-only file system" in line for line in heard), heard
+    got = manager.restore(state())
+    assert isinstance(got, Restored) and (got.step, got.tier) == (4, "storage"), got
+    manager.close()
+    for path, words in ((ROOT / "new", "Read-only file system"), (ROOT / "run" / "RUN.json", "Not a directory")):
+        try:
+            Manager(path)
+        except CheckpointError as err:
+            assert words in str(err) and str(path) in str(err) and err.hint, err
+        else:
+            raise AssertionError(path)
+
+
+def memory() -> None:
+    """Shared memory without room at the start."""
+    fill(SHM)
+    try:
+        Manager(ROOT / "run")
+    except NotEnoughSharedMemory as err:
+        assert str(SHM) in str(err) and "No space left on device" in str(err) and "bytes and" in str(err), err
+        assert "flush" in str(err.hint)
+    else:
+        raise AssertionError
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()

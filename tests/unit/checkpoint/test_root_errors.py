@@ -1,0 +1,39 @@
+"""A root or a shared memory without room, or read-only: said with path and numbers, and no reason not to restore."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+UNSHARE = ["unshare", "--mount", "--propagation", "private"]
+JOB = Path(__file__).with_name("root_errors_job.py")
+SCRIPT = """set -e
+mount -t tmpfs -o size=1m tmpfs "$ROOT"
+mount -t tmpfs -o size=24m tmpfs "$HPK_SHM_DIR"
+for what in first full; do "$@" $what; done
+find "$HPK_SHM_DIR" -name 'hpk-*' | grep . && exit 1
+for what in readonly memory; do "$@" $what; done
+"""
+
+
+def can_mount() -> bool:
+    return subprocess.run([*UNSHARE, "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True,
+                          timeout=10).returncode == 0
+
+
+@pytest.mark.skipif(not can_mount(), reason="needs a file system of its own")
+def test_full_and_read_only(tmp_path: Path) -> None:
+    root, shm = tmp_path / "root", tmp_path / "shm"
+    root.mkdir()
+    shm.mkdir()
+    done = subprocess.run([*UNSHARE, "bash", "-c", SCRIPT, "x", sys.executable, str(JOB)], capture_output=True,
+                          text=True, timeout=200, env={
+                              **os.environ, "ROOT": str(root), "HPK_SHM_DIR": str(shm), "PYTHONPATH": os.getcwd(),
+                              "OMP_NUM_THREADS": "1", "HPK_AGENT_LINGER": "0"})
+    assert done.returncode == 0, done.stdout + done.stderr

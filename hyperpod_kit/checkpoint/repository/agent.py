@@ -19,7 +19,7 @@ from typing import Any, List, Optional, Tuple
 from hyperpod_kit import __version__, descriptors
 from hyperpod_kit.errors import HyperpodKitError
 
-from . import agent_captures, agent_work, arena, control, coordinator, fabric, janitor, layout, lock, replicas
+from . import agent_captures, agent_work, arena, control, coordinator, fabric, identity, janitor, layout, lock, replicas
 from .agent_asked import Asked
 from .agent_captures import Captures, Held, SlotFiles
 from .agent_head import Head
@@ -27,7 +27,6 @@ from .agent_storage import Storage
 from .assemble import Report
 from .control import Key, Page
 from .failpoint import failpoint
-from .identity import RunIdentity
 from .lines import Channel, Message
 from .local import Part
 from .process import Owner, alive, be_gentle
@@ -67,7 +66,7 @@ class Agent:
         self.lock = lock.take_over(lock_path, self.owner)
         versions = {**setup.get("versions", {}), "hyperpod_kit": __version__}
         self.storage = Storage(setup["root"], directory=setup.get("local"), rank=self.rank, versions=versions,
-                               whose=RunIdentity(setup.get("run", ""), setup["run_id"]),
+                               whose=identity.RunIdentity(setup.get("run", ""), setup["run_id"]),
                                rate_limit=setup.get("rate_limit"), keep=setup.get("keep"), stopped=lambda: self.stop)
         self.chores = agent_work.Worker("chores", self.events.put)
         if self.rank == 0:

@@ -171,6 +171,7 @@ class Manager:
         then in memory where a slot was free, and a new start takes it from there. Training on would be unprotected.
         """
         begin = time.perf_counter()
+        self._progress.reached(step)
         if on_busy not in ("skip", "wait", "replace"):
             raise ValueError(f"on_busy is {on_busy!r}, expected 'skip', 'wait' or 'replace'")
         self._fence.drain()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, field
-from typing import Dict, Mapping, Sequence, Tuple
+from typing import Dict, Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.run import Runner
@@ -25,6 +25,8 @@ class Allocation:
     """The job's nodes now. `state`: Slurm's word for the job (or FORGOTTEN), "" when slurmctld does not answer.
 
     `addresses`: where each node's slurmd listens; `unusable`: nodes that Slurm itself counts out, `down`: has lost.
+    `restarts`, `reason`: Slurm's, of the job. `before`: the run's own nodes, also those that Slurm has taken from it,
+    which it counts as lost; `booted`: when those machines were started, Unix seconds.
     """
 
     nodes: Tuple[str, ...]
@@ -32,6 +34,10 @@ class Allocation:
     addresses: Mapping[str, Tuple[str, int]] = field(default_factory=dict)
     unusable: Tuple[str, ...] = ()
     down: Tuple[str, ...] = ()
+    restarts: Optional[int] = None
+    reason: str = ""
+    before: Tuple[str, ...] = ()
+    booted: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def ended(self) -> bool:
@@ -44,14 +50,18 @@ class Allocation:
 
 
 def look(runner: Runner, job: JobEnvironment) -> Allocation:
-    """Ask slurmctld. What it does not answer is taken from the job's environment, which may be stale."""
-    names, state = job.nodes, ""
+    """Ask slurmctld. What it does not answer is taken from the job's environment, which may be stale.
+
+    Raises JobError when it answers with other jobs than this one.
+    """
+    names, state, reason = job.nodes, "", ""
+    restarts: Optional[int] = None
     try:
-        record = control.job(runner, job.job_id)
-        state = record.get("JobState", "")
-        names = tuple(expand(record.get("NodeList", ""))) or names
-        if record.get("NodeList") == "(null)":
-            names = job.nodes
+        records = control.parts(runner, job.id)
+        state, reason = records[0].get("JobState", ""), records[0].get("Reason", "")
+        counted = records[0].get("Restarts", "")
+        restarts = int(counted) if counted.isdigit() else None
+        names = _nodes(records, job) or names
     except RunError as err:
         if control.forgotten(err):
             state = FORGOTTEN
@@ -59,7 +69,34 @@ def look(runner: Runner, job: JobEnvironment) -> Allocation:
         pass
     found: Dict[str, control.NodeRecord] = {}
     with contextlib.suppress(RunError, ValueError):
-        found = control.nodes(runner, names)
-    return Allocation(names, state, {name: (node.address, node.port) for name, node in found.items()},
-                      tuple(name for name, node in found.items() if not node.usable),
-                      tuple(name for name, node in found.items() if node.down))
+        found = control.nodes(runner, tuple(dict.fromkeys((*names, *job.nodes))))
+    here = {name: node for name, node in found.items() if name in names}
+    return Allocation(names, state, {name: (node.address, node.port) for name, node in here.items()},
+                      tuple(name for name, node in here.items() if not node.usable),
+                      tuple(name for name, node in here.items() if node.down), restarts, reason,
+                      tuple(name for name in job.nodes if name in found and found[name].down),
+                      {name: node.booted for name, node in found.items()})
+
+
+def _nodes(records: Sequence[Mapping[str, str]], job: JobEnvironment) -> Tuple[str, ...]:
+    """The job's nodes by its records, those of a heterogeneous job in the order of its components; () when not said.
+
+    A component that the step does not use is not of interest. Raises ValueError.
+    """
+    found = []
+    for record in records:
+        hosts = record.get("NodeList", "")
+        found += expand(hosts) if hosts != "(null)" else []
+    if job.groups:
+        unused = {name for group in job.groups for name in group} - set(job.nodes)
+        found = [name for name in found if name not in unused]
+    return tuple(dict.fromkeys(found))
+
+
+def lost_since(runner: Runner, nodes: Sequence[str], when: float) -> Tuple[str, ...]:
+    """Those of these nodes that Slurm counts as lost now, or whose machine was started after `when` (Unix seconds)."""
+    try:
+        found = control.nodes(runner, nodes)
+    except (RunError, ValueError):
+        return ()
+    return tuple(name for name, node in found.items() if node.down or node.booted > when)

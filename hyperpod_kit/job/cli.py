@@ -85,8 +85,9 @@ def build_parser() -> argparse.ArgumentParser:
                         ("backoff", defaults.backoff), ("storage-wait", 600.0), ("controller-wait", 2400.0)):
         run.add_argument(f"--{name}", type=float, default=value, help=argparse.SUPPRESS)
     status = verb("status", "a job's attempts: how each ended, from where it resumed, what was lost",
-                  "status 4711", "status 4711 --html timeline.html", "status --root /fsx/alice/run1 --json")
-    status.add_argument("job", nargs="?", metavar="JOB", help="its id; without one, every job on --root")
+                  "status 4711", "status 4711_2 --html timeline.html", "status --root /fsx/alice/run1 --json")
+    status.add_argument("job", nargs="?", metavar="JOB",
+                        help="its id, 4711_2 for a task of an array; without one, every job on --root")
     status.add_argument("--root", metavar="DIR", help="the checkpoint root, where `job run` was not started by you")
     status.add_argument("--json", action="store_true", help="data on standard output")
     status.add_argument("--html", metavar="FILE", help="write a page with a picture of the timeline")
@@ -149,7 +150,8 @@ def _task_prolog() -> int:
 
 
 def _epilog() -> int:
-    job_id = os.environ.get("SLURM_JOB_ID")
+    # Each component of a heterogeneous job has a number of its own; its ranks have their leader's.
+    job_id = os.environ.get("SLURM_HET_JOB_ID") or os.environ.get("SLURM_JOB_ID")
     if job_id:
         from hyperpod_kit.checkpoint.repository import cli
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import sys
 import time
 
-from hyperpod_kit.errors import RunError, Unreachable, UsageError
+from hyperpod_kit.errors import HyperpodKitError, RunError, Unreachable, UsageError
 from hyperpod_kit.job import doctor, doctor_look, lint, script, status, status_page, sweep, timeline, where
 from hyperpod_kit.run import LocalRunner
+from hyperpod_kit.slurm import control
+from hyperpod_kit.slurm.job_id import JobId
 
 
 def main(args: argparse.Namespace) -> int:
@@ -26,13 +29,15 @@ def status_command(args: argparse.Namespace) -> int:
         if noted:
             job, root = noted[0], root or noted[1]
         if not root:
-            raise UsageError(f"nobody noted the checkpoint root of job {job}" if job else "neither a job nor a root",
-                             hint=f"hyperpod-kit job status {job or 'JOB'} --root DIR")
+            raise _not_noted(job) if job else UsageError("neither a job nor a root",
+                                                         hint="hyperpod-kit job status JOB --root DIR")
         found = timeline.attempts(root, job)
     except OSError as err:
         raise Unreachable(f"cannot read the attempts of {root or job}: {err}") from err
     if job and not found:
-        raise UsageError(f"{root} has no attempt of job {job}", hint=f"hyperpod-kit job status --root {root}")
+        jobs = sorted({one.job for one in timeline.attempts(root)})
+        there = f"; it has those of {', '.join(jobs[:8])}" if jobs else ""
+        raise UsageError(f"{root} has no attempt of job {job}{there}", hint=f"hyperpod-kit job status --root {root}")
     sums = timeline.totals(found, now)
     if args.html:
         with open(args.html, "w", encoding="utf-8") as file:
@@ -43,6 +48,21 @@ def status_command(args: argparse.Namespace) -> int:
     else:
         sys.stdout.write(status.table(found, sums) + (f"{args.html} written\n" if args.html else ""))
     return 0
+
+
+def _not_noted(job: str) -> UsageError:
+    """`job run` notes the root in the home of the batch host, which is another file on another node."""
+    tasks = where.tasks(job)
+    if tasks:
+        shown = f"{tasks[0]} to {tasks[-1]}" if len(tasks) > 2 else " and ".join(tasks)
+        return UsageError(f"job {job} is an array, and each task has a root of its own: {shown} are noted here",
+                          hint=f"hyperpod-kit job status {tasks[0]}")
+    host = ""
+    with contextlib.suppress(RunError, HyperpodKitError):
+        host = control.job(LocalRunner(), JobId.parse(job)).get("BatchHost", "")
+    return UsageError(f"the checkpoint root of job {job} is not noted in {where.notes()}: `job run` notes it in the "
+                      f"home of the node that ran the batch script{f' ({host})' if host else ''}, of the job's owner",
+                      hint=f"hyperpod-kit job status {job} --root DIR, or ask there")
 
 
 def lint_command(args: argparse.Namespace) -> int:

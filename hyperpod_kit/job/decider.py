@@ -16,13 +16,14 @@ import time
 from typing import ContextManager, Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit import descriptors
-from hyperpod_kit.errors import CheckpointError, GaveUp, HyperpodKitError, JobError, NoValidCheckpoint, RunError
-from hyperpod_kit.job import allocation, choose, life, lifeline, ownership, step, where
+from hyperpod_kit.errors import CheckpointError, GaveUp, JobError, NoValidCheckpoint, RunError
+from hyperpod_kit.job import allocation, choose, ended, exits, identity, life, lifeline, step, where
+from hyperpod_kit.job.beginning import Beginning
 from hyperpod_kit.job.foreign.quarantine import set_aside
 from hyperpod_kit.job.ledger import Ledger
 from hyperpod_kit.job.lifeline import Lifelines
-from hyperpod_kit.job.options import Options, prepare
-from hyperpod_kit.job.outcome import Outcome, classify
+from hyperpod_kit.job.options import Options
+from hyperpod_kit.job.outcome import ENDED, Outcome, classify, furthest
 from hyperpod_kit.job.own_node import OwnNode
 from hyperpod_kit.job.policy import CRASHES, HANDED_BACK, Policy, delay, exhausted, poison, spent
 from hyperpod_kit.job.report import Report
@@ -32,13 +33,10 @@ from hyperpod_kit.job.supervise import Rules, supervise
 from hyperpod_kit.job.watch import NodeWatch
 from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm import control
-from hyperpod_kit.slurm.environment import JobEnvironment, auto_resume
+from hyperpod_kit.slurm.environment import JobEnvironment
 
 AGAIN, GAVE_UP, TERMINATED = 75, 86, 143
 """Exit codes of `job run` besides 0 and a rank's own."""
-
-CLAIM_WAIT = 120.0
-"""Seconds that the end of the job before us on this root is waited for."""
 
 CACHED, WRITES = 2.0, 3
 """Seconds in which a mount that has gone may still answer from its cache; tries to write where it answers."""
@@ -58,7 +56,10 @@ class Decider:
         self._report = report
         self._chooser = chooser
         self._job = JobEnvironment.read(env)
-        self._ledger = Ledger(options.state, self._job.job_id, self._job.restart, born=life.birth(env))
+        self._groups = identity.components(self._job, options.srun_args, options.nodes)
+        if self._groups:
+            self._job = self._job.within(self._groups)
+        self._ledger = self._own_ledger(self._job)
         self._policy: Policy = options.policy
         self._signals = Signals()
         self._storage = Storage(options.state, options.storage_wait, self._signals, report)
@@ -68,15 +69,19 @@ class Decider:
 
     def run(self) -> int:
         """Returns the exit code of the batch script. Raises JobError, and GaveUp when the job must be held."""
+        first = Beginning(self._options, self._runner, self._report, self._signals)
         with self._signals:
-            if not self._prepare() or not self._claim():
+            known = first.identify(self._job)
+            if known is None or not first.prepare(known) or not first.claim(known):
                 return TERMINATED
+        self._job, self._ledger = known, self._own_ledger(known)
         where.note(self._job, self._options.root, self._env)
-        enabled = self._enabled()
+        enabled, self._policy = first.enabled(self._job, self._env)
         self._close_unfinished()
-        self._report("start", f"job {self._job.job_id}, run {self._job.restart}, auto-resume "
-                     + ("on" if enabled else "off"), job=self._job.job_id, restart=self._job.restart,
-                     auto_resume=enabled, nodes=list(self._job.nodes), root=self._options.root)
+        self._report("start", f"job {self._job.id}, run {self._job.restart}, auto-resume "
+                     + ("on" if enabled else "off"), job=self._job.id.name, number=self._job.id.raw,
+                     restart=self._job.restart, auto_resume=enabled, nodes=list(self._job.nodes),
+                     root=self._options.root, **({"components": list(self._groups)} if self._groups else {}))
         hyperpod = step.on_hyperpod(self._runner)
         descriptors.raise_limit()
         if short := lifeline.shortage(len(self._job.nodes)):
@@ -101,47 +106,8 @@ class Decider:
                 self._gave_up(err)
                 raise
 
-    def _prepare(self) -> bool:
-        """The directories; False when Slurm ends this run meanwhile. Raises JobError, GaveUp."""
-        end = time.monotonic() + self._options.storage_wait
-        while True:
-            try:
-                prepare(self._options)
-                return True
-            except JobError as err:
-                if not self._job.restart:
-                    raise
-                # It was there before the requeue: its file system is away.
-                if time.monotonic() >= end:
-                    raise GaveUp(err.message, hint=err.hint) from None
-                self._report("storage", f"{err.message}; waiting")
-            self._signals.pause(5.0)
-            if self._signals.stop or self._signals.warned:
-                return False
-
-    def _claim(self) -> bool:
-        """Take the root, before anything is written there; False when Slurm ends this run meanwhile."""
-        try:
-            ownership.claim(self._runner, self._options.state, self._job.job_id, self._signals.pause,
-                            limit=min(CLAIM_WAIT, self._options.storage_wait))
-            return True
-        except HyperpodKitError as err:
-            if self._signals.stop:
-                return False
-            raise (GaveUp(err.message, hint=err.hint) if self._job.restart else err) from None
-
-    def _enabled(self) -> bool:
-        """The user's choice; a value above 1 is a number of restarts, unless the command line names one."""
-        comment = ""
-        with contextlib.suppress(RunError):
-            comment = control.job(self._runner, self._job.job_id).get("Comment", "")
-        wanted = auto_resume(self._env, comment) or 0
-        restarts = self._options.max_restarts
-        if restarts is None and wanted > 1:
-            restarts = wanted
-        if restarts is not None:
-            self._policy = dataclasses.replace(self._policy, max_restarts=restarts)
-        return wanted > 0
+    def _own_ledger(self, job: JobEnvironment) -> Ledger:
+        return Ledger(self._options.state, job.id.name, job.restart, born=life.birth(self._env))
 
     def _own_node(self, enabled: bool) -> ContextManager[object]:
         """What gives the job back when the root hangs on this host alone."""
@@ -151,13 +117,19 @@ class Decider:
         return OwnNode(self._runner, self._job, node, self._options.state)
 
     def _close_unfinished(self) -> None:
-        """An attempt without an end means that the batch host itself was lost."""
+        """An attempt without an end: the batch host was lost, or Slurm killed the run before it could write why."""
         rows = self._ledger.rows()
-        ended = {row.get("attempt") for row in rows if row.get("event") == "ended"}
+        closed = {row.get("attempt") for row in rows if row.get("event") == "ended"}
         for row in rows:
-            if row.get("event") == "attempt" and row.get("attempt") not in ended:
-                self._ledger.append("ended", attempt=row.get("attempt"), code=None, lost=[], first=None,
-                                    note="the batch host was lost, or Slurm killed the run", **{"class": "node_lost"})
+            if row.get("event") == "attempt" and row.get("attempt") not in closed:
+                lost = allocation.lost_since(self._runner, row.get("nodes") or (), float(row.get("t") or 0.0))
+                try:
+                    records = exits.read(self._options.state, str(row.get("attempt")))
+                except OSError:
+                    records = []
+                self._ledger.append("ended", attempt=row.get("attempt"), code=None, lost=list(lost), first=None,
+                                    reached=furthest(records), note="its batch script was gone before it could say why",
+                                    **{"class": ended.NODE_LOST if lost else ended.UNKNOWN})
 
     def _attempt(self, number: int, hyperpod: bool, lost: Tuple[str, ...], before: Optional[Outcome]) -> Outcome:
         """One step, from the choice to the row of its end. `lost`: nodes not to use; `before`: the attempt before."""
@@ -169,7 +141,7 @@ class Decider:
         if before:
             self._look()  # a slurmctld that does not answer cannot say which steps are left
             # A step on a node that is gone, or without its slurmstepd, stays in Slurm's list for minutes.
-            step.sweep(self._runner, job.job_id, self._signals.pause, limit=3.0 if lost or before.cut else 15.0)
+            step.sweep(self._runner, job.id, self._signals.pause, limit=3.0 if lost or before.cut else 15.0)
         rows = self._ledger.rows()
         bad = poison(rows)
         choice = self._choose({bad.name: bad.why} if bad else {})
@@ -184,11 +156,11 @@ class Decider:
                 self._report("set_aside", f"{name} is damaged and is called {new} now", attempt=name, now=new)
         nodes = self._look()
         if nodes.ended:
-            self._stopped(nodes.state)
+            self._stopped(ended.why(nodes, job.restart))
         use = self._nodes(nodes, lost, before.away if before else ())
         attempt = self._ledger.name(number)
         plan = step.StepPlan(options.command, attempt, options.srun_args, use, retry=number > 0, hyperpod=hyperpod,
-                             srun=options.srun)
+                             srun=options.srun, groups=self._groups)
         watch = NodeWatch({name: address for name, address in nodes.addresses.items() if not use or name in use},
                           interval=options.probe_interval, silent_after=options.silent_after,
                           refused_after=options.refused_after) if nodes.addresses else None
@@ -203,7 +175,8 @@ class Decider:
             process = step.Step(plan, step.step_environment(self._env, {
                 **choice.environment(), **step.tasks(self._env, use), lifeline.VARIABLE: lines.variable,
                 "HPK_ATTEMPT": attempt, "HPK_CHECKPOINT_ROOT": options.root, "HPK_STATE": options.state}), self._limit)
-            seen = supervise(process, attempt, Rules(options, watch, self._storage, lines, hyperpod), job,
+            rules = Rules(options, watch, self._storage, lines, hyperpod, use or nodes.nodes, time.time())
+            seen = supervise(process, attempt, rules, job,
                              runner=self._runner, signals=self._signals, report=self._report)
         outcome = classify(seen)
         seconds = round(time.monotonic() - began, 1)
@@ -274,7 +247,7 @@ class Decider:
     def _heed(self, doing: str) -> None:
         """Signals that came while no step was running. Raises _Stopped, _Handed."""
         if self._signals.stop:
-            self._stopped(self._signals.stop)
+            self._stopped(ended.why(allocation.look(self._runner, self._job), self._job.restart, self._signals.stop))
         if self._signals.warned:
             raise _Handed("preempted", f"warned by USR1 while {doing}")
 
@@ -290,13 +263,16 @@ class Decider:
         if len(healthy) < want:
             gone = sorted((set(self._job.nodes) | set(nodes.nodes)) - set(healthy))
             raise _Handed("node_lost", f"{len(healthy)} of {want} nodes are left, without {', '.join(gone)}")
-        return () if healthy == self._job.nodes and not self._options.nodes else healthy[:want]
+        whole = self._groups or (healthy == self._job.nodes and not self._options.nodes)
+        return () if whole else healthy[:want]
 
     def _final(self, outcome: Outcome, enabled: bool) -> Optional[int]:
         """Exit code when there is nothing left to do; None: try again. Raises _Handed, GaveUp, _Stopped."""
         if outcome.kind == "done":
             return 0
-        if self._signals.stop or outcome.kind == "cancelled":
+        if self._signals.stop or outcome.kind in ENDED:
+            if outcome.end:
+                self._remember("stopped", why=outcome.end.words)
             return TERMINATED
         if not enabled:
             return AGAIN if outcome.kind == "again" else outcome.code
@@ -357,7 +333,7 @@ class Decider:
         end = time.monotonic() + self._options.controller_wait
         while True:
             try:
-                return control.requeue(self._runner, self._job.requeue_id)
+                return control.requeue(self._runner, self._job.id)
             except RunError:
                 heard = allocation.look(self._runner, self._job).state
                 if heard or self._signals.stop or time.monotonic() >= end:
@@ -381,9 +357,10 @@ class Decider:
         except JobError as err:
             self._report("storage", f"{err.message}: `job status` will not know why this run ends")
 
-    def _stopped(self, why: str) -> None:
-        self._remember("stopped", why=why)
-        self._report("stopped", f"ended by Slurm ({why}); a cancelled job is never requeued", why=why)
+    def _stopped(self, end: ended.End) -> None:
+        self._remember("stopped", why=end.words)
+        never = "; a cancelled job is never requeued" if end.kind == ended.CANCELLED else ""
+        self._report("stopped", f"this run {end.words}{never}", why=end.words, kind=end.kind)
         raise _Stopped
 
 

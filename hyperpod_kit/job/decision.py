@@ -8,10 +8,12 @@ import json
 import os
 import tempfile
 import time
+import zlib
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from hyperpod_kit.errors import JobError, NoValidCheckpoint
 from hyperpod_kit.job import choose
+from hyperpod_kit.slurm.job_id import het_size
 
 Record = Dict[str, Any]
 
@@ -19,8 +21,13 @@ _NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)
 
 
 def key(env: Mapping[str, str]) -> str:
-    """Names one launch: HyperPod's step retry keeps job id, restart count and step id, but not srun's port."""
+    """Names one launch: HyperPod's step retry keeps job id, restart count and step id, but not srun's port.
+
+    A step over several components of a heterogeneous job has a port for each: there its nodes stand in for it.
+    """
     port = env.get("SLURM_STEP_LAUNCHER_PORT") or env.get("SLURM_SRUN_COMM_PORT") or "0"
+    if het_size(env):
+        port = f"het{zlib.crc32(env.get('SLURM_STEP_NODELIST', '').encode()):08x}"
     return ".".join([env.get("SLURM_JOB_ID", "0"), env.get("SLURM_RESTART_COUNT", "0"),
                      env.get("SLURM_STEP_ID", "0"), port])
 

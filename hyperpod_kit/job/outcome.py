@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Dict, Optional, Sequence, Tuple
 
+from hyperpod_kit.job.ended import End
 from hyperpod_kit.job.exits import Exit, describe
 
-CLASSES = ("done", "again", "preempted", "cancelled", "node_lost", "storage", "stall", "crash")
+CLASSES = ("done", "again", "preempted", "cancelled", "requeued", "unknown", "node_lost", "storage", "stall", "crash")
+
+ENDED = ("cancelled", "requeued", "unknown")
+"""Slurm, or who gives it orders, has ended this run, and no node of it is known to be lost."""
 
 
 @dataclass(frozen=True)
@@ -15,7 +19,7 @@ class Seen:
     """What was observed. `code`: srun's exit code; `stop`: the signal that ended us, if any; `warned`: USR1 came;
     `lost`: nodes that do not answer; `stalled`: nothing moved and the step was ended for it.
     `away`: the checkpoint root did not answer, here ("") or on these nodes; `cut`: nodes whose part of the step was
-    gone, which Slurm did not notice."""
+    gone, which Slurm did not notice; `end`: why Slurm ended the run, where it did."""
 
     code: int
     exits: Tuple[Exit, ...] = ()
@@ -25,13 +29,14 @@ class Seen:
     stalled: bool = False
     away: Tuple[str, ...] = ()
     cut: Tuple[str, ...] = ()
+    end: Optional[End] = None
 
 
 @dataclass(frozen=True)
 class Outcome:
     """`kind` is one of CLASSES; `first`: the rank that failed first, by its own record; `code`: for our own exit.
 
-    `reached`: the last step that any rank is known to have completed. `away`, `cut`: as in Seen.
+    `reached`: the last step that any rank is known to have completed. `away`, `cut`, `end`: as in Seen.
     """
 
     kind: str
@@ -41,6 +46,7 @@ class Outcome:
     reached: Optional[int] = None
     away: Tuple[str, ...] = ()
     cut: Tuple[str, ...] = ()
+    end: Optional[End] = None
 
     def fields(self) -> Dict[str, Any]:
         """For the ledger and the report."""
@@ -52,17 +58,26 @@ class Outcome:
         first = self.first
         who = "" if first is None else f": rank {first.rank} on {first.node} " + (
             f"exited {first.code}" if first.signal is None else f"was killed by signal {first.signal}")
+        said = self.end.words if self.end else ""
         words = {
             "done": "finished",
             "again": "saved and wants to run again",
             "preempted": "was warned by USR1 and has ended",
-            "cancelled": "was ended by Slurm",
-            "node_lost": f"lost {', '.join(self.lost)}",
+            "cancelled": said or "was cancelled",
+            "requeued": said,
+            "unknown": said,
+            "node_lost": f"lost {', '.join(self.lost) or 'a node'}" + (f" and {said}" if said else ""),
             "storage": f"lost the checkpoint root{self._where()}",
             "stall": "stopped making progress and was ended",
-            "crash": f"failed{who or f': srun exited {self.code} and no rank left a record'}",
+            "crash": f"failed{who or self._unrecorded()}",
         }
         return words[self.kind]
+
+    def _unrecorded(self) -> str:
+        """srun failed and no rank wrote how it ended."""
+        how = f"exited {self.code}" + (f" (128 + signal {self.code - 128})" if 128 < self.code < 160 else "")
+        return (f": srun {how}, and no rank could write how it ended: the step was never started, or was killed as a "
+                "whole, wrappers and all; srun's own lines above this one say more")
 
     def _where(self) -> str:
         names = ", ".join(name for name in self.away if name)
@@ -71,8 +86,12 @@ class Outcome:
 
 def classify(seen: Seen) -> Outcome:
     """What happened, with the last step that it came to."""
-    reached = max((record.step for record in seen.exits if record.step is not None), default=None)
-    return replace(_classify(seen), reached=reached, cut=seen.cut)
+    return replace(_classify(seen), reached=furthest(seen.exits), cut=seen.cut, end=seen.end)
+
+
+def furthest(records: Sequence[Exit]) -> Optional[int]:
+    """The last step that any rank is known to have completed."""
+    return max((record.step for record in records if record.step is not None), default=None)
 
 
 def _classify(seen: Seen) -> Outcome:
@@ -80,7 +99,8 @@ def _classify(seen: Seen) -> Outcome:
     first = first_failure(seen.exits)
     code = _code(seen, first)
     if seen.stop:
-        return Outcome("node_lost" if seen.lost else "cancelled", code, first, seen.lost)
+        kind = seen.end.kind if seen.end else "cancelled"
+        return Outcome("node_lost" if seen.lost else kind, code, first, seen.lost)
     if seen.code == 0:
         return Outcome("again" if any(record.again for record in seen.exits) else "done", 0, None)
     if seen.warned:

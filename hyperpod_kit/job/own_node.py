@@ -15,7 +15,7 @@ import threading
 import time
 from typing import Callable, List, Optional
 
-from hyperpod_kit.errors import RunError
+from hyperpod_kit.errors import JobError, RunError
 from hyperpod_kit.job.rank import NO_STORAGE
 from hyperpod_kit.job.storage import LOOK, MARKS, Probe, doubted
 from hyperpod_kit.run import Runner
@@ -82,13 +82,13 @@ class OwnNode:
         try:
             if not held_alone(self._runner, self._node):
                 return False
-            record = control.job(self._runner, self._job.job_id)
+            record = control.job(self._runner, self._job.id)
             own = "" if record.get("Comment") in (None, "(null)") else record["Comment"] + " "
             if record.get("Requeue") != "1":
                 return False
-            control.set_comment(self._runner, self._job.job_id, own + AWAY_MARK)
+            control.set_comment(self._runner, self._job.id, own + AWAY_MARK)
             return True
-        except RunError:
+        except (RunError, JobError):
             return False
 
 

@@ -16,6 +16,7 @@ from hyperpod_kit.checkpoint.repository.store import durable
 from hyperpod_kit.errors import RunError, RunIsOwned, Unreachable
 from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm import control
+from hyperpod_kit.slurm.job_id import JobId
 
 ENDED, UNHEARD, COMPLETING = "ENDED", "", "COMPLETING"
 COMING_BACK = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT",
@@ -27,33 +28,42 @@ _WRITING = 10.0
 """Seconds that a claim may be there without its text, where a file system cannot create it whole."""
 
 
-def claim(runner: Runner, state: str, job_id: str, pause: Callable[[float], None], *, limit: float = 120.0) -> None:
+def claim(runner: Runner, state: str, job: JobId, pause: Callable[[float], None], *, limit: float = 120.0) -> None:
     """Take the root for this job; nothing to do when it has it. `state`: the directory `<root>/.hpk`.
 
     Raises RunIsOwned when another live job has it, Unreachable when Slurm did not say within `limit` seconds whether
     that job is alive, OSError.
     """
     end = time.monotonic() + limit
+    root = os.path.dirname(state)
     while True:
         number, owner = _last(state, pause)
-        if owner == job_id:
+        if owner == job.name:
             return
-        word = _word(runner, owner) if owner else ENDED
+        word = _word(runner, JobId.parse(owner)) if owner else ENDED
         if word in COMING_BACK or (word == COMPLETING and time.monotonic() >= end):
-            raise RunIsOwned(f"{os.path.dirname(state)} is used by job {owner}, which is {word}",
-                             hint=f"give each job a root of its own, or end that one first: scancel {owner}")
+            raise _owned(root, job, JobId.parse(str(owner)), word)
         if word in (COMPLETING, UNHEARD):
             if time.monotonic() >= end:
-                raise Unreachable(f"{os.path.dirname(state)} was used by job {owner}, and Slurm does not say whether "
-                                  "that has ended", hint=f"scontrol show job {owner}")
+                raise Unreachable(f"{root} was used by job {owner}, and Slurm does not say whether that has ended",
+                                  hint=f"scontrol show job {owner}")
             pause(1.0)
             continue
-        body = json.dumps({"job": job_id, "t": round(time.time(), 3)}).encode() + b"\n"
+        body = json.dumps({"job": job.name, "t": round(time.time(), 3)}).encode() + b"\n"
         try:
             durable.write_once(os.path.join(state, f"owner-{number + 1:06d}.json"), body)
             return
         except FileExistsError:
             continue
+
+
+def _owned(root: str, job: JobId, owner: JobId, word: str) -> RunIsOwned:
+    if job.is_sibling(owner):
+        return RunIsOwned(f"{root} is used by job {owner}, which is {word}, and job {job} is another task of the same "
+                          "array: each task needs a root of its own",
+                          hint=f"--checkpoint-root {root}-$SLURM_ARRAY_TASK_ID")
+    return RunIsOwned(f"{root} is used by job {owner}, which is {word}, and this is job {job}",
+                      hint=f"give each job a root of its own, or end that one first: scancel {owner}")
 
 
 def _last(state: str, pause: Callable[[float], None]) -> Tuple[int, Optional[str]]:
@@ -73,9 +83,9 @@ def _last(state: str, pause: Callable[[float], None]) -> Tuple[int, Optional[str
         pause(0.2)
 
 
-def _word(runner: Runner, job_id: str) -> str:
+def _word(runner: Runner, job: JobId) -> str:
     """Slurm's word for that job's state; ENDED when it has forgotten the job, UNHEARD when it does not answer."""
     try:
-        return control.job(runner, job_id).get("JobState", UNHEARD)
+        return control.job(runner, job).get("JobState", UNHEARD)
     except RunError as err:
         return ENDED if control.forgotten(err) else UNHEARD

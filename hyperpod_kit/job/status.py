@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from typing import List, Sequence
 
-from hyperpod_kit.job.timeline import Attempt, Totals
+from hyperpod_kit.job.timeline import NONE, UNFINISHED, Attempt, Totals
 
 HEAD = ("attempt", "started", "took", "from step", "reached", "lost", "ended as", "code", "then")
 
 
 def table(found: Sequence[Attempt], sums: Totals) -> str:
-    """One line an attempt, then the sum. An empty field: not known."""
+    """One line an attempt, then the sum. `?`: not known; an empty field: nothing to know."""
     rows: List[Sequence[str]] = [HEAD, *(_row(one) for one in found)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD) - 1)]
     lines = ["  ".join([*(text.ljust(width) for text, width in zip(row, widths)), row[-1]]).rstrip() for row in rows]
@@ -23,10 +23,20 @@ def sentence(sums: Totals) -> str:
     words = [f"{sums.attempts} attempt{'' if sums.attempts == 1 else 's'}"]
     if sums.wall:
         words.append(f"{duration(sums.wall)} from the first start to the last end")
-    words.append(f"{sums.lost} step{'' if sums.lost == 1 else 's'} done twice")
+    words.append(_twice(sums))
     if sums.goodput is not None:
         words.append(f"goodput {sums.goodput:.1%}")
     return ", ".join(words)
+
+
+def _twice(sums: Totals) -> str:
+    """Steps that were done again; what nobody knows is not 0."""
+    if sums.lost is None:
+        return "unknown how many steps were done twice: no attempt says how far it came"
+    known = f"{sums.lost} step{'' if sums.lost == 1 else 's'} done twice"
+    if not sums.untold:
+        return known
+    return f"at least {known} ({sums.untold} attempt{'' if sums.untold == 1 else 's'} did not say how far)"
 
 
 def duration(seconds: float) -> str:
@@ -41,6 +51,8 @@ def duration(seconds: float) -> str:
 
 def ending(one: Attempt) -> str:
     """Class of the end, and who began it."""
+    if one.kind == "unknown":
+        return "unknown: its batch script was gone before it could say why" if one.code is None else one.kind
     if one.nodes_lost:
         return f"{one.kind}: {', '.join(one.nodes_lost)}"
     if one.first and one.kind in ("crash", "stall"):
@@ -50,8 +62,17 @@ def ending(one: Attempt) -> str:
 
 def _row(one: Attempt) -> Sequence[str]:
     return (one.name, time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.started)),
-            duration(one.seconds) if one.seconds is not None else "", _text(one.step), _text(one.reached),
-            _text(one.lost), ending(one), _text(one.code), one.then)
+            duration(one.seconds) if one.seconds is not None else "", _text(one.step), _reached(one),
+            _lost(one), ending(one), _text(one.code), one.then)
+
+
+def _reached(one: Attempt) -> str:
+    ran = one.kind not in (NONE, UNFINISHED)
+    return "?" if ran and one.reached is None else _text(one.reached)
+
+
+def _lost(one: Attempt) -> str:
+    return "?" if one.followed and one.lost is None else _text(one.lost)
 
 
 def _text(value: object) -> str:

@@ -12,6 +12,7 @@ from hyperpod_kit.job.timeline import NONE, Attempt, Totals
 WIDTH, HEIGHT, LEFT, BOTTOM = 960, 320, 64, 40
 
 COLOURS = {"done": "#1a7f37", "again": "#0969da", "preempted": "#0969da", "cancelled": "#6e7781",
+           "requeued": "#0969da", "unknown": "#57606a", "storage": "#bc4c00",
            "node_lost": "#bc4c00", "stall": "#9a6700", "crash": "#cf222e", "unfinished": "#57606a"}
 
 STYLE = """

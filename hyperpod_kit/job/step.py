@@ -18,6 +18,7 @@ from hyperpod_kit.errors import JobError, RunError
 from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm import control
 from hyperpod_kit.slurm.hostlist import compress
+from hyperpod_kit.slurm.job_id import JobId
 
 HYPERPOD_MARK = "/opt/sagemaker_cluster"
 """A directory that HyperPod's nodes have."""
@@ -31,7 +32,10 @@ INSTALLED = "/opt/hyperpod-kit/current/lib"
 
 @dataclass(frozen=True)
 class StepPlan:
-    """What to start. `nodes`: exactly these, all of the allocation when empty; `hyperpod`: srun knows --auto-resume."""
+    """What to start. `nodes`: exactly these, all of the allocation when empty; `hyperpod`: srun knows --auto-resume.
+
+    `groups`: the components of a heterogeneous job that the step is to run over; srun would take the first one only.
+    """
 
     command: Sequence[str]
     attempt: str
@@ -40,6 +44,7 @@ class StepPlan:
     retry: bool = False
     hyperpod: bool = False
     srun: str = "srun"
+    groups: Sequence[int] = ()
 
     def argv(self) -> List[str]:
         """The srun command line."""
@@ -51,6 +56,8 @@ class StepPlan:
             args.append("--auto-resume=1")
         if self.nodes:
             args += [f"--nodes={len(self.nodes)}", f"--nodelist={compress(self.nodes)}"]
+        if self.groups:
+            args.append(f"--het-group={','.join(map(str, self.groups))}")
         return [*args, *self.srun_args, *wrapper(), *self.command]
 
 
@@ -110,7 +117,7 @@ class Step:
         """Exit code (negative: the signal that killed srun), None while it runs."""
         return self._process.poll()
 
-    def end(self, runner: Runner, job_id: str, wait: Callable[[float], None], *, grace: float = 10.0,
+    def end(self, runner: Runner, job_id: JobId, wait: Callable[[float], None], *, grace: float = 10.0,
             patience: float = 5.0) -> int:
         """End the step for good: TERM to srun, then KILL to its ranks through Slurm, then KILL to srun itself.
 
@@ -138,7 +145,7 @@ class Step:
             wait(end - time.monotonic())
 
 
-def sweep(runner: Runner, job_id: str, wait: Callable[[float], None], *, limit: float = 15.0) -> List[str]:
+def sweep(runner: Runner, job_id: JobId, wait: Callable[[float], None], *, limit: float = 15.0) -> List[str]:
     """Before a retry: kill steps that outlived their srun and wait until Slurm has none; returns what is still left."""
     end = time.monotonic() + limit
     left = _kill_ranks(runner, job_id)
@@ -151,7 +158,7 @@ def sweep(runner: Runner, job_id: str, wait: Callable[[float], None], *, limit: 
     return left
 
 
-def _kill_ranks(runner: Runner, job_id: str) -> List[str]:
+def _kill_ranks(runner: Runner, job_id: JobId) -> List[str]:
     try:
         return control.kill_steps(runner, job_id, STEP_NAME)
     except RunError:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Iterable, Mapping, Optional, Set, Tuple
 
 from hyperpod_kit.errors import RunError
-from hyperpod_kit.job import allocation, exits
-from hyperpod_kit.job.lifeline import Lifelines
+from hyperpod_kit.job import allocation, ended, exits
+from hyperpod_kit.job.lifeline import BYE, Lifelines
 from hyperpod_kit.job.options import Options
 from hyperpod_kit.job.outcome import Seen
 from hyperpod_kit.job.report import Report
@@ -19,6 +19,7 @@ from hyperpod_kit.job.watch import AwayWatch, NodeWatch, StallWatch, settle
 from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm import control
 from hyperpod_kit.slurm.environment import JobEnvironment
+from hyperpod_kit.slurm.job_id import JobId
 
 STOP_GRACE, LOST_GRACE, STALL_GRACE = 20.0, 3.0, 10.0
 """Seconds between TERM and KILL: for a cancelled step, one whose node is gone, one that does not move."""
@@ -29,6 +30,7 @@ class Rules:
     """When to step in. `nodes` is None when slurmctld did not say where the slurmds are.
 
     `hyperpod`: HyperPod replaces nodes under a running srun (20-30 min), so nothing is ended for a node or a stall.
+    `used`: the step's nodes; `began`: its start, Unix seconds.
     """
 
     options: Options
@@ -36,6 +38,8 @@ class Rules:
     storage: Storage
     lines: Lifelines
     hyperpod: bool = False
+    used: Tuple[str, ...] = ()
+    began: float = 0.0
 
 
 def supervise(step: Step, attempt: str, rules: Rules, job: JobEnvironment, *, runner: Runner, signals: Signals,
@@ -54,13 +58,13 @@ def supervise(step: Step, attempt: str, rules: Rules, job: JobEnvironment, *, ru
     unasked = False
     while step.poll() is None:
         if signals.stop:
-            step.end(runner, job.job_id, signals.wait, grace=STOP_GRACE)
+            step.end(runner, job.id, signals.wait, grace=STOP_GRACE)
             break
         if signals.warned and warned_until is None:
             warned_until = time.monotonic() + options.grace
-            _tell_to_save(runner, job.job_id, report)
+            _tell_to_save(runner, job.id, report)
         if warned_until is not None and time.monotonic() >= warned_until:
-            step.end(runner, job.job_id, signals.wait)
+            step.end(runner, job.id, signals.wait)
             break
         lost = tuple(watch.lost()) if watch else ()
         if watch and watch.unasked and not unasked:
@@ -73,20 +77,20 @@ def supervise(step: Step, attempt: str, rules: Rules, job: JobEnvironment, *, ru
             report("intervene", f"{', '.join(lost)} does not answer: ending the step" if lost else
                    f"no progress for {options.stall:g} s: ending the step", lost=list(lost), stalled=stalled)
             # srun waits for a dead node much longer than we do.
-            step.end(runner, job.job_id, signals.wait, grace=LOST_GRACE if lost else STALL_GRACE,
+            step.end(runner, job.id, signals.wait, grace=LOST_GRACE if lost else STALL_GRACE,
                      patience=1.0 if lost else 5.0)
             break
         cut = () if rules.hyperpod else tuple(lines.cut())
         if cut:
             report("intervene", f"the step's part on {', '.join(cut)} is gone and Slurm does not notice: ending it",
                    cut=list(cut))
-            step.end(runner, job.job_id, signals.wait, grace=LOST_GRACE, patience=1.0)
+            step.end(runner, job.id, signals.wait, grace=LOST_GRACE, patience=1.0)
             break
         away = root.lost(lines.without_storage)
         if away:
             report("intervene", f"the checkpoint root answers here and not on {', '.join(away)}: ending the step",
                    away=away)
-            step.end(runner, job.job_id, signals.wait, grace=LOST_GRACE, patience=1.0)
+            step.end(runner, job.id, signals.wait, grace=LOST_GRACE, patience=1.0)
             break
         waits = [options.probe_interval, *([watch.due] if watch else []),
                  *([lines.due] if lines.due is not None else []),
@@ -107,20 +111,34 @@ def _seen(code: Optional[int], attempt: str, rules: Rules, job: JobEnvironment, 
         away, stop = ("", *away), signals.stop
     if code != 0 and not stop and not lost and not stalled:
         lost = tuple(settle(rules.nodes, rules.options.silent_after + 4.0, signals.pause))
+    end: Optional[ended.End] = None
+    nodes: Optional[allocation.Allocation] = None
     if code != 0 and not stalled:
         # srun of a job that Slurm has just ended fails before our own TERM arrives.
         nodes = allocation.look(runner, job)
         if nodes.ended and not signals.warned:
             stop = stop or nodes.state
+        end = ended.why(nodes, job.restart, signals.stop) if stop else None
         lost = tuple(sorted({*lost, *nodes.down}))
     try:
         records = tuple(exits.read(rules.options.state, attempt))
     except OSError:
         records = ()
-    if code != 0 and not stop and rules.nodes:
+    if end and nodes:
+        lost = () if end.kind == ended.CANCELLED else tuple(sorted({*lost, *_missing(nodes, rules, records)}))
+    elif code != 0 and rules.nodes:
         lost = tuple(sorted({*lost, *_vanished(rules.nodes.doubted, rules.lines.words, records)}))
     return Seen(code=-9 if code is None else code, exits=records, stop=stop, warned=signals.warned, lost=lost,
-                stalled=stalled, away=away)
+                stalled=stalled, away=away, end=end)
+
+
+def _missing(seen: allocation.Allocation, rules: Rules, records: Iterable[exits.Exit]) -> Set[str]:
+    """Nodes for whose sake Slurm may have ended the run: it counts them as lost, they were started anew since, or they
+    did not answer us and left no last word."""
+    told = {record.node for record in records} | {name for name, word in rules.lines.words.items() if word == BYE}
+    silent = {*rules.nodes.doubted, *rules.nodes.suspects} - told if rules.nodes else set()
+    anew = {name for name, when in seen.booted.items() if when > rules.began > 0}
+    return (silent | anew | set(seen.before)) & set(rules.used)
 
 
 def _vanished(doubted: Iterable[str], words: Mapping[str, str], records: Iterable[exits.Exit]) -> Set[str]:
@@ -132,7 +150,7 @@ def _vanished(doubted: Iterable[str], words: Mapping[str, str], records: Iterabl
     return {name for name in doubted if words.get(name) == "" and name not in told}
 
 
-def _tell_to_save(runner: Runner, job_id: str, report: Report) -> None:
+def _tell_to_save(runner: Runner, job_id: JobId, report: Report) -> None:
     report("warned", "USR1: telling the step to save")
     try:
         control.signal_steps(runner, job_id, "USR1")

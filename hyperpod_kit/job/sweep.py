@@ -17,13 +17,14 @@ from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm import control
 from hyperpod_kit.slurm.environment import AWAY_MARK
 from hyperpod_kit.slurm.hostlist import expand
+from hyperpod_kit.slurm.job_id import JobId
 
 
 @dataclass(frozen=True)
 class Orphan:
     """A job that `why` (runs without its batch host, left it). `requeue`: Slurm may put it back into the queue.
 
-    comment: what its comment is to be afterwards, None: as it is.
+    job_id: a plain number or an array's task (`11_2`); comment: what its comment is to be afterwards, None: as it is.
     """
 
     job_id: str
@@ -39,20 +40,16 @@ def orphans(jobs: List[Mapping[str, str]]) -> List[Orphan]:
     for job in jobs:
         host, nodes = job.get("BatchHost", ""), job.get("NodeList", "")
         comment = job.get("Comment", "")
+        if job.get("HetJobOffset", "0") != "0":
+            continue  # the script is its leader's, and so is everything that is done with the job
         if AWAY_MARK in comment and job.get("JobState") == "FAILED":
-            found.append(Orphan(_name(job), host, job.get("Requeue") == "1", "left a host without the checkpoint root,",
-                                comment.replace(AWAY_MARK, "").strip()))
+            found.append(Orphan(JobId.of(job).name, host, job.get("Requeue") == "1",
+                                "left a host without the checkpoint root,", comment.replace(AWAY_MARK, "").strip()))
         if job.get("JobState") != "RUNNING" or job.get("BatchFlag") == "0" or not host or nodes in ("", "(null)"):
             continue
         if host not in expand(nodes):
-            found.append(Orphan(_name(job), host, job.get("Requeue") == "1"))
+            found.append(Orphan(JobId.of(job).name, host, job.get("Requeue") == "1"))
     return found
-
-
-def _name(job: Mapping[str, str]) -> str:
-    """What to requeue: the plain id of an array's task may mean the whole array."""
-    task = job.get("ArrayTaskId", "")
-    return f"{job['ArrayJobId']}_{task}" if task.isdigit() and "ArrayJobId" in job else job["JobId"]
 
 
 def sweep(runner: Runner, found: Sequence[Orphan]) -> List[Tuple[Orphan, str]]:
@@ -63,9 +60,9 @@ def sweep(runner: Runner, found: Sequence[Orphan]) -> List[Tuple[Orphan, str]]:
             done.append((one, f"it was submitted with --no-requeue: scancel {one.job_id}, and submit it again"))
             continue
         try:
-            control.requeue(runner, one.job_id)
+            control.requeue(runner, JobId.parse(one.job_id))
             if one.comment is not None:
-                control.set_comment(runner, one.job_id, one.comment)
+                control.set_comment(runner, JobId.parse(one.job_id), one.comment)
             done.append((one, ""))
         except RunError as err:
             done.append((one, err.message))
@@ -74,5 +71,4 @@ def sweep(runner: Runner, found: Sequence[Orphan]) -> List[Tuple[Orphan, str]]:
 
 def jobs(runner: Runner) -> List[Mapping[str, str]]:
     """All jobs that slurmctld knows. Raises RunError."""
-    done = runner.run(["scontrol", "-o", "show", "job"], timeout=control.DEADLINE)
-    return [record for record in map(control.parse_record, done.stdout.splitlines()) if "JobId" in record]
+    return list(control.records(runner))

@@ -18,7 +18,8 @@ class Attempt:
     kind: a class of outcome.py, `unfinished` (it runs, or was ended so abruptly that nobody could write it down), or
     `none` (a run of the batch script that started no rank). source, step: the checkpoint it resumed from.
     reached: the last step that a rank is known to have completed. lost: steps done here that the next attempt of the
-    job did again; gap: seconds from the end of this attempt to the start of the next. None: not known.
+    job did again; gap: seconds from the end of this attempt to the start of the next. None: not known. followed:
+    whether another attempt came after this one.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Attempt:
     then: str = ""
     lost: Optional[int] = None
     gap: Optional[float] = None
+    followed: bool = False
 
     def to_dict(self) -> Dict[str, Any]:
         return asdict(self)
@@ -48,14 +50,16 @@ class Totals:
     """Of one job, or of all that share a root. `wall`: seconds from the first start to the last end.
 
     goodput: the part of `wall` in which steps were done that no later attempt did again; None when no attempt says
-    how far it came. lost: steps done twice.
+    how far it came. lost: steps done twice, as far as that is known; None when it is known of no attempt that another
+    followed. untold: attempts that another followed, and of which nobody knows how far they came.
     """
 
     attempts: int = 0
     wall: float = 0.0
-    lost: int = 0
+    lost: Optional[int] = 0
     goodput: Optional[float] = None
     kinds: Dict[str, int] = field(default_factory=dict)
+    untold: int = 0
 
 
 def attempts(root: str, job: str = "") -> List[Attempt]:
@@ -103,7 +107,7 @@ def chain(found: Sequence[Attempt]) -> List[Attempt]:
         if one.reached is not None and following.step is not None:
             lost = max(0, one.reached - following.step)
         gap = following.started - one.ended if one.ended is not None else None
-        out[here] = replace(one, lost=lost, gap=round(gap, 1) if gap is not None else None)
+        out[here] = replace(one, lost=lost, gap=round(gap, 1) if gap is not None else None, followed=True)
     return out
 
 
@@ -120,8 +124,10 @@ def totals(found: Sequence[Attempt], now: float) -> Totals:
     wall = max(0.0, end - ran[0].started)
     good = [useful for useful in map(_useful, ran) if useful is not None]
     goodput = min(1.0, sum(good) / wall) if good and wall else None
-    return Totals(len(found), round(wall, 1), sum(one.lost or 0 for one in ran),
-                  round(goodput, 4) if goodput is not None else None, kinds)
+    lost = [one.lost for one in ran[:-1]]
+    untold = lost.count(None)
+    return Totals(len(found), round(wall, 1), None if untold and untold == len(lost) else sum(one or 0 for one in lost),
+                  round(goodput, 4) if goodput is not None else None, kinds, untold)
 
 
 def _useful(one: Attempt) -> Optional[float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from typing import Mapping, Optional, Tuple
+from typing import List, Mapping, Optional, Tuple
 
 from hyperpod_kit.job import ledger
 from hyperpod_kit.slurm.environment import JobEnvironment
@@ -20,7 +20,7 @@ def notes(env: Mapping[str, str] = os.environ) -> str:
 def note(job: JobEnvironment, root: str, env: Mapping[str, str] = os.environ) -> None:
     """Best effort: a home that cannot be written is no reason to stop a job."""
     path = notes(env)
-    line = json.dumps({"job": job.job_id, "id": job.requeue_id, "root": root}) + "\n"
+    line = json.dumps({"job": job.id.name, "raw": job.id.raw, "root": root}) + "\n"
     with contextlib.suppress(OSError):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -31,8 +31,23 @@ def note(job: JobEnvironment, root: str, env: Mapping[str, str] = os.environ) ->
 
 
 def find(job: str, env: Mapping[str, str] = os.environ) -> Optional[Tuple[str, str]]:
-    """(job id, root) of `123` or of an array's task `123_4`; None when nobody noted it. Raises OSError."""
+    """(job, root) of `123`, or of an array's task by its name `123_4` or its own number; None when it is not noted.
+
+    Raises OSError.
+    """
     for row in reversed(ledger.read(notes(env))):
-        if job in (row.get("job"), row.get("id")):
+        if row.get("job") == job:
+            return job, str(row["root"])
+    if tasks(job, env):
+        return None  # its last task has the same number
+    for row in reversed(ledger.read(notes(env))):
+        if row.get("raw") == job:
             return str(row["job"]), str(row["root"])
     return None
+
+
+def tasks(array: str, env: Mapping[str, str] = os.environ) -> List[str]:
+    """Tasks of this array that are noted, by number. Raises OSError."""
+    names = {str(row.get("job")) for row in ledger.read(notes(env))}
+    return sorted((name for name in names if name.startswith(f"{array}_")),
+                  key=lambda name: int(name.rpartition("_")[2] or 0))

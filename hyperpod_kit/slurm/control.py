@@ -6,12 +6,14 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import dataclass
 from typing import Dict, List, Optional, Sequence
 
-from hyperpod_kit.errors import RunError
+from hyperpod_kit.errors import JobError, RunError
 from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm.hostlist import compress
+from hyperpod_kit.slurm.job_id import JobId
 
 DEADLINE = 20.0
 """Seconds any Slurm command may take: a busy slurmctld answers late, a dead one never."""
@@ -29,13 +31,17 @@ _BAD = re.compile(r"down|fail|drain|not_resp|unk|inval|reboot|\*", re.IGNORECASE
 
 @dataclass(frozen=True)
 class NodeRecord:
-    """A node as slurmctld sees it. `state` is Slurm's own word, for example `ALLOCATED` or `DOWN*+DRAIN`."""
+    """A node as slurmctld sees it. `state` is Slurm's own word, for example `ALLOCATED` or `DOWN*+DRAIN`.
+
+    `booted`: when its machine was started, Unix seconds, 0 when that is not known.
+    """
 
     name: str
     address: str
     port: int
     state: str
     reason: str = ""
+    booted: float = 0.0
 
     @property
     def usable(self) -> bool:
@@ -70,46 +76,83 @@ def all_nodes(runner: Runner, hosts: str = "") -> Dict[str, NodeRecord]:
         name = record.get("NodeName", "")
         if name:
             found[name] = NodeRecord(name, record.get("NodeAddr") or name, int(record.get("Port", SLURMD_PORT)),
-                                     record.get("State", "UNKNOWN"), record.get("Reason", ""))
+                                     record.get("State", "UNKNOWN"), record.get("Reason", ""),
+                                     _moment(record.get("BootTime", "")))
     if not found:
         raise RunError(done.argv, done.returncode, done.stdout, done.stderr)
     return found
 
 
-def job(runner: Runner, job_id: str) -> Dict[str, str]:
-    """`scontrol show job` as a dictionary. Raises RunError."""
-    done = runner.run(["scontrol", "-o", "show", "job", job_id], timeout=DEADLINE)
-    return parse_record(done.stdout.strip())
+def _moment(text: str) -> float:
+    try:
+        return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
+    except (ValueError, OverflowError):
+        return 0.0
+
+
+def records(runner: Runner, name: str = "") -> List[Dict[str, str]]:
+    """One dictionary a record of `scontrol show job`, of all jobs without a name. Raises RunError."""
+    done = runner.run(["scontrol", "-o", "show", "job", *([name] if name else [])], timeout=DEADLINE)
+    return [record for record in map(parse_record, done.stdout.splitlines()) if "JobId" in record]
+
+
+def parts(runner: Runner, job: JobId) -> List[Dict[str, str]]:
+    """The job's own records and no other's: one, or one a component of a heterogeneous job, the leader's first.
+
+    Raises RunError when Slurm does not answer or does not know the job, JobError when it answers with other jobs.
+    """
+    found = records(runner, job.name)
+    own = [record for record in found if job.has(record)]
+    if not own or (len(own) > 1 and not job.components):
+        shown = ", ".join(str(JobId.of(record)) for record in found[:8]) or "no job"
+        raise JobError(f"Slurm answers with {shown} when it is asked for job {job} (number {job.raw or 'unknown'})",
+                       hint=f"scontrol show job {job}")
+    return sorted(own, key=lambda record: int(record.get("HetJobOffset") or 0))
+
+
+def job(runner: Runner, job_id: JobId) -> Dict[str, str]:
+    """The one record of this job, of its leader when it is heterogeneous. Raises RunError, JobError."""
+    return parts(runner, job_id)[0]
 
 
 def forgotten(err: RunError) -> bool:
-    """Whether `job` failed because Slurm knows no such job (any more), and not because slurmctld did not answer."""
-    return "invalid job id" in (err.stderr + err.stdout).lower()
+    """Whether `job` failed because Slurm knows no such job (any more), and not because slurmctld did not answer.
+
+    Of an array that it still knows other tasks of, it says `Job 11_2 not found`.
+    """
+    said = (err.stderr + err.stdout).lower()
+    return "invalid job id" in said or re.search(r"\bjob \S+ not found", said) is not None
 
 
-def requeue(runner: Runner, job_id: str) -> None:
+def requeue(runner: Runner, job_id: JobId) -> None:
     """Put the job back into the queue; Slurm then ends this run of it. Raises RunError when Slurm refuses."""
-    runner.run(["scontrol", "requeue", job_id], timeout=DEADLINE)
+    runner.run(["scontrol", "requeue", job_id.name], timeout=DEADLINE)
 
 
-def set_comment(runner: Runner, job_id: str, comment: str) -> None:
+def set_comment(runner: Runner, job_id: JobId, comment: str) -> None:
     """Replace the job's comment; its owner may. Raises RunError."""
-    runner.run(["scontrol", "update", f"jobid={job_id}", f"comment={comment}"], timeout=DEADLINE)
+    runner.run(["scontrol", "update", f"jobid={job_id.name}", f"comment={comment}"], timeout=DEADLINE)
 
 
-def signal_steps(runner: Runner, job_id: str, name: str) -> None:
+def signal_steps(runner: Runner, job_id: JobId, name: str) -> None:
     """Send a signal to every step of the job, not to its batch script. Raises RunError."""
-    runner.run(["scancel", f"--signal={name}", job_id], timeout=DEADLINE)
+    runner.run(["scancel", f"--signal={name}", job_id.name], timeout=DEADLINE)
 
 
-def running_steps(runner: Runner, job_id: str, prefix: str) -> List[str]:
-    """Ids (`12.0`) of the job's steps whose name begins with `prefix` and that Slurm still holds. Raises RunError."""
-    done = runner.run(["squeue", "--steps", "--noheader", "-j", job_id, "-o", "%i %j"], timeout=DEADLINE, check=False)
+def running_steps(runner: Runner, job_id: JobId, prefix: str) -> List[str]:
+    """Ids (`12.0`, `11_2.0`) of the job's steps whose name begins with `prefix` and that Slurm still holds.
+
+    Raises RunError.
+    """
+    ids = job_id.steps_of
+    done = runner.run(["squeue", "--steps", "--noheader", "-j", ",".join(ids), "-o", "%i %j"], timeout=DEADLINE,
+                      check=False)
     pairs = (line.split(None, 1) for line in done.stdout.splitlines())
-    return [pair[0] for pair in pairs if len(pair) == 2 and pair[1].startswith(prefix)]
+    return [pair[0] for pair in pairs if len(pair) == 2 and pair[1].startswith(prefix)
+            and pair[0].rpartition(".")[0] in ids]
 
 
-def kill_steps(runner: Runner, job_id: str, prefix: str) -> List[str]:
+def kill_steps(runner: Runner, job_id: JobId, prefix: str) -> List[str]:
     """SIGKILL those steps and return their ids. Raises RunError."""
     left = running_steps(runner, job_id, prefix)
     if left:

@@ -6,11 +6,12 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Mapping, Optional, Tuple
+from dataclasses import dataclass, replace
+from typing import Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit.errors import JobError
 from hyperpod_kit.slurm.hostlist import expand
+from hyperpod_kit.slurm.job_id import JobId
 
 COMMENT_MARK = "hpk:auto-resume="
 """How `job submit` writes the choice into the job's comment, where a cluster without the plugin keeps it."""
@@ -24,33 +25,39 @@ OPTION_VARIABLES = ("HPK_AUTO_RESUME", "SLURM_SPANK_HPK_AUTO_RESUME", "SPANK_HPK
 
 @dataclass(frozen=True)
 class JobEnvironment:
-    """This run of this job. `restart`: how often Slurm has requeued it; `tasks`: ranks of a step, 0 when not said."""
+    """This run of this job. `restart`: how often Slurm has requeued it; `tasks`: ranks of a step, 0 when not said.
 
-    job_id: str
+    `groups`: nodes of each component of a heterogeneous job, whose `nodes` are those of all of them.
+    """
+
+    id: JobId
     restart: int
     nodes: Tuple[str, ...]
     tasks: int
-    array_job_id: Optional[str] = None
-    array_task_id: Optional[str] = None
-
-    @property
-    def requeue_id(self) -> str:
-        """The id to requeue. The plain id of an array's last task would requeue the whole array."""
-        if self.array_job_id and self.array_task_id:
-            return f"{self.array_job_id}_{self.array_task_id}"
-        return self.job_id
+    groups: Tuple[Tuple[str, ...], ...] = ()
 
     @classmethod
     def read(cls, env: Mapping[str, str]) -> JobEnvironment:
         """From the environment of a batch script. Raises JobError outside of a job."""
-        job_id = env.get("SLURM_JOB_ID")
-        if not job_id:
+        job_id = JobId.read(env)
+        if not job_id.raw:
             raise JobError("this is not a Slurm job: SLURM_JOB_ID is not set",
                            hint="call `hyperpod-kit job run` inside the script that you give to sbatch")
+        groups = tuple(tuple(expand(env.get(f"SLURM_JOB_NODELIST_HET_GROUP_{offset}", "")))
+                       for offset in range(len(job_id.components)))
         hosts = env.get("SLURM_JOB_NODELIST") or env.get("SLURM_NODELIST") or ""
-        return cls(job_id=job_id, restart=_number(env.get("SLURM_RESTART_COUNT")), nodes=tuple(expand(hosts)),
-                   tasks=_number(env.get("SLURM_NTASKS")), array_job_id=env.get("SLURM_ARRAY_JOB_ID"),
-                   array_task_id=env.get("SLURM_ARRAY_TASK_ID"))
+        return cls(id=job_id, restart=_number(env.get("SLURM_RESTART_COUNT")),
+                   nodes=_each_once(groups) or tuple(expand(hosts)), tasks=_number(env.get("SLURM_NTASKS")),
+                   groups=groups)
+
+    def within(self, offsets: Sequence[int]) -> JobEnvironment:
+        """The same with the nodes of some components only."""
+        return replace(self, nodes=_each_once([self.groups[offset] for offset in offsets]))
+
+
+def _each_once(groups: Sequence[Sequence[str]]) -> Tuple[str, ...]:
+    """Two components may share a node."""
+    return tuple(dict.fromkeys(name for group in groups for name in group))
 
 
 def auto_resume(env: Mapping[str, str], comment: str = "") -> Optional[int]:

@@ -8,9 +8,12 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from hyperpod_kit.job import ledger, status, status_page, timeline, where
 from hyperpod_kit.slurm import progress
 from hyperpod_kit.slurm.environment import JobEnvironment
+from hyperpod_kit.slurm.job_id import JobId
 
 
 def rows() -> list[dict[str, Any]]:
@@ -53,7 +56,8 @@ def test_the_table_says_who_and_why() -> None:
     found = timeline.chain(timeline.of_rows(rows()))
     lines = status.table(found, timeline.totals(found, 0.0)).splitlines()
     assert "crash: rank 1 on n<2>" in lines[1] and re.search(r"2 min 10 s +0 +130 +30 ", lines[1])
-    assert lines[-1] == "4 attempts, 5 min 0 s from the first start to the last end, 30 steps done twice, goodput 66.3%"
+    assert lines[-1] == ("4 attempts, 5 min 0 s from the first start to the last end, "
+                         "at least 30 steps done twice (1 attempt did not say how far), goodput 66.3%")
 
 
 def test_the_page_is_one_whole_file_and_escapes_what_it_shows() -> None:
@@ -81,12 +85,33 @@ def test_a_rank_tells_how_far_it_came_from_any_depth() -> None:
     progress.Teller({}).reached(1)
 
 
+def run_of(raw: str, array: str = "", task: str = "") -> JobEnvironment:
+    return JobEnvironment(JobId(raw, array, task), 0, (), 1)
+
+
 def test_a_job_is_found_by_its_id_and_by_its_place_in_an_array(tmp_path: Path) -> None:
     env = {"XDG_STATE_HOME": str(tmp_path)}
     assert where.find("7", env) is None
-    where.note(JobEnvironment("7", 0, (), 1), "/old", env)
-    where.note(JobEnvironment("7", 1, (), 1), "/new", env)
-    where.note(JobEnvironment("12", 0, (), 1, "9", "3"), "/array", env)
-    assert where.find("7", env) == ("7", "/new") and where.find("9_3", env) == ("12", "/array")
-    where.note(JobEnvironment("7", 0, (), 1), "/x", {"XDG_STATE_HOME": "/proc/nowhere"})
+    where.note(run_of("7"), "/old", env)
+    where.note(run_of("7"), "/new", env)
+    where.note(run_of("12", "9", "3"), "/array", env)
+    assert where.find("7", env) == ("7", "/new") and where.find("9_3", env) == ("9_3", "/array")
+    assert where.find("12", env) == ("9_3", "/array"), "by its own number too"
+    where.note(run_of("9", "9", "11"), "/last", env)
+    assert where.find("9", env) is None and where.tasks("9", env) == ["9_3", "9_11"], "the array, not its last task"
+    where.note(run_of("7"), "/x", {"XDG_STATE_HOME": "/proc/nowhere"})
     assert ledger.read(where.notes(env))[0]["root"] == "/old"
+
+
+@pytest.mark.parametrize(("reached", "sentence"), [
+    ((None, None), "unknown how many steps were done twice: no attempt says how far it came"),
+    ((30, None), "at least 5 steps done twice (1 attempt did not say how far)"),
+    ((30, 40), "15 steps done twice")])
+def test_what_nobody_knows_is_not_zero(reached: tuple[int | None, ...], sentence: str) -> None:
+    found = timeline.chain([timeline.Attempt("7.0.0", "7", 0.0, "crash", step=0, reached=reached[0], code=1),
+                            timeline.Attempt("7.0.1", "7", 1.0, "crash", step=25, reached=reached[1], code=1),
+                            timeline.Attempt("7.0.2", "7", 2.0, "done", step=30, reached=50, code=0)])
+    sums = timeline.totals(found, 3.0)
+    assert sentence in status.sentence(sums).split(", ")
+    assert (sums.lost is None) == (reached == (None, None))
+    assert ("?" in status.table(found, sums)) == (None in reached)

@@ -4,6 +4,7 @@ import pytest
 
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.slurm import control
+from hyperpod_kit.slurm.job_id import JobId
 from tests.unit.slurm.recording import RecordingRunner
 
 NODES = (
@@ -43,13 +44,13 @@ def test_a_job_record_keeps_values_with_blanks() -> None:
 
 def test_only_steps_of_ours_are_killed() -> None:
     runner = RecordingRunner({"squeue --steps": "7.0 hpk-7.0.0\n7.1 monitor\n7.batch batch\n", "scancel": ""})
-    assert control.kill_steps(runner, "7", "hpk-") == ["7.0"]
+    assert control.kill_steps(runner, JobId("7"), "hpk-") == ["7.0"]
     assert runner.calls[-1] == "scancel --signal=KILL 7.0"
 
 
 def test_nothing_is_killed_when_nothing_is_left() -> None:
     runner = RecordingRunner({"squeue --steps": ""})
-    assert control.kill_steps(runner, "7", "hpk-") == []
+    assert control.kill_steps(runner, JobId("7"), "hpk-") == []
     assert len(runner.calls) == 1
 
 

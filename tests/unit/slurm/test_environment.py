@@ -4,17 +4,34 @@ import pytest
 
 from hyperpod_kit.errors import JobError
 from hyperpod_kit.slurm.environment import JobEnvironment, auto_resume
+from hyperpod_kit.slurm.job_id import JobId
 
 
 def test_a_job_reads_itself() -> None:
     job = JobEnvironment.read({"SLURM_JOB_ID": "12", "SLURM_RESTART_COUNT": "2", "SLURM_JOB_NODELIST": "n[1-2]",
                                "SLURM_NTASKS": "4"})
-    assert (job.job_id, job.restart, job.nodes, job.tasks, job.requeue_id) == ("12", 2, ("n1", "n2"), 4, "12")
+    assert (job.id, job.restart, job.nodes, job.tasks) == (JobId("12"), 2, ("n1", "n2"), 4)
 
 
-def test_an_array_task_requeues_only_itself() -> None:
+def test_an_array_task_has_a_name_of_its_own() -> None:
     env = {"SLURM_JOB_ID": "12", "SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "3"}
-    assert JobEnvironment.read(env).requeue_id == "12_3"
+    assert JobEnvironment.read(env).id.name == "12_3"
+
+
+HET = {"SLURM_JOB_ID": "16", "SLURM_JOB_NODELIST": "n1", "SLURM_HET_SIZE": "2", "SLURM_JOB_ID_HET_GROUP_0": "16",
+       "SLURM_JOB_ID_HET_GROUP_1": "17", "SLURM_JOB_NODELIST_HET_GROUP_0": "n1",
+       "SLURM_JOB_NODELIST_HET_GROUP_1": "n[1-3]"}
+
+
+def test_a_heterogeneous_job_has_the_nodes_of_all_its_components() -> None:
+    job = JobEnvironment.read(HET)
+    assert (job.id.name, job.id.steps_of, job.nodes) == ("16", ("16", "17"), ("n1", "n2", "n3"))
+    assert job.within([0]).nodes == ("n1",)
+
+
+def test_what_is_inherited_from_a_heterogeneous_job_does_not_count() -> None:
+    job = JobEnvironment.read({**HET, "SLURM_JOB_ID": "20", "SLURM_JOB_NODELIST": "n5"})
+    assert (job.id, job.nodes, job.groups) == (JobId("20"), ("n5",), ())
 
 
 def test_outside_of_a_job_there_is_a_reason() -> None:

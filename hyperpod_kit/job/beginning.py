@@ -1,0 +1,86 @@
+"""What a run of the batch script settles before its first attempt: which job it is, that its checkpoint root is there
+and is its own, and whether it may try again."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from dataclasses import dataclass
+from typing import Mapping, Optional, Tuple
+
+from hyperpod_kit.errors import GaveUp, HyperpodKitError, JobError, RunError
+from hyperpod_kit.job import identity, ownership
+from hyperpod_kit.job.options import Options, prepare
+from hyperpod_kit.job.policy import Policy
+from hyperpod_kit.job.report import Report
+from hyperpod_kit.job.signals import Signals
+from hyperpod_kit.run import Runner
+from hyperpod_kit.slurm import control
+from hyperpod_kit.slurm.environment import JobEnvironment, auto_resume
+
+CLAIM_WAIT = 120.0
+"""Seconds that the end of the job before us on this root is waited for."""
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """Nothing here writes below the root before the root is ours."""
+
+    options: Options
+    runner: Runner
+    report: Report
+    signals: Signals
+
+    def identify(self, job: JobEnvironment) -> Optional[JobEnvironment]:
+        """The job, as Slurm has it; None when Slurm ends this run meanwhile. Raises JobError."""
+        end = time.monotonic() + self.options.controller_wait
+        while True:
+            found = identity.confirm(self.runner, job)
+            if found or time.monotonic() >= end:
+                return found or job
+            self.report("controller", "slurmctld does not answer; waiting")
+            self.signals.pause(5.0)
+            if self.signals.stop or self.signals.warned:
+                return None
+
+    def prepare(self, job: JobEnvironment) -> bool:
+        """The directories; False when Slurm ends this run meanwhile. Raises JobError, GaveUp."""
+        end = time.monotonic() + self.options.storage_wait
+        while True:
+            try:
+                prepare(self.options)
+                return True
+            except JobError as err:
+                if not job.restart:
+                    raise
+                # It was there before the requeue: its file system is away.
+                if time.monotonic() >= end:
+                    raise GaveUp(err.message, hint=err.hint) from None
+                self.report("storage", f"{err.message}; waiting")
+            self.signals.pause(5.0)
+            if self.signals.stop or self.signals.warned:
+                return False
+
+    def claim(self, job: JobEnvironment) -> bool:
+        """Take the root, before anything is written there; False when Slurm ends this run meanwhile."""
+        try:
+            ownership.claim(self.runner, self.options.state, job.id, self.signals.pause,
+                            limit=min(CLAIM_WAIT, self.options.storage_wait))
+            return True
+        except HyperpodKitError as err:
+            if self.signals.stop:
+                return False
+            raise (GaveUp(err.message, hint=err.hint) if job.restart else err) from None
+
+    def enabled(self, job: JobEnvironment, env: Mapping[str, str]) -> Tuple[bool, Policy]:
+        """The user's choice; a value above 1 is a number of restarts, unless the command line names one."""
+        comment = ""
+        with contextlib.suppress(RunError):
+            comment = control.job(self.runner, job.id).get("Comment", "")
+        wanted = auto_resume(env, comment) or 0
+        restarts = self.options.max_restarts
+        if restarts is None and wanted > 1:
+            restarts = wanted
+        policy = self.options.policy
+        return wanted > 0, policy if restarts is None else dataclasses.replace(policy, max_restarts=restarts)

@@ -1,0 +1,54 @@
+"""Which job this is, beyond doubt, before anything is done in its name; and on which of its components it runs.
+
+A job that is submitted from inside of an array's task inherits SLURM_ARRAY_JOB_ID and SLURM_ARRAY_TASK_ID (seen with
+22.05 and 24.11) and is no task of that array: Slurm's own record says what it is.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Optional, Sequence, Tuple
+
+from hyperpod_kit.errors import JobError, RunError
+from hyperpod_kit.run import Runner
+from hyperpod_kit.slurm import control
+from hyperpod_kit.slurm.environment import JobEnvironment
+from hyperpod_kit.slurm.hostlist import expand
+from hyperpod_kit.slurm.job_id import JobId
+
+
+def confirm(runner: Runner, job: JobEnvironment) -> Optional[JobEnvironment]:
+    """The job as Slurm's record has it, where its environment may be wrong; None when slurmctld does not answer."""
+    if not job.id.task or job.id.array == job.id.raw:
+        return job
+    plain = replace(job, id=JobId(job.id.raw))
+    try:
+        found = JobId.of(control.job(runner, plain.id))
+    except RunError as err:
+        return plain if control.forgotten(err) else None
+    return job if found == job.id else plain
+
+
+def components(job: JobEnvironment, srun_args: Sequence[str], nodes: int) -> Tuple[int, ...]:
+    """Offsets of the components of a heterogeneous job that the step runs over, () for every other job.
+
+    All of them, unless `--srun-args --het-group=…` names some. Raises JobError for what such a job cannot have.
+    """
+    if not job.groups:
+        return ()
+    if nodes:
+        raise JobError(f"--nodes {nodes}: a heterogeneous job has no spare nodes, Slurm fixes the nodes of each of its "
+                       f"{len(job.groups)} components",
+                       hint="leave --nodes away, or submit one job whose nodes are alike, with one node more")
+    asked = [match.group(1) for match in (re.fullmatch(r"--(?:het|pack)-group=(\S+)", word) for word in srun_args)
+             if match]
+    if not asked:
+        return tuple(range(len(job.groups)))
+    try:
+        found = tuple(int(name[1:]) for name in expand(f"g[{asked[-1]}]"))
+    except ValueError:
+        found = ()
+    if not found or max(found) >= len(job.groups):
+        raise JobError(f"--het-group={asked[-1]}: this job has the components 0 to {len(job.groups) - 1}")
+    return found

@@ -1,0 +1,84 @@
+"""Which job is meant: a plain one, one task of an array, or a heterogeneous job of several components.
+
+The last task of an array has the array's own number: `11` then means all of it to every command of Slurm, and `11_2`
+one task. Seen with 22.05 and 24.11: scontrol (show, update, requeue, release), squeue -j and scancel take `11_2` for
+pending, running, requeued and ended tasks alike; a task's own number stays the same through a requeue.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Mapping, Tuple
+
+_TASK = re.compile(r"(\d+)_(\d+)")
+
+
+@dataclass(frozen=True)
+class JobId:
+    """`raw`: SLURM_JOB_ID, "" where only the name is known. `array`, `task`: of a task of an array.
+
+    `components`: numbers of all parts of a heterogeneous job, its leader's first; `raw` is the leader's.
+    """
+
+    raw: str
+    array: str = ""
+    task: str = ""
+    components: Tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What every command of Slurm takes for this job alone, and what people are told."""
+        return f"{self.array}_{self.task}" if self.task else self.raw
+
+    @property
+    def steps_of(self) -> Tuple[str, ...]:
+        """Ids under which its steps run: each component of a heterogeneous job has its own."""
+        return self.components or (self.name,)
+
+    def __str__(self) -> str:
+        return self.name
+
+    def is_sibling(self, other: JobId) -> bool:
+        """Whether both are tasks of one array."""
+        return bool(self.task) and self.array == other.array and self.task != other.task
+
+    def has(self, record: Mapping[str, str]) -> bool:
+        """Whether a record of `scontrol show job` is of this job (of any component of it)."""
+        if self.components:
+            return record.get("HetJobId", record.get("JobId")) == self.raw
+        if self.raw:
+            return record.get("JobId") == self.raw
+        return (record.get("ArrayJobId"), record.get("ArrayTaskId")) == (self.array, self.task)
+
+    @classmethod
+    def read(cls, env: Mapping[str, str]) -> JobId:
+        """From the environment of a job. What a job inherited from the one that submitted it does not count."""
+        raw = env.get("SLURM_JOB_ID", "")
+        parts = tuple(env.get(f"SLURM_JOB_ID_HET_GROUP_{offset}", "") for offset in range(het_size(env)))
+        if len(parts) > 1 and parts[0] == raw and all(parts):
+            return cls(raw, components=parts)
+        array, task = env.get("SLURM_ARRAY_JOB_ID", ""), env.get("SLURM_ARRAY_TASK_ID", "")
+        return cls(raw, array, task) if array.isdigit() and task.isdigit() else cls(raw)
+
+    @classmethod
+    def parse(cls, text: str) -> JobId:
+        """From what a person types, or what was written down: `11` or `11_2`."""
+        match = _TASK.fullmatch(text)
+        return cls("", match.group(1), match.group(2)) if match else cls(text)
+
+    @classmethod
+    def of(cls, record: Mapping[str, str]) -> JobId:
+        """Of a record of `scontrol show job`."""
+        task = record.get("ArrayTaskId", "")
+        if task.isdigit() and "ArrayJobId" in record:
+            return cls(record.get("JobId", ""), record["ArrayJobId"], task)
+        return cls(record.get("JobId", ""))
+
+
+def het_size(env: Mapping[str, str]) -> int:
+    """How many components the job of this environment has, 0 for one that is not heterogeneous."""
+    text = env.get("SLURM_HET_SIZE", "")
+    return int(text) if text.isdigit() else 0

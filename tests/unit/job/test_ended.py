@@ -1,0 +1,62 @@
+"""Why Slurm has ended a run, by what `scontrol show job` prints at TERM and afterwards: 22.05.8 and 24.11.5 agree."""
+
+from __future__ import annotations
+
+import pytest
+
+from hyperpod_kit.job import allocation, ended
+from hyperpod_kit.slurm.environment import JobEnvironment
+from hyperpod_kit.slurm.job_id import JobId
+from tests.unit.slurm.recording import RecordingRunner
+
+NODES = ("NodeName=n1 NodeAddr=10.0.0.1 State=IDLE+COMPLETING BootTime=2026-11-22T01:28:54\n"
+         "NodeName=n2 NodeAddr=10.0.0.2 State=DOWN BootTime=2026-11-22T01:28:54 Reason=dead [root@2026-11-22T01:53:18]")
+JOB = JobEnvironment(JobId("2"), 0, ("n1", "n2"), 2)
+
+
+def look(record: str) -> allocation.Allocation:
+    return allocation.look(RecordingRunner({"scontrol -o show job 2": record, "scontrol -o show node": NODES}), JOB)
+
+
+@pytest.mark.parametrize(("what", "record", "kind", "words"), [
+    ("scancel, while the script lives", "JobState=COMPLETING Reason=None Restarts=0 ExitCode=0:0 NodeList=n1",
+     "cancelled", "was cancelled"),
+    ("scancel, afterwards", "JobState=CANCELLED Reason=None Restarts=0 ExitCode=143:0 NodeList=n[1-2]",
+     "cancelled", "was cancelled"),
+    ("a node went down", "JobState=COMPLETING Reason=None Restarts=1 ExitCode=0:0 NodeList=n1",
+     "requeued", "back into the queue"),
+    ("the same, afterwards", "JobState=PENDING Reason=BeginTime Restarts=1 ExitCode=0:0 NodeList=",
+     "requeued", "back into the queue"),
+    ("the same, --no-requeue", "JobState=COMPLETING Reason=NodeDown Restarts=0 ExitCode=0:1 NodeList=n1",
+     "node_lost", "because of a node"),
+    ("the same, afterwards", "JobState=NODE_FAIL Reason=NodeDown Restarts=0 ExitCode=0:1 NodeList=n[1-2]",
+     "node_lost", "because of a node"),
+    ("requeue, hold", "JobState=COMPLETING Reason=job_requeued_in_held_state Restarts=1 NodeList=n[1-2]",
+     "requeued", "back into the queue"),
+    ("the time limit", "JobState=COMPLETING Reason=TimeLimit Restarts=0 NodeList=n[1-2]",
+     "cancelled", "at its time limit"),
+    ("kill -TERM by hand", "JobState=RUNNING Reason=None Restarts=0 NodeList=n[1-2]",
+     "cancelled", "told to end by SIGTERM, while Slurm has the job as RUNNING")])
+def test_why_a_run_ends(what: str, record: str, kind: str, words: str) -> None:
+    end = ended.why(look(f"JobId=2 {record} BatchHost=n1"), 0, "SIGTERM")
+    assert end.kind == kind and words in end.words, what
+
+
+def test_a_run_that_has_been_requeued_before_can_still_be_cancelled() -> None:
+    seen = look("JobId=2 JobState=COMPLETING Reason=None Restarts=1 NodeList=n1")
+    assert ended.why(seen, 1).kind == "cancelled"
+
+
+def test_what_cannot_be_known_is_unknown() -> None:
+    away = RecordingRunner({"scontrol": (1, "slurm_load_jobs error: Unable to contact slurm controller")})
+    assert ended.why(allocation.look(away, JOB), 0).kind == "unknown"
+    forgot = RecordingRunner({"scontrol": (1, "slurm_load_jobs error: Invalid job id specified")})
+    end = ended.why(allocation.look(forgot, JOB), 0)
+    assert end.kind == "unknown" and "slurmctld has lost its state" in end.words
+
+
+def test_a_node_that_slurm_has_taken_from_the_job_is_still_seen() -> None:
+    """Its record lists the nodes that are left: the one that failed is not among them."""
+    seen = look("JobId=2 JobState=COMPLETING Reason=None Restarts=1 NodeList=n1")
+    assert (seen.nodes, seen.down, seen.before) == (("n1",), (), ("n2",))
+    assert seen.booted["n2"] > 0

@@ -40,11 +40,11 @@ class Progress:
 
 
 def print_fidelity() -> None:
-    """What is real, a stand-in, absent, as a table."""
+    """What is real, a stand-in, absent, as a table; below it the calls that the endpoint implements."""
     from rich.console import Console
     from rich.table import Table
 
-    from hyperpod_kit.rehearsal.fidelity import ABSENT, REAL, STAND_IN, TABLE
+    from hyperpod_kit.rehearsal.fidelity import ABSENT, REAL, STAND_IN, TABLE, implemented_calls
 
     styles = {REAL: "green", STAND_IN: "yellow", ABSENT: "red"}
     table = Table(title="What this rehearsal is made of", title_justify="left")
@@ -52,7 +52,10 @@ def print_fidelity() -> None:
         table.add_column(column)
     for line in TABLE:
         table.add_row(line.what, f"[{styles[line.kind]}]{line.kind}[/]", line.detail)
-    Console().print(table)
+    console = Console()
+    console.print(table)
+    for service, calls in implemented_calls():
+        console.print(f"calls of {service}: {', '.join(calls)}", highlight=False)
 
 
 def print_status(data: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import hashlib
+import json
 import shutil
 import threading
 import time
@@ -44,6 +45,7 @@ class Bucket:
         self.blobs = BlobDirectory(root / "blobs")
         self.uploads = Uploads(root / "uploads", self.blobs)
         self._lock = threading.RLock()
+        self.created = _created(root / "created.json")
         self._objects = {
             raw["key"]: ObjectInfo.from_json(raw) for _, raw in read_documents(self._documents, "*/*.json")}
         self._keys = sorted(self._objects)
@@ -130,6 +132,16 @@ class Bucket:
     def _document(self, key: str) -> Path:
         digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
         return self._documents / digest[:2] / f"{digest}.json"
+
+
+def _created(path: Path) -> float:
+    """When a bucket was made, in Unix seconds; noted when nobody has yet."""
+    try:
+        return float(json.loads(path.read_text()))
+    except (OSError, ValueError):
+        now = time.time()
+        write_document(path, now)
+        return now
 
 
 def check_write(conditions: Conditions, current: ObjectInfo | None) -> None:

@@ -28,8 +28,8 @@ UNSUPPORTED = ("versions", "acl", "replication", "object-lock", "notification", 
 
 def list_buckets(store: S3Store) -> Response:
     """ListBuckets."""
-    buckets = (xml.nest("Bucket", xml.tag("Name", name), xml.tag("CreationDate", xml.timestamp(0)))
-               for name in store.bucket_names())
+    buckets = (xml.nest("Bucket", xml.tag("Name", name), xml.tag("CreationDate", xml.timestamp(
+        store.bucket(name).created))) for name in store.bucket_names())
     return xml_response(xml.document("ListAllMyBucketsResult", xml.nest("Owner", xml.tag("ID", "rehearsal")),
                                      xml.nest("Buckets", *buckets)))
 
@@ -131,7 +131,8 @@ def list_uploads(bucket: Bucket, request: Request) -> Response:
     """ListMultipartUploads, in one page."""
     prefix = request.query.get("prefix", "")
     uploads = (xml.nest("Upload", xml.tag("Key", upload.key), xml.tag("UploadId", upload.upload_id),
-                        xml.tag("StorageClass", "STANDARD"), xml.tag("Initiated", xml.timestamp(upload.initiated)))
+                        xml.tag("StorageClass", upload.attributes.storage_class),
+                        xml.tag("Initiated", xml.timestamp(upload.initiated)))
                for upload in bucket.uploads.open(prefix))
     return xml_response(xml.document(
         "ListMultipartUploadsResult", xml.tag("Bucket", bucket.name), xml.tag("Prefix", prefix),
@@ -142,7 +143,7 @@ def _contents(info: ObjectInfo, name: str) -> str:
     algorithms = [xml.tag("ChecksumAlgorithm", algorithm.upper()) for algorithm in info.checksums.values]
     return xml.nest("Contents", xml.tag("Key", name), xml.tag("LastModified", xml.timestamp(info.modified)),
                     xml.tag("ETag", f'"{info.etag}"'), *algorithms, xml.tag("Size", info.size),
-                    xml.tag("StorageClass", "STANDARD"))
+                    xml.tag("StorageClass", info.attributes.storage_class))
 
 
 def _write_token(after: str) -> str:

@@ -14,12 +14,14 @@ from hyperpod_kit.rehearsal.s3.errors import S3Error
 from hyperpod_kit.rehearsal.s3.faults import Effect, LoggedRequest, Throttle
 from hyperpod_kit.rehearsal.s3.messages import Request, Response, xml_response
 from hyperpod_kit.rehearsal.s3.object_requests import object_request
+from hyperpod_kit.rehearsal.s3.presigned import check_not_expired
 from hyperpod_kit.rehearsal.s3.store import S3Store
 from hyperpod_kit.rehearsal.s3.xml import error_document
 
 
 def answer(store: S3Store, request: Request) -> Response:
     """The answer to a request. Raises S3Error."""
+    check_not_expired(request.query, time.time())
     if not request.bucket:
         if request.method != "GET":
             raise S3Error(405, "MethodNotAllowed", "The specified method is not allowed against this resource.")

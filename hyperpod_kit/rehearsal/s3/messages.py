@@ -8,7 +8,7 @@ from typing import Mapping, Sequence
 from hyperpod_kit.rehearsal.s3.body import RequestBody
 from hyperpod_kit.rehearsal.s3.bucket import Conditions, OpenRange
 from hyperpod_kit.rehearsal.s3.errors import S3Error
-from hyperpod_kit.rehearsal.s3.objects import Attributes
+from hyperpod_kit.rehearsal.s3.objects import STORAGE_CLASS, STORAGE_CLASSES, Attributes
 
 KEPT_HEADERS = ("content-type", "cache-control", "content-disposition", "content-language", "expires")
 
@@ -29,15 +29,18 @@ class Request:
         return Conditions(self.headers.get("if-match"), self.headers.get("if-none-match"))
 
     def attributes(self) -> Attributes:
-        """What the request says about a new object."""
+        """What the request says about a new object. Raises S3Error InvalidStorageClass."""
         kept = {name: self.headers[name] for name in KEPT_HEADERS if name in self.headers}
         kept.setdefault("content-type", "binary/octet-stream")
         encoding = [item.strip() for item in self.headers.get("content-encoding", "").split(",")
                     if item.strip() not in ("", "aws-chunked")]
         if encoding:
             kept["content-encoding"] = ",".join(encoding)
+        storage_class = self.headers.get(STORAGE_CLASS, "STANDARD")
+        if storage_class not in STORAGE_CLASSES:
+            raise S3Error(400, "InvalidStorageClass", "The storage class you specified is not valid")
         metadata = {name: value for name, value in self.headers.items() if name.startswith("x-amz-meta-")}
-        return Attributes(kept, metadata)
+        return Attributes(kept, metadata).in_class(storage_class)
 
     def integer(self, name: str, default: int) -> int:
         """A number of the query. Raises S3Error InvalidArgument."""

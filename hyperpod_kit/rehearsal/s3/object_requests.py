@@ -10,16 +10,20 @@ from hyperpod_kit.rehearsal.s3 import checksums, xml
 from hyperpod_kit.rehearsal.s3.bucket import Bucket
 from hyperpod_kit.rehearsal.s3.errors import S3Error, precondition_failed
 from hyperpod_kit.rehearsal.s3.messages import Request, Response, xml_response
-from hyperpod_kit.rehearsal.s3.objects import Checksums, ObjectInfo
+from hyperpod_kit.rehearsal.s3.objects import ARCHIVED, Checksums, ObjectInfo
 from hyperpod_kit.rehearsal.s3.receive import receive
 from hyperpod_kit.rehearsal.s3.store import S3Store
 from hyperpod_kit.rehearsal.s3.upload_requests import upload_request
 
+LONGEST_KEY = 1024
+"""Bytes of a key in UTF-8."""
 UNSUPPORTED = ("acl", "attributes", "retention", "legal-hold", "torrent", "restore", "select", "versionId")
 
 
 def object_request(store: S3Store, request: Request) -> Response:
     """Every request whose path names a key."""
+    if len(request.key.encode("utf-8", "surrogateescape")) > LONGEST_KEY:
+        raise S3Error(400, "KeyTooLongError", "Your key is too long")
     bucket = store.bucket(request.bucket)
     unsupported = [name for name in UNSUPPORTED if name in request.query]
     if unsupported:
@@ -72,7 +76,8 @@ def copy_object(store: S3Store, bucket: Bucket, request: Request) -> Response:
         if wanted is not None and wanted.strip('"') != info.etag:
             raise precondition_failed("x-amz-copy-source-If-Match")
         replace = request.headers.get("x-amz-metadata-directive", "COPY").upper() == "REPLACE"
-        attributes = request.attributes() if replace else info.attributes
+        said = request.attributes()
+        attributes = said if replace else info.attributes.in_class(said.storage_class)
         made = bucket.commit(request.key, segments, info.etag, attributes, info.checksums, request.conditions())
     except BaseException:
         bucket.blobs.discard(segment.blob for segment in segments)
@@ -87,6 +92,8 @@ def get_object(bucket: Bucket, request: Request) -> Response:
     headers = object_headers(info)
     if not _passes(request, info):
         return Response(304, {"ETag": headers["ETag"], "Last-Modified": headers["Last-Modified"]})
+    if request.method == "GET" and info.attributes.storage_class in ARCHIVED:
+        raise S3Error(403, "InvalidObjectState", "The operation is not valid for the object's storage class")
     first, last = wanted_bytes(request, info)
     partial = "range" in request.headers and (first, last) != (0, -1)
     if "partNumber" in request.query:

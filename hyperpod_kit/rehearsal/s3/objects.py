@@ -5,6 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Mapping
 
+STORAGE_CLASS = "x-amz-storage-class"
+STORAGE_CLASSES = ("STANDARD", "REDUCED_REDUNDANCY", "STANDARD_IA", "ONEZONE_IA", "INTELLIGENT_TIERING", "GLACIER",
+                   "DEEP_ARCHIVE", "GLACIER_IR")
+ARCHIVED = ("GLACIER", "DEEP_ARCHIVE")
+"""What cannot be read before it is restored, and nothing is restored here."""
+
 
 @dataclass(frozen=True)
 class Segment:
@@ -18,12 +24,23 @@ class Segment:
 class Attributes:
     """What a client says about an object when it is created.
 
-    headers: the standard headers that S3 gives back (Content-Type, Cache-Control, ...), lower-case names;
+    headers: the headers that S3 gives back (Content-Type, Cache-Control, the storage class), lower-case names;
     metadata: the x-amz-meta-* headers, lower-case names with that prefix.
     """
 
     headers: Mapping[str, str] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def storage_class(self) -> str:
+        """STANDARD unless another was asked for; S3 gives the header back only then."""
+        return self.headers.get(STORAGE_CLASS, "STANDARD")
+
+    def in_class(self, storage_class: str) -> Attributes:
+        """The same in another storage class."""
+        headers = {name: value for name, value in self.headers.items() if name != STORAGE_CLASS}
+        return Attributes(headers if storage_class == "STANDARD" else {**headers, STORAGE_CLASS: storage_class},
+                          self.metadata)
 
 
 @dataclass(frozen=True)

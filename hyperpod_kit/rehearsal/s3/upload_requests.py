@@ -25,6 +25,9 @@ def upload_request(store: S3Store, bucket: Bucket, request: Request) -> Response
         if request.method != "POST":
             raise S3Error(405, "MethodNotAllowed", "The specified method is not allowed against this resource.")
         return _begin(bucket, request)
+    if request.method == "PUT" and not 1 <= request.integer("partNumber", 0) <= 10000:
+        # Before anybody looks whether there is such an upload, as S3 does.
+        raise S3Error(400, "InvalidArgument", "Part number must be an integer between 1 and 10000, inclusive")
     upload = bucket.uploads.get(request.query["uploadId"], request.key)
     if request.method == "PUT":
         return _put_part(store, bucket, upload, request)
@@ -54,8 +57,6 @@ def _begin(bucket: Bucket, request: Request) -> Response:
 
 def _put_part(store: S3Store, bucket: Bucket, upload: Upload, request: Request) -> Response:
     number = request.integer("partNumber", 0)
-    if not 1 <= number <= 10000:
-        raise S3Error(400, "InvalidArgument", "Part number must be an integer between 1 and 10000, inclusive")
     copied = "x-amz-copy-source" in request.headers
     if copied:
         request.body.read()

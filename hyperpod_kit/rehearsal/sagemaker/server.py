@@ -7,6 +7,7 @@ import uuid
 from http.server import ThreadingHTTPServer
 from typing import Mapping, Sequence
 
+from hyperpod_kit.rehearsal import other_services
 from hyperpod_kit.rehearsal.efs import protocol as efs_protocol
 from hyperpod_kit.rehearsal.efs.service import EfsService
 from hyperpod_kit.rehearsal.s3.body import RequestBody
@@ -24,11 +25,13 @@ class EndpointHandler(S3Handler):
     efs: EfsService | None = None
 
     def do_GET(self) -> None:
-        """X-Amz-Target names a call of a JSON service, the signature's scope one of EFS; all others are S3's."""
-        target = self.headers.get("X-Amz-Target")
+        """X-Amz-Target names a call of SageMaker, the signature's scope one of EFS or of what is not here; all others
+        are S3's."""
         headers = {name.lower(): value for name, value in self.headers.items()}
-        if target is not None and self.command == "POST":
-            self._serve_sagemaker(target, headers)
+        if other_services.is_for_another(headers):
+            self._refuse(headers)
+        elif "x-amz-target" in headers:
+            self._serve_sagemaker(headers["x-amz-target"], headers)
         elif self.efs is not None and efs_protocol.is_for_efs(self.path, headers):
             self._serve_efs(self.efs, headers)
         else:
@@ -44,13 +47,18 @@ class EndpointHandler(S3Handler):
             status, data = 400, b'{"__type": "UnknownOperationException", "message": "no control plane here"}'
         else:
             status, data = answer(self.control, target, body)
-        self._send_json(status, {"Content-Type": "application/x-amz-json-1.1"}, data)
+        self._send(status, {"Content-Type": "application/x-amz-json-1.1"}, data)
 
     def _serve_efs(self, service: EfsService, headers: Mapping[str, str]) -> None:
         body = self._read_body(headers)
         if body is not None:
             status, more, data = efs_protocol.answer(service, self.command, self.path, body)
-            self._send_json(status, {"Content-Type": "application/json", **more}, data)
+            self._send(status, {"Content-Type": "application/json", **more}, data)
+
+    def _refuse(self, headers: Mapping[str, str]) -> None:
+        body = self._read_body(headers)
+        if body is not None:
+            self._send(*other_services.refusal(headers, body))
 
     def _read_body(self, headers: Mapping[str, str]) -> bytes | None:
         """The whole body; None, and no further request, when the client went away."""
@@ -60,7 +68,7 @@ class EndpointHandler(S3Handler):
             self.close_connection = True
             return None
 
-    def _send_json(self, status: int, headers: Mapping[str, str], data: bytes) -> None:
+    def _send(self, status: int, headers: Mapping[str, str], data: bytes) -> None:
         self.send_response(status)
         self.send_header("x-amzn-RequestId", str(uuid.uuid4()))
         for name, value in headers.items():
@@ -68,7 +76,8 @@ class EndpointHandler(S3Handler):
         if status != 204:
             self.send_header("Content-Length", str(len(data)))
         self.end_headers()
-        self.wfile.write(data)
+        if self.command != "HEAD":
+            self.wfile.write(data)
 
 
 class _Listener(ThreadingHTTPServer):

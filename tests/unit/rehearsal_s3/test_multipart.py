@@ -94,3 +94,9 @@ def test_whole_object_checksum(s3):
     assert status_of(complete, s3, upload, parts, ChecksumCRC32="AAAAAA==")[1] == "BadDigest"
     assert complete(s3, upload, parts)["ChecksumCRC32"] == "NhCmhg=="
     assert s3.get_object(Bucket=BUCKET, Key="big")["Body"].read() == b"hello"
+
+
+@pytest.mark.parametrize("number", [0, 10001])
+def test_a_part_number_is_looked_at_before_the_upload(s3, number):
+    assert status_of(s3.upload_part, Bucket=BUCKET, Key="k", UploadId="no-such-upload", PartNumber=number,
+                     Body=b"x") == (400, "InvalidArgument")

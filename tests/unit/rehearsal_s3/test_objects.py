@@ -4,13 +4,20 @@ import base64
 import hashlib
 import http.client
 import io
+import re
 import threading
+import urllib.error
 import urllib.request
 import zlib
+from datetime import datetime, timezone
 from urllib.parse import urlsplit
 
+import boto3
 import pytest
+from botocore.config import Config
 from botocore.exceptions import ClientError
+
+from hyperpod_kit.rehearsal.s3.store import S3Store
 
 from .conftest import BUCKET
 
@@ -188,6 +195,69 @@ def test_presigned(s3):
     s3.put_object(Bucket=BUCKET, Key="k", Body=b"signed")
     url = s3.generate_presigned_url("get_object", Params={"Bucket": BUCKET, "Key": "k"})
     assert urllib.request.urlopen(url, timeout=5).read() == b"signed"
+
+
+@pytest.mark.parametrize("version, made, expired", [
+    ("s3v4", r"X-Amz-Date=\d{8}", "X-Amz-Date=20200101"), ("s3", r"Expires=\d+", "Expires=1577836800")])
+def test_a_presigned_url_ends(s3, endpoint, version, made, expired):
+    s3.put_object(Bucket=BUCKET, Key="k", Body=b"signed")
+    signer = boto3.client("s3", endpoint_url=endpoint.url, region_name="us-east-1", aws_access_key_id="a",
+                          aws_secret_access_key="b", config=Config(signature_version=version))
+    url = signer.generate_presigned_url("get_object", Params={"Bucket": BUCKET, "Key": "k"})
+    assert urllib.request.urlopen(url, timeout=5).read() == b"signed"
+    old, count = re.subn(made, expired, url)
+    assert count == 1
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(old, timeout=5)
+    said = caught.value.read()
+    assert caught.value.code == 403 and b"<Code>AccessDenied</Code><Message>Request has expired</Message>" in said
+
+
+def test_a_presigned_url_that_lasts_longer_than_a_week(s3):
+    url = s3.generate_presigned_url("get_object", Params={"Bucket": BUCKET, "Key": "k"})
+    url = re.sub(r"\?.*", "?X-Amz-Date=20260101T000000Z&X-Amz-Expires=604801", url)
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(url, timeout=5)
+    assert caught.value.code == 400 and b"AuthorizationQueryParametersError" in caught.value.read()
+
+
+def test_a_key_has_1024_bytes_at_most(s3):
+    longest = "ü" * 512
+    s3.put_object(Bucket=BUCKET, Key=longest, Body=b"")
+    assert status_of(s3.put_object, Bucket=BUCKET, Key=longest + "x", Body=b"") == (400, "KeyTooLongError")
+    assert status_of(s3.create_multipart_upload, Bucket=BUCKET, Key=longest + "x") == (400, "KeyTooLongError")
+
+
+def test_a_storage_class_is_given_back(s3):
+    s3.put_object(Bucket=BUCKET, Key="cold", Body=b"c", StorageClass="STANDARD_IA", Metadata={"a": "b"})
+    s3.put_object(Bucket=BUCKET, Key="warm", Body=b"w", StorageClass="STANDARD")
+    assert s3.head_object(Bucket=BUCKET, Key="cold")["StorageClass"] == "STANDARD_IA"
+    assert s3.get_object(Bucket=BUCKET, Key="cold")["StorageClass"] == "STANDARD_IA"
+    assert "StorageClass" not in s3.head_object(Bucket=BUCKET, Key="warm")
+    upload = s3.create_multipart_upload(Bucket=BUCKET, Key="parts", StorageClass="GLACIER_IR")["UploadId"]
+    assert s3.list_multipart_uploads(Bucket=BUCKET)["Uploads"][0]["StorageClass"] == "GLACIER_IR"
+    part = s3.upload_part(Bucket=BUCKET, Key="parts", UploadId=upload, PartNumber=1, Body=b"p")
+    s3.complete_multipart_upload(Bucket=BUCKET, Key="parts", UploadId=upload, MultipartUpload={
+        "Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]})
+    # A copy has the class that it asks for, and the metadata of what it copies.
+    s3.copy_object(Bucket=BUCKET, Key="copy", CopySource=f"{BUCKET}/cold")
+    copied = s3.head_object(Bucket=BUCKET, Key="copy")
+    assert "StorageClass" not in copied and copied["Metadata"] == {"a": "b"}
+    s3.copy_object(Bucket=BUCKET, Key="frozen", CopySource=f"{BUCKET}/cold", StorageClass="DEEP_ARCHIVE")
+    assert status_of(s3.get_object, Bucket=BUCKET, Key="frozen") == (403, "InvalidObjectState")
+    listed = s3.list_objects_v2(Bucket=BUCKET)["Contents"]
+    assert {item["Key"]: item["StorageClass"] for item in listed} == {
+        "cold": "STANDARD_IA", "warm": "STANDARD", "parts": "GLACIER_IR", "copy": "STANDARD", "frozen": "DEEP_ARCHIVE"}
+    assert status_of(s3.put_object, Bucket=BUCKET, Key="x", Body=b"", StorageClass="LUKEWARM") == (
+        400, "InvalidStorageClass")
+
+
+def test_a_bucket_knows_when_it_was_made(s3, store):
+    before = datetime.now(timezone.utc).replace(microsecond=0)
+    s3.create_bucket(Bucket="another-one")
+    made = {item["Name"]: item["CreationDate"] for item in s3.list_buckets()["Buckets"]}
+    assert before <= made["another-one"] <= datetime.now(timezone.utc)
+    assert S3Store(store.root).bucket("another-one").created == store.bucket("another-one").created
 
 
 def test_streamed_upload_of_unknown_length(s3, store):

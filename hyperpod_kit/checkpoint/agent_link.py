@@ -17,7 +17,7 @@ from hyperpod_kit.checkpoint.repository import arena
 from hyperpod_kit.checkpoint.repository.lines import Channel, Message
 from hyperpod_kit.errors import CheckpointError, NotEnoughSharedMemory, RunIsOwned
 
-_MODULE = "hyperpod_kit.checkpoint.repository.agent"
+_MODULE = "hyperpod_kit.checkpoint.repository.agent_main"
 _REFUSALS = {"RunIsOwned": RunIsOwned, "NotEnoughSharedMemory": NotEnoughSharedMemory}
 
 
@@ -82,6 +82,18 @@ class AgentLink:
 
     def send(self, **message: Any) -> bool:
         return self._channel.send(message)
+
+    def let_go(self) -> None:
+        """The trainer is gone, as far as the agent is concerned: it goes on alone."""
+        self._channel.close()
+
+    def fileno(self) -> int:
+        """Of the socket."""
+        return self._channel.fileno()
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: the socket is the parent's alone."""
+        self._channel.leave_to_parent()
 
     @property
     def clean(self) -> bool:

@@ -14,6 +14,7 @@ import os
 import queue
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -145,16 +146,17 @@ class Copier:
     def __init__(self, threads: int) -> None:
         self.threads = threads
         self._queue: queue.SimpleQueue[Copy | None] = queue.SimpleQueue()
-        self._started = 0
+        self._threads: list[threading.Thread] = []
 
     def start(self, work: Sequence[Batch], then: Callable[[BaseException | None], None] | None = None, *,
               background: bool = False) -> Copy:
         """Begin; the caller goes on and must call `wait` on what it gets. `background`: even with one thread."""
         copy = Copy(work, then)
         helpers = min(max(self.threads - 1, int(background)), len(work))
-        while self._started < helpers:
-            threading.Thread(target=self._serve, daemon=True, name=f"hpk-copy-{self._started}").start()
-            self._started += 1
+        while len(self._threads) < helpers:
+            self._threads.append(threading.Thread(target=self._serve, daemon=True,
+                                                  name=f"hpk-copy-{len(self._threads)}"))
+            self._threads[-1].start()
         for _ in range(helpers):
             self._queue.put(copy)
         return copy
@@ -163,8 +165,11 @@ class Copier:
         while (copy := self._queue.get()) is not None:
             copy.help()
 
-    def close(self) -> None:
-        """End the threads once they have done what was begun."""
-        for _ in range(self._started):
+    def close(self, seconds: float = 0.0) -> None:
+        """End the threads once they have done what was begun; wait for that, `seconds` at most."""
+        threads, self._threads = self._threads, []
+        for _ in threads:
             self._queue.put(None)
-        self._started = 0
+        end = time.monotonic() + seconds
+        for thread in threads:
+            thread.join(max(0.0, end - time.monotonic()))

@@ -14,6 +14,8 @@ from hyperpod_kit.checkpoint.copier import Batch, Copier, Copy
 from hyperpod_kit.checkpoint.device import Transfer
 from hyperpod_kit.checkpoint.handle import Handle
 
+_LOOK = 0.005
+
 
 class Flight:
     """One save's copy from its begin to its end. `finish(error)` is called once, by the thread that ends last."""
@@ -102,6 +104,12 @@ class Fence:
                 flight.wait()
             except Exception:
                 handle.reason = handle.reason or "the copy failed"
+
+    def rest(self, seconds: float) -> None:
+        """Wait until no thread copies any more, `seconds` at most: the interpreter is about to end."""
+        end = time.monotonic() + seconds
+        while self._flight is not None and not self._flight[0].ended and time.monotonic() < end:
+            time.sleep(_LOOK)
 
     def close(self) -> None:
         self.drain()

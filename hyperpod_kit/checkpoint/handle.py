@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 # In this order; the last three are ends. `copying`: overlapped with training. `local`: on every node's own disk.
 # `dropped`: another rank does not have this save, or a newer one took its place.
@@ -25,6 +26,7 @@ class Handle:
         self.reason: str | None = None
         self.attempt: str | None = None
         self._changed = changed
+        self._callbacks: list[Callable[[Handle], object]] = []
 
     @property
     def final(self) -> bool:
@@ -47,6 +49,23 @@ class Handle:
                     break
                 self._changed.wait(left)
             return self.state in _REACHED[level]
+
+    def add_done_callback(self, callback: Callable[[Handle], object]) -> None:
+        """Call `callback(handle)` once when nothing more will happen to this save, now if that is so already.
+
+        It is called from a thread that hears of other saves only afterwards: do nothing long in it. What it raises is
+        logged.
+        """
+        with self._changed:
+            if not self.final:
+                self._callbacks.append(callback)
+                return
+        callback(self)
+
+    def take_callbacks(self) -> list[Callable[[Handle], object]]:
+        """Who is to be called now that this save has had its end."""
+        found, self._callbacks = self._callbacks, []
+        return found
 
     def become(self, state: str, reason: str | None = None) -> None:
         """Called by the manager with the condition held; a save only moves forward, and an end is never left."""

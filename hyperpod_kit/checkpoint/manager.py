@@ -4,45 +4,43 @@ from __future__ import annotations
 
 import datetime
 import os
-import threading
 import time
 import warnings
 from collections.abc import Mapping
-from typing import Literal
+from types import TracebackType
+from typing import Any
 
 import torch.distributed as dist
 
 from hyperpod_kit.checkpoint import (
+    arguments,
     cadence,
     candidates,
-    capture,
-    codec,
     comparing,
     copier,
-    device,
     load,
+    opened,
     restore,
     startup,
 )
-from hyperpod_kit.checkpoint.fence import Fence, Flight
+from hyperpod_kit.checkpoint.fence import Fence
 from hyperpod_kit.checkpoint.handle import Handle
 from hyperpod_kit.checkpoint.ranks import Ranks
-from hyperpod_kit.checkpoint.repository import catalog, control, policy
+from hyperpod_kit.checkpoint.repository import catalog, policy
 from hyperpod_kit.checkpoint.repository.control import Key, Page
 from hyperpod_kit.checkpoint.repository.lines import Message
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.checkpoint.results import Fresh, Restored
+from hyperpod_kit.checkpoint.saves import Saves, log
 from hyperpod_kit.checkpoint.slots import SlotPool
-from hyperpod_kit.checkpoint.snapshot import Piece, Snapshot
 from hyperpod_kit.checkpoint.state import State
+from hyperpod_kit.checkpoint.taking import OnBusy, Taking
 from hyperpod_kit.errors import CheckpointError, StateNotSerializable
 from hyperpod_kit.slurm.progress import Teller
 
-_POLL_SECONDS = 0.01
-_RELEASE_SECONDS = 2.0
+_REST_SECONDS = 30.0
 _KEEP = policy.Latest(3)
 
-OnBusy = Literal["skip", "wait", "replace"]
 
 
 class Manager:
@@ -55,7 +53,12 @@ class Manager:
     second of writing to storage while training goes on. `compare`: at every so many saves, at the first one, and where
     `on_busy` is "wait", ranks digest what they hold together with others, and a save whose ranks differ is refused; it
     costs reading all of it once. None: the rank that writes a tensor is believed. `algorithm` is the digest of the
-    shards, see `repository.digest`.
+    shards, see `repository.digest`. `max_lost`: after so many saves in a row that failed or were dropped, the next
+    `save` or `step` raises; None: it never does (the warnings stay). Saves that were skipped since earlier ones are on
+    their way do not count for it.
+
+    `with Manager(root) as manager:` closes at the end of the block and raises when the newest save is not durable; when
+    the block raises, nothing is waited for: the agent goes on alone, as after the death of the process.
     Raises RunIsOwned, CheckpointError, OSError; the same kind on all ranks.
     """
 
@@ -63,22 +66,19 @@ class Manager:
                  every: int | datetime.timedelta | None = None, keep: policy.Policy | None = _KEEP,
                  local: str | os.PathLike[str] | None = None, rate_limit: int | None = None,
                  compare: int | None = 10, process_group: dist.ProcessGroup | None = None,
-                 algorithm: str | None = None) -> None:
+                 algorithm: str | None = None, max_lost: int | None = 10) -> None:
         if slots < 2:
             raise ValueError("slots must be at least 2: the newest sealed copy is never written over")
         self._ranks = Ranks(process_group)
         self._cadence = cadence.Cadence(every, self._ranks)
-        self._changed = threading.Condition()
-        self._handles: dict[int, Handle] = {}
-        self._agent_error: str | None = None
-        self._released = 0
-        self._plan: capture.Plan | None = None
+        self._saves = Saves(os.fspath(root), max_lost)
+        self._pid = os.getpid()
+        self._closed: bool | None = None
         self._parent: dict[str, int] | None = None  # the save or the restored checkpoint before the next save
         self._settled = False
         self._seq = 0
         self._overlap = overlap
         self._progress = Teller()
-        self.skipped = 0
         self._start = startup.identify(self._ranks, root, run, algorithm)
         self._comparing = comparing.Comparing(compare, self._start.algorithm)
         self.root, self.run, self.algorithm = self._start.root, self._start.run.run, self._start.algorithm
@@ -86,7 +86,6 @@ class Manager:
         self._cores = copier.cores(self._start.ranks_here)
         self._copier = copier.Copier(self._cores)
         load.warm(self.algorithm)
-        self._devices = device.Devices()
         self._fence = Fence()
         self._local = os.path.abspath(local) if local is not None else None
         options: Message = {"local": self._local, "rate_limit": rate_limit, "keep": keep.to_json() if keep else None}
@@ -95,7 +94,16 @@ class Manager:
         self._pool.attach()
         self._held: list[list[candidates.Held]] = self._ranks.gather(
             candidates.here(self._pool.slots, self._local, run_id, rank))
-        self._claim_epoch()
+        page = Page(rank=rank, world=self._ranks.world, incarnation=self._start.incarnation, run=self.run,
+                    run_id=run_id, root=self.root, owner=self._start.owner, job=dict(self._start.job))
+        self._taking = Taking(page, self.algorithm, pool=self._pool, copies=self._copier, saves=self._saves,
+                              agent=self._agent, comparing=self._comparing, overlap=overlap)
+        try:
+            self._claim_epoch()
+        except BaseException:
+            self._agent.let_go()
+            raise
+        opened.enter(self)
         if self._unclaimed:
             warnings.warn(f"nothing can be saved: {self._unclaimed}; what is there can be restored", RuntimeWarning,
                           stacklevel=2)
@@ -104,7 +112,7 @@ class Manager:
         """A collective. Where the root cannot be written, the epoch is still to be claimed by the next save."""
         near = [held.key for own in self._held for held in own]
         self.epoch, seq, self._unclaimed = startup.agree_epoch(self._ranks, self._start, near)
-        self._seq = max(self._seq, seq)
+        self._taking.epoch, self._seq = self.epoch, max(self._seq, seq)
 
     # --- restore ------------------------------------------------------------------------------------------------
 
@@ -118,6 +126,7 @@ class Manager:
         Raises NoValidCheckpoint with a reason for each candidate, DigestUnavailable, StorageUnreadable (an I/O error is
         no reason to go back), CheckpointError when the state does not fit. All ranks call it, and all get the same.
         """
+        self._mine()
         self._fence.drain()
         told = os.environ.get("HPK_RESUME_FROM") or None
         outcome = restore.restore(
@@ -127,6 +136,8 @@ class Manager:
         self._settle(outcome.keep)
         if isinstance(outcome.got, Restored):
             self._parent = {"seq": outcome.got.seq, "step": outcome.got.step}
+            if outcome.got.tier == candidates.STORAGE:
+                self._saves.found(outcome.got.seq, outcome.got.step)
         state.when_complete(self._prepare)
         return outcome.got
 
@@ -140,40 +151,54 @@ class Manager:
             snapshot = state.snapshot(self._ranks)
         except StateNotSerializable:
             return  # the first save says so
-        self._pool.prepare(lambda: (self._plan_of(snapshot).layout, len(codec.text_of(snapshot.tree))),
-                           pin=any(device.is_on(piece.tensor) for piece in snapshot.pieces))
+        self._taking.prepare(snapshot)
 
     # --- save ---------------------------------------------------------------------------------------------------
 
-    def step(self, step: int, state: State, *, metrics: Mapping[str, float] | None = None) -> Handle | None:
+    @property
+    def skipped(self) -> int:
+        """How many saves found no free slot."""
+        return self._saves.skipped
+
+    def step(self, step: int, state: State, *, metrics: Mapping[str, Any] | None = None) -> Handle | None:
         """Save if it is time to, by `every`; None when it is not. Every rank calls it after each step.
 
-        When the agent has ended it is time at once, and raises as `save` does: a step is not trained unprotected for
-        as long as the cadence is. `hyperpod-kit job status` knows from it how far a rank came.
+        When saves cannot reach storage it is time at once, and raises as `save` does: a step is not trained unprotected
+        for as long as the cadence is. `hyperpod-kit job status` knows from it how far a rank came.
         """
+        self._mine()
+        step = arguments.step_of(step)
         self._progress.reached(step)
-        if not self._cadence.due(step) and self._agent_error is None:
+        self._saves.speak(2)
+        if not self._cadence.due(step) and self._saves.trouble is None:
             return None
-        return self.save(step, state, metrics=metrics)
+        return self._save(step, state, "skip", arguments.metrics_of(metrics))
 
     def save(self, step: int, state: State, *, on_busy: OnBusy = "skip",
-             metrics: Mapping[str, float] | None = None) -> Handle:
+             metrics: Mapping[str, Any] | None = None) -> Handle:
         """Copy the state into shared memory and return; all the rest happens behind training's back.
 
-        `step` is the step just completed. Every rank calls it for the same steps, with the same `on_busy`. There is no
-        collective and no waiting for storage here, unless the root could not be written when the run started: then
-        each save asks once more. When no slot is free, the handle says `skipped` and training goes on. With "wait" (for
-        a last save) it waits for a slot instead, and compares (see `compare`); with "replace" an older save that is
-        whole in memory, but not yet being written to storage, is dropped for this one. `metrics` are kept with the
-        checkpoint.
-        Raises StateNotSerializable (a value that is neither a tensor nor typed JSON), NotEnoughSharedMemory,
-        CheckpointError when a checkpoint is there that was not restored, and when the agent has ended: the state is
-        then in memory where a slot was free, and a new start takes it from there. Training on would be unprotected.
+        `step` is the step just completed, an integer of any type. Every rank calls it for the same steps, with the same
+        `on_busy`. There is no collective and no waiting for storage here, unless the root could not be written when the
+        run started: then each save asks once more. When no slot is free, the handle says `skipped` and training goes
+        on. With "wait" (for a last save) it waits for a slot instead, and compares (see `compare`); with "replace" an
+        older save that is whole in memory, but not yet being written to storage, is dropped for this one. `metrics` are
+        kept with the checkpoint: real numbers of any type, nan and infinities too. Saves that came to nothing meanwhile
+        are warned about.
+        Raises TypeError for another step or metric, StateNotSerializable (a value that is neither a tensor nor typed
+        JSON), NotEnoughSharedMemory, CheckpointError when a checkpoint is there that was not restored, and when saves
+        cannot reach storage (the agent has ended or stands still, `max_lost` saves in a row came to nothing): the state
+        is then in memory where a slot was free, and a new start takes it from there.
         """
-        begin = time.perf_counter()
+        self._mine()
+        step = arguments.step_of(step)
         self._progress.reached(step)
         if on_busy not in ("skip", "wait", "replace"):
             raise ValueError(f"on_busy is {on_busy!r}, expected 'skip', 'wait' or 'replace'")
+        return self._save(step, state, on_busy, arguments.metrics_of(metrics))
+
+    def _save(self, step: int, state: State, on_busy: OnBusy, metrics: dict[str, float | str]) -> Handle:
+        begin = time.perf_counter()
         self._fence.drain()
         if not self._settled:
             if any(self._held) or any(entry.committed for entry in catalog.attempts(self.root)):
@@ -182,17 +207,12 @@ class Manager:
         if self._unclaimed:
             self._claim_epoch()
         snapshot = state.snapshot(self._ranks)
-        snapshot.tree["save"] = {"parent": self._parent,
-                                 "metrics": {name: float(value) for name, value in (metrics or {}).items()}}
+        snapshot.tree["save"] = {"parent": self._parent, "metrics": metrics}
         self._seq += 1
-        handle = Handle(step, self._seq, self._changed)
-        with self._changed:
-            self._handles = {seq: held for seq, held in self._handles.items() if not held.final}
-            self._handles[self._seq] = handle
+        handle = self._saves.new(step, self._seq)
         if self._unclaimed:
-            self._end(handle, "failed", self._unclaimed)
-            return handle
-        flight = self._capture(step, snapshot, handle, on_busy)
+            self._saves.lose(handle, "failed", self._unclaimed)
+        flight = self._taking.take(snapshot, handle, on_busy) if not handle.final else None
         if flight is not None and self._overlap and self._fence.watch(state.optimizers):
             self._fence.hold(flight, handle)
         elif flight is not None:
@@ -200,9 +220,10 @@ class Manager:
         if flight is not None:
             self._parent = {"seq": handle.seq, "step": step}
         handle.stall_ms = (time.perf_counter() - begin) * 1000.0
-        if self._agent_error is not None:
-            raise CheckpointError(f"no save can reach storage any more: {self._agent_error}",
-                                  hint="start again: the newest step that all ranks have in memory is restored")
+        self._saves.speak(3)
+        trouble = self._saves.trouble
+        if trouble is not None:
+            raise trouble
         return handle
 
     def fence(self) -> None:
@@ -210,140 +231,82 @@ class Manager:
         calls it before its step; call it before changing the weights in another way."""
         self._fence.wait()
 
-    def _plan_of(self, snapshot: Snapshot) -> capture.Plan:
-        plan = self._plan
-        if plan is None or not plan.fits(snapshot):
-            plan = self._plan = capture.Plan(snapshot, rank=self._ranks.rank, world=self._ranks.world,
-                                             run_id=self._start.run.run_id, algorithm=self.algorithm)
-        return plan
-
-    def _capture(self, step: int, snapshot: Snapshot, handle: Handle, on_busy: OnBusy) -> Flight | None:
-        """Begin the copy into a slot; None when none is free."""
-        self._pool.planned()
-        plan = self._plan_of(snapshot)
-        extra = codec.text_of(snapshot.tree)
-        compared = self._comparing.begin(handle.seq, plan.fingerprint, snapshot.pieces, last=on_busy == "wait")
-        room = len(extra) + (compared.room if compared is not None else 0)
-        target = self._pool.acquire(plan.layout, room)
-        if target is None:
-            target = self._make_room(plan, handle, room, on_busy)
-        if target is None:
-            self._comparing.heard(handle.seq, "skipped")
-            self._agent.send(op="skipped", key=self._key(handle), why="no slot was free")
-            self._end(handle, "skipped", "no slot was free: earlier saves are still on their way to storage")
-            return None
-        start = self._start
-        page = Page(rank=self._ranks.rank, world=self._ranks.world, epoch=self.epoch, seq=handle.seq, step=step,
-                    incarnation=start.incarnation, run=self.run, run_id=start.run.run_id, root=self.root,
-                    owner=start.owner, job=dict(start.job))
-        target.begin(plan.page(page, extra), extra)
-        try:
-            return self._fly(target, [snapshot.pieces[n] for n in plan.mine], handle, compared)
-        except BaseException:
-            if target.slot.page is not None and target.slot.page.state == control.WRITING:
-                target.end(control.FREE)
-            raise
-
-    def _fly(self, target: capture.Target, pieces: list[Piece], handle: Handle,
-             compared: comparing.Comparison | None) -> Flight:
-        early, late, far = target.split(pieces)
-        transfers = self._devices.start([(target.views[piece.spec.name], piece.tensor, piece.early) for piece in far
-                                         if piece.spec.name in target.views],
-                                        compared.folds() if compared is not None else ())
-        first, rest = target.work(early), target.work(late)
-        if compared is not None:
-            first, rest = first + compared.work(early=True), rest + compared.work(early=False)
-
-        def finish(error: BaseException | None) -> None:
-            self._finish(target, handle, error, compared)
-        if self._overlap:
-            self._copier.start(first).wait()
-            return Flight(self._copier, rest, transfers, finish, background=True)
-        return Flight(self._copier, rest + first, transfers, finish, background=False)
-
-    def _finish(self, target: capture.Target, handle: Handle, error: BaseException | None,
-                compared: comparing.Comparison | None) -> None:
-        """The copy has ended, in whatever thread."""
-        if error is not None:
-            target.end(control.FREE)
-            with self._changed:
-                handle.become("failed", f"the copy failed: {error}")
-            # Afterwards: the agent's answer is that this save was dropped, and an end is never left.
-            self._agent.send(op="skipped", key=self._key(handle), why=f"the copy failed: {error}")
-            return
-        target.end(control.CAPTURED, compared.held() if compared is not None else None)
-        with self._changed:
-            handle.become("captured")
-        self._agent.send(op="captured", slot=target.slot.name.slot)
-
-    def _make_room(self, plan: capture.Plan, handle: Handle, extra: int, on_busy: OnBusy) -> capture.Target | None:
-        if on_busy == "skip":
-            return None
-        end = time.monotonic() + (_RELEASE_SECONDS if on_busy == "replace" else float("inf"))
-        asked = self._released
-        if on_busy == "replace":
-            self._agent.send(op="release", key=self._key(handle))
-        target = None
-        while target is None and self._agent_error is None and time.monotonic() < end:
-            answered = self._released != asked
-            target = self._pool.acquire(plan.layout, extra)
-            if target is None and on_busy == "replace" and answered:
-                return None
-            if target is None:
-                with self._changed:
-                    # Woken by every event; slots are freed a moment after the event, hence the short time.
-                    self._changed.wait(_POLL_SECONDS)
-        return target
-
-    def _key(self, handle: Handle) -> list[int | str]:
-        return [self.epoch, handle.seq, self._start.incarnation]
-
-    def _end(self, handle: Handle, state: str, reason: str) -> None:
-        with self._changed:
-            self.skipped += state == "skipped"
-            handle.become(state, reason)
-        warnings.warn(f"save of step {handle.step}: {state}: {reason}", RuntimeWarning, stacklevel=4)
-
     def _on_event(self, message: Message) -> None:
-        with self._changed:
-            kind = message["ev"]
-            if kind in ("fatal", "ended"):
-                self._agent_error = message.get("why", "the checkpoint agent has ended")
-                for handle in self._handles.values():
-                    handle.become("failed", self._agent_error)
-                self._changed.notify_all()
-                return
-            if kind == "released":
-                self._released += 1
-                self._changed.notify_all()
-                return
+        if message["ev"] == "which":
             key = message["key"]
-            if kind == "which":
-                self._agent.send(op="which", key=key, tensors=self._comparing.tensors(int(key[1]), message["holders"]))
-                return
-            self._comparing.heard(int(key[1]), kind)
-            handle_ = self._handles.get(int(key[1])) if key[2] == self._start.incarnation else None
-            if handle_ is None:
-                return
-            if kind == "durable":
-                handle_.attempt = message["note"]
-            handle_.become(kind, message.get("note") if kind in ("failed", "dropped") else None)
+            self._agent.send(op="which", key=key, tensors=self._comparing.tensors(int(key[1]), message["holders"]))
+            return
+        if "key" in message:
+            self._comparing.heard(int(message["key"][1]), message["ev"])
+        self._saves.hear(message, self._start.incarnation)
+
+    def _mine(self) -> None:
+        """Raises CheckpointError unless this process made the Manager and it is open."""
+        if os.getpid() != self._pid:
+            raise CheckpointError(f"process {os.getpid()} was forked from process {self._pid}, whose Manager this is",
+                                  hint="save, restore and close in the process that made the Manager")
+        if self._closed is not None:
+            raise CheckpointError(f"this Manager of {self.root} is closed", hint="make a new one and restore")
 
     # --- end ----------------------------------------------------------------------------------------------------
 
     def close(self, drain: float = 60.0) -> bool:
         """End normally: wait up to `drain` seconds until every save is durable and the agent has cleaned up.
 
-        False when the time was not enough (the agent then goes on alone), the agent died, or a save failed.
+        True when the newest save that was asked for is durable, or none was asked for. False when it was skipped,
+        dropped or failed, when the time was not enough (the agent then goes on alone), or when the agent died.
         """
+        if self._closed is not None and os.getpid() == self._pid:
+            return self._closed
+        self._mine()
         self._fence.close()
         self._copier.close()
         self._pool.close()
         self._agent.send(op="close")
         done = self._agent.wait_end(drain)
         if not done:
-            warnings.warn(f"saves were not durable after {drain:g} s; the agent (pid {self._agent.pid}) goes on",
-                          RuntimeWarning, stacklevel=2)
-        with self._changed:
-            return done and self._agent.clean and not any(h.state == "failed" for h in self._handles.values())
+            self._saves.say(f"saves were not durable after {drain:g} s; the agent (pid {self._agent.pid}) goes on")
+        self._closed = done and self._agent.clean and self._saves.all_safe
+        opened.leave(self)
+        newest = self._saves.newest
+        if newest is not None and done and not self._saves.all_safe:
+            self._saves.say(f"the newest save, of step {newest.step}, is not durable: {newest.state}: {newest.reason}")
+        self._saves.speak(2)
+        return self._closed
 
+    def __enter__(self) -> Manager:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        """Raises CheckpointError at the normal end of the block when `close` is False."""
+        if self._closed is not None or os.getpid() != self._pid:
+            return
+        if kind is None or issubclass(kind, SystemExit):
+            if not self.close() and kind is None:
+                raise CheckpointError(f"the newest save is not durable: {self._saves.newest!r}",
+                                      hint="start again: the newest step that all ranks have in memory is restored")
+            return
+        # Other ranks may be far behind or gone: nothing is waited for, and memory is left for the next start.
+        self.rest()
+        self._closed = False
+        self._pool.close()
+        self._agent.let_go()
+        opened.leave(self)
+
+    def rest(self) -> None:
+        """Let no thread of this Manager be inside torch any more; called before the interpreter ends."""
+        self._fence.rest(_REST_SECONDS)
+        self._copier.close(_REST_SECONDS)
+        self._pool.rest(_REST_SECONDS)
+        if self.protects and not self._saves.all_safe:
+            log.warning("no close(): %r; the agent (pid %d) goes on alone", self._saves.newest, self._agent.pid)
+
+    @property
+    def protects(self) -> bool:
+        """Whether saves still go anywhere: the agent has not ended."""
+        return self._closed is None and self._saves.agent_error is None
+
+    def leave_to_parent(self) -> None:
+        """This process was forked from the Manager's: the agent must not take it for the trainer."""
+        self._agent.leave_to_parent()

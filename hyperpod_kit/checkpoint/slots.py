@@ -26,6 +26,7 @@ class SlotPool:
         self._busy: dict[int, arena.Slot] = {}
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
+        self._ending = False
         # What the thread of `prepare` has behind it: the plan, and slots by their names.
         self._planned = threading.Event()
         self._made = {name: threading.Event() for name in self._names}
@@ -47,7 +48,8 @@ class SlotPool:
 
         def work() -> None:
             for slot in order:
-                slot.prefault()
+                if not self._ending:
+                    slot.prefault()
         self._start(work)
 
     def prepare(self, needed: Callable[[], tuple[ShardLayout, int]], *, pin: bool = False) -> None:
@@ -58,6 +60,8 @@ class SlotPool:
                 layout, extra = needed()
                 self._planned.set()
                 for name in self._names:
+                    if self._ending:
+                        return
                     target = self._usable(name, layout, extra)
                     if pin and target is not None:
                         device.register(target.slot)
@@ -135,6 +139,12 @@ class SlotPool:
             return arena.attach(self._folder, name)
         except FileNotFoundError:
             return None
+
+    def rest(self, seconds: float) -> None:
+        """Wait until no thread makes slots any more, `seconds` at most: the interpreter is about to end."""
+        self._ending = True
+        if self._thread is not None:
+            self._thread.join(seconds)
 
     def close(self) -> None:
         self.settle()

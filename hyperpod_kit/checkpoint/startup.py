@@ -11,14 +11,15 @@ from typing import Any, NamedTuple
 
 import torch
 
+from hyperpod_kit.checkpoint import opened
 from hyperpod_kit.checkpoint.agent_link import AgentLink
-from hyperpod_kit.checkpoint.ranks import Ranks
+from hyperpod_kit.checkpoint.ranks import Ranks, first_problem
 from hyperpod_kit.checkpoint.repository import catalog, commit, digest, process, verify
 from hyperpod_kit.checkpoint.repository import identity as identities
 from hyperpod_kit.checkpoint.repository.control import Key
 from hyperpod_kit.checkpoint.repository.lines import Message
 from hyperpod_kit.checkpoint.repository.store.open import is_path
-from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.errors import CheckpointError, RunIsOwned
 
 _SECONDS = 120.0  # for an agent to start
 
@@ -48,11 +49,15 @@ def identify(ranks: Ranks, root: str | os.PathLike[str], run: str | None, algori
     """Rank 0 opens the root for all. Raises what it raised, everywhere: RunIsOwned, CheckpointError."""
     where = os.fspath(root)
     where = os.path.abspath(where) if is_path(where) else where
-    seen = ranks.gather((socket.gethostname(), [name for name, ok in digest.available().items() if ok]))
+    problem = None if opened.holder(where) is None else f"this process has a Manager of {where} already"
+    seen = ranks.gather((socket.gethostname(), [name for name, ok in digest.available().items() if ok], problem))
+    problem = first_problem([found for _, _, found in seen])
+    if problem is not None:
+        raise RunIsOwned(problem, hint="close that one first, or use it; `with Manager(...)` closes by itself")
     answer: Any = None
     if ranks.rank == 0:
         try:
-            chosen = algorithm or os.environ.get("HPK_DIGEST") or digest.best(*[names for _, names in seen])
+            chosen = algorithm or os.environ.get("HPK_DIGEST") or digest.best(*[names for _, names, _ in seen])
             digest.algorithm(chosen)
             answer = (identities.open_root(where, run), secrets.token_hex(3), secrets.token_hex(16), chosen)
         except CheckpointError as err:
@@ -64,7 +69,7 @@ def identify(ranks: Ranks, root: str | os.PathLike[str], run: str | None, algori
         raise answer
     identity, incarnation, token, chosen = answer
     return Identity(where, identities.RunIdentity(*identity), incarnation, token, chosen,
-                    tuple(host for host, _ in seen))
+                    tuple(host for host, _, _ in seen))
 
 
 def start_agent(ranks: Ranks, identity: Identity, options: Message, on_event: Callable[[Message], None]) -> AgentLink:

@@ -11,15 +11,26 @@ import contextlib
 import os
 import queue
 import signal
-import socket
 import sys
 import time
 from typing import Any, List, Optional, Tuple
 
-from hyperpod_kit import __version__, descriptors
-from hyperpod_kit.errors import HyperpodKitError
+from hyperpod_kit import __version__
 
-from . import agent_captures, agent_work, arena, control, coordinator, fabric, identity, janitor, layout, lock, replicas
+from . import (
+    agent_captures,
+    agent_work,
+    arena,
+    control,
+    coordinator,
+    fabric,
+    identity,
+    janitor,
+    layout,
+    lock,
+    losses,
+    replicas,
+)
 from .agent_asked import Asked
 from .agent_captures import Captures, Held, SlotFiles
 from .agent_head import Head
@@ -29,7 +40,7 @@ from .control import Key, Page
 from .failpoint import failpoint
 from .lines import Channel, Message
 from .local import Part
-from .process import Owner, alive, be_gentle
+from .process import Owner, alive
 from .seal import Sealing
 
 _TICK = 0.25
@@ -206,7 +217,7 @@ class Agent:
         number = None
         if held is not None and held.sealing is not None:
             number = held.sealing.slot.name.slot
-            self._report({"op": "skipped", "key": list(held.key), "why": "a newer save needed its place in memory"})
+            self._report({"op": "skipped", "key": list(held.key), "why": losses.REPLACED})
         self.trainer.send({"ev": "released", "slot": number})
 
     def _on_gone(self) -> None:
@@ -363,7 +374,7 @@ class Agent:
         """Every rank has it on its node's disk."""
         if held is not None and not held.ended:
             held.outcome = agent_captures.LOCAL
-        self.trainer.send({"ev": agent_captures.LOCAL, "key": list(key), "note": ""})
+        self.trainer.send({"ev": agent_captures.LOCAL, "key": list(key)})
         if held is not None and held.part is not None:
             busy = self.captures.unended_parts()
             self.writer.submit("pruned", key, self.storage.prune_local(held.part.attempt, busy))
@@ -373,28 +384,5 @@ class Agent:
         held = self.captures.get(key)
         if held is not None and (not held.ended or outcome in agent_captures.USELESS):
             held.outcome = outcome
-        self.trainer.send({"ev": agent_captures.SAID.get(outcome, outcome), "key": list(key), "note": note})
-
-
-def main(argv: List[str]) -> int:
-    """`python -m hyperpod_kit.checkpoint.repository.agent FD`: serve the trainer at that socket."""
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
-        signal.signal(number, signal.SIG_IGN)
-    be_gentle()
-    descriptors.raise_limit()
-    trainer = Channel(socket.socket(fileno=int(argv[0])))
-    setup = trainer.receive()
-    if setup is None:
-        return 0
-    try:
-        agent = Agent(trainer, setup)
-    except (HyperpodKitError, OSError) as err:
-        kind = type(err).__name__
-        trainer.send({"ev": "refused", "kind": kind, "why": str(err), "hint": getattr(err, "hint", None)})
-        return 1
-    agent.run()
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+        kind = agent_captures.SAID.get(outcome, outcome)
+        self.trainer.send({"ev": kind, "key": list(key), "note": note, "was": outcome})

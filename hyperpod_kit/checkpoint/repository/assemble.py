@@ -132,5 +132,5 @@ def assemble(reports: Mapping[int, Report], versions: Dict[str, str], columns: O
         tensors=first.plan_tensors, time=manifest.now(), shards=shards,
         extra=manifest.FileRecord.of(layout.EXTRA_FILE, extra),
         index=manifest.FileRecord.of(layout.INDEX_FILE, table),
-        parent=said.get("parent"), metrics=said.get("metrics") or {}, job=job, versions=versions)
+        parent=said.get("parent"), metrics=manifest.numbers(said.get("metrics") or {}), job=job, versions=versions)
     return Assembled(made, extra, table)

@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from hyperpod_kit.errors import CheckpointError, DigestUnavailable, NoCheckpoint, Unreachable, UsageError
 
-from . import catalog, identity, layout, lease, pins, selection, tombstone, verify
+from . import catalog, identity, layout, lease, manifest, pins, selection, tombstone, verify
 from .cli_table import size, table
 from .store.base import Store
 from .store.open import open_store
@@ -63,14 +63,16 @@ def _row(store: Store, entry: catalog.Entry, pinned: Any, leased: Any) -> Dict[s
     return {"attempt": entry.attempt, "epoch": entry.name.epoch, "seq": entry.name.seq, "step": entry.name.step,
             "committed": entry.committed, "problem": problem, "time": body.time if body else None,
             "bytes": body.total_bytes if body else None, "world": body.world if body else None,
-            "digest": body.digest if body else None, "metrics": body.metrics if body else {},
+            "digest": body.digest if body else None,
+            "metrics": {name: manifest.number(value) for name, value in (body.metrics if body else {}).items()},
             "pinned": entry.attempt in pinned, "being_read": entry.attempt in leased,
             "damaged": tombstone.read(store, entry.attempt) if entry.marked else None}
 
 
 def _note(row: Dict[str, Any]) -> str:
     notes = [row["problem"], row["damaged"] and f"BAD: {row['damaged']}", row["pinned"] and "pinned",
-             row["being_read"] and "being read", *(f"{name} {value:g}" for name, value in row["metrics"].items())]
+             row["being_read"] and "being read",
+             *(f"{name} {float(value):g}" for name, value in row["metrics"].items())]
     return "; ".join(note for note in notes if note)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import threading
 from typing import Any, Callable, Dict, Optional
@@ -65,6 +66,15 @@ class Channel:
             self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
             # Keep-alive does not run while sent data waits for its acknowledgement; this bounds that case.
             self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, seconds * 1000)
+
+    def fileno(self) -> int:
+        """Of the socket; -1 when it is closed."""
+        return self._sock.fileno()
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: give up this copy of the socket; the connection itself is the parent's."""
+        with contextlib.suppress(OSError):
+            os.close(self._sock.detach())
 
     def close(self) -> None:
         with contextlib.suppress(OSError):

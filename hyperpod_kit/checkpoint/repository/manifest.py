@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import calendar
 import json
+import math
 import time
 from dataclasses import asdict, dataclass, field
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 
 from hyperpod_kit.errors import CheckpointError
 
@@ -30,6 +31,16 @@ def seconds(text: str) -> Optional[float]:
         return float(calendar.timegm(time.strptime(text, _TIME)))
     except ValueError:
         return None
+
+
+def number(value: float) -> Union[float, str]:
+    """A number as all files of the format write it: JSON has none for "nan", "inf" and "-inf"."""
+    return value if math.isfinite(value) else repr(value)
+
+
+def numbers(body: Mapping[str, Any]) -> Dict[str, float]:
+    """Undo `number` for a dictionary of them. Raises ValueError, TypeError for what is none."""
+    return {name: float(value) if isinstance(value, str) else value for name, value in body.items()}
 
 
 @dataclass(frozen=True)
@@ -54,8 +65,8 @@ class FileRecord:
 class Manifest:
     """What a committed checkpoint consists of. `total_bytes` is the sum over shards, `tensors` their number.
 
-    `parent`: {"seq", "step"} of the checkpoint that this run restored. `metrics`: numbers that the trainer gave, for
-    the retention policy `Best`. `job`: what the scheduler says, and the trainer's mesh.
+    `parent`: {"seq", "step"} of the checkpoint that this run restored. `metrics`: numbers that the trainer gave, nan
+    and infinities too, for the retention policy `Best`. `job`: what the scheduler says, and the trainer's mesh.
     """
 
     run: str
@@ -84,6 +95,7 @@ class Manifest:
         body["format"] = layout.FORMAT
         body["shards"] = [shard.to_json() for shard in self.shards]
         body["extra"] = self.extra.to_json()
+        body["metrics"] = {name: number(value) for name, value in self.metrics.items()}
         if self.index is not None:
             body["index"] = self.index.to_json()
         return seal_json(body)
@@ -120,11 +132,14 @@ def decode(data: bytes) -> Manifest:
         shards: List[FileRecord] = [FileRecord(**entry) for entry in body.pop("shards")]
         extra = FileRecord(**body.pop("extra"))
         index = FileRecord(**body.pop("index")) if "index" in body else None
+        body["metrics"] = numbers(body.get("metrics") or {})
         known = set(Manifest.__dataclass_fields__)
         # A newer minor version may add keys; what this reader needs must be there.
         made = Manifest(shards=tuple(shards), extra=extra, index=index, **{k: v for k, v in body.items() if k in known})
     except (TypeError, KeyError) as err:
         raise CheckpointError(f"{layout.MANIFEST_FILE} lacks a field: {err}") from None
+    except (AttributeError, ValueError):
+        raise CheckpointError(f"{layout.MANIFEST_FILE} has metrics that are no numbers") from None
     if [shard.rank for shard in made.shards] != list(range(made.world)):
         raise CheckpointError(f"{layout.MANIFEST_FILE} names {len(made.shards)} shards of {made.world}")
     return made

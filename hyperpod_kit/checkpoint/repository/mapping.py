@@ -10,10 +10,11 @@ import ctypes
 import mmap
 import os
 import weakref
-from typing import Any
+from typing import Any, Dict
 
 _FAILED = ctypes.c_void_p(-1).value
 _MADV_POPULATE_READ, _MADV_POPULATE_WRITE = 22, 23
+_PROT_NONE, _MAP_FIXED, _MAP_NORESERVE = 0, 0x10, 0x4000
 _SLICE = 64 * 1024 * 1024
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -21,6 +22,9 @@ _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64)
 _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+_mapped: Dict[int, int] = {}
+"""Address -> bytes of what `map_file` has mapped in this process."""
 
 
 def map_file(fd: int, size: int) -> Any:
@@ -34,8 +38,25 @@ def map_file(fd: int, size: int) -> Any:
         number = ctypes.get_errno()
         raise OSError(number, f"cannot map {size} bytes: {os.strerror(number)}")
     array = (ctypes.c_ubyte * size).from_address(address)
-    weakref.finalize(array, _libc.munmap, address, size).atexit = False
+    _mapped[address] = size
+    weakref.finalize(array, _unmap, address, size).atexit = False
     return array
+
+
+def _unmap(address: int, size: int) -> None:
+    _mapped.pop(address, None)
+    _libc.munmap(address, size)
+
+
+def leave_to_parent() -> None:
+    """In a forked child: let go of every mapping, so that the child does not keep its memory alive.
+
+    The addresses stay taken, by nothing that could be read: objects that point there unmap them in time, and must not
+    hit what was mapped there since.
+    """
+    for address, size in _mapped.items():
+        _libc.mmap(address, size, _PROT_NONE,
+                   mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED | _MAP_NORESERVE, -1, 0)
 
 
 def view_of(array: Any) -> memoryview:

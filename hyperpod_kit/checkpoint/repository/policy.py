@@ -8,6 +8,7 @@ A policy sees valid committed checkpoints only, newest first, and names those th
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
@@ -89,7 +90,7 @@ class EverySeconds(Policy):
 
 @dataclass(frozen=True)
 class Best(Policy):
-    """The `n` with the best `metric`, of those that have it; of equal ones the newer."""
+    """The `n` with the best `metric`, of those that have it; of equal ones the newer. NaN is worse than any number."""
 
     metric: str
     n: int = 1
@@ -103,9 +104,13 @@ class Best(Policy):
     def keeps(self, facts: Sequence[Facts]) -> Set[str]:
         """See Policy."""
         sign = 1.0 if self.mode == "min" else -1.0
+
+        def rank(value: float) -> Tuple[bool, float]:
+            return (True, 0.0) if math.isnan(value) else (False, sign * value)
+
         # sorted() is stable, so the newer of equals stays in front.
         ranked = sorted((found for found in facts if self.metric in found.metrics),
-                        key=lambda found: sign * found.metrics[self.metric])
+                        key=lambda found: rank(found.metrics[self.metric]))
         return {found.attempt for found in ranked[:self.n]}
 
 

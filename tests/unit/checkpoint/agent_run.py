@@ -127,6 +127,14 @@ def wait_for(what: Callable[[], Any], timeout: float = 15.0) -> Any:
         time.sleep(0.01)
 
 
+def abandon(manager: Any) -> None:
+    """As if this trainer had died: its agent is killed for good, its slots stay."""
+    manager._agent.tries = 0
+    os.kill(manager._agent.pid, signal.SIGKILL)
+    manager._agent.wait_end(5)
+    wait_for(lambda: not manager.protects)
+
+
 def states(shm: Path) -> List[str]:
     """The states of all slots."""
     found = []

@@ -85,6 +85,7 @@ def test_the_optimizer_waits_for_the_copy_and_buffers_are_copied_at_once(
     assert manager.close()
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_a_copy_that_fails_is_a_failed_save_and_the_slot_is_free_again(
         root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     job, manager = Job(), Manager(root, overlap=True)
@@ -112,7 +113,7 @@ def rss() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-@pytest.mark.filterwarnings("ignore:save of step")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_a_thousand_saves_leave_no_memory_no_descriptor_and_touch_no_file(
         root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     job, manager = Job(width=512), Manager(root)
@@ -147,7 +148,7 @@ def test_a_thousand_saves_leave_no_memory_no_descriptor_and_touch_no_file(
     manager.close()
 
 
-@pytest.mark.filterwarnings("ignore:save of step")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_replace_drops_what_waits_and_the_newest_save_is_the_one_that_stays(root: str) -> None:
     job, manager = Job(), Manager(root)
     manager.restore(job.state)

@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 from hyperpod_kit.checkpoint import Fresh, Manager, Restored, State  # noqa: E402
 from hyperpod_kit.checkpoint.repository import arena, catalog, control, process  # noqa: E402
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint, RunIsOwned, StateNotSerializable  # noqa: E402
+from tests.unit.checkpoint.agent_run import abandon  # noqa: E402
 
 
 class Job:
@@ -53,12 +54,6 @@ def segments() -> list[str]:
     return sorted(os.listdir(arena.shm_dir()))
 
 
-def abandon(manager: Manager) -> None:
-    """As if this trainer had died: its agent is killed, its slots stay."""
-    os.kill(manager._agent.pid, signal.SIGKILL)
-    manager._agent.wait_end(5)
-
-
 def disown() -> None:
     """Let the slots belong to a process that is dead."""
     for slot in arena.attached(arena.shm_dir(), arena.names(arena.shm_dir())):
@@ -88,7 +83,7 @@ def test_save_close_restore_gives_the_same_state_and_leaves_nothing(root: str) -
         Manager(root, run="other")
 
 
-@pytest.mark.filterwarnings("ignore:save of step")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_what_died_with_the_agent_is_restored_from_memory_and_then_committed(root: str) -> None:
     job, manager = Job(), Manager(root, every=100)
     manager.restore(job.state)
@@ -132,7 +127,7 @@ def test_a_flipped_bit_in_memory_falls_back_to_storage_with_the_reason(root: str
     assert manager.close() and segments() == []
 
 
-@pytest.mark.filterwarnings("ignore:save of step")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_a_save_without_a_free_slot_is_skipped_and_says_so(root: str) -> None:
     job, manager = Job(), Manager(root)
     manager.restore(job.state)
@@ -148,7 +143,7 @@ def test_a_save_without_a_free_slot_is_skipped_and_says_so(root: str) -> None:
     assert [entry.name.step for entry in catalog.attempts(root)] == [3, 1, 0]
 
 
-@pytest.mark.filterwarnings("ignore:save of step")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_a_failed_write_is_visible_and_keeps_the_only_copy(root: str) -> None:
     job, manager = Job(), Manager(root)
     manager.restore(job.state)
@@ -193,7 +188,9 @@ def test_refusals(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
         manager.save(0, job.state)
     del job.extra["bad"]
     assert manager.save(0, job.state).wait("durable", 10)
-    manager.close()
+    assert manager.close() and manager.close()
+    with pytest.raises(CheckpointError, match="is closed"):
+        manager.save(1, job.state)
 
     manager = Manager(root)
     with pytest.raises(CheckpointError, match="holds checkpoints"):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +26,7 @@ from hyperpod_kit.checkpoint.repository import (  # noqa: E402
 )
 from hyperpod_kit.checkpoint.repository.store.open import open_store  # noqa: E402
 from hyperpod_kit.errors import NoValidCheckpoint, StorageUnreadable  # noqa: E402
+from tests.unit.checkpoint.agent_run import abandon  # noqa: E402
 
 
 class Site:
@@ -41,8 +40,7 @@ class Site:
         for step in range(2):
             state.model.weight.data.fill_(float(step))
             assert manager.save(step, state, on_busy="wait").wait("durable", 10)
-        os.kill(manager._agent.pid, signal.SIGKILL)
-        manager._agent.wait_end(5)
+        abandon(manager)
         self.run_id = identity.of_root(str(self.root)).run_id
         self.attempt = next(path.name for path in self.root.glob("seq-*1.e*"))
         self._copy_to_disk()

@@ -1,0 +1,38 @@
+"""The agent's process: what the trainer starts beside each rank."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+from typing import List
+
+from hyperpod_kit import descriptors
+from hyperpod_kit.errors import HyperpodKitError
+
+from .agent import Agent
+from .lines import Channel
+from .process import be_gentle
+
+
+def main(argv: List[str]) -> int:
+    """`python -m hyperpod_kit.checkpoint.repository.agent_main FD`: serve the trainer at that socket."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
+    be_gentle()
+    descriptors.raise_limit()
+    trainer = Channel(socket.socket(fileno=int(argv[0])))
+    setup = trainer.receive()
+    if setup is None:
+        return 0
+    try:
+        agent = Agent(trainer, setup)
+    except (HyperpodKitError, OSError) as err:
+        trainer.send({"ev": "refused", "kind": type(err).__name__, "why": str(err), "hint": getattr(err, "hint", None)})
+        return 1
+    agent.run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,169 @@
+"""What became of each save: the handles, and what is said when saves come to nothing."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import warnings
+from collections.abc import Callable
+
+from hyperpod_kit.checkpoint.handle import Handle
+from hyperpod_kit.checkpoint.repository.agent_captures import OVERTAKEN
+from hyperpod_kit.checkpoint.repository.lines import Message
+from hyperpod_kit.checkpoint.repository.losses import NO_SLOT, Tally
+from hyperpod_kit.errors import CheckpointError
+
+log = logging.getLogger("hyperpod_kit.checkpoint")
+
+_MOST_WORDS = 16
+
+
+class Saves:
+    """The saves of one Manager. `changed` guards all of it and is notified of every change.
+
+    `most`: so many saves in a row that came to nothing are an error; None: never. A loss is logged at once, in whatever
+    thread hears of it, and warned about (`warnings`) in the training loop's next call.
+    """
+
+    def __init__(self, root: str, most: int | None, *, clock: Callable[[], float] = time.time) -> None:
+        if most is not None and most < 1:
+            raise ValueError(f"max_lost is {most!r}, expected a number above 0, or None for no error at all")
+        self.changed = threading.Condition()
+        self.skipped = 0
+        self.released = 0
+        self.agent_error: str | None = None
+        self.stalled: str | None = None
+        self.newest: Handle | None = None
+        self._root, self._most = root, most
+        self._open: dict[int, Handle] = {}
+        self._tally = Tally(clock)
+        self._last = ""
+        self._words: list[str] = []
+
+    # --- from the training loop ---------------------------------------------------------------------------------
+
+    def new(self, step: int, seq: int) -> Handle:
+        """A save that begins."""
+        handle = Handle(step, seq, self.changed)
+        with self.changed:
+            self._open = {number: held for number, held in self._open.items() if not held.final}
+            self._open[seq] = self.newest = handle
+        return handle
+
+    def found(self, seq: int, step: int) -> None:
+        """The run was restored from this one: it is the newest durable until another is."""
+        with self.changed:
+            self._tally.kept(seq, step)
+
+    def lose(self, handle: Handle, state: str, why: str) -> None:
+        """This save ends as `state`, on this rank's own account."""
+        with self.changed:
+            self.skipped += state == "skipped"
+            self._end(handle, state, why)
+        self._call_back()
+
+    def skip(self, handle: Handle) -> None:
+        self.lose(handle, "skipped", f"earlier saves are still on their way to storage: {NO_SLOT}")
+
+    def speak(self, stacklevel: int) -> None:
+        """Warn about what came to nothing since the last call. `stacklevel` as in warnings.warn, from the caller."""
+        with self.changed:
+            words, self._words = self._words, []
+        for text in words:
+            warnings.warn(text, RuntimeWarning, stacklevel=stacklevel + 1)
+
+    @property
+    def trouble(self) -> CheckpointError | None:
+        """Why training on would be unprotected; None when it is not."""
+        again = "start again: the newest step that all ranks have in memory is restored"
+        with self.changed:
+            if self.agent_error is not None:
+                return CheckpointError(f"no save can reach storage any more: {self.agent_error}", hint=again)
+            if self.stalled is not None:
+                return CheckpointError(f"no save reaches storage: {self.stalled}", hint=again)
+            if self._most is not None and self._tally.broken >= self._most:
+                return CheckpointError(
+                    f"{self._tally.in_a_row} saves in a row came to nothing, the last: {self._last}; "
+                    f"{self._tally.row().rpartition('; ')[2]}",
+                    hint=f"mend {self._root}, then {again}; Manager(max_lost=None) trains on unprotected")
+        return None
+
+    @property
+    def all_safe(self) -> bool:
+        """Whether the newest save that was asked for is durable; True too when none was asked for."""
+        with self.changed:
+            return self.newest is None or self.newest.state == "durable"
+
+    # --- from the agent -----------------------------------------------------------------------------------------
+
+    def hear(self, message: Message, incarnation: str) -> None:
+        """An event of the agent, in a thread of its own."""
+        self._hear(message, incarnation)
+        self._call_back()
+
+    def _hear(self, message: Message, incarnation: str) -> None:
+        with self.changed:
+            kind = message["ev"]
+            if kind in ("fatal", "ended"):
+                self._agent_ended(message.get("why", "the checkpoint agent has ended"))
+            elif kind == "released":
+                self.released += 1
+                self.changed.notify_all()
+            elif kind == "trouble":
+                self.say(message["why"])
+            elif kind == "stalled":
+                self.stalled = message["why"] or None
+                self.say(message["why"] or "the checkpoint agent goes on")
+            elif "key" in message and message["key"][2] == incarnation:
+                self._event(kind, message, self._open.get(int(message["key"][1])))
+
+    def _event(self, kind: str, message: Message, handle: Handle | None) -> None:
+        if handle is None:
+            return
+        if kind == "durable" and not handle.final:
+            handle.attempt = message["note"]
+            handle.become(kind)
+            if self._tally.kept(handle.seq, handle.step):
+                log.info("save of step %d: durable again", handle.step)
+        elif kind in ("failed", "dropped"):
+            # Overtaken: it is on the nodes' disks, and a newer one goes to storage in its place.
+            self._end(handle, kind, str(message.get("note")), counts=message.get("was") != OVERTAKEN)
+        else:
+            handle.become(kind)
+
+    def _agent_ended(self, why: str) -> None:
+        if self.agent_error is None:
+            self.agent_error = why
+            lost = [handle for handle in self._open.values() if not handle.final]
+            for handle in lost:
+                handle.become("failed", why)
+                self._tally.lost(handle.seq, why)
+            if lost:
+                self.say(f"save of step {lost[-1].step}: failed: {why}")
+        self.changed.notify_all()
+
+    def _end(self, handle: Handle, state: str, why: str, *, counts: bool = True) -> None:
+        if handle.final:
+            return
+        handle.become(state, why)
+        if handle.state == state and counts:
+            self._last = f"save of step {handle.step}: {state}: {why}"
+            if self._tally.lost(handle.seq, why):
+                self.say(f"{self._last}; {self._tally.row()}")
+
+    def _call_back(self) -> None:
+        """Outside of the lock: a callback may take its time, and ask other saves."""
+        with self.changed:
+            ended = [(handle, call) for handle in self._open.values() if handle.final
+                     for call in handle.take_callbacks()]
+        for handle, call in ended:
+            try:
+                call(handle)
+            except Exception:
+                log.exception("a callback of %r failed", handle)
+
+    def say(self, text: str) -> None:
+        """To the log now, and as a warning in the training loop's next call."""
+        log.warning("%s", text)
+        self._words = [*self._words, text][-_MOST_WORDS:]

@@ -38,10 +38,10 @@ class Fault:
 class Job:
     """A job of the ordinary user with a checkpoint root of its own."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site, name: str = "", id: str = "") -> None:
         self.site = site
-        self.name = f"job-{uuid.uuid4().hex[:8]}"
-        self.id = ""
+        self.name = name or f"job-{uuid.uuid4().hex[:8]}"
+        self.id = id
         self._log = site.here / f"{self.name}.out"
         self.root = site.here / self.name
 
@@ -86,10 +86,10 @@ class Job:
         self._wait(f"step {step}", lambda: any(line["step"] >= step for line in self.progress()), timeout)
         return self
 
-    def running(self) -> Job:
+    def running(self, timeout: float = 60) -> Job:
         """Wait until the attempt that runs now has done a step and a save."""
         self._wait("a save", lambda: any(line.get("saved") and line["attempt"] == self.attempt()
-                                         for line in self.lines()), 60)
+                                         for line in self.lines()), timeout)
         return self
 
     def attempt(self) -> str:

@@ -100,6 +100,9 @@ class PrivateSlurm:
         subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", "-o", base / "auto_resume.so",
                         "-I/opt/slurm/include", REPOSITORY / "slurm" / "plugin" / "auto_resume.c"], check=True,
                        timeout=60)
+        if self._version() >= (23, 2):
+            # Nothing here is tracked by cgroups, which newer slurmds would set up for themselves otherwise.
+            (base / "cgroup.conf").write_text("CgroupPlugin=disabled\n")
         (base / "plugstack.conf").write_text(f"optional {base}/auto_resume.so\n")
         port, first = _free_ports(self.count)
         (base / "slurm.conf").write_text(SLURM_CONF.format(
@@ -176,6 +179,10 @@ class PrivateSlurm:
     def state(self, job: str) -> str:
         found = re.search(r"JobState=(\S+)", self.call("scontrol", "-o", "show", "job", job))
         return found.group(1) if found else ""
+
+    def _version(self) -> tuple[int, int]:
+        found = re.search(r"(\d+)\.(\d+)", self.call("slurmctld", "-V"))
+        return (int(found.group(1)), int(found.group(2))) if found else (0, 0)
 
     def _spawn(self, *argv: str, tag: str = "") -> None:
         program = shutil.which(argv[0], path=self.environment["PATH"]) or argv[0]

@@ -167,6 +167,8 @@ def _submit(words: List[str], rest: List[str]) -> int:
 
     argv = [*words, *(["--", *rest] if rest else [])]
     runner = LocalRunner()
+    for text in submit.warnings(submit.parse(argv), os.getcwd()):
+        print(text, file=sys.stderr)
     if control.has_option(runner, "sbatch", "--auto-resume"):
         call, copy = ["sbatch", *argv], None
     else:

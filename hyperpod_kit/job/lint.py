@@ -9,6 +9,8 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any, Callable, Dict, Iterator, List, Tuple
 
+from hyperpod_kit.job import lint_parts
+from hyperpod_kit.job.lint_parts import NODE_LOCAL
 from hyperpod_kit.job.script import Command, Script, exports, minutes
 
 REPLACEMENT_MINUTES = 45.0
@@ -16,9 +18,6 @@ REPLACEMENT_MINUTES = 45.0
 
 WARN_SECONDS = 60
 """Slurm may send --signal up to 60 s early or late (man sbatch), and the step gets 90 s to save."""
-
-NODE_LOCAL = ("/tmp", "/dev/shm", "/var/tmp", "/run", "/opt/dlami/nvme", "/opt/sagemaker")
-"""Places that do not survive the replacement of a node, or that other nodes do not see."""
 
 
 @dataclass(frozen=True)
@@ -201,9 +200,14 @@ def ranks_outlive_a_crash(script: Script) -> Iterator[Finding]:
                               "srun --kill-on-bad-exit=1, or use hyperpod-kit job run")
 
 
+def parts(script: Script) -> Iterator[Finding]:
+    for code, severity, line, message, remedy in lint_parts.look(script):
+        yield Finding(code, severity, line, message, remedy)
+
+
 Rule = Callable[[Script], Iterator[Finding]]
 
 RULES: Tuple[Rule, ...] = (
     interpreter, misplaced_options, nobody_asked, nobody_restarts, bare_srun_without_root, log_is_truncated,
     must_not_requeue, orphan, too_short, unwarned, rendezvous_outside, local_root, lost_exit_code, shell_in_between,
-    option_on_srun, ranks_outlive_a_crash)
+    option_on_srun, ranks_outlive_a_crash, parts)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 SHORT = {"-A": "--account", "-a": "--array", "-C": "--constraint", "-c": "--cpus-per-task", "-D": "--chdir",
          "-d": "--dependency", "-e": "--error", "-G": "--gpus", "-J": "--job-name", "-k": "--no-kill", "-N": "--nodes",
          "-n": "--ntasks", "-o": "--output", "-p": "--partition", "-q": "--qos", "-s": "--oversubscribe",
          "-t": "--time", "-w": "--nodelist", "-x": "--exclude"}
 """The short options that anything here looks at, man sbatch."""
+
+HET = ("hetjob", "packjob", ":")
+"""What stands between the components of a heterogeneous job: the first two in a script, `:` on the command line."""
 
 _FLAGS = frozenset(("--no-kill", "--requeue", "--no-requeue", "--exclusive", "--oversubscribe", "--contiguous",
                     "--hold", "--auto-resume", "--overcommit", "--spread-job", "--use-min-nodes", "--wait"))
@@ -89,9 +92,16 @@ def _options(text: str, line: int) -> List[Option]:
         words = shlex.split(text, comments=True)
     except ValueError:
         words = text.split()
-    found: List[Option] = []
+    return options(words, line)
+
+
+def options(words: Sequence[str], line: int) -> List[Option]:
+    """The options among words of an #SBATCH line, or of a call of sbatch."""
+    words, found = list(words), []
     while words:
         word = words.pop(0)
+        if word in HET:
+            found.append(Option(word, "", line))
         if not word.startswith("-"):
             continue
         if word.startswith("--"):

@@ -10,14 +10,21 @@ import os
 import re
 import shlex
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import List, Optional, Sequence, Tuple
 
 from hyperpod_kit.errors import UsageError
+from hyperpod_kit.job import lint_parts, script
 from hyperpod_kit.slurm.environment import COMMENT_MARK
 
 DEFAULTS = ("--requeue", "--open-mode=append", "--signal=B:USR1@120")
 """Put first, so that the user's own words win over them."""
+
+SEPARATOR = ":"
+"""Between the components of a heterogeneous job."""
+
+_LOCAL = frozenset(("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "squashfs"))
+"""File systems that one machine has for itself, unless it exports them."""
 
 _OPTION = re.compile(r"^--auto-resume(?:=(.*))?$")
 # sbatch options that take their value in the next word, as far as a script may follow them.
@@ -44,7 +51,7 @@ def parse(argv: Sequence[str]) -> Line:
     options: List[str] = []
     wanted: Optional[int] = None
     index = 0
-    while index < len(argv) and argv[index].startswith("-") and argv[index] != "-":
+    while index < len(argv) and (argv[index].startswith("-") or argv[index] == SEPARATOR) and argv[index] != "-":
         word = argv[index]
         match = _OPTION.match(word)
         if match:
@@ -88,7 +95,9 @@ def command(line: Line, script_wants: Optional[int], script: Optional[str]) -> L
     wanted = line.auto_resume if line.auto_resume is not None else script_wants
     if wanted is None:
         return ["sbatch", *line.options, *([script] if script else []), *line.args]
-    options = [*DEFAULTS, *_with_comment(line.options, f"{COMMENT_MARK}{wanted}")]
+    # Of a heterogeneous job the first component is the one that runs the script.
+    cut = line.options.index(SEPARATOR) if SEPARATOR in line.options else len(line.options)
+    options = [*DEFAULTS, *_with_comment(line.options[:cut], f"{COMMENT_MARK}{wanted}"), *line.options[cut:]]
     if line.script and not any(option.startswith(("-J", "--job-name")) for option in options):
         options.insert(0, f"--job-name={os.path.basename(line.script)}")
     return ["sbatch", *options, *([script] if script else []), *line.args]
@@ -127,3 +136,37 @@ def _with_comment(options: Sequence[str], mark: str) -> List[str]:
         else:
             result.append(option)
     return [*result, f"--comment={own + ' ' if own else ''}{mark}"]
+
+
+def warnings(line: Line, directory: str, mounts: str = "/proc/self/mounts") -> List[str]:
+    """What will go wrong with this submission as far as can be seen here: its options beside those of the script.
+
+    `directory`: where sbatch is called, which is where the script starts.
+    """
+    try:
+        with open(line.script or os.devnull, encoding="utf-8") as file:
+            found = script.parse(file.read())
+    except (OSError, UnicodeDecodeError):
+        found = script.parse("")
+    whole = replace(found, options=(*found.options, *script.options(line.options, 1)))
+    said = [f"{severity} {code}: {message}. {remedy}" for code, severity, _, message, remedy in lint_parts.look(whole)]
+    kind = _file_system(directory, mounts)
+    if whole.option("--chdir") is None and kind in _LOCAL:
+        said.append(f"warning J024: {directory} is on {kind}, and the job starts there: on a node that does not have "
+                    "it the job FAILS with exit code 0:53 and writes no log. Submit from a directory that all nodes "
+                    "share, or use --chdir=DIR")
+    return said
+
+
+def _file_system(path: str, mounts: str) -> str:
+    """Kind of the file system that holds a path, "" when that cannot be said."""
+    best = ("", "")
+    try:
+        with open(mounts, encoding="utf-8", errors="replace") as file:
+            for row in file:
+                _, place, kind, *_ = row.split()
+                if (path + "/").startswith(place.rstrip("/") + "/") and len(place) >= len(best[0]):
+                    best = (place, kind)
+    except (OSError, ValueError):
+        return ""
+    return best[1]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from hyperpod_kit.errors import UsageError
-from hyperpod_kit.job import cli, lint, script
+from hyperpod_kit.job import cli, lint, lint_parts, script
 
 JOBS = Path(__file__).parents[3] / "slurm" / "jobs"
 RUN = "exec hyperpod-kit job run --checkpoint-root /fsx/run -- python train.py"
@@ -49,7 +50,28 @@ CASES = [
     ("J014", made(RUN.replace("exec ", "")), 5),
     ("J015", made("export HPK_CHECKPOINT_ROOT=/fsx/run", "srun -K --auto-resume=1 python train.py"), 6),
     ("J016", made("export HPK_CHECKPOINT_ROOT=/fsx/run", "srun \\", "  python train.py"), 6),
+    ("J020", made(head=(*HEAD, "#SBATCH --array=0-3")), 6),
+    ("J020", made("root=/fsx/$USER/run", RUN.replace("/fsx/run", '"$root"'), head=(*HEAD, "#SBATCH -a 0-3%2")), 7),
+    ("J020", made("export HPK_CHECKPOINT_ROOT=/fsx/run", "srun -K python train.py",
+                  head=(*HEAD, "#SBATCH --array=1,5")), 6),
+    ("J021", made(head=(*HEAD, "#SBATCH --array=0-3", "#SBATCH -o train-%A.out")), 6),
+    ("J022", made(head=(*HEAD, "#SBATCH --array=0-3", "#SBATCH --output=train-%j.out")), 6),
+    ("J023", made(RUN.replace(" -- ", " --nodes 2 -- "), head=(*HEAD, "#SBATCH -N2", "#SBATCH hetjob", "#SBATCH -N1")),
+     8),
+    ("J024", made(head=(*HEAD, "#SBATCH -D /tmp/mine")), 5),
+    ("J025", made(head=(*HEAD, "#SBATCH --output=/var/tmp/%j.out")), 5),
 ]
+
+
+@pytest.mark.parametrize("text", [
+    RUN.replace("/fsx/run", "/fsx/run-$SLURM_ARRAY_TASK_ID"),
+    RUN.replace("/fsx/run", '"/fsx/run-${SLURM_ARRAY_TASK_ID}"'),
+    RUN.replace("/fsx/run", "/fsx/run-$SLURM_JOB_ID"), RUN.replace("/fsx/run", "/fsx/$(name-of-task)"),
+    "task=$SLURM_ARRAY_TASK_ID\nroot=/fsx/run/$task\n" + RUN.replace("/fsx/run", '"$root"'),
+    "rates=(1e-3 1e-4)\nrate=${rates[$SLURM_ARRAY_TASK_ID]}\n" + RUN.replace("/fsx/run", "/fsx/run-$rate")])
+def test_a_root_of_each_task_is_left_alone(text: str) -> None:
+    head = (*HEAD, "#SBATCH --array=0-3", "#SBATCH --output=%x-%A_%a.out")
+    assert lint.lint(script.parse(made(text, head=head))) == []
 
 
 @pytest.mark.parametrize(("code", "text", "line"), CASES)
@@ -60,7 +82,8 @@ def test_a_rule_finds_what_it_is_for(code: str, text: str, line: int) -> None:
 
 
 def test_every_rule_has_a_case() -> None:
-    assert len({code for code, _, _ in CASES}) == len(lint.RULES)
+    sources = (Path(module.__file__ or "").read_text() for module in (lint, lint_parts))
+    assert {code for code, _, _ in CASES} == {code for text in sources for code in re.findall(r'"(J\d{3})"', text)}
 
 
 @pytest.mark.parametrize("text", [

@@ -67,3 +67,29 @@ for word; do [ ! -f "$word" ] || grep -c auto-resume= "$word"; done
         assert "--comment=hpk:auto-resume=3" in out and out[-1] == "1"
         copy = next(word for word in out if word.startswith("/"))
         assert copy != str(script) and not Path(copy).exists(), "the copy is removed"
+
+
+MOUNTS = "/dev/vda / ext4 rw 0 0\n10.0.0.1@tcp:/fsx /fsx lustre rw 0 0\ntmpfs /fsx/scratch tmpfs rw 0 0\n"
+
+
+@pytest.mark.parametrize(("argv", "directory", "codes"), [
+    (["--array=0-3", "{}"], "/fsx/me", ["error J020"]),
+    (["--array", "0-3", "-o", "x-%j.out", "{}"], "/fsx/me", ["error J020", "warning J022"]),
+    (["{}"], "/fsx/me", []), (["{}"], "/fsx", []), (["{}"], "/gone/../fsxmore", ["warning J024"]),
+    (["{}"], "/home/me", ["warning J024"]), (["--chdir=/fsx", "{}"], "/home/me", []),
+    (["{}"], "/fsx/scratch/me", ["warning J024"])])
+def test_what_will_go_wrong_is_said_at_submission(tmp_path: Path, argv: list[str], directory: str,
+                                                  codes: list[str]) -> None:
+    (tmp_path / "mounts").write_text(MOUNTS)
+    (tmp_path / "t.sbatch").write_text("#!/bin/bash\nexec hyperpod-kit job run --checkpoint-root /fsx/run -- train\n")
+    line = submit.parse([word.format(tmp_path / "t.sbatch") for word in argv])
+    said = submit.warnings(line, directory, str(tmp_path / "mounts"))
+    assert [text.partition(":")[0] for text in said] == codes
+
+
+def test_a_heterogeneous_line_keeps_its_components() -> None:
+    line = submit.parse(["--auto-resume=1", "-N", "2", ":", "-N", "1", "--auto-resume=1", "t.sbatch", "x"])
+    assert (line.script, line.args, line.auto_resume) == ("t.sbatch", ("x",), 1)
+    assert submit.command(line, None, "t.sbatch") == [
+        "sbatch", "--job-name=t.sbatch", "--requeue", "--open-mode=append", "--signal=B:USR1@120", "-N", "2",
+        "--comment=hpk:auto-resume=1", ":", "-N", "1", "t.sbatch", "x"]

@@ -146,3 +146,63 @@ def test_a_plain_model_loads_what_fsdp2_saved_and_torch_reads_the_same(tmp_path:
     for path in Path(root).glob("*/shard-*.safetensors"):
         with safe_open(str(path), "pt") as file:
             assert any(name.startswith("model.") for name in file.keys())  # noqa: SIM118
+
+
+def spread(order: list[int], values: Any) -> Any:
+    """A ShardedTensor over the rows of `values`, the chunks on these ranks: several a rank."""
+    from torch.distributed._shard import sharded_tensor
+    from torch.distributed._shard.sharding_spec import ChunkShardingSpec
+    made = sharded_tensor.zeros(ChunkShardingSpec(0, [f"rank:{rank}/cpu" for rank in order]), *values.shape)
+    for part in made.local_shards():
+        begin = part.metadata.shard_offsets[0]
+        part.tensor.copy_(values[begin:begin + part.metadata.shard_sizes[0]])
+    return made
+
+
+def save_spread(root: str, order: list[int]) -> dict[str, Any]:
+    import torch.distributed.checkpoint as dcp
+
+    from hyperpod_kit.checkpoint.dcp.writer import Writer
+    writer = Writer(root + "/elsewhere", step=1)
+    values = torch.arange(44.0).view(11, 4)
+    dcp.save({"w": spread(order, values), "half": values.half(), "n": 3}, storage_writer=writer, checkpoint_id=root)
+    meta = writer.storage_meta()
+    return {"root": meta.checkpoint_id, "attempt": meta.save_id}
+
+
+def load_spread(root: str, order: list[int] | None) -> dict[str, Any]:
+    """As a ShardedTensor divided in another way, or as a plain tensor; from the root and from the attempt's path."""
+    import torch.distributed.checkpoint as dcp
+
+    from hyperpod_kit.checkpoint.dcp.reader import Reader
+    values, right, meta = torch.arange(44.0).view(11, 4), [], None
+    attempt = next(path for path in Path(root).glob("seq-*"))
+    for reader, where in ((Reader(root + "/elsewhere"), root), (Reader(root), str(attempt)), (Reader(attempt), None),
+                          (Reader(root), attempt.name)):
+        into: dict[str, Any] = {"half": torch.zeros(11, 4).half(), "n": 0, "w": torch.zeros(11, 4) if order is None
+                                else spread(order, torch.zeros(11, 4))}
+        dcp.load(into, storage_reader=reader, checkpoint_id=where)
+        wanted = values if order is None else spread(order, values)
+        found = [into["w"]] if order is None else [part.tensor for part in into["w"].local_shards()]
+        parts = [wanted] if order is None else [part.tensor for part in wanted.local_shards()]
+        right += [torch.equal(a, b) for a, b in zip(found, parts, strict=True)]
+        right += [torch.equal(into["half"], values.half()), into["n"] == 3]
+        meta = reader.read_metadata().storage_meta
+    assert meta is not None
+    return {"right": right, "root": meta.checkpoint_id, "attempt": meta.save_id}
+
+
+@pytest.mark.parametrize(("writers", "order", "readers", "other"), [
+    (2, [0, 1, 0], 2, [1, 1, 0, 0]), (2, [1, 1, 1, 0], 1, None), (1, [0, 0, 0], 2, [1, 0])])
+def test_several_shards_of_one_tensor_on_a_rank(tmp_path: Path, writers: int, order: list[int], readers: int,
+                                                other: list[int] | None) -> None:
+    from hyperpod_kit.checkpoint.repository import cli, selection, verify
+    root = str(tmp_path / "root")
+    wrote = sharded_job.run(tmp_path, writers, save_spread, root, order)
+    newest = selection.newest_valid(root)
+    assert all(answer == {"root": root, "attempt": newest.attempt} for answer in wrote)
+    assert verify.read_manifest(root, newest.attempt).world == sum(max(order.count(rank), 1) for rank in range(writers))
+    assert not Path(root, "elsewhere").exists() and cli.main(["verify", root]) == 0
+    for answer in sharded_job.run(tmp_path, readers, load_spread, root, other):
+        assert all(answer["right"]) and answer["root"] == f"{root}/{newest.attempt}"
+        assert answer["attempt"] == newest.attempt

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -24,12 +25,12 @@ from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
 from hyperpod_kit.checkpoint import codec
+from hyperpod_kit.checkpoint.dcp import place as places
 from hyperpod_kit.checkpoint.dcp import reshard
 from hyperpod_kit.checkpoint.dcp.boxes import Chunk, Region, Rows, Wants, needs
 from hyperpod_kit.checkpoint.dtypes import TYPES
 from hyperpod_kit.checkpoint.ranks import Ranks
 from hyperpod_kit.checkpoint.repository import assemble, digest, index, selection, verify
-from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.errors import CheckpointError
 
 BYTES = "bytes"
@@ -49,14 +50,20 @@ class Reader(StorageReader):
     Tensors have the names of the saved state: `model.<fqn>`, `optimizer.state.<fqn>.<key>`, so
     `dcp.load({"model": model.state_dict()}, ...)` fits; names of tied tensors lead to the same bytes. Each chunk is
     read from storage by one rank, compared with its digest, and sent over `process_group` to the ranks that need it
-    too. `attempt` is a checkpoint's name; by default the newest whose manifest is intact. Unlike `Manager.restore`,
-    damaged data raise an error here and lead to no older checkpoint.
+    too. `attempt` is a checkpoint's name; by default the newest whose manifest is intact. `root` and a `checkpoint_id`
+    given to `dcp.load` may also be ROOT/ATTEMPT. Unlike `Manager.restore`, damaged data raise an error here and lead to
+    no older checkpoint.
     """
 
     def __init__(self, root: str | os.PathLike[str], attempt: str | None = None, *,
                  process_group: dist.ProcessGroup | None = None) -> None:
-        self._store = open_store(os.fspath(root))
-        self._wanted = attempt
+        place = places.parse(root)
+        if not place.root:  # a directory of that name, here
+            place = places.Place(os.path.abspath(os.curdir), place.attempt)
+        self._store = place.store()
+        self._given = self._wanted = attempt or place.attempt or None
+        self.checkpoint_id = f"{os.fspath(root)}/{attempt}" if attempt else os.fspath(root)
+        self.load_id = uuid.uuid4().hex
         self._group = process_group
         self._attempt: reshard.Attempt | None = None
         self._rows: Rows = {}
@@ -65,14 +72,22 @@ class Reader(StorageReader):
         self._stored_bytes: set[str] = set()
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """A `checkpoint_id` names an attempt."""
-        if checkpoint_id is not None:
-            self._wanted = os.fspath(checkpoint_id)
+        """A `checkpoint_id` is a root, ROOT/ATTEMPT, or the name of an attempt under the present root."""
+        self.load_id = uuid.uuid4().hex
+        if checkpoint_id:
+            place = places.parse(checkpoint_id)
+            if place.root:
+                before, self._store = self._store.url, place.store()
+                self._wanted = place.attempt or (self._given if self._store.url == before else None)
+                self.checkpoint_id = os.fspath(checkpoint_id)
+            else:
+                self._wanted = place.attempt
+                self.checkpoint_id = f"{self._store.url}/{place.attempt}"
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Whether it can be the root of checkpoints; see StorageReader."""
-        return bool(os.fspath(checkpoint_id))
+        """Whether it can be a root of checkpoints, or an attempt under one."""
+        return places.is_valid(checkpoint_id)
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """All tensors of the checkpoint. Raises NoCheckpoint, NoValidCheckpoint, CheckpointError, OSError."""
@@ -87,7 +102,8 @@ class Reader(StorageReader):
                 found[name] = _metadata_of(self._rows[stored])
         found.update({name: BytesStorageMetadata() for name in (*self._values, *self._stored_bytes)})
         return Metadata(state_dict_metadata=found, planner_data=paths,
-                        storage_meta=StorageMeta(checkpoint_id=self._attempt.name))
+                        storage_meta=StorageMeta(checkpoint_id=self.checkpoint_id, save_id=self._attempt.name,
+                                                 load_id=self.load_id))
 
     def _open(self) -> reshard.Attempt:
         if self._wanted is not None:

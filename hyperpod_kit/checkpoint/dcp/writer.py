@@ -5,31 +5,33 @@ from __future__ import annotations
 import json
 import os
 import secrets
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
-from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata
+from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata, StorageMeta
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem, WriteItemType
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
 from hyperpod_kit import __version__
+from hyperpod_kit.checkpoint.dcp import place as places
 from hyperpod_kit.checkpoint.dcp.reader import BYTES
 from hyperpod_kit.checkpoint.dtypes import NAMES
 from hyperpod_kit.checkpoint.load import view_of
 from hyperpod_kit.checkpoint.repository import catalog, commit, coverage, digest, identity, index, layout, stream
 from hyperpod_kit.checkpoint.repository.manifest import FileRecord, Manifest, now
 from hyperpod_kit.checkpoint.repository.shard import Placed, ShardLayout, TensorSpec, lay_out
-from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.errors import CheckpointError
 
 _SLICE = 16 * 1024 * 1024
 
 
 class _Place(NamedTuple):
-    """Rank `rank`'s part of the attempt that the coordinator has chosen for all."""
+    """A rank's part of the attempt that the coordinator has chosen for all: `files` of its `world` files, from number
+    `rank` on. A file holds one piece of a tensor, so a rank with two pieces of one tensor writes two."""
 
     attempt: str
     run: str
@@ -38,43 +40,68 @@ class _Place(NamedTuple):
     seq: int
     step: int
     rank: int
+    files: int
     world: int
     algorithm: str
 
 
-class _Written(NamedTuple):
-    """What a rank has written: its file, and where its pieces lie in it."""
+class _File(NamedTuple):
+    """A file that was written, and where the pieces lie in it."""
 
-    place: _Place
+    number: int
     record: FileRecord
     pieces: tuple[Placed, ...]
+
+
+class _Written(NamedTuple):
+    """What a rank has written."""
+
+    place: _Place
+    files: tuple[_File, ...]
 
 
 class Writer(StorageWriter):
     """One committed checkpoint of ours per `dcp.save`, under `root`, as the state of `step`.
 
     The save waits until the checkpoint is durable. A save that fails on any rank commits nothing: the attempt stays
-    without a manifest and counts for nothing. `run` as in Manager. Raises RunIsOwned, CheckpointError, OSError, inside
-    the CheckpointException of torch.distributed.checkpoint.
+    without a manifest and counts for nothing. `run` as in Manager. A `checkpoint_id` given to `dcp.save` is the root in
+    place of this one. Nothing is ever overwritten: each save makes an attempt, whose name is then in `save_id`.
+    Raises RunIsOwned, CheckpointError, OSError, inside the CheckpointException of torch.distributed.checkpoint.
     """
 
     def __init__(self, root: str | os.PathLike[str], *, step: int, run: str | None = None,
                  algorithm: str | None = None) -> None:
-        self._store = open_store(os.fspath(root))
+        self.checkpoint_id = os.fspath(root)
+        self.save_id: str | None = None
+        self._store = places.Place(self.checkpoint_id, "").store()
         self._step = step
         self._run = run
         self._algorithm = algorithm or os.environ.get("HPK_DIGEST")
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """See StorageWriter; the attempt's name is the coordinator's choice."""
+        """A `checkpoint_id` is a root. Raises CheckpointError for that of an attempt: each save makes a new one."""
+        self.save_id = None
+        if checkpoint_id:
+            place = places.parse(checkpoint_id)
+            if place.attempt:
+                raise CheckpointError(f"{os.fspath(checkpoint_id)} names an attempt, and a save makes its own",
+                                      hint=f"checkpoint_id={place.root or self.checkpoint_id!r}")
+            self.checkpoint_id, self._store = place.root, place.store()
+
+    def storage_meta(self) -> StorageMeta:
+        """See StorageWriter."""
+        return StorageMeta(checkpoint_id=self.checkpoint_id, save_id=self.save_id)
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """See StorageWriter."""
-        return bool(os.fspath(checkpoint_id))
+        """Whether it can be a root of checkpoints, or an attempt under one."""
+        return places.is_valid(checkpoint_id)
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """See StorageWriter: the store makes what it needs."""
+        """See StorageWriter: the store makes what it needs. Raises CheckpointError for a save without collectives."""
+        if not kwargs.get("use_collectives", True):
+            raise CheckpointError("a save without collectives would make as many checkpoints as there are ranks",
+                                  hint="dcp.save(..., use_collectives=True)")
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """Say which digests this rank can compute."""
@@ -88,25 +115,24 @@ class Writer(StorageWriter):
         epoch = commit.claim_epoch(self._store, mine, above=0, job={})
         seq = catalog.highest(self._store)[1] + 1
         attempt = str(layout.AttemptName(seq, self._step, epoch, secrets.token_hex(3)))
+        divided = _without_empty(plans)
+        files = [max(Counter(item.index.fqn for item in items).values(), default=1) for items in divided]
         return [replace(plan, items=items, storage_data=_Place(attempt, mine.run, mine.run_id, epoch, seq,
-                                                               self._step, rank, len(plans), algorithm))
-                for rank, (plan, items) in enumerate(zip(plans, _without_empty(plans), strict=True))]
+                                                               self._step, sum(files[:rank]), files[rank], sum(files),
+                                                               algorithm))
+                for rank, (plan, items) in enumerate(zip(plans, divided, strict=True))]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        """Write this rank's shard, durable. Raises CheckpointError for two pieces of one tensor on a rank, OSError."""
+        """Write this rank's shards, durable. Raises CheckpointError, OSError."""
         place: _Place = plan.storage_data
-        tensors: dict[str, torch.Tensor] = {}
+        self.save_id = place.attempt
+        parts: list[dict[str, tuple[TensorSpec, torch.Tensor]]] = [{} for _ in range(place.files)]
         specs: list[TensorSpec] = []
         for item in plan.items:
             spec, tensor = _resolve(item, planner)
-            if spec.name in tensors:
-                raise CheckpointError(f"{spec.name} has two pieces on rank {place.rank}: a shard holds one")
-            tensors[spec.name] = tensor
+            next(part for part in parts if spec.name not in part)[spec.name] = spec, tensor
             specs.append(spec)
-        made = lay_out(specs, rank=place.rank, world=place.world, run=place.run_id, plan="dcp",
-                       algorithm=place.algorithm)
-        record = self._write(place, made, tensors)
-        written = _Written(place, record, made.tensors)
+        written = _Written(place, tuple(self._file(place, place.rank + at, part) for at, part in enumerate(parts)))
         done: Future[list[WriteResult]] = Future()
         # One result carries the shard's own; the others only say that their item is written.
         done.set_result([WriteResult(index=item.index, size_in_bytes=spec.nbytes, storage_data=None)
@@ -114,7 +140,13 @@ class Writer(StorageWriter):
                         + [WriteResult(index=None, size_in_bytes=0, storage_data=written)])  # type: ignore[arg-type]
         return done
 
-    def _write(self, place: _Place, made: ShardLayout, tensors: dict[str, torch.Tensor]) -> FileRecord:
+    def _file(self, place: _Place, number: int, part: dict[str, tuple[TensorSpec, torch.Tensor]]) -> _File:
+        made = lay_out([spec for spec, _ in part.values()], rank=number, world=place.world, run=place.run_id,
+                       plan="dcp", algorithm=place.algorithm)
+        return _File(number, self._write(place, number, made, {name: tensor for name, (_, tensor) in part.items()}),
+                     made.tensors)
+
+    def _write(self, place: _Place, number: int, made: ShardLayout, tensors: dict[str, torch.Tensor]) -> FileRecord:
         image = stream.Buffer(made.size).view[:made.size]
         head = made.header(place.epoch, place.seq, place.step)
         image[:len(head)] = head
@@ -125,7 +157,7 @@ class Writer(StorageWriter):
         alg = digest.algorithm(place.algorithm)
         leaves = digest.leaves_of(alg, image[:made.data_end], threads=2)
         image[made.data_end:] = leaves
-        name = layout.shard_file(place.rank)
+        name = layout.shard_file(number)
         writer = self._store.open_write(f"{place.attempt}/{name}", made.size)
         try:
             for at in range(0, made.size, _SLICE):
@@ -134,20 +166,20 @@ class Writer(StorageWriter):
         except BaseException:
             writer.abort()
             raise
-        return FileRecord(name, made.size, digest.root(alg, leaves, made.size), place.rank)
+        return FileRecord(name, made.size, digest.root(alg, leaves, made.size), number)
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """Commit, once every rank's shard is there and every item of every tensor is in exactly one.
 
         Raises CheckpointError, OSError; then nothing is committed.
         """
-        shards = [result.storage_data for part in results for result in part
-                  if isinstance(result.storage_data, _Written)]
-        shards.sort(key=lambda written: written.place.rank)
-        place = shards[0].place
-        if [written.place.rank for written in shards] != list(range(place.world)):
+        ranks = [result.storage_data for part in results for result in part
+                 if isinstance(result.storage_data, _Written)]
+        place = ranks[0].place
+        shards = sorted((file for written in ranks for file in written.files), key=lambda file: file.number)
+        if [file.number for file in shards] != list(range(place.world)):
             raise CheckpointError(f"{len(shards)} of {place.world} shards were written")
-        found = index.build({written.place.rank: written.pieces for written in shards})
+        found = index.build({file.number: file.pieces for file in shards})
         coverage.check(found)
         names = set(found.tensors())
         if names != set(metadata.state_dict_metadata):
@@ -155,7 +187,7 @@ class Writer(StorageWriter):
             raise CheckpointError(f"{len(missing)} items are in no shard: {missing[:8]}")
         extra = _tree(metadata, place.world)
         entries = index.encode(found)
-        records = tuple(written.record for written in shards)
+        records = tuple(file.record for file in shards)
         body = Manifest(
             run=place.run, run_id=place.run_id, epoch=place.epoch, seq=place.seq, step=place.step, world=place.world,
             plan="dcp", digest=place.algorithm, chunk=digest.CHUNK, total_bytes=sum(r.size for r in records),

@@ -1,0 +1,48 @@
+"""What torch.distributed.checkpoint calls a checkpoint_id: a root of ours, or one attempt under it."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from hyperpod_kit.checkpoint.repository import layout
+from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.checkpoint.repository.store.open import is_path, open_store
+from hyperpod_kit.errors import CheckpointError
+
+_SCHEMES = ("s3", "memory")
+
+
+class Place(NamedTuple):
+    """`root` is empty for the bare name of an attempt, `attempt` for a root."""
+
+    root: str
+    attempt: str
+
+    def store(self) -> Store:
+        """Raises CheckpointError."""
+        if not is_path(self.root) and self.root.partition("://")[0] not in _SCHEMES:
+            raise CheckpointError(f"{self.root} is no root of checkpoints, expected a path or s3://bucket/prefix")
+        return open_store(self.root)
+
+
+def parse(checkpoint_id: str | os.PathLike[str]) -> Place:
+    """`ROOT`, `ROOT/ATTEMPT`, or `ATTEMPT`."""
+    text = os.fspath(checkpoint_id)
+    root, slash, last = text.rstrip("/").rpartition("/")
+    if layout.parse_attempt(last) is None:
+        return Place(text, "")
+    return Place((root or "/") if slash else "", last)
+
+
+def is_valid(checkpoint_id: object) -> bool:
+    """Whether it can be opened; nothing is looked at."""
+    if not isinstance(checkpoint_id, (str, os.PathLike)) or not os.fspath(checkpoint_id):
+        return False
+    try:
+        place = parse(checkpoint_id)
+        if place.root:
+            place.store()
+    except (CheckpointError, ValueError, TypeError):
+        return False
+    return True

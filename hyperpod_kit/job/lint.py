@@ -201,8 +201,8 @@ def ranks_outlive_a_crash(script: Script) -> Iterator[Finding]:
 
 
 def parts(script: Script) -> Iterator[Finding]:
-    for code, severity, line, message, remedy in lint_parts.look(script):
-        yield Finding(code, severity, line, message, remedy)
+    for found in lint_parts.look(script):
+        yield Finding(*found)
 
 
 Rule = Callable[[Script], Iterator[Finding]]

@@ -4,12 +4,20 @@ that only one machine has."""
 from __future__ import annotations
 
 import re
-from typing import Iterator, Set, Tuple
+from typing import Iterator, NamedTuple, Set
 
 from hyperpod_kit.job.script import HET, Command, Script
 
-Row = Tuple[str, str, int, str, str]
-"""Code, severity, line, message, remedy."""
+
+class Finding(NamedTuple):
+    """As in lint.py, which makes its own of it."""
+
+    code: str
+    severity: str
+    line: int
+    message: str
+    hint: str
+
 
 NODE_LOCAL = ("/tmp", "/dev/shm", "/var/tmp", "/run", "/opt/dlami/nvme", "/opt/sagemaker")
 """Places that do not survive the replacement of a node, or that other nodes do not see."""
@@ -26,7 +34,7 @@ def root(command: Command) -> str:
     return match.group(1).strip("\"'") if match else ""
 
 
-def tasks_share_a_root(script: Script) -> Iterator[Row]:
+def tasks_share_a_root(script: Script) -> Iterator[Finding]:
     option = script.option("--array")
     if option is None or option.value in ("", "0"):
         return
@@ -34,7 +42,7 @@ def tasks_share_a_root(script: Script) -> Iterator[Row]:
     for command in script.commands:
         place = root(command)
         if place and not any(re.search(rf"\$\{{?!?{name}\b", place) for name in differ) and "$(" not in place:
-            yield ("J020", "error", command.line,
+            yield Finding("J020", "error", command.line,
                           f"every task of --array={option.value} gets the checkpoint root {place}: the first to start "
                           "has it, all others are refused",
                           "End it in the task's number: --checkpoint-root …/run-$SLURM_ARRAY_TASK_ID")
@@ -51,40 +59,40 @@ def _names_that_differ(script: Script) -> Set[str]:
     return names
 
 
-def tasks_share_a_log(script: Script) -> Iterator[Row]:
+def tasks_share_a_log(script: Script) -> Iterator[Finding]:
     array = script.option("--array")
     for option in (script.option("--output"), script.option("--error")):
         if array is None or option is None:
             continue
         if not re.search(r"%\d*[ajJ]", option.value):
-            yield ("J021", "warning", option.line,
+            yield Finding("J021", "warning", option.line,
                           f"{option.name}={option.value}: all tasks of --array={array.value} write into one log",
                           f"Use {option.name}=%x-%A_%a.out")
         elif not re.search(r"%\d*a", option.value):
-            yield ("J022", "warning", option.line,
+            yield Finding("J022", "warning", option.line,
                           f"{option.name}={option.value}: %j is a number of the task's own, which squeue and `job "
                           "status` do not show, and which comes again when slurmctld has lost its state: the log of "
                           "another job is then appended to", f"Use {option.name}=%x-%A_%a.out")
 
 
-def heterogeneous(script: Script) -> Iterator[Row]:
+def heterogeneous(script: Script) -> Iterator[Finding]:
     parts = [option for option in script.options if option.name in HET]
     for command in script.commands if parts else ():
         if re.search(r"\bjob\s+run\b.*\s--nodes[= ]\d", command.text.split(" -- ")[0]):
-            yield ("J023", "error", command.line,
+            yield Finding("J023", "error", command.line,
                           "--nodes asks for spare nodes, which a heterogeneous job does not have: `job run` refuses it",
                           "Leave --nodes away, or submit one job whose nodes are alike")
 
 
-def local_directory(script: Script) -> Iterator[Row]:
+def local_directory(script: Script) -> Iterator[Finding]:
     option = script.option("--chdir")
     if option and _local(option.value):
-        yield ("J024", "error", option.line,
+        yield Finding("J024", "error", option.line,
                       f"--chdir={option.value} is on one machine: on a node without it the job FAILS with exit code "
                       "0:53 before its first line, and writes no log", "Use a directory that all nodes share")
     for log in (script.option("--output"), script.option("--error")):
         if log and _local(log.value) and not log.value.startswith("/dev/null"):
-            yield ("J025", "warning", log.line,
+            yield Finding("J025", "warning", log.line,
                           f"{log.name}={log.value}: the log stays on the disk of the node that runs the script",
                           "Write it to a file system that all nodes share")
 
@@ -93,7 +101,7 @@ def _local(path: str) -> bool:
     return any(path == place or path.startswith(place + "/") for place in NODE_LOCAL)
 
 
-def look(script: Script) -> Iterator[Row]:
+def look(script: Script) -> Iterator[Finding]:
     """All of them."""
     for rule in (tasks_share_a_root, tasks_share_a_log, heterogeneous, local_directory):
         yield from rule(script)

@@ -149,7 +149,7 @@ def warnings(line: Line, directory: str, mounts: str = "/proc/self/mounts") -> L
     except (OSError, UnicodeDecodeError):
         found = script.parse("")
     whole = replace(found, options=(*found.options, *script.options(line.options, 1)))
-    said = [f"{severity} {code}: {message}. {remedy}" for code, severity, _, message, remedy in lint_parts.look(whole)]
+    said = [f"{one.severity} {one.code}: {one.message}. {one.hint}" for one in lint_parts.look(whole)]
     kind = _file_system(directory, mounts)
     if whole.option("--chdir") is None and kind in _LOCAL:
         said.append(f"warning J024: {directory} is on {kind}, and the job starts there: on a node that does not have "

@@ -142,6 +142,24 @@ def _no_tensor(name: str) -> torch.Tensor:
     raise CheckpointError(f"the checkpoint has the tensor {name} as a key")
 
 
+def renamed(live: Json, saved: Json) -> dict[str, str]:
+    """Tensor names of `live` that have another one at the same place of `saved` -> that one."""
+    found: dict[str, str] = {}
+    alike: set[str] = set()
+    todo: list[tuple[Json, Json]] = [(live, saved)]
+    while todo:
+        one, other = todo.pop()
+        if isinstance(one, list) and isinstance(other, list):
+            todo += zip(one, other)
+        elif isinstance(one, dict) and isinstance(other, dict):
+            if one.get("$") == "tensor" == other.get("$"):
+                (alike.add(one["name"]) if one["name"] == other["name"] else
+                 found.setdefault(one["name"], other["name"]))
+            elif one.get("$") != "tensor":
+                todo += [(item, other[key]) for key, item in one.items() if key in other]
+    return {name: other for name, other in found.items() if name not in alike}
+
+
 def decode(body: Json, tensor: Callable[[str], torch.Tensor]) -> Any:
     """Undo `encode`; `tensor(name)` gives the tensor of that name. Raises CheckpointError for an unknown type."""
     held = children(body)

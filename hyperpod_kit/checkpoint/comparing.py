@@ -79,7 +79,7 @@ class Comparison:
 
     def tensors(self, name: str) -> list[tuple[str, str, str]]:
         """Name, layout and digest of each tensor of a set of holders."""
-        return [(piece.spec.name, layout_of(piece), b"".join(parts).hex() if len(parts) == 1
+        return [(piece.spec.name, piece.kind, b"".join(parts).hex() if len(parts) == 1
                  else self._digest(b"".join(parts)).hex())
                 for piece, parts in zip(self._pieces, self._parts, strict=True) if self._sets[piece.holders] == name]
 
@@ -87,11 +87,6 @@ class Comparison:
 def holders_name(holders: tuple[int, ...]) -> str:
     """A set of holders in one short word, alike on all of them."""
     return digest.small(repr(holders).encode()).rpartition(":")[2][:12] if holders else "all"
-
-
-def layout_of(piece: Piece) -> str:
-    """Type and shape, for people; a sharded tensor's mesh and placements too."""
-    return piece.layout or f"{piece.spec.dtype} {list(piece.spec.whole)}"
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:

@@ -21,28 +21,33 @@ from hyperpod_kit.checkpoint.repository import assemble, selection, verify
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.durable import sync_directory
 from hyperpod_kit.checkpoint.repository.store.open import Where, as_store
+from hyperpod_kit.checkpoint.snapshot import own_name
 from hyperpod_kit.errors import CheckpointError, StorageUnreadable, UsageError
 
 FORMATS = ("dcp", "safetensors", "torch")
+_OWN_MODEL = own_name(0, "model.")
 
 
 @dataclass(frozen=True)
 class Exported:
-    """`rejected`: newer checkpoints that were passed over, and why."""
+    """`rejected`: newer checkpoints that were passed over, and why. `own`: how many of the model's tensors are each
+    rank's own, so that only rank 0's are here."""
 
     attempt: str
     step: int
     tensors: int
     bytes: int
     rejected: tuple[tuple[str, str], ...] = ()
+    own: int = 0
 
 
 def export(where: Where, to: str, dest: str | os.PathLike[str], *, attempt: str | None = None) -> Exported:
     """Write a checkpoint to `dest`, which must not exist; it appears complete and synced, or not at all.
 
     Every byte is verified while it is read. Without `attempt` the newest valid checkpoint is taken. `dcp` makes a
-    directory and `torch` a file with the nested state of rank 0 (`model`, `optimizer`, ...); `safetensors` a file with
-    the model's tensors, a tied one under its first name. Holds the whole state in memory.
+    directory and `torch` a file with the nested state (`model`, `optimizer`, ... of all ranks, of what is each rank's
+    own rank 0's); `safetensors` a file with the model's tensors, a tied one under its first name. Holds the whole state
+    in memory.
     Raises UsageError, NoCheckpoint, NoValidCheckpoint, StorageUnreadable, CheckpointError, DigestUnavailable, OSError.
     """
     if to not in FORMATS:
@@ -69,7 +74,7 @@ class _State:
 def _read(store: Store, attempt: str) -> _State:
     """All of a checkpoint that is not another rank's own, verified."""
     body = verify.read_manifest(store, attempt)
-    tree = assemble.tree_of(verify.read_extra(store, attempt, body.extra), 0)
+    tree = assemble.whole_of(verify.read_extra(store, attempt, body.extra))
     with reshard.opened(store, attempt, body) as opened:
         wants = Wants(opened.rows())
         names = set(codec.tensor_names(tree)) or set(opened.rows())
@@ -110,7 +115,8 @@ def _write(state: _State, to: str, target: Path, rejected: tuple[tuple[str, str]
             beside.unlink(missing_ok=True)
         raise
     sync_directory(str(target.absolute().parent))
-    return Exported(state.attempt, state.step, len(state.tensors), state.bytes, rejected)
+    own = sum(name.startswith(_OWN_MODEL) for name in state.tensors)
+    return Exported(state.attempt, state.step, len(state.tensors), state.bytes, rejected, own)
 
 
 def _sync(path: Path) -> None:
@@ -131,5 +137,6 @@ def _to_dcp(state: _State, path: Path) -> None:
 
 def _to_safetensors(state: _State, path: Path) -> None:
     from safetensors.torch import save_file
-    model = {name[len("model."):]: tensor for name, tensor in state.tensors.items() if name.startswith("model.")}
+    model = {name[len(prefix):]: tensor for name, tensor in state.tensors.items()
+             for prefix in ("model.", _OWN_MODEL) if name.startswith(prefix)}
     save_file(model or state.tensors, str(path), metadata={"format": "pt"})

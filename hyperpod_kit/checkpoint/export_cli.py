@@ -40,6 +40,8 @@ def main(argv: list[str]) -> int:
         return 0
     for attempt, why in made.rejected:
         print(f"passed over {attempt}: {why}", file=sys.stderr)
+    if made.own:
+        print(f"{made.own} of the model's tensors are each rank's own: those of rank 0 are written", file=sys.stderr)
     print(f"step {made.step} ({made.attempt}): {made.tensors} tensors, {made.bytes} bytes verified, "
           f"written to {args.output}")
     return 0

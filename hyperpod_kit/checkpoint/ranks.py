@@ -9,6 +9,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from hyperpod_kit.checkpoint.holders import Holders
+
 _LENGTH = 8
 _SMALL = 4096
 """A value of at most this many bytes takes one collective, a larger one two. Almost all are small, and with short
@@ -41,6 +43,7 @@ class Ranks:
             self._group = wanted
         self.rank: int = 0 if self.alone else dist.get_rank(self._group)
         self.world: int = 1 if self.alone else dist.get_world_size(self._group)
+        self.holders = Holders(self.rank)
 
     def gather(self, value: Any) -> list[Any]:
         """Everybody's value, by rank."""

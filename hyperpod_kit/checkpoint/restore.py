@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from hyperpod_kit.checkpoint import candidates, codec, load, nearby, share
+from hyperpod_kit.checkpoint import candidates, codec, load, nearby, share, stages
 from hyperpod_kit.checkpoint.candidates import LOCAL, MEMORY, STORAGE, TIERS, Candidate, Held
 from hyperpod_kit.checkpoint.dcp import boxes, reshard
 from hyperpod_kit.checkpoint.ranks import Ranks, first_problem
@@ -31,6 +31,7 @@ from hyperpod_kit.checkpoint.repository import (
     verify,
 )
 from hyperpod_kit.checkpoint.repository.control import Key
+from hyperpod_kit.checkpoint.repository.held import plan_of as one_plan
 from hyperpod_kit.checkpoint.repository.manifest import Manifest
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.results import Fresh, Restored
@@ -123,6 +124,7 @@ def _restore(ranks: Ranks, store: Store, state: State, here: _Near, held: Sequen
         raise CheckpointError("nothing was committed, and what was only in memory is damaged, which was seen after "
                               f"some tensors were filled: {why}",
                               hint="start again with HPK_RESUME_MEMORY=0, from the beginning")
+    stages.agree(ranks, state)
     return Outcome(Fresh(time.monotonic() - begin, tuple(rejected)), None)
 
 
@@ -224,7 +226,7 @@ class _Run:
         first = self._held(0, tiers[0])
         for rank, tier in enumerate(tiers):
             one = self._held(rank, tier)
-            if (one.key, one.world, one.plan) != (first.key, self._ranks.world, first.plan):
+            if (one.key, one.world) != (first.key, self._ranks.world):
                 if not self._candidate.committed:
                     raise Rejected("its parts are not of one capture")
                 self._left = [left & {STORAGE} for left in self._left]
@@ -240,7 +242,8 @@ class _Run:
         if differ is not None:
             # The agents refused it, or were killed before they could.
             raise Rejected(replicas.explain(differ))
-        return _Head(None, tiers, first.world, first.plan, first.root.partition(":")[0], mine[0])
+        plan = one_plan([self._held(rank, tier).plan for rank, tier in enumerate(tiers)])
+        return _Head(None, tiers, first.world, plan, first.root.partition(":")[0], mine[0])
 
     def _head_of_root(self, tiers: tuple[str, ...]) -> _Head:
         found: list[tuple[Manifest, bytes]] = []
@@ -303,14 +306,16 @@ class _Run:
         """(what the state wants filled, whether that is on every rank what it saved)."""
         found: list[Snapshot] = []
 
-        def walk() -> bool:
+        def walk() -> str:
             found.append(self._state.targets(self._ranks, head.tree))
             if reading is not None:
                 # The plan says nothing of what only this rank has.
-                reading.check({piece.spec.name: piece for piece in found[0].pieces})
-            return found[0].plan == head.plan
-        same = all(self._fits(walk))
-        return found[0], same
+                reading.check({piece.spec.name: piece for piece in found[-1].pieces})
+            return found[-1].plan
+        plans = self._fits(walk)
+        if len(set(plans)) > 1 and stages.agree(self._ranks, self._state):
+            plans = self._fits(walk)
+        return found[-1], one_plan(plans) == head.plan
 
     def _fits(self, work: Callable[[], Any]) -> list[Any]:
         """The state's part, and what each rank's gave. Raises CheckpointError on all ranks when it fails on one."""

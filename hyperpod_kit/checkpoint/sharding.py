@@ -1,7 +1,7 @@
 """Where the part of a tensor that lies on this rank belongs in the whole, and which other ranks hold the same part.
 
 No collective here: a DTensor (DDP over a mesh, FSDP2, HSDP, tensor parallel) and a ShardedTensor (FSDP1) carry
-everything that is needed; plain tensors are equal on all ranks.
+everything that is needed; plain tensors are equal on all ranks that have their name (see `holders`).
 """
 
 from __future__ import annotations
@@ -102,11 +102,16 @@ def describe(tensor: Any) -> str:
 def place(path: str, tensor: torch.Tensor, ranks: Ranks, *, own: bool, full: bool) -> Place | None:
     """Where this rank's part of `tensor` belongs; None when no part of it lies here.
 
-    `own`: a plain tensor is this rank's alone. `full`: sharded tensors are gathered (a collective).
+    `own`: it is this rank's alone, of a DTensor the part that lies here. `full`: sharded tensors are gathered (a
+    collective).
     Raises StateNotSerializable for subclasses of Tensor and for placements that are no box of the whole.
     """
+    if own and is_dtensor(tensor):
+        return Place(local(tensor), (), (), (0, 1), (), None)
     if is_dtensor(tensor):
         return _whole(tensor, ranks) if full else _of_dtensor(path, tensor, ranks)
+    if own and is_sharded_tensor(tensor):
+        raise StateNotSerializable(path, "ShardedTensor, of which each rank has a part already, as its own")
     if is_sharded_tensor(tensor):
         return _of_sharded_tensor(path, tensor, ranks)
     if torch.nn.parameter.is_lazy(tensor):
@@ -114,8 +119,13 @@ def place(path: str, tensor: torch.Tensor, ranks: Ranks, *, own: bool, full: boo
                                    hint="run the model forward once before its first restore or save")
     if type(tensor) not in _PLAIN:
         raise StateNotSerializable(path, f"tensor subclass {type(tensor).__name__}")
-    replica = (0, 1) if own else (ranks.rank, ranks.world)
-    return Place(tensor.detach(), (), (), replica, (), None)
+    if own:
+        return Place(tensor.detach(), (), (), (0, 1), (), None)
+    some = ranks.holders.of(path)
+    if some is None:
+        return Place(tensor.detach(), (), (), (ranks.rank, ranks.world), (), None)
+    replica, holders = some
+    return Place(tensor.detach(), (), (), replica, tuple(map(ranks.global_rank, holders)), None)
 
 
 def _whole(tensor: Any, ranks: Ranks) -> Place:

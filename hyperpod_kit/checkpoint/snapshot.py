@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ import torch.distributed as dist
 from hyperpod_kit.checkpoint import sharding
 from hyperpod_kit.checkpoint.dtypes import NAMES
 from hyperpod_kit.checkpoint.ranks import Ranks
-from hyperpod_kit.checkpoint.repository import digest
+from hyperpod_kit.checkpoint.repository import digest, held
 from hyperpod_kit.checkpoint.repository.shard import TensorSpec
 from hyperpod_kit.errors import StateNotSerializable
 
@@ -49,6 +49,11 @@ class Piece:
     def own(self) -> bool:
         """Whether the tensor is this rank's alone."""
         return is_own(self.spec.name)
+
+    @property
+    def kind(self) -> str:
+        """Type and shape in words; a sharded tensor's mesh and placements too."""
+        return self.layout or f"{self.spec.dtype} {list(self.spec.whole)}"
 
 
 # What decides whether two snapshots have the same plan: each piece's spec and layout.
@@ -94,11 +99,14 @@ class Known:
 class Collector:
     """Turns the tensors of one walk over a state into pieces; what is as it was in the last walk is not made again."""
 
-    def __init__(self, ranks: Ranks, known: Known, *, full: bool = False, gather: bool = True) -> None:
-        """`full`: rank 0 writes everything that is shared; sharded tensors are gathered for it if `gather`."""
+    def __init__(self, ranks: Ranks, known: Known, *, full: bool = False, gather: bool = True,
+                 owned: Container[str] = ()) -> None:
+        """`full`: rank 0 writes everything that is shared; sharded tensors are gathered for it if `gather`. Of the
+        paths in `owned` the tensors are each rank's own."""
         self._ranks = ranks
         self._known = known
         self._full = full
+        self._owned = owned
         self._gather = full and gather
         self._pieces: dict[str, Piece] = {}
         self._sources: dict[str, torch.Tensor] = {}
@@ -128,6 +136,8 @@ class Collector:
         `own`: this rank's alone; else the ranks hold the same (plain tensors) or its parts (DTensor, ShardedTensor).
         Raises StateNotSerializable for a kind of tensor that cannot be held, and for a path taken twice.
         """
+        if path in self._owned:
+            own, path = True, own_name(self._ranks.rank, path)
         if path in self._sources:
             raise StateNotSerializable(path, "second tensor of that name")
         self._sources[path] = tensor
@@ -192,6 +202,9 @@ class Collector:
             shared = sum(not piece.own for piece in pieces) + len(absent)
             plan = fingerprint(pieces, absent, self._ranks.world, full=self._full)
             last = self._known.last = outline, absent, plan, shared
+        if self._ranks.holders.known:
+            tree[held.HELD] = [[piece.spec.name, piece.kind] for piece in pieces if not piece.own]
+            tree[held.HELD] += map(list, absent)
         return Snapshot(tree, pieces, last[2], last[3], last[0], tuple(name for name, _ in absent))
 
 
@@ -208,11 +221,18 @@ def fingerprint(pieces: Iterable[Piece], absent: Iterable[tuple[str, str]], worl
 
     With `full` other ranks write other pieces than without, so the plan is another one too.
     """
-    body = [[p.spec.name, p.layout or f"{p.spec.dtype} {list(p.spec.whole)}"] for p in pieces if not p.own]
+    # Where not all ranks hold a plain tensor, those that do divide the writing of theirs among themselves.
+    body = [[p.spec.name, p.kind, *([list(p.holders)] if p.holders and not p.layout else [])]
+            for p in pieces if not p.own]
     body += [[name, layout] for name, layout in absent]
     return digest.small(json.dumps([world, sorted(body), *(["full"] if full else [])], separators=(",", ":")).encode())
 
 
 def is_own(name: str) -> bool:
     """Whether a tensor of that name is one rank's alone."""
-    return name.startswith("rank.")
+    return name.startswith(held.OWN)
+
+
+def own_name(rank: int, path: str) -> str:
+    """The name under which a rank's own tensor is stored."""
+    return f"{held.OWN}{rank:05d}.{path}"

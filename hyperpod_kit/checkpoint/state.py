@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 
-from hyperpod_kit.checkpoint import broadcast, codec, fsdp1, inplace, optimizer, randomness, sharding
+from hyperpod_kit.checkpoint import broadcast, codec, fsdp1, inplace, optimizer, owned, randomness, sharding
 from hyperpod_kit.checkpoint.ranks import Ranks
-from hyperpod_kit.checkpoint.snapshot import Collector, Known, Snapshot
+from hyperpod_kit.checkpoint.snapshot import Collector, Known, Piece, Snapshot
 from hyperpod_kit.errors import CheckpointError
 
 # Prefixes that wrappers put into parameter names; the checkpoint has the names of the bare model.
@@ -28,12 +28,17 @@ class State:
     `load_state_dict`: modules and optimizers (an average of the weights, a second optimizer) are shared by the ranks
     like the model, all others (a scheduler, a loader) are each rank's own. Random number generators are included unless
     `rng=False`. With `full=True` rank 0 saves whole tensors, gathered by a collective in each save; of a sharded model
-    such a checkpoint is restored from storage only.
-    Raises TypeError for an argument that is of none of these kinds.
+    such a checkpoint is restored from storage only. What plain tensors of one name hold is taken to be the same on all
+    ranks, and is compared (Manager's `compare`); `own` names the tensors that each rank has for itself: names as the
+    checkpoint has them, with wildcards (`model.experts.*`), or modules, parameters and optimizers. A rank that the
+    saving run did not have gets rank 0's.
+    Raises TypeError for an argument that is of none of these kinds, ValueError for an `own` that is not in the state.
     """
 
     def __init__(self, model: torch.nn.Module | None = None, optimizer: torch.optim.Optimizer | None = None, *,
-                 extra: dict[str, Any] | None = None, rng: bool = True, full: bool = False, **objects: Any) -> None:
+                 extra: dict[str, Any] | None = None, rng: bool = True, full: bool = False,
+                 own: Iterable[str | torch.nn.Module | torch.Tensor | torch.optim.Optimizer] = (),
+                 **objects: Any) -> None:
         _refuse_other_kinds(model, optimizer, extra, objects)
         self.model: torch.nn.Module | None = _inner(model)
         self._sent = broadcast.sent_buffers(model, self.model) if model is not None and self.model else frozenset()
@@ -42,6 +47,9 @@ class State:
         self.rng = rng
         self.full = full
         self.objects = {name: _inner(thing) for name, thing in objects.items()}
+        things = {"model": self.model, "optimizer": self.optimizer,
+                  **{f"objects.{name}": thing for name, thing in self.objects.items()}}
+        self._owned = owned.Owned([own] if isinstance(own, str) else map(_inner, own), things)
         self._known = Known()
         self._live: dict[str, torch.Tensor] = {}
         self._made: list[torch.optim.Optimizer] = []
@@ -78,7 +86,7 @@ class State:
 
         No collective, except for FSDP1 (torch gathers its state dict) and with `full=True`.
         """
-        collector = Collector(ranks, self._known, full=self.full)
+        collector = Collector(ranks, self._known, full=self.full, owned=self._owned)
         tree = self._shared(collector)
         prefix = f"rank.{ranks.rank:05d}"
 
@@ -134,7 +142,8 @@ class State:
             if tree[path].get("state") and not sharded1 and optimizer.materialise(thing):
                 self._made.append(thing)
         # With `full` a snapshot's pieces are whole tensors, these are not; else the first save finds them known.
-        collector = Collector(ranks, Known() if self.full else self._known, full=self.full, gather=False)
+        collector = Collector(ranks, Known() if self.full else self._known, full=self.full, gather=False,
+                              owned=self._owned)
         live = self._shared(collector)
         for path in live:
             if path not in self._optimizers():
@@ -144,11 +153,41 @@ class State:
         wanted = set(codec.tensor_names(dict(tree)))
         snapshot = collector.finish(live)
         # State that the checkpoint does not have (saved before the first step) is dropped by `adopt`.
-        pieces = tuple(piece for piece in snapshot.pieces if piece.spec.name in wanted)
+        names = codec.renamed(live, tree) if any(piece.spec.name not in wanted for piece in snapshot.pieces) else {}
+        pieces = tuple(_as_saved(piece, names.get(piece.spec.name, piece.spec.name)) for piece in snapshot.pieces
+                       if names.get(piece.spec.name, piece.spec.name) in wanted)
+        _refuse_twice(pieces)
         # A sharded tensor of which no part lies here needs no bytes, but it is live all the same.
         absent = tuple(name for name in snapshot.absent if name in wanted)
-        self._live = {name: collector.source(name) for name in (*(piece.spec.name for piece in pieces), *absent)}
+        self._live = {names.get(name, name): collector.source(name)
+                      for name in (*(piece.spec.name for piece in snapshot.pieces), *absent)
+                      if names.get(name, name) in wanted}
         return replace(snapshot, pieces=pieces, absent=absent)
+
+    def names(self, ranks: Ranks) -> dict[str, str]:
+        """What this rank holds of what ranks share: name -> layout, and "" for an optimizer's parameters, whose state
+        may have yet to be made. {} where a walk is a collective. Raises StateNotSerializable."""
+        if self.full or (self.model is not None and fsdp1.is_used(self.model)):
+            return {}
+        collector = Collector(ranks, Known(), owned=self._owned)
+        fqns = _fqns(self.model)[0] if self.model is not None else {}
+        modules = {"model": self.model, **{f"objects.{name}": thing for name, thing in self.objects.items()}}
+        with torch.no_grad():
+            for path, thing in modules.items():
+                if isinstance(thing, torch.nn.Module):
+                    _encode_model(thing, path, collector, _fqns(thing)[1])
+        snapshot = collector.finish({})
+        found = {piece.spec.name: piece.kind for piece in snapshot.pieces if not piece.own}
+        found.update((name, sharding.describe(collector.source(name))) for name in snapshot.absent)
+        for path, optimizer_ in self._optimizers().items():
+            found[path] = ""
+            states = [f"{path}.state.{name}" for name in optimizer.names_of(optimizer_, fqns)]
+            found.update((name, "") for name in states if name not in self._owned)
+        return found
+
+    def forget(self) -> None:
+        """Who holds what has changed, so nothing of an earlier walk holds."""
+        self._known = Known()
 
     def _check(self, tree: Mapping[str, Any]) -> None:
         """What can be seen before anything is made. Raises CheckpointError."""
@@ -285,6 +324,21 @@ def _encode_model(model: torch.nn.Module, path: str, collector: Collector, param
         take = partial(takes[True], loose=True) if name in sent else takes[buffer]
         out[plain] = codec.encode(value, f"{path}.{plain}", take)
     return out
+
+
+def _as_saved(piece: Piece, name: str) -> Piece:
+    """Under the name that it has in the checkpoint: another rank's own, say."""
+    return piece if piece.spec.name == name else replace(piece, spec=piece.spec._replace(name=name))
+
+
+def _refuse_twice(pieces: Iterable[Piece]) -> None:
+    """Raises CheckpointError."""
+    seen: set[str] = set()
+    for piece in pieces:
+        if piece.spec.name in seen:
+            raise CheckpointError(f"{piece.spec.name} is one tensor in the checkpoint, and several here",
+                                  hint="tie what was tied when it was saved")
+        seen.add(piece.spec.name)
 
 
 def _compare(path: str, live: Mapping[str, Any], tree: Mapping[str, Any]) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from hyperpod_kit.errors import CheckpointError
 
-from . import control, coverage, digest, index, layout, manifest, replicas, shard
+from . import control, coverage, digest, held, index, layout, manifest, replicas, shard
 from .arena import Slot
 from .control import Page
 from .shard import Placed, TensorSpec
@@ -52,25 +52,70 @@ def report_of(slot: Slot, record: manifest.FileRecord, parser: Optional[shard.Pa
                   (parser or shard.Parser()).tensors(slot.image[:page.size]))
 
 
-def _extra(trees: Mapping[int, Dict[str, Any]]) -> bytes:
-    """Rank 0's tree is shared; each rank adds only what it has differently."""
-    trees = {rank: {key: value for key, value in tree.items() if key != replicas.REPLICAS}
+def _extra(trees: Mapping[int, Dict[str, Any]], *, stages: bool) -> bytes:
+    """Rank 0's tree is shared; each rank adds only what it has differently.
+
+    `stages`: not all ranks hold the same names. Then what a rank has as an earlier one has it is said so: the ranks of
+    one pipeline stage would each repeat its names.
+    """
+    trees = {rank: {key: value for key, value in tree.items() if key not in (replicas.REPLICAS, held.HELD)}
              for rank, tree in trees.items()}
     shared = trees[0]
     ranks = [{key: value for key, value in trees[rank].items() if key not in shared or shared[key] != value}
              for rank in sorted(trees)]
-    body = {"format": layout.EXTRA_FORMAT, "shared": shared, "ranks": ranks}
+    body: Dict[str, Any] = {"format": layout.EXTRA_FORMAT, "shared": shared, "ranks": ranks}
+    if stages:
+        body.update(format=layout.EXTRA_FORMAT_OF_STAGES, like=_like(ranks))
     # Not sorted: dicts come back in the order in which they were saved.
     return json.dumps(body, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+
+
+def _like(ranks: List[Dict[str, Any]]) -> List[Dict[str, int]]:
+    """Take out of each rank what an earlier one has too; that rank by key."""
+    first: Dict[Tuple[str, str], int] = {}
+    like: List[Dict[str, int]] = []
+    for rank, own in enumerate(ranks):
+        like.append({})
+        for key in list(own):
+            found = first.setdefault((key, digest.small(json.dumps(own[key]).encode())), rank)
+            if found != rank:
+                like[rank][key] = found
+                del own[key]
+    return like
 
 
 def tree_of(extra: bytes, rank: int) -> Dict[str, Any]:
     """The tree that `rank` saved; rank 0's for a rank that the saving run did not have. Raises CheckpointError."""
     body = json.loads(extra)
-    if body.get("format") != layout.EXTRA_FORMAT:
+    if body.get("format") not in (layout.EXTRA_FORMAT, layout.EXTRA_FORMAT_OF_STAGES):
         raise CheckpointError(f"{layout.EXTRA_FILE} has format {body.get('format')!r}")
-    own = body["ranks"][rank] if rank < len(body["ranks"]) else {}
-    return {**body["shared"], **own}
+    if rank >= len(body["ranks"]):
+        return dict(body["shared"])
+    like = body["like"][rank] if "like" in body else {}
+    return {**body["shared"], **body["ranks"][rank], **{key: body["ranks"][other][key] for key, other in like.items()}}
+
+
+def whole_of(extra: bytes) -> Dict[str, Any]:
+    """Rank 0's tree, with what other pipeline stages have of model, optimizer and the like. Raises CheckpointError."""
+    whole = tree_of(extra, 0)
+    body = json.loads(extra)
+    for rank in range(1, len(body["ranks"]) if "like" in body else 1):
+        for key, value in tree_of(extra, rank).items():
+            if key in ("model", "optimizer") or next(held.shared_names(value), None) is not None:
+                whole[key] = _merged(whole[key], value) if key in whole else value
+    return whole
+
+
+def _merged(one: Any, other: Any) -> Any:
+    """What either has; of a value that both have, `one`'s."""
+    if isinstance(one, dict) and isinstance(other, dict) and "$" not in one:
+        return {**one, **{key: _merged(one[key], value) if key in one else value for key, value in other.items()}}
+    if isinstance(one, list) and isinstance(other, list):
+        if all(isinstance(item, str) for item in one + other):  # the names of a group's parameters
+            return list(dict.fromkeys(one + other))
+        if len(one) == len(other):
+            return [_merged(*pair) for pair in zip(one, other)]
+    return one
 
 
 class Columns:
@@ -90,6 +135,20 @@ class Columns:
         return self._bytes
 
 
+def _count(reports: Mapping[int, Report], trees: Mapping[int, Dict[str, Any]]) -> int:
+    """How many tensors the ranks hold together, each of which is in a shard. Raises CheckpointError."""
+    plans: Dict[str, int] = {}
+    for rank in sorted(reports):
+        plans.setdefault(reports[rank].page.plan, rank)
+    first = reports[0].page
+    if len(plans) > 1:
+        return held.check({rank: trees[rank] for rank in plans.values()},
+                          (placed.spec.name for report in reports.values() for placed in report.pieces))
+    if sum(report.page.tensors for report in reports.values()) != first.plan_tensors:
+        raise CheckpointError("some tensors are in no shard")
+    return first.plan_tensors
+
+
 class Assembled(NamedTuple):
     """The small files of an attempt, the manifest last."""
 
@@ -107,29 +166,31 @@ def assemble(reports: Mapping[int, Report], versions: Dict[str, str], columns: O
     first = reports[0].page
     if sorted(reports) != list(range(first.world)):
         raise CheckpointError(f"shards of ranks {sorted(reports)} of {first.world} are there")
-    for rank, report in reports.items():
+    for rank, report in sorted(reports.items()):
         page = report.page
-        same = (page.key, page.world, page.plan, page.step, page.run_id, page.digest, page.chunk)
-        if same != (first.key, first.world, first.plan, first.step, first.run_id, first.digest, first.chunk):
-            raise CheckpointError(f"rank {rank} saved something else than rank 0")
+        for what in ("key", "world", "step", "run_id", "digest", "chunk"):
+            here, there = getattr(first, what), getattr(page, what)
+            if here != there:
+                raise CheckpointError(f"{what} is {here} on rank 0 and {there} on rank {rank}: "
+                                      "all ranks save the same steps, in the same order")
         if (report.record.rank, report.record.size, report.record.root) != (rank, page.size, page.shard_root):
             raise CheckpointError(f"rank {rank} reported a file that is not its capture")
         if digest.small(report.extra.encode()) != page.extra_root or page.state != control.SEALED:
             raise CheckpointError(f"rank {rank}'s non-tensor state is not what it captured")
-    if sum(report.page.tensors for report in reports.values()) != first.plan_tensors:
-        raise CheckpointError("some tensors are in no shard")
     trees = {rank: json.loads(report.extra) for rank, report in reports.items()}
     differ = replicas.difference({rank: replicas.of_tree(tree) for rank, tree in trees.items()})
     if differ is not None:
         raise CheckpointError(replicas.explain(differ))
-    table, extra = (columns or Columns()).of(reports), _extra(trees)
+    count = _count(reports, trees)
+    plans = [reports[rank].page.plan for rank in sorted(reports)]
+    table, extra = (columns or Columns()).of(reports), _extra(trees, stages=len(set(plans)) > 1)
     said = trees[0].get("save") or {}
     job = {**first.job, "mesh": said["mesh"]} if said.get("mesh") else first.job
     shards = tuple(reports[rank].record for rank in sorted(reports))
     made = manifest.Manifest(
         run=first.run, run_id=first.run_id, epoch=first.epoch, seq=first.seq, step=first.step, world=first.world,
-        plan=first.plan, digest=first.digest, chunk=first.chunk, total_bytes=sum(s.size for s in shards),
-        tensors=first.plan_tensors, time=manifest.now(), shards=shards,
+        plan=held.plan_of(plans), digest=first.digest, chunk=first.chunk, total_bytes=sum(s.size for s in shards),
+        tensors=count, time=manifest.now(), shards=shards,
         extra=manifest.FileRecord.of(layout.EXTRA_FILE, extra),
         index=manifest.FileRecord.of(layout.INDEX_FILE, table),
         parent=said.get("parent"), metrics=manifest.numbers(said.get("metrics") or {}), job=job, versions=versions)

@@ -22,6 +22,8 @@ from typing import NamedTuple, Optional
 FORMAT = "hpk-ckpt/1"
 RUN_FORMAT = "hpk-run/1"
 EXTRA_FORMAT = "hpk-extra/1"
+EXTRA_FORMAT_OF_STAGES = "hpk-extra/2"
+"""Where not all ranks hold the same names; everything else is written as before."""
 
 RUN_FILE = "RUN.json"
 MANIFEST_FILE = "MANIFEST.json"

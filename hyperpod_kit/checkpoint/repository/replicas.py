@@ -23,8 +23,6 @@ Replicas = Mapping[str, str]
 Tensors = Optional[Sequence[Tuple[str, str, str]]]
 """Name, layout and digest of each tensor that a rank holds together with others; None when it cannot be asked."""
 
-_WAY_OUT = "if each rank has its own: State(own=[{name!r}]), or a name per rank"
-
 
 class Difference(NamedTuple):
     """Two ranks of one set of holders that differ; `apart` of the `of` ranks differ from the first."""
@@ -97,18 +95,25 @@ def explain(found: Difference, first: Tensors = None, second: Tensors = None) ->
         return f"tensors that rank {one} and rank {other} both hold differ (which is not known any more); {_of(found)}"
     here = {name: (layout, value) for name, layout, value in first}
     there = {name: (layout, value) for name, layout, value in second}
-    names = sorted(name for name in {*here, *there} if here.get(name) != there.get(name))
+    def order(name: str) -> Tuple[int, str]:
+        both = name in here and name in there
+        return (2 if both and here[name][0] == there[name][0] else 0 if both else 1, name)
+
+    names = sorted((name for name in {*here, *there} if here.get(name) != there.get(name)), key=order)
     if not names:
         return f"tensors that rank {one} and rank {other} both hold differ; {_of(found)}"
     name = names[0]
-    more = f" (and {len(names) - 1} more tensors)" if len(names) > 1 else ""
-    if name in here and name in there:
-        (layout, _), (layout_there, _) = here[name], there[name]
-        what = (f"{name} has other bytes on rank {one} than on rank {other}" if layout == layout_there else
-                f"{name} is {layout} on rank {one} and {layout_there} on rank {other}")
+    way_out = f"if each rank has its own: State(own=[{name!r}]), or a name per rank"
+    if order(name)[0] == 0:
+        what = f"{name} is {here[name][0]} on rank {one} and {there[name][0]} on rank {other}"
+    elif order(name)[0] == 2:
+        what = f"{name} has other bytes on rank {one} than on rank {other}"
     else:
-        what = f"{name} is on rank {one if name in here else other} and not on rank {other if name in here else one}"
-    return f"{what}{more}; {_of(found)}; {_WAY_OUT.format(name=name)}"
+        has, lacks = (one, other) if name in here else (other, one)
+        what = f"{name} is on rank {has} and not on rank {lacks}"
+        way_out = "who holds what is agreed in restore(): call it before the first save, start again when it changes"
+    more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+    return f"{what}{more}; {_of(found)}; {way_out}"
 
 
 def _of(found: Difference) -> str:

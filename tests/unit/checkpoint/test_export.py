@@ -75,3 +75,17 @@ def test_damage_leads_to_the_older_one_or_to_an_error_and_leaves_nothing(
     assert cli.main(["export", str(root), "--to", "torch", "--output", str(out)]) == 2
     assert "exists" in capsys.readouterr().err
     assert first.name in said.out
+
+
+def test_of_what_is_each_ranks_own_rank_0s_is_written_and_that_is_said(shm: Path, tmp_path: Path,
+                                                                      capsys: pytest.CaptureFixture[str]) -> None:
+    model = torch.nn.Linear(4, 4)
+    manager = Manager(tmp_path / "root")
+    state = State(model, own=["model.bias"])
+    manager.restore(state)
+    assert manager.save(0, state, on_busy="wait").wait("durable", 10) and manager.close()
+    out = tmp_path / "out"
+    assert cli.main(["export", str(tmp_path / "root"), "--to", "safetensors", "--output", str(out)]) == 0
+    assert "1 of the model's tensors are each rank's own: those of rank 0" in capsys.readouterr().err
+    from safetensors.torch import load_file
+    assert torch.equal(load_file(out)["bias"], model.bias)

@@ -1,0 +1,73 @@
+"""Which tensors of model and optimizer are each rank's own: `State(own=...)`.
+
+A name is one of the checkpoint's, and may have wildcards: `model.experts.*`, `objects.ema.*`. An object stands for all
+its tensors. What an optimizer keeps for a parameter goes with the parameter.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+import torch
+
+_PREFIXES = ("model", "optimizer", "objects")
+_STATE = re.compile(r"(?:optimizer|objects\.[^.]+)\.state\.(.+)")
+
+
+class Owned:
+    """Whether a path is each rank's own. True of nothing when `wanted` is empty."""
+
+    def __init__(self, wanted: Iterable[object], things: Mapping[str, object]) -> None:
+        """`things`: the state's parts by path. Raises ValueError for what is no part of it, TypeError."""
+        patterns = [found for one in ([wanted] if isinstance(wanted, str) else wanted) for found in _names(one, things)]
+        # Of a tensor's name and of everything below it: of a parameter what the optimizer has for it, too.
+        self._match = re.compile("|".join(f"(?:{fnmatch.translate(more)})" for name in patterns
+                                          for more in (name, f"{name}.*"))) if patterns else None
+        self._known: dict[str, bool] = {}
+
+    def __contains__(self, path: object) -> bool:
+        if self._match is None or not isinstance(path, str):
+            return False
+        found = self._known.get(path)
+        if found is None:
+            state = _STATE.fullmatch(path)
+            also = f"model.{state.group(1)}" if state is not None else path
+            found = self._known[path] = bool(self._match.fullmatch(path) or self._match.fullmatch(also))
+        return found
+
+
+def _names(one: object, things: Mapping[str, object]) -> list[str]:
+    if isinstance(one, str):
+        if one.partition(".")[0] not in _PREFIXES:
+            raise ValueError(f"own={one!r}: names begin with model., optimizer. or objects., "
+                             "as `hyperpod-kit checkpoint show` lists them")
+        return [one]
+    found = [_literal(path) for path, thing in things.items() if thing is one]
+    modules = {path: thing for path, thing in things.items() if isinstance(thing, torch.nn.Module)}
+    if not found and isinstance(one, torch.nn.Module):
+        found = [_literal(f"{path}.{_plain(name)}") for path, thing in modules.items()
+                 for name, module in thing.named_modules(remove_duplicate=False) if module is one]
+    elif not found and isinstance(one, torch.Tensor):
+        found = [_literal(f"{path}.{_plain(name)}") for path, thing in modules.items()
+                 for name, tensor in _tensors(thing) if tensor is one]
+    elif not found and not isinstance(one, torch.optim.Optimizer):
+        raise TypeError(f"own: {type(one).__qualname__} is neither a name nor a module, a tensor or an optimizer")
+    if not found:
+        raise ValueError(f"own: a {type(one).__qualname__} that is no part of the state")
+    return found
+
+
+def _tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from module.named_parameters(remove_duplicate=False)
+    yield from module.named_buffers(remove_duplicate=False)
+
+
+def _plain(name: str) -> str:
+    """Without the prefixes that wrappers put into names."""
+    return name.replace("_orig_mod.", "").replace("_checkpoint_wrapped_module.", "")
+
+
+def _literal(name: str) -> str:
+    return "".join(f"[{char}]" if char in "*?[" else char for char in name)

@@ -9,12 +9,13 @@ import sys
 import time
 from collections.abc import Callable
 
-from hyperpod_kit.checkpoint.torture import branch, faults, flips, kills, memory_flips, owners, reshard
+from hyperpod_kit.checkpoint.torture import branch, damage, faults, flips, kills, memory_flips, owners, reshard
 from hyperpod_kit.checkpoint.torture.ground import Ground, ground
 from hyperpod_kit.checkpoint.torture.report import Budget, Part
 
-PARTS = ("flips", "memory", "kills", "faults", "reshard", "branch", "owners")
-SHARES = {"flips": 4.0, "memory": 1.0, "kills": 12.0, "faults": 4.0, "reshard": 1.0, "branch": 1.0, "owners": 1.0}
+PARTS = ("flips", "damage", "memory", "kills", "faults", "reshard", "branch", "owners")
+SHARES = {"flips": 4.0, "damage": 3.0, "memory": 1.0, "kills": 12.0, "faults": 4.0, "reshard": 1.0, "branch": 1.0,
+          "owners": 1.0}
 """How the budget is divided; what a part does not need goes to the ones after it."""
 
 
@@ -33,6 +34,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=None, help="repeat a run; default: of the day")
     parser.add_argument("--only", default=",".join(PARTS), metavar="PARTS", help=f"of {','.join(PARTS)}")
     parser.add_argument("--flips", type=int, default=10_000, help="at most so many (default 10,000)")
+    parser.add_argument("--damage", type=int, default=10_000, metavar="N",
+                        help="at most so many kinds of damage, drawn by lot (default 10,000: all)")
+    parser.add_argument("--mounted", metavar="DIR", help="do the damage that changes objects below this directory too")
     parser.add_argument("--kills", type=int, default=1_000, help="at most so many (default 1,000)")
     parser.add_argument("--meetings", type=int, default=6, help="roll-backs, and jobs that meet (default 6 of each)")
     parser.add_argument("--every", type=int, default=1, metavar="N",
@@ -43,11 +47,12 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _run(name: str, here: Ground, args: argparse.Namespace, budget: Budget) -> Part:
-    asked = {"flips": args.flips, "memory": args.flips // 100, "kills": args.kills, "faults": 0,
+    asked = {"flips": args.flips, "damage": args.damage, "memory": args.flips // 100, "kills": args.kills, "faults": 0,
              "reshard": len(reshard.CHANGES), "branch": args.meetings, "owners": args.meetings}
     part = Part(name, asked[name])
     run: dict[str, Callable[[], None]] = {
         "flips": lambda: flips.run(here, args.seed, part, budget),
+        "damage": lambda: damage.run(here, args.seed, part, budget, most=args.damage, mounted=args.mounted),
         "memory": lambda: memory_flips.run(here, args.seed, part, budget),
         "kills": lambda: kills.run(here, args.seed, part, budget),
         "faults": lambda: faults.run(here, args.seed, part, budget, every=args.every),

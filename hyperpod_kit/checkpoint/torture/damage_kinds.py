@@ -1,0 +1,218 @@
+"""The kinds of damage: what may have happened to the files of a root, each with what a restore must come to.
+
+A root is names and bytes, so most kinds are functions from one dictionary to another and can be done to any storage.
+Special files, links, owners and modes are done to a directory of a file system that has them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from hyperpod_kit.checkpoint.repository import layout
+
+Objects = dict[str, bytes]
+
+NEWEST, OLDER, ANY = "the newest", "an older one", "any, or refused"
+"""What must come out. With ANY a restore may refuse, with an error of ours; what it returns is right in any case."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind. `change` makes other objects of a root's; `special` does to a directory what only a file system can.
+
+    `unprivileged`: whoever looks is not root, so that modes count.
+    """
+
+    name: str
+    expected: str
+    change: Callable[[Objects], Objects] | None = None
+    special: Callable[[Path], None] | None = None
+    unprivileged: bool = False
+
+
+@dataclass(frozen=True)
+class Names:
+    """What a root consists of: attempts from the newest to the oldest, and what lies beside them."""
+
+    attempts: tuple[str, ...]
+    files: tuple[str, ...]   # of each attempt
+    beside: tuple[str, ...]  # LATEST, RUN.json, epoch files
+
+    @staticmethod
+    def of(objects: Objects) -> Names:
+        attempts = sorted({name.partition("/")[0] for name in objects if "/" in name}, reverse=True)
+        files = sorted(name.partition("/")[2] for name in objects if name.startswith(attempts[0] + "/"))
+        return Names(tuple(attempts), tuple(files), tuple(sorted(name for name in objects if "/" not in name)))
+
+    def of_newest(self) -> list[str]:
+        return [f"{self.attempts[0]}/{file}" for file in self.files]
+
+    def expected(self, name: str) -> str:
+        """What damage to that one object must come to."""
+        if name == layout.RUN_FILE:
+            return ANY  # the newest where RUN.json can be written again, refused in words elsewhere
+        return OLDER if name.startswith(self.attempts[0]) else NEWEST
+
+
+def kinds(objects: Objects, dice: random.Random) -> list[Kind]:
+    """All kinds that can be done to any storage, for a root with these objects; the same for the same dice."""
+    names = Names.of(objects)
+    every = [*names.of_newest(), *names.beside]
+    return [*_of_bytes(objects, names, every, dice), *_of_exchange(objects, names, every), *_of_attempts(names),
+            *_of_pairs(objects, names, dice)]
+
+
+def _edit(name: str, edit: Callable[[bytes], bytes], objects: Objects) -> Objects:
+    return {**objects, name: edit(objects[name])}
+
+
+def _flipped(at: int, mask: int, data: bytes) -> bytes:
+    return data[:at] + bytes([data[at] ^ mask]) + data[at + 1:]
+
+
+def _cut(to: int, data: bytes) -> bytes:
+    return data[:to]
+
+
+def _grown(tail: bytes, data: bytes) -> bytes:
+    return data + tail
+
+
+def _hole(begin: int, end: int, data: bytes) -> bytes:
+    return data[:begin] + bytes(end - begin) + data[end:]
+
+
+def _torn_from(at: int, other: bytes, data: bytes) -> bytes:
+    """The beginning of one version and the end of another, as after a half overwrite."""
+    return data[:at] + other[at:]
+
+
+def _of_bytes(objects: Objects, names: Names, every: Sequence[str], dice: random.Random) -> Iterator[Kind]:
+    """Bits, truncation, growth, holes."""
+    for name in every:
+        data, expected = objects[name], names.expected(name)
+        large = name.endswith(".safetensors")
+        places = {0, 1, 7, 8, len(data) // 2, len(data) - 2, len(data) - 1}
+        places |= set(dice.sample(range(len(data)), min(len(data), 100 if large else 60)))
+        for at in sorted(place for place in places if 0 <= place < len(data)):
+            mask = dice.randrange(1, 256)
+            yield Kind(f"byte {at} of {name} ^ {mask:#04x}", expected,
+                       partial(_edit, name, partial(_flipped, at, mask)))
+        for to in sorted({0, 1, 2, 7, 8, 9, len(data) // 4, len(data) // 2, len(data) - 4096, len(data) - 8,
+                          len(data) - 2, len(data) - 1, *dice.sample(range(len(data)), 8)}):
+            if 0 <= to < len(data):
+                yield Kind(f"{name} cut to {to} bytes", expected, partial(_edit, name, partial(_cut, to)))
+        tails = (b"\n", b"\0", b"x", b"}", bytes(7), bytes(8), bytes(4096), bytes(1 << 20), data, data[-8:], data[:1])
+        for tail in tails:
+            yield Kind(f"{name} with {len(tail)} bytes more, {tail[:1]!r}", expected,
+                       partial(_edit, name, partial(_grown, tail)))
+        for _ in range(10):
+            begin = dice.randrange(len(data))
+            end = min(len(data), begin + dice.choice((1, 8, 512, 4096, len(data))))
+            if any(data[begin:end]):
+                yield Kind(f"{name} with zeros from {begin} to {end}", expected,
+                           partial(_edit, name, partial(_hole, begin, end)))
+        yield Kind(f"{name} all zeros", expected, partial(_edit, name, lambda old: bytes(len(old))))
+        yield Kind(f"{name} reversed", expected, partial(_edit, name, lambda old: old[::-1]))
+
+
+def _put(name: str, data: bytes, objects: Objects) -> Objects:
+    return {**objects, name: data}
+
+
+def _without(gone: tuple[str, ...], objects: Objects) -> Objects:
+    return {name: data for name, data in objects.items() if name not in gone}
+
+
+def _swapped(one: str, two: str, objects: Objects) -> Objects:
+    return {**objects, one: objects[two], two: objects[one]}
+
+
+def _of_exchange(objects: Objects, names: Names, every: Sequence[str]) -> Iterator[Kind]:
+    """Files that are gone, or another file's bytes in their place: of another attempt, of another rank, of another
+    kind; a half of each."""
+    manifest = f"{names.attempts[0]}/{layout.MANIFEST_FILE}"
+    for name in every:
+        # Without its manifest it was never committed: the older one is right, and verify has nothing to say.
+        yield Kind(f"{name} deleted", names.expected(name), partial(_without, (name,)))
+        for other in sorted(objects):
+            if other == name or objects[other] == objects[name]:
+                continue
+            yield Kind(f"{name} with the bytes of {other}", names.expected(name), partial(_put, name, objects[other]))
+        twin = f"{names.attempts[1]}/{name.partition('/')[2]}"
+        if twin in objects and objects[twin] != objects[name]:
+            for part in (1, 2, 3):
+                at = len(objects[name]) * part // 4
+                if _torn_from(at, objects[twin], objects[name]) != objects[name]:
+                    yield Kind(f"{name} from byte {at} on that of the older one", names.expected(name),
+                               partial(_edit, name, partial(_torn_from, at, objects[twin])))
+    for one in names.of_newest():
+        for two in names.of_newest():
+            if one < two and objects[one] != objects[two]:
+                yield Kind(f"{one} and {two} exchanged", OLDER, partial(_swapped, one, two))
+        others = tuple(name for name in names.of_newest() if name != one)
+        yield Kind(f"nothing left of the newest but {one}", OLDER, partial(_without, others))
+        yield Kind(f"only {one} of the newest, and no {layout.LATEST_FILE}", OLDER,
+                   partial(_without, (*others, layout.LATEST_FILE)))
+        if one != manifest:
+            yield Kind(f"{one} gone and {layout.RUN_FILE} too", ANY, partial(_without, (one, layout.RUN_FILE)))
+
+
+def _renamed(old: str, new: str, keep: bool, objects: Objects) -> Objects:
+    """An attempt under another name, or (`keep`) under both."""
+    moved = {name.replace(old, new, 1): data for name, data in objects.items() if name.startswith(old + "/")}
+    rest = {name: data for name, data in objects.items() if keep or not name.startswith(old + "/")}
+    return {**rest, **moved}
+
+
+def _of_attempts(names: Names) -> Iterator[Kind]:
+    """Whole attempts that are renamed, copied, deleted, mixed up, or beside strange things."""
+    for index, attempt in enumerate(names.attempts):
+        name = layout.parse_attempt(attempt)
+        assert name is not None
+        expected = OLDER if index == 0 else NEWEST
+        yield Kind(f"attempt {index} deleted", expected,
+                   lambda objects, gone=attempt: {n: d for n, d in objects.items()  # type: ignore[misc]
+                                                  if not n.startswith(gone + "/")})
+        others = [name._replace(seq=name.seq + more) for more in (1, 100, 10**6)]
+        others += [name._replace(step=name.step + 1), name._replace(step=0), name._replace(epoch=name.epoch + 1),
+                   name._replace(seq=1, epoch=99)]
+        for other in others:
+            if str(other) in names.attempts:
+                continue
+            for keep in (False, True):
+                yield Kind(f"attempt {index} {'copied' if keep else 'renamed'} to {other}",
+                           NEWEST if keep else expected, partial(_renamed, attempt, str(other), keep))
+        for strange in ("seq-1.step-2.e3-zz", "SEQ", attempt + ".BAD", attempt + "~", "." + attempt, attempt + ".old"):
+            yield Kind(f"attempt {index} renamed to {strange}", expected, partial(_renamed, attempt, strange, False))
+            yield Kind(f"attempt {index} copied to {strange}", NEWEST, partial(_renamed, attempt, strange, True))
+    newest = names.attempts[0]
+    for added_name, added_data in ((f"{newest}.BAD", b"{}"), (f"{newest}.BAD", b""), ("epoch-000099.json", b"{}"),
+                       ("epoch-000099.json", b""), ("epoch-xyz.json", b""), (f"{newest}/shard-00099.safetensors", b"x"),
+                       (f"{newest}/core.1234", bytes(10_000)), (f"{newest}/report-00000.json", b"{"),
+                       ("leases/nonsense", b""), (f"leases/{newest}.9999999999-00000000.json", b""),
+                       ("pins/nonsense.json", b""), (f"pins/{newest}.json", b""), ("notes.txt", b"mine"),
+                       (".hpk/owner-000001.json", b"{"), ("LATEST/x", b""), ("lost+found/x", b"")):
+        def added(objects: Objects, name: str = added_name, data: bytes = added_data) -> Objects:
+            rest = {other: old for other, old in objects.items() if not name.startswith(other + "/")}
+            return {**rest, name: data}
+        yield Kind(f"{added_name} of {len(added_data)} bytes there too", NEWEST, added)
+
+
+def _of_pairs(objects: Objects, names: Names, dice: random.Random) -> Iterator[Kind]:
+    """Two at once: the newest and the one before it, each in its own way; the oldest must do."""
+    ways: list[tuple[str, Callable[[bytes], bytes]]] = [
+        ("empty", lambda data: b""), ("cut", lambda data: data[:len(data) // 2]), ("longer", lambda data: data + b"?"),
+        ("a bit wrong", lambda data: _flipped(len(data) // 3, 4, data)), ("zeros", lambda data: bytes(len(data)))]
+    every = [(one, two, first, second) for one in names.files for two in names.files for first in ways
+             for second in ways]
+    for one, two, (how, first), (how_two, second) in dice.sample(every, min(len(every), 250)):
+        def both(objects: Objects, one: str = one, two: str = two, first: Callable[[bytes], bytes] = first,
+                 second: Callable[[bytes], bytes] = second) -> Objects:
+            name, older = f"{names.attempts[0]}/{one}", f"{names.attempts[1]}/{two}"
+            return {**objects, name: first(objects[name]), older: second(objects[older])}
+        yield Kind(f"{one} of the newest {how}, {two} of the older {how_two}", OLDER, both)

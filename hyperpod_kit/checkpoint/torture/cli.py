@@ -36,7 +36,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--flips", type=int, default=10_000, help="at most so many (default 10,000)")
     parser.add_argument("--damage", type=int, default=10_000, metavar="N",
                         help="at most so many kinds of damage, drawn by lot (default 10,000: all)")
-    parser.add_argument("--mounted", metavar="DIR", help="do the damage that changes objects below this directory too")
+    parser.add_argument("--mounted", metavar="DIR",
+                        help="do the damage below this directory (a mount), as far as objects can be changed there")
     parser.add_argument("--kills", type=int, default=1_000, help="at most so many (default 1,000)")
     parser.add_argument("--meetings", type=int, default=6, help="roll-backs, and jobs that meet (default 6 of each)")
     parser.add_argument("--every", type=int, default=1, metavar="N",

@@ -1,7 +1,7 @@
 """Every kind of damage to a root, one at a time: `verify` and a restore must end in time and in memory, never wrong.
 
-Two roots: of one rank, and of two that is restored by one. On a directory of this machine all kinds are done; on a
-directory that is named (a mount), those that change objects.
+Two roots: of one rank, and of two that is restored by one. In a scratch directory all kinds are done; below a directory
+that is named (a mount), those that change objects.
 """
 
 from __future__ import annotations
@@ -38,23 +38,21 @@ class _Template:
 
 
 def run(here: Ground, seed: int, part: Part, budget: Budget, *, most: int, mounted: str | None = None) -> None:
-    """At most `most` kinds, drawn by lot, on this machine's disk, and below `mounted` when that is given."""
+    """At most `most` kinds, drawn by lot, in the scratch directory, or below `mounted` when that is given."""
     begin = time.monotonic()
     dice = random.Random(f"damage/{seed}")
     here.disk.chmod(0o711)
     here.disk.parent.chmod(0o711)  # whoever is not root must get as far as the root
-    plan: list[tuple[_Scene, _Template, Kind]] = []
     templates = [_template(here, seed, world) for world in (2, 1)]
-    scenes: list[_Scene] = [_Disk(here.disk / "case"), *([_Mount(Path(mounted))] if mounted else [])]
-    for scene in scenes:
-        known = [(scene, made, kind) for made in templates for kind in damage_kinds.kinds(made.objects, dice)]
-        if isinstance(scene, _Disk):
-            known += [(scene, made, kind) for made in templates for kind in damage_special.kinds(made.objects)]
-        plan += known if most >= len(known) else dice.sample(known, most)
+    scene: _Scene = _Mount(Path(mounted)) if mounted else _Disk(here.disk / "case")
+    plan = [(made, kind) for made in templates for kind in damage_kinds.kinds(made.objects, dice)]
+    if not mounted:
+        plan += [(made, kind) for made in templates for kind in damage_special.kinds(made.objects)]
+    plan = plan if most >= len(plan) else dice.sample(plan, most)
     part.asked = len(plan)
     with contextlib.closing(Looker(seed)) as root, contextlib.closing(Looker(seed, pristine=str(templates[0].path))) \
             as nobody:
-        for scene, made, kind in plan:
+        for made, kind in plan:
             if budget.over:
                 break
             _one(nobody if kind.unprivileged else root, scene, made, kind, seed, part)
@@ -143,6 +141,7 @@ class _Mount:
 
 
 _Scene = _Disk | _Mount
+"""Where damage is done."""
 
 
 def _files(root: Path) -> list[Path]:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
+import random
+import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +17,8 @@ pytest.importorskip("torch")
 import torch
 
 from hyperpod_kit.checkpoint import Fresh, Manager, Restored, State
-from hyperpod_kit.checkpoint.torture import cli, places
+from hyperpod_kit.checkpoint.torture import cli, damage, damage_case, damage_kinds, damage_special, places
+from hyperpod_kit.checkpoint.torture.damage_case import Look
 from hyperpod_kit.checkpoint.torture.ledger import Ledger
 from hyperpod_kit.errors import NoValidCheckpoint
 
@@ -30,6 +36,54 @@ def test_every_flipped_byte_is_found(capsys, tmp_path: Path) -> None:
     counts = report["parts"]["flips"]["counts"]
     assert (code, report["ok"]) == (0, True), report
     assert counts["detected"] == 40 and counts["walked back"] and counts["refused"], counts
+
+
+def test_no_kind_of_damage_is_restored_wrong_or_waited_for(capsys, tmp_path: Path) -> None:
+    code, report = run(capsys, tmp_path, "--only", "damage", "--damage", "90", "--seed", "5", "--budget", "100")
+    part = report["parts"]["damage"]
+    assert (code, report["ok"], part["done"]) == (0, True, 90), report
+    assert part["counts"]["disk: the newest"] and part["counts"]["disk: an older one"], part
+    assert 0 < part["counts"]["MB at most"] < 300, part
+
+
+def test_there_are_enough_kinds_of_damage_and_each_damages() -> None:
+    shard = random.Random(1).randbytes(9000)
+    attempts = [f"seq-00000{n}.step-000000000{n}.e1-abcd" for n in (1, 2, 3)]
+    files = ["MANIFEST.json", "extra.json", "index.bin", "shard-00000.safetensors", "shard-00001.safetensors"]
+    objects = {f"{attempt}/{file}": shard[n:] for n, (attempt, file) in enumerate(itertools.product(attempts, files))}
+    objects |= {"RUN.json": shard[:300], "LATEST": shard[:100], "epoch-000001.json": shard[:200]}
+    kinds = damage_kinds.kinds(objects, random.Random(5))
+    assert len({kind.name for kind in kinds}) > 1400 and all(kind.change is not None for kind in kinds)
+    special = damage_special.kinds(objects)
+    assert len({kind.name for kind in special}) > 350
+    unchanged = [kind.name for kind in kinds if kind.change is not None and kind.change(objects) == objects]
+    assert unchanged == []
+
+
+def test_the_judge_of_damage_knows_what_is_wrong() -> None:
+    older = damage_kinds.Kind("x", damage_kinds.OLDER)
+    good = Look(verify=1, restored=(1, 1), rejected=["seq"])
+    assert list(damage._judge(older, good)) == []
+    for bad in (replace(good, restored=(1, 2)), replace(good, wrong=["w"]), replace(good, verify=0),
+                replace(good, verify=-1), replace(good, restored=(2, 1)), replace(good, memory=301 << 20),
+                Look(verify=1, error="OSError: ELOOP", declared=False), Look(verify=2, error="NoValidCheckpoint")):
+        assert list(damage._judge(older, bad)), bad
+
+
+def test_a_look_that_hangs_or_dies_is_ended_and_the_next_one_is_fresh(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(damage_case, "DEADLINE", 5.0)
+    looker = damage_case.Looker(1)
+    try:
+        assert looker.look(str(tmp_path)).verify in (2, 3)  # torch is imported by now
+        assert looker._process is not None
+        os.kill(looker._process.pid, signal.SIGSTOP)
+        assert "did not end" in looker.look(str(tmp_path)).error and looker._process is None
+        monkeypatch.setattr(damage_case, "DEADLINE", 60.0)
+        assert looker.look(str(tmp_path)).verify in (2, 3)
+        os.kill(looker._process.pid, signal.SIGKILL)
+        assert "it died" in looker.look(str(tmp_path)).error
+    finally:
+        looker.close()
 
 
 def test_a_flipped_byte_in_shared_memory_is_never_restored(capsys, tmp_path: Path) -> None:

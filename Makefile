@@ -49,6 +49,10 @@ faults:
 torture:
 	./setup.sh venv admin torch test
 	$(PY) -m hyperpod_kit.checkpoint.torture --budget 3600 $(TORTURE_ARGS)
+	@if [ "$$(id -u)" = 0 ] && [ -e /dev/fuse ]; then \
+	  $(PY) -m hyperpod_kit.rehearsal.mounted --allow-delete -- \
+	    $(PY) -m hyperpod_kit.checkpoint.torture --only damage --mounted {} --budget 3600; \
+	else echo "damage on a mount not run: it needs root and /dev/fuse"; fi
 
 # No set-up here: it would need the network. GPU_PY is an interpreter with a CUDA torch, pytest and this package's needs.
 GPU_PY ?= $(PY)

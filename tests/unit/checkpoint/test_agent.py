@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from hyperpod_kit.checkpoint.repository import (
     arena,
     catalog,
     control,
+    identity,
     janitor,
     latest,
     process,
@@ -19,8 +21,10 @@ from hyperpod_kit.checkpoint.repository import (
     verify,
 )
 from hyperpod_kit.checkpoint.repository.store.open import open_store
+from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.errors import CheckpointError
 from tests.unit.checkpoint.agent_run import save, states, wait_for
+from tests.unit.checkpoint.small_checkpoint import put_checkpoint
 
 
 def test_a_save_is_sealed_then_durable_and_the_older_one_makes_room(start, capture, shm: Path) -> None:
@@ -164,6 +168,30 @@ def test_after_a_commit_the_policy_is_applied_and_the_hint_points_at_it(start, c
 def test_a_policy_that_is_none_is_refused_at_the_start(start) -> None:
     with pytest.raises(CheckpointError, match="retention policy"):
         start(keep={"newest": 1})
+
+
+def test_a_root_that_is_exchanged_under_a_run_gets_no_commit_and_loses_nothing(start, capture, shm: Path,
+                                                                              tmp_path: Path) -> None:
+    run = start(keep={"latest": {"n": 1}})
+    run.settle()
+    save(run, capture, 1)
+    run.until("durable")
+    root = Path(run.root)
+    root.rename(tmp_path / "ours")
+    other = PosixStore(run.root)
+    theirs = identity.open_root(other, "theirs")
+    names = [put_checkpoint(other, seq, epoch=0, run=theirs) for seq in (1, 2, 3)]
+    save(run, capture, 2, slot=1)
+    (*_, last) = run.until("failed", "durable")
+    assert "is of run 'theirs'" in last["note"] and "expected run 'root'" in last["note"], last
+    assert [entry.attempt for entry in catalog.attempts(run.root) if entry.committed] == names[::-1]
+    for name in names:
+        verify.verify_attempt(run.root, name)
+    assert states(shm)[-1] == "SEALED", "what could not be committed stays in memory"
+    shutil.rmtree(root)
+    (tmp_path / "ours").rename(root)
+    save(run, capture, 3, slot=2)
+    assert run.until("durable", "failed")[-1]["ev"] == "durable"
 
 
 def test_segments_of_dead_runs_that_hold_nothing_go_and_captures_stay(start, capture, shm: Path) -> None:

@@ -28,6 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hyperpod_kit.checkpoint import Manager, State
 from hyperpod_kit.errors import HyperpodKitError
+from hyperpod_kit.slurm.progress import Teller
 
 AGAIN = 75
 
@@ -100,6 +101,7 @@ def train(args: argparse.Namespace) -> int:
     say(here.rank, restored={**asdict(got), "kind": type(got).__name__, "next_step": got.next_step})
 
     request, warned, last = StopRequest(), False, None
+    told = Teller()  # for `hyperpod-kit job status`; Manager.step would do it by itself
     for step in range(got.next_step, args.steps):
         begin = time.monotonic()
         inputs, targets = text.batch(data, seed=args.seed, step=step, rank=here.rank, size=args.batch,
@@ -109,6 +111,7 @@ def train(args: argparse.Namespace) -> int:
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
+        told.reached(step)
         line = {"step": step, "loss": round(loss.item(), 6), "t": round(time.monotonic() - begin, 4)}
         warned = request.came(here.size)
         final = warned or step + 1 == args.steps

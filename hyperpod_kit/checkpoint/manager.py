@@ -139,6 +139,7 @@ class Manager:
             if outcome.got.tier == candidates.STORAGE:
                 self._saves.found(outcome.got.seq, outcome.got.step)
         state.when_complete(self._prepare)
+        self._progress.begins(outcome.got.next_step)
         return outcome.got
 
     def _settle(self, keep: Key | None) -> None:

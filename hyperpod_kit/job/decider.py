@@ -23,7 +23,7 @@ from hyperpod_kit.job.foreign.quarantine import set_aside
 from hyperpod_kit.job.ledger import Ledger
 from hyperpod_kit.job.lifeline import Lifelines
 from hyperpod_kit.job.options import Options
-from hyperpod_kit.job.outcome import ENDED, Outcome, classify, furthest
+from hyperpod_kit.job.outcome import ENDED, Outcome, classify, earliest, furthest
 from hyperpod_kit.job.own_node import OwnNode
 from hyperpod_kit.job.policy import CRASHES, HANDED_BACK, Policy, delay, exhausted, poison, spent
 from hyperpod_kit.job.report import Report
@@ -128,7 +128,8 @@ class Decider:
                 except OSError:
                     records = []
                 self._ledger.append("ended", attempt=row.get("attempt"), code=None, lost=list(lost), first=None,
-                                    reached=furthest(records), note="its batch script was gone before it could say why",
+                                    reached=furthest(records), begins=earliest(records),
+                                    note="its batch script was gone before it could say why",
                                     **{"class": ended.NODE_LOST if lost else ended.UNKNOWN})
 
     def _attempt(self, number: int, hyperpod: bool, lost: Tuple[str, ...], before: Optional[Outcome]) -> Outcome:

@@ -19,7 +19,7 @@ AGAIN = 75
 class Exit:
     """One rank's end. `code` is None when `signal` killed it; times are Unix seconds.
 
-    step: the last one that it is known to have completed.
+    step: the last one that it is known to have completed; begins: the first that it did, after what it restored.
     """
 
     rank: int
@@ -30,6 +30,7 @@ class Exit:
     started: float
     ended: float
     step: Optional[int] = None
+    begins: Optional[int] = None
 
     @property
     def good(self) -> bool:

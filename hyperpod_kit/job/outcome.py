@@ -36,7 +36,8 @@ class Seen:
 class Outcome:
     """`kind` is one of CLASSES; `first`: the rank that failed first, by its own record; `code`: for our own exit.
 
-    `reached`: the last step that any rank is known to have completed. `away`, `cut`, `end`: as in Seen.
+    `reached`: the last step that any rank is known to have completed, `begins`: the first that they did.
+    `away`, `cut`, `end`: as in Seen.
     """
 
     kind: str
@@ -44,6 +45,7 @@ class Outcome:
     first: Optional[Exit] = None
     lost: Tuple[str, ...] = ()
     reached: Optional[int] = None
+    begins: Optional[int] = None
     away: Tuple[str, ...] = ()
     cut: Tuple[str, ...] = ()
     end: Optional[End] = None
@@ -51,6 +53,7 @@ class Outcome:
     def fields(self) -> Dict[str, Any]:
         """For the ledger and the report."""
         return {"class": self.kind, "code": self.code, "lost": list(self.lost), "reached": self.reached,
+                "begins": self.begins,
                 "first": describe(self.first) if self.first else None}
 
     def sentence(self) -> str:
@@ -86,12 +89,18 @@ class Outcome:
 
 def classify(seen: Seen) -> Outcome:
     """What happened, with the last step that it came to."""
-    return replace(_classify(seen), reached=furthest(seen.exits), cut=seen.cut, end=seen.end)
+    return replace(_classify(seen), reached=furthest(seen.exits), begins=earliest(seen.exits), cut=seen.cut,
+                   end=seen.end)
 
 
 def furthest(records: Sequence[Exit]) -> Optional[int]:
     """The last step that any rank is known to have completed."""
     return max((record.step for record in records if record.step is not None), default=None)
+
+
+def earliest(records: Sequence[Exit]) -> Optional[int]:
+    """The first step that the ranks did, where they say."""
+    return min((record.begins for record in records if record.begins is not None), default=None)
 
 
 def _classify(seen: Seen) -> Outcome:

@@ -90,7 +90,7 @@ def run_rank(argv: Sequence[str], env: Mapping[str, str]) -> int:
     word = LOST if orphaned and orphaned.seen else BYE
     record = Exit(rank=_number(env, "SLURM_PROCID"), node=node,
                   boot_id=_boot_id(), code=code if code >= 0 else None, signal=-code if code < 0 else None,
-                  started=round(began, 3), ended=round(time.time(), 3), step=progress.read())
+                  started=round(began, 3), ended=round(time.time(), 3), step=progress.read(), begins=progress.begins())
     if state and attempt:
         if code not in (0, AGAIN) and probe and not probe.answers():
             word = STORAGE if word == BYE else word

@@ -17,9 +17,9 @@ class Attempt:
 
     kind: a class of outcome.py, `unfinished` (it runs, or was ended so abruptly that nobody could write it down), or
     `none` (a run of the batch script that started no rank). source, step: the checkpoint it resumed from.
-    reached: the last step that a rank is known to have completed. lost: steps done here that the next attempt of the
-    job did again; gap: seconds from the end of this attempt to the start of the next. None: not known. followed:
-    whether another attempt came after this one.
+    reached: the last step that a rank is known to have completed, begins: the first one that it did. lost: steps done
+    here that the next attempt of the job did again; gap: seconds from the end of this attempt to the start of the next.
+    None: not known. followed: whether another attempt came after this one.
     """
 
     name: str
@@ -40,6 +40,7 @@ class Attempt:
     lost: Optional[int] = None
     gap: Optional[float] = None
     followed: bool = False
+    begins: Optional[int] = None
 
     def to_dict(self) -> Dict[str, Any]:
         return asdict(self)
@@ -86,7 +87,7 @@ def of_rows(rows: Sequence[ledger.Row]) -> List[Attempt]:
             ended = when if seconds is not None else None
             found[name] = replace(found[name], kind=str(row.get("class")), code=row.get("code"), seconds=seconds,
                                   ended=ended, nodes_lost=tuple(row.get("lost") or ()), first=row.get("first"),
-                                  reached=row.get("reached"))
+                                  reached=row.get("reached"), begins=row.get("begins"))
         elif event in ("gave_up", "requeue", "stopped"):
             if run not in last:
                 # This run of the batch script started no rank: it must not be told of another job's attempt.
@@ -104,7 +105,9 @@ def chain(found: Sequence[Attempt]) -> List[Attempt]:
     for here, after in zip(started, started[1:]):
         one, following = out[here], out[after]
         lost = None
-        if one.reached is not None and following.step is not None:
+        if one.reached is not None and following.begins is not None:
+            lost = max(0, one.reached + 1 - following.begins)  # memory may have held more than storage
+        elif one.reached is not None and following.step is not None:
             lost = max(0, one.reached - following.step)
         gap = following.started - one.ended if one.ended is not None else None
         out[here] = replace(one, lost=lost, gap=round(gap, 1) if gap is not None else None, followed=True)
@@ -134,5 +137,5 @@ def _useful(one: Attempt) -> Optional[float]:
     """Seconds of an attempt in which it did steps that lasted: its share of all the steps it did."""
     if one.reached is None or one.step is None or one.seconds is None:
         return None
-    done = one.reached - one.step
+    done = one.reached - one.step if one.begins is None else one.reached + 1 - one.begins
     return one.seconds * (done - (one.lost or 0)) / done if done > 0 else 0.0

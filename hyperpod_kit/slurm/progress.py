@@ -13,6 +13,9 @@ from typing import Mapping, Optional
 
 VARIABLE = "HPK_PROGRESS"
 
+_BEGINS = 64
+"""Where the first step stands: behind what a person may write."""
+
 
 class Progress:
     """The wrapper's side."""
@@ -27,7 +30,14 @@ class Progress:
 
     def read(self) -> Optional[int]:
         """The step; None when nobody has said any."""
-        text = os.pread(self._fd, 64, 0).split(b"\n")[0].strip()
+        return self._number(0)
+
+    def begins(self) -> Optional[int]:
+        """The first step that the rank is to do; None when nobody has said it."""
+        return self._number(_BEGINS)
+
+    def _number(self, place: int) -> Optional[int]:
+        text = os.pread(self._fd, 64, place).split(b"\n")[0].strip()
         return int(text) if text.isdigit() else None
 
 
@@ -39,6 +49,13 @@ class Teller:
 
     def reached(self, step: int) -> None:
         """The rank has completed this step. Three system calls on memory, no file system."""
+        self._say(step, 0)
+
+    def begins(self, step: int) -> None:
+        """The rank has restored its state, and this is the first step that it does."""
+        self._say(step, _BEGINS)
+
+    def _say(self, step: int, place: int) -> None:
         if not self._path:
             return
         try:
@@ -47,6 +64,6 @@ class Teller:
             self._path = None
             return
         try:
-            os.pwrite(fd, b"%020d\n" % step, 0)
+            os.pwrite(fd, b"%020d\n" % step, place)
         finally:
             os.close(fd)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -25,6 +26,8 @@ HELPER = "/usr/sbin/mount.lustre"
 REASON = "hyperpod-kit:mount:fsx:"
 """How our reason for draining a node begins."""
 WORKERS = 3
+RELEASE = os.environ.get("HPK_FAULTS_RELEASE", "")
+"""Of the machines' system, where it is not this host's: another Slurm, another systemd."""
 
 PREEMPTION = """\
 PreemptType=preempt/partition_prio
@@ -141,6 +144,8 @@ def machine_site(directory: Path) -> Iterator[MachineSite]:
     driver = Driver("faults", directory)
     driver.config = configuration(directory)
     try:
+        if RELEASE:
+            driver.kit("rehearse", "up", "--name", driver.name, "--release", RELEASE, "--quiet", timeout=900)
         driver.up({})
         driver.kit("upload", str(driver.config))
         driver.kit("create-cluster", str(driver.config), "--wait", "--interval", "1", "--timeout", "200")

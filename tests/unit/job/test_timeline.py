@@ -81,6 +81,10 @@ def test_a_rank_tells_how_far_it_came_from_any_depth() -> None:
     assert told.read() == 42
     subprocess.run(["/bin/sh", "-c", "echo words > $HPK_PROGRESS"], env={"HPK_PROGRESS": told.path}, check=True)
     assert told.read() is None
+    progress.Teller({progress.VARIABLE: told.path}).begins(40)
+    assert (told.begins(), told.read()) == (40, None)
+    progress.Teller({progress.VARIABLE: told.path}).reached(41)
+    assert (told.begins(), told.read()) == (40, 41)
     progress.Teller({progress.VARIABLE: "/proc/0/fd/9"}).reached(1)
     progress.Teller({}).reached(1)
 
@@ -115,3 +119,11 @@ def test_what_nobody_knows_is_not_zero(reached: tuple[int | None, ...], sentence
     assert sentence in status.sentence(sums).split(", ")
     assert (sums.lost is None) == (reached == (None, None))
     assert ("?" in status.table(found, sums)) == (None in reached)
+
+
+@pytest.mark.parametrize(("begins", "lost"), [(None, 5), (26, 5), (29, 2), (31, 0), (0, 31)])
+def test_lost_is_counted_from_the_step_that_was_really_done_first(begins: int | None, lost: int) -> None:
+    """`job run` names the newest checkpoint on storage; memory may hold a newer one, and steps may begin at 0."""
+    found = timeline.chain([timeline.Attempt("7.0.0", "7", 0.0, "crash", step=0, reached=30),
+                            timeline.Attempt("7.0.1", "7", 1.0, "done", step=25, reached=50, begins=begins)])
+    assert found[0].lost == lost

@@ -140,6 +140,36 @@ def decode(data: bytes) -> Manifest:
         raise CheckpointError(f"{layout.MANIFEST_FILE} lacks a field: {err}") from None
     except (AttributeError, ValueError):
         raise CheckpointError(f"{layout.MANIFEST_FILE} has metrics that are no numbers") from None
+    _check(made)
     if [shard.rank for shard in made.shards] != list(range(made.world)):
         raise CheckpointError(f"{layout.MANIFEST_FILE} names {len(made.shards)} shards of {made.world}")
     return made
+
+
+_LARGEST_CHUNK = 1 << 30
+
+
+def _check(made: Manifest) -> None:
+    """Types, bounds and names, so that nobody who reads on meets something else. Raises CheckpointError."""
+    for name in ("run", "run_id", "plan", "digest", "time"):
+        _require(name, getattr(made, name), isinstance(getattr(made, name), str))
+    for name in ("epoch", "seq", "step", "world", "total_bytes", "tensors"):
+        _require(name, getattr(made, name), _is_count(getattr(made, name)))
+    for name in ("job", "versions", *(["parent"] if made.parent is not None else [])):
+        _require(name, getattr(made, name), isinstance(getattr(made, name), dict))
+    _require("chunk", made.chunk, _is_count(made.chunk) and 0 < made.chunk <= _LARGEST_CHUNK)
+    files = [(layout.EXTRA_FILE, made.extra), *([(layout.INDEX_FILE, made.index)] if made.index else [])]
+    files += [(layout.shard_file(number), record) for number, record in enumerate(made.shards)]
+    for name, record in files:
+        _require("file", record.file, record.file == name)
+        _require(f"size of {name}", record.size, _is_count(record.size))
+        _require(f"root of {name}", record.root, isinstance(record.root, str))
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 63
+
+
+def _require(name: str, value: Any, good: bool) -> None:
+    if not good:
+        raise CheckpointError(f"{layout.MANIFEST_FILE}: {name} is {str(value)[:80]!r}, which it cannot be")

@@ -6,13 +6,15 @@ Special files, links, owners and modes are done to a directory of a file system 
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from hyperpod_kit.checkpoint.repository import layout
+from hyperpod_kit.checkpoint.repository import layout, manifest
 
 Objects = dict[str, bytes]
 
@@ -63,7 +65,7 @@ def kinds(objects: Objects, dice: random.Random) -> list[Kind]:
     names = Names.of(objects)
     every = [*names.of_newest(), *names.beside]
     return [*_of_bytes(objects, names, every, dice), *_of_exchange(objects, names, every), *_of_attempts(names),
-            *_of_pairs(objects, names, dice)]
+            *_of_pairs(objects, names, dice), *_of_fields(objects, names)]
 
 
 def _edit(name: str, edit: Callable[[bytes], bytes], objects: Objects) -> Objects:
@@ -216,3 +218,41 @@ def _of_pairs(objects: Objects, names: Names, dice: random.Random) -> Iterator[K
             name, older = f"{names.attempts[0]}/{one}", f"{names.attempts[1]}/{two}"
             return {**objects, name: first(objects[name]), older: second(objects[older])}
         yield Kind(f"{one} of the newest {how}, {two} of the older {how_two}", OLDER, both)
+
+
+_ODD: tuple[object, ...] = (None, "x", "../../x", -1, 10**30, 1.5, True, [], {}, [[]], "0" * 10_000)
+
+
+def _of_fields(objects: Objects, names: Names) -> Iterator[Kind]:
+    """A manifest that proves itself and says something odd, as another version or somebody else would write it."""
+    name = f"{names.attempts[0]}/{layout.MANIFEST_FILE}"
+    try:
+        body = json.loads(objects[name])
+    except ValueError:
+        return
+    body.pop("self")
+    places: list[tuple[Any, ...]] = [(key,) for key in body]
+    places += [(key, inner) for key in ("extra", "index") for inner in body.get(key, ())]
+    places += [("shards", 0, key) for key in body["shards"][0]]
+    for place in places:
+        for odd in (*_ODD, _GONE):
+            changed = _changed(body, place, odd)
+            if changed != body:
+                shown = "gone" if odd is _GONE else repr(odd)[:20]
+                yield Kind(f"{layout.MANIFEST_FILE} whose {'.'.join(map(str, place))} is {shown}", ANY,
+                           partial(_put, name, manifest.seal_json(changed)))
+
+
+_GONE = object()
+
+
+def _changed(body: Any, place: Sequence[Any], value: object) -> Any:
+    copy = json.loads(json.dumps(body))
+    inner = copy
+    for key in place[:-1]:
+        inner = inner[key]
+    if value is _GONE:
+        del inner[place[-1]]
+    else:
+        inner[place[-1]] = value
+    return copy

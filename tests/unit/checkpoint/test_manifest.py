@@ -7,8 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hyperpod_kit.checkpoint.repository import layout, manifest
+from hyperpod_kit.checkpoint.repository import layout, manifest, selection, verify
+from hyperpod_kit.checkpoint.repository.store.memory import MemoryStore
 from hyperpod_kit.errors import CheckpointError
+from tests.unit.checkpoint.small_checkpoint import put_checkpoint
 
 MANIFEST = manifest.Manifest(
     run="llama", run_id="0" * 32, epoch=2, seq=43, step=110, world=2, plan="blake2b:00", digest="blake2b",
@@ -53,9 +55,11 @@ def manifests(draw: st.DrawFn) -> manifest.Manifest:
     world = draw(st.integers(1, 4))
     return manifest.Manifest(
         run=draw(text), run_id=draw(text), epoch=draw(numbers), seq=draw(numbers), step=draw(numbers), world=world,
-        plan=draw(text), digest=draw(text), chunk=draw(numbers), total_bytes=draw(numbers), tensors=draw(numbers),
-        time=draw(text), shards=tuple(replace(draw(records), rank=rank) for rank in range(world)),
-        extra=draw(records), index=draw(st.none() | records),
+        plan=draw(text), digest=draw(text), chunk=draw(st.integers(1, 2**30)), total_bytes=draw(numbers),
+        tensors=draw(numbers), time=draw(text),
+        shards=tuple(replace(draw(records), file=layout.shard_file(rank), rank=rank) for rank in range(world)),
+        extra=replace(draw(records), file=layout.EXTRA_FILE),
+        index=draw(st.none() | records.map(lambda found: replace(found, file=layout.INDEX_FILE))),
         metrics=draw(st.dictionaries(text, st.floats(allow_nan=False, allow_infinity=False), max_size=3)),
         parent=draw(st.none() | st.dictionaries(text, numbers, max_size=2)),
         job=draw(st.dictionaries(text, values, max_size=3)), versions=draw(st.dictionaries(text, text, max_size=3)))
@@ -113,3 +117,21 @@ def test_any_attempt_name_comes_back(name: layout.AttemptName) -> None:
 def test_what_is_no_name_is_none(text: str) -> None:
     parsed = layout.parse_attempt(text)
     assert parsed is None or str(parsed) == text
+
+
+@pytest.mark.parametrize("place,value", [
+    (("chunk",), "x"), (("chunk",), 0), (("chunk",), 10**15), (("world",), "x"), (("world",), True), (("step",), -1),
+    (("time",), 5), (("job",), []), (("parent",), 3), (("shards", 0, "root"), 5), (("shards", 0, "size"), -1),
+    (("shards", 0, "file"), "../../../etc/shadow"), (("extra", "file"), "shard-00000.safetensors"), (("shards",), {})])
+def test_a_manifest_that_proves_itself_and_says_something_odd_is_passed_over(place: tuple, value: object) -> None:
+    store = MemoryStore("memory://odd")
+    old, new = put_checkpoint(store, 1), put_checkpoint(store, 2)
+    name = f"{new}/{layout.MANIFEST_FILE}"
+    body = manifest.open_json(store.read(name), name)
+    inner = body
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    store.replace(name, manifest.seal_json(body))
+    found = selection.newest(store, lambda attempt: verify.verify_attempt(store, attempt))[1]
+    assert found.attempt == old and found.rejected[0][0] == new

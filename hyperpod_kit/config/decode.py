@@ -57,12 +57,16 @@ def decode(
         watch.text("textfile_directory", default.textfile_directory),
     )
     watch.close()
+    slurm = kit.child("slurm", required=False)
+    slurm_state = slurm.optional_text("state")
+    slurm.close()
     failure_pause = kit.number("failure_pause", 60.0)
     packages = decode_packages(kit)
     secrets = tuple(_secret(section) for section in kit.children("secrets"))
     kit.close()
     settings = Settings(
-        parameters, cluster, bundle, mounts, places, users, health, failure_pause, homes, packages, secrets
+        parameters, cluster, bundle, mounts, places, users, health, failure_pause, homes, packages, secrets,
+        slurm_state,
     )
     return settings, findings
 

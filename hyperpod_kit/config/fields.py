@@ -124,6 +124,11 @@ _KIT: Mapping[str, Field] = {
     "health.give_up_after": Field("Failed repairs after which a mount is degraded."),
     "health.drain": Field("Whether the node is drained in Slurm then."),
     "health.textfile_directory": Field("Directory where the node exporter reads our metrics; empty for none."),
+    "slurm": Field("Slurm's controller."),
+    "slurm.state": Field(
+        "Where slurmctld keeps its state: the name of a mount (Lustre, OpenZFS, or EFS without an access point), or "
+        "own-disk; left out, the first mount that fits. On the controller's own disk all jobs are lost with it."
+    ),
     "failure_pause": Field("Seconds that a failed node waits before it goes, so that CloudWatch has its last lines."),
     "clients": Field("Packages of mount clients that nodes install, each pinned by its digest."),
     "clients[].client": Field("The client that the package belongs to; a client's own package says it by its name."),

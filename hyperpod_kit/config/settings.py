@@ -13,6 +13,7 @@ from hyperpod_kit.model.mounts import EfsMount, Mount
 from hyperpod_kit.model.node_config import HealthPolicy, NodeConfig, User
 from hyperpod_kit.model.platform import decide_platform
 from hyperpod_kit.model.secrets import Secret
+from hyperpod_kit.model.slurm_state import chosen
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,8 @@ class ListedPackage:
 class Settings:
     """Everything that one configuration file says. `mount_places`: where in the file each mount is written.
 
-    directory: where the configuration lies, which paths in it start from.
+    slurm_state: what the file says of where slurmctld's state is, None for nothing; directory: where the configuration
+    lies, which paths in it start from.
     """
 
     parameters: ProvisioningParameters
@@ -71,6 +73,7 @@ class Settings:
     homes: Optional[Homes] = None
     packages: tuple[ListedPackage, ...] = ()
     secrets: tuple[Secret, ...] = ()
+    slurm_state: Optional[str] = None
     directory: Path = field(default=Path("."), compare=False)
 
     @property
@@ -92,6 +95,11 @@ class Settings:
         groups = [(group.name, group.role) for group in self.cluster.groups]
         return decide_platform(self.mounts, self.cluster.lifecycle_mode, groups)
 
+    @property
+    def slurm_state_mount(self) -> str:
+        """Name of the mount on which slurmctld keeps its state; "" for the controller's own disk."""
+        return chosen(self.mounts, self.slurm_state, self.parameters.controller_group, self.cluster.lifecycle_mode)
+
     def node_config(self) -> NodeConfig:
         """What goes to the nodes."""
         return NodeConfig(
@@ -104,4 +112,5 @@ class Settings:
             failure_pause=self.failure_pause,
             packages=tuple(listed.package for listed in self.packages),
             secrets=self.secrets,
+            slurm_state=self.slurm_state_mount,
         )

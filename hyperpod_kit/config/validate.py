@@ -24,6 +24,7 @@ from hyperpod_kit.config.rules import (
     s3,
     s3_options,
     secrets,
+    slurm_state,
     users,
 )
 from hyperpod_kit.config.settings import Settings
@@ -40,6 +41,7 @@ RULES: tuple[Rule, ...] = (
     lifecycle.mode,  # HPK-L  the three lifecycle modes
     lifecycle.slurm_config,
     lifecycle.continuous,
+    slurm_state.kept,
     passed_on.api,  # HPK-R  the request
     bundle.location,  # HPK-B  where the bundle goes
     names.mount_names,  # HPK-M  every mount

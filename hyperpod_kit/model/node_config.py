@@ -42,7 +42,8 @@ class HealthPolicy:
 
 @dataclass(frozen=True)
 class NodeConfig:
-    """What a node must become. `roles`: instance group name -> role; `failure_pause`: seconds for CloudWatch."""
+    """What a node must become. `roles`: instance group name -> role; `failure_pause`: seconds for CloudWatch;
+    `slurm_state`: the mount on which slurmctld keeps its state, "" for the controller's own disk."""
 
     cluster_name: str
     lifecycle_mode: str
@@ -53,6 +54,7 @@ class NodeConfig:
     failure_pause: float = 60.0
     packages: Tuple[Package, ...] = ()
     secrets: Tuple[Secret, ...] = ()
+    slurm_state: str = ""
 
     def mounts_for(self, role: str, group: str) -> Tuple[Mount, ...]:
         """The mounts that a node of this role in this instance group carries, in configuration order."""
@@ -71,6 +73,7 @@ class NodeConfig:
             "failure_pause": self.failure_pause,
             "packages": [package.to_dict() for package in self.packages],
             "secrets": [secret.to_dict() for secret in self.secrets],
+            "slurm_state": self.slurm_state,
         }
         return json.dumps(data, indent=2, sort_keys=True) + "\n"
 
@@ -90,4 +93,5 @@ class NodeConfig:
             failure_pause=data["failure_pause"],
             packages=tuple(package_from_dict(raw) for raw in data["packages"]),
             secrets=tuple(secret_from_dict(raw) for raw in data["secrets"]),
+            slurm_state=data["slurm_state"],
         )

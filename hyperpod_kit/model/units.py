@@ -18,6 +18,7 @@ DRAIN_UNIT = f"{PREFIX}drain.service"
 SECRETS_UNIT = f"{PREFIX}secrets.service"
 SWEEP_UNIT = f"{PREFIX}sweep.service"
 SWEEP_TIMER = f"{PREFIX}sweep.timer"
+SLURM_STATE_UNIT = f"{PREFIX}slurm-state.service"
 MEMORY_UNIT = f"{PREFIX}memory.service"
 MEMORY_TIMER = f"{PREFIX}memory.timer"
 
@@ -29,14 +30,16 @@ NODE_UNITS = (
     ("secrets.service.j2", SECRETS_UNIT),
     ("sweep.service.j2", SWEEP_UNIT),
     ("sweep.timer.j2", SWEEP_TIMER),
+    ("slurm-state.service.j2", SLURM_STATE_UNIT),
     ("memory.service.j2", MEMORY_UNIT),
     ("memory.timer.j2", MEMORY_TIMER),
 )
 """(template under templates/systemd/, unit name) of every unit that a node has once, whatever its mounts."""
 
 
-ONLY = {SWEEP_UNIT: "controller", SWEEP_TIMER: "controller", MEMORY_UNIT: "compute", MEMORY_TIMER: "compute"}
-"""Units that nodes of one role alone have: sweeping is slurmctld's neighbour's, captures lie where jobs run."""
+ONLY = {SWEEP_UNIT: "controller", SWEEP_TIMER: "controller", SLURM_STATE_UNIT: "controller",
+        MEMORY_UNIT: "compute", MEMORY_TIMER: "compute"}
+"""Units that nodes of one role alone have: some are slurmctld's neighbours, captures lie where jobs run."""
 
 
 def escape_path(path: str) -> str:

@@ -96,6 +96,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("repair", mounts.repair_command, "repair one mount now: what the timer orders",
         "repair fsx").add_argument("name")
     add("drain", mounts.drain_command, "tell Slurm whether the mounts serve: what the timer orders")
+    add("slurm-state", creation.slurm_state_command, "keep Slurm's shared state this machine's alone: a unit's")
     add("memory", mounts.memory_command, "save and free the shared memory that ended jobs left: what a timer runs")
     add("secrets", creation.secrets_command, "fetch this node's secrets: what their unit runs at boot")
     add("gate", mounts.gate_command, "may a job start here? (Prolog)")

@@ -91,6 +91,13 @@ def show_plan(node: Node, mode: str, as_json: bool) -> None:
     print(f"changed={changed}")
 
 
+def slurm_state_command(args: argparse.Namespace) -> int:
+    from hyperpod_kit.node.context import open_node
+    from hyperpod_kit.node.slurm import keeper
+
+    return keeper.run(open_node())
+
+
 def line_of(step: Dict[str, Any]) -> str:
     words: List[str] = [step["step"]]
     if not step["required"]:

@@ -23,7 +23,8 @@ PLACED_WITHIN = 60.0
 
 @dataclass(frozen=True)
 class Facts:
-    """What a node knows about itself. `node`: short host name; `controller_address`: None when nobody says."""
+    """What a node knows about itself. `node`: short host name; `controller_address`: None when nobody says;
+    `cluster`: the end of the cluster's ARN, "" when nobody says."""
 
     node: str
     address: str
@@ -33,6 +34,7 @@ class Facts:
     region: str
     partition: str
     controller_address: Optional[str]
+    cluster: str = ""
 
     def to_dict(self) -> Dict[str, Any]:
         return asdict(self)
@@ -75,7 +77,8 @@ def find_self(raw: Mapping[str, Any], roles: Mapping[str, str], hostname: str,
     region, partition = resource_config.place(raw)
     return Facts(node=hostname, address=own.address, instance_id=own.instance_id, group=own.group,
                  role=roles[own.group], region=region, partition=partition,
-                 controller_address=resource_config.controller_address(raw, roles))
+                 controller_address=resource_config.controller_address(raw, roles),
+                 cluster=resource_config.cluster_id(raw))
 
 
 def own_address_test(paths: NodePaths, environ: Mapping[str, str]) -> Callable[[str], bool]:

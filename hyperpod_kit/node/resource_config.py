@@ -62,6 +62,13 @@ def place(resource_config: Mapping[str, Any]) -> Tuple[str, str]:
     return (arn[3], arn[1]) if len(arn) > 3 else ("", "aws")
 
 
+def cluster_id(resource_config: Mapping[str, Any]) -> str:
+    """The end of the cluster's ARN, which no other cluster ever has; "" without one."""
+    arn = str((resource_config.get("ClusterConfig") or {}).get("ClusterArn", ""))
+    found = arn.rpartition(":cluster/")[2] if ":cluster/" in arn else ""
+    return found if found.isalnum() else ""
+
+
 def role_by_parameters(parameters: Any, group: str) -> Optional[str]:
     """The role that a provisioning_parameters.json gives to an instance group; None when it says nothing about roles.
 

@@ -14,11 +14,12 @@ from driver import CONFIG, Driver
 
 from hyperpod_kit.rehearsal import boot, mount_faults, processes, targets
 from hyperpod_kit.rehearsal.machine import inside
+from hyperpod_kit.rehearsal.network import set_link
 from hyperpod_kit.rehearsal.node_files import SLURM_CONF
 from hyperpod_kit.rehearsal.storage import LUSTRE_MOUNT_NAME
 from tests.unit.job.private_slurm import wait_until
 
-from .site import TRAINER, output, settle
+from .site import CAPTURER, TRAINER, output, settle
 
 UID = 2001
 SHARED = "/fsx"
@@ -67,10 +68,16 @@ class MachineSite:
         place.mkdir(mode=0o777)
         place.chmod(0o777)
         self.here, self.there = place, f"{SHARED}/faults"
-        shutil.copy(TRAINER, place)
+        for program in (TRAINER, CAPTURER):
+            shutil.copy(program, place)
+        self.nodes: List[str] = []
+        self.configure()
+        self.nodes = [node["host"] for node in self._all() if node["role"] != "Controller"]
+
+    def configure(self) -> None:
+        """What an administrator adds to slurm.conf; the platform's file of a new controller does not have it."""
         self.on("controller", "sh", "-c", f"printf '%s' \"$0\" >>{SLURM_CONF}; systemctl restart slurmctld", PREEMPTION)
         self.start_controller()
-        self.nodes = [node["host"] for node in self._all() if node["role"] != "Controller"]
 
     def _all(self) -> List[Dict[str, Any]]:
         return targets.all_nodes(boot.running(self._driver.name)[1])
@@ -94,12 +101,28 @@ class MachineSite:
         """SIGKILL all of it; the platform replaces it."""
         targets.kill(self._node(name))
 
+    def cut_off(self, name: str, *, heal: bool = False) -> None:
+        """Take a machine off the network, or connect it again; it runs on."""
+        set_link(self._layout, self._node(name)["instance_id"], up=heal)
+
     def kill_controller(self) -> None:
         self.on("controller", "systemctl", "kill", "--signal=KILL", "slurmctld")
 
     def start_controller(self) -> None:
         self.on("controller", "systemctl", "start", "slurmctld")
         wait_until("slurmctld", lambda: "UP" in self.slurm("scontrol", "ping", check=False), 30)
+
+    def replace_controller(self) -> None:
+        """Its machine is killed; returns when the slurmctld of the machine in its place answers."""
+        old = self._node("controller")["instance_id"]
+        self.kill_machine("controller")
+
+        def another() -> bool:
+            node = self._node("controller")
+            return bool(node["instance_id"] != old and node["status"] == "Running")
+
+        wait_until("another controller", another, 240)
+        wait_until("slurmctld", lambda: "UP" in self.slurm("scontrol", "ping", check=False), 60)
 
     def reboot_controller(self) -> None:
         """Returns when it answers again: what is asked inside while it goes down is ended with it, or holds it up."""

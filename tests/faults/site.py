@@ -13,6 +13,7 @@ from hyperpod_kit.job import cli
 from tests.unit.job.private_slurm import REPOSITORY, PrivateSlurm
 
 TRAINER = Path(__file__).with_name("trainer.py")
+CAPTURER = Path(__file__).with_name("capturer.py")
 
 
 class Site(Protocol):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
+import uuid
 from typing import Callable, cast
 
 import pytest
 
+from tests.unit.job.private_slurm import wait_until
+
 from .job import Job
-from .machines import MachineSite
+from .machines import SHARED, MachineSite
 from .site import Site
 
 pytestmark = pytest.mark.machines
@@ -68,3 +72,64 @@ def test_the_controller_reboots(job: Job, site: MachineSite, row: Row) -> None:
     row("the controller's machine reboots", "the job does not notice" if unharmed else "resumed",
         None if unharmed else job.resumed(fault))
 
+
+
+def test_the_controllers_machine_is_replaced(job: Job, site: MachineSite, row: Row) -> None:
+    """Slurm's state is on shared storage: the job that runs and the one that waits are known to the new machine."""
+    job.submit("--steps", "2000", "--pause", "0.1").running()
+    waiting = Job(site).submit("--steps", "20", sbatch=("-N2", "--hold"))
+    began = time.monotonic()
+    site.replace_controller()
+    seconds = time.monotonic() - began
+    try:
+        state = site.on("controller", "sh", "-c", "scontrol show config | grep StateSaveLocation")
+        assert f"{SHARED}/.hyperpod-kit/" in state, state
+        assert job.show()["JobState"] == "RUNNING" and len(job.rows("attempt")) == 1, job.told()
+        assert waiting.show()["Reason"] == "JobHeldUser"
+        site.slurm("scontrol", "release", waiting.id)
+        site.slurm("scancel", job.id, user=True)
+        waiting.ended_well(20, timeout=120)
+        assert int(Job(site).submit("--steps", "20").id) > int(waiting.id) > int(job.id)
+    finally:
+        site.configure()
+    row("the controller's machine is killed and replaced (Slurm's state on FSx)",
+        "the job that runs does not notice, the one that waits still does, job numbers go on", None,
+        f"slurmctld is back after {seconds:.0f} s")
+
+
+CAPTURING = """\
+#!/bin/bash
+#SBATCH -N2 --ntasks-per-node=1 --requeue --chdir={there} --output={root}.out
+[ "${{SLURM_RESTART_COUNT:-0}}" = 0 ] && exec srun /usr/bin/python3 -I {there}/capturer.py {library} {root}
+true
+"""
+
+
+def test_a_worker_is_cut_off_and_comes_back(site: MachineSite, row: Row) -> None:
+    """Slurm runs no Epilog there. What the trainers captured is handed in by both nodes, and the memory is free."""
+    name = f"cut-{uuid.uuid4().hex[:8]}"
+    root, log = site.here / name, site.here / f"{name}.out"
+    root.mkdir(mode=0o777)
+    root.chmod(0o777)
+    script = site.here / f"{name}.sbatch"
+    script.write_text(CAPTURING.format(there=site.there, library=site.library, root=f"{site.there}/{name}"))
+    job = site.slurm("sbatch", "--parsable", f"{site.there}/{script.name}", user=True).strip()
+    wait_until("two captures", lambda: log.exists() and log.read_text().count("captured") == 2, 60)
+    shown = site.slurm("scontrol", "-o", "show", "job", job)
+    victim = next(node for node in site.nodes if f"BatchHost={node} " not in shown
+                  and "slurmstepd" in site.on(node, "ps", "-e", "-o", "args="))
+    site.cut_off(victim)
+    try:
+        wait_until("its loss", lambda: "DOWN" in site.node(victim)[0], 90)
+        wait_until("the job's end elsewhere", lambda: "JobState=COMPLETED" in site.slurm(
+            "scontrol", "-o", "show", "job", job, check=False), 90)
+    finally:
+        site.cut_off(victim, heal=True)
+    healed = time.monotonic()
+    assert site.on(victim, "ls", "/dev/shm").split(), "nothing was left to sweep"
+    wait_until("free memory", lambda: not site.on(victim, "ls", "/dev/shm").split(), 150)
+    seconds = round(time.monotonic() - healed, 1)
+    wait_until("the commit", lambda: [*root.glob("seq-*/MANIFEST.json")], 10)
+    row("a worker is cut off the network for longer than `SlurmdTimeout`, and comes back",
+        "the job goes on elsewhere; what was captured there is saved, its shared memory freed", None,
+        f"free {seconds:.0f} s after the return")

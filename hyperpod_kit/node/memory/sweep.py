@@ -59,25 +59,33 @@ def _sweep(node: Node) -> List[Swept]:
         noted[f"{one.uid}.{one.job}"] = before
         if node.clock.wall() < before.get("next", 0.0) or node.clock.monotonic() >= end:
             continue
-        done = _free(node, folder, one)
+        try:
+            done = _free(node, folder, one)
+        except RunError as err:
+            # Asked again at each round, and told of once: it costs nothing until Slurm is back.
+            if not before.get("unanswered"):
+                found.append(Swept(one.job, one.uid, False, f"Slurm cannot be asked about it: {err.message}"))
+            noted[f"{one.uid}.{one.job}"] = {**before, "unanswered": True}
+            continue
+        if done is None:
+            continue
         tries = before.get("tries", 0) + 1
         noted[f"{one.uid}.{one.job}"] = {
             "tries": tries, "next": node.clock.wall() + min(LONGEST_PAUSE, 30.0 * 2.0 ** min(tries, 10))}
-        if done is not None:
-            found.append(done)
+        found.append(done)
     if noted or tried:
         jot(node.paths.memory_note, noted)
     return found
 
 
 def _free(node: Node, folder: str, one: Held) -> Optional[Swept]:
-    """Save and free, when Slurm says that the job is not here; None when it is, or when Slurm does not answer."""
+    """Save and free, when Slurm says that the job is not here; None when it is. Raises RunError without an answer."""
     try:
         done = node.runner.run([scontrol(node), "-o", "show", "job", one.job], timeout=control.DEADLINE)
         records = [control.parse_record(line) for line in done.stdout.splitlines() if line.strip()]
     except RunError as err:
         if not control.forgotten(err):
-            return Swept(one.job, one.uid, False, f"Slurm cannot be asked about it: {err.message}")
+            raise
         records = []
     if not ended(node.facts.node, records):
         return None

@@ -8,62 +8,133 @@ from __future__ import annotations
 from typing import Dict, List, Optional, Tuple
 
 from hyperpod_kit.errors import NodeError, RunError
+from hyperpod_kit.model.units import SLURM_STATE_UNIT, carrier_unit, escape_path
 from hyperpod_kit.node import owed, systemd
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text, write_if_different
 from hyperpod_kit.node.paths import SPANK_PLUGIN
-from hyperpod_kit.node.slurm.hooks import merge_hooks, with_block
+from hyperpod_kit.node.slurm import state
+from hyperpod_kit.node.slurm.hooks import merge_hooks, settings, with_block
 from hyperpod_kit.node.timing import wait_for
 
 ANSWERS_WITHIN = 120.0
+STARTS_WITHIN = 240.0
+"""Seconds for slurmctld, where it waits for the lease of a machine that died."""
+
 UNITS = ("munge.service", "slurmctld.service")
 
 
-RECONFIGURE = "slurm-reconfigure"
+RECONFIGURE, RESTART = "slurm-reconfigure", "slurmctld-restart"
+
+DROP_IN = """\
+# Written by hyperpod-kit: slurmctld's state is on {path}.
+[Unit]
+# Never without the mount and without the lease on the state: an empty one would end every job.
+BindsTo={keeper}
+After={keeper} {mount} {carrier}
+StartLimitIntervalSec=0
+
+[Service]
+Restart=on-failure
+RestartSec=2
+"""
 
 
 def wanted(node: Node) -> Tuple[Dict[str, str], List[str]]:
-    """(path -> text of each file of Slurm's with our block in it, notes). Raises NodeError.
+    """(path -> text of each file that is ours or has our block in it, notes). Raises NodeError.
 
     That is when the platform has not written slurm.conf.
     """
+    conf = slurm_conf(node)
+    hooks = read_text(f"{node.paths.bundle}/slurm/hooks.conf")
+    if hooks is None:
+        raise NodeError("slurm/hooks.conf is not in the bundle", hint="hyperpod-kit upload with the same version")
+    where = state.place(node)
+    location = where.state if where else kept_location(conf)
+    text, notes = merge_hooks(conf, hooks, {"StateSaveLocation": location} if location else {})
+    if location and not where:
+        notes.append(f"StateSaveLocation stays {location}: to move it, stop slurmctld and do so by hand")
+    plugstack = with_block(read_text(node.paths.plugstack_conf) or "", [f"optional {SPANK_PLUGIN}"])
+    files = {node.paths.slurm_conf: text, node.paths.plugstack_conf: plugstack}
+    if where:
+        files[node.paths.unit(f"{UNITS[1]}.d/hyperpod-kit.conf")] = DROP_IN.format(
+            path=where.mount.path, keeper=SLURM_STATE_UNIT, mount=f"{escape_path(where.mount.path)}.mount",
+            carrier=carrier_unit(where.mount))
+    return files, notes
+
+
+def slurm_conf(node: Node) -> str:
+    """What slurm.conf says now. Raises NodeError when the platform has not written it."""
     conf = read_text(node.paths.slurm_conf)
     if conf is None:
         raise NodeError(f"{node.paths.slurm_conf}: the platform has not written it on this controller",
                         hint="check provisioning_parameters.json in the bundle, or SlurmConfig of the request")
-    hooks = read_text(f"{node.paths.bundle}/slurm/hooks.conf")
-    if hooks is None:
-        raise NodeError("slurm/hooks.conf is not in the bundle", hint="hyperpod-kit upload with the same version")
-    text, notes = merge_hooks(conf, hooks)
-    plugstack = with_block(read_text(node.paths.plugstack_conf) or "", [f"optional {SPANK_PLUGIN}"])
-    return {node.paths.slurm_conf: text, node.paths.plugstack_conf: plugstack}, notes
+    return conf
+
+
+def kept_location(conf: str) -> str:
+    """Where our block has put slurmctld's state earlier; "" when it has not."""
+    location = settings(conf).get("statesavelocation", "")
+    return location if f"/{state.DIRECTORY}/" in location else ""
+
+
+def moving(node: Node) -> Optional[state.Place]:
+    """Where slurmctld's state is to go, when it is elsewhere now. Raises NodeError."""
+    where = state.place(node)
+    return where if where and settings(slurm_conf(node)).get("statesavelocation") != where.state else None
 
 
 def hooks_pending(node: Node) -> str:
     """What `install_hooks` would do, in words."""
     differing = [path for path, text in wanted(node)[0].items() if read_text(path) != text]
-    if differing:
-        return f"our block into {', '.join(differing)}"
-    return "scontrol reconfigure" if owed.is_owed(node, RECONFIGURE) else ""
+    where = moving(node)
+    words = [f"keep Slurm's state in {where.state}" if where else "",
+             f"our lines into {', '.join(differing)}" if differing else "",
+             "start slurmctld" if owed.is_owed(node, RESTART) else
+             "scontrol reconfigure" if not differing and owed.is_owed(node, RECONFIGURE) else ""]
+    return "; ".join(word for word in words if word)
 
 
 def install_hooks(node: Node) -> Tuple[bool, List[str]]:
-    """Put our block into slurm.conf and plugstack.conf; (changed, notes). A running slurmctld reads them anew.
+    """Put our lines into slurm.conf and plugstack.conf; (changed, notes). A running slurmctld reads them anew.
 
-    Raises NodeError when the platform has not written slurm.conf.
+    Its state is moved, when it is not where the configuration wants it, while it does not run. Raises NodeError.
     """
     files, notes = wanted(node)
+    where = moving(node)
+    if where:
+        before = settings(slurm_conf(node))
+        if systemd.is_active(node, UNITS[1]):
+            owed.note(node, RESTART)
+            node.runner.run(["systemctl", "stop", UNITS[1]], timeout=120)
+        done = state.prepare(node, where, before.get("slurmuser", "root"), before.get("statesavelocation", ""))
+        notes += [done] if done else []
     differing = [path for path, text in files.items() if read_text(path) != text]
     if differing:
         owed.note(node, RECONFIGURE)
         for path in differing:
             write_if_different(path, files[path])
-    if not owed.is_owed(node, RECONFIGURE):
+    if not owed.is_owed(node, RECONFIGURE) and not owed.is_owed(node, RESTART):
         return False, notes
-    if systemd.is_active(node, "slurmctld.service"):
+    if state.place(node):
+        systemd.reload(node)
+    if owed.is_owed(node, RESTART):
+        start_slurmctld(node)
+    elif systemd.is_active(node, UNITS[1]):
         node.runner.run([node.paths.scontrol, "reconfigure"], timeout=60)
     owed.settle(node, RECONFIGURE)
+    owed.settle(node, RESTART)
     return True, notes
+
+
+def start_slurmctld(node: Node) -> bool:
+    """Start it; True when it did not run before. Raises NodeError with the reason of what it waits for."""
+    try:
+        return systemd.start(node, UNITS[1], timeout=STARTS_WITHIN if state.place(node) else 90)
+    except RunError as err:
+        keeper = systemd.last_words(node, SLURM_STATE_UNIT) if state.place(node) else ""
+        raise NodeError(f"slurmctld does not start: {keeper or systemd.last_words(node, UNITS[1]) or err.message}",
+                        hint=f"journalctl -u slurmctld -u {SLURM_STATE_UNIT}") from err
 
 
 def daemons_pending(node: Node) -> str:
@@ -75,8 +146,8 @@ def daemons_pending(node: Node) -> str:
 def start_controller(node: Node) -> bool:
     """Start munge and slurmctld, now and at boot, and wait until slurmctld answers. Raises NodeError."""
     changed = systemd.enable(node, *UNITS)
-    for unit in UNITS:
-        changed = systemd.start(node, unit, timeout=90) or changed
+    changed = systemd.start(node, UNITS[0], timeout=90) or changed
+    changed = start_slurmctld(node) or changed
 
     def answers() -> Optional[bool]:
         try:

@@ -6,10 +6,12 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import re
-from typing import Dict, List, Tuple
+from typing import Dict, List, Mapping, Tuple
 
 BEGIN = "# >>> hyperpod-kit"
 END = "# <<< hyperpod-kit"
+
+NOTHING: Mapping[str, str] = {}
 
 MERGED = ("prologflags", "requeueexithold", "schedulerparameters")
 """Comma lists: what somebody else wants and what we want are wanted together."""
@@ -37,8 +39,9 @@ def settings(text: str) -> Dict[str, str]:
     return found
 
 
-def merge_hooks(slurm_conf: str, hooks: str) -> Tuple[str, List[str]]:
+def merge_hooks(slurm_conf: str, hooks: str, own: Mapping[str, str] = NOTHING) -> Tuple[str, List[str]]:
     """(new slurm.conf, notes). Somebody else's value of a single setting stays, and a note says so; lists are joined.
+    `own`: settings that are ours whatever anybody says.
 
     Of a setting that is given twice, Slurm takes the last: a joined list in our block, at the end, is what counts.
     """
@@ -54,4 +57,5 @@ def merge_hooks(slurm_conf: str, hooks: str) -> Tuple[str, List[str]]:
             lines.append(f"{match.group(1)}={','.join(dict.fromkeys(values))}")
         elif theirs[key] != match.group(2):
             notes.append(f"{match.group(1)} is already {theirs[key]} and stays so")
+    lines += [f"{key}={value}" for key, value in own.items()]
     return with_block(slurm_conf, [line for line in lines if line not in (BEGIN, END)]), notes

@@ -89,6 +89,7 @@ def test_what_ships(config: Settings, origin: sources.Sources) -> None:
             "units/hyperpod-kit-secrets.service",
             "units/hyperpod-kit-sweep.service",
             "units/hyperpod-kit-sweep.timer",
+            "units/hyperpod-kit-slurm-state.service",
             "units/hyperpod-kit-memory.service",
             "units/hyperpod-kit-memory.timer",
         ]

@@ -57,6 +57,8 @@ NVME = {"kind": "nvme", "name": "scratch", "path": "/scratch", "required": False
 S3FILES = {"kind": "s3files", "name": "files", "path": "/files", "file_system_id": "fs-0123456789abcdef0"}
 WRITES = {"read_only": False}
 WORKERS = [{"instance_group_name": "worker-group", "partition_name": "train"}]
+STATE = "hyperpod_kit.slurm.state"
+NO_FSX = both(lambda values: values.pop("fsx_dns_name"), lambda values: values.pop("fsx_mountname"))
 INIT = cluster(lifecycle_mode="on_init_complete")
 CONTINUOUS = cluster(lifecycle_mode="on_init_complete", node_provisioning_mode="Continuous")
 DATABASE = {
@@ -158,6 +160,13 @@ CASES: list[tuple[str, str, Change]] = [
     ("HPK-L009", f"{C}.node_provisioning_mode", cluster(node_provisioning_mode="Continuous")),
     ("HPK-L010", f"{C}.slurm_config_strategy", both(CONTINUOUS, cluster(slurm_config_strategy="Merge"))),
     ("HPK-L011", f"{C}.accounting_database", both(INIT, cluster(accounting_database=DATABASE))),
+    ("HPK-L012", STATE, kit(slurm={"state": "nothing"})),
+    ("HPK-L012", STATE, kit(slurm={"state": "data"})),  # a bucket
+    ("HPK-L012", STATE, kit(slurm={"state": "home"})),  # behind an access point
+    ("HPK-L012", STATE, both(add_mount(**{**LUSTRE, "roles": ["compute"]}), kit(slurm={"state": LUSTRE["name"]}))),
+    ("HPK-L012", STATE, both(add_mount(**{**ZFS, "required": False}), kit(slurm={"state": ZFS["name"]}))),
+    ("HPK-L013", STATE, NO_FSX),
+    ("HPK-L013", STATE, both(NO_FSX, add_mount(**{**LUSTRE, "roles": ["compute", "login"]}))),
     ("HPK-R001", f"{C}.api.VpcConfig", cluster(api={"VpcConfig": {}})),
     ("HPK-R001", f"{C}.instance_groups[0].api.LifeCycleConfig", group(0, api={"LifeCycleConfig": {"OnCreate": "x"}})),
     ("HPK-R002", f"{C}.api.TieredStorageConfig", cluster(api={"TieredStorageConfig": {"Mode": "Enable"}})),
@@ -213,7 +222,7 @@ CASES: list[tuple[str, str, Change]] = [
     ("HPK-E003", f"{M}[0].tls", mount(0, tls=False)),
     ("HPK-F001", "fsx_dns_name", top(fsx_dns_name="lustre.example.com")),
     ("HPK-F002", "fsx_mountname", top(fsx_mountname="toolongname")),
-    ("HPK-F003", "fsx_mountname", lambda values: values.pop("fsx_mountname")),
+    ("HPK-F003", "fsx_mountname", both(kit(slurm={"state": "own-disk"}), lambda values: values.pop("fsx_mountname"))),
     ("HPK-F004", f"{M}[2].dns_name", add_mount(**{**ZFS, "dns_name": "10.0.0.1"})),
     ("HPK-F004", "fsx_openzfs_dns_name", top(fsx_openzfs_dns_name="zfs.example.com")),
     ("HPK-F005", f"{M}[2].export", add_mount(**ZFS, export="/fsx/../etc")),

@@ -22,6 +22,7 @@ from tests.unit.config.rule_cases import (
     HOMES,
     INIT,
     LUSTRE,
+    NO_FSX,
     NVME,
     S3FILES,
     SECRET,
@@ -74,8 +75,9 @@ def test_findings_that_come_together() -> None:
         ("HPK-G001", "controller_group"),
         ("HPK-G006", f"{C}.instance_groups"),
     ]
-    assert findings(cluster(lifecycle_mode="ami_only")) == [("HPK-L003", f"{M}[0]"), ("HPK-L003", f"{M}[1]")]
-    assert findings(both(cluster(lifecycle_mode="ami_only"), kit(mounts=[LUSTRE, ZFS]))) == [("HPK-L003", f"{M}[0]")]
+    nobody = both(cluster(lifecycle_mode="ami_only"), kit(slurm={"state": "own-disk"}))
+    assert findings(nobody) == [("HPK-L003", f"{M}[0]"), ("HPK-L003", f"{M}[1]")]
+    assert findings(both(nobody, kit(mounts=[LUSTRE, ZFS]))) == [("HPK-L003", f"{M}[0]")]
     assert findings(homes(path="/etc")) == [("HPK-M013", f"{H}.path")] * 2
     assert findings(both(homes(), mount(0, path="/home/.homes"))) == [("HPK-M015", f"{H}.path")] * 2
     assert findings(mount(0, access_point_id=None, tls=False, iam=True)) == [("HPK-E004", f"{M}[0].iam")]
@@ -99,7 +101,12 @@ def test_findings_that_come_together() -> None:
         CONTINUOUS,
         both(CONTINUOUS, cluster(accounting_database=DATABASE)),
         both(INIT, cluster(slurm_config_strategy="Merge")),
-        both(cluster(lifecycle_mode="ami_only", slurm_config_strategy="Managed"), kit(mounts=[])),
+        both(cluster(lifecycle_mode="ami_only", slurm_config_strategy="Managed"),
+             kit(mounts=[], slurm={"state": "own-disk"})),
+        kit(slurm={"state": "fsx"}),
+        both(NO_FSX, add_mount(**ZFS)),
+        both(NO_FSX, mount(0, access_point_id=None)),
+        both(NO_FSX, kit(slurm={"state": "own-disk"})),
         both(cluster(vpc=None), group(0, vpc=VPC), group(1, vpc=VPC)),
         both(group(1, deep_health_checks=["InstanceStress", "InstanceConnectivity"], min_count=2, ebs_gib=500)),
         group(1, ebs_gib=500, ebs_kms_key="alias/mine", root_kms_key="1234abcd-12ab-34cd-56ef-1234567890ab"),

@@ -10,33 +10,19 @@ from typing import Any, Dict, Iterator, List
 
 import pytest
 
-from hyperpod_kit.checkpoint.repository import arena, commit, control, digest, process, selection
-from hyperpod_kit.checkpoint.repository.shard import TensorSpec, lay_out
+from hyperpod_kit.checkpoint.repository import process, selection
 from hyperpod_kit.node.memory.left import Held, ended, held, stepped
 from hyperpod_kit.node.memory.sweep import sweep
+from tests.faults import capturer
 
 HERE = "ip-10-1-0-20"
 SHOW = "scontrol -o show job 5"
 DEAD = (2**22 + 1, 1)  # above the kernel's largest pid
 
 
-def capture(folder: Path, root: Path, *, job: str = "5", owner: Any = DEAD, seq: int = 1, world: int = 1) -> None:
-    """What rank 0 of a trainer leaves in shared memory."""
+def capture(folder: Path, root: Path, *, job: str = "5", owner: Any = DEAD) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    identity = commit.open_root(str(root))
-    layout = lay_out([TensorSpec("w", "F32", (3000,))], rank=0, world=world, run=identity.run_id, plan="blake2b:p",
-                     algorithm="blake2b", chunk=digest.CHUNK)
-    slot = arena.create(str(folder), arena.SlotName(os.getuid(), arena.run_hash(identity.run_id), 0, 0), layout.size)
-    page = control.Page(rank=0, world=world, epoch=1, seq=seq, step=10 * seq, incarnation="abc123", run=identity.run,
-                        run_id=identity.run_id, root=str(root), job={"slurm_job_id": job}, owner=tuple(owner),
-                        digest="blake2b", chunk=digest.CHUNK, size=layout.size, layout=layout.fingerprint,
-                        plan="blake2b:p", tensors=1, plan_tensors=world, extra_size=2, extra_root=digest.small(b"{}"))
-    slot.put(page.to(control.WRITING))
-    head = layout.header(1, seq, 10 * seq)
-    slot.image[:len(head)] = head
-    slot.put_extra(b"{}")
-    slot.move(control.CAPTURED)
-    slot.close()
+    capturer.capture(str(folder), str(root), job=job, owner=tuple(owner))
 
 
 @pytest.fixture
@@ -55,7 +41,6 @@ def files(fake: Any) -> List[str]:
 def test_what_a_job_left_is_committed_and_freed_once_slurm_has_it_no_longer_here(left: Any, tmp_path: Path) -> None:
     left.runner.on(SHOW, out="JobId=5 JobName=train JobState=RUNNING Restarts=0 NodeList=ip-10-1-0-[19-20]\n")
     assert sweep(left.node) == [] and len(files(left)) == 2, "between two attempts a job has no process here"
-    left.clock.now += 3600
     left.runner.on(SHOW, out="JobId=5 JobName=train JobState=RUNNING Restarts=1 NodeList=ip-10-1-0-[18-19]\n")
     [swept] = sweep(left.node) or []
     assert swept.done and swept.words.startswith("committed seq-") and files(left) == []
@@ -70,19 +55,17 @@ def test_a_job_that_slurm_has_forgotten_is_over(left: Any) -> None:
     assert swept.done and files(left) == []
 
 
-def test_nothing_is_touched_while_slurm_does_not_answer_and_it_is_asked_later_and_later(left: Any) -> None:
+def test_nothing_is_touched_while_slurm_does_not_answer(left: Any) -> None:
     left.runner.on(SHOW, 1, "slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
-    asked = []
-    for minute in range(120):
-        before = len(left.runner.calls)
-        for one in sweep(left.node) or []:
-            assert not one.done and "connect failure" in one.words
-        if len(left.runner.calls) > before:
-            asked.append(minute)
+    [said] = sweep(left.node) or []
+    assert not said.done and "connect failure" in said.words
+    for _ in range(30):
         left.clock.now += 60
+        assert sweep(left.node) == [], "said once"
     assert len(files(left)) == 2
-    gaps = [second - first for first, second in zip(asked, asked[1:])]
-    assert gaps == sorted(gaps) and gaps[0] <= 2 and gaps[-1] == 30
+    left.runner.on(SHOW, 1, "slurm_load_jobs error: Invalid job id specified")
+    [swept] = sweep(left.node) or []
+    assert swept.done, "at the first round in which Slurm answers"
 
 
 def test_what_lives_here_is_not_even_asked_about(make_node: Any, tmp_path: Path) -> None:
@@ -110,10 +93,14 @@ def test_what_cannot_be_saved_stays_and_says_why(left: Any, tmp_path: Path) -> N
     left.runner.on(SHOW, 1, "Invalid job id specified")
     [swept] = sweep(left.node) or []
     assert not swept.done and "its mount is gone" in swept.words and len(files(left)) == 2
-    assert sweep(left.node) == [], "not tried again at once"
+    tries = 0
+    for _ in range(600):
+        left.clock.now += 60
+        tries += len(sweep(left.node) or [])
+    assert 18 < tries < 30, "later and later, at most half an hour apart"
     (tmp_path / "root").rmdir()
     (tmp_path / "away").rename(tmp_path / "root")
-    left.clock.now += 120
+    left.clock.now += 3600
     [swept] = sweep(left.node) or []
     assert swept.done and files(left) == []
 

@@ -1,0 +1,42 @@
+"""Where slurmctld keeps its state: a controller that is replaced knows only what outlived its machine."""
+
+from __future__ import annotations
+
+from typing import Iterator
+
+from hyperpod_kit.config.findings import WARNING, Finding
+from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.model.slurm_state import OWN_DISK, why_unfit
+
+AT = "hyperpod_kit.slurm.state"
+
+
+def kept(settings: Settings) -> Iterator[Finding]:
+    """The state is on a mount that can hold it, or somebody has said that it need not outlive the machine."""
+    asked = settings.slurm_state
+    group = settings.parameters.controller_group
+    if asked not in (None, OWN_DISK):
+        mount = next((mount for mount in settings.mounts if mount.name == asked), None)
+        fitting = [one.name for one in settings.mounts if not why_unfit(one, group)]
+        why = why_unfit(mount, group) if mount else "there is no mount of that name"
+        if why:
+            yield Finding(
+                "HPK-L012",
+                AT,
+                f"slurmctld's state cannot be kept on `{asked}`: {why}",
+                f"Use {' or '.join(fitting) or 'a required Lustre, OpenZFS or EFS mount'}, or {OWN_DISK}",
+            )
+    elif asked is None and not settings.slurm_state_mount:
+        what = (
+            "in ami_only mode Slurm's configuration is HyperPod's alone"
+            if settings.cluster.lifecycle_mode == "ami_only"
+            else "no mount fits"
+        )
+        yield Finding(
+            "HPK-L013",
+            AT,
+            f"slurmctld's state stays on the controller's own disk ({what}): when that machine is replaced, or its AMI "
+            "is updated, every job and queue is lost and job numbers start at 1 again",
+            f"Mount FSx or EFS on the controller and require it, or say {OWN_DISK} to accept that",
+            WARNING,
+        )

@@ -1,0 +1,38 @@
+"""Where slurmctld keeps its state (StateSaveLocation): on a shared file system a controller that is replaced knows its
+jobs, on its own disk it has forgotten them.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+from typing import Optional, Sequence
+
+from hyperpod_kit.model.mounts import EfsMount, LustreMount, Mount, OpenZfsMount, carried_by
+
+OWN_DISK = "own-disk"
+"""What the configuration says for: leave StateSaveLocation where the platform has it."""
+
+
+def why_unfit(mount: Mount, controller_group: str) -> str:
+    """Why slurmctld's state cannot lie on this mount; "" when it can."""
+    if not isinstance(mount, (LustreMount, OpenZfsMount, EfsMount)):
+        return f"a {mount.kind} mount has no renames, links or locks to build on, or is one node's own"
+    if isinstance(mount, EfsMount) and (mount.access_point_id or mount.owner):
+        return "behind an access point every file is one user's"
+    if not carried_by(mount, "controller", controller_group):
+        return "the controller does not mount it"
+    return "" if mount.required else "it is not required, and slurmctld could not start without it"
+
+
+def chosen(mounts: Sequence[Mount], asked: Optional[str], controller_group: str, lifecycle_mode: str) -> str:
+    """Name of the mount that has slurmctld's state, "" for the controller's own disk.
+
+    asked: a mount's name or OWN_DISK; None: the first mount that fits. No script of ours runs in ami_only mode.
+    """
+    if asked == OWN_DISK or lifecycle_mode == "ami_only":
+        return ""
+    fitting = [mount.name for mount in mounts if not why_unfit(mount, controller_group)]
+    if asked is None:
+        return fitting[0] if fitting else ""
+    return asked if asked in fitting else ""

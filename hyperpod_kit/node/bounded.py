@@ -1,0 +1,73 @@
+"""Work on a network mount, in a child with a deadline: a mount that hangs costs the child and not us.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import time
+from typing import Any, Callable, Tuple
+
+from hyperpod_kit.errors import NodeError
+
+
+class NoAnswer(NodeError):
+    """The work was not done in time; its child was killed, and left behind if the kernel holds it."""
+
+
+def in_child(what: str, work: Callable[[], Any], seconds: float) -> Any:
+    """What `work` returns, through JSON. Raises NodeError with its words when it fails, NoAnswer."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(reader)
+            os.setsid()
+            os.write(writer, json.dumps(_answer(work)).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    try:
+        text = _read(reader, seconds)
+    finally:
+        os.close(reader)
+        os.kill(pid, signal.SIGKILL)
+        # Whoever is held by the kernel does not end; init takes it when we have gone.
+        end = time.monotonic() + 1.0
+        while os.waitpid(pid, os.WNOHANG)[0] == 0 and time.monotonic() < end:
+            time.sleep(0.01)
+    if not text:
+        raise NoAnswer(f"{what}: no answer within {seconds:g} s")
+    good, answer = json.loads(text)
+    if not good:
+        raise NodeError(f"{what}: {answer}")
+    return answer
+
+
+def _answer(work: Callable[[], Any]) -> Tuple[bool, Any]:
+    try:
+        return True, work()
+    except NodeError as err:
+        return False, err.message
+    except OSError as err:
+        return False, f"{err.filename or ''}: {err.strerror or err}"
+    except Exception as err:
+        return False, f"{type(err).__name__}: {err}"
+
+
+def _read(reader: int, seconds: float) -> bytes:
+    """Everything until the writer has closed; nothing when that takes too long."""
+    end = time.monotonic() + seconds
+    text = b""
+    while True:
+        left = end - time.monotonic()
+        if left <= 0 or not select.select([reader], [], [], left)[0]:
+            return b""
+        part = os.read(reader, 65536)
+        if not part:
+            return text
+        text += part

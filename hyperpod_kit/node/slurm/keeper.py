@@ -1,0 +1,164 @@
+"""`hyperpod-kit node slurm-state`: the unit that slurmctld is bound to where its state is on shared storage.
+
+It waits for the mount, takes the lease, lets slurmctld start, and renews. When the lease is lost, or could not be
+renewed for so long that another machine may take it, it kills slurmctld: at once and without a last save.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from functools import partial
+from typing import Any, Callable, Optional
+
+from hyperpod_kit.errors import NodeError, RunError
+from hyperpod_kit.node.bounded import NoAnswer, in_child
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.health.look import check
+from hyperpod_kit.node.slurm import lease
+from hyperpod_kit.node.slurm.state import Place, place
+
+UNIT = "slurmctld.service"
+ANSWER = 4.0
+"""Seconds for one look at the lease."""
+
+
+class Keeper:
+    """One run of the unit. `say`: for a person, once for each change."""
+
+    def __init__(self, node: Node, where: Place, say: Callable[[str], None]) -> None:
+        self._node = node
+        self._where = where
+        self._place = node.paths.real(where.lease)
+        self._me = lease.Owner(node.facts.instance_id, node.facts.node)
+        self._say = say
+        self._said = ""
+        self._number = 0
+        self._count = 0
+        self.stopping = False
+
+    def claim(self) -> None:
+        """Wait until the lease is ours, however long another machine has it."""
+        seen: Optional[Any] = None
+        since = 0.0
+        while not self.stopping:
+            status = check(self._node, self._where.mount)
+            if not status.healthy:
+                self._tell(f"waiting for {self._where.mount.path}, which has Slurm's state: it is {status.state}"
+                           f"{f', {status.detail}' if status.detail else ''}")
+                seen = None
+            else:
+                try:
+                    now = self._ask("look", self._look)
+                except NodeError as err:
+                    self._tell(err.message)
+                    self._node.clock.sleep(2.0)
+                    continue
+                number, free, word, who = now
+                if [number, word] != seen:
+                    seen, since = [number, word], self._node.clock.monotonic()
+                if free or self._node.clock.monotonic() - since >= lease.TAKEOVER:
+                    self._number = self._ask("take", partial(lease.take, self._place, number, self._me))
+                    if self._number:
+                        self._tell(f"Slurm's state in {self._where.state} is this machine's"
+                                   f"{'' if free else f': {who} has not renewed for {lease.TAKEOVER:g} s'}")
+                        return
+                    continue
+                self._tell(f"{who} has Slurm's state: waiting until it has not renewed for {lease.TAKEOVER:g} s, so "
+                           "that no two slurmctlds ever write it")
+            self._node.clock.sleep(1.0)
+
+    def _look(self) -> Any:
+        numbers = lease.generations(self._place)
+        number = numbers[-1] if numbers else 0
+        known = lease.owner(self._place, number) if number else None
+        who = f"{known.host} ({known.instance})" if known else "a machine that did not write its name"
+        return [number, lease.free(self._place, number, self._me), lease.beat(self._place, number), who]
+
+    def keep(self) -> str:
+        """Renew until told to stop (""), or until the lease is lost: why, after slurmctld was killed."""
+        last = self._node.clock.monotonic()
+        while not self.stopping:
+            self._node.clock.sleep(lease.RENEW)
+            self._count += 1
+            asked = self._node.clock.monotonic()
+            try:
+                if not self._ask("renew", lambda: lease.renew(self._place, self._number, str(self._count))):
+                    return self._kill("another machine has taken Slurm's state")
+                last = asked
+            except NodeError as err:
+                self._tell(f"not renewed: {err.message}")
+            if self._node.clock.monotonic() - last > lease.KEPT:
+                return self._kill(f"Slurm's state could not be renewed for {lease.KEPT:g} s, so another machine may "
+                                  "take it")
+        return ""
+
+    def release(self) -> None:
+        """Say that slurmctld has ended here; the next machine need not wait."""
+        if self._number and not self._runs():
+            self._ask("release", lambda: lease.release(self._place, self._number))
+
+    def _runs(self) -> bool:
+        return self._node.runner.run(["systemctl", "is-active", "--quiet", UNIT], timeout=20,
+                                     check=False).returncode == 0
+
+    def _kill(self, why: str) -> str:
+        try:
+            self._node.runner.run(["systemctl", "kill", "--signal=KILL", UNIT], timeout=10, check=False)
+        except RunError as err:
+            why += f"; {err.message}"
+        return f"{why}: slurmctld was killed here"
+
+    def _ask(self, what: str, work: Callable[[], Any]) -> Any:
+        return in_child(f"{what} at {self._where.lease}", work, ANSWER)
+
+    def _tell(self, words: str) -> None:
+        if words != self._said:
+            self._say(words)
+            self._said = words
+
+
+def run(node: Node) -> int:
+    """The unit's main program. Exit code 1 when the lease was lost: systemd starts it again."""
+    where = place(node)
+    if where is None:
+        raise NodeError("this node keeps no Slurm state on shared storage", hint='"slurm": {"state": MOUNT}')
+
+    def say(words: str) -> None:
+        print(words, file=sys.stderr, flush=True)
+
+    keeper = Keeper(node, where, say)
+
+    def stop(*_: Any) -> None:
+        keeper.stopping = True
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    keeper.claim()
+    if keeper.stopping:
+        return 0
+    ready()
+    # After a lease that was lost nobody else would: slurmctld is bound to this unit, and was ended with it.
+    node.runner.run(["systemctl", "start", "--no-block", UNIT], timeout=10, check=False)
+    why = keeper.keep()
+    if why:
+        say(why)
+        return 1
+    try:
+        keeper.release()
+    except NoAnswer as err:
+        say(err.message)
+    return 0
+
+
+def ready() -> None:
+    """Tell systemd that what is ordered after this unit may start (sd_notify)."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if address:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+            sock.connect("\0" + address[1:] if address.startswith("@") else address)
+            sock.sendall(b"READY=1")

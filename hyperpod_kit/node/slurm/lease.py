@@ -1,0 +1,103 @@
+"""Who may run slurmctld on the state in a shared directory: one machine, until it says or shows that it has gone.
+
+    owner-<n>      who, JSON; made exclusively, so of two that want to be next one is
+    beat-<n>       changes every RENEW seconds while that machine keeps the lease
+    released-<n>   it has stopped slurmctld and gone
+
+No clock of another machine is read: whoever wants the lease watches `beat` for TAKEOVER seconds of its own, and whoever
+has it kills its slurmctld after KEPT seconds without a renewal that succeeded. Slurm itself offers no fence here: its
+heartbeat in StateSaveLocation is kept only among the SlurmctldHosts of one slurm.conf.
+Assumed: clocks run equally fast within a factor of KEPT/TAKEOVER; a machine that was frozen runs nothing else for
+longer than a moment after it thaws, before its keeper sees the time that has passed.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from dataclasses import asdict, dataclass
+from typing import List, Optional
+
+RENEW, KEPT, TAKEOVER = 5.0, 20.0, 40.0
+"""Seconds."""
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The machine that has the lease. `instance`: its id at AWS, which no other machine ever has."""
+
+    instance: str
+    host: str
+
+
+def generations(place: str) -> List[int]:
+    """Of all owners that are named there, oldest first. Raises OSError."""
+    numbers = (name[len("owner-"):] for name in os.listdir(place) if name.startswith("owner-"))
+    return sorted(int(number) for number in numbers if number.isdigit())
+
+
+def owner(place: str, number: int) -> Optional[Owner]:
+    """None for a file that its writer did not end, or that has just gone. Raises OSError."""
+    try:
+        with open(f"{place}/owner-{number}", encoding="utf-8") as stream:
+            raw = json.load(stream)
+        return Owner(str(raw["instance"]), str(raw["host"]))
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+
+
+def beat(place: str, number: int) -> str:
+    """What a lease's owner wrote last; "" when it never did. Raises OSError."""
+    try:
+        with open(f"{place}/beat-{number}", encoding="utf-8") as stream:
+            return stream.read()
+    except FileNotFoundError:
+        return ""
+
+
+def free(place: str, number: int, me: Owner) -> bool:
+    """Whether the lease can be taken at once: nobody's, this machine's own from before, or given back."""
+    if not number:
+        return True
+    known = owner(place, number)
+    return os.path.exists(f"{place}/released-{number}") or (known is not None and known.instance == me.instance)
+
+
+def take(place: str, after: int, me: Owner) -> int:
+    """Become the owner after generation `after`; 0 when somebody else was faster. Raises OSError."""
+    number = after + 1
+    try:
+        handle = os.open(f"{place}/owner-{number}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        return 0
+    with os.fdopen(handle, "w", encoding="utf-8") as stream:
+        json.dump(asdict(me), stream)
+        stream.flush()
+        os.fsync(stream.fileno())
+    renew(place, number, "0")
+    for old in generations(place):
+        if old < number:
+            for kind in ("owner", "beat", "released"):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(f"{place}/{kind}-{old}")
+    return number
+
+
+def renew(place: str, number: int, word: str) -> bool:
+    """Say that the owner lives; False when the lease is somebody else's by now. Raises OSError."""
+    if generations(place)[-1:] != [number]:
+        return False
+    with open(f"{place}/beat-{number}", "w", encoding="utf-8") as stream:
+        stream.write(word)
+        stream.flush()
+        os.fsync(stream.fileno())
+    return True
+
+
+def release(place: str, number: int) -> None:
+    """Give the lease back, after slurmctld has ended. Raises OSError."""
+    with open(f"{place}/released-{number}", "w", encoding="utf-8"):
+        pass

@@ -1,0 +1,121 @@
+"""slurmctld's state in a directory of a shared mount: where it is, how it comes to be there.
+
+    <mount>/.hyperpod-kit/<cluster>/slurmctld   StateSaveLocation: SlurmUser's, 0700
+    <mount>/.hyperpod-kit/<cluster>/lease       who may run slurmctld on it (lease.py): root's, 0700
+
+<cluster> has the end of the cluster's ARN, so another cluster of the same name never finds this state.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import stat
+from dataclasses import dataclass
+from typing import Optional
+
+from hyperpod_kit.errors import NodeError
+from hyperpod_kit.model.mounts import Mount
+from hyperpod_kit.node.bounded import in_child
+from hyperpod_kit.node.context import Node
+
+DIRECTORY = ".hyperpod-kit"
+SECONDS = 60.0
+"""That a directory of small files may take to be made or copied."""
+
+HINT = 'the state stays on the controller\'s own disk with "slurm": {"state": "own-disk"}'
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the state is on this controller; `base` as a node names it."""
+
+    mount: Mount
+    base: str
+
+    @property
+    def state(self) -> str:
+        return f"{self.base}/slurmctld"
+
+    @property
+    def lease(self) -> str:
+        return f"{self.base}/lease"
+
+
+def place(node: Node) -> Optional[Place]:
+    """Where this node's slurmctld has its state on shared storage; None when it has none there, or runs none."""
+    if node.facts.role != "controller" or not node.config.slurm_state:
+        return None
+    mount = node.mount(node.config.slurm_state)
+    name = f"{node.config.cluster_name}-{node.facts.cluster}" if node.facts.cluster else node.config.cluster_name
+    return Place(mount, f"{mount.path.rstrip('/')}/{DIRECTORY}/{name}")
+
+
+def prepare(node: Node, where: Place, user: str, before: str) -> str:
+    """Make the directories, with what the state in `before` (a directory of this controller) holds when there is no
+    state yet; what was done, in words. slurmctld must not run. Raises NodeError.
+    """
+    real = node.paths.real
+
+    def work() -> str:
+        return _prepare(real(where.mount.path), real(where.base), user, real(before) if before else "")
+
+    try:
+        return str(in_child(f"Slurm's state in {where.base}", work, SECONDS))
+    except NodeError as err:
+        raise NodeError(err.message, hint=HINT) from err
+
+
+def _prepare(mount: str, base: str, user: str, before: str) -> str:
+    found = os.stat(mount)
+    if found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX:
+        raise NodeError(f"{mount} lets everybody rename what lies in it (mode {stat.S_IMODE(found.st_mode):o})")
+    entry = pwd.getpwnam(user)
+    for path in (os.path.dirname(base), base):
+        _directory(path, 0o755)
+    _directory(f"{base}/lease", 0o700)
+    state = f"{base}/slurmctld"
+    if _is_there(state):
+        _check(state, entry.pw_uid)
+        return ""
+    # Whole or not at all: a copy that was cut off is begun anew.
+    seed = f"{base}/slurmctld.seed"
+    shutil.rmtree(seed, ignore_errors=True)
+    copied = bool(before) and os.path.exists(f"{before}/job_state")
+    if copied:
+        shutil.copytree(before, seed)
+    else:
+        os.mkdir(seed)
+    for folder, _, files in os.walk(seed):
+        for path in (folder, *(f"{folder}/{name}" for name in files)):
+            os.chown(path, entry.pw_uid, entry.pw_gid)
+    os.chmod(seed, 0o700)
+    os.rename(seed, state)
+    return f"Slurm's state is kept in {state} now{f', as it was in {before}' if copied else ''}"
+
+
+def _directory(path: str, mode: int) -> None:
+    """A directory of root's, made or found so."""
+    if not _is_there(path):
+        os.mkdir(path, mode)
+        os.chmod(path, mode)
+    _check(path, 0)
+
+
+def _is_there(path: str) -> bool:
+    try:
+        os.lstat(path)
+        return True
+    except FileNotFoundError:
+        return False
+
+
+def _check(path: str, uid: int) -> None:
+    """Whoever can write there can make slurmctld run anything as anybody. Raises NodeError."""
+    found = os.lstat(path)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != uid or found.st_mode & 0o022:
+        raise NodeError(f"{path} must be a directory of uid {uid} that nobody else may write to; it is of uid "
+                        f"{found.st_uid}, mode {found.st_mode:o}")

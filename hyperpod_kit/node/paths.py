@@ -129,7 +129,16 @@ class NodePaths:
         """When captures of which job are tried to be saved again."""
         return self.real("/run/hyperpod-kit/memory.json")
 
+    @property
+    def munge_note(self) -> str:
+        """How often munged was started since it last ran, and when."""
+        return self.real("/run/hyperpod-kit/munge.json")
+
     # The system's
+    @property
+    def munge_key(self) -> str:
+        return self.real("/etc/munge/munge.key")
+
     @property
     def proc(self) -> str:
         return self.real("/proc")

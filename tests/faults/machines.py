@@ -112,6 +112,11 @@ class MachineSite:
         self.on("controller", "systemctl", "start", "slurmctld")
         wait_until("slurmctld", lambda: "UP" in self.slurm("scontrol", "ping", check=False), 30)
 
+    def saved_at(self) -> float:
+        """When slurmctld last wrote its jobs down, Unix seconds."""
+        [jobs] = self.here.parent.glob(".hyperpod-kit/*/slurmctld/job_state")
+        return jobs.stat().st_mtime
+
     def replace_controller(self) -> None:
         """Its machine is killed; returns when the slurmctld of the machine in its place answers."""
         old = self._node("controller")["instance_id"]

@@ -78,6 +78,9 @@ def test_the_controllers_machine_is_replaced(job: Job, site: MachineSite, row: R
     """Slurm's state is on shared storage: the job that runs and the one that waits are known to the new machine."""
     job.submit("--steps", "2000", "--pause", "0.1").running()
     waiting = Job(site).submit("--steps", "20", sbatch=("-N2", "--hold"))
+    submitted = time.time()
+    # What was submitted in the last seconds before a crash Slurm itself has not written down.
+    wait_until("saved state", lambda: site.saved_at() > submitted, 60)
     began = time.monotonic()
     site.replace_controller()
     seconds = time.monotonic() - began

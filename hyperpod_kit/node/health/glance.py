@@ -15,7 +15,7 @@ import os
 import sys
 import time
 
-FORMAT = "hpk-calm/1"
+FORMAT = "hpk-calm/2"
 WORKERS = 4
 """Processes that share the mounts. One that hangs holds up its worker's others, which the whole check then asks."""
 
@@ -30,13 +30,17 @@ def calm(root: str) -> bool:
     """
     with open(root + "/run/hyperpod-kit/calm", encoding="utf-8", errors="surrogateescape", newline="\n") as stream:
         head, *lines = stream.read().rstrip("\n").split("\n")
-    form, written, until, slow, bundle, textfile = head.split("\t")
+    form, written, until, slow, bundle, textfile, procs = head.split("\t")
     if form != FORMAT or not float(written) <= time.time() < float(until):
         return False
     if os.readlink(root + "/opt/hyperpod-kit/current") != bundle:
         return False
     if os.path.exists(root + "/run/hyperpod-kit/gate-closed.json"):
         return False
+    if procs:
+        with open(root + procs, "rb", buffering=0) as stream:
+            if not stream.read(1):
+                return False
     listed = kernel_lines(root + "/proc/self/mountinfo")
     mounts = []
     for line in lines:

@@ -5,7 +5,7 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
-from typing import Iterable, List, Mapping, Tuple
+from typing import Iterable, List, Mapping, Optional, Tuple
 
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.health.record import HealthRecord
@@ -15,8 +15,10 @@ FILE = "hyperpod_kit.prom"
 Sample = Tuple[Mapping[str, str], float]
 
 
-def text(node: Node, records: Mapping[str, HealthRecord], seconds: float, *, kept: bool = True) -> str:
-    """All series of this node; `seconds`: how long the check took; `kept`: whether the next one will know of it.
+def text(node: Node, records: Mapping[str, HealthRecord], seconds: float, *, kept: bool = True,
+         munged: Optional[bool] = None) -> str:
+    """All series of this node; `seconds`: how long the check took; `kept`: whether the next one will know of it;
+    `munged`: whether it runs, None where nobody wants it.
 
     When it was made is not among them: the exporter says it of every file, as node_textfile_mtime_seconds.
     """
@@ -39,6 +41,9 @@ def text(node: Node, records: Mapping[str, HealthRecord], seconds: float, *, kep
     lines += _metric("hyperpod_kit_health_seconds", "gauge", "How long the last whole check took.",
                      [({}, seconds)])
     lines += _metric("hyperpod_kit_health_kept", "gauge", "Whether what the checks find can be kept.", [({}, kept)])
+    if munged is not None:
+        lines += _metric("hyperpod_kit_munged_runs", "gauge", "Whether munged runs, which all of Slurm needs.",
+                         [({}, munged)])
     lines += _metric("hyperpod_kit_bundle_info", "gauge", "The bundle that this node runs.",
                      [({"bundle_id": node.bundle_id, "role": node.facts.role}, 1)])
     return "\n".join(lines) + "\n"

@@ -26,7 +26,7 @@ from hyperpod_kit.node.health.record import HealthRecord
 from hyperpod_kit.node.health.tell import tell
 from hyperpod_kit.node.locks import held, is_held
 from hyperpod_kit.node.mounts.table import Entry
-from hyperpod_kit.node.slurm import drain
+from hyperpod_kit.node.slurm import drain, munge
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,8 @@ def _tick(node: Node) -> Tick:
     # Before anything is ordered: a repair reads how often its mount has failed.
     unkept = keep(node, records, now)
     units = [repair_unit(name) for name in ordered]
-    said = [*([unkept] if unkept else []), *changes(before, records)]
+    munged = munge.see_to(node)
+    said = [*(words for words in (unkept, munged.said) if words), *changes(before, records)]
     if node.config.health.drain and drain.is_due(node, records, first=not before):
         units.append(DRAIN_UNIT)
     if units:
@@ -80,7 +81,7 @@ def _tick(node: Node) -> Tick:
     directory = node.config.health.textfile_directory
     textfile = f"{directory}/{metrics.FILE}" if directory else ""
     if textfile:
-        text = metrics.text(node, records, node.clock.monotonic() - began, kept=not unkept)
+        text = metrics.text(node, records, node.clock.monotonic() - began, kept=not unkept, munged=munged.runs)
         try:
             write_volatile(node.paths.real(textfile), text)
         except OSError as err:
@@ -91,7 +92,8 @@ def _tick(node: Node) -> Tick:
     except OSError as err:
         said.append(f"nobody outside is told: {err}")
     read_only = {look.status.name: look.seen.probed is not None and look.seen.probed.read_only for look in looks}
-    calm.note(node, {} if units or unkept else records, read_only, textfile, now)
+    owing = units or unkept or munged.runs is False
+    calm.note(node, {} if owing else records, read_only, textfile, now, munged.procs)
     return Tick(records, tuple(ordered), tuple(said), unkept)
 
 

@@ -47,6 +47,18 @@ def fake(make_node: Any) -> Any:
     return made
 
 
+def test_a_munged_that_ceases_to_run_ends_the_calm(fake: Any) -> None:
+    procs = fake.root / "sys/fs/cgroup/system.slice/munge.service/cgroup.procs"
+    for path in (procs, fake.root / "etc/munge/munge.key"):
+        path.parent.mkdir(parents=True)
+        path.write_text("4321\n")
+    assert tick(fake.node).records["home"].state == "ok" and run(fake.root) == ""
+    procs.write_text("")
+    assert run(fake.root) == "whole"
+    procs.unlink()
+    assert run(fake.root) == "whole"
+
+
 def test_nothing_new_costs_nothing_and_renews_the_times(fake: Any) -> None:
     for path in ("run/hyperpod-kit/health.json", TEXTFILE):
         os.utime(fake.root / path, (1, 1))

@@ -293,3 +293,37 @@ def test_changes_say_little() -> None:
     after = {"a": HealthRecord({"state": "ok"}), "b": HealthRecord({"state": "hung"}, degraded=True),
              "c": HealthRecord({"state": "ok", "detail": "known by source and path only"})}
     assert module.changes(before, after) == []
+
+
+def test_munged_that_should_run_is_started_later_and_later(make_node: Any) -> None:
+    fake = make_node([EFS])
+    fake.mounted("/efs/trainer", "nfs4", "127.0.0.1:/")
+    key = fake.root / "etc/munge/munge.key"
+    key.parent.mkdir(parents=True)
+    key.write_text("key")
+    procs = fake.root / "sys/fs/cgroup/system.slice/munge.service/cgroup.procs"
+    procs.parent.mkdir(parents=True)
+    procs.write_text("4321\n")
+    assert ticked(fake.node).said == () and fake.runner.calls == [], "one that runs costs no command"
+    procs.unlink()
+    start, at = "systemctl start --no-block munge.service", []
+    for number in range(60):
+        before = fake.runner.calls.count(start)
+        said = ticked(fake.node).said
+        if fake.runner.calls.count(start) > before:
+            at.append(number)
+            assert said[0].startswith("munged does not run") and said[0].endswith(f"start {len(at)}")
+        else:
+            assert said == ()
+        assert not os.path.exists(fake.node.paths.calm)
+        fake.clock.now += 30
+    gaps = [second - first for first, second in zip(at, at[1:], strict=False)]
+    assert at[0] == 0 and gaps == sorted(gaps) and gaps[-1] == 10
+    prom = fake.root / "var/lib/node_exporter/textfile_collector/hyperpod_kit.prom"
+    assert "hyperpod_kit_munged_runs 0\n" in prom.read_text()
+    procs.write_text("4322\n")
+    assert ticked(fake.node).said == ("munged runs again",) and ticked(fake.node).said == ()
+    procs.unlink()
+    fake.runner.on("systemctl is-enabled --quiet munge.service", 1)
+    count = fake.runner.calls.count(start)
+    assert ticked(fake.node).said == () and fake.runner.calls.count(start) == count, "somebody has disabled it"

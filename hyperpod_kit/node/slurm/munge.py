@@ -1,0 +1,57 @@
+"""munged: without it no Slurm command works on this node, and slurmctld takes the node for dead.
+
+A unit that is enabled and does not run is started again, later and later. Whoever wants it stopped disables it.
+There is nobody to drain: scontrol needs munged, and Slurm marks the node down by itself.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+from typing import Optional
+
+from hyperpod_kit.errors import RunError
+from hyperpod_kit.node import systemd
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.files import jot, read_json
+from hyperpod_kit.node.health.record import pause
+
+UNIT = "munge.service"
+
+
+@dataclass(frozen=True)
+class Munge:
+    """runs: None where nobody wants it; said: a line for a person, "" when nothing is new; procs: the file that is
+    there for as long as it runs, "" for none."""
+
+    runs: Optional[bool] = None
+    said: str = ""
+    procs: str = ""
+
+
+def see_to(node: Node) -> Munge:
+    """Look, and order a start when one is due. Costs no command while it runs."""
+    if not os.path.exists(node.paths.munge_key):
+        return Munge()
+    procs = systemd.processes_file(node, UNIT)
+    noted = read_json(node.paths.munge_note)
+    before = noted if isinstance(noted, dict) else {}
+    tries = int(before.get("tries", 0))
+    if procs or systemd.processes(node, UNIT):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(node.paths.munge_note)
+        return Munge(True, "munged runs again" if tries else "", procs)
+    if not systemd.is_enabled(node, UNIT):
+        return Munge()
+    if tries and 0 <= node.clock.wall() - before.get("at", 0.0) < pause(tries, node.config.health.interval):
+        return Munge(False)
+    jot(node.paths.munge_note, {"tries": tries + 1, "at": node.clock.wall()})
+    said = f"munged does not run: no Slurm command works here, and Slurm takes this node for dead; start {tries + 1}"
+    try:
+        node.runner.run(["systemctl", "start", "--no-block", UNIT], timeout=10)
+    except RunError as err:
+        said += f": {err.message}"
+    return Munge(False, said)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections import OrderedDict
 from pathlib import Path
@@ -141,17 +142,47 @@ def test_a_number_may_have_become_a_tensor(root: str) -> None:
     assert torch.equal(extra["best"], torch.tensor(0.25))
 
 
-def test_the_generators_can_be_put_back_after_a_loader_has_drawn(root: str) -> None:
-    torch.manual_seed(3)
-    saved.save(root, State(extra={"n": 0}))
-    wanted = torch.rand(4)
-    state = State(extra={"n": 0})
+class Noisy(torch.utils.data.Dataset[torch.Tensor]):
+    """Each item draws a number, also when it is passed over."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, number: int) -> torch.Tensor:
+        return number + torch.rand(4)
+
+
+def losses(root: str, stop: int, save_at: int | None = None) -> list[float]:
+    """As docs/checkpoints.md shows it: dropout, a shuffling loader, and the evaluation before the save."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.5))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loader = torch.utils.data.DataLoader(Noisy(), shuffle=True, generator=torch.Generator().manual_seed(7))
+    manager, state, seen = Manager(root), State(model, optimizer), []
     state.restore_rng()  # nothing was restored: nothing is changed
-    torch.manual_seed(4)
-    saved.restore(root, state)
-    torch.rand(1)  # what making an iterator draws
+    got = manager.restore(state)
+    first = got.next_step
+    batches = iter(loader)
+    for _ in range(first):
+        next(batches)
     state.restore_rng()
-    assert torch.equal(torch.rand(4), wanted)
+    for step, batch in enumerate(itertools.islice(batches, stop - first), first):
+        loss = model(batch).square().sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        seen.append(loss.item())
+        for _ in torch.utils.data.DataLoader([1, 2]):
+            pass  # an evaluation
+        if step == save_at:
+            assert manager.save(step, state).wait("durable", 20)
+    assert manager.close()
+    return seen
+
+
+def test_a_run_goes_on_bit_for_bit_though_its_loader_has_drawn_after_the_restore(root: str) -> None:
+    whole = losses(root, 9, save_at=4)
+    assert losses(root, 9) == whole[5:]
 
 
 def test_what_memory_half_filled_before_it_turned_out_bad_is_not_called_fresh(root: str) -> None:

@@ -7,6 +7,7 @@ They are taken where the copy is made, before training may change the bytes; the
 from __future__ import annotations
 
 import ctypes
+import operator
 import threading
 from collections.abc import Sequence
 
@@ -31,10 +32,22 @@ class Comparison:
         self._digest = digest.algorithm(algorithm).wide
         self._parts: list[list[bytes]] = [[] for _ in self._pieces]
         self._sets = {piece.holders: holders_name(piece.holders) for piece in self._pieces}
+        self._kinds = [piece.kind for piece in self._pieces]
+        self._work: dict[bool, list[Batch]] = {}
         self.room = _ROOM * len(self._sets)
+
+    def is_of(self, pieces: Sequence[Piece]) -> bool:
+        """Whether these are its pieces: then it can be carried out once more."""
+        found = [piece for piece in pieces if piece.compared]
+        return len(found) == len(self._pieces) and all(map(operator.is_, found, self._pieces))
 
     def work(self, *, early: bool) -> list[Batch]:
         """What is to be done for host memory, of the early pieces or of the others."""
+        if early not in self._work:
+            self._work[early] = self._batches(early)
+        return self._work[early]
+
+    def _batches(self, early: bool) -> list[Batch]:
         out: list[Batch] = []
         group: Batch = []
         filled = 0
@@ -70,8 +83,11 @@ class Comparison:
 
     def folds(self) -> list[Fold]:
         """What is to be digested on devices."""
-        return [(piece.tensor, piece.early, parts.append)
-                for piece, parts in zip(self._pieces, self._parts, strict=True) if device.is_on(piece.tensor)]
+        far = [(piece, parts) for piece, parts in zip(self._pieces, self._parts, strict=True)
+               if device.is_on(piece.tensor)]
+        for _, parts in far:
+            parts.clear()
+        return [(piece.tensor, piece.early, parts.append) for piece, parts in far]
 
     def held(self) -> dict[str, str]:
         """One digest for each set of holders, when all is done."""
@@ -79,9 +95,9 @@ class Comparison:
 
     def tensors(self, name: str) -> list[tuple[str, str, str]]:
         """Name, layout and digest of each tensor of a set of holders."""
-        return [(piece.spec.name, piece.kind, b"".join(parts).hex() if len(parts) == 1
-                 else self._digest(b"".join(parts)).hex())
-                for piece, parts in zip(self._pieces, self._parts, strict=True) if self._sets[piece.holders] == name]
+        return [(piece.spec.name, kind, (parts[0] if len(parts) == 1 else self._digest(b"".join(parts))).hex())
+                for piece, kind, parts in zip(self._pieces, self._kinds, self._parts, strict=True)
+                if self._sets[piece.holders] == name]
 
 
 def holders_name(holders: tuple[int, ...]) -> str:
@@ -105,6 +121,7 @@ class Comparing:
         self._algorithm = algorithm
         self._equal = ""  # the plan whose replicas were equal at last
         self._open: dict[int, tuple[str, Comparison]] = {}
+        self._last: Comparison | None = None
         self._lock = threading.Lock()
 
     def begin(self, seq: int, plan: str, pieces: Sequence[Piece], *, last: bool) -> Comparison | None:
@@ -116,7 +133,9 @@ class Comparing:
                 return None
             # Until it is known how this one ends, what is saved meanwhile is compared too.
             self._equal = ""
-            made = Comparison(pieces, self._algorithm)
+            made = self._last
+            if made is None or any(made is one for _, one in self._open.values()) or not made.is_of(pieces):
+                made = self._last = Comparison(pieces, self._algorithm)
             self._open[seq] = plan, made
             return made
 

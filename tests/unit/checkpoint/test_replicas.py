@@ -171,6 +171,33 @@ def test_threads_give_one_answer_and_a_set_of_holders_one_digest() -> None:
     assert len(made.held()) == 2 and comparing.holders_name((0, 1)) != comparing.holders_name((0, 2))
 
 
+def test_the_next_save_digests_the_bytes_of_its_own_moment_and_leaves_an_open_one_alone() -> None:
+    tensors = _tensors()
+    pieces, pool = _pieces(tensors), copier.Copier(1)
+    every = comparing.Comparing(1, "xxh3")
+
+    def compare(seq: int) -> Any:
+        made = every.begin(seq, "p", pieces, last=False)
+        assert made is not None
+        pool.start(made.work(early=True) + made.work(early=False)).wait()
+        return made, made.held()
+    first, before = compare(1)
+    tensors[5][0] ^= 1
+    second, after = compare(2)
+    assert second is not first and after != before and every.tensors(1, "all") == first.tensors("all")
+    every.heard(1, "sealed")
+    every.heard(2, "sealed")
+    tensors[5][0] ^= 1
+    third, again = compare(3)
+    assert third is second and again == before == {"all": _digest_of(third)}
+    assert comparing.Comparison(pieces[1:], "xxh3").is_of(pieces) is False
+    pool.close()
+
+
+def _digest_of(made: comparing.Comparison) -> str:
+    return replicas.combined(made.tensors("all"))
+
+
 def test_compared_until_found_equal_then_every_so_often_and_after_a_failure_again() -> None:
     pieces = _pieces([torch.zeros(2)])
     one = comparing.Comparing(4, "xxh3")

@@ -6,11 +6,15 @@ A fault is made on all kinds at once, as one scenario a module; each kind is a t
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass
 from typing import Any, Dict, Iterator
 
 import pytest
 from driver import Driver, wait_until
+
+from hyperpod_kit.rehearsal.layout import Layout
+from hyperpod_kit.rehearsal.storage import S3FILES_ID
 
 WORKER = "storage-worker/0"
 DEADLINE = 2.0
@@ -180,3 +184,23 @@ def unmounted(worker: Worker) -> Dict[str, Any]:
 @pytest.mark.parametrize("kind", PATHS)
 def test_an_unmounted_one_is_absent_and_the_timer_mounts_it(unmounted: Dict[str, Any], kind: str) -> None:
     assert (unmounted["seen"][kind], unmounted["later"][kind]) == ("absent", "ok")
+
+
+def test_a_root_that_is_gone_on_its_server_is_stale_and_mounted_again(worker: Worker) -> None:
+    worker.timer("stop")
+    # No other cluster of the rehearsal mounts this file system.
+    root = Layout.of(worker.driver.name).file_systems["s3files"] / S3FILES_ID / "trainer"
+    shutil.rmtree(root)
+    seen: Dict[str, Any] = {}
+
+    def stale() -> bool:
+        seen.update(worker.look()["s3files"])
+        return bool(seen["state"] == "stale")
+
+    # The kernel of the node believes for a second what it knew.
+    wait_until("the check to see it", stale, timeout=20)
+    assert "no longer exists on its server" in seen["detail"], seen
+    worker.timer("start")
+    assert worker.await_ok()["s3files"] == "ok"
+    worker.on("touch /mnt/files/written-again")
+    assert (root / "written-again").exists()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit.rehearsal import request_rules, scaling
-from hyperpod_kit.rehearsal.cluster_state import CONTROLLER, ZONE, Cluster, Node
+from hyperpod_kit.rehearsal.cluster_state import CONTROLLER, ZONE, Cluster, Node, instance_type
 from hyperpod_kit.rehearsal.operations import Operations
 
 REPLACE_OR_REBOOT = {"absent": "InstanceIdNotFound", "status": "InvalidInstanceStatus", "taken": "InstanceIdInUse"}
@@ -76,7 +76,7 @@ def _misfit(cluster: Cluster, entry: Mapping[str, Any]) -> Optional[Refusal]:
     """Why no node can be added for one entry of NodesToAdd: (error code, words)."""
     name = entry["InstanceGroupName"]
     try:
-        kind = scaling.instance_type(cluster.group(name))
+        kind = instance_type(cluster.group(name))
     except KeyError:
         return "InstanceGroupNotFound", f"Instance group {name} not found."
     if ZONE not in entry.get("AvailabilityZones", [ZONE]):

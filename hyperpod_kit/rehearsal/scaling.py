@@ -7,10 +7,8 @@ from typing import Any, Dict, List, Mapping, Sequence
 from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.rehearsal import events, slurm_conf
 from hyperpod_kit.rehearsal.bundle_source import provisioning_parameters
-from hyperpod_kit.rehearsal.cluster_state import Cluster, Node, instance_type
+from hyperpod_kit.rehearsal.cluster_state import Cluster, Node
 from hyperpod_kit.rehearsal.operations import Operations, memory_per_node
-
-__all__ = ["bring_up", "drop", "forget", "grow", "instance_type", "resize"]
 
 
 def resize(operations: Operations, cluster: Cluster, request: Mapping[str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable, Iterator, Mapping, Sequence
+from typing import Any, Callable, Iterator, Mapping
 
 import pytest
 
@@ -100,7 +100,8 @@ class Control:
         del self.clusters[name]
         return ARN
 
-    def batch_replace_cluster_nodes(self, name: str, ids: Sequence[str]) -> dict[str, Any]:
+    def batch_replace_cluster_nodes(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        name, ids = request["ClusterName"], request["NodeIds"]
         self._find(name)
         known = {node["InstanceId"] for node in self.list_cluster_nodes(name)} - self.busy
         self.replaced += [node for node in ids if node in known]
@@ -111,10 +112,10 @@ class Control:
         ]
         return {"Successful": [node for node in ids if node in known], "Failed": refused}
 
-    def batch_reboot_cluster_nodes(self, name: str, ids: Sequence[str]) -> dict[str, Any]:
-        self._find(name)
-        self.rebooted += ids
-        return {"Successful": list(ids), "Failed": []}
+    def batch_reboot_cluster_nodes(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        self._find(request["ClusterName"])
+        self.rebooted += request["NodeIds"]
+        return {"Successful": list(request["NodeIds"]), "Failed": []}
 
     def _find(self, name: str) -> dict[str, Any]:
         if name not in self.clusters:

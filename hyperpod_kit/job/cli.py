@@ -21,7 +21,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run one job command; returns its exit code. Raises HyperpodKitError, and SystemExit(2) for wrong usage."""
     words, command = _split(list(sys.argv[1:] if argv is None else argv))
     if words[:1] == ["exec"]:
-        return _exec(command)
+        return _exec(words[1:], command)
     if words[:1] == ["submit"] and words[1:2] not in (["-h"], ["--help"]):
         return _submit(words[1:], command)
     args = build_parser().parse_args(_join_srun_args(words))
@@ -81,6 +81,8 @@ def build_parser() -> argparse.ArgumentParser:
     run.add_argument("--grace", type=float, default=90.0, metavar="SECONDS",
                      help="what the step gets to save after USR1 (default %(default)g)")
     run.add_argument("--srun-args", action="append", default=[], metavar="ARGS", help="more arguments for srun")
+    run.add_argument("--container-python", default="", metavar="PATH",
+                     help="the image's Python, for --container-image in --srun-args (default: the first in sight)")
     for name, value in (("probe-interval", 5.0), ("silent-after", 6.0), ("refused-after", 30.0),
                         ("backoff", defaults.backoff), ("storage-wait", 600.0), ("controller-wait", 2400.0)):
         run.add_argument(f"--{name}", type=float, default=value, help=argparse.SUPPRESS)
@@ -118,17 +120,19 @@ def _run(args: argparse.Namespace, command: List[str]) -> int:
         root=os.path.abspath(args.checkpoint_root), command=tuple(command),
         policy=Policy(max_requeues=args.max_requeues, backoff=args.backoff), max_restarts=args.max_restarts,
         nodes=args.nodes, srun_args=tuple(word for text in args.srun_args for word in shlex.split(text)),
-        stall=args.stall, grace=args.grace, storage_wait=args.storage_wait, controller_wait=args.controller_wait,
+        container_python=args.container_python, stall=args.stall, grace=args.grace,
+        storage_wait=args.storage_wait, controller_wait=args.controller_wait,
         probe_interval=args.probe_interval, silent_after=args.silent_after, refused_after=args.refused_after)
     return Decider(options, os.environ, runner=LocalRunner(), report=Report()).run()
 
 
-def _exec(command: List[str]) -> int:
+def _exec(words: List[str], command: List[str]) -> int:
+    from hyperpod_kit.job.container import INSIDE
     from hyperpod_kit.job.rank import run_rank
 
     if not command:
         raise UsageError("no command given", hint="hyperpod-kit job exec -- COMMAND ...")
-    return run_rank(command, os.environ)
+    return run_rank(command, os.environ, inside=INSIDE in words)
 
 
 def _task_prolog() -> int:

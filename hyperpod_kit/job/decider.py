@@ -17,7 +17,7 @@ from typing import ContextManager, Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit import descriptors
 from hyperpod_kit.errors import CheckpointError, GaveUp, JobError, NoValidCheckpoint, RunError
-from hyperpod_kit.job import allocation, choose, ended, exits, identity, life, lifeline, step, where
+from hyperpod_kit.job import allocation, choose, container, ended, exits, identity, life, lifeline, step, where
 from hyperpod_kit.job.beginning import Beginning
 from hyperpod_kit.job.foreign.quarantine import set_aside
 from hyperpod_kit.job.ledger import Ledger
@@ -66,6 +66,8 @@ class Decider:
         self._away_since: Optional[float] = None
         self._unwritten = 0
         self._limit = descriptors.soft()  # what the ranks get
+        self._container = container.of(options.srun_args, env, options.container_python)
+        self._started, self._heard = container.Started(self._container), False
 
     def run(self) -> int:
         """Returns the exit code of the batch script. Raises JobError, and GaveUp when the job must be held."""
@@ -84,6 +86,9 @@ class Decider:
                      root=self._options.root, **({"components": list(self._groups)} if self._groups else {}))
         hyperpod = step.on_hyperpod(self._runner)
         descriptors.raise_limit()
+        inside = self._container
+        for doubt in inside.doubts(self._options.root, self._options.command, step.program()) if inside else ():
+            self._report("container", doubt)
         if short := lifeline.shortage(len(self._job.nodes)):
             self._report("descriptors", short)
         with self._signals, self._own_node(enabled):
@@ -161,7 +166,7 @@ class Decider:
         use = self._nodes(nodes, lost, before.away if before else ())
         attempt = self._ledger.name(number)
         plan = step.StepPlan(options.command, attempt, options.srun_args, use, retry=number > 0, hyperpod=hyperpod,
-                             srun=options.srun, groups=self._groups)
+                             srun=options.srun, container=self._container, groups=self._groups)
         watch = NodeWatch({name: address for name, address in nodes.addresses.items() if not use or name in use},
                           interval=options.probe_interval, silent_after=options.silent_after,
                           refused_after=options.refused_after) if nodes.addresses else None
@@ -179,7 +184,7 @@ class Decider:
             rules = Rules(options, watch, self._storage, lines, hyperpod, use or nodes.nodes, time.time())
             seen = supervise(process, attempt, rules, job,
                              runner=self._runner, signals=self._signals, report=self._report)
-        outcome = classify(seen)
+        outcome, self._heard = classify(seen), bool(lines.words)
         seconds = round(time.monotonic() - began, 1)
         while not self._written("ended", attempt=attempt, seconds=seconds, **outcome.fields()):
             pass
@@ -281,6 +286,7 @@ class Decider:
             raise _Handed(outcome.kind, outcome.sentence())
         if outcome.first is not None and outcome.first.code == GAVE_UP:
             raise GaveUp(f"rank {outcome.first.rank} on {outcome.first.node} exited {GAVE_UP}: it gave up itself")
+        self._started.look(outcome, self._heard)
         if outcome.kind == "storage":
             self._without_storage(outcome)
         else:

@@ -9,7 +9,7 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any, Callable, Dict, Iterator, List, Tuple
 
-from hyperpod_kit.job import lint_parts
+from hyperpod_kit.job import lint_containers, lint_parts
 from hyperpod_kit.job.lint_parts import NODE_LOCAL
 from hyperpod_kit.job.script import Command, Script, exports, minutes
 
@@ -205,9 +205,14 @@ def parts(script: Script) -> Iterator[Finding]:
         yield Finding(*found)
 
 
+def containers(script: Script) -> Iterator[Finding]:
+    for found in lint_containers.look(script):
+        yield Finding(*found)
+
+
 Rule = Callable[[Script], Iterator[Finding]]
 
 RULES: Tuple[Rule, ...] = (
     interpreter, misplaced_options, nobody_asked, nobody_restarts, bare_srun_without_root, log_is_truncated,
     must_not_requeue, orphan, too_short, unwarned, rendezvous_outside, local_root, lost_exit_code, shell_in_between,
-    option_on_srun, ranks_outlive_a_crash, parts)
+    option_on_srun, ranks_outlive_a_crash, parts, containers)

@@ -14,6 +14,7 @@ from hyperpod_kit.job.policy import Policy
 class Options:
     """Times are seconds. `nodes`: how many of the allocation's nodes a step uses, the rest is spare; 0: all of them.
 
+    `container_python`: the Python of the container's image; looked for when empty.
     `stall`: end a step that shows no progress for so long, 0 never. `grace`: what a step gets after USR1.
     `storage_wait`: how long a checkpoint root that does not answer is waited for; `controller_wait`: a slurmctld that
     does not answer (HyperPod takes 20-30 min to replace its machine).
@@ -25,6 +26,7 @@ class Options:
     max_restarts: Optional[int] = None
     nodes: int = 0
     srun_args: Tuple[str, ...] = ()
+    container_python: str = ""
     stall: float = 0.0
     grace: float = 90.0
     storage_wait: float = 600.0

@@ -16,6 +16,7 @@ import threading
 import time
 from typing import Any, Callable, Mapping, Sequence
 
+from hyperpod_kit.job import container
 from hyperpod_kit.job.exits import AGAIN, Exit, write
 from hyperpod_kit.job.lifeline import BYE, LOST, SERVES, STORAGE, Line
 from hyperpod_kit.job.storage import Probe, RootWatch
@@ -53,10 +54,11 @@ class Orphaned:
         self._over.set()
 
 
-def run_rank(argv: Sequence[str], env: Mapping[str, str]) -> int:
+def run_rank(argv: Sequence[str], env: Mapping[str, str], inside: bool = False) -> int:
     """Run a rank's command, write how it ended, return the exit code for srun (128 + signal after a signal).
 
-    75 is returned as 0: srun would kill the ranks that are still saving. The record keeps the 75.
+    75 is returned as 0: srun would kill the ranks that are still saving. The record keeps the 75. `inside`: we are in
+    a container, whose mounts are its own.
     """
     parent = os.getppid()  # before anything that may take time: a parent that dies in it would never be missed
     began = time.time()
@@ -67,6 +69,10 @@ def run_rank(argv: Sequence[str], env: Mapping[str, str]) -> int:
     # Slurm signals every process of a step, the command included; the wrapper only has to outlive it.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
         signal.signal(number, _ignore)
+    if inside and state and not container.mounted(state):
+        print(f"hyperpod-kit: nothing is mounted in this container that holds {state}: no rank can be started; "
+              f"add it to --container-mounts", file=sys.stderr)
+        return container.NOT_MOUNTED
     line = Line(env, node)
     first = env.get("SLURM_LOCALID", "0") == "0"
     if probe and first and not probe.answers():
@@ -82,7 +88,8 @@ def run_rank(argv: Sequence[str], env: Mapping[str, str]) -> int:
         code = 127 if isinstance(err, FileNotFoundError) else 126
     else:
         orphaned = Orphaned(child, parent)
-        root = RootWatch(state, lambda away: line.say(STORAGE if away else SERVES)) if state and first else None
+        root = RootWatch(state, lambda away: line.say(STORAGE if away else SERVES),
+                         inside=inside) if state and first else None
         code = child.wait()
         orphaned.stop()
         if root:

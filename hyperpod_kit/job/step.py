@@ -15,6 +15,7 @@ from typing import Callable, Dict, List, Mapping, Optional, Sequence
 
 from hyperpod_kit.descriptors import under
 from hyperpod_kit.errors import JobError, RunError
+from hyperpod_kit.job.container import INSIDE, Container
 from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm import control
 from hyperpod_kit.slurm.hostlist import compress
@@ -44,6 +45,7 @@ class StepPlan:
     retry: bool = False
     hyperpod: bool = False
     srun: str = "srun"
+    container: Optional[Container] = None
     groups: Sequence[int] = ()
 
     def argv(self) -> List[str]:
@@ -58,11 +60,21 @@ class StepPlan:
             args += [f"--nodes={len(self.nodes)}", f"--nodelist={compress(self.nodes)}"]
         if self.groups:
             args.append(f"--het-group={','.join(map(str, self.groups))}")
-        return [*args, *self.srun_args, *wrapper(), *self.command]
+        return [*args, *self.srun_args, *wrapper(self.container), *self.command]
 
 
-def wrapper() -> List[str]:
-    """Command that runs a rank and writes how it ended; we may be a bundle, a checkout or a venv."""
+def wrapper(container: Optional[Container] = None) -> List[str]:
+    """Command that runs a rank and writes how it ended; we may be a bundle, a checkout or a venv.
+
+    The batch host's own Python need not be in a container; our program is, by the node's enroot fstab.
+    """
+    if container:
+        return container.command([program(), "exec", INSIDE, "--"])
+    return [sys.executable or "/usr/bin/python3", "-I", "-S", program(), "exec", "--"]
+
+
+def program() -> str:
+    """Our `__main__.py`, by the name that every node has where there is one."""
     main = Path(__file__).absolute().with_name("__main__.py")
     installed = Path(INSTALLED, *main.parts[-3:])
     try:
@@ -70,7 +82,7 @@ def wrapper() -> List[str]:
             main = installed
     except OSError:
         pass
-    return [sys.executable or "/usr/bin/python3", "-I", "-S", str(main), "exec", "--"]
+    return str(main)
 
 
 def step_environment(env: Mapping[str, str], extra: Mapping[str, str]) -> Dict[str, str]:

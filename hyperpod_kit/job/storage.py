@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
+import sys
 import threading
 import time
-from typing import Callable, Optional
+from typing import Callable, List, Optional
 
 from hyperpod_kit.job.report import Report
 from hyperpod_kit.job.signals import Signals
@@ -20,8 +22,15 @@ MARKS = "/run/hyperpod-kit/degraded"
 LOOK = 5.0
 """Seconds between two looks at the marks."""
 
+LOOKS_INSIDE = 6
+"""Of so many looks in a container one asks the root, whatever the marks say: a mount that the node has made anew is
+whole for the node, and dead for every container that runs."""
+
 _PROBE = 'file=$(mktemp "$0/.probe.XXXXXX") && rm -f "$file"'
 """A directory that is listed from a cache says nothing: something has to be written."""
+
+_PROBE_BARE = "import os, sys, tempfile; os.unlink(tempfile.mkstemp(prefix='.probe.', dir=sys.argv[1])[1])"
+"""The same, ten times as slow, for a container whose image has no mktemp or rm."""
 
 _SIGNAL = 128
 """The shell's status above which its command was ended by a signal."""
@@ -35,6 +44,11 @@ class Probe:
         self._deadline = deadline
         self._process: Optional[subprocess.Popen[bytes]] = None
 
+    def _question(self) -> List[str]:
+        if all(map(shutil.which, ("mktemp", "rm"))):
+            return ["/bin/sh", "-c", _PROBE, self._state]
+        return [sys.executable, "-I", "-S", "-c", _PROBE_BARE, self._state]
+
     def answers(self, sleep: Callable[[float], None] = time.sleep) -> bool:
         """Takes at most `deadline` seconds."""
         if self._process is not None and self._process.poll() is None:
@@ -43,8 +57,8 @@ class Probe:
         while True:
             try:
                 # No descriptor of ours: it may outlive us, and Slurm waits for whoever holds a job's log open.
-                self._process = subprocess.Popen(["/bin/sh", "-c", _PROBE, self._state], stdin=subprocess.DEVNULL,
-                                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/")
+                self._process = subprocess.Popen(self._question(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                                 stderr=subprocess.DEVNULL, cwd="/")
             except OSError:
                 return True
             pause = 0.002
@@ -71,13 +85,16 @@ def doubted(marks: str = MARKS) -> bool:
 
 class RootWatch:
     """A thread that tells `changed(away)` when the root stops answering on this node while others wait for it, and
-    when it answers again. It asks the root only while the node's checks doubt a mount.
+    when it answers again. It asks the root only while the node's checks doubt a mount; `inside` of a container it
+    asks now and then besides.
 
     Not an end of the rank by itself: when all nodes are without it, waiting is right, and `job run` sees them all.
     """
 
-    def __init__(self, state: str, changed: Callable[[bool], None], *, marks: str = MARKS, look: float = LOOK) -> None:
+    def __init__(self, state: str, changed: Callable[[bool], None], *, marks: str = MARKS, look: float = LOOK,
+                 inside: bool = False) -> None:
         self._probe = Probe(state)
+        self._inside = inside
         self._changed = changed
         self._marks = marks
         self._look = look
@@ -86,8 +103,11 @@ class RootWatch:
 
     def _watch(self) -> None:
         away = False
+        looks = 0
         while not self._over.wait(self._look):
-            now = doubted(self._marks) and not self._probe.answers()
+            looks += 1
+            ask = doubted(self._marks) or (self._inside and (away or looks % LOOKS_INSIDE == 0))
+            now = ask and not self._probe.answers()
             if now != away:
                 away = now
                 self._changed(away)

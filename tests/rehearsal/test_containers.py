@@ -7,7 +7,7 @@ import shlex
 from typing import Iterator, Optional
 
 import pytest
-from driver import TRAIN, Driver, events, wait_until
+from driver import TRAIN, DemoError, Driver, events, wait_until
 
 from tests.rehearsal import container_site
 from tests.rehearsal.container_site import IMAGES, PLAIN, PLUGIN, PYTHON, SH
@@ -96,13 +96,31 @@ exec hyperpod-kit job run --checkpoint-root {root} --srun-args="--container-imag
 """
 
 
+def submit(driver: Driver, root: str, image: str) -> str:
+    script = SCRIPT.format(root=root, image=f"{IMAGES}/{image}", mounts=MOUNTS, train=TRAIN)
+    driver.on("controller", f"install -d -o trainer -g trainer /fsx/trainer; printf %s {shlex.quote(script)} "
+              ">/fsx/trainer/contained.sbatch")
+    return driver.on("controller", "sbatch --parsable /fsx/trainer/contained.sbatch", user="trainer").strip()
+
+
+def test_a_job_in_an_image_without_python_is_held_with_the_reason(pyxis: Driver) -> None:
+    job = submit(pyxis, "/fsx/trainer/no-python", PLAIN)
+    try:
+        wait_until("end of the job", lambda: pyxis.job_state(job) == "SPECIAL_EXIT", timeout=90)
+    finally:
+        pyxis.on("controller", f"scancel {job}", check=False)
+    output = pyxis.output(job)
+    assert "there is no Python 3.8 or newer in this container" in output and "--container-python PATH" in output
+    assert len([event for event in events(output) if event.get("event") == "attempt"]) == 1, output
+
+
 def test_a_job_in_a_container_that_is_killed_resumes(pyxis: Driver) -> None:
     root = "/fsx/trainer/in-container"
-    script = SCRIPT.format(root=root, image=f"{IMAGES}/{PYTHON}", mounts=MOUNTS, train=TRAIN)
-    pyxis.on("controller", f"install -d -o trainer -g trainer /fsx/trainer; printf %s {shlex.quote(script)} "
-             ">/fsx/trainer/contained.sbatch")
-    job = pyxis.on("controller", "sbatch --parsable /fsx/trainer/contained.sbatch", user="trainer").strip()
-    wait_until("two committed checkpoints", lambda: committed(pyxis, root) >= 2, timeout=120)
+    job = submit(pyxis, root, PYTHON)
+    try:
+        wait_until("two committed checkpoints", lambda: committed(pyxis, root) >= 2, timeout=150)
+    except DemoError as err:
+        raise AssertionError(f"{err}: {pyxis.output(job)}") from None
     victim = pyxis.job_nodes(job)[1]
     pyxis.on(victim, "kill -KILL $(pgrep -f '^[^ ]*python3 [^ ]*gpt/train.py' | head -n 1)")
     assert finish(pyxis, job) == "COMPLETED", pyxis.output(job)

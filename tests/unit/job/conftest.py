@@ -37,9 +37,11 @@ class Job:
         log = self.base / f"run-{len(list(self.base.glob('run-*')))}"
         env = {**self.environment, **({"SLURM_RESTART_COUNT": str(restart)} if restart else {})}
         policy = Policy(**{"backoff": 0.01, **options.pop("policy", {})})
-        chosen = Options(root=str(self.root), policy=policy, srun=str(HERE / "fake_srun.py"), nodes=nodes,
+        defaults = {"srun": str(HERE / "fake_srun.py"), "probe_interval": 0.2, "silent_after": 0.3,
+                    "refused_after": 0.3}
+        chosen = Options(root=str(self.root), policy=policy, nodes=nodes,
                          command=tuple(command or (sys.executable, str(TRAINER), "--pause", "0.01", *trainer)),
-                         **{"probe_interval": 0.2, "silent_after": 0.3, "refused_after": 0.3, **options})
+                         **{**defaults, **options})
         fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         extra = {"chooser": self.chooser} if self.chooser else {}
         try:

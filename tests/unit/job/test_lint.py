@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hyperpod_kit.errors import UsageError
-from hyperpod_kit.job import cli, lint, lint_parts, script
+from hyperpod_kit.job import cli, lint, lint_containers, lint_parts, script
 
 JOBS = Path(__file__).parents[3] / "slurm" / "jobs"
 RUN = "exec hyperpod-kit job run --checkpoint-root /fsx/run -- python train.py"
@@ -22,6 +22,11 @@ def made(*lines: str, head: tuple[str, ...] = HEAD, first: str = "#!/bin/bash") 
 
 def without(word: str) -> tuple[str, ...]:
     return tuple(line for line in HEAD if word not in line)
+
+
+def contained(options: str) -> str:
+    run = f'exec hyperpod-kit job run --checkpoint-root /fsx/run --srun-args="--container-image=/fsx/a.sqsh {options}"'
+    return f"{run} -- python train.py"
 
 
 CASES = [
@@ -49,6 +54,9 @@ CASES = [
     ("J013", made(RUN.replace("exec ", ""), "echo done"), 5),
     ("J014", made(RUN.replace("exec ", "")), 5),
     ("J015", made("export HPK_CHECKPOINT_ROOT=/fsx/run", "srun -K --auto-resume=1 python train.py"), 6),
+    ("J017", made(contained("--container-mounts=/fs:/fsx2,/data:/mnt/data:ro")), 5),
+    ("J018", made(contained("--container-mounts=/fsx:/fsx")), 5),
+    ("J019", made(contained("--container-mounts=/fsx --container-unshare=pid,ipc")), 5),
     ("J016", made("export HPK_CHECKPOINT_ROOT=/fsx/run", "srun \\", "  python train.py"), 6),
     ("J020", made(head=(*HEAD, "#SBATCH --array=0-3")), 6),
     ("J020", made("root=/fsx/$USER/run", RUN.replace("/fsx/run", '"$root"'), head=(*HEAD, "#SBATCH -a 0-3%2")), 7),
@@ -82,7 +90,7 @@ def test_a_rule_finds_what_it_is_for(code: str, text: str, line: int) -> None:
 
 
 def test_every_rule_has_a_case() -> None:
-    sources = (Path(module.__file__ or "").read_text() for module in (lint, lint_parts))
+    sources = (Path(module.__file__ or "").read_text() for module in (lint, lint_containers, lint_parts))
     assert {code for code, _, _ in CASES} == {code for text in sources for code in re.findall(r'"(J\d{3})"', text)}
 
 
@@ -91,6 +99,8 @@ def test_every_rule_has_a_case() -> None:
     made("set -euo pipefail", RUN + " | tee log"),
     made("export HPK_CHECKPOINT_ROOT=/fsx/run", "srun -K bash -c 'MASTER_ADDR=$(hostname) exec python train.py'"),
     "#!/bin/bash\nsrun python evaluate.py\n",
+    made(contained("--container-mounts=/fsx:/fsx,/a:/b --container-workdir=/fsx/me")),
+    made(contained('--container-mounts=$MOUNTS --container-workdir=/fsx/me')),
     *[path.read_text() for path in sorted(JOBS.glob("*.sbatch"))]])
 def test_a_good_script_is_left_alone(text: str) -> None:
     assert lint.lint(script.parse(text)) == []

@@ -102,3 +102,13 @@ def test_a_rank_tells_of_a_root_that_goes_away_and_comes_back(tmp_path: Path, ma
     state.mkdir()
     assert told.get(timeout=10) is False
     watch.stop()
+
+
+def test_in_a_container_the_root_is_asked_without_a_doubt_of_the_node(tmp_path: Path, marks: Path) -> None:
+    """The node has mounted it anew and is content; the container that runs keeps the dead mount."""
+    state, told = tmp_path / "state", queue.Queue[bool]()
+    watch = RootWatch(str(state), told.put, marks=str(marks), look=0.01, inside=True)
+    assert told.get(timeout=10) is True
+    state.mkdir()
+    assert told.get(timeout=10) is False
+    watch.stop()

@@ -63,3 +63,9 @@ def test_it_costs_no_budget() -> None:
     assert outcome.kind == "storage" and outcome.sentence() == "lost the checkpoint root on n2"
     rows = [{"event": "attempt", "from": "none"}, {"event": "ended", **outcome.fields()}] * 30
     assert spent(rows, None, 0) == spent([], None, 0)
+
+
+def test_an_image_without_mktemp_does_not_lose_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert Probe(str(tmp_path)).answers() and list(tmp_path.iterdir()) == []
+    assert not Probe(str(tmp_path / "none")).answers()

@@ -1,0 +1,164 @@
+"""A step in a container (pyxis: `srun --container-image`): what is said before it starts, how a rank's wrapper finds a
+Python inside, and when it is plain that no rank will ever begin.
+
+`job run` itself is outside, on the batch host.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+
+from hyperpod_kit.errors import GaveUp
+from hyperpod_kit.job.outcome import Outcome
+
+PYTHONS = ("python3", "/usr/bin/python3", "/usr/local/bin/python3", "/opt/conda/bin/python3")
+"""Where images have one, best first; PATH is the image's own."""
+
+OLDEST = (3, 8)
+
+NO_PYTHON = 127
+"""What a rank without a Python ends with, as a shell does for a command that is not there."""
+
+NOT_MOUNTED = 78
+"""EX_CONFIG: what a rank ends with where nothing is mounted in the container that holds the checkpoint root."""
+
+INSIDE = "--inside-container"
+"""Tells the wrapper that it runs in one."""
+
+TRIES = 2
+"""Attempts in a row in which no rank has begun: an import from a registry may fail once."""
+
+FSTABS = ("/etc/enroot/mounts.d", "~/.config/enroot/mounts.d")
+"""What an administrator or the user has mounted into every container, enroot's own format."""
+
+_FIND = """\
+for python in {pythons}; do
+    "$python" -I -S -c 'import sys; sys.exit(sys.version_info < {oldest})' 2>/dev/null && exec "$python" -I -S "$@"
+done
+echo "hyperpod-kit: there is no Python {words} or newer in this container (looked for: {pythons})," \
+    "so no rank can start; name one that is in the image: job run --container-python PATH" >&2
+exit {code}"""
+
+_KEPT = ("image", "name", "mounts", "workdir", "unshare")
+
+
+@dataclass(frozen=True)
+class Container:
+    """What srun is asked for, by options or pyxis's variables. `mounts`: paths inside; `python`: if one is named."""
+
+    mounts: Tuple[str, ...] = ()
+    workdir: str = ""
+    unshare: Tuple[str, ...] = ()
+    python: str = ""
+
+    def command(self, rest: Sequence[str]) -> List[str]:
+        """Words that run Python inside with the arguments `rest`."""
+        pythons = " ".join(map(shlex.quote, (self.python,) if self.python else PYTHONS))
+        script = _FIND.format(pythons=pythons, oldest=OLDEST, code=NO_PYTHON, words=".".join(map(str, OLDEST)))
+        return ["/bin/sh", "-c", script, "hyperpod-kit", *rest]
+
+    def doubts(self, root: str, command: Sequence[str], program: str,
+               fstabs: Sequence[str] = FSTABS) -> Iterator[str]:
+        """What will probably go wrong inside, each with what to type. `program`: ours, as the wrapper starts it."""
+        seen = (*self.mounts, *_mounted(fstabs))
+        if not covered(program, seen):
+            place = program[:program.rfind("/hyperpod_kit/")]
+            yield (f"{place} is in none of the container's mounts, and each rank is started through it; "
+                   f"add --container-mounts={place}:{place}:ro")
+        if not covered(root, seen):
+            yield (f"{root} is in none of the container's mounts: no rank starts that does not find it there; "
+                   f"add --container-mounts={top(root)}:{top(root)}")
+        if not self.workdir:
+            files = [word for word in command if not word.startswith(("-", "/")) and os.path.isfile(word)]
+            if files:
+                yield (f"the container does not start in {os.getcwd()}, so {files[0]} may not be found; "
+                       f"add --container-workdir={os.getcwd()}, below a mount")
+        if "ipc" in self.unshare:
+            yield "--container-unshare=ipc: what is captured in memory goes with the container; resume is from storage"
+
+
+def of(srun_args: Sequence[str], env: Mapping[str, str], python: str = "") -> Optional[Container]:
+    """The container of a step; None when it has none. Options win over PYXIS_CONTAINER_*, as in pyxis."""
+    given = {name: env[f"PYXIS_CONTAINER_{name.upper()}"] for name in _KEPT
+             if env.get(f"PYXIS_CONTAINER_{name.upper()}")}
+    given.update(_options(srun_args))
+    if not given.get("image") and not given.get("name"):
+        return None
+    mounts = tuple(_target(one) for one in given.get("mounts", "").split(",") if one)
+    return Container(mounts, given.get("workdir", ""), tuple(given.get("unshare", "").split(",")), python)
+
+
+def covered(path: str, places: Sequence[str]) -> bool:
+    """Whether `path` is one of the places or below one."""
+    return any(_below(path, place) for place in places)
+
+
+def top(path: str) -> str:
+    """The first directory of a path, where file systems are mounted."""
+    return "/" + path.strip("/").split("/")[0]
+
+
+def _options(words: Sequence[str]) -> Dict[str, str]:
+    found: Dict[str, str] = {}
+    for number, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        key = name[len("--container-"):]
+        if name.startswith("--container-") and key in _KEPT:
+            value = value if equals else " ".join(words[number + 1:number + 2])
+            # pyxis joins the lists of several options.
+            found[key] = f"{found[key]},{value}" if key == "mounts" and key in found else value
+    return found
+
+
+def _target(mount: str) -> str:
+    """The path inside, of SRC[:DST[:FLAGS]]."""
+    parts = mount.split(":")
+    return os.path.normpath(parts[1] if len(parts) > 1 and parts[1].startswith("/") else parts[0])
+
+
+def _mounted(fstabs: Sequence[str]) -> Iterator[str]:
+    for folder in fstabs:
+        for path in sorted(Path(folder).expanduser().glob("*.fstab")):
+            try:
+                lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+            except OSError:
+                continue
+            yield from (words[1] for words in map(str.split, lines) if len(words) > 1 and words[1].startswith("/"))
+
+
+def _below(path: str, place: str) -> bool:
+    return path == place or place == "/" or path.startswith(place.rstrip("/") + "/")
+
+
+class Started:
+    """Ends a job whose ranks never begin: whatever is wrong with the image or its options, it stays wrong."""
+
+    def __init__(self, container: Optional[Container]) -> None:
+        self._container = container
+        self._failed = 0
+
+    def look(self, outcome: Outcome, heard: bool) -> None:
+        """After an attempt; `heard`: a rank's wrapper called us. Raises GaveUp."""
+        if self._container is None or heard or outcome.kind != "crash" or outcome.first is not None:
+            self._failed = 0
+            return
+        self._failed += 1
+        if outcome.code in (NO_PYTHON, NOT_MOUNTED) or self._failed >= TRIES:
+            raise GaveUp(f"no rank has begun in the container: srun exited {outcome.code}",
+                         hint="what srun, pyxis and the container said is above; by hand, with the same options: "
+                              "srun --container-image=… python3 --version")
+
+
+def mounted(path: str, mountinfo: str = "/proc/self/mountinfo") -> bool:
+    """Whether something is mounted at a directory above `path` or at itself, the root of all apart. Asks no file
+    system. True where that cannot be read."""
+    try:
+        with open(mountinfo, encoding="utf-8", errors="replace") as rows:
+            points = [row.split()[4].replace("\\040", " ") for row in rows]
+    except (OSError, IndexError):
+        return True
+    return any(point != "/" and _below(path, point) for point in points)

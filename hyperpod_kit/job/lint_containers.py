@@ -1,0 +1,74 @@
+"""What in a batch script will keep ranks in a container (`--container-image`) from starting or from coming back."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Iterator, List, NamedTuple
+
+from hyperpod_kit.job import container
+from hyperpod_kit.job.script import Command, Script
+
+
+class Finding(NamedTuple):
+    """As in lint.py, which makes its own of it."""
+
+    code: str
+    severity: str
+    line: int
+    message: str
+    hint: str
+
+
+def look(script: Script) -> Iterator[Finding]:
+    """About each `hyperpod-kit job run …` of the script."""
+    for command in script.commands:
+        if re.search(r"hyperpod-kit\s+job\s+run\b", command.text):
+            yield from _look(command)
+
+
+def _look(command: Command) -> Iterator[Finding]:
+    try:
+        words = shlex.split(command.text)
+    except ValueError:
+        return
+    ours, rest = (words[:words.index("--")], words[words.index("--") + 1:]) if "--" in words else (words, [])
+    inside = container.of(_srun_args(ours), {})
+    if inside is None:
+        return
+    root = _value(ours, "--checkpoint-root")
+    known = root.startswith("/") and not any("$" in place for place in inside.mounts)
+    if known and not container.covered(root, inside.mounts):
+        place = container.top(root)
+        yield Finding("J017", "warning", command.line,
+                      f"{root} is in none of --container-mounts: without it no rank starts",
+                      f"--container-mounts={place}:{place}, unless the nodes mount it into every container "
+                      "(/etc/enroot/mounts.d)")
+    scripts = [word for word in rest if word.endswith((".py", ".sh")) and not word.startswith(("/", "$", "-"))]
+    if scripts and not inside.workdir:
+        yield Finding("J018", "warning", command.line,
+                      f"{scripts[0]}: a container begins in the image's directory or $HOME",
+                      "--container-workdir=DIR, below a mount, or an absolute path")
+    if "ipc" in inside.unshare:
+        yield Finding("J019", "warning", command.line,
+                      "--container-unshare=ipc: what is captured in memory goes with the container",
+                      "Leave it out: resume from memory needs the node's own /dev/shm")
+
+
+def _srun_args(words: List[str]) -> List[str]:
+    found: List[str] = []
+    for number, word in enumerate(words):
+        if word == "--srun-args":
+            found += shlex.split(" ".join(words[number + 1:number + 2]))
+        elif word.startswith("--srun-args="):
+            found += shlex.split(word.split("=", 1)[1])
+    return found
+
+
+def _value(words: List[str], name: str) -> str:
+    for number, word in enumerate(words):
+        if word == name:
+            return " ".join(words[number + 1:number + 2])
+        if word.startswith(name + "="):
+            return word.split("=", 1)[1]
+    return ""

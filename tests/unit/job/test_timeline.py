@@ -89,6 +89,17 @@ def test_a_rank_tells_how_far_it_came_from_any_depth() -> None:
     progress.Teller({}).reached(1)
 
 
+def test_in_a_container_with_its_own_processes_nobody_elses_file_is_written(tmp_path: Path) -> None:
+    """The path then names a descriptor of whoever has the wrapper's number there."""
+    told = progress.Progress()
+    assert int(told.path.rsplit("/", 1)[1]) >= 100, "none that a program opens by chance"
+    with open(tmp_path / "checkpoint", "wb") as file:
+        file.write(b"weights")
+        file.flush()
+        progress.Teller({progress.VARIABLE: f"/proc/self/fd/{file.fileno()}"}).reached(7)
+    assert (tmp_path / "checkpoint").read_bytes() == b"weights"
+
+
 def run_of(raw: str, array: str = "", task: str = "") -> JobEnvironment:
     return JobEnvironment(JobId(raw, array, task), 0, (), 1)
 

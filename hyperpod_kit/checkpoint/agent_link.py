@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -51,6 +52,7 @@ class AgentLink:
         self._channel = Channel(ours)
         self._on_event = on_event
         self._ready = threading.Event()
+        self.gone = threading.Event()
         self._hello: Message = {}
         self._channel.send(setup)
         self._channel.listen(self._receive, self._ended)
@@ -63,6 +65,7 @@ class AgentLink:
             self._on_event(message)
 
     def _ended(self) -> None:
+        self.gone.set()
         self._ready.set()
         self._on_event({"ev": "ended"})
 
@@ -99,6 +102,19 @@ class AgentLink:
     def clean(self) -> bool:
         """Whether the agent has ended by itself, without an error."""
         return self._process.poll() == 0
+
+    @property
+    def how_it_ended(self) -> str:
+        """For people: `killed by SIGKILL`, `exit code 1`."""
+        code = self._process.poll()
+        if code is None:
+            return "its connection is closed"
+        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+    def end(self) -> None:
+        """Kill it."""
+        self._process.kill()
+        self.wait_end(10)
 
     def wait_end(self, timeout: float) -> bool:
         """Wait for the agent's process to end; False after `timeout` seconds."""

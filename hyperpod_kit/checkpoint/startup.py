@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from hyperpod_kit.checkpoint import opened
-from hyperpod_kit.checkpoint.agent_link import AgentLink
+from hyperpod_kit.checkpoint.keeper import Keeper
 from hyperpod_kit.checkpoint.ranks import Ranks, first_problem
 from hyperpod_kit.checkpoint.repository import catalog, commit, digest, process, verify
 from hyperpod_kit.checkpoint.repository import identity as identities
@@ -20,8 +20,6 @@ from hyperpod_kit.checkpoint.repository.control import Key
 from hyperpod_kit.checkpoint.repository.lines import Message
 from hyperpod_kit.checkpoint.repository.store.open import is_path
 from hyperpod_kit.errors import CheckpointError, RunIsOwned
-
-_SECONDS = 120.0  # for an agent to start
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,7 @@ def identify(ranks: Ranks, root: str | os.PathLike[str], run: str | None, algori
                     tuple(host for host, _, _ in seen))
 
 
-def start_agent(ranks: Ranks, identity: Identity, options: Message, on_event: Callable[[Message], None]) -> AgentLink:
+def start_agent(ranks: Ranks, identity: Identity, options: Message, on_event: Callable[[Message], None]) -> Keeper:
     """This rank's agent, connected to rank 0's. Raises RunIsOwned, CheckpointError, OSError; alike on all ranks."""
     alone = len(set(identity.hosts)) == 1
     setup: Message = {
@@ -81,14 +79,17 @@ def start_agent(ranks: Ranks, identity: Identity, options: Message, on_event: Ca
         "owner": list(identity.owner), "one_host": alone, "algorithm": identity.algorithm,
         "versions": {"torch": torch.__version__}, **options}
     error: Exception | None = None
+    agent: Keeper | None = None
     port = 0
     try:
-        agent = AgentLink(setup, on_event)
-        port = agent.wait_ready(_SECONDS)
+        agent = Keeper(setup, on_event)
+        port = agent.wait_ready()
     except (CheckpointError, OSError) as err:
         error = err
     errors = [found for found in ranks.gather(error) if found is not None]
-    if errors:
+    if errors or agent is None:
+        if agent is not None:
+            agent.let_go()
         raise errors[0]
     addresses = [[host, port] for host in _addresses(list(identity.hosts))] if ranks.rank == 0 else []
     agent.send(op="connect", addresses=ranks.broadcast(addresses))

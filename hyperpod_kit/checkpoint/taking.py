@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Literal
 
 from hyperpod_kit.checkpoint import capture, codec, comparing, copier, device
-from hyperpod_kit.checkpoint.agent_link import AgentLink
 from hyperpod_kit.checkpoint.fence import Flight
 from hyperpod_kit.checkpoint.handle import Handle
+from hyperpod_kit.checkpoint.keeper import Keeper
 from hyperpod_kit.checkpoint.repository import control
 from hyperpod_kit.checkpoint.repository.control import Page
 from hyperpod_kit.checkpoint.repository.losses import NO_SLOT
@@ -27,7 +27,7 @@ class Taking:
     """How this rank takes its saves. `page`: what the control page of each of them says alike."""
 
     def __init__(self, page: Page, algorithm: str, *, pool: SlotPool, copies: copier.Copier, saves: Saves,
-                 agent: AgentLink, comparing: comparing.Comparing, overlap: bool) -> None:
+                 agent: Keeper, comparing: comparing.Comparing, overlap: bool) -> None:
         self.epoch = 0
         self._page, self._algorithm, self._overlap = page, algorithm, overlap
         self._pool, self._copier, self._saves, self._agent = pool, copies, saves, agent

@@ -20,6 +20,7 @@ def die(kind: str, root: str, local: str | None, saves: int, committed: int) -> 
     extra: dict[str, Any] = {}
     state = State(model, optimizer, extra=extra)
     manager = Manager(root, local=local)
+    manager._agent.tries = 0  # an agent that dies stays away, as with its node
     manager.restore(state)
     for number in range(saves):
         sharded_job.step(model, optimizer, number)

@@ -111,7 +111,7 @@ class World:
         self._patches = contextlib.ExitStack()
         for target, name, value in ((agent_work, "Worker", Worker), (agent_head, "Worker", Worker),
                                     (agent, "alive", lambda owner: owner in self.alive),
-                                    (agent.fabric, "Hub", lambda *_, **__: Hub())):
+                                    (agent.fabric, "Hub", lambda *_, **__: Hub()), (agent.fabric, "REJOIN", -1.0)):
             self._patches.enter_context(mock.patch.object(target, name, value))
         self._patches.enter_context(mock.patch.dict(os.environ, {"HPK_SHM_DIR": str(self.shm)}))
 
@@ -273,6 +273,8 @@ class World:
         mine = self.agents[rank]
         event = mine.events.get_nowait()
         getattr(mine, "_on_" + event[0])(*event[1:])
+        if mine.head is not None:
+            mine.head.look_round()
         if mine._finished():
             mine._leave()
             del self.agents[rank]
@@ -280,7 +282,7 @@ class World:
     def workers(self) -> Iterator[Tuple[int, Worker]]:
         """Those that have something to do now: a writer waits for the sealer of the same capture."""
         for rank, mine in self.agents.items():
-            commits = [mine.head._worker] if mine.head is not None else []
+            commits = [mine.head.worker] if mine.head is not None else []
             for worker in (mine.sealer, mine.writer, mine.chores, *commits):
                 sealing = {key for _, key, _ in mine.sealer.jobs}
                 if worker.jobs and (worker is mine.sealer or worker.jobs[0][1] not in sealing):

@@ -12,6 +12,7 @@ import os
 import queue
 import signal
 import sys
+import threading
 import time
 from typing import Any, List, Optional, Tuple
 
@@ -22,7 +23,6 @@ from . import (
     agent_work,
     arena,
     control,
-    coordinator,
     fabric,
     identity,
     janitor,
@@ -34,23 +34,19 @@ from . import (
 from .agent_asked import Asked
 from .agent_captures import Captures, Held, SlotFiles
 from .agent_head import Head
+from .agent_orders import Orders, key_of
+from .agent_pulse import Pulse
 from .agent_storage import Storage
-from .assemble import Report
 from .control import Key, Page
 from .failpoint import failpoint
 from .lines import Channel, Message
-from .local import Part
 from .process import Owner, alive
 from .seal import Sealing
 
 _TICK = 0.25
 
 
-def _key(value: Any) -> Key:
-    return (int(value[0]), int(value[1]), str(value[2]))
-
-
-class Agent:
+class Agent(Orders):
     """One rank's agent. `run()` returns when the trainer is gone and nothing is left to do."""
 
     def __init__(self, trainer: Channel, setup: Message) -> None:
@@ -67,6 +63,10 @@ class Agent:
         self.events: queue.SimpleQueue[Tuple[Any, ...]] = queue.SimpleQueue()
         self.files = SlotFiles(self.folder, self.run_hash, self.rank)
         self.captures = Captures()
+        self.again = bool(setup.get("again"))
+        """This agent takes the place of one that died under the same trainer."""
+        self.addresses: List[Tuple[str, int]] = []
+        self.rejoining = False
         self.told_layout = ""
         self.asked = Asked(self.rank, trainer, self._report)
         self.head: Optional[Head] = None
@@ -82,7 +82,7 @@ class Agent:
         self.chores = agent_work.Worker("chores", self.events.put)
         if self.rank == 0:
             hub = fabric.Hub(self.token, lambda rank, message: self.events.put(("peer", rank, message)),
-                             peers=self.world - 1, local=bool(setup.get("one_host")))
+                             peers=self.world - 1, local=bool(setup.get("one_host")), port=int(setup.get("port", 0)))
             self.head = Head(self.world, hub, self.captures, self.storage, self.events.put, self._on_order,
                              self.chores)
 
@@ -94,7 +94,7 @@ class Agent:
         for number in (signal.SIGTERM, signal.SIGUSR1):
             # A batch system signals every process of the step; what kills the trainer must not kill its memory.
             signal.signal(number, lambda *_: self.events.put(("hurry",)))
-        self.files.recover()
+        self.files.recover(but=self.incarnation if self.again else "")
         self.sealer = agent_work.Worker("seal", self.events.put)
         self.writer = agent_work.Worker("write", self.events.put)
         self.uploader = agent_work.Worker("upload", self.events.put)
@@ -102,7 +102,12 @@ class Agent:
                             lambda: self.events.put(("gone",)))
         self.chores.submit("swept", (0, 0, ""), lambda: janitor.sweep(self.folder, but=self.run_hash))
         self.trainer.send({"ev": "ready", "port": self.head.hub.port if self.head else 0})
+        pulse = Pulse(self.trainer.send, [self.sealer, self.writer, self.uploader],
+                      self.head.worker if self.head else None)
         while not self._finished():
+            pulse.beat()
+            if self.head is not None:
+                self.head.look_round()
             try:
                 event = self.events.get(timeout=_TICK)
             except queue.Empty:
@@ -119,7 +124,7 @@ class Agent:
             return False
         if self.bye and self.head is not None and self.head.keeping:
             return False
-        if self.bye or (self.orphaned and self.gone_at is not None):
+        if self.bye or (self.gone_at is not None and (self.orphaned or (self.rejoining and not self.closing))):
             return True
         # What is being written is worth any time; only what nobody works at any more is not waited for.
         at_work = any(self.captures.busy(job) for job in ("write", "upload", "commit"))
@@ -169,8 +174,35 @@ class Agent:
         if durable:
             held.outcome = agent_captures.DURABLE
             return
-        self._report({"op": "captured", "key": list(held.key), "adopted": True})
+        same = replicas.of_slot(held.slot) if held.slot is not None and self.again else None
+        self._report({"op": "captured", "key": list(held.key), "adopted": True, "replicas": same})
         self._report({"op": "sealed", "key": list(held.key)})
+
+    def _take_over(self) -> None:
+        """Go on with what this start has captured and a dead agent of it did not bring to its end."""
+        parts = self.storage.parts()
+        for slot in sorted(self.files.all(), key=lambda slot: slot.page.seq if slot.page is not None else 0):
+            page = slot.page
+            if page is None or page.incarnation != self.incarnation or page.key in self.captures:
+                continue
+            if page.state == control.SEALED:
+                part = next((part for part in parts if part.report.page.key == page.key), None)
+                self._take_on(Held(page, self._attempt(page), sealing=Sealing(slot), part=part), durable=page.durable)
+            else:
+                self._capture(slot)
+
+    def _report_again(self) -> None:
+        """Say once more what is held and has had no end: whoever decides has forgotten it, or never knew."""
+        self.told_layout = ""
+        for held in sorted(self.captures, key=lambda held: held.key):
+            if held.ended:
+                continue
+            same = replicas.of_slot(held.slot) if held.slot is not None else None
+            self._report({"op": "captured", "key": list(held.key), "adopted": True, "replicas": same})
+            if "seal" not in held.jobs:
+                self._report({"op": "sealed", "key": list(held.key)})
+        if self.gone_at is not None:
+            self._report({"op": "done"})
 
     def _attempt(self, page: Page) -> str:
         """The attempt that this start writes a capture to: all its agents name it alike, and no earlier start did."""
@@ -181,25 +213,31 @@ class Agent:
     def _on_trainer(self, message: Message) -> None:
         op = message["op"]
         if op == "connect" and self.rank != 0:
-            self.uplink = fabric.join([(str(h), int(p)) for h, p in message["addresses"]], self.token, self.rank)
+            self.addresses = [(str(h), int(p)) for h, p in message["addresses"]]
+            self._linked(fabric.join(self.addresses, self.token, self.rank, again=self.again))
             if self.uplink is None:
                 self.trainer.send({"ev": "fatal", "why": f"no answer from rank 0's agent at {message['addresses']}"})
                 self.stop = True
-                return
-            self.uplink.listen(lambda order: self.events.put(("order", order)), lambda: self.events.put(("orphaned",)))
+        elif op == "again":
+            self._take_over()
         elif op == "settle":
-            self._settle(_key(message["keep"]) if message["keep"] else None, str(message.get("tier", "memory")))
+            self._settle(key_of(message["keep"]) if message["keep"] else None, str(message.get("tier", "memory")))
         elif op == "captured":
             self._capture(self.files.get(int(message["slot"])))
         elif op == "skipped":
             self._report({"op": "skipped", "key": message["key"], "why": message["why"]})
         elif op == "which":
-            self.asked.answer(_key(message["key"]), message["tensors"])
+            self.asked.answer(key_of(message["key"]), message["tensors"])
         elif op == "release":
             self._make_room()
         elif op == "close":
             self.closing = True
             self._end()
+
+    def _linked(self, uplink: Optional[Channel]) -> None:
+        self.uplink = uplink
+        if uplink is not None:
+            uplink.listen(lambda order: self.events.put(("order", order)), lambda: self.events.put(("orphaned",)))
 
     def _capture(self, slot: arena.Slot) -> None:
         page = slot.page
@@ -228,6 +266,8 @@ class Agent:
         link = self.head.hub if self.head is not None else self.uplink
         if link is not None:
             link.patience(fabric.HURRY)
+        if self.head is not None:
+            self.head.hurried = True
         for slot in self.files.all():
             page = slot.page
             if page is not None and page.state == control.WRITING and not alive(page.trainer):
@@ -249,67 +289,27 @@ class Agent:
         self.storage.hurry()
 
     def _on_orphaned(self) -> None:
-        """Rank 0's agent is gone: nothing can be committed any more, so nothing is waited for once training ends."""
+        """Rank 0's agent is gone. While training runs its trainer starts another one, which listens at the same place;
+        without it nothing can be committed, so nothing is waited for once training ends."""
+        if self.bye:
+            return
+        if not self.addresses or (self.gone_at is not None and not self.closing):
+            self._on_rejoined(None)
+            return
+        self.rejoining = True
+        self.trainer.send({"ev": "trouble", "why": "rank 0's agent is gone; another one is waited for"})
+        threading.Thread(target=lambda: self.events.put(("rejoined", fabric.join(
+            self.addresses, self.token, self.rank, again=True, deadline=fabric.REJOIN))), daemon=True).start()
+
+    def _on_rejoined(self, uplink: Optional[Channel]) -> None:
+        self.rejoining = False
+        self._linked(uplink)
+        if uplink is not None:
+            self._report_again()
+            return
         self.orphaned = True
-        if self.gone_at is None:
+        if self.gone_at is None or self.closing:
             self.trainer.send({"ev": "fatal", "why": "rank 0's agent is gone"})
-
-    # --- the workers --------------------------------------------------------------------------------------------
-
-    def _on_sealed(self, key: Key, page: Optional[Page], why: str) -> None:
-        held = self.captures.get(key)
-        assert held is not None, "what is being sealed is held"
-        held.jobs.discard("seal")
-        if page is None:
-            self._report({"op": "skipped", "key": list(key), "why": why})
-        else:
-            self._report({"op": "sealed", "key": list(key)})
-        self.captures.release()
-
-    def _on_localized(self, key: Key, report: Optional[Report], why: str) -> None:
-        held = self.captures.get(key)
-        if held is not None:
-            held.jobs.discard("write")
-            held.part = Part(held.attempt, report) if report is not None else None
-        if report is None:
-            print(f"capture {key}: not on the node's disk: {why}", file=sys.stderr, flush=True)
-        failpoint("agent.localized")
-        self._report({"op": "local", "key": list(key), "there": report is not None})
-        self.captures.release()
-
-    def _on_pruned(self, key: Key, _: None, why: str) -> None:
-        if why:
-            print(f"old local checkpoints stay: {why}", file=sys.stderr, flush=True)
-
-    def _on_written(self, key: Key, report: Optional[Report], why: str) -> None:
-        held = self.captures.get(key)
-        if held is not None:
-            held.jobs -= {"write", "upload"}
-            held.written = report is not None
-        if report is None:
-            self._report({"op": "failed", "key": list(key), "why": why})
-        else:
-            failpoint("agent.written")
-            news = report.page.layout != self.told_layout
-            self.told_layout = report.page.layout
-            self._report({"op": "persisted", "key": list(key), "report": report.to_json(pieces=news)})
-        self.captures.release()
-
-    def _on_looked(self, key: Key, attempt: Optional[str], why: str) -> None:
-        assert self.head is not None
-        self.head.looked(key, attempt, why)
-
-    def _on_committed(self, key: Key, attempt: Optional[str], why: str) -> None:
-        assert self.head is not None
-        self.head.committed(key, attempt, why)
-
-    def _on_kept(self, _: Key, left: Optional[List[str]], why: str) -> None:
-        assert self.head is not None
-        self.head.kept(left, why)
-
-    def _on_swept(self, _: Key, runs: Optional[List[str]], why: str) -> None:
-        if why:
-            print(f"segments of dead runs stay: {why}", file=sys.stderr, flush=True)
 
     def _on_peer(self, rank: int, message: Optional[Message]) -> None:
         assert self.head is not None
@@ -321,68 +321,3 @@ class Agent:
             self.head.peer(0, message)
         elif self.uplink is not None:
             self.uplink.send(message)
-
-    # --- orders -------------------------------------------------------------------------------------------------
-
-    def _on_order(self, message: Message) -> None:
-        op, note = message["op"], message["note"]
-        if op == coordinator.BYE:
-            self.bye = True
-            return
-        key = _key(message["key"])
-        held = self.captures.get(key)
-        failpoint("agent.ordered")
-        if op == coordinator.PERSIST:
-            self._persist(key, held)
-        elif op == coordinator.LOCAL:
-            self._localized(key, held)
-        elif op == coordinator.UPLOAD:
-            self._upload(key, held)
-        elif op == coordinator.WHICH:
-            self.asked.ask(key, note, message["ranks"])
-        elif op == coordinator.SEALED:
-            if held is not None:
-                held.full = True
-            self.trainer.send({"ev": "sealed", "key": list(key)})
-        elif op == coordinator.COMMITTED:
-            if held is not None and held.slot is not None:
-                held.slot.move(control.SEALED, durable=True)
-            self._finish(key, agent_captures.DURABLE, note)
-        else:
-            self._finish(key, op, note)
-        self.captures.release()
-
-    def _persist(self, key: Key, held: Optional[Held]) -> None:
-        if held is not None and held.part is not None:
-            self._report({"op": "local", "key": list(key), "there": True})
-        elif held is None or held.slot is None:
-            self._report({"op": "failed", "key": list(key), "why": "it is not in memory any more"})
-        else:
-            held.jobs.add("write")
-            event, job = (("written", self.storage.write) if self.storage.local is None else
-                          ("localized", self.storage.write_local))
-            self.writer.submit(event, key, job(held))
-
-    def _upload(self, key: Key, held: Optional[Held]) -> None:
-        if held is None:
-            self._report({"op": "failed", "key": list(key), "why": "it is not here any more"})
-            return
-        held.jobs.add("upload")
-        self.uploader.submit("written", key, self.storage.write(held, upload=True))
-
-    def _localized(self, key: Key, held: Optional[Held]) -> None:
-        """Every rank has it on its node's disk."""
-        if held is not None and not held.ended:
-            held.outcome = agent_captures.LOCAL
-        self.trainer.send({"ev": agent_captures.LOCAL, "key": list(key)})
-        if held is not None and held.part is not None:
-            busy = self.captures.unended_parts()
-            self.writer.submit("pruned", key, self.storage.prune_local(held.part.attempt, busy))
-
-    def _finish(self, key: Key, outcome: str, note: str) -> None:
-        """An end of no use overrides `failed`: what some rank cannot seal is of no use in memory either."""
-        held = self.captures.get(key)
-        if held is not None and (not held.ended or outcome in agent_captures.USELESS):
-            held.outcome = outcome
-        kind = agent_captures.SAID.get(outcome, outcome)
-        self.trainer.send({"ev": kind, "key": list(key), "note": note, "was": outcome})

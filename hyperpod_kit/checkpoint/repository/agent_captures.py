@@ -10,6 +10,7 @@ from typing import Dict, FrozenSet, Iterator, List, Optional, Set, Tuple
 from hyperpod_kit.errors import CheckpointError
 
 from . import arena, control
+from .assemble import Report
 from .control import Key, Page
 from .failpoint import failpoint
 from .local import Part
@@ -41,6 +42,8 @@ class Held:
         """All ranks have captured it: it is to be written."""
         self.written = False
         """This rank's shard is on storage."""
+        self.report: Optional[Report] = None
+        """What is said of it."""
         self.full = False
         """Every rank has sealed it: it can be restored from memory."""
         self.jobs: Set[str] = set()
@@ -105,14 +108,17 @@ class SlotFiles:
                 continue
 
 
-    def recover(self) -> None:
-        """Seal what a dead trainer captured, free what it had half copied. Sealed slots stay as they are."""
+    def recover(self, *, but: str = "") -> None:
+        """Seal what a dead trainer captured, free what it had half copied. Sealed slots stay as they are, and those of
+        the incarnation `but`, whose trainer lives."""
         for name in self.names():
             arena.remove_stray_image(self.folder, name)
         for slot in self.all():
             page = slot.page
             if page is None:
                 slot.unlink()
+            elif but and page.incarnation == but:
+                continue
             elif page.state == control.WRITING:
                 slot.move(control.FREE)
             elif page.state == control.CAPTURED:

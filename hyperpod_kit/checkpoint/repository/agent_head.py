@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from dataclasses import replace
 from typing import Callable, Dict, List, Optional, Set, Tuple
 
@@ -28,19 +29,28 @@ class Head:
         self._captures = captures
         self._storage = storage
         self._deliver = deliver
-        self._worker = Worker("commit", post)
+        self.worker = Worker("commit", post)
         self._chores = chores
         self._told: Set[str] = set()
+        self._away: Dict[int, float] = {}
+        self._ended: Set[int] = set()
+        self._given_up: Set[int] = set()
+        self.hurried = False
+        """Nobody trains here any more: no agent is waited for."""
         self.keeping = 0
         """Commits behind which there is still to be cleaned up."""
 
     def peer(self, rank: int, message: Optional[Message]) -> None:
         """A report of a rank; None: its agent is gone."""
         if message is None:
-            self._obey(self._brain.lost(rank))
+            self._lost(rank)
             return
         op = message["op"]
+        if op == "joined":
+            self._joined(rank)
+            return
         if op == "done":
+            self._ended.add(rank)
             self._obey(self._brain.done(rank, "its trainer is gone"))
             return
         epoch, seq, incarnation = message["key"]
@@ -62,6 +72,32 @@ class Head:
             self._obey(self._brain.local(rank, key, bool(message["there"])))
         elif op == "failed":
             self._obey(self._brain.failed(rank, key, message["why"]))
+
+    def _lost(self, rank: int) -> None:
+        """Its trainer starts another agent, unless it has ended itself."""
+        if self.hurried or rank in self._ended:
+            self._obey(self._brain.lost(rank))
+        else:
+            self._away[rank] = time.monotonic() + fabric.REJOIN
+
+    def _joined(self, rank: int) -> None:
+        """An agent that was lost, or the next one of its rank, reports what it holds by itself; so do all others when
+        this agent has missed something."""
+        self._pieces.pop(rank, None)
+        if self._away.pop(rank, None) is not None or rank in self._given_up:
+            self._given_up.discard(rank)
+            self._brain.renew(rank)
+            again: Message = {"op": coordinator.AGAIN, "key": [], "note": ""}
+            self.hub.broadcast(again)
+            self._deliver(again)
+
+    def look_round(self) -> None:
+        """Give up those that have been away for too long."""
+        now = time.monotonic()
+        for rank in [rank for rank, until in self._away.items() if self.hurried or now > until]:
+            del self._away[rank]
+            self._given_up.add(rank)
+            self._obey(self._brain.lost(rank))
 
     def _whole(self, rank: int, report: Report) -> Report:
         """With the pieces, which a rank says only when they have changed."""
@@ -102,11 +138,11 @@ class Head:
         for order in orders:
             held = self._captures.get(order.key) if order.key else None
             if order.kind == coordinator.LOOK and held is not None:
-                self._worker.submit("looked", held.key, self._storage.look(held))
+                self.worker.submit("looked", held.key, self._storage.look(held))
             elif order.kind == coordinator.COMMIT and held is not None:
                 held.jobs.add("commit")
                 reports: Dict[int, Report] = dict(self._brain.reports(held.key))
-                self._worker.submit("committed", held.key, self._storage.commit(held, reports))
+                self.worker.submit("committed", held.key, self._storage.commit(held, reports))
             else:
                 note = held.attempt if held is not None and order.kind == coordinator.COMMITTED else order.why
                 message: Message = {"op": order.kind, "key": list(order.key or ()), "note": note,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import sys
+import threading
+import traceback
 from typing import List
 
 from hyperpod_kit import descriptors
@@ -13,6 +16,15 @@ from hyperpod_kit.errors import HyperpodKitError
 from .agent import Agent
 from .lines import Channel
 from .process import be_gentle
+
+
+def _end() -> None:
+    """A thread that dies takes the agent with it: the trainer starts another one, and a save never hangs in silence."""
+    try:
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(70)
 
 
 def main(argv: List[str]) -> int:
@@ -30,7 +42,12 @@ def main(argv: List[str]) -> int:
     except (HyperpodKitError, OSError) as err:
         trainer.send({"ev": "refused", "kind": type(err).__name__, "why": str(err), "hint": getattr(err, "hint", None)})
         return 1
-    agent.run()
+    threading.excepthook = lambda what: _end()
+    try:
+        agent.run()
+    except BaseException:
+        # Not by an exception: the interpreter's end would wait for threads that without memory never begin.
+        _end()
     return 0
 
 

@@ -6,10 +6,29 @@ from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Tupl
 
 from hyperpod_kit.errors import CheckpointError
 
-from . import arena, assemble, catalog, commit, drain, identity, local, persist, policy, retention, shard, verify
+from . import (
+    arena,
+    assemble,
+    catalog,
+    commit,
+    drain,
+    identity,
+    layout,
+    local,
+    manifest,
+    movement,
+    persist,
+    policy,
+    retention,
+    shard,
+    stream,
+    verify,
+)
 from .agent_captures import Held
 from .assemble import Report
+from .control import Page
 from .failpoint import failpoint
+from .seal import Sealing
 from .store.open import open_store
 
 
@@ -59,13 +78,40 @@ class Storage:
             if held.slot is not None and held.sealing is not None:
                 if not upload and not held.begin():
                     raise persist.Stopped("withdrawn before it was begun")
-                record = persist.write_shard(held.sealing, self.store, held.attempt, how)
+                record = self._write_shard(held, held.sealing, how)
                 return assemble.report_of(held.sealing.slot, record, self._parser)
             if self.local is None or held.part is None:
                 raise CheckpointError("it is neither in memory nor on the node's disk any more")
             drain.copy_shard(held.part, self.local, self.store, held.attempt, how)
             return held.part.report
         return job
+
+    def _write_shard(self, held: Held, sealing: Sealing, how: persist.How) -> manifest.FileRecord:
+        """As persist.write_shard; where an agent that died left the file, it is taken or replaced."""
+        try:
+            return persist.write_shard(sealing, self.store, held.attempt, how)
+        except FileExistsError:
+            sealing.covered(sealing.page.size)
+            page, name = sealing.slot.page or sealing.page, layout.shard_file(sealing.page.rank)
+            if not self._is_whole(f"{held.attempt}/{name}", page):
+                # The attempt is not committed: nobody reads it.
+                self.store.delete(f"{held.attempt}/{name}")
+                return persist.write_shard(sealing, self.store, held.attempt, how)
+            return manifest.FileRecord(name, page.size, page.shard_root, page.rank)
+
+    def _is_whole(self, name: str, page: Page) -> bool:
+        reader = self.store.open_read(name)
+        try:
+            found = stream.Shard(reader, page.size, page.shard_root, name=name, chunk=page.chunk)
+            buffer = stream.Buffer(stream.aligned_up(page.chunk))
+            for index in range(found.chunks):
+                found.check(index, found.fetch(index, buffer))
+                movement.moved()
+            return True
+        except CheckpointError:
+            return False
+        finally:
+            reader.close()
 
     def parts(self) -> Tuple[local.Part, ...]:
         """What earlier starts left on the node's disk for this rank, newest first. Raises OSError."""

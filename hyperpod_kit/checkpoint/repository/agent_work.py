@@ -10,7 +10,7 @@ from typing import Any, Callable, Tuple
 
 from hyperpod_kit.errors import CheckpointError
 
-from . import verify
+from . import movement, verify
 from .control import Key
 
 Post = Callable[[Tuple[Any, ...]], None]
@@ -22,21 +22,39 @@ class Worker:
     def __init__(self, name: str, post: Post) -> None:
         self._jobs: queue.SimpleQueue[Tuple[str, Key, Callable[[], Any]]] = queue.SimpleQueue()
         self._post = post
+        self.name = name
+        self._given = self._done = 0
         threading.Thread(target=self._loop, daemon=True, name=name).start()
 
     def submit(self, event: str, key: Key, job: Callable[[], Any]) -> None:
         """Do `job` some time; post (event, key, what it returned, "") or (event, key, None, why it failed)."""
+        if not self.busy:
+            movement.moved()  # time without work is no standstill
+        self._given += 1
         self._jobs.put((event, key, job))
+
+    @property
+    def busy(self) -> bool:
+        """Whether a job is being done or waits. Asked by the thread that submits."""
+        return self._given > self._done
+
+    def _end(self) -> None:
+        self._done += 1
+        movement.moved()
 
     def _loop(self) -> None:
         while True:
             event, key, job = self._jobs.get()
             try:
-                self._post((event, key, job(), ""))
+                found = job()
+                self._end()
+                self._post((event, key, found, ""))
             except (CheckpointError, OSError) as err:
+                self._end()
                 self._post((event, key, None, verify.reason_of(err)))
             except Exception as err:
                 # A save whose thread died would have no end: a defect must become a visible failure, too.
                 traceback.print_exc()
                 sys.stderr.flush()
+                self._end()
                 self._post((event, key, None, f"{type(err).__name__}: {err}"))

@@ -12,6 +12,7 @@ from typing import Any, Dict, Optional
 
 from . import catalog, identity, latest, layout, manifest
 from .failpoint import failpoint
+from .store.base import Store
 from .store.open import Where, as_store
 
 
@@ -45,12 +46,21 @@ def commit(where: Where, attempt: str, body: manifest.Manifest, extra: bytes, in
     """
     store = as_store(where)
     failpoint("commit.before_extra")
-    store.create(f"{attempt}/{layout.EXTRA_FILE}", extra)
+    _create(store, f"{attempt}/{layout.EXTRA_FILE}", extra)
     failpoint("commit.before_index")
     if index is not None:
-        store.create(f"{attempt}/{layout.INDEX_FILE}", index)
+        _create(store, f"{attempt}/{layout.INDEX_FILE}", index)
     identity.confirm(store, identity.RunIdentity(body.run, body.run_id))
     failpoint("commit.before_manifest")
     store.create(f"{attempt}/{layout.MANIFEST_FILE}", body.encode())
     failpoint("commit.after_manifest")
     latest.write(store, attempt)
+
+
+def _create(store: Store, name: str, data: bytes) -> None:
+    """As Store.create; the same bytes may be there, left by an agent that died before the manifest."""
+    try:
+        store.create(name, data)
+    except FileExistsError:
+        if store.read(name) != data:
+            raise

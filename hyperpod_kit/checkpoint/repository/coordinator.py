@@ -25,7 +25,7 @@ from .control import Key
 LOOK, PERSIST, SEALED, LOCAL, UPLOAD, COMMIT, COMMITTED = (
     "look", "persist", "sealed", "local", "upload", "commit", "committed")
 DROPPED, FAILED, OVERTAKEN, BYE = "dropped", "failed", "overtaken", "bye"
-WHICH, REFUSED = "which", "refused"
+WHICH, REFUSED, AGAIN = "which", "refused", "again"
 
 _REMEMBERED = 256
 """Captures that have had their end and are still known, so that a late report about one is not taken for a new one."""
@@ -89,6 +89,9 @@ class Coordinator:
         capture.replicas[rank] = held or {}
         if capture.state == "dropped":
             orders.append(Order(DROPPED, key, "another rank does not have it"))
+        elif capture.state in ("committed", "failed", "overtaken", "refused"):
+            # Of an agent that has come back and did not hear it.
+            orders.append(Order(capture.state, key))
         elif capture.state == "capturing" and len(capture.captured) == self.world:
             orders += self._compare(key, capture)
         elif capture.state == "capturing" and self._done - capture.captured:
@@ -120,8 +123,8 @@ class Coordinator:
 
     def looked(self, key: Key, found: bool) -> List[Order]:
         """Whether storage has this adopted capture already."""
-        capture = self._captures[key]
-        if capture.state != "looking":
+        capture = self._captures.get(key)
+        if capture is None or capture.state != "looking":
             return []
         if found:
             return self.committed(key)
@@ -200,6 +203,15 @@ class Coordinator:
             if capture.state == "capturing" and rank not in capture.captured:
                 orders += self._drop(key, f"rank {rank}: {why}")
         return orders + self._end()
+
+    def renew(self, rank: int) -> None:
+        """`rank` has another agent, which begins anew. Every agent reports once more what it holds (as `adopted`), so
+        what is on its way is forgotten here; only a commit that has begun needs nobody any more."""
+        self._done.discard(rank)
+        kept = {key: one for key, one in self._captures.items()
+                if one.state == "committing" or one.state not in ("capturing", *_BUSY)}
+        self._captures.clear()
+        self._captures.update(kept)
 
     def lost(self, rank: int) -> List[Order]:
         """The agent of `rank` does not answer any more: what it has not written it never will."""

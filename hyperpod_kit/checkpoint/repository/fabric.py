@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hmac
 import socket
@@ -29,20 +28,23 @@ _PAUSE = 1.0
 _BESIDE = 64
 """Descriptors of an agent that are not its peers': files, slots, storage's connections."""
 
+REJOIN = 60.0
+"""Seconds for which an agent that died may be missing while training runs; its trainer starts another one."""
+
 OnPeer = Callable[[int, Optional[Message]], None]
 
 
 class Hub:
     """Rank 0's side, for `peers` others. `on_peer(rank, message)` is called from threads; message None: that agent is
-    gone. `port` is 0 when there are none; when all have come, nobody listens any more.
+    gone. `port` is 0 when there are none. It stays open: an agent that died is started again and comes back, which is
+    said as {"op": "joined"}. `port` given: that of a predecessor, where the others look for this one.
 
     Raises CheckpointError when this process may not have a descriptor for each of them.
     """
 
-    def __init__(self, token: str, on_peer: OnPeer, *, peers: int, local: bool) -> None:
+    def __init__(self, token: str, on_peer: OnPeer, *, peers: int, local: bool, port: int = 0) -> None:
         self._token = token
         self._on_peer = on_peer
-        self._wanted = peers
         self._peers: Dict[int, Channel] = {}
         self._lock = threading.Lock()
         self._said = False
@@ -52,7 +54,7 @@ class Hub:
                 f"rank 0's agent needs {peers + _BESIDE} descriptors for {peers + 1} ranks, {descriptors.soft()} are "
                 "allowed on its node", hint="raise the hard limit there: LimitNOFILE= in slurmd's unit, or ulimit -Hn")
         if peers:
-            self._server = socket.create_server(("127.0.0.1" if local else "", 0), backlog=1024)
+            self._server = socket.create_server(("127.0.0.1" if local else "", port), backlog=1024)
             self.port = self._server.getsockname()[1]
             threading.Thread(target=self._accept, daemon=True, name="hub").start()
 
@@ -96,11 +98,15 @@ class Hub:
         rank = int(hello["rank"])
         with self._lock:
             self._peers[rank] = channel
-            complete = len(self._peers) == self._wanted
-        if complete:
-            with contextlib.suppress(OSError):
-                self._server.shutdown(socket.SHUT_RDWR)  # ends `accept`; closing alone would not
-        channel.listen(lambda message: self._on_peer(rank, message), lambda: self._on_peer(rank, None))
+            if hello.get("again"):
+                self._on_peer(rank, {"op": "joined"})
+        channel.listen(lambda message: self._on_peer(rank, message), lambda: self._gone(rank, channel))
+
+    def _gone(self, rank: int, channel: Channel) -> None:
+        """The end of a connection is that of the agent, unless it has come back by another one."""
+        with self._lock:
+            if self._peers.get(rank) is channel:
+                self._on_peer(rank, None)
 
     def patience(self, seconds: int) -> None:
         """See Channel.patience."""
@@ -115,8 +121,12 @@ class Hub:
             peer.send(message)
 
 
-def join(addresses: Sequence[Tuple[str, int]], token: str, rank: int, *, deadline: float = 60.0) -> Optional[Channel]:
-    """Connect to rank 0's agent at one of its addresses; None when none answered within `deadline` seconds."""
+def join(addresses: Sequence[Tuple[str, int]], token: str, rank: int, *, again: bool = False,
+         deadline: float = 60.0) -> Optional[Channel]:
+    """Connect to rank 0's agent at one of its addresses; None when none answered within `deadline` seconds.
+
+    `again`: one of the two agents has taken the place of another.
+    """
     end = time.monotonic() + deadline
     while time.monotonic() < end:
         for host, port in addresses:
@@ -127,7 +137,7 @@ def join(addresses: Sequence[Tuple[str, int]], token: str, rank: int, *, deadlin
             sock.settimeout(None)
             channel = Channel(sock)
             channel.patience(PATIENCE)
-            if channel.send({"token": token, "rank": rank}):
+            if channel.send({"token": token, "rank": rank, "again": again}):
                 return channel
             channel.close()
         time.sleep(0.2)

@@ -12,7 +12,7 @@ from typing import Callable, Iterator, List, Optional, Tuple
 
 from hyperpod_kit.errors import CheckpointError
 
-from . import layout, manifest
+from . import layout, manifest, movement
 from .failpoint import failpoint
 from .seal import Sealing
 from .store.base import Store
@@ -92,6 +92,7 @@ def write_file(store: Store, name: str, size: int, pieces: List[Tuple[int, int]]
         if how.stopped():
             raise Stopped(f"{name} stopped at byte {at}")
         writer.write(bring(at, end), at)
+        movement.moved()
         failpoint("persist.slice")
 
     try:

@@ -12,7 +12,7 @@ from typing import Callable, Iterator, Optional
 
 from hyperpod_kit.errors import CheckpointError
 
-from . import control, digest
+from . import control, digest, movement
 from .arena import Slot
 from .control import Page
 from .failpoint import failpoint
@@ -73,6 +73,7 @@ class Sealing:
         return sealed
 
     def _advance(self, upto: int) -> None:
+        movement.moved()
         with self._moved:
             self._upto = upto
             self._moved.notify_all()

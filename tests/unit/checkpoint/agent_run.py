@@ -41,7 +41,8 @@ class Trainer:
 class Start:
     """One start of a run: a trainer and an agent per rank, all on this node."""
 
-    def __init__(self, root: str, shm: Path, *, world: int = 1, env: Optional[Dict[str, str]] = None,
+    def __init__(self, root: str, shm: Path, *, world: int = 1, make: Any = AgentLink,
+                 env: Optional[Dict[str, str]] = None,
                  rank_env: Optional[Dict[int, Dict[str, str]]] = None, **setup: Any) -> None:
         self.root, self.shm, self.world = root, shm, world
         self.identity = identity.open_root(root)
@@ -52,7 +53,7 @@ class Start:
         port = 0
         for rank in range(world):
             with _environment({**(env or {}), **(rank_env or {}).get(rank, {})}):
-                link = AgentLink({
+                link = make({
                     "root": root, "run": self.identity.run, "run_id": self.identity.run_id, "rank": rank,
                     "world": world, "incarnation": self.incarnation, "token": "t",
                     "owner": list(self.trainers[rank].owner), "one_host": True, "local": None,
@@ -74,7 +75,9 @@ class Start:
         """The rank's events up to the first of one of `kinds`."""
         found = []
         while not found or found[-1]["ev"] not in kinds:
-            found.append(self.events[rank].get(timeout=timeout))
+            event = self.events[rank].get(timeout=timeout)
+            if event["ev"] != "alive":
+                found.append(event)
         return found
 
     def kill_trainers(self) -> None:
@@ -85,6 +88,7 @@ class Start:
 
     def kill_agents(self) -> None:
         for link in self.links:
+            link = getattr(link, "_link", link)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(link.pid, signal.SIGKILL)
             link._process.wait(10)
@@ -96,11 +100,11 @@ class Start:
         return all([link.wait_end(20) for link in self.links])
 
     def destroy(self) -> None:
+        for link in self.links:
+            link.let_go()
         for trainer in self.trainers:
             trainer.kill()
         self.kill_agents()
-        for link in self.links:
-            link._channel.close()
 
 
 @contextlib.contextmanager

@@ -25,6 +25,7 @@ manager.restore(state)
 torch.nn.init.constant_(model.weight, 7.0)
 handle = manager.save(5, state)
 assert handle.wait("local", 30), handle
+manager._agent.tries = 0
 os.kill(manager._agent.pid, signal.SIGKILL)
 print("local", flush=True)
 os.kill(os.getpid(), signal.SIGKILL)

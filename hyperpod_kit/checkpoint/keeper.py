@@ -1,0 +1,185 @@
+"""This rank's agent for as long as the trainer lives: one that dies is started again, one that is silent is ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from hyperpod_kit.checkpoint.agent_link import AgentLink
+from hyperpod_kit.checkpoint.repository.lines import Message
+from hyperpod_kit.errors import CheckpointError
+
+SILENCE = 120.0
+"""Seconds without a sign of life until an agent counts as stopped; it gives one every few seconds, but for a minute at
+most while it looks for rank 0's. HPK_AGENT_SILENCE sets another number."""
+
+START = 120.0
+"""Seconds for an agent to start."""
+
+_PAUSES = (0.0, 1.0, 5.0)
+_TICK = 1.0
+
+
+class Keeper:
+    """`on_event` hears what the agent says, and {"ev": "ended"} when no agent will be there any more.
+
+    `tries`: so many agents are started in the place of dead ones, counted from the last save that became durable.
+    """
+
+    def __init__(self, setup: Message, on_event: Callable[[Message], None]) -> None:
+        """Raises CheckpointError, OSError."""
+        self.tries = len(_PAUSES)
+        self._setup = setup
+        self._on_event = on_event
+        self._lock = threading.Lock()
+        self._used = 0
+        self._connect: Message | None = None
+        self._settle: Message | None = None
+        self._unheard: list[Message] = []
+        self._closing = self._left = self._final = False
+        self._over = threading.Event()
+        self._heard = threading.Event()
+        self._link = AgentLink(setup, self._hear)
+
+    # --- talking ------------------------------------------------------------------------------------------------
+
+    @property
+    def pid(self) -> int:
+        """Of the agent that is there now."""
+        return self._link.pid
+
+    @property
+    def clean(self) -> bool:
+        """Whether the agent has ended by itself, without an error."""
+        return self._link.clean
+
+    def fileno(self) -> int:
+        """Of the socket."""
+        return self._link.fileno()
+
+    def wait_ready(self, timeout: float = START) -> int:
+        """See AgentLink.wait_ready. From now on the agent is watched."""
+        port = self._link.wait_ready(timeout)
+        self._setup = {**self._setup, "again": True, "port": port}
+        limit = float(os.environ.get("HPK_AGENT_SILENCE", SILENCE))
+        threading.Thread(target=self._watch, args=(limit,), daemon=True, name="hpk-agent").start()
+        return port
+
+    def send(self, **message: Any) -> bool:
+        """Tell the agent; what a dead one did not hear, and the next cannot see in memory, is said to the next."""
+        with self._lock:
+            if message["op"] == "connect":
+                self._connect = message
+            elif message["op"] == "settle":
+                self._settle = message
+            elif message["op"] == "close":
+                self._closing = True
+            heard = self._link.send(**message)
+            if not heard and message["op"] == "skipped":
+                self._unheard = [*self._unheard, message][-64:]
+            return heard
+
+    def let_go(self) -> None:
+        """The trainer is gone, as far as the agent is concerned: it goes on alone."""
+        self._left = True
+        self._link.let_go()
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: the socket is the parent's alone."""
+        self._left = True
+        self._link.leave_to_parent()
+
+    def wait_end(self, timeout: float) -> bool:
+        """Wait for the last agent's process to end; False after `timeout` seconds."""
+        end = time.monotonic() + timeout
+        if not self._left and not self._over.wait(timeout):
+            return False
+        return self._link.wait_end(max(0.0, end - time.monotonic()))
+
+    # --- hearing ------------------------------------------------------------------------------------------------
+
+    def _hear(self, message: Message) -> None:
+        kind = message["ev"]
+        self._heard.set()
+        if kind == "ended":
+            threading.Thread(target=self._ended, daemon=True, name="hpk-agent-ended").start()
+        elif kind != "alive":
+            if kind == "durable":
+                self._used = 0
+            self._final = self._final or kind == "fatal"
+            self._on_event(message)
+
+    def _watch(self, limit: float) -> None:
+        """Counts its own ticks, not time: a trainer that was stopped itself has heard nobody, and that is nothing."""
+        silent, link, killed, said = 0.0, self._link, False, False
+        tick = min(_TICK, limit / 4)
+        while not self._over.is_set() and not self._left:
+            self._over.wait(tick)
+            if self._heard.is_set() or link is not self._link:
+                self._heard.clear()
+                if said:
+                    self._on_event({"ev": "stalled", "why": ""})
+                silent, link, killed, said = 0.0, self._link, False, False
+                continue
+            silent += tick
+            why = f"the checkpoint agent (pid {link.pid}) has said nothing for {silent:.0f} s"
+            if silent >= limit and not killed:
+                killed = True
+                self._on_event({"ev": "trouble", "why": f"{why}: it is killed"})
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(link.pid, signal.SIGKILL)
+            elif silent >= 1.5 * limit and not said:
+                said = True  # it waits in the kernel, and nobody can take its place while it does
+                self._on_event({"ev": "stalled", "why": why})
+
+    def _ended(self) -> None:
+        """The agent is gone, in a thread of its own."""
+        dead = self._link
+        dead.wait_end(START)
+        how = dead.how_it_ended
+        why = f"the checkpoint agent has ended ({how})"
+        if not (self._left or self._final or (self._closing and dead.clean)):
+            while self._used < self.tries:
+                self._over.wait(_PAUSES[min(self._used, len(_PAUSES) - 1)])
+                self._used += 1
+                if self._start():
+                    self._on_event({"ev": "trouble", "why": f"{why}, another one (pid {self.pid}) has taken its place"})
+                    return
+            if self._used:
+                why += f", and {self._used} in its place"
+        self._over.set()
+        self._on_event({"ev": "ended", "why": why})
+
+    def _start(self) -> bool:
+        try:
+            link = AgentLink(self._setup, lambda message: self._hear_of(link, message))
+        except (CheckpointError, OSError):
+            return False
+        try:
+            link.wait_ready(START)
+        except CheckpointError:
+            link.end()
+            return False
+        with self._lock:
+            if link.gone.is_set():
+                return False
+            # From here on the trainer speaks to this one. What it captured before, `again` finds in memory.
+            self._link = link
+            unheard, self._unheard = self._unheard, []
+            for message in (self._connect, self._settle, {"op": "again"}, *unheard,
+                            {"op": "close"} if self._closing else None):
+                if message is not None:
+                    link.send(**message)
+        return True
+
+    def _hear_of(self, link: AgentLink, message: Message) -> None:
+        """Of one that has not taken over, an end is no news: `_start` sees it."""
+        with self._lock:
+            known = link is self._link
+        if message["ev"] != "ended" or known:
+            self._hear(message)

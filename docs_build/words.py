@@ -90,6 +90,8 @@ _JOB = {
     "HPK_DIGEST": "`xxh3` or `blake2b`, for a run's first save; default: the fastest that every rank has",
     "HPK_SHM_DIR": "where slots of the memory tier lie, instead of `/dev/shm`",
     "HPK_AGENT_LINGER": "seconds that an agent stays after its trainer has died",
+    "HPK_AGENT_SILENCE": "seconds of silence after which an agent is ended and another one takes its place",
+    "HPK_AGENT_STALL": "seconds without a byte moved, with work to do, after which the next save raises",
     "HPK_LIFELINE": "address that a rank's wrapper keeps a connection to; set by `job run`",
 }
 _NODE = {

@@ -71,7 +71,8 @@ def test_nothing_is_touched_while_slurm_does_not_answer(left: Any) -> None:
 def test_what_lives_here_is_not_even_asked_about(make_node: Any, tmp_path: Path) -> None:
     fake = make_node([])
     folder = fake.root / "dev/shm"
-    with subprocess.Popen(["sleep", "600"]) as trainer:
+    trainer = subprocess.Popen(["sleep", "600"])
+    try:
         owner = process.owner_of(trainer.pid)
         assert owner is not None
         capture(folder, tmp_path / "one", job="5", owner=owner)
@@ -82,7 +83,9 @@ def test_what_lives_here_is_not_even_asked_about(make_node: Any, tmp_path: Path)
         (stepd / "cmdline").write_bytes(b"slurmstepd: [6.batch]\0")
         assert held(str(folder)) == [Held(os.getuid(), "5", True), Held(os.getuid(), "6", False)]
         assert sweep(fake.node) == [] and fake.runner.calls == [] and len(files(fake)) == 4
+    finally:
         trainer.kill()
+        trainer.wait(timeout=10)
     fake.runner.on("scontrol -o show job", 1, "slurm_load_jobs error: Invalid job id specified")
     assert [one.job for one in sweep(fake.node) or []] == ["5"] and len(files(fake)) == 2
 

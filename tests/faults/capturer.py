@@ -16,17 +16,17 @@ from typing import Tuple
 def capture(folder: str, root: str, *, job: str, owner: Tuple[int, int], rank: int = 0, world: int = 1,
             seq: int = 1) -> None:
     """What the trainer `owner` leaves in shared memory, of step 10 * seq."""
-    from hyperpod_kit.checkpoint.repository import arena, commit, control, digest
+    from hyperpod_kit.checkpoint.repository import arena, control, digest, identity
     from hyperpod_kit.checkpoint.repository.shard import TensorSpec, lay_out
 
-    identity = commit.open_root(root)
-    layout = lay_out([TensorSpec(f"w{rank}", "F32", (3000,))], rank=rank, world=world, run=identity.run_id,
+    who = identity.open_root(root)
+    layout = lay_out([TensorSpec(f"w{rank}", "F32", (3000,))], rank=rank, world=world, run=who.run_id,
                      plan="blake2b:p", algorithm="blake2b", chunk=digest.CHUNK)
-    name = arena.SlotName(os.getuid(), arena.run_hash(identity.run_id), rank, 0)
+    name = arena.SlotName(os.getuid(), arena.run_hash(who.run_id), rank, 0)
     slot = arena.create(folder, name, layout.size)
     page = control.Page(
-        rank=rank, world=world, epoch=1, seq=seq, step=10 * seq, incarnation="abc123", run=identity.run,
-        run_id=identity.run_id, root=root, job={"slurm_job_id": job}, owner=owner, digest="blake2b",
+        rank=rank, world=world, epoch=1, seq=seq, step=10 * seq, incarnation="abc123", run=who.run,
+        run_id=who.run_id, root=root, job={"slurm_job_id": job}, owner=owner, digest="blake2b",
         chunk=digest.CHUNK, size=layout.size, layout=layout.fingerprint, plan="blake2b:p", tensors=1,
         plan_tensors=world, extra_size=2, extra_root=digest.small(b"{}"))
     slot.put(page.to(control.WRITING))

@@ -21,7 +21,11 @@ DEADLINE = 60.0
 """Seconds for one look; a machine that is busy with other things needs some."""
 
 MOST = 300 << 20
-"""Bytes that one look may take: of address space beyond what its process had before, and of memory in all."""
+"""Bytes of memory that one look may take in all, torch included."""
+
+_GUARD = 1 << 30
+"""Bytes of address space that a process of looks may add: what reads without an end must not take the machine along.
+Threads reserve far more of it than they use."""
 
 NOBODY = 65534
 
@@ -100,7 +104,7 @@ def _serve(pipe: Connection, seed: int, pristine: str) -> None:
     else:
         with open("/proc/self/statm", encoding="ascii") as file:
             had = int(file.read().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (had + MOST, had + MOST))
+        resource.setrlimit(resource.RLIMIT_AS, (had + _GUARD, had + _GUARD))
     while True:
         try:
             root = pipe.recv()

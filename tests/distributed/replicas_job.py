@@ -133,8 +133,9 @@ def killed_before_the_verdict(root: str) -> Dict[str, Any]:
     model[0].bias.data.fill_(float(rank))
     said = manager.save(1, state, on_busy="wait").state
     dist.barrier()
+    manager._agent.tries = 0  # nobody takes its place
     os.kill(manager._agent.pid, signal.SIGKILL)
-    manager._agent._process.wait(20)
+    assert manager._agent.wait_end(20)
     return {"state": said}
 
 

@@ -83,8 +83,9 @@ def job(kind: str, root: str, do: str, own: List[str], tier: str = "storage", ho
         answer: Dict[str, Any] = {"state": handle.state, "reason": handle.reason, "reached": reached}
         if tier == "memory":
             dist.barrier()
+            manager._agent.tries = 0  # nobody takes its place
             os.kill(manager._agent.pid, signal.SIGKILL)
-            manager._agent._process.wait(20)
+            assert manager._agent.wait_end(20)
             answer["holds"] = _holds(model, optimizer)
             return answer
     else:

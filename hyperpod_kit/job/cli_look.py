@@ -10,7 +10,7 @@ import sys
 import time
 
 from hyperpod_kit.errors import HyperpodKitError, RunError, Unreachable, UsageError
-from hyperpod_kit.job import doctor, doctor_look, lint, script, status, status_page, sweep, timeline, where
+from hyperpod_kit.job import doctor, doctor_look, lint, saves, script, status, status_page, sweep, timeline, where
 from hyperpod_kit.run import LocalRunner
 from hyperpod_kit.slurm import control
 from hyperpod_kit.slurm.job_id import JobId
@@ -39,14 +39,17 @@ def status_command(args: argparse.Namespace) -> int:
         there = f"; it has those of {', '.join(jobs[:8])}" if jobs else ""
         raise UsageError(f"{root} has no attempt of job {job}{there}", hint=f"hyperpod-kit job status --root {root}")
     sums = timeline.totals(found, now)
+    saved = saves.look(root)
+    more = saves.sentences(saved, now)
     if args.html:
         with open(args.html, "w", encoding="utf-8") as file:
-            file.write(status_page.page(f"Job {job}" if job else f"Jobs on {root}", found, sums, now))
+            file.write(status_page.page(f"Job {job}" if job else f"Jobs on {root}", found, sums, now, more))
     if args.json:
-        data = {"root": root, "totals": dataclasses.asdict(sums), "attempts": [one.to_dict() for one in found]}
+        data = {"root": root, "totals": dataclasses.asdict(sums), "saves": saved.to_dict(),
+                "attempts": [one.to_dict() for one in found]}
         sys.stdout.write(json.dumps(data, indent=2) + "\n")
     else:
-        sys.stdout.write(status.table(found, sums) + (f"{args.html} written\n" if args.html else ""))
+        sys.stdout.write(status.table(found, sums, more) + (f"{args.html} written\n" if args.html else ""))
     return 0
 
 

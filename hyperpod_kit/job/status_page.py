@@ -26,14 +26,14 @@ svg { width: 100%; height: auto; } svg text { fill: currentColor; font: 12px sys
 """
 
 
-def page(title: str, found: Sequence[Attempt], sums: Totals, now: float) -> str:
+def page(title: str, found: Sequence[Attempt], sums: Totals, now: float, more: Sequence[str] = ()) -> str:
     """The whole document. `now`: until when an attempt that still runs is drawn, Unix seconds."""
     rows = "\n".join(_row(one) for one in found)
     return f"""<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>
 <meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head>
 <body><h1>{html.escape(title)}</h1>
-<p>{html.escape(sentence(sums))}</p>
+<p>{"<br>".join(map(html.escape, (sentence(sums), *more)))}</p>
 {picture(found, now)}
 <p class="key">{_key(found)}</p>
 <table><thead><tr><th>attempt</th><th>started</th><th class="n">took</th><th class="n">from step</th>

@@ -30,6 +30,7 @@ from . import (
     lock,
     losses,
     replicas,
+    saves_note,
 )
 from .agent_asked import Asked
 from .agent_captures import Captures, Held, SlotFiles
@@ -41,6 +42,7 @@ from .control import Key, Page
 from .failpoint import failpoint
 from .lines import Channel, Message
 from .process import Owner, alive
+from .saves_counted import Counted
 from .seal import Sealing
 
 _TICK = 0.25
@@ -76,15 +78,19 @@ class Agent(Orders):
         lock_path = os.path.join(self.folder, arena.lock_file(arena.node_uid(), self.run_hash, self.rank))
         self.lock = lock.take_over(lock_path, self.owner)
         versions = {**setup.get("versions", {}), "hyperpod_kit": __version__}
+        whose = identity.RunIdentity(setup.get("run", ""), setup["run_id"])
         self.storage = Storage(setup["root"], directory=setup.get("local"), rank=self.rank, versions=versions,
-                               whose=identity.RunIdentity(setup.get("run", ""), setup["run_id"]),
-                               rate_limit=setup.get("rate_limit"), keep=setup.get("keep"), stopped=lambda: self.stop)
+                               whose=whose, rate_limit=setup.get("rate_limit"), keep=setup.get("keep"),
+                               stopped=lambda: self.stop)
         self.chores = agent_work.Worker("chores", self.events.put)
         if self.rank == 0:
             hub = fabric.Hub(self.token, lambda rank, message: self.events.put(("peer", rank, message)),
                              peers=self.world - 1, local=bool(setup.get("one_host")), port=int(setup.get("port", 0)))
+            if not self.again:
+                saves_note.remove(self.folder, arena.node_uid(), self.run_hash)
+            counted = Counted(self.folder, setup["root"], whose, self.incarnation, self.storage, self.chores)
             self.head = Head(self.world, hub, self.captures, self.storage, self.events.put, self._on_order,
-                             self.chores)
+                             self.chores, counted)
 
     # --- the loop -----------------------------------------------------------------------------------------------
 
@@ -144,6 +150,8 @@ class Agent(Orders):
         with contextlib.suppress(FileNotFoundError):
             if os.stat(log).st_size == 0:
                 os.unlink(log)
+        if self.head is not None and not unsaved:
+            saves_note.remove(self.folder, arena.node_uid(), self.run_hash)
         failpoint("agent.before_unlock")
         self.lock.release()
 

@@ -15,6 +15,7 @@ from .assemble import Report
 from .control import Key
 from .coordinator import Coordinator, Order
 from .lines import Message
+from .saves_counted import Counted
 from .shard import Placed
 
 
@@ -22,7 +23,7 @@ class Head:
     """The coordinator with its effects. Used from the agent's main thread; `deliver` hands an order to this rank."""
 
     def __init__(self, world: int, hub: fabric.Hub, captures: Captures, storage: Storage, post: Post,
-                 deliver: Callable[[Message], None], chores: Worker) -> None:
+                 deliver: Callable[[Message], None], chores: Worker, counted: Counted) -> None:
         self.hub = hub
         self._brain = Coordinator(world, local=storage.local is not None)
         self._pieces: Dict[int, Tuple[str, Tuple[Placed, ...]]] = {}
@@ -31,6 +32,7 @@ class Head:
         self._deliver = deliver
         self.worker = Worker("commit", post)
         self._chores = chores
+        self.counted = counted
         self._told: Set[str] = set()
         self._away: Dict[int, float] = {}
         self._ended: Set[int] = set()
@@ -145,6 +147,7 @@ class Head:
                 self.worker.submit("committed", held.key, self._storage.commit(held, reports))
             else:
                 note = held.attempt if held is not None and order.kind == coordinator.COMMITTED else order.why
+                self.counted.ended(order.kind, order.key, note)
                 message: Message = {"op": order.kind, "key": list(order.key or ()), "note": note,
                                     **({"ranks": list(order.ranks)} if order.ranks else {})}
                 self.hub.broadcast(message)

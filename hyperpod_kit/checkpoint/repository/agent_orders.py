@@ -96,6 +96,10 @@ class Orders:
         assert self.head is not None
         self.head.kept(left, why)
 
+    def _on_told(self, _: Key, said: None, why: str) -> None:
+        assert self.head is not None
+        self.head.counted.said(why)
+
     def _on_swept(self, _: Key, runs: Optional[List[str]], why: str) -> None:
         if why:
             print(f"segments of dead runs stay: {why}", file=sys.stderr, flush=True)

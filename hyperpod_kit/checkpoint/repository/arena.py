@@ -64,6 +64,11 @@ def log_file(uid: int, run: str, rank: int) -> str:
     return f"hpk-{uid}-{run}-{rank:05d}.log"
 
 
+def saves_file(uid: int, run: str, rank: int) -> str:
+    """See saves_note."""
+    return f"hpk-{uid}-{run}-{rank:05d}.saves"
+
+
 def names(folder: str, *, uid: Optional[int] = None, run: Optional[str] = None,
           rank: Optional[int] = None) -> List[SlotName]:
     """The slots in `folder`, also those of which only one file is there, sorted."""

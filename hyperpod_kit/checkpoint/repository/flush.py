@@ -28,6 +28,7 @@ from . import (
     persist,
     process,
     replicas,
+    saves_note,
     seal,
     selection,
     verify,
@@ -168,6 +169,7 @@ def _settle(folder: str, run: str, names: List[arena.SlotName], max_age: float) 
 
 def _remove(folder: str, run: str, names: List[arena.SlotName], attempt: Optional[str], note: str) -> Outcome:
     try:
+        saves_note.remove(folder, arena.node_uid(), run)
         for name in names:
             arena.remove(folder, name)
     except OSError as err:

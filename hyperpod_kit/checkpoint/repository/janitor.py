@@ -11,7 +11,7 @@ import os
 import time
 from typing import List
 
-from . import arena, control, lock, process
+from . import arena, control, lock, process, saves_note
 from .failpoint import failpoint
 
 MAX_AGE = 86400.0
@@ -40,6 +40,7 @@ def _sweep_run(folder: str, run: str, max_age: float) -> bool:
         names = [name for name in arena.names(folder, uid=arena.node_uid(), run=run)]
         if not all(_worthless(folder, name, max_age) for name in names):
             return False
+        saves_note.remove(folder, arena.node_uid(), run)
         for name in names:
             failpoint("janitor.before_remove")
             arena.remove(folder, name)

@@ -5,10 +5,13 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
-from typing import Iterable, List, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.health.record import HealthRecord
+
+if TYPE_CHECKING:
+    from hyperpod_kit.checkpoint.repository.saves_note import Found
 
 FILE = "hyperpod_kit.prom"
 
@@ -16,9 +19,9 @@ Sample = Tuple[Mapping[str, str], float]
 
 
 def text(node: Node, records: Mapping[str, HealthRecord], seconds: float, *, kept: bool = True,
-         munged: Optional[bool] = None) -> str:
+         munged: Optional[bool] = None, saves: Sequence[Found] = ()) -> str:
     """All series of this node; `seconds`: how long the check took; `kept`: whether the next one will know of it;
-    `munged`: whether it runs, None where nobody wants it.
+    `munged`: whether it runs, None where nobody wants it; `saves`: how the saves of runs here fare.
 
     When it was made is not among them: the exporter says it of every file, as node_textfile_mtime_seconds.
     """
@@ -44,6 +47,13 @@ def text(node: Node, records: Mapping[str, HealthRecord], seconds: float, *, kep
     if munged is not None:
         lines += _metric("hyperpod_kit_munged_runs", "gauge", "Whether munged runs, which all of Slurm needs.",
                          [({}, munged)])
+    if saves:
+        durable = [(_run(one), one.note.durable_at) for one in saves]
+        lines += _metric("hyperpod_kit_checkpoint_durable_timestamp_seconds", "gauge",
+                         "When the newest save of this start was seen on storage.",
+                         [(labels, at) for labels, at in durable if at is not None])
+        lines += _metric("hyperpod_kit_checkpoint_lost_saves", "gauge", "Saves in a row that came to nothing.",
+                         [(_run(one), one.note.lost_in_row) for one in saves])
     lines += _metric("hyperpod_kit_bundle_info", "gauge", "The bundle that this node runs.",
                      [({"bundle_id": node.bundle_id, "role": node.facts.role}, 1)])
     return "\n".join(lines) + "\n"
@@ -53,6 +63,10 @@ def _labels(name: str, record: HealthRecord) -> Mapping[str, str]:
     status = record.status
     return {"mount": name, "kind": str(status.get("kind", "")), "path": str(status.get("path", "")),
             "required": "true" if status.get("required", True) else "false"}
+
+
+def _run(found: Found) -> Mapping[str, str]:
+    return {"run": found.note.run, "id": found.run_hash, "uid": str(found.uid), "job": found.note.job}
 
 
 def _metric(name: str, kind: str, help: str, samples: Iterable[Sample]) -> Iterable[str]:

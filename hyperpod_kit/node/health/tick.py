@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import asdict, dataclass, replace
-from typing import Dict, List, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.model.mounts import Mount, S3Mount
@@ -18,7 +18,7 @@ from hyperpod_kit.model.node_config import HealthPolicy
 from hyperpod_kit.model.units import DRAIN_UNIT, repair_unit
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_json, remove_partials, write_volatile
-from hyperpod_kit.node.health import calm, metrics
+from hyperpod_kit.node.health import calm, glance, metrics
 from hyperpod_kit.node.health import record as health_record
 from hyperpod_kit.node.health.decide import decide
 from hyperpod_kit.node.health.look import DEEP, DEEP_EVERY, Look, deep_mode, look_at
@@ -27,6 +27,9 @@ from hyperpod_kit.node.health.tell import tell
 from hyperpod_kit.node.locks import held, is_held
 from hyperpod_kit.node.mounts.table import Entry
 from hyperpod_kit.node.slurm import drain, munge
+
+if TYPE_CHECKING:
+    from hyperpod_kit.checkpoint.repository.saves_note import Found
 
 
 @dataclass(frozen=True)
@@ -80,8 +83,12 @@ def _tick(node: Node) -> Tick:
             said.append(f"cannot start {' '.join(units)}: {err.message}")
     directory = node.config.health.textfile_directory
     textfile = f"{directory}/{metrics.FILE}" if directory else ""
+    marks = ""
     if textfile:
-        text = metrics.text(node, records, node.clock.monotonic() - began, kept=not unkept, munged=munged.runs)
+        # Looked at before they are read: what changes meanwhile is news to the next tick.
+        marks = glance.saves(node.paths.shared_memory)
+        text = metrics.text(node, records, node.clock.monotonic() - began, kept=not unkept, munged=munged.runs,
+                            saves=saves_of(node) if marks else ())
         try:
             write_volatile(node.paths.real(textfile), text)
         except OSError as err:
@@ -93,8 +100,18 @@ def _tick(node: Node) -> Tick:
         said.append(f"nobody outside is told: {err}")
     read_only = {look.status.name: look.seen.probed is not None and look.seen.probed.read_only for look in looks}
     owing = units or unkept or munged.runs is False
-    calm.note(node, {} if owing else records, read_only, textfile, now, munged.procs)
+    calm.note(node, {} if owing else records, read_only, textfile, now, munged.procs, marks)
     return Tick(records, tuple(ordered), tuple(said), unkept)
+
+
+def saves_of(node: Node) -> Sequence[Found]:
+    """How the saves of the runs here fare, by the word of rank 0's agents."""
+    from hyperpod_kit.checkpoint.repository import saves_note  # most nodes have no run most of the time
+
+    try:
+        return saves_note.read_all(node.paths.shared_memory)
+    except OSError:
+        return []
 
 
 def keep(node: Node, records: Mapping[str, HealthRecord], now: float) -> str:

@@ -11,6 +11,7 @@ from typing import Any, Callable
 
 import pytest
 
+from hyperpod_kit.checkpoint.repository import saves_note
 from hyperpod_kit.model.mounts import EfsMount, LustreMount, S3Mount
 from hyperpod_kit.node.health import calm, glance
 from hyperpod_kit.node.health.look import DEEP_EVERY
@@ -172,3 +173,27 @@ def test_a_check_imports_nothing_that_it_does_not_need() -> None:
     assert not dear & imported(f"{node}.cli, {node}.mount_commands, {node}.health.tick")
     assert not {"re", "typing", "enum", "dataclasses", "json", "contextlib"} & imported(f"{node}.health.glance, "
                                                                                          f"{node}.health.prober")
+
+
+def test_a_word_of_a_run_about_its_saves_gets_into_the_metrics(fake: Any) -> None:
+    """And costs nothing while it stays as it is; what is none is passed over, and waited for never."""
+    shm, text = fake.root / "dev/shm", fake.root / TEXTFILE
+    shm.mkdir(parents=True)
+    path = shm / f"hpk-{os.getuid()}-0123456789ab-00000.saves"
+    word = saves_note.Note('llama "a"', "/fsx/run", "7", None, None, 1, "full")
+    saves_note.write(str(path), word)
+    assert run(fake.root) == "whole"
+    assert tick(fake.node).records["home"].state == "ok" and run(fake.root) == ""
+    labels = f'{{run="llama \\"a\\"",id="0123456789ab",uid="{os.getuid()}",job="7"}}'
+    assert f"hyperpod_kit_checkpoint_lost_saves{labels} 1\n" in text.read_text()
+    assert "hyperpod_kit_checkpoint_durable_timestamp_seconds{" not in text.read_text()
+    saves_note.write(str(path), word._replace(durable_step=80, durable_at=1.5, lost_in_row=0))
+    os.utime(path, (5, 5))
+    assert run(fake.root) == "whole" and tick(fake.node) and run(fake.root) == ""
+    assert f"hyperpod_kit_checkpoint_lost_saves{labels} 0\n" in text.read_text()
+    assert f"hyperpod_kit_checkpoint_durable_timestamp_seconds{labels} 1.5\n" in text.read_text()
+    path.unlink()
+    os.mkfifo(path)
+    assert tick(fake.node) and "checkpoint" not in text.read_text() and run(fake.root) == ""
+    path.unlink()
+    assert run(fake.root) == "whole"

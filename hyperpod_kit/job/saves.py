@@ -1,0 +1,85 @@
+"""What a checkpoint root says of its saves: the newest durable one, and a row that came to nothing after it.
+
+Reads names, one manifest and one word of rank 0's agent; no data. Of a root that says nothing, nothing is claimed.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from typing import Any, Dict, List, Optional
+
+from hyperpod_kit.checkpoint.repository import lost_rows, manifest, selection, verify
+from hyperpod_kit.checkpoint.repository.losses import ago
+from hyperpod_kit.checkpoint.repository.lost_rows import Row
+from hyperpod_kit.checkpoint.repository.saves_note import clean
+from hyperpod_kit.checkpoint.repository.store.open import open_store
+from hyperpod_kit.errors import CheckpointError
+
+_TRIED = 8
+"""Manifests that are damaged and passed over: whether a checkpoint can be trusted is not asked here."""
+
+
+@dataclass(frozen=True)
+class Durable:
+    """The newest committed checkpoint. `at`: Unix seconds, None when its manifest has no such time."""
+
+    attempt: str
+    epoch: int
+    seq: int
+    step: int
+    at: Optional[float]
+
+
+@dataclass(frozen=True)
+class Saves:
+    """durable: None when nothing was ever committed. lost: the newest row that came to nothing, when it is newer.
+    unknown: why the root could not be asked, "" when it could."""
+
+    durable: Optional[Durable] = None
+    lost: Optional[Row] = None
+    unknown: str = ""
+
+    def to_dict(self) -> Dict[str, Any]:
+        return {"durable": asdict(self.durable) if self.durable is not None else None,
+                "lost": self.lost._asdict() if self.lost is not None else None, "unknown": self.unknown}
+
+
+def look(root: str) -> Saves:
+    """What the root says. Never raises for what lies there: `job status` has more to show."""
+    try:
+        store = open_store(root)
+        durable: Optional[Durable] = None
+        for number, entry in enumerate(selection.walk(store)):
+            at: Optional[float] = None
+            try:
+                at = manifest.seconds(verify.read_manifest(store, entry.attempt).time)
+            except (CheckpointError, FileNotFoundError):
+                if number < _TRIED:
+                    continue
+            durable = Durable(entry.attempt, entry.name.epoch, entry.name.seq, entry.name.step, at)
+            break
+        row = lost_rows.newest(store)
+    except (CheckpointError, OSError, ValueError) as err:
+        return Saves(unknown=clean(verify.reason_of(err)))
+    newer = row is not None and (durable is None or (row.epoch, row.seq) > (durable.epoch, durable.seq))
+    return Saves(durable, row if newer else None)
+
+
+def sentences(found: Saves, now: float) -> List[str]:
+    """For people, a line each; none when there is nothing to say. `now`: Unix seconds."""
+    if found.unknown:
+        return [f"newest durable: unknown: {found.unknown}"]
+    lines = []
+    if found.durable is not None:
+        at = found.durable.at
+        lines.append(f"newest durable: step {found.durable.step}{f', {ago(now - at)}' if at is not None else ''}")
+    elif found.lost is not None:
+        lines.append("newest durable: none")
+    if found.lost is not None:
+        row = found.lost
+        saves = "1 save" if row.lost_in_row == 1 else f"{row.lost_in_row} saves in a row"
+        since = " since" if found.durable is not None else ""
+        shape = "%H:%M" if 0 <= now - row.at < 12 * 3600 else "%Y-%m-%d %H:%M"
+        lines.append(f"{saves} came to nothing{since} (at {time.strftime(shape, time.localtime(row.at))}): {row.why}")
+    return lines

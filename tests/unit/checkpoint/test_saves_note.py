@@ -1,0 +1,246 @@
+"""Saves that come to nothing are heard elsewhere too: in the node's shared memory, on the root, by `job status`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any, Dict, List
+
+import pytest
+
+from hyperpod_kit.checkpoint.repository import arena, flush, identity, janitor, lost_rows, saves_note
+from hyperpod_kit.checkpoint.repository.coordinator import COMMITTED, DROPPED, FAILED, OVERTAKEN, REFUSED
+from hyperpod_kit.checkpoint.repository.layout import AttemptName
+from hyperpod_kit.checkpoint.repository.lost_rows import Row
+from hyperpod_kit.checkpoint.repository.saves_counted import Counted
+from hyperpod_kit.checkpoint.repository.saves_note import Note
+from hyperpod_kit.job import cli, saves
+from tests.unit.checkpoint.agent_run import wait_for
+
+NOTE = Note("run", "/root", "7", 80, 1000.5, 0, "")
+WHO = identity.RunIdentity("run", "id-of-run")
+NAME = f"hpk-{os.getuid()}-{'0a' * 6}-00000.saves"
+
+
+class Inline:
+    """A worker that does what it is given at once, and can be made to fail."""
+
+    def __init__(self) -> None:
+        self.why: List[str] = []
+
+    def submit(self, event: str, key: Any, job: Any) -> None:
+        try:
+            job()
+            self.why.append("")
+        except Exception as err:
+            self.why.append(str(err))
+
+
+class Place:
+    def __init__(self, store: str) -> None:
+        self.store = store
+
+
+def counted(folder: Path, root: Path, worker: Any = None) -> Counted:
+    return Counted(str(folder), str(root), identity.open_root(str(root), "run"), "abc123",
+                   Place(str(root)), worker or Inline(), clock=lambda: 5000.0)  # type: ignore[arg-type]
+
+
+def the_note(folder: Path) -> Note:
+    found = saves_note.read_all(str(folder))
+    assert len(found) == 1
+    return found[0].note
+
+
+def test_rank_0_counts_what_is_of_its_start_and_each_save_once(shm: Path, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    heard = counted(shm, root)
+    heard.ended(COMMITTED, (1, 3, "other0"), str(AttemptName(3, 30, 1, "other0")))
+    heard.ended(OVERTAKEN, (2, 4, "abc123"), "seq 5 goes to storage in its place")
+    heard.ended("sealed", (2, 4, "abc123"), "")
+    assert not saves_note.read_all(str(shm))  # nothing has ended: nothing is said
+    for seq, kind in ((5, FAILED), (6, REFUSED), (7, DROPPED), (7, FAILED), (8, FAILED)):
+        heard.ended(kind, (2, seq, "abc123"), f"why {seq}\x1b[31m")
+    assert the_note(shm) == Note("run", str(root), "", None, None, 4, "why 8 [31m")
+    assert sorted(os.listdir(root / ".hpk")) == [f"saves-e000002-00000{seq}.json" for seq in (5, 6, 8)]
+    assert lost_rows.newest(str(root)) == Row(2, 8, 4, "why 8 [31m", 5000.0)
+    heard.ended(COMMITTED, (2, 9, "abc123"), str(AttemptName(9, 90, 2, "abc123")))
+    assert the_note(shm) == Note("run", str(root), "", 90, 5000.0, 0, "")
+    (info,) = [os.stat(shm / name) for name in os.listdir(shm)]
+    assert info.st_size == saves_note.PAGE and info.st_mode & 0o777 == 0o600
+
+
+def test_what_the_root_did_not_take_is_said_with_the_next_loss(shm: Path, tmp_path: Path) -> None:
+    root, worker = tmp_path / "root", Inline()
+    heard = counted(shm, root, worker)
+    os.rename(root, tmp_path / "away")
+    root.mkdir()  # another's, or a mount point without its mount: nothing is put there
+    heard.ended(FAILED, (1, 1, "abc123"), "gone")
+    heard.said(worker.why[-1])
+    assert "no RUN.json" in worker.why[-1] and not os.listdir(root)
+    heard.ended(FAILED, (1, 2, "abc123"), "gone")
+    heard.said(worker.why[-1])
+    root.rmdir()
+    os.rename(tmp_path / "away", root)
+    heard.ended(FAILED, (1, 3, "abc123"), "full")  # the third is no doubling
+    heard.said(worker.why[-1])
+    assert worker.why[-1] == "" and lost_rows.newest(str(root)) == Row(1, 3, 3, "full", 5000.0)
+
+
+def test_saves_that_are_lost_by_turns_do_not_fill_the_root(shm: Path, tmp_path: Path) -> None:
+    heard = counted(shm, tmp_path / "root")
+    for seq in range(1, 401, 2):
+        heard.ended(DROPPED, (1, seq, "abc123"), "no slot was free")
+        heard.ended(COMMITTED, (1, seq + 1, "abc123"), str(AttemptName(seq + 1, seq, 1, "abc123")))
+    assert len(os.listdir(tmp_path / "root/.hpk")) == 100
+    for seq in range(401, 405):
+        heard.ended(DROPPED, (1, seq, "abc123"), "no slot was free")
+    found = lost_rows.newest(str(tmp_path / "root"))
+    assert found is not None and (found.seq, found.lost_in_row) == (404, 4)
+
+
+def plant(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps({**NOTE._asdict(), **changes}))
+
+
+@pytest.mark.parametrize("changes", [
+    {"run": 7}, {"root": None}, {"last_why": ["x"]}, {"lost_in_row": True}, {"lost_in_row": -1}, {"lost_in_row": 1.0},
+    {"lost_in_row": 2**70}, {"durable_step": None}, {"durable_at": None}, {"durable_at": float("nan")},
+    {"durable_at": float("inf")}, {"durable_at": "now"}, {"durable_at": 1e300}, {"durable_step": False}, {"more": 1}])
+def test_a_note_of_odd_types_is_none(tmp_path: Path, changes: Dict[str, Any]) -> None:
+    plant(tmp_path / NAME)
+    assert the_note(tmp_path) == NOTE
+    plant(tmp_path / NAME, **changes)
+    assert not saves_note.read_all(str(tmp_path))
+
+
+def test_what_others_leave_in_shared_memory_is_passed_over_and_waited_for_never(tmp_path: Path) -> None:
+    def name(number: int, uid: int = os.getuid()) -> Path:
+        return tmp_path / f"hpk-{uid}-{number:012x}-00000.saves"
+
+    os.mkfifo(name(1))
+    plant(tmp_path / "elsewhere")
+    os.symlink(tmp_path / "elsewhere", name(2))
+    name(3).mkdir()
+    name(4).write_bytes(b" " * (1 << 20))
+    name(5).write_text("[" * 4000)
+    name(6).write_bytes(b"\xff\xfe")
+    name(7).write_text("7")
+    plant(name(8, os.getuid() + 1))
+    plant(tmp_path / f"hpk-{os.getuid()}-{9:012x}-00001.saves")
+    plant(name(10), run="a\nb\ud800" + "x" * 3000)
+    (found,) = saves_note.read_all(str(tmp_path))
+    assert found.run_hash == f"{10:012x}" and found.note.run == ("a b " + "x" * 200)[:200]
+    for number in range(20, 60):
+        plant(name(number))
+    assert len(saves_note.read_all(str(tmp_path))) == saves_note.MOST_OF_ONE
+
+
+def test_a_note_is_not_written_through_what_lies_in_its_place(tmp_path: Path) -> None:
+    path, other = tmp_path / NAME, tmp_path / "capture.img"
+    other.write_bytes(b"i" * saves_note.PAGE)
+    os.link(other, path)
+    with pytest.raises(OSError):
+        saves_note.write(str(path), NOTE)
+    path.unlink()
+    os.symlink(other, path)
+    with pytest.raises(OSError):
+        saves_note.write(str(path), NOTE)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(OSError):
+        saves_note.write(str(path), NOTE)
+    assert other.read_bytes() == b"i" * saves_note.PAGE
+    path.unlink()
+    saves_note.write(str(path), NOTE._replace(last_why="\\" * 9000, root="/" + "\U0001f4be" * 9000, run="\udcff" * 900))
+    assert path.stat().st_size == saves_note.PAGE and the_note(tmp_path).last_why == "\\" * 200
+    saves_note.write(str(path), NOTE)
+    assert the_note(tmp_path) == NOTE
+
+
+def test_dead_runs_leave_no_note_behind(shm: Path, capture: Any) -> None:
+    slot = capture()
+    path = shm / arena.saves_file(os.getuid(), slot.name.run, 0)
+    saves_note.write(str(path), NOTE)
+    assert [one.removed for one in flush.flush(timeout=5)] == [True]
+    assert not os.listdir(shm)
+    capture(seq=2, state="writing")
+    saves_note.write(str(path), NOTE)
+    assert janitor.sweep(str(shm), but="") == [slot.name.run] and not path.exists()
+
+
+@pytest.mark.parametrize("durable, lost, expected", [
+    (None, None, []),
+    (80, None, ["newest durable: step 80, 12 min ago"]),
+    (80, 8, ["newest durable: step 80, 12 min ago", "8 saves in a row came to nothing since (at TIME): the disk is full"]),
+    (80, 1, ["newest durable: step 80, 12 min ago", "1 save came to nothing since (at TIME): the disk is full"]),
+    (None, 2, ["newest durable: none", "2 saves in a row came to nothing (at TIME): the disk is full"])])
+def test_what_job_status_says(durable: Any, lost: Any, expected: List[str]) -> None:
+    at = 1_000_000.0
+    found = saves.Saves(saves.Durable("a", 1, 1, durable, at) if durable else None,
+                        Row(1, 2, lost, "the disk is full", at) if lost else None)
+    said = saves.sentences(found, at + 720)
+    assert [line.replace(saves.time.strftime("%H:%M", saves.time.localtime(at)), "TIME") for line in said] == expected
+    assert json.loads(json.dumps(found.to_dict()))["unknown"] == ""
+
+
+def test_words_on_the_root_that_are_none_are_passed_over(tmp_path: Path) -> None:
+    folder = tmp_path / lost_rows.FOLDER
+    assert lost_rows.newest(str(tmp_path)) is None
+    folder.mkdir(parents=True)
+    row = Row(1, 3, 2, "a\nb\x1b]0;", 5.0)
+    (folder / "saves-e000001-000003.json").write_text(json.dumps(row._asdict()))
+    (folder / "saves-e000001-000004.json").write_text(json.dumps(row._asdict()))  # not what its name says
+    (folder / "saves-e000001-000005.json").write_text("{")
+    os.mkfifo(folder / "saves-e000001-000006.json")
+    (folder / "saves-e7-1.json").write_text("{}")
+    assert lost_rows.newest(str(tmp_path)) == row._replace(why="a b ]0;")
+    assert saves.sentences(saves.look(str(tmp_path)), 6.0)[0] == "newest durable: none"
+    shutil.rmtree(folder)
+    folder.write_text("no directory")
+    assert "unknown" in saves.sentences(saves.look(str(tmp_path)), 6.0)[0]
+
+
+def test_a_root_of_another_framework_says_nothing(tmp_path: Path) -> None:
+    (tmp_path / "global_step80").mkdir()
+    (tmp_path / "latest").write_text("global_step80")
+    assert saves.look(str(tmp_path)) == saves.Saves() and saves.sentences(saves.Saves(), 0.0) == []
+
+
+def test_a_run_whose_saves_fail_is_seen_from_elsewhere_until_one_is_durable(
+        shm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch = pytest.importorskip("torch")
+    from hyperpod_kit.checkpoint import Manager, State
+
+    root = tmp_path / "run"
+    state = State(torch.nn.Linear(8, 8))
+    manager = Manager(str(root), max_lost=None)
+    manager.restore(state)
+    assert manager.save(0, state).wait("durable", 10)
+    wait_for(lambda: the_note(shm).durable_step == 0)
+    os.rename(root, tmp_path / "away")
+    root.write_text("no directory")
+    with pytest.warns(RuntimeWarning, match="came to nothing|failed"):
+        for step in range(1, 4):
+            assert not manager.save(step, state, on_busy="wait").wait("durable", 10)
+    root.unlink()
+    os.rename(tmp_path / "away", root)
+    # A file where the attempt's directory would be: the root takes all else.
+    (root / str(AttemptName(5, 4, 1, manager._start.incarnation))).write_text("in its place")
+    with pytest.warns(RuntimeWarning):
+        assert not manager.save(4, state, on_busy="wait").wait("durable", 10)
+        wait_for(lambda: the_note(shm).lost_in_row == 4)
+        assert the_note(shm).durable_step == 0 and the_note(shm).run == manager._start.run.run
+        wait_for(lambda: lost_rows.newest(str(root)) is not None)
+        assert cli.main(["status", "--root", str(root)]) == 0
+        said = capsys.readouterr().out
+        assert "newest durable: step 0, " in said and "\n4 saves in a row came to nothing since (at " in said
+        assert manager.save(5, state, on_busy="wait").wait("durable", 10)
+    wait_for(lambda: the_note(shm).lost_in_row == 0)
+    assert the_note(shm).durable_step == 5
+    assert cli.main(["status", "--root", str(root), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["saves"]
+    assert (found["durable"]["step"], found["lost"], found["unknown"]) == (5, None, "")
+    assert manager.close() and not os.listdir(shm)

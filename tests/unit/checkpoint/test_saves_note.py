@@ -5,22 +5,35 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from pathlib import Path
 from typing import Any, Dict, List
 
 import pytest
 
-from hyperpod_kit.checkpoint.repository import arena, flush, identity, janitor, lost_rows, saves_note
+from hyperpod_kit.checkpoint.repository import (
+    arena,
+    catalog,
+    flush,
+    identity,
+    janitor,
+    lost_rows,
+    policy,
+    retention,
+    saves_note,
+)
 from hyperpod_kit.checkpoint.repository.coordinator import COMMITTED, DROPPED, FAILED, OVERTAKEN, REFUSED
 from hyperpod_kit.checkpoint.repository.layout import AttemptName
 from hyperpod_kit.checkpoint.repository.lost_rows import Row
 from hyperpod_kit.checkpoint.repository.saves_counted import Counted
 from hyperpod_kit.checkpoint.repository.saves_note import Note
+from hyperpod_kit.checkpoint.repository.store.open import open_store
+from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
+from hyperpod_kit.checkpoint.repository.store.restricted import RestrictedStore
 from hyperpod_kit.job import cli, saves
 from tests.unit.checkpoint.agent_run import wait_for
 
 NOTE = Note("run", "/root", "7", 80, 1000.5, 0, "")
-WHO = identity.RunIdentity("run", "id-of-run")
 NAME = f"hpk-{os.getuid()}-{'0a' * 6}-00000.saves"
 
 
@@ -174,7 +187,8 @@ def test_dead_runs_leave_no_note_behind(shm: Path, capture: Any) -> None:
 @pytest.mark.parametrize("durable, lost, expected", [
     (None, None, []),
     (80, None, ["newest durable: step 80, 12 min ago"]),
-    (80, 8, ["newest durable: step 80, 12 min ago", "8 saves in a row came to nothing since (at TIME): the disk is full"]),
+    (80, 8, ["newest durable: step 80, 12 min ago",
+             "8 saves in a row came to nothing since (at TIME): the disk is full"]),
     (80, 1, ["newest durable: step 80, 12 min ago", "1 save came to nothing since (at TIME): the disk is full"]),
     (None, 2, ["newest durable: none", "2 saves in a row came to nothing (at TIME): the disk is full"])])
 def test_what_job_status_says(durable: Any, lost: Any, expected: List[str]) -> None:
@@ -182,8 +196,22 @@ def test_what_job_status_says(durable: Any, lost: Any, expected: List[str]) -> N
     found = saves.Saves(saves.Durable("a", 1, 1, durable, at) if durable else None,
                         Row(1, 2, lost, "the disk is full", at) if lost else None)
     said = saves.sentences(found, at + 720)
-    assert [line.replace(saves.time.strftime("%H:%M", saves.time.localtime(at)), "TIME") for line in said] == expected
+    assert [line.replace(time.strftime("%H:%M", time.localtime(at)), "TIME") for line in said] == expected
     assert json.loads(json.dumps(found.to_dict()))["unknown"] == ""
+
+
+@pytest.mark.parametrize("kind", ["posix", "mountpoint", "object"])
+def test_a_word_on_the_root_is_only_ever_created(tmp_path: Path, kind: str) -> None:
+    where: Any = {"posix": PosixStore, "mountpoint": RestrictedStore,
+                  "object": lambda path: open_store(f"memory://{path}")}[kind](str(tmp_path / "root"))
+    whose = identity.open_root(where, "run")
+    assert lost_rows.newest(where) is None
+    rows = [Row(1, seq, count, f"why {seq}", 5.0) for seq, count in ((2, 1), (3, 2), (1_000_005, 4))]
+    for row in rows:
+        lost_rows.leave(where, whose, row)
+        lost_rows.leave(where, whose, row._replace(why="said again by the next agent"))
+    assert lost_rows.newest(where) == rows[-1]
+    assert catalog.attempts(where) == [] and retention.run(where, policy.Latest(1), whose).left == ()
 
 
 def test_words_on_the_root_that_are_none_are_passed_over(tmp_path: Path) -> None:

@@ -193,7 +193,7 @@ def _template(here: Ground, seed: int) -> Template:
         ranks.append(life.start(life.Order(
             root=made.root, shm=str(made.shm), events=str(made.disk / f"life.{rank}"), seed=seed, rank=rank,
             world=_WORLD, store=str(made.disk / "rendezvous"), saves=2, lingers="durable",
-            failpoint="commit.before_extra@2", algorithm="blake2b")))
+            failpoint="commit.before_extra@2", revives=False, algorithm="blake2b")))
     for process in ranks:
         process.join(60.0)
     made.kill_agents()

@@ -29,7 +29,7 @@ class Order:
     """What a life is to do.
 
     `lingers`: after each save wait for that level ("" = go on at once). `holds`: before its last save it waits, within
-    30 s, for this file.
+    30 s, for this file. `revives`: an agent that dies is started again, as always; without, it stays dead.
     """
 
     root: str
@@ -45,6 +45,7 @@ class Order:
     on_busy: str = "wait"
     failpoint: str = ""
     trace: str = ""
+    revives: bool = True
     algorithm: str | None = None
     width: int = 32
     options: tuple[tuple[str, Any], ...] = ()
@@ -112,6 +113,8 @@ def _live(order: Order, teller: _Teller) -> None:
     from hyperpod_kit.checkpoint.torture.subject import Subject
     subject = Subject(order.seed, order.rank, width=order.width)
     manager = Manager(order.root, algorithm=order.algorithm, **dict(order.options))
+    if not order.revives:
+        manager._agent.tries = 0
     teller.tell("started", epoch=manager.epoch, pid=os.getpid())
     got = manager.restore(subject.state)
     if isinstance(got, Restored):

@@ -45,7 +45,7 @@ def main() -> None:
         schedule.step()
         history["losses"].append(loss.item())  # +
         if step % 10 == 9:  # +
-            manager.save(step, state)  # +
+            manager.save(step, state, on_busy="wait" if step == STEPS - 1 else "skip")  # +
         if rank == 0 and step % 10 == 9:
             print(f"step {step} loss {loss.item():.4f}", flush=True)
 

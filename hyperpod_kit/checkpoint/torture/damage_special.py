@@ -6,7 +6,6 @@ Each is done to a directory called `root`; what it needs outside lies beside tha
 from __future__ import annotations
 
 import os
-import socket
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -32,11 +31,8 @@ def _in_place(name: str, make: Callable[[Path], None], root: Path) -> None:
 
 
 def _socket(path: Path) -> None:
-    # The name of a socket is at most 107 bytes long.
-    short = _outside(path, "s")
-    with socket.socket(socket.AF_UNIX) as made:
-        made.bind(str(short))
-    short.rename(path)
+    # Not by bind(2), to which a path may have 107 bytes at most.
+    os.mknod(path, stat.S_IFSOCK | 0o600)
 
 
 def _link(target: str, path: Path) -> None:
@@ -79,7 +75,7 @@ def _special(names: Names, every: Sequence[str]) -> Iterator[Kind]:
         ("a device of zeros", lambda path: os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 5))),
         ("a block device", lambda path: os.mknod(path, 0o666 | stat.S_IFBLK, os.makedev(7, 99))),
         ("a device without a driver", lambda path: os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(240, 99))),
-        ("a link to a fifo", partial(_link_beside, os.mkfifo)), ("a link to a socket", partial(_link_beside, _bound)),
+        ("a link to a fifo", partial(_link_beside, os.mkfifo)), ("a link to a socket", partial(_link_beside, _socket)),
         ("a link to its own bytes outside", lambda path: path.symlink_to(_outside(path, "copy"))),
         *((f"a link to {target}", partial(_link, target)) for target in (
             "/dev/zero", "/dev/null", "/dev/full", "/dev/tty", "/proc/self/mem", "/proc/kmsg", "/dev/random", "nowhere",
@@ -94,11 +90,6 @@ def _special(names: Names, every: Sequence[str]) -> Iterator[Kind]:
     for place in (layout.LEASES, layout.PINS):
         for how, make in ways:
             yield Kind(f"{place} is {how}", NEWEST, special=partial(_made, place, make))
-
-
-def _bound(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as made:
-        made.bind(str(path))
 
 
 def _made(name: str, make: Callable[[Path], None], root: Path) -> None:

@@ -120,7 +120,9 @@ def install_hooks(node: Node) -> Tuple[bool, List[str]]:
         systemd.reload(node)
     if owed.is_owed(node, RESTART):
         start_slurmctld(node)
-    elif systemd.is_active(node, UNITS[1]):
+        await_answer(node)
+    # After a restart too: nodes that run already have a copy of the configuration and are told only by this.
+    if systemd.is_active(node, UNITS[1]):
         node.runner.run([node.paths.scontrol, "reconfigure"], timeout=60)
     owed.settle(node, RECONFIGURE)
     owed.settle(node, RESTART)
@@ -148,6 +150,12 @@ def start_controller(node: Node) -> bool:
     changed = systemd.enable(node, *UNITS)
     changed = systemd.start(node, UNITS[0], timeout=90) or changed
     changed = start_slurmctld(node) or changed
+    await_answer(node)
+    return changed
+
+
+def await_answer(node: Node) -> None:
+    """Wait until slurmctld answers. Raises NodeError."""
 
     def answers() -> Optional[bool]:
         try:
@@ -159,4 +167,3 @@ def start_controller(node: Node) -> bool:
     if wait_for(answers, seconds=ANSWERS_WITHIN, clock=node.clock, first=0.2, longest=2.0) is None:
         raise NodeError(f"slurmctld does not answer after {ANSWERS_WITHIN:g} s: "
                         f"{systemd.last_words(node, 'slurmctld.service')}", hint="journalctl -u slurmctld")
-    return changed

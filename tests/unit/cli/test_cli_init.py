@@ -207,6 +207,8 @@ LEGACY = {
     "workload_manager": "slurm",
     "controller_group": "head",
     "worker_groups": [{"instance_group_name": "gpu", "partition_name": "p5"}],
+    "fsx_dns_name": "fs-0123456789abcdef0.fsx.eu-west-1.amazonaws.com",
+    "fsx_mountname": "abcdefgh",
 }
 
 

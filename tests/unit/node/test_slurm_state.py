@@ -204,6 +204,9 @@ def test_slurmctld_that_hyperpod_has_started_is_stopped_for_the_move_and_started
     fake.runner.on("systemctl is-active --quiet slurmctld", 0)
     fake.runner.on("systemctl stop slurmctld.service", do=lambda: (
         runs.clear(), fake.runner.on("systemctl is-active --quiet slurmctld", 3)))
+    fake.runner.on("systemctl start slurmctld.service", do=lambda: (
+        runs.append(True), fake.runner.on("systemctl is-active --quiet slurmctld", 0)))
+    fake.runner.on(f"{fake.node.paths.scontrol} ping", out="Slurmctld(primary) at ip-10-1-0-10 is UP\n")
     changed, notes = controller.install_hooks(fake.node)
     assert changed and notes == [f"Slurm's state is kept in {fake.root}{BASE}/slurmctld now, as it was in "
                                  f"{fake.root}/var/spool/slurmctld"]
@@ -214,7 +217,7 @@ def test_slurmctld_that_hyperpod_has_started_is_stopped_for_the_move_and_started
     assert orders == ["systemctl stop slurmctld.service", "systemctl start slurmctld.service"]
     reload = fake.runner.calls.index("systemctl daemon-reload")
     assert reload < fake.runner.calls.index("systemctl start slurmctld.service")
-    fake.runner.on("systemctl is-active --quiet slurmctld", 0)
+    assert fake.runner.calls[-1].endswith("scontrol reconfigure"), "nodes that run already are told"
     assert controller.hooks_pending(fake.node) == "" and controller.install_hooks(fake.node) == (False, [])
 
 

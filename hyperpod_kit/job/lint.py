@@ -6,10 +6,10 @@ Each rule is a function of the parsed script; `RULES` is all of them. Codes are 
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
-from typing import Any, Callable, Dict, Iterator, List, Tuple
+from typing import Callable, Iterator, List, Tuple
 
 from hyperpod_kit.job import lint_containers, lint_parts
+from hyperpod_kit.job.lint_finding import Finding
 from hyperpod_kit.job.lint_parts import NODE_LOCAL
 from hyperpod_kit.job.script import Command, Script, exports, minutes
 
@@ -18,23 +18,6 @@ REPLACEMENT_MINUTES = 45.0
 
 WARN_SECONDS = 60
 """Slurm may send --signal up to 60 s early or late (man sbatch), and the step gets 90 s to save."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing. severity: `error` (it will not come back), `warning` (it will lose more than it must)."""
-
-    code: str
-    severity: str
-    line: int
-    message: str
-    hint: str
-
-    def render(self, file: str) -> str:
-        return f"{file}:{self.line}: {self.severity} {self.code}: {self.message}. {self.hint}"
-
-    def to_dict(self) -> Dict[str, Any]:
-        return asdict(self)
 
 
 def lint(script: Script) -> List[Finding]:
@@ -200,19 +183,9 @@ def ranks_outlive_a_crash(script: Script) -> Iterator[Finding]:
                               "srun --kill-on-bad-exit=1, or use hyperpod-kit job run")
 
 
-def parts(script: Script) -> Iterator[Finding]:
-    for found in lint_parts.look(script):
-        yield Finding(*found)
-
-
-def containers(script: Script) -> Iterator[Finding]:
-    for found in lint_containers.look(script):
-        yield Finding(*found)
-
-
 Rule = Callable[[Script], Iterator[Finding]]
 
 RULES: Tuple[Rule, ...] = (
     interpreter, misplaced_options, nobody_asked, nobody_restarts, bare_srun_without_root, log_is_truncated,
     must_not_requeue, orphan, too_short, unwarned, rendezvous_outside, local_root, lost_exit_code, shell_in_between,
-    option_on_srun, ranks_outlive_a_crash, parts, containers)
+    option_on_srun, ranks_outlive_a_crash, lint_parts.look, lint_containers.look)

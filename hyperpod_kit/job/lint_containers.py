@@ -4,20 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import Iterator, List, NamedTuple
+from typing import Iterator, List
 
 from hyperpod_kit.job import container
+from hyperpod_kit.job.lint_finding import Finding
 from hyperpod_kit.job.script import Command, Script
-
-
-class Finding(NamedTuple):
-    """As in lint.py, which makes its own of it."""
-
-    code: str
-    severity: str
-    line: int
-    message: str
-    hint: str
 
 
 def look(script: Script) -> Iterator[Finding]:

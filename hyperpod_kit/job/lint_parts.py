@@ -4,20 +4,10 @@ that only one machine has."""
 from __future__ import annotations
 
 import re
-from typing import Iterator, NamedTuple, Set
+from typing import Iterator, Set
 
+from hyperpod_kit.job.lint_finding import Finding
 from hyperpod_kit.job.script import HET, Command, Script
-
-
-class Finding(NamedTuple):
-    """As in lint.py, which makes its own of it."""
-
-    code: str
-    severity: str
-    line: int
-    message: str
-    hint: str
-
 
 NODE_LOCAL = ("/tmp", "/dev/shm", "/var/tmp", "/run", "/opt/dlami/nvme", "/opt/sagemaker")
 """Places that do not survive the replacement of a node, or that other nodes do not see."""

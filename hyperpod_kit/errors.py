@@ -13,6 +13,7 @@ HyperpodKitError(message, hint=...)                    exit 1
 |- NodeError - UnknownRole - StepFailed - MountFailed
 |- JobError - GaveUp(exit 86)
 |- RehearsalError
+|- Untrusted                   a file, directory, word or line of another is not what it has to be
 `- CheckpointError
    |- NoCheckpoint            nothing was ever committed: start from step 0
    |- NoValidCheckpoint       something was committed, nothing of it can be trusted: never start from scratch
@@ -155,6 +156,10 @@ class GaveUp(JobError):
 
 class RehearsalError(HyperpodKitError):
     """The rehearsal cluster cannot do that here."""
+
+
+class Untrusted(HyperpodKitError):
+    """What another may have written is not what it has to be: of another type, of another user, too large."""
 
 
 class CheckpointError(HyperpodKitError):

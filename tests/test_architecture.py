@@ -12,14 +12,16 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "hyperpod_kit"
 
-BASE = {"descriptors", "errors", "run", "model", "slurm"}
+BASE = {"audit", "descriptors", "errors", "run", "untrusted", "model", "slurm"}
 MAY_IMPORT: Dict[str, Set[str]] = {
     "descriptors": set(),
     "errors": set(),
+    "untrusted": {"errors"},
+    "audit": {"untrusted"},
     "run": {"errors"},
-    "model": {"errors"},
-    "slurm": {"descriptors", "errors", "run", "model"},
-    "checkpoint.repository": {"descriptors", "errors"},
+    "model": {"errors", "untrusted"},
+    "slurm": {"descriptors", "errors", "run", "untrusted", "model"},
+    "checkpoint.repository": {"audit", "descriptors", "errors", "untrusted"},
     "node": BASE | {"checkpoint.repository"},
     "job": BASE | {"checkpoint.repository"},
     "checkpoint": BASE | {"checkpoint.repository"},
@@ -34,7 +36,8 @@ MAY_IMPORT: Dict[str, Set[str]] = {
 }
 """Layer -> the layers that it may import besides itself. Arrows point down only."""
 
-VENDORED = ("descriptors", "errors", "run", "model", "slurm", "node", "job", "checkpoint.repository")
+VENDORED = ("audit", "descriptors", "errors", "run", "untrusted", "model", "slurm", "node", "job",
+            "checkpoint.repository")
 """What ships to the nodes: standard library only, Python 3.8."""
 
 STANDALONE = ("rehearsal/standins", "rehearsal/agent")

@@ -12,9 +12,9 @@ from typing import Any, Dict, List, Optional
 from hyperpod_kit.checkpoint.repository import lost_rows, manifest, selection, verify
 from hyperpod_kit.checkpoint.repository.losses import ago
 from hyperpod_kit.checkpoint.repository.lost_rows import Row
-from hyperpod_kit.checkpoint.repository.saves_note import clean
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.untrusted.text import clean
 
 _TRIED = 8
 """Manifests that are damaged and passed over: whether a checkpoint can be trusted is not asked here."""

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Mapping, NoReturn
 
 from hyperpod_kit.model.mounts import STATES, MountStatus
-
-LONGEST = 300
-"""Characters of a text that are kept."""
+from hyperpod_kit.untrusted.text import clean
 
 MOST_MOUNTS = 200
 LATEST_LINES = 20
@@ -50,12 +48,6 @@ def read(text: str) -> Answer:
         )
     except (KeyError, TypeError, ValueError, OverflowError) as err:
         raise NoReport(f"its report cannot be read: {clean(err)}") from err
-
-
-def clean(value: object) -> str:
-    """A text that can be shown on a terminal and written to a file: one line, printable, not too long."""
-    text = " ".join("".join(char if char.isprintable() else " " for char in str(value)[: 4 * LONGEST]).split())
-    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 
 def last_words(*texts: str) -> str:

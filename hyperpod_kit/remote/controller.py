@@ -10,12 +10,13 @@ import math
 from typing import Any, Mapping, Optional, Sequence
 
 from hyperpod_kit.errors import RunTimeout, Unreachable
-from hyperpod_kit.remote.answer import clean, last_words
+from hyperpod_kit.remote.answer import last_words
 from hyperpod_kit.remote.ssh import SshRunner
 from hyperpod_kit.remote.ssh_access import SshAccess
 from hyperpod_kit.remote.target import Target
 from hyperpod_kit.remote.transport import COMMAND, LONGEST_REPORT, Heard, Progress
 from hyperpod_kit.remote.validate_mounts import slurm_name
+from hyperpod_kit.untrusted.text import clean
 
 AT_ONCE = 256
 """As node/neighbours/ask.py has it: how many nodes it waits for at once."""

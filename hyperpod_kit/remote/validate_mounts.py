@@ -11,10 +11,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
 
 from hyperpod_kit.model.mounts import Mount, MountStatus
-from hyperpod_kit.remote.answer import Answer, NoReport, clean, last_words, read
+from hyperpod_kit.remote.answer import Answer, NoReport, last_words, read
 from hyperpod_kit.remote.fan_out import not_running
 from hyperpod_kit.remote.target import Target
 from hyperpod_kit.remote.transport import Heard, Progress, Transport
+from hyperpod_kit.untrusted.text import clean
 
 LOG = "see /var/log/provision/provisioning.log there"
 

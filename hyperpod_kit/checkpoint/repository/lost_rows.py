@@ -13,9 +13,10 @@ import re
 from typing import NamedTuple, Optional
 
 from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.untrusted.text import clean
 
 from . import identity
-from .saves_note import clean, is_count, is_time
+from .saves_note import is_count, is_time
 from .store.open import Where, as_store
 
 FOLDER = ".hpk"

@@ -16,6 +16,7 @@ import re
 from typing import Any, Dict, List, NamedTuple, Optional
 
 from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.untrusted.text import clean
 
 from . import arena
 from .store import below
@@ -47,11 +48,6 @@ class Found(NamedTuple):
     uid: int
     run_hash: str
     note: Note
-
-
-def clean(text: str, most: int = _WORDS) -> str:
-    """Words of others on one line of a terminal: what cannot be printed becomes a space, and no more than `most`."""
-    return "".join(one if one.isprintable() else " " for one in text[:most])
 
 
 def write(path: str, note: Note) -> None:

@@ -9,16 +9,16 @@ import contextlib
 import os
 from typing import Iterator, List, NamedTuple, Optional, Sequence
 
-from hyperpod_kit.errors import MountFailed
+from hyperpod_kit.errors import MountFailed, Untrusted
 from hyperpod_kit.model.mounts import NvmeMount, S3Mount
 from hyperpod_kit.model.units import carrier_unit, s3_unit
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text, write_if_different
-from hyperpod_kit.node.mounts.directories import own_directory
 from hyperpod_kit.node.mounts.kind import Identity, Kind
 from hyperpod_kit.node.mounts.record import read_record, replaced
 from hyperpod_kit.node.mounts.table import Entry, find
 from hyperpod_kit.node.systemd import processes
+from hyperpod_kit.untrusted.files import own_directory
 
 SOURCE = "mountpoint-s3"
 
@@ -38,7 +38,12 @@ class MountpointS3(Kind):
         """Make the cache's directory: its contents are objects in the clear, so nobody but root may look."""
         if mount.cache_place is not None:
             self._require_scratch(node, mount.cache_place)
-            own_directory(node.paths.real(mount.cache_place), 0o700)
+            place = node.paths.real(mount.cache_place)
+            os.makedirs(os.path.dirname(place), exist_ok=True)
+            try:
+                own_directory(place)
+            except Untrusted as err:
+                raise MountFailed(str(err), hint=err.hint) from None
 
     def _require_scratch(self, node: Node, place: str) -> None:
         # Otherwise the cache would fill the root disk, below where the scratch belongs.

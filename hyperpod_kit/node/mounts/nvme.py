@@ -8,15 +8,15 @@ from __future__ import annotations
 import os
 from typing import Sequence
 
-from hyperpod_kit.errors import MountFailed, RunError
+from hyperpod_kit.errors import MountFailed, RunError, Untrusted
 from hyperpod_kit.model.mounts import NvmeMount
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text
 from hyperpod_kit.node.mounts import instance_store
-from hyperpod_kit.node.mounts.directories import own_directory
 from hyperpod_kit.node.mounts.kind import Identity, Kind
 from hyperpod_kit.node.mounts.record import read_record
 from hyperpod_kit.node.mounts.table import Entry, find
+from hyperpod_kit.untrusted.files import own_directory
 
 
 class Nvme(Kind):
@@ -35,13 +35,14 @@ class Nvme(Kind):
         shelf = node.paths.real(f"{store.path}/hyperpod-kit")
         place = f"{shelf}/{mount.name}"
         try:
+            os.makedirs(os.path.dirname(shelf), exist_ok=True)
             own_directory(shelf, 0o755)  # the store may be everybody's; what lies on our shelf is not
             os.makedirs(place, exist_ok=True)
             found = os.stat(place)
             if (found.st_uid, found.st_gid) != (mount.uid, mount.gid):
                 node.runner.run(["chown", f"{mount.uid}:{mount.gid}", place], timeout=30)
             os.chmod(place, int(mount.mode, 8))  # after chown, which may clear bits
-        except (OSError, RunError) as err:
+        except (OSError, RunError, Untrusted) as err:
             raise MountFailed(f"{place}: {err}", hint=f"on the node: findmnt {store.path}") from err
 
     def identify(self, node: Node, mount: NvmeMount, entry: Entry) -> Identity:

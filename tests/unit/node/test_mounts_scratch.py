@@ -17,7 +17,6 @@ import pytest
 from hyperpod_kit.errors import MountFailed
 from hyperpod_kit.model.mounts import NvmeMount, S3Mount
 from hyperpod_kit.node.mounts import instance_store
-from hyperpod_kit.node.mounts.directories import own_directory
 from hyperpod_kit.node.mounts.ensure import ensure
 from hyperpod_kit.node.mounts.kinds import kind_of
 from hyperpod_kit.run import LocalRunner
@@ -103,20 +102,6 @@ def test_each_scratch_mount_gets_a_disk_while_there_are_some(make_node: Any) -> 
                         f"mkfs.ext4 -q -m 0 -L hpk-scratch {fake.root}/dev/nvme2n1",
                         f"mount -o noatime,nosuid,nodev {fake.root}/dev/nvme2n1 {instance_store.OWN}/nvme2n1"]
     assert kind_of(SECOND).command(fake.node, SECOND)[3] == f"{instance_store.OWN}/nvme2n1/hyperpod-kit/second"
-
-
-def test_a_trap_on_a_store_that_is_everybodys_is_not_stepped_into(tmp_path: Path) -> None:
-    (tmp_path / "target").mkdir(mode=0o755)
-    (tmp_path / "link").symlink_to(tmp_path / "target")
-    with pytest.raises(MountFailed, match="is there already and is not ours"):
-        own_directory(str(tmp_path / "link"), 0o700)
-    assert stat.S_IMODE((tmp_path / "target").stat().st_mode) == 0o755
-    own_directory(str(tmp_path / "target"), 0o700)
-    assert stat.S_IMODE((tmp_path / "target").stat().st_mode) == 0o700
-    if os.geteuid() == 0:
-        os.chown(tmp_path / "target", 2001, 2001)
-        with pytest.raises(MountFailed, match="of uid 2001"):
-            own_directory(str(tmp_path / "target"), 0o700)
 
 
 REAL = textwrap.dedent("""

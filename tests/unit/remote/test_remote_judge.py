@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from hyperpod_kit.model.mounts import LustreMount, MountStatus, S3Mount
-from hyperpod_kit.remote.answer import LONGEST, NoReport, read
+from hyperpod_kit.remote.answer import NoReport, read
 from hyperpod_kit.remote.target import Target
 from hyperpod_kit.remote.transport import Heard
 from hyperpod_kit.remote.validate_mounts import NodeReport, judge
+from hyperpod_kit.untrusted.text import LONGEST
 
 NODE = Target("i-0", "g", "compute", "10.0.0.1")
 OK = MountStatus("data", "mountpoint-s3", "/mnt/data", "ok", "bucket")

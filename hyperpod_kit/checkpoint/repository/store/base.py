@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Iterable, List, NamedTuple, Optional, Protocol
 
-from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.errors import CheckpointError, Untrusted
 
 ALIGN = 4096
 """Address, offset and length of direct I/O are multiples of this."""
@@ -23,7 +23,7 @@ class Unsupported(CheckpointError):
     """The storage cannot do that, or does not let us."""
 
 
-class NotAnObject(CheckpointError):
+class NotAnObject(CheckpointError, Untrusted):
     """What lies under a name is nothing that this storage has made: a link, a fifo, a directory, a device; or it is
     larger than it can be. That is damage, not a storage that failed: reading again gives the same."""
 

@@ -12,82 +12,31 @@ import contextlib
 import errno
 import os
 import stat
-from typing import Iterator, List, Tuple
+from typing import Iterator, Tuple
+
+from hyperpod_kit.errors import Untrusted
+from hyperpod_kit.untrusted import files
+from hyperpod_kit.untrusted.files import MAYBE_NO_FILE, kind_of
 
 from .base import SMALL, NotAnObject
 
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _OVERWRITE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
-_PIECE = 1 << 20
 
-MAYBE_NO_FILE = (errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.ENOTDIR)
-"""What an open says of a link, a socket, a device without a driver, a path through a file; a look tells."""
-
-
-def kind_of(path: str) -> str:
-    """What lies there, in words; "" for a regular file and for nothing."""
-    try:
-        mode = os.lstat(path).st_mode
-    except OSError as err:
-        return "below something that is no directory" if err.errno in MAYBE_NO_FILE else ""
-    if stat.S_ISLNK(mode):
-        with contextlib.suppress(OSError):
-            return f"a symbolic link to {os.readlink(path)}"
-    for test, words in ((stat.S_ISREG, ""), (stat.S_ISDIR, "a directory"), (stat.S_ISFIFO, "a fifo"),
-                        (stat.S_ISSOCK, "a socket"), (stat.S_ISCHR, "a character device"),
-                        (stat.S_ISBLK, "a block device")):
-        if test(mode):
-            return words
-    return "no regular file"
-
-
-def no_object(path: str, wanted: str = "a regular file") -> NotAnObject:
+def no_object(path: str, wanted: str = "a regular file") -> Untrusted:
     """The error for what lies at `path` in the place of what is wanted."""
-    return NotAnObject(f"{os.path.basename(path)} is {kind_of(path) or 'something else'}, expected {wanted}")
+    return files.not_wanted(path, wanted, NotAnObject)
 
 
 def open_to_read(path: str) -> Tuple[int, os.stat_result]:
     """A descriptor of a regular file, and its facts. Raises NotAnObject, FileNotFoundError, OSError."""
-    try:
-        fd = os.open(path, _READ)
-    except OSError as err:
-        if err.errno in MAYBE_NO_FILE and kind_of(path):
-            raise no_object(path) from None
-        raise
-    try:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
-            raise no_object(path)
-        return fd, found
-    except BaseException:
-        os.close(fd)
-        raise
+    return files.open_to_read(path, error=NotAnObject)
 
 
 def read(path: str, most: int = SMALL) -> bytes:
     """A small file, whole. Raises NotAnObject also when it is larger than `most`, FileNotFoundError, OSError."""
-    fd, found = open_to_read(path)
-    try:
-        if found.st_size > most:
-            raise too_large(path, found.st_size, most)
-        parts: List[bytes] = []
-        size = 0
-        while size <= most:
-            part = os.read(fd, _PIECE)
-            if not part:
-                return b"".join(parts)
-            parts.append(part)
-            size += len(part)
-        raise too_large(path, size, most)
-    finally:
-        os.close(fd)
-
-
-def too_large(name: str, size: int, most: int) -> NotAnObject:
-    """The error for a small object that is larger than it may be."""
-    return NotAnObject(f"{os.path.basename(name)} has {size} bytes, expected at most {most}")
+    return files.read(path, most, error=NotAnObject)
 
 
 def open_folder(root: str, name: str) -> int:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 from typing import Dict, List
 
-from . import below
-from .base import SMALL, Capabilities, Reader, Writer, between, check_name
+from hyperpod_kit.untrusted.files import too_large
+
+from .base import SMALL, Capabilities, NotAnObject, Reader, Writer, between, check_name
 
 
 class BytesReader:
@@ -61,7 +62,7 @@ class MemoryStore:
         """See Store."""
         data = self._object(name)
         if len(data) > most:
-            raise below.too_large(name, len(data), most)
+            raise too_large(name, len(data), most, NotAnObject)
         return data
 
     def _object(self, name: str) -> bytes:

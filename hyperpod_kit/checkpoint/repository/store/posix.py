@@ -10,6 +10,8 @@ import os
 import threading
 from typing import List, Optional, Tuple
 
+from hyperpod_kit.untrusted import files
+
 from . import below, direct, durable
 from .base import ALIGN, SMALL, Capabilities, Reader, Unsupported, Writer, between, check_name
 
@@ -197,7 +199,7 @@ class PosixStore:
                                until)
         except OSError as err:
             # A link that leads nowhere is not the same as nothing: what it led to may be back tomorrow.
-            if prefix and err.errno in (errno.ENOENT, *below.MAYBE_NO_FILE) and below.kind_of(path):
+            if prefix and err.errno in (errno.ENOENT, *files.MAYBE_NO_FILE) and files.kind_of(path):
                 raise below.no_object(path, "a directory") from None
             if err.errno != errno.ENOENT:
                 raise

@@ -11,8 +11,8 @@ import time
 from typing import Any, Dict, List
 
 from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.untrusted.files import too_large
 
-from . import below
 from .base import SMALL, Capabilities, NotAnObject, Reader, Unsupported, Writer, between, check_name
 from .s3_errors import code_of, failed, retried
 from .s3_upload import S3Writer
@@ -116,7 +116,7 @@ class S3Store:
                 found = self._client.get_object(ChecksumMode="ENABLED", **self._where(name))
                 with found["Body"] as body:
                     if found["ContentLength"] > most:
-                        raise below.too_large(name, found["ContentLength"], most)
+                        raise too_large(name, found["ContentLength"], most, NotAnObject)
                     return bytes(body.read())
             except NotAnObject:
                 raise

@@ -1,0 +1,47 @@
+"""One record in the journal of each thing that is done with root's rights to what is another's.
+
+Requeued, drained, pruned, flushed, unmounted, replaced: who asked, on what, why. Read by `hyperpod-kit diagnose
+--actions`. The journal's own protocol, https://systemd.io/JOURNAL_NATIVE_PROTOCOL/, so that no library is needed.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+
+from hyperpod_kit.untrusted.text import clean
+
+MESSAGE_ID = "6f2b1c0d9a8e4f7ab35d0c1e92f4a677"
+"""What all of these records have in common: `journalctl MESSAGE_ID=…`."""
+
+JOURNAL = "/run/systemd/journal/socket"
+
+_VALUE = 1000
+
+
+def record(action: str, on: str, why: str, *, asked_by: str, owner: str = "", journal: str = JOURNAL) -> None:
+    """Say that `action` (a verb in the past: `requeued`) was done on `on` (`job 12`, a path, a node).
+
+    `asked_by`: the unit, hook or command that did it and, where one is known, the user behind it. `owner`: whose the
+    thing was. Without a journal it is a line on standard error. Never raises: what is done is done.
+    """
+    fields = {"HYPERPOD_KIT_ACTION": action, "HYPERPOD_KIT_ON": on, "HYPERPOD_KIT_WHY": why,
+              "HYPERPOD_KIT_ASKED_BY": asked_by, "HYPERPOD_KIT_OWNER": owner}
+    cleaned = {name: clean(value, _VALUE) for name, value in fields.items()}
+    whose = f" of {cleaned['HYPERPOD_KIT_OWNER']}" if owner else ""
+    message = f"{clean(action)} {clean(on, _VALUE)}{whose} for {clean(asked_by)}: {clean(why, _VALUE)}"
+    entry = {"MESSAGE": message, "MESSAGE_ID": MESSAGE_ID, "PRIORITY": "5", "SYSLOG_IDENTIFIER": "hyperpod-kit",
+             "SYSLOG_PID": str(os.getpid()), **cleaned}
+    data = "".join(f"{name}={value}\n" for name, value in entry.items()).encode("utf-8", "replace")
+    try:
+        with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as sock:
+            # A journal that does not read must not hold up a hook.
+            sock.settimeout(1.0)
+            sock.sendto(data, journal)
+    except OSError:
+        with contextlib.suppress(OSError, ValueError):
+            print(f"hyperpod-kit: {message}", file=sys.stderr, flush=True)

@@ -1,0 +1,148 @@
+"""The one place that opens a file in a directory which others may write to, and that makes a directory of ours there.
+
+Others may have left anything in a file's place: a link, a fifo, a socket, a device, a directory, a file of theirs. So
+no open waits and none follows a link; type, owner and size are those of what was opened, not of a name.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from typing import List, Optional, Tuple, Type
+
+from hyperpod_kit.errors import Untrusted
+
+READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_CREATE = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+SMALL = 1 << 20
+"""Bytes that a small file may have where nothing else is said."""
+
+_PIECE = 1 << 20
+
+MAYBE_NO_FILE = (errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.ENOTDIR)
+"""What an open says of a link, a socket, a device without a driver, a path through a file; a look tells."""
+
+_KINDS = ((stat.S_ISREG, ""), (stat.S_ISDIR, "a directory"), (stat.S_ISFIFO, "a fifo"), (stat.S_ISSOCK, "a socket"),
+          (stat.S_ISCHR, "a character device"), (stat.S_ISBLK, "a block device"))
+
+
+def kind_of(path: str) -> str:
+    """What lies there, in words; "" for a regular file and for nothing."""
+    try:
+        mode = os.lstat(path).st_mode
+    except OSError as err:
+        return "below something that is no directory" if err.errno in MAYBE_NO_FILE else ""
+    if stat.S_ISLNK(mode):
+        with contextlib.suppress(OSError):
+            return f"a symbolic link to {os.readlink(path)}"
+    return next((words for test, words in _KINDS if test(mode)), "no regular file")
+
+
+def not_wanted(path: str, wanted: str = "a regular file", error: Type[Untrusted] = Untrusted) -> Untrusted:
+    """The error for what lies at `path` in the place of what is wanted."""
+    return error(f"{os.path.basename(path)} is {kind_of(path) or 'something else'}, expected {wanted}")
+
+
+def too_large(name: str, size: int, most: int, error: Type[Untrusted] = Untrusted) -> Untrusted:
+    """The error for a small file that is larger than it may be."""
+    return error(f"{os.path.basename(name)} has {size} bytes, expected at most {most}")
+
+
+def open_to_read(path: str, *, flags: int = READ, owner: Optional[int] = None,
+                 error: Type[Untrusted] = Untrusted) -> Tuple[int, os.stat_result]:
+    """A descriptor of a regular file, and its facts. `owner`: the only uid whose file will do.
+
+    Raises `error`, FileNotFoundError, OSError.
+    """
+    try:
+        fd = os.open(path, flags | READ)
+    except OSError as err:
+        if err.errno in MAYBE_NO_FILE and kind_of(path):
+            raise not_wanted(path, error=error) from None
+        raise
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise not_wanted(path, error=error)
+        if owner is not None and found.st_uid != owner:
+            raise error(f"{path} belongs to uid {found.st_uid}, expected uid {owner}")
+        return fd, found
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def read(path: str, most: int = SMALL, *, owner: Optional[int] = None, error: Type[Untrusted] = Untrusted) -> bytes:
+    """A small file, whole. Raises `error` also when it is larger than `most` bytes, FileNotFoundError, OSError."""
+    fd, found = open_to_read(path, owner=owner, error=error)
+    try:
+        if found.st_size > most:
+            raise too_large(path, found.st_size, most, error)
+        parts: List[bytes] = []
+        size = 0
+        while size <= most:
+            part = os.read(fd, _PIECE)
+            if not part:
+                return b"".join(parts)
+            parts.append(part)
+            size += len(part)
+        raise too_large(path, size, most, error)
+    finally:
+        os.close(fd)
+
+
+def create(path: str, mode: int = 0o600) -> int:
+    """A descriptor, for reading and writing, of a file that was not there before, with exactly this mode.
+
+    Raises FileExistsError when anything of that name is there, a link that leads nowhere too, OSError.
+    """
+    fd = os.open(path, os.O_RDWR | _CREATE, 0o600)
+    try:
+        os.fchmod(fd, mode)
+        return fd
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def own_directory(path: str, mode: int = 0o700, *, uid: Optional[int] = None) -> None:
+    """Make `path`, below a directory that is there, a directory of the user `uid` (default: of this process's).
+
+    One that is there already is kept when it is a directory of that user in which nobody else may write.
+    Raises Untrusted when it is anything else, with what and whose it is, OSError.
+    """
+    owner = os.geteuid() if uid is None else uid
+    try:
+        os.mkdir(path, 0o700)
+        made = True
+    except FileExistsError:
+        made = False
+    try:
+        fd = os.open(path, DIRECTORY)
+    except OSError as err:
+        if err.errno in (*MAYBE_NO_FILE, errno.EACCES):
+            raise _not_ours(path, owner) from None
+        raise
+    try:
+        found = os.fstat(fd)
+        if made and found.st_uid == os.geteuid() and owner != found.st_uid:
+            os.fchown(fd, owner, -1)
+        elif found.st_uid != owner:
+            raise _not_ours(path, owner)
+        if stat.S_IMODE(found.st_mode) != mode:
+            os.fchmod(fd, mode)
+    finally:
+        os.close(fd)
+
+
+def _not_ours(path: str, owner: int) -> Untrusted:
+    found = os.lstat(path)
+    return Untrusted(f"{path} is there already and is not a directory of uid {owner}: "
+                     f"{stat.filemode(found.st_mode)} of uid {found.st_uid}",
+                     hint=f"look at it, then have its owner or root remove it: ls -ld {path}")

@@ -1,0 +1,29 @@
+"""Words of others, made fit for a terminal and a log: no control character, no escape sequence, not without end.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+LONGEST = 300
+"""Characters that one value may have on a line."""
+
+
+def clean(value: object, most: int = LONGEST) -> str:
+    """One line, printable, of at most `most` characters; what cannot be printed becomes a blank, blanks become one."""
+    return shortened(" ".join(printable(str(value)[: 4 * most]).split()), most)
+
+
+def printable(text: str) -> str:
+    """The text with a blank for each character that cannot be printed, line ends and tabs among them."""
+    return text if text.isprintable() else "".join(char if char.isprintable() else " " for char in text)
+
+
+def printable_lines(text: str) -> str:
+    """The same for a text of several lines: line feeds and tabs stay."""
+    return "\n".join("\t".join(map(printable, line.split("\t"))) for line in text.split("\n"))
+
+
+def shortened(text: str, most: int) -> str:
+    """At most `most` characters, the last of them an ellipsis when there were more."""
+    return text if len(text) <= most else text[: most - 1] + "…"

@@ -75,7 +75,7 @@ _ADMIN = {
     "HPK_KNOWN_HOSTS": "`--known-hosts`",
     "HPK_POLL_INTERVAL": "`--interval`: seconds between two polls of AWS",
     "HPK_CACHE": "where the rehearsal keeps its node image; default `~/.cache/hyperpod-kit`",
-    "HPK_REHEARSAL_STATE": "where rehearsals keep their state",
+    "HPK_REHEARSAL_STATE": "where rehearsals keep their state; default `/var/lib/hyperpod-kit-rehearsal`",
 }
 _JOB = {
     "HPK_CHECKPOINT_ROOT": "the root of `job run`; for a bare `srun`, set it in the batch script",

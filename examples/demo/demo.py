@@ -28,7 +28,7 @@ from rich.table import Table
 
 console = Console(highlight=False)
 DATA_BUCKET, DATA_PREFIX = "sagemaker-hyperpod-kit-data", "corpus/"
-STATE = Path(os.environ.get("HPK_REHEARSAL_STATE", "/var/tmp/hyperpod-kit-rehearsal"))
+STATE = Path(os.environ.get("HPK_REHEARSAL_STATE", "/var/lib/hyperpod-kit-rehearsal"))
 CACHE = Path(os.environ.get("HPK_CACHE", Path.home() / ".cache" / "hyperpod-kit"))
 
 

@@ -15,7 +15,7 @@ from typing import Any, Dict, Iterator, Sequence
 
 import hyperpod_kit
 from hyperpod_kit.errors import RehearsalError
-from hyperpod_kit.rehearsal import cleanup, host, image, processes, state
+from hyperpod_kit.rehearsal import cleanup, host, image, own_place, processes, state
 from hyperpod_kit.rehearsal.image import Progress
 from hyperpod_kit.rehearsal.layout import NAME_PATTERN, Layout, cache_dir, existing, lock_file
 from hyperpod_kit.rehearsal.settings import Settings, parse_share, parse_tree
@@ -82,6 +82,7 @@ def running(name: str) -> tuple[Layout, Dict[str, Any]]:
     """Layout and state.json of a rehearsal that is up. Raises RehearsalError when it is not."""
     host.require_root(f"rehearsal {name}")
     layout = Layout.of(name)
+    own_place.require(layout.root)
     data = state.read_json(layout.state_file)
     if data is None or not is_up(layout):
         others = [other.root.name for other in existing() if is_up(other)]
@@ -105,8 +106,13 @@ def up(name: str, shares: Sequence[str], progress: Progress, *, cred_expire: int
     parsed = tuple(parse_share(share) for share in shares)
     laid_over = tuple(parse_tree(tree) for tree in trees)
     layout = Layout.of(name)
+    own_place.require(layout.root)
+    own_place.require(cache_dir())
     if is_up(layout):
         return layout, False
+    former = Layout.former(name)
+    if former is not None:
+        progress(f"an earlier release's rehearsal is left in {former.root}: `hyperpod-kit rehearse down` removes both")
     with _signals_as_interrupt(), _exclusive(layout):
         if is_up(layout):
             return layout, False  # another `up` was faster
@@ -116,7 +122,7 @@ def up(name: str, shares: Sequence[str], progress: Progress, *, cred_expire: int
         built = image.ensure(cache_dir(), progress, release)
         progress("starting the daemon")
         try:
-            layout.root.mkdir(mode=0o700, parents=True)
+            own_place.make(layout.root)
             Settings(name, str(built), parsed, cred_expire, slurmd_timeout, shm_size,
                      trees=laid_over).save(layout.root)
             _start_daemon(layout)
@@ -156,10 +162,15 @@ def _start_daemon(layout: Layout) -> None:
 def down(name: str) -> bool:
     """Take a rehearsal down; False when there was none. Raises RehearsalError naming what could not be removed."""
     host.require_root(f"taking rehearsal {name} down")
-    layout = Layout.of(name)
-    # Also without a directory: an `up` that holds the lock may be about to make it.
-    with _exclusive(layout):
-        if not layout.root.exists():
-            return False
-        cleanup.down(layout)
-    return True
+    layout, former = Layout.of(name), Layout.former(name)
+    own_place.require(layout.root)
+    gone = False
+    for place in (layout, former):
+        if place is None:
+            continue
+        # Also without a directory: an `up` that holds the lock may be about to make it.
+        with _exclusive(place):
+            if place.root.exists():
+                cleanup.down(place)
+                gone = True
+    return gone

@@ -10,10 +10,12 @@ import re
 import shutil
 import signal
 from pathlib import Path
+from typing import Optional
 
 from hyperpod_kit.errors import RehearsalError
-from hyperpod_kit.rehearsal import cgroups, host, mounts, network, processes, state
+from hyperpod_kit.rehearsal import cgroups, host, mounts, network, own_place, processes, state
 from hyperpod_kit.rehearsal.layout import CGROUP_PARENT, Layout, existing
+from hyperpod_kit.rehearsal.processes import Process
 from hyperpod_kit.run import LocalRunner
 
 DAEMON_PATIENCE = 60.0
@@ -22,16 +24,22 @@ DAEMON_PATIENCE = 60.0
 
 def stop_daemon(layout: Layout) -> None:
     """Ask the daemon to take everything down, kill it when it does not; then wait for its guardian."""
-    daemon = state.read_process(layout.daemon_file)
+    daemon = _ours(layout, layout.daemon_file, "hyperpod_kit.rehearsal.daemon")
     processes.end(daemon, signal.SIGTERM)
     if not processes.wait_gone(daemon, DAEMON_PATIENCE):
         processes.end(daemon, signal.SIGKILL)
         processes.wait_gone(daemon, 10.0)
     # Still at work for a killed daemon, it would remove what the next one makes under the same names.
-    guardian = state.read_process(layout.guardian_file)
+    guardian = _ours(layout, layout.guardian_file, "hyperpod_kit.rehearsal.guardian")
     if not processes.wait_gone(guardian, DAEMON_PATIENCE):
         processes.end(guardian, signal.SIGKILL)
         processes.wait_gone(guardian, 10.0)
+
+
+def _ours(layout: Layout, file: Path, module: str) -> Optional[Process]:
+    """The process that a state file names, None unless it is the one that this rehearsal started."""
+    process = state.read_process(file)
+    return process if processes.runs(process, ["-m", module, "--state", str(layout.root)]) else None
 
 
 def remove_traces(layout: Layout) -> list[str]:
@@ -52,7 +60,11 @@ def remove_traces(layout: Layout) -> list[str]:
 
 
 def down(layout: Layout) -> None:
-    """Stop a rehearsal and remove all of it, its state directory too. Raises RehearsalError naming what stayed."""
+    """Stop a rehearsal and remove all of it, its state directory too.
+
+    Raises RehearsalError naming what stayed, Untrusted when its directory is somebody else's.
+    """
+    own_place.require(layout.root)
     stop_daemon(layout)
     left = remove_traces(layout)
     if left:

@@ -11,18 +11,23 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict
+from typing import Dict, Optional
+
+from hyperpod_kit.rehearsal import own_place
 
 DEFAULT_NAME = "demo"
 STATE_BASE_VARIABLE = "HPK_REHEARSAL_STATE"
 CACHE_VARIABLE = "HPK_CACHE"
+STATE_BASE = Path("/var/lib/hyperpod-kit-rehearsal")
+FORMER_STATE_BASE = Path("/var/tmp/hyperpod-kit-rehearsal")
+"""Where releases up to 0.5 kept it; one of theirs that is up is still taken down."""
 CGROUP_PARENT = "hyperpod-kit"
 NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
 
 
 def state_base() -> Path:
     """The directory that holds one state directory per rehearsal."""
-    return Path(os.environ.get(STATE_BASE_VARIABLE) or "/var/tmp/hyperpod-kit-rehearsal")
+    return Path(os.environ.get(STATE_BASE_VARIABLE) or STATE_BASE)
 
 
 def cache_dir() -> Path:
@@ -31,8 +36,9 @@ def cache_dir() -> Path:
 
 
 def lock_file(name: str) -> Path:
-    """A file to lock; kept beside the images, because locks outlive what they guard."""
+    """A file to lock; kept beside the images, because locks outlive what they guard. Raises Untrusted."""
     directory = cache_dir() / "locks"
+    own_place.require(directory)
     directory.mkdir(parents=True, exist_ok=True)
     return directory / f"{name}.lock"
 
@@ -47,6 +53,13 @@ class Layout:
     def of(cls, name: str) -> Layout:
         """The rehearsal of that name under `state_base()`."""
         return cls(Path(os.path.abspath(state_base() / name)))
+
+    @classmethod
+    def former(cls, name: str) -> Optional[Layout]:
+        """The rehearsal of that name that an earlier release left; None where there is none of ours."""
+        if os.environ.get(STATE_BASE_VARIABLE) or not own_place.ours(FORMER_STATE_BASE / name):
+            return None
+        return cls(FORMER_STATE_BASE / name)
 
     @property
     def id(self) -> str:
@@ -134,9 +147,13 @@ class Layout:
 
 
 def existing() -> list[Layout]:
-    """All rehearsals that have a state directory, in order of name."""
-    base = state_base()
+    """All rehearsals that have a state directory, in order of name; an earlier release's last."""
+    base = Path(os.path.abspath(state_base()))
+    found = [Layout(base / name) for name in _names(base)]
+    return found + [former for name in _names(FORMER_STATE_BASE) if (former := Layout.former(name))]
+
+
+def _names(base: Path) -> list[str]:
     if not base.is_dir():
         return []
-    return [Layout(Path(os.path.abspath(entry))) for entry in sorted(base.iterdir())
-            if entry.is_dir() and NAME_PATTERN.fullmatch(entry.name)]
+    return [entry.name for entry in sorted(base.iterdir()) if entry.is_dir() and NAME_PATTERN.fullmatch(entry.name)]

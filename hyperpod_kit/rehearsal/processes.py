@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Optional
+from typing import Iterator, Optional, Sequence
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,19 @@ def alive(process: Optional[Process]) -> bool:
     return bool(fields) and fields[0] not in "ZX" and int(fields[19]) == process.started
 
 
+def runs(process: Optional[Process], words: Sequence[str]) -> bool:
+    """Whether this very process still runs, is this user's, and has these words in a row on its command line."""
+    if process is None or not alive(process):
+        return False
+    try:
+        owner = os.stat(f"/proc/{process.pid}").st_uid
+        said = os.fsdecode(Path(f"/proc/{process.pid}/cmdline").read_bytes()).split("\0")
+    except OSError:
+        return False
+    wanted = list(words)
+    return owner == os.geteuid() and any(said[at:at + len(wanted)] == wanted for at in range(len(said)))
+
+
 def children(pid: int) -> list[int]:
     """Direct children, in order of birth; empty when the process is gone."""
     try:
@@ -50,9 +64,32 @@ def children(pid: int) -> list[int]:
 
 def end(process: Optional[Process], sig: int = signal.SIGKILL) -> None:
     """Send a signal to this very process; nothing happens when it is gone."""
-    if process is not None and alive(process):
-        with contextlib.suppress(ProcessLookupError):
+    if process is None:
+        return
+    # First a hold on whatever has the pid, then the look at it, then the signal: no other process gets it in between.
+    with contextlib.suppress(ProcessLookupError), _held(process.pid) as held:
+        if not alive(process):
+            return
+        if held is None:
             os.kill(process.pid, sig)
+        else:
+            signal.pidfd_send_signal(held, sig)
+
+
+@contextlib.contextmanager
+def _held(pid: int) -> Iterator[Optional[int]]:
+    """A descriptor of the process, None on a kernel that has none. Raises ProcessLookupError."""
+    try:
+        held = os.pidfd_open(pid)
+    except OSError as err:
+        if err.errno not in (errno.ENOSYS, errno.EPERM):
+            raise ProcessLookupError(pid) from err
+        yield None
+        return
+    try:
+        yield held
+    finally:
+        os.close(held)
 
 
 def wait_gone(process: Optional[Process], seconds: float) -> bool:

@@ -8,7 +8,12 @@ import tempfile
 from pathlib import Path
 from typing import Any, Dict, Optional
 
+from hyperpod_kit.errors import Untrusted
 from hyperpod_kit.rehearsal.processes import Process
+from hyperpod_kit.untrusted import files
+
+MOST = 64 << 20
+"""Bytes of a state file: far above what the largest cluster needs."""
 
 
 def write_json(path: Path, data: Any, mode: int = 0o600) -> None:
@@ -26,10 +31,10 @@ def write_json(path: Path, data: Any, mode: int = 0o600) -> None:
 
 
 def read_json(path: Path) -> Optional[Dict[str, Any]]:
-    """The object in `path`, None when there is none that can be read."""
+    """The object in `path`, None when there is none that can be read, or that is not a file of our own."""
     try:
-        data = json.loads(path.read_text())
-    except (OSError, ValueError):
+        data = json.loads(files.read(str(path), MOST, owner=os.geteuid()))
+    except (OSError, ValueError, RecursionError, Untrusted):
         return None
     return data if isinstance(data, dict) else None
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from typing import Any, Dict, List
 
 from hyperpod_kit.errors import RehearsalError
@@ -52,7 +50,7 @@ def kill(node: Dict[str, Any]) -> None:
         raise RehearsalError(f"{node['place']} ({node['instance_id']}) does not run",
                              hint="hyperpod-kit rehearse status")
     # The machine's PID 1: with it the kernel ends every process of the machine's pid namespace.
-    os.kill(leaders[0], signal.SIGKILL)
+    processes.end(processes.identify(leaders[0]))
     if not processes.wait_gone(supervisor(node), 10.0):
         raise RehearsalError(f"{node['place']} ({node['instance_id']}) still ends after 10 s")
 

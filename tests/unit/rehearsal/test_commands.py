@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from hyperpod_kit.cli.rehearse_commands import rehearse
 from hyperpod_kit.errors import RehearsalError
-from hyperpod_kit.rehearsal import boot, host, layer, state
+from hyperpod_kit.rehearsal import boot, host, layer, own_place, state
 from hyperpod_kit.rehearsal.layout import STATE_BASE_VARIABLE, Layout
 from hyperpod_kit.rehearsal.processes import Process, alive, identify
 from hyperpod_kit.rehearsal.settings import Settings, parse_share, parse_tree
@@ -41,14 +41,14 @@ def test_a_missing_package_is_named(monkeypatch):
 
 @pytest.mark.parametrize("words", [("status",), ("env",), ("kill-node", "x"), ("logs", "x"), ("exec", "x", "--", "id")])
 def test_commands_on_a_rehearsal_that_is_not_up(monkeypatch, words):
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(host, "require_root", lambda what: None)
     error = run(*words).exception
     assert isinstance(error, RehearsalError) and "not up" in error.message
     assert error.hint == "hyperpod-kit rehearse up"
 
 
 def test_down_twice_is_fine(monkeypatch):
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(host, "require_root", lambda what: None)
     result = run("down")
     assert result.exit_code == 0 and "was not up" in result.output
 
@@ -56,9 +56,9 @@ def test_down_twice_is_fine(monkeypatch):
 @pytest.fixture
 def up(monkeypatch):
     """State files of a rehearsal whose daemon is this process."""
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(host, "require_root", lambda what: None)
     layout = Layout.of("demo")
-    layout.root.mkdir(parents=True)
+    own_place.make(layout.root)
     state.write_process(layout.daemon_file, identify(os.getpid()))
     state.write_json(layout.ready_file, {"endpoint": "http://127.0.0.1:1"})
     node = {"instance_id": "i-1", "place": "gpu/0", "host": "ip-10-1-41-18", "ip": "10.1.41.18", "role": "", "pid": 0,

@@ -1,0 +1,66 @@
+"""Where root keeps what it later believes: a directory that nobody else can put in place, rename or write to.
+
+A name under /var/tmp belongs to whoever makes it first, and a directory to whoever owns one of those above it. So
+every level is looked at, from the root of the file system down, and the first one that is somebody else's is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Optional
+
+from hyperpod_kit.errors import Untrusted
+from hyperpod_kit.untrusted import files
+
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def require(path: Path) -> None:
+    """Look at `path` and all above it, as far as they are there.
+
+    Raises Untrusted with the first level that is not ours.
+    """
+    for level in reversed([path, *path.parents]):
+        try:
+            found = os.lstat(level)
+        except FileNotFoundError:
+            return
+        wrong = _wrong(str(level), found, last=level == path)
+        if wrong:
+            raise Untrusted(f"{level} {wrong}, so nothing in {path} is believed",
+                            hint=f"look at it (ls -ld {level}), then move it away or name another place")
+
+
+def ours(path: Path) -> bool:
+    """Whether `path` is there and `require` has nothing against it."""
+    try:
+        require(path)
+    except Untrusted:
+        return False
+    return os.path.lexists(path)
+
+
+def make(path: Path) -> None:
+    """Make `path`, 0700 and with whatever is missing above it; it may be there. Raises Untrusted, OSError."""
+    require(path)
+    for level in reversed([path, *path.parents]):
+        if not level.exists():
+            files.own_directory(str(level))
+    require(path)
+
+
+def _wrong(path: str, found: os.stat_result, last: bool) -> Optional[str]:
+    owner = f"of uid {found.st_uid}"
+    if stat.S_ISLNK(found.st_mode):
+        return f"is {files.kind_of(path)} {owner}"
+    if not stat.S_ISDIR(found.st_mode):
+        return f"is no directory but {files.kind_of(path) or 'a file'} {owner}"
+    if found.st_uid not in (0, os.geteuid()):
+        return f"belongs to uid {found.st_uid}, expected root or uid {os.geteuid()}"
+    # In root's sticky directories, as /tmp is, nobody renames or removes what is another's.
+    sticky = found.st_mode & stat.S_ISVTX and found.st_uid == 0 and not last
+    if found.st_mode & _OTHERS_WRITE and not sticky:
+        return f"may be written to by others ({stat.filemode(found.st_mode)} {owner})"
+    return None

@@ -1,0 +1,185 @@
+"""A user who is first where root's rehearsal keeps its state, or who waits for root to end the wrong process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hyperpod_kit.errors import Untrusted
+from hyperpod_kit.rehearsal import boot, cleanup, host, layout, own_place, processes, state
+from hyperpod_kit.rehearsal.layout import Layout
+
+from .users import ATTACKER, ROOT, as_user, place
+
+pytestmark = ROOT
+
+
+@pytest.fixture
+def shared(monkeypatch, tmp_path):
+    """A sticky directory of root's that everybody may write to, with the state's place in it."""
+    with place() as found:
+        monkeypatch.setenv(layout.STATE_BASE_VARIABLE, str(found / "state"))
+        monkeypatch.setenv(layout.CACHE_VARIABLE, str(tmp_path / "cache"))
+        monkeypatch.setattr(host, "require", lambda: None)
+        yield found
+
+
+@pytest.fixture
+def daemon_of_roots():
+    """Some process of root's that has nothing to do with a rehearsal."""
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    yield process
+    process.kill()
+    process.wait(30)
+
+
+def plant(where: Path, pid: int) -> None:
+    """As the attacker: a rehearsal's directory whose daemon is that process."""
+    started = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+
+    def work() -> None:
+        os.makedirs(where)
+        for name in ("daemon.json", "guardian.json"):
+            (where / name).write_text(json.dumps({"pid": pid, "started": started}))
+        (where / "ready.json").write_text('{"endpoint": "http://127.0.0.1:9"}')
+        (where / "state.json").write_text('{"endpoint": "http://127.0.0.1:9", "clusters": []}')
+
+    assert as_user(ATTACKER, work) == 0
+
+
+COMMANDS = {"up": lambda: boot.up("demo", (), lambda text: None), "down": lambda: boot.down("demo"),
+            "down --all": cleanup.down_all, "status": lambda: boot.running("demo")}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_state_directory_that_a_user_made_first(shared, daemon_of_roots, command):
+    plant(shared / "state/demo", daemon_of_roots.pid)
+    with pytest.raises(Untrusted, match=rf"{shared}/state belongs to uid {ATTACKER}, expected root"):
+        COMMANDS[command]()
+    assert daemon_of_roots.poll() is None
+    assert (shared / "state/demo/daemon.json").exists()
+
+
+def test_a_link_of_a_users_to_a_directory_of_roots(shared, tmp_path):
+    (tmp_path / "roots").mkdir()
+    assert as_user(ATTACKER, lambda: os.symlink(tmp_path / "roots", shared / "state")) == 0
+    with pytest.raises(Untrusted, match=rf"state is a symbolic link to {tmp_path}/roots of uid {ATTACKER}"):
+        boot.down("demo")
+    with pytest.raises(Untrusted):
+        own_place.make(shared / "state/demo")
+    assert list((tmp_path / "roots").iterdir()) == []
+
+
+def test_a_directory_of_roots_below_one_that_a_user_may_rename(shared, monkeypatch):
+    assert as_user(ATTACKER, lambda: os.mkdir(shared / "theirs", 0o777)) == 0
+    (shared / "theirs/state").mkdir(mode=0o700)
+    monkeypatch.setenv(layout.STATE_BASE_VARIABLE, str(shared / "theirs/state"))
+    with pytest.raises(Untrusted, match=f"theirs belongs to uid {ATTACKER}"):
+        boot.up("demo", (), lambda text: None)
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o1777])
+def test_a_state_directory_that_others_may_write_to(shared, mode):
+    (shared / "state/demo").mkdir(parents=True)
+    (shared / "state/demo").chmod(mode)
+    with pytest.raises(Untrusted, match="may be written to by others"):
+        boot.running("demo")
+
+
+def test_what_root_makes_is_roots_alone(shared):
+    before = os.umask(0)
+    try:
+        own_place.make(Layout.of("demo").root)
+    finally:
+        os.umask(before)
+    for level in (shared / "state", shared / "state/demo"):
+        assert level.stat().st_mode & 0o7777 == 0o700 and level.stat().st_uid == 0
+    assert as_user(ATTACKER, lambda: os.listdir(shared / "state")) == 1
+
+
+def test_an_image_cache_of_a_users(shared, monkeypatch):
+    assert as_user(ATTACKER, lambda: os.mkdir(shared / "cache")) == 0
+    monkeypatch.setenv(layout.CACHE_VARIABLE, str(shared / "cache"))
+    with pytest.raises(Untrusted, match=f"cache belongs to uid {ATTACKER}"):
+        boot.up("demo", (), lambda text: None)
+    with pytest.raises(Untrusted):
+        layout.lock_file("network")
+
+
+@pytest.mark.parametrize("file", ["daemon_file", "guardian_file"])
+def test_the_number_of_a_daemon_that_died_is_another_process_now(shared, daemon_of_roots, file):
+    """The identity fits to the clock tick, the place is root's; only it is no daemon of a rehearsal."""
+    demo = Layout.of("demo")
+    own_place.make(demo.root)
+    state.write_process(getattr(demo, file), processes.identify(daemon_of_roots.pid))
+    cleanup.stop_daemon(demo)
+    assert daemon_of_roots.poll() is None
+
+
+def test_the_daemon_of_another_rehearsal_is_not_ours(shared):
+    """Same program, same user, another state directory."""
+    demo = Layout.of("demo")
+    own_place.make(demo.root)
+    module = "hyperpod_kit.rehearsal.daemon"
+    with subprocess.Popen([sys.executable, "-c", "input()", "-m", module, "--state", str(demo.root) + "2"],
+                          stdin=subprocess.PIPE) as other, \
+            subprocess.Popen([sys.executable, "-c", "input()", "-m", module, "--state", str(demo.root)],
+                             stdin=subprocess.PIPE) as own:
+        state.write_process(demo.daemon_file, processes.identify(other.pid))
+        cleanup.stop_daemon(demo)
+        assert other.poll() is None
+        state.write_process(demo.daemon_file, processes.identify(own.pid))
+        cleanup.stop_daemon(demo)
+        assert own.wait(30) != 0
+        other.kill()
+
+
+def test_a_users_process_that_says_it_is_the_daemon(shared):
+    """Even so root signals nothing of another user's: he could have it take a number that root then trusts."""
+    demo = Layout.of("demo")
+    own_place.make(demo.root)
+    words = ["-m", "hyperpod_kit.rehearsal.daemon", "--state", str(demo.root)]
+    argv = ["/usr/bin/python3", "-c", "input()", *words]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, user=ATTACKER) as theirs:
+        process = processes.identify(theirs.pid)
+        assert processes.alive(process) and not processes.runs(process, words)
+        theirs.kill()
+
+
+def test_a_fifo_or_a_file_of_a_users_in_the_place_of_a_state_file(shared):
+    os.mkfifo(shared / "daemon.json")
+    assert state.read_process(shared / "daemon.json") is None
+    assert as_user(ATTACKER, lambda: (shared / "ready.json").write_text('{"endpoint": "x"}')) == 0
+    assert state.read_json(shared / "ready.json") is None
+    (shared / "state.json").write_text("[" * 200_000)
+    assert state.read_json(shared / "state.json") is None
+
+
+def test_the_place_of_earlier_releases_made_by_a_user(shared, daemon_of_roots, monkeypatch):
+    """It is passed over: nothing of root's can be in there, and nobody may keep root from the new place with it."""
+    monkeypatch.setattr(layout, "FORMER_STATE_BASE", shared / "former")
+    monkeypatch.setattr(layout, "STATE_BASE", shared / "state")
+    monkeypatch.delenv(layout.STATE_BASE_VARIABLE)
+    plant(shared / "former/demo", daemon_of_roots.pid)
+    assert boot.down("demo") is False
+    assert layout.existing() == [] and daemon_of_roots.poll() is None
+
+
+def test_a_rehearsal_of_an_earlier_release_is_taken_down(shared, monkeypatch):
+    monkeypatch.setattr(layout, "FORMER_STATE_BASE", shared / "former")
+    monkeypatch.setattr(layout, "STATE_BASE", shared / "state")
+    monkeypatch.delenv(layout.STATE_BASE_VARIABLE)
+    monkeypatch.setattr(cleanup, "remove_traces", lambda layout: [])
+    former = shared / "former/demo"
+    own_place.make(former)
+    argv = [sys.executable, "-c", "input()", "-m", "hyperpod_kit.rehearsal.daemon", "--state", str(former)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE) as daemon:
+        state.write_process(former / "daemon.json", processes.identify(daemon.pid))
+        assert [found.root for found in layout.existing()] == [former]
+        assert boot.down("demo") is True
+        assert daemon.wait(30) != 0 and not former.exists()

@@ -16,7 +16,7 @@ BASE = {"audit", "descriptors", "errors", "run", "untrusted", "model", "slurm"}
 MAY_IMPORT: Dict[str, Set[str]] = {
     "descriptors": set(),
     "errors": set(),
-    "untrusted": {"errors"},
+    "untrusted": {"descriptors", "errors"},
     "audit": {"untrusted"},
     "run": {"errors"},
     "model": {"errors", "untrusted"},

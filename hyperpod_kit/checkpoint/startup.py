@@ -20,6 +20,7 @@ from hyperpod_kit.checkpoint.repository.control import Key
 from hyperpod_kit.checkpoint.repository.lines import Message
 from hyperpod_kit.checkpoint.repository.store.open import is_path
 from hyperpod_kit.errors import CheckpointError, RunIsOwned
+from hyperpod_kit.untrusted import listening
 
 
 @dataclass(frozen=True)
@@ -72,11 +73,11 @@ def identify(ranks: Ranks, root: str | os.PathLike[str], run: str | None, algori
 
 def start_agent(ranks: Ranks, identity: Identity, options: Message, on_event: Callable[[Message], None]) -> Keeper:
     """This rank's agent, connected to rank 0's. Raises RunIsOwned, CheckpointError, OSError; alike on all ranks."""
-    alone = len(set(identity.hosts)) == 1
+    own = _addresses(list(identity.hosts)) if ranks.rank == 0 else []
     setup: Message = {
         "root": identity.root, "run": identity.run.run, "run_id": identity.run.run_id, "rank": ranks.rank,
         "world": ranks.world, "incarnation": identity.incarnation, "token": identity.token,
-        "owner": list(identity.owner), "one_host": alone, "algorithm": identity.algorithm,
+        "owner": list(identity.owner), "addresses": own, "algorithm": identity.algorithm,
         "versions": {"torch": torch.__version__}, **options}
     error: Exception | None = None
     agent: Keeper | None = None
@@ -91,8 +92,9 @@ def start_agent(ranks: Ranks, identity: Identity, options: Message, on_event: Ca
         if agent is not None:
             agent.let_go()
         raise errors[0]
-    addresses = [[host, port] for host in _addresses(list(identity.hosts))] if ranks.rank == 0 else []
-    agent.send(op="connect", addresses=ranks.broadcast(addresses))
+    # The name comes last: where none of the addresses is of this machine, its agent listens on all interfaces.
+    told = [[host, port] for host in (*own, *([socket.gethostname()] if _spread(identity.hosts) else ()))]
+    agent.send(op="connect", addresses=ranks.broadcast(told if ranks.rank == 0 else None))
     return agent
 
 
@@ -155,18 +157,11 @@ def _room(root: str) -> str:
     return ""
 
 
-def _addresses(hosts: list[str]) -> list[str]:
-    """Where the other ranks may reach rank 0's agent, best first."""
-    if len(set(hosts)) == 1:
-        return ["127.0.0.1"]
-    found = [socket.gethostname()]
-    for host in sorted(set(hosts) - set(found)):
-        # The address from which this node would talk to the other one; connecting UDP sends nothing.
-        try:
-            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-                probe.connect((host, 9))
-                found.insert(0, probe.getsockname()[0])
-                break
-        except OSError:
-            continue
-    return found
+def _spread(hosts: Sequence[str]) -> bool:
+    return len(set(hosts)) > 1
+
+
+def _addresses(hosts: Sequence[str]) -> list[str]:
+    """Where rank 0's agent listens, and the other ranks may reach it, best first."""
+    here = socket.gethostname()
+    return listening.own_addresses(here, sorted(set(hosts) - {here})) if _spread(hosts) else ["127.0.0.1"]

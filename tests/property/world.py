@@ -155,7 +155,7 @@ class World:
     def _make_agent(self, rank: int) -> agent.Agent:
         setup = {"root": self.root, "run": self.identity.run, "run_id": self.identity.run_id, "rank": rank,
                  "world": self.world,
-                 "incarnation": self.incarnation, "token": "t", "owner": list(self.owner), "one_host": True}
+                 "incarnation": self.incarnation, "token": "t", "owner": list(self.owner), "addresses": ["127.0.0.1"]}
         made = agent.Agent(Pipe(lambda message: self._hear(rank, message)), setup)  # type: ignore[arg-type]
         made.files.recover()
         made.sealer, made.writer = Worker("seal", made.events.put), Worker("write", made.events.put)

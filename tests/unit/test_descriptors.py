@@ -9,6 +9,7 @@ import contextlib
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Iterator, List
 
@@ -45,16 +46,24 @@ class Limited:
 
     def __init__(self, program: str, *args: object, hard: str = "256") -> None:
         self.process = subprocess.Popen([sys.executable, "-c", PRELUDE.format(hard=hard) + program, *map(str, args)],
-                                        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+                                        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                        text=True)
 
     def hear(self) -> Any:
         assert self.process.stdout is not None
         return json.loads(self.process.stdout.readline())
 
-    def ask(self, word: str) -> Any:
+    def complaint(self) -> str:
+        assert self.process.stderr is not None
+        return self.process.stderr.readline()
+
+    def tell(self, word: str) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(word + "\n")
         self.process.stdin.flush()
+
+    def ask(self, word: str) -> Any:
+        self.tell(word)
         return self.hear()
 
 
@@ -154,7 +163,8 @@ if sys.argv[1] == "raised":
     descriptors.raise_limit()
 gone = queue.SimpleQueue()
 try:
-    hub = fabric.Hub("token", lambda rank, message: gone.put((rank, message)), peers=int(sys.argv[2]), local=True)
+    hub = fabric.Hub("token", lambda rank, message: gone.put((rank, message)), peers=int(sys.argv[2]),
+                     addresses=["127.0.0.1"])
 except CheckpointError as err:
     say(str(err))
     sys.exit()
@@ -193,11 +203,15 @@ def test_too_few_descriptors_for_the_ranks_are_refused_in_words() -> None:
 
 
 def test_ranks_that_come_while_descriptors_are_out_are_let_in_later() -> None:
-    with limited(FABRIC, "full", 20) as head:
-        channels = peers(head.hear(), 20)
-        for channel in channels:
-            channel.send({"op": "done"})
-        assert head.ask("descriptors are free again") == list(range(1, 21))
+    with limited(FABRIC, "full", 20) as head, ThreadPoolExecutor(20) as pool:
+        port = head.hear()
+        joining = [pool.submit(fabric.join, [("127.0.0.1", port)], "token", rank) for rank in range(1, 21)]
+        assert head.complaint() == "agents of other ranks wait: Too many open files\n"
+        head.tell("descriptors are free again")
+        for joined in joining:
+            channel = joined.result(60)
+            assert channel and channel.send({"op": "done"})
+        assert head.hear() == list(range(1, 21))
 
 
 def test_the_user_s_program_keeps_the_user_s_limit() -> None:

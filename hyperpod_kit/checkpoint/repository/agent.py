@@ -85,7 +85,7 @@ class Agent(Orders):
         self.chores = agent_work.Worker("chores", self.events.put)
         if self.rank == 0:
             hub = fabric.Hub(self.token, lambda rank, message: self.events.put(("peer", rank, message)),
-                             peers=self.world - 1, local=bool(setup.get("one_host")), port=int(setup.get("port", 0)))
+                             peers=self.world - 1, addresses=setup.get("addresses", ()), port=int(setup.get("port", 0)))
             if not self.again:
                 saves_note.remove(self.folder, arena.node_uid(), self.run_hash)
             counted = Counted(self.folder, setup["root"], whose, self.incarnation, self.storage, self.chores)

@@ -1,4 +1,4 @@
-"""Messages between trainer and agent and among agents: one JSON object a line over a stream socket. Never pickle."""
+"""Messages between trainer and agent and among agents: one JSON object a line over a stream socket."""
 
 from __future__ import annotations
 
@@ -7,37 +7,76 @@ import json
 import os
 import socket
 import threading
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, NamedTuple, Optional
+
+from hyperpod_kit.errors import Untrusted
+from hyperpod_kit.untrusted import parse
+from hyperpod_kit.untrusted.lines import Lines
+from hyperpod_kit.untrusted.proof import Seal
 
 Message = Dict[str, Any]
 
+LONGEST = 256 << 20
+"""Bytes of a message of who has proved who he is: a report names every tensor's pieces."""
+
+
+class Sealed(NamedTuple):
+    """The two directions of a connection whose ends have proved to each other who they are."""
+
+    said: Seal
+    heard: Seal
+
 
 class Channel:
-    """One end of a stream socket. `send` may be called from any thread."""
+    """One end of a stream socket. `send` may be called from any thread.
 
-    def __init__(self, sock: socket.socket) -> None:
+    `seals`: each message carries its proof, and the first one without ends the connection. Without them, the socket
+    is a pair that nobody else has an end of. `lines`: what was already read of it.
+    """
+
+    def __init__(self, sock: socket.socket, seals: Optional[Sealed] = None, lines: Optional[Lines] = None) -> None:
         self._sock = sock
-        self._file = sock.makefile("rb")
+        self._seals = seals
+        self._lines = Lines(sock, LONGEST) if lines is None else lines
+        self._lines.most = LONGEST
         self._lock = threading.Lock()
+        self._broken = False
 
     def send(self, message: Message) -> bool:
         """Send one message; False when the other end is gone."""
-        data = json.dumps(message, separators=(",", ":")).encode() + b"\n"
-        try:
-            with self._lock:
-                self._sock.sendall(data)
-            return True
-        except OSError:
-            return False
+        data = json.dumps(message, separators=(",", ":")).encode()
+        with self._lock:
+            if self._broken:
+                return False
+            try:
+                self._sock.sendall((self._seals.said.sealed(data) if self._seals else data) + b"\n")
+            except OSError:
+                # Part of it may be out: nothing that follows would be understood.
+                self._broken = True
+        return not self._broken
 
     def receive(self) -> Optional[Message]:
         """The next message; None when the other end is gone or talks something else."""
         try:
-            line = self._file.readline()
-            message = json.loads(line) if line.endswith(b"\n") else None
-        except (OSError, ValueError):
+            return self._opened(self._lines.next())
+        except (Untrusted, ValueError):
+            self.close()
             return None
-        return message if isinstance(message, dict) else None
+
+    def arrived(self) -> Optional[Message]:
+        """The next message if it can be had now. Raises EOFError when the other end is gone or talks something else."""
+        try:
+            message = self._opened(self._lines.arrived())
+        except (Untrusted, ValueError) as err:
+            raise EOFError(str(err)) from None
+        if message is None and self._lines.ended:
+            raise EOFError
+        return message
+
+    def _opened(self, line: Optional[bytes]) -> Optional[Message]:
+        if line is None:
+            return None
+        return parse.json_object(self._seals.heard.opened(line) if self._seals else line, LONGEST)
 
     def listen(self, on_message: Callable[[Message], None], on_end: Callable[[], None]) -> None:
         """Call `on_message` for each message from a thread of its own, then `on_end` once."""

@@ -56,7 +56,7 @@ class Start:
                 link = make({
                     "root": root, "run": self.identity.run, "run_id": self.identity.run_id, "rank": rank,
                     "world": world, "incarnation": self.incarnation, "token": "t",
-                    "owner": list(self.trainers[rank].owner), "one_host": True, "local": None,
+                    "owner": list(self.trainers[rank].owner), "addresses": ["127.0.0.1"], "local": None,
                     "versions": {}, **setup}, self.events[rank].put)
             self.links.append(link)
         for link in self.links:

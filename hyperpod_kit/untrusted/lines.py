@@ -1,0 +1,89 @@
+"""The one place that reads lines from a socket at whose other end somebody else may be: each has a limit.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections import deque
+from typing import Deque, Optional
+
+from hyperpod_kit.errors import Untrusted
+
+_PIECE = 64 << 10
+
+
+class Lines:
+    """What comes out of a stream socket, line by line, each of at most `most` bytes.
+
+    `arrived` never waits and needs no thread, so one can look at many sockets; `next` waits. Nothing but what has come
+    is kept: at most one unfinished line and what came in one piece with it.
+    """
+
+    def __init__(self, sock: socket.socket, most: int) -> None:
+        self._sock = sock
+        self.most = most
+        self._whole: Deque[bytes] = deque()
+        self._part = bytearray()
+        self.ended = False
+        """The other end is closed: what `arrived` and `next` still give is the last."""
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a line is here already: the socket does not become readable for it."""
+        return bool(self._whole)
+
+    def arrived(self) -> Optional[bytes]:
+        """The next line, without its end, if it can be had now. A socket that can be read needs one call at least.
+
+        Raises Untrusted when it is longer than it may be.
+        """
+        if not self._whole and not self.ended:
+            try:
+                self._take(self._sock.recv(_PIECE, socket.MSG_DONTWAIT))
+            except (BlockingIOError, InterruptedError):
+                return None
+            except OSError:
+                self.ended = True
+        return self._whole.popleft() if self._whole else None
+
+    def next(self, within: Optional[float] = None) -> Optional[bytes]:
+        """The next line, without its end; None when the other end is closed, or nothing came `within` so many seconds.
+
+        However slowly the bytes of a line come: `within` is for all of it. Raises Untrusted when it is too long.
+        """
+        end = None if within is None else time.monotonic() + within
+        while not self._whole and not self.ended:
+            try:
+                if end is not None:
+                    poll = select.poll()  # select() ends at descriptor 1,023
+                    poll.register(self._sock, select.POLLIN)
+                    if not poll.poll(max(0.0, end - time.monotonic()) * 1000.0):
+                        return None
+                self._take(self._sock.recv(_PIECE, socket.MSG_DONTWAIT if end is not None else 0))
+            except (BlockingIOError, InterruptedError):
+                continue
+            except (OSError, ValueError):  # poll calls a closed socket a ValueError
+                self.ended = True
+        return self._whole.popleft() if self._whole else None
+
+    def _take(self, data: bytes) -> None:
+        if not data:
+            self.ended = True
+            return
+        *whole, rest = data.split(b"\n")
+        for line in whole:
+            self._grow(line)
+            self._whole.append(bytes(self._part))
+            self._part.clear()
+        self._grow(rest)
+
+    def _grow(self, part: bytes) -> None:
+        if len(self._part) + len(part) > self.most:
+            self._part.clear()
+            self.ended = True
+            raise Untrusted(f"a line of more than {self.most} bytes")
+        self._part += part

@@ -1,0 +1,159 @@
+"""Who has connected and has not yet shown who he is: so many at most, each for so many seconds, each one line.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+import time
+from collections import Counter
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
+
+from hyperpod_kit import descriptors
+from hyperpod_kit.errors import Untrusted
+from hyperpod_kit.untrusted.lines import Lines
+
+GREETING = 64 << 10
+"""Bytes that the first line may have."""
+
+PAUSE = 1.0
+"""Seconds in which nobody is let in after a connection could not be taken for lack of a descriptor."""
+
+_AT_ONCE = 256
+"""Connections that are taken in one turn: the owner has other things to do, too."""
+
+
+class Guest(NamedTuple):
+    """Somebody whose first line is here. `said`: what he was told when he came."""
+
+    sock: socket.socket
+    lines: Lines
+    said: bytes
+    line: bytes
+
+
+class _Stranger(NamedTuple):
+    lines: Lines
+    said: bytes
+    until: float
+    source: str
+
+
+class Strangers:
+    """The way in from `listeners`, which are closed with it. Nobody gets a thread, and no call waits.
+
+    When there are more than `most`, the one that has waited longest goes, of those of the address that has the most
+    here: who fills the room keeps out himself. `welcome`: what each is told first.
+    """
+
+    def __init__(self, listeners: Sequence[socket.socket], *, most: int, seconds: float,
+                 welcome: Callable[[], bytes] = bytes, clock: Callable[[], float] = time.monotonic) -> None:
+        self._listeners = list(listeners)
+        self._most = most
+        self._seconds = seconds
+        self._welcome = welcome
+        self._clock = clock
+        self._here: Dict[socket.socket, _Stranger] = {}
+        self._sources: Counter[str] = Counter()
+        self._paused_until: Optional[float] = None
+        self.exhausted = ""
+        """Why nobody is let in at the moment."""
+        for listener in self._listeners:
+            listener.setblocking(False)
+
+    def __len__(self) -> int:
+        return len(self._here)
+
+    def files(self, room: bool = True) -> List[socket.socket]:
+        """What to wait for. A listener that nobody is taken from, for want of `room`, would be ready all the time."""
+        return [*(self._listeners if room and self._paused_until is None else ()), *self._here]
+
+    @property
+    def due(self) -> Optional[float]:
+        """Seconds until there is something to do without anything happening; None: never."""
+        first = next(iter(self._here.values()), None)
+        ends = [*([first.until] if first else []), *([self._paused_until] if self._paused_until is not None else [])]
+        return max(0.0, min(ends) - self._clock()) if ends else None
+
+    def arrived(self, room: Optional[int] = None) -> List[Guest]:
+        """Those whose first line has come since; they are the caller's now, to keep or to close.
+
+        `room`: how many connections the caller has room for, theirs among them.
+        """
+        most = self._most if room is None else min(room, self._most)
+        found = [guest for sock in list(self._here) for guest in self._read(sock)]
+        now = self._clock()
+        for sock in [sock for sock, one in self._here.items() if one.until <= now]:
+            self._drop(sock)
+        if self._paused_until is not None and now >= self._paused_until:
+            self._paused_until, self.exhausted = None, ""
+        for listener in list(self._listeners):
+            for _ in range(_AT_ONCE):
+                if self._paused_until is not None or most <= len(found):
+                    break
+                newcomer = self._accept(listener)
+                if newcomer is None:
+                    break
+                found += self._read(newcomer)
+                while len(self._here) > most - len(found):
+                    worst = max(self._sources, key=lambda source: self._sources[source])
+                    self._drop(next(one for one, stranger in self._here.items() if stranger.source == worst))
+        return found
+
+    def close(self) -> None:
+        """Let nobody in any more."""
+        for sock in (*self._listeners, *self._here):
+            sock.close()
+        self._listeners.clear()
+        self._here.clear()
+        self._sources.clear()
+
+    def _accept(self, listener: socket.socket) -> Optional[socket.socket]:
+        while True:
+            try:
+                sock, address = listener.accept()
+                break
+            except OSError as err:
+                if err.errno in (errno.ECONNABORTED, errno.EINTR):
+                    continue
+                if err.errno in descriptors.EXHAUSTED:
+                    self._paused_until = self._clock() + PAUSE
+                    self.exhausted = err.strerror or str(err)
+                elif err.errno in (errno.EBADF, errno.EINVAL):  # it was closed
+                    self._listeners.remove(listener)
+                return None
+        said = self._welcome()
+        source = str(address[0])
+        self._here[sock] = _Stranger(Lines(sock, GREETING), said, self._clock() + self._seconds, source)
+        self._sources[source] += 1
+        if said:
+            with contextlib.suppress(OSError):  # the buffer of a new connection holds a line
+                sock.send(said + b"\n", socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        return sock
+
+    def _read(self, sock: socket.socket) -> List[Guest]:
+        one = self._here[sock]
+        try:
+            line = one.lines.arrived()
+        except Untrusted:
+            self._drop(sock)
+            return []
+        if line is not None:
+            self._forget(sock)
+            return [Guest(sock, one.lines, one.said, line)]
+        if one.lines.ended:
+            self._drop(sock)
+        return []
+
+    def _forget(self, sock: socket.socket) -> None:
+        source = self._here.pop(sock).source
+        self._sources[source] -= 1
+        if not self._sources[source]:
+            del self._sources[source]
+
+    def _drop(self, sock: socket.socket) -> None:
+        self._forget(sock)
+        sock.close()

@@ -54,6 +54,7 @@ def decode(
         watch.number("deadline", default.deadline),
         watch.integer("give_up_after", default.give_up_after),
         watch.boolean("drain", default.drain),
+        watch.boolean("refuse_when_full", default.refuse_when_full),
         watch.text("textfile_directory", default.textfile_directory),
     )
     watch.close()

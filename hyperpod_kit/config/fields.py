@@ -123,6 +123,9 @@ _KIT: Mapping[str, Field] = {
     "health.deadline": Field("Seconds after which a mount that does not answer is hung."),
     "health.give_up_after": Field("Failed repairs after which a mount is degraded."),
     "health.drain": Field("Whether the node is drained in Slurm then."),
+    "health.refuse_when_full": Field(
+        "Whether a file system without room keeps jobs away and drains the node. Every user can fill what all share."
+    ),
     "health.textfile_directory": Field("Directory where the node exporter reads our metrics; empty for none."),
     "slurm": Field("Slurm's controller."),
     "slurm.state": Field(

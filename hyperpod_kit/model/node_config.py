@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, Mapping, Tuple
 
 from hyperpod_kit.model.clients import Package, package_from_dict
-from hyperpod_kit.model.mounts import Mount, carried_by, mount_from_dict, mount_to_dict
+from hyperpod_kit.model.mounts import Mount, MountStatus, carried_by, mount_from_dict, mount_to_dict
 from hyperpod_kit.model.secrets import Secret, secret_from_dict
 
 FORMAT = "hpk-node/1"
@@ -29,15 +29,22 @@ class User:
 class HealthPolicy:
     """How mounts are watched: seconds between checks, seconds a probe may take, failures before `degraded`.
 
-    drain: whether Slurm is told of a required mount that is degraded; textfile_directory: where the node exporter
-    looks for files of metrics, "" for none.
+    drain: whether Slurm is told of a required mount that is degraded; refuse_when_full: whether a file system without
+    room counts as one that does not serve; textfile_directory: where the node exporter looks for files of metrics, ""
+    for none.
     """
 
     interval: float = 30.0
     deadline: float = 5.0
     give_up_after: int = 5
     drain: bool = False
+    refuse_when_full: bool = False
     textfile_directory: str = "/var/lib/node_exporter/textfile_collector"
+
+    def keeps_away(self, status: MountStatus) -> bool:
+        """Whether a mount in this state is a reason to start no job on a node. Every user can fill a file system that
+        all share, and must not close a cluster with it: unless the configuration says so, `full` is none."""
+        return not status.healthy and (status.state != "full" or self.refuse_when_full)
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,8 @@ def _unhealthy(node: Node, user: str, end: float) -> List[MountStatus]:
                 if mount.required and (not user or getattr(mount, "owner", None) in (None, user))]
     left = max(0.5, end - node.clock.monotonic())
     deadline = min(node.config.health.deadline, LONGEST_LOOK, left)
-    return [status for status in check_all(node, required, deadline) if not status.healthy]
+    return [status for status in check_all(node, required, deadline)
+            if node.config.health.keeps_away(status)]
 
 
 def reason(bad: List[MountStatus]) -> str:

@@ -109,7 +109,7 @@ def check_once(as_json: bool) -> int:
         print(json.dumps({"node": node.facts.node, "role": node.facts.role, "bundle_id": node.bundle_id,
                           "repairs_ordered": done.ordered, "unkept": done.unkept,
                           "mounts": {name: asdict(record) for name, record in done.records.items()}}))
-    return 1 if done.unkept or any(record.failures for record in done.records.values()) else 0
+    return 0 if not done.unkept and all(record.serves for record in done.records.values()) else 1
 
 
 def repair_command(args: argparse.Namespace) -> int:

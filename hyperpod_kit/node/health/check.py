@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Optional, Tuple
 
 from hyperpod_kit.model.mounts import Mount, S3Mount
-from hyperpod_kit.node.health.probe import Probed
+from hyperpod_kit.node.health.probe import SHORTAGE, Probed
+from hyperpod_kit.node.health.prober import TAKEN
 from hyperpod_kit.node.mounts.kind import Identity
 from hyperpod_kit.node.mounts.table import Entry
 
@@ -81,7 +82,9 @@ def _dead(number: int) -> str:
 
 def _failed(mount: Mount, probed: Probed) -> Optional[Tuple[str, str]]:
     """State and detail after a list or a write that failed; None when it says nothing of the mount, or none failed."""
-    if not probed.errno:
+    # Where others may write, one of them may lay something in the way of what is written.
+    in_the_way = probed.operation == "write" and probed.errno in TAKEN
+    if not probed.errno or in_the_way or probed.errno in SHORTAGE:
         return None
     said = f"{probed.operation}: {os.strerror(probed.errno)}"
     if probed.errno in DEAD:

@@ -30,7 +30,7 @@ def text(node: Node, records: Mapping[str, HealthRecord], seconds: float, *, kep
     lines += _metric("hyperpod_kit_mount_state", "gauge", "1 for the state that the mount is in.",
                      [({**labels, "state": record.state}, 1) for labels, record in named])
     lines += _metric("hyperpod_kit_mount_healthy", "gauge", "Whether a job can use the mount.",
-                     [(labels, record.failures == 0) for labels, record in named])
+                     [(labels, record.serves) for labels, record in named])
     lines += _metric("hyperpod_kit_mount_degraded", "gauge", "Whether too many checks in a row have failed.",
                      [(labels, record.degraded) for labels, record in named])
     lines += _metric("hyperpod_kit_mount_failed_checks", "gauge", "Failed checks in a row.",

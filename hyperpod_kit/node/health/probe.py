@@ -28,6 +28,10 @@ GRACE = 0.5
 """Seconds beyond the deadline for the start of the prober: a busy node starts it late, which is no mount's fault."""
 
 
+SHORTAGE = (errno.ENOMEM, errno.ENFILE, errno.EMFILE)
+"""What this node itself lacks, and any user may have used up: no mount is to blame."""
+
+
 @dataclass(frozen=True)
 class Probed:
     """What touching a path gave.
@@ -157,6 +161,8 @@ def _probed(said: _Said, mode: str, deadline: float) -> Probed:
     latency = round(microseconds / 1000, 1)
     if latency > deadline * 1000:
         return Probed("no_answer", latency_ms=latency, pid=left_behind)
+    if number in SHORTAGE:
+        return Probed("not_asked", latency_ms=latency, pid=left_behind)
     if number:
         return Probed("error", number, OPERATIONS[operation], latency)
     if left_behind is not None:

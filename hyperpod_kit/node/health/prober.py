@@ -23,6 +23,9 @@ OPERATIONS = ("stat", "statvfs", "list", "write")
 
 ANSWERS = 1
 
+TAKEN = (errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY, errno.ELOOP)
+"""What somebody else's thing in the place of the probe's file answers: it says nothing about the mount."""
+
 
 def main() -> None:
     detach(ANSWERS)
@@ -85,27 +88,36 @@ def work(mode: str, path: str, name: str) -> tuple[int, int]:
                 next(entries, None)
         if "w" in mode:
             operation = 3
-            write(os.path.join(path, name))
+            write(path, name)
     except OSError as err:
         return err.errno or 5, operation
     return 0, operation
 
 
-def write(path: str) -> None:
+def write(folder: str, name: str) -> None:
     """Make a small file, have it stored, and remove it: what mount-s3 allows too (a new name, from the beginning)."""
     for pause in (0.02, 0.1, 0.0):
         try:
-            return write_once(path)
-        except FileExistsError:
-            # A person's look at the same moment as the timer's: each is in the other's way for a moment.
-            if not pause:
+            return write_once(os.path.join(folder, name))
+        except OSError as err:
+            if err.errno not in TAKEN:
                 raise
+            # A person's look at the same moment as the timer's: each is in the other's way for a moment.
             time.sleep(pause)
+    # Others may write here too, and one of them has put something there that cannot be taken away. What he cannot
+    # foresee he cannot take; the name that he could is kept for the rule, so that nothing is left behind.
+    for _ in range(2):
+        try:
+            return write_once(os.path.join(folder, f"{name}.{os.urandom(8).hex()}"))
+        except OSError as err:
+            if err.errno not in TAKEN:
+                raise
+    raise FileExistsError(errno.EEXIST, "")
 
 
 def write_once(path: str) -> None:
     remove_leftover(path)
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         try:
             os.write(handle, b"hyperpod-kit\n")
@@ -115,10 +127,12 @@ def write_once(path: str) -> None:
     except OSError:
         remove_leftover(path)
         raise
-    try:  # noqa: SIM105 - contextlib is not compiled in
+    try:
         os.unlink(path)
-    except FileNotFoundError:  # the other look has taken it for a leftover; it had been stored
-        pass
+    except OSError as err:
+        # The other look has taken it for a leftover, or another user has put something in its place: it was stored.
+        if err.errno not in (errno.ENOENT, *TAKEN):
+            raise
 
 
 def remove_leftover(path: str) -> None:

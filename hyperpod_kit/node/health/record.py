@@ -24,7 +24,7 @@ LONGEST_PAUSE = 300.0
 class HealthRecord:
     """One mount. Times are Unix seconds, 0.0 for never.
 
-    failures: checks in a row that were not healthy; since: when the mount came into its present state;
+    failures: checks in a row that keep jobs away; since: when the mount came into its present state;
     repairs: repairs ordered since it was last healthy for long enough, which the back-off counts;
     repairs_total, failed_repairs_total: since boot; repaired_at: when the last was ordered; result_at: of the last
     result that was read; deep_at: of the last list or write that succeeded, on the mount `mount_id`.
@@ -49,11 +49,16 @@ class HealthRecord:
         """Of the last check; "" before the first."""
         return str(self.status.get("state", ""))
 
+    @property
+    def serves(self) -> bool:
+        """Whether a job can use the mount for all that it may want to."""
+        return self.failures == 0 and self.state != "full"
+
     def after(self, status: MountStatus, policy: HealthPolicy) -> HealthRecord:
         """The record after one more check."""
         now = status.checked_at
         since = self.since if status.state == self.state else now
-        if not status.healthy:
+        if policy.keeps_away(status):
             failures = self.failures + 1
             return replace(self, status=asdict(status), failures=failures, since=since, healthy_since=0.0,
                            degraded=failures >= policy.give_up_after)

@@ -42,7 +42,7 @@ def line(node: Node, records: Mapping[str, HealthRecord], now: float) -> Dict[st
         status = record.status
         entry = {"name": name, **{key: status.get(key) for key in _KEPT if status.get(key)}}
         mounts.append(entry if status.get("required", True) else {**entry, "required": False})
-    healthy = not any(record.failures for record in records.values())
+    healthy = all(record.serves for record in records.values())
     return {"ts": stamp(now), "node": node.facts.node, "role": node.facts.role, "step": STEP,
             "status": "ok" if healthy else "failed", "instance_id": node.facts.instance_id,
             "bundle_id": node.bundle_id, "checked_at": round(now, 1), "mounts": mounts}

@@ -146,14 +146,16 @@ def test_a_write_that_failed_is_tried_at_every_tick_until_it_works(make_node: An
     fake.mounted("/fsx", "lustre", "10.1.0.1@tcp:/abcdefgh")
     assert ticked(fake.node).records["fsx"].deep_at == fake.clock.now
     fake.clock.now += 301
-    # A directory where the probe's file should be: a write that fails, for root too.
-    obstacle = fake.root / "fsx/.hyperpod-kit-probe-ip-10-1-0-20"
-    obstacle.mkdir()
+    # No file can be made there, by root neither.
+    place = fake.root / "fsx"
+    place.rmdir()
+    place.symlink_to("/proc")
     for _ in range(2):
         record = ticked(fake.node).records["fsx"]
-        assert (record.state, record.status["detail"]) == ("unknown", "write: File exists")
+        assert (record.state, record.status["detail"]) == ("unknown", "write: No such file or directory")
         fake.clock.now += 30
-    obstacle.rmdir()
+    place.unlink()
+    place.mkdir()
     assert ticked(fake.node).records["fsx"].state == "ok"
     assert list((fake.root / "fsx").iterdir()) == []
 

@@ -1,0 +1,139 @@
+"""Another user lays something in the way of the check's write, so that mounts look broken and nodes are drained."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, Tuple
+
+import pytest
+
+from hyperpod_kit.model.mounts import LustreMount, MountStatus
+from hyperpod_kit.model.node_config import HealthPolicy
+from hyperpod_kit.node.health.check import Seen, classify
+from hyperpod_kit.node.health.look import deep_mode
+from hyperpod_kit.node.health.probe import probe_all
+from hyperpod_kit.node.health.record import HealthRecord
+from hyperpod_kit.node.mounts.kind import Identity
+from hyperpod_kit.node.mounts.table import Entry
+from hyperpod_kit.node.slurm import drain
+from tests.hostile.users import ATTACKER, ROOT, as_user, busy_as, place
+
+NODE = "ip-10-1-41-18"
+NAME = f".hyperpod-kit-probe-{NODE}"
+MOUNT = LustreMount("fsx", "/fsx", "fs-0123456789abcdef0.fsx.us-east-1.amazonaws.com", "abcdefgh")
+
+pytestmark = ROOT
+
+
+@pytest.fixture(params=[0o1777, 0o777], ids=["sticky", "everybody's"])
+def fsx(request: pytest.FixtureRequest) -> Iterator[Path]:
+    with place(request.param) as found:
+        yield found
+
+
+def look(fsx: Path) -> Tuple[str, str]:
+    """What root's check says of the mount."""
+    probed, = probe_all([(str(fsx), deep_mode(MOUNT))], 20.0, NAME)
+    entry = Entry(1, "0:1", "/fsx", "lustre", "10.0.0.1@tcp:/abcdefgh", ("rw",))
+    return classify(MOUNT, Seen(entry, probed, Identity(True, entry.source)), 20.0)
+
+
+def wish(state: str, policy: HealthPolicy) -> Any:
+    """What Slurm is told when every check says so."""
+    record = HealthRecord({})
+    for tick in range(policy.give_up_after):
+        record = record.after(MountStatus("fsx", "lustre", "/fsx", state, checked_at=1000.0 + 30 * tick), policy)
+
+    class Asked:
+        mounts = (MOUNT,)
+
+        class paths:
+            gate_mark = "/nonexistent"
+
+    return drain.wish(Asked(), {"fsx": record})  # type: ignore[arg-type]
+
+
+def a_full_directory(path: str) -> None:
+    os.mkdir(path)
+    Path(path, "mine").touch()
+
+
+def a_socket(path: str) -> None:
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(path)
+
+
+LAID: Dict[str, Callable[[str], object]] = {
+    "a directory": os.mkdir,
+    "a directory with files": a_full_directory,
+    "a closed directory": lambda path: os.mkdir(path, 0),
+    "a file": lambda path: Path(path).write_text("mine"),
+    "a link to nothing": lambda path: os.symlink("/nowhere", path),
+    "a link to a file of root": lambda path: os.symlink("/etc/hostname", path),
+    "a link to itself": lambda path: os.symlink(path, path),
+    "a fifo": os.mkfifo,
+    "a socket": a_socket,
+}
+
+
+@pytest.mark.parametrize("lay", LAID.values(), ids=LAID)
+def test_whatever_lies_under_the_probe_s_name_is_no_verdict(fsx: Path, lay: Callable[[str], object]) -> None:
+    before = Path("/etc/hostname").read_bytes() if os.path.exists("/etc/hostname") else b""
+    assert as_user(ATTACKER, lambda: lay(str(fsx / NAME))) == 0
+    state, detail = look(fsx)
+    assert state == "ok", detail
+    assert wish(state, HealthPolicy(drain=True)) == drain.CLEAR
+    assert [left.name for left in fsx.iterdir() if left.name != NAME] == [], "the check left something behind"
+    if before:
+        assert Path("/etc/hostname").read_bytes() == before
+
+
+TAKE_EVERYTHING = """
+import os, sys
+folder, kind = sys.argv[1], sys.argv[2]
+print("begun", flush=True)
+while True:
+    for name in os.listdir(folder):
+        path = folder + "/" + name
+        try:
+            os.unlink(path)
+        except OSError:
+            pass
+        try:
+            os.mkdir(path) if kind == "directories" else os.symlink("/nowhere", path)
+        except OSError:
+            pass
+"""
+
+
+@pytest.mark.parametrize("kind", ["directories", "links"])
+def test_who_takes_each_name_as_it_appears_changes_no_verdict(fsx: Path, kind: str) -> None:
+    with busy_as(ATTACKER, TAKE_EVERYTHING, str(fsx), kind) as process:
+        for _ in range(12):
+            state, detail = look(fsx)
+            # It may take long where every name is taken; long is `slow`, and nothing is drained for that.
+            assert state in ("ok", "slow"), detail
+        assert process.poll() is None
+
+
+
+
+def test_filling_what_all_share_closes_no_node_unless_the_configuration_says_so() -> None:
+    assert wish("full", HealthPolicy(drain=True)) == drain.CLEAR
+    assert wish("full", HealthPolicy(drain=True, refuse_when_full=True)) == "hyperpod-kit:mount:fsx:full"
+    assert wish("hung", HealthPolicy(drain=True)) == "hyperpod-kit:mount:fsx:hung"
+
+
+def test_checks_of_a_full_mount_do_not_count_towards_its_first_real_failure() -> None:
+    """Filled for an hour and emptied again: the next short failure must not find the node half condemned."""
+    policy = HealthPolicy(drain=True, give_up_after=3)
+    record = HealthRecord({})
+    full = MountStatus("fsx", "lustre", "/fsx", "full", checked_at=1000.0)
+    for tick in range(10):
+        record = record.after(replace(full, checked_at=1000.0 + 30 * tick), policy)
+        assert not record.serves and not record.degraded, "it is not well, and it is nobody's reason"
+    record = record.after(replace(full, state="hung", checked_at=1300.0), policy)
+    assert (record.failures, record.degraded) == (1, False)

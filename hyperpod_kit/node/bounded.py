@@ -12,7 +12,7 @@ import signal
 import time
 from typing import Any, Callable, Tuple
 
-from hyperpod_kit.errors import NodeError
+from hyperpod_kit.errors import HyperpodKitError, NodeError
 
 
 class NoAnswer(NodeError):
@@ -51,7 +51,7 @@ def in_child(what: str, work: Callable[[], Any], seconds: float) -> Any:
 def _answer(work: Callable[[], Any]) -> Tuple[bool, Any]:
     try:
         return True, work()
-    except NodeError as err:
+    except HyperpodKitError as err:
         return False, err.message
     except OSError as err:
         return False, f"{err.filename or ''}: {err.strerror or err}"

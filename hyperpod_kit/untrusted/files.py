@@ -97,12 +97,13 @@ def read(path: str, most: int = SMALL, *, owner: Optional[int] = None, error: Ty
         os.close(fd)
 
 
-def create(path: str, mode: int = 0o600) -> int:
+def create(path: str, mode: int = 0o600, *, directory: Optional[int] = None) -> int:
     """A descriptor, for reading and writing, of a file that was not there before, with exactly this mode.
 
-    Raises FileExistsError when anything of that name is there, a link that leads nowhere too, OSError.
+    `directory`: a descriptor of the one that `path` begins in. Raises FileExistsError when anything of that name is
+    there, a link that leads nowhere too, OSError.
     """
-    fd = os.open(path, os.O_RDWR | _CREATE, 0o600)
+    fd = os.open(path, os.O_RDWR | _CREATE, 0o600, dir_fd=directory)
     try:
         os.fchmod(fd, mode)
         return fd

@@ -10,12 +10,14 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from hyperpod_kit.errors import RunError
+from hyperpod_kit.errors import NodeError, RunError
 from hyperpod_kit.model.mounts import Mount, S3Mount
 from hyperpod_kit.model.node_config import HealthPolicy
 from hyperpod_kit.model.units import DRAIN_UNIT, repair_unit
+from hyperpod_kit.node.bounded import in_child
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_json, remove_partials, write_volatile
 from hyperpod_kit.node.health import calm, glance, metrics
@@ -30,6 +32,9 @@ from hyperpod_kit.node.slurm import drain, munge
 
 if TYPE_CHECKING:
     from hyperpod_kit.checkpoint.repository.saves_note import Found
+
+METRICS_WITHIN = 5.0
+"""Seconds for the file of metrics."""
 
 
 @dataclass(frozen=True)
@@ -90,9 +95,10 @@ def _tick(node: Node) -> Tick:
         text = metrics.text(node, records, node.clock.monotonic() - began, kept=not unkept, munged=munged.runs,
                             saves=saves_of(node) if marks else ())
         try:
-            write_volatile(node.paths.real(textfile), text)
-        except OSError as err:
-            said.append(f"no metrics: {err}")
+            # Another may be at home there, the exporter's user for one, and have something mounted that hangs.
+            in_child(textfile, partial(write_volatile, node.paths.real(textfile), text), METRICS_WITHIN)
+        except NodeError as err:
+            said.append(f"no metrics: {err.message}")
             textfile = ""
     try:
         tell(node, records, now)

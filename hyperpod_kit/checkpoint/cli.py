@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
+from hyperpod_kit.untrusted import terminal
+
 WITH_TORCH = {
     "bench": "hyperpod_kit.checkpoint.bench.cli",
     "export": "hyperpod_kit.checkpoint.export_cli",
@@ -26,8 +28,7 @@ def main(argv: list[str]) -> int:
     except ModuleNotFoundError as err:
         if err.name is None or err.name.split(".")[0] == "hyperpod_kit":
             raise
-        print(f"error: hyperpod-kit checkpoint {command} needs {err.name}\nhint: pip install 'hyperpod-kit[torch]'",
-              file=sys.stderr)
+        terminal.error(f"hyperpod-kit checkpoint {command} needs {err.name}", "pip install 'hyperpod-kit[torch]'")
         return _USAGE_EXIT
     return int(module.main(argv[1:]))
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from dataclasses import asdict
 
 from hyperpod_kit.checkpoint.export import FORMATS, export
 from hyperpod_kit.errors import HyperpodKitError
+from hyperpod_kit.untrusted import terminal
 
 _EXAMPLES = """Examples:
   hyperpod-kit checkpoint export /fsx/alice/run1 --to safetensors --output model.safetensors
@@ -32,16 +31,15 @@ def main(argv: list[str]) -> int:
     try:
         made = export(args.root, args.to, args.output, attempt=args.attempt)
     except (HyperpodKitError, OSError) as err:
-        hint = getattr(err, "hint", None)
-        print(f"error: {err}" + (f"\nhint: {hint}" if hint else ""), file=sys.stderr)
+        terminal.error(err, getattr(err, "hint", None))
         return int(getattr(err, "exit_code", 1))
     if args.json:
-        print(json.dumps({**asdict(made), "output": args.output}))
+        terminal.data({**asdict(made), "output": args.output})
         return 0
     for attempt, why in made.rejected:
-        print(f"passed over {attempt}: {why}", file=sys.stderr)
+        terminal.say(f"passed over {attempt}: {why}")
     if made.own:
-        print(f"{made.own} of the model's tensors are each rank's own: those of rank 0 are written", file=sys.stderr)
-    print(f"step {made.step} ({made.attempt}): {made.tensors} tensors, {made.bytes} bytes verified, "
-          f"written to {args.output}")
+        terminal.say(f"{made.own} of the model's tensors are each rank's own: those of rank 0 are written")
+    terminal.out(f"step {made.step} ({made.attempt}): {made.tensors} tensors, {made.bytes} bytes verified, "
+                 f"written to {args.output}")
     return 0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hyperpod_kit.cli.options import config_argument, json_option
-from hyperpod_kit.cli.output import bar, data, say
+from hyperpod_kit.cli.output import bar, data, out, say
 
 if TYPE_CHECKING:
     from hyperpod_kit.bundle.render import Bundle
@@ -68,7 +68,7 @@ def _check(bundle: Bundle, config: Path, output: Path, as_json: bool) -> int:
         say(f"{output} holds bundle {bundle.bundle_id}")
     else:
         for line in found.lines():
-            click.echo(line)
+            out(line)
         say(f"{output} is not bundle {bundle.bundle_id}: {len(found)} of its {len(bundle.files)} files would change")
         say(f"next: hyperpod-kit render {config} --output {output}")
     return 1 if found else 0

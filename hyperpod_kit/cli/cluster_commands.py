@@ -9,8 +9,9 @@ import click
 
 from hyperpod_kit.cli.consent import ask
 from hyperpod_kit.cli.options import cluster_options, config_argument, json_option, resolve_cluster
-from hyperpod_kit.cli.output import console, data, say
+from hyperpod_kit.cli.output import cell, console, data, out, say
 from hyperpod_kit.cli.waiting import interval_option, timeout_option, until_gone, until_ready
+from hyperpod_kit.untrusted.terminal import indented
 
 if TYPE_CHECKING:
     from hyperpod_kit.cluster.state import ClusterState
@@ -137,16 +138,16 @@ def _show(state: ClusterState) -> None:
     for group in state.groups:
         states = ", ".join(f"{count} {status}" for status, count in sorted(group.nodes.items())) or "-"
         grid.add_row(
-            group.name,
+            cell(group.name),
             str(group.current),
             str(group.target),
-            f"{group.status}: {states}" if group.status in ("Failed", "Degraded") else states,
+            cell(f"{group.status}: {states}" if group.status in ("Failed", "Degraded") else states),
         )
     console().print(grid)
     if state.failure:
-        click.echo(f"failure: {state.failure}")
+        out(indented(f"failure: {state.failure}"))
     for node, message in state.messages:
-        click.echo(f"{node}: {message}")
+        out(indented(f"{node}: {message}"))
 
 
 @click.command("delete-cluster")

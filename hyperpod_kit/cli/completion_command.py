@@ -7,6 +7,8 @@ from typing import Optional
 
 import click
 
+from hyperpod_kit.cli.output import document
+
 SHELLS = ("bash", "zsh", "fish")
 
 
@@ -37,4 +39,4 @@ def completion(shell: Optional[str]) -> None:
     assert maker is not None
     lines = maker(cli, {}, PROGRAM, f"_{PROGRAM.replace('-', '_')}_COMPLETE".upper()).source()
     # click's lines for fish cut a description off at its first comma.
-    click.echo(lines.replace('string split ","', 'string split --max 1 ","'))
+    document(lines.replace('string split ","', 'string split --max 1 ","'))

@@ -9,7 +9,7 @@ from typing import Optional
 import click
 
 from hyperpod_kit.cli.options import config_argument, json_option
-from hyperpod_kit.cli.output import data, say
+from hyperpod_kit.cli.output import data, document, say
 from hyperpod_kit.errors import UsageError
 
 
@@ -45,7 +45,7 @@ def show(config: Path, everything: bool, as_json: bool) -> None:
     if as_json:
         data(values)
     else:
-        click.echo(effective.as_yaml(values, defaults), nl=False)
+        document(effective.as_yaml(values, defaults))
 
 
 @config.command()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Optional
 import click
 
 from hyperpod_kit.cli.options import cluster_of_nodes, json_option, resolve_cluster
-from hyperpod_kit.cli.output import data, say
+from hyperpod_kit.cli.output import data, document, say
 
 if TYPE_CHECKING:
     from hyperpod_kit.cluster.nodes import Node
@@ -82,7 +82,7 @@ def connect(
         text = session.ssh_config(
             chosen.name, sagemaker.region, nodes, wanted, access, program=program, direct=over_ssh
         )
-        data({"cluster": chosen.name, "ssh_config": text}) if as_json else click.echo(text, nl=False)
+        data({"cluster": chosen.name, "ssh_config": text}) if as_json else document(text)
         return
     controller = chosen.settings.parameters.controller_group if chosen.settings else None
     one = resolve(nodes, [node])[0] if node else session.choose(nodes, live, controller)
@@ -125,7 +125,7 @@ def _enter(start: Start, node: Node, dry_run: bool, as_json: bool) -> None:
         if as_json:
             data({"node": node.instance_id, "group": node.group, "command": list(start.argv)})
         else:
-            click.echo(shlex.join(start.argv))
+            document(shlex.join(start.argv))
         return
     if sys.stderr.isatty():
         say(f"{node.group} {node.instance_id}")

@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from hyperpod_kit.cli.output import confirmed, say
 from hyperpod_kit.errors import UsageError
 
 
@@ -14,10 +15,10 @@ def ask(question: str, *, yes: bool) -> None:
     if yes:
         return
     try:
-        agreed, unanswered = click.confirm(question, err=True), False
+        agreed, unanswered = confirmed(question), False
     except click.Abort:
         agreed, unanswered = False, not sys.stdin.isatty()
-        click.echo(err=True)
+        say("")
     if unanswered:
         raise UsageError("nobody is here to answer that", hint="--yes says it beforehand")
     if not agreed:

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, Callable, Collection, Iterator, Mapping, 
 import click
 
 from hyperpod_kit.cli.options import cluster_of_nodes, json_option, resolve_cluster
-from hyperpod_kit.cli.output import bar, data, say
+from hyperpod_kit.cli.output import bar, data, out, say
 from hyperpod_kit.cli.ssh_options import open_sagemaker, ssh_options
+from hyperpod_kit.untrusted.terminal import LONGEST_LINE, indented
+from hyperpod_kit.untrusted.text import clean
 
 if TYPE_CHECKING:
     from hyperpod_kit.aws.sagemaker import SageMaker
@@ -95,15 +97,15 @@ def diagnose(
         )
         return 0 if healthy else 1
     if failure:
-        click.echo(f"cluster {chosen.name} is {answer['ClusterStatus']}: {failure}")
+        out(indented(f"cluster {chosen.name} is {answer['ClusterStatus']}: {failure}"))
         for known in recognise(failure):
-            click.echo(f"  {known.cause.code}: {known.cause.meaning}\n  do: {known.cause.remedy}")
+            out(f"  {known.cause.code}: {known.cause.meaning}\n  do: {known.cause.remedy}")
     for one in found:
         for line in sentences(one):
-            click.echo(line)
+            out(line)
         if with_log:
             for line in one.log:
-                click.echo(f"    {line}")
+                out(f"    {clean(line, LONGEST_LINE)}")
     sick = sum(not one.healthy for one in found)
     say(f"{len(found)} nodes: {f'{sick} not well' if sick else 'nothing is wrong with them'}")
     return 0 if healthy else 1
@@ -207,17 +209,21 @@ def sentences(one: Diagnosis) -> Iterator[str]:
     where = f"{one.target.group} {one.target.instance_id}"
     yield f"{where}{f' ({one.target.address})' if one.target.address else ''}: {one.target.status}"
     if one.message:
-        yield f"  AWS says: {one.message}"
+        yield indented(f"  AWS says: {one.message}")
     if one.unreachable:
-        yield f"  cannot be asked: {one.unreachable}"
+        yield indented(f"  cannot be asked: {one.unreachable}")
     if one.lifecycle:
-        yield f"  lifecycle script: {one.lifecycle}"
+        yield indented(f"  lifecycle script: {one.lifecycle}")
     for failure in one.failures:
-        yield f"  step {failure.step} failed: {failure.error}" + (f"\n    do: {failure.hint}" if failure.hint else "")
-    if not one.unreachable and not one.finished and not one.failures:
+        yield indented(f"  step {failure.step} failed: {failure.error}")
+        if failure.hint:
+            yield indented(f"    do: {failure.hint}")
+    if not one.unreachable and not one.finished and not one.failures and not one.odd:
         yield "  its creation has not come to an end"
     for mount in one.sick:
         yield f"  mount {mount}"
+    for odd in one.odd:
+        yield f"  odd: {odd}"
     for known in one.known:
         yield f"  {known.cause.code}: {known.cause.meaning}"
         yield f"    because: {known.words}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Mapping, Optional
 import click
 
 from hyperpod_kit.cli.options import Cluster, config_argument, json_option
-from hyperpod_kit.cli.output import bar, console, data, say
+from hyperpod_kit.cli.output import bar, console, data, out, say
 from hyperpod_kit.cli.ssh_options import open_sagemaker, ssh_options, targets_of
 from hyperpod_kit.errors import AwsError, HyperpodKitError, Unreachable, UsageError
 
@@ -76,7 +76,7 @@ def diff(config: Path, nodes: bool, ssh: SshSettings, as_json: bool) -> int:
         screen = console()
         screen.print(diff_rows.table(bundle, rows))
         for line in diff_rows.change_lines(changes):
-            click.echo(line)
+            out(line)
     if not groups and not groups_error:
         say(f"there is no cluster {chosen.name} yet")
     say(diff_rows.summary(rows))

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Iterator, Mapping, Optional, Sequence
 
 from hyperpod_kit.bundle import manifest
+from hyperpod_kit.cli.output import cell
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -84,7 +85,7 @@ def of_node(bundle: Bundle, answer: NodeBundle) -> Row:
         return Row("node", where, answer.current, "failed", last)
     if not answer.created_ok:
         return Row("node", where, answer.current, "failed", "its creation failed: see status.json there")
-    when = time.strftime("created %Y-%m-%d %H:%M UTC", time.gmtime(answer.finished_at))
+    when = f"created {_moment(answer.finished_at)}"
     return Row("node", where, answer.current, "same" if answer.current == bundle.bundle_id else "differs", when)
 
 
@@ -108,14 +109,13 @@ def to_json(bundle: Bundle, rows: Sequence[Row], changes: Mapping[str, Differenc
 def table(bundle: Bundle, rows: Sequence[Row]) -> Table:
     """A row a place."""
     from rich.table import Table
-    from rich.text import Text
 
     grid = Table(title=f"bundle {bundle.bundle_id} of this configuration", title_justify="left")
     for column in ("place", "where", "bundle", "state", "detail"):
         grid.add_column(column, overflow="fold", no_wrap=column in ("place", "bundle", "state"))
     for row in rows:
-        state = Text(row.state, STYLES.get(row.state, "red"))
-        grid.add_row(row.what, Text(row.where), Text(row.bundle_id or "-"), state, Text(row.detail))
+        state = cell(row.state, STYLES.get(row.state, "red"))
+        grid.add_row(row.what, cell(row.where), cell(row.bundle_id or "-"), state, cell(row.detail))
     return grid
 
 
@@ -135,6 +135,14 @@ def summary(rows: Sequence[Row]) -> str:
     if set(counts) == {"same"}:
         return f"the same in all {len(rows)} place{'s' * (len(rows) != 1)}"
     return ", ".join(f"{count} {state}" for state, count in counts.items())
+
+
+def _moment(seconds: float) -> str:
+    """A node's clock may say anything."""
+    try:
+        return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
+    except (OverflowError, ValueError, OSError):
+        return f"at {seconds:g} by its own clock"
 
 
 def _first(files: Sequence[str]) -> str:

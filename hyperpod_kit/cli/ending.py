@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import select
 import sys
@@ -38,7 +39,7 @@ def ending_of(call: Callable[[], Any], *, debug: bool) -> int:
         if debug:
             import traceback
 
-            traceback.print_exc()
+            _say(traceback.format_exc())
         return _said(err)
 
 
@@ -56,13 +57,15 @@ def _said(err: BaseException) -> int:
     if isinstance(err, click.exceptions.Abort):
         if isinstance(err.__cause__ or err.__context__, EOFError):
             return _error("nobody is here to answer that", "the same as options: --help names them", 2)
-        click.echo("stopped", err=True)
+        _say("stopped")
         return STOPPED
     if isinstance(err, KeyboardInterrupt):
-        click.echo("stopped", err=True)
+        _say("stopped")
         return STOPPED
     if isinstance(err, click.ClickException):
-        err.show()
+        usage = io.StringIO()
+        err.show(usage)
+        _say(usage.getvalue().rstrip("\n"))
         return err.exit_code
     if isinstance(err, HyperpodKitError):
         findings = err.findings if isinstance(err, ConfigError) else ()
@@ -82,10 +85,17 @@ def _said(err: BaseException) -> int:
 
 
 def _error(message: str, hint: Optional[str], code: int) -> int:
-    click.echo(f"error: {message}", err=True)
-    if hint:
-        click.echo(f"hint: {hint}", err=True)
+    from hyperpod_kit.cli.output import error
+
+    error(message, hint)
     return code
+
+
+def _say(text: str) -> None:
+    # Only when there is something to say: `--help` loads nothing more than it shows.
+    from hyperpod_kit.cli.output import say
+
+    say(text)
 
 
 def _place(err: BaseException) -> str:
@@ -102,7 +112,7 @@ def _place(err: BaseException) -> str:
 
 def _exit_code(err: SystemExit) -> int:
     if isinstance(err.code, str):
-        click.echo(err.code, err=True)
+        _say(err.code)
     return err.code if isinstance(err.code, int) else 0 if err.code is None else 1
 
 

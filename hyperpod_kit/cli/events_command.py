@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from datetime import datetime, timedelta, timezone
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Callable, Iterable, Optional
 import click
 
 from hyperpod_kit.cli.options import cluster_options, json_option, resolve_cluster
-from hyperpod_kit.cli.output import console, data, say
+from hyperpod_kit.cli.output import console, data, json_line, say
 from hyperpod_kit.cli.waiting import interval_option
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ def events(
         told |= {event.id for event in fresh}
         if as_json:
             for event in fresh:
-                click.echo(json.dumps(event.to_dict()))
+                json_line(event.to_dict())
         else:
             _print(fresh)
         since = max([event.at for event in fresh], default=since)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import click
-
-from hyperpod_kit.cli.output import say
+from hyperpod_kit.cli.output import out, prompted, say
 from hyperpod_kit.config.questions import Question, objections, open_questions
 from hyperpod_kit.config.starter import Answers
 
@@ -23,13 +21,10 @@ def interview(base: dict[str, Any], answers: Answers) -> Answers:
 
 def _ask(base: dict[str, Any], answers: Answers, question: Question) -> Any:
     usual = question.usual(answers)
-    click.secho(f"\n{question.why}", dim=True, err=True)
+    out(f"\n{question.why}", dim=True, err=True)
     while True:
-        text = click.prompt(
-            question.prompt,
-            default="" if question.optional else usual,
-            show_default=usual is not None,
-            err=True,
+        text = prompted(
+            question.prompt, default="" if question.optional else usual, show_default=usual is not None
         ).strip()
         if not text and question.optional:
             return None if getattr(answers, question.key) is None else ()

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Optional, Sequence
 
-import click
-
 from hyperpod_kit.cli.options import Cluster
-from hyperpod_kit.cli.output import bar, console, data, say
+from hyperpod_kit.cli.output import bar, console, data, json_line, out, say
 from hyperpod_kit.cli.ssh_options import targets_of
 from hyperpod_kit.errors import AwsError, ClusterError, Unreachable, UsageError
 
@@ -102,7 +99,7 @@ def watch(
         else:
             if shown.as_json:
                 # A line is a whole look, whoever reads them from a pipe.
-                click.echo(json.dumps(to_json(chosen.name, now.reports, now.at)))
+                json_line(to_json(chosen.name, now.reports, now.at))
                 if shown.junit is not None:
                     write_junit(chosen, now, shown.junit)
             elif last is None:
@@ -111,7 +108,7 @@ def watch(
                 if shown.junit is not None:
                     write_junit(chosen, now, shown.junit)
                 for line in changes(last.reports, now.reports):
-                    click.echo(f"{_clock(now.at)}  {line}")
+                    out(f"{_clock(now.at)}  {line}")
                 say(f"{_clock(now.at)}  {summary(now.reports)}")
             last = now
         time.sleep(max(0.0, due - time.monotonic()))

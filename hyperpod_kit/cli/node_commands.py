@@ -10,7 +10,7 @@ import click
 
 from hyperpod_kit.cli.consent import ask
 from hyperpod_kit.cli.options import Cluster, cluster_of_nodes, cluster_options, json_option, resolve_cluster
-from hyperpod_kit.cli.output import console, data, say
+from hyperpod_kit.cli.output import cell, console, data, say
 
 if TYPE_CHECKING:
     from hyperpod_kit.aws.sagemaker import Batched, SageMaker
@@ -32,7 +32,6 @@ def list_cluster_nodes(config: Path, cluster: Optional[str], region: Optional[st
     """
     from rich import box
     from rich.table import Table
-    from rich.text import Text
 
     from hyperpod_kit.aws.sagemaker import SageMaker
     from hyperpod_kit.cluster.nodes import list_nodes
@@ -52,14 +51,14 @@ def list_cluster_nodes(config: Path, cluster: Optional[str], region: Optional[st
         grid.add_column(column, overflow="fold", no_wrap=column in ("node", "address", "state"))
     for node in nodes:
         style = {"Running": "green", "Failure": "bold red"}.get(node.status, "yellow")
-        cells: dict[str, str | Text] = {
-            "group": node.group,
-            "node": node.instance_id,
-            "address": node.address or "-",
-            "type": node.instance_type,
-            "state": Text(node.status, style),
-            "launched": node.launched,
-            "message": Text(node.message or "-"),
+        cells = {
+            "group": cell(node.group),
+            "node": cell(node.instance_id),
+            "address": cell(node.address or "-"),
+            "type": cell(node.instance_type),
+            "state": cell(node.status, style),
+            "launched": cell(node.launched),
+            "message": cell(node.message or "-"),
         }
         grid.add_row(*(cells[column] for column in shown))
     screen.print(grid)

@@ -1,38 +1,90 @@
-"""Words go to stderr, data to stdout; colours and bars only where a person looks."""
+"""The exit: words go to stderr, data to stdout; colours and bars only where a person looks.
+
+Nothing else of the admin's program writes to a terminal (tests/hostile/test_every_writer.py), so whatever a node, a
+bucket or a ledger said is cleaned here; the styles are added to what is clean.
+"""
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Callable, Iterator
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional
 
 import click
 
+from hyperpod_kit.untrusted import terminal
+from hyperpod_kit.untrusted.text import clean, printable_lines
+
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
 PLAIN_WIDTH = 180
 """Columns of a table that goes to a file or a pipe: enough that nothing is cut off."""
 
+CELL = 2000
+"""Characters of a value in a table: AWS's longest messages fit."""
+
 
 def say(text: str) -> None:
     """A sentence for the person in front of the terminal."""
-    click.echo(text, err=True)
+    click.echo(terminal.lines(text), err=True)
+
+
+def out(text: str = "", *, fg: Optional[str] = None, dim: bool = False, nl: bool = True, err: bool = False) -> None:
+    """Words on stdout (`err`: stderr), in a style of ours: what is in them is cleaned first."""
+    shown = terminal.lines(text)
+    click.echo(click.style(shown, fg=fg, dim=dim or None) if fg or dim else shown, nl=nl, err=err)
+
+
+def document(made: str) -> None:
+    """What this program has made for programs: a script, a configuration. It goes out as it is, to a file mostly."""
+    click.echo(made if not sys.stdout.isatty() else printable_lines(made), nl=not made.endswith("\n"))
+
+
+def error(message: str, hint: Optional[str] = None) -> None:
+    """What failed, and what to type next."""
+    say("error: " + terminal.indented(message))
+    if hint:
+        say("hint: " + terminal.indented(hint))
 
 
 def data(value: Any) -> None:
     """`--json`: one object on stdout."""
-    click.echo(json.dumps(value, indent=2, default=str))
+    click.echo(terminal.json_text(value, indent=2))
+
+
+def json_line(value: Any) -> None:
+    """The same as one line of many."""
+    click.echo(terminal.json_text(value))
+
+
+def confirmed(question: str) -> bool:
+    """Ask yes or no on stderr. Raises click.Abort at the end of the input."""
+    return click.confirm(terminal.lines(question), err=True)
+
+
+def prompted(question: str, default: Any, show_default: bool) -> str:
+    """Ask for a line on stderr. Raises click.Abort at the end of the input."""
+    answer: str = click.prompt(terminal.lines(question), default=default, show_default=show_default, err=True)
+    return answer
+
+
+def cell(value: object, style: str = "") -> Text:
+    """A value in a table: one line, of CELL characters at most."""
+    from rich.text import Text
+
+    return Text(clean(value, CELL), style)
 
 
 def console(stderr: bool = False) -> Console:
-    """A rich console on stdout (tables) or stderr (progress)."""
-    from rich.console import Console
+    """A rich console on stdout (tables) or stderr (progress). Square brackets and colons are only themselves on it."""
+    from hyperpod_kit.cli.clean_console import CleanConsole
 
     stream = sys.stderr if stderr else sys.stdout
-    return Console(file=stream, width=None if stream.isatty() else PLAIN_WIDTH, highlight=False)
+    return CleanConsole(file=stream, width=None if stream.isatty() else PLAIN_WIDTH, highlight=False, markup=False,
+                        emoji=False)
 
 
 @contextmanager
@@ -44,7 +96,7 @@ def bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     with Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
@@ -71,13 +123,13 @@ def watch() -> Iterator[Callable[[str], None]]:
         if line == last:
             return
         last = line
-        text = f"{time.monotonic() - began:5.0f} s  {line}"
+        shown = f"{time.monotonic() - began:5.0f} s  {line}"
         if screen is None or spinner is None:
-            say(text)
+            say(shown)
             return
         # Through the same console, which moves the spinner out of the way.
-        screen.print(text, markup=False)
-        spinner.update(line.split(" · ")[0])
+        screen.print(cell(shown))
+        spinner.update(cell(line.split(" · ")[0]))
 
     if spinner is None:
         yield show

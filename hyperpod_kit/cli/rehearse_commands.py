@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import sys
@@ -10,6 +9,7 @@ from typing import Tuple
 
 import click
 
+from hyperpod_kit.cli import output
 from hyperpod_kit.cli.rehearse_output import Progress, print_fidelity, print_status, sandbox_lines
 from hyperpod_kit.rehearsal.layout import DEFAULT_NAME
 
@@ -52,8 +52,8 @@ def up(name: str, shares: Tuple[str, ...], cred_expire: int, slurmd_timeout: int
     _, data = boot.running(name)
     if not quiet:
         print_fidelity()
-    click.echo(f"rehearsal {name} is {'up' if started else 'up already'}: {data['endpoint']} (state in {layout.root})")
-    click.echo(f"next: eval \"$(hyperpod-kit rehearse env{_name_argument(name)})\"")
+    output.out(f"rehearsal {name} is {'up' if started else 'up already'}: {data['endpoint']} (state in {layout.root})")
+    output.out(f"next: eval \"$(hyperpod-kit rehearse env{_name_argument(name)})\"")
 
 
 def _name_argument(name: str) -> str:
@@ -73,7 +73,7 @@ def env(name: str) -> None:
 
     layout, data = boot.running(name)
     for key, value in targets.environment(layout, data).items():
-        click.echo(f"export {key}={shlex.quote(value)}")
+        output.document(f"export {key}={shlex.quote(value)}")
 
 
 @rehearse.command()
@@ -93,7 +93,7 @@ def status(name: str, as_json: bool) -> None:
         for node in cluster["nodes"]:
             node["machine"] = "running" if targets.is_running(node) else "dead"
     if as_json:
-        click.echo(json.dumps(data, indent=2, sort_keys=True))
+        output.data(dict(sorted(data.items())))
         return
     print_status(data)
 
@@ -136,7 +136,7 @@ def kill_node(name: str, node: str) -> None:
     _, data = boot.running(name)
     found = targets.find(data, node)
     targets.kill(found)
-    click.echo(f"killed {found['place']}: {found['host']} {found['instance_id']}")
+    output.out(f"killed {found['place']}: {found['host']} {found['instance_id']}")
 
 
 @rehearse.command("freeze-node")
@@ -156,7 +156,7 @@ def freeze_node(name: str, node: str, thaw: bool) -> None:
     layout, data = boot.running(name)
     found = targets.find(data, node)
     cgroups.freeze(f"{layout.cgroup}/{found['instance_id']}", not thaw)
-    click.echo(f"{'thawed' if thaw else 'froze'} {found['place']}: {found['host']} {found['instance_id']}")
+    output.out(f"{'thawed' if thaw else 'froze'} {found['place']}: {found['host']} {found['instance_id']}")
 
 
 @rehearse.command("partition-node")
@@ -177,7 +177,7 @@ def partition_node(name: str, node: str, heal: bool) -> None:
     layout, data = boot.running(name)
     found = targets.find(data, node)
     set_link(layout, found["instance_id"], up=heal)
-    click.echo(f"{'connected' if heal else 'cut off'} {found['place']}: {found['host']} {found['instance_id']}")
+    output.out(f"{'connected' if heal else 'cut off'} {found['place']}: {found['host']} {found['instance_id']}")
 
 
 @rehearse.command("break-mount")
@@ -203,7 +203,7 @@ def break_mount(name: str, fault: str, node: str, paths: Tuple[str, ...], undo: 
     for path in paths:
         at = mount_faults.spot(layout, targets.find(data, node), path)
         done = (mount_faults.UNDO if undo else mount_faults.FAULTS)[fault](at)
-        click.echo(f"{path} of {at.node['place']}: {done}")
+        output.out(f"{path} of {at.node['place']}: {done}")
 
 
 @rehearse.command("replace-node")
@@ -229,7 +229,7 @@ def replace_node(name: str, node: str) -> None:
     answer = client.batch_replace_cluster_nodes(ClusterName=found["cluster"], NodeIds=[found["instance_id"]])
     for failure in answer["Failed"]:
         raise RehearsalError(f"{found['place']} ({found['instance_id']}) is not replaced: {failure['Message']}")
-    click.echo(f"replacing {found['place']}: {found['host']} {found['instance_id']}")
+    output.out(f"replacing {found['place']}: {found['host']} {found['instance_id']}")
 
 
 @rehearse.command()
@@ -246,8 +246,8 @@ def logs(name: str, node: str) -> None:
 
     layout, data = boot.running(name)
     for title, text in targets.logs(layout, data, node):
-        click.echo(f"==> {title} <==")
-        click.echo(text)
+        output.out(f"==> {title} <==")
+        output.out(text)
 
 
 @rehearse.command()
@@ -265,11 +265,11 @@ def down(name: str, everything: bool) -> None:
 
     if everything:
         for gone in cleanup.down_all():
-            click.echo(f"rehearsal {gone} is down")
+            output.out(f"rehearsal {gone} is down")
     elif boot.down(name):
-        click.echo(f"rehearsal {name} is down")
+        output.out(f"rehearsal {name} is down")
     else:
-        click.echo(f"rehearsal {name} was not up")
+        output.out(f"rehearsal {name} was not up")
 
 
 @rehearse.command()
@@ -288,9 +288,9 @@ def sandbox(config: str, keep: bool, as_json: bool) -> None:
 
     result = place.run(config, keep=keep)
     if as_json:
-        click.echo(json.dumps(result.to_dict(), indent=2))
+        output.data(result.to_dict())
     else:
         for line in sandbox_lines(result):
-            click.echo(line)
+            output.out(line)
     if result.exit_code != 0:
         raise SystemExit(1)

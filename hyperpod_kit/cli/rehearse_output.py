@@ -6,6 +6,8 @@ import shlex
 import time
 from typing import TYPE_CHECKING, Any, Callable, Iterator
 
+from hyperpod_kit.cli.output import cell, console
+
 if TYPE_CHECKING:
     from hyperpod_kit.rehearsal.sandbox import SandboxResult
 
@@ -14,9 +16,7 @@ class Progress:
     """A context whose value takes the name of each stage: shown with the time so far, on standard error."""
 
     def __init__(self) -> None:
-        from rich.console import Console
-
-        self._console = Console(stderr=True)
+        self._console = console(stderr=True)
         self._status = self._console.status("") if self._console.is_terminal else None
         self._started = time.monotonic()
         self._last = ""
@@ -35,13 +35,12 @@ class Progress:
         if self._status:
             self._status.update(line)
         elif text != self._last:
-            self._console.print(line, highlight=False)
+            self._console.print(line, soft_wrap=True)
         self._last = text
 
 
 def print_fidelity() -> None:
     """What is real, a stand-in, absent, as a table; below it the calls that the endpoint implements."""
-    from rich.console import Console
     from rich.table import Table
 
     from hyperpod_kit.rehearsal.fidelity import ABSENT, REAL, STAND_IN, TABLE, implemented_calls
@@ -51,23 +50,20 @@ def print_fidelity() -> None:
     for column in ("part", "is", "in detail"):
         table.add_column(column)
     for line in TABLE:
-        table.add_row(line.what, f"[{styles[line.kind]}]{line.kind}[/]", line.detail)
-    console = Console()
-    console.print(table)
+        table.add_row(line.what, cell(line.kind, styles[line.kind]), line.detail)
+    screen = console()
+    screen.print(table)
     for service, calls in implemented_calls():
-        console.print(f"calls of {service}: {', '.join(calls)}", highlight=False)
+        screen.print(f"calls of {service}: {', '.join(calls)}")
 
 
 def print_status(data: dict[str, Any]) -> None:
     """Clusters and machines of a state.json with `machine` added to each node, as tables."""
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=140)  # for a file or a pipe nothing needs to be cut
-    console.print(f"rehearsal {data['name']}: {data['endpoint']}, network {data['gateway']}/16", highlight=False)
+    screen = console()
+    screen.print(f"rehearsal {data['name']}: {data['endpoint']}, network {data['gateway']}/16")
     for cluster in data["clusters"]:
         table = Table(title=f"cluster {cluster['name']}: {cluster['status']}", title_justify="left", box=SIMPLE_HEAD,
                       padding=(0, 0), pad_edge=False, show_edge=False)
@@ -76,13 +72,13 @@ def print_status(data: dict[str, Any]) -> None:
         for node in sorted(cluster["nodes"], key=lambda node: (node["group"], node["index"])):
             age = f"{time.time() - node['booted_at']:.0f} s" if node["booted_at"] else "-"
             first_line = node["message"].split("\n", 1)[0]
-            table.add_row(node["place"], node["instance_id"], node["host"], node["machine"], age,
-                          node["status"] + (f": {first_line}" if first_line else ""))
-        console.print(table)
+            table.add_row(*map(cell, (node["place"], node["instance_id"], node["host"], node["machine"], age,
+                                      node["status"] + (f": {first_line}" if first_line else ""))))
+        screen.print(table)
         if cluster["failure_message"]:
-            console.print(cluster["failure_message"], style="red", highlight=False, markup=False)
+            screen.print(cluster["failure_message"], style="red")
     if not data["clusters"]:
-        console.print("no cluster yet: hyperpod-kit create-cluster")
+        screen.print("no cluster yet: hyperpod-kit create-cluster")
 
 
 def sandbox_lines(result: SandboxResult) -> Iterator[str]:

@@ -10,7 +10,7 @@ import click
 
 from hyperpod_kit.cli.consent import ask
 from hyperpod_kit.cli.options import config_argument, json_option
-from hyperpod_kit.cli.output import console, data, say
+from hyperpod_kit.cli.output import cell, console, data, say
 from hyperpod_kit.cli.waiting import interval_option, timeout_option, until_ready
 
 if TYPE_CHECKING:
@@ -94,7 +94,6 @@ def _replacements(groups: Sequence[str], controller: str) -> str:
 def show_changes(found: Update) -> None:
     """A row a change."""
     from rich.table import Table
-    from rich.text import Text
 
     if not found.changes:
         return
@@ -103,8 +102,8 @@ def show_changes(found: Update) -> None:
         grid.add_column(column, overflow="fold")
     for one in found.changes:
         note = "; ".join(filter(None, (one.note, f"{one.destroys} nodes go" if one.destroys else "")))
-        grid.add_row(one.where, one.field, Text(_short(one.before)), Text(_short(one.after)),
-                     Text(f"{one.how}{': ' if note else ''}{note}"))
+        grid.add_row(*map(cell, (one.where, one.field, _short(one.before), _short(one.after),
+                                 f"{one.how}{': ' if note else ''}{note}")))
     console().print(grid)
 
 

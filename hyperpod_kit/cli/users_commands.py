@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hyperpod_kit.cli.options import config_argument, json_option
-from hyperpod_kit.cli.output import console, data, say
+from hyperpod_kit.cli.output import cell, console, data, say
 
 if TYPE_CHECKING:
     from hyperpod_kit.cluster.homes import Observed
@@ -109,7 +109,7 @@ def _show(observed: Observed, as_json: bool, *, changed: bool, dry_run: bool) ->
     for item in observed.items:
         made = {"keep": "", "create": "new", "conflict": "conflict"}[item.action]
         place = " ".join(word for word in (item.found.id if item.found else "", made) if word)
-        grid.add_row(item.wanted.user, str(item.wanted.uid), str(item.wanted.gid), item.wanted.root, place)
+        grid.add_row(*map(cell, (item.wanted.user, item.wanted.uid, item.wanted.gid, item.wanted.root, place)))
     console().print(grid)
     for found in observed.orphans:
         say(f"{found.does}: {found.user} is no longer in the configuration, the nodes may not mount it; it stays")

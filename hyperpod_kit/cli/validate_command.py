@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Optional, Sequence
 import click
 
 from hyperpod_kit.cli.options import config_argument, json_option
-from hyperpod_kit.cli.output import data, say, watch
+from hyperpod_kit.cli.output import data, out, say, watch
 from hyperpod_kit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def validate(config: Path, live: bool, suppressed: tuple[str, ...], fail_on: str
         data(report)
     else:
         _show(config, shown)
-        click.echo(_verdict(checked, shown, len(hidden), facts))
+        out(_verdict(checked, shown, len(hidden), facts))
     if failing:
         return 1
     return 3 if unanswered else 0
@@ -107,9 +107,9 @@ def _all_findings(checked: Checked, facts: Optional[Facts]) -> Sequence[Finding]
 def _show(config: Path, findings: Sequence[Finding]) -> None:
     for finding in findings:
         place = f":{finding.line}:{finding.column}" if finding.line else ""
-        click.secho(f"{finding.severity} {finding.code}", fg=COLOURS[finding.severity], nl=False)
-        click.echo(f"  {config}{place}  {finding.path}")
-        click.echo(f"    {finding.message}\n    {finding.hint}")
+        out(f"{finding.severity} {finding.code}", fg=COLOURS[finding.severity], nl=False)
+        out(f"  {config}{place}  {finding.path}")
+        out(f"    {finding.message}\n    {finding.hint}")
 
 
 def _verdict(checked: Checked, shown: Sequence[Finding], hidden: int, facts: Optional[Facts]) -> str:

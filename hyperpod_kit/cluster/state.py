@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Mapping
 
+from hyperpod_kit.untrusted.text import clean
+
 BRIEF = 300
 """Characters of AWS's words in a line: a FailureMessage can hold the end of a log."""
 
 
 def brief(text: str) -> str:
-    """One line of AWS's words."""
-    line = " ".join(text.split())
-    return line if len(line) <= BRIEF else f"{line[:BRIEF]}…"
+    """One line of AWS's words, which may be a node's."""
+    return clean(text, BRIEF)
 
 
 @dataclass(frozen=True)

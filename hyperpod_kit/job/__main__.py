@@ -14,9 +14,10 @@ if __name__ == "__main__":
     sys.path[:] = [str(Path(here).parents[1]), *(entry for entry in sys.path if entry != here)]
     from hyperpod_kit.errors import HyperpodKitError
     from hyperpod_kit.job.cli import main
+    from hyperpod_kit.untrusted import terminal
 
     try:
         sys.exit(main(sys.argv[1:]))
     except HyperpodKitError as error:
-        print(f"error: {error}", *([f"hint: {error.hint}"] if error.hint else []), sep="\n", file=sys.stderr)
+        terminal.error(error, error.hint)
         sys.exit(error.exit_code)

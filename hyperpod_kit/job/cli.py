@@ -15,6 +15,7 @@ from hyperpod_kit.errors import JobError, UsageError
 from hyperpod_kit.job.policy import Policy
 from hyperpod_kit.run import LocalRunner
 from hyperpod_kit.slurm import control
+from hyperpod_kit.untrusted import terminal
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -162,7 +163,7 @@ def _epilog() -> int:
         try:
             cli.main(["flush", "--job", job_id])
         except (Exception, SystemExit) as err:  # an epilog that fails drains the node
-            print(f"hyperpod-kit: flush of job {job_id} failed: {err}", file=sys.stderr)
+            terminal.say(f"hyperpod-kit: flush of job {job_id} failed: {err}")
     return 0
 
 
@@ -172,7 +173,7 @@ def _submit(words: List[str], rest: List[str]) -> int:
     argv = [*words, *(["--", *rest] if rest else [])]
     runner = LocalRunner()
     for text in submit.warnings(submit.parse(argv), os.getcwd()):
-        print(text, file=sys.stderr)
+        terminal.say(text)
     if control.has_option(runner, "sbatch", "--auto-resume"):
         call, copy = ["sbatch", *argv], None
     else:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import json
-import sys
 import time
+from typing import List
 
 from hyperpod_kit.errors import HyperpodKitError, RunError, Unreachable, UsageError
 from hyperpod_kit.job import doctor, doctor_look, lint, saves, script, status, status_page, sweep, timeline, where
 from hyperpod_kit.run import LocalRunner
 from hyperpod_kit.slurm import control
 from hyperpod_kit.slurm.job_id import JobId
+from hyperpod_kit.untrusted import terminal
 
 
 def main(args: argparse.Namespace) -> int:
@@ -31,7 +31,8 @@ def status_command(args: argparse.Namespace) -> int:
         if not root:
             raise _not_noted(job) if job else UsageError("neither a job nor a root",
                                                          hint="hyperpod-kit job status JOB --root DIR")
-        found = timeline.attempts(root, job)
+        odd: List[str] = []
+        found = timeline.attempts(root, job, odd)
     except OSError as err:
         raise Unreachable(f"cannot read the attempts of {root or job}: {err}") from err
     if job and not found:
@@ -40,17 +41,21 @@ def status_command(args: argparse.Namespace) -> int:
         raise UsageError(f"{root} has no attempt of job {job}{there}", hint=f"hyperpod-kit job status --root {root}")
     sums = timeline.totals(found, now)
     saved = saves.look(root)
-    more = saves.sentences(saved, now)
+    more = [*saves.sentences(saved, now), *_few(odd)]
     if args.html:
         with open(args.html, "w", encoding="utf-8") as file:
             file.write(status_page.page(f"Job {job}" if job else f"Jobs on {root}", found, sums, now, more))
     if args.json:
-        data = {"root": root, "totals": dataclasses.asdict(sums), "saves": saved.to_dict(),
+        data = {"root": root, "totals": dataclasses.asdict(sums), "saves": saved.to_dict(), "odd": odd,
                 "attempts": [one.to_dict() for one in found]}
-        sys.stdout.write(json.dumps(data, indent=2) + "\n")
+        terminal.data(data, indent=2)
     else:
-        sys.stdout.write(status.table(found, sums, more) + (f"{args.html} written\n" if args.html else ""))
+        terminal.out(status.table(found, sums, more) + (f"{args.html} written\n" if args.html else ""), end="")
     return 0
+
+
+def _few(odd: List[str]) -> List[str]:
+    return odd if len(odd) <= 3 else [*odd[:3], f"and {len(odd) - 3} more rows"]
 
 
 def _not_noted(job: str) -> UsageError:
@@ -78,19 +83,19 @@ def lint_command(args: argparse.Namespace) -> int:
             raise UsageError(f"cannot read {file}: {err}") from err
         found += [(file, finding) for finding in lint.lint(script.parse(text))]
     if args.json:
-        print(json.dumps([{"file": file, **finding.to_dict()} for file, finding in found], indent=2))
+        terminal.data([{"file": file, **finding.to_dict()} for file, finding in found], indent=2)
     else:
         for file, finding in found:
-            print(finding.render(file))
+            terminal.out(finding.render(file))
     return 1 if found else 0
 
 
 def doctor_command(args: argparse.Namespace) -> int:
     found = doctor.examine(doctor_look.look(LocalRunner()))
     if args.json:
-        print(json.dumps([finding.to_dict() for finding in found], indent=2))
+        terminal.data([finding.to_dict() for finding in found], indent=2)
     else:
-        print("\n".join(finding.render() for finding in found) or "nothing is missing")
+        terminal.out("\n".join(finding.render() for finding in found) or "nothing is missing")
     return 1 if found else 0
 
 
@@ -102,9 +107,9 @@ def sweep_command(args: argparse.Namespace) -> int:
         raise Unreachable(f"cannot ask Slurm: {err.message}") from err
     done = [(one, "") for one in found] if args.dry_run else sweep.sweep(runner, found)
     if args.json:
-        print(json.dumps([{**dataclasses.asdict(one), "problem": problem} for one, problem in done], indent=2))
+        terminal.data([{**dataclasses.asdict(one), "problem": problem} for one, problem in done], indent=2)
     else:
         for one, problem in done:
             verb = "would be requeued" if args.dry_run and one.requeue else "requeued"
-            print(f"job {one.job_id} {one.why} {one.host}: {problem or verb}")
+            terminal.out(f"job {one.job_id} {one.why} {one.host}: {problem or verb}")
     return 1 if any(problem for _, problem in done) else 0

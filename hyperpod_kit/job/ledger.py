@@ -12,8 +12,13 @@ from typing import Any, Callable, Dict, List, Optional
 
 from hyperpod_kit.errors import JobError
 from hyperpod_kit.job import life
+from hyperpod_kit.untrusted import files
+from hyperpod_kit.untrusted.parse import json_object
 
 Row = Dict[str, Any]
+
+LARGEST = 64 << 20
+"""Bytes of a ledger: a row has some hundreds, and a job some thousands of rows."""
 
 
 class Ledger:
@@ -52,7 +57,7 @@ class Ledger:
             own = {"life": self.life()} if self.life() else {}
             row = {"t": round(self._clock(), 3), "job": self._job, **own, "restart": self._restart, "event": event,
                    **fields}
-            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+            fd = os.open(self.path, _APPEND, 0o640)
             try:
                 data = (_closing(fd) + json.dumps(row) + "\n").encode()
                 if os.write(fd, data) != len(data):
@@ -64,21 +69,24 @@ class Ledger:
             raise JobError(f"cannot write {self.path}: {err}", hint="is the file system full or read-only?") from err
 
 
+_APPEND = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
 def read(path: str) -> List[Row]:
-    """All rows of a ledger; lines that are no JSON object are skipped. Raises OSError unless it does not exist."""
+    """All rows of a ledger, none when it does not exist; lines that are no JSON object are skipped.
+
+    Raises OSError, Untrusted when it is no regular file or larger than LARGEST.
+    """
     rows: List[Row] = []
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            lines = file.read().splitlines()
+        data = files.read(path, LARGEST)
     except FileNotFoundError:
         return rows
-    for text in lines:
+    for text in data.decode("utf-8", "replace").splitlines():
         try:
-            row = json.loads(text)
+            rows.append(json_object(text))
         except ValueError:
             continue
-        if isinstance(row, dict):
-            rows.append(row)
     return rows
 
 

@@ -6,13 +6,14 @@ import time
 from typing import List, Sequence
 
 from hyperpod_kit.job.timeline import NONE, UNFINISHED, Attempt, Totals
+from hyperpod_kit.untrusted.text import clean
 
 HEAD = ("attempt", "started", "took", "from step", "reached", "lost", "ended as", "code", "then")
 
 
 def table(found: Sequence[Attempt], sums: Totals, more: Sequence[str] = ()) -> str:
     """One line an attempt, then the sum and `more`. `?`: not known; an empty field: nothing to know."""
-    rows: List[Sequence[str]] = [HEAD, *(_row(one) for one in found)]
+    rows: List[Sequence[str]] = [HEAD, *([clean(text) for text in _row(one)] for one in found)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD) - 1)]
     lines = ["  ".join([*(text.ljust(width) for text, width in zip(row, widths)), row[-1]]).rstrip() for row in rows]
     return "\n".join([*lines, sentence(sums), *more]) + "\n"

@@ -6,7 +6,7 @@ import os
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from hyperpod_kit.job import ledger
+from hyperpod_kit.job import ledger, ledger_row
 
 UNFINISHED, NONE = "unfinished", "none"
 
@@ -63,14 +63,24 @@ class Totals:
     untold: int = 0
 
 
-def attempts(root: str, job: str = "") -> List[Attempt]:
-    """The attempts on a checkpoint root, oldest first; of one job only when it is named. Raises OSError."""
-    rows = ledger.read(os.path.join(root, ".hpk", "attempts.jsonl"))
-    return chain(of_rows([row for row in rows if not job or row.get("job") == job]))
+def attempts(root: str, job: str = "", odd: Optional[List[str]] = None) -> List[Attempt]:
+    """The attempts on a checkpoint root, oldest first; of one job only when it is named. Raises OSError, Untrusted.
+
+    `odd`: gets a sentence for each row that is none of ours, and is left out.
+    """
+    rows = []
+    for number, row in enumerate(ledger.read(os.path.join(root, ".hpk", "attempts.jsonl")), 1):
+        wrong = ledger_row.problem(row)
+        if wrong:
+            if odd is not None:
+                odd.append(f"row {number} of the ledger is left out: {wrong}")
+        elif not job or row.get("job") == job:
+            rows.append(row)
+    return chain(of_rows(rows))
 
 
 def of_rows(rows: Sequence[ledger.Row]) -> List[Attempt]:
-    """Rows of a ledger as attempts, without what follows from their neighbours."""
+    """Rows of a ledger, each of them sound, as attempts without what follows from their neighbours."""
     found: Dict[str, Attempt] = {}
     last: Dict[Tuple[Any, ...], str] = {}
     for row in rows:

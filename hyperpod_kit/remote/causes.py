@@ -10,10 +10,12 @@ import re
 from dataclasses import dataclass
 from typing import Iterator
 
+from hyperpod_kit.untrusted.text import clean
+
 
 @dataclass(frozen=True)
 class Cause:
-    """`code` is stable; `pattern` is searched without regard to case."""
+    """`code` is stable; `pattern` is searched without regard to case, and repeats nothing without a bound."""
 
     code: str
     pattern: str
@@ -30,7 +32,7 @@ CAUSES = (
           # awslabs/awsome-distributed-ai #678
           "names do not resolve on the node",
           "the VPC needs DNS resolution and DNS host names on, and a route or an endpoint for the service"),
-    Cause("crlf", r"bad interpreter.*\^M|\\r': command not found|\$'\\r'|windows line ends",
+    Cause("crlf", r"bad interpreter.{0,200}\^M|\\r': command not found|\$'\\r'|windows line ends",
           "a script has Windows line ends", "dos2unix the script, then hyperpod-kit upload"),
     Cause("mode-conflict", r"cannot include both a slurm orchestrator config and a provisioning_parameters\.json",
           "the bundle's prefix holds provisioning_parameters.json while the request carries SlurmConfig",
@@ -43,14 +45,14 @@ CAUSES = (
     Cause("efs-denied", r"access denied by server while mounting|mount\.nfs4: access denied",
           "EFS refuses this role, or this access point",
           "elasticfilesystem:ClientMount and ClientWrite for the role; hyperpod-kit users show the policy of homes"),
-    Cause("efs-unreachable", r"mount\.nfs4: connection timed out|mount\.nfs4: connection reset|mount target.*not found",
+    Cause("efs-unreachable", r"mount\.nfs4: connection (?:timed out|reset)|mount target.{0,200}not found",
           "no mount target answers on port 2049",
           "a mount target in the node's availability zone, and its security group open for 2049 from the nodes"),
     Cause("fuse-stale", r"transport endpoint is not connected",
           # awslabs/mountpoint-s3 #630
           "the mount's daemon died and left its endpoint behind",
           "the health timer mounts it again; journalctl -u hyperpod-kit-s3-<name> says why it died"),
-    Cause("lustre-module", r"module lustre not found|unknown filesystem type 'lustre'|modprobe.*lustre",
+    Cause("lustre-module", r"module lustre not found|unknown filesystem type 'lustre'|modprobe.{0,200}lustre",
           # aws/aws-parallelcluster #2095
           "the kernel has no Lustre module, mostly because the kernel was updated",
           "an AMI with the module for its kernel; the kit holds kernel and client packages once they fit"),
@@ -84,11 +86,24 @@ class Known:
     words: str
 
 
+LONGEST_TEXT = 64 << 10
+"""Characters that are searched, of the end where there are more: what failed last is said last."""
+
+LONGEST_LINE = 4 << 10
+"""Characters of one line that are searched."""
+
+
 def recognise(text: str) -> Iterator[Known]:
-    """Every known cause in a text, each once, with the line that shows it."""
+    """Every known cause in a text, each once, with the line that shows it. The time is bounded, whatever the text."""
+    text = searched(text)
     for cause in CAUSES:
         match = re.search(cause.pattern, text, re.IGNORECASE)
         if match:
             begin = text.rfind("\n", 0, match.start()) + 1
             end = text.find("\n", match.end())
-            yield Known(cause, " ".join(text[begin : end if end >= 0 else None].split())[:200])
+            yield Known(cause, clean(text[begin : end if end >= 0 else None], 200))
+
+
+def searched(text: str) -> str:
+    """The part of a text that is searched."""
+    return "\n".join(line[:LONGEST_LINE] for line in text[-LONGEST_TEXT:].split("\n"))

@@ -5,7 +5,6 @@ A node that cannot be asked has left its log with AWS: HyperPod ships it while t
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Callable, NamedTuple, Sequence
 
@@ -14,11 +13,19 @@ from hyperpod_kit.remote.causes import Known, recognise
 from hyperpod_kit.remote.fan_out import ask_all
 from hyperpod_kit.remote.target import Target
 from hyperpod_kit.run import Runner
+from hyperpod_kit.untrusted.parse import json_object
+from hyperpod_kit.untrusted.text import clean
 
 LOG = "/var/log/provision/provisioning.log"
 STATUS = "/var/lib/hyperpod-kit/status.json"
 TAIL = 60
 """Lines of the log that are looked at."""
+
+LONGEST_LINE = 4096
+"""Characters of a line of it."""
+
+MOST_STEPS = 200
+"""Steps and mounts of one node that are looked at; a node has some tens."""
 
 MOUNTS_LINE = '"step": "mounts"'
 READ_LOG = f"grep -v '{MOUNTS_LINE}' {LOG} | tail -n {TAIL}"
@@ -38,6 +45,7 @@ class Failure:
 class Diagnosis:
     """One node. `unreachable`: why it could not be asked, "" when it was; `finished`: its creation ran to the end.
 
+    odd: what of its answers could not be understood, and why.
     log: the last lines of its provisioning log, oldest first. sick: mounts that are not healthy, `name is state: why`.
     lifecycle: how far AWS says that its lifecycle script is, "" when it does not.
     """
@@ -51,11 +59,12 @@ class Diagnosis:
     log: tuple[str, ...] = ()
     known: tuple[Known, ...] = ()
     lifecycle: str = ""
+    odd: tuple[str, ...] = ()
 
     @property
     def healthy(self) -> bool:
         """Whether nothing speaks against the node."""
-        return self.finished and not (self.unreachable or self.failures or self.sick or self.message)
+        return self.finished and not (self.unreachable or self.failures or self.sick or self.message or self.odd)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON form."""
@@ -86,20 +95,25 @@ def diagnose(
     told = {target.instance_id: said for target, said in targets}
 
     def ask(target: Target) -> Diagnosis:
-        found = _ask(target, told[target.instance_id].message, connect, timeout)
-        if found.unreachable:
-            found = _with_shipped(found, shipped)
-        return judge(replace(found, lifecycle=told[target.instance_id].lifecycle))
+        said = told[target.instance_id]
+        try:
+            found = _ask(target, said.message, connect, timeout)
+            if found.unreachable:
+                found = _with_shipped(found, shipped)
+            return judge(replace(found, lifecycle=said.lifecycle))
+        except Exception as err:  # whatever one node says, the others are told of
+            odd = f"its answers cannot be read: {type(err).__name__}: {clean(err)}"
+            return Diagnosis(target, said.message, lifecycle=said.lifecycle, odd=(odd,))
 
     return ask_all([target for target, _ in targets], ask, progress)
 
 
 def _with_shipped(found: Diagnosis, shipped: Shipped) -> Diagnosis:
     try:
-        log = [line for line in shipped(found.target) if MOUNTS_LINE not in line][-TAIL:]
+        log = _shortened([line for line in shipped(found.target) if MOUNTS_LINE not in line])
     except HyperpodKitError as err:
         return replace(found, unreachable=f"{found.unreachable}; nor is its log to be had: {err.message}")
-    return replace(found, log=tuple(log), failures=tuple(_failures({}, log)))
+    return replace(found, log=tuple(log), failures=tuple(_failures({}, log, [])))
 
 
 def _ask(target: Target, message: str, connect: Callable[[Target], Runner], timeout: float) -> Diagnosis:
@@ -112,15 +126,26 @@ def _ask(target: Target, message: str, connect: Callable[[Target], Runner], time
         mounts = runner.run(["hyperpod-kit", "node", "mounts", "--json"], timeout=timeout, check=False).stdout
     except HyperpodKitError as err:
         return Diagnosis(target, message, unreachable=err.message)
-    record = _object(status)
+    log = _shortened(log)
+    odd: list[str] = []
+    record = _object(status, "the record of its creation", odd)
+    told = _object(mounts, "what it says of its mounts", odd)
+    failures = _failures(record, log, odd)
+    sick = _sick(told, odd)
     return Diagnosis(
         target,
         message,
-        finished=bool(record.get("ok")),
-        failures=tuple(_failures(record, log)),
-        sick=tuple(_sick(_object(mounts))),
+        finished=record.get("ok") is True,
+        failures=tuple(failures),
+        sick=tuple(sick),
         log=tuple(log),
+        odd=tuple(odd),
     )
+
+
+def _shortened(log: Sequence[str]) -> list[str]:
+    """The last lines, and of none more than can be read: `tail` may be another program by now."""
+    return [line[:LONGEST_LINE] for line in log[-TAIL:]]
 
 
 def judge(found: Diagnosis) -> Diagnosis:
@@ -131,34 +156,57 @@ def judge(found: Diagnosis) -> Diagnosis:
     return replace(found, known=tuple(recognise("\n".join(texts))))
 
 
-def _failures(record: dict[str, Any], log: Sequence[str]) -> list[Failure]:
+def _failures(record: dict[str, Any], log: Sequence[str], odd: list[str]) -> list[Failure]:
     """The failed steps of the last run: from its record, or from the log when it came to no record."""
-    steps = record.get("steps") or []
+    steps = _objects(record, "steps", odd)
     if not steps:
-        lines = [_object(line) for line in log]
+        # A line of the log that is no object is a line like another: scripts write there too.
+        lines = [_object(line, "", []) for line in log]
         begin = max((n for n, one in enumerate(lines) if one.get("step") == "verify-bundle"), default=0)
         steps = lines[begin:]
     return [
-        Failure(str(one.get("step", "")), str(one.get("error", "")), str(one.get("hint", "")))
+        Failure(clean(one.get("step", "")), _words(one.get("error", "")), _words(one.get("hint", "")))
         for one in steps
         if one.get("status") == "failed"
     ]
 
 
-def _sick(answer: dict[str, Any]) -> list[str]:
+def _words(value: object) -> str:
+    """A text of a node, lines and all, of a length that may be searched and shown."""
+    return str(value)[:LONGEST_LINE]
+
+
+def _sick(answer: dict[str, Any], odd: list[str]) -> list[str]:
     good = ("ok", "slow")
     return [
-        f"{mount.get('name')} is {mount.get('state')}: {mount.get('detail') or mount.get('source') or 'no detail'}"
-        for mount in answer.get("mounts") or []
+        clean(f"{clean(mount.get('name'))} is {clean(mount.get('state'))}: "
+              f"{mount.get('detail') or mount.get('source') or 'no detail'}", LONGEST_LINE)
+        for mount in _objects(answer, "mounts", odd)
         if mount.get("state") not in good and mount.get("required", True)
     ]
 
 
-def _object(text: str) -> dict[str, Any]:
-    """A JSON object behind any login banner; {} for anything else."""
+def _objects(answer: dict[str, Any], key: str, odd: list[str]) -> list[dict[str, Any]]:
+    """A list of objects in an answer; what is none of it is left out and noted in `odd`."""
+    value = answer.get(key) or []
+    if not isinstance(value, list):
+        odd.append(f"its {key} are of type {type(value).__name__}, expected a list")
+        return []
+    good = [one for one in value if isinstance(one, dict)]
+    if len(good) < len(value):
+        odd.append(f"{len(value) - len(good)} of its {len(value)} {key} are no objects")
+    if len(good) > MOST_STEPS:
+        odd.append(f"it has {len(good)} {key}; the last {MOST_STEPS} are looked at")
+    return good[-MOST_STEPS:]
+
+
+def _object(text: str, what: str, odd: list[str]) -> dict[str, Any]:
+    """A JSON object behind any login banner; {} for anything else, which is noted in `odd` when it begins like one."""
     begin = text.find("{")
-    try:
-        value = json.loads(text[begin:]) if begin >= 0 else {}
-    except ValueError:
+    if begin < 0:
         return {}
-    return value if isinstance(value, dict) else {}
+    try:
+        return json_object(text[begin:])
+    except ValueError as err:
+        odd.append(f"{what} cannot be read: {clean(err)}")
+        return {}

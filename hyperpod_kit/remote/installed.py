@@ -5,15 +5,18 @@ One plain shell script, so that a node with any version of the program answers, 
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from typing import Any, Callable, Iterator, Mapping, Sequence
 
 from hyperpod_kit.errors import HyperpodKitError
+from hyperpod_kit.remote.answer import last_words
 from hyperpod_kit.remote.fan_out import ask_all, cannot_be_asked
 from hyperpod_kit.remote.target import Target
 from hyperpod_kit.run import Runner
+from hyperpod_kit.untrusted.parse import json_object
+from hyperpod_kit.untrusted.text import clean
 
 HOME = "/opt/hyperpod-kit"
 STATUS = "/var/lib/hyperpod-kit/status.json"
@@ -77,9 +80,11 @@ def _ask(target: Target, connect: Callable[[Target], Runner], timeout: float) ->
         return NodeBundle(target, error=silent.error, hint=silent.hint)
     try:
         done = connect(target).run(["/bin/sh", "-c", SCRIPT], timeout=timeout, check=False)
+        return understand(target, done.stdout)
     except HyperpodKitError as err:
         return NodeBundle(target, error=err.message, hint=err.hint or "")
-    return understand(target, done.stdout)
+    except Exception as err:  # whatever one node says, the others are told of
+        return NodeBundle(target, error=f"its answer cannot be read: {type(err).__name__}: {clean(err)}")
 
 
 def understand(target: Target, text: str) -> NodeBundle:
@@ -87,26 +92,36 @@ def understand(target: Target, text: str) -> NodeBundle:
     parts = _SECTION.split(text)
     said = dict(zip(parts[1::2], parts[2::2]))
     if "status" not in said:
-        last = text.strip().splitlines()[-1:] or ["nothing"]
-        return NodeBundle(target, error=f"its answer is not about a bundle: {last[0][:120]}")
-    status = _object(said["status"])
+        return NodeBundle(target, error=f"its answer is not about a bundle: {last_words(text)}")
+    try:
+        status = json_object(said["status"]) if said["status"].strip() else {}
+    except ValueError as err:
+        # Of a node whose creation never ended there is no record; half of one is worth a word.
+        return NodeBundle(target, current=clean(said["current"]), error=f"its status.json cannot be read: {clean(err)}")
     finished = status.get("finished_at")
-    current = said["current"].strip()
+    current = clean(said["current"])
     files = {match[2]: match[1] for match in map(_SUM.fullmatch, said.get("sums", "").splitlines()) if match}
     return NodeBundle(
         target,
         current=current,
-        recorded=str(status.get("bundle_id") or ""),
+        recorded=clean(status.get("bundle_id") or ""),
         created_ok=status.get("ok") is True,
-        finished_at=float(finished) if isinstance(finished, (int, float)) else 0.0,
+        finished_at=_seconds(finished),
         files=files,
-        damaged=tuple(_damaged(current, said, files)) if current else (),
+        damaged=tuple(islice(_damaged(current, said, files), LIMIT)) if current else (),
     )
+
+
+def _seconds(value: Any) -> float:
+    """A moment of the node's own clock; 0.0 for what is none."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e12:
+        return 0.0
+    return float(value)
 
 
 def _damaged(current: str, said: Mapping[str, str], files: Mapping[str, str]) -> Iterator[str]:
     """`place: what is wrong` of every file that is not what the bundle's name says."""
-    if "end" not in said:
+    if not {"end", "identity", "damaged", "files"} <= set(said):
         yield f"{HOME}/{current}: not there"
         return
     # The name of a bundle is made of this file: it vouches for all others.
@@ -118,12 +133,3 @@ def _damaged(current: str, said: Mapping[str, str], files: Mapping[str, str]) ->
             yield f"{match[1]}: {'damaged' if match[1] in there else 'missing'}"
     for place in sorted(there - {*files, "SHA256SUMS", "bundle.json"}):
         yield f"{place}: not of this bundle"
-
-
-def _object(text: str) -> Mapping[str, Any]:
-    """A JSON object; empty when it is none, as on a node whose creation never ended."""
-    try:
-        data: Any = json.loads(text)
-    except ValueError:
-        return {}
-    return data if isinstance(data, dict) else {}

@@ -15,17 +15,24 @@ if TYPE_CHECKING:
     import paramiko
 
 
-class KnownHosts:
-    """An OpenSSH known_hosts file. Lines with a marker (`@revoked`, `@cert-authority`) and patterns say nothing here.
+REVOKED = "@revoked"
 
+
+class KnownHosts:
+    """An OpenSSH known_hosts file. A key that a line revokes is no host's, whatever that line and others name.
+
+    Lines of certificate authorities and patterns say nothing here: what is verified by them alone is refused.
     Raises OSError when the file cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
         self._clear: dict[str, list[str]] = {}
         self._hashed: list[tuple[bytes, bytes, str]] = []
+        self._revoked: set[bytes] = set()
         for line in path.read_text(errors="replace").splitlines():
-            names, _, _ = line.strip().partition(" ")
+            names, *rest = line.split(None, 1) or [""]
+            if names == REVOKED:
+                self._revoked |= _blobs(rest)
             if not names or names[0] in "#@":
                 continue
             for name in names.split(","):
@@ -36,7 +43,7 @@ class KnownHosts:
 
     def keys(self, name: str) -> list[paramiko.PKey]:
         """The keys that a host may show. `name`: its address, or `[address]:port` where that is not 22."""
-        from paramiko.hostkeys import HostKeyEntry, InvalidHostKey
+        from paramiko.hostkeys import HostKeyEntry
 
         wanted = name.encode()
         lines = list(self._clear.get(name, ()))
@@ -46,9 +53,9 @@ class KnownHosts:
         for line in lines:
             try:
                 entry = HostKeyEntry.from_line(line)
-            except InvalidHostKey:
+            except Exception:  # paramiko's classes of keys raise whatever their parsers do
                 continue
-            if entry is not None and entry.key is not None:
+            if entry is not None and entry.key is not None and entry.key.asbytes() not in self._revoked:
                 found.append(entry.key)
         return found
 
@@ -60,3 +67,12 @@ class KnownHosts:
         except ValueError:
             return
         self._hashed.append((salt, digest, line))
+
+
+def _blobs(rest: list[str]) -> set[bytes]:
+    """The key of a line `names type key comment`, as it is sent."""
+    fields = rest[0].split() if rest else []
+    try:
+        return {base64.b64decode(fields[2])} if len(fields) > 2 else set()
+    except ValueError:
+        return set()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from typing import Callable, List, Sequence
 
 from hyperpod_kit.errors import DigestUnavailable, HyperpodKitError
+from hyperpod_kit.untrusted import terminal
 
 from . import cli_keep, cli_look, cli_repair, verify
 
@@ -24,10 +24,10 @@ def _flush(args: argparse.Namespace) -> int:
             found += flush_users.flush_as(uid, folder=folder, job=args.job, timeout=args.timeout,
                                           max_age=args.max_age * 3600.0)
     if args.json:
-        print(json.dumps([outcome._asdict() for outcome in found]))
+        terminal.data([outcome._asdict() for outcome in found])
     else:
         for outcome in found:
-            print(f"{outcome.run}: {outcome.note}; {'memory freed' if outcome.removed else 'left in ' + folder}")
+            terminal.out(f"{outcome.run}: {outcome.note}; {'memory freed' if outcome.removed else 'left in ' + folder}")
     return 0 if all(outcome.removed for outcome in found) else 1
 
 
@@ -97,14 +97,14 @@ def main(argv: List[str], also: Sequence[str] = ()) -> int:
     try:
         return int(args.run(args))
     except HyperpodKitError as err:
-        print(f"error: {err}" + (f"\nhint: {err.hint}" if err.hint else ""), file=sys.stderr)
+        terminal.error(err, err.hint)
         return err.exit_code
     except BrokenPipeError:
         # The reader has seen enough (`ls | head`); Python must not complain about it once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as err:
-        print(f"error: {err.filename or args.root}: {verify.reason_of(err)}", file=sys.stderr)
+        terminal.error(f"{err.filename or args.root}: {verify.reason_of(err)}")
         return DigestUnavailable.exit_code
 
 

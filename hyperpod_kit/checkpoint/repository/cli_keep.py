@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import List
 
 from hyperpod_kit.errors import CheckpointError, UsageError
+from hyperpod_kit.untrusted import terminal
 
 from . import identity, pins, retention, verify
 from .cli_look import open_root
@@ -63,27 +63,28 @@ def prune(args: argparse.Namespace) -> int:
                                               sound=_intact if args.verify else None), rule)
     done = retention.Applied((), ()) if args.dry_run else retention.apply(store, planned, whose)
     if args.json:
-        print(json.dumps({"root": store.url, "policy": rule.to_json(), "dry_run": args.dry_run,
+        terminal.data({"root": store.url, "policy": rule.to_json(), "dry_run": args.dry_run,
                           "keep": dict(planned.keep), "delete": dict(planned.delete),
-                          "deleted": list(done.deleted), "left": dict(done.left)}))
+                          "deleted": list(done.deleted), "left": dict(done.left)})
         return 1 if done.left else 0
     left = dict(done.left)
     rows = [(attempt, "keep", why) for attempt, why in planned.keep]
     rows += [(attempt, "would delete" if args.dry_run else "left" if attempt in left else "deleted",
               left.get(attempt, why)) for attempt, why in planned.delete]
-    print(table(("ATTEMPT", "", "WHY"), sorted(rows, reverse=True)) if rows else f"no checkpoint under {store.url}")
+    shown = table(("ATTEMPT", "", "WHY"), sorted(rows, reverse=True)) if rows else f"no checkpoint under {store.url}"
+    terminal.out(shown)
     return 1 if done.left else 0
 
 
 def pin(args: argparse.Namespace) -> int:
     """Keep a checkpoint under every policy."""
     pins.pin(open_root(args), args.attempt, args.reason)
-    print(f"{args.attempt} is pinned")
+    terminal.out(f"{args.attempt} is pinned")
     return 0
 
 
 def unpin(args: argparse.Namespace) -> int:
     """Leave a checkpoint to the policy again."""
     pins.unpin(open_root(args), args.attempt)
-    print(f"{args.attempt} is no longer pinned")
+    terminal.out(f"{args.attempt} is no longer pinned")
     return 0

@@ -8,6 +8,8 @@ import json
 from typing import Any, Dict, List, Optional, Tuple
 
 from hyperpod_kit.errors import CheckpointError, DigestUnavailable, NoCheckpoint, Unreachable, UsageError
+from hyperpod_kit.untrusted import terminal
+from hyperpod_kit.untrusted.text import clean
 
 from . import catalog, identity, layout, lease, manifest, pins, selection, tombstone, verify
 from .cli_table import size, table
@@ -33,19 +35,19 @@ def ls(args: argparse.Namespace) -> int:
     rows = [_row(store, entry, pinned, leased) for entry in itertools.islice(catalog.newest_first(store), limit)]
     problem = identity.said(store).problem
     if args.json:
-        print(json.dumps({"root": store.url, "run_problem": problem or None, "attempts": rows}))
+        terminal.data({"root": store.url, "run_problem": problem or None, "attempts": rows})
         return 0
     if problem:
-        print(_run_line(store, problem))
+        terminal.out(_run_line(store, problem))
     if not rows:
-        print(f"no checkpoint under {store.url}")
+        terminal.out(f"no checkpoint under {store.url}")
         return 0
-    print(table(("ATTEMPT", "STEP", "SIZE", "RANKS", "TIME", "NOTE"), [
+    terminal.out(table(("ATTEMPT", "STEP", "SIZE", "RANKS", "TIME", "NOTE"), [
         (row["attempt"], str(row["step"]), "" if row["bytes"] is None else size(row["bytes"]),
          "" if row["world"] is None else str(row["world"]), row["time"] or "", _note(row)) for row in rows],
         right=(1, 2, 3)))
     if limit is not None and len(rows) == limit:
-        print(f"the newest {limit}; all with --limit 0")
+        terminal.out(f"the newest {limit}; all with --limit 0")
     return 0
 
 
@@ -85,8 +87,8 @@ def show(args: argparse.Namespace) -> int:
     tensors = _tensors(store, attempt, args.tensors)
     if args.json:
         found = json.loads(body.encode())
-        print(json.dumps({"root": store.url, "attempt": attempt, "manifest": found,
-                          **({"tensors": tensors} if args.tensors else {})}))
+        terminal.data({"root": store.url, "attempt": attempt, "manifest": found,
+                          **({"tensors": tensors} if args.tensors else {})})
         return 0
     facts = {"attempt": attempt, "run": f"{body.run} ({body.run_id})", "step": body.step, "time": body.time,
              "epoch, seq": f"{body.epoch}, {body.seq}", "size": f"{size(body.total_bytes)} in {body.world} shards",
@@ -96,12 +98,12 @@ def show(args: argparse.Namespace) -> int:
         facts.update({f"{kind} {name}": value for name, value in sorted(values.items())})
     for name, value in facts.items():
         if value is not None:
-            print(f"{name:<16} {value}")
+            terminal.out(f"{clean(name):<16} {clean(value, terminal.LONGEST_LINE)}")
     files = [*body.shards, body.extra, *([body.index] if body.index else [])]
-    print("\n" + table(("FILE", "SIZE", "ROOT"), [(found.file, size(found.size), found.root) for found in files],
+    terminal.out("\n" + table(("FILE", "SIZE", "ROOT"), [(found.file, size(found.size), found.root) for found in files],
                        right=(1,)))
     if args.tensors:
-        print("\n" + table(("TENSOR", "TYPE", "SHAPE", "SHARDS"), [
+        terminal.out("\n" + table(("TENSOR", "TYPE", "SHAPE", "SHARDS"), [
             (row["name"], row["dtype"], str(row["shape"]), ", ".join(str(piece["shard"]) for piece in row["pieces"]))
             for row in tensors]))
     return 0
@@ -144,19 +146,19 @@ def check(args: argparse.Namespace) -> int:
         strangers += strange
         results.append({"attempt": attempt, "valid": problem is None, "problem": problem})
         if not args.json:
-            print(f"{attempt}  {'valid' if problem is None else 'INVALID: ' + problem}", flush=True)
+            terminal.out(f"{attempt}  {'valid' if problem is None else 'INVALID: ' + problem}", flush=True)
     good = [row["attempt"] for row in results if row["valid"]]
     run_problem = found.problem
     if results and strangers == len(results):
         run_problem = f"{layout.RUN_FILE} is of {found.identity}, and no checkpoint here is"
     if args.json:
-        print(json.dumps({"root": store.url, "newest_valid": good[0] if good else None,
-                          "run_problem": run_problem or None, "attempts": results}))
+        terminal.data({"root": store.url, "newest_valid": good[0] if good else None,
+                          "run_problem": run_problem or None, "attempts": results})
     else:
         if not results:
-            print(f"nothing was ever committed under {store.url}")
+            terminal.out(f"nothing was ever committed under {store.url}")
         if run_problem:
-            print(_run_line(store, run_problem))
+            terminal.out(_run_line(store, run_problem))
     return 2 if not good else 0 if len(good) == len(results) and not run_problem else 1
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any, Dict, Optional
 
 from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.untrusted import terminal
 
 from . import identity, layout
 from .cli_look import open_root
@@ -71,7 +71,7 @@ def _tell(args: argparse.Namespace, store: Store, who: Optional[RunIdentity], pr
     if args.json:
         body: Dict[str, Any] = {"root": store.url, "run": who.run if who else None, "id": who.run_id if who else None,
                                 "problem": problem, "dry_run": args.dry_run, "written": what == "was written"}
-        print(json.dumps(body))
+        terminal.data(body)
     else:
-        print(f"{layout.RUN_FILE} of {who}: {what}" + (f" ({problem})" if problem else ""))
+        terminal.out(f"{layout.RUN_FILE} of {who}: {what}" + (f" ({problem})" if problem else ""))
     return 0

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import List, Sequence
 
+from hyperpod_kit.untrusted.text import clean
+
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> str:
     """Lines of columns under their heads; the columns in `right` (by place) are set to the right."""
-    cells = [list(heads), *[list(row) for row in rows]]
+    cells = [list(heads), *[[clean(cell) for cell in row] for row in rows]]
     widths = [max(len(row[at]) for row in cells) for at in range(len(heads))]
     lines: List[str] = []
     for row in cells:

@@ -95,7 +95,8 @@ def test_hashed_names_of_known_hosts(tmp_path: Path) -> None:
     path.write_text(f"10.1.0.5 {public}\n[10.1.0.6]:2222 {public}\n")
     subprocess.run(["ssh-keygen", "-q", "-H", "-f", path], check=True, stderr=subprocess.DEVNULL)
     with path.open("a") as file:
-        file.write(f"# 10.1.0.7 {public}\n@revoked 10.1.0.8 {public}\n|1|broken {public}\n10.1.0.9\n10.1.0.9 ssh-x y\n")
+        file.write(f"# 10.1.0.7 {public}\n@cert-authority 10.1.0.8 {public}\n|1|broken {public}\n")
+        file.write("10.1.0.9\n10.1.0.9 ssh-x y\n")
     assert "10.1.0.5" not in path.read_text()
     known = KnownHosts(path)
     assert [len(known.keys(name)) for name in ("10.1.0.5", "[10.1.0.6]:2222", "10.1.0.6")] == [1, 1, 0]

@@ -1,0 +1,41 @@
+"""What a row of the ledger may hold: whoever may write to a checkpoint root may have written one. Pure."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Callable, Dict, Mapping
+
+from hyperpod_kit.untrusted.text import clean
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _count(value: Any) -> bool:
+    return type(value) is int and abs(value) < 1 << 63
+
+
+def _amount(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value) and abs(value) < 1e11
+
+
+def _list_of(kind: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(isinstance(one, kind) for one in value)
+
+
+FIELDS: Dict[str, Callable[[Any], bool]] = {
+    "event": _text, "attempt": _text, "job": _text, "life": _text, "restart": _count, "t": _amount, "from": _text,
+    "step": _count, "nodes": _list_of(str), "rejected": _list_of(dict), "seconds": _amount, "class": _text,
+    "code": _count, "lost": _list_of(str), "first": lambda value: isinstance(value, dict), "reached": _count,
+    "begins": _count}
+"""Field -> whether a value of it can be one; a field may be missing, or null."""
+
+
+def problem(row: Mapping[str, Any]) -> str:
+    """Why this can be no row of ours, "" when it can."""
+    for name, good in FIELDS.items():
+        value = row.get(name)
+        if value is not None and not good(value):
+            return f"its {name} is {clean(value, 60)!r}"
+    return ""

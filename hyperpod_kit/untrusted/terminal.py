@@ -1,0 +1,92 @@
+"""The one place through which words leave for a terminal: whoever wrote them, none moves a cursor or sets a title.
+
+Where the admin's program has colours (cli/output.py) it cleans by the same functions and styles what is clean. JSON
+needs none of it: its own escapes keep control characters out.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from typing import Any, Dict, List, Optional, TextIO
+
+from hyperpod_kit.untrusted.text import printable_lines, shortened
+
+LONGEST_LINE = 4096
+"""Characters of one line: more of them are nobody's reading."""
+
+
+def out(text: str = "", *, end: str = "\n", flush: bool = False) -> None:
+    """Data for a person, on standard output."""
+    write(sys.stdout, lines(text) + end)
+    if flush:
+        sys.stdout.flush()
+
+
+def say(text: str) -> None:
+    """A sentence for a person, on standard error."""
+    write(sys.stderr, lines(text) + "\n")
+    sys.stderr.flush()
+
+
+def error(message: object, hint: Optional[str] = None) -> None:
+    """What failed and what to type next, on standard error. No line of the message can pass for one of ours."""
+    say("error: " + indented(str(message)))
+    if hint:
+        say("hint: " + indented(hint))
+
+
+def data(value: Any, *, indent: Optional[int] = None) -> None:
+    """`--json`: one value on standard output."""
+    write(sys.stdout, json_text(value, indent=indent) + "\n")
+
+
+def lines(text: str) -> str:
+    """Text of several lines as it may be shown: printable, and no line without end."""
+    clean = text if printable_already(text) else printable_lines(text)
+    if len(clean) <= LONGEST_LINE:
+        return clean
+    return "\n".join(shortened(line, LONGEST_LINE) for line in clean.split("\n"))
+
+
+def printable_already(text: str) -> bool:
+    """Whether there is nothing to clean, as with nearly every text."""
+    return text.isprintable() or all(line.isprintable() for line in text.split("\n"))
+
+
+def indented(text: str) -> str:
+    """The text with each line after the first set in by at least two blanks."""
+    first, *rest = text.split("\n")
+    return "\n".join([first, *(line if line.startswith("  ") or not line else "  " + line for line in rest)])
+
+
+def json_text(value: Any, *, indent: Optional[int] = None) -> str:
+    """JSON that every program reads: numbers that are none (NaN, Infinity) are null. ASCII, so nothing to clean."""
+    try:
+        return json.dumps(value, indent=indent, default=str, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value), indent=indent, default=str)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        found: Dict[Any, Any] = {key: _finite(inner) for key, inner in value.items()}
+        return found
+    if isinstance(value, (list, tuple)):
+        listed: List[Any] = [_finite(inner) for inner in value]
+        return listed
+    return value
+
+
+def write(stream: TextIO, text: str) -> None:
+    """Write what is clean already; a character that the terminal's encoding lacks becomes its number."""
+    try:
+        stream.write(text)
+    except UnicodeEncodeError:
+        encoding = stream.encoding or "ascii"
+        stream.write(text.encode(encoding, "backslashreplace").decode(encoding))

@@ -1,0 +1,94 @@
+"""Nothing of this package writes to a terminal but through its exits, which clean what others wrote."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Iterator
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "hyperpod_kit"
+
+EXITS = ("untrusted/terminal.py", "cli/output.py", "cli/clean_console.py")
+
+ELSEWHERE = {
+    "audit.py": "its one line is cleaned, and goes to a unit's log",
+    "checkpoint/repository/agent": "the agent's own log file",
+    "checkpoint/repository/fabric.py": "the agent's own log file",
+    "checkpoint/repository/flush_users.py": "a child's stack trace, in the epilog's log",
+    "checkpoint/bench/": "what a person measures on their own machine; no other's words",
+    "checkpoint/torture/": "the same",
+    "job/report.py": "the job's own output, to its owner",
+    "job/rank.py": "the job's own output, to its owner",
+    "job/cli.py": "lines for srun in the task prolog; sbatch's own answer to its caller",
+    "node/": "a unit's or a hook's output: a log; an admin's program cleans it when it shows it",
+    "rehearsal/": "programs of their own inside machines, and the daemon's log",
+}
+"""Prefix of a path -> why what is written there needs no cleaning."""
+
+CALLS = {"print", "pprint", "echo", "secho", "echo_via_pager", "progressbar", "print_exc", "print_exception",
+         "Console", "breakpoint"}
+OF_CLICK = {"confirm", "prompt", "pause"}
+STREAMS = {"stdout", "stderr", "__stdout__", "__stderr__"}
+
+
+def writers(path: Path) -> Iterator[str]:
+    """Whatever in a file writes to a terminal by itself."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.Call):
+            continue
+        called = node.func
+        name = called.id if isinstance(called, ast.Name) else called.attr if isinstance(called, ast.Attribute) else ""
+        asks = name in OF_CLICK and ast.unparse(called) == f"click.{name}"
+        if asks or (name in CALLS and not _of_a_console(called)):
+            yield f"{path.relative_to(PACKAGE)}:{node.lineno} {name}()"
+        if name in ("write", "writelines") and isinstance(called, ast.Attribute) and _is_stream(called.value):
+            yield f"{path.relative_to(PACKAGE)}:{node.lineno} {ast.unparse(called)}()"
+        if name == "write" and ast.unparse(called) == "os.write" and ast.unparse(node.args[0]) in ("1", "2"):
+            yield f"{path.relative_to(PACKAGE)}:{node.lineno} os.write()"
+        if name == "show" and ast.unparse(called) == "err.show" and not node.args:
+            yield f"{path.relative_to(PACKAGE)}:{node.lineno} {ast.unparse(called)}()"
+
+
+def _of_a_console(called: ast.expr) -> bool:
+    """`screen.print(…)`: of a console that `console()` made."""
+    return isinstance(called, ast.Attribute) and called.attr == "print" and \
+        ast.unparse(called.value) in ("screen", "console()", "self._console")
+
+
+def _is_stream(value: ast.expr) -> bool:
+    """`sys.stdout`, `sys.stdout.buffer`."""
+    return isinstance(value, ast.Attribute) and (value.attr in STREAMS or
+                                                 (value.attr == "buffer" and _is_stream(value.value)))
+
+
+def watched() -> list[Path]:
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        place = str(path.relative_to(PACKAGE))
+        if "_bundle" not in path.parts and place not in EXITS and not place.startswith(tuple(ELSEWHERE)):
+            found.append(path)
+    return found
+
+
+@pytest.mark.parametrize("path", watched(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_file_writes_past_the_exits(path: Path) -> None:
+    assert list(writers(path)) == []
+
+
+def test_all_programs_that_show_what_others_wrote_are_watched() -> None:
+    places = {str(path.relative_to(PACKAGE)) for path in watched()}
+    wanted = {f"cli/{name}_command.py" for name in ("diagnose", "diff", "events", "update", "policy", "mounts")}
+    wanted |= {"cli/ending.py", "cli/main.py", "job/cli_look.py", "job/status.py", "remote/diagnose.py"}
+    wanted |= {f"checkpoint/repository/{name}.py" for name in ("cli", "cli_look", "cli_keep", "cli_repair")}
+    assert wanted <= places
+
+
+@pytest.mark.parametrize("line", ["print(1)", "click.echo(x)", "sys.stdout.write(x)", "sys.stderr.buffer.write(x)",
+                                  "Console(file=f).print(x)", "rich.print(x)", "traceback.print_exc()",
+                                  "os.write(2, x)", "err.show()", "click.confirm(x)"])
+def test_the_look_sees_each_way_to_write(tmp_path: Path, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(__import__(__name__, fromlist=["x"]), "PACKAGE", tmp_path)
+    (tmp_path / "a.py").write_text(f"{line}\n")
+    assert list(writers(tmp_path / "a.py"))

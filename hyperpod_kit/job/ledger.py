@@ -5,12 +5,13 @@ One writer, `job run`. Lines are only ever appended; a torn last line (the node 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
 from typing import Any, Callable, Dict, List, Optional
 
-from hyperpod_kit.errors import JobError
+from hyperpod_kit.errors import JobError, Untrusted
 from hyperpod_kit.job import life
 from hyperpod_kit.untrusted import files
 from hyperpod_kit.untrusted.parse import json_object
@@ -75,13 +76,15 @@ _APPEND = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK |
 def read(path: str) -> List[Row]:
     """All rows of a ledger, none when it does not exist; lines that are no JSON object are skipped.
 
-    Raises OSError, Untrusted when it is no regular file or larger than LARGEST.
+    Raises OSError, also when it is no regular file or larger than LARGEST.
     """
     rows: List[Row] = []
     try:
         data = files.read(path, LARGEST)
     except FileNotFoundError:
         return rows
+    except Untrusted as err:
+        raise OSError(errno.EINVAL, err.message, path) from None
     for text in data.decode("utf-8", "replace").splitlines():
         try:
             rows.append(json_object(text))

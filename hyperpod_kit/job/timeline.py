@@ -64,7 +64,7 @@ class Totals:
 
 
 def attempts(root: str, job: str = "", odd: Optional[List[str]] = None) -> List[Attempt]:
-    """The attempts on a checkpoint root, oldest first; of one job only when it is named. Raises OSError, Untrusted.
+    """The attempts on a checkpoint root, oldest first; of one job only when it is named. Raises OSError.
 
     `odd`: gets a sentence for each row that is none of ours, and is left out.
     """

@@ -176,10 +176,10 @@ class Decider:
         self._report("attempt", f"attempt {attempt} {choice.sentence()}", attempt=attempt,
                      nodes=list(use or nodes.nodes), **choice.fields())
         began = time.monotonic()
-        here = nodes.addresses.get(self._env.get("SLURMD_NODENAME", ""))
-        with contextlib.closing(Lifelines(here[0] if here else "")) as lines:
+        here, hosts = self._env.get("SLURMD_NODENAME", ""), {name: host for name, (host, _) in nodes.addresses.items()}
+        with contextlib.closing(Lifelines(hosts.get(here, ""), list(hosts.values()))) as lines:
             process = step.Step(plan, step.step_environment(self._env, {
-                **choice.environment(), **step.tasks(self._env, use), lifeline.VARIABLE: lines.variable,
+                **choice.environment(), **step.tasks(self._env, use), **lines.environment,
                 "HPK_ATTEMPT": attempt, "HPK_CHECKPOINT_ROOT": options.root, "HPK_STATE": options.state}), self._limit)
             rules = Rules(options, watch, self._storage, lines, hyperpod, use or nodes.nodes, time.time())
             seen = supervise(process, attempt, rules, job,

@@ -2,20 +2,37 @@
 
 Slurm does not notice when slurmstepd dies: srun waits for ever. The kernel does, and closes the connection. It also
 carries what a node can no longer write down: that the checkpoint root does not answer there.
+
+A node proves in its first line that it has the attempt's key, and in each word that it is the next one of who greeted
+(see untrusted/proof.py). The key is new in each attempt and is never sent, and no greeting counts twice: so nobody has
+to ask the node anything, and a rank's start waits for nobody.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
+import json
 import secrets
 import socket
+import sys
+import threading
 import time
-from typing import Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
 
 from hyperpod_kit import descriptors
+from hyperpod_kit.errors import Untrusted
+from hyperpod_kit.untrusted import listening, parse, proof
+from hyperpod_kit.untrusted.lines import Lines
+from hyperpod_kit.untrusted.proof import Seal
+from hyperpod_kit.untrusted.strangers import GREETING, Guest, Strangers
+from hyperpod_kit.untrusted.text import clean
 
 VARIABLE = "HPK_LIFELINE"
+KEY = "HPK_ATTEMPT_KEY"
+"""128 bits that only this attempt's processes have, in hexadecimal."""
+
+PROTOCOL = "hyperpod-kit lifeline 2"
+
 BYE, LOST, STORAGE, SERVES = "bye", "lost", "storage", "serves"
 """Words of a node: its rank has ended, its slurmstepd is gone, the checkpoint root does not answer there; it does
 again. The last two may come while the rank runs on."""
@@ -23,8 +40,11 @@ again. The last two may come while the rank runs on."""
 UNNOTICED = 5.0
 """Seconds that Slurm gets to end a step of which a part has gone without a word."""
 
-PAUSE = 1.0
-"""Seconds in which nobody is let in after a connection could not be taken for lack of a descriptor."""
+GREET = 10.0
+"""Seconds in which a newcomer has to say who he is."""
+
+_EACH = 0.25
+"""Seconds between two looks at strangers: they must not keep `job run` busy."""
 
 _IDLE = 120
 """Seconds of silence after which the kernel asks whether the other side is there: firewalls forget idle connections."""
@@ -39,51 +59,96 @@ def shortage(nodes: int) -> str:
             "slurmstepd is not noticed there; raise the hard limit (LimitNOFILE= in slurmd's unit)")
 
 
-class Lifelines:
-    """The side of `job run`: one listening socket an attempt. `address`: of this host, as the other nodes reach it.
+class _Node(NamedTuple):
+    """A node's line. `words`: what it has said, the last at the end."""
 
-    At most half of this process's descriptors are given to nodes (see `shortage`); what is beyond that stays without a
-    line, like a node that cannot reach us.
+    name: str
+    lines: Lines
+    seal: Seal
+    words: List[str]
+
+
+class Lifelines:
+    """The side of `job run`: it listens in one attempt. `address`: of this host, as the other `nodes` (addresses) know
+    it.
+
+    At most half of this process's descriptors are given to nodes and strangers (see `shortage`); what is beyond that
+    stays without a line, like a node that cannot reach us.
     """
 
-    def __init__(self, address: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, address: str, nodes: Sequence[str] = (), *,
+                 clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._token = secrets.token_hex(8)
-        self._listener: Optional[socket.socket] = None
-        self._lines: Dict[socket.socket, bytes] = {}
+        self._key = secrets.token_hex(16)
+        self._name = secrets.token_hex(4)
+        self._strangers: Optional[Strangers] = None
+        self._looked = -_EACH
+        self._lines: Dict[socket.socket, _Node] = {}
+        self._greetings: Set[str] = set()
         self._gone: Dict[str, float] = {}
         self._room = max(1, descriptors.soft() // 2)
-        self._paused_until: Optional[float] = None
+        self._news: List[str] = []
+        self._older_nodes: Set[str] = set()
         self.words: Dict[str, str] = {}
-        self.variable = ""
+        self.environment = {VARIABLE: "", KEY: self._key}
+        """What the attempt's ranks must have."""
         if address:
-            with contextlib.suppress(OSError):
-                self._listener = socket.create_server(("", 0), backlog=1024)
-                self._listener.setblocking(False)
-                self.variable = f"{address}:{self._listener.getsockname()[1]}:{self._token}"
+            self._listen(address, [node for node in nodes if node != address])
+
+    def _listen(self, address: str, others: Sequence[str]) -> None:
+        found = listening.own_addresses(address, others)
+        try:
+            try:
+                listeners, port = listening.listen(found)
+                address = str(listeners[0].getsockname()[0])
+            except listening.NoAddress:
+                listeners, port = listening.listen([listening.ANYWHERE])
+                self._news.append(f"{address} is not an address of this host here: the nodes' lifelines are heard on "
+                                  "all interfaces")
+        except OSError as err:
+            self._news.append(f"the nodes have no lifeline: {err.strerror or err}")
+            return
+        self._strangers = Strangers(listeners, most=max(64, 2 * len(others) + 2), seconds=GREET, clock=self._clock)
+        self.environment[VARIABLE] = f"{address}:{port}:{self._name}"
 
     @property
     def files(self) -> List[int]:
-        """Descriptors to wait for. A listener that nobody is taken from would be ready all the time."""
-        listener = self._listener if self._paused_until is None and len(self._lines) < self._room else None
-        return [sock.fileno() for sock in (listener, *self._lines) if sock is not None]
+        """Descriptors to wait for."""
+        heard = [sock.fileno() for sock in self._lines]
+        if self._strangers is None or self._clock() < self._looked + _EACH:
+            return heard
+        room = len(self._lines) + len(self._strangers) < self._room
+        return [*heard, *(sock.fileno() for sock in self._strangers.files(room))]
 
     @property
     def due(self) -> Optional[float]:
         """Seconds until `cut` may say something new without anything happening; None: never."""
         now = self._clock()
         left = [since + UNNOTICED - now for since in self._gone.values()]
-        if self._paused_until is not None:
-            left.append(self._paused_until - now)
+        if self._strangers is not None:
+            if self._strangers.due is not None:
+                left.append(self._strangers.due)
+            if now < self._looked + _EACH:
+                left.append(self._looked + _EACH - now)
         return max(0.05, min(left)) if left else None
 
     def cut(self) -> List[str]:
         """Nodes whose part of the step is gone although srun runs on."""
-        self._accept()
+        if self._strangers is not None:
+            guests = self._strangers.arrived(self._room - len(self._lines))
+            if guests or self._strangers:
+                self._looked = self._clock()
+            for guest in guests:
+                self._meet(guest)
         for sock in list(self._lines):
             self._read(sock)
         now = self._clock()
         return sorted(name for name, since in self._gone.items() if now - since >= UNNOTICED)
+
+    def news(self) -> List[str]:
+        """What the user should know of and was not told yet."""
+        news, self._news = self._news, []
+        return news
 
     @property
     def without_storage(self) -> List[str]:
@@ -91,71 +156,67 @@ class Lifelines:
         return sorted(name for name, word in self.words.items() if word == STORAGE)
 
     def close(self) -> None:
-        for sock in (self._listener, *self._lines):
-            if sock is not None:
-                sock.close()
+        if self._strangers is not None:
+            self._strangers.close()
+        for sock in self._lines:
+            sock.close()
         self._lines.clear()
 
-    def _accept(self) -> None:
-        if self._paused_until is not None and self._clock() < self._paused_until:
-            return
-        self._paused_until = None
-        while self._listener is not None:
-            if len(self._lines) >= self._room:
-                return
-            try:
-                sock, _ = self._listener.accept()
-            except OSError as err:
-                if err.errno == errno.ECONNABORTED:
-                    continue
-                if err.errno in descriptors.EXHAUSTED:
-                    self._paused_until = self._clock() + PAUSE
-                return
-            sock.setblocking(False)
-            self._lines[sock] = b""
+    def _meet(self, guest: Guest) -> None:
+        """Take in who has proved that he has the key; all others are nobody."""
+        node = None
+        with contextlib.suppress(Exception):  # whatever a stranger says ends nothing but his own connection
+            node = self._greeted(guest)
+        if node is None:
+            guest.sock.close()
+        else:
+            self._lines[guest.sock] = node
+
+    def _greeted(self, guest: Guest) -> Optional[_Node]:
+        older = guest.line.decode("ascii", "replace").split(" ")
+        if older[0] == self._name and len(older) == 2:
+            self._older(clean(older[1], 64))
+            return None
+        said = parse.json_object(guest.line, GREETING)
+        nonce, name = said.get("nonce"), said.get("node")
+        if not isinstance(nonce, str) or not isinstance(name, str) or nonce in self._greetings:
+            return None
+        key = bytes.fromhex(self._key)
+        if not proof.same(said.get("proof"), proof.proof(key, PROTOCOL, nonce, name)):
+            return None
+        self._greetings.add(nonce)
+        return _Node(name, guest.lines, Seal(proof.derived(key, PROTOCOL, nonce, name)), [])
+
+    def _older(self, name: str) -> None:
+        if len(self._older_nodes) < 64 and name not in self._older_nodes:
+            self._older_nodes.add(name)
+            self._news.append(f"{name} runs an older release of hyperpod-kit than `job run` does and has no lifeline: "
+                              "a dead slurmstepd is not noticed there; hyperpod-kit diff says which bundle it has")
 
     def _read(self, sock: socket.socket) -> None:
-        data: Optional[bytes] = None
-        with contextlib.suppress(BlockingIOError):
-            try:
-                data = sock.recv(512)
-            except ConnectionError:
-                data = b""
-        if data:
-            self._lines[sock] = self._heard(self._lines[sock] + data)
-        if data == b"":
-            self._ended(self._lines.pop(sock))
-            sock.close()
+        node = self._lines[sock]
+        with contextlib.suppress(Untrusted):
+            while True:
+                line = node.lines.arrived()
+                if line is None:
+                    break
+                node.words[:] = [node.seal.opened(line).decode("ascii", "replace")]
+                if node.words[0] in (STORAGE, SERVES):
+                    self.words[node.name] = node.words[0]
+            if not node.lines.ended:
+                return
+        self._ended(node)
+        del self._lines[sock]
+        sock.close()
 
-    def _node(self, said: bytes) -> Tuple[str, str]:
-        """(node, its last whole word) of `TOKEN NODE\\nWORD\\n…`; ("", "") of a stranger or an unfinished line."""
-        first, *rest = said.decode("ascii", "replace").split("\n")
-        token, _, node = first.partition(" ")
-        if token != self._token or not rest:
-            return "", ""
-        return node, rest[-2] if len(rest) > 1 else ""
-
-    def _heard(self, said: bytes) -> bytes:
-        """Take up what a node says in mid-step; returns what has to be kept of it."""
-        node, word = self._node(said)
-        if not node:
-            return said[:256]
-        if word in (STORAGE, SERVES):
-            self.words[node] = word
-        first, *rest = said.split(b"\n")
-        return b"\n".join([first, *rest[-2:]])[:256]
-
-    def _ended(self, said: bytes) -> None:
+    def _ended(self, node: _Node) -> None:
         """The connection is closed: in order after a last word, broken without one."""
-        node, word = self._node(said)
-        if not node:
-            return
-        word = "" if word == SERVES else word
-        self.words[node] = word
+        word = node.words[0] if node.words and node.words[0] != SERVES else ""
+        self.words[node.name] = word
         if word == LOST:
-            self._gone[node] = self._clock() - UNNOTICED
+            self._gone[node.name] = self._clock() - UNNOTICED
         elif not word:
-            self._gone.setdefault(node, self._clock())
+            self._gone.setdefault(node.name, self._clock())
 
 
 class Line:
@@ -163,21 +224,29 @@ class Line:
 
     def __init__(self, env: Mapping[str, str], node: str) -> None:
         self._socket: Optional[socket.socket] = None
+        self._lock = threading.Lock()
         host, _, rest = env.get(VARIABLE, "").rpartition(":")[0].rpartition(":")
-        token = env.get(VARIABLE, "").rpartition(":")[2]
         if not host or env.get("SLURM_LOCALID", "0") != "0":
             return
+        if not env.get(KEY):
+            print(f"hyperpod-kit: `job run` is of an older release than {node} has, which gets no lifeline: a dead "
+                  "slurmstepd is not noticed there", file=sys.stderr)
+            return
         with contextlib.suppress(OSError, ValueError):
+            key, nonce = bytes.fromhex(env[KEY]), proof.nonce()
+            self._seal = Seal(proof.derived(key, PROTOCOL, nonce, node))
             self._socket = socket.create_connection((host, int(rest)), timeout=5.0)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _IDLE)
-            self._socket.sendall(f"{token} {node}\n".encode())
+            greeting = {"protocol": PROTOCOL, "nonce": nonce, "node": node,
+                        "proof": proof.proof(key, PROTOCOL, nonce, node)}
+            self._socket.sendall(json.dumps(greeting).encode() + b"\n")
 
     def say(self, word: str) -> None:
         """Say a word."""
         if self._socket is not None:
-            with contextlib.suppress(OSError):
-                self._socket.sendall(f"{word}\n".encode())
+            with contextlib.suppress(OSError), self._lock:
+                self._socket.sendall(self._seal.sealed(word.encode()) + b"\n")
 
     def end(self, word: str) -> None:
         """Say the last word."""

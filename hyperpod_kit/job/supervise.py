@@ -80,13 +80,16 @@ def supervise(step: Step, attempt: str, rules: Rules, job: JobEnvironment, *, ru
             step.end(runner, job.id, signals.wait, grace=LOST_GRACE if lost else STALL_GRACE,
                      patience=1.0 if lost else 5.0)
             break
-        cut = () if rules.hyperpod else tuple(lines.cut())
+        gone = lines.cut()  # also where nothing follows from it: who has connected must be heard, or wait() never waits
+        cut = () if rules.hyperpod else tuple(gone)
+        for sentence in lines.news():
+            report("lifeline", sentence)
         if cut:
             report("intervene", f"the step's part on {', '.join(cut)} is gone and Slurm does not notice: ending it",
                    cut=list(cut))
             step.end(runner, job.id, signals.wait, grace=LOST_GRACE, patience=1.0)
             break
-        away = root.lost(lines.without_storage)
+        away = [] if rules.hyperpod else root.lost(lines.without_storage)
         if away:
             report("intervene", f"the checkpoint root answers here and not on {', '.join(away)}: ending the step",
                    away=away)

@@ -22,7 +22,7 @@ GREETING = 64 << 10
 PAUSE = 1.0
 """Seconds in which nobody is let in after a connection could not be taken for lack of a descriptor."""
 
-_AT_ONCE = 256
+_AT_ONCE = 1024
 """Connections that are taken in one turn: the owner has other things to do, too."""
 
 

@@ -18,7 +18,7 @@ import pytest
 from hyperpod_kit.checkpoint.repository import fabric
 from hyperpod_kit.checkpoint.repository.lines import Channel
 from hyperpod_kit.descriptors import soft, under
-from hyperpod_kit.job.lifeline import BYE, VARIABLE, Line
+from hyperpod_kit.job.lifeline import BYE, Line
 
 ROOT = Path(__file__).resolve().parents[2]
 MANY = 300
@@ -122,15 +122,16 @@ if sys.argv[1] == "raised":
     descriptors.raise_limit()
 now = [0.0]
 lines = Lifelines("127.0.0.1", clock=lambda: now[0])
-say([lines.variable, shortage(300)])
+say([lines.environment, shortage(300)])
 with Signals() as signals:
     for command in sys.stdin:
         turns, cpu, until = 0, time.process_time(), len(lines._lines)
         wanted = min(300, lines._room) if command == "join\\n" else 0
         while len(lines._lines) != wanted:
             lines.cut()
-            signals.wait(5.0, lines.files)
-        ready = lines._listener.fileno() in lines.files
+            signals.wait(lines.due or 5.0, lines.files)
+            now[0] += 0.25
+        ready = len(lines.files) > wanted
         now[0] += 100.0
         say([wanted, ready, lines.cut(), sorted(lines.words.values())])
 """
@@ -143,9 +144,9 @@ def test_lifelines_of_more_nodes_than_descriptors(limit: str, hard: str, held: i
     if hard == "hard":
         hard = "resource.getrlimit(resource.RLIMIT_NOFILE)[1]"
     with limited(program, limit, hard=hard) as run:
-        variable, said = run.hear()
+        environment, said = run.hear()
         assert bool(said) == (held < MANY)
-        nodes = [Line({VARIABLE: variable}, f"n{number}") for number in range(MANY)]
+        nodes = [Line(environment, f"n{number}") for number in range(MANY)]
         assert run.ask("join") == [held, held == MANY, [], []]
         for node in nodes:
             node.end(BYE)

@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Dict, List
 
+import pytest
+
 from hyperpod_kit.job import lifeline
 from hyperpod_kit.job.lifeline import BYE, LOST, SERVES, STORAGE, UNNOTICED, VARIABLE, Lifelines, Line
 
@@ -22,9 +24,10 @@ class Ends:
     def __init__(self) -> None:
         self.now = 100.0
         self.here = Lifelines("127.0.0.1", clock=lambda: self.now)
-        self.environment: Dict[str, str] = {VARIABLE: self.here.variable}
+        self.environment: Dict[str, str] = self.here.environment
 
     def after_traffic(self) -> List[str]:
+        self.now += 0.25  # strangers are looked at now and then
         select.select(self.here.files, [], [], 5)
         return self.here.cut()
 
@@ -42,7 +45,9 @@ def test_a_node_that_ends_in_order_is_not_missed() -> None:
 def test_a_connection_that_breaks_gives_slurm_time_to_notice() -> None:
     ends = Ends()
     line = Line(ends.environment, "n2")
-    assert ends.after_traffic() == [] and ends.here.due is None
+    assert ends.after_traffic() == []
+    ends.now += 1
+    assert ends.here.due is None
     line._socket.close()  # type: ignore[union-attr]  # as the kernel does for a process that was killed
     assert ends.after_traffic() == [] and ends.here.due == UNNOTICED
     ends.now += UNNOTICED
@@ -60,11 +65,11 @@ def test_a_rank_without_slurmstepd_and_a_node_without_storage_say_so() -> None:
 
 def test_strangers_are_not_heard_and_only_one_rank_a_node_speaks() -> None:
     ends = Ends()
-    host, port, _ = ends.here.variable.split(":")
+    host, port, _name = ends.environment[VARIABLE].split(":")
     with socket.create_connection((host, int(port))) as stranger:
         stranger.sendall(b"guess n1\n")
         ends.after_traffic()
-    ends.after_traffic()
+        assert stranger.recv(1) == b""
     Line({**ends.environment, "SLURM_LOCALID": "1"}, "n2").end(LOST)
     Line({}, "n3").end(LOST)
     ends.now += 60
@@ -73,7 +78,7 @@ def test_strangers_are_not_heard_and_only_one_rank_a_node_speaks() -> None:
 
 def test_no_address_no_listener() -> None:
     lines = Lifelines("")
-    assert lines.variable == "" and lines.files == [] and lines.cut() == []
+    assert lines.environment[VARIABLE] == "" and lines.files == [] and lines.cut() == []
 
 
 def test_a_node_may_complain_in_mid_step_take_it_back_and_still_break_off() -> None:
@@ -91,7 +96,7 @@ def test_a_node_may_complain_in_mid_step_take_it_back_and_still_break_off() -> N
 
 def lost_with(slurmstepd: subprocess.Popen[bytes], ends: Ends) -> None:
     """Once n1 is connected its slurmstepd is killed; n1 says that it is lost."""
-    wait_until("line", lambda: (ends.here.cut(), len(ends.here.files) > 1)[1])
+    wait_until("line", lambda: (ends.here.cut(), len(ends.here._lines) > 0)[1])
     slurmstepd.kill()
     slurmstepd.wait(10)
     wait_until("last word", lambda: ends.here.cut() == ["n1"])
@@ -132,3 +137,22 @@ def test_a_rank_that_ends_of_the_pipe_of_its_dead_slurmstepd_says_that_it_is_los
         env={**os.environ, **ends.environment, "SLURMD_NODENAME": "n1", "SLURM_LOCALID": "0"},
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     lost_with(parent, ends)
+
+
+def test_a_node_of_an_older_release_has_no_line_and_is_named(capfd: pytest.CaptureFixture[str]) -> None:
+    ends = Ends()
+    host, port, name = ends.environment[VARIABLE].split(":")
+    with socket.create_connection((host, int(port))) as older:
+        older.sendall(f"{name} n7\n".encode())
+        ends.after_traffic()
+    [sentence] = ends.here.news()
+    assert sentence.startswith("n7 runs an older release") and ends.here.news() == [] and ends.here.cut() == []
+    Line({VARIABLE: f"127.0.0.1:{port}:0123456789abcdef"}, "n8").end(BYE)
+    assert "`job run` is of an older release than n8" in capfd.readouterr().err
+
+
+def test_who_cannot_listen_at_the_announced_address_says_where_he_does() -> None:
+    lines = Lifelines("192.0.2.5", ["192.0.2.6"])
+    assert "all interfaces" in lines.news()[0] and lines.environment[VARIABLE].startswith("192.0.2.5:")
+    lines.close()
+    assert Lifelines("127.0.0.1").news() == []

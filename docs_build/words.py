@@ -93,6 +93,7 @@ _JOB = {
     "HPK_AGENT_SILENCE": "seconds of silence after which an agent is ended and another one takes its place",
     "HPK_AGENT_STALL": "seconds without a byte moved, with work to do, after which the next save raises",
     "HPK_LIFELINE": "address that a rank's wrapper keeps a connection to; set by `job run`",
+    "HPK_ATTEMPT_KEY": "what an attempt's processes prove to each other that they are of it by; set by `job run`",
 }
 _NODE = {
     "HPK_MODE": "the lifecycle mode, where a script is started by hand",

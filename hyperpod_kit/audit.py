@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import sys
 
 from hyperpod_kit.untrusted.text import clean
@@ -29,6 +28,8 @@ def record(action: str, on: str, why: str, *, asked_by: str, owner: str = "", jo
     `asked_by`: the unit, hook or command that did it and, where one is known, the user behind it. `owner`: whose the
     thing was. Without a journal it is a line on standard error. Never raises: what is done is done.
     """
+    import socket  # seldom needed, and dear to what runs twice a minute
+
     fields = {"HYPERPOD_KIT_ACTION": action, "HYPERPOD_KIT_ON": on, "HYPERPOD_KIT_WHY": why,
               "HYPERPOD_KIT_ASKED_BY": asked_by, "HYPERPOD_KIT_OWNER": owner}
     cleaned = {name: clean(value, _VALUE) for name, value in fields.items()}

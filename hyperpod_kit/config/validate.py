@@ -49,6 +49,7 @@ RULES: tuple[Rule, ...] = (
     names.mount_groups,
     mount_paths.absolute,
     mount_paths.reserved,
+    mount_paths.protected,
     mount_paths.disjoint,
     filesystems.efs,  # HPK-E, HPK-F
     filesystems.regions,

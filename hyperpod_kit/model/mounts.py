@@ -15,6 +15,10 @@ ROLES = ("controller", "login", "compute")
 STATES = ("ok", "absent", "wrong_target", "stale", "hung", "readonly", "full", "slow", "unknown")
 """States of a mount's health, best first is not implied; only `ok` and `slow` serve a job."""
 
+PROTECTED = ("nosuid", "nodev")
+"""Flags of every mount but those with `suid_and_devices`: root of another client of a file system, or whoever its server
+takes for root, makes set-user-id programs and device files there; with these flags they are ordinary files here."""
+
 DERIVED = {"derived": True}
 """Metadata of a field that follows from the rest of the configuration and cannot be written there."""
 
@@ -23,7 +27,8 @@ DERIVED = {"derived": True}
 class EfsMount:
     """An EFS file system, through an access point when `access_point_id` is set (which needs tls).
 
-    region: of the file system where it is not the node's; owner: the user whose home this is (see model/homes.py).
+    region: of the file system where it is not the node's; owner: the user whose home this is (see model/homes.py);
+    suid_and_devices: see `PROTECTED`.
     """
 
     kind: ClassVar[str] = "efs"
@@ -34,6 +39,7 @@ class EfsMount:
     tls: bool = True
     iam: bool = False
     region: Optional[str] = None
+    suid_and_devices: bool = False
     owner: Optional[str] = field(default=None, metadata=DERIVED)
     required: bool = True
     roles: Tuple[str, ...] = ROLES
@@ -50,6 +56,7 @@ class S3FilesMount:
     file_system_id: str
     access_point_id: Optional[str] = None
     region: Optional[str] = None
+    suid_and_devices: bool = False
     required: bool = True
     roles: Tuple[str, ...] = ROLES
     groups: Tuple[str, ...] = ()
@@ -69,6 +76,7 @@ class LustreMount:
     dns_name: str
     mount_name: str
     efa: bool = False
+    suid_and_devices: bool = False
     required: bool = True
     roles: Tuple[str, ...] = ROLES
     groups: Tuple[str, ...] = ()
@@ -84,6 +92,7 @@ class OpenZfsMount:
     path: str
     dns_name: str
     export: str = "/fsx"
+    suid_and_devices: bool = False
     required: bool = True
     roles: Tuple[str, ...] = ROLES
     groups: Tuple[str, ...] = ()
@@ -187,6 +196,11 @@ KINDS: Dict[str, Type[Any]] = {
 
 def _bytes(mib: Optional[int]) -> Optional[int]:
     return None if mib is None else mib << 20
+
+
+def flags_of(mount: Mount) -> Tuple[str, ...]:
+    """The flags that the kernel must show of the mount. Mountpoint sets both by itself, and has no option for them."""
+    return () if getattr(mount, "suid_and_devices", False) else PROTECTED
 
 
 def carried_by(mount: Mount, role: str, group: str) -> bool:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 def mounts_command(args: argparse.Namespace) -> int:
+    from hyperpod_kit.node import warnings
     from hyperpod_kit.node.health.look import check_all
 
     if args.names and args.names[0] in ACTIONS:
@@ -34,11 +35,14 @@ def mounts_command(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({
             "node": node.facts.node, "instance_id": node.facts.instance_id, "bundle_id": node.bundle_id,
-            "role": node.facts.role, "checked_at": node.clock.wall(), "mounts": [asdict(status) for status in found]}))
+            "role": node.facts.role, "checked_at": node.clock.wall(), "mounts": [asdict(status) for status in found],
+            "warnings": warnings.warnings(node)}))
     else:
         for status in found:
             words = [f"{status.state:<12}", f"{status.name:<16}", status.path, status.source, status.detail]
             print("  ".join(word for word in words if word))
+        for line in warnings.warnings(node):
+            print(f"warning: {line}", file=sys.stderr)
     return 0 if all(status.healthy for status in found) else 1
 
 
@@ -64,9 +68,11 @@ def prepare_action(node: Node, name: str) -> int:
 def await_action(node: Node, name: str) -> int:
     from hyperpod_kit.node.mounts import back_off
     from hyperpod_kit.node.mounts.ensure import await_healthy
+    from hyperpod_kit.node.mounts.protect import protect
     from hyperpod_kit.node.mounts.record import remember
 
     await_healthy(node, node.mount(name), seconds=60.0)
+    protect(node, node.mount(name))
     remember(node, node.mount(name))  # from now on a mount that is laid above ours is seen as that
     back_off.serves(node, node.mount(name))
     return 0

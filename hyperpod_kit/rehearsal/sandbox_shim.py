@@ -49,7 +49,7 @@ def add_mount(path: str, kind: str, source: str) -> None:
         device, root, kind = nearest[2], source[len(nearest[4].rstrip("/")):] or "/", nearest[-3]
         source = nearest[-2]
     with MOUNTINFO.open("a") as file:
-        file.write(f"{number} 1 {device} {root} {path} rw,relatime shared:1 - {kind} {source} rw\n")
+        file.write(f"{number} 1 {device} {root} {path} rw,nosuid,nodev,relatime shared:1 - {kind} {source} rw\n")
 
 
 def operands(args: Sequence[str], with_value: Sequence[str]) -> List[str]:

@@ -11,6 +11,8 @@ from hyperpod_kit.model.mounts import STATES, MountStatus
 from hyperpod_kit.untrusted.text import clean
 
 MOST_MOUNTS = 200
+WARNING = 500
+"""Characters of a warning."""
 LATEST_LINES = 20
 """Lines, counted from the end, that may begin the report: a login says things before it, a logout after it."""
 
@@ -28,6 +30,7 @@ class Answer:
     bundle_id: str
     checked_at: float
     mounts: tuple[MountStatus, ...]
+    warnings: tuple[str, ...] = ()
 
 
 def read(text: str) -> Answer:
@@ -45,6 +48,7 @@ def read(text: str) -> Answer:
             clean(raw.get("bundle_id", "")),
             _number(raw, "checked_at"),
             tuple(_status(mount) for mount in mounts),
+            tuple(clean(words, WARNING) for words in _texts(raw.get("warnings"))[:MOST_MOUNTS]),
         )
     except (KeyError, TypeError, ValueError, OverflowError) as err:
         raise NoReport(f"its report cannot be read: {clean(err)}") from err
@@ -83,6 +87,10 @@ def _number(raw: Mapping[str, Any], key: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise ValueError(f"{key} is no number")
     return float(value)
+
+
+def _texts(value: Any) -> list[str]:
+    return [words for words in value if isinstance(words, str)] if isinstance(value, list) else []
 
 
 def _status(raw: Mapping[str, Any]) -> MountStatus:

@@ -30,7 +30,7 @@ def _wrong(report: NodeReport | None) -> set[str]:
     if report is None:
         return set()
     states = {_sick(mount) for mount in report.mounts if not mount.healthy}
-    return states | ({NO_ANSWER} if report.error else set())
+    return states | set(report.warnings) | ({NO_ANSWER} if report.error else set())
 
 
 def _sick(mount: MountStatus) -> str:
@@ -40,7 +40,8 @@ def _sick(mount: MountStatus) -> str:
 def _without(report: NodeReport, known: set[str]) -> NodeReport:
     """The report without the troubles that were known before."""
     mounts = tuple(mount for mount in report.mounts if _sick(mount) not in known)
-    return replace(report, mounts=mounts, error="" if NO_ANSWER in known else report.error)
+    warnings = tuple(words for words in report.warnings if words not in known)
+    return replace(report, mounts=mounts, warnings=warnings, error="" if NO_ANSWER in known else report.error)
 
 
 def _recovered(old: dict[str, NodeReport], report: NodeReport) -> bool:

@@ -66,6 +66,8 @@ def said(report: NodeReport) -> Iterator[tuple[str, str, bool]]:
             detail = f": {mount.detail}" if mount.detail else ""
             optional = " (optional)" if not mount.required else ""
             yield f"{mount.name} at {mount.path} is {mount.state}{optional}{detail}", "", not mount.required
+    for warning in report.warnings:
+        yield f"warning: {warning}", "", True
 
 
 def problems(reports: Sequence[NodeReport]) -> list[str]:

@@ -24,7 +24,8 @@ LOG = "see /var/log/provision/provisioning.log there"
 class NodeReport:
     """What one node said. `error`: why there is no answer, empty when there is one; `bundle_id`: what it runs.
 
-    said_at: when, in Unix seconds; 0.0 without an answer.
+    said_at: when, in Unix seconds; 0.0 without an answer; warnings: what is not as it should be although all mounts
+    serve.
     """
 
     target: Target
@@ -33,6 +34,7 @@ class NodeReport:
     hint: str = ""
     bundle_id: str = ""
     said_at: float = 0.0
+    warnings: tuple[str, ...] = ()
 
     @property
     def healthy(self) -> bool:
@@ -48,6 +50,7 @@ class NodeReport:
             "hint": self.hint,
             "bundle_id": self.bundle_id,
             "said_at": self.said_at,
+            "warnings": list(self.warnings),
             "mounts": [{**asdict(mount), "healthy": mount.healthy} for mount in self.mounts],
         }
 
@@ -98,7 +101,11 @@ def judge(target: Target, heard: Heard, expected: Sequence[Mount], max_age: floa
     if wrong is not None:
         return NodeReport(target, error=wrong, bundle_id=answer.bundle_id, said_at=said_at)
     return NodeReport(
-        target, tuple(_compared(answer.mounts, expected, now)), bundle_id=answer.bundle_id, said_at=said_at
+        target,
+        tuple(_compared(answer.mounts, expected, now)),
+        bundle_id=answer.bundle_id,
+        said_at=said_at,
+        warnings=answer.warnings,
     )
 
 

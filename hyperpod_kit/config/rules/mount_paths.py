@@ -6,7 +6,7 @@ import posixpath
 import re
 from typing import Iterator
 
-from hyperpod_kit.config.findings import Finding
+from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.mounts import Mount, OpenZfsMount
 
@@ -76,6 +76,20 @@ def reserved(settings: Settings) -> Iterator[Finding]:
                 f"{place}.path",
                 f"`{mount.path}` is reserved: a mount there would hide {tree or mount.path} of the system",
                 "Choose a directory of its own, like /fsx or /mnt/data",
+            )
+
+
+def protected(settings: Settings) -> Iterator[Finding]:
+    """Whoever does without nosuid and nodev knows what that means."""
+    for mount, place in zip(settings.mounts, settings.mount_places):
+        if getattr(mount, "suid_and_devices", False):
+            yield Finding(
+                "HPK-M016",
+                f"{place}.suid_and_devices",
+                f"whoever the server of `{mount.name}` takes for root makes a program there that is root on every "
+                f"node which mounts it",
+                "Remove it, unless set-user-id programs have to run from there and nobody else can write as root",
+                WARNING,
             )
 
 

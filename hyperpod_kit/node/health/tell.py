@@ -9,12 +9,13 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, List, Mapping
+from typing import Any, Dict, List, Mapping, Sequence
 
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text, write_volatile
 from hyperpod_kit.node.health.record import HealthRecord
 from hyperpod_kit.node.steplog import append_line, stamp
+from hyperpod_kit.node.warnings import warnings
 
 STEP = "mounts"
 """What the lines are known by, among those of the steps of the node's creation."""
@@ -27,15 +28,16 @@ _KEPT = ("kind", "path", "state", "source", "detail")
 
 def tell(node: Node, records: Mapping[str, HealthRecord], now: float) -> None:
     """Append the line when it is due. Raises OSError when it cannot be written."""
-    states = json.dumps({name: record.state for name, record in records.items()}, sort_keys=True)
+    found = warnings(node)
+    states = json.dumps([{name: record.state for name, record in records.items()}, found], sort_keys=True)
     told = (read_text(node.paths.told) or "").partition("\n")
     if told[2] == states and 0 <= now - _number(told[0]) < EVERY:
         return
-    append_line(node.paths.log, line(node, records, now))
+    append_line(node.paths.log, line(node, records, now, found))
     write_volatile(node.paths.told, f"{now!r}\n{states}")
 
 
-def line(node: Node, records: Mapping[str, HealthRecord], now: float) -> Dict[str, Any]:
+def line(node: Node, records: Mapping[str, HealthRecord], now: float, found: Sequence[str] = ()) -> Dict[str, Any]:
     """The line: a step like the others, and a report as `node mounts --json` prints it, without what goes unsaid."""
     mounts: List[Dict[str, Any]] = []
     for name, record in records.items():
@@ -45,7 +47,8 @@ def line(node: Node, records: Mapping[str, HealthRecord], now: float) -> Dict[st
     healthy = all(record.serves for record in records.values())
     return {"ts": stamp(now), "node": node.facts.node, "role": node.facts.role, "step": STEP,
             "status": "ok" if healthy else "failed", "instance_id": node.facts.instance_id,
-            "bundle_id": node.bundle_id, "checked_at": round(now, 1), "mounts": mounts}
+            "bundle_id": node.bundle_id, "checked_at": round(now, 1), "mounts": mounts,
+            **({"warnings": list(found)} if found else {})}
 
 
 def _number(word: str) -> float:

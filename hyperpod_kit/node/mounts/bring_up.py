@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-from typing import Optional, Sequence, Tuple
+from typing import List, Optional, Sequence, Tuple
 
+from hyperpod_kit import audit
 from hyperpod_kit.errors import MountFailed, RunError
-from hyperpod_kit.model.mounts import Mount, S3Mount
+from hyperpod_kit.model.mounts import PROTECTED, Mount, S3Mount, flags_of
 from hyperpod_kit.model.units import carrier_unit
 from hyperpod_kit.node import systemd
 from hyperpod_kit.node.context import Node
@@ -19,6 +20,7 @@ from hyperpod_kit.node.health.look import check
 from hyperpod_kit.node.mounts import beneath
 from hyperpod_kit.node.mounts.ensure import MADE, await_healthy
 from hyperpod_kit.node.mounts.kinds import kind_of
+from hyperpod_kit.node.mounts.protect import lacking, protect
 from hyperpod_kit.node.mounts.record import read_record
 
 OCCUPIED = ("wrong_target", "readonly", "unknown")
@@ -35,14 +37,21 @@ def bring_up(node: Node, mount: Mount) -> Tuple[bool, str]:
     # A daemon of ours under an old unit: another bucket or other options. Nobody else's is ever stopped.
     outdated = running and isinstance(mount, S3Mount) and not started_as_installed(node, mount)
     if status.state in MADE and running and not outdated:
+        protected = protect(node, mount)
         carried = beneath.carry_over(node, mount)
         words = [status.source, status.detail, "its new options count from the next mount on"
-                 if made_otherwise(node, mount) else "", *carried]
-        return bool(carried), "; ".join(word for word in words if word)
+                 if made_otherwise(node, mount) else "", *carried,
+                 f"{' and '.join(PROTECTED)} set" if protected else ""]
+        return bool(carried) or protected, "; ".join(word for word in words if word)
     if status.state in OCCUPIED and not outdated:
         raise MountFailed(f"{mount.path} is {status.state} ({status.source}): {status.detail}",
                           hint=f"on the node: findmnt {mount.path}; or hyperpod-kit replace-node {node.facts.node}")
+    if running:
+        audit.record("restarted", carrier_unit(mount), f"{mount.path} was {status.state}"
+                     if not outdated else "its bucket or its options changed", asked_by="node apply",
+                     owner=getattr(mount, "owner", None) or "")
     changed, source = _start(node, mount, "restart" if running else "start")
+    protect(node, mount)
     beneath.carry_over(node, mount)
     return changed, source
 
@@ -58,7 +67,9 @@ def pending(node: Node, mount: Mount) -> str:
     outdated = running and isinstance(mount, S3Mount) and record is not None and record["unit"] != digest
     if status.state in MADE and running and not outdated:
         missing = [home.path for home in beneath.missing_homes(node, mount)]
-        return f"make {', '.join(missing)}" if missing else ""
+        words = [f"set {' and '.join(lacking(node, mount))}" if lacking(node, mount) else "",
+                 f"make {', '.join(missing)}" if missing else ""]
+        return "; ".join(word for word in words if word)
     if status.state in OCCUPIED and not outdated:
         raise MountFailed(f"{mount.path} is {status.state} ({status.source}): {status.detail}")
     return f"restart {unit}" if running else f"start {unit}"
@@ -91,7 +102,15 @@ def made_otherwise(node: Node, mount: Mount) -> bool:
     It is not torn down for that: whoever works in it would lose it.
     """
     record = read_record(node, mount)
-    return record is not None and bool(record.command) and record.command != tuple(kind_of(mount).command(node, mount))
+    if record is None or not record.command:
+        return False
+    command, asked = tuple(record.command), tuple(kind_of(mount).command(node, mount))
+    # A mount that lacked the flags has been given them, without being made anew.
+    return command != asked and (not flags_of(mount) or _without_flags(command) != _without_flags(asked))
+
+
+def _without_flags(command: Sequence[str]) -> List[str]:
+    return [",".join(option for option in word.split(",") if option not in PROTECTED) for word in command]
 
 
 def unit_digest(node: Node, mount: Mount) -> str:

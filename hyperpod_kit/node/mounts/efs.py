@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Sequence
 
-from hyperpod_kit.model.mounts import EfsMount
+from hyperpod_kit.model.mounts import EfsMount, flags_of
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.mounts import efs_utils
 from hyperpod_kit.node.mounts.kind import Identity, Kind
@@ -21,7 +21,7 @@ class Efs(Kind):
     package = "amazon-efs-utils"
 
     def command(self, node: Node, mount: EfsMount) -> Sequence[str]:
-        options = ["_netdev", "noresvport"]
+        options = ["_netdev", *flags_of(mount), "noresvport"]
         if mount.tls:
             options.append("tls")
         if mount.iam:

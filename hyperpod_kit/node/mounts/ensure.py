@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from typing import Iterator, List, Optional
 
+from hyperpod_kit import audit
 from hyperpod_kit.errors import MountFailed, RunError
 from hyperpod_kit.model.mounts import Mount, MountStatus
 from hyperpod_kit.model.platform import by_platform
@@ -17,6 +18,7 @@ from hyperpod_kit.node.homes import make_mount_point
 from hyperpod_kit.node.locks import held
 from hyperpod_kit.node.mounts import platform
 from hyperpod_kit.node.mounts.kinds import kind_of
+from hyperpod_kit.node.mounts.protect import protect
 from hyperpod_kit.node.mounts.record import forget, remember
 from hyperpod_kit.node.timing import wait_for
 
@@ -39,6 +41,8 @@ def clear_dead(node: Node, mount: Mount) -> bool:
         if check(node, mount).state != "stale":
             break
         node.runner.run(["umount", "--lazy", mount.path], timeout=30)
+        audit.record("unmounted", mount.path, "what served it is gone, and whoever used it got errors only",
+                     asked_by=f"mount {mount.name}", owner=getattr(mount, "owner", None) or "")
         cleared = True
     return cleared
 
@@ -81,15 +85,18 @@ def ensure(node: Node, mount: Mount, *, seconds: float = MOUNT_WITHIN) -> bool:
         if status.state in MADE:
             if not by_platform(mount):
                 remember(node, mount)  # its maker was killed before it could, or somebody mounted the same by hand
+            protect(node, mount)
             return False
         if status.state != "absent":
             raise MountFailed(f"{mount.name}: {mount.path} is {status.state} ({status.source}): {status.detail}",
                               hint=f"findmnt {mount.path}")
         if by_platform(mount):
             await_platform(node, mount)
+            protect(node, mount)
             return True
         make_ready(node, mount)
         make(node, mount, seconds)
+        protect(node, mount)  # whatever the helper made of the options
         remember(node, mount, kind_of(mount).command(node, mount))
         return True
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Sequence
 
-from hyperpod_kit.model.mounts import LustreMount
+from hyperpod_kit.model.mounts import LustreMount, flags_of
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.mounts.kind import Identity, Kind
 from hyperpod_kit.node.mounts.table import Entry
@@ -21,7 +21,8 @@ class Lustre(Kind):
 
     def command(self, node: Node, mount: LustreMount) -> Sequence[str]:
         # flock: PyTorch's and HDF5's locks fail without it. noatime: no write per read.
-        return ("mount", "-t", "lustre", "-o", "noatime,flock", f"{mount.dns_name}@tcp:/{mount.mount_name}", mount.path)
+        options = ",".join((*flags_of(mount), "noatime", "flock"))
+        return ("mount", "-t", "lustre", "-o", options, f"{mount.dns_name}@tcp:/{mount.mount_name}", mount.path)
 
     def identify(self, node: Node, mount: LustreMount, entry: Entry) -> Identity:
         # The kernel shows the server's address, never the DNS name: only the mount name can be compared.

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Sequence
 
-from hyperpod_kit.model.mounts import OpenZfsMount
+from hyperpod_kit.model.mounts import OpenZfsMount, flags_of
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.mounts.kind import Identity, Kind
 from hyperpod_kit.node.mounts.table import Entry
 
-OPTIONS = "_netdev,noatime,nfsvers=4.2,nconnect=16,rsize=1048576,wsize=1048576,hard,timeo=600"
+OPTIONS = "noatime,nfsvers=4.2,nconnect=16,rsize=1048576,wsize=1048576,hard,timeo=600"
 """FSx's own recommendation and AWS's HyperPod scripts; hard: a server that is away makes a job wait, not fail."""
 
 
@@ -23,7 +23,8 @@ class OpenZfs(Kind):
     package = "nfs-common"
 
     def command(self, node: Node, mount: OpenZfsMount) -> Sequence[str]:
-        return ("mount", "-t", "nfs", "-o", OPTIONS, f"{mount.dns_name}:{mount.export}", mount.path)
+        options = ",".join(("_netdev", *flags_of(mount), OPTIONS))
+        return ("mount", "-t", "nfs", "-o", options, f"{mount.dns_name}:{mount.export}", mount.path)
 
     def identify(self, node: Node, mount: OpenZfsMount, entry: Entry) -> Identity:
         wanted = f"{mount.dns_name}:{mount.export}"

@@ -15,7 +15,7 @@ from typing import Iterator, Optional, Tuple
 class Entry:
     """One line of /proc/self/mountinfo. `mount_id` is unique while the mount lives; `options`: of mount and file
     system together; `root`: which directory of the file system; `stacked`: how many mounts lie one above the other at
-    this path."""
+    this path; `flags`: of the mount alone."""
 
     mount_id: int
     device: str
@@ -25,6 +25,7 @@ class Entry:
     options: Tuple[str, ...]
     root: str = "/"
     stacked: int = 1
+    flags: Tuple[str, ...] = ()
 
     def option(self, name: str) -> Optional[str]:
         """Value of `name=value` among the options, None when it is not there."""
@@ -54,7 +55,7 @@ def parse(mountinfo: str) -> Iterator[Entry]:
         yield Entry(
             mount_id=int(before[0]), device=before[2], path=unescape(before[4]), fs_type=after[0],
             source=unescape(after[1]), options=tuple(dict.fromkeys(before[5].split(",") + after[2].split(","))),
-            root=unescape(before[3]))
+            root=unescape(before[3]), flags=tuple(before[5].split(",")))
 
 
 def find(mountinfo: str, path: str) -> Optional[Entry]:

@@ -81,10 +81,11 @@ class FakeNode:
     def _write(self) -> None:
         (self.root / "proc/self/mountinfo").write_text("".join(line + "\n" for line in self.table))
 
-    def mounted(self, path: str, fs_type: str, source: str, options: str = "rw") -> None:
+    def mounted(self, path: str, fs_type: str, source: str, options: str = "rw", *,
+                flags: str = "rw,nosuid,nodev") -> None:
         (self.root / path.lstrip("/")).mkdir(parents=True, exist_ok=True)
         number = 50 + len(self.table)
-        self.table.append(f"{number} 1 0:{number} / {path} rw,nosuid shared:7 master:1 - {fs_type} {source} {options}")
+        self.table.append(f"{number} 1 0:{number} / {path} {flags} shared:7 master:1 - {fs_type} {source} {options}")
         self._write()
 
     def unmounted(self, path: str) -> None:

@@ -30,7 +30,7 @@ def keep(name, data):
 def add_mount(path, fs_type, source, options="rw"):
     lines = MOUNTINFO.read_text().splitlines()
     number = 100 + len((STATE / "calls").read_text().splitlines())
-    lines.append(f"{number} 1 0:{number} / {path} rw,relatime shared:1 - {fs_type} {source} {options}")
+    lines.append(f"{number} 1 0:{number} / {path} rw,nosuid,nodev,relatime shared:1 - {fs_type} {source} {options}")
     MOUNTINFO.write_text("\n".join(lines) + "\n")
 
 

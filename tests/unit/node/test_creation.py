@@ -22,9 +22,11 @@ def test_a_worker_is_created_and_the_second_run_changes_nothing(make_sandbox: An
             "spank-plugin": "changed", "containers": "changed",
             "slurm-worker": "changed", "summary": "ok", "apply": "ok"}.items() <= steps.items()
     assert "slurm-controller" not in steps
-    assert ("mount -t efs -o _netdev,noresvport,tls,accesspoint=fsap-0123456789abcdef0 fs-0123456789abcdef0:/ "
+    assert ("mount -t efs -o _netdev,nosuid,nodev,noresvport,tls,accesspoint=fsap-0123456789abcdef0 "
+            "fs-0123456789abcdef0:/ "
             "/efs/trainer") in sandbox.calls
-    assert ("mount -t lustre -o noatime,flock fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com@tcp:/abcdefgh "
+    assert ("mount -t lustre -o nosuid,nodev,noatime,flock "
+            "fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com@tcp:/abcdefgh "
             "/fsx") in sandbox.calls
     shown = (sandbox.root / "etc/enroot/mounts.d/50-hyperpod-kit.fstab").read_text().splitlines()[1:]
     assert [line.split()[:2] for line in shown] == [["/opt/hyperpod-kit"] * 2, ["/run/hyperpod-kit"] * 2]

@@ -30,19 +30,24 @@ FSX = "fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com"
 
 
 @pytest.mark.parametrize("mount, line", [
-    (EfsMount("home", "/efs", FS, AP), f"mount -t efs -o _netdev,noresvport,tls,accesspoint={AP} {FS}:/ /efs"),
-    (EfsMount("home", "/efs", FS, tls=False), f"mount -t efs -o _netdev,noresvport {FS}:/ /efs"),
+    (EfsMount("home", "/efs", FS, AP),
+     f"mount -t efs -o _netdev,nosuid,nodev,noresvport,tls,accesspoint={AP} {FS}:/ /efs"),
+    (EfsMount("home", "/efs", FS, tls=False), f"mount -t efs -o _netdev,nosuid,nodev,noresvport {FS}:/ /efs"),
     (EfsMount("home", "/efs", FS, AP, iam=True, region="eu-west-1"),
-     f"mount -t efs -o _netdev,noresvport,tls,iam,accesspoint={AP},region=eu-west-1 {FS}:/ /efs"),
-    (S3FilesMount("bucket", "/b", FS), f"mount -t s3files -o _netdev,noresvport {FS}:/ /b"),
-    (S3FilesMount("bucket", "/b", FS, AP), f"mount -t s3files -o _netdev,noresvport,accesspoint={AP} {FS}:/ /b"),
+     f"mount -t efs -o _netdev,nosuid,nodev,noresvport,tls,iam,accesspoint={AP},region=eu-west-1 {FS}:/ /efs"),
+    (S3FilesMount("bucket", "/b", FS), f"mount -t s3files -o _netdev,nosuid,nodev,noresvport {FS}:/ /b"),
+    (S3FilesMount("bucket", "/b", FS, AP),
+     f"mount -t s3files -o _netdev,nosuid,nodev,noresvport,accesspoint={AP} {FS}:/ /b"),
+    (EfsMount("home", "/efs", FS, tls=False, suid_and_devices=True), f"mount -t efs -o _netdev,noresvport {FS}:/ /efs"),
+    (LustreMount("fsx", "/fsx", FSX, "abcdefgh", suid_and_devices=True),
+     f"mount -t lustre -o noatime,flock {FSX}@tcp:/abcdefgh /fsx"),
     (LustreMount("fsx", "/any/path", FSX, "abcdefgh"),
-     f"mount -t lustre -o noatime,flock {FSX}@tcp:/abcdefgh /any/path"),
+     f"mount -t lustre -o nosuid,nodev,noatime,flock {FSX}@tcp:/abcdefgh /any/path"),
     (OpenZfsMount("homes", "/home", FSX),
-     f"mount -t nfs -o _netdev,noatime,nfsvers=4.2,nconnect=16,rsize=1048576,wsize=1048576,hard,timeo=600 {FSX}:/fsx "
-     "/home"),
+     f"mount -t nfs -o _netdev,nosuid,nodev,noatime,nfsvers=4.2,nconnect=16,rsize=1048576,wsize=1048576,hard,timeo=600 "
+     f"{FSX}:/fsx /home"),
     (OpenZfsMount("vol", "/vol", FSX, export="/fsx/vol1"),
-     f"mount -t nfs -o _netdev,noatime,nfsvers=4.2,nconnect=16,rsize=1048576,wsize=1048576,hard,timeo=600 "
+     f"mount -t nfs -o _netdev,nosuid,nodev,noatime,nfsvers=4.2,nconnect=16,rsize=1048576,wsize=1048576,hard,timeo=600 "
      f"{FSX}:/fsx/vol1 /vol"),
     (S3Mount("data", "/mnt/data", "bucket"), "systemctl start hyperpod-kit-s3-data.service"),
     (NvmeMount("scratch", "/scratch"),

@@ -84,7 +84,7 @@ def test_in_on_create_mode_the_same_mount_is_ours(make_node: Any) -> None:
     fake = make_node([ours])
     fake.runner.on("mount -t lustre", do=lambda: fake.mounted(ours.path, "lustre", "10.0.0.1@tcp:/abcdefgh"))
     assert ensure(fake.node, ours) is True
-    assert commands(fake) == [f"mount -t lustre -o noatime,flock {FSX}@tcp:/abcdefgh {ours.path}"]
+    assert commands(fake) == [f"mount -t lustre -o nosuid,nodev,noatime,flock {FSX}@tcp:/abcdefgh {ours.path}"]
     assert read_record(fake.node, ours) is not None
 
 

@@ -1,0 +1,85 @@
+"""nosuid and nodev on everything that comes over a network or out of a process.
+
+The flags are this node's own, part of how it mounts and not of the file system: they are set on a mount that people
+work in without it going away, ours and HyperPod's alike. What neither is gets a warning.
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+from typing import List, NamedTuple, Tuple
+
+from hyperpod_kit import audit
+from hyperpod_kit.errors import RunError
+from hyperpod_kit.model.mounts import PROTECTED, Mount, flags_of
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.files import read_text
+from hyperpod_kit.node.mounts.table import Entry, find, parse
+
+FOREIGN = ("9p", "afs", "beegfs", "ceph", "cifs", "fuse", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4",
+           "ocfs2", "smb3", "virtiofs", "wekafs")
+"""Types of file systems whose contents others than this node's kernel make; and every `fuse.…`."""
+
+FROM_KERNEL = ("nosuid", "nodev", "noexec", "noatime", "nodiratime", "relatime", "ro", "rw", "nosymfollow")
+"""Flags of a mount as mount(8) takes them: a remount that does not name one takes it away."""
+
+
+class Unprotected(NamedTuple):
+    """A mount that lacks flags which it should have. ours: the mount of the configuration that lies there, or ""."""
+
+    path: str
+    what: str
+    lacks: Tuple[str, ...]
+    ours: str
+
+    @property
+    def words(self) -> str:
+        """What is wrong, and the way out."""
+        way = ("hyperpod-kit node apply there sets them" if self.ours
+               else f"mount -o remount,bind,{','.join(PROTECTED)} {self.path}, and the same where it is made (fstab)")
+        return (f"{self.path} ({self.what}) is mounted without {','.join(self.lacks)}: whoever its server takes for "
+                f"root makes programs there that are root on this node; {way}")
+
+
+def protect(node: Node, mount: Mount) -> bool:
+    """Have the mount's flags set on what lies at its path now; True when they were not. Never fails: `unprotected`
+    tells, at every look, of a mount whose flags cannot be set."""
+    entry, lacks = find(read_text(node.paths.mountinfo) or "", mount.path), lacking(node, mount)
+    if entry is None or not lacks:
+        return False
+    flags = [flag for flag in entry.flags if flag in FROM_KERNEL] + list(lacks)
+    try:
+        # `bind`: the mount's own flags only. Nothing is asked of a server that may not answer.
+        node.runner.run(["mount", "-o", f"remount,bind,{','.join(flags)}", mount.path], timeout=30)
+    except RunError:
+        return False
+    audit.record("remounted", mount.path, f"it lacked {','.join(lacks)}", asked_by=f"mount {mount.name}")
+    return True
+
+
+def lacking(node: Node, mount: Mount) -> Tuple[str, ...]:
+    """The flags that what lies at the mount's path should have and has not; none while nothing lies there."""
+    entry = find(read_text(node.paths.mountinfo) or "", mount.path)
+    return () if entry is None else tuple(flag for flag in flags_of(mount) if flag not in entry.flags)
+
+
+def unprotected(node: Node) -> List[Unprotected]:
+    """Every mount of this node that others can put programs of root into, the topmost of each place."""
+    mounts = {mount.path.rstrip("/"): mount for mount in node.mounts}
+    seen = {entry.path: entry for entry in parse(read_text(node.paths.mountinfo) or "")}
+    found = []
+    for path, entry in seen.items():
+        mount = mounts.get(path)
+        if mount is None and not is_foreign(entry):
+            continue
+        lacks = tuple(flag for flag in (PROTECTED if mount is None else flags_of(mount)) if flag not in entry.flags)
+        if lacks and entry.fs_type != "autofs":
+            found.append(Unprotected(path, f"{entry.fs_type} from {entry.source}", lacks, mount.name if mount else ""))
+    return found
+
+
+def is_foreign(entry: Entry) -> bool:
+    """Whether the contents of a mount come from elsewhere than this node's disks and kernel."""
+    return entry.fs_type in FOREIGN or entry.fs_type.startswith("fuse.")
+
+

@@ -1,0 +1,16 @@
+"""What is not as it should be on a node although all of its mounts serve: for reports, in words with the way out.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+from typing import List
+
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.mounts.protect import unprotected
+
+
+def warnings(node: Node) -> List[str]:
+    """One line each, the same words while it stays the same. Runs no command, touches no mount."""
+    return [found.words for found in unprotected(node)]

@@ -17,7 +17,7 @@ MOUNT_FIELDS: Mapping[str, str] = {
     "[].file_system_id": "The file system, fs-….",
     "[].access_point_id": "The access point, fsap-….",
     "[].dns_name": "DNS name of the file system, as FSx shows it.",
-    "[].suid_and_devices": "Whether set-user-id programs and device files there count: mounts without nosuid and nodev.",
+    "[].suid_and_devices": "Whether set-user-id programs and device files there count (no nosuid, no nodev).",
     "[].world_writable": "Says that a mode which everybody may write to is meant.",
     "[efs].access_point_id": "The access point, fsap-…; needs tls.",
     "[efs].tls": "Whether the connection is encrypted.",

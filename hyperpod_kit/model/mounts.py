@@ -16,8 +16,8 @@ STATES = ("ok", "absent", "wrong_target", "stale", "hung", "readonly", "full", "
 """States of a mount's health, best first is not implied; only `ok` and `slow` serve a job."""
 
 PROTECTED = ("nosuid", "nodev")
-"""Flags of every mount but those with `suid_and_devices`: root of another client of a file system, or whoever its server
-takes for root, makes set-user-id programs and device files there; with these flags they are ordinary files here."""
+"""Flags of every mount but those with `suid_and_devices`: root of another client of a file system, or whoever its
+server takes for root, makes set-user-id programs and device files there; with these flags they are ordinary files."""
 
 DERIVED = {"derived": True}
 """Metadata of a field that follows from the rest of the configuration and cannot be written there."""

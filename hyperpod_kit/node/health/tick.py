@@ -27,6 +27,7 @@ from hyperpod_kit.node.health.look import DEEP, DEEP_EVERY, Look, deep_mode, loo
 from hyperpod_kit.node.health.record import HealthRecord
 from hyperpod_kit.node.health.tell import tell
 from hyperpod_kit.node.locks import held, is_held
+from hyperpod_kit.node.mounts.protect import unprotected
 from hyperpod_kit.node.mounts.table import Entry
 from hyperpod_kit.node.slurm import drain, munge
 
@@ -93,7 +94,7 @@ def _tick(node: Node) -> Tick:
         # Looked at before they are read: what changes meanwhile is news to the next tick.
         marks = glance.saves(node.paths.shared_memory)
         text = metrics.text(node, records, node.clock.monotonic() - began, kept=not unkept, munged=munged.runs,
-                            saves=saves_of(node) if marks else ())
+                            saves=saves_of(node) if marks else (), unprotected=len(unprotected(node)))
         try:
             # Another may be at home there, the exporter's user for one, and have something mounted that hangs.
             in_child(textfile, partial(write_volatile, node.paths.real(textfile), text), METRICS_WITHIN)

@@ -213,6 +213,7 @@ CASES: list[tuple[str, str, Change]] = [
     ("HPK-M013", f"{M}[1].path", mount(1, path="/home")),
     ("HPK-M013", f"{M}[1].path", mount(1, path="/opt/slurm/etc")),
     ("HPK-M013", f"{M}[2].path", add_mount(**{**NVME, "path": "/opt/dlami/nvme"})),
+    ("HPK-M016", f"{M}[0].suid_and_devices", mount(0, suid_and_devices=True)),
     ("HPK-M014", f"{M}[1].path", mount(1, path="/fsx")),
     ("HPK-M015", f"{M}[1].path", mount(1, path="/fsx/data")),
     ("HPK-E001", f"{M}[0].file_system_id", mount(0, file_system_id="fsap-0123456789abcdef0")),

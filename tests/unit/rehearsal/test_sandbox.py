@@ -53,7 +53,7 @@ def test_every_call_is_recorded_in_order(shim):
 def test_mounts_come_and_go_in_mountinfo(shim):
     shim("mount", "-t", "efs", "-o", "tls", "fs-1:/", "/efs/home")
     shim("mount", "-t", "lustre", "-o", "noatime", "fs.example@tcp:/abcdefgh", "/fsx")
-    assert " /efs/home rw,relatime shared:1 - nfs4 127.0.0.1:/ rw" in mountinfo(shim)
+    assert " /efs/home rw,nosuid,nodev,relatime shared:1 - nfs4 127.0.0.1:/ rw" in mountinfo(shim)
     assert "lustre 10.0.0.1@tcp:/abcdefgh rw" in mountinfo(shim) and (shim.root / "fsx").is_dir()
     shim("umount", "--lazy", "/fsx")
     assert "/fsx" not in mountinfo(shim) and "/efs/home" in mountinfo(shim)

@@ -10,6 +10,8 @@ import pytest
 
 from hyperpod_kit.model.mounts import LustreMount, MountStatus, S3Mount
 from hyperpod_kit.remote.answer import NoReport, read
+from hyperpod_kit.remote.changes import changes
+from hyperpod_kit.remote.groups import problems
 from hyperpod_kit.remote.target import Target
 from hyperpod_kit.remote.transport import Heard
 from hyperpod_kit.remote.validate_mounts import NodeReport, judge
@@ -49,6 +51,18 @@ def test_nonsense_is_no_report_and_nothing_worse(text: str) -> None:
     with pytest.raises(NoReport):
         read(text)
     found.error.encode()
+
+
+def test_warnings_are_shown_and_fail_nothing() -> None:
+    found = verdict(said(OK, warnings=["/fsx is mounted without\x1b[2J nosuid", 5, "x" * 10_000]))
+    assert found.healthy and len(found.warnings) == 2 and found.to_dict()["warnings"] == list(found.warnings)
+    assert found.warnings[0].isprintable() and len(found.warnings[1]) <= 500
+    assert problems([found])[0].endswith("warning: /fsx is mounted without [2J nosuid")
+    for nothing in ("all", {"a": 1}, None, 7):
+        assert verdict(said(OK, warnings=nothing)).warnings == ()
+    quiet = verdict(said(OK))
+    assert changes([quiet], [found])[0].startswith("new: ") and changes([found], [found]) == []
+    assert changes([found], [quiet]) == ["well again: g i-0 (10.0.0.1)"]
 
 
 def test_words_of_a_node_cannot_reach_the_terminal() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Mapping, Optional, Protocol, Sequence
+from typing import Dict, Mapping, Optional, Protocol, Sequence
 
 from hyperpod_kit.errors import RunError, RunTimeout
 
@@ -28,8 +28,8 @@ class Runner(Protocol):
     target: str
 
     def run(self, argv: Sequence[str], *, timeout: float = 60.0, check: bool = True,
-            input: Optional[str] = None, env: Optional[Mapping[str, str]] = None) -> Completed:
-        """Run `argv` (no shell) and return what it left.
+            input: Optional[str] = None, env: Optional[Mapping[str, Optional[str]]] = None) -> Completed:
+        """Run `argv` (no shell) and return what it left. `env`: beside our own environment, None: not there.
 
         Raises RunError when `check` and the exit code is not 0, RunTimeout after `timeout` seconds.
         """
@@ -41,7 +41,7 @@ class LocalRunner:
     target = ""
 
     def run(self, argv: Sequence[str], *, timeout: float = 60.0, check: bool = True,
-            input: Optional[str] = None, env: Optional[Mapping[str, str]] = None) -> Completed:
+            input: Optional[str] = None, env: Optional[Mapping[str, Optional[str]]] = None) -> Completed:
         # Here: a health check that finds nothing wrong runs no command, and the import is a tenth of its cost.
         import signal
         import subprocess
@@ -50,7 +50,7 @@ class LocalRunner:
             proc = subprocess.Popen(
                 list(argv), stdin=subprocess.PIPE if input is not None else subprocess.DEVNULL,
                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True, errors="replace",
-                env=None if env is None else {**os.environ, **env}, start_new_session=True)
+                env=_environment(env), start_new_session=True)
         except OSError as err:
             raise RunError(argv, 127, stderr=str(err)) from err
         try:
@@ -66,3 +66,9 @@ class LocalRunner:
         if check and proc.returncode != 0:
             raise RunError(argv, proc.returncode, out, err_text)
         return Completed(tuple(argv), proc.returncode, out, err_text)
+
+
+def _environment(changes: Optional[Mapping[str, Optional[str]]]) -> Optional[Dict[str, str]]:
+    if changes is None:
+        return None
+    return {name: value for name, value in {**os.environ, **changes}.items() if value is not None}

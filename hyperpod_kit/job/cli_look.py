@@ -102,7 +102,7 @@ def doctor_command(args: argparse.Namespace) -> int:
 def sweep_command(args: argparse.Namespace) -> int:
     runner = LocalRunner()
     try:
-        found = sweep.orphans(sweep.jobs(runner))
+        found, problems = sweep.orphans(sweep.jobs(runner))
     except RunError as err:
         raise Unreachable(f"cannot ask Slurm: {err.message}") from err
     done = [(one, "") for one in found] if args.dry_run else sweep.sweep(runner, found)
@@ -112,4 +112,6 @@ def sweep_command(args: argparse.Namespace) -> int:
         for one, problem in done:
             verb = "would be requeued" if args.dry_run and one.requeue else "requeued"
             terminal.out(f"job {one.job_id} {one.why} {one.host}: {problem or verb}")
-    return 1 if any(problem for _, problem in done) else 0
+    for problem in problems:
+        terminal.err(problem)
+    return 1 if problems or any(problem for _, problem in done) else 0

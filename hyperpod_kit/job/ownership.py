@@ -13,10 +13,11 @@ import time
 from typing import Callable, Optional, Tuple
 
 from hyperpod_kit.checkpoint.repository.store import durable
-from hyperpod_kit.errors import RunError, RunIsOwned, Unreachable
+from hyperpod_kit.errors import RunError, RunIsOwned, Unreachable, Untrusted
 from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm import control
 from hyperpod_kit.slurm.job_id import JobId
+from hyperpod_kit.untrusted import files, parse
 
 ENDED, UNHEARD, COMPLETING = "ENDED", "", "COMPLETING"
 COMING_BACK = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT",
@@ -24,6 +25,8 @@ COMING_BACK = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "STOPPED", "SIG
 """States of a job whose script runs, or will run again. A job that is completing may be one of these, or have ended."""
 
 _NAME = re.compile(r"owner-([0-9]{6,})\.json")
+_JOB = re.compile(r"[0-9]{1,18}(?:_[0-9]{1,18})?")
+_LONGEST = 4096
 _WRITING = 10.0
 """Seconds that a claim may be there without its text, where a file system cannot create it whole."""
 
@@ -74,13 +77,19 @@ def _last(state: str, pause: Callable[[float], None]) -> Tuple[int, Optional[str
     path = os.path.join(state, f"owner-{max(numbers):06d}.json")
     end = time.monotonic() + _WRITING
     while True:
-        try:
-            with open(path, encoding="utf-8") as file:
-                return max(numbers), str(json.load(file)["job"])
-        except (ValueError, KeyError, TypeError):
-            if time.monotonic() >= end:
-                return max(numbers), None
+        job = _named(path)
+        if job or time.monotonic() >= end:
+            return max(numbers), job
         pause(0.2)
+
+
+def _named(path: str) -> Optional[str]:
+    """The job that a claim names; None when it is no whole claim. Raises OSError."""
+    try:
+        named = str(parse.json_object(files.read(path, most=_LONGEST)).get("job"))
+    except (ValueError, Untrusted):
+        return None
+    return named if _JOB.fullmatch(named) else None
 
 
 def _word(runner: Runner, job: JobId) -> str:

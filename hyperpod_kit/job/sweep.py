@@ -12,44 +12,59 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import List, Mapping, Optional, Sequence, Tuple
 
+from hyperpod_kit import audit
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.run import Runner
-from hyperpod_kit.slurm import control
+from hyperpod_kit.slurm import control, records
 from hyperpod_kit.slurm.environment import AWAY_MARK
 from hyperpod_kit.slurm.hostlist import expand
 from hyperpod_kit.slurm.job_id import JobId
+
+WITHOUT_HOST = "runs without its batch host"
 
 
 @dataclass(frozen=True)
 class Orphan:
     """A job that `why` (runs without its batch host, left it). `requeue`: Slurm may put it back into the queue.
 
-    job_id: a plain number or an array's task (`11_2`); comment: what its comment is to be afterwards, None: as it is.
+    job_id: a plain number or an array's task (`11_2`); comment: what its comment is to be afterwards, None: as it is;
+    owner: the number of its user.
     """
 
     job_id: str
     host: str
     requeue: bool
-    why: str = "runs without its batch host"
+    why: str = WITHOUT_HOST
     comment: Optional[str] = None
+    owner: str = ""
 
 
-def orphans(jobs: List[Mapping[str, str]]) -> List[Orphan]:
-    """Those among records of `scontrol show job` that run without the host of their script, or have left it."""
-    found = []
+def orphans(jobs: Sequence[Mapping[str, str]]) -> Tuple[List[Orphan], List[str]]:
+    """(those among records of jobs that run without the host of their script, or have left it; what was wrong with
+    records that could not be judged, which is nobody else's loss)."""
+    found: List[Orphan] = []
+    problems: List[str] = []
     for job in jobs:
-        host, nodes = job.get("BatchHost", ""), job.get("NodeList", "")
-        comment = job.get("Comment", "")
-        if job.get("HetJobOffset", "0") != "0":
-            continue  # the script is its leader's, and so is everything that is done with the job
-        if AWAY_MARK in comment and job.get("JobState") == "FAILED":
-            found.append(Orphan(JobId.of(job).name, host, job.get("Requeue") == "1",
-                                "left a host without the checkpoint root,", comment.replace(AWAY_MARK, "").strip()))
-        if job.get("JobState") != "RUNNING" or job.get("BatchFlag") == "0" or not host or nodes in ("", "(null)"):
+        try:
+            orphan = _orphan(job)
+        except ValueError as err:
+            problems.append(f"job {job.get('JobId')}: {err}")
             continue
-        if host not in expand(nodes):
-            found.append(Orphan(JobId.of(job).name, host, job.get("Requeue") == "1"))
-    return found
+        found += [orphan] if orphan else []
+    return found, problems
+
+
+def _orphan(job: Mapping[str, str]) -> Optional[Orphan]:
+    if job.get("HetJobOffset", "0") != "0":
+        return None  # the script is its leader's, and so is everything that is done with the job
+    host, nodes, comment = job.get("BatchHost", ""), job.get("NodeList", ""), job.get("Comment", "")
+    state, requeue, owner = job.get("JobState"), job.get("Requeue") == "1", job.get("UserId", "")
+    if state == "FAILED" and AWAY_MARK in comment:
+        return Orphan(JobId.of(job).name, host, requeue, "left a host without the checkpoint root,",
+                      comment.replace(AWAY_MARK, "").strip(), owner)
+    if state == "RUNNING" and job.get("BatchFlag") != "0" and host and nodes and host not in expand(nodes):
+        return Orphan(JobId.of(job).name, host, requeue, owner=owner)
+    return None
 
 
 def sweep(runner: Runner, found: Sequence[Orphan]) -> List[Tuple[Orphan, str]]:
@@ -61,6 +76,8 @@ def sweep(runner: Runner, found: Sequence[Orphan]) -> List[Tuple[Orphan, str]]:
             continue
         try:
             control.requeue(runner, JobId.parse(one.job_id))
+            audit.record("requeued", f"job {one.job_id}", f"it {one.why} {one.host}", asked_by="job sweep",
+                         owner=f"uid {one.owner}" if one.owner else "")
             if one.comment is not None:
                 control.set_comment(runner, JobId.parse(one.job_id), one.comment)
             done.append((one, ""))
@@ -71,4 +88,4 @@ def sweep(runner: Runner, found: Sequence[Orphan]) -> List[Tuple[Orphan, str]]:
 
 def jobs(runner: Runner) -> List[Mapping[str, str]]:
     """All jobs that slurmctld knows. Raises RunError."""
-    return list(control.records(runner))
+    return list(records.read(runner))

@@ -41,10 +41,12 @@ class SshRunner:
         timeout: float = 60.0,
         check: bool = True,
         input: Optional[str] = None,
-        env: Optional[Mapping[str, str]] = None,
+        env: Optional[Mapping[str, Optional[str]]] = None,
     ) -> Completed:
         """Run `argv` there. The login shell sees it quoted word by word; `env` travels as a prefix of `env`."""
-        words = [*(["env", *(f"{key}={value}" for key, value in env.items())] if env else []), *argv]
+        gone = [word for key, value in (env or {}).items() if value is None for word in ("-u", key)]
+        given = [f"{key}={value}" for key, value in (env or {}).items() if value is not None]
+        words = [*(["env", *gone, *given] if env else []), *argv]
         with self._access.session(self.target) as client:
             returncode, out, err = self._execute(client, argv, shlex.join(words), timeout, input)
         if check and returncode != 0:

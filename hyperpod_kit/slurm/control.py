@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Dict, List, Optional, Sequence
 
 from hyperpod_kit.errors import JobError, RunError
-from hyperpod_kit.run import Runner
+from hyperpod_kit.run import Completed, Runner
+from hyperpod_kit.slurm import records
 from hyperpod_kit.slurm.hostlist import compress
 from hyperpod_kit.slurm.job_id import JobId
 
-DEADLINE = 20.0
-"""Seconds any Slurm command may take: a busy slurmctld answers late, a dead one never."""
+DEADLINE = records.DEADLINE
 
 SLURMD_PORT = 6818
 """Where slurmd listens when the node's record does not say."""
@@ -24,7 +24,8 @@ SLURMD_PORT = 6818
 MOUNT_REASON = "hyperpod-kit:mount:"
 """How the reason of a node begins that was drained for a mount. Never `Action:`, which HyperPod acts upon."""
 
-_PAIR = re.compile(r"([A-Za-z][\w:/]*)=(.*?)(?=\s+[A-Za-z][\w:/]*=|\s*$)")
+_PAIR = re.compile(r"(?<!\S)([A-Za-z][\w:/]*)=(\S*)")
+_FREE = re.compile(r"\s(?:Reason|Comment|Extra)=")
 _DOWN = re.compile(r"(?<!powered_)(?<!powering_)(?<!power_)down|fail|not_resp|\*", re.IGNORECASE)
 _BAD = re.compile(r"down|fail|drain|not_resp|unk|inval|reboot|\*", re.IGNORECASE)
 
@@ -54,9 +55,20 @@ class NodeRecord:
         return _DOWN.search(self.state) is not None
 
 
-def parse_record(line: str) -> Dict[str, str]:
-    """One line of `scontrol -o show …` as a dictionary; values may hold blanks."""
-    return {match.group(1): match.group(2) for match in _PAIR.finditer(line)}
+def node_fields(line: str) -> Dict[str, str]:
+    """One line of `scontrol -o show node` as a dictionary, `Reason` with who gave it and when; {} when it is none.
+
+    What is free text (Reason, Comment, Extra: 22.05 and 24.11 print them last) ends the fields, and of a field that is
+    there twice the first counts. A job has no text in the record of a node.
+    """
+    if not line.startswith("NodeName="):
+        return {}
+    end = _FREE.search(line)
+    found: Dict[str, str] = {}
+    for match in _PAIR.finditer(line[: end.start()] if end else line):
+        found.setdefault(match.group(1), match.group(2))
+    _, given, reason = line.partition(" Reason=")
+    return {**found, "Reason": reason.strip()} if given else found
 
 
 def nodes(runner: Runner, names: Sequence[str]) -> Dict[str, NodeRecord]:
@@ -69,18 +81,37 @@ def nodes(runner: Runner, names: Sequence[str]) -> Dict[str, NodeRecord]:
 
 def all_nodes(runner: Runner, hosts: str = "") -> Dict[str, NodeRecord]:
     """Records of all nodes, or of those of a host list. Raises RunError, also when there are none."""
-    done = runner.run(["scontrol", "-o", "show", "node", *([hosts] if hosts else [])], timeout=DEADLINE, check=False)
+    done = _show_node(runner, hosts)
     found: Dict[str, NodeRecord] = {}
+    twice: List[str] = []
     for line in done.stdout.splitlines():
-        record = parse_record(line)
-        name = record.get("NodeName", "")
-        if name:
-            found[name] = NodeRecord(name, record.get("NodeAddr") or name, int(record.get("Port", SLURMD_PORT)),
-                                     record.get("State", "UNKNOWN"), record.get("Reason", ""),
-                                     _moment(record.get("BootTime", "")))
+        record = _node_record(line)
+        if record and record.name in found:
+            twice.append(record.name)
+        elif record:
+            found[record.name] = record
+    for name in dict.fromkeys(twice):
+        # A line feed in somebody's comment on a node: what stands first when it is asked for alone is its own.
+        alone = _node_record((_show_node(runner, name).stdout.splitlines() or [""])[0])
+        if alone and alone.name == name:
+            found[name] = alone
+        else:
+            del found[name]
     if not found:
         raise RunError(done.argv, done.returncode, done.stdout, done.stderr)
     return found
+
+
+def _show_node(runner: Runner, hosts: str) -> Completed:
+    return runner.run(["scontrol", "-o", "show", "node", *([hosts] if hosts else [])], timeout=DEADLINE, check=False)
+
+
+def _node_record(line: str) -> Optional[NodeRecord]:
+    record = node_fields(line)
+    name, port = record.get("NodeName", ""), record.get("Port", "")
+    return NodeRecord(name, record.get("NodeAddr") or name, int(port) if port.isdigit() else SLURMD_PORT,
+                      record.get("State", "UNKNOWN"), record.get("Reason", ""),
+                      _moment(record.get("BootTime", ""))) if name else None
 
 
 def _moment(text: str) -> float:
@@ -90,18 +121,12 @@ def _moment(text: str) -> float:
         return 0.0
 
 
-def records(runner: Runner, name: str = "") -> List[Dict[str, str]]:
-    """One dictionary a record of `scontrol show job`, of all jobs without a name. Raises RunError."""
-    done = runner.run(["scontrol", "-o", "show", "job", *([name] if name else [])], timeout=DEADLINE)
-    return [record for record in map(parse_record, done.stdout.splitlines()) if "JobId" in record]
-
-
 def parts(runner: Runner, job: JobId) -> List[Dict[str, str]]:
     """The job's own records and no other's: one, or one a component of a heterogeneous job, the leader's first.
 
     Raises RunError when Slurm does not answer or does not know the job, JobError when it answers with other jobs.
     """
-    found = records(runner, job.name)
+    found = records.read(runner, job.name)
     own = [record for record in found if job.has(record)]
     if not own or (len(own) > 1 and not job.components):
         shown = ", ".join(str(JobId.of(record)) for record in found[:8]) or "no job"
@@ -118,10 +143,8 @@ def job(runner: Runner, job_id: JobId) -> Dict[str, str]:
 def forgotten(err: RunError) -> bool:
     """Whether `job` failed because Slurm knows no such job (any more), and not because slurmctld did not answer.
 
-    Of an array that it still knows other tasks of, it says `Job 11_2 not found`.
     """
-    said = (err.stderr + err.stdout).lower()
-    return "invalid job id" in said or re.search(r"\bjob \S+ not found", said) is not None
+    return isinstance(err, records.Unknown)
 
 
 def requeue(runner: Runner, job_id: JobId) -> None:
@@ -146,7 +169,7 @@ def running_steps(runner: Runner, job_id: JobId, prefix: str) -> List[str]:
     """
     ids = job_id.steps_of
     done = runner.run(["squeue", "--steps", "--noheader", "-j", ",".join(ids), "-o", "%i %j"], timeout=DEADLINE,
-                      check=False)
+                      check=False, env=records.UNSET)
     pairs = (line.split(None, 1) for line in done.stdout.splitlines())
     return [pair[0] for pair in pairs if len(pair) == 2 and pair[1].startswith(prefix)
             and pair[0].rpartition(".")[0] in ids]

@@ -8,15 +8,28 @@ from __future__ import annotations
 import re
 from typing import Dict, Iterable, List, Tuple
 
+from hyperpod_kit.untrusted.text import shortened
+
+MOST = 65536
+"""Names that a host list may have: Slurm's own limit for the nodes of a cluster."""
+
+LONGEST = 64 * MOST
+"""Characters."""
+
 _NUMBERED = re.compile(r"^(.*?)(\d+)$", re.DOTALL)
-_RANGE = re.compile(r"^(\d+)(?:-(\d+))?$")
+_RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?\Z")
 
 
 def expand(text: str) -> List[str]:
-    """Names of a host list, in its order; the leftmost bracket varies slowest. Raises ValueError when it is not one."""
+    """Names of a host list, in its order; the leftmost bracket varies slowest.
+
+    Raises ValueError when it is not one, or one of more than MOST names.
+    """
+    if len(text) > LONGEST:
+        raise ValueError(f"a host list of {len(text)} characters, expected at most {LONGEST}")
     names: List[str] = []
     for item in _split(text):
-        names.extend(_expand_item(item))
+        names.extend(_expand_item(item, MOST - len(names)))
     return names
 
 
@@ -45,31 +58,43 @@ def _split(text: str) -> List[str]:
             items.append(text[start:place])
             start = place + 1
         if depth not in (0, 1):
-            raise ValueError(f"brackets do not match in host list {text!r}")
+            raise ValueError(f"brackets do not match in host list {shortened(text, 80)!r}")
     if depth:
-        raise ValueError(f"brackets do not match in host list {text!r}")
+        raise ValueError(f"brackets do not match in host list {shortened(text, 80)!r}")
     items.append(text[start:])
     return [item.strip() for item in items if item.strip()]
 
 
-def _expand_item(item: str) -> List[str]:
-    head, bracket, rest = item.partition("[")
-    if not bracket:
-        return [item]
-    inside, _, tail = rest.partition("]")
-    tails = _expand_item(tail) if tail else [""]
-    return [head + number + end for number in _numbers(inside, item) for end in tails]
+def _expand_item(item: str, most: int) -> List[str]:
+    names, rest = [""], item
+    while rest:
+        head, bracket, rest = rest.partition("[")
+        inside, _, rest = rest.partition("]")
+        numbers = _numbers(inside, item, most) if bracket else [""]
+        if len(names) * len(numbers) > most or len(names) * len(numbers) * len(head) > LONGEST:
+            raise _too_many(item)
+        names = [name + head + number for name in names for number in numbers]
+    if len(names) > most:
+        raise _too_many(item)
+    return names
 
 
-def _numbers(inside: str, item: str) -> List[str]:
+def _too_many(item: str) -> ValueError:
+    return ValueError(f"host list {shortened(item, 80)!r} has more than {MOST} names")
+
+
+def _numbers(inside: str, item: str, most: int) -> List[str]:
     numbers: List[str] = []
     for part in inside.split(","):
         match = _RANGE.match(part.strip())
         if not match:
-            raise ValueError(f"{part!r} in host list {item!r} is neither a number nor a range")
+            raise ValueError(f"{shortened(part, 80)!r} in host list {shortened(item, 80)!r} is neither a number nor a "
+                             "range")
         first, last = match.group(1), match.group(2) or match.group(1)
         if int(last) < int(first):
-            raise ValueError(f"range {part!r} in host list {item!r} runs backwards")
+            raise ValueError(f"range {part!r} in host list {shortened(item, 80)!r} runs backwards")
+        if len(numbers) + int(last) - int(first) >= most:
+            raise _too_many(item)
         numbers.extend(str(number).zfill(len(first)) for number in range(int(first), int(last) + 1))
     return numbers
 

@@ -14,8 +14,8 @@ from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import jot, read_json
 from hyperpod_kit.node.locks import held as locked
 from hyperpod_kit.node.memory.left import Held, ended, held, stepped
-from hyperpod_kit.node.slurm.drain import scontrol
-from hyperpod_kit.slurm import control
+from hyperpod_kit.node.slurm.drain import program
+from hyperpod_kit.slurm import records
 
 SECONDS = 60.0
 """That one round may take, and one write more: other jobs come in the next."""
@@ -81,13 +81,10 @@ def _sweep(node: Node) -> List[Swept]:
 def _free(node: Node, folder: str, one: Held) -> Optional[Swept]:
     """Save and free, when Slurm says that the job is not here; None when it is. Raises RunError without an answer."""
     try:
-        done = node.runner.run([scontrol(node), "-o", "show", "job", one.job], timeout=control.DEADLINE)
-        records = [control.parse_record(line) for line in done.stdout.splitlines() if line.strip()]
-    except RunError as err:
-        if not control.forgotten(err):
-            raise
-        records = []
-    if not ended(node.facts.node, records):
+        found = records.read(node.runner, one.job, squeue=program(node, "squeue"))
+    except records.Unknown:
+        found = []
+    if not ended(node.facts.node, found):
         return None
     outcomes = flush_users.flush_as(one.uid, folder=folder, job=one.job, timeout=FLUSH_SECONDS, max_age=MAX_AGE)
     return Swept(one.job, one.uid, all(outcome.removed for outcome in outcomes),

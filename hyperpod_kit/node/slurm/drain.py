@@ -16,15 +16,18 @@ import time
 from dataclasses import dataclass
 from typing import Any, Dict, Mapping, Optional, Tuple
 
+from hyperpod_kit import audit
 from hyperpod_kit.errors import NodeError, RunError
 from hyperpod_kit.model.mounts import STATES
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_json, write_json
 from hyperpod_kit.node.health import record as health_record
 from hyperpod_kit.node.health.record import HealthRecord
-from hyperpod_kit.slurm.control import MOUNT_REASON, parse_record
+from hyperpod_kit.slurm.control import MOUNT_REASON, node_fields
 
 PREFIX = MOUNT_REASON
+
+ASKED_BY = "node drain"
 
 CLEAR = ""
 """Wish: every required mount serves, so nothing of ours should hold the node."""
@@ -36,6 +39,8 @@ GATE_WITHIN = 90.0
 """Seconds between our gate's refusal of a job and Slurm's own `Prolog error` for it."""
 
 SECONDS = 20.0
+
+_GIVEN = re.compile(r"\s*\[[^\]@\[]*@([0-9][^\]\s]*)\]")
 
 
 def wish(node: Node, records: Mapping[str, HealthRecord]) -> Optional[str]:
@@ -110,6 +115,7 @@ def _settle(node: Node, reason: str, note: Mapping[str, Any], shown: Shown) -> T
             return "", CLEAR
         # Not `resume`, which would also bring up a node that Slurm has down for a reason of its own.
         _update(node, "state=undrain")
+        audit.record("undrained", f"node {node.facts.node}", f"{shown.reason} is over", asked_by=ASKED_BY)
         return f"undrained: {shown.reason} is over", CLEAR
     if shown.reason and not ours:
         # A node that is down has a reason too, and ours would take its place.
@@ -119,6 +125,7 @@ def _settle(node: Node, reason: str, note: Mapping[str, Any], shown: Shown) -> T
     if shown.draining and shown.reason == reason:
         return "", reason
     _update(node, "state=drain", f"reason={reason}")
+    audit.record("drained", f"node {node.facts.node}", reason, asked_by=ASKED_BY)
     return f"drained: {reason}", reason
 
 
@@ -142,29 +149,36 @@ def is_ours(node: Node, shown: Shown, given: str) -> bool:
 
 def show(node: Node) -> Shown:
     """Ask slurmctld. Raises RunError, also when it does not know this node."""
-    argv = [scontrol(node), "--oneliner", "show", "node", node.facts.node]
+    argv = [program(node, "scontrol"), "--oneliner", "show", "node", node.facts.node]
     # Times in UTC: the controller's zone and ours may differ, and the answer is formatted here.
     done = node.runner.run(argv, timeout=SECONDS, env={"TZ": "UTC"})
-    found = parse_record(done.stdout.strip())
+    found = node_fields((done.stdout.splitlines() or [""])[0])
     if found.get("NodeName") != node.facts.node:
         raise RunError(argv, 1, done.stdout, done.stderr or f"no node {node.facts.node} in the answer")
-    match = re.fullmatch(r"(.*?)(?:\s*\[[^\]@]*@([^\]]*)\])?", found.get("Reason", ""), re.DOTALL)
-    reason, when = (match.group(1), match.group(2)) if match else ("", None)
+    reason, when = _reason(found.get("Reason", ""))
     import calendar  # not for every tick that asks `is_due`
 
     at = 0.0
     with contextlib.suppress(ValueError):
-        at = float(calendar.timegm(time.strptime(when or "", "%Y-%m-%dT%H:%M:%S")))
-    return Shown(found.get("State", ""), reason.strip(), at)
+        at = float(calendar.timegm(time.strptime(when, "%Y-%m-%dT%H:%M:%S")))
+    return Shown(found.get("State", ""), reason, at)
 
 
-def scontrol(node: Node) -> str:
-    """Where HyperPod has it, else wherever it is."""
-    return node.paths.scontrol if os.path.exists(node.paths.scontrol) else "scontrol"
+def _reason(text: str) -> Tuple[str, str]:
+    """(reason, when it was given) of `a fan [root@2026-11-22T01:02:03]`, by the last such mark: what looks like one
+    before it is part of the reason, which is none of ours then."""
+    marks = list(_GIVEN.finditer(text))
+    return (text[: marks[-1].start()].strip(), marks[-1].group(1)) if marks else (text.strip(), "")
+
+
+def program(node: Node, name: str) -> str:
+    """A command of Slurm: where HyperPod has it, else wherever it is."""
+    path = os.path.join(os.path.dirname(node.paths.scontrol), name)
+    return path if os.path.exists(path) else name
 
 
 def _update(node: Node, *words: str) -> None:
-    node.runner.run([scontrol(node), "update", f"nodename={node.facts.node}", *words], timeout=SECONDS)
+    node.runner.run([program(node, "scontrol"), "update", f"nodename={node.facts.node}", *words], timeout=SECONDS)
 
 
 def _note(node: Node) -> Dict[str, Any]:

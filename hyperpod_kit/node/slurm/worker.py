@@ -6,7 +6,6 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import contextlib
-import re
 import time
 from typing import Optional, Tuple
 
@@ -15,6 +14,7 @@ from hyperpod_kit.node import owed, systemd
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text, write_if_different
 from hyperpod_kit.node.timing import wait_for
+from hyperpod_kit.slurm.control import node_fields
 
 REGISTERED_WITHIN = 300.0
 """Seconds: the controller is created at the same time as its workers and may be minutes behind."""
@@ -71,14 +71,13 @@ def registered(shown: str, since: float) -> bool:
     A node that the platform still holds DOWN has registered all the same; `*` marks one that does not respond. The
     controller goes on describing the machine that this one replaces until then: hence the start time.
     """
-    state = re.search(r"\bState=(\S+)", shown)
-    if state is None or any(mark in state.group(1) for mark in ("*", "UNKNOWN", "NOT_RESPONDING")):
+    found = node_fields((shown.splitlines() or [""])[0])
+    if "State" not in found or any(mark in found["State"] for mark in ("*", "UNKNOWN", "NOT_RESPONDING")):
         return False
-    started = re.search(r"\bSlurmdStartTime=(\S+)", shown)
-    if started is None:
+    if "SlurmdStartTime" not in found:
         return True
     try:
-        return time.mktime(time.strptime(started.group(1), "%Y-%m-%dT%H:%M:%S")) >= since - 2
+        return time.mktime(time.strptime(found["SlurmdStartTime"], "%Y-%m-%dT%H:%M:%S")) >= since - 2
     except ValueError:  # `None` or `Unknown`: never registered
         return False
 

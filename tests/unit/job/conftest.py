@@ -74,7 +74,7 @@ class Job:
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
     answers = {
-        "scontrol -o show job 7": "JobId=7 JobState=RUNNING NodeList=n[1-2] Comment=none",
+        "squeue job 7": "JobId=7 JobState=RUNNING NodeList=n[1-2] Comment=none",
         "scontrol requeue 7": "", "squeue --steps": "", "scancel": "", "srun --help": "",
     }
     environment = {**os.environ, "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NTASKS": "2",

@@ -158,7 +158,7 @@ def test_nothing_valid_is_never_a_start_from_scratch(job: Job) -> None:
         flip(shard)
     before = len(job.sruns)
     job.environment["SLURM_JOB_ID"] = "8"
-    job.runner.answers["scontrol -o show job 7"] = "JobId=7 JobState=COMPLETED"
+    job.runner.answers["squeue job 7"] = "JobId=7 JobState=COMPLETED"
     with pytest.raises(GaveUp, match="NoValidCheckpoint"):
         job.run("--steps", "12")
     assert len(job.sruns) == before, "no rank was started"
@@ -182,7 +182,7 @@ def test_off_means_one_try_with_the_code_of_the_rank(job: Job) -> None:
 
 def test_the_comment_turns_it_on(job: Job) -> None:
     del job.environment["HPK_AUTO_RESUME"]
-    job.runner.answers["scontrol -o show job 7"] = "JobId=7 JobState=RUNNING NodeList=n[1-2] Comment=hpk:auto-resume=1"
+    job.runner.answers["squeue job 7"] = "JobId=7 JobState=RUNNING NodeList=n[1-2] Comment=hpk:auto-resume=1"
     assert job.run("--steps", "9", "--crash", "7", "--once", str(job.base / "once")) == 0
     assert len(job.sruns) == 2
 
@@ -252,7 +252,7 @@ def test_a_lost_node_ends_the_step_and_requeues(job: Job, monkeypatch: pytest.Mo
 
 def test_a_spare_takes_the_place_of_a_node_that_is_down(job: Job) -> None:
     job.environment.update(SLURM_JOB_NODELIST="n[1-3]", SLURM_NTASKS="2")
-    job.runner.answers["scontrol -o show job 7"] = "JobId=7 JobState=RUNNING NodeList=n[1-3] Comment=none"
+    job.runner.answers["squeue job 7"] = "JobId=7 JobState=RUNNING NodeList=n[1-3] Comment=none"
     job.runner.answers["scontrol -o show node"] = "\n".join(
         f"NodeName={name} NodeAddr=127.0.0.1 Port=1 State={state}"
         for name, state in (("n1", "ALLOCATED"), ("n2", "DOWN*"), ("n3", "ALLOCATED")))
@@ -317,7 +317,7 @@ def test_storage_that_does_not_answer_is_waited_for(job: Job) -> None:
 
 
 def test_a_controller_that_does_not_answer_is_waited_for_and_costs_no_restart(job: Job) -> None:
-    once, question = job.base / "once", "scontrol -o show job 7"
+    once, question = job.base / "once", "squeue job 7"
     answer = job.runner.answers[question]
     program = f"test -e {once} && exit 0; touch {once}; exit 3"
     back = threading.Timer(4.0, job.runner.answers.__setitem__, (question, answer))
@@ -337,19 +337,19 @@ def test_a_controller_that_does_not_answer_is_waited_for_and_costs_no_restart(jo
 
 
 def test_a_controller_that_stays_away_is_not_waited_for_without_end(job: Job) -> None:
-    job.runner.answers["scontrol -o show job 7"] = (1, "Unable to contact slurm controller")
+    job.runner.answers["squeue job 7"] = (1, "Unable to contact slurm controller")
     assert job.run("--steps", "2", controller_wait=0.0) == 0
 
 
 def test_a_job_that_slurm_has_forgotten_is_not_started_again(job: Job) -> None:
-    job.runner.answers["scontrol -o show job 7"] = (1, "slurm_load_jobs error: Invalid job id specified")
+    job.runner.answers["squeue job 7"] = (1, "slurm_load_jobs error: Invalid job id specified")
     assert job.run("--steps", "2") == 143
     assert job.said("attempt") == [] and "no longer knows the job" in job.said("stopped")[0]["message"]
 
 
 def test_a_requeue_waits_for_the_controller(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hyperpod_kit.job.decider.REQUEUE_WAIT", 0.2)
-    question, gone = "scontrol -o show job 7", (1, "Unable to contact slurm controller")
+    question, gone = "squeue job 7", (1, "Unable to contact slurm controller")
     before = dict(job.runner.answers)
 
     def down_while_it_runs() -> None:
@@ -414,8 +414,8 @@ def array_task(job: Job, number: str, array: str, task: str) -> None:
     job.environment.update(SLURM_JOB_ID=number, SLURM_ARRAY_JOB_ID=array, SLURM_ARRAY_TASK_ID=task)
     mine = f"JobId={number} ArrayJobId={array} ArrayTaskId={task} JobState=RUNNING NodeList=n[1-2] Comment=none"
     sibling = f"JobId=99 ArrayJobId={array} ArrayTaskId=0 JobState=COMPLETING NodeList=n9"
-    job.runner.answers.update({f"scontrol -o show job {array}_{task}": mine, f"scontrol -o show job {number}": mine,
-                               f"scontrol -o show job {array}": f"{mine}\n{sibling}", f"scontrol requeue {array}_": "",
+    job.runner.answers.update({f"squeue job {array}_{task}": mine, f"squeue job {number}": mine,
+                               f"squeue job {array}": f"{mine}\n{sibling}", f"scontrol requeue {array}_": "",
                                "squeue --steps": f"{array}_0.0 hpk-{array}_0.0.0\n"})
 
 
@@ -424,7 +424,7 @@ def test_the_last_task_of_an_array_acts_for_itself_alone(job: Job) -> None:
     assert job.run("--steps", "12", "--crash", "8:3", "--once", str(job.base / "once")) == 0
     assert [event["attempt"].rpartition("-")[0] or event["attempt"] for event in job.said("attempt")] == [
         "7_3.0.0", "7_3.0.1"]
-    about = [call for call in job.runner.calls if call.startswith(("scontrol -o show job", "squeue", "scancel"))]
+    about = [call for call in job.runner.calls if call.startswith(("squeue job", "squeue", "scancel"))]
     assert any("squeue --steps --noheader -j 7_3 " in call for call in about)
     assert all("7_3" in call for call in about), "nothing is asked of the array, and no sibling's step is ended"
     assert {row["job"] for row in ledger.read(str(job.root / ".hpk" / "attempts.jsonl"))} == {"7_3"}
@@ -441,7 +441,7 @@ def het(job: Job) -> None:
     job.environment.update(SLURM_HET_SIZE="2", SLURM_JOB_ID_HET_GROUP_0="7", SLURM_JOB_ID_HET_GROUP_1="8",
                            SLURM_JOB_NODELIST_HET_GROUP_0="n1", SLURM_JOB_NODELIST_HET_GROUP_1="n2",
                            SLURM_JOB_NODELIST="n1")
-    job.runner.answers["scontrol -o show job 7"] = (
+    job.runner.answers["squeue job 7"] = (
         "JobId=7 HetJobId=7 HetJobOffset=0 JobState=RUNNING NodeList=n1 Comment=none\n"
         "JobId=8 HetJobId=7 HetJobOffset=1 JobState=RUNNING NodeList=n2 Comment=none")
 
@@ -479,7 +479,7 @@ def test_a_run_that_slurm_queues_again_is_not_called_cancelled(job: Job) -> None
     def requeued() -> bool:
         if not (job.base / "pid").exists():
             return False
-        job.runner.answers["scontrol -o show job 7"] = (
+        job.runner.answers["squeue job 7"] = (
             "JobId=7 JobState=COMPLETING Reason=None Restarts=1 NodeList=n1 Comment=none")
         return True
 

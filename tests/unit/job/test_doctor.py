@@ -183,7 +183,7 @@ JobId=10 JobState=RUNNING Requeue=1 BatchFlag=0 NodeList=n2
 
 def test_orphans_are_put_back_and_nobody_else(monkeypatch: pytest.MonkeyPatch,
                                               capsys: pytest.CaptureFixture[str]) -> None:
-    runner = RecordingRunner({"scontrol -o show job": JOBS, "scontrol requeue": ""})
+    runner = RecordingRunner({"squeue job": JOBS, "scontrol requeue": ""})
     monkeypatch.setattr(cli_look, "LocalRunner", lambda: runner)
     assert cli.main(["sweep", "--dry-run"]) == 0
     assert "job 5 runs without its batch host n1: would be requeued" in capsys.readouterr().out
@@ -191,4 +191,4 @@ def test_orphans_are_put_back_and_nobody_else(monkeypatch: pytest.MonkeyPatch,
     assert cli.main(["sweep"]) == 1, "one cannot be requeued"
     assert [call for call in runner.calls if "requeue" in call] == ["scontrol requeue 5", "scontrol requeue 7_3"]
     assert "job 6 runs without its batch host n1: it was submitted with --no-requeue" in capsys.readouterr().out
-    assert [one.job_id for one in sweep.orphans(sweep.jobs(runner))] == ["5", "6", "7_3"]
+    assert [one.job_id for one in sweep.orphans(sweep.jobs(runner))[0]] == ["5", "6", "7_3"]

@@ -15,7 +15,7 @@ JOB = JobEnvironment(JobId("2"), 0, ("n1", "n2"), 2)
 
 
 def look(record: str) -> allocation.Allocation:
-    return allocation.look(RecordingRunner({"scontrol -o show job 2": record, "scontrol -o show node": NODES}), JOB)
+    return allocation.look(RecordingRunner({"squeue job 2": record, "scontrol -o show node": NODES}), JOB)
 
 
 @pytest.mark.parametrize(("what", "record", "kind", "words"), [
@@ -48,9 +48,9 @@ def test_a_run_that_has_been_requeued_before_can_still_be_cancelled() -> None:
 
 
 def test_what_cannot_be_known_is_unknown() -> None:
-    away = RecordingRunner({"scontrol": (1, "slurm_load_jobs error: Unable to contact slurm controller")})
+    away = RecordingRunner({"s": (1, "slurm_load_jobs error: Unable to contact slurm controller")})
     assert ended.why(allocation.look(away, JOB), 0).kind == "unknown"
-    forgot = RecordingRunner({"scontrol": (1, "slurm_load_jobs error: Invalid job id specified")})
+    forgot = RecordingRunner({"s": (1, "slurm_load_jobs error: Invalid job id specified")})
     end = ended.why(allocation.look(forgot, JOB), 0)
     assert end.kind == "unknown" and "slurmctld has lost its state" in end.words
 

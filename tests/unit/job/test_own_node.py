@@ -46,7 +46,7 @@ def test_the_job_is_marked_and_ended_once_and_only_while_the_root_is_away(tmp_pa
     state, ended = tmp_path / "state", queue.Queue[int]()
     state.mkdir()
     runner = RecordingRunner({"scontrol -o show node": shown(n1="hyperpod-kit:mount:fsx:hung", n2=""),
-                              "scontrol -o show job 7": "JobId=7 JobState=RUNNING Requeue=1 Comment=mine",
+                              "squeue job 7": "JobId=7 JobState=RUNNING Requeue=1 Comment=mine",
                               "scontrol update jobid=7": ""})
     with OwnNode(runner, JOB, "n1", str(state), marks=str(marks), look=0.01, patience=0.05, end=ended.put):
         (marks / "data").write_text("hung: another mount\n")
@@ -62,7 +62,7 @@ def test_the_job_is_marked_and_ended_once_and_only_while_the_root_is_away(tmp_pa
 
 @pytest.mark.parametrize("answers", [
     {}, {"scontrol -o show node": shown(n1="hyperpod-kit:mount:fsx:hung", n2=""),
-         "scontrol -o show job 7": "JobId=7 JobState=RUNNING Requeue=0 Comment=(null)"}])
+         "squeue job 7": "JobId=7 JobState=RUNNING Requeue=0 Comment=(null)"}])
 def test_nobody_is_ended_whom_nobody_would_queue_again(tmp_path: Path, marks: Path, answers: dict[str, str]) -> None:
     ended, runner = queue.Queue[int](), RecordingRunner(dict(answers))
     (marks / "fsx").write_text("hung\n")
@@ -73,11 +73,11 @@ def test_nobody_is_ended_whom_nobody_would_queue_again(tmp_path: Path, marks: Pa
 
 def test_the_sweep_queues_it_again_and_takes_the_mark_away() -> None:
     runner = RecordingRunner({
-        "scontrol -o show job": "JobId=7 JobState=FAILED Requeue=1 BatchHost=n1 NodeList=n[1-2] "
+        "squeue job": "JobId=7 JobState=FAILED Requeue=1 BatchHost=n1 NodeList=n[1-2] "
                                 "Comment=mine hpk:elsewhere\nJobId=8 JobState=FAILED Requeue=1 BatchHost=n1 "
                                 "NodeList=n[1-2] Comment=mine\nJobId=9 JobState=COMPLETING Requeue=1 BatchHost=n1 "
                                 "NodeList=n1 Comment=hpk:elsewhere", "scontrol requeue 7": "", "scontrol update": ""})
-    found = sweep.orphans(sweep.jobs(runner))
+    found, _ = sweep.orphans(sweep.jobs(runner))
     assert [one.job_id for one in found] == ["7"] and [problem for _, problem in sweep.sweep(runner, found)] == [""]
     assert runner.calls[1:] == ["scontrol requeue 7", "scontrol update jobid=7 comment=mine"]
 

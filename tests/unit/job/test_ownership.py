@@ -20,7 +20,7 @@ from .conftest import Job
 def claim(state: Path, job: str, others: str = "", limit: float = 0.0) -> None:
     """Claim for `job`; `others` is Slurm's word for every other job, or what scontrol says on standard error."""
     failed = others.startswith("slurm")
-    runner = RecordingRunner({f"scontrol -o show job {number}": (1, others) if failed else
+    runner = RecordingRunner({f"squeue job {number}": (1, others) if failed else
                               f"JobId={number} JobState={others}" for number in range(10)})
     ownership.claim(runner, str(state), JobId.parse(job), lambda seconds: None, limit=limit)
 
@@ -55,9 +55,9 @@ def test_what_slurm_does_not_say_is_no_permission(tmp_path: Path) -> None:
 
 def test_a_job_that_is_completing_is_waited_for(tmp_path: Path) -> None:
     claim(tmp_path, "7")
-    runner = RecordingRunner({"scontrol -o show job": "JobId=7 JobState=COMPLETING"})
+    runner = RecordingRunner({"squeue job": "JobId=7 JobState=COMPLETING"})
     ownership.claim(runner, str(tmp_path), JobId("8"), lambda seconds: runner.answers.update(
-        {"scontrol -o show job": "JobId=7 JobState=COMPLETED"}), limit=5)
+        {"squeue job": "JobId=7 JobState=COMPLETED"}), limit=5)
     assert claims(tmp_path) == ["7", "8"]
 
 
@@ -65,7 +65,7 @@ def test_two_tasks_of_one_array_are_both_named(tmp_path: Path) -> None:
     state = tmp_path / "run" / ".hpk"
     state.mkdir(parents=True)
     claim(state, "11_2")
-    runner = RecordingRunner({"scontrol -o show job 11_2": "JobId=13 ArrayJobId=11 ArrayTaskId=2 JobState=RUNNING"})
+    runner = RecordingRunner({"squeue job 11_2": "JobId=13 ArrayJobId=11 ArrayTaskId=2 JobState=RUNNING"})
     with pytest.raises(RunIsOwned, match="used by job 11_2, which is RUNNING, and job 11_5 is another task") as caught:
         ownership.claim(runner, str(state), JobId("11", "11", "5"), lambda seconds: None, limit=0.0)
     assert caught.value.hint == f"--checkpoint-root {tmp_path}/run-$SLURM_ARRAY_TASK_ID"

@@ -13,6 +13,7 @@ from hyperpod_kit.node.facts import Facts
 from hyperpod_kit.node.paths import NodePaths
 from hyperpod_kit.node.timing import Clock
 from hyperpod_kit.run import Completed
+from tests.unit.slurm.recording import as_squeue, command
 
 Answer = Callable[[Sequence[str]], "tuple[int, str]"]
 
@@ -55,13 +56,16 @@ class ScriptedRunner:
         self.answers[beginning] = answer
 
     def run(self, argv: Sequence[str], *, timeout: float = 60.0, check: bool = True, input: Optional[str] = None,
-            env: Optional[Mapping[str, str]] = None) -> Completed:
-        line = " ".join(argv)
+            env: Optional[Mapping[str, Optional[str]]] = None) -> Completed:
+        line = command(argv, env)
         self.calls.append(line)
         known = [beginning for beginning in self.answers if line.startswith(beginning)]
         code, out = self.answers[max(known, key=len)](argv) if known else (0, "")
+        wanted = (env or {}).get("SQUEUE_FORMAT2")
         if check and code != 0:
             raise RunError(argv, code, stderr=out)
+        if wanted:
+            return Completed(tuple(argv), code, "" if code else as_squeue(out, wanted), out if code else "")
         return Completed(tuple(argv), code, out, "")
 
 

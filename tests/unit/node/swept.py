@@ -85,7 +85,7 @@ class Programs:
         self.effects = effects
 
     def run(self, argv: Sequence[str], *, timeout: float = 60.0, check: bool = True, input: Optional[str] = None,
-            env: Optional[Mapping[str, str]] = None) -> Completed:
+            env: Optional[Mapping[str, Optional[str]]] = None) -> Completed:
         asks = ASKING.match(" ".join([os.path.basename(argv[0]), *argv[1:]]))
         if not asks:
             self.effects.happens()

@@ -59,7 +59,7 @@ class Slurm:
     target: str = ""
 
     def run(self, argv: Sequence[str], *, timeout: float = 60.0, check: bool = True, input: Optional[str] = None,
-            env: Optional[Mapping[str, str]] = None) -> Completed:
+            env: Optional[Mapping[str, Optional[str]]] = None) -> Completed:
         if argv[0] != "scontrol":
             return Completed(tuple(argv), 0, "", "")
         known = {**(env or {}), "SLURM_CONF": str(self.place / "slurm.conf")}

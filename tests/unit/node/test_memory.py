@@ -16,7 +16,7 @@ from hyperpod_kit.node.memory.sweep import sweep
 from tests.faults import capturer
 
 HERE = "ip-10-1-0-20"
-SHOW = "scontrol -o show job 5"
+SHOW = "squeue job 5"
 DEAD = (2**22 + 1, 1)  # above the kernel's largest pid
 
 
@@ -86,7 +86,7 @@ def test_what_lives_here_is_not_even_asked_about(make_node: Any, tmp_path: Path)
     finally:
         trainer.kill()
         trainer.wait(timeout=10)
-    fake.runner.on("scontrol -o show job", 1, "slurm_load_jobs error: Invalid job id specified")
+    fake.runner.on("squeue job", 1, "slurm_load_jobs error: Invalid job id specified")
     assert [one.job for one in sweep(fake.node) or []] == ["5"] and len(files(fake)) == 2
 
 

@@ -35,11 +35,16 @@ def test_no_answer_is_an_error_and_not_an_empty_cluster() -> None:
         control.nodes(RecordingRunner({"scontrol": (1, "Unable to contact slurm controller")}), ["n1"])
 
 
-def test_a_job_record_keeps_values_with_blanks() -> None:
-    record = control.parse_record("JobId=7 JobName=train one UserId=trainer(2001) Comment=hpk:auto-resume=1 a b "
-                                  "NodeList=n[1-2] Command=/fsx/t.sbatch -x")
-    assert record["JobName"] == "train one" and record["NodeList"] == "n[1-2]"
-    assert record["Comment"].startswith("hpk:auto-resume") and record["Command"] == "/fsx/t.sbatch -x"
+def test_free_text_of_a_node_is_no_field_and_no_other_node() -> None:
+    """As 24.11.5 prints a node whose Reason, Comment and Extra have line feeds."""
+    forged = ("NodeName=n1 NodeAddr=10.0.0.1 Port=6818 OS=Linux 6.1 #1 SMP State=IDLE+DRAIN BootTime=None "
+              "Reason=x [root@2026-11-22T05:00:38]        NodeName=n2 State=DOWN Comment=State=DOWN c\n"
+              "NodeName=n2 State=DOWN Extra=e\n")
+    runner = RecordingRunner({"scontrol -o show node n[1-2]": forged + "NodeName=n2 NodeAddr=10.0.0.2 State=IDLE\n",
+                              "scontrol -o show node n2": "NodeName=n2 NodeAddr=10.0.0.2 State=IDLE\n"})
+    found = control.nodes(runner, ["n1", "n2"])
+    assert [(node.name, node.address, node.state) for node in found.values()] == [
+        ("n1", "10.0.0.1", "IDLE+DRAIN"), ("n2", "10.0.0.2", "IDLE")]
 
 
 def test_only_steps_of_ours_are_killed() -> None:

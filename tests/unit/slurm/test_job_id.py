@@ -9,7 +9,7 @@ from typing import Any, Dict, List
 import pytest
 
 from hyperpod_kit.errors import JobError, RunError
-from hyperpod_kit.slurm import control
+from hyperpod_kit.slurm import control, records
 from hyperpod_kit.slurm.job_id import JobId
 from tests.unit.slurm.recording import RecordingRunner
 
@@ -30,7 +30,7 @@ def slurm(version: str, het: bool = False) -> RecordingRunner:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_last_task_is_not_taken_for_its_siblings(version: str) -> None:
     runner = slurm(version)
-    assert len(control.records(runner, "1")) == 4, "to Slurm, the plain number is the whole array"
+    assert len(records.read(runner, "1")) == 4, "to Slurm, the plain number is the whole array"
     for wanted in (LAST, JobId("1"), JobId("", "1", "3")):
         record = control.job(runner, wanted)
         assert (record["JobId"], record["ArrayTaskId"], record["JobState"]) == ("1", "3", "PENDING")
@@ -66,11 +66,11 @@ def test_every_order_names_the_task() -> None:
 
 
 def test_several_records_are_never_made_into_one() -> None:
-    runner = RecordingRunner({"scontrol": "JobId=8 ArrayJobId=7 ArrayTaskId=1 JobState=RUNNING\n"
-                                          "JobId=9 ArrayJobId=7 ArrayTaskId=2 JobState=FAILED\n"})
+    runner = RecordingRunner({"squeue": "JobId=8 ArrayJobId=7 ArrayTaskId=1 JobState=RUNNING\n"
+                                        "JobId=9 ArrayJobId=7 ArrayTaskId=2 JobState=FAILED\n"})
     with pytest.raises(JobError, match="Slurm answers with 7_1, 7_2 when it is asked for job 7 "):
         control.job(runner, JobId("7"))
-    twice = RecordingRunner({"scontrol": "JobId=7 JobState=RUNNING\nJobId=7 JobState=FAILED\n"})
+    twice = RecordingRunner({"squeue": "JobId=7 JobState=RUNNING\nJobId=7 JobState=FAILED\n"})
     with pytest.raises(JobError, match="Slurm answers with 7, 7"):
         control.job(twice, JobId("7"))
 

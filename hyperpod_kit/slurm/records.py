@@ -1,0 +1,80 @@
+"""Slurm's records of jobs, read so that no free text of a job gets into another field or another job's record.
+
+`scontrol show job` prints a job's name, comment and paths unquoted among the fields and line feeds as they are: whoever
+names a job writes into it. squeue prints the fields that it is asked for, with what it is told to put behind each: here
+a word of 128 random bits that is made for each question. It is handed over in the environment, because a command line
+can be read by every user while squeue runs, and a comment changed in that time. 22.05 and 24.11 do the same.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from typing import Dict, List, Mapping, Optional, Tuple
+
+from hyperpod_kit.errors import RunError
+from hyperpod_kit.run import Runner
+
+DEADLINE = 20.0
+"""Seconds any Slurm command may take: a busy slurmctld answers late, a dead one never."""
+
+FIELDS: Tuple[Tuple[str, str], ...] = (
+    ("JobId", "JobID"), ("ArrayJobId", "ArrayJobID"), ("ArrayTaskId", "ArrayTaskID"), ("HetJobId", "HetJobID"),
+    ("HetJobOffset", "HetJobOffset"), ("UserId", "UserID"), ("GroupId", "GroupID"), ("JobState", "State"),
+    ("Reason", "Reason"), ("Requeue", "Requeue"), ("Restarts", "RestartCnt"), ("BatchFlag", "BatchFlag"),
+    ("BatchHost", "BatchHost"), ("NodeList", "NodeList"), ("Comment", "Comment"))
+"""What `scontrol show job` calls a field, which is what it is called here, and what squeue does."""
+
+UNSET: Mapping[str, Optional[str]] = dict.fromkeys((
+    "SLURM_CLUSTERS", "SLURM_TIME_FORMAT", "SQUEUE_ACCOUNT", "SQUEUE_ALL", "SQUEUE_ARRAY", "SQUEUE_FEDERATION",
+    "SQUEUE_FORMAT", "SQUEUE_FORMAT2", "SQUEUE_LICENSES", "SQUEUE_LOCAL", "SQUEUE_NAMES", "SQUEUE_PARTITION",
+    "SQUEUE_PRIORITY", "SQUEUE_QOS", "SQUEUE_SIBLING", "SQUEUE_SORT", "SQUEUE_STATES", "SQUEUE_USERS"))
+"""What a person sets to see less of the queue would hide a job that lives, and make it look like one that has ended."""
+
+_NAME = re.compile(r"[0-9]+(?:_[0-9]+)?")
+_NOTHING = ("(null)", "N/A", "n/a", "")
+
+
+class Unknown(RunError):
+    """slurmctld answers, and knows no such job (any more)."""
+
+
+def read(runner: Runner, name: str = "", *, squeue: str = "squeue") -> List[Dict[str, str]]:
+    """One dictionary a job, ended ones too, of all jobs without a name; fields of which nothing is said are left out.
+
+    `name`: a number (of an array: all that is left of it) or an array's task, `11_2`. Raises Unknown, RunError.
+    """
+    if name and not _NAME.fullmatch(name):
+        raise RunError([squeue, "-j", name], 2, stderr=f"{name!r} is no number of a job")
+    mark = f"@{secrets.token_hex(16)}@"
+    wanted = ",".join(f"{word}:0{mark}" for _, word in FIELDS)
+    argv = [squeue, "--local", "--all", "--noheader", "--states=all", *(["--array"] if "_" in name else []),
+            *(["-j", name] if name else [])]
+    done = runner.run(argv, timeout=DEADLINE, check=False, env={**UNSET, "SQUEUE_FORMAT2": wanted})
+    if done.returncode:
+        kind = Unknown if "invalid job id" in done.stderr.lower() else RunError
+        raise kind(argv, done.returncode, done.stdout, done.stderr)
+    found = split(done.stdout, mark)
+    if found is None:
+        raise RunError(argv, 1, stderr="squeue printed something else than the fields that it was asked for")
+    if name and not found:
+        raise Unknown(argv, 1, stderr=f"Job {name} not found")
+    return found
+
+
+def split(printed: str, mark: str) -> Optional[List[Dict[str, str]]]:
+    """The records in what was printed with `mark` behind each field; None when it is something else."""
+    values = printed.split(mark)
+    count, rest = divmod(len(values) - 1, len(FIELDS))
+    if rest or values[-1].strip():
+        return None
+    found: List[Dict[str, str]] = []
+    for start in range(0, count * len(FIELDS), len(FIELDS)):
+        # The line feed that ends a record stands before the first field of the next.
+        said = [value.strip() for value in values[start: start + len(FIELDS)]]
+        if not said[0].isdigit():
+            return None
+        found.append({name: value for (name, _), value in zip(FIELDS, said) if value not in _NOTHING})
+    return found

@@ -14,6 +14,7 @@ MOST = 65536
 """Names that a host list may have: Slurm's own limit for the nodes of a cluster."""
 
 LONGEST = 64 * MOST
+LONGEST_NAME = 1024
 """Characters."""
 
 _NUMBERED = re.compile(r"^(.*?)(\d+)$", re.DOTALL)
@@ -71,7 +72,9 @@ def _expand_item(item: str, most: int) -> List[str]:
         head, bracket, rest = rest.partition("[")
         inside, _, rest = rest.partition("]")
         numbers = _numbers(inside, item, most) if bracket else [""]
-        if len(names) * len(numbers) > most or len(names) * len(numbers) * len(head) > LONGEST:
+        if len(names[-1]) + len(head) > LONGEST_NAME:
+            raise ValueError(f"a name of more than {LONGEST_NAME} characters in host list {shortened(item, 80)!r}")
+        if len(names) * len(numbers) > most:
             raise _too_many(item)
         names = [name + head + number for name in names for number in numbers]
     if len(names) > most:

@@ -10,8 +10,8 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
+import os
 import re
-import secrets
 from typing import Dict, List, Mapping, Optional, Tuple
 
 from hyperpod_kit.errors import RunError
@@ -48,7 +48,7 @@ def read(runner: Runner, name: str = "", *, squeue: str = "squeue") -> List[Dict
     """
     if name and not _NAME.fullmatch(name):
         raise RunError([squeue, "-j", name], 2, stderr=f"{name!r} is no number of a job")
-    mark = f"@{secrets.token_hex(16)}@"
+    mark = f"@{os.urandom(16).hex()}@"
     wanted = ",".join(f"{word}:0{mark}" for _, word in FIELDS)
     argv = [squeue, "--local", "--all", "--noheader", "--states=all", *(["--array"] if "_" in name else []),
             *(["-j", name] if name else [])]

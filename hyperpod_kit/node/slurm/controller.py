@@ -5,10 +5,11 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
+import re
 from typing import Dict, List, Optional, Tuple
 
 from hyperpod_kit.errors import NodeError, RunError
-from hyperpod_kit.model.units import SLURM_STATE_UNIT, carrier_unit, escape_path
+from hyperpod_kit.model.units import SLURM_STATE_UNIT, SWEEP_UNIT, carrier_unit, escape_path
 from hyperpod_kit.node import owed, systemd
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text, write_if_different
@@ -40,6 +41,13 @@ RestartSec=2
 """
 
 
+SWEEP_DROP_IN = """\
+# Written by hyperpod-kit: SlurmUser of slurm.conf.
+[Service]
+User={user}
+"""
+
+
 def wanted(node: Node) -> Tuple[Dict[str, str], List[str]]:
     """(path -> text of each file that is ours or has our block in it, notes). Raises NodeError.
 
@@ -55,7 +63,8 @@ def wanted(node: Node) -> Tuple[Dict[str, str], List[str]]:
     if location and not where:
         notes.append(f"StateSaveLocation stays {location}: to move it, stop slurmctld and do so by hand")
     plugstack = with_block(read_text(node.paths.plugstack_conf) or "", [f"optional {SPANK_PLUGIN}"])
-    files = {node.paths.slurm_conf: text, node.paths.plugstack_conf: plugstack}
+    files = {node.paths.slurm_conf: text, node.paths.plugstack_conf: plugstack,
+             node.paths.unit(f"{SWEEP_UNIT}.d/user.conf"): SWEEP_DROP_IN.format(user=slurm_user(conf))}
     if where:
         files[node.paths.unit(f"{UNITS[1]}.d/hyperpod-kit.conf")] = DROP_IN.format(
             path=where.mount.path, keeper=SLURM_STATE_UNIT, mount=f"{escape_path(where.mount.path)}.mount",
@@ -70,6 +79,14 @@ def slurm_conf(node: Node) -> str:
         raise NodeError(f"{node.paths.slurm_conf}: the platform has not written it on this controller",
                         hint="check provisioning_parameters.json in the bundle, or SlurmConfig of the request")
     return conf
+
+
+def slurm_user(conf: str) -> str:
+    """Who may do with jobs what the sweep does. Raises NodeError."""
+    user = settings(conf).get("slurmuser", "root")
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", user):
+        raise NodeError(f"SlurmUser is {user!r} in slurm.conf, expected the name of a user")
+    return user
 
 
 def kept_location(conf: str) -> str:
@@ -107,7 +124,7 @@ def install_hooks(node: Node) -> Tuple[bool, List[str]]:
         if systemd.is_active(node, UNITS[1]):
             owed.note(node, RESTART)
             node.runner.run(["systemctl", "stop", UNITS[1]], timeout=120)
-        done = state.prepare(node, where, before.get("slurmuser", "root"), before.get("statesavelocation", ""))
+        done = state.prepare(node, where, slurm_user(slurm_conf(node)), before.get("statesavelocation", ""))
         notes += [done] if done else []
     differing = [path for path, text in files.items() if read_text(path) != text]
     if differing:
@@ -116,8 +133,7 @@ def install_hooks(node: Node) -> Tuple[bool, List[str]]:
             write_if_different(path, files[path])
     if not owed.is_owed(node, RECONFIGURE) and not owed.is_owed(node, RESTART):
         return False, notes
-    if state.place(node):
-        systemd.reload(node)
+    systemd.reload(node)
     if owed.is_owed(node, RESTART):
         start_slurmctld(node)
         await_answer(node)

@@ -26,6 +26,19 @@ def test_expand_refuses(text: str) -> None:
         expand(text)
 
 
+@pytest.mark.parametrize("text", [
+    "b[0-4294967295]", "b[" + "9" * 5000 + "]", "a[0-999]b[0-999]", "a[0-9]" * 6, "a[1]" * 300_000, "a" * 5_000_000,
+    ",".join(["a[0-9999]"] * 10), "a[" + "0-9999," * 10 + "1]", "x" * 4_000_000 + "[0-60000]", "\u0661[\u0661-\u0662]"])
+def test_expand_is_bounded(text: str) -> None:
+    with pytest.raises(ValueError, match="host list") as caught:
+        expand(text)
+    assert len(str(caught.value)) < 300
+
+
+def test_a_whole_cluster_of_slurm_is_a_host_list() -> None:
+    assert len(expand("n[0-65535]")) == 65536 and len(expand("a[0-255]n[0-255]")) == 65536
+
+
 @pytest.mark.parametrize(("names", "text"), [
     ([], ""),
     (["n3", "n1", "n2", "n2"], "n[1-3]"),

@@ -113,5 +113,5 @@ def sweep_command(args: argparse.Namespace) -> int:
             verb = "would be requeued" if args.dry_run and one.requeue else "requeued"
             terminal.out(f"job {one.job_id} {one.why} {one.host}: {problem or verb}")
     for problem in problems:
-        terminal.err(problem)
+        terminal.say(problem)
     return 1 if problems or any(problem for _, problem in done) else 0

@@ -10,9 +10,9 @@ log=/run/hyperpod-kit/epilog-${SLURM_JOB_ID:-0}.log
 mkdir -p /run/hyperpod-kit
 # Each component of a heterogeneous job has a number of its own, its ranks have their leader's.
 # As the job's user: the checkpoint root is theirs, and a shared file system may squash root.
-gid=${SLURM_JOB_GID:-$(id -g "$SLURM_JOB_UID" 2>/dev/null || echo "$SLURM_JOB_UID")}
-timeout -k 5 45 setpriv --reuid "$SLURM_JOB_UID" --regid "$gid" --init-groups -- \
-    "$program" checkpoint flush --job "${SLURM_HET_JOB_ID:-$SLURM_JOB_ID}" </dev/null >"$log" 2>&1 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-
+timeout -k 5 45 "$program" checkpoint flush --job "${SLURM_HET_JOB_ID:-$SLURM_JOB_ID}" \
+    --uid "$SLURM_JOB_UID" ${SLURM_JOB_GID:+--gid "$SLURM_JOB_GID"} --timeout 44 \
+    </dev/null >"$log" 2>&1 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-
 code=$?
 # What was saved, and the last words of agents that died, outlive the file in the journal.
 [ ! -s "$log" ] || logger -t hyperpod-kit -f "$log" </dev/null >/dev/null 2>&1

@@ -6,9 +6,10 @@ Names are loaded on first use, so that the torch-free part can be imported witho
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # typing's own costs a timer's program, which needs one module of these, as much as its work
 if TYPE_CHECKING:
+    from typing import Any
+
     from .handle import Handle as Handle
     from .manager import Manager as Manager
     from .repository.policy import Best as Best

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import hyperpod_kit
-from hyperpod_kit.checkpoint.repository import arena
+from hyperpod_kit.checkpoint.repository import arena, places
 from hyperpod_kit.checkpoint.repository.lines import Channel, Message
 from hyperpod_kit.errors import CheckpointError, NotEnoughSharedMemory, RunIsOwned
 
@@ -27,8 +27,8 @@ class AgentLink:
 
     def __init__(self, setup: Message, on_event: Callable[[Message], None]) -> None:
         ours, theirs = socket.socketpair()
-        log = os.path.join(arena.shm_dir(), arena.log_file(arena.node_uid(), arena.run_hash(setup["run_id"]),
-                                                           setup["rank"]))
+        name = arena.log_file(places.node_uid(), arena.run_hash(setup["run_id"]), setup["rank"])
+        log = os.path.join(setup.get("folder") or places.mine(), name)
         package = str(Path(hyperpod_kit.__file__).parent.parent)
         paths = [package, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
         try:

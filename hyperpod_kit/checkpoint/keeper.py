@@ -58,6 +58,11 @@ class Keeper:
         """Whether the agent has ended by itself, without an error."""
         return self._link.clean
 
+    @property
+    def folder(self) -> str:
+        """Where in shared memory its files lie."""
+        return str(self._setup["folder"])
+
     def fileno(self) -> int:
         """Of the socket."""
         return self._link.fileno()

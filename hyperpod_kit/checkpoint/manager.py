@@ -82,7 +82,6 @@ class Manager:
         self._start = startup.identify(self._ranks, root, run, algorithm)
         self._comparing = comparing.Comparing(compare, self._start.algorithm)
         self.root, self.run, self.algorithm = self._start.root, self._start.run.run, self._start.algorithm
-        self._pool = SlotPool(self._start.run.run_id, self._ranks.rank, slots)
         self._cores = copier.cores(self._start.ranks_here)
         self._copier = copier.Copier(self._cores)
         load.warm(self.algorithm)
@@ -91,6 +90,7 @@ class Manager:
         options: Message = {"local": self._local, "rate_limit": rate_limit, "keep": keep.to_json() if keep else None}
         self._agent = startup.start_agent(self._ranks, self._start, options, self._on_event)
         run_id, rank = self._start.run.run_id, self._ranks.rank
+        self._pool = SlotPool(run_id, rank, slots, folder=self._agent.folder)
         self._pool.attach()
         self._held: list[list[candidates.Held]] = self._ranks.gather(
             candidates.here(self._pool.slots, self._local, run_id, rank))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from hyperpod_kit.checkpoint import device
 from hyperpod_kit.checkpoint.capture import Target
-from hyperpod_kit.checkpoint.repository import arena, control
+from hyperpod_kit.checkpoint.repository import arena, control, places
 from hyperpod_kit.checkpoint.repository.shard import ShardLayout
 from hyperpod_kit.errors import CheckpointError
 
@@ -18,9 +18,10 @@ SLACK = 8 * 1024 * 1024
 class SlotPool:
     """`count` slots, and what earlier starts have left. One is free for the next save, or none is."""
 
-    def __init__(self, run_id: str, rank: int, count: int) -> None:
-        self._folder = arena.shm_dir()
-        self._uid, self._run, self._rank = arena.node_uid(), arena.run_hash(run_id), rank
+    def __init__(self, run_id: str, rank: int, count: int, *, folder: str = "") -> None:
+        """`folder`: where the agent has its own (default: this user's)."""
+        self._folder = folder or places.mine()
+        self._uid, self._run, self._rank = places.node_uid(), arena.run_hash(run_id), rank
         self._names = [arena.SlotName(self._uid, self._run, rank, n) for n in range(count)]
         self._targets: dict[int, Target] = {}
         self._busy: dict[int, arena.Slot] = {}

@@ -14,7 +14,7 @@ import torch
 from hyperpod_kit.checkpoint import opened
 from hyperpod_kit.checkpoint.keeper import Keeper
 from hyperpod_kit.checkpoint.ranks import Ranks, first_problem
-from hyperpod_kit.checkpoint.repository import catalog, commit, digest, process, verify
+from hyperpod_kit.checkpoint.repository import catalog, commit, digest, places, process, verify
 from hyperpod_kit.checkpoint.repository import identity as identities
 from hyperpod_kit.checkpoint.repository.control import Key
 from hyperpod_kit.checkpoint.repository.lines import Message
@@ -83,6 +83,7 @@ def start_agent(ranks: Ranks, identity: Identity, options: Message, on_event: Ca
     agent: Keeper | None = None
     port = 0
     try:
+        setup["folder"] = places.mine()
         agent = Keeper(setup, on_event)
         port = agent.wait_ready()
     except (CheckpointError, OSError) as err:

@@ -18,7 +18,7 @@ import hyperpod_kit
 from hyperpod_kit.checkpoint import bench
 from hyperpod_kit.checkpoint.bench import launch, machine, run, summary
 from hyperpod_kit.checkpoint.bench.workload import MODES, SIZES
-from hyperpod_kit.checkpoint.repository import arena
+from hyperpod_kit.checkpoint.repository import places
 
 _LINES = (
     ("memory floor", "floor_s", None), ("stall of a save", "stall_s", "stall_over_floor"),
@@ -44,12 +44,12 @@ def main(argv: list[str]) -> int:
     found: dict[str, Any] = {
         "version": hyperpod_kit.__version__, "torch": torch.__version__,
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "machine": machine.describe(args.dir, arena.shm_dir()), "repeat": args.repeat, "patience": args.patience,
+        "machine": machine.describe(args.dir, places.base()), "repeat": args.repeat, "patience": args.patience,
         "errors": [], "left_out": [], "runs": []}
     def say(text: str) -> None:
         print(f"{time.monotonic() - begin:5.0f} s  {text}", file=sys.stderr, flush=True)
 
-    with launch.Bench(args.dir, arena.shm_dir(), args.patience) as scratch:
+    with launch.Bench(args.dir, places.base(), args.patience) as scratch:
         measured: list[run.Run] = []
         kinds = [(size, mode) for size in args.sizes for mode in args.modes]
         pace = run.Pace(begin, len(kinds) * len({"save", *args.phases} - {"overlap"}))

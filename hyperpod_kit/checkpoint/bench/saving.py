@@ -13,7 +13,7 @@ from hyperpod_kit.checkpoint.bench import limits, machine, usage
 from hyperpod_kit.checkpoint.bench.peers import Peers
 from hyperpod_kit.checkpoint.bench.rank import Job
 from hyperpod_kit.checkpoint.bench.workload import Workload
-from hyperpod_kit.checkpoint.repository import arena
+from hyperpod_kit.checkpoint.repository import places
 
 PATIENCE = 300.0
 """Seconds after which a save that is not durable is an error."""
@@ -111,7 +111,7 @@ class Saving:
         agents = usage.agents()
         with usage.Watch([mine, *agents]) as watch:
             self.save(manager, 1)
-        slots = usage.segments(arena.shm_dir()) if self.peers.rank == 0 else 0
+        slots = usage.segments(places.base()) if self.peers.rank == 0 else 0
         self.samples["usage"] = {
             "segments": int(self.peers.total(slots)),
             "trainer": int(self.peers.slowest(watch.private[mine] - anonymous)),

@@ -19,6 +19,7 @@ from typing import Any, List, Optional, Tuple
 from hyperpod_kit import __version__
 
 from . import (
+    adopt,
     agent_captures,
     agent_work,
     arena,
@@ -29,6 +30,7 @@ from . import (
     layout,
     lock,
     losses,
+    places,
     replicas,
     saves_note,
 )
@@ -59,7 +61,7 @@ class Agent(Orders):
         self.incarnation: str = setup["incarnation"]
         self.token: str = setup["token"]
         self.owner = Owner(*setup["owner"])
-        self.folder = arena.shm_dir()
+        self.folder = setup.get("folder") or places.mine()
         self.run_hash = arena.run_hash(setup["run_id"])
         self.linger = float(os.environ.get("HPK_AGENT_LINGER", "600"))
         self.events: queue.SimpleQueue[Tuple[Any, ...]] = queue.SimpleQueue()
@@ -75,8 +77,9 @@ class Agent(Orders):
         self.uplink: Optional[Channel] = None
         self.gone_at: Optional[float] = None
         self.closing = self.bye = self.stop = self.settled = self.orphaned = False
-        lock_path = os.path.join(self.folder, arena.lock_file(arena.node_uid(), self.run_hash, self.rank))
+        lock_path = os.path.join(self.folder, arena.lock_file(places.node_uid(), self.run_hash, self.rank))
         self.lock = lock.take_over(lock_path, self.owner)
+        adopt.adopt(self.folder, self.run_hash, self.rank, self.owner)
         versions = {**setup.get("versions", {}), "hyperpod_kit": __version__}
         whose = identity.RunIdentity(setup.get("run", ""), setup["run_id"])
         self.storage = Storage(setup["root"], directory=setup.get("local"), rank=self.rank, versions=versions,
@@ -87,7 +90,7 @@ class Agent(Orders):
             hub = fabric.Hub(self.token, lambda rank, message: self.events.put(("peer", rank, message)),
                              peers=self.world - 1, addresses=setup.get("addresses", ()), port=int(setup.get("port", 0)))
             if not self.again:
-                saves_note.remove(self.folder, arena.node_uid(), self.run_hash)
+                saves_note.remove(self.folder, places.node_uid(), self.run_hash)
             counted = Counted(self.folder, setup["root"], whose, self.incarnation, self.storage, self.chores)
             self.head = Head(self.world, hub, self.captures, self.storage, self.events.put, self._on_order,
                              self.chores, counted)
@@ -106,7 +109,7 @@ class Agent(Orders):
         self.uploader = agent_work.Worker("upload", self.events.put)
         self.trainer.listen(lambda message: self.events.put(("trainer", message)),
                             lambda: self.events.put(("gone",)))
-        self.chores.submit("swept", (0, 0, ""), lambda: janitor.sweep(self.folder, but=self.run_hash))
+        self.chores.submit("swept", (0, 0, ""), lambda: janitor.sweep(*places.of_mine(), but=self.run_hash))
         self.trainer.send({"ev": "ready", "port": self.head.hub.port if self.head else 0})
         pulse = Pulse(self.trainer.send, [self.sealer, self.writer, self.uploader],
                       self.head.worker if self.head else None)
@@ -138,7 +141,7 @@ class Agent(Orders):
 
     def _leave(self) -> None:
         """After a normal end nothing stays in shared memory, unless it is the only copy of something."""
-        log = os.path.join(self.folder, arena.log_file(arena.node_uid(), self.run_hash, self.rank))
+        log = os.path.join(self.folder, arena.log_file(places.node_uid(), self.run_hash, self.rank))
         unsaved = self.captures.unsaved()
         for held in unsaved:
             print(f"capture {held.key}: {held.state}, left in {self.folder}", file=sys.stderr, flush=True)
@@ -151,7 +154,7 @@ class Agent(Orders):
             if os.stat(log).st_size == 0:
                 os.unlink(log)
         if self.head is not None and not unsaved:
-            saves_note.remove(self.folder, arena.node_uid(), self.run_hash)
+            saves_note.remove(self.folder, places.node_uid(), self.run_hash)
         failpoint("agent.before_unlock")
         self.lock.release()
 

@@ -9,7 +9,7 @@ from typing import Dict, FrozenSet, Iterator, List, Optional, Set, Tuple
 
 from hyperpod_kit.errors import CheckpointError
 
-from . import arena, control
+from . import arena, control, places
 from .assemble import Report
 from .control import Key, Page
 from .failpoint import failpoint
@@ -77,7 +77,7 @@ class SlotFiles:
 
     def __init__(self, folder: str, run: str, rank: int) -> None:
         self.folder = folder
-        self._place = (arena.node_uid(), run, rank)
+        self._place = (places.node_uid(), run, rank)
         self._mapped: Dict[arena.SlotName, Tuple[int, arena.Slot]] = {}
 
     def names(self) -> List[arena.SlotName]:

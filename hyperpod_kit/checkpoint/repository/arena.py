@@ -11,32 +11,17 @@ import errno
 import hashlib
 import os
 import re
-from typing import Any, Iterator, List, NamedTuple, Optional
+import stat
+from typing import Any, Iterator, List, NamedTuple, Optional, Set
 
 from hyperpod_kit.errors import CheckpointError, NotEnoughSharedMemory
+from hyperpod_kit.untrusted.held import hold, mount_of
 
 from . import control, mapping
 from .control import Page
 
 EXTRA_ROOM = 256 * 1024
-_NAME = re.compile(r"hpk-([0-9]+)-([0-9a-f]{12})-([0-9]{5})-([0-9]{2})\.(ctl|img)")
-
-
-def shm_dir() -> str:
-    """Where segments live: /dev/shm, or HPK_SHM_DIR."""
-    return os.environ.get("HPK_SHM_DIR") or "/dev/shm"
-
-
-def node_uid() -> int:
-    """Our user as the node knows it, for the names of segments. A container may call that user root
-    (`--container-remap-root`); the epilog, outside, looks for the segments by their owner."""
-    inside = os.getuid()
-    with contextlib.suppress(OSError, ValueError), open("/proc/self/uid_map", encoding="ascii") as lines:
-        for line in lines:
-            first, outside, count = map(int, line.split())
-            if first <= inside < first + count:
-                return outside + inside - first
-    return inside
+NAME = re.compile(r"hpk-([0-9]+)-([0-9a-f]{12})-([0-9]{5})-([0-9]{2})\.(ctl|img)")
 
 
 def run_hash(run_id: str) -> str:
@@ -71,15 +56,34 @@ def saves_file(uid: int, run: str, rank: int) -> str:
 
 def names(folder: str, *, uid: Optional[int] = None, run: Optional[str] = None,
           rank: Optional[int] = None) -> List[SlotName]:
-    """The slots in `folder`, also those of which only one file is there, sorted."""
-    found = set()
-    for entry in os.listdir(folder):
-        match = _NAME.fullmatch(entry)
-        if match is not None:
-            name = SlotName(int(match.group(1)), match.group(2), int(match.group(3)), int(match.group(4)))
-            if uid in (None, name.uid) and run in (None, name.run) and rank in (None, name.rank):
-                found.add(name)
-    return sorted(found)
+    """The slots of ours in `folder`, also those of which only one file is there, sorted. What is another's, or has
+    another's file for one of the two, is none, whatever it is called."""
+    found: Set[SlotName] = set()
+    others: Set[SlotName] = set()
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        mount = mount_of(handle)
+        for entry in os.listdir(handle):
+            match = NAME.fullmatch(entry)
+            if match is not None:
+                name = SlotName(int(match.group(1)), match.group(2), int(match.group(3)), int(match.group(4)))
+                if uid in (None, name.uid) and run in (None, name.run) and rank in (None, name.rank):
+                    (found if _is_ours(entry, handle, mount) else others).add(name)
+    finally:
+        os.close(handle)
+    return sorted(found - others)
+
+
+def _is_ours(entry: str, handle: int, mount: str) -> bool:
+    try:
+        fd = hold(entry, handle, mount)
+    except OSError:
+        return False
+    try:
+        info = os.fstat(fd)
+        return stat.S_ISREG(info.st_mode) and info.st_uid == os.geteuid()
+    finally:
+        os.close(fd)
 
 
 class Slot:
@@ -201,11 +205,13 @@ def no_room(path: str, err: OSError) -> NotEnoughSharedMemory:
         f"are free in {folder}", hint="hyperpod-kit checkpoint flush --all, a larger /dev/shm, or fewer slots")
 
 
-def remove_stray_image(folder: str, name: SlotName) -> None:
-    """An image without a control page was left by a crash in `create`."""
-    if not os.path.lexists(os.path.join(folder, name.file("ctl"))):
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(folder, name.file("img")))
+def remove_stray_image(folder: str, name: SlotName) -> bool:
+    """An image without a control page was left by a crash in `create`. Whether there is no such page."""
+    if os.path.lexists(os.path.join(folder, name.file("ctl"))):
+        return False
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(os.path.join(folder, name.file("img")))
+    return True
 
 
 def attach(folder: str, name: SlotName) -> Slot:

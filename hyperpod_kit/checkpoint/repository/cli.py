@@ -7,28 +7,37 @@ import os
 import sys
 from typing import Callable, List, Sequence
 
-from hyperpod_kit.errors import DigestUnavailable, HyperpodKitError
+from hyperpod_kit.errors import DigestUnavailable, HyperpodKitError, UsageError
 from hyperpod_kit.untrusted import terminal
 
 from . import cli_keep, cli_look, cli_repair, verify
 
 
 def _flush(args: argparse.Namespace) -> int:
-    from . import arena, flush_users  # what deals with shared memory is nothing to those who only look
+    from . import flush_users, places  # what deals with shared memory is nothing to those who only look
 
-    folder = arena.shm_dir()
-    mine = arena.node_uid()
+    folder, mine = places.base(), places.node_uid()
+    if mine not in (0, mine if args.uid is None else args.uid):
+        raise UsageError(f"--uid {args.uid} is for root: this is uid {mine}",
+                         hint="hyperpod-kit checkpoint flush --all")
+    uids = [args.uid] if args.uid is not None else places.users(folder) if mine == 0 else [mine]
     found = []
-    for uid in flush_users.uids(folder):
-        if mine in (0, uid):
-            found += flush_users.flush_as(uid, folder=folder, job=args.job, timeout=args.timeout,
-                                          max_age=args.max_age * 3600.0)
+    for uid in uids:
+        found += flush_users.flush_as(uid, folder=folder, job=args.job, timeout=args.timeout, gid=args.gid,
+                                      max_age=args.max_age * 3600.0, asked_by=_who(args))
     if args.json:
         terminal.data([outcome._asdict() for outcome in found])
     else:
         for outcome in found:
             terminal.out(f"{outcome.run}: {outcome.note}; {'memory freed' if outcome.removed else 'left in ' + folder}")
     return 0 if all(outcome.removed for outcome in found) else 1
+
+
+def _who(args: argparse.Namespace) -> str:
+    job, admin = os.environ.get("SLURM_JOB_ID"), os.environ.get("SUDO_USER")
+    if args.uid is not None and job:
+        return f"Epilog of job {job}"
+    return "hyperpod-kit checkpoint flush" + (f" by {admin}" if admin else "")
 
 
 def build_parser(also: Sequence[str] = ()) -> argparse.ArgumentParser:
@@ -80,6 +89,8 @@ def build_parser(also: Sequence[str] = ()) -> argparse.ArgumentParser:
     which = sub.add_mutually_exclusive_group(required=True)
     which.add_argument("--job", help="only this Slurm job")
     which.add_argument("--all", action="store_true", help="of every job that is dead")
+    sub.add_argument("--uid", type=int, help="as root: only this user's (the Epilog)")
+    sub.add_argument("--gid", type=int, help="as root: in this group, not the user's own")
     sub.add_argument("--timeout", type=float, default=45.0, help="seconds per user")
     sub.add_argument("--max-age", type=float, default=24.0, help="hours after which what cannot be committed goes")
     return parser

@@ -25,7 +25,9 @@ from . import (
     identity,
     layout,
     lock,
+    logs,
     persist,
+    places,
     process,
     replicas,
     saves_note,
@@ -58,25 +60,37 @@ def flush(*, folder: Optional[str] = None, job: Optional[str] = None, timeout: f
           max_age: float = 86400.0) -> List[Outcome]:
     """Flush this user's runs (of Slurm job `job`, or all). Returns within about `timeout` seconds plus one write.
 
-    `max_age` in seconds: older segments that cannot be committed are removed, those of other jobs too; and so are
-    slots of dead trainers that hold nothing, whosever they were. Raises OSError.
+    `folder`: the node's shared memory, in which the user's directories are. `max_age` in seconds: older segments that
+    cannot be committed are removed, those of other jobs too; and so are slots of dead trainers that hold nothing,
+    whosever they were. What goes wrong with one run is said of that one, and ends nothing for the others.
+    Raises OSError when shared memory cannot be listed.
     """
-    folder = folder or arena.shm_dir()
     end = time.monotonic() + timeout
-    names = arena.names(folder, uid=arena.node_uid())
     out = []
-    for run in sorted({name.run for name in names}):
-        mine = [name for name in names if name.run == run]
-        held = _open(folder, mine)
-        ours = job is None or any(str(h.page.job.get("slurm_job_id")) == job for h in held)
-        if not ours and any(h.page.state != control.FREE for h in held) and _age(folder, mine) <= max_age:
-            continue
-        outcome = _flush_run(folder, run, mine, end if ours else 0.0, max_age)
-        if outcome.removed:
-            outcome = outcome._replace(note=outcome.note + _sweep(folder, run))
-        if ours or outcome.removed:
-            out.append(outcome)
+    for place in places.of_mine(folder or ""):
+        names = arena.names(place, uid=places.node_uid())
+        for run in sorted({name.run for name in names}):
+            mine = [name for name in names if name.run == run]
+            try:
+                outcome = _one_run(place, run, mine, job, end, max_age)
+            except Exception as err:
+                outcome = Outcome(run, None, False, f"{type(err).__name__}: {err}")
+            if outcome is not None:
+                out.append(outcome)
     return out
+
+
+def _one_run(folder: str, run: str, names: List[arena.SlotName], job: Optional[str], end: float,
+             max_age: float) -> Optional[Outcome]:
+    """What became of a run; None when there is nothing to say to whoever asked for `job`."""
+    held = _open(folder, names)
+    ours = job is None or any(str(h.page.job.get("slurm_job_id")) == job for h in held)
+    if not ours and any(h.page.state != control.FREE for h in held) and _age(folder, names) <= max_age:
+        return None
+    outcome = _flush_run(folder, run, names, end if ours else 0.0, max_age)
+    if outcome.removed:
+        outcome = outcome._replace(note=outcome.note + _sweep(folder, run))
+    return outcome if ours or outcome.removed else None
 
 
 def _age(folder: str, names: List[arena.SlotName]) -> float:
@@ -101,13 +115,9 @@ def _sweep(folder: str, run: str) -> str:
     """Remove a finished run's agent logs; the last line of each, which says why an agent died."""
     said = ""
     for entry in sorted(os.listdir(folder)):
-        if entry.startswith(f"hpk-{arena.node_uid()}-{run}-") and entry.endswith(".log"):
-            path = os.path.join(folder, entry)
-            with contextlib.suppress(FileNotFoundError):
-                with open(path, encoding="utf-8", errors="replace") as file:
-                    lines = file.read().strip().splitlines()
-                os.unlink(path)
-                said += f"; {entry}: {lines[-1]}" if lines else ""
+        if entry.startswith(f"hpk-{places.node_uid()}-{run}-") and entry.endswith(".log"):
+            words = logs.last_words(os.path.join(folder, entry))
+            said += f"; {entry}: {words}" if words else ""
     return said
 
 
@@ -115,7 +125,7 @@ def _flush_run(folder: str, run: str, names: List[arena.SlotName], end: float, m
     locks: List[lock.Lock] = []
     try:
         for rank in sorted({name.rank for name in names}):
-            path = os.path.join(folder, arena.lock_file(arena.node_uid(), run, rank))
+            path = os.path.join(folder, arena.lock_file(places.node_uid(), run, rank))
             taken = lock.try_acquire(path)
             while taken is None:
                 held = lock.holder(path)
@@ -169,7 +179,7 @@ def _settle(folder: str, run: str, names: List[arena.SlotName], max_age: float) 
 
 def _remove(folder: str, run: str, names: List[arena.SlotName], attempt: Optional[str], note: str) -> Outcome:
     try:
-        saves_note.remove(folder, arena.node_uid(), run)
+        saves_note.remove(folder, places.node_uid(), run)
         for name in names:
             arena.remove(folder, name)
     except OSError as err:

@@ -11,20 +11,24 @@ import os
 import time
 from typing import List
 
-from . import arena, control, lock, process, saves_note
+from hyperpod_kit.errors import Untrusted
+
+from . import arena, control, lock, places, process, saves_note
 from .failpoint import failpoint
 
 MAX_AGE = 86400.0
 """Seconds after which a capture that nobody came for is given up, as by flush."""
 
 
-def sweep(folder: str, *, but: str, max_age: float = MAX_AGE) -> List[str]:
+def sweep(*folders: str, but: str, max_age: float = MAX_AGE) -> List[str]:
     """Remove the segments of dead runs other than `but` that hold nothing or are too old; the runs. Raises OSError."""
     swept = []
-    names = arena.names(folder, uid=arena.node_uid())
-    for run in sorted({name.run for name in names} - {but}):
-        if _sweep_run(folder, run, max_age):
-            swept.append(run)
+    for folder in folders:
+        names = arena.names(folder, uid=places.node_uid())
+        for run in sorted({name.run for name in names} - {but}):
+            with contextlib.suppress(Untrusted):
+                if _sweep_run(folder, run, max_age):
+                    swept.append(run)
     return swept
 
 
@@ -32,15 +36,15 @@ def _sweep_run(folder: str, run: str, max_age: float) -> bool:
     locks: List[lock.Lock] = []
     try:
         # Listed again under the locks: then no agent is at work, and no trainer gets past the start of its own.
-        for rank in sorted({name.rank for name in arena.names(folder, uid=arena.node_uid(), run=run)}):
-            taken = lock.try_acquire(os.path.join(folder, arena.lock_file(arena.node_uid(), run, rank)))
+        for rank in sorted({name.rank for name in arena.names(folder, uid=places.node_uid(), run=run)}):
+            taken = lock.try_acquire(os.path.join(folder, arena.lock_file(places.node_uid(), run, rank)))
             if taken is None:
                 return False
             locks.append(taken)
-        names = [name for name in arena.names(folder, uid=arena.node_uid(), run=run)]
+        names = [name for name in arena.names(folder, uid=places.node_uid(), run=run)]
         if not all(_worthless(folder, name, max_age) for name in names):
             return False
-        saves_note.remove(folder, arena.node_uid(), run)
+        saves_note.remove(folder, places.node_uid(), run)
         for name in names:
             failpoint("janitor.before_remove")
             arena.remove(folder, name)

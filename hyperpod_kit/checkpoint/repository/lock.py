@@ -15,15 +15,17 @@ import signal
 import time
 from typing import Optional, Tuple
 
-from hyperpod_kit.errors import CheckpointError, RunIsOwned
+from hyperpod_kit.errors import CheckpointError, RunIsOwned, Untrusted
+from hyperpod_kit.untrusted import files, parse
+from hyperpod_kit.untrusted.ours import open_ours
 
-from . import arena
+from . import arena, process
 from .process import Owner, alive, myself
-from .store import below
 
 STOP = signal.SIGUSR2
 NOBODY = Owner(0, 0)
 _CONTENT = 4096
+_TRIES = 100
 
 
 class Lock:
@@ -50,15 +52,15 @@ def try_acquire(path: str, trainer: Owner = NOBODY) -> Optional[Lock]:
 
 
 def _try_acquire(path: str, trainer: Owner) -> Optional[Lock]:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    fd = _open(path)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # The holder before us may have removed the file: then this lock is on nothing.
-        if os.stat(path).st_ino == os.fstat(fd).st_ino:
+        if os.fstat(fd).st_nlink:
             # Written over and cut then: a page that is there already is had even where no memory is left.
             os.ftruncate(fd, os.pwrite(fd, json.dumps([list(myself()), list(trainer)]).encode(), 0))
             return Lock(path, fd)
-    except (BlockingIOError, FileNotFoundError):
+    except BlockingIOError:
         pass
     except BaseException:
         os.close(fd)
@@ -67,19 +69,34 @@ def _try_acquire(path: str, trainer: Owner) -> Optional[Lock]:
     return None
 
 
+def _open(path: str) -> int:
+    """The lock's file, made where there is none. Only a file of ours says who is to be ended: raises Untrusted for
+    anything else in its place, OSError."""
+    for _ in range(_TRIES):
+        with contextlib.suppress(FileExistsError):
+            return files.create(path)
+        with contextlib.suppress(FileNotFoundError):
+            return open_ours(path, os.O_RDWR)[0]
+    raise CheckpointError(f"{path} comes and goes", hint=f"ls -l {path}")
+
+
 def holder(path: str) -> Optional[Tuple[Owner, Owner]]:
-    """(agent, trainer) as the lock's file names them; None when it does not."""
+    """(agent, trainer) as the lock's file names them; None when it does not, or is not ours."""
     try:
-        agent, trainer = json.loads(below.read(path, _CONTENT))
-        return Owner(*agent), Owner(*trainer)
-    except (OSError, CheckpointError, ValueError, TypeError):
+        fd, _ = open_ours(path, os.O_RDONLY)
+        try:
+            agent, trainer = parse.document(os.pread(fd, _CONTENT, 0))
+        finally:
+            os.close(fd)
+        return Owner(*map(int, agent)), Owner(*map(int, trainer))
+    except (OSError, Untrusted, ValueError, TypeError):
         return None
 
 
 def take_over(path: str, trainer: Owner, *, patience: float = 10.0) -> Lock:
     """Acquire the lock for `trainer`, ending a dead trainer's agent if there is one.
 
-    Raises RunIsOwned when a live trainer holds it, CheckpointError when the old agent does not go.
+    Raises RunIsOwned when a live trainer holds it, CheckpointError when the old agent does not go, Untrusted.
     """
     start = time.monotonic()
     asked: Optional[Owner] = None
@@ -97,7 +114,8 @@ def take_over(path: str, trainer: Owner, *, patience: float = 10.0) -> Lock:
             sign = signal.SIGKILL if waited > patience else STOP
             if asked != agent or sign == signal.SIGKILL:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(agent.pid, sign)
+                    if process.uid_of(agent.pid) == os.geteuid():
+                        os.kill(agent.pid, sign)
                 asked = agent
         if waited > 2 * patience:
             raise CheckpointError(f"the agent that holds {path} does not go")

@@ -28,6 +28,15 @@ def owner_of(pid: int) -> Optional[Owner]:
     return Owner(pid, int(fields[19]))
 
 
+def uid_of(pid: int) -> Optional[int]:
+    """The user that a process acts as, None when there is none."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            return next((int(line.split()[2]) for line in file if line.startswith(b"Uid:")), None)
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
 def myself() -> Owner:
     """This process."""
     found = owner_of(os.getpid())

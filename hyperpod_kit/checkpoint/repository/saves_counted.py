@@ -11,7 +11,7 @@ import os
 import time
 from typing import Callable, Optional, Set
 
-from . import arena, coordinator, identity, layout, lost_rows, saves_note
+from . import arena, coordinator, identity, layout, lost_rows, places, saves_note
 from .agent_storage import Storage
 from .agent_work import Worker
 from .control import Key
@@ -28,7 +28,7 @@ class Counted:
 
     def __init__(self, folder: str, root: str, whose: identity.RunIdentity, incarnation: str, storage: Storage,
                  chores: Worker, *, clock: Callable[[], float] = time.time) -> None:
-        self._path = os.path.join(folder, arena.saves_file(arena.node_uid(), arena.run_hash(whose.run_id), 0))
+        self._path = os.path.join(folder, arena.saves_file(places.node_uid(), arena.run_hash(whose.run_id), 0))
         self._root, self._whose, self._incarnation = root, whose, incarnation
         self._storage, self._chores, self._clock = storage, chores, clock
         self._job = os.environ.get("SLURM_JOB_ID", "")

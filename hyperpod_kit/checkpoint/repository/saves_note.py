@@ -2,8 +2,8 @@
 
     hpk-<uid>-<run hash>-00000.saves    one page, from rank 0's agent alone: a line of JSON, filled up with spaces
 
-It is written in place: a page that is there can be written where no memory is left. Who reads it is root and believes
-nothing: anybody may make files in /dev/shm.
+It is written in place: a page that is there can be written where no memory is left. Who reads it is root, and believes
+nothing of it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import os
 import re
 from typing import Any, Dict, List, NamedTuple, Optional
 
-from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.untrusted import parse
+from hyperpod_kit.untrusted.held import opened
 from hyperpod_kit.untrusted.text import clean
 
-from . import arena
-from .store import below
+from . import arena, places
 
 PAGE = 4096
 MOST, MOST_OF_ONE = 64, 16
@@ -52,8 +52,8 @@ class Found(NamedTuple):
 
 def write(path: str, note: Note) -> None:
     """Leave or renew the note. Raises OSError."""
-    words = note._replace(run=clean(note.run), root=clean(note.root, _PATH), job=clean(note.job, 40),
-                          last_why=clean(note.last_why))
+    words = note._replace(run=clean(note.run, _WORDS), root=clean(note.root, _PATH), job=clean(note.job, 40),
+                          last_why=clean(note.last_why, _WORDS))
     text = json.dumps(words._asdict(), ensure_ascii=False).encode("utf-8", "replace")
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     try:
@@ -75,31 +75,26 @@ def read_all(folder: str) -> List[Found]:
     """The notes that lie there; whatever is none is passed over. Raises OSError."""
     found: List[Found] = []
     counts: Dict[int, int] = {}
-    for name in sorted(os.listdir(folder)):
-        match = _NAME.fullmatch(name)
-        if match is None:
-            continue
-        uid = int(match.group(1))
-        note = _read(os.path.join(folder, name), uid) if counts.get(uid, 0) < MOST_OF_ONE else None
-        if note is not None:
-            counts[uid] = counts.get(uid, 0) + 1
-            found.append(Found(uid, match.group(2), note))
-        if len(found) == MOST:
-            break
+    with contextlib.closing(places.listed(folder, ".saves", MOST_OF_ONE)) as notes:
+        for uid, name, named in notes:
+            match = _NAME.fullmatch(name)
+            note = _read(named) if match is not None and counts.get(uid, 0) < MOST_OF_ONE else None
+            if match is not None and note is not None:
+                counts[uid] = counts.get(uid, 0) + 1
+                found.append(Found(uid, match.group(2), note))
+            if len(found) == MOST:
+                break
     return found
 
 
-def _read(path: str, uid: int) -> Optional[Note]:
+def _read(named: int) -> Optional[Note]:
     try:
-        fd, info = below.open_to_read(path)
+        fd = opened(named, os.O_RDONLY)
         try:
-            if info.st_uid != uid or info.st_size > PAGE:
-                return None
-            said = json.loads(os.pread(fd, PAGE, 0))
+            return _of(parse.document(os.pread(fd, PAGE, 0))) if os.fstat(fd).st_size <= PAGE else None
         finally:
             os.close(fd)
-        return _of(said)
-    except (CheckpointError, OSError, ValueError, RecursionError):
+    except (OSError, ValueError):
         return None
 
 
@@ -114,8 +109,8 @@ def _of(said: Any) -> Optional[Note]:
         return None
     if note.durable_step is not None and not (is_count(note.durable_step) and is_time(note.durable_at)):
         return None
-    return note._replace(run=clean(note.run), root=clean(note.root, _PATH), job=clean(note.job, 40),
-                         last_why=clean(note.last_why))
+    return note._replace(run=clean(note.run, _WORDS), root=clean(note.root, _PATH), job=clean(note.job, 40),
+                         last_why=clean(note.last_why, _WORDS))
 
 
 def is_count(value: object) -> bool:

@@ -19,8 +19,9 @@ FORMAT = "hpk-calm/3"
 WORKERS = 4
 """Processes that share the mounts. One that hangs holds up its worker's others, which the whole check then asks."""
 
-MOST_SAVES = 64
-"""Words of runs that are looked at. Of more, the whole check hears when it comes by itself."""
+MOST_SAVES, MOST_OF_ONE = 64, 16
+"""Words of runs that are looked at: of the first release's, and of one user's now. Of more, the whole check hears when
+it comes by itself."""
 
 PATIENCE = 0.25
 """Seconds for all answers. Who has not answered then may still be in time, but that is for the whole check to judge."""
@@ -62,17 +63,13 @@ def calm(root: str) -> bool:
 
 def saves(folder: str) -> str:
     """Which runs have left word of their saves there, and when: it goes into the metrics."""
+    from hyperpod_kit.checkpoint.repository import places
+
     try:
-        names = sorted(name for name in os.listdir(folder) if name.startswith("hpk-") and name.endswith(".saves"))
+        return " ".join(f"{name.encode('utf-8', 'replace').hex()}:{os.fstat(named).st_mtime_ns}"
+                        for _, name, named in places.listed(folder, ".saves", MOST_OF_ONE, MOST_SAVES))
     except OSError:
         return ""
-    found = []
-    for name in names[:MOST_SAVES]:
-        try:
-            found.append(f"{name.encode('utf-8', 'replace').hex()}:{os.lstat(folder + '/' + name).st_mtime_ns}")
-        except OSError:
-            continue
-    return " ".join(found)
 
 
 def kernel_lines(mountinfo: str) -> dict[str, str]:

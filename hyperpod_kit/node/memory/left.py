@@ -12,15 +12,18 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import stat
 from dataclasses import dataclass
 from typing import Dict, Iterable, List, Mapping, Optional, Set, Tuple
 
-from hyperpod_kit.checkpoint.repository import arena, control, process
+from hyperpod_kit.checkpoint.repository import arena, control, places, process
 from hyperpod_kit.slurm.hostlist import expand
+from hyperpod_kit.untrusted.held import opened
 
 HERE = ("RUNNING", "COMPLETING", "SUSPENDED", "CONFIGURING", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT")
 """States in which a job has its nodes: an Epilog is still to come, or is at work."""
+
+MOST_SLOTS, MOST_JOBS = 1024, 16
+"""Of one user, at one look: what is behind them comes when they are done."""
 
 
 @dataclass(frozen=True)
@@ -33,27 +36,31 @@ class Held:
 
 
 def held(folder: str) -> List[Held]:
-    """Whose captures of Slurm jobs lie here. Reads only, and only what is a regular file of its owner."""
+    """Whose captures of Slurm jobs lie here. Reads only, and only what is a regular file of its owner.
+    Raises OSError."""
     found: Dict[Tuple[int, str], bool] = {}
-    for name in arena.names(folder):
-        page = _page(os.path.join(folder, name.file("ctl")), name.uid)
+    jobs: Dict[int, Set[str]] = {}
+    for uid, name, named in places.listed(folder, ".ctl", MOST_SLOTS):
+        page = _page(name, named)
         job = str(page.job.get("slurm_job_id", "")) if page is not None else ""
         # A word of a user's that becomes an argument of a command.
-        if page is not None and re.fullmatch(r"[0-9]{1,10}", job):
-            found[name.uid, job] = found.get((name.uid, job), False) or process.alive(page.trainer)
+        if page is None or not re.fullmatch(r"[0-9]{1,10}", job):
+            continue
+        if job in jobs.setdefault(uid, set()) or len(jobs[uid]) < MOST_JOBS:
+            jobs[uid].add(job)
+            found[uid, job] = found.get((uid, job), False) or process.alive(page.trainer)
     return [Held(uid, job, alive) for (uid, job), alive in sorted(found.items())]
 
 
-def _page(path: str, uid: int) -> Optional[control.Page]:
-    """The control page of a slot, None for what is none. Anybody may make files in /dev/shm."""
+def _page(name: str, named: int) -> Optional[control.Page]:
+    """The control page of a slot, None for what is none."""
+    if arena.NAME.fullmatch(name) is None:
+        return None
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        handle = opened(named, os.O_RDONLY)
     except OSError:
         return None
     try:
-        info = os.fstat(handle)
-        if not stat.S_ISREG(info.st_mode) or info.st_uid != uid:
-            return None
         text = os.pread(handle, control.PAGE, 0)
         found = control.read(memoryview(text)) if len(text) == control.PAGE else None
         return None if found is None else found[1]

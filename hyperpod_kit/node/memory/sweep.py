@@ -6,13 +6,14 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Set
 
 from hyperpod_kit.checkpoint.repository import flush_users
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import jot, read_json
 from hyperpod_kit.node.locks import held as locked
+from hyperpod_kit.node.memory import own
 from hyperpod_kit.node.memory.left import Held, ended, held, stepped
 from hyperpod_kit.node.slurm.drain import program
 from hyperpod_kit.slurm import records
@@ -27,6 +28,9 @@ MAX_AGE = 86400.0
 """Seconds after which a capture that cannot be saved is given up, as in the Epilog."""
 
 LONGEST_PAUSE = 1800.0
+
+SLOW = "slow."
+UNIT = "hyperpod-kit-memory.service"
 
 
 @dataclass(frozen=True)
@@ -48,19 +52,27 @@ def sweep(node: Node) -> Optional[List[Swept]]:
 def _sweep(node: Node) -> List[Swept]:
     end = node.clock.monotonic() + SECONDS
     folder = node.paths.shared_memory
+    own.give(node, "", asked_by=UNIT)
     here = stepped(node.paths.proc)
     tried: Dict[str, Any] = read_json(node.paths.memory_note) or {}
-    noted: Dict[str, Any] = {}
+    noted: Dict[str, Any] = {key: value for key, value in tried.items() if key.startswith(SLOW)
+                             and node.clock.wall() - LONGEST_PAUSE < value["at"]}
     found: List[Swept] = []
-    for one in held(folder):
-        if one.alive or one.job in here:
+    slow: Set[int] = set()
+    # Whose captures took their whole time comes after those whose did not, and once a round: nobody holds up others.
+    for one in sorted(held(folder), key=lambda one: noted.get(f"{SLOW}{one.uid}", {"at": 0.0})["at"]):
+        if one.alive or one.job in here or one.uid in slow:
             continue
         before = tried.get(f"{one.uid}.{one.job}", {})
         noted[f"{one.uid}.{one.job}"] = before
         if node.clock.wall() < before.get("next", 0.0) or node.clock.monotonic() >= end:
             continue
         try:
+            began = node.clock.monotonic()
             done = _free(node, folder, one)
+            if node.clock.monotonic() - began > FLUSH_SECONDS / 2:
+                slow.add(one.uid)
+                noted[f"{SLOW}{one.uid}"] = {"at": node.clock.wall()}
         except RunError as err:
             # Asked again at each round, and told of once: it costs nothing until Slurm is back.
             if not before.get("unanswered"):
@@ -86,6 +98,7 @@ def _free(node: Node, folder: str, one: Held) -> Optional[Swept]:
         found = []
     if not ended(node.facts.node, found):
         return None
-    outcomes = flush_users.flush_as(one.uid, folder=folder, job=one.job, timeout=FLUSH_SECONDS, max_age=MAX_AGE)
+    outcomes = flush_users.flush_as(one.uid, folder=folder, job=one.job, timeout=FLUSH_SECONDS, max_age=MAX_AGE,
+                                     asked_by=UNIT)
     return Swept(one.job, one.uid, all(outcome.removed for outcome in outcomes),
                  "; ".join(outcome.note for outcome in outcomes) or "nothing is left")

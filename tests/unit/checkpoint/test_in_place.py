@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint import Fresh, Manager, State  # noqa: E402
 from hyperpod_kit.checkpoint.ranks import Ranks  # noqa: E402
-from hyperpod_kit.checkpoint.repository import arena  # noqa: E402
+from hyperpod_kit.checkpoint.repository import places  # noqa: E402
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint  # noqa: E402
 from tests.unit.checkpoint import saved  # noqa: E402
 from tests.unit.checkpoint.test_manager import abandon, disown  # noqa: E402
@@ -193,7 +193,7 @@ def test_what_memory_half_filled_before_it_turned_out_bad_is_not_called_fresh(ro
     abandon(manager)
     disown()
     shutil.rmtree(Path(root, str(handle.attempt)))  # as if it had never been committed
-    for path in Path(arena.shm_dir()).glob("*.img"):
+    for path in Path(places.base()).glob("*.img"):
         if path.stat().st_blocks * 512 >= 96 << 20:  # the slot that was used; a byte of its last chunk
             with path.open("r+b") as file:
                 file.seek(95 << 20)

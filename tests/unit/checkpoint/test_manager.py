@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint import Fresh, Manager, Restored, State  # noqa: E402
-from hyperpod_kit.checkpoint.repository import arena, catalog, control, process  # noqa: E402
+from hyperpod_kit.checkpoint.repository import arena, catalog, control, places, process  # noqa: E402
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint, RunIsOwned, StateNotSerializable  # noqa: E402
 from tests.unit.checkpoint.agent_run import abandon  # noqa: E402
 
@@ -51,12 +51,12 @@ def root(shm: Path, tmp_path: Path) -> str:
 
 
 def segments() -> list[str]:
-    return sorted(os.listdir(arena.shm_dir()))
+    return sorted(os.listdir(places.base()))
 
 
 def disown() -> None:
     """Let the slots belong to a process that is dead."""
-    for slot in arena.attached(arena.shm_dir(), arena.names(arena.shm_dir())):
+    for slot in arena.attached(places.base(), arena.names(places.base())):
         page = slot.page
         assert page is not None
         slot.put(control.Page(**{**page.__dict__, "owner": (2**22 + 1, 1)}))
@@ -115,7 +115,7 @@ def test_a_flipped_bit_in_memory_falls_back_to_storage_with_the_reason(root: str
     want = job.fingerprint()
     abandon(manager)
     disown()
-    for path in Path(arena.shm_dir()).glob("*.img"):
+    for path in Path(places.base()).glob("*.img"):
         data = bytearray(path.read_bytes())
         data[data.index(b"{") + 5] ^= 4  # in the header; the file's end is slack
         path.write_bytes(data)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_kit.checkpoint.repository import arena, flush, selection
+from hyperpod_kit.checkpoint.repository import arena, flush, places, selection
 
 REMAPPED = ["unshare", "--user", "--map-user=4242", "--map-group=4242"]
 TRAINER = """
@@ -46,4 +46,4 @@ def test_what_a_remapped_trainer_left_is_saved_by_its_owner_outside(shm: Path, t
 
 
 def test_outside_of_a_container_it_is_simply_ours() -> None:
-    assert arena.node_uid() == os.getuid()
+    assert places.node_uid() == os.getuid()

@@ -20,6 +20,7 @@ from hyperpod_kit.checkpoint.repository import (  # noqa: E402
     layout,
     local,
     manifest,
+    places,
     selection,
     tombstone,
     verify,
@@ -55,7 +56,7 @@ class Site:
         place = local.store(str(self.local), arena.run_hash(self.run_id))
         Path(place.url, self.attempt).mkdir(parents=True)
         shutil.copy(self.root / self.attempt / record.file, Path(place.url, self.attempt))
-        for slot in arena.attached(arena.shm_dir(), arena.names(arena.shm_dir())):
+        for slot in arena.attached(places.base(), arena.names(places.base())):
             page = slot.page
             if page is not None and page.step == 1:
                 report = assemble.report_of(slot, record)
@@ -71,7 +72,7 @@ class Site:
     def restored(self, *, memory: bool = True, first: str | None = None) -> tuple[Any, float]:
         """(result, the weight that it gave)."""
         ranks, state = Ranks(), self.state()
-        slots = list(arena.attached(arena.shm_dir(), arena.names(arena.shm_dir()))) if memory else []
+        slots = list(arena.attached(places.base(), arena.names(places.base()))) if memory else []
         got = restore.restore(ranks, open_store(str(self.root)), state, run_id=self.run_id,
                               held=[candidates.here(slots, str(self.local), self.run_id, 0)], slots=slots,
                               local=str(self.local), first=first).got

@@ -145,7 +145,7 @@ def test_what_others_leave_in_shared_memory_is_passed_over_and_waited_for_never(
     plant(tmp_path / f"hpk-{os.getuid()}-{9:012x}-00001.saves")
     plant(name(10), run="a\nb\ud800" + "x" * 3000)
     (found,) = saves_note.read_all(str(tmp_path))
-    assert found.run_hash == f"{10:012x}" and found.note.run == ("a b " + "x" * 200)[:200]
+    assert found.run_hash == f"{10:012x}" and found.note.run == ("a b " + "x" * 200)[:199] + "…"
     for number in range(20, 60):
         plant(name(number))
     assert len(saves_note.read_all(str(tmp_path))) == saves_note.MOST_OF_ONE
@@ -168,7 +168,7 @@ def test_a_note_is_not_written_through_what_lies_in_its_place(tmp_path: Path) ->
     assert other.read_bytes() == b"i" * saves_note.PAGE
     path.unlink()
     saves_note.write(str(path), NOTE._replace(last_why="\\" * 9000, root="/" + "\U0001f4be" * 9000, run="\udcff" * 900))
-    assert path.stat().st_size == saves_note.PAGE and the_note(tmp_path).last_why == "\\" * 200
+    assert path.stat().st_size == saves_note.PAGE and the_note(tmp_path).last_why == "\\" * 199 + "…"
     saves_note.write(str(path), NOTE)
     assert the_note(tmp_path) == NOTE
 

@@ -171,8 +171,8 @@ def test_a_check_imports_nothing_that_it_does_not_need() -> None:
     node = "hyperpod_kit.node"
     dear = {"argparse", "socket", "subprocess", "shutil", "configparser", "calendar", "datetime", "threading"}
     assert not dear & imported(f"{node}.cli, {node}.mount_commands, {node}.health.tick")
-    assert not {"re", "typing", "enum", "dataclasses", "json", "contextlib"} & imported(f"{node}.health.glance, "
-                                                                                         f"{node}.health.prober")
+    assert not {"re", "typing", "enum", "dataclasses", "json", "contextlib"} & imported(
+        f"{node}.health.glance, {node}.health.prober, hyperpod_kit.checkpoint.repository.places")
 
 
 def test_a_word_of_a_run_about_its_saves_gets_into_the_metrics(fake: Any) -> None:
@@ -196,4 +196,9 @@ def test_a_word_of_a_run_about_its_saves_gets_into_the_metrics(fake: Any) -> Non
     os.mkfifo(path)
     assert tick(fake.node) and "checkpoint" not in text.read_text() and run(fake.root) == ""
     path.unlink()
-    assert run(fake.root) == "whole"
+    assert run(fake.root) == ""
+    own = shm / f"hyperpod-kit-{os.getuid()}"
+    own.mkdir()
+    saves_note.write(str(own / path.name), word)
+    assert run(fake.root) == "whole" and tick(fake.node) and run(fake.root) == ""
+    assert f"hyperpod_kit_checkpoint_lost_saves{labels} 1\n" in text.read_text()

@@ -1,0 +1,75 @@
+"""Captures of this run and rank that lie in another directory of this user's: taken into the one that is used now.
+
+They were left before root made a directory for the user, or by the first release, which laid its files straight into
+/dev/shm. The locks of both places are held meanwhile, so that neither an agent nor a flush is at work on them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from typing import Iterator, Set
+
+from hyperpod_kit.errors import Untrusted
+
+from . import arena, lock, places, saves_note
+from .arena import SlotName
+from .failpoint import failpoint
+from .logs import last_words
+from .process import Owner
+
+_SLOTS = 100
+
+
+def adopt(folder: str, run: str, rank: int, trainer: Owner) -> None:
+    """The caller holds the lock in `folder`. Raises RunIsOwned when a trainer lives that writes there, CheckpointError,
+    OSError."""
+    for source in places.of_mine():
+        if not os.path.samefile(source, folder):
+            _from(source, folder, run, rank, trainer)
+
+
+def _from(source: str, folder: str, run: str, rank: int, trainer: Owner) -> None:
+    uid = places.node_uid()
+    path = os.path.join(source, arena.lock_file(uid, run, rank))
+    if lock.holder(path) is None and not arena.names(source, uid=uid, run=run, rank=rank):
+        return
+    try:
+        held = lock.take_over(path, trainer)
+    except Untrusted as err:
+        # Another's file in the lock's place: then no agent of ours has one there, and none can come by it.
+        print(f"hyperpod-kit: {err}", file=sys.stderr, flush=True)
+        _take(source, folder, run, rank)
+        return
+    try:
+        _take(source, folder, run, rank)
+    finally:
+        held.release()
+
+
+def _take(source: str, folder: str, run: str, rank: int) -> None:
+    uid = places.node_uid()
+    free = _free(folder, uid, run, rank)
+    for name in arena.names(source, uid=uid, run=run, rank=rank):
+        if not arena.remove_stray_image(source, name):
+            _move(source, folder, name, next(free))
+    said = last_words(os.path.join(source, arena.log_file(uid, run, rank)))
+    if said:
+        print(f"an earlier agent said: {said}", file=sys.stderr, flush=True)
+    if rank == 0:
+        saves_note.remove(source, uid, run)
+
+
+def _free(folder: str, uid: int, run: str, rank: int) -> Iterator[SlotName]:
+    taken: Set[int] = {name.slot for name in arena.names(folder, uid=uid, run=run, rank=rank)}
+    return (SlotName(uid, run, rank, number) for number in range(_SLOTS) if number not in taken)
+
+
+def _move(source: str, folder: str, name: SlotName, to: SlotName) -> None:
+    """By links first: wherever this ends, one place or both have the whole slot."""
+    for suffix in ("img", "ctl"):
+        with contextlib.suppress(FileNotFoundError):
+            os.link(os.path.join(source, name.file(suffix)), os.path.join(folder, to.file(suffix)))
+        failpoint("agent.adopting")
+    arena.remove(source, name)

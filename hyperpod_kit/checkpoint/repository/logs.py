@@ -1,0 +1,28 @@
+"""The last words of agents: what their logs in shared memory end with."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from hyperpod_kit.errors import Untrusted
+from hyperpod_kit.untrusted.ours import open_ours
+from hyperpod_kit.untrusted.text import clean
+
+_TAIL = 8192
+
+
+def last_words(path: str) -> str:
+    """The last line of a log of ours, which is removed; "" when it is empty, not there, or another's."""
+    try:
+        fd, found = open_ours(path, os.O_RDONLY)
+    except (OSError, Untrusted):
+        return ""
+    try:
+        tail = os.pread(fd, _TAIL, max(0, found.st_size - _TAIL))
+    finally:
+        os.close(fd)
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+    lines = tail.decode("utf-8", "replace").strip().splitlines()
+    return clean(lines[-1]) if lines else ""

@@ -1,0 +1,353 @@
+"""Where captures, locks, logs and notes lie in a node's shared memory: a directory of each user's own.
+
+    /dev/shm/hyperpod-kit/<uid>       0700, made by root (the Prolog) in a directory where nobody else can make anything
+    /dev/shm/hyperpod-kit-<uid>       0700, made by its user where root has made none; with `-…` behind it where another
+                                      user was there first
+    /dev/shm                          the files themselves, as the first release laid them: still found, never made
+
+HPK_SHM_DIR stands for /dev/shm; where it is a directory of the user's own, the files lie in it as they are.
+Others may make anything in /dev/shm: a name says nothing until owner and kind are those of what is held.
+
+Imports nothing that is not compiled in: the shortest of the timers' programs uses it.
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import sys
+
+from hyperpod_kit.untrusted.held import hold, mount_of, opened
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+PARENT = "hyperpod-kit"
+OPEN_TO_ALL = 0o711
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_MOST_SPARE = 8
+"""Directories that one user may have beside the one that root makes."""
+
+MOST_LOOSE = 65536
+"""Files of the first release's kind that are looked at: anybody may make any number that only look like some."""
+
+
+def base() -> str:
+    """The node's shared memory: /dev/shm, or HPK_SHM_DIR."""
+    return os.environ.get("HPK_SHM_DIR") or "/dev/shm"
+
+
+def node_uid() -> int:
+    """Our user as the node knows it, for the names of segments. A container may call that user root
+    (`--container-remap-root`); the epilog, outside, looks for the segments by their owner."""
+    inside = os.getuid()
+    for first, outside, count in _uid_map():
+        if first <= inside < first + count:
+            return outside + inside - first
+    return inside
+
+
+def _uid_map() -> list[tuple[int, int, int]]:
+    try:
+        with open("/proc/self/uid_map", encoding="ascii") as lines:
+            return [(int(first), int(outside), int(count)) for first, outside, count in map(str.split, lines)]
+    except (OSError, ValueError):
+        return []
+
+
+def _root() -> int:
+    """The node's root as this process sees it: a user namespace that has no number for it shows everybody's."""
+    for first, outside, count in _uid_map():
+        if outside <= 0 < outside + count:
+            return first - outside
+    try:
+        with open("/proc/sys/kernel/overflowuid", encoding="ascii") as stream:
+            return int(stream.read())
+    except (OSError, ValueError):
+        return 65534
+
+
+def mine() -> str:
+    """The directory for what this user captures, made where it is not there. Raises OSError."""
+    where, uid = base(), node_uid()
+    folder = os.open(where, _DIRECTORY)
+    try:
+        found = os.fstat(folder)
+        if found.st_uid == os.geteuid() and not found.st_mode & 0o022:
+            return where
+        if uid == 0:
+            try:
+                prepare(where, 0)
+            except OSError as err:
+                print(f"hyperpod-kit: {err.strerror}", file=sys.stderr, flush=True)
+        if _own(folder, f"{PARENT}/{uid}"):
+            return f"{where}/{PARENT}/{uid}"
+        spare = _spare(folder, uid)
+        if spare:
+            return f"{where}/{spare[0]}"
+        return f"{where}/{_make(folder, where, uid)}"
+    finally:
+        os.close(folder)
+
+
+def of_mine(where: str = "") -> list[str]:
+    """All directories in which captures of this user's may lie, `where` itself the last; in that one, and nowhere else,
+    others' files may lie beside ours. Makes nothing. Raises OSError."""
+    where, uid = where or base(), node_uid()
+    folder = os.open(where, _DIRECTORY)
+    try:
+        given = [f"{PARENT}/{uid}"] if _own(folder, f"{PARENT}/{uid}") else []
+        return [f"{where}/{name}" for name in (*given, *_spare(folder, uid))] + [where]
+    finally:
+        os.close(folder)
+
+
+def _own(folder: int, name: str) -> bool:
+    """Whether that is a directory of ours for us alone; where it is below PARENT, in a directory that root alone fills.
+
+    A mode that lets others in is set right.
+    """
+    parent, _, last = name.rpartition("/")
+    held = []
+    try:
+        if parent:
+            held.append(hold(parent, folder))
+            found = os.fstat(held[0])
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != _root() or found.st_mode & 0o022:
+                return False
+        held.append(hold(last, held[0] if parent else folder))
+        found = os.fstat(held[-1])
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+            return False
+        if stat.S_IMODE(found.st_mode) != 0o700:
+            os.chmod(f"/proc/self/fd/{held[-1]}", 0o700)
+        return True
+    except OSError:
+        return False
+    finally:
+        for fd in held:
+            os.close(fd)
+
+
+def _spare(folder: int, uid: int) -> list[str]:
+    first = f"{PARENT}-{uid}"
+    names = sorted(name for name in os.listdir(folder) if name == first or name.startswith(first + "-"))
+    found: list[str] = []
+    for name in names[:MOST_LOOSE]:
+        if len(found) < _MOST_SPARE and _own(folder, name):
+            found.append(name)
+    return found
+
+
+def _make(folder: int, where: str, uid: int) -> str:
+    name = f"{PARENT}-{uid}"
+    try:
+        os.mkdir(name, 0o700, dir_fd=folder)
+    except FileExistsError:
+        if _own(folder, name):
+            return name  # another rank's, just now
+        other = f"{name}-{os.urandom(4).hex()}"
+        os.mkdir(other, 0o700, dir_fd=folder)
+        print(f"hyperpod-kit: {where}/{name} is {_what(folder, name)}, expected a directory of uid {uid}: "
+              f"{where}/{other} is used", file=sys.stderr, flush=True)
+        return other
+    return name
+
+
+def _what(folder: int, name: str) -> str:
+    """What lies there and whose it is, in words."""
+    try:
+        fd = hold(name, folder)
+    except OSError as err:
+        return str(err.strerror)
+    try:
+        found = os.fstat(fd)
+        return f"{stat.filemode(found.st_mode)} of uid {found.st_uid}"
+    finally:
+        os.close(fd)
+
+
+# --- for root -------------------------------------------------------------------------------------------------------
+
+
+def is_ready(where: str) -> bool:
+    """Whether the directory is there in which root makes one for each user. Raises OSError."""
+    folder = os.open(where, _DIRECTORY)
+    try:
+        fd = hold(PARENT, folder)
+        try:
+            found = os.fstat(fd)
+            return _is(fd, os.geteuid()) and stat.S_IMODE(found.st_mode) == OPEN_TO_ALL
+        finally:
+            os.close(fd)
+    except FileNotFoundError:
+        return False
+    finally:
+        os.close(folder)
+
+
+def prepare(where: str, uid: int = -1, *, aside: bool = False) -> str:
+    """As root: make the directory of the user `uid`, or only the one for all of them.
+
+    aside: what another made in its place is moved away; the words for that, or "". One process at a time does so.
+    Raises OSError.
+    """
+    folder, said = os.open(where, _DIRECTORY), ""
+    try:
+        parent = _parent(folder)
+        if parent < 0:
+            found = f"{where}/{PARENT} is {_what(folder, PARENT)}, expected a directory of root"
+            if not aside:
+                raise OSError(errno.EEXIST, found)
+            name = f"{PARENT}.moved-aside-{os.urandom(4).hex()}"
+            os.rename(PARENT, name, src_dir_fd=folder, dst_dir_fd=folder)
+            said = f"{found}: it is {name} now"
+            parent = _parent(folder)
+            if parent < 0:
+                raise OSError(errno.EEXIST, "another has made one again", PARENT)
+        try:
+            if uid >= 0:
+                _give(parent, str(uid), uid)
+        finally:
+            os.close(parent)
+        return said
+    finally:
+        os.close(folder)
+
+
+def _parent(folder: int) -> int:
+    """A descriptor of the directory that root alone fills, made where there is none; -1 for anything else there."""
+    fd = -1
+    try:
+        fd = _made(folder, PARENT, OPEN_TO_ALL)
+        found = os.fstat(fd)
+        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
+            if stat.S_IMODE(found.st_mode) != OPEN_TO_ALL:
+                os.chmod(f"/proc/self/fd/{fd}", OPEN_TO_ALL)
+            return fd
+    except OSError:
+        pass
+    if fd >= 0:
+        os.close(fd)
+    return -1
+
+
+def _made(folder: int, name: str, mode: int) -> int:
+    try:  # noqa: SIM105 - contextlib is not compiled in
+        os.mkdir(name, mode, dir_fd=folder)
+    except FileExistsError:
+        pass
+    return hold(name, folder)
+
+
+def _give(parent: int, name: str, uid: int) -> None:
+    fd = _made(parent, name, 0o700)
+    try:
+        if os.fstat(fd).st_uid != uid:
+            os.chown(f"/proc/self/fd/{fd}", uid, -1)
+    finally:
+        os.close(fd)
+
+
+def listed(where: str, ending: str, most: int, loose: int = MOST_LOOSE) -> Generator[tuple[int, str, int], None, None]:
+    """(uid, name, descriptor) of every user's files whose names end so: regular files of the user that their name and
+    their directory say. Nothing is asked of a file but its facts: the descriptor names it (held.opened), and is closed.
+
+    most: of each directory, the first by name; loose: of those beside the directories, that are looked at.
+    Raises OSError when `where` cannot be listed.
+    """
+    base_fd = os.open(where, _DIRECTORY)
+    try:
+        mount = mount_of(base_fd)
+        names = sorted(os.listdir(base_fd))
+        yield from _files(base_fd, mount, [name for name in names if name.startswith("hpk-") and name.endswith(ending)
+                                           ][:loose], None)
+        for uid, fd in _directories(base_fd, mount, names):
+            try:
+                inside = sorted(name for name in os.listdir(fd) if name.endswith(ending))
+                yield from _files(fd, mount, inside[:most], uid)
+            except OSError:
+                continue
+            finally:
+                os.close(fd)
+    finally:
+        os.close(base_fd)
+
+
+def users(where: str) -> list[int]:
+    """Who may have captures here, by the names and owners of directories and of the first release's files."""
+    found = {uid for uid, _, _ in listed(where, "", 0)}
+    folder = os.open(where, _DIRECTORY)
+    try:
+        for uid, fd in _directories(folder, mount_of(folder), os.listdir(folder)):
+            os.close(fd)
+            found.add(uid)
+    finally:
+        os.close(folder)
+    return sorted(found)
+
+
+def _directories(base_fd: int, mount: str, names: list[str]) -> Iterator[tuple[int, int]]:
+    """(uid, descriptor to list) of the users' directories."""
+    try:
+        parent = hold(PARENT, base_fd, mount)
+    except OSError:
+        parent = -1
+    try:
+        if parent >= 0 and _is(parent, _root()):
+            reader = opened(parent, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                given = [name for name in os.listdir(reader) if name.isdigit()]
+            finally:
+                os.close(reader)
+            for name in sorted(given, key=int):
+                yield from _directory(parent, mount, name, int(name))
+    finally:
+        if parent >= 0:
+            os.close(parent)
+    seen: dict[int, int] = {}
+    for name in sorted(name for name in names if name.startswith(PARENT + "-"))[:MOST_LOOSE]:
+        uid = name[len(PARENT) + 1:].split("-")[0]
+        if uid.isdigit() and len(uid) <= 10 and seen.get(int(uid), 0) < _MOST_SPARE:
+            for found in _directory(base_fd, mount, name, int(uid)):
+                seen[int(uid)] = seen.get(int(uid), 0) + 1
+                yield found
+
+
+def _directory(folder: int, mount: str, name: str, uid: int) -> Iterator[tuple[int, int]]:
+    try:
+        fd = hold(name, folder, mount)
+    except OSError:
+        return
+    try:
+        if not _is(fd, uid):
+            return
+        reader = opened(fd, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return
+    finally:
+        os.close(fd)
+    yield uid, reader
+
+
+def _is(fd: int, uid: int) -> bool:
+    found = os.fstat(fd)
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == uid
+
+
+def _files(folder: int, mount: str, names: list[str], uid: int | None) -> Iterator[tuple[int, str, int]]:
+    for name in names:
+        try:
+            fd = hold(name, folder, mount)
+        except OSError:
+            continue
+        try:
+            found = os.fstat(fd)
+            owner = found.st_uid
+            if stat.S_ISREG(found.st_mode) and uid in (None, owner) and name.startswith(f"hpk-{owner}-"):
+                yield owner, name, fd
+        finally:
+            os.close(fd)

@@ -1,0 +1,32 @@
+"""The directory in shared memory that root makes for a job's user, before the job starts.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from hyperpod_kit import audit
+from hyperpod_kit.checkpoint.repository import places
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.locks import held
+
+
+def give(node: Node, uid: str, *, asked_by: str) -> None:
+    """Make it, or keep it; with "" only the one in which they are made. Never raises OSError: without it a user makes
+    one, and no job is kept away for that."""
+    if os.geteuid() != 0 or (uid and not uid.isdigit()):
+        return
+    where = node.paths.shared_memory
+    said = ""
+    try:
+        with held(node, "shared-memory", seconds=2) as alone:
+            said = places.prepare(where, int(uid or -1), aside=alone)
+    except OSError as err:
+        print(f"hyperpod-kit: no directory for uid {uid} in {where}: {err}", file=sys.stderr)
+        return
+    if said:
+        audit.record("moved aside", f"{where}/{places.PARENT}", said, asked_by=asked_by)
+        print(f"hyperpod-kit: {said}", file=sys.stderr)

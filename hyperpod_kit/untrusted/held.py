@@ -1,0 +1,43 @@
+"""Names in a directory which others may write to, held before anything is asked of them.
+
+Others may put there what a file system of theirs serves: whoever may mount FUSE on a directory or a file of his own
+(fusermount, `allow_other`) can let an open, a stat or a listing of it wait for ever. A descriptor that only names the
+place (O_PATH) asks nobody anything, and the kernel says which mount it is of.
+
+Imports nothing that is not compiled in: the shortest of the timers' programs uses it.
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+_NAME = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+def mount_of(fd: int) -> str:
+    """The number of the mount that a descriptor is of. Raises OSError."""
+    with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as lines:
+        return next((line.split()[1] for line in lines if line.startswith("mnt_id:")), "")
+
+
+def hold(name: str, folder: int, mount: str = "") -> int:
+    """A descriptor that names what lies in the directory `folder` under `name`: a link itself, not what it leads to.
+
+    `mount`: the directory's, where it is known. Raises OSError: EXDEV where something is mounted on that name.
+    """
+    fd = os.open(name, _NAME, dir_fd=folder)
+    try:
+        if mount_of(fd) != (mount or mount_of(folder)):
+            raise OSError(errno.EXDEV, "something is mounted there", name)
+        return fd
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def opened(fd: int, flags: int) -> int:
+    """What a held descriptor names, opened: this very file, whatever has come into its place. Raises OSError."""
+    return os.open(f"/proc/self/fd/{fd}", flags | _OPEN)

@@ -19,7 +19,7 @@ _OPEN = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 def mount_of(fd: int) -> str:
     """The number of the mount that a descriptor is of. Raises OSError."""
-    with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as lines:
+    with open(f"/proc/self/fdinfo/{fd}", encoding="utf-8") as lines:
         return next((line.split()[1] for line in lines if line.startswith("mnt_id:")), "")
 
 

@@ -14,7 +14,7 @@ import time
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from hyperpod_kit import __version__
-from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.errors import CheckpointError, NotEnoughSharedMemory, Untrusted
 
 from . import (
     arena,
@@ -126,7 +126,12 @@ def _flush_run(folder: str, run: str, names: List[arena.SlotName], end: float, m
     try:
         for rank in sorted({name.rank for name in names}):
             path = os.path.join(folder, arena.lock_file(places.node_uid(), run, rank))
-            taken = lock.try_acquire(path)
+            try:
+                taken = lock.try_acquire(path)
+            except (Untrusted, NotEnoughSharedMemory):
+                # Another's file is in its place, or there is no room for one: no agent of ours has one either, and
+                # none can come by one. What is to be saved is worth more than a lock against nobody.
+                continue
             while taken is None:
                 held = lock.holder(path)
                 if held is not None and process.alive(held[1]):

@@ -42,7 +42,7 @@ class Lock:
 
 
 def try_acquire(path: str, trainer: Owner = NOBODY) -> Optional[Lock]:
-    """The lock, or None when somebody holds it. Raises NotEnoughSharedMemory, OSError."""
+    """The lock, or None when somebody holds it. Raises NotEnoughSharedMemory, Untrusted, OSError."""
     try:
         return _try_acquire(path, trainer)
     except OSError as err:
@@ -63,6 +63,9 @@ def _try_acquire(path: str, trainer: Owner) -> Optional[Lock]:
     except BlockingIOError:
         pass
     except BaseException:
+        if os.fstat(fd).st_size == 0:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
         os.close(fd)
         raise
     os.close(fd)

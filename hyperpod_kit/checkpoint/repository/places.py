@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 PARENT = "hyperpod-kit"
 OPEN_TO_ALL = 0o711
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_DETACH = 2 | 8  # MNT_DETACH, UMOUNT_NOFOLLOW
 _MOST_SPARE = 8
 """Directories that one user may have beside the one that root makes."""
 
@@ -52,7 +53,7 @@ def node_uid() -> int:
 
 def _uid_map() -> list[tuple[int, int, int]]:
     try:
-        with open("/proc/self/uid_map", encoding="ascii") as lines:
+        with open("/proc/self/uid_map", encoding="utf-8") as lines:
             return [(int(first), int(outside), int(count)) for first, outside, count in map(str.split, lines)]
     except (OSError, ValueError):
         return []
@@ -64,7 +65,7 @@ def _root() -> int:
         if outside <= 0 < outside + count:
             return first - outside
     try:
-        with open("/proc/sys/kernel/overflowuid", encoding="ascii") as stream:
+        with open("/proc/sys/kernel/overflowuid", encoding="utf-8") as stream:
             return int(stream.read())
     except (OSError, ValueError):
         return 65534
@@ -202,6 +203,7 @@ def prepare(where: str, uid: int = -1, *, aside: bool = False) -> str:
             found = f"{where}/{PARENT} is {_what(folder, PARENT)}, expected a directory of root"
             if not aside:
                 raise OSError(errno.EEXIST, found)
+            _detach(folder, PARENT)
             name = f"{PARENT}.moved-aside-{os.urandom(4).hex()}"
             os.rename(PARENT, name, src_dir_fd=folder, dst_dir_fd=folder)
             said = f"{found}: it is {name} now"
@@ -216,6 +218,20 @@ def prepare(where: str, uid: int = -1, *, aside: bool = False) -> str:
         return said
     finally:
         os.close(folder)
+
+
+def _detach(folder: int, name: str) -> None:
+    """Take away what is mounted on that name, which cannot be moved while something is."""
+    import ctypes  # only where somebody has been there
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    for _ in range(_MOST_SPARE):
+        try:
+            os.close(hold(name, folder))
+            return
+        except OSError as err:
+            if err.errno != errno.EXDEV or libc.umount2(f"/proc/self/fd/{folder}/{name}".encode(), _DETACH) != 0:
+                return
 
 
 def _parent(folder: int) -> int:

@@ -1,0 +1,47 @@
+"""Captures in a directory that stands for /dev/shm: root's, sticky, everybody's."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Callable, List
+
+from hyperpod_kit.checkpoint.repository import flush, flush_users, places
+from tests.faults.capturer import capture
+from tests.hostile.users import VICTIM, as_user
+
+DEAD = (2**22 + 1, 1)  # above the kernel's largest pid
+JOB = "7"
+
+
+def lay(base: Path, root: Path, *, uid: int = VICTIM, loose: bool = False, seq: int = 1) -> None:
+    """What a dead trainer of that user's leaves; loose: straight in `base`, as the first release did."""
+    root.mkdir(exist_ok=True)
+    os.chown(root, uid, uid)
+
+    def work() -> None:
+        os.environ["HPK_SHM_DIR"] = str(base)
+        capture(str(base) if loose else places.mine(), str(root), job=JOB, owner=DEAD, seq=seq)
+    assert as_user(uid, work) == 0
+
+
+def flushed(base: Path, *, uid: int = VICTIM, timeout: float = 30.0, job: str = JOB) -> List[flush.Outcome]:
+    """As root, for that user. An attack that makes it wait makes this fail."""
+    began = time.monotonic()
+    found = flush_users.flush_as(uid, folder=str(base), job=job, timeout=timeout, max_age=86400.0)
+    assert time.monotonic() - began < timeout, "it waited for its deadline"
+    return found
+
+
+def committed(root: Path) -> bool:
+    return any("MANIFEST.json" in names for _, _, names in os.walk(root))
+
+
+def within(seconds: int, work: Callable[[], object]) -> Callable[[], object]:
+    """The same work, killed by the kernel when it takes longer."""
+    def limited() -> None:
+        import signal
+        signal.alarm(seconds)
+        work()
+    return limited

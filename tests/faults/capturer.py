@@ -40,10 +40,10 @@ def capture(folder: str, root: str, *, job: str, owner: Tuple[int, int], rank: i
 def main() -> None:
     library, root = sys.argv[1:]
     sys.path.insert(0, library)
-    from hyperpod_kit.checkpoint.repository import process
+    from hyperpod_kit.checkpoint.repository import places, process
 
     rank, world = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"])
-    capture("/dev/shm", root, job=os.environ["SLURM_JOB_ID"], owner=tuple(process.myself()), rank=rank, world=world)
+    capture(places.mine(), root, job=os.environ["SLURM_JOB_ID"], owner=tuple(process.myself()), rank=rank, world=world)
     print(f"captured {rank}", flush=True)
     time.sleep(600)
 

@@ -129,5 +129,5 @@ def test_a_job_in_a_container_that_is_killed_resumes(pyxis: Driver) -> None:
     assert [event["class"] for event in ended] == ["crash", "done"] and ended[0]["first"]["signal"] == 9, output
     assert restored(output)["step"] > 0 and restored(output)["tier"] == "memory", output
     for node in {node["instance_id"] for node in pyxis.nodes() if node["group"] == "worker-group"}:
-        wait_until("free memory", lambda at=node: not pyxis.on(at, "ls /dev/shm").split(), timeout=30)
+        wait_until("free memory", lambda at=node: not pyxis.on(at, "find /dev/shm -type f").split(), timeout=30)
         assert pyxis.on(node, "ls /var/lib/enroot/data-2001 2>/dev/null", check=False).split() == []

@@ -85,7 +85,7 @@ def test_an_agent_that_dies_has_a_successor_at_once_and_a_second_job_gets_one_cl
     wait_until("a committed checkpoint", lambda: committed(cluster, root) >= 1, timeout=120)
     nodes = cluster.job_nodes(job)
     # The agent's lock names it: [[pid, start time], [the trainer's]].
-    agent = json.loads(cluster.on(nodes[0], "cat /dev/shm/hpk-*-00000.lock"))[0][0]
+    agent = json.loads(cluster.on(nodes[0], "cat /dev/shm/hyperpod-kit/*/hpk-*-00000.lock"))[0][0]
     cluster.on(nodes[0], f"kill -KILL {agent}")
     second = cluster.submit(SCRIPT, "45", root=root, options=("--auto-resume=1", "--nodes=1"))
     assert finish(cluster, second) == "FAILED"
@@ -96,7 +96,7 @@ def test_an_agent_that_dies_has_a_successor_at_once_and_a_second_job_gets_one_cl
     assert weights(output) == undisturbed, output
     assert [event["class"] for event in events(output) if event.get("event") == "ended"] == ["done"]
     for node in nodes:
-        wait_until("free memory", lambda at=node: not cluster.on(at, "ls /dev/shm").split(), timeout=30)
+        wait_until("free memory", lambda at=node: not cluster.on(at, "find /dev/shm -type f").split(), timeout=30)
 
 
 def test_a_corrupt_newest_checkpoint_is_passed_over_and_all_corrupt_is_refused(cluster: Driver) -> None:

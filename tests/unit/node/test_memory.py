@@ -35,7 +35,7 @@ def left(make_node: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 def files(fake: Any) -> List[str]:
-    return sorted(os.listdir(fake.root / "dev/shm"))
+    return sorted(name for name in os.listdir(fake.root / "dev/shm") if name.startswith("hpk-"))
 
 
 def test_what_a_job_left_is_committed_and_freed_once_slurm_has_it_no_longer_here(left: Any, tmp_path: Path) -> None:

@@ -41,8 +41,9 @@ def leftovers() -> Set[str]:
         fields = line.split()
         if _marked(fields[4]) or "mountpoint-s3" in line:
             found.add(f"mount {fields[4]}")
-    for directory, kind in (("/run/netns", "network namespace"), ("/dev/shm", "shared memory segment"),
-                            ("/sys/class/net", "network link")):
+    for _, _, files in os.walk("/dev/shm"):
+        found |= {f"shared memory segment {name}" for name in files if _marked(name)}
+    for directory, kind in (("/run/netns", "network namespace"), ("/sys/class/net", "network link")):
         if os.path.isdir(directory):
             found |= {f"{kind} {name}" for name in os.listdir(directory) if _marked(name)}
     for backing in Path("/sys/block").glob("loop*/loop/backing_file"):

@@ -84,4 +84,10 @@ def _heard(target: Target, said: Optional[Mapping[str, Any]]) -> Heard:
     returncode = said.get("returncode")
     if not isinstance(returncode, int):
         return Heard(error="what the controller said of it cannot be read")
-    return Heard(str(said.get("stdout", "")), returncode, str(said.get("stderr", "")))
+    return Heard(str(said.get("stdout", "")), returncode, str(said.get("stderr", "")), doubt=_doubt(said.get("owner")))
+
+
+def _doubt(owner: object) -> str:
+    if not isinstance(owner, int) or owner == 0:
+        return ""
+    return f"ssh did not let the controller in: this was said inside of a job of uid {owner}, who could have changed it"

@@ -20,6 +20,7 @@ class Heard:
 
     returncode: None where the node sent its report by itself; at: when it said so, in Unix seconds of a clock that is
     not the node's, None for just now; error: why nothing came, "" when something did; hint: what to do about that.
+    doubt: who else than root of the node may have written this, in a sentence.
     """
 
     text: str = ""
@@ -28,6 +29,7 @@ class Heard:
     at: Optional[float] = None
     error: str = ""
     hint: str = ""
+    doubt: str = ""
 
 
 Progress = Callable[[int], None]

@@ -105,7 +105,7 @@ def judge(target: Target, heard: Heard, expected: Sequence[Mount], max_age: floa
         tuple(_compared(answer.mounts, expected, now)),
         bundle_id=answer.bundle_id,
         said_at=said_at,
-        warnings=answer.warnings,
+        warnings=(*answer.warnings, *([heard.doubt] if heard.doubt else [])),
     )
 
 

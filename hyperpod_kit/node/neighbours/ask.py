@@ -53,7 +53,8 @@ class Question:
 
 
 def ask(question: Question, runner: Runner, own_id: str, own_program: str = PROGRAM) -> Iterator[Dict[str, Any]]:
-    """One object a node: id, way, and returncode, stdout and stderr, or error.
+    """One object a node: id, way, and returncode, stdout and stderr, or error; `owner`: the uid of the user in whose
+    job it was asked, who may have changed the answer.
 
     `own_id`: this node, which runs `own_program` in place of the command's first word.
     """
@@ -75,14 +76,14 @@ def _ask(question: Question, runner: Runner, slurm: OverSlurm, node: Tuple[str, 
     if not refused or over_ssh.get("timeout"):
         return {"id": identity, "way": "ssh", **over_ssh}
     why = over_ssh.get("error") or (over_ssh["stderr"].strip().splitlines() or ["ssh failed"])[-1]
-    argv, obstacle = slurm.argv(name, question.command)
-    if argv is None:
-        return {"id": identity, "way": "ssh", "error": f"from the controller: {why}; over Slurm: {obstacle}"}
-    over_slurm = _run(runner, argv, question.connect_timeout + question.timeout)
+    way = slurm.way(name, question.command)
+    if way.argv is None:
+        return {"id": identity, "way": "ssh", "error": f"from the controller: {why}; over Slurm: {way.why}"}
+    over_slurm = _run(runner, way.argv, question.connect_timeout + question.timeout)
     if "error" in over_slurm or not over_slurm["stdout"].strip():
         words = over_slurm.get("error") or (over_slurm["stderr"].strip().splitlines() or ["nothing said"])[-1]
         return {"id": identity, "way": "slurm", "error": f"from the controller: {why}; over Slurm: {words}"}
-    return {"id": identity, "way": "slurm", **over_slurm}
+    return {"id": identity, "way": "slurm", "owner": way.owner, **over_slurm}
 
 
 def ssh_argv(question: Question, address: str) -> List[str]:

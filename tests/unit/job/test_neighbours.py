@@ -12,7 +12,7 @@ import pytest
 
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.node.neighbours.ask import Question, ask
-from hyperpod_kit.node.neighbours.over_slurm import OverSlurm
+from hyperpod_kit.node.neighbours.over_slurm import OverSlurm, Way
 from hyperpod_kit.run import LocalRunner
 
 from .private_slurm import PrivateSlurm, missing, wait_until
@@ -51,6 +51,7 @@ def test_free_nodes_get_a_job_and_busy_ones_a_step_beside_theirs(
     question = Question(nodes, ("/bin/sh", "-c", 'echo "$SLURMD_NODENAME $(id -u) $SLURM_JOB_ID"'), 5.0, 10.0)
     said = {one["id"]: one for one in ask(question, LocalRunner(), "i-0")}
     assert said["i-n1"]["stdout"].split() == ["n1", str(slurm.user), job], "beside the job, as its owner"
+    assert (said["i-n1"]["owner"], said["i-n2"]["owner"]) == (slurm.user, None)
     assert said["i-n2"]["stdout"].split()[:2] == ["n2", "0"] and said["i-n2"]["way"] == "slurm"
     assert "Permission denied (publickey).; over Slurm: srun: error:" in said["i-n3"]["error"]
     assert slurm.state(job) == "RUNNING", "nobody's job is disturbed"
@@ -67,5 +68,5 @@ def test_a_slurm_that_does_not_answer_is_asked_once() -> None:
     runner = Silent()
     over = OverSlurm(runner)
     for name in ("n1", "n2"):
-        assert over.argv(name, ["x"]) == (None, "slurm_load_jobs error: Unable to contact slurm controller")
+        assert over.way(name, ["x"]) == Way(None, "slurm_load_jobs error: Unable to contact slurm controller")
     assert runner.calls == 1

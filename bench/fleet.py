@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import resource
+import secrets
 import shutil
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from typing import Any, Dict, Iterator, List, Optional
 from fleet_nodes import KINDS
 
 ROOT = Path(__file__).resolve().parents[1]
+ACCESS_KEY, SECRET_KEY = "AKIABENCH", secrets.token_hex(20)
 EXAMPLE = ROOT / "provisioning_parameters.example.json"
 # A small process between: Linux counts as a child's peak also what its parent had when it forked.
 WATCHER = ("import resource, subprocess, sys; done = subprocess.run(sys.argv[1:])\n"
@@ -75,11 +77,13 @@ def world(directory: Path, count: int, only: str) -> Iterator[Dict[str, Any]]:
 
 def serve_endpoint(directory: Path, nodes: List[Dict[str, str]], reader: int, writer: int) -> None:
     """Answer for SageMaker until the other end of the pipe is closed; does not return."""
+    from hyperpod_kit.rehearsal.keys import Key
     from hyperpod_kit.rehearsal.s3.store import S3Store
     from hyperpod_kit.rehearsal.sagemaker.server import serve
 
     os.close(writer)
-    server = serve([("127.0.0.1", 0)], S3Store(directory / "s3"), Control(nodes))  # type: ignore[arg-type]
+    server = serve([("127.0.0.1", 0)], S3Store(directory / "s3"), Control(nodes),  # type: ignore[arg-type]
+                   keys={ACCESS_KEY: Key(ACCESS_KEY, SECRET_KEY)})
     (directory / "url.new").write_text(server.url)
     (directory / "url.new").rename(directory / "url")
     os.read(reader, 1)
@@ -103,8 +107,8 @@ def cpu_seconds(pid: int) -> float:
 def measure(directory: Path, args: argparse.Namespace) -> Dict[str, Any]:
     with world(directory, args.nodes, args.all) as where:
         environment = {
-            **os.environ, "PYTHONPATH": str(ROOT), "AWS_ENDPOINT_URL": where["url"], "AWS_ACCESS_KEY_ID": "bench",
-            "AWS_SECRET_ACCESS_KEY": "bench", "AWS_EC2_METADATA_DISABLED": "true"}
+            **os.environ, "PYTHONPATH": str(ROOT), "AWS_ENDPOINT_URL": where["url"], "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "AWS_EC2_METADATA_DISABLED": "true"}
         words = ["validate-mounts", str(EXAMPLE), "--ssh-key", str(directory / "id_ecdsa"), "--known-hosts",
                  str(directory / "known_hosts"), "--ssh-port", str(where["port"]), "--connect-timeout",
                  str(args.connect_timeout), "--timeout", str(args.timeout), *args.words]

@@ -44,7 +44,7 @@ def up(name: str, shares: Tuple[str, ...], cred_expire: int, slurmd_timeout: int
       hyperpod-kit rehearse up
       hyperpod-kit rehearse up --release bullseye --shm-size 4G
     """
-    from hyperpod_kit.rehearsal import boot
+    from hyperpod_kit.rehearsal import boot, host
 
     with Progress() as progress:
         layout, started = boot.up(name, shares, progress, cred_expire=cred_expire, slurmd_timeout=slurmd_timeout,
@@ -52,6 +52,9 @@ def up(name: str, shares: Tuple[str, ...], cred_expire: int, slurmd_timeout: int
     _, data = boot.running(name)
     if not quiet:
         print_fidelity()
+    warning = host.warning_of_others(host.other_users())
+    if warning:
+        output.say(warning)
     output.out(f"rehearsal {name} is {'up' if started else 'up already'}: {data['endpoint']} (state in {layout.root})")
     output.out(f"next: eval \"$(hyperpod-kit rehearse env{_name_argument(name)})\"")
 
@@ -220,12 +223,13 @@ def replace_node(name: str, node: str) -> None:
 
     from hyperpod_kit.errors import RehearsalError
     from hyperpod_kit.rehearsal import boot, targets
-    from hyperpod_kit.rehearsal.node_files import ACCESS_KEY, SECRET_KEY
+    from hyperpod_kit.rehearsal.keys import Keys
 
-    _, data = boot.running(name)
+    layout, data = boot.running(name)
+    key = Keys.load(layout.root).admin
     found = targets.find(data, node)
     client = boto3.client("sagemaker", endpoint_url=data["endpoint"], region_name="us-east-1",
-                          aws_access_key_id=ACCESS_KEY, aws_secret_access_key=SECRET_KEY)
+                          aws_access_key_id=key.id, aws_secret_access_key=key.secret)
     answer = client.batch_replace_cluster_nodes(ClusterName=found["cluster"], NodeIds=[found["instance_id"]])
     for failure in answer["Failed"]:
         raise RehearsalError(f"{found['place']} ({found['instance_id']}) is not replaced: {failure['Message']}")

@@ -27,6 +27,7 @@ from hyperpod_kit.rehearsal.dns import DnsResponder
 from hyperpod_kit.rehearsal.efs.service import EfsService
 from hyperpod_kit.rehearsal.fleet import Fleet
 from hyperpod_kit.rehearsal.guardian import Guardian
+from hyperpod_kit.rehearsal.keys import Keys
 from hyperpod_kit.rehearsal.layout import Layout, lock_file
 from hyperpod_kit.rehearsal.machine import MachineOptions, Machines
 from hyperpod_kit.rehearsal.metadata_server import MetadataServers
@@ -72,11 +73,13 @@ class Daemon:
         for bucket in storage.BUCKETS:
             store.create_bucket(bucket)
         machines = Machines(layout, MachineOptions(self.settings.shares, self.settings.shm_size))
-        secrets = Secrets(Path(f"{layout.ssh_key}.pub").read_text(), os.urandom(1024))
+        keys = Keys.new()
+        keys.save(layout.root)
+        secrets = Secrets(Path(f"{layout.ssh_key}.pub").read_text(), os.urandom(1024), keys.node)
         fleet = Fleet(layout, self.settings, bridge, MetadataServers(), machines, secrets, "", self.stopping)
         self._operations = Operations(fleet, SlurmControl(machines), store, self.save)
         self._server = serve([("127.0.0.1", 0), (bridge.gateway, 0)], store, RehearsalControlPlane(self._operations),
-                             EfsService(layout.file_systems["efs"]))
+                             EfsService(layout.file_systems["efs"]), keys=keys.known())
         bridge.require_reachable(self._server.port)
         fleet.endpoint = f"http://{bridge.gateway}:{self._server.port}"
         self._dns = _dns(bridge.gateway)

@@ -25,7 +25,7 @@ TABLE: Tuple[Line, ...] = (
     Line("replacement of nodes", REAL, "new instance on the same address; seconds here, 20-30 minutes on AWS"),
     Line("SageMaker cluster API", STAND_IN, "own endpoint, checked against AWS's service model; its calls are below"),
     Line("software updates", STAND_IN, "a fresh root volume of the same image, lifecycle scripts run again"),
-    Line("S3", STAND_IN, "own endpoint on local disk: multipart, ranges, conditional writes; no signatures checked"),
+    Line("S3", STAND_IN, "own endpoint on local disk: multipart, ranges, conditional writes; signatures checked"),
     Line("Mountpoint for S3", STAND_IN, "FUSE, same command and documented semantics; its speed means nothing"),
     Line("EFS", STAND_IN, "FUSE over a local directory; access points and policies hold; no NFS, node-local locks"),
     Line("S3 Files", STAND_IN, "FUSE over a local directory, access points; nothing reaches S3, no NFS"),

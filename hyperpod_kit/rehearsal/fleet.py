@@ -70,7 +70,8 @@ class Fleet:
             self.network.attach(node.instance_id, node.ip)
             self.metadata.start(self.layout.netns(node.instance_id), Instance(
                 node.instance_id, node.instance_type, node.ip, node.host, REGION, ACCOUNT,
-                cluster.group(node.group).get("ExecutionRole", ""), node_files.ACCESS_KEY, node_files.SECRET_KEY))
+                cluster.group(node.group).get("ExecutionRole", ""), self.secrets.key.id, self.secrets.key.secret,
+                self.secrets.key.token))
             self._furnish(cluster, node, memory_mb)
             self._boot(node)
 

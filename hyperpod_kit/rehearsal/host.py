@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import Mapping, Sequence
 
 from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.rehearsal import apt_sources
+from hyperpod_kit.untrusted.text import clean
 
 TOOLS = {"systemd-nspawn": "systemd-container", "mmdebstrap": "mmdebstrap", "mksquashfs": "squashfs-tools",
          "ip": "iproute2", "ssh": "openssh-client", "ssh-keygen": "openssh-client", "nsenter": "util-linux"}
 
 _CAP_SYS_ADMIN = 21
+_FIRST_USER, _NOBODY = 1000, 65534
 
 
 def missing() -> list[str]:
@@ -59,6 +62,26 @@ def _has_filesystem(name: str) -> bool:
         return False
     # A module that is not loaded yet is not listed; mount(8) loads it on demand.
     return name in known or any(Path("/lib/modules").glob(f"{os.uname().release}/kernel/fs/{name}*/{name}.ko*"))
+
+
+def other_users(passwd: Path = Path("/etc/passwd"), environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Names of those who can log in here besides root and whoever called sudo."""
+    found = []
+    for line in passwd.read_text(errors="replace").splitlines():
+        fields = line.split(":")
+        if (len(fields) == 7 and fields[2].isdigit() and _FIRST_USER <= int(fields[2]) < _NOBODY
+                and fields[2] != environ.get("SUDO_UID") and not fields[6].endswith(("/nologin", "/false"))):
+            found.append(fields[0])
+    return found
+
+
+def warning_of_others(users: Sequence[str]) -> str:
+    """What a person should know who boots machines beside other users; "" where there are none."""
+    if not users:
+        return ""
+    named = ", ".join(clean(name, 32) for name in users[:3]) + (f" and {len(users) - 3} more" if len(users) > 3 else "")
+    return (f"warning: {named} can log in on this machine too. Root of a rehearsal's machines is this machine's root: "
+            "whoever gets hold of one of them has this machine")
 
 
 def require_root(what: str) -> None:

@@ -33,6 +33,7 @@ class Instance:
     role: str
     access_key: str
     secret_key: str
+    token: str = ""
 
 
 def entries(instance: Instance, now: float) -> Dict[str, str]:
@@ -54,7 +55,7 @@ def entries(instance: Instance, now: float) -> Dict[str, str]:
         role = instance.role.rpartition("/")[2]
         found[f"meta-data/iam/security-credentials/{role}"] = json.dumps({
             "Code": "Success", "LastUpdated": _stamp(now), "Type": "AWS-HMAC", "AccessKeyId": instance.access_key,
-            "SecretAccessKey": instance.secret_key, "Token": "rehearsal",
+            "SecretAccessKey": instance.secret_key, "Token": instance.token,
             "Expiration": _stamp(now + CREDENTIALS_LAST)}, indent=2)
     return found
 

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hyperpod_kit.errors import RehearsalError
+from hyperpod_kit.rehearsal.keys import Keys
+from hyperpod_kit.rehearsal.node_files import aws_environment
 from hyperpod_kit.rehearsal.s3.store import S3Store
 from hyperpod_kit.rehearsal.sagemaker.server import serve
 from hyperpod_kit.rehearsal.standins.install import LIBRARY, install
@@ -32,10 +34,10 @@ def run(options: Sequence[str], command: Sequence[str]) -> int:
         install(place / "root")
         store = S3Store(place / "s3")
         store.create_bucket(BUCKET)
-        server = serve([("127.0.0.1", 0)], store)
+        key = Keys.new().admin
+        server = serve([("127.0.0.1", 0)], store, keys={key.id: key})
         try:
-            told = {**os.environ, "AWS_ENDPOINT_URL": server.url, "AWS_ACCESS_KEY_ID": "x",
-                    "AWS_SECRET_ACCESS_KEY": "x", "AWS_REGION": "us-east-1", "AWS_CONFIG_FILE": "/nonexistent",
+            told = {**os.environ, **aws_environment(server.url, key), "AWS_CONFIG_FILE": "/nonexistent",
                     "AWS_SHARED_CREDENTIALS_FILE": "/nonexistent"}
             done = subprocess.run([_PYTHON, "-I", "-S", str(place / "root" / LIBRARY), "mount-s3", *options, BUCKET,
                                    str(point)], env=told, capture_output=True, text=True, timeout=_SECONDS)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Dict, Optional, Tuple
 
 from hyperpod_kit.rehearsal.cluster_state import REGION
+from hyperpod_kit.rehearsal.keys import Key
 
-ACCESS_KEY, SECRET_KEY = "REHEARSAL", "rehearsal-secret"
 AGENT_STATUS = "/var/lib/hyperpod-rehearsal/agent.json"
 AGENT_CONFIG = "/etc/hyperpod-rehearsal/node.json"
 LIFECYCLE_LOG = "/var/log/hyperpod-rehearsal/lifecycle.log"
@@ -23,10 +23,11 @@ NODE_PATH = "/opt/slurm/bin:/opt/slurm/sbin:/usr/local/sbin:/usr/local/bin:/usr/
 
 @dataclass(frozen=True)
 class Secrets:
-    """Keys that the control plane hands to every node of a rehearsal. `authorized_key`: one line."""
+    """What the control plane hands to every node of a rehearsal. `authorized_key`: one line; `key`: their role's."""
 
     authorized_key: str
     munge_key: bytes
+    key: Key
 
 
 def write(root: Path, path: str, data: str | bytes, mode: int = 0o644,
@@ -56,15 +57,17 @@ def _user_ids(root: Path, user: str) -> Tuple[int, int]:
     raise KeyError(user)
 
 
-def _aws_config(endpoint: str) -> str:
-    return (f"[default]\nregion = {REGION}\nendpoint_url = {endpoint}\naws_access_key_id = {ACCESS_KEY}\n"
-            f"aws_secret_access_key = {SECRET_KEY}\ns3 =\n  addressing_style = path\n")
+def _aws_config(endpoint: str, key: Key) -> str:
+    return (f"[default]\nregion = {REGION}\nendpoint_url = {endpoint}\naws_access_key_id = {key.id}\n"
+            f"aws_secret_access_key = {key.secret}\naws_session_token = {key.token}\n"
+            "s3 =\n  addressing_style = path\n")
 
 
-def aws_environment(endpoint: str) -> Dict[str, str]:
+def aws_environment(endpoint: str, key: Key) -> Dict[str, str]:
     """Variables that lead AWS's tools to the rehearsal's endpoint."""
+    # The token also where it is empty: one that the shell has of another account would be sent with our key.
     return {"AWS_ENDPOINT_URL": endpoint, "AWS_REGION": REGION, "AWS_DEFAULT_REGION": REGION,
-            "AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
+            "AWS_ACCESS_KEY_ID": key.id, "AWS_SECRET_ACCESS_KEY": key.secret, "AWS_SESSION_TOKEN": key.token}
 
 
 def write_identity(root: Path, *, host: str, ip: str, gateway: str, endpoint: str, secrets: Secrets,
@@ -73,14 +76,14 @@ def write_identity(root: Path, *, host: str, ip: str, gateway: str, endpoint: st
     write(root, "/etc/hostname", f"{host}\n")
     write(root, "/etc/hosts", f"127.0.0.1 localhost\n{ip} {host}.ec2.internal {host}\n")
     write(root, "/etc/resolv.conf", f"search ec2.internal\nnameserver {gateway}\noptions timeout:1 attempts:2\n")
-    environment = aws_environment(endpoint)
+    environment = aws_environment(endpoint, secrets.key)
     assignments = " ".join(f'"{key}={value}"' for key, value in environment.items())
     # At a reboot PID 1 waits so long for each process that came in from outside: such a one is no child of its.
     write(root, "/etc/systemd/system.conf.d/rehearsal.conf",
           f"[Manager]\nDefaultEnvironment={assignments}\nDefaultTimeoutStopSec=15s\n")
     write(root, "/etc/environment", "".join(f"{key}={value}\n" for key, value in environment.items())
           + f"PATH={NODE_PATH}\n")
-    config = _aws_config(endpoint)
+    config = _aws_config(endpoint, secrets.key)
     write(root, "/root/.aws/config", config, 0o600)
     ubuntu = _user_ids(root, "ubuntu")
     write(root, "/home/ubuntu/.aws/config", config, 0o600, ubuntu)

@@ -6,6 +6,7 @@ from typing import Any, Dict, List
 
 from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.rehearsal import processes
+from hyperpod_kit.rehearsal.keys import Keys
 from hyperpod_kit.rehearsal.layout import Layout
 from hyperpod_kit.rehearsal.processes import Process
 
@@ -64,11 +65,10 @@ def ssh_command(layout: Layout, node: Dict[str, Any], command: List[str], tty: b
 
 
 def environment(layout: Layout, state: Dict[str, Any]) -> Dict[str, str]:
-    """What a shell needs so that hyperpod-kit, boto3 and AWS's CLI talk to the rehearsal."""
-    from hyperpod_kit.rehearsal.node_files import ACCESS_KEY, SECRET_KEY
+    """What a shell needs so that hyperpod-kit, boto3 and AWS's CLI talk to the rehearsal. Raises RehearsalError."""
+    from hyperpod_kit.rehearsal.node_files import aws_environment
 
-    return {"AWS_ENDPOINT_URL": state["endpoint"], "AWS_ACCESS_KEY_ID": ACCESS_KEY,
-            "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "AWS_DEFAULT_REGION": "us-east-1", "AWS_REGION": "us-east-1",
+    return {**aws_environment(state["endpoint"], Keys.load(layout.root).admin),
             "HPK_SSH_KEY": str(layout.ssh_key), "HPK_SSH_USER": "root", "HPK_KNOWN_HOSTS": str(layout.known_hosts)}
 
 

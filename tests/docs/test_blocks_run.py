@@ -10,6 +10,7 @@ import pytest
 from docs_build.blocks import ROOT, Block, pages
 from hyperpod_kit.rehearsal import state
 from hyperpod_kit.rehearsal.efs.service import EfsService
+from hyperpod_kit.rehearsal.keys import Key
 from hyperpod_kit.rehearsal.s3.store import S3Store
 from hyperpod_kit.rehearsal.sagemaker.server import serve
 from tests.docs import pasted
@@ -57,7 +58,7 @@ def cloud(tmp_path: Path) -> Iterator[dict[str, str]]:
     state.write_json(efs / "registry.json", {"file_systems": ["fs-0fedcba9876543210"]}, 0o644)
     control = Control()
     control.events = []
-    server = serve([("127.0.0.1", 0)], store, control, EfsService(efs))
+    server = serve([("127.0.0.1", 0)], store, control, EfsService(efs), keys={"test": Key("test", "test")})
     yield {"AWS_ENDPOINT_URL": server.url, "HPK_POLL_INTERVAL": "0.2"}
     server.close()
 

@@ -1,4 +1,4 @@
-"""Just enough S3 to fetch a prefix: list and get, path style, from the rehearsal's own endpoint.
+"""Just enough S3 to fetch a prefix: list and get, path style, from the rehearsal's own endpoint, signed.
 
 Standard library only, Python 3.8: this file runs in a node.
 """
@@ -10,8 +10,10 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from typing import Iterator, Tuple
+from typing import Iterator, Mapping, Sequence, Tuple
 from xml.etree import ElementTree
+
+from hyperpod_kit.rehearsal.standins.sigv4 import EMPTY_SHA256, Credentials, sign
 
 # The endpoint is on the node's own network: a proxy from the environment would be wrong.
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -30,10 +32,23 @@ def split_uri(uri: str) -> Tuple[str, str]:
     return bucket, prefix + "/" if prefix else ""
 
 
-def _get(url: str, deadline: float) -> bytes:
+def credentials_of(environ: Mapping[str, str]) -> Credentials:
+    """The role's, as the node's environment has them. Raises S3Error."""
+    try:
+        return Credentials(environ["AWS_ACCESS_KEY_ID"], environ["AWS_SECRET_ACCESS_KEY"],
+                           environ.get("AWS_SESSION_TOKEN"))
+    except KeyError as err:
+        raise S3Error(f"no credentials: {err} is not set") from None
+
+
+def _get(who: Credentials, endpoint: str, path: str, query: Sequence[Tuple[str, str]], deadline: float) -> bytes:
+    spelt = "&".join(f"{name}={urllib.parse.quote(value, safe='-_.~')}" for name, value in sorted(query))
+    url = f"{endpoint}{path}" + (f"?{spelt}" if spelt else "")
     while True:
+        headers = sign(who, "us-east-1", "GET", path, spelt, {
+            "host": urllib.parse.urlsplit(endpoint).netloc, "x-amz-content-sha256": EMPTY_SHA256})
         try:
-            with _OPENER.open(url, timeout=20) as response:
+            with _OPENER.open(urllib.request.Request(url, headers=headers), timeout=20) as response:
                 body: bytes = response.read()
                 return body
         except urllib.error.HTTPError as err:
@@ -55,14 +70,12 @@ def _error_code(body: bytes) -> str:
         return ""
 
 
-def list_keys(endpoint: str, bucket: str, prefix: str, deadline: float) -> Iterator[str]:
+def list_keys(who: Credentials, endpoint: str, bucket: str, prefix: str, deadline: float) -> Iterator[str]:
     """All keys below a prefix. `deadline`: monotonic seconds until which a silent endpoint is tried again."""
     token = ""
     while True:
-        query = {"list-type": "2", "prefix": prefix}
-        if token:
-            query["continuation-token"] = token
-        page = ElementTree.fromstring(_get(f"{endpoint}/{bucket}?{urllib.parse.urlencode(query)}", deadline))
+        query = [("list-type", "2"), ("prefix", prefix)] + ([("continuation-token", token)] if token else [])
+        page = ElementTree.fromstring(_get(who, endpoint, f"/{bucket}", query, deadline))
         space = page.tag[:page.tag.index("}") + 1] if page.tag.startswith("{") else ""
         for entry in page.iter(space + "Contents"):
             key = entry.findtext(space + "Key")
@@ -73,12 +86,12 @@ def list_keys(endpoint: str, bucket: str, prefix: str, deadline: float) -> Itera
             return
 
 
-def download_prefix(endpoint: str, uri: str, target: str, patience: float = 30.0) -> int:
+def download_prefix(who: Credentials, endpoint: str, uri: str, target: str, patience: float = 30.0) -> int:
     """Fetch every object below `uri` into the directory `target`; returns how many. Raises S3Error."""
     bucket, prefix = split_uri(uri)
     deadline = time.monotonic() + patience
     count = 0
-    for key in list_keys(endpoint, bucket, prefix, deadline):
+    for key in list_keys(who, endpoint, bucket, prefix, deadline):
         relative = key[len(prefix):]
         if not relative or relative.endswith("/"):
             continue
@@ -86,7 +99,7 @@ def download_prefix(endpoint: str, uri: str, target: str, patience: float = 30.0
         if not path.startswith(os.path.normpath(target) + os.sep):
             raise S3Error(f"key {key} leaves the bundle's directory")
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        data = _get(f"{endpoint}/{bucket}/{urllib.parse.quote(key)}", deadline)
+        data = _get(who, endpoint, f"/{bucket}/{urllib.parse.quote(key, safe='/-_.~')}", (), deadline)
         with open(path, "wb") as file:
             file.write(data)
         count += 1

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Mapping
+from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from hyperpod_kit.aws import request_shape
 from hyperpod_kit.rehearsal.efs.service import EfsError, EfsService
 
 PREFIX = "/2015-02-01/"
-SCOPE = "/elasticfilesystem/aws4_request"
-"""How a signature says which service it is for: the paths alone could be those of a bucket."""
 
 ROUTES = (
     ("POST", re.compile(r"access-points"), "CreateAccessPoint", 200),
@@ -24,11 +22,6 @@ ROUTES = (
     ("DELETE", re.compile(r"file-systems/(?P<FileSystemId>[^/]+)/policy"), "DeleteFileSystemPolicy", 200),
 )
 NUMBERS = ("MaxResults", "MaxItems")
-
-
-def is_for_efs(path: str, headers: Mapping[str, str]) -> bool:
-    """Whether a request is one of EFS's. `headers`: with lower-case names."""
-    return path.startswith(PREFIX) and SCOPE in headers.get("authorization", "")
 
 
 def answer(service: EfsService, method: str, target: str, body: bytes) -> tuple[int, dict[str, str], bytes]:

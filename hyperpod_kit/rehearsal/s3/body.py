@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Iterator, Mapping, Protocol
+import hashlib
+import re
+from typing import Iterator, Mapping, Optional, Protocol
 
 from hyperpod_kit.rehearsal.s3.errors import S3Error
 from hyperpod_kit.rehearsal.s3.faults import Throttle
+from hyperpod_kit.rehearsal.s3.seal import Seal
 
 CHUNK = 1 << 20
+LINE = 8 << 10
+"""Bytes that a line between chunks may have, which no length announces."""
+TRAILERS = 32
+_SIZE = re.compile(rb"[0-9a-fA-F]{1,15}")
 DRAIN_LIMIT = 8 << 20
 """Bytes of an unwanted body that are read to keep a connection; a longer one costs the connection."""
 
@@ -18,16 +25,17 @@ class Stream(Protocol):
     def read(self, size: int, /) -> bytes:
         """Up to `size` bytes, fewer only at the end."""
 
-    def readline(self) -> bytes:
-        """Up to and with the next newline."""
+    def readline(self, size: int, /) -> bytes:
+        """Up to and with the next newline, at most `size` bytes."""
 
 
 class RequestBody:
     """Iterate over it once. Raises S3Error IncompleteBody when the client goes away, InvalidRequest for bad framing."""
 
-    def __init__(self, stream: Stream, headers: Mapping[str, str]) -> None:
-        """headers: with lower-case names."""
+    def __init__(self, stream: Stream, headers: Mapping[str, str], seal: Optional[Seal] = None) -> None:
+        """headers: with lower-case names; seal: what the signature says of the body."""
         self._stream = stream
+        self._seal = seal
         self._trailers: dict[str, str] = {}
         self.throttle = Throttle(0)
         self.read_bytes = 0
@@ -35,7 +43,8 @@ class RequestBody:
         self._aws_chunked = ("aws-chunked" in headers.get("content-encoding", "")
                              or headers.get("x-amz-content-sha256", "").startswith("STREAMING-"))
         self._left = 0 if self._http_chunked else int(headers.get("content-length") or 0)
-        self._chunks = self._read_http_chunked() if self._http_chunked else self._read_plain()
+        chunks = self._read_http_chunked() if self._http_chunked else self._read_plain()
+        self._chunks = chunks if seal is None else seal.watched(chunks)
         self._buffer = bytearray()
 
     def __iter__(self) -> Iterator[bytes]:
@@ -82,16 +91,17 @@ class RequestBody:
 
     def _read_http_chunked(self) -> Iterator[bytes]:
         while True:
-            size = _hex_size(self._stream.readline())
+            size = _hex_size(self._stream.readline(LINE))
             if not size:
-                while self._stream.readline().strip():
-                    pass
-                return
+                for _ in range(TRAILERS):
+                    if not self._stream.readline(LINE).strip():
+                        return
+                raise S3Error(400, "InvalidRequest", f"more than {TRAILERS} trailers")
             while size:
                 data = self._account(self._stream.read(min(size, CHUNK, self.throttle.chunk)))
                 size -= len(data)
                 yield data
-            self._stream.readline()
+            self._stream.readline(LINE)
 
     def _fill(self) -> bool:
         data = next(self._chunks, None)
@@ -102,6 +112,8 @@ class RequestBody:
 
     def _line(self) -> bytes:
         while b"\r\n" not in self._buffer:
+            if len(self._buffer) > LINE:
+                raise S3Error(400, "InvalidRequest", f"no line ends within {LINE} bytes")
             if not self._fill():
                 line = bytes(self._buffer)
                 self._buffer.clear()
@@ -112,8 +124,11 @@ class RequestBody:
 
     def _read_aws_chunked(self) -> Iterator[bytes]:
         while True:
-            size = _hex_size(self._line())
+            header = self._line()
+            size = _hex_size(header)
+            digest = hashlib.sha256()
             if not size:
+                self._sealed(header, digest.hexdigest())
                 break
             while size:
                 if not self._buffer and not self._fill():
@@ -121,7 +136,10 @@ class RequestBody:
                 data = bytes(self._buffer[:size])
                 del self._buffer[:size]
                 size -= len(data)
+                if self._seal is not None and self._seal.signed_chunks:
+                    digest.update(data)
                 yield data
+            self._sealed(header, digest.hexdigest())
             while len(self._buffer) < 2 and self._fill():
                 pass
             del self._buffer[:2]
@@ -129,14 +147,23 @@ class RequestBody:
             line = self._line()
             if not line:
                 break
+            if len(self._trailers) == TRAILERS:
+                raise S3Error(400, "InvalidRequest", f"more than {TRAILERS} trailers")
             name, _, value = line.decode("latin-1").partition(":")
             self._trailers[name.strip().lower()] = value.strip()
+        if self._seal is not None:
+            self._seal.trailers(self._trailers)
         for _ in self._chunks:
             pass
 
+    def _sealed(self, header: bytes, digest: str) -> None:
+        if self._seal is not None:
+            self._seal.chunk(header.partition(b";")[2], digest)
+
 
 def _hex_size(line: bytes) -> int:
-    try:
-        return int(line.split(b";")[0] or b"0", 16)
-    except ValueError:
-        raise S3Error(400, "InvalidRequest", f"a chunk header was expected, found {line[:40]!r}") from None
+    """Digits alone: Python's int() takes signs, blanks, underscores and 0x as well."""
+    size = line.strip().partition(b";")[0].rstrip()
+    if _SIZE.fullmatch(size) is None:
+        raise S3Error(400, "InvalidRequest", f"a chunk header was expected, found {line[:40]!r}")
+    return int(size, 16)

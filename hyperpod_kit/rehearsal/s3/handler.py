@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 import uuid
-from http.server import BaseHTTPRequestHandler
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from hyperpod_kit.rehearsal.front_door import FrontDoor
 from hyperpod_kit.rehearsal.s3.body import RequestBody
 from hyperpod_kit.rehearsal.s3.bucket_requests import bucket_request, list_buckets
 from hyperpod_kit.rehearsal.s3.control_requests import CONTROL_PREFIX, control_request
@@ -14,14 +14,12 @@ from hyperpod_kit.rehearsal.s3.errors import S3Error
 from hyperpod_kit.rehearsal.s3.faults import Effect, LoggedRequest, Throttle
 from hyperpod_kit.rehearsal.s3.messages import Request, Response, xml_response
 from hyperpod_kit.rehearsal.s3.object_requests import object_request
-from hyperpod_kit.rehearsal.s3.presigned import check_not_expired
 from hyperpod_kit.rehearsal.s3.store import S3Store
 from hyperpod_kit.rehearsal.s3.xml import error_document
 
 
 def answer(store: S3Store, request: Request) -> Response:
     """The answer to a request. Raises S3Error."""
-    check_not_expired(request.query, time.time())
     if not request.bucket:
         if request.method != "GET":
             raise S3Error(405, "MethodNotAllowed", "The specified method is not allowed against this resource.")
@@ -31,16 +29,14 @@ def answer(store: S3Store, request: Request) -> Response:
     return object_request(store, request)
 
 
-class S3Handler(BaseHTTPRequestHandler):
-    """One connection of an S3 client, path style. Set `store` in a subclass. Signatures are not checked."""
+class S3Handler(FrontDoor):
+    """One connection of an S3 client, path style. Set `store` in a subclass."""
 
     store: S3Store
-    protocol_version = "HTTP/1.1"
     server_version = "AmazonS3"
     sys_version = ""
     disable_nagle_algorithm = True
     rbufsize = 1 << 18
-    timeout = 120
 
     def log_message(self, format: str, *args: object) -> None:
         """Nothing on stderr: the store keeps the log."""
@@ -59,8 +55,11 @@ class S3Handler(BaseHTTPRequestHandler):
         bucket, _, key = path.partition("/")
         headers = {name.lower(): value for name, value in self.headers.items()}
         request = Request(self.command, bucket, key, dict(parse_qsl(url.query, keep_blank_values=True)), headers,
-                          RequestBody(self.rfile, headers))
+                          RequestBody(self.rfile, headers, self.seal))
         if bucket == CONTROL_PREFIX:
+            if not self.allowed("rehearsal:Control"):
+                self.close_connection = True
+                return
             self.send(control_request(self.store, request), Effect())
             return
         effect = self.store.faults.hit(self.command, path)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import threading
 import uuid
-from http.server import ThreadingHTTPServer
 from typing import Mapping, Sequence
 
 from hyperpod_kit.rehearsal import other_services
 from hyperpod_kit.rehearsal.efs import protocol as efs_protocol
 from hyperpod_kit.rehearsal.efs.service import EfsService
-from hyperpod_kit.rehearsal.s3.body import RequestBody
-from hyperpod_kit.rehearsal.s3.errors import S3Error
+from hyperpod_kit.rehearsal.front_door import Listener
+from hyperpod_kit.rehearsal.keys import Key
 from hyperpod_kit.rehearsal.s3.handler import S3Handler
 from hyperpod_kit.rehearsal.s3.store import S3Store
 from hyperpod_kit.rehearsal.sagemaker.api import ControlPlane
-from hyperpod_kit.rehearsal.sagemaker.protocol import answer
+from hyperpod_kit.rehearsal.sagemaker.protocol import TARGET_PREFIX, answer
 
 
 class EndpointHandler(S3Handler):
@@ -25,48 +24,33 @@ class EndpointHandler(S3Handler):
     efs: EfsService | None = None
 
     def do_GET(self) -> None:
-        """X-Amz-Target names a call of SageMaker, the signature's scope one of EFS or of what is not here; all others
-        are S3's."""
+        """X-Amz-Target names a call of SageMaker, the signature's scope the service."""
         headers = {name.lower(): value for name, value in self.headers.items()}
-        if other_services.is_for_another(headers):
-            self._refuse(headers)
-        elif "x-amz-target" in headers:
-            self._serve_sagemaker(headers["x-amz-target"], headers)
-        elif self.efs is not None and efs_protocol.is_for_efs(self.path, headers):
-            self._serve_efs(self.efs, headers)
-        else:
+        body, target = self.read_body or b"", headers.get("x-amz-target", "")
+        service = self.claim.service if self.claim is not None else ""
+        if service == "s3" and not target:
             self.serve_s3()
+        elif service == "sagemaker" and target.startswith(TARGET_PREFIX):
+            if self.allowed(f"sagemaker:{target[len(TARGET_PREFIX):]}"):
+                self._serve_sagemaker(target, body)
+        elif service == "elasticfilesystem" and self.efs is not None and self.path.startswith(efs_protocol.PREFIX):
+            if self.allowed("elasticfilesystem:*"):
+                self._serve_efs(self.efs, body)
+        else:
+            self._send(*other_services.refusal(headers, body))
 
-    do_PUT = do_POST = do_DELETE = do_GET
+    do_PUT = do_POST = do_DELETE = do_HEAD = do_GET
 
-    def _serve_sagemaker(self, target: str, headers: Mapping[str, str]) -> None:
-        body = self._read_body(headers)
-        if body is None:
-            return
+    def _serve_sagemaker(self, target: str, body: bytes) -> None:
         if self.control is None:
             status, data = 400, b'{"__type": "UnknownOperationException", "message": "no control plane here"}'
         else:
             status, data = answer(self.control, target, body)
         self._send(status, {"Content-Type": "application/x-amz-json-1.1"}, data)
 
-    def _serve_efs(self, service: EfsService, headers: Mapping[str, str]) -> None:
-        body = self._read_body(headers)
-        if body is not None:
-            status, more, data = efs_protocol.answer(service, self.command, self.path, body)
-            self._send(status, {"Content-Type": "application/json", **more}, data)
-
-    def _refuse(self, headers: Mapping[str, str]) -> None:
-        body = self._read_body(headers)
-        if body is not None:
-            self._send(*other_services.refusal(headers, body))
-
-    def _read_body(self, headers: Mapping[str, str]) -> bytes | None:
-        """The whole body; None, and no further request, when the client went away."""
-        try:
-            return RequestBody(self.rfile, headers).read()
-        except S3Error:
-            self.close_connection = True
-            return None
+    def _serve_efs(self, service: EfsService, body: bytes) -> None:
+        status, more, data = efs_protocol.answer(service, self.command, self.path, body)
+        self._send(status, {"Content-Type": "application/json", **more}, data)
 
     def _send(self, status: int, headers: Mapping[str, str], data: bytes) -> None:
         self.send_response(status)
@@ -80,16 +64,10 @@ class EndpointHandler(S3Handler):
             self.wfile.write(data)
 
 
-class _Listener(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 256
-    allow_reuse_address = True
-
-
 class Server:
     """Listeners that share a store and a control plane. `port`: of the first one."""
 
-    def __init__(self, listeners: Sequence[ThreadingHTTPServer]) -> None:
+    def __init__(self, listeners: Sequence[Listener]) -> None:
         self._listeners = tuple(listeners)
         self.port: int = listeners[0].server_address[1]
         self._threads = [threading.Thread(target=listener.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
@@ -113,18 +91,19 @@ class Server:
 
 
 def serve(addresses: Sequence[tuple[str, int]], store: S3Store, control: ControlPlane | None = None,
-          efs: EfsService | None = None) -> Server:
+          efs: EfsService | None = None, *, keys: Mapping[str, Key]) -> Server:
     """Serve on every (host, port); port 0 takes a free one, and the later zeros take the same.
 
-    Raises OSError when an address cannot be had. Without `control` and `efs` only S3 answers.
+    `keys`: who may ask, by access key id. Raises OSError when an address cannot be had. Without `control` and `efs`
+    only S3 answers.
     """
-    handler = type("Handler", (EndpointHandler,), {"store": store, "control": control, "efs": efs})
-    listeners: list[ThreadingHTTPServer] = []
+    handler = type("Handler", (EndpointHandler,), {"store": store, "control": control, "efs": efs, "keys": keys})
+    listeners: list[Listener] = []
     try:
         for host, port in addresses:
             if port == 0 and listeners:
                 port = listeners[0].server_address[1]
-            listeners.append(_Listener((host, port), handler))
+            listeners.append(Listener((host, port), handler))
     except OSError:
         for listener in listeners:
             listener.server_close()

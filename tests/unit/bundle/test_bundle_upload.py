@@ -13,6 +13,7 @@ from hyperpod_kit.bundle import manifest
 from hyperpod_kit.bundle.render import Bundle
 from hyperpod_kit.bundle.upload import require_uploaded, upload
 from hyperpod_kit.errors import AwsError, BundleError, BundleIntegrityError
+from hyperpod_kit.rehearsal.keys import Key
 from hyperpod_kit.rehearsal.s3.store import S3Store
 from hyperpod_kit.rehearsal.sagemaker.server import serve
 
@@ -31,7 +32,7 @@ def bundle(**more: bytes) -> Bundle:
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Store]:
     made = S3Store(tmp_path / "s3")
     made.create_bucket(NAME)
-    server = serve([("127.0.0.1", 0)], made)
+    server = serve([("127.0.0.1", 0)], made, keys={"test": Key("test", "test")})
     monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")

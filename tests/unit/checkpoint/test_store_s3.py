@@ -18,6 +18,7 @@ from hyperpod_kit.checkpoint.repository import latest, layout, manifest, selecti
 from hyperpod_kit.checkpoint.repository.store import open, s3_upload  # noqa: E402
 from hyperpod_kit.checkpoint.repository.store.base import Store, Unsupported  # noqa: E402
 from hyperpod_kit.errors import CheckpointError  # noqa: E402
+from hyperpod_kit.rehearsal.keys import Key  # noqa: E402
 from hyperpod_kit.rehearsal.s3.faults import Fault  # noqa: E402
 from hyperpod_kit.rehearsal.s3.store import S3Store as Service  # noqa: E402
 from hyperpod_kit.rehearsal.sagemaker.server import serve  # noqa: E402
@@ -60,7 +61,7 @@ def service(tmp_path: Path) -> Service:
 
 @pytest.fixture
 def own(service: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
-    server = serve([("127.0.0.1", 0)], service)
+    server = serve([("127.0.0.1", 0)], service, keys={"test": Key("test", "secret")})
     environment(monkeypatch, server.url)
     yield open.open_store(f"s3://{BUCKET}/runs/llama")
     server.close()

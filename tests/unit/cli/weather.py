@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from hyperpod_kit.rehearsal.keys import Key
 from hyperpod_kit.rehearsal.s3.store import S3Store
 from hyperpod_kit.rehearsal.sagemaker import server
 
@@ -16,6 +17,7 @@ ANSWERS = {
     "expired": (400, "ExpiredTokenException", "The security token included in the request is expired"),
     "broken": (500, "InternalFailure", "We are looking into it"),
 }
+KEYS = {name: Key(name, name) for name in ("test", "x")}
 S3_ANSWERS = {"throttle": (503, "SlowDown", "Please reduce your request rate."), "expired": (400, "ExpiredToken", "x")}
 
 
@@ -52,7 +54,8 @@ def handler(weather: Weather) -> type[server.EndpointHandler]:
                 return
             target = self.headers.get("X-Amz-Target")
             status, code, message = ANSWERS[sky] if target else S3_ANSWERS[sky]
-            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            if self.read_body is None:
+                self.rfile.read(int(self.headers.get("Content-Length") or 0))
             text = json.dumps({"__type": code, "message": message}) if target else (
                 f"<Error><Code>{code}</Code><Message>{message}</Message></Error>")
             self.send_response(status)
@@ -63,7 +66,7 @@ def handler(weather: Weather) -> type[server.EndpointHandler]:
                 self.wfile.write(text.encode())
 
         def go_on(self) -> None:
-            super().serve_s3() if self.command == "HEAD" else super().do_GET()
+            super().do_GET()
 
         do_PUT = do_POST = do_DELETE = do_HEAD = do_GET
 
@@ -76,7 +79,7 @@ class Sky:
     def __init__(self, store: S3Store, control: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         self.store, self.control, self.weather = store, control, Weather()
         monkeypatch.setattr(server, "EndpointHandler", handler(self.weather))
-        self._server: server.Server | None = server.serve([("127.0.0.1", 0)], store, control)
+        self._server: server.Server | None = server.serve([("127.0.0.1", 0)], store, control, keys=KEYS)
         self.port = self._server.port
         self.url = self._server.url
 
@@ -90,7 +93,7 @@ class Sky:
     def come_back(self) -> None:
         """The same address answers again."""
         self.weather.sky = ""
-        self._server = server.serve([("127.0.0.1", self.port)], self.store, self.control)
+        self._server = server.serve([("127.0.0.1", self.port)], self.store, self.control, keys=KEYS)
 
     def close(self) -> None:
         if self._server is not None:

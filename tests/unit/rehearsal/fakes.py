@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.rehearsal.fleet import Fleet
+from hyperpod_kit.rehearsal.keys import Key
 from hyperpod_kit.rehearsal.layout import Layout
 from hyperpod_kit.rehearsal.metadata_server import MetadataServers
 from hyperpod_kit.rehearsal.network import Network
@@ -100,5 +101,6 @@ def make_operations(root: Path, agent_says=lambda config: ("Running", "")) -> Op
     machines = DirectoryMachines(layout, agent_says)
     fleet = Fleet(layout, Settings("test", "image"), Network(layout, 1, RecordingRunner()),
                   MetadataServers(lambda netns: socket.create_server(("127.0.0.1", 0))), machines,
-                  Secrets("ssh-ed25519 AAAA test", b"munge"), "http://10.1.0.1:1", threading.Event())
+                  Secrets("ssh-ed25519 AAAA test", b"munge", Key("a", "b", "c", node=True)), "http://10.1.0.1:1",
+                  threading.Event())
     return Operations(fleet, SlurmControl(machines), store, lambda: None)

@@ -12,9 +12,14 @@ import pytest
 from hyperpod_kit.rehearsal.agent import main as agent
 from hyperpod_kit.rehearsal.agent import managed_storage
 from hyperpod_kit.rehearsal.agent.s3_client import S3Error, download_prefix, list_keys, split_uri
+from hyperpod_kit.rehearsal.keys import Key
 from hyperpod_kit.rehearsal.s3.objects import Attributes, Checksums
 from hyperpod_kit.rehearsal.s3.store import S3Store
 from hyperpod_kit.rehearsal.sagemaker.server import serve
+from hyperpod_kit.rehearsal.standins.sigv4 import Credentials
+from tests.unit.rehearsal_s3.raw import signed
+
+ROLE = Credentials("role", "secret", "token")
 
 
 @pytest.fixture
@@ -26,14 +31,15 @@ def store(tmp_path):
 
 @pytest.fixture
 def endpoint(store):
-    server = serve([("127.0.0.1", 0)], store)
+    server = serve([("127.0.0.1", 0)], store, keys={"role": Key("role", "secret", "token", node=True)})
     yield server.url
     server.close()
 
 
 def put(endpoint, key, text):
     url = f"{endpoint}/sagemaker-test/{urllib.parse.quote(key)}"
-    urllib.request.urlopen(urllib.request.Request(url, text.encode(), method="PUT"), timeout=10).read()
+    headers = signed(url, "PUT", body=text.encode(), who=ROLE)
+    urllib.request.urlopen(urllib.request.Request(url, text.encode(), headers, method="PUT"), timeout=10).read()
 
 
 @pytest.fixture
@@ -41,6 +47,8 @@ def node(tmp_path, monkeypatch, endpoint):
     """Runs the agent of a node whose directories lie below tmp_path; returns exit code and report."""
     for name in ("STATUS", "LOG", "PROVISION_LOG", "ML_CONFIG", "STAGING"):
         monkeypatch.setattr(agent, name, str(tmp_path / "node") + getattr(agent, name))
+    for name, value in zip(("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN"), ROLE, strict=True):
+        monkeypatch.setenv(f"AWS_{name}", value)
 
     def run(timeout=20.0):
         config = tmp_path / "node.json"
@@ -118,7 +126,7 @@ def test_what_is_no_s3_uri_is_refused():
 def test_a_prefix_is_fetched_as_it_is_and_nothing_else(endpoint, tmp_path):
     for key in ("b/on_create.sh", "b/lib/a b.py", "b2/other", "b/empty/"):
         put(endpoint, key, f"text of {key}")
-    assert download_prefix(endpoint, "s3://sagemaker-test/b/", str(tmp_path / "out")) == 2
+    assert download_prefix(ROLE, endpoint, "s3://sagemaker-test/b/", str(tmp_path / "out")) == 2
     assert (tmp_path / "out/lib/a b.py").read_text() == "text of b/lib/a b.py"
     assert not (tmp_path / "out/other").exists()
 
@@ -127,17 +135,17 @@ def test_listing_goes_over_all_pages(endpoint, store):
     keys = [f"b/{number:04d}" for number in range(1005)]
     for key in keys:
         store.bucket("sagemaker-test").commit(key, (), "etag", Attributes(), Checksums())
-    assert list(list_keys(endpoint, "sagemaker-test", "b/", time.monotonic() + 20)) == keys
+    assert list(list_keys(ROLE, endpoint, "sagemaker-test", "b/", time.monotonic() + 20)) == keys
 
 
 def test_a_missing_bucket_says_so(endpoint, tmp_path):
     with pytest.raises(S3Error, match="NoSuchBucket"):
-        download_prefix(endpoint, "s3://sagemaker-none/b", str(tmp_path / "out"))
+        download_prefix(ROLE, endpoint, "s3://sagemaker-none/b", str(tmp_path / "out"))
 
 
 def test_an_endpoint_that_is_not_there_ends_the_patience(tmp_path):
     with pytest.raises(S3Error):
-        download_prefix("http://127.0.0.1:9", "s3://sagemaker-test/b", str(tmp_path / "out"), patience=0.5)
+        download_prefix(ROLE, "http://127.0.0.1:9", "s3://sagemaker-test/b", str(tmp_path / "out"), patience=0.5)
 
 
 def test_fsx_is_mounted_by_the_platform_once_and_for_later_boots(tmp_path, monkeypatch):

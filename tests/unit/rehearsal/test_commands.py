@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from hyperpod_kit.cli.rehearse_commands import rehearse
 from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.rehearsal import boot, host, layer, own_place, state
+from hyperpod_kit.rehearsal.keys import Keys
 from hyperpod_kit.rehearsal.layout import STATE_BASE_VARIABLE, Layout
 from hyperpod_kit.rehearsal.processes import Process, alive, identify
 from hyperpod_kit.rehearsal.settings import Settings, parse_share, parse_tree
@@ -61,6 +62,7 @@ def up(monkeypatch):
     own_place.make(layout.root)
     state.write_process(layout.daemon_file, identify(os.getpid()))
     state.write_json(layout.ready_file, {"endpoint": "http://127.0.0.1:1"})
+    Keys.new().save(layout.root)
     node = {"instance_id": "i-1", "place": "gpu/0", "host": "ip-10-1-41-18", "ip": "10.1.41.18", "role": "", "pid": 0,
             "pid_started": 0, "group": "gpu", "index": 0, "status": "Failure", "message": "why\nmore", "booted_at": 0}
     state.write_json(layout.state_file, {
@@ -73,6 +75,9 @@ def test_env_is_shell(up):
     lines = run("env").output.splitlines()
     assert "export AWS_ENDPOINT_URL=http://127.0.0.1:1" in lines and "export HPK_SSH_USER=root" in lines
     assert f"export HPK_KNOWN_HOSTS={up.known_hosts}" in lines
+    key = Keys.load(up.root).admin
+    assert f"export AWS_ACCESS_KEY_ID={key.id}" in lines and "export AWS_SESSION_TOKEN=''" in lines
+    assert (up.root / "keys.json").stat().st_mode & 0o777 == 0o600
 
 
 def test_status_as_a_table_and_as_json(up):

@@ -11,6 +11,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from hyperpod_kit.rehearsal.control_plane import RehearsalControlPlane
+from hyperpod_kit.rehearsal.keys import Key
 from hyperpod_kit.rehearsal.recovery import Recovery
 from hyperpod_kit.rehearsal.s3.store import S3Store
 from hyperpod_kit.rehearsal.sagemaker.server import serve
@@ -21,7 +22,8 @@ SOURCE = "s3://sagemaker-test/bundle/"
 
 @pytest.fixture
 def endpoint(operations):
-    server = serve([("127.0.0.1", 0)], operations.store, RehearsalControlPlane(operations))
+    server = serve([("127.0.0.1", 0)], operations.store, RehearsalControlPlane(operations),
+                   keys={"a": Key("a", "b")})
     yield server.url
     server.close()
 

@@ -6,6 +6,7 @@ import boto3
 import pytest
 from botocore.config import Config
 
+from hyperpod_kit.rehearsal.keys import Key
 from hyperpod_kit.rehearsal.s3.store import S3Store
 from hyperpod_kit.rehearsal.sagemaker.server import serve
 
@@ -21,7 +22,7 @@ def store(tmp_path):
 
 @pytest.fixture
 def endpoint(store):
-    server = serve([("127.0.0.1", 0)], store)
+    server = serve([("127.0.0.1", 0)], store, keys={"test": Key("test", "secret")})
     yield server
     server.close()
 

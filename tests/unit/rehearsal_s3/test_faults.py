@@ -8,12 +8,13 @@ import pytest
 from hyperpod_kit.rehearsal.s3.faults import Fault, Faults
 
 from .conftest import BUCKET
+from .raw import signed
 from .test_objects import status_of
 
 
 def control(endpoint, what, method="GET", content=None):
-    request = urllib.request.Request(f"{endpoint.url}/_rehearsal/{what}", method=method,
-                                     data=None if content is None else json.dumps(content).encode())
+    url, body = f"{endpoint.url}/_rehearsal/{what}", b"" if content is None else json.dumps(content).encode()
+    request = urllib.request.Request(url, body or None, signed(url, method, body=body), method=method)
     with urllib.request.urlopen(request, timeout=5) as answer:
         return json.load(answer)
 

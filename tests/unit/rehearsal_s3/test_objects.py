@@ -20,6 +20,7 @@ from botocore.exceptions import ClientError
 from hyperpod_kit.rehearsal.s3.store import S3Store
 
 from .conftest import BUCKET
+from .raw import signed
 
 
 def status_of(call, *args, **kwargs):
@@ -130,9 +131,9 @@ def test_a_trailing_checksum_is_verified(endpoint, store):
     for value, status in (("NhCmhg==", 200), ("AAAAAA==", 400)):        # crc32 of `hello`
         body = f"5\r\nhello\r\n0\r\nx-amz-checksum-crc32:{value}\r\n\r\n".encode()
         connection = http.client.HTTPConnection("127.0.0.1", endpoint.port, timeout=5)
-        connection.request("PUT", f"/{BUCKET}/k", body, {
+        connection.request("PUT", f"/{BUCKET}/k", body, signed(f"{endpoint.url}/{BUCKET}/k", "PUT", {
             "content-encoding": "aws-chunked", "x-amz-trailer": "x-amz-checksum-crc32",
-            "x-amz-decoded-content-length": "5", "x-amz-content-sha256": "STREAMING-UNSIGNED-PAYLOAD-TRAILER"})
+            "x-amz-decoded-content-length": "5", "x-amz-content-sha256": "STREAMING-UNSIGNED-PAYLOAD-TRAILER"}))
         assert connection.getresponse().status == status
         connection.close()
     assert store.get(BUCKET, "k") == b"hello"
@@ -201,8 +202,8 @@ def test_presigned(s3):
     ("s3v4", r"X-Amz-Date=\d{8}", "X-Amz-Date=20200101"), ("s3", r"Expires=\d+", "Expires=1577836800")])
 def test_a_presigned_url_ends(s3, endpoint, version, made, expired):
     s3.put_object(Bucket=BUCKET, Key="k", Body=b"signed")
-    signer = boto3.client("s3", endpoint_url=endpoint.url, region_name="us-east-1", aws_access_key_id="a",
-                          aws_secret_access_key="b", config=Config(signature_version=version))
+    signer = boto3.client("s3", endpoint_url=endpoint.url, region_name="us-east-1", aws_access_key_id="test",
+                          aws_secret_access_key="secret", config=Config(signature_version=version))
     url = signer.generate_presigned_url("get_object", Params={"Bucket": BUCKET, "Key": "k"})
     assert urllib.request.urlopen(url, timeout=5).read() == b"signed"
     old, count = re.subn(made, expired, url)
@@ -270,7 +271,7 @@ def test_one_connection_serves_many_requests(endpoint, store):
     connection = http.client.HTTPConnection("127.0.0.1", urlsplit(endpoint.url).port, timeout=5)
     for method, path, status in (("GET", f"/{BUCKET}/k", 200), ("HEAD", f"/{BUCKET}/no", 404),
                                  ("PATCH", "/", 501), ("GET", f"/{BUCKET}/k", 200)):
-        connection.request(method, path)
+        connection.request(method, path, headers=signed(endpoint.url + path, method))
         response = connection.getresponse()
         response.read()
         assert response.status == status

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from botocore.exceptions import ClientError
 
+from tests.unit.rehearsal_s3.raw import signed
+
 
 def error_of(call, **arguments):
     with pytest.raises(ClientError) as caught:
@@ -113,7 +115,8 @@ def test_operations_that_are_not_there(client):
     ("SageMaker.ListClusters", b'{"MaxResults": "5"}', "SerializationException"),
 ])
 def test_what_is_no_call(endpoint, target, body, code):
-    request = urllib.request.Request(endpoint.url, body, {"X-Amz-Target": target})
+    request = urllib.request.Request(endpoint.url, body, signed(endpoint.url, "POST", {"x-amz-target": target}, body,
+                                                                service="sagemaker"))
     with pytest.raises(urllib.error.HTTPError) as caught:
         urllib.request.urlopen(request, timeout=5)
     with caught.value as answer:

@@ -27,8 +27,8 @@ HERE = "only SageMaker's clusters, S3 and EFS are here: this is a rehearsal and 
     ("sagemaker-runtime", "invoke_endpoint", {"EndpointName": "x", "Body": b""}, "sagemaker"),
 ])
 def test_a_client_reads_which_services_are_here(endpoint, service, operation, arguments, what):
-    client = boto3.client(service, endpoint_url=endpoint.url, region_name="us-east-1", aws_access_key_id="a",
-                          aws_secret_access_key="b", config=Config(retries={"total_max_attempts": 1}))
+    client = boto3.client(service, endpoint_url=endpoint.url, region_name="us-east-1", aws_access_key_id="test",
+                          aws_secret_access_key="secret", config=Config(retries={"total_max_attempts": 1}))
     with pytest.raises(ClientError) as caught:
         getattr(client, operation)(**arguments)
     error = caught.value.response["Error"]
@@ -39,7 +39,8 @@ def test_awss_own_command_line_prints_it(endpoint):
     done = subprocess.run(
         [str(Path(sys.executable).with_name("aws")), "sts", "get-caller-identity"], capture_output=True, text=True,
         timeout=60, env={"PATH": os.environ["PATH"], "HOME": "/nonexistent", "AWS_ENDPOINT_URL": endpoint.url,
-                         "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "us-east-1"})
+                         "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "secret",
+                         "AWS_DEFAULT_REGION": "us-east-1"})
     assert done.returncode != 0 and HERE + "GetCallerIdentity of sts" in done.stderr
 
 

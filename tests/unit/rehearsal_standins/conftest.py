@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from hyperpod_kit.rehearsal.keys import Key
 from hyperpod_kit.rehearsal.s3.store import S3Store
 from hyperpod_kit.rehearsal.sagemaker.server import serve
 from hyperpod_kit.rehearsal.standins.install import LIBRARY, install
@@ -177,7 +178,7 @@ def store(tmp_path):
 @pytest.fixture
 def s3_node(installed, open_path, store):
     """A node that reaches the store's endpoint."""
-    server = serve([("127.0.0.1", 0)], store)
+    server = serve([("127.0.0.1", 0)], store, keys={"test": Key("test", "secret")})
     made = Node(installed, open_path, {
         "AWS_ENDPOINT_URL": server.url, "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "secret",
         "AWS_REGION": "us-east-1", "AWS_CONFIG_FILE": "/nonexistent", "AWS_SHARED_CREDENTIALS_FILE": "/nonexistent"})

@@ -13,8 +13,8 @@ from hyperpod_kit.rehearsal.standins.arguments import parse_mount_arguments, unk
 from hyperpod_kit.rehearsal.standins.fuse import wire
 from hyperpod_kit.rehearsal.standins.mountpoint_s3.options import from_fstab, parse_options
 from hyperpod_kit.rehearsal.standins.mountpoint_s3.settings import load_settings
-from hyperpod_kit.rehearsal.standins.mountpoint_s3.sigv4 import EMPTY_SHA256, Credentials, sign
 from hyperpod_kit.rehearsal.standins.passthrough.identity import Identity, may_access
+from hyperpod_kit.rehearsal.standins.sigv4 import EMPTY_SHA256, Credentials, sign
 
 
 def test_signatures_are_those_of_botocore():

@@ -16,6 +16,7 @@ import pytest
 
 from hyperpod_kit.cli import mounts_look
 from hyperpod_kit.cli.main import run
+from hyperpod_kit.rehearsal.keys import Key
 from hyperpod_kit.rehearsal.s3.store import S3Store
 from hyperpod_kit.rehearsal.sagemaker.server import serve
 
@@ -41,7 +42,8 @@ class Control:
 @pytest.fixture
 def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Control]:
     made = Control()
-    server = serve([("127.0.0.1", 0)], S3Store(tmp_path / "s3"), made)  # type: ignore[arg-type]
+    server = serve([("127.0.0.1", 0)], S3Store(tmp_path / "s3"), made,  # type: ignore[arg-type]
+                   keys={"test": Key("test", "test")})
     monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")

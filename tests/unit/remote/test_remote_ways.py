@@ -12,6 +12,7 @@ import pytest
 from moto import mock_aws
 
 from hyperpod_kit.cli.main import run
+from hyperpod_kit.rehearsal.keys import Key
 from hyperpod_kit.rehearsal.s3.store import S3Store
 from hyperpod_kit.rehearsal.sagemaker.server import serve
 from hyperpod_kit.remote.known_hosts import KnownHosts
@@ -38,7 +39,9 @@ class Control:
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    server = serve([("127.0.0.1", 0)], S3Store(tmp_path / "s3"), Control())  # type: ignore[arg-type]
+    server = serve([("127.0.0.1", 0)], S3Store(tmp_path / "s3"), Control(),  # type: ignore[arg-type]
+                   # Where a test has moto in place, its keys are everybody's.
+                   keys={"test": Key("test", "test"), "FOOBARKEY": Key("FOOBARKEY", "FOOBARSECRET")})
     for name, value in (("AWS_ENDPOINT_URL_SAGEMAKER", server.url), ("AWS_ACCESS_KEY_ID", "test"),
                         ("AWS_SECRET_ACCESS_KEY", "test"), ("AWS_DEFAULT_REGION", "us-east-1")):
         monkeypatch.setenv(name, value)

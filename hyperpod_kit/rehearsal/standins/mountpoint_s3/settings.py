@@ -6,7 +6,7 @@ import configparser
 import os
 from typing import Mapping, NamedTuple, Optional
 
-from hyperpod_kit.rehearsal.standins.mountpoint_s3.sigv4 import Credentials
+from hyperpod_kit.rehearsal.standins.sigv4 import Credentials
 
 
 class Settings(NamedTuple):

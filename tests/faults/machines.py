@@ -171,6 +171,7 @@ class MachineSite:
 def machine_site(directory: Path) -> Iterator[MachineSite]:
     driver = Driver("faults", directory)
     driver.config = configuration(directory)
+    driver.down()       # what an interrupted run left up would be taken for a fresh one
     try:
         if RELEASE:
             driver.kit("rehearse", "up", "--name", driver.name, "--release", RELEASE, "--quiet", timeout=900)

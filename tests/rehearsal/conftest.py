@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import tempfile
 from pathlib import Path
 from typing import Iterator
 
@@ -15,6 +14,7 @@ from driver import CONFIG, TRAIN, Driver, wait_until
 from leftovers import leftovers
 
 from hyperpod_kit.rehearsal import host
+from hyperpod_kit.rehearsal.layout import lock_file
 from tests.rehearsal import container_site
 
 CACHE = Path(os.environ.get("HPK_CACHE", Path.home() / ".cache" / "hyperpod-kit"))
@@ -44,7 +44,8 @@ def _turn(item: pytest.Item) -> int:
 @pytest.fixture(scope="session", autouse=True)
 def alone() -> Iterator[None]:
     """One run of these tests on a machine: a second would take the first one's rehearsal down, which has its name."""
-    with open(Path(tempfile.gettempdir()) / "hyperpod-kit-tests.lock", "a+") as lock:
+    # Not in /tmp: what another user has put under a name that we always take, we would write to.
+    with open(lock_file("tests"), "a+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -59,9 +60,10 @@ def alone() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
     """A rehearsal with its endpoints up, the corpus and the bundle in their buckets, no cluster yet."""
-    before = leftovers()
     CACHE.mkdir(parents=True, exist_ok=True)
     driver = Driver("test", tmp_path_factory.mktemp("rehearsal"))
+    driver.down()       # what an interrupted run left up would be taken for a fresh one
+    before = leftovers()
     try:
         trees = [] if container_site.missing() else [container_site.build(CACHE)]
         driver.up({environment.build(CACHE): TRAIN}, trees=trees)

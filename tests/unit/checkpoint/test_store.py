@@ -16,22 +16,22 @@ from hyperpod_kit.checkpoint.repository.store.memory import MemoryStore
 from hyperpod_kit.checkpoint.repository.store.posix import FileReader, PosixStore
 from hyperpod_kit.checkpoint.repository.store.restricted import RestrictedStore
 from hyperpod_kit.errors import CheckpointError
-from tests.unit.checkpoint.store_contract import StoreContract, aligned, get, put
+from tests.unit.checkpoint.store_contract import ParallelStoreContract, StoreContract, aligned, get, put
 
 
-class TestMemory(StoreContract):
+class TestMemory(ParallelStoreContract):
     @pytest.fixture
     def store(self) -> Store:
         return MemoryStore("memory://test")
 
 
-class TestPosix(StoreContract):
+class TestPosix(ParallelStoreContract):
     @pytest.fixture
     def store(self, tmp_path: Path) -> Store:
         return PosixStore(str(tmp_path))
 
 
-class TestPosixWithoutDirectIoAndUnnamedFiles(StoreContract):
+class TestPosixWithoutDirectIoAndUnnamedFiles(ParallelStoreContract):
     """NFS-like: neither O_DIRECT nor O_TMPFILE."""
 
     @pytest.fixture
@@ -42,7 +42,7 @@ class TestPosixWithoutDirectIoAndUnnamedFiles(StoreContract):
         return PosixStore(str(tmp_path))
 
 
-class TestSharedMemory(StoreContract):
+class TestSharedMemory(ParallelStoreContract):
     """A file system in memory; whether it takes O_DIRECT depends on the kernel."""
 
     @pytest.fixture

@@ -23,7 +23,7 @@ from hyperpod_kit.rehearsal.s3.faults import Fault  # noqa: E402
 from hyperpod_kit.rehearsal.s3.store import S3Store as Service  # noqa: E402
 from hyperpod_kit.rehearsal.sagemaker.server import serve  # noqa: E402
 from tests.unit.checkpoint.small_checkpoint import put_checkpoint  # noqa: E402
-from tests.unit.checkpoint.store_contract import StoreContract, aligned, get, put  # noqa: E402
+from tests.unit.checkpoint.store_contract import ParallelStoreContract, aligned, get, put  # noqa: E402
 
 BUCKET = "sagemaker-test"
 PART = 5 * 1024 * 1024
@@ -40,7 +40,7 @@ def environment(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     monkeypatch.setattr(s3_upload, "PART", PART)
 
 
-class TestMoto(StoreContract):
+class TestMoto(ParallelStoreContract):
     part = PART
 
     @pytest.fixture
@@ -67,7 +67,7 @@ def own(service: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     server.close()
 
 
-class TestOwn(StoreContract):
+class TestOwn(ParallelStoreContract):
     part = PART
 
     @pytest.fixture

@@ -7,6 +7,7 @@ import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from hyperpod_kit.checkpoint import values
 from hyperpod_kit.checkpoint.ranks import Ranks
 from hyperpod_kit.checkpoint.repository import arena, control, layout, local, selection, tombstone, verify
 from hyperpod_kit.checkpoint.repository.control import Key, Page
@@ -18,6 +19,7 @@ TIERS = (MEMORY, LOCAL, STORAGE)
 """Cheapest first."""
 
 
+@values.carried
 @dataclass(frozen=True)
 class Held:
     """One rank's shard of a capture outside the root: what proves it, and what it is a part of."""
@@ -31,6 +33,7 @@ class Held:
     size: int
 
 
+@values.carried
 @dataclass
 class Candidate:
     """An attempt. `held[rank]` are the tiers besides the root on which that rank has its shard.

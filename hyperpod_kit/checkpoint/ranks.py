@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from hyperpod_kit.checkpoint import values
 from hyperpod_kit.checkpoint.holders import Holders
+from hyperpod_kit.errors import CheckpointError
 
 _LENGTH = 8
 _SMALL = 4096
@@ -46,16 +47,22 @@ class Ranks:
         self.holders = Holders(self.rank)
 
     def gather(self, value: Any) -> list[Any]:
-        """Everybody's value, by rank."""
+        """Everybody's value, by rank. Raises CheckpointError, on all ranks, when one told what is no value of ours."""
         if self.alone:
             return [value]
-        text = pickle.dumps(value)
+        text, untold = b"", None
+        try:
+            text = values.pack(value)
+        except TypeError as err:  # the others wait for us
+            untold = err
         first = self._all(len(text).to_bytes(_LENGTH, "little") + text[:_SMALL], _LENGTH + _SMALL)
         sizes = [int.from_bytes(found[:_LENGTH], "little") for found in first]
         more = max(sizes) - _SMALL
         rest = self._all(text[_SMALL:], more) if more > 0 else [b""] * self.world
-        return [pickle.loads((begin[_LENGTH:] + end)[:size])
-                for begin, end, size in zip(first, rest, sizes, strict=True)]
+        if untold is not None:
+            raise CheckpointError(str(untold))
+        return [values.unpack((begin[_LENGTH:] + end)[:size], f"rank {rank}")
+                for rank, (begin, end, size) in enumerate(zip(first, rest, sizes, strict=True))]
 
     def _all(self, data: bytes, size: int) -> list[bytes]:
         """Everybody's bytes, by rank, filled up to `size`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import socket
@@ -11,16 +12,16 @@ from typing import Any, NamedTuple
 
 import torch
 
-from hyperpod_kit.checkpoint import opened
+from hyperpod_kit.checkpoint import opened, values
 from hyperpod_kit.checkpoint.keeper import Keeper
 from hyperpod_kit.checkpoint.ranks import Ranks, first_problem
-from hyperpod_kit.checkpoint.repository import catalog, commit, digest, places, process, verify
+from hyperpod_kit.checkpoint.repository import catalog, commit, digest, greeting, places, process, verify
 from hyperpod_kit.checkpoint.repository import identity as identities
 from hyperpod_kit.checkpoint.repository.control import Key
 from hyperpod_kit.checkpoint.repository.lines import Message
 from hyperpod_kit.checkpoint.repository.store.open import is_path
 from hyperpod_kit.errors import CheckpointError, RunIsOwned
-from hyperpod_kit.untrusted import listening
+from hyperpod_kit.untrusted import listening, proof
 
 
 @dataclass(frozen=True)
@@ -49,14 +50,16 @@ def identify(ranks: Ranks, root: str | os.PathLike[str], run: str | None, algori
     where = os.fspath(root)
     where = os.path.abspath(where) if is_path(where) else where
     problem = None if opened.holder(where) is None else f"this process has a Manager of {where} already"
-    seen = ranks.gather((socket.gethostname(), [name for name, ok in digest.available().items() if ok], problem))
-    problem = first_problem([found for _, _, found in seen])
+    key = _attempt_key()
+    seen = ranks.gather((socket.gethostname(), [name for name, ok in digest.available().items() if ok], problem,
+                         greeting.PROTOCOL, proof.proof(key, "which attempt") if key else ""))
+    problem = first_problem([found for _, _, found, _, _ in seen])
     if problem is not None:
         raise RunIsOwned(problem, hint="close that one first, or use it; `with Manager(...)` closes by itself")
     answer: Any = None
     if ranks.rank == 0:
         try:
-            chosen = algorithm or os.environ.get("HPK_DIGEST") or digest.best(*[names for _, names, _ in seen])
+            chosen = algorithm or os.environ.get("HPK_DIGEST") or digest.best(*[names for _, names, *_ in seen])
             digest.algorithm(chosen)
             answer = (identities.open_root(where, run), secrets.token_hex(3), secrets.token_hex(16), chosen)
         except CheckpointError as err:
@@ -67,8 +70,20 @@ def identify(ranks: Ranks, root: str | os.PathLike[str], run: str | None, algori
     if isinstance(answer, Exception):
         raise answer
     identity, incarnation, token, chosen = answer
+    if len({protocol for *_, protocol, _ in seen}) > 1:
+        raise CheckpointError("the ranks' agents are of several releases of hyperpod-kit: all ranks of a run need one")
+    if key and len({attempt for *_, attempt in seen}) == 1:
+        # The token passed through gloo, where others may listen; the attempt's key did not.
+        token = proof.derived(key, "agents", token).hex()
     return Identity(where, identities.RunIdentity(*identity), incarnation, token, chosen,
-                    tuple(host for host, _, _ in seen))
+                    tuple(host for host, *_ in seen))
+
+
+def _attempt_key() -> bytes:
+    """What only this attempt's processes have; b"" where no `job run` gave them anything."""
+    with contextlib.suppress(ValueError):
+        return bytes.fromhex(os.environ.get("HPK_ATTEMPT_KEY", ""))
+    return b""
 
 
 def start_agent(ranks: Ranks, identity: Identity, options: Message, on_event: Callable[[Message], None]) -> Keeper:
@@ -99,6 +114,7 @@ def start_agent(ranks: Ranks, identity: Identity, options: Message, on_event: Ca
     return agent
 
 
+@values.carried
 class Epoch(NamedTuple):
     """This start's epoch and the highest seq so far. `problem`: why the root could not be written, so that the epoch is
     not ours yet: what is there can be restored, and nothing be saved."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 
+from hyperpod_kit.checkpoint import values
 from hyperpod_kit.checkpoint.dcp.boxes import Chunk, Rows, Wants
 from hyperpod_kit.checkpoint.load import TargetFault, view_of
 from hyperpod_kit.checkpoint.ranks import Ranks
@@ -54,10 +55,14 @@ class Attempt:
 
     def rows(self) -> dict[str, list[index.Piece]]:
         """From index.bin, checked; from the headers where there is none. Raises as `shard`."""
+        return index.decode(self.index_bytes()).tensors()
+
+    def index_bytes(self) -> bytes:
+        """What index.bin has, or would have. Raises as `shard`."""
         record = self.manifest.index
         if record is not None:
-            return index.decode(verify.read_extra(self.store, self.name, record)).tensors()
-        return index.build({number: self._header(number) for number in range(len(self.manifest.shards))}).tensors()
+            return verify.read_extra(self.store, self.name, record)
+        return index.encode(index.build({number: self._header(number) for number in range(len(self.manifest.shards))}))
 
     def _header(self, number: int) -> Sequence[shards.Placed]:
         opened = self.shard(number)
@@ -80,21 +85,26 @@ def opened(store: Store, attempt: str, body: Manifest) -> Iterator[Attempt]:
 
 def rows_of(ranks: Ranks, attempt: Attempt) -> Rows | str:
     """Where everything lies, read by rank 0 for all; or why that is not known. A collective."""
-    found: list[Rows] = []
-    problem = ranks.agree(guarded(lambda: found.append(attempt.rows())) if ranks.rank == 0 else None)
-    if problem is not None:
-        return problem
-    return cast(Rows, ranks.broadcast(found[0] if found else None))
+    found: list[bytes] = []
+    rows: list[Rows] = []
+    problem = ranks.agree(guarded(lambda: found.append(attempt.index_bytes())) if ranks.rank == 0 else None)
+    if problem is None:
+        data: bytes = ranks.broadcast(found[0] if found else None)
+        problem = ranks.agree(guarded(lambda: rows.append(index.decode(data).tensors())))
+    return problem if problem is not None else rows[0]
 
 
+@values.carried
 class Proof(str):
     """A reason that proves damage: bytes were read, and they are not the bytes that were sealed."""
 
 
+@values.carried
 class Unread(str):
     """A reason that proves nothing: storage failed, and may give up the same bytes later."""
 
 
+@values.carried
 class Fault(str):
     """A reason that has nothing to do with the checkpoint: this rank's memory could not take what was read."""
 

@@ -389,9 +389,7 @@ class _Run:
                 for name in set(codec.tensor_names(head.tree)) - here:
                     loaded[name] = wants.add_whole(name)
             self._agree(want)
-            numbers = [number for chunk in wants.freeze(head.body.chunk) for number in chunk]
-            work = reshard.divide([list(zip(found[::2], found[1::2], strict=True))
-                                   for found in self._ranks.gather(numbers)])
+            work = reshard.work_of(self._ranks, wants.freeze(head.body.chunk))
             problem = reshard.carry_out(self._ranks, attempt, work, wants)
             self.touched = self.touched or wants.touched
             if isinstance(problem, reshard.Fault):

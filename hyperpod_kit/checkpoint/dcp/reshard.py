@@ -164,6 +164,12 @@ def divide(needs: Sequence[Iterable[Chunk]]) -> Work:
     return Work(tuple(tuple(chunks) for chunks in alone), tuple(shared))
 
 
+def work_of(ranks: Ranks, needed: Sequence[Chunk]) -> Work:
+    """`divide` of what every rank needs. A collective."""
+    everybody = ranks.gather([number for chunk in needed for number in chunk])
+    return divide([list(zip(found[::2], found[1::2], strict=True)) for found in everybody])
+
+
 def carry_out(ranks: Ranks, attempt: Attempt, work: Work, wants: Wants) -> str | None:
     """Read, check, send and hand on; None, or why not, the same on all ranks. A collective."""
     def read(chunks: Iterable[Chunk], kept: dict[Chunk, bytes]) -> None:

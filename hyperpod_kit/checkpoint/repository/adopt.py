@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from typing import Iterator, Set
 
 from hyperpod_kit.errors import Untrusted
 
@@ -50,10 +49,17 @@ def _from(source: str, folder: str, run: str, rank: int, trainer: Owner) -> None
 
 def _take(source: str, folder: str, run: str, rank: int) -> None:
     uid = places.node_uid()
-    free = _free(folder, uid, run, rank)
+    there = [name for name in arena.names(folder, uid=uid, run=run, rank=rank)
+             if not arena.remove_stray_image(folder, name)]
+    known = {_image(folder, name) for name in there}
+    free = (SlotName(uid, run, rank, number) for number in range(_SLOTS)
+            if number not in {name.slot for name in there})
     for name in arena.names(source, uid=uid, run=run, rank=rank):
-        if not arena.remove_stray_image(source, name):
-            _move(source, folder, name, next(free))
+        if arena.remove_stray_image(source, name):
+            continue
+        if _image(source, name) not in known:
+            _link(source, folder, name, next(free))
+        arena.remove(source, name)
     said = last_words(os.path.join(source, arena.log_file(uid, run, rank)))
     if said:
         print(f"an earlier agent said: {said}", file=sys.stderr, flush=True)
@@ -61,15 +67,17 @@ def _take(source: str, folder: str, run: str, rank: int) -> None:
         saves_note.remove(source, uid, run)
 
 
-def _free(folder: str, uid: int, run: str, rank: int) -> Iterator[SlotName]:
-    taken: Set[int] = {name.slot for name in arena.names(folder, uid=uid, run=run, rank=rank)}
-    return (SlotName(uid, run, rank, number) for number in range(_SLOTS) if number not in taken)
+def _image(folder: str, name: SlotName) -> int:
+    """Which file it is: one that ended between its links is there already."""
+    try:
+        return os.lstat(os.path.join(folder, name.file("img"))).st_ino
+    except FileNotFoundError:
+        return -1
 
 
-def _move(source: str, folder: str, name: SlotName, to: SlotName) -> None:
-    """By links first: wherever this ends, one place or both have the whole slot."""
+def _link(source: str, folder: str, name: SlotName, to: SlotName) -> None:
+    """Before anything is removed: wherever this ends, one place or both have the whole slot."""
     for suffix in ("img", "ctl"):
         with contextlib.suppress(FileNotFoundError):
             os.link(os.path.join(source, name.file(suffix)), os.path.join(folder, to.file(suffix)))
         failpoint("agent.adopting")
-    arena.remove(source, name)

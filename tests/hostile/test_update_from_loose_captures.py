@@ -1,0 +1,141 @@
+"""A node is updated while jobs run: captures lie as the first release laid them, and others may lay theirs beside.
+
+An agent whose directory is the base itself does all that the first release's did, under the same names.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any, Iterator, List
+
+import pytest
+
+from hyperpod_kit.checkpoint.repository import adopt, arena, control, janitor, lock, places, process, selection
+from hyperpod_kit.errors import RunIsOwned
+from tests.hostile.captures import DEAD, committed, flushed, lay, within
+from tests.hostile.users import ATTACKER, ROOT, VICTIM, as_user, place
+
+pytestmark = ROOT
+
+
+@pytest.fixture
+def base() -> Iterator[Path]:
+    with place() as found, pytest.MonkeyPatch.context() as patch:
+        (found / "shm").mkdir()
+        (found / "shm").chmod(0o1777)
+        patch.setenv("HPK_SHM_DIR", str(found / "shm"))
+        yield found / "shm"
+
+
+def run_of(folder: Path) -> str:
+    return next(folder.glob(f"hpk-{VICTIM}-*.ctl")).name.split("-")[2]
+
+
+def adopted(base: Path, run: str) -> List[int]:
+    """As the victim: what the run's rank 0 has in its own directory after the start of an agent there."""
+    answer = base.parent / "answer"
+    answer.touch()
+    os.chown(answer, VICTIM, VICTIM)
+
+    def work() -> None:
+        folder = places.mine()
+        held = lock.take_over(os.path.join(folder, arena.lock_file(VICTIM, run, 0)), process.myself())
+        adopt.adopt(folder, run, 0, process.myself())
+        held.release()
+        slots = list(arena.attached(folder, arena.names(folder, uid=VICTIM, run=run, rank=0)))
+        answer.write_text(" ".join(str(slot.page.step) for slot in slots if slot.page is not None))
+    code = as_user(VICTIM, within(60, work))
+    assert code in (0, -signal.SIGKILL), code
+    return sorted(map(int, answer.read_text().split()))
+
+
+@pytest.mark.parametrize("squat", [None, "lock", "log", "saves", "fifo"])
+def test_a_start_takes_them_over(base: Path, squat: Any) -> None:
+    lay(base, base.parent / "root", loose=True)
+    run = run_of(base)
+    places.prepare(str(base), VICTIM)
+    if squat is not None:
+        path = base / f"hpk-{VICTIM}-{run}-00000.{'lock' if squat == 'fifo' else squat}"
+        assert as_user(ATTACKER, lambda: os.mkfifo(path, 0o666) if squat == "fifo" else path.write_text("x" * 9)) == 0
+    assert adopted(base, run) == [10]
+    own = base / f"hyperpod-kit/{VICTIM}"
+    assert len(list(own.glob("hpk-*"))) == 2 and not list(base.glob(f"hpk-{VICTIM}-{run}-*-*"))
+    assert [one.removed for one in flushed(base)] == [True] and committed(base.parent / "root")
+
+
+def test_a_slot_of_the_same_number_is_not_written_over(base: Path) -> None:
+    root = base.parent / "root"
+    lay(base, root, loose=True)
+    lay(base, root, seq=2)
+    assert adopted(base, run_of(base)) == [10, 20]
+    [outcome] = flushed(base)
+    assert outcome.removed and selection.newest_valid(str(root)).step == 20
+
+
+@pytest.mark.parametrize("link", [1, 2])
+def test_killed_in_between_one_place_or_both_have_all_of_it(base: Path, link: int,
+                                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    lay(base, base.parent / "root", loose=True)
+    run = run_of(base)
+    with monkeypatch.context() as patch:
+        patch.setenv("HPK_FAILPOINT", f"agent.adopting@{link}")
+        assert adopted(base, run) == []
+    assert adopted(base, run) == [10]
+    assert [one.removed for one in flushed(base)] == [True] and committed(base.parent / "root")
+    assert not [path for path in base.rglob("hpk-*") if path.suffix in (".ctl", ".img")]
+
+
+def test_a_flush_in_between_saves_them_as_well(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lay(base, base.parent / "root", loose=True)
+    with monkeypatch.context() as patch:
+        patch.setenv("HPK_FAILPOINT", "agent.adopting@2")
+        assert adopted(base, run_of(base)) == []
+    assert all(one.removed for one in flushed(base)) and committed(base.parent / "root")
+    assert not [path for path in base.rglob("hpk-*") if path.suffix in (".ctl", ".img")]
+
+
+def test_a_trainer_of_the_first_release_that_lives_keeps_its_own(base: Path) -> None:
+    lay(base, base.parent / "root", loose=True)
+    run = run_of(base)
+
+    def work() -> None:
+        held = lock.try_acquire(str(base / arena.lock_file(VICTIM, run, 0)), process.myself())
+        assert held is not None
+        with pytest.raises(RunIsOwned, match=f"process {os.getpid()} on this node"):
+            adopt.adopt(places.mine(), run, 0, process.Owner(1, 1))
+        assert len(arena.names(str(base), uid=VICTIM, run=run)) == 1
+        held.release()
+    assert as_user(VICTIM, within(60, work)) == 0
+
+
+def test_the_janitor_looks_at_both(base: Path) -> None:
+    lay(base, base.parent / "root", loose=True)
+    lay(base, base.parent / "other")
+
+    def work() -> None:
+        assert len(janitor.sweep(*places.of_mine(), but="", max_age=-1.0)) == 2
+        assert not [place for place in places.of_mine() if arena.names(place)]
+    assert as_user(VICTIM, within(60, work)) == 0
+
+
+PAGE_OF_THE_FIRST_RELEASE = {
+    "state": "SEALED", "rank": 0, "world": 1, "epoch": 1, "seq": 1, "step": 10, "incarnation": "abc123", "run": "root",
+    "run_id": "r", "root": "/fsx/root", "job": {"slurm_job_id": "7"}, "owner": list(DEAD), "digest": "blake2b",
+    "chunk": 4096, "size": 4096, "layout": "blake2b:l", "plan": "blake2b:p", "tensors": 1, "plan_tensors": 1,
+    "extra_size": 2, "extra_root": "blake2b:e", "shard_root": "blake2b:s", "durable": False}
+
+
+def test_a_page_and_the_names_of_the_first_release_are_read(base: Path) -> None:
+    import hashlib
+    import json
+    text = json.dumps(PAGE_OF_THE_FIRST_RELEASE, separators=(",", ":")).encode()
+    half = b"HPKSLOT1" + (2).to_bytes(8, "little") + len(text).to_bytes(4, "little") + text
+    half += hashlib.blake2b(half, digest_size=8).digest()
+    found = control.read(memoryview(half.ljust(2048, b"\0") + bytes(2048)))
+    assert found is not None and found[0] == 2 and found[1].step == 10 and found[1].trainer == process.Owner(*DEAD)
+    assert arena.SlotName(4002, "0" * 12, 1, 2).file("ctl") == "hpk-4002-000000000000-00001-02.ctl"
+    assert arena.lock_file(4002, "0" * 12, 1) == "hpk-4002-000000000000-00001.lock"
+
+

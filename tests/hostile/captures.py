@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Callable, List
@@ -41,7 +42,7 @@ def committed(root: Path) -> bool:
 def within(seconds: int, work: Callable[[], object]) -> Callable[[], object]:
     """The same work, killed by the kernel when it takes longer."""
     def limited() -> None:
-        import signal
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(seconds)
         work()
     return limited

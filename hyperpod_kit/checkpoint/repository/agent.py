@@ -71,7 +71,7 @@ class Agent(Orders):
         """This agent takes the place of one that died under the same trainer."""
         self.addresses: List[Tuple[str, int]] = []
         self.rejoining = False
-        self.told_layout = ""
+        self.told_layout = self.told_local = ""
         self.asked = Asked(self.rank, trainer, self._report)
         self.head: Optional[Head] = None
         self.uplink: Optional[Channel] = None

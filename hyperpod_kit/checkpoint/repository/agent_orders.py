@@ -36,6 +36,7 @@ class Orders:
     uploader: Worker
     bye: bool
     told_layout: str
+    told_local: str
 
     def _report(self, message: Message) -> None:
         """Tell the coordinator."""
@@ -64,6 +65,9 @@ class Orders:
             held.part = Part(held.attempt, report) if report is not None else None
         if report is None:
             print(f"capture {key}: not on the node's disk: {why}", file=sys.stderr, flush=True)
+            if why != self.told_local:
+                self.told_local = why
+                self.trainer.send({"ev": "trouble", "why": f"a save is not on the node's disk: {why}"})
         failpoint("agent.localized")
         self._report({"op": "local", "key": list(key), "there": report is not None})
         self.captures.release()

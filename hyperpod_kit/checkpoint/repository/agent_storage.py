@@ -46,6 +46,8 @@ class Storage:
         self.store, self._whose = open_store(root), whose
         run_hash = arena.run_hash(whose.run_id)
         self.local = local.store(directory, run_hash) if directory else None
+        if directory:
+            local.take_over(directory, run_hash)
         self._directory, self._run_hash, self._rank = directory or "", run_hash, rank
         # Each of its own: disk and network are not one resource.
         self._pace, self._upload_pace = persist.Pace(rate_limit), persist.Pace(rate_limit)

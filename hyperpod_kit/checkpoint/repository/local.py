@@ -1,25 +1,34 @@
 """The node's own disk as a tier between memory and storage.
 
-    <directory>/hpk-<run hash>/<attempt>/shard-RRRRR.safetensors     byte for byte the shard as it goes to storage
-                                         report-RRRRR.json           what the commit needs of it; written last
+    <directory>/hpk-<uid>-<run hash>/<attempt>/shard-RRRRR.safetensors     byte for byte the shard as it goes to storage
+                                               report-RRRRR.json           what the commit needs of it; written last
 
 Each rank keeps its own part, and removes it the other way round. A part counts when its report is there and intact;
-the shard's bytes are proved by the digest in the report whenever they are read.
+the shard's bytes are proved by the digest in the report whenever they are read. A disk that all users write to may hold
+a directory of another's under that name, and a report of another's proves nothing: only a directory of ours is written
+to, and only files of ours are read.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import stat
 from typing import Container, List, NamedTuple, Optional
 
-from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.errors import CheckpointError, Untrusted
+from hyperpod_kit.untrusted import files
+from hyperpod_kit.untrusted.held import hold
 
-from . import layout, manifest, persist
+from . import layout, manifest, persist, places
 from .assemble import Report, report_of
 from .failpoint import failpoint
 from .seal import Sealing
 from .store.base import Store
 from .store.posix import PosixStore
+
+_OURS = "ours"
 
 KEPT = 2
 """Complete local checkpoints of a run that stay: one may turn out to be damaged."""
@@ -34,12 +43,64 @@ class Part(NamedTuple):
 
 def store(directory: str, run_hash: str) -> Store:
     """The local checkpoints of a run, laid out as under a root, without manifests."""
-    return PosixStore(os.path.join(directory, f"hpk-{run_hash}"))
+    return PosixStore(os.path.join(directory, f"hpk-{places.node_uid()}-{run_hash}"), owner=os.geteuid())
+
+
+def take_over(directory: str, run_hash: str) -> None:
+    """What the first release left there, under a name that anybody could take, becomes ours where it is ours."""
+    former, now = os.path.join(directory, f"hpk-{run_hash}"), store(directory, run_hash).url
+    with contextlib.suppress(OSError):
+        if not _whose(now) and _is_ours(former):
+            os.rename(former, now)
+            _make(now)
+
+
+def _whose(path: str) -> str:
+    """What lies there and whose it is, in words, asking nobody for it; "" for nothing. Raises OSError."""
+    try:
+        folder = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return ""
+    try:
+        fd = hold(os.path.basename(path), folder)
+    except FileNotFoundError:
+        return ""
+    except OSError as err:
+        if err.errno != errno.EXDEV:
+            raise
+        return "a mount"
+    finally:
+        os.close(folder)
+    try:
+        found = os.fstat(fd)
+        ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+        return _OURS if ours else f"{stat.filemode(found.st_mode)} of uid {found.st_uid}"
+    finally:
+        os.close(fd)
+
+
+def _is_ours(path: str) -> bool:
+    return _whose(path) == _OURS
+
+
+def _make(path: str) -> None:
+    """Raises CheckpointError when another has made it, OSError."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    whose = _whose(path)
+    try:
+        if whose in ("", _OURS):
+            files.own_directory(path)
+            return
+    except Untrusted:
+        whose = _whose(path)
+    raise CheckpointError(f"{path} is {whose}, expected a directory of uid {os.geteuid()}",
+                          hint=f"have its owner or root remove it, or use another directory: ls -ld {path}")
 
 
 def reports(directory: str, run_hash: str, rank: int) -> List[Part]:
     """This rank's intact parts, newest first; the report says nothing about the shard's bytes. Raises OSError."""
-    return _parts(store(directory, run_hash), rank)
+    place = store(directory, run_hash)
+    return _parts(place, rank) if _is_ours(place.url) else []
 
 
 def report(directory: str, run_hash: str, rank: int, attempt: str) -> Report:
@@ -70,8 +131,9 @@ def _part(place: Store, attempt: str, rank: int) -> Optional[Part]:
 
 
 def write(sealing: Sealing, place: Store, attempt: str, how: persist.How) -> Report:
-    """Write one rank's part. Raises as persist.write_shard."""
-    os.makedirs(place.url, mode=0o700, exist_ok=True)
+    """Write one rank's part. Raises CheckpointError when another has taken the run's place on the disk, and as
+    persist.write_shard."""
+    _make(place.url)
     record = persist.write_shard(sealing, place, attempt, how)
     report = report_of(sealing.slot, record)
     failpoint("local.before_report")

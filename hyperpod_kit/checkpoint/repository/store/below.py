@@ -12,7 +12,7 @@ import contextlib
 import errno
 import os
 import stat
-from typing import Iterator, Tuple
+from typing import Iterator, Optional, Tuple
 
 from hyperpod_kit.errors import Untrusted
 from hyperpod_kit.untrusted import files
@@ -29,14 +29,17 @@ def no_object(path: str, wanted: str = "a regular file") -> Untrusted:
     return files.not_wanted(path, wanted, NotAnObject)
 
 
-def open_to_read(path: str) -> Tuple[int, os.stat_result]:
-    """A descriptor of a regular file, and its facts. Raises NotAnObject, FileNotFoundError, OSError."""
-    return files.open_to_read(path, error=NotAnObject)
+def open_to_read(path: str, *, owner: Optional[int] = None) -> Tuple[int, os.stat_result]:
+    """A descriptor of a regular file, and its facts. `owner`: the only user whose file will do.
+
+    Raises NotAnObject, FileNotFoundError, OSError.
+    """
+    return files.open_to_read(path, owner=owner, error=NotAnObject)
 
 
-def read(path: str, most: int = SMALL) -> bytes:
+def read(path: str, most: int = SMALL, *, owner: Optional[int] = None) -> bytes:
     """A small file, whole. Raises NotAnObject also when it is larger than `most`, FileNotFoundError, OSError."""
-    return files.read(path, most, error=NotAnObject)
+    return files.read(path, most, owner=owner, error=NotAnObject)
 
 
 def open_folder(root: str, name: str) -> int:

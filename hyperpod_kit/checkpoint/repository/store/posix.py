@@ -24,8 +24,8 @@ _libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c
 class FileReader:
     """Reads a file, past the page cache where that works."""
 
-    def __init__(self, path: str, *, cached: bool = False) -> None:
-        self._fd, found = below.open_to_read(path)
+    def __init__(self, path: str, *, cached: bool = False, owner: Optional[int] = None) -> None:
+        self._fd, found = below.open_to_read(path, owner=owner)
         self.size = found.st_size
         self._direct = -1 if cached else direct.open_readable(path, found)
         self.align = 1 if self._direct < 0 else ALIGN
@@ -158,10 +158,14 @@ class FileWriter:
 
 
 class PosixStore:
-    """See Store. Only an object at its top level makes the root: one that is missing later is a mount that is gone."""
+    """See Store. Only an object at its top level makes the root: one that is missing later is a mount that is gone.
 
-    def __init__(self, root: str) -> None:
+    `owner`: only files of this user are read.
+    """
+
+    def __init__(self, root: str, *, owner: Optional[int] = None) -> None:
         self.url = os.path.abspath(root)
+        self._owner = owner
         self._lock = threading.Lock()
         self._synced: Optional[str] = None
         self._direct: Optional[bool] = None
@@ -217,11 +221,11 @@ class PosixStore:
 
     def read(self, name: str, most: int = SMALL) -> bytes:
         """See Store."""
-        return below.read(self._path(name), most)
+        return below.read(self._path(name), most, owner=self._owner)
 
     def open_read(self, name: str) -> Reader:
         """See Store."""
-        return FileReader(self._path(name))
+        return FileReader(self._path(name), owner=self._owner)
 
     def linked(self, name: str) -> Optional[str]:
         """See Store."""

@@ -64,8 +64,8 @@ KINDS: Dict[str, Callable[[str], Any]] = {
     "a directory": lambda path: os.mkdir(path, 0o777),
     "a file": lambda path: Path(path).touch(0o666),
     "a fifo": lambda path: os.mkfifo(path, 0o666),
-    "a link to the attacker's directory": lambda path: (os.mkdir(path + ".real", 0o777), os.chmod(path + ".real", 0o777),
-                                                        os.symlink(path + ".real", path)),
+    "a link to a directory of the attacker's": lambda path: (os.mkdir(path + ".real", 0o777),
+                                                             os.symlink(path + ".real", path)),
     "a link to nothing": lambda path: os.symlink("/nowhere", path),
 }
 

@@ -17,7 +17,7 @@ from hyperpod_kit.checkpoint.repository import identity, layout, manifest
 from hyperpod_kit.errors import CheckpointError, HyperpodKitError
 from hyperpod_kit.untrusted import parse
 
-PROTOCOL = "hyperpod-kit ranks 2"
+PROTOCOL = "hpk-ranks/2"
 
 LARGEST = 1 << 30
 """Bytes of JSON of one value."""

@@ -31,7 +31,7 @@ VARIABLE = "HPK_LIFELINE"
 KEY = "HPK_ATTEMPT_KEY"
 """128 bits that only this attempt's processes have, in hexadecimal."""
 
-PROTOCOL = "hyperpod-kit lifeline 2"
+PROTOCOL = "hpk-lifeline/2"
 
 BYE, LOST, STORAGE, SERVES = "bye", "lost", "storage", "serves"
 """Words of a node: its rank has ended, its slurmstepd is gone, the checkpoint root does not answer there; it does

@@ -77,10 +77,10 @@ def test_three_hundred_silent_strangers_get_no_thread_and_no_more_than_their_sec
 
 @pytest.mark.parametrize("line", [
     b"[" * 60_000, b"{" * 60_000, b'{"a":' * 10_000, b"", b"null", b"[]", b"1" * 60_000, b"\xff\xfe\x00\x80",
-    b'{"protocol":"hyperpod-kit agents 2","nonce":"' + b"0" * 32 + b'","rank":' + b"9" * 4000 + b',"again":false}',
-    b'{"protocol":"hyperpod-kit agents 2","nonce":"\\ud800' + b"0" * 32 + b'","rank":1,"again":false,"proof":[1e999]}',
-    b'{"protocol":"hyperpod-kit agents 2","nonce":["' + b"0" * 32 + b'"],"rank":1,"again":false,"proof":""}',
-    b'{"protocol":"hyperpod-kit agents 2","nonce":"' + b"0" * 32 + b'","rank":true,"again":false,"proof":""}',
+    b'{"protocol":"hpk-agents/2","nonce":"' + b"0" * 32 + b'","rank":' + b"9" * 4000 + b',"again":false}',
+    b'{"protocol":"hpk-agents/2","nonce":"\\ud800' + b"0" * 32 + b'","rank":1,"again":false,"proof":[1e999]}',
+    b'{"protocol":"hpk-agents/2","nonce":["' + b"0" * 32 + b'"],"rank":1,"again":false,"proof":""}',
+    b'{"protocol":"hpk-agents/2","nonce":"' + b"0" * 32 + b'","rank":true,"again":false,"proof":""}',
     b'{"token":"' + TOKEN.encode() + b'","rank":1,"again":false}',
 ])
 def test_odd_greetings_end_only_their_own_connection(head: Head, line: bytes) -> None:

@@ -33,7 +33,7 @@ MAIN = Path(cli.__file__).with_name("__main__.py")
 CROWD = """
 import os, socket, sys, time
 greetings = [b"", b"x" * 70000, b"[" * 60000 + b"\\n", b'{"token":"guess","rank":1,"again":true}\\n', b"\\xff\\n" * 99,
-             b'{"protocol":"hyperpod-kit agents 2","nonce":"' + b"0" * 32 + b'","rank":1,"again":true,"proof":""}\\n']
+             b'{"protocol":"hpk-agents/2","nonce":"' + b"0" * 32 + b'","rank":1,"again":true,"proof":""}\\n']
 held, number = [], 0
 while True:
     with open(sys.argv[1]) as file:

@@ -17,7 +17,7 @@ from hyperpod_kit.untrusted.strangers import GREETING
 
 from .lines import Sealed
 
-PROTOCOL = "hyperpod-kit agents 2"
+PROTOCOL = "hpk-agents/2"
 """Both sides say it first. That all ranks of a run are of the same release is looked at before any agent is started."""
 
 WELCOME, REFUSED = "welcome", "refused"

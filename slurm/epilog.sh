@@ -8,14 +8,17 @@ log=/run/hyperpod-kit/epilog-${SLURM_JOB_ID:-0}.log
 
 [ -n "$SLURM_JOB_ID" ] && [ -n "$SLURM_JOB_UID" ] || exit 0
 mkdir -p /run/hyperpod-kit
+(umask 077 && : >"$log") # paths of the user's runs are in it
 # Each component of a heterogeneous job has a number of its own, its ranks have their leader's.
 # As the job's user: the checkpoint root is theirs, and a shared file system may squash root.
 timeout -k 5 45 "$program" checkpoint flush --job "${SLURM_HET_JOB_ID:-$SLURM_JOB_ID}" \
     --uid "$SLURM_JOB_UID" ${SLURM_JOB_GID:+--gid "$SLURM_JOB_GID"} --timeout 44 \
-    </dev/null >"$log" 2>&1 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-
+    </dev/null >>"$log" 2>&1 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-
 code=$?
-# What was saved, and the last words of agents that died, outlive the file in the journal.
-[ ! -s "$log" ] || logger -t hyperpod-kit -f "$log" </dev/null >/dev/null 2>&1
+# What was saved, and the last words of agents that died, outlive the file in the journal: each line with its job, since
+# a name in it is the user's choice.
+[ ! -s "$log" ] || tail -c 65536 "$log" | LC_ALL=C tr '\000-\011\013-\037\177' ' ' | sed "s/^/job $SLURM_JOB_ID: /" |
+    logger -t hyperpod-kit >/dev/null 2>&1
 if [ "$code" -eq 0 ]; then
     rm -f "$log"
 else

@@ -7,11 +7,12 @@ program=/opt/hyperpod-kit/current/bin/hyperpod-kit
 log=/run/hyperpod-kit/gate-${SLURM_JOB_ID:-0}.log
 
 mkdir -p /run/hyperpod-kit || exit 1
+(umask 077 && : >"$log") || exit 1
 # A file, not slurmd's pipe: a probe stuck in the kernel would hold the pipe open and slurmd would wait for it.
-timeout -k 2 40 "$program" node gate </dev/null >"$log" 2>&1 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-
+timeout -k 2 40 "$program" node gate </dev/null >>"$log" 2>&1 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-
 code=$?
 if [ "$code" -ne 0 ]; then
-    echo "hyperpod-kit: mount gate exited $code: $(tail -n 1 "$log")"
+    echo "hyperpod-kit: mount gate exited $code: $(tail -n 1 "$log" | LC_ALL=C tr '\000-\037\177' ' ')"
     exit 1
 fi
 rm -f "$log"

@@ -18,11 +18,13 @@ program=/opt/hyperpod-kit/current/bin/hyperpod-kit
 [ -x "$program" ] || refuse "$program is not there"
 # A file, not a pipe: a reader that hangs on a broken mount must not keep the task waiting beyond the deadline.
 answer=$(mktemp /tmp/hpk-task-prolog.XXXXXX) || refuse "no file can be made in /tmp"
-timeout -k 2 45 "$program" job task-prolog </dev/null >"$answer" 2>&1
+errors=$(mktemp /tmp/hpk-task-prolog.XXXXXX) || refuse "no file can be made in /tmp"
+timeout -k 2 45 "$program" job task-prolog </dev/null >"$answer" 2>"$errors"
 code=$?
-cat "$answer"
-why=$(grep -m 1 '^error: ' "$answer" || tail -n 1 "$answer")
-rm -f "$answer"
+# Words of the protocol only: names of files, which others may have made, may stand in an error.
+LC_ALL=C grep -aE '^(export HPK_RESUME_[A-Z]+=|print )[^[:cntrl:]]*$' "$answer"
+why=$(grep -a -m 1 '^error: ' "$errors" || tail -n 1 "$errors")
+rm -f "$answer" "$errors"
 case $code in
 0) exit 0 ;;
 86) exit 1 ;; # something was committed and nothing of it can be trusted: it has said so

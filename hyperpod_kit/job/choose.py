@@ -18,6 +18,9 @@ NONE = "none"
 
 OURS = "hyperpod-kit"
 
+KINDS = (OURS, "dcp", "megatron", "deepspeed", "huggingface", "lightning")
+"""HPK_RESUME_KIND: the frameworks whose checkpoints are found."""
+
 PROVEN = {"crc": "every CRC-32 fits", "complete": "all its files are there, their bytes are not proven",
           "marker": "the framework says that the save ended, nothing else is proven"}
 

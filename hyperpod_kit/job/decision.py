@@ -1,4 +1,8 @@
-"""One answer for all ranks of a bare srun: a write-once record; the first writer wins and everybody reads it again."""
+"""One answer for all ranks of a bare srun: a write-once record; the first writer wins and everybody reads it again.
+
+What a record says becomes environment of the ranks, and others may be allowed to write to the root: so a record and its
+directories must be the job's own user's (or root's), name this very launch, and hold nothing but what we write.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,23 @@ import contextlib
 import errno
 import json
 import os
+import stat
 import tempfile
 import time
 import zlib
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
-from hyperpod_kit.errors import JobError, NoValidCheckpoint
+from hyperpod_kit.errors import JobError, NoValidCheckpoint, Untrusted
 from hyperpod_kit.job import choose
+from hyperpod_kit.job.foreign.candidate import MOST_STEPS, well_named
 from hyperpod_kit.slurm.job_id import het_size
+from hyperpod_kit.untrusted import files, parse
+from hyperpod_kit.untrusted.text import clean
 
 Record = Dict[str, Any]
+
+LARGEST = 1 << 20
+"""Bytes of a record."""
 
 _NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)
 
@@ -36,18 +47,44 @@ def agree(state: str, name: str, decide: Callable[[], Record], *, patience: floa
     """The record `<state>/decisions/<name>.json`, made by `decide` if nobody has. Raises JobError, OSError."""
     place = os.path.join(state, "decisions")
     os.makedirs(place, mode=0o750, exist_ok=True)
+    owners = _Owners(place)
+    for folder in (state, place):
+        owners.check(folder, os.lstat(folder))
     path = os.path.join(place, name + ".json")
-    record = _read(path)
+    record = _read(path, name, owners)
     if record is None:
-        _publish(place, path, json.dumps(decide()).encode())
+        _publish(place, path, json.dumps({"launch": name, **decide()}).encode())
     end = time.monotonic() + patience
     while record is None:
-        record = _read(path)
+        record = _read(path, name, owners)
         if record is None:
             if time.monotonic() > end:
                 raise JobError(f"{path} was begun and never finished")
             time.sleep(0.05)
     return record
+
+
+class _Owners:
+    """Whose files below `place` count. Some file systems (an EFS access point, Mountpoint) show all files as one
+    user's: there, ours are that user's too, and a file of ours shows it."""
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+        self._known = {os.geteuid(), 0}
+        self._asked = False
+
+    def check(self, path: str, found: os.stat_result) -> None:
+        """Raises JobError."""
+        if stat.S_ISLNK(found.st_mode):
+            raise JobError(f"{path} is a link, expected a directory of ours", hint=f"ls -ld {path}")
+        if found.st_uid not in self._known and not self._asked:
+            self._asked = True
+            with contextlib.suppress(OSError), tempfile.TemporaryFile(dir=self._place) as file:
+                self._known.add(os.fstat(file.fileno()).st_uid)
+        if found.st_uid not in self._known:
+            raise JobError(f"{path} belongs to uid {found.st_uid}, expected uid {os.geteuid()}: what it says would "
+                           "become environment of this job's ranks",
+                           hint=f"have it removed (ls -ld {path}), or give the job a checkpoint root of its own")
 
 
 def decide(root: str, by: str, chooser: choose.Chooser = choose.newest_valid) -> Record:
@@ -60,10 +97,16 @@ def decide(root: str, by: str, chooser: choose.Chooser = choose.newest_valid) ->
 
 
 def task_prolog_lines(record: Record, rank: str) -> List[str]:
-    """What task_prolog.sh prints for this record: `export` and `print` lines as Slurm's TaskProlog has them."""
+    """What task_prolog.sh prints for this record: `export` and `print` lines as Slurm's TaskProlog has them.
+
+    Raises JobError for a record that we do not write.
+    """
+    wrong = problem(record)
+    if wrong:
+        raise JobError(f"the decision of this launch is not to be trusted: {wrong}")
     if record.get("from") is None:
-        why = "; ".join(f"{one['attempt']}: {one['why']}" for one in record.get("rejected", []))
-        return [f"print hyperpod-kit: NoValidCheckpoint: {why}"]
+        why = "; ".join(f"{one['attempt']}: {one['why']}" for one in record.get("rejected") or [])
+        return [f"print hyperpod-kit: NoValidCheckpoint: {clean(why, 4000)}"]
     lines = [f"export HPK_RESUME_FROM={record['from']}", f"export HPK_RESUME_STEP={record['step']}",
              f"export HPK_RESUME_KIND={record.get('kind', choose.OURS)}"]
     if rank == "0":
@@ -72,14 +115,41 @@ def task_prolog_lines(record: Record, rank: str) -> List[str]:
     return lines
 
 
-def _read(path: str) -> Optional[Record]:
-    """None while it is not there or not complete."""
+def problem(record: Mapping[str, Any]) -> str:
+    """Why this is no record of ours, "" when it is one."""
+    source, step, kind = record.get("from"), record.get("step"), record.get("kind", choose.OURS)
+    rejected = record.get("rejected")
+    if rejected is not None and not (isinstance(rejected, list) and all(
+            isinstance(one, dict) and isinstance(one.get("attempt"), str) and isinstance(one.get("why"), str)
+            for one in rejected)):
+        return "its rejected is no list of names and reasons"
+    if source is None:
+        return ""
+    if not isinstance(source, str) or not well_named(source):
+        return f"its from is {clean(source, 80)!r}"
+    if type(step) is not int or not 0 <= step <= MOST_STEPS:
+        return f"its step is {clean(step, 80)!r}"
+    return "" if kind in choose.KINDS else f"its kind is {clean(kind, 80)!r}"
+
+
+def _read(path: str, name: str, owners: _Owners) -> Optional[Record]:
+    """None while it is not there or not complete. Raises JobError, OSError."""
     try:
-        with open(path, encoding="utf-8") as file:
-            value = json.load(file)
-    except (FileNotFoundError, ValueError):
+        fd, found = files.open_to_read(path)
+    except FileNotFoundError:
         return None
-    return value if isinstance(value, dict) else None
+    except Untrusted as err:
+        raise JobError(f"{path}: {err.message}") from err
+    try:
+        owners.check(path, found)
+        value = parse.json_object(os.pread(fd, LARGEST + 1, 0), LARGEST)
+    except ValueError:
+        return None
+    finally:
+        os.close(fd)
+    if value.get("launch", name) != name:
+        raise JobError(f"{path} is of another launch: {clean(value.get('launch'), 80)!r}")
+    return value
 
 
 def _publish(place: str, path: str, data: bytes) -> None:

@@ -8,8 +8,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Dict, List, Optional
+
+from hyperpod_kit.errors import Untrusted
+from hyperpod_kit.untrusted import files, parse
+from hyperpod_kit.untrusted.text import clean
+
+_NEEDED = ("rank", "node", "boot_id", "code", "signal", "started", "ended")
+_LONGEST, _MOST = 1 << 16, 1 << 62
 
 AGAIN = 75
 """A rank's exit code for `saved, run me again`."""
@@ -57,10 +64,25 @@ def read(state: str, attempt: str) -> List[Exit]:
     except FileNotFoundError:
         return found
     for name in names:
-        with contextlib.suppress(ValueError, TypeError, FileNotFoundError), \
-                open(os.path.join(place, name), encoding="utf-8") as file:
-            found.append(Exit(**json.load(file)))
+        with contextlib.suppress(ValueError, FileNotFoundError, Untrusted):
+            found.append(_exit(parse.json_object(files.read(os.path.join(place, name), most=_LONGEST))))
     return sorted(found, key=lambda record: (record.ended, record.rank))
+
+
+def _exit(value: Dict[str, Any]) -> Exit:
+    """Raises ValueError for what no wrapper writes."""
+    if not set(_NEEDED) <= set(value) or not set(value) <= {one.name for one in fields(Exit)}:
+        raise ValueError("not the fields of a record")
+    for name, given in value.items():
+        wanted = str if name in ("node", "boot_id") else (int, float) if name in ("started", "ended") else int
+        if given is None and name not in _NEEDED[:3]:
+            continue
+        if isinstance(given, bool) or not isinstance(given, wanted) or (
+                not isinstance(given, str) and not -_MOST < given < _MOST):
+            raise ValueError(f"{name} is {given!r}")
+    if value["started"] is None or value["ended"] is None:
+        raise ValueError("no times")
+    return Exit(**{**value, "node": clean(value["node"]), "boot_id": clean(value["boot_id"])})
 
 
 def write(state: str, attempt: str, record: Exit) -> None:

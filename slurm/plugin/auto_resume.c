@@ -36,6 +36,7 @@ SPANK_PLUGIN(hyperpod_kit_auto_resume, 1);
 #define MAX_RESTARTS 1000
 #define PROLOG "/opt/hyperpod-kit/current/slurm/task_prolog.sh"
 #define DECISION "HPK_DECISION"
+#define ANSWERED "HPK_RESUME_"
 #define DEADLINE 60 /* seconds; the script gives up earlier by itself unless its storage hangs in the kernel */
 #define ANSWER_MAX 65536
 #ifndef SLURM_MAX_NORMAL_STEP_ID
@@ -258,6 +259,22 @@ static int ask(const char *program, uid_t uid, gid_t gid, char **env, char *answ
 	return -1;
 }
 
+/* Whether a text is one line that any terminal and any shell takes for what it is. */
+static int plain(const char *text)
+{
+	for (; *text; text++)
+		if ((unsigned char) *text < ' ' || *text == 0x7f)
+			return 0;
+	return 1;
+}
+
+/* Whether a name is HPK_RESUME_ and capital letters: nothing else is for an answer to set. */
+static int ours(const char *name)
+{
+	return !strncmp(name, ANSWERED, strlen(ANSWERED)) && name[strlen(ANSWERED)] &&
+	       !name[strlen(ANSWERED) + strspn(name + strlen(ANSWERED), "ABCDEFGHIJKLMNOPQRSTUVWXYZ_")];
+}
+
 /* The answer's lines: what TaskProlog's would mean to Slurm, for variables of ours only. */
 static void apply(spank_t sp, char *answer)
 {
@@ -267,11 +284,19 @@ static void apply(spank_t sp, char *answer)
 		char *value = strchr(line, '=');
 
 		if (!strncmp(line, "print ", 6)) {
+			for (char *p = line; *p; p++)
+				if ((unsigned char) *p < ' ' || *p == 0x7f)
+					*p = ' ';
 			slurm_spank_log("%s", line + 6);
 		} else if (!strncmp(line, "export HPK_", 11) && value) {
 			*value = '\0';
-			if (spank_setenv(sp, line + 7, value + 1, 1) != ESPANK_SUCCESS)
+			if (!ours(line + 7) || !plain(value + 1)) {
 				refused = 1;
+				slurm_error("hyperpod-kit: the answer for this step has a control character, or is for a "
+					    "variable that is not " ANSWERED "*: no task starts");
+			} else if (spank_setenv(sp, line + 7, value + 1, 1) != ESPANK_SUCCESS) {
+				refused = 1;
+			}
 		}
 	}
 }

@@ -5,6 +5,7 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Callable, Iterator, Tuple
 
@@ -13,6 +14,17 @@ from hyperpod_kit.errors import CheckpointError
 PROOFS = ("crc", "complete", "marker")
 """How far validity was proven, best first. `crc`: the CRC-32 of every record was compared. `complete`: every file that
 the checkpoint names is there and as long as it says. `marker`: a mark that the framework writes last is there."""
+
+
+MOST_STEPS = (1 << 53) - 1
+"""A step that every reader of JSON can hold."""
+
+_NAME = re.compile(r"[A-Za-z0-9._=+@,:-]+(?:/[A-Za-z0-9._=+@,:-]+)*")
+
+
+def well_named(name: str) -> bool:
+    """Whether a path below the root may be handed to a job: it goes into its environment, and from there who knows."""
+    return len(name) <= 1024 and _NAME.fullmatch(name) is not None and not {".", ".."} & set(name.split("/"))
 
 
 class Incomplete(CheckpointError):

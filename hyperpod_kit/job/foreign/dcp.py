@@ -12,9 +12,12 @@ import re
 from functools import partial
 from typing import Iterator, Optional, Set
 
+from hyperpod_kit.errors import Untrusted
 from hyperpod_kit.job.foreign.candidate import Candidate, Incomplete
+from hyperpod_kit.untrusted import files
 
 METADATA = ".metadata"
+_LONGEST = 1 << 30
 _FILE = re.compile(r"^__\d+_\d+\.distcp$|\.distcp$|^shard-[\w-]+\.safetensors$")
 
 
@@ -31,7 +34,7 @@ def detect(root: str) -> Iterator[Candidate]:
 
 def step_of(name: str) -> Optional[int]:
     """The number that a directory's name ends in: `step-100`, `checkpoint_100`, `100`."""
-    match = re.search(r"(\d+)$", name)
+    match = re.search(r"([0-9]+)\s*\Z", name)
     return int(match.group(1)) if match else None
 
 
@@ -54,8 +57,10 @@ def prove(place: str) -> str:
 
 def named_files(path: str) -> Set[str]:
     """Names of data files in a pickle, without running it. Raises Incomplete when it is no whole pickle."""
-    with open(path, "rb") as file:
-        data = file.read()
+    try:
+        data = files.read(path, most=_LONGEST)
+    except Untrusted as err:
+        raise Incomplete(err.message) from err
     found: Set[str] = set()
     try:
         for opcode, value, _ in pickletools.genops(data):

@@ -5,18 +5,22 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from functools import partial
 from typing import Any, Iterator, List
 
+from hyperpod_kit.errors import Untrusted
 from hyperpod_kit.job.foreign.archive import prove_file
 from hyperpod_kit.job.foreign.candidate import Candidate, Incomplete, weakest
+from hyperpod_kit.untrusted import files, parse
 
 STATE = "trainer_state.json"
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin", "adapter_model.safetensors", "adapter_model.bin")
 _BESIDE = re.compile(r"(optimizer|scheduler|rng_state\w*)\.(pt|pth|bin)")
+_LONGEST = 64 << 20
+"""Bytes of a JSON file: the log of a long run is in trainer_state.json."""
+
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 
 
@@ -57,12 +61,10 @@ def _weights(place: str) -> List[str]:
 
 def _json(place: str, name: str) -> Any:
     try:
-        with open(os.path.join(place, name), encoding="utf-8") as file:
-            value = json.load(file)
+        return parse.json_object(files.read(os.path.join(place, name), most=_LONGEST), _LONGEST)
     except FileNotFoundError:
         raise Incomplete(f"{name} is missing: the save did not end") from None
+    except Untrusted as err:
+        raise Incomplete(err.message) from err
     except ValueError as err:
         raise Incomplete(f"{name} is torn: {err}") from err
-    if not isinstance(value, dict):
-        raise Incomplete(f"{name} is no JSON object")
-    return value

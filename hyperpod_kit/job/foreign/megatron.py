@@ -11,9 +11,11 @@ import re
 from functools import partial
 from typing import Iterator, List, Optional
 
+from hyperpod_kit.errors import Untrusted
 from hyperpod_kit.job.foreign import dcp
 from hyperpod_kit.job.foreign.archive import prove_torch
 from hyperpod_kit.job.foreign.candidate import Candidate, Incomplete, weakest
+from hyperpod_kit.untrusted import files
 
 TRACKER = "latest_checkpointed_iteration.txt"
 
@@ -30,11 +32,10 @@ def detect(root: str) -> Iterator[Candidate]:
 def tracked(root: str) -> Optional[int]:
     """The iteration in the tracker; None when it is not there or holds no number (`release`, a torn write)."""
     try:
-        with open(os.path.join(root, TRACKER), encoding="utf-8", errors="replace") as file:
-            text = file.read().strip()
-    except FileNotFoundError:
+        text = files.read(os.path.join(root, TRACKER), most=4096).decode("ascii", "replace").strip()
+    except (FileNotFoundError, Untrusted):
         return None
-    return int(text) if text.isdigit() else None
+    return int(text) if text.isdigit() and len(text) < 20 else None
 
 
 def prove(root: str, place: str, step: int) -> str:

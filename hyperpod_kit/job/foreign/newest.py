@@ -11,7 +11,8 @@ from typing import List, Mapping, Optional, Tuple
 
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint
 from hyperpod_kit.job.foreign import dcp, deepspeed, huggingface, lightning, megatron
-from hyperpod_kit.job.foreign.candidate import Candidate, Detector
+from hyperpod_kit.job.foreign.candidate import MOST_STEPS, Candidate, Detector, well_named
+from hyperpod_kit.untrusted.text import clean
 
 DETECTORS: Tuple[Detector, ...] = (dcp.detect, megatron.detect, deepspeed.detect, huggingface.detect, lightning.detect)
 
@@ -51,6 +52,11 @@ def newest(root: str, passed_over: Mapping[str, str]) -> Optional[Found]:
     rejected: List[Tuple[str, str]] = []
     later: List[Candidate] = []
     for candidate in candidates(root):
+        if not well_named(candidate.name) or candidate.step > MOST_STEPS:
+            # Quoted as no file is called that we would ever act upon.
+            rejected.append((clean(ascii(candidate.name)), "no job can be told of such a name: expected letters, "
+                             "digits and . _ - = + @ , :"))
+            continue
         if candidate.name in passed_over:
             rejected.append((candidate.name, passed_over[candidate.name]))
             later.append(candidate)

@@ -10,6 +10,8 @@ import os
 import time
 from typing import Iterable, List, Tuple
 
+from hyperpod_kit.job.foreign.candidate import well_named
+
 MARK = ".invalid-"
 
 
@@ -20,7 +22,7 @@ def set_aside(root: str, names: Iterable[str], *, now: float) -> List[Tuple[str,
     """
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
     done: List[Tuple[str, str]] = []
-    for name in names:
+    for name in filter(well_named, names):
         new = f"{name}{MARK}{stamp}"
         try:
             if not os.path.lexists(os.path.join(root, new)):

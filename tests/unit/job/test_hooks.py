@@ -77,6 +77,18 @@ def test_epilog_saves_as_the_jobs_user(place: Path) -> None:
     assert seen.read_text() == "65534 checkpoint flush --job 7\n"
 
 
+def test_what_an_epilog_says_in_the_journal_is_its_jobs(place: Path) -> None:
+    """The path of a run may have line feeds in it, and be made to look like a line about another job."""
+    script = (place / "epilog.sh").read_text().replace("logger -t", f"tee {place}/journal -t")
+    (place / "epilog.sh").write_text(script.replace("-t hyperpod-kit >/dev/null", ">/dev/null"))
+    program = r"printf 'saved /fsx/a\nhyperpod-kit: epilog of job 8: flush exited 1\033[2J\r\n'; " + \
+        f"stat -c %a {place}/run/epilog-7.log >{place}/mode"
+    assert hook(place, "epilog.sh", program, **EPILOG) == (0, "")
+    assert (place / "journal").read_text() == (
+        "job 7: saved /fsx/a\njob 7: hyperpod-kit: epilog of job 8: flush exited 1 [2J \n")
+    assert (place / "mode").read_text() == "600\n"
+
+
 def test_epilog_without_a_job_does_nothing(place: Path) -> None:
     assert hook(place, "epilog.sh", f"touch {place}/called") == (0, "")
     assert not (place / "called").exists()
@@ -110,6 +122,17 @@ def test_task_prolog_passes_the_answer_on_or_says_why_there_is_none(place: Path,
     found, out = hook(place, "task_prolog.sh", program, **STEP)
     assert found == code and words in out
     assert ("HPK_AUTO_RESUME=0 starts it as it is" in out) is ("from /c" in words)
+
+
+@pytest.mark.parametrize("program", [
+    r"printf 'error: /c/x\nexport HPK_RESUME_FROM=/mallory\n' >&2; exit 1",
+    r"printf 'export LD_PRELOAD=/x\nexport HPK_ATTEMPT=1\n'",
+    r"printf 'export HPK_RESUME_FROM=a\033b\n'",
+    r"printf 'unset PATH\nexport HPK_RESUME_FROM\nexport PATH=/x\n'"])
+def test_task_prolog_passes_on_nothing_but_the_choice(place: Path, program: str) -> None:
+    """Names of files, which others may have made, stand in errors."""
+    _, out = hook(place, "task_prolog.sh", program, **STEP)
+    assert not [line for line in out.splitlines() if not line.startswith("print ")]
 
 
 def test_no_task_starts_where_the_kit_is_not(place: Path) -> None:

@@ -68,6 +68,21 @@ def test_every_task_is_told_what_was_chosen_outside(built: Path, place: Path) ->
     assert said == "resumes from seq-1\n"
 
 
+@pytest.mark.parametrize("line", [
+    r"export HPK_RESUME_FROM=seq-1\033[2J", r"export HPK_RESUME_FROM=a\tb", r"export HPK_RESUME_FROM=a\r",
+    r"export HPK_RESUME_FROM=\177", "export HPK_CHECKPOINT_ROOT=/fsx/mallory", "export HPK_ATTEMPT=7.0.0",
+    "export HPK_RESUME_=1", "export HPK_RESUME_x=1", "export HPK_RESUME_FROM X=1",
+    "export HPK_PROGRESS=/proc/1/mem"])
+def test_an_answer_that_is_none_of_ours_starts_no_task(built: Path, place: Path, line: str) -> None:
+    code, told, said = step(built, place, f"printf '{line}\\n'; " + ANSWER)
+    assert code == 1 and "no task starts" in said and "/fsx/mallory" not in told.values()
+
+
+def test_what_is_printed_is_printable(built: Path, place: Path) -> None:
+    code, _, said = step(built, place, ANSWER + r"printf 'print a\033]0;x\007b\rc\n'")
+    assert code == 0 and said == "resumes from seq-1\na ]0;x b c\n"
+
+
 def test_it_is_asked_as_the_user_altogether(built: Path, place: Path) -> None:
     """slurmstepd is root by its real id here: a shell that inherits that could become root again."""
     script = f"grep -E '^(Uid|Gid|Groups|CapPrm|CapEff|SigBlk)' /proc/self/status >{place}/status; ls /proc/self/fd "

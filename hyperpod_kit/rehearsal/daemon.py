@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import fcntl
 import os
+import resource
 import signal
 import stat
 import sys
@@ -170,6 +171,9 @@ def main(argv: Optional[List[str]] = None) -> int:
     asked_to_end = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: asked_to_end.set())
+    # Each machine, mount and connection costs descriptors of this one process.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     daemon = Daemon(layout)
     try:
         daemon.start()

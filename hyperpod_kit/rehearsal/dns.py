@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import re
 import socket
@@ -10,7 +11,9 @@ import threading
 
 NODE_NAME = re.compile(r"ip-(\d{1,3})-(\d{1,3})-(\d{1,3})-(\d{1,3})(\.ec2\.internal|\.[a-z0-9-]+\.compute\.internal)?")
 A, PTR, AAAA = 1, 12, 28
-NO_ERROR, SERVER_FAILURE, NAME_ERROR = 0, 2, 3
+NO_ERROR, NAME_ERROR = 0, 3
+ANSWER = 0x80
+"""In the third byte: what comes is no question."""
 TTL = 5
 
 
@@ -18,13 +21,12 @@ class DnsResponder:
     """Answers on `address` over UDP until closed.
 
     ip-A-B-C-D and ip-A-B-C-D.ec2.internal are A.B.C.D, and back; everything under amazonaws.com is `address`
-    itself, where the rehearsal's endpoint listens. Other names go to the resolver `upstream` (an IPv4 address),
-    or do not exist. Raises OSError when the address cannot be had.
+    itself, where the rehearsal's endpoint listens. Other names do not exist. Raises OSError when the address cannot
+    be had.
     """
 
-    def __init__(self, address: str, upstream: str | None = None, *, port: int = 53) -> None:
+    def __init__(self, address: str, *, port: int = 53) -> None:
         self._address = address
-        self._upstream = upstream
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         try:
             self._socket.bind((address, port))
@@ -50,29 +52,20 @@ class DnsResponder:
             query, client = self._socket.recvfrom(4096)
             try:
                 reply = respond(query, self._address)
-            except (IndexError, struct.error, UnicodeDecodeError):
+            except (IndexError, struct.error, ValueError):
                 continue                # not a question
-            if reply is not None:
-                self._socket.sendto(reply, client)
-            elif self._upstream is not None:
-                threading.Thread(target=self._forward, args=(query, client), daemon=True).start()
-            else:
-                self._socket.sendto(_reply(query, NAME_ERROR), client)
-
-    def _forward(self, query: bytes, client: tuple[str, int]) -> None:
-        reply = _reply(query, SERVER_FAILURE)
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as upstream:
-            upstream.settimeout(3)
-            try:
-                upstream.sendto(query, (self._upstream or "", 53))
-                reply = upstream.recv(4096)
-            except OSError:
-                pass
-        self._socket.sendto(reply, client)
+            # Whoever asked may be gone, or never was there: one answer that cannot be sent must not end all others.
+            with contextlib.suppress(OSError):
+                self._socket.sendto(_reply(query, NAME_ERROR) if reply is None else reply, client)
 
 
 def respond(query: bytes, endpoint: str) -> bytes | None:
-    """The reply to a query, or None for a name that is not ours. Raises IndexError or struct.error for no query."""
+    """The reply to a query, or None for a name that is not ours.
+
+    Raises IndexError, struct.error or ValueError for what is no query.
+    """
+    if query[2] & ANSWER:
+        raise ValueError("an answer: two responders would talk to each other for ever")
     labels, end = _question(query)
     kind = struct.unpack_from(">H", query, end)[0]
     name = ".".join(labels)

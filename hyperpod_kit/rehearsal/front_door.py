@@ -150,6 +150,8 @@ class Listener(ThreadingHTTPServer):
     request_queue_size = 256
     allow_reuse_address = True
 
+    most_strangers = MOST_STRANGERS
+
     def __init__(self, *arguments: Any, **more: Any) -> None:
         self._guard = threading.Lock()
         self._strangers: Dict[int, socket.socket] = {}
@@ -158,7 +160,7 @@ class Listener(ThreadingHTTPServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._guard:
             self._strangers[id(request)] = request
-            if len(self._strangers) > MOST_STRANGERS:
+            if len(self._strangers) > self.most_strangers:
                 oldest = self._strangers.pop(next(iter(self._strangers)))
                 # Not closed: its thread reads the end of it, and closes it itself.
                 _shut(oldest)

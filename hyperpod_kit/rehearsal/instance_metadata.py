@@ -15,6 +15,8 @@ ADDRESS = "169.254.169.254"
 LONGEST = 21600
 """Seconds that a token may live; a whole number from 1 on, else 400."""
 TOKEN, TTL = "x-aws-ec2-metadata-token", "x-aws-ec2-metadata-token-ttl-seconds"
+MOST_TOKENS = 1000
+"""Tokens that are good at a time: a program that asks for ever makes the oldest ones bad, nothing more."""
 CREDENTIALS_LAST = 6 * 3600
 
 Answer = Tuple[int, Dict[str, str], bytes]
@@ -90,7 +92,8 @@ class Metadata:
         if not (wanted.isascii() and wanted.isdigit() and 1 <= int(wanted) <= LONGEST):
             return _plain(400, "Bad Request")
         now, token = self.clock(), secrets.token_urlsafe(40)
-        self._tokens = {**{old: until for old, until in self._tokens.items() if until > now}, token: now + int(wanted)}
+        alive = [(old, until) for old, until in self._tokens.items() if until > now]
+        self._tokens = dict([*alive[1 - MOST_TOKENS:], (token, now + int(wanted))])
         status, more, body = _plain(200, token)
         return status, {**more, TTL: wanted}, body
 

@@ -11,15 +11,18 @@ import os
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any, Callable, Dict
 
+from hyperpod_kit.rehearsal.front_door import Listener
 from hyperpod_kit.rehearsal.instance_metadata import ADDRESS, Instance, Metadata
 
 PORT = 80
 CLONE_NEWNET = 0x40000000
 PATIENCE = 10.0
 """Seconds for which a client may keep a connection without a request."""
+PLACES = 32
+"""Connections of one node at a time; one more, and the oldest is closed: the daemon's descriptors are for all nodes."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -59,8 +62,8 @@ class _Handler(BaseHTTPRequestHandler):
         """Nothing: the daemon's log is for what happens to machines."""
 
 
-class _Listener(ThreadingHTTPServer):
-    daemon_threads = True
+class _Listener(Listener):
+    most_strangers = PLACES
 
     def __init__(self, listening: socket.socket, metadata: Metadata) -> None:
         handler = type("Handler", (_Handler,), {"metadata": metadata})

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import secrets
-from typing import Any, Dict, List, Mapping, Sequence
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 from hyperpod_kit.rehearsal import node_batches, request_rules, scaling, software_update
+from hyperpod_kit.rehearsal.agent.s3_client import split_uri
 from hyperpod_kit.rehearsal.cluster_state import ZONE, Cluster, Node
 from hyperpod_kit.rehearsal.operations import Operations
 from hyperpod_kit.rehearsal.sagemaker.api import ApiError
@@ -40,6 +41,12 @@ class RehearsalControlPlane:
         operations.changed()
         operations.spawn(operations.create, cluster)
         return cluster.arn
+
+    def lifecycle_places(self) -> List[Tuple[str, str]]:
+        with self._operations.lock:
+            groups = [group for cluster in self._operations.clusters.values() for group in cluster.groups]
+        uris = {(group.get("LifeCycleConfig") or {}).get("SourceS3Uri") for group in groups}
+        return [split_uri(uri) for uri in sorted(filter(None, uris))]
 
     def describe_cluster(self, name: str) -> Dict[str, Any]:
         cluster = self._find(name)

@@ -232,6 +232,35 @@ def test_a_users_job_on_a_node_has_the_roles_keys_and_no_more(world):
     assert operations.told == []
 
 
+def test_a_users_job_on_a_node_writes_no_script_that_root_runs(world):
+    """The role may write to the bucket, and reads the bundle; what a cluster's nodes run it may not write."""
+    url, store, _, keys = world
+    store.put(BUCKET, "evil/on_create.sh", b"good")
+    store.put(BUCKET, "evilish", b"good")
+    client("sagemaker", url, keys.admin).create_cluster(**CREATE)
+    s3, admin = client("s3", url, keys.node), client("s3", url, keys.admin)
+    inside = {"Bucket": BUCKET, "Key": "evil/on_create.sh"}
+    assert s3.get_object(**inside)["Body"].read() == b"good"
+    s3.put_object(Bucket=BUCKET, Key="mine", Body=b"bad")
+    assert code_of(s3.put_object, **inside, Body=b"bad") == "AccessDenied"
+    assert code_of(s3.put_object, Bucket=BUCKET, Key="evil/lib/more.py", Body=b"bad") == "AccessDenied"
+    assert code_of(s3.copy_object, **inside, CopySource=f"{BUCKET}/mine") == "AccessDenied"
+    assert code_of(s3.create_multipart_upload, **inside) == "AccessDenied"
+    assert code_of(s3.delete_object, **inside) == "AccessDenied"
+    for version in ("s3", "s3v4"):
+        signer = client("s3", url, keys.node, signature_version=version)
+        given = signer.generate_presigned_url("put_object", Params=inside)
+        assert ask(url, "PUT", given[len(url):], b"bad")[0] == 403
+    told = s3.delete_objects(Bucket=BUCKET, Delete={"Objects": [{"Key": inside["Key"]}, {"Key": "mine"}]})
+    assert [error["Key"] for error in told["Errors"]] == [inside["Key"]] and told["Deleted"] == [{"Key": "mine"}]
+    for path in (f"/{BUCKET}/%65vil/on_create.sh", f"/{BUCKET}//evil/on_create.sh", f"//{BUCKET}/evil/on_create.sh"):
+        ask(url, "PUT", path, b"bad", signed(url, "PUT", path, b"bad", who=of(keys.node)))
+    s3.put_object(Bucket=BUCKET, Key="evilish", Body=b"elsewhere")
+    assert store.get(BUCKET, "evil/on_create.sh") == b"good" and store.get(BUCKET, "evilish") == b"elsewhere"
+    admin.put_object(**inside, Body=b"new")
+    assert store.get(BUCKET, "evil/on_create.sh") == b"new"
+
+
 def chunked(parts, key, headers, *, forge=-1, drop_trailer=False, trailer=b""):
     """A body of signed chunks, as AWS's SDKs for C and Java send it."""
     stamp, scope = headers["x-amz-date"], headers["authorization"].partition("/")[2].partition(",")[0]

@@ -120,11 +120,16 @@ def delete_many(bucket: Bucket, request: Request) -> Response:
     keys = [xml.text(item, "Key") or "" for item in xml.children(root, "Object")]
     if not keys or len(keys) > 1000:
         raise S3Error(400, "MalformedXML", "A DeleteObjects request names between 1 and 1000 keys")
+    denied = [key for key in keys if not request.may_write(key)]
+    keys = [key for key in keys if request.may_write(key)]
     for key in keys:
         bucket.delete(key)
     if xml.text(root, "Quiet") == "true":
         keys = []
-    return xml_response(xml.document("DeleteResult", *(xml.nest("Deleted", xml.tag("Key", key)) for key in keys)))
+    return xml_response(xml.document(
+        "DeleteResult", *(xml.nest("Deleted", xml.tag("Key", key)) for key in keys),
+        *(xml.nest("Error", xml.tag("Key", key), xml.tag("Code", "AccessDenied"),
+                   xml.tag("Message", "Access Denied")) for key in denied)))
 
 
 def list_uploads(bucket: Bucket, request: Request) -> Response:

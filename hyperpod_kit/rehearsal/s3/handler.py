@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from typing import Sequence
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from hyperpod_kit.rehearsal.front_door import FrontDoor
@@ -26,6 +27,8 @@ def answer(store: S3Store, request: Request) -> Response:
         return list_buckets(store)
     if not request.key:
         return bucket_request(store, request)
+    if request.method not in ("GET", "HEAD") and not request.may_write(request.key):
+        raise S3Error(403, "AccessDenied", "An explicit deny: nodes may only read what nodes are made from")
     return object_request(store, request)
 
 
@@ -55,7 +58,8 @@ class S3Handler(FrontDoor):
         bucket, _, key = path.partition("/")
         headers = {name.lower(): value for name, value in self.headers.items()}
         request = Request(self.command, bucket, key, dict(parse_qsl(url.query, keep_blank_values=True)), headers,
-                          RequestBody(self.rfile, headers, self.seal))
+                          RequestBody(self.rfile, headers, self.seal),
+                          self.closed(bucket))
         if bucket == CONTROL_PREFIX:
             if not self.allowed("rehearsal:Control"):
                 self.close_connection = True
@@ -80,6 +84,10 @@ class S3Handler(FrontDoor):
             self.store.requests.add(LoggedRequest(
                 time.time() - (time.monotonic() - started), self.command, path, url.query, status, moved,
                 time.monotonic() - started))
+
+    def closed(self, bucket: str) -> Sequence[str]:
+        """What keys of a bucket begin with that whoever asks may read only."""
+        return ()
 
     def respond(self, request: Request, effect: Effect) -> Response:
         """The answer, an error document included."""

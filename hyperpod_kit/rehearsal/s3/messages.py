@@ -15,7 +15,8 @@ KEPT_HEADERS = ("content-type", "cache-control", "content-disposition", "content
 
 @dataclass(frozen=True)
 class Request:
-    """headers: lower-case names; query: decoded, last value of each name; key: empty for bucket requests."""
+    """headers: lower-case names; query: decoded, last value of each name; key: empty for bucket requests; closed: what
+    keys of this bucket begin with that whoever asks may read only."""
 
     method: str
     bucket: str
@@ -23,6 +24,11 @@ class Request:
     query: Mapping[str, str]
     headers: Mapping[str, str]
     body: RequestBody
+    closed: Sequence[str] = ()
+
+    def may_write(self, key: str) -> bool:
+        """Whether the object of that name is not closed to whoever asks."""
+        return not key.startswith(tuple(self.closed))
 
     def conditions(self) -> Conditions:
         """The conditional headers of a write."""

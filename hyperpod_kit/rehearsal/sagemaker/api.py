@@ -61,6 +61,9 @@ class ControlPlane(Protocol):
     def batch_add_cluster_nodes(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """The answer of BatchAddClusterNodes."""
 
+    def lifecycle_places(self) -> list[tuple[str, str]]:
+        """(bucket, prefix) of what the nodes of all clusters run."""
+
     def tags(self, arn: str) -> dict[str, str]:
         """Tags of a resource, by key."""
 

@@ -39,6 +39,12 @@ class EndpointHandler(S3Handler):
         else:
             self._send(*other_services.refusal(headers, body))
 
+    def closed(self, bucket: str) -> Sequence[str]:
+        """To nodes, what clusters run: whoever may write that is root on the next node."""
+        if self.control is None or self.claim is None or not self.claim.key.node:
+            return ()
+        return [prefix for name, prefix in self.control.lifecycle_places() if name == bucket]
+
     do_PUT = do_POST = do_DELETE = do_HEAD = do_GET
 
     def _serve_sagemaker(self, target: str, body: bytes) -> None:

@@ -88,7 +88,7 @@ _JOB = {
     "HPK_STATE": "`.hpk` below the root: the job's ledger",
     "HPK_AUTO_RESUME": "`1`: `sbatch --auto-resume=1` was given",
     "HPK_DIGEST": "`xxh3` or `blake2b`, for a run's first save; default: the fastest that every rank has",
-    "HPK_SHM_DIR": "where slots of the memory tier lie, instead of `/dev/shm`",
+    "HPK_SHM_DIR": "a directory that stands for `/dev/shm`; slots lie in it as it is where it is the user's alone",
     "HPK_AGENT_LINGER": "seconds that an agent stays after its trainer has died",
     "HPK_AGENT_SILENCE": "seconds of silence after which an agent is ended and another one takes its place",
     "HPK_AGENT_STALL": "seconds without a byte moved, with work to do, after which the next save raises",

@@ -12,15 +12,37 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 
 _NAME = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_EMPTY_PATH = 0x1000
 _OPEN = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 def mount_of(fd: int) -> str:
     """The number of the mount that a descriptor is of. Raises OSError."""
-    with open(f"/proc/self/fdinfo/{fd}", encoding="utf-8") as lines:
-        return next((line.split()[1] for line in lines if line.startswith("mnt_id:")), "")
+    try:
+        with open(f"/proc/self/fdinfo/{fd}", encoding="utf-8") as lines:
+            return next((line.split()[1] for line in lines if line.startswith("mnt_id:")), "")
+    except PermissionError:
+        # Before Linux 5.14, where this process was root and has become a user: what its user must not read of it, it
+        # cannot read itself.
+        return by_handle(fd)
+
+
+def by_handle(fd: int) -> str:
+    """The same from name_to_handle_at(2), which a file system that serves no handles, as FUSE's mostly do not, refuses:
+    then it is "none", which no directory of ours is of. Raises OSError."""
+    import ctypes
+
+    handle = ctypes.create_string_buffer((128).to_bytes(4, sys.byteorder), 4 + 4 + 128)
+    number = ctypes.c_int(-1)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.name_to_handle_at(fd, b"", handle, ctypes.byref(number), _EMPTY_PATH) == 0:
+        return str(number.value)
+    if ctypes.get_errno() in (errno.EOPNOTSUPP, errno.EOVERFLOW):
+        return "none"
+    raise OSError(ctypes.get_errno(), "the kernel does not say which mount it is of")
 
 
 def hold(name: str, folder: int, mount: str = "") -> int:

@@ -28,6 +28,7 @@ from hyperpod_kit.checkpoint.repository import arena, flush, places, saves_note
 from hyperpod_kit.node.health import glance
 from hyperpod_kit.node.memory import glance as memory_glance
 from hyperpod_kit.node.memory.left import held
+from hyperpod_kit.untrusted.held import by_handle, mount_of
 from tests.hostile.captures import committed, flushed, lay
 from tests.hostile.users import ATTACKER, VICTIM, as_user
 
@@ -85,6 +86,10 @@ END = """
 never_answers(target)
 assert hangs(target), "no attack"
 look_at_all()
+held_there, around = os.open(target, os.O_PATH | os.O_NOFOLLOW), os.open(target.parent, os.O_PATH)
+signal.alarm(20)
+assert by_handle(around) == mount_of(around) != mount_of(held_there), "no such file system"
+assert by_handle(held_there) in ("none", mount_of(held_there))
 signal.alarm(40)
 lay(base, root)
 assert [(one.uid, one.job, one.alive) for one in look_at_all()] == [(VICTIM, "7", False)]

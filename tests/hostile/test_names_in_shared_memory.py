@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import json
 import os
@@ -117,6 +118,43 @@ def test_root_moves_aside_what_another_made_in_its_place(base: Path) -> None:
     assert as_user(ATTACKER, lambda: os.rename(own.parent, base / "elsewhere")) == 1
     lay(base, base.parent / "root")
     assert len(list(own.glob("*.ctl"))) == 1 and [one.removed for one in flushed(base)] == [True]
+
+
+def in_a_container(inside: int) -> None:
+    """As enroot starts one: a user namespace that knows no user but this one, root not either."""
+    uid = os.geteuid()
+    ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # it was root's: such a process may not say who it is in there
+    if ctypes.CDLL(None, use_errno=True).unshare(0x10000000) != 0:
+        os._exit(77)
+    Path("/proc/self/uid_map").write_text(f"{inside} {uid} 1")
+    assert os.geteuid() == inside
+
+
+@pytest.mark.parametrize("inside", [0, VICTIM], ids=["remapped root", "own number"])
+@pytest.mark.parametrize("squat", [False, True])
+def test_in_a_container_roots_directory_is_known_and_anothers_is_not(base: Path, inside: int, squat: bool) -> None:
+    own = base / f"hyperpod-kit/{VICTIM}"
+    if squat:
+        def make() -> None:
+            os.umask(0)
+            os.makedirs(own, 0o777)
+            (base / "hyperpod-kit").chmod(0o711)
+        assert as_user(ATTACKER, make) == 0
+    else:
+        places.prepare(str(base), VICTIM)
+
+    def look() -> None:
+        in_a_container(inside)
+        assert places.node_uid() == VICTIM
+        found = places.mine()
+        assert found == str(base / f"hyperpod-kit-{VICTIM}" if squat else own), found
+        assert places.of_mine() == [found, str(base)]
+        (Path(found) / f"hpk-{VICTIM}-aaaaaaaaaaaa-00000.saves").touch()
+    code = as_user(VICTIM, look)
+    if code == 77:
+        pytest.skip("no user namespaces here")
+    assert code == 0
+    assert [uid for uid, _, _ in places.listed(str(base), ".saves", 9)] == [VICTIM]
 
 
 def test_a_lock_of_anothers_makes_the_victim_signal_nobody(base: Path) -> None:

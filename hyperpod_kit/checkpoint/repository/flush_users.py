@@ -14,8 +14,8 @@ import os
 import pwd
 import select
 import signal
+import sys
 import time
-import traceback
 from typing import Any, List, Optional, Tuple
 
 from hyperpod_kit import audit
@@ -53,8 +53,8 @@ def flush_as(uid: int, *, folder: str, job: Optional[str], timeout: float, max_a
             with os.fdopen(write, "w") as out:
                 json.dump([list(outcome) for outcome in found], out)
             code = 0
-        except BaseException:
-            traceback.print_exc()
+        except BaseException as err:
+            print(f"flush of uid {uid}: {clean(f'{type(err).__name__}: {err}')}", file=sys.stderr, flush=True)
         finally:
             os._exit(code)
     os.close(write)

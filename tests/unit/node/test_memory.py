@@ -10,8 +10,8 @@ from typing import Any, Dict, Iterator, List
 
 import pytest
 
-from hyperpod_kit.checkpoint.repository import process, selection
-from hyperpod_kit.node.memory.left import Held, ended, held, stepped
+from hyperpod_kit.checkpoint.repository import flush, flush_users, places, process, selection
+from hyperpod_kit.node.memory.left import MOST_JOBS, Held, ended, held, stepped
 from hyperpod_kit.node.memory.sweep import sweep
 from tests.faults import capturer
 
@@ -146,3 +146,35 @@ def test_a_slurmstepd_is_known_by_the_name_it_gives_itself(tmp_path: Path) -> No
         (tmp_path / str(pid) / "cmdline").write_bytes(words)
     (tmp_path / "30").mkdir()
     assert stepped(str(tmp_path)) == {"12", "13"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be two users")
+def test_a_user_whose_captures_take_all_the_time_holds_up_nobody_else(make_node: Any, tmp_path: Path,
+                                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = make_node([])
+    folder = fake.root / "dev/shm"
+    folder.mkdir(parents=True)
+    for uid, jobs in ((4001, range(20, 60)), (4002, range(7, 8))):
+        places.prepare(str(folder), uid)
+        own = folder / f"hyperpod-kit/{uid}"
+        for job in jobs:
+            capture(folder / "made", tmp_path / f"root{job}", job=str(job))
+            for path in (folder / "made").iterdir():
+                path.rename(own / path.name.replace("hpk-0-", f"hpk-{uid}-"))
+        for path in own.iterdir():
+            os.chown(path, uid, uid)
+    flushed: List[int] = []
+
+    def flush_as(uid: int, **_: Any) -> List[flush.Outcome]:
+        flushed.append(uid)
+        fake.clock.now += 45.0 if uid == 4001 else 1.0
+        return [flush.Outcome("run", None, False, "not done")]
+    monkeypatch.setattr(flush_users, "flush_as", flush_as)
+    fake.runner.on("scontrol -o show job", 1, "Invalid job id specified")
+    assert len([one for one in held(str(folder)) if one.uid == 4001]) == MOST_JOBS
+    sweep(fake.node)
+    assert flushed == [4001, 4002], "once a round"
+    for _ in range(20):
+        fake.clock.now += 60
+        sweep(fake.node)
+    assert flushed[2] == 4002 and flushed.count(4002) > 3, "who is slow comes last from then on"

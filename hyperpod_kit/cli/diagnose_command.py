@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable, Collection, Iterator, Mapping, 
 
 import click
 
+from hyperpod_kit.cli.events_command import moment
 from hyperpod_kit.cli.options import cluster_of_nodes, json_option, resolve_cluster
 from hyperpod_kit.cli.output import bar, data, out, say
 from hyperpod_kit.cli.ssh_options import open_sagemaker, ssh_options
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 @click.argument("nodes", nargs=-1, metavar="[NODE…]")
 @cluster_of_nodes
 @click.option("--log", "with_log", is_flag=True, help="Print the last lines of each node's log too.")
+@click.option("--actions", is_flag=True, help="Instead: what was done with root's rights, to whom, and why.")
+@click.option(
+    "--since", metavar="WHEN", callback=moment, help="Of --actions: 30m, 2h, 3d ago, or a moment; default: a day ago."
+)
 @ssh_options
 @json_option
 def diagnose(
@@ -38,6 +43,8 @@ def diagnose(
     cluster: Optional[str],
     region: Optional[str],
     with_log: bool,
+    actions: bool,
+    since: Optional[datetime],
     ssh: SshSettings,
     as_json: bool,
 ) -> int:
@@ -47,12 +54,17 @@ def diagnose(
     each node for its own record of its creation, its log and its mounts. Of a node that does not answer, or failed and
     is gone, the log is read from CloudWatch.
 
+    --actions lists, from the nodes' journals, what the kit did with root's rights to what is another's: requeued,
+    drained, pruned, flushed, unmounted, restarted; on what, of whom, who asked and why. Only records of root's own
+    programs count, so no user can forge one.
+
     Exit code 0 when nothing is wrong, 1 when something is, 3 when AWS does not answer.
 
     \b
     Examples:
       hyperpod-kit diagnose
       hyperpod-kit diagnose worker-group/1 --log
+      hyperpod-kit diagnose --actions --since 2h
     """
     from hyperpod_kit.cluster.nodes import list_nodes, resolve
     from hyperpod_kit.remote import diagnose as asking
@@ -64,6 +76,12 @@ def diagnose(
     answer = sagemaker.describe_cluster(chosen.name)
     listed = [node for node in list_nodes(sagemaker, chosen.name) if not node.gone]
     wanted = resolve(listed, nodes) if nodes else listed
+    if actions:
+        from hyperpod_kit.cli.actions_show import show
+
+        reached = [Target(one.instance_id, one.group, "", one.address, one.status) for one in wanted]
+        with _way_in(ssh, any(one.address for one in wanted)) as connect:
+            return show(reached, connect, since, timeout=ssh.command_timeout, as_json=as_json)
     events = _troubles(sagemaker, chosen.name, answer)
     said = {event.instance_id: event for event in events if event.instance_id}
     targets = [

@@ -22,7 +22,7 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _STYLES = {"Error": "bold red", "Warn": "yellow"}
 
 
-def _moment(ctx: click.Context, param: click.Parameter, value: Optional[str]) -> Optional[datetime]:
+def moment(ctx: click.Context, param: click.Parameter, value: Optional[str]) -> Optional[datetime]:
     """`30m` or `2h` ago, or a moment in ISO form; without a zone it is UTC."""
     if value is None:
         return None
@@ -39,7 +39,7 @@ def _moment(ctx: click.Context, param: click.Parameter, value: Optional[str]) ->
 @click.command("events")
 @cluster_options
 @click.option(
-    "--since", metavar="WHEN", callback=_moment, help="45s, 30m, 2h, 3d ago, or a moment: 2026-01-31T12:00 (UTC)."
+    "--since", metavar="WHEN", callback=moment, help="45s, 30m, 2h, 3d ago, or a moment: 2026-01-31T12:00 (UTC)."
 )
 @click.option("--group", metavar="NAME", help="Of one instance group.")
 @click.option("--node", metavar="ID", help="Of one instance.")

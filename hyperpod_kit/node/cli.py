@@ -55,6 +55,12 @@ def ask_command(args: argparse.Namespace) -> int:
     return ask.main()
 
 
+def actions_command(args: argparse.Namespace) -> int:
+    from hyperpod_kit.node import actions
+
+    return actions.actions_command(args)
+
+
 def build_parser() -> argparse.ArgumentParser:
     import argparse
 
@@ -99,6 +105,9 @@ def build_parser() -> argparse.ArgumentParser:
     add("slurm-state", creation.slurm_state_command, "keep Slurm's shared state this machine's alone: a unit's")
     add("memory", mounts.memory_command, "save and free the shared memory that ended jobs left: what a timer runs")
     add("secrets", creation.secrets_command, "fetch this node's secrets: what their unit runs at boot")
+    sub = as_json(add("actions", actions_command, "what was done here with root's rights to what is another's",
+                      "actions", "sudo hyperpod-kit node actions --since 2h --json"))
+    sub.add_argument("--since", default="1d", metavar="WHEN", help="45s, 30m, 2h, 3d ago (default: 1d), or @SECONDS")
     add("gate", mounts.gate_command, "may a job start here? (Prolog)")
     add("ask", ask_command, "ask other nodes for their mounts: what validate-mounts --via controller runs here")
     return parser

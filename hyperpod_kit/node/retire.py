@@ -14,6 +14,7 @@ import errno
 import os
 from typing import List, Sequence, Tuple
 
+from hyperpod_kit import audit
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.model.mounts import Mount, S3Mount, mount_from_dict, mount_to_dict
 from hyperpod_kit.model.platform import by_platform
@@ -161,6 +162,8 @@ def _unmount(node: Node, mount: Mount) -> bool:
     """Take one mount away; True when it was ours and there. Raises RunError when it is busy."""
     ours = made_by_us(node, mount)
     clear_dead(node, mount)
+    if ours:
+        audit.record("unmounted", mount.path, "the configuration has it no more", asked_by="apply of a bundle")
     if isinstance(mount, S3Mount):
         _stop(node, [carrier_unit(mount)])  # the daemon unmounts when it ends
     elif made_by_us(node, mount):

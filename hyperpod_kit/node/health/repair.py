@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Optional
 
+from hyperpod_kit import audit
 from hyperpod_kit.errors import HyperpodKitError, RunError
 from hyperpod_kit.model.mounts import Mount
 from hyperpod_kit.model.units import HEALTH_UNIT, carrier_unit
@@ -69,15 +70,18 @@ def _revived(node: Node, mount: Mount) -> bool:
 def carry_out(node: Node, mount: Mount, action: str) -> Repaired:
     """Do `restart` or `kill`. Only what is dead is detached; a unit that serves again by itself is left alone."""
     unit = carrier_unit(mount)
+    asked_by = f"repair of mount {mount.name}"
     try:
         if action == "kill":
             node.runner.run(["systemctl", "kill", "--signal=KILL", unit], timeout=30)
+            audit.record("killed", f"the daemon of {mount.path}", "it hung at two checks in a row", asked_by=asked_by)
         clear_dead(node, mount)
         # The daemon's own supervision may have been faster than this check.
         if check(node, mount).healthy:
             return Repaired(True, f"{action}: {unit} was back already")
         # A unit that is just starting must not be thrown back; one that claims to run must be.
         verb = "restart" if systemd.is_active(node, unit) else "start"
+        audit.record(f"{verb}ed", unit, f"{mount.path} does not serve", asked_by=asked_by)
         node.runner.run(["systemctl", verb, unit], timeout=260)
         await_healthy(node, mount, seconds=20)
         return Repaired(True, f"{action}: {unit} serves again")

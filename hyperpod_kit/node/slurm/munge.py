@@ -13,6 +13,7 @@ import os
 from dataclasses import dataclass
 from typing import Optional
 
+from hyperpod_kit import audit
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.node import systemd
 from hyperpod_kit.node.context import Node
@@ -51,6 +52,7 @@ def see_to(node: Node) -> Munge:
     jot(node.paths.munge_note, {"tries": tries + 1, "at": node.clock.wall()})
     said = f"munged does not run: no Slurm command works here, and Slurm takes this node for dead; start {tries + 1}"
     try:
+        audit.record("started", UNIT, "it is enabled and did not run", asked_by="the health check")
         node.runner.run(["systemctl", "start", "--no-block", UNIT], timeout=10)
     except RunError as err:
         said += f": {err.message}"

@@ -1,0 +1,135 @@
+"""`hyperpod-kit node actions`: what was done here with root's rights to what is another's (audit.py), from the journal.
+
+Anybody may write to the journal, with any fields. So what counts is what the journal itself says of the writer: a
+Python program of root's, or one in the unit that runs as SlurmUser. The writer's uid alone would not do: a program that
+is setuid (sudo) says what its caller wants on a socket that its caller has chosen for its standard error.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping
+
+from hyperpod_kit import audit
+from hyperpod_kit.errors import NodeError, UsageError
+from hyperpod_kit.model.units import SWEEP_UNIT
+from hyperpod_kit.run import Runner
+from hyperpod_kit.untrusted.parse import json_object
+from hyperpod_kit.untrusted.text import clean
+
+if TYPE_CHECKING:
+    import argparse
+
+MOST = 500
+"""Records that are shown: the newest."""
+
+LONGEST = 1000
+"""Characters of one value."""
+
+SECONDS = 40.0
+
+FIELDS = ("HYPERPOD_KIT_ACTION", "HYPERPOD_KIT_ON", "HYPERPOD_KIT_OWNER", "HYPERPOD_KIT_WHY", "HYPERPOD_KIT_ASKED_BY",
+          "MESSAGE_ID", "_UID", "_EXE", "_SYSTEMD_UNIT", "_TRANSPORT")
+
+UNSEEN = "not seeing messages from other users"
+"""What journalctl says to somebody who may not read the system's journal."""
+
+_AGO = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+@dataclass(frozen=True)
+class Action:
+    """One record. at: Unix seconds; unit: the systemd unit in which it was done, "" for none."""
+
+    at: float
+    action: str
+    on: str
+    owner: str
+    why: str
+    asked_by: str
+    unit: str
+
+    def words(self) -> str:
+        """One line for a person."""
+        when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.at))
+        return f"{when}  {self.action} {self.on}{f' of {self.owner}' if self.owner else ''}, " \
+               f"asked by {self.asked_by}: {self.why}"
+
+
+def read(runner: Runner, since: float) -> List[Action]:
+    """The newest MOST actions since that time, oldest first. Raises NodeError, RunError."""
+    one = [f"MESSAGE_ID={audit.MESSAGE_ID}", "_TRANSPORT=journal"]
+    done = runner.run(["journalctl", "--no-pager", "--output=json", f"--output-fields={','.join(FIELDS)}",
+                       f"--since=@{int(since)}", f"--lines={MOST}", *one, "_UID=0", "+", *one,
+                       f"_SYSTEMD_UNIT={SWEEP_UNIT}"], timeout=SECONDS, check=False)
+    if UNSEEN in done.stderr:
+        raise NodeError("this user may not read the journal", hint="sudo hyperpod-kit node actions")
+    if done.returncode != 0 and not done.stdout and "No journal files were found" not in done.stderr:
+        raise NodeError(f"journalctl: {clean(done.stderr) or f'exit code {done.returncode}'}",
+                        hint="journalctl --disk-usage")
+    return list(understood(done.stdout.splitlines()))
+
+
+def understood(lines: Iterable[str]) -> Iterable[Action]:
+    """The actions among lines of journalctl's JSON; what is none, or whose writer does not count, is left out."""
+    for line in lines:
+        try:
+            entry = json_object(line, 64 * LONGEST)
+            at = int(entry.get("__REALTIME_TIMESTAMP", 0)) / 1e6
+        except (ValueError, TypeError):
+            continue
+        if counts(entry):
+            yield Action(at, *(_word(entry, name) for name in (*FIELDS[:5], "_SYSTEMD_UNIT")))
+
+
+def counts(entry: Mapping[str, Any]) -> bool:
+    """Whether the journal says that a program of ours has written this. Its own fields begin with `_`, which no writer
+    can give; a field that was given more than once is a list."""
+    if entry.get("MESSAGE_ID") != audit.MESSAGE_ID or entry.get("_TRANSPORT") != "journal":
+        return False
+    if not isinstance(entry.get("HYPERPOD_KIT_ACTION"), str):
+        return False
+    program = str(entry.get("_EXE", "")).rpartition("/")[2]
+    python = re.fullmatch(r"python3?(\.[0-9]+)?", program) is not None
+    return python and (entry.get("_UID") == "0" or entry.get("_SYSTEMD_UNIT") == SWEEP_UNIT)
+
+
+def _word(entry: Mapping[str, Any], name: str) -> str:
+    value = entry.get(name)
+    return clean(value, LONGEST) if isinstance(value, str) else ""
+
+
+def moment(text: str, now: float) -> float:
+    """Unix time of `45s`, `30m`, `2h`, `3d` ago or of `@SECONDS`. Raises UsageError."""
+    ago = re.fullmatch(r"([0-9]{1,9})([smhd])", text)
+    if ago:
+        return max(0.0, now - int(ago[1]) * _AGO[ago[2]])
+    exact = re.fullmatch(r"@([0-9]{1,11})", text)
+    if exact:
+        return float(exact[1])
+    raise UsageError(f"--since {clean(text)}: expected something like 45s, 30m, 2h, 3d or @1800000000")
+
+
+def actions_command(args: argparse.Namespace) -> int:
+    """Exit code 0, whatever was done; 1 when the journal cannot be read."""
+    import json
+
+    from hyperpod_kit.run import LocalRunner
+
+    since = moment(args.since, time.time())
+    found = read(LocalRunner(), since)
+    if args.json:
+        answer: Dict[str, Any] = {"since": since, "most": MOST, "actions": [asdict(one) for one in found]}
+        print(json.dumps(answer))
+        return 0
+    for one in found:
+        print(one.words())
+    when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(since))
+    more = f"; there may be more, the newest {MOST} are shown" if len(found) >= MOST else ""
+    print(f"{len(found)} actions since {when}{more}", file=sys.stderr)
+    return 0

@@ -1,0 +1,78 @@
+"""What was done on the nodes with root's rights to what is another's: asked of each, read as any other's words are."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Callable, Sequence
+
+from hyperpod_kit.errors import HyperpodKitError
+from hyperpod_kit.node.actions import LONGEST, MOST, Action
+from hyperpod_kit.remote.fan_out import ask_all, cannot_be_asked
+from hyperpod_kit.remote.target import Target
+from hyperpod_kit.run import Completed, Runner
+from hyperpod_kit.untrusted.parse import json_object
+from hyperpod_kit.untrusted.text import clean
+
+WORDS = ("action", "on", "owner", "why", "asked_by", "unit")
+
+
+@dataclass(frozen=True)
+class Told:
+    """One node's actions, oldest first. error: why it could not be asked or understood, "" when it was."""
+
+    target: Target
+    actions: tuple[Action, ...] = ()
+    error: str = ""
+
+
+def ask(
+    targets: Sequence[Target],
+    connect: Callable[[Target], Runner],
+    since: float,
+    *,
+    timeout: float = 60.0,
+    progress: Callable[[Told], None] = lambda told: None,
+) -> list[Told]:
+    """Ask each node at once; one that cannot be asked is an answer too."""
+
+    def one(target: Target) -> Told:
+        silent = cannot_be_asked(target)
+        if silent:
+            return Told(target, error=silent.error)
+        command = ["hyperpod-kit", "node", "actions", "--json", f"--since=@{int(since)}"]
+        try:
+            runner = connect(target)
+            heard = runner.run(command, timeout=timeout, check=False)
+            if heard.returncode == 1:
+                # Who may log in may not read the journal everywhere; who administers may become root.
+                heard = runner.run(["sudo", "-n", *command], timeout=timeout, check=False)
+            return understood(target, heard)
+        except HyperpodKitError as err:
+            return Told(target, error=err.message)
+        except Exception as err:  # whatever one node says, the others are told of
+            return Told(target, error=f"its answer cannot be read: {type(err).__name__}: {clean(err)}")
+
+    return ask_all(list(targets), one, progress)
+
+
+def understood(target: Target, heard: Completed) -> Told:
+    """What a node's answer says."""
+    if heard.returncode == 2:
+        return Told(target, error="its release knows no actions: give it this one's bundle")
+    if heard.returncode != 0:
+        return Told(target, error=clean(heard.stderr) or f"exit code {heard.returncode}")
+    begin = heard.stdout.find("{")
+    try:
+        listed = json_object(heard.stdout[max(0, begin):])["actions"]
+        if not isinstance(listed, list):
+            raise ValueError(f"its actions are of type {type(listed).__name__}, expected a list")
+    except (ValueError, KeyError) as err:
+        return Told(target, error=f"its answer cannot be read: {clean(err)}")
+    return Told(target, tuple(_action(one) for one in listed[-MOST:] if isinstance(one, dict)))
+
+
+def _action(raw: dict[str, Any]) -> Action:
+    at = raw.get("at")
+    good = isinstance(at, (int, float)) and not isinstance(at, bool) and math.isfinite(at) and 0 <= at < 1e11
+    return Action(float(at) if good and at is not None else 0.0, *(clean(raw.get(name, ""), LONGEST) for name in WORDS))

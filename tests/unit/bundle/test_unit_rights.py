@@ -1,4 +1,4 @@
-"""What each rendered unit could do beyond its work, as systemd counts it: a figure each, and why where it is above 4."""
+"""What each rendered unit could do beyond its work, as systemd counts it: a figure each, and why if it is above 4."""
 
 from __future__ import annotations
 
@@ -44,8 +44,9 @@ OLDEST = 249
 """Ubuntu 22.04's."""
 
 MOUNTS_APART = ("ProtectSystem", "ProtectHome", "PrivateTmp", "PrivateDevices", "PrivateMounts",
-                "ProtectKernelTunables", "ProtectKernelModules", "ProtectKernelLogs", "ProtectControlGroups", "ProtectProc", "ProcSubset",
-                "ReadOnlyPaths", "ReadWritePaths", "InaccessiblePaths", "RuntimeDirectory", "StateDirectory")
+                "ProtectKernelTunables", "ProtectKernelModules", "ProtectKernelLogs", "ProtectControlGroups",
+                "ProtectProc", "ProcSubset", "ReadOnlyPaths", "ReadWritePaths", "InaccessiblePaths",
+                "RuntimeDirectory", "StateDirectory")
 """Keys that give a unit a mount namespace, in one systemd or another."""
 
 

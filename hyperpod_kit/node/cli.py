@@ -106,7 +106,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("memory", mounts.memory_command, "save and free the shared memory that ended jobs left: what a timer runs")
     add("secrets", creation.secrets_command, "fetch this node's secrets: what their unit runs at boot")
     sub = as_json(add("actions", actions_command, "what was done here with root's rights to what is another's",
-                      "actions", "sudo hyperpod-kit node actions --since 2h --json"))
+                      "actions", "actions --since 2h --json"))
     sub.add_argument("--since", default="1d", metavar="WHEN", help="45s, 30m, 2h, 3d ago (default: 1d), or @SECONDS")
     add("gate", mounts.gate_command, "may a job start here? (Prolog)")
     add("ask", ask_command, "ask other nodes for their mounts: what validate-mounts --via controller runs here")

@@ -12,11 +12,12 @@ from __future__ import annotations
 import re
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping
 
 from hyperpod_kit import audit
 from hyperpod_kit.errors import NodeError, UsageError
+from hyperpod_kit.model.actions import LONGEST, MOST, Action
 from hyperpod_kit.model.units import SWEEP_UNIT
 from hyperpod_kit.run import Runner
 from hyperpod_kit.untrusted.parse import json_object
@@ -24,12 +25,6 @@ from hyperpod_kit.untrusted.text import clean
 
 if TYPE_CHECKING:
     import argparse
-
-MOST = 500
-"""Records that are shown: the newest."""
-
-LONGEST = 1000
-"""Characters of one value."""
 
 SECONDS = 40.0
 
@@ -40,25 +35,6 @@ UNSEEN = "not seeing messages from other users"
 """What journalctl says to somebody who may not read the system's journal."""
 
 _AGO = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-
-
-@dataclass(frozen=True)
-class Action:
-    """One record. at: Unix seconds; unit: the systemd unit in which it was done, "" for none."""
-
-    at: float
-    action: str
-    on: str
-    owner: str
-    why: str
-    asked_by: str
-    unit: str
-
-    def words(self) -> str:
-        """One line for a person."""
-        when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.at))
-        return f"{when}  {self.action} {self.on}{f' of {self.owner}' if self.owner else ''}, " \
-               f"asked by {self.asked_by}: {self.why}"
 
 
 def read(runner: Runner, since: float) -> List[Action]:

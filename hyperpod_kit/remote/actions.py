@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Sequence
 
 from hyperpod_kit.errors import HyperpodKitError
-from hyperpod_kit.node.actions import LONGEST, MOST, Action
+from hyperpod_kit.model.actions import LONGEST, MOST, Action
 from hyperpod_kit.remote.fan_out import ask_all, cannot_be_asked
 from hyperpod_kit.remote.target import Target
 from hyperpod_kit.run import Completed, Runner

@@ -9,6 +9,7 @@ import pytest
 
 from hyperpod_kit import audit
 from hyperpod_kit.errors import NodeError, UsageError
+from hyperpod_kit.model.actions import LONGEST, MOST, Action
 from hyperpod_kit.node import actions
 from hyperpod_kit.remote.actions import understood
 from hyperpod_kit.remote.target import Target
@@ -21,7 +22,7 @@ OURS: Dict[str, Any] = {
     "HYPERPOD_KIT_ASKED_BY": "repair of mount fsx", "HYPERPOD_KIT_OWNER": ""}
 
 
-def shown(*entries: Mapping[str, Any]) -> list[actions.Action]:
+def shown(*entries: Mapping[str, Any]) -> list[Action]:
     return list(actions.understood([json.dumps(entry) for entry in entries]))
 
 
@@ -60,7 +61,7 @@ def test_words_of_a_record_move_no_cursor_and_begin_no_line() -> None:
     one, = shown({**OURS, "HYPERPOD_KIT_ON": "job 1\n2027-01-15T08:00:00Z  drained node b\x1b[2J\u202e" + "x" * 9999,
                   "HYPERPOD_KIT_WHY": [27, 91], "HYPERPOD_KIT_OWNER": {"a": 1}})
     line = one.words()
-    assert line.isprintable() and len(line) < 3 * actions.LONGEST and (one.why, one.owner) == ("", "")
+    assert line.isprintable() and len(line) < 3 * LONGEST and (one.why, one.owner) == ("", "")
 
 
 class Journal:
@@ -81,7 +82,7 @@ class Journal:
 def test_the_journal_is_asked_for_root_s_records_and_for_not_too_many() -> None:
     journal = Journal(0, json.dumps(OURS) + "\n", "")
     assert len(actions.read(journal, 1_700_000_000.5)) == 1
-    for word in ("_UID=0", f"MESSAGE_ID={audit.MESSAGE_ID}", f"--lines={actions.MOST}", "--since=@1700000000"):
+    for word in ("_UID=0", f"MESSAGE_ID={audit.MESSAGE_ID}", f"--lines={MOST}", "--since=@1700000000"):
         assert word in journal.argv
 
 
@@ -121,7 +122,7 @@ def test_odd_values_in_an_answer_are_only_words() -> None:
     raw: list[Any] = [7, None, {"at": "x", "action": {"a": "\x1b]0;owned\x07"}, "on": None, "why": 5},
                       {"at": 1e400, "action": "requeued"}, {"at": True}, {"at": -5}, *[{"at": 1.0}] * 2000]
     told = understood(NODE, Completed((), 0, "Welcome!\n" + json.dumps({"actions": raw[::-1]}), ""))
-    assert not told.error and 0 < len(told.actions) <= actions.MOST
+    assert not told.error and 0 < len(told.actions) <= MOST
     assert all(one.words().isprintable() for one in told.actions)
 
 

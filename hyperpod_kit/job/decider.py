@@ -15,7 +15,7 @@ import os
 import time
 from typing import ContextManager, Mapping, Optional, Sequence, Tuple
 
-from hyperpod_kit import descriptors
+from hyperpod_kit import audit, descriptors
 from hyperpod_kit.errors import CheckpointError, GaveUp, JobError, NoValidCheckpoint, RunError
 from hyperpod_kit.job import allocation, choose, container, ended, exits, identity, life, lifeline, step, where
 from hyperpod_kit.job.beginning import Beginning
@@ -322,6 +322,8 @@ class Decider:
         self._report("requeue", f"back into the queue: {why}", why=why)
         try:
             self._put_back()
+            if os.geteuid() == 0:
+                audit.record("requeued", f"job {self._job.id}", why, asked_by="job run")
         except RunError as err:
             if not allocation.look(self._runner, self._job).ended:
                 if kind in HANDED_BACK:

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Dict, Iterator
+from typing import Dict, Iterator, Type
 
 from tests.unit.job.private_slurm import PrivateSlurm, wait_until
 
@@ -58,10 +58,10 @@ class Two:
 
 
 @contextlib.contextmanager
-def two_users(nodes: int = 2) -> Iterator[Two]:
+def two_users(nodes: int = 2, kind: Type[PrivateSlurm] = PrivateSlurm) -> Iterator[Two]:
     # Not under pytest's own directory, into which other users must not look; munge wants a short, safe path.
     base = Path(tempfile.mkdtemp(prefix="hpk-slurm-"))
-    cluster = PrivateSlurm(base, nodes=nodes)
+    cluster = kind(base, nodes=nodes)
     try:
         cluster.start()
         yield Two(cluster)

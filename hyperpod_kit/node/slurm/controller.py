@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import Dict, List, Optional, Tuple
 
+from hyperpod_kit import audit
 from hyperpod_kit.errors import NodeError, RunError
 from hyperpod_kit.model.units import SLURM_STATE_UNIT, SWEEP_UNIT, carrier_unit, escape_path
 from hyperpod_kit.node import owed, systemd
@@ -125,7 +126,9 @@ def install_hooks(node: Node) -> Tuple[bool, List[str]]:
             owed.note(node, RESTART)
             node.runner.run(["systemctl", "stop", UNITS[1]], timeout=120)
         done = state.prepare(node, where, slurm_user(slurm_conf(node)), before.get("statesavelocation", ""))
-        notes += [done] if done else []
+        if done:
+            audit.record("moved", f"Slurm's state to {where.state}", done, asked_by="node apply")
+            notes.append(done)
     differing = [path for path, text in files.items() if read_text(path) != text]
     if differing:
         owed.note(node, RECONFIGURE)

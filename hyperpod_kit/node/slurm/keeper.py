@@ -15,6 +15,7 @@ import sys
 from functools import partial
 from typing import Any, Callable, Optional
 
+from hyperpod_kit import audit
 from hyperpod_kit.errors import NodeError, RunError
 from hyperpod_kit.node.bounded import NoAnswer, in_child
 from hyperpod_kit.node.context import Node
@@ -66,6 +67,9 @@ class Keeper:
                     if self._number:
                         self._tell(f"Slurm's state in {self._where.state} is this machine's"
                                    f"{'' if free else f': {who} has not renewed for {lease.TAKEOVER:g} s'}")
+                        if not free:
+                            self._record("took over", f"Slurm's state in {self._where.state}",
+                                         f"it has not renewed for {lease.TAKEOVER:g} s", who)
                         return
                     continue
                 self._tell(f"{who} has Slurm's state: waiting until it has not renewed for {lease.TAKEOVER:g} s, so "
@@ -111,7 +115,11 @@ class Keeper:
             self._node.runner.run(["systemctl", "kill", "--signal=KILL", UNIT], timeout=10, check=False)
         except RunError as err:
             why += f"; {err.message}"
+        self._record("killed", UNIT, why)
         return f"{why}: slurmctld was killed here"
+
+    def _record(self, action: str, on: str, why: str, owner: str = "") -> None:
+        audit.record(action, on, why, asked_by="node slurm-state", owner=owner)
 
     def _ask(self, what: str, work: Callable[[], Any]) -> Any:
         return in_child(f"{what} at {self._where.lease}", work, ANSWER)

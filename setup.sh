@@ -13,7 +13,8 @@ say() { printf 'setup: %s\n' "$*"; }
 # With all of them no test of `make test` is skipped for want of a program: that would count as failed.
 SYSTEM_PACKAGES=(systemd systemd-container mmdebstrap squashfs-tools iproute2 openssh-client util-linux procps shellcheck
                  slurmctld slurmd slurm-client munge gcc make libc6-dev libslurm-dev libbsd-dev bsdextrautils
-                 python3 python3-venv ca-certificates zsh fish libxxhash0 curl e2fsprogs mount git nftables)
+                 python3 python3-venv ca-certificates zsh fish libxxhash0 curl e2fsprogs mount git nftables
+                 iptables)
 # What one row of `make faults` needs besides: QOS exist only with accounting.
 FAULTS_PACKAGES=(mariadb-server slurmdbd)
 

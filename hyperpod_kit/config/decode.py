@@ -61,13 +61,16 @@ def decode(
     slurm = kit.child("slurm", required=False)
     slurm_state = slurm.optional_text("state")
     slurm.close()
+    service = kit.child("metadata_service", required=False)
+    metadata_users = service.texts("users", ()) if kit.has("metadata_service") else None
+    service.close()
     failure_pause = kit.number("failure_pause", 60.0)
     packages = decode_packages(kit)
     secrets = tuple(_secret(section) for section in kit.children("secrets"))
     kit.close()
     settings = Settings(
         parameters, cluster, bundle, mounts, places, users, health, failure_pause, homes, packages, secrets,
-        slurm_state,
+        slurm_state, metadata_users,
     )
     return settings, findings
 

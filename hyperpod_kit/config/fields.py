@@ -132,6 +132,11 @@ _KIT: Mapping[str, Field] = {
         "Where slurmctld keeps its state: the name of a mount (Lustre, OpenZFS, or EFS without an access point), or "
         "own-disk; left out, the first mount that fits. On the controller's own disk all jobs are lost with it."
     ),
+    "metadata_service": Field(
+        "Closes the instance metadata service, and with it the role of the nodes, to all but root; without this key "
+        "every process on a node has the role."
+    ),
+    "metadata_service.users": Field("Users that may use it all the same."),
     "failure_pause": Field("Seconds that a failed node waits before it goes, so that CloudWatch has its last lines."),
     "clients": Field("Packages of mount clients that nodes install, each pinned by its digest."),
     "clients[].client": Field("The client that the package belongs to; a client's own package says it by its name."),

@@ -58,8 +58,9 @@ class ListedPackage:
 class Settings:
     """Everything that one configuration file says. `mount_places`: where in the file each mount is written.
 
-    slurm_state: what the file says of where slurmctld's state is, None for nothing; directory: where the configuration
-    lies, which paths in it start from.
+    slurm_state: what the file says of where slurmctld's state is, None for nothing; metadata_users: who besides root
+    may use the nodes' metadata service, None for everybody; directory: where the configuration lies, which paths in it
+    start from.
     """
 
     parameters: ProvisioningParameters
@@ -74,6 +75,7 @@ class Settings:
     packages: tuple[ListedPackage, ...] = ()
     secrets: tuple[Secret, ...] = ()
     slurm_state: Optional[str] = None
+    metadata_users: Optional[tuple[str, ...]] = None
     directory: Path = field(default=Path("."), compare=False)
 
     @property
@@ -113,4 +115,5 @@ class Settings:
             packages=tuple(listed.package for listed in self.packages),
             secrets=self.secrets,
             slurm_state=self.slurm_state_mount,
+            metadata_users=self.metadata_users,
         )

@@ -16,6 +16,7 @@ from hyperpod_kit.config.rules import (
     filesystems,
     groups,
     lifecycle,
+    metadata_service,
     mount_paths,
     names,
     nvme,
@@ -44,6 +45,7 @@ RULES: tuple[Rule, ...] = (
     slurm_state.kept,
     passed_on.api,  # HPK-R  the request
     bundle.location,  # HPK-B  where the bundle goes
+    bundle.nobody_writes,
     names.mount_names,  # HPK-M  every mount
     names.mount_roles,
     names.mount_groups,
@@ -71,6 +73,8 @@ RULES: tuple[Rule, ...] = (
     clients.architectures,
     users.accounts,  # HPK-U
     secrets.named_by_arn,  # HPK-A
+    secrets.kept_apart,
+    metadata_service.users,  # HPK-I
     users.homes,
     users.beside_homes,
     policies.health,  # HPK-H

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field
-from typing import Any, Dict, Mapping, Tuple
+from typing import Any, Dict, Mapping, Optional, Tuple
 
 from hyperpod_kit.model.clients import Package, package_from_dict
 from hyperpod_kit.model.mounts import Mount, MountStatus, carried_by, mount_from_dict, mount_to_dict
@@ -50,7 +50,8 @@ class HealthPolicy:
 @dataclass(frozen=True)
 class NodeConfig:
     """What a node must become. `roles`: instance group name -> role; `failure_pause`: seconds for CloudWatch;
-    `slurm_state`: the mount on which slurmctld keeps its state, "" for the controller's own disk."""
+    `slurm_state`: the mount on which slurmctld keeps its state, "" for the controller's own disk; `metadata_users`: who
+    besides root may use the instance metadata service, None for everybody."""
 
     cluster_name: str
     lifecycle_mode: str
@@ -62,6 +63,7 @@ class NodeConfig:
     packages: Tuple[Package, ...] = ()
     secrets: Tuple[Secret, ...] = ()
     slurm_state: str = ""
+    metadata_users: Optional[Tuple[str, ...]] = None
 
     def mounts_for(self, role: str, group: str) -> Tuple[Mount, ...]:
         """The mounts that a node of this role in this instance group carries, in configuration order."""
@@ -81,6 +83,7 @@ class NodeConfig:
             "packages": [package.to_dict() for package in self.packages],
             "secrets": [secret.to_dict() for secret in self.secrets],
             "slurm_state": self.slurm_state,
+            "metadata_users": None if self.metadata_users is None else list(self.metadata_users),
         }
         return json.dumps(data, indent=2, sort_keys=True) + "\n"
 
@@ -101,4 +104,5 @@ class NodeConfig:
             packages=tuple(package_from_dict(raw) for raw in data["packages"]),
             secrets=tuple(secret_from_dict(raw) for raw in data["secrets"]),
             slurm_state=data["slurm_state"],
+            metadata_users=None if data["metadata_users"] is None else tuple(data["metadata_users"]),
         )

@@ -5,10 +5,12 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
+import os
 from typing import List, Optional
 
 from hyperpod_kit.model.mounts import MountStatus
 from hyperpod_kit.model.units import repair_unit
+from hyperpod_kit.node import packet_rules
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import jot
 from hyperpod_kit.node.health.look import check_all
@@ -46,6 +48,15 @@ def closed_by(node: Node, user: str = "") -> List[MountStatus]:
         # Slurm drains this node with its own words, `Prolog error`: this is how we know that they are about us.
         jot(node.paths.gate_mark, {"at": node.clock.wall(), "reason": reason(last[0])})
     return last[0]
+
+
+def unguarded(node: Node) -> str:
+    """Why no job may start although the mounts serve: a home or the metadata service is open to every user, and the
+    packet rules that close it cannot be set. "" when they hold, or nothing depends on them."""
+    if os.geteuid() != 0:
+        return ""
+    found = packet_rules.see_to(node)
+    return f"hyperpod-kit: {found.why}" if found.required and not found.holds else ""
 
 
 def _unhealthy(node: Node, user: str, end: float) -> List[MountStatus]:

@@ -1,7 +1,7 @@
 """Homes on shared storage: a shelter around each mount, a link to it, and a first set of files.
 
-model/homes.py says where everything lies, and why the shelter and not the mount keeps others out; proxy_guard.py closes
-the other way in.
+model/homes.py says where everything lies, and why the shelter and not the mount keeps others out; packet_rules.py
+closes the other way in.
 Standard library only, Python 3.8: this file is part of the bundle.
 """
 
@@ -14,9 +14,9 @@ from typing import List, Optional, Tuple
 
 from hyperpod_kit.errors import HyperpodKitError, NodeError
 from hyperpod_kit.model.homes import SHELTER_MODE, home_of, shelter_of
-from hyperpod_kit.model.mounts import EfsMount, Mount
+from hyperpod_kit.model.mounts import EfsMount, Mount, OpenZfsMount, S3FilesMount
 from hyperpod_kit.model.node_config import User
-from hyperpod_kit.node import proxy_guard
+from hyperpod_kit.node import packet_rules
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.health.look import check
 
@@ -38,9 +38,17 @@ def home_directory(node: Node, user: User) -> Optional[str]:
 def make_mount_point(node: Node, mount: Mount) -> None:
     """Make the directory that `mount` goes to, a home's within its shelter. Raises NodeError."""
     point = node.paths.real(mount.path)
-    if isinstance(mount, EfsMount) and mount.owner:
+    home = isinstance(mount, EfsMount) and mount.owner
+    if isinstance(mount, (EfsMount, S3FilesMount, OpenZfsMount)):
+        try:
+            packet_rules.guard(node)
+        except NodeError:
+            if home:
+                raise
+            # Of the others, nosuid and nodev keep at least root's programs away, and reports tell of it.
+    if home:
+        assert isinstance(mount, EfsMount)
         shelter(node, mount)
-        proxy_guard.guard(node)
         # root's: while nothing is mounted there, nobody may fill the directory beneath.
         with contextlib.suppress(FileExistsError):
             os.mkdir(point, 0o700)
@@ -72,11 +80,6 @@ def settle(node: Node) -> List[str]:
     A home that is not mounted gets its shelter and its link: the mount may come back later.
     """
     done, failed = [], []
-    try:
-        if homes(node) and proxy_guard.guard(node):
-            done.append("guard of the proxies")
-    except NodeError as err:
-        failed.append(err.message)
     for mount in homes(node):
         try:
             words = [word for word, changed in (("shelter", shelter(node, mount)), ("link", _link(node, mount)),
@@ -93,7 +96,7 @@ def settle(node: Node) -> List[str]:
 
 def pending(node: Node) -> str:
     """What `settle` would change now, in words, but for the first files of homes that are not mounted yet."""
-    words = ["guard of the proxies"] if homes(node) and not proxy_guard.is_guarded(node) else []
+    words: List[str] = []
     for mount in homes(node):
         if not is_sheltered(node, mount):
             words.append(f"shelter of {mount.owner}")

@@ -160,13 +160,14 @@ def memory_command(args: argparse.Namespace) -> int:
 
 
 def gate_command(args: argparse.Namespace) -> int:
-    from hyperpod_kit.node.gate import closed_by, reason
+    from hyperpod_kit.node.gate import closed_by, reason, unguarded
     from hyperpod_kit.node.memory.own import give
 
     node = open_node()
     job = os.environ.get("SLURM_JOB_ID", "")
     give(node, os.environ.get("SLURM_JOB_UID", ""), asked_by=f"Prolog of job {job}" if job else "node gate")
     bad = closed_by(node, os.environ.get("SLURM_JOB_USER", ""))
-    if bad:
-        print(reason(bad), file=sys.stderr)
-    return 1 if bad else 0
+    why = reason(bad) if bad else unguarded(node)
+    if why:
+        print(why, file=sys.stderr)
+    return 1 if why else 0

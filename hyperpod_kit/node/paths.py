@@ -130,6 +130,11 @@ class NodePaths:
         return self.real("/run/hyperpod-kit/memory.json")
 
     @property
+    def packet_rules(self) -> str:
+        """What the last look at the rules of the packet filter found; as volatile as they are."""
+        return self.real("/run/hyperpod-kit/packet-rules.json")
+
+    @property
     def munge_note(self) -> str:
         """How often munged was started since it last ran, and when."""
         return self.real("/run/hyperpod-kit/munge.json")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Callable, List, Tuple
 
-from hyperpod_kit.errors import MountFailed
+from hyperpod_kit.errors import MountFailed, NodeError
 from hyperpod_kit.model.cluster import LIFECYCLE_MODES
 from hyperpod_kit.model.mounts import ROLES, S3Mount
 from hyperpod_kit.model.units import (
@@ -23,7 +23,7 @@ from hyperpod_kit.model.units import (
     carrier_unit,
     units_of,
 )
-from hyperpod_kit.node import containers, homes, names, retire, systemd, users
+from hyperpod_kit.node import containers, homes, names, packet_rules, retire, systemd, users
 from hyperpod_kit.node.clients import install as clients
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.mounts import bring_up
@@ -148,6 +148,19 @@ def units_pending(node: Node, _: str) -> str:
     return "; ".join(word for word in words if word)
 
 
+def set_packet_rules(node: Node, _: str) -> Outcome:
+    try:
+        return Outcome(packet_rules.guard(node))
+    except NodeError as err:
+        if packet_rules.wanted(node).required:
+            raise
+        return Outcome(detail=f"not set: {err.message}")
+
+
+def packet_rules_pending(node: Node, _: str) -> str:
+    return "set them" if packet_rules.could(node) and not packet_rules.is_guarded(node) else ""
+
+
 def make_mount(node: Node, name: str) -> Outcome:
     return Outcome(*bring_up.bring_up(node, node.mount(name)))
 
@@ -234,6 +247,7 @@ STEPS = (
     # Before the new ones: a mount that was renamed needs its path.
     Step("retire", retire_earlier, retire_pending),
     Step("units", install_units, units_pending),
+    Step("packet-rules", set_packet_rules, packet_rules_pending),
     Step("mount", make_mount, mount_pending, each_mount=True),
     Step("homes", settle_homes, homes_pending),
     Step("health", watch_mounts, watch_pending),

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import List
 
+from hyperpod_kit.node import packet_rules
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.mounts.protect import unprotected
 
 
 def warnings(node: Node) -> List[str]:
     """One line each, the same words while it stays the same. Runs no command, touches no mount."""
-    return [found.words for found in unprotected(node)]
+    return [*(found.words for found in unprotected(node)), *packet_rules.warnings(node)]

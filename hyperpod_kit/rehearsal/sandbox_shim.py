@@ -233,7 +233,8 @@ def scontrol(args: List[str]) -> int:
 def nft(args: List[str]) -> int:
     """Remembers the rules that it was given, and lists them."""
     if "--file" in args:
-        keep_state("nft", {"rules": sys.stdin.read()})
+        # It lists what the table holds, not the words that replaced it.
+        keep_state("nft", {"rules": "\n".join(sys.stdin.read().splitlines()[2:])})
         return 0
     print(read_state("nft").get("rules", ""))
     return 0 if read_state("nft") else 1

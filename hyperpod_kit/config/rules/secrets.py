@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Iterator
 
-from hyperpod_kit.config.findings import Finding
+from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.rules.names import MOUNT_NAME
 from hyperpod_kit.config.rules.users import USER_NAME
 from hyperpod_kit.config.settings import Settings
@@ -50,4 +50,24 @@ def named_by_arn(settings: Settings) -> Iterator[Finding]:
                 f"{at}.roles" + (f"[{secret.roles.index(unknown[0])}]" if unknown else ""),
                 f"`{unknown[0]}` is not a role" if unknown else "no role fetches this secret",
                 f"Use some of {', '.join(ROLES)}, or remove the key",
+            )
+
+
+def kept_apart(settings: Settings) -> Iterator[Finding]:
+    """A secret for some roles is not open to the processes of other groups, which have the same execution role."""
+    if settings.metadata_users is not None:
+        return
+    cluster = settings.cluster
+    for index, secret in enumerate(settings.secrets):
+        roles = [(group, group.execution_role or cluster.execution_role) for group in cluster.groups]
+        reading = {role for group, role in roles if group.role in secret.roles}
+        others = [group.name for group, role in roles if group.role not in secret.roles and role in reading]
+        if others:
+            yield Finding(
+                "HPK-A006",
+                f"{AT}[{index}].roles",
+                f"`{secret.name}` is for {', '.join(secret.roles)} only, but every process of {', '.join(others)} can "
+                f"fetch it: these groups have the same execution role",
+                "Give the groups roles of their own, or close the nodes' role with hyperpod_kit.metadata_service",
+                WARNING,
             )

@@ -19,10 +19,11 @@ from hyperpod_kit.node.health.record import HealthRecord
 
 
 def note(node: Node, records: Mapping[str, HealthRecord], read_only: Mapping[str, bool], textfile: str,
-         now: float, procs: str = "", marks: str = "") -> None:
+         now: float, procs: str = "", marks: str = "", rules: str = "") -> None:
     """Write the note, or take it away. read_only: what statvfs said of each mount; textfile: of the metrics, or "";
-    procs: a list of processes that must not become empty, or ""; marks: glance.saves, before they were read."""
-    text = text_of(node, records, read_only, textfile, now, procs, marks)
+    procs: a list of processes that must not become empty, or ""; marks: glance.saves, before they were read;
+    rules: generation of the packet filter in which ours hold, or ""."""
+    text = text_of(node, records, read_only, textfile, now, procs, marks, rules)
     if text is not None:
         with contextlib.suppress(OSError):
             write_volatile(node.paths.calm, text)
@@ -32,7 +33,7 @@ def note(node: Node, records: Mapping[str, HealthRecord], read_only: Mapping[str
 
 
 def text_of(node: Node, records: Mapping[str, HealthRecord], read_only: Mapping[str, bool], textfile: str,
-            now: float, procs: str = "", marks: str = "") -> Optional[str]:
+            now: float, procs: str = "", marks: str = "", rules: str = "") -> Optional[str]:
     """The note, None when something is not as it should be, is owed, or cannot be written on a line."""
     if not records or any(record.state != "ok" or record.repairs for record in records.values()):
         return None
@@ -48,7 +49,7 @@ def text_of(node: Node, records: Mapping[str, HealthRecord], read_only: Mapping[
     bundle = os.readlink(node.paths.bundle) if os.path.islink(node.paths.bundle) else ""
     lines: List[str] = ["\t".join((FORMAT, repr(now), repr(until), repr(node.config.health.deadline * SLOW_PART),
                                    bundle, textfile, procs[len(node.paths.root):],
-                                   marks))]
+                                   marks, rules))]
     for mount in node.mounts:
         place = escaped(os.path.normpath(mount.path))
         # A bucket is never full.

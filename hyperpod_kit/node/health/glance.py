@@ -3,9 +3,9 @@ question alone, for a fifth of the processor time of the whole check, and become
 
 calm.py writes the note that it goes by, and only while every mount is `ok` and nothing is owed. The note holds until
 somewhat later, so the whole check comes again by itself; until then nothing may differ: not the bundle, not the
-kernel's lines of the mounts (a mount that is replaced has another number), not one answer.
+kernel's lines of the mounts (a mount that is replaced has another number), not its packet filter, not one answer.
 
-Imports nothing that is not compiled in, and prober.py, until it becomes the whole check.
+Imports nothing that is not compiled in, prober.py and ruleset.py, until it becomes the whole check.
 Standard library only, Python 3.8: this file is part of the bundle.
 """
 
@@ -15,7 +15,7 @@ import os
 import sys
 import time
 
-FORMAT = "hpk-calm/3"
+FORMAT = "hpk-calm/4"
 WORKERS = 4
 """Processes that share the mounts. One that hangs holds up its worker's others, which the whole check then asks."""
 
@@ -34,7 +34,7 @@ def calm(root: str) -> bool:
     """
     with open(root + "/run/hyperpod-kit/calm", encoding="utf-8", errors="surrogateescape", newline="\n") as stream:
         head, *lines = stream.read().rstrip("\n").split("\n")
-    form, written, until, slow, bundle, textfile, procs, marks = head.split("\t")
+    form, written, until, slow, bundle, textfile, procs, marks, rules = head.split("\t")
     if form != FORMAT or not float(written) <= time.time() < float(until):
         return False
     if os.readlink(root + "/opt/hyperpod-kit/current") != bundle:
@@ -45,6 +45,11 @@ def calm(root: str) -> bool:
         with open(root + procs, "rb", buffering=0) as stream:
             if not stream.read(1):
                 return False
+    if rules:
+        from hyperpod_kit.node import ruleset
+
+        if ruleset.generation() != rules:
+            return False
     if textfile and saves(root + "/dev/shm") != marks:
         return False
     listed = kernel_lines(root + "/proc/self/mountinfo")

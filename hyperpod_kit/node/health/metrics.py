@@ -19,10 +19,11 @@ Sample = Tuple[Mapping[str, str], float]
 
 
 def text(node: Node, records: Mapping[str, HealthRecord], seconds: float, *, kept: bool = True,
-         munged: Optional[bool] = None, saves: Sequence[Found] = (), unprotected: int = 0) -> str:
+         munged: Optional[bool] = None, saves: Sequence[Found] = (), unprotected: int = 0,
+         guarded: Optional[bool] = None) -> str:
     """All series of this node; `seconds`: how long the check took; `kept`: whether the next one will know of it;
     `munged`: whether it runs, None where nobody wants it; `saves`: how the saves of runs here fare; `unprotected`: how
-    many mounts lack nosuid or nodev.
+    many mounts lack nosuid or nodev; `guarded`: whether the packet rules hold, None where none are wanted.
 
     When it was made is not among them: the exporter says it of every file, as node_textfile_mtime_seconds.
     """
@@ -47,6 +48,9 @@ def text(node: Node, records: Mapping[str, HealthRecord], seconds: float, *, kep
     lines += _metric("hyperpod_kit_health_kept", "gauge", "Whether what the checks find can be kept.", [({}, kept)])
     lines += _metric("hyperpod_kit_unprotected_mounts", "gauge", "Mounts of others' contents without nosuid and nodev.",
                      [({}, unprotected)])
+    if guarded is not None:
+        lines += _metric("hyperpod_kit_packet_rules", "gauge", "Whether NFS and the role are closed to users.",
+                         [({}, guarded)])
     if munged is not None:
         lines += _metric("hyperpod_kit_munged_runs", "gauge", "Whether munged runs, which all of Slurm needs.",
                          [({}, munged)])

@@ -17,6 +17,7 @@ from hyperpod_kit.errors import NodeError, RunError
 from hyperpod_kit.model.mounts import Mount, S3Mount
 from hyperpod_kit.model.node_config import HealthPolicy
 from hyperpod_kit.model.units import DRAIN_UNIT, repair_unit
+from hyperpod_kit.node import packet_rules
 from hyperpod_kit.node.bounded import in_child
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_json, remove_partials, write_volatile
@@ -78,7 +79,8 @@ def _tick(node: Node) -> Tick:
     unkept = keep(node, records, now)
     units = [repair_unit(name) for name in ordered]
     munged = munge.see_to(node)
-    said = [*(words for words in (unkept, munged.said) if words), *changes(before, records)]
+    guarded = packet_rules.see_to(node)
+    said = [*(words for words in (unkept, munged.said, guarded.said) if words), *changes(before, records)]
     if node.config.health.drain and drain.is_due(node, records, first=not before):
         units.append(DRAIN_UNIT)
     if units:
@@ -94,7 +96,8 @@ def _tick(node: Node) -> Tick:
         # Looked at before they are read: what changes meanwhile is news to the next tick.
         marks = glance.saves(node.paths.shared_memory)
         text = metrics.text(node, records, node.clock.monotonic() - began, kept=not unkept, munged=munged.runs,
-                            saves=saves_of(node) if marks else (), unprotected=len(unprotected(node)))
+                            saves=saves_of(node) if marks else (), unprotected=len(unprotected(node)),
+                            guarded=guarded.holds)
         try:
             # Another may be at home there, the exporter's user for one, and have something mounted that hangs.
             in_child(textfile, partial(write_volatile, node.paths.real(textfile), text), METRICS_WITHIN)
@@ -106,8 +109,8 @@ def _tick(node: Node) -> Tick:
     except OSError as err:
         said.append(f"nobody outside is told: {err}")
     read_only = {look.status.name: look.seen.probed is not None and look.seen.probed.read_only for look in looks}
-    owing = units or unkept or munged.runs is False
-    calm.note(node, {} if owing else records, read_only, textfile, now, munged.procs, marks)
+    owing = units or unkept or munged.runs is False or (guarded.required and not guarded.holds)
+    calm.note(node, {} if owing else records, read_only, textfile, now, munged.procs, marks, guarded.generation)
     return Tick(records, tuple(ordered), tuple(said), unkept)
 
 

@@ -14,7 +14,7 @@ import pytest
 from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.mounts import EfsMount
 from hyperpod_kit.model.node_config import User
-from hyperpod_kit.node import homes, proxy_guard, users
+from hyperpod_kit.node import homes, packet_rules, users
 from hyperpod_kit.run import LocalRunner
 
 ALICE, BOB = User("alice", 2001, 2001), User("bob", 2002, 2002)
@@ -39,7 +39,8 @@ def fake(make_node: Any) -> Any:
         answer[program] = lambda argv: ((done := real.run(argv, check=False)).returncode, done.stdout)
     (made.root / "usr/sbin").mkdir(parents=True)
     (made.root / "usr/sbin/nft").touch()
-    made.runner.on("nft --numeric list", out=proxy_guard.rules(*proxy_guard.PORTS))
+    made.runner.on("nft --numeric list", out="\n".join(
+        packet_rules.text(packet_rules.wanted(made.node)).splitlines()[2:]))
     return made
 
 

@@ -35,6 +35,7 @@ ORDER = [
     "fuse",
     "retire",
     "units",
+    "packet-rules",
     "mount:home",
     "mount:data",
     "mount:fsx",

@@ -25,6 +25,13 @@ from hyperpod_kit.node.health.tick import Tick, due_mode, tick
 FUSE = pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/dev/fuse"), reason="needs root and /dev/fuse")
 EFS = EfsMount("home", "/efs/trainer", "fs-0123456789abcdef0", "fsap-0123456789abcdef0")
 S3 = S3Mount("data", "/mnt/data", "sagemaker-data", "corpus/")
+
+@pytest.fixture(autouse=True)
+def no_packet_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the rules of the packet filter add to a tick: test_packet_rules.py and tests/hostile."""
+    monkeypatch.setattr(module.packet_rules, "see_to", lambda node: module.packet_rules.Guarded())
+
+
 LUSTRE = LustreMount("fsx", "/fsx", "fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com", "abcdefgh")
 S3_UNIT = "hyperpod-kit-s3-data.service"
 S3_ARGV = ["/usr/bin/mount-s3", "--foreground", "--prefix", "corpus/", "sagemaker-data", "/mnt/data"]

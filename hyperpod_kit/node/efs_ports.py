@@ -1,0 +1,65 @@
+"""The ports that efs-utils gives to its local proxies, and keeping the kernel from giving them to anybody else.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import List, Tuple
+
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.files import read_text
+
+EFS_UTILS_CONF = "/etc/amazon/efs/efs-utils.conf"
+PORTS = (20049, 21049)
+"""efs-utils' range where its configuration does not say another."""
+
+RESERVED = "/proc/sys/net/ipv4/ip_local_reserved_ports"
+"""Of both address families: ports that no connection is given for its own end unless it asks for one by number."""
+
+
+def ports(node: Node) -> Tuple[int, int]:
+    """First and last port that efs-utils gives to a proxy."""
+    values = {}
+    section = ""
+    # Read by hand: a parser of such files costs the check more than all of its probes.
+    for line in (read_text(node.paths.real(EFS_UTILS_CONF)) or "").splitlines():
+        words = line.split("#", 1)[0].strip()
+        if words.startswith("[") and words.endswith("]"):
+            section = words[1:-1].strip()
+        key, separator, value = words.partition("=" if "=" in words else ":")
+        if section == "mount" and separator:
+            values[key.strip()] = value.strip()
+    low, high = (_number(values.get(f"port_range_{side}_bound", "")) or usual
+                 for side, usual in zip(("lower", "upper"), PORTS))
+    return (low, high) if 0 < low <= high < 65536 else PORTS
+
+
+def reserve(node: Node, low: int, high: int) -> bool:
+    """Add the range to the reserved ones, which stay; True when it was not among them. Without it a connection of any
+    program may hold a port that a proxy is to have, and the rules would cut one that got such a port by chance."""
+    path = node.paths.real(RESERVED)
+    with contextlib.suppress(OSError, ValueError):
+        there = (read_text(path) or "").strip()
+        if _covered(there, low, high):
+            return False
+        with open(path, "w", encoding="ascii") as stream:
+            stream.write(",".join(part for part in (there, f"{low}-{high}") if part) + "\n")
+        return True
+    return False
+
+
+def _covered(there: str, low: int, high: int) -> bool:
+    spans: List[Tuple[int, int]] = []
+    for part in there.split(",") if there else []:
+        begin, _, end = part.partition("-")
+        spans.append((int(begin), int(end or begin)))
+    for first, last in sorted(spans):
+        if first <= low <= last:
+            low = last + 1
+    return low > high
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() else 0

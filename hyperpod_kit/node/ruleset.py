@@ -1,0 +1,60 @@
+"""The generation of this kernel's packet filter: a number that every change of its rules changes, whoever makes it.
+
+Asked for over netlink in 50 microseconds, where listing the rules takes a process. The rules of the old iptables
+(iptables-legacy) are not counted. Imports nothing that is not compiled in: glance.py asks at every tick.
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import _socket
+import sys
+
+NETFILTER = 12
+"""NETLINK_NETFILTER."""
+GETGEN = 10 << 8 | 16
+"""NFNL_SUBSYS_NFTABLES, NFT_MSG_GETGEN."""
+NEWGEN = 10 << 8 | 15
+REQUEST = 1
+GEN_ID = 1
+"""NFTA_GEN_ID."""
+
+
+def generation() -> str:
+    """The number in words, "" where the kernel does not tell it (no nftables, no root). Never raises, never waits."""
+    try:
+        sock = _socket.socket(_socket.AF_NETLINK, _socket.SOCK_RAW, NETFILTER)
+    except OSError:
+        return ""
+    try:
+        sock.settimeout(0.2)
+        # nlmsghdr: length, type, flags, sequence, port; nfgenmsg: family, version, resource.
+        sock.sendto(_number(20, 4) + _number(GETGEN, 2) + _number(REQUEST, 2) + _number(1, 4) + bytes(8), (0, 0))
+        return _read(sock.recv(4096))
+    except OSError:
+        return ""
+    finally:
+        sock.close()
+
+
+def _read(answer: bytes) -> str:
+    if len(answer) < 20 or _value(answer, 4, 2) != NEWGEN:
+        return ""
+    at = 20
+    while at + 4 <= len(answer):
+        length, kind = _value(answer, at, 2), _value(answer, at + 2, 2) & 0x3FFF
+        if length < 4:
+            break
+        if kind == GEN_ID and length >= 8:
+            # Big-endian, as all attributes of nftables. A boot begins to count anew.
+            return f"{int.from_bytes(answer[at + 4:at + 8], 'big')}"
+        at += length + 3 & ~3
+    return ""
+
+
+def _number(value: int, size: int) -> bytes:
+    return value.to_bytes(size, sys.byteorder)
+
+
+def _value(text: bytes, at: int, size: int) -> int:
+    return int.from_bytes(text[at:at + size], sys.byteorder)

@@ -57,6 +57,7 @@ def test_a_repair_is_read_and_no_forgery_is(cluster: Driver) -> None:
 
 def test_every_unit_of_ours_does_its_work_with_the_rights_that_it_has(cluster: Driver) -> None:
     for target in ("controller-machine/0", WORKER):
+        cluster.on(target, "systemctl start hyperpod-kit-health hyperpod-kit-secrets hyperpod-kit-repair@data")
         listed = cluster.on(target, "systemctl list-units --all --plain --no-legend 'hyperpod-kit-*'")
         failed = [line for line in listed.splitlines() if " failed " in line]
         assert not failed, failed

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import struct
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List
 
@@ -84,6 +86,22 @@ def test_nobody_else_reads_or_replaces_a_part(ground: Ground) -> None:
     for work in (lambda: os.listdir(own), lambda: os.rename(own, ground.disk / "x"), lambda: (own / "x").touch(),
                  lambda: (own / ATTEMPT / "shard-00000.safetensors").read_bytes()):
         assert as_user(ATTACKER, work) == 1
+
+
+def test_an_access_list_of_the_disks_lets_nobody_in(ground: Ground) -> None:
+    """What is made in a directory inherits its default list; the mode's group bits are that list's mask."""
+    entries = [(0x01, 7, -1), (0x02, 7, ATTACKER), (0x04, 7, -1), (0x10, 7, -1), (0x20, 7, -1)]
+    listed = struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *entry) for entry in entries)
+    try:
+        os.setxattr(ground.disk, "system.posix_acl_default", listed)
+    except OSError as err:
+        if err.errno != errno.EOPNOTSUPP:
+            raise
+        pytest.skip("this kernel's file system has no access lists")
+    assert ground.as_victim(ground.write) == ""
+    assert as_user(ATTACKER, lambda: os.listdir(ground.disk / ground.name)) == 1
+    shard = ground.disk / ground.name / ATTEMPT / "shard-00000.safetensors"
+    assert as_user(ATTACKER, shard.read_bytes) == 1
 
 
 def test_a_directory_that_was_open_to_all_is_closed_and_what_others_left_in_it_is_not_read(ground: Ground) -> None:

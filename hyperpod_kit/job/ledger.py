@@ -12,7 +12,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional
 
 from hyperpod_kit.errors import JobError, Untrusted
-from hyperpod_kit.job import life
+from hyperpod_kit.job import ledger_row, life
 from hyperpod_kit.untrusted import files
 from hyperpod_kit.untrusted.parse import json_object
 
@@ -48,9 +48,13 @@ class Ledger:
         return f"{self._job}{'-' if self.life() else ''}{self.life()}.{self._restart}.{number}"
 
     def rows(self) -> List[Row]:
-        """This job's rows, oldest first. Raises OSError when the file is there and cannot be read."""
+        """This job's rows, oldest first, without those that no `job run` writes.
+
+        Raises OSError when the file is there and cannot be read.
+        """
         own = self.life()
-        return [row for row in read(self.path) if row.get("job") == self._job and row.get("life", "") == own]
+        return [row for row in read(self.path) if row.get("job") == self._job and row.get("life", "") == own
+                and not ledger_row.problem(row)]
 
     def append(self, event: str, **fields: Any) -> None:
         """Add a row and put it on disk. Raises JobError: without its ledger a job would retry without end."""

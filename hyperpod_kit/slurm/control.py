@@ -24,6 +24,7 @@ SLURMD_PORT = 6818
 MOUNT_REASON = "hyperpod-kit:mount:"
 """How the reason of a node begins that was drained for a mount. Never `Action:`, which HyperPod acts upon."""
 
+_NODE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")
 _PAIR = re.compile(r"(?<!\S)([A-Za-z][\w:/]*)=(\S*)")
 _FREE = re.compile(r"\s(?:Reason|Comment|Extra)=")
 _DOWN = re.compile(r"(?<!powered_)(?<!powering_)(?<!power_)down|fail|not_resp|\*", re.IGNORECASE)
@@ -73,6 +74,7 @@ def node_fields(line: str) -> Dict[str, str]:
 
 def nodes(runner: Runner, names: Sequence[str]) -> Dict[str, NodeRecord]:
     """Records of these nodes. A name that slurmctld does not know is left out. Raises RunError."""
+    names = [name for name in names if _NODE.fullmatch(name)]
     if not names:
         return {}
     found = all_nodes(runner, compress(names))

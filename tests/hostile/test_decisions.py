@@ -11,9 +11,10 @@ from typing import Any, Callable, Iterator
 import pytest
 
 from hyperpod_kit.errors import JobError, NoValidCheckpoint
-from hyperpod_kit.job import choose, decision, exits, ownership
+from hyperpod_kit.job import choose, decision, exits, ledger, ownership
 from hyperpod_kit.job.cli import __file__ as job_cli
 from hyperpod_kit.job.foreign import newest, quarantine
+from hyperpod_kit.slurm import control
 from hyperpod_kit.slurm.job_id import JobId
 from tests.unit.slurm.recording import RecordingRunner
 
@@ -217,3 +218,30 @@ def test_a_claim_that_is_none_holds_up_nobody(root: Path, harm: str, monkeypatch
     runner = RecordingRunner({})
     ownership.claim(runner, str(root), JobId("8"), lambda seconds: None, limit=0.0)
     assert runner.calls == [] and (root / "owner-000002.json").exists()
+
+
+ROWS = [{"t": "x"}, {"t": 1e400}, {"nodes": "n1"}, {"nodes": [["n1"]]}, {"attempt": ["7.0.0"]}, {"code": "0"},
+        {"restart": "0"}, {"class": 5}, {"first": "x"}, {"lost": {}}, {"step": "x"}, {"rejected": ["x"]}]
+
+
+@pytest.mark.parametrize("oddity", ROWS, ids=str)
+def test_a_row_that_no_run_writes_is_no_part_of_the_budget(root: Path, oddity: dict[str, Any]) -> None:
+    own = ledger.Ledger(str(root), "7", 0)
+    own.append("attempt", attempt="7.0.0", nodes=["n1"])
+    row = {"t": 1.0, "job": "7", "restart": 0, "event": "attempt", "attempt": "7.0.9", **oddity}
+    with open(own.path, "a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
+    assert [row["attempt"] for row in own.rows()] == ["7.0.0"]
+
+
+@pytest.mark.parametrize("attempt", ["../../other/.hpk/exits/7.0.0", "/etc", "..", ".", "", "a/b"])
+def test_a_row_names_no_directory_elsewhere(root: Path, attempt: str) -> None:
+    exits.write(str(root / "other" / ".hpk"), "7.0.0", exits.Exit(0, "n1", "", 3, None, 1.0, 2.0))
+    (root / ".hpk").mkdir()
+    assert exits.read(str(root / ".hpk"), attempt) == []
+
+
+def test_a_nodes_name_out_of_a_row_orders_nothing_of_slurm() -> None:
+    runner = RecordingRunner({"scontrol": "NodeName=n1 State=IDLE"})
+    assert list(control.nodes(runner, ["-M", "--all", "n[0-99999999]", "n1 n2", "n1,n2", "ALL\n", "n1", ""])) == ["n1"]
+    assert runner.calls == ["scontrol -o show node n1"]

@@ -1,34 +1,32 @@
-"""A job of two ranks under a real Slurm: another user is at the ports of its agents and of `job run` all the time."""
+"""A job of two ranks: another user is at the ports of its agents and of `job run` while it saves, dies and goes on.
+
+The decider, the wrappers, the trainers (gloo) and their agents are real; srun is the one of the job tests.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
+import time
 from pathlib import Path
-from typing import Dict, Iterator, List, Set
+from typing import Callable, Dict, List, Optional, Set
 
 import pytest
 
 pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint.repository import catalog, verify
-from hyperpod_kit.job import cli
-from hyperpod_kit.job.report import PREFIX
-from tests.unit.job.private_slurm import REPOSITORY, PrivateSlurm, missing, wait_until
+from tests.unit.job.conftest import Job, job  # noqa: F401
+from tests.unit.job.private_slurm import REPOSITORY
 
-from .users import ATTACKER, be
+from .users import ATTACKER, ROOT, be, place
 
-pytestmark = [pytest.mark.rehearsal, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
-
-MAIN = Path(cli.__file__).with_name("__main__.py")
+pytestmark = [ROOT, pytest.mark.timeout(600)]
 
 CROWD = """
 import os, socket, sys, time
@@ -71,101 +69,114 @@ def listening(pid: int) -> Set[int]:
     return found
 
 
-class Crowd:
-    """The other user, at whatever port the job's agents and its `job run` have."""
-
-    def __init__(self, slurm: PrivateSlurm, place: Path) -> None:
-        self._slurm = slurm
-        self._ports, self._count = place / "ports", place / "count"
-        self._ports.write_text("")
-        self._count.write_text("0")
-        os.chown(self._count, ATTACKER, ATTACKER)
-        self.seen: Dict[str, Set[int]] = {"agent_main": set(), "run": set()}
-        self._over = threading.Event()
-        self._watch = threading.Thread(target=self._look)
-        self._process = subprocess.Popen([*be(ATTACKER), "/usr/bin/python3", "-I", "-c", CROWD, str(self._ports),
-                                          str(self._count)])
-        self._watch.start()
-
-    def _look(self) -> None:
-        while not self._over.wait(0.1):
-            now: Set[int] = set()
-            for pid in self._slurm.processes():
-                kind = next((kind for kind, of in (("agent_main", b"agent_main"), ("run", b"__main__.py\0run\0"))
-                             if of in command(pid)), None)
-                if kind:
-                    ports = listening(pid)
-                    self.seen[kind] |= ports
-                    now |= ports
-            partial = self._ports.with_suffix(".new")
-            partial.write_text(" ".join(map(str, now)))
-            partial.replace(self._ports)
-
-    @property
-    def connections(self) -> int:
-        return int(self._count.read_text() or 0)
-
-    def go(self) -> None:
-        self._over.set()
-        self._watch.join(30)
-        self._process.kill()
-        self._process.wait(30)
-
-
 def command(pid: int) -> bytes:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     return b""
 
 
-@pytest.fixture
-def slurm() -> Iterator[PrivateSlurm]:
-    base = Path(tempfile.mkdtemp(prefix="hpk-slurm-"))
-    # The interpreter that has torch may lie where only root reaches it.
-    cluster = PrivateSlurm(base, nodes=2, user=0)
-    try:
-        cluster.start()
-        yield cluster
-    finally:
-        cluster.stop()
-        shutil.rmtree(base, ignore_errors=True)
+def of_job(mark: bytes) -> List[int]:
+    """Processes in whose environment that is."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with contextlib.suppress(OSError):
+                if mark in Path(f"/proc/{entry}/environ").read_bytes():
+                    found.append(int(entry))
+    return found
 
 
-def events(out: Path) -> List[Dict[str, object]]:
-    lines = out.read_text().splitlines() if out.exists() else []
-    return [json.loads(line[len(PREFIX):]) for line in lines if line.startswith(PREFIX)]
+class Crowd:
+    """The other user, at whatever port the job's agents and its `job run`, which is this process, have.
+
+    `then()` is called now and then, until it says that it is done.
+    """
+
+    def __init__(self, folder: Path, mark: bytes, then: Callable[[List[int]], bool]) -> None:
+        self._mark, self._then = mark, then
+        self._ports, self._count = folder / "ports", folder / "count"
+        self._ports.write_text("")
+        self._count.write_text("0")
+        os.chown(self._count, ATTACKER, ATTACKER)
+        self._before = listening(os.getpid())
+        self.agents: Set[int] = set()
+        self.lifelines: Set[int] = set()
+        self.connections = 0
+        self._over = threading.Event()
+        self._watch = threading.Thread(target=self._look)
+        self._process: Optional[subprocess.Popen[bytes]] = None
+
+    def __enter__(self) -> Crowd:
+        self._process = subprocess.Popen([*be(ATTACKER), "/usr/bin/python3", "-I", "-c", CROWD, str(self._ports),
+                                          str(self._count)])
+        self._watch.start()
+        return self
+
+    def _look(self) -> None:
+        done = False
+        while not self._over.wait(0.05):
+            pids = of_job(self._mark)
+            agents = {port for pid in pids if b"agent_main" in command(pid) for port in listening(pid)}
+            lifelines = listening(os.getpid()) - self._before
+            self.agents |= agents
+            self.lifelines |= lifelines
+            partial = self._ports.with_suffix(".new")
+            partial.write_text(" ".join(map(str, agents | lifelines)))
+            partial.replace(self._ports)
+            done = done or self._then(pids)
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._watch.join(30)
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait(30)
+        self.connections = int(self._count.read_text() or 0)
 
 
-def test_it_saves_is_killed_and_goes_on_as_if_nobody_else_were_there(slurm: PrivateSlurm) -> None:
-    place, root = slurm.base, slurm.base / "root"
-    (place / "shm").mkdir()
+def environment(pid: int) -> Dict[str, str]:
+    with contextlib.suppress(OSError):
+        words = Path(f"/proc/{pid}/environ").read_bytes().decode("utf-8", "replace").split("\0")
+        return dict(word.split("=", 1) for word in words if "=" in word)
+    return {}
+
+
+def test_it_saves_is_killed_and_goes_on_as_if_nobody_else_were_there(
+        job: Job) -> None:  # noqa: F811
+    shm = job.base / "shm"
+    shm.mkdir(0o700)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         master = probe.getsockname()[1]
-    script = place / "job.sbatch"
-    script.write_text(f"""#!/bin/bash
-#SBATCH -N2 --ntasks-per-node=1 --open-mode=append --auto-resume=1 -o {place}/out
-export MASTER_ADDR=127.0.0.1 MASTER_PORT={master} GLOO_SOCKET_IFNAME=lo HPK_SHM_DIR={place}/shm PYTHONPATH={REPOSITORY}
-exec {sys.executable} -S {MAIN} run --checkpoint-root {root} -- {sys.executable} {REPOSITORY}/examples/gpt/train.py \
-    --data {Path(socket.__file__).parent}/asyncio --steps 160 --save-every 8 --on-busy wait --width 48 --layers 1 \
-    --context 32 --batch 2 --max-bytes 200000
-""")
-    crowd = Crowd(slurm, place)
-    try:
-        job = slurm.sbatch(str(script), cwd=place)
-        wait_until("a checkpoint", lambda: list(root.glob("seq-*/MANIFEST.json")), 120)
-        [trainer] = [pid for pid in slurm.processes() if b"train.py" in command(pid) and b"\0exec\0" not in command(pid)
-                     and b"\0SLURM_PROCID=1\0" in Path(f"/proc/{pid}/environ").read_bytes()
-                     and b"agent_main" not in command(pid)]
-        os.kill(trainer, signal.SIGKILL)
-        wait_until("the job's end", lambda: slurm.state(job) in ("COMPLETED", "FAILED"), 180)
-        out = (place / "out").read_text()
-        assert slurm.state(job) == "COMPLETED", out
-        ended = [event["class"] for event in events(place / "out") if event["event"] == "ended"]
-        begun = [event["step"] for event in events(place / "out") if event["event"] == "attempt"]
-        assert ended == ["crash", "done"] and begun[0] == 0 and int(str(begun[1])) > 0, out
-        newest = next(entry for entry in catalog.attempts(str(root)) if entry.committed)
-        assert newest.name.step == 159 and verify.verify_attempt(str(root), newest.attempt).world == 2
-        assert crowd.connections > 500 and all(len(ports) >= 2 for ports in crowd.seen.values()), crowd.seen
-    finally:
-        crowd.go()
+    slurmd = socket.create_server(("127.0.0.1", 0), backlog=4096)
+    job.runner.answers["scontrol -o show node"] = "\n".join(
+        f"NodeName={name} NodeAddr=127.0.0.1 Port={slurmd.getsockname()[1]} State=ALLOCATED" for name in ("n1", "n2"))
+    job.environment.update(SLURMD_NODENAME="n1", HPK_SHM_DIR=str(shm), GLOO_SOCKET_IFNAME="lo",
+                           PYTHONPATH=str(REPOSITORY), OMP_NUM_THREADS="1")
+    inner = (f"unset SLURM_JOB_NODELIST SLURM_STEP_NODELIST; export MASTER_ADDR=127.0.0.1 MASTER_PORT={master}; "
+             f"exec {sys.executable} {REPOSITORY}/examples/gpt/train.py --data {Path(socket.__file__).parent}/asyncio "
+             "--steps 30 --save-every 5 --on-busy wait --width 48 --layers 1 --context 32 --batch 2 --max-bytes 200000")
+
+    def killed(pids: List[int]) -> bool:
+        """Rank 1's trainer, once something was committed."""
+        if not list(job.root.glob("seq-*/MANIFEST.json")):
+            return False
+        for pid in pids:
+            words = command(pid)
+            if b"train.py" in words and b"exec\0" not in words and environment(pid).get("SLURM_PROCID") == "1":
+                os.kill(pid, signal.SIGKILL)
+                return True
+        return False
+
+    with place() as folder, Crowd(folder, f"HPK_CHECKPOINT_ROOT={job.root}".encode(), killed) as crowd:
+        code = job.run(command=["/bin/sh", "-c", inner], probe_interval=1.0, silent_after=10.0, refused_after=10.0)
+        until = time.monotonic() + 60
+        while of_job(f"HPK_CHECKPOINT_ROOT={job.root}".encode()):
+            assert time.monotonic() < until, "its agents do not end"
+            time.sleep(0.1)
+    slurmd.close()
+    assert code == 0 and [event["class"] for event in job.said("ended")] == ["crash", "done"]
+    assert [event["step"] > 0 for event in job.said("attempt")] == [False, True]
+    newest = next(entry for entry in catalog.attempts(str(job.root)) if entry.committed)
+    assert newest.name.step == 29 and verify.verify_attempt(str(job.root), newest.attempt).world == 2
+    assert crowd.connections > 100 and len(crowd.agents) == len(crowd.lifelines) == 2, vars(crowd)

@@ -1,11 +1,55 @@
 from __future__ import annotations
 
+import select
+from pathlib import Path
+from typing import Optional, Sequence
+from unittest import mock
+
 from hyperpod_kit.job.exits import Exit
-from hyperpod_kit.job.lifeline import BYE
-from hyperpod_kit.job.supervise import _vanished
+from hyperpod_kit.job.lifeline import BYE, SERVES, Lifelines, Line
+from hyperpod_kit.job.options import Options
+from hyperpod_kit.job.signals import Signals
+from hyperpod_kit.job.supervise import Rules, _vanished, supervise
 
 
 def test_a_machine_that_died_and_is_back_is_told_from_a_rank_that_failed() -> None:
     record = Exit(0, "n1", "", 1, None, 0.0, 1.0)
     words = {"n1": "", "n2": "", "n3": BYE, "n4": ""}
     assert _vanished({"n1", "n2", "n3"}, words, [record]) == {"n2"}
+
+
+class Running:
+    """A step that runs for so many looks."""
+
+    def __init__(self, looks: int) -> None:
+        self._looks = looks
+
+    def poll(self) -> Optional[int]:
+        self._looks -= 1
+        return None if self._looks > 0 else 0
+
+
+class Looking(Signals):
+    """Does not wait, and counts the turns in which it would not have waited."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at_once = 0
+
+    def wait(self, seconds: float, files: Sequence[int] = ()) -> None:
+        poll = select.poll()
+        for fd in files:
+            poll.register(fd, select.POLLIN)
+        self.at_once += bool(poll.poll(300))
+
+
+def test_a_node_that_has_connected_does_not_keep_job_run_from_waiting_on_hyperpod(tmp_path: Path) -> None:
+    """There nothing is ended for what a node says, but it must be heard all the same."""
+    lines, signals = Lifelines("127.0.0.1"), Looking()
+    line = Line(lines.environment, "n1")
+    line.say(SERVES)
+    rules = Rules(Options(root=str(tmp_path), command=("true",)), None, mock.Mock(), lines, hyperpod=True)
+    seen = supervise(Running(12), "a", rules, mock.Mock(), runner=mock.Mock(),  # type: ignore[arg-type]
+                     signals=signals, report=mock.Mock())
+    assert seen.code == 0 and signals.at_once <= 4 and lines.words == {"n1": SERVES}
+    line.end(BYE)

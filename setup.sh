@@ -42,6 +42,11 @@ system() { # [faults]
   fi
 }
 
+# A root from debootstrap has no /etc/hosts, and Slurm on loopback then finds nobody.
+hosts() {
+  getent hosts localhost >/dev/null || say "localhost has no address: echo '127.0.0.1 localhost' >>/etc/hosts"
+}
+
 interpreter() {
   local candidate
   for candidate in "${PYTHON:-}" python3.11 python3.12 python3.10 python3.13 python3; do
@@ -72,7 +77,7 @@ venv() {
 }
 
 case ${1:-} in
-  system) shift; system "$@" ;;
+  system) shift; system "$@"; hosts ;;
   venv) shift; venv "$@" ;;
   *) sed -n '2,5p' "$0"; exit 2 ;;
 esac

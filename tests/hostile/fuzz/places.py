@@ -1,0 +1,32 @@
+"""Where inputs lie that a parser wants as a file: in memory, a directory a process."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from functools import lru_cache
+
+
+@lru_cache(maxsize=None)
+def _base(pid: int) -> str:
+    return tempfile.mkdtemp(prefix=f"fuzz-{pid}-", dir=os.environ.get("HPK_FUZZ_DIR"))
+
+
+def folder(name: str) -> str:
+    """A directory of this process's own."""
+    path = os.path.join(_base(os.getpid()), name)
+    os.makedirs(path, exist_ok=True)
+    return path
+
+
+def file_of(data: bytes, name: str) -> str:
+    """A file with these bytes, in a directory of this process's own."""
+    path = os.path.join(_base(os.getpid()), name)
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    os.write(fd, data)
+    os.close(fd)
+    return path

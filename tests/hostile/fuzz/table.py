@@ -1,0 +1,10 @@
+"""All parsers that read what another wrote."""
+
+from __future__ import annotations
+
+from typing import List
+
+from . import checkpoint_parsers, word_parsers
+from .engine import Parser
+
+PARSERS: List[Parser] = [*checkpoint_parsers.PARSERS, *word_parsers.PARSERS]

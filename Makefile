@@ -3,6 +3,7 @@
 # make check  ruff, mypy --strict, shellcheck, rendered units
 # make torture  10,000 flipped bytes, 1,000 killed processes, every failing operation: up to an hour
 # make faults  every fault of docs/faults.md on a rehearsal cluster, with the time to the first resumed step  (root)
+# make fuzz   100,000 inputs for each parser that reads what another wrote: at most half an hour on 2 cores
 # make docs   the documentation site, in site/: every page is built and every link is followed
 # make sweep  a node's creation killed at every step boundary; nodes of older and newer releases: some minutes (root)
 # make bench  what the machine and the checkpoint engine can do
@@ -11,7 +12,7 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 WORKERS ?= 2
 
-.PHONY: demo docs sweep test check bench faults torture gpu-check clean
+.PHONY: demo docs sweep test check bench faults torture fuzz gpu-check clean
 
 demo:
 	./setup.sh system
@@ -53,6 +54,10 @@ torture:
 	  $(PY) -m hyperpod_kit.rehearsal.mounted --allow-delete -- \
 	    $(PY) -m hyperpod_kit.checkpoint.torture --only damage --mounted {} --budget 3600; \
 	else echo "damage on a mount not run: it needs root and /dev/fuse"; fi
+
+fuzz:
+	./setup.sh venv admin torch test
+	$(PY) -m tests.hostile.fuzz --workers $(WORKERS) $(FUZZ_ARGS)
 
 # No set-up here: it would need the network. GPU_PY is an interpreter with a CUDA torch, pytest and this package's needs.
 GPU_PY ?= $(PY)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Callable, Dict, Mapping
 
 from hyperpod_kit.untrusted.text import clean
@@ -17,7 +16,7 @@ def _count(value: Any) -> bool:
 
 
 def _amount(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value) and abs(value) < 1e11
+    return type(value) in (int, float) and abs(value) < 1e11
 
 
 def _list_of(kind: type) -> Callable[[Any], bool]:
@@ -28,7 +27,7 @@ FIELDS: Dict[str, Callable[[Any], bool]] = {
     "event": _text, "attempt": _text, "job": _text, "life": _text, "restart": _count, "t": _amount, "from": _text,
     "step": _count, "nodes": _list_of(str), "rejected": _list_of(dict), "seconds": _amount, "class": _text,
     "code": _count, "lost": _list_of(str), "first": lambda value: isinstance(value, dict), "reached": _count,
-    "begins": _count}
+    "begins": _count, "order": lambda value: _list_of(int)(value) and len(value) == 2 and all(map(_count, value))}
 """Field -> whether a value of it can be one; a field may be missing, or null."""
 
 

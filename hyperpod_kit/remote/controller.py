@@ -16,6 +16,7 @@ from hyperpod_kit.remote.ssh_access import SshAccess
 from hyperpod_kit.remote.target import Target
 from hyperpod_kit.remote.transport import COMMAND, LONGEST_REPORT, Heard, Progress
 from hyperpod_kit.remote.validate_mounts import slurm_name
+from hyperpod_kit.untrusted.parse import json_object
 from hyperpod_kit.untrusted.text import clean
 
 AT_ONCE = 256
@@ -66,10 +67,10 @@ def _said(text: str) -> dict[str, Mapping[str, Any]]:
     found: dict[str, Mapping[str, Any]] = {}
     for line in text.splitlines():
         try:
-            value = json.loads(line)
-        except (ValueError, RecursionError):
+            value = json_object(line)
+        except ValueError:
             continue
-        if isinstance(value, dict) and isinstance(value.get("id"), str):
+        if isinstance(value.get("id"), str):
             found[value["id"]] = value
     return found
 

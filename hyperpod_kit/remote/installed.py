@@ -91,7 +91,7 @@ def understand(target: Target, text: str) -> NodeBundle:
     """What the script printed, after any login banner."""
     parts = _SECTION.split(text)
     said = dict(zip(parts[1::2], parts[2::2]))
-    if "status" not in said:
+    if not {"current", "status"} <= set(said):
         return NodeBundle(target, error=f"its answer is not about a bundle: {last_words(text)}")
     try:
         status = json_object(said["status"]) if said["status"].strip() else {}

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 REVOKED = "@revoked"
 
+LONGEST_KEY = 16 << 10
+"""Bytes: an RSA key of 16,384 bits has two thousand."""
+
 
 class KnownHosts:
     """An OpenSSH known_hosts file. A key that a line revokes is no host's, whatever that line and others name.
@@ -51,6 +54,8 @@ class KnownHosts:
         lines += [line for salt, digest, line in self._hashed if hmac.digest(salt, wanted, "sha1") == digest]
         found = []
         for line in lines:
+            if not _is_key(line):
+                continue
             try:
                 entry = HostKeyEntry.from_line(line)
             except Exception:  # paramiko's classes of keys raise whatever their parsers do
@@ -67,6 +72,19 @@ class KnownHosts:
         except ValueError:
             return
         self._hashed.append((salt, digest, line))
+
+
+def _is_key(line: str) -> bool:
+    """Whether a line `names type key comment` has a key that is whole. paramiko takes minutes over one that is not."""
+    fields = line.split(" ")
+    try:
+        blob = base64.b64decode(fields[2], validate=True) if len(fields) > 2 else b""
+    except ValueError:
+        return False
+    at = 0
+    while at + 4 <= len(blob) <= LONGEST_KEY:
+        at += 4 + int.from_bytes(blob[at : at + 4], "big")
+    return 0 < at == len(blob)
 
 
 def _blobs(rest: list[str]) -> set[bytes]:

@@ -111,7 +111,8 @@ def _show_node(runner: Runner, hosts: str) -> Completed:
 def _node_record(line: str) -> Optional[NodeRecord]:
     record = node_fields(line)
     name, port = record.get("NodeName", ""), record.get("Port", "")
-    return NodeRecord(name, record.get("NodeAddr") or name, int(port) if port.isdigit() else SLURMD_PORT,
+    number = int(port) if re.fullmatch("[0-9]{1,5}", port) else SLURMD_PORT
+    return NodeRecord(name, record.get("NodeAddr") or name, number,
                       record.get("State", "UNKNOWN"), record.get("Reason", ""),
                       _moment(record.get("BootTime", ""))) if name else None
 

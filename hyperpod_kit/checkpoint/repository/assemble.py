@@ -11,7 +11,7 @@ from hyperpod_kit.errors import CheckpointError
 from . import control, coverage, digest, held, index, layout, manifest, replicas, shard
 from .arena import Slot
 from .control import Page
-from .shard import Placed, TensorSpec
+from .shard import Placed
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,14 @@ class Report:
     @staticmethod
     def from_json(body: Dict[str, Any]) -> Report:
         """Raises KeyError, TypeError, ValueError when it is none."""
-        page = dict(body["page"])
-        page["owner"] = tuple(page["owner"])
-        pieces = tuple(Placed(TensorSpec(name, dtype, tuple(shape), tuple(offsets), tuple(full)), begin, end)
+        page = control.page_of(dict(body["page"]))
+        record = manifest.FileRecord(**body["record"])
+        texts = (record.file, record.root, body["extra"])
+        if not all(isinstance(text, str) for text in texts) or not manifest.is_count(record.size):
+            raise ValueError("its record is of wrong types")
+        pieces = tuple(Placed(shard.spec_of(name, dtype, shape, offsets, full), *shard.place_of(begin, end))
                        for name, dtype, shape, offsets, full, begin, end in body.get("pieces", ()))
-        return Report(Page(**page), manifest.FileRecord(**body["record"]), str(body["extra"]), pieces)
+        return Report(page, record, body["extra"], pieces)
 
 
 def report_of(slot: Slot, record: manifest.FileRecord, parser: Optional[shard.Parser] = None) -> Report:

@@ -62,6 +62,8 @@ def _row(store: Store, entry: catalog.Entry, pinned: Any, leased: Any) -> Dict[s
             body = verify.read_manifest(store, entry.attempt)
         except (CheckpointError, OSError) as err:
             problem = verify.reason_of(err)
+        except Exception as err:  # of one checkpoint; the others are listed
+            problem = verify.unforeseen(err)
     return {"attempt": entry.attempt, "epoch": entry.name.epoch, "seq": entry.name.seq, "step": entry.name.step,
             "committed": entry.committed, "problem": problem, "time": body.time if body else None,
             "bytes": body.total_bytes if body else None, "world": body.world if body else None,
@@ -173,6 +175,8 @@ def _problem(store: Store, attempt: str, whose: Optional[identity.RunIdentity]) 
         raise
     except (CheckpointError, OSError) as err:
         return verify.reason_of(err), False
+    except Exception as err:  # of one checkpoint; the others are verified
+        return verify.unforeseen(err), False
     if whose is None or body.run_id == whose.run_id:
         return None, False
     return f"it is of {identity.RunIdentity(body.run, body.run_id)}, {layout.RUN_FILE} says {whose}", True

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Dict, Optional, Tuple
 
 from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.untrusted import parse
 
 from .digest import algorithm
 from .process import Owner
@@ -77,6 +78,9 @@ class Page:
         return replace(self, state=state, **changes)
 
 
+_EMPTY = Page()
+
+
 def read(view: memoryview) -> Optional[Tuple[int, Page]]:
     """(generation, page) of the newest intact half; None when neither is intact."""
     best: Optional[Tuple[int, Page]] = None
@@ -95,11 +99,31 @@ def _read_half(half: bytes) -> Optional[Tuple[int, Page]]:
     if algorithm("blake2b").leaf(half[:end]) != half[end:end + _DIGEST]:
         return None
     try:
-        body = json.loads(half[_HEAD.size:end].decode())
-        body["owner"] = tuple(body["owner"])
-        return generation, Page(**body)
+        return generation, page_of(parse.json_object(half[_HEAD.size:end]))
     except (ValueError, TypeError, KeyError):
         return None
+
+
+def page_of(body: Dict[str, Any]) -> Page:
+    """A page that was written as JSON, every value of its type. Raises ValueError, TypeError, KeyError."""
+    owner = body["owner"]
+    if not isinstance(owner, list) or len(owner) != 2 or not all(map(_is_count, owner)):
+        raise ValueError(f"owner is {str(owner)[:80]}")
+    page = Page(**{**body, "owner": (owner[0], owner[1])})
+    for name, value in page.__dict__.items():
+        kind = type(getattr(_EMPTY, name))
+        good = _is_count(value) if kind is int else isinstance(value, kind)
+        if kind is str and good:
+            value.encode()  # half of a surrogate pair is no text
+        if not good:
+            raise ValueError(f"{name} is {str(value)[:80]!r}")
+    if page.state not in (FREE, WRITING, CAPTURED, SEALED):
+        raise ValueError(f"state is {page.state[:80]!r}")
+    return page
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 63
 
 
 def write(view: memoryview, generation: int, page: Page) -> None:

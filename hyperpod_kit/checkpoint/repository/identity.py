@@ -92,6 +92,10 @@ def _of_manifest(store: Store, attempt: str) -> Tuple[Optional[RunIdentity], str
         return RunIdentity(body.run, body.run_id), ""
     except (CheckpointError, FileNotFoundError) as err:
         return None, verify.reason_of(err)
+    except OSError:
+        raise
+    except Exception as err:  # of one checkpoint; the others have a word too
+        return None, verify.unforeseen(err)
 
 
 def _of_start(store: Store, name: str) -> Optional[RunIdentity]:

@@ -21,7 +21,7 @@ from typing import Dict, Iterable, List, Mapping, NamedTuple, Sequence, Tuple
 from hyperpod_kit.errors import CheckpointError
 
 from . import layout
-from .shard import Placed, TensorSpec
+from .shard import Placed, TensorSpec, spec_of
 
 MAGIC = b"HPKIDX1\n"
 _HEAD = struct.Struct("<8s5Q")
@@ -146,5 +146,5 @@ def _decode(body: memoryview) -> Index:
     offsets = [some(dim) if box else () for dim, box in zip(dims, partial)]
     fulls = [some(dim) if box else () for dim, box in zip(dims, partial)]
     return Index(tuple(
-        Piece(TensorSpec(names[name[n]], kinds[kind[n]], shapes[n], offsets[n], fulls[n]), number[n], begin[n])
+        Piece(spec_of(names[name[n]], kinds[kind[n]], shapes[n], offsets[n], fulls[n]), number[n], begin[n])
         for n in range(count)))

@@ -35,8 +35,8 @@ EPOCHS_END = "epoch-~"
 LEASES = "leases"
 PINS = "pins"
 
-_ATTEMPT = re.compile(r"seq-([0-9]{6,})\.step-([0-9]{10,})\.e([0-9]+)-([0-9a-f]{4,16})")
-_EPOCH = re.compile(r"epoch-([0-9]{6,})\.json")
+_ATTEMPT = re.compile(r"seq-([0-9]{6,18})\.step-([0-9]{10,18})\.e([0-9]{1,18})-([0-9a-f]{4,16})")
+_EPOCH = re.compile(r"epoch-([0-9]{6,18})\.json")
 
 
 class AttemptName(NamedTuple):
@@ -68,6 +68,9 @@ def attempts_from(seq: int) -> str:
 
 LARGEST_REPORT = 1 << 30
 """Bytes: a report carries all that a rank has besides its tensors."""
+
+LARGEST_SMALL = 1 << 30
+"""Bytes of extra.json and of index.bin, which are read whole."""
 
 _FILES = re.compile(r"MANIFEST\.json|extra\.json|index\.bin|shard-[0-9]{5,}\.safetensors|report-[0-9]{5,}\.json|"
                     r"\.hpk-probe-[0-9a-f]+")

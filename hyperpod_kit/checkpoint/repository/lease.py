@@ -22,7 +22,7 @@ FORMAT = "hpk-lease/1"
 GRACE = 600
 """Seconds for which a lease counts after its end: clocks of machines differ."""
 
-_NAME = re.compile(r"(.+)\.([0-9]{10,})-[0-9a-f]{8}\.json")
+_NAME = re.compile(r"(.+)\.([0-9]{10,18})-[0-9a-f]{8}\.json")
 
 
 class Lease:

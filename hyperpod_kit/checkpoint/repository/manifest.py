@@ -57,7 +57,9 @@ class FileRecord:
 
     @classmethod
     def of(cls, file: str, data: bytes) -> FileRecord:
-        """The record of a small file."""
+        """The record of a small file. Raises CheckpointError when it is too large to be read whole again."""
+        if len(data) > layout.LARGEST_SMALL:
+            raise CheckpointError(f"{file} would have {len(data)} bytes, expected at most {layout.LARGEST_SMALL}")
         return cls(file, len(data), digest.small(data))
 
 
@@ -141,7 +143,7 @@ def decode(data: bytes) -> Manifest:
     except (AttributeError, ValueError):
         raise CheckpointError(f"{layout.MANIFEST_FILE} has metrics that are no numbers") from None
     _check(made)
-    if [shard.rank for shard in made.shards] != list(range(made.world)):
+    if made.world != len(made.shards) or [shard.rank for shard in made.shards] != list(range(made.world)):
         raise CheckpointError(f"{layout.MANIFEST_FILE} names {len(made.shards)} shards of {made.world}")
     return made
 
@@ -154,19 +156,32 @@ def _check(made: Manifest) -> None:
     for name in ("run", "run_id", "plan", "digest", "time"):
         _require(name, getattr(made, name), isinstance(getattr(made, name), str))
     for name in ("epoch", "seq", "step", "world", "total_bytes", "tensors"):
-        _require(name, getattr(made, name), _is_count(getattr(made, name)))
+        _require(name, getattr(made, name), is_count(getattr(made, name)))
     for name in ("job", "versions", *(["parent"] if made.parent is not None else [])):
         _require(name, getattr(made, name), isinstance(getattr(made, name), dict))
-    _require("chunk", made.chunk, _is_count(made.chunk) and 0 < made.chunk <= _LARGEST_CHUNK)
+    _require("metrics", made.metrics, all(type(value) in (int, float) and _is_float(value)
+                                          for value in made.metrics.values()))
+    _require("chunk", made.chunk, is_count(made.chunk) and 0 < made.chunk <= _LARGEST_CHUNK)
     files = [(layout.EXTRA_FILE, made.extra), *([(layout.INDEX_FILE, made.index)] if made.index else [])]
     files += [(layout.shard_file(number), record) for number, record in enumerate(made.shards)]
     for name, record in files:
         _require("file", record.file, record.file == name)
-        _require(f"size of {name}", record.size, _is_count(record.size))
+        _require(f"size of {name}", record.size, is_count(record.size))
+        small = record.rank is None
+        _require(f"size of {name}", record.size, not small or record.size <= layout.LARGEST_SMALL)
         _require(f"root of {name}", record.root, isinstance(record.root, str))
 
 
-def _is_count(value: Any) -> bool:
+def _is_float(value: Union[int, float]) -> bool:
+    try:
+        float(value)
+        return True
+    except OverflowError:
+        return False
+
+
+def is_count(value: Any) -> bool:
+    """A number of bytes, steps or files, as JSON has it."""
     return type(value) is int and 0 <= value < 1 << 63
 
 

@@ -87,6 +87,8 @@ def _judge(store: Store, entry: catalog.Entry, run_id: str) -> Tuple[str, Option
     except (CheckpointError, OSError) as err:
         # Whole but not understood, or not readable now: another version or another day may judge it.
         return UNKNOWN, None, verify.reason_of(err)
+    except Exception as err:  # of one checkpoint; the others are judged
+        return UNKNOWN, None, verify.unforeseen(err)
 
 
 def plan(items: Sequence[Item], policy: Policy) -> Plan:

@@ -10,6 +10,7 @@ from typing import Callable, Generic, Iterator, List, Mapping, NamedTuple, Optio
 from hyperpod_kit.errors import (
     CheckpointError,
     DigestUnavailable,
+    HyperpodKitError,
     NoCheckpoint,
     NoValidCheckpoint,
     StorageUnreadable,
@@ -119,6 +120,11 @@ class _Walk(Generic[T]):
                     raise StorageUnreadable(attempt, why, hint=f"hyperpod-kit checkpoint ls {self._store.url}") from err
                 self.unread.append(attempt)
             self.rejected.append((attempt, why))
+            return False
+        except (HyperpodKitError, MemoryError):
+            raise
+        except Exception as err:  # what nobody foresaw must not hide an older one that is valid
+            self.rejected.append((attempt, verify.unforeseen(err)))
             return False
 
     def found(self, entry: catalog.Entry) -> Found:

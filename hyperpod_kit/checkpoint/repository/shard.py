@@ -21,6 +21,7 @@ import struct
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.untrusted.parse import json_object
 
 from . import digest, layout
 
@@ -32,6 +33,9 @@ NATIVE = frozenset({"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2", "I64", "I
 ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "I64": 8, "I32": 4, "I16": 2,
               "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1, "F8_E4M3FNUZ": 1, "F8_E5M2FNUZ": 1,
               "F8_E8M0FNU": 1, "C32": 4, "C64": 8, "C128": 16}
+MOST_DIMENSIONS = 64
+"""torch's own limit."""
+
 _NUMBERS = ("epoch", "seq", "step")
 _WIDTH = 20
 # As `lay_out` writes them: `hpk` is JSON inside a JSON string.
@@ -183,24 +187,24 @@ def parse(view: memoryview, size: Optional[int] = None) -> Parsed:
         base = head_size(view)
         if base > min(size, len(view)) or base % ALIGN:
             raise ValueError(f"header of {base} bytes in a file of {size}")
-        header = json.loads(bytes(view[8:base]).decode())
+        header = json_object(bytes(view[8:base]), base)
         metadata = header.pop("__metadata__")
-        meta = json.loads(metadata["hpk"])
-        boxes = json.loads(metadata["DCP_SHARDING_INFO"])
+        meta = json_object(metadata["hpk"], base)
+        boxes = json_object(metadata["DCP_SHARDING_INFO"], base)
         found = []
         for name, entry in header.items():
             if name.startswith(RESERVED):
                 continue
             begin, end = entry["data_offsets"]
             dtype, shape = meta["dtypes"].get(name, (entry["dtype"], entry["shape"]))
-            full = tuple(meta["full"].get(name, ()))
-            offsets = _offsets(dtype, boxes[name]["saved_offsets"]) if full else ()
-            spec = TensorSpec(name, dtype, tuple(shape), offsets, full)
-            if not 0 <= begin <= end <= size - base or end - begin != spec.nbytes:
+            full = meta["full"].get(name, ())
+            spec = spec_of(name, dtype, shape, _offsets(dtype, boxes[name]["saved_offsets"]) if full else (), full)
+            begin, end = place_of(begin, end)
+            if end > size - base or end - begin != spec.nbytes:
                 raise ValueError(f"{name} lies at {begin}..{end}")
             found.append(Placed(spec, base + begin, base + end))
         return Parsed(tuple(found), meta)
-    except (ValueError, KeyError, TypeError, AttributeError, struct.error) as err:
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, struct.error) as err:
         raise CheckpointError(f"not a shard: {err}") from None
 
 
@@ -223,6 +227,26 @@ def head_size(view: memoryview) -> int:
     """Bytes of length and header, from a file's first 8 bytes; the tensors begin there."""
     (length,) = struct.unpack("<Q", view[:8])
     return 8 + int(length)
+
+
+def spec_of(name: Any, dtype: Any, shape: Any, offsets: Any, full: Any) -> TensorSpec:
+    """A tensor as JSON has it. Raises ValueError, TypeError for what can be none."""
+    if not isinstance(name, str) or not isinstance(dtype, str) or dtype not in ITEM_BYTES:
+        raise ValueError(f"a tensor is named {str(name)[:80]!r} and of type {str(dtype)[:80]!r}")
+    made = TensorSpec(name, dtype, tuple(shape), tuple(offsets), tuple(full))
+    extents = (*made.shape, *made.offsets, *made.full)
+    if len(extents) > 3 * MOST_DIMENSIONS or not all(type(one) is int and 0 <= one < 1 << 63 for one in extents):
+        raise ValueError(f"{name[:80]} has extents that it cannot have")
+    if made.full and not len(made.shape) == len(made.offsets) == len(made.full):
+        raise ValueError(f"{name[:80]} has a box of other dimensions than its own")
+    return made
+
+
+def place_of(begin: Any, end: Any) -> Tuple[int, int]:
+    """Where a tensor lies, as JSON has it. Raises ValueError."""
+    if type(begin) is not int or type(end) is not int or not 0 <= begin <= end < 1 << 63:
+        raise ValueError(f"a tensor lies at {str(begin)[:80]}..{str(end)[:80]}")
+    return begin, end
 
 
 def _offsets(dtype: str, stored: List[int]) -> Tuple[int, ...]:

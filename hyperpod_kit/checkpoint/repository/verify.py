@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from hyperpod_kit.errors import CheckpointError, DigestMismatch
+from hyperpod_kit.untrusted.text import clean
 
 from . import digest, layout, manifest, stream
 from .pump import Pump, whole
@@ -79,6 +80,11 @@ def reason_of(err: BaseException) -> str:
         what = str(err.filename or "")
         return f"cannot be {verb}: {err.strerror or err} ({os.path.basename(what) if verb == 'read' else what})"
     return str(err)
+
+
+def unforeseen(err: BaseException) -> str:
+    """The reason where a checkpoint led to an error that no checkpoint should lead to."""
+    return f"cannot be judged: {type(err).__name__}: {clean(err)}"
 
 
 def is_unread(err: BaseException) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from functools import partial
-from typing import Dict, Iterator, List, Set
+from typing import Dict, Iterator, Optional, Set
 
 from hyperpod_kit.job.foreign.archive import prove_torch
 from hyperpod_kit.job.foreign.candidate import Candidate, Incomplete, weakest
@@ -31,19 +31,20 @@ def prove(place: str) -> str:
     models = {int(match.group(1)) for match in map(_MODEL.match, names) if match}
     if not models:
         raise Incomplete("no mp_rank_*_model_states.pt in it")
-    without = sorted(set(range(max(models) + 1)) - models)
-    if without:
-        raise Incomplete(f"the model states of model-parallel rank {without[0]} are missing")
+    without = _first_lacking(models, max(models) + 1)
+    if without is not None:
+        raise Incomplete(f"the model states of model-parallel rank {without} are missing")
     zero: Dict[int, Set[int]] = {}
     for match in filter(None, map(_ZERO.match, names)):
         zero.setdefault(int(match.group(2)), set()).add(int(match.group(1)))
     for part in sorted(models) if zero else []:
-        lacking = _lacking(zero, part)
-        if lacking:
-            raise Incomplete(f"the optimizer states of data-parallel rank {lacking[0]} are missing")
+        lacking = _first_lacking(zero.get(part, set()), max(max(ranks) for ranks in zero.values()) + 1)
+        if lacking is not None:
+            raise Incomplete(f"the optimizer states of data-parallel rank {lacking} are missing")
     return weakest(tuple(prove_torch(os.path.join(place, name)) for name in names if name.endswith(".pt")))
 
 
-def _lacking(zero: Dict[int, Set[int]], part: int) -> List[int]:
-    world = max(max(ranks) for ranks in zero.values()) + 1
-    return sorted(set(range(world)) - zero.get(part, set()))
+def _first_lacking(ranks: Set[int], world: int) -> Optional[int]:
+    """The first rank that is not there, None when all are. A name may hold any number, so `world` is not counted to."""
+    found = next((number for number in range(len(ranks) + 1) if number not in ranks), len(ranks))
+    return found if found < world else None

@@ -79,4 +79,9 @@ def _proved(candidate: Candidate, rejected: List[Tuple[str, str]]) -> Optional[F
     except (CheckpointError, FileNotFoundError) as err:
         rejected.append((candidate.name, str(err)))
         return None
+    except OSError:
+        raise
+    except Exception as err:  # a checkpoint that nobody foresaw must not hide an older one that is whole
+        rejected.append((candidate.name, f"cannot be judged: {type(err).__name__}: {clean(err)}"))
+        return None
     return Found(candidate.name, candidate.step, candidate.kind, proof, tuple(rejected))

@@ -47,7 +47,7 @@ class Question:
             raw = json.load(stream)
             nodes = tuple((str(one["id"]), str(one["address"]), str(one["slurm"])) for one in raw["nodes"])
             return cls(nodes, connect_timeout=float(raw["connect_timeout"]), timeout=float(raw["timeout"]))
-        except (KeyError, TypeError, ValueError) as err:
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as err:
             raise UsageError(f"standard input is no list of nodes to ask: {err}",
                              hint="hyperpod-kit validate-mounts --via controller writes it") from err
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
+import pickle
 import struct
 import zipfile
 from io import BytesIO
@@ -31,9 +33,11 @@ from hyperpod_kit.checkpoint.repository import (
 )
 from hyperpod_kit.checkpoint.repository.assemble import Report
 from hyperpod_kit.checkpoint.repository.manifest import FileRecord, Manifest
+from hyperpod_kit.checkpoint.repository.store.base import Capabilities
 from hyperpod_kit.checkpoint.repository.store.memory import MemoryStore
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.job.foreign import archive, dcp, deepspeed, huggingface, lightning, megatron
+from hyperpod_kit.untrusted import parse
 
 from .engine import Parser
 from .mutate import a_json, a_text, some_bytes, value_changed
@@ -41,20 +45,63 @@ from .places import file_of, folder
 
 ATTEMPT = str(layout.AttemptName(5, 50, 2, "abcd"))
 SHARDS = tuple(FileRecord(layout.shard_file(rank), 4096, "blake2b:" + "0" * 32, rank) for rank in range(2))
-MANIFEST = Manifest(run="x", run_id="0" * 32, epoch=2, seq=5, step=50, world=2, plan="p", digest="blake2b", chunk=digest.CHUNK,
-                    total_bytes=8192, tensors=4, time="2026-11-20T23:58:03Z", extra=FileRecord("extra.json", 2, "blake2b:ab"),
-                    shards=SHARDS, index=FileRecord("index.bin", 100, "blake2b:cd"), metrics={"loss": 0.5, "bad": float("nan")},
-                    parent={"seq": 4, "step": 40}, job={"slurm_job_id": "7", "mesh": [2, 1]}, versions={"torch": "2.5"})
-SPECS = [shard.TensorSpec("layer.weight", "F32", (16, 8)), shard.TensorSpec("box", "BF16", (4, 8), (4, 0), (8, 8)),
-         shard.TensorSpec("fnuz", "F8_E4M3FNUZ", (3,)), shard.TensorSpec("scalar", "I64", ())]
+MANIFEST = Manifest(
+    run="x",
+    run_id="0" * 32,
+    epoch=2,
+    seq=5,
+    step=50,
+    world=2,
+    plan="p",
+    digest="blake2b",
+    chunk=digest.CHUNK,
+    total_bytes=8192,
+    tensors=4,
+    time="2026-11-20T23:58:03Z",
+    extra=FileRecord("extra.json", 2, "blake2b:ab"),
+    shards=SHARDS,
+    index=FileRecord("index.bin", 100, "blake2b:cd"),
+    metrics={"loss": 0.5, "bad": float("nan")},
+    parent={"seq": 4, "step": 40},
+    job={"slurm_job_id": "7", "mesh": [2, 1]},
+    versions={"torch": "2.5"},
+)
+SPECS = [
+    shard.TensorSpec("layer.weight", "F32", (16, 8)),
+    shard.TensorSpec("box", "BF16", (4, 8), (4, 0), (8, 8)),
+    shard.TensorSpec("fnuz", "F8_E4M3FNUZ", (3,)),
+    shard.TensorSpec("scalar", "I64", ()),
+]
 LAID = shard.lay_out(SPECS, rank=0, world=2, run="0" * 32, plan="p", algorithm="blake2b")
-PAGE = control.Page(state=control.SEALED, rank=0, world=2, epoch=2, seq=5, step=50, incarnation="abcd", run="x", run_id="0" * 32,
-                    root="/fsx/x", job={"slurm_job_id": "7"}, owner=(12, 34), digest="blake2b", chunk=1 << 20, size=8192, layout="l",
-                    plan="p", tensors=4, plan_tensors=4, extra_size=2, extra_root="blake2b:ab", shard_root="blake2b:cd")
+PAGE = control.Page(
+    state=control.SEALED,
+    rank=0,
+    world=2,
+    epoch=2,
+    seq=5,
+    step=50,
+    incarnation="abcd",
+    run="x",
+    run_id="0" * 32,
+    root="/fsx/x",
+    job={"slurm_job_id": "7"},
+    owner=(12, 34),
+    digest="blake2b",
+    chunk=1 << 20,
+    size=8192,
+    layout="l",
+    plan="p",
+    tensors=4,
+    plan_tensors=4,
+    extra_size=2,
+    extra_root="blake2b:ab",
+    shard_root="blake2b:cd",
+)
 
 
 def sealed(name: str, body: Any, read: Callable[[bytes], object]) -> Parser:
     """A file that proves itself: its digest is right in nine inputs of ten, so that what follows is reached."""
+
     def make(rng: Random) -> bytes:
         if rng.random() < 0.1:
             return some_bytes(rng, seed, [seed], [b'"self":"', b"{}"])
@@ -68,10 +115,22 @@ def sealed(name: str, body: Any, read: Callable[[bytes], object]) -> Parser:
     return Parser(name, read, (CheckpointError,), make, (seed,))
 
 
-def a_store(**objects: bytes) -> MemoryStore:
+def use(*values: object) -> None:
+    """What a reader computes of a field must be computable."""
+
+
+class DearStore(MemoryStore):
+    """As S3 is: a look-up is dear, so LATEST counts."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return super().capabilities._replace(local=False)
+
+
+def a_store(name: str = "", data: bytes = b"") -> MemoryStore:
     store = MemoryStore("memory")
-    for name, data in objects.items():
-        store._objects[name.replace("__", "/").replace("_DOT_", ".")] = data
+    if name:
+        store._objects[name] = data
     return store
 
 
@@ -80,37 +139,41 @@ def read_manifest(data: bytes) -> None:
     manifest.seconds(found.time)
     found.encode()
     for name, value in sorted(found.metrics.items()):
-        f"{name} {float(value):g}"
+        use(f"{name} {float(value):g}")
     identity.RunIdentity(found.run, found.run_id)
 
 
 def read_run(data: bytes) -> None:
-    store = a_store()
-    store._objects[layout.RUN_FILE] = data
-    identity.said(store)
+    identity.said(a_store(layout.RUN_FILE, data))
 
 
 def read_latest_and_starts(data: bytes) -> None:
-    store = a_store()
-    store._objects.update({layout.LATEST_FILE: data, layout.epoch_file(2): data, layout.epoch_file(3): data,
-                           f"{ATTEMPT}/{layout.MANIFEST_FILE}": b"x", layout.tombstone_file(ATTEMPT): data,
-                           f"{layout.PINS}/{ATTEMPT}.json": data})
-    type(store).capabilities = property(lambda self: CAPABILITIES)  # type: ignore[assignment,misc]
+    store = DearStore("memory")
+    store._objects.update(
+        {
+            layout.LATEST_FILE: data,
+            layout.epoch_file(2): data,
+            layout.epoch_file(3): data,
+            f"{ATTEMPT}/{layout.MANIFEST_FILE}": b"x",
+            layout.tombstone_file(ATTEMPT): data,
+            f"{layout.PINS}/{ATTEMPT}.json": data,
+        }
+    )
     list(catalog.newest_first(store))
     catalog.highest(store)
     tombstone.read(store, ATTEMPT)
     pins.pinned(store)
-    identity.evidence(store)
-
-
-CAPABILITIES = MemoryStore("x").capabilities._replace(local=False) if hasattr(MemoryStore("x").capabilities, "_replace") else None
+    identity._of_start(store, layout.epoch_file(2))
 
 
 def read_names(data: bytes) -> None:
     """A listing of odd names: attempts, leases, pins, tombstones, starts."""
     store = a_store()
-    names = [name for name in data.decode("utf-8", "replace").split("\n") if name and not name.startswith("/")
-             and ".." not in name.split("/") and "" not in name.split("/")]
+    names = [
+        name
+        for name in data.decode("utf-8", "replace").split("\n")
+        if name and not name.startswith("/") and ".." not in name.split("/") and "" not in name.split("/")
+    ]
     store._objects.update({name: b"" for name in names})
     list(catalog.newest_first(store))
     catalog.highest(store)
@@ -120,8 +183,18 @@ def read_names(data: bytes) -> None:
     identity.evidence(store)
 
 
-NAMES = "\n".join([f"{ATTEMPT}/{layout.MANIFEST_FILE}", f"{ATTEMPT}/{layout.shard_file(0)}", f"{ATTEMPT}.BAD", "epoch-000003.json",
-                   f"leases/{ATTEMPT}.1700000000-00000000.json", f"pins/{ATTEMPT}.json", ".hpk/saves-e000003-000008.json", "LATEST"]).encode()
+NAMES = "\n".join(
+    [
+        f"{ATTEMPT}/{layout.MANIFEST_FILE}",
+        f"{ATTEMPT}/{layout.shard_file(0)}",
+        f"{ATTEMPT}.BAD",
+        "epoch-000003.json",
+        f"leases/{ATTEMPT}.1700000000-00000000.json",
+        f"pins/{ATTEMPT}.json",
+        ".hpk/saves-e000003-000008.json",
+        "LATEST",
+    ]
+).encode()
 
 
 def a_name_list(rng: Random) -> bytes:
@@ -140,7 +213,7 @@ def an_index() -> Parser:
     def read(data: bytes) -> None:
         for pieces in index.decode(data).tensors().values():
             for piece in pieces:
-                piece.spec.nbytes, piece.spec.whole, piece.spec.first
+                use(piece.spec.nbytes, piece.spec.whole, piece.spec.first)
 
     return Parser("checkpoint: index.bin", read, (CheckpointError,), make, (seed,))
 
@@ -162,7 +235,7 @@ def a_shard() -> Parser:
     def read(data: bytes) -> None:
         found = shard.parse(memoryview(data))
         for placed in found.tensors:
-            placed.spec.nbytes, placed.spec.whole, placed.spec.first, placed.spec.stored()
+            use(placed.spec.nbytes, placed.spec.whole, placed.spec.first, placed.spec.stored())
         shard.Parser().tensors(memoryview(data))
 
     return Parser("checkpoint: shard header", read, (CheckpointError,), make, (seed,))
@@ -178,11 +251,11 @@ def a_page() -> Parser:
         text = a_json(rng, [body])
         made = struct.pack("<8sQI", b"HPKSLOT1", rng.choice((1, 2, 3, 2**64 - 1)), len(text)) + text
         made += digest.algorithm("blake2b").leaf(made)
-        return made[:control.PAGE // 2].ljust(control.PAGE // 2, b"\0")
+        return made[: control.PAGE // 2].ljust(control.PAGE // 2, b"\0")
 
     def make(rng: Random) -> bytes:
         if rng.random() < 0.2:
-            return some_bytes(rng, seed, [seed], []).ljust(control.PAGE, b"\0")[:control.PAGE]
+            return some_bytes(rng, seed, [seed], []).ljust(control.PAGE, b"\0")[: control.PAGE]
         return half(rng) + half(rng)
 
     def read(data: bytes) -> None:
@@ -190,11 +263,11 @@ def a_page() -> Parser:
         if found is None:
             raise CheckpointError("no page")
         page = found[1]
-        page.trainer, page.key, sorted([page.key, PAGE.key]), str(layout.AttemptName(page.seq, page.step, page.epoch, page.incarnation))
-        page.size + page.extra_size + page.chunk + page.tensors + page.plan_tensors
-        arena.run_hash(page.run_id)
-        {page.state, page.root, page.digest, page.shard_root, page.layout, page.plan}
-        dict(page.job), layout.shard_file(page.rank), page.rank < page.world
+        name = layout.AttemptName(page.seq, page.step, page.epoch, page.incarnation)
+        use(page.trainer, page.key, sorted([page.key, PAGE.key]), str(name), arena.run_hash(page.run_id))
+        use(page.size + page.extra_size + page.chunk + page.tensors + page.plan_tensors, page.rank < page.world)
+        use({page.state, page.root, page.digest, page.shard_root, page.layout, page.plan}, dict(page.job))
+        use(layout.shard_file(page.rank))
 
     return Parser("shared memory: control page", read, (CheckpointError,), make, (seed,))
 
@@ -202,11 +275,10 @@ def a_page() -> Parser:
 def a_note() -> Parser:
     note = saves_note.Note("x", "/fsx/x", "7", 50, 1.7e9, 2, "no room")
     seed = json.dumps(note._asdict()).encode().ljust(saves_note.PAGE)
-    name = f"hpk-{os.geteuid()}-{'0' * 12}-00000.saves"
 
     def read(data: bytes) -> None:
-        path = file_of(data, name)
-        saves_note.read_all(os.path.dirname(path))
+        with contextlib.suppress(ValueError):
+            saves_note._of(parse.document(data))
 
     return Parser("shared memory: note of saves", read, (), lambda rng: a_json(rng, [note._asdict()])[:5000], (seed,))
 
@@ -215,9 +287,7 @@ def a_lost_row() -> Parser:
     row = lost_rows.Row(3, 8, 2, "no room", 1.7e9)._asdict()
 
     def read(data: bytes) -> None:
-        store = a_store()
-        store._objects[".hpk/saves-e000003-000008.json"] = data
-        lost_rows.newest(store)
+        lost_rows.newest(a_store(".hpk/saves-e000003-000008.json", data))
 
     return Parser("checkpoint: lost saves", read, (), lambda rng: a_json(rng, [row]), (json.dumps(row).encode(),))
 
@@ -226,17 +296,22 @@ def read_report(data: bytes) -> None:
     place = folder("local")
     file = file_of(data, f"local/hpk-{'0' * 12}/{ATTEMPT}/{layout.report_file(0)}")
     for part in local.reports(place, "0" * 12, 0):
-        part.report.page.key, part.report.page.world, part.report.record.root, part.report.record.size
+        use(part.report.page.key, part.report.page.world, part.report.record.root, part.report.record.size)
         for placed in part.report.pieces:
-            placed.spec.nbytes, placed.end - placed.begin, placed.spec.whole
+            use(placed.spec.nbytes, placed.end - placed.begin, placed.spec.whole)
     os.unlink(file)
 
 
 REPORT = Report(PAGE, SHARDS[0], "{}", LAID.tensors).to_json()
 
 
-def foreign(name: str, call: Callable[[bytes], object], seeds: List[bytes], words: List[bytes],
-            make: Callable[[Random], bytes] = lambda rng: b"") -> Parser:
+def foreign(
+    name: str,
+    call: Callable[[bytes], object],
+    seeds: List[bytes],
+    words: List[bytes],
+    make: Callable[[Random], bytes] = lambda rng: b"",
+) -> Parser:
     def usual(rng: Random) -> bytes:
         return some_bytes(rng, rng.choice(seeds), seeds, words)
 
@@ -262,11 +337,21 @@ def a_safetensors(rng: Random) -> bytes:
 def read_foreign(data: bytes) -> None:
     """Each detector on a root in which every file that it looks into is this one."""
     root = folder("foreign")
-    names = ("10/.metadata", "10/__0_0.distcp", "checkpoint-20/trainer_state.json", "checkpoint-20/model.safetensors.index.json",
-             "checkpoint-20/model.safetensors", "latest_checkpointed_iteration.txt", "iter_0000100/mp_rank_00/model_optim_rng.pt",
-             "global_step5/mp_rank_00_model_states.pt", "epoch=1-step=10.ckpt")
-    for name in names:
-        file_of(data, f"foreign/{name}")
+    first = file_of(data, "foreign/checkpoint-20/trainer_state.json")
+    for name in (
+        "10/.metadata",
+        "10/__0_0.distcp",
+        "checkpoint-20/model.safetensors.index.json",
+        "checkpoint-20/model.safetensors",
+        "latest_checkpointed_iteration.txt",
+        "iter_0000100/mp_rank_00/model_optim_rng.pt",
+        "global_step5/mp_rank_00_model_states.pt",
+        "epoch=1-step=10.ckpt",
+    ):
+        path = os.path.join(root, name)
+        if not os.path.lexists(path):
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            os.link(first, path)
     failed = None
     for detector in (dcp, huggingface, megatron, deepspeed, lightning):
         for candidate in detector.detect(root):
@@ -280,23 +365,48 @@ def read_foreign(data: bytes) -> None:
 
 def json_seeds(rng: Random) -> bytes:
     state: Any = [{"global_step": 20, "log_history": []}, {"weight_map": {"a": "model.safetensors"}}, 100]
-    return a_json(rng, state) if rng.random() < 0.7 else json.dumps(value_changed(rng, state)).encode("utf-8", "replace")
+    return (
+        a_json(rng, state) if rng.random() < 0.7 else json.dumps(value_changed(rng, state)).encode("utf-8", "replace")
+    )
 
 
-PICKLE = (b"\x80\x02X\x0d\x00\x00\x00__0_0.distcpq\x00X\x05\x00\x00\x00abcdeq\x01\x87q\x02.")
+PICKLE = pickle.dumps({"w": ("__0_0.distcp", [1, 2, 3]), "v": ("__1_0.distcp", "abc")}, protocol=2)
 
 PARSERS = [
-    sealed("checkpoint: MANIFEST.json", json.loads(MANIFEST.encode()) | {"self": ""}, read_manifest),
-    sealed("checkpoint: RUN.json", {"format": layout.RUN_FORMAT, "run": "x", "id": "0" * 32, "created": "2026"}, read_run),
-    sealed("checkpoint: LATEST, starts, tombstone", {"format": "hpk-latest/1", "attempt": ATTEMPT, "first_seq": 3, "id": "0" * 32,
-                                                      "run": "x", "reason": "torn"}, read_latest_and_starts),
+    sealed("checkpoint: MANIFEST.json", manifest.open_json(MANIFEST.encode(), "seed"), read_manifest),
+    sealed(
+        "checkpoint: RUN.json", {"format": layout.RUN_FORMAT, "run": "x", "id": "0" * 32, "created": "2026"}, read_run
+    ),
+    sealed(
+        "checkpoint: LATEST, starts, tombstone",
+        {"format": "hpk-latest/1", "attempt": ATTEMPT, "first_seq": 3, "id": "0" * 32, "run": "x", "reason": "torn"},
+        read_latest_and_starts,
+    ),
     Parser("checkpoint: names in a root", read_names, (), a_name_list, (NAMES,)),
-    an_index(), a_shard(), a_page(), a_note(), a_lost_row(),
+    an_index(),
+    a_shard(),
+    a_page(),
+    a_note(),
+    a_lost_row(),
     sealed("node's disk: report", REPORT, read_report),
-    foreign("foreign: .metadata (pickle)", lambda data: dcp.named_files(file_of(data, "m")), [PICKLE], [b"X\xff\xff\xff\xff", b"."]),
-    foreign("foreign: torch archive (zip)", lambda data: archive.prove_torch(file_of(data, "a.pt")), [a_zip()],
-            [b"PK\x03\x04", b"PK\x01\x02", b"PK\x05\x06"]),
-    foreign("foreign: safetensors", lambda data: archive.prove_safetensors(file_of(data, "a.safetensors")),
-            [struct.pack("<Q", 2) + b"{}"], [], a_safetensors),
-    Parser("foreign: all detectors", read_foreign, (CheckpointError, FileNotFoundError), json_seeds, (b"100", b"{}")),
+    foreign(
+        "foreign: .metadata (pickle)",
+        lambda data: dcp.named_files(file_of(data, "m")),
+        [PICKLE],
+        [b"X\xff\xff\xff\xff", b"."],
+    ),
+    foreign(
+        "foreign: torch archive (zip)",
+        lambda data: archive.prove_torch(file_of(data, "a.pt")),
+        [a_zip()],
+        [b"PK\x03\x04", b"PK\x01\x02", b"PK\x05\x06"],
+    ),
+    foreign(
+        "foreign: safetensors",
+        lambda data: archive.prove_safetensors(file_of(data, "a.safetensors")),
+        [struct.pack("<Q", 2) + b"{}"],
+        [],
+        a_safetensors,
+    ),
+    Parser("foreign: all detectors", read_foreign, (CheckpointError, FileNotFoundError), json_seeds),
 ]

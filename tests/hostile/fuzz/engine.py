@@ -27,6 +27,9 @@ SECONDS = 2.0
 PATIENCE = 20.0
 """Seconds of processor time for one input, after which the process is ended."""
 
+STUCK = 200.0
+"""The same on the clock: for an input that waits."""
+
 _ROOM = 16 << 20
 _HEAD = struct.Struct("<QQ")
 
@@ -74,7 +77,7 @@ def run(parser: Parser, count: int, seed: int = 0, until: float = float("inf")) 
 def _batch(parser: Parser, row: Row, seed: int, first: int, count: int, until: float) -> int:
     """One process, until it is through or violates something that it does not survive; the number of the next input."""
     shared = mmap.mmap(-1, _ROOM)
-    said = tempfile.TemporaryFile("w+")
+    said = tempfile.TemporaryFile("w+")  # noqa: SIM115 - the child writes it, this process closes it
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -108,7 +111,7 @@ def _batch(parser: Parser, row: Row, seed: int, first: int, count: int, until: f
         return int(found["next"])
     row.inputs += number - first + 1
     what = f"no end after {PATIENCE:g} s" if killed else f"the process ended with {os.waitstatus_to_exitcode(status)}"
-    _note(row, what, bytes(shared[_HEAD.size:_HEAD.size + length]))
+    _note(row, what, bytes(shared[_HEAD.size : _HEAD.size + length]))
     return number + 1
 
 
@@ -128,7 +131,7 @@ def _watch(pid: int, shared: mmap.mmap) -> bool:
         spent = _processor_time(pid)
         if number != seen:
             seen, at, since = number, spent, time.monotonic()
-        elif spent - at > PATIENCE or time.monotonic() - since > 10 * PATIENCE:
+        elif spent - at > PATIENCE or time.monotonic() - since > STUCK:
             os.kill(pid, signal.SIGKILL)
             return True
         time.sleep(0.02)
@@ -160,8 +163,8 @@ def _child(parser: Parser, shared: mmap.mmap, seed: int, first: int, count: int,
     number = first
     while number < count and time.monotonic() < until:
         data = parser.make(Random(f"{parser.name}/{seed}/{number}"))
-        shared[:_HEAD.size] = _HEAD.pack(number, min(len(data), _ROOM - _HEAD.size))
-        shared[_HEAD.size:_HEAD.size + len(data)] = data[:_ROOM - _HEAD.size]
+        shared[: _HEAD.size] = _HEAD.pack(number, min(len(data), _ROOM - _HEAD.size))
+        shared[_HEAD.size : _HEAD.size + len(data)] = data[: _ROOM - _HEAD.size]
         what = ""
         begin = time.process_time()
         try:
@@ -190,8 +193,15 @@ def _child(parser: Parser, shared: mmap.mmap, seed: int, first: int, count: int,
         inputs += 1
         if peak > MEGABYTES:
             break  # a fresh process measures the next one
-    return {"inputs": inputs, "accepted": accepted, "declared": declared, "violations": violations, "slowest": slowest,
-            "peak_mb": max(0.0, peak), "next": number}
+    return {
+        "inputs": inputs,
+        "accepted": accepted,
+        "declared": declared,
+        "violations": violations,
+        "slowest": slowest,
+        "peak_mb": max(0.0, peak),
+        "next": number,
+    }
 
 
 def _status(key: str) -> int:
@@ -209,8 +219,18 @@ def _reset_peak() -> None:
 def lines(rows: List[Row]) -> List[str]:
     """The table for people."""
     heads = ("parser", "inputs", "seconds", "accepted", "declared errors", "slowest", "peak", "violations")
-    cells = [heads] + [(row.name, f"{row.inputs:,}", f"{row.seconds:.0f}", f"{row.accepted:,}",
-                        ", ".join(f"{name} {times:,}" for name, times in sorted(row.declared.items())) or "-",
-                        f"{row.slowest:.2f} s", f"{row.peak_mb:.0f} MB", str(len(row.violations))) for row in rows]
+    cells = [heads] + [
+        (
+            row.name,
+            f"{row.inputs:,}",
+            f"{row.seconds:.0f}",
+            f"{row.accepted:,}",
+            ", ".join(f"{name} {times:,}" for name, times in sorted(row.declared.items())) or "-",
+            f"{row.slowest:.2f} s",
+            f"{row.peak_mb:.0f} MB",
+            str(len(row.violations)),
+        )
+        for row in rows
+    ]
     widths = [max(len(row[at]) for row in cells) for at in range(len(heads))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in cells]

@@ -9,7 +9,11 @@ from functools import lru_cache
 
 @lru_cache(maxsize=None)
 def _base(pid: int) -> str:
-    return tempfile.mkdtemp(prefix=f"fuzz-{pid}-", dir=os.environ.get("HPK_FUZZ_DIR"))
+    return tempfile.mkdtemp(prefix=f"fuzz-{pid}-", dir=os.environ.get("HPK_FUZZ_DIR") or _memory())
+
+
+def _memory() -> str | None:
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 def folder(name: str) -> str:

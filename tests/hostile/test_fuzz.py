@@ -1,0 +1,115 @@
+"""A share of `make fuzz`, what it has found before, and that it finds what is wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from .fuzz import engine
+from .fuzz.engine import MEGABYTES, Parser, Row, run
+from .fuzz.table import PARSERS
+
+SHARE = 150
+CASES = sorted((Path(__file__).parent / "fuzz" / "cases").glob("*.json"))
+BY_NAME = {parser.name: parser for parser in PARSERS}
+
+
+@pytest.fixture(autouse=True)
+def _own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HPK_FUZZ_DIR", str(tmp_path))
+
+
+@pytest.mark.parametrize("parser", PARSERS, ids=lambda parser: parser.name)
+def test_nothing_but_the_declared_errors(parser: Parser) -> None:
+    for seed in parser.seeds:
+        parser.call(seed)
+    row = run(parser, SHARE, seed=1)
+    assert row.inputs == SHARE and row.violations == {}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda path: path.stem)
+def test_what_was_found_before(case: Path) -> None:
+    """In a process of its own, with the limits: some of these took all memory, or had no end."""
+    found = json.loads(case.read_text())
+    parser, data = BY_NAME[found["parser"]], found["input"].encode("latin-1")
+    row = run(Parser(parser.name, parser.call, parser.declared, lambda rng: data), 1)
+    assert row.violations == {}, found["what"]
+
+
+def _wrong(call: object, monkeypatch: pytest.MonkeyPatch) -> Row:
+    monkeypatch.setattr(engine, "PATIENCE", 0.5)
+    monkeypatch.setattr(engine, "SECONDS", 0.2)
+    return run(Parser("wrong", call, (ValueError,), lambda rng: rng.choice((b"a", b"bad"))), 20)  # type: ignore[arg-type]
+
+
+def test_an_undeclared_error_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def call(data: bytes) -> None:
+        if data == b"bad":
+            raise KeyError("x")
+        raise ValueError
+
+    row = _wrong(call, monkeypatch)
+    assert list(row.violations.values()) == [b"bad"] and row.declared["ValueError"] and row.inputs == 20
+
+
+def test_too_much_memory_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "MemoryError" in str(_wrong(lambda data: bytearray((MEGABYTES + 80) << 20), monkeypatch).violations)
+
+
+def test_too_much_time_and_no_end_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(data: bytes) -> None:
+        while data == b"bad":
+            pass
+
+    row = _wrong(slow, monkeypatch)
+    assert any("no end" in what for what in row.violations) and row.inputs == 20
+    assert any(
+        "processor time" in what
+        for what in _wrong(lambda data: sum(range(12_000_000)) if data == b"bad" else None, monkeypatch).violations
+    )
+
+
+def test_a_crash_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = _wrong(lambda data: __import__("os").abort(), monkeypatch)
+    assert "the process ended with -6" in row.violations and row.inputs == 20
+
+
+def test_an_input_can_be_made_again() -> None:
+    for parser in PARSERS:
+        assert parser.make(Random("x")) == parser.make(Random("x"))
+        assert len({parser.make(Random(str(number))) for number in range(50)}) > 10, "they differ"
+
+
+def test_each_kind_of_what_others_write_is_there() -> None:
+    names = " ".join(BY_NAME)
+    for word in (
+        "MANIFEST",
+        "RUN.json",
+        "LATEST",
+        "index",
+        "shard",
+        "control page",
+        "report",
+        "names",
+        "ledger",
+        "exit",
+        "records",
+        "host lists",
+        "mount report",
+        "diagnose",
+        "diff",
+        "known_hosts",
+        "ssm",
+        "pickle",
+        "zip",
+        "safetensors",
+        "lines",
+        "messages",
+        "YAML",
+        "JSON",
+    ):
+        assert re.search(re.escape(word), names), word

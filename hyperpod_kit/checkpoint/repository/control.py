@@ -107,7 +107,7 @@ def _read_half(half: bytes) -> Optional[Tuple[int, Page]]:
 def page_of(body: Dict[str, Any]) -> Page:
     """A page that was written as JSON, every value of its type. Raises ValueError, TypeError, KeyError."""
     owner = body["owner"]
-    if not isinstance(owner, list) or len(owner) != 2 or not all(map(_is_count, owner)):
+    if not isinstance(owner, (list, tuple)) or len(owner) != 2 or not all(map(_is_count, owner)):
         raise ValueError(f"owner is {str(owner)[:80]}")
     page = Page(**{**body, "owner": (owner[0], owner[1])})
     for name, value in page.__dict__.items():

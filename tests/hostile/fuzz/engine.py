@@ -162,7 +162,10 @@ def _child(parser: Parser, shared: mmap.mmap, seed: int, first: int, count: int,
     slowest = peak = 0.0
     number = first
     while number < count and time.monotonic() < until:
-        data = parser.make(Random(f"{parser.name}/{seed}/{number}"))
+        try:
+            data = parser.make(Random(f"{parser.name}/{seed}/{number}"))
+        except MemoryError:  # the maker's, under the parser's limit
+            data = b""
         shared[: _HEAD.size] = _HEAD.pack(number, min(len(data), _ROOM - _HEAD.size))
         shared[_HEAD.size : _HEAD.size + len(data)] = data[: _ROOM - _HEAD.size]
         what = ""

@@ -219,7 +219,7 @@ def _changed(rng: Random, value: Any) -> Any:
         if draw < 0.1:
             del value[at]
         elif draw < 0.2:
-            value[at:at] = value[:1] * rng.choice((1, 2, 500))
+            value[at:at] = value[:1] * rng.choice((1, 2, 60))
         else:
             value[at] = _changed(rng, value[at])
         return value
@@ -228,7 +228,7 @@ def _changed(rng: Random, value: Any) -> Any:
     if isinstance(value, str) and rng.random() < 0.4:
         return a_text(rng, value)
     if rng.random() < 0.1:
-        return [value] * rng.choice((1, 2, 100))
+        return [value] * rng.choice((1, 2, 20))
     return copy.deepcopy(rng.choice(ODD_VALUES))
 
 

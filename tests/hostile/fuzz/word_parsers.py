@@ -15,7 +15,7 @@ from hyperpod_kit.checkpoint.repository.lines import Channel
 from hyperpod_kit.cli.diagnose_command import sentences
 from hyperpod_kit.config import document, load
 from hyperpod_kit.errors import ConfigError, JobError, RunError, Untrusted, UsageError
-from hyperpod_kit.job import exits, ledger, outcome, policy, status, status_page, sweep, timeline
+from hyperpod_kit.job import decision, exits, ledger, outcome, policy, status, status_page, sweep, timeline
 from hyperpod_kit.node.neighbours.ask import Question
 from hyperpod_kit.remote import answer, causes, controller, installed
 from hyperpod_kit.remote.diagnose import Told, diagnose
@@ -124,6 +124,27 @@ def read_ledger(data: bytes) -> None:
     rows = ledger.Ledger(os.path.dirname(path), "7", 1).rows()
     policy.spent(rows, (2, 5), 1)
     policy.poison(rows)
+
+
+def read_decision(data: bytes) -> None:
+    file_of(data, "state/decisions/7.0.0.0.json")
+    record = decision.agree(folder("state"), "7.0.0.0", lambda: {"from": None}, patience=0.0)
+    for line in decision.task_prolog_lines(record, "0"):
+        if not line.isprintable():
+            raise AssertionError(f"a line for the environment: {line!r}")
+
+
+DECIDED = {
+    "launch": "7.0.0.0",
+    "by": "0@n",
+    "t": 1.5,
+    "from": "seq-000005.step-0000000050.e2-abcd",
+    "step": 50,
+    "order": [2, 5],
+    "kind": "hyperpod-kit",
+    "proof": "",
+    "rejected": [{"attempt": "a", "why": "b"}],
+}
 
 
 def read_exits(data: bytes) -> None:
@@ -356,6 +377,13 @@ QUESTION = {"connect_timeout": 10, "timeout": 10, "nodes": [{"id": "i-1", "addre
 HEARD = {"id": TARGET.instance_id, "way": "ssh", "returncode": 0, "stdout": json.dumps(MOUNTS), "stderr": ""}
 
 PARSERS = [
+    Parser(
+        "job: decision record",
+        read_decision,
+        (JobError,),
+        of_json(DECIDED, {**DECIDED, "from": None}),
+        (js(DECIDED),),
+    ),
     Parser(
         "node: mount report",
         lambda data: answer.read(text_of(data)),

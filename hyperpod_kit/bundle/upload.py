@@ -62,13 +62,22 @@ def upload(bundle: Bundle, bucket: Bucket, progress: Progress = lambda what, cou
 
 
 def require_uploaded(bundle: Bundle, bucket: Bucket) -> None:
-    """Raise BundleError unless the prefix holds this bundle, whole and with nothing beside it.
+    """Raise BundleError unless the prefix holds this bundle, byte for byte and with nothing beside it.
 
-    Sizes are compared, not bytes.
+    Another file of the same size is somebody's who may write to the bucket, and who would be root of nodes.
     """
     there = bucket.sizes(bundle.prefix)
     _no_strangers(bundle, there)
     missing = [place for place, data in bundle.files.items() if there.get(place) != len(data)]
+    if not missing:
+        same = set(_matching(bundle, bucket, list(bundle.files)))
+        changed = [place for place in bundle.files if place not in same]
+        if changed:
+            raise BundleError(
+                f"{bundle.source_s3_uri} holds other bytes than the configuration renders in {len(changed)} of "
+                f"{len(bundle.files)} files, first {changed[0]}: somebody else writes there",
+                hint="hyperpod-kit diff; find out who wrote them, then: hyperpod-kit upload",
+            )
     if missing:
         what = (
             "nothing is uploaded"

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 def policy(config: Path, group: Optional[str], of_trust: bool) -> None:
     """Print the least policy of the nodes' role, from the configuration.
 
-    One statement for each thing that nodes need: the bundle, each mount, each secret, logs, sessions. `validate --aws`
-    has IAM simulate the same list against the role that there is. Asks nobody, changes nothing.
+    One statement for each thing that nodes need: the bundle, each mount, each secret, logs, sessions; and a Deny for
+    writing where the bundle is. `validate --aws` has IAM simulate the same list against the role that there is. Asks
+    nobody, changes nothing.
 
     \b
     Examples:
@@ -42,8 +43,13 @@ def policy(config: Path, group: Optional[str], of_trust: bool) -> None:
         data(policies.trust())
         say(f"next: aws iam create-role --role-name {role.name} --assume-role-policy-document file://trust.json")
         return
-    wanted = policies.permissions(needs.needs(settings, role))
+    wanted = policies.permissions(needs.needs(settings, role), policies.bundle_denied(settings, role))
     data(wanted)
+    if settings.metadata_users is None:
+        say("every process of every user on these nodes has these rights: the metadata service is open to all of them")
+        say("hyperpod_kit.metadata_service closes it (docs/users.md); --group prints the role of one group alone")
+    else:
+        say(f"on the nodes root{''.join(f', {name}' for name in settings.metadata_users)} can have these rights")
     length = policies.length(wanted)
     if length > policies.INLINE_LIMIT:
         say(

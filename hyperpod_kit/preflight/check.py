@@ -36,6 +36,7 @@ CHECKS: tuple[Check, ...] = (
     shared.port,
     shared.access_points,
     shared.policy,
+    shared.closed,
     fsx.there,  # HPK-V5  FSx
     fsx.names,
     fsx.place,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any, Iterable, Mapping
 
 from hyperpod_kit.aws.policies import VERSION, statements, to_text
+from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.preflight.needs import Need
+from hyperpod_kit.preflight.sites import RoleOf
 
 SERVICE = "sagemaker.amazonaws.com"
 """Who becomes the role on the nodes; the same name in every partition."""
@@ -14,9 +16,27 @@ INLINE_LIMIT = 10_240
 """Characters, without white space, of all inline policies of a role together; a managed policy takes 6,144."""
 
 
-def permissions(needs: Iterable[Need]) -> dict[str, Any]:
-    """The policy that allows exactly these needs, one statement each, in their order."""
-    return {"Version": VERSION, "Statement": [_statement(need) for need in needs]}
+def permissions(needs: Iterable[Need], denied: Iterable[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    """The policy that allows exactly these needs, one statement each, in their order; then what it denies."""
+    return {"Version": VERSION, "Statement": [*(_statement(need) for need in needs), *denied]}
+
+
+def bundle_denied(settings: Settings, role: RoleOf) -> list[dict[str, Any]]:
+    """The statement that keeps the role from writing where the bundle is, whatever else lets it write there.
+
+    Who replaces the bundle is root of each node that is made afterwards, and every process of a node may have its role.
+    """
+    if not settings.entry_script:
+        return []
+    partition = role.arn.split(":")[1]
+    return [
+        {
+            "Sid": "BundleIsOnlyRead",
+            "Effect": "Deny",
+            "Action": ["s3:DeleteObject", "s3:DeleteObjectVersion", "s3:PutObject", "s3:PutObjectAcl"],
+            "Resource": f"arn:{partition}:s3:::{settings.bundle.bucket}/{settings.bundle.prefix}*",
+        }
+    ]
 
 
 def trust() -> dict[str, Any]:

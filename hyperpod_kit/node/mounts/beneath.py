@@ -69,19 +69,26 @@ def carry_over(node: Node, mount: Mount) -> List[str]:
 
 def _carry(node: Node, view: str, home: Home) -> bool:
     place = node.paths.real(home.path)
-    partial = f"{os.path.dirname(place)}/.{os.path.basename(place)}.{node.facts.node}.partial"
-    node.runner.run(["rm", "-rf", partial], timeout=120)
-    if os.path.isdir(view + home.path):
-        node.runner.run(["cp", "--archive", "--one-file-system", view + home.path, partial], timeout=300)
-    else:
-        os.mkdir(partial, 0o700)
-        node.runner.run(["chown", f"{home.uid}:{home.gid}", partial], timeout=30)
+    folder, name = os.path.split(place)
+    mine = f".{name}.{node.facts.node}."
+    # What an earlier try of this node left.
+    node.runner.run(["find", folder, "-maxdepth", "1", "-name", f"{mine}*.partial", "-exec", "rm", "-rf", "{}", "+"],
+                    timeout=120)
+    # Everybody may be able to write beside it: nobody knows its name before it is there, and nobody passes it then.
+    partial = f"{folder}/{mine}{os.urandom(8).hex()}.partial"
+    whole = f"{partial}/home"
     try:
-        os.rename(partial, place)
+        os.mkdir(partial, 0o700)
+        if os.path.isdir(view + home.path):
+            node.runner.run(["cp", "--archive", "--one-file-system", view + home.path, whole], timeout=300)
+        else:
+            os.mkdir(whole, 0o700)
+            node.runner.run(["chown", f"{home.uid}:{home.gid}", whole], timeout=30)
+        os.rename(whole, place)
         return True
     except OSError as err:
         if err.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise MountFailed(f"{home.path}: {err.strerror}") from err
-    # Another node was first, and its users may have written already.
-    node.runner.run(["rm", "-rf", partial], timeout=120)
-    return False
+        return False  # another node was first, and its users may have written already
+    finally:
+        node.runner.run(["rm", "-rf", partial], timeout=120, check=False)

@@ -5,6 +5,7 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Sequence
 
@@ -17,6 +18,8 @@ from hyperpod_kit.node.mounts.kind import Identity, Kind
 from hyperpod_kit.node.mounts.record import read_record
 from hyperpod_kit.node.mounts.table import Entry, find
 from hyperpod_kit.untrusted.files import own_directory
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Nvme(Kind):
@@ -37,11 +40,7 @@ class Nvme(Kind):
         try:
             os.makedirs(os.path.dirname(shelf), exist_ok=True)
             own_directory(shelf, 0o755)  # the store may be everybody's; what lies on our shelf is not
-            os.makedirs(place, exist_ok=True)
-            found = os.stat(place)
-            if (found.st_uid, found.st_gid) != (mount.uid, mount.gid):
-                node.runner.run(["chown", f"{mount.uid}:{mount.gid}", place], timeout=30)
-            os.chmod(place, int(mount.mode, 8))  # after chown, which may clear bits
+            _make(node, mount, shelf)
         except (OSError, RunError, Untrusted) as err:
             raise MountFailed(f"{place}: {err}", hint=f"on the node: findmnt {store.path}") from err
 
@@ -57,6 +56,31 @@ class Nvme(Kind):
         stores = {store.device for store in instance_store.mounted_stores(node)}
         known = entry.device in stores or (record is not None and record.device == entry.device)
         return Identity(known, source, wanted)
+
+
+def _make(node: Node, mount: NvmeMount, shelf: str) -> None:
+    """The mount's directory on the shelf, by descriptors: where the store is everybody's, a link in the place of either
+    is refused and not followed. Raises OSError, RunError, Untrusted."""
+    above = os.open(shelf, _DIRECTORY)
+    try:
+        found = os.fstat(above)
+        if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            raise Untrusted(f"{shelf} became a directory of uid {found.st_uid} while it was looked at")
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(mount.name, 0o700, dir_fd=above)
+        here = os.open(mount.name, _DIRECTORY, dir_fd=above)
+        try:
+            found = os.fstat(here)
+            if (found.st_uid, found.st_gid) != (mount.uid, mount.gid):
+                if os.geteuid() == 0:
+                    os.fchown(here, mount.uid, mount.gid)
+                else:  # a sandbox's
+                    node.runner.run(["chown", f"{mount.uid}:{mount.gid}", f"{shelf}/{mount.name}"], timeout=30)
+            os.fchmod(here, int(mount.mode, 8))  # after chown, which may clear bits
+        finally:
+            os.close(here)
+    finally:
+        os.close(above)
 
 
 def directory(node: Node, mount: NvmeMount) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Iterator, NamedTuple, Union
 
 from hyperpod_kit.aws.policies import MOUNT, lets_in, open_statements
-from hyperpod_kit.config.findings import Finding
+from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.mounts import EfsMount, S3FilesMount, carried_by
 from hyperpod_kit.preflight.checks.doors import ports_text, to_doors
@@ -157,6 +157,27 @@ def policy(settings: Settings, facts: Facts) -> Iterator[Finding]:
                 f"the policy of {mount.file_system_id} lets nobody in without IAM, and the mount does without",
                 "Set iam to true" + ("" if let_in else ", and let the role in"),
             )
+
+
+def closed(settings: Settings, facts: Facts) -> Iterator[Finding]:
+    """Not everybody in the network is root of a file system: its policy asks clients for IAM."""
+    seen = set()
+    for mount, place in zip(settings.mounts, settings.mount_places):
+        system = _system(settings, facts, mount) if isinstance(mount, EfsMount) else None
+        if system is None or isinstance(system.policy, Unasked) or system.id in seen:
+            continue
+        seen.add(system.id)
+        open_to_all = open_statements(system.policy)
+        if system.policy is not None and not open_to_all:
+            continue
+        why = f"its policy lets everybody in ({open_to_all[0]})" if open_to_all else "it has no policy"
+        yield Finding(
+            "HPK-V411",
+            f"{place}.file_system_id" if getattr(mount, "owner", None) is None else place,
+            f"{system.id}: {why}: who reaches it over the network mounts it, as anybody he says he is, root included",
+            "Give it a policy that lets only the nodes' role in (ClientMount, ClientWrite), and set iam to true",
+            WARNING,
+        )
 
 
 def _systems(settings: Settings, facts: Facts) -> Iterator[Found]:

@@ -84,6 +84,16 @@ def test_a_bundle_that_is_not_there(bucket: Bucket) -> None:
         require_uploaded(made, bucket)
 
 
+def test_a_file_of_the_same_size_that_somebody_else_wrote(bucket: Bucket) -> None:
+    """Every node that is made afterwards would run it as root."""
+    made = bundle()
+    upload(made, bucket)
+    bucket.put(made.prefix + "lib/7.py", b"y" * 7)
+    assert bucket.sizes(made.prefix)["lib/7.py"] == len(made.files["lib/7.py"])
+    with pytest.raises(BundleError, match=r"holds other bytes .* in 1 of 42 files, first lib/7.py"):
+        require_uploaded(made, bucket)
+
+
 def test_the_sums_come_last(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
     put = bucket.put

@@ -37,7 +37,7 @@ def test_the_example_is_complete_and_valid() -> None:
     ]
     assert config.mounts == (
         LustreMount("fsx", "/fsx", "fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com", "abcdefgh"),
-        EfsMount("home", "/efs/trainer", "fs-0123456789abcdef0", "fsap-0123456789abcdef0"),
+        EfsMount("home", "/efs/trainer", "fs-0123456789abcdef0", "fsap-0123456789abcdef0", iam=True),
         S3Mount("data", "/mnt/data", "sagemaker-hyperpod-kit-data", "corpus/"),
     )
     assert config.node_config().roles == {"controller-machine": "controller", "worker-group": "compute"}

@@ -93,7 +93,7 @@ def test_findings_that_come_together() -> None:
     [
         both(mount(0, path="/shared", roles=["controller"]), mount(1, path="/shared", roles=["login"])),
         mount(1, bucket="a.b-c", prefix="a/b=1/"),
-        mount(0, access_point_id=None, tls=False),
+        mount(0, access_point_id=None, tls=False, iam=False),
         mount(1, read_only=False, allow_overwrite=True, allow_delete=True),
         cluster(lifecycle_mode="on_init_complete"),
         group(1, count=0),

@@ -29,11 +29,15 @@ from tests.unit.preflight.account import (
     tcp,
     zfs,
 )
-from tests.unit.preflight.world import ROLE
+from tests.unit.preflight.world import CLOSED, ROLE
 
 CASES: Cases = {
     "no EFS": (lambda c: c.said(efs=dict.fromkeys(c.facts.efs)), [("HPK-V401", "error", f"{M0}.file_system_id")]),
     "no S3 Files": (s3files, [("HPK-V401", "error", "hyperpod_kit.mounts[2].file_system_id")]),
+    "EFS without a policy": (
+        lambda c: efs(c, policy=None),
+        [("HPK-V411", "warning", f"{M0}.file_system_id")],
+    ),
     "EFS not ready": (lambda c: efs(c, state="creating"), [("HPK-V402", "error", f"{M0}.file_system_id")]),
     "no mount target in a zone": (lambda c: door(c, zone="use1-az9"), [("HPK-V403", "error", f"{M0}.file_system_id")]),
     "no mount target at all": (lambda c: efs(c, doors=()), [("HPK-V403", "error", f"{M0}.file_system_id")]),
@@ -44,7 +48,7 @@ CASES: Cases = {
     "EFS of another VPC": (lambda c: door(c, vpc_id="vpc-2"), [("HPK-V404", "error", f"{M0}.file_system_id")]),
     "EFS in another region is not judged by zones": (
         lambda c: first_mount(c, region="eu-west-1").said(
-            efs={("eu-west-1", next(iter(c.facts.efs))[1]): FileSystem("fs", "available", None, (), None, {})}
+            efs={("eu-west-1", next(iter(c.facts.efs))[1]): FileSystem("fs", "available", None, (), CLOSED, {})}
         ),
         [],
     ),
@@ -89,7 +93,7 @@ CASES: Cases = {
     ),
     "without IAM where everyone may": (
         lambda c: efs(first_mount(c, iam=False), policy=policy({"Principal": "*"})),
-        [],
+        [("HPK-V411", "warning", f"{M0}.file_system_id")],
     ),
     "homes that the role may not mount": (
         lambda c: efs(first_mount(c, owner="trainer"), policy=policy({"Principal": {"AWS": "arn:aws:iam::1:role/x"}})),

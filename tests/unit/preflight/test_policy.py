@@ -162,3 +162,21 @@ def test_the_command_prints_json_and_says_what_to_do_with_it(
         assert sid in [statement["Sid"] for statement in json.loads(printed.out)["Statement"]]
         assert hint in printed.err
     assert run(["policy", str(file), "--group", "nobody"]) == 2
+
+
+def test_no_role_writes_where_the_bundle_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not even one that a mount of the whole bucket lets write: whoever replaces the bundle is root of new nodes."""
+    values = everything()
+    config = tmp_path / "parameters.json"
+    config.write_text(json.dumps(values))
+    assert run(["policy", str(config)]) == 0
+    said = capsys.readouterr()
+    [denied] = [one for one in json.loads(said.out)["Statement"] if one["Effect"] == "Deny"]
+    bundle = values["hyperpod_kit"]["bundle"]
+    assert denied["Resource"] == f"arn:aws:s3:::{bundle['bucket']}/{bundle['prefix']}*"
+    assert {"s3:PutObject", "s3:DeleteObject", "s3:DeleteObjectVersion"} <= set(denied["Action"])
+    assert "every process of every user on these nodes has these rights" in said.err
+    values["hyperpod_kit"]["metadata_service"] = {"users": ["alice"]}
+    config.write_text(json.dumps(values))
+    assert run(["policy", str(config)]) == 0
+    assert "root, alice can have these rights" in capsys.readouterr().err

@@ -74,6 +74,20 @@ class World:
         self.client("ec2").replace_route(RouteTableId=self.table, DestinationCidrBlock="0.0.0.0/0", **target)
 
 
+CLOSED = {
+    "Version": "2012-10-17",
+    "Statement": [
+        {
+            "Sid": "Nodes",
+            "Effect": "Allow",
+            "Principal": {"AWS": ROLE},
+            "Action": ["elasticfilesystem:ClientMount", "elasticfilesystem:ClientWrite"],
+        }
+    ],
+}
+"""A file system's policy that lets the nodes' role in and nobody else."""
+
+
 def build(directory: Path) -> World:
     """Make the account; moto must be on."""
     world = World(json.loads(EXAMPLE.read_text()))
@@ -144,6 +158,7 @@ def _storage(world: World) -> None:
     s3.put_object(Bucket="sagemaker-hyperpod-kit-data", Key="corpus/0", Body=b"x")
     world.efs = efs.create_file_system(CreationToken="home")["FileSystemId"]
     efs.create_mount_target(FileSystemId=world.efs, SubnetId=world.subnet, SecurityGroups=[world.storage])
+    efs.put_file_system_policy(FileSystemId=world.efs, Policy=json.dumps(CLOSED))
     made = efs.create_access_point(FileSystemId=world.efs, ClientToken="t", PosixUser={"Uid": 2001, "Gid": 2001})
     world.point = made["AccessPointId"]
     world.lustre = fsx.create_file_system(

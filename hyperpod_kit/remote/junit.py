@@ -8,6 +8,7 @@ from xml.etree import ElementTree as Xml
 
 from hyperpod_kit.model.mounts import MountStatus
 from hyperpod_kit.remote.validate_mounts import NodeReport
+from hyperpod_kit.untrusted.text import printable
 
 
 def to_xml(cluster: str, reports: Sequence[NodeReport], checked_at: float, seconds: float) -> str:
@@ -26,6 +27,10 @@ def to_xml(cluster: str, reports: Sequence[NodeReport], checked_at: float, secon
             _node(suite, report)
         _count(suite, suite)
     _count(root, root)
+    for element in root.iter():
+        # XML has no way to write most control characters.
+        element.attrib.update({name: printable(value) for name, value in element.attrib.items()})
+        element.text = printable(element.text) if element.text else element.text
     Xml.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + Xml.tostring(root, encoding="unicode") + "\n"
 

@@ -85,3 +85,23 @@ def test_a_dead_mount_daemon_is_reported_and_comes_back(cluster: Driver) -> None
 
     wait_until("repair of the mount", healed, timeout=60)
     cluster.on("worker-group/0", "ls /mnt/data/ast.py", user="trainer")
+
+
+def test_the_sweep_works_within_the_rights_of_its_unit(cluster: Driver) -> None:
+    """As SlurmUser, root here, and as an ordinary user: Slurm, munge and the journal are reached."""
+    unit = "hyperpod-kit-sweep.service"
+    drop_in = f"/run/systemd/system/{unit}.d/zz.conf"
+    job = cluster.on("controller", "cd /tmp && sbatch --parsable --requeue --comment=hpk:elsewhere "
+                     "-o /dev/null --wrap 'exit 3'", user="trainer").strip()
+    wait_until("the job's second run", lambda: " Restarts=1 " in
+               cluster.on("controller", f"scontrol -o show job {job}"), timeout=120, every=1)
+    said = cluster.on("controller", "journalctl --no-pager -o cat HYPERPOD_KIT_ACTION=requeued")
+    assert f"requeued job {job} of uid " in said and "for job sweep" in said, said
+    try:
+        for user in ("root", "slurm"):
+            cluster.on("controller", f"mkdir -p {drop_in.rpartition('/')[0]} && printf '[Service]\\nUser={user}\\n' "
+                       f">{drop_in} && systemctl daemon-reload && systemctl start {unit}")
+            shown = cluster.on("controller", f"systemctl show {unit} -p User,Result,ExecMainStatus").split()
+            assert set(shown) == {f"User={user}", "Result=success", "ExecMainStatus=0"}
+    finally:
+        cluster.on("controller", f"rm -f {drop_in}; systemctl daemon-reload")

@@ -15,7 +15,7 @@ from leftovers import leftovers
 
 from hyperpod_kit.rehearsal import host
 from hyperpod_kit.rehearsal.layout import lock_file
-from tests.rehearsal import container_site
+from tests.rehearsal import container_site, jobs
 
 CACHE = Path(os.environ.get("HPK_CACHE", Path.home() / ".cache" / "hyperpod-kit"))
 
@@ -95,3 +95,11 @@ def cluster(endpoint: Driver, tmp_path_factory: pytest.TempPathFactory) -> Drive
     wait_until("InService", in_service, timeout=240)
     assert seen == ["Creating", "InService"]
     return endpoint
+
+
+@pytest.fixture(scope="session")
+def undisturbed(cluster: Driver) -> str:
+    """The weights that every run of 45 steps on two nodes must end with."""
+    job = cluster.submit(jobs.SCRIPT, "45", root="/fsx/trainer/calm")
+    assert jobs.finish(cluster, job) == "COMPLETED", cluster.output(job)
+    return jobs.weights(cluster.output(job))

@@ -11,7 +11,7 @@ from driver import TRAIN, DemoError, Driver, events, wait_until
 
 from tests.rehearsal import container_site
 from tests.rehearsal.container_site import IMAGES, PLAIN, PLUGIN, PYTHON, SH
-from tests.rehearsal.test_job import committed, finish, restored
+from tests.rehearsal.jobs import committed, finish, restored
 
 pytestmark = pytest.mark.skipif(container_site.missing() is not None, reason=container_site.missing() or "")
 

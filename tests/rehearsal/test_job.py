@@ -6,46 +6,9 @@ import json
 import re
 import shlex
 
-import pytest
-from driver import LIVE, TRAIN, Driver, events, steps, wait_until
+from driver import Driver, events, steps, wait_until
 
-SCRIPT = f"{TRAIN}/gpt/train.sbatch"
-
-
-def finish(driver: Driver, job: str, timeout: float = 200) -> str:
-    """Wait for the end of a job and return its last state."""
-    def ended() -> str:
-        state = driver.job_state(job)
-        held = state == "PENDING" and "JobHeld" in driver.on("controller", f"scontrol -o show job {job}", check=False)
-        return "HELD" if held else ("" if state in LIVE or not state else state)
-
-    return wait_until(f"end of job {job}", ended, timeout=timeout, every=1)
-
-
-def restored(output: str) -> dict[str, object]:
-    return [event["restored"] for event in events(output) if "restored" in event][-1]
-
-
-def weights(output: str) -> str:
-    return str([event["weights_sha256"] for event in events(output) if "weights_sha256" in event][-1])
-
-
-def attempts(driver: Driver, root: str) -> list[str]:
-    """Committed attempts, newest last."""
-    listed = driver.on("controller", f"ls -d {root}/seq-*/MANIFEST.json", user="trainer").split()
-    return sorted(path.split("/")[-2] for path in listed)
-
-
-@pytest.fixture(scope="module")
-def undisturbed(cluster: Driver) -> str:
-    """The weights that every run of 45 steps on two nodes must end with."""
-    job = cluster.submit(SCRIPT, "45", root="/fsx/trainer/calm")
-    assert finish(cluster, job) == "COMPLETED", cluster.output(job)
-    return weights(cluster.output(job))
-
-
-def committed(driver: Driver, root: str) -> int:
-    return int(driver.on("controller", f"ls {root}/seq-*/MANIFEST.json 2>/dev/null | wc -l", check=False) or 0)
+from tests.rehearsal.jobs import SCRIPT, attempts, committed, finish, restored, weights
 
 
 def flip(driver: Driver, path: str) -> None:

@@ -1,0 +1,88 @@
+"""A user trains while another user of the same nodes tries everything that a user can: the job does not notice.
+
+What the other user tries is tests/rehearsal/mallory.py. What it may do is listed in docs/threat-model.md.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Dict, Iterator
+
+import pytest
+from driver import Driver, events, steps, wait_until
+
+from tests.rehearsal.jobs import SCRIPT, committed, finish, weights
+
+PROGRAM = Path(__file__).with_name("mallory.py")
+MALLORY, TRAINER = 4001, 2001
+ROOT = "/fsx/trainer/two-users"
+STOP = "/tmp/mallory-stop"
+
+
+@pytest.fixture(scope="module")
+def mallory(cluster: Driver) -> Iterator[Driver]:
+    """A cluster whose nodes have one more user, with the program in its hands."""
+    text = base64.b64encode(PROGRAM.read_bytes()).decode()
+    for node in [item["instance_id"] for item in cluster.nodes()]:
+        cluster.on(node, f"id mallory >/dev/null 2>&1 || useradd -m --uid {MALLORY} --shell /bin/bash mallory; "
+                         f"echo {text} | base64 -d >/tmp/mallory.py")
+    try:
+        yield cluster
+    finally:
+        for node in [item["instance_id"] for item in cluster.nodes()]:
+            cluster.on(node, f"scancel --user mallory; find /dev/shm /tmp /var/tmp /fsx -xdev -uid {MALLORY} -delete; "
+                             f"rmdir /fsx/.hyperpod-kit-probe-*; rm -f {STOP}; userdel --remove mallory", check=False)
+
+
+@pytest.fixture(scope="module")
+def attacked(mallory: Driver) -> Dict[str, Any]:
+    """A job of 45 steps, attacked all the time on each node; the sweep runs in the middle of it."""
+    nodes = [item["instance_id"] for item in mallory.nodes()]
+    command = f"nice -n 19 timeout 240 python3 /tmp/mallory.py {TRAINER} {ROOT} {STOP}"
+    with ThreadPoolExecutor(len(nodes)) as pool:
+        at_work = {node: pool.submit(mallory.on, node, command, user="mallory", timeout=300) for node in nodes}
+        try:
+            job = mallory.submit(SCRIPT, "45", root=ROOT)
+            wait_until("a committed checkpoint", lambda: committed(mallory, ROOT) >= 1, timeout=120)
+            wait_until("a job that lies", lambda: mallory.on("controller", "squeue -h -u mallory") or
+                       any(work.done() for work in at_work.values()), timeout=60)
+            mallory.on("controller", "systemctl start hyperpod-kit-sweep.service", check=False)
+            state = finish(mallory, job)
+        finally:
+            for node in nodes:
+                mallory.on(node, f"touch {STOP}")
+    said = {node: json.loads(work.result().splitlines()[-1]) for node, work in at_work.items()}
+    return {"said": said, "state": state, "output": mallory.output(job)}
+
+
+def test_nothing_that_must_be_refused_worked(attacked: Dict[str, Any]) -> None:
+    effects = [f"{node}: {effect}" for node, said in attacked["said"].items() for effect in said["effects"]]
+    assert effects == []
+    kinds = {kind for said in attacked["said"].values() for kind in said["tried"]}
+    assert kinds >= {"signal", "proc", "write", "rename", "port", "slurm", "lie", "kit", "journal", "lock"}, kinds
+
+
+def test_the_job_went_through_in_one_attempt_with_the_same_weights(attacked: Dict[str, Any], undisturbed: str) -> None:
+    output = attacked["output"]
+    assert attacked["state"] == "COMPLETED", output
+    assert weights(output) == undisturbed
+    assert len(steps(output)) == len(set(steps(output))) == 45
+    assert [event["class"] for event in events(output) if event.get("event") == "ended"] == ["done"]
+
+
+def test_no_mount_and_no_node_is_worse_for_it(mallory: Driver, attacked: Dict[str, Any]) -> None:
+    checked = mallory.data("validate-mounts", str(mallory.config))
+    assert checked["ok"], checked
+    states = mallory.on("controller", "sinfo -h -N -o '%N %T'").split("\n")
+    assert not [line for line in states if "drain" in line or "down" in line], states
+
+
+def test_a_later_job_of_the_victim_starts_and_saves_where_names_were_taken(
+        mallory: Driver, attacked: Dict[str, Any]) -> None:
+    job = mallory.submit(SCRIPT, "50", root=ROOT)
+    assert finish(mallory, job) == "COMPLETED", mallory.output(job)
+    output = mallory.output(job)
+    assert [event["restored"]["step"] for event in events(output) if "restored" in event] == [44], output

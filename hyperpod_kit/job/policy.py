@@ -64,7 +64,7 @@ def spent(rows: Sequence[Row], chosen: Order, restart: int) -> Spent:
             quick = quick + 1 if row.get("class") in CRASHES and (row.get("seconds") or 0) < QUICK else 0
         elif row.get("event") == "gave_up":
             crashes = handed_back = quick = 0
-            first_restart = int(row.get("restart", 0)) + 1
+            first_restart = int(row.get("restart") or 0) + 1
     if _newer(chosen, best):
         crashes = handed_back = 0
     return Spent(crashes, handed_back, max(0, restart - first_restart), quick)

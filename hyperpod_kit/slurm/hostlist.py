@@ -17,7 +17,6 @@ LONGEST = 64 * MOST
 LONGEST_NAME = 1024
 """Characters."""
 
-_NUMBERED = re.compile(r"^(.*?)(\d+)$", re.DOTALL)
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?\Z")
 
 
@@ -39,9 +38,9 @@ def compress(names: Iterable[str]) -> str:
     numbers: Dict[str, List[str]] = {}
     plain: List[str] = []
     for name in sorted(set(names)):
-        match = _NUMBERED.match(name)
-        if match:
-            numbers.setdefault(match.group(1), []).append(match.group(2))
+        head = name.rstrip("0123456789")
+        if head != name:
+            numbers.setdefault(head, []).append(name[len(head):])
         else:
             plain.append(name)
     return ",".join(plain + [_bracket(prefix, digits) for prefix, digits in sorted(numbers.items())])

@@ -30,6 +30,9 @@ PATIENCE = 20.0
 STUCK = 200.0
 """The same on the clock: for an input that waits."""
 
+LARGEST = 8 << 20
+"""Bytes of an input: what ssh lets through."""
+
 _ROOM = 16 << 20
 _HEAD = struct.Struct("<QQ")
 
@@ -163,11 +166,11 @@ def _child(parser: Parser, shared: mmap.mmap, seed: int, first: int, count: int,
     number = first
     while number < count and time.monotonic() < until:
         try:
-            data = parser.make(Random(f"{parser.name}/{seed}/{number}"))
+            data = parser.make(Random(f"{parser.name}/{seed}/{number}"))[:LARGEST]
         except MemoryError:  # the maker's, under the parser's limit
             data = b""
-        shared[: _HEAD.size] = _HEAD.pack(number, min(len(data), _ROOM - _HEAD.size))
-        shared[_HEAD.size : _HEAD.size + len(data)] = data[: _ROOM - _HEAD.size]
+        shared[: _HEAD.size] = _HEAD.pack(number, len(data))
+        shared[_HEAD.size : _HEAD.size + len(data)] = data
         what = ""
         begin = time.process_time()
         try:

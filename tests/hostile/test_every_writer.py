@@ -14,11 +14,14 @@ EXITS = ("untrusted/terminal.py", "cli/output.py", "cli/clean_console.py")
 
 ELSEWHERE = {
     "audit.py": "its one line is cleaned, and goes to a unit's log",
+    "checkpoint/repository/adopt.py": "the trainer's own output, to its owner",
     "checkpoint/repository/agent": "the agent's own log file",
     "checkpoint/repository/fabric.py": "the agent's own log file",
     "checkpoint/repository/flush_users.py": "a child's stack trace, in the epilog's log",
+    "checkpoint/repository/places.py": "the trainer's own output, to its owner",
     "checkpoint/bench/": "what a person measures on their own machine; no other's words",
     "checkpoint/torture/": "the same",
+    "job/lifeline.py": "the job's own output, to its owner",
     "job/report.py": "the job's own output, to its owner",
     "job/rank.py": "the job's own output, to its owner",
     "job/cli.py": "lines for srun in the task prolog; sbatch's own answer to its caller",

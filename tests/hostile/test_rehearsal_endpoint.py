@@ -312,7 +312,7 @@ def raw(url, *pieces: bytes) -> bytes:
     place = urlsplit(url)
     with socket.create_connection((place.hostname, place.port), timeout=30) as connection:
         said = b""
-        with contextlib.suppress(ConnectionError):
+        with contextlib.suppress(OSError):  # shutdown says ENOTCONN, which is no ConnectionError
             for piece in pieces:
                 connection.sendall(piece)
             connection.shutdown(socket.SHUT_WR)

@@ -140,13 +140,18 @@ def test_nobody_but_root_speaks_to_the_proxy_of_a_mount(endpoint: Driver, nodes:
     try:
         assert answers(endpoint, node, connect, "root") == [""]
         assert "Connection refused" in answers(endpoint, node, connect, "bob")[0]
-        endpoint.on(node, "nft delete table inet hyperpod_kit")
+        # Stopped, or the next tick may set the rules again before he tries.
+        endpoint.on(node, "systemctl stop hyperpod-kit-health.timer hyperpod-kit-health.service && "
+                          "nft delete table inet hyperpod_kit")
         assert answers(endpoint, node, connect, "bob") == [""], "without the rules he is let in"
+        endpoint.on(node, "systemctl start hyperpod-kit-health.service")
+        assert "Connection refused" in answers(endpoint, node, connect, "bob")[0], "a check sets them again"
         # As after a boot, where no rule of ours is left: the mount itself brings them back.
-        endpoint.on(node, "umount /home/.homes/bob/home && systemctl restart hyperpod-kit-mount-home-bob")
+        endpoint.on(node, "nft delete table inet hyperpod_kit && umount /home/.homes/bob/home && "
+                          "systemctl restart hyperpod-kit-mount-home-bob")
         assert "Connection refused" in answers(endpoint, node, connect, "bob")[0]
     finally:
-        endpoint.on(node, "systemctl stop proxy")
+        endpoint.on(node, "systemctl stop proxy; systemctl start hyperpod-kit-health.timer")
 
 
 def test_numbers_and_files_outlive_the_cluster(endpoint: Driver, nodes: dict[str, str], config: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import calendar
 import json
 import math
+import re
 import time
 from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
@@ -149,12 +150,14 @@ def decode(data: bytes) -> Manifest:
 
 
 _LARGEST_CHUNK = 1 << 30
+_DIGEST = re.compile("[a-z0-9][a-z0-9_-]{0,31}")
 
 
 def _check(made: Manifest) -> None:
     """Types, bounds and names, so that nobody who reads on meets something else. Raises CheckpointError."""
     for name in ("run", "run_id", "plan", "digest", "time"):
         _require(name, getattr(made, name), isinstance(getattr(made, name), str))
+    _require("digest", made.digest, _DIGEST.fullmatch(made.digest) is not None)
     for name in ("epoch", "seq", "step", "world", "total_bytes", "tensors"):
         _require(name, getattr(made, name), is_count(getattr(made, name)))
     for name in ("job", "versions", *(["parent"] if made.parent is not None else [])):

@@ -46,7 +46,9 @@ def test_every_flipped_bit_is_refused() -> None:
 
 
 numbers, text = st.integers(0, 2**60), st.text(max_size=12)
+names = st.from_regex("[a-z0-9][a-z0-9_-]{0,9}", fullmatch=True)
 records = st.builds(manifest.FileRecord, text, numbers, text)
+small = st.builds(manifest.FileRecord, text, st.integers(0, layout.LARGEST_SMALL), text)
 values = st.one_of(st.integers(), text, st.booleans(), st.none(), st.floats(allow_nan=False, allow_infinity=False))
 
 
@@ -55,11 +57,11 @@ def manifests(draw: st.DrawFn) -> manifest.Manifest:
     world = draw(st.integers(1, 4))
     return manifest.Manifest(
         run=draw(text), run_id=draw(text), epoch=draw(numbers), seq=draw(numbers), step=draw(numbers), world=world,
-        plan=draw(text), digest=draw(text), chunk=draw(st.integers(1, 2**30)), total_bytes=draw(numbers),
+        plan=draw(text), digest=draw(names), chunk=draw(st.integers(1, 2**30)), total_bytes=draw(numbers),
         tensors=draw(numbers), time=draw(text),
         shards=tuple(replace(draw(records), file=layout.shard_file(rank), rank=rank) for rank in range(world)),
-        extra=replace(draw(records), file=layout.EXTRA_FILE),
-        index=draw(st.none() | records.map(lambda found: replace(found, file=layout.INDEX_FILE))),
+        extra=replace(draw(small), file=layout.EXTRA_FILE),
+        index=draw(st.none() | small.map(lambda found: replace(found, file=layout.INDEX_FILE))),
         metrics=draw(st.dictionaries(text, st.floats(allow_nan=False, allow_infinity=False), max_size=3)),
         parent=draw(st.none() | st.dictionaries(text, numbers, max_size=2)),
         job=draw(st.dictionaries(text, values, max_size=3)), versions=draw(st.dictionaries(text, text, max_size=3)))

@@ -24,7 +24,7 @@ def test_a_worker_is_created_and_the_second_run_changes_nothing(make_sandbox: An
             "spank-plugin": "changed", "containers": "changed",
             "slurm-worker": "changed", "summary": "ok", "apply": "ok"}.items() <= steps.items()
     assert "slurm-controller" not in steps
-    assert ("mount -t efs -o _netdev,nosuid,nodev,noresvport,tls,accesspoint=fsap-0123456789abcdef0 "
+    assert ("mount -t efs -o _netdev,nosuid,nodev,noresvport,tls,iam,accesspoint=fsap-0123456789abcdef0 "
             "fs-0123456789abcdef0:/ "
             "/efs/trainer") in sandbox.calls
     assert ("mount -t lustre -o nosuid,nodev,noatime,flock "

@@ -104,7 +104,7 @@ def test_the_example_with_every_kind_of_mount_runs_on_every_kind_of_node(tmp_pat
         assert run.exit_code == 0, run.output
         programs = {command[0] for command in run.commands}
         assert {"mount", "mount-s3", "systemctl", "useradd"} <= programs
-        assert all(json.loads(line)["step"] for line in run.log)
+        assert all(json.loads(line)["step"] for line in run.log), run.log
     assert result.exit_code == 0 and result.root == "" and result.not_exercised
 
 

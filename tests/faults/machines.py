@@ -145,6 +145,9 @@ class MachineSite:
         """The mount is gone and its server refuses a new one, until `give_mount_back`."""
         self.on(node, "mount", "--bind", "/bin/false", HELPER)
         self.break_mount(node, "kill-daemon")
+        # A daemon that was killed serves until it has ended.
+        wait_until("the end of the mount",
+                   lambda: self.on(node, "bash", "-c", f"mountpoint -q {SHARED} 2>/dev/null || echo lost", check=False), 20)
 
     def give_mount_back(self, node: str) -> None:
         self.on(node, "umount", HELPER, check=False)

@@ -74,7 +74,7 @@ def test_a_mount_goes_in_mid_job(job: Job, site: MachineSite, row: Row, fault: s
         drained(site, victim)
         seconds = job.resumed_after(hit, at, 150)
         assert victim not in job.rows("attempt")[-1]["nodes"], job.told()
-        assert site.waiting(victim) == []
+        wait_until("nothing that waits in the kernel", lambda: not site.waiting(victim), 20)
     given_back(site, victim)
     job.ended_well(STEPS)
     assert "crash" not in job.classes, job.classes
@@ -92,7 +92,7 @@ def test_a_mount_goes_before_the_start(job: Job, site: MachineSite, row: Row, fa
         seconds = job.resumed_after("", at, 150)
         assert victim not in job.rows("attempt")[-1]["nodes"] and job.rows("attempt")[-1]["nodes"], job.told()
         drained(site, victim)
-        assert site.waiting(victim) == []
+        wait_until("nothing that waits in the kernel", lambda: not site.waiting(victim), 20)
     given_back(site, victim)
     job.ended_well(STEPS)
     row(f"a mount {WORDS[fault]} just before the start",

@@ -146,8 +146,8 @@ class MachineSite:
         self.on(node, "mount", "--bind", "/bin/false", HELPER)
         self.break_mount(node, "kill-daemon")
         # A daemon that was killed serves until it has ended.
-        wait_until("the end of the mount",
-                   lambda: self.on(node, "bash", "-c", f"mountpoint -q {SHARED} 2>/dev/null || echo lost", check=False), 20)
+        look = f"mountpoint -q {SHARED} 2>/dev/null || echo lost"
+        wait_until("the end of the mount", lambda: self.on(node, "bash", "-c", look, check=False), 20)
 
     def give_mount_back(self, node: str) -> None:
         self.on(node, "umount", HELPER, check=False)

@@ -37,7 +37,8 @@ def record(action: str, on: str, why: str, *, asked_by: str, owner: str = "", jo
               "HYPERPOD_KIT_ASKED_BY": asked_by, "HYPERPOD_KIT_OWNER": owner}
     cleaned = {name: clean(value, _VALUE) for name, value in fields.items()}
     whose = f" of {cleaned['HYPERPOD_KIT_OWNER']}" if owner else ""
-    message = f"{clean(action)} {clean(on, _VALUE)}{whose} for {clean(asked_by)}: {clean(why, _VALUE)}"
+    message = (f"{clean(action)} {cleaned['HYPERPOD_KIT_ON']}{whose} for {clean(asked_by)}: "
+               f"{cleaned['HYPERPOD_KIT_WHY']}")
     entry = {"MESSAGE": message, "MESSAGE_ID": MESSAGE_ID, "PRIORITY": "5", "SYSLOG_IDENTIFIER": "hyperpod-kit",
              "SYSLOG_PID": str(os.getpid()), **cleaned}
     data = "".join(f"{name}={value}\n" for name, value in entry.items()).encode("utf-8", "replace")

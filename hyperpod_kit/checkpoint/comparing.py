@@ -16,6 +16,7 @@ import torch
 from hyperpod_kit.checkpoint import device
 from hyperpod_kit.checkpoint.copier import Batch
 from hyperpod_kit.checkpoint.device import Fold
+from hyperpod_kit.checkpoint.load import is_plain
 from hyperpod_kit.checkpoint.repository import digest, replicas
 from hyperpod_kit.checkpoint.snapshot import Piece
 
@@ -55,7 +56,7 @@ class Comparison:
             if piece.early is not early or device.is_on(piece.tensor):
                 continue
             size = piece.tensor.nbytes
-            if not _is_plain(piece.tensor) or size <= _GROUP:
+            if not is_plain(piece.tensor) or size <= _GROUP:
                 parts.append(b"")
                 group.append((self._all_of, (piece.tensor, parts)))
                 filled += size
@@ -70,7 +71,7 @@ class Comparison:
         return out + ([group] if group else [])
 
     def _all_of(self, tensor: torch.Tensor, parts: list[bytes]) -> None:
-        plain = tensor if _is_plain(tensor) else tensor.cpu().resolve_conj().resolve_neg().contiguous()
+        plain = tensor if is_plain(tensor) else tensor.cpu().resolve_conj().resolve_neg().contiguous()
         size = plain.nbytes
         # Cut alike, whether this rank has the elements in order or not.
         parts[:] = [b""] * max(1, -(-size // _CUT if size > _GROUP else 1))
@@ -103,10 +104,6 @@ class Comparison:
 def holders_name(holders: tuple[int, ...]) -> str:
     """A set of holders in one short word, alike on all of them."""
     return digest.small(repr(holders).encode()).rpartition(":")[2][:12] if holders else "all"
-
-
-def _is_plain(tensor: torch.Tensor) -> bool:
-    return tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
 class Comparing:

@@ -54,14 +54,14 @@ def too_large(name: str, size: int, most: int, error: Type[Untrusted] = Untruste
     return error(f"{os.path.basename(name)} has {size} bytes, expected at most {most}")
 
 
-def open_to_read(path: str, *, flags: int = READ, owner: Optional[int] = None,
+def open_to_read(path: str, *, owner: Optional[int] = None,
                  error: Type[Untrusted] = Untrusted) -> Tuple[int, os.stat_result]:
     """A descriptor of a regular file, and its facts. `owner`: the only uid whose file will do.
 
     Raises `error`, FileNotFoundError, OSError.
     """
     try:
-        fd = os.open(path, flags | READ)
+        fd = os.open(path, READ)
     except OSError as err:
         if err.errno in MAYBE_NO_FILE and kind_of(path):
             raise not_wanted(path, error=error) from None
@@ -115,7 +115,7 @@ def create(path: str, mode: int = 0o600, *, directory: Optional[int] = None) -> 
 def own_directory(path: str, mode: int = 0o700, *, uid: Optional[int] = None) -> None:
     """Make `path`, below a directory that is there, a directory of the user `uid` (default: of this process's).
 
-    One that is there already is kept when it is a directory of that user in which nobody else may write.
+    One that is there already is kept when it is that user's, and gets this mode.
     Raises Untrusted when it is anything else, with what and whose it is, OSError.
     """
     owner = os.geteuid() if uid is None else uid

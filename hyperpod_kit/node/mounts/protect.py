@@ -7,7 +7,7 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
-from typing import List, NamedTuple, Tuple
+from typing import List, NamedTuple, Sequence, Tuple
 
 from hyperpod_kit import audit
 from hyperpod_kit.errors import RunError
@@ -44,7 +44,8 @@ class Unprotected(NamedTuple):
 def protect(node: Node, mount: Mount) -> bool:
     """Have the mount's flags set on what lies at its path now; True when they were not. Never fails: `unprotected`
     tells, at every look, of a mount whose flags cannot be set."""
-    entry, lacks = find(read_text(node.paths.mountinfo) or "", mount.path), lacking(node, mount)
+    entry = find(read_text(node.paths.mountinfo) or "", mount.path)
+    lacks = () if entry is None else _lacks(entry, flags_of(mount))
     if entry is None or not lacks:
         return False
     flags = [flag for flag in entry.flags if flag in FROM_KERNEL] + list(lacks)
@@ -60,7 +61,11 @@ def protect(node: Node, mount: Mount) -> bool:
 def lacking(node: Node, mount: Mount) -> Tuple[str, ...]:
     """The flags that what lies at the mount's path should have and has not; none while nothing lies there."""
     entry = find(read_text(node.paths.mountinfo) or "", mount.path)
-    return () if entry is None else tuple(flag for flag in flags_of(mount) if flag not in entry.flags)
+    return () if entry is None else _lacks(entry, flags_of(mount))
+
+
+def _lacks(entry: Entry, wanted: Sequence[str]) -> Tuple[str, ...]:
+    return tuple(flag for flag in wanted if flag not in entry.flags)
 
 
 def unprotected(node: Node) -> List[Unprotected]:
@@ -72,7 +77,7 @@ def unprotected(node: Node) -> List[Unprotected]:
         mount = mounts.get(path)
         if mount is None and not is_foreign(entry):
             continue
-        lacks = tuple(flag for flag in (PROTECTED if mount is None else flags_of(mount)) if flag not in entry.flags)
+        lacks = _lacks(entry, PROTECTED if mount is None else flags_of(mount))
         if lacks and entry.fs_type != "autofs":
             found.append(Unprotected(path, f"{entry.fs_type} from {entry.source}", lacks, mount.name if mount else ""))
     return found

@@ -40,10 +40,8 @@ class Held:
         self.outcome = ""
         self.ordered = False
         """All ranks have captured it: it is to be written."""
-        self.written = False
-        """This rank's shard is on storage."""
         self.report: Optional[Report] = None
-        """What is said of it."""
+        """What is said of this rank's shard, which is on storage."""
         self.full = False
         """Every rank has sealed it: it can be restored from memory."""
         self.jobs: Set[str] = set()
@@ -163,12 +161,13 @@ class Captures:
         return max((key for key, held in self._held.items() if held.full and held.slot is not None), default=None)
 
     def release(self) -> None:
-        """Free what memory need not hold any more: what is of no use, and what has had its end (or is written here)
-        *and* has a successor that all ranks have sealed."""
+        """Free what memory need not hold any more: what is of no use, and what has had its end *and* has a successor
+        that all ranks have sealed. A shard that is written is no end: an agent that dies before the commit takes its
+        report along, and the next one finds the capture in its slot alone."""
         newest = self._newest_full()
         for held in self:
             older = newest is not None and held.key < newest
-            if not held.jobs and (held.outcome in USELESS or (older and (held.outcome or held.written))):
+            if not held.jobs and (held.outcome in USELESS or (older and held.outcome)):
                 self._free(held)
             if held.slot is None and held.ended:
                 del self._held[held.key]

@@ -80,7 +80,7 @@ class Orders:
         held = self.captures.get(key)
         if held is not None:
             held.jobs -= {"write", "upload"}
-            held.written, held.report = report is not None, report
+            held.report = report
         if report is None:
             self._report({"op": "failed", "key": list(key), "why": why})
         else:

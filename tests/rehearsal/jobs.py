@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
-from driver import LIVE, TRAIN, Driver, events, wait_until
+import contextlib
+from typing import Iterator
+
+from driver import LIVE, TRAIN, DemoError, Driver, events, wait_until
 
 SCRIPT = f"{TRAIN}/gpt/train.sbatch"
+
+
+@contextlib.contextmanager
+def told(driver: Driver, job: str) -> Iterator[None]:
+    """A wait for a job that is in vain says what Slurm and the job itself say."""
+    try:
+        yield
+    except DemoError as err:
+        record = driver.on("controller", f"scontrol -o show job {job}; sinfo -N -l; squeue -l", check=False)
+        raise DemoError(f"{err}\n{record}\n{driver.output(job)}") from None
 
 
 def finish(driver: Driver, job: str, timeout: float = 200) -> str:
@@ -14,7 +27,8 @@ def finish(driver: Driver, job: str, timeout: float = 200) -> str:
         held = state == "PENDING" and "JobHeld" in driver.on("controller", f"scontrol -o show job {job}", check=False)
         return "HELD" if held else ("" if state in LIVE or not state else state)
 
-    return wait_until(f"end of job {job}", ended, timeout=timeout, every=1)
+    with told(driver, job):
+        return wait_until(f"end of job {job}", ended, timeout=timeout, every=1)
 
 
 def restored(output: str) -> dict[str, object]:
@@ -31,5 +45,11 @@ def attempts(driver: Driver, root: str) -> list[str]:
     return sorted(path.split("/")[-2] for path in listed)
 
 
-def committed(driver: Driver, root: str) -> int:
-    return int(driver.on("controller", f"ls {root}/seq-*/MANIFEST.json 2>/dev/null | wc -l", check=False) or 0)
+def until_committed(driver: Driver, job: str, root: str, count: int, timeout: float = 150) -> None:
+    """Wait until a running job has `count` committed checkpoints."""
+    def committed() -> bool:
+        listed = driver.on("controller", f"ls {root}/seq-*/MANIFEST.json 2>/dev/null | wc -l", check=False)
+        return int(listed or 0) >= count
+
+    with told(driver, job):
+        wait_until(f"{count} committed checkpoints", committed, timeout=timeout)

@@ -7,11 +7,11 @@ import shlex
 from typing import Iterator, Optional
 
 import pytest
-from driver import TRAIN, DemoError, Driver, events, wait_until
+from driver import TRAIN, Driver, events, wait_until
 
 from tests.rehearsal import container_site
 from tests.rehearsal.container_site import IMAGES, PLAIN, PLUGIN, PYTHON, SH
-from tests.rehearsal.jobs import committed, finish, restored
+from tests.rehearsal.jobs import finish, restored, until_committed
 
 pytestmark = pytest.mark.skipif(container_site.missing() is not None, reason=container_site.missing() or "")
 
@@ -117,10 +117,7 @@ def test_a_job_in_an_image_without_python_is_held_with_the_reason(pyxis: Driver)
 def test_a_job_in_a_container_that_is_killed_resumes(pyxis: Driver) -> None:
     root = "/fsx/trainer/in-container"
     job = submit(pyxis, root, PYTHON)
-    try:
-        wait_until("two committed checkpoints", lambda: committed(pyxis, root) >= 2, timeout=150)
-    except DemoError as err:
-        raise AssertionError(f"{err}: {pyxis.output(job)}") from None
+    until_committed(pyxis, job, root, 2)
     victim = pyxis.job_nodes(job)[1]
     pyxis.on(victim, "kill -KILL $(pgrep -f '^[^ ]*python3 [^ ]*gpt/train.py' | head -n 1)")
     assert finish(pyxis, job) == "COMPLETED", pyxis.output(job)

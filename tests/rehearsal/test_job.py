@@ -8,7 +8,7 @@ import shlex
 
 from driver import Driver, events, steps, wait_until
 
-from tests.rehearsal.jobs import SCRIPT, attempts, committed, finish, restored, weights
+from tests.rehearsal.jobs import SCRIPT, attempts, finish, restored, until_committed, weights
 
 
 def flip(driver: Driver, path: str) -> None:
@@ -21,7 +21,7 @@ def flip(driver: Driver, path: str) -> None:
 def test_a_job_survives_the_death_of_a_machine_with_the_same_weights(cluster: Driver, undisturbed: str) -> None:
     root = "/fsx/trainer/killed"
     job = cluster.submit(SCRIPT, "45", root=root)
-    wait_until("two committed checkpoints", lambda: committed(cluster, root) >= 2, timeout=120)
+    until_committed(cluster, job, root, 2)
     victim = cluster.job_nodes(job)[0]  # the batch host itself
     before = {node["instance_id"] for node in cluster.nodes()}
     cluster.kit("rehearse", "kill-node", "--name", cluster.name, victim)
@@ -45,7 +45,7 @@ def test_an_agent_that_dies_has_a_successor_at_once_and_a_second_job_gets_one_cl
         cluster: Driver, undisturbed: str) -> None:
     root = "/fsx/trainer/agent"
     job = cluster.submit(SCRIPT, "45", root=root)
-    wait_until("a committed checkpoint", lambda: committed(cluster, root) >= 1, timeout=120)
+    until_committed(cluster, job, root, 1)
     nodes = cluster.job_nodes(job)
     # The agent's lock names it: [[pid, start time], [the trainer's]].
     agent = json.loads(cluster.on(nodes[0], "cat /dev/shm/hyperpod-kit/*/hpk-*-00000.lock"))[0][0]

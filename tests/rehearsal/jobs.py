@@ -16,7 +16,8 @@ def told(driver: Driver, job: str) -> Iterator[None]:
     try:
         yield
     except DemoError as err:
-        record = driver.on("controller", f"scontrol -o show job {job}; sinfo -N -l; squeue -l", check=False)
+        look = f"scontrol -o show job {job}; sinfo -N -l; squeue -l; tail -n 80 /var/log/slurmctld.log"
+        record = driver.on("controller", look, check=False)
         raise DemoError(f"{err}\n{record}\n{driver.output(job)}") from None
 
 

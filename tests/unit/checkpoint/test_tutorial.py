@@ -15,12 +15,16 @@ PROGRAM = Path(__file__).parents[3] / "examples" / "tutorial" / "train.py"
 ADDED = "  # +"
 
 
-@pytest.fixture
-def environment(tmp_path, monkeypatch):
-    shm = tmp_path / "shm"
+def places(directory):
+    shm = directory / "shm"
     shm.mkdir()
-    return {**os.environ, "ROOT": str(tmp_path / "root"), "HPK_SHM_DIR": str(shm), "OMP_NUM_THREADS": "1",
+    return {**os.environ, "ROOT": str(directory / "root"), "HPK_SHM_DIR": str(shm), "OMP_NUM_THREADS": "1",
             "PYTHONPATH": str(PROGRAM.parents[2])}
+
+
+@pytest.fixture
+def environment(tmp_path):
+    return places(tmp_path)
 
 
 def run(argv, environment):
@@ -33,18 +37,22 @@ def last_loss(output):
     return re.findall(r"step 39 loss (\S+)", output)
 
 
-def test_without_our_lines_it_trains_the_same(tmp_path, environment):
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """What the program prints when nothing happens to it."""
+    return run([sys.executable, str(PROGRAM)], places(tmp_path_factory.mktemp("undisturbed")))
+
+
+def test_without_our_lines_it_trains_the_same(tmp_path, environment, undisturbed):
     lines = PROGRAM.read_text().splitlines(keepends=True)
     bare = [line for line in lines if not line.rstrip().endswith(ADDED)]
     assert 0 < len(lines) - len(bare) <= 20
     (tmp_path / "bare.py").write_text("".join(bare))
     plain = run([sys.executable, str(tmp_path / "bare.py")], environment)
-    with_us = run([sys.executable, str(PROGRAM)], environment)
-    assert last_loss(plain) == last_loss(with_us) != []
+    assert last_loss(plain) == last_loss(undisturbed) != []
 
 
-def test_killed_and_started_again_it_goes_on(environment):
-    undisturbed = run([sys.executable, str(PROGRAM)], {**environment, "ROOT": environment["ROOT"] + "-other"})
+def test_killed_and_started_again_it_goes_on(environment, undisturbed):
     victim = subprocess.Popen([sys.executable, str(PROGRAM)], env=environment, stdout=subprocess.PIPE, text=True)
     for line in victim.stdout:
         if line.startswith("step 19 "):

@@ -89,6 +89,6 @@ def test_no_mount_and_no_node_is_worse_for_it(mallory: Driver, attacked: Dict[st
 def test_a_later_job_of_the_victim_starts_and_saves_where_names_were_taken(
         mallory: Driver, attacked: Dict[str, Any]) -> None:
     job = mallory.submit(SCRIPT, "50", root=ROOT)
-    assert finish(mallory, job, timeout=45) == "COMPLETED", mallory.output(job)
+    assert finish(mallory, job) == "COMPLETED", mallory.output(job)
     output = mallory.output(job)
     assert [event["restored"]["step"] for event in events(output) if "restored" in event] == [44], output

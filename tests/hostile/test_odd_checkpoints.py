@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import stat
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from hypothesis import strategies as st
 from hyperpod_kit.checkpoint.repository import catalog, layout, manifest, pins, retention, selection, tombstone
 from hyperpod_kit.checkpoint.repository.store.memory import MemoryStore
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
-from hyperpod_kit.errors import CheckpointError, DigestUnavailable, NoValidCheckpoint
+from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint
 from hyperpod_kit.job import choose
 from hyperpod_kit.job.foreign import deepspeed, newest
 from hyperpod_kit.model.mounts import MountStatus
@@ -71,10 +70,7 @@ def test_no_value_in_any_field_hides_the_older_one(root: Path, field: str, value
         at[last] = value
 
     _with(root, change)
-    try:
-        assert selection.newest_valid(str(root)).attempt in (name_of(1), name_of(2))
-    except DigestUnavailable:  # of a later release perhaps: that is no verdict, and nothing older is taken in silence
-        assert field.endswith(".root") or (field == "digest" and re.fullmatch("[a-z0-9][a-z0-9_-]*", value))
+    assert selection.newest_valid(str(root)).attempt in (name_of(1), name_of(2))
     store = PosixStore(str(root))
     assert len(retention.survey(store)) == 2
     assert len(list(catalog.newest_first(store))) == 2

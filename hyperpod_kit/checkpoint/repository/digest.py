@@ -27,7 +27,8 @@ from . import xxh3
 
 CHUNK = 16 * 1024 * 1024
 LEAF_BYTES = 8
-DEFAULT = "blake2b"
+DEFAULT = SMALL = "blake2b"
+"""Of a run that names none, and of small objects always."""
 
 
 class Algorithm(NamedTuple):
@@ -64,7 +65,7 @@ def algorithm(name: str) -> Algorithm:
 
 def small(data: bytes) -> str:
     """Digest of a small object as text, `blake2b:<32 hex digits>`."""
-    return "blake2b:" + _blake2b_wide(data).hex()
+    return f"{SMALL}:{_blake2b_wide(data).hex()}"
 
 
 def leaf_count(data_bytes: int, chunk: int = CHUNK) -> int:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -26,6 +27,15 @@ def test_round_trip_and_plain_json() -> None:
     assert json.loads(data)["format"] == "hpk-ckpt/1"
 
 
+@pytest.mark.parametrize("root", ["", "blake2b", "blake2b:", "xxh3:aa", "sha512:aa", "blake2b:AA",
+                                  "blake2b:" + "a" * 129, 7])
+def test_a_root_is_a_digest_by_the_algorithm_that_the_format_or_the_manifest_names(root: Any) -> None:
+    for changed in (replace(MANIFEST, shards=(replace(MANIFEST.shards[0], root=root), MANIFEST.shards[1])),
+                    replace(MANIFEST, extra=replace(MANIFEST.extra, root=root))):
+        with pytest.raises(CheckpointError, match=r"root of .*which it cannot be"):
+            manifest.decode(changed.encode())
+
+
 def test_every_torn_prefix_is_refused() -> None:
     data = MANIFEST.encode()
     for length in range(len(data)):
@@ -47,19 +57,21 @@ def test_every_flipped_bit_is_refused() -> None:
 
 numbers, text = st.integers(0, 2**60), st.text(max_size=12)
 names = st.from_regex("[a-z0-9][a-z0-9_-]{0,9}", fullmatch=True)
-records = st.builds(manifest.FileRecord, text, numbers, text)
-small = st.builds(manifest.FileRecord, text, st.integers(0, layout.LARGEST_SMALL), text)
+digits = st.from_regex("[0-9a-f]{1,32}", fullmatch=True)
+records = st.builds(manifest.FileRecord, text, numbers, digits)
+small = st.builds(manifest.FileRecord, text, st.integers(0, layout.LARGEST_SMALL), digits.map("blake2b:{}".format))
 values = st.one_of(st.integers(), text, st.booleans(), st.none(), st.floats(allow_nan=False, allow_infinity=False))
 
 
 @st.composite
 def manifests(draw: st.DrawFn) -> manifest.Manifest:
-    world = draw(st.integers(1, 4))
+    world, digest = draw(st.integers(1, 4)), draw(names)
+    shards = [replace(draw(records), file=layout.shard_file(rank), rank=rank) for rank in range(world)]
     return manifest.Manifest(
         run=draw(text), run_id=draw(text), epoch=draw(numbers), seq=draw(numbers), step=draw(numbers), world=world,
-        plan=draw(text), digest=draw(names), chunk=draw(st.integers(1, 2**30)), total_bytes=draw(numbers),
+        plan=draw(text), digest=digest, chunk=draw(st.integers(1, 2**30)), total_bytes=draw(numbers),
         tensors=draw(numbers), time=draw(text),
-        shards=tuple(replace(draw(records), file=layout.shard_file(rank), rank=rank) for rank in range(world)),
+        shards=tuple(replace(shard, root=f"{digest}:{shard.root}") for shard in shards),
         extra=replace(draw(small), file=layout.EXTRA_FILE),
         index=draw(st.none() | small.map(lambda found: replace(found, file=layout.INDEX_FILE))),
         metrics=draw(st.dictionaries(text, st.floats(allow_nan=False, allow_infinity=False), max_size=3)),

@@ -5,7 +5,8 @@
   its own memory root of the file system. The kernel's own client passes: its sockets are root's or nobody's.
 - efs-utils' local proxies (ports 20049 to 21049 of 127.0.0.1, where they listen), likewise: a proxy speaks for its
   access point, past every directory of this node. And only root answers there: who finds a dead proxy's port free must
-  not become the kernel's server.
+  not become the kernel's server. The same ports of this node's other addresses belong to jobs, whose first rank
+  reaches its own address over the loopback device, too.
 - The instance metadata service, where the configuration says so: whoever reaches it has the node's role.
 
 Rules do not outlive a reboot, nor an operator's `nft flush ruleset`: mounts, the health check and the gate set them.
@@ -29,6 +30,7 @@ NFT, IPTABLES, IP6TABLES = "/usr/sbin/nft", "/usr/sbin/iptables", "/usr/sbin/ip6
 TABLE = "hyperpod_kit"
 NFS = 2049
 METADATA4, METADATA6 = "169.254.169.254", "fd00:ec2::254"
+LOCAL4, LOCAL6 = "127.0.0.1", "::1"
 
 
 @dataclass(frozen=True)
@@ -190,8 +192,10 @@ def _rules(asked: Wanted, hook: str) -> List[str]:
         rules += [f"tcp dport {NFS}{who} reject with tcp reset", f"udp dport {NFS}{who} reject"]
     if asked.nfs and hook == "output":
         low, high = asked.ports
-        rules += [f'oifname "lo" tcp dport {low}-{high}{who} reject with tcp reset',
-                  f'oifname "lo" tcp sport {low}-{high} tcp flags & (syn | ack) == syn | ack{who} drop']
+        for ip, local in (("ip", LOCAL4), ("ip6", LOCAL6)):
+            rules += [f'oifname "lo" {ip} daddr {local} tcp dport {low}-{high}{who} reject with tcp reset',
+                      f'oifname "lo" {ip} saddr {local} tcp sport {low}-{high} '
+                      f"tcp flags & (syn | ack) == syn | ack{who} drop"]
     if asked.metadata is not None:
         who = f" meta skuid != {{ {', '.join(map(str, asked.metadata))} }}" if who else ""
         rules += [f"ip daddr {METADATA4}{who} reject", f"ip6 daddr {METADATA6}{who} reject"]
@@ -233,14 +237,15 @@ def _old_rules(asked: Wanted) -> List[Sequence[str]]:
     user = ["--match", "owner", "--uid-owner", "1-4294967294"]
     reset = ["--jump", "REJECT", "--reject-with", "tcp-reset"]
     found: List[Sequence[str]] = []
-    for command, address in (("iptables", METADATA4), ("ip6tables", METADATA6)):
+    for command, address, local in (("iptables", METADATA4, LOCAL4), ("ip6tables", METADATA6, LOCAL6)):
         if asked.nfs:
             tcp, ports = ["--protocol", "tcp"], f"{asked.ports[0]}:{asked.ports[1]}"
             lo = ["OUTPUT", "--out-interface", "lo", *tcp]
+            there, here = ["--destination", local, "--dport", ports], ["--source", local, "--sport", ports]
             found += [[command, "OUTPUT", *tcp, "--dport", str(NFS), *user, *reset],
                       [command, "FORWARD", *tcp, "--dport", str(NFS), *reset],
-                      [command, *lo, "--dport", ports, *user, *reset],
-                      [command, *lo, "--sport", ports, "--tcp-flags", "SYN,ACK", "SYN,ACK", *user, "--jump", "DROP"]]
+                      [command, *lo, *there, *user, *reset],
+                      [command, *lo, *here, "--tcp-flags", "SYN,ACK", "SYN,ACK", *user, "--jump", "DROP"]]
         if asked.metadata is not None:
             found += [[command, "FORWARD", "--destination", address, "--jump", "REJECT"],
                       [command, "OUTPUT", "--destination", address, *user, "--jump", "REJECT"],

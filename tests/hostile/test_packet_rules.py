@@ -68,6 +68,21 @@ def serve(address, port):
             connection.close()
     threading.Thread(target=answer, daemon=True).start()
 
+def serve_as(uid, address, port):
+    "The same by a process of that user; its pid."
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.setgroups([]); os.setgid(uid); os.setuid(uid)
+        server = socket.create_server((address, port))
+        os.write(writer, b"x")
+        while True:
+            connection, _ = server.accept()
+            connection.sendall(b"served")
+            connection.close()
+    assert os.read(reader, 1) == b"x"
+    return pid
+
 def reaches(uid, address, port, family=socket.AF_INET, protocol=0):
     "Whether a process of that user gets a byte from there."
     pid = os.fork()
@@ -104,6 +119,7 @@ except OSError:
 serve("0.0.0.0", 2049)
 serve("::1", 2049)
 serve("127.0.0.1", 20050)
+serve("::1", 20050)
 assert all(reaches(ATTACKER, address, 2049, family, protocol) for address, family, protocol in WAYS), "the attack works"
 assert reaches(ATTACKER, "127.0.0.1", 20050)
 node = node_of(EFS)
@@ -112,6 +128,11 @@ for address, family, protocol in WAYS:
     assert not reaches(ATTACKER, address, 2049, family, protocol), (address, protocol)
     assert reaches(0, address, 2049, family, protocol), (address, protocol)
 assert not reaches(ATTACKER, "127.0.0.1", 20050) and reaches(0, "127.0.0.1", 20050)
+assert not reaches(ATTACKER, "::1", 20050, socket.AF_INET6) and reaches(0, "::1", 20050, socket.AF_INET6)
+# Rank 0 of a job reaches its own address by the loopback device: whose port that is, is the job's business.
+serving = serve_as(ATTACKER, "10.99.0.1", 20060)
+assert reaches(ATTACKER, "10.99.0.1", 20060) and reaches(LISTED, "10.99.0.1", 20060)
+os.kill(serving, 9)
 # Root of a user namespace of his own is still nobody here; with a network of his own he reaches nothing at all.
 tell = ("import socket; s = socket.socket(); s.settimeout(20); s.connect(('10.99.0.1', 2049)); "
         "print(s.recv(10).decode())")
@@ -143,21 +164,6 @@ print("all of it")
 DEAD_PROXY = BEGIN + """
 node = node_of(EFS)
 
-def impostor(port):
-    "A user's server at a proxy's port; returns a function that ends it."
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.setgroups([]); os.setgid(ATTACKER); os.setuid(ATTACKER)
-        server = socket.create_server(("127.0.0.1", port))
-        os.write(writer, b"x")
-        while True:
-            connection, _ = server.accept()
-            connection.sendall(b"served")
-            connection.close()
-    assert os.read(reader, 1) == b"x"
-    return pid
-
 def root_is_served(port):
     with socket.socket() as sock:
         sock.settimeout(2.5)
@@ -167,7 +173,7 @@ def root_is_served(port):
         except OSError:
             return False
 
-pid = impostor(20051)
+pid = serve_as(ATTACKER, "127.0.0.1", 20051)
 assert root_is_served(20051), "the attack works"
 packet_rules.guard(node)
 assert not root_is_served(20051)
@@ -257,6 +263,12 @@ assert not reaches(ATTACKER, "10.99.0.1", 2049) and reaches(0, "10.99.0.1", 2049
 for address, family in (("169.254.169.254", socket.AF_INET), ("fd00:ec2::254", socket.AF_INET6)):
     found = [reaches(uid, address, 80, family) for uid in (0, ATTACKER, LISTED)]
     assert found == [True, False, True], (address, found)
+for address, family in (("127.0.0.1", socket.AF_INET), ("::1", socket.AF_INET6)):
+    serve(address, 20050)
+    assert not reaches(ATTACKER, address, 20050, family) and reaches(0, address, 20050, family)
+serving = serve_as(ATTACKER, "10.99.0.1", 20060)
+assert reaches(ATTACKER, "10.99.0.1", 20060)
+os.kill(serving, 9)
 assert packet_rules.see_to(node).generation == "", "the old tables are not counted: each whole check looks"
 subprocess.run(["iptables", "--flush"], check=True)
 assert packet_rules.see_to(node).said == "the packet rules were gone: set again"
@@ -266,8 +278,9 @@ print("all of it")
 
 
 def run(program: str) -> None:
-    done = subprocess.run([*NAMESPACE, sys.executable, "-c", program], text=True, timeout=200,
-                          env={**os.environ, "PYTHONPATH": str(CHECKOUT), "HPK_ROOT": ""},
+    # Its servers end with it, however it ends.
+    done = subprocess.run([*NAMESPACE, "--pid", "--fork", "--kill-child", sys.executable, "-c", program],
+                          text=True, timeout=200, env={**os.environ, "PYTHONPATH": str(CHECKOUT), "HPK_ROOT": ""},
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert done.stdout.endswith("all of it\n"), done.stdout
 

@@ -11,25 +11,19 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from hyperpod_kit.checkpoint import candidates, codec, load, nearby, share, stages
+from hyperpod_kit.checkpoint.agreement import Agreement
 from hyperpod_kit.checkpoint.candidates import LOCAL, MEMORY, STORAGE, TIERS, Candidate, Held
 from hyperpod_kit.checkpoint.dcp import boxes, reshard
-from hyperpod_kit.checkpoint.ranks import Ranks, first_problem
+from hyperpod_kit.checkpoint.ranks import Ranks
 from hyperpod_kit.checkpoint.rejected import Rejected, mark
-from hyperpod_kit.checkpoint.repository import (
-    arena,
-    assemble,
-    digest,
-    lease,
-    replicas,
-    verify,
-)
+from hyperpod_kit.checkpoint.repository import arena, assemble, digest, lease, replicas, verify
 from hyperpod_kit.checkpoint.repository.control import Key
 from hyperpod_kit.checkpoint.repository.held import plan_of as one_plan
 from hyperpod_kit.checkpoint.repository.manifest import Manifest
@@ -37,7 +31,7 @@ from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.results import Fresh, Restored
 from hyperpod_kit.checkpoint.snapshot import Snapshot
 from hyperpod_kit.checkpoint.state import State
-from hyperpod_kit.errors import CheckpointError, DigestUnavailable, NoValidCheckpoint, StorageUnreadable
+from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint, StorageUnreadable
 
 Tree = dict[str, Any]
 
@@ -137,6 +131,7 @@ class _Run:
         self._state = state
         self._near = near
         self._candidate = candidate
+        self._all = Agreement(ranks, candidate.attempt)
         self._lease: lease.Lease | None = None
         self.touched = False  # whether a live tensor of this rank was written to
         # Per rank the tiers that are left; the same on all ranks.
@@ -182,32 +177,6 @@ class _Run:
         for rank in outside:
             self._left[rank].discard(tiers[rank])
 
-    def _agree(self, work: Callable[[], Any]) -> list[Any]:
-        """Everybody's part is done, and what each gave; or all ranks hear why not. Raises Rejected,
-        DigestUnavailable."""
-        given: list[Any] = [None]
-        problem: str | DigestUnavailable | None = None
-        try:
-            problem = reshard.guarded(lambda: given.__setitem__(0, work()))
-        except DigestUnavailable as err:
-            problem = err
-        everybody = self._ranks.gather((problem, given[0]))
-        self._settle([found for found, _ in everybody])
-        return [value for _, value in everybody]
-
-    def _settle(self, problems: Sequence[str | DigestUnavailable | None]) -> None:
-        """None of the ranks has a problem. Raises Rejected, DigestUnavailable, CheckpointError when the fault is not
-        the checkpoint's, the same on all ranks."""
-        for found in problems:
-            if isinstance(found, DigestUnavailable):
-                raise found
-        problem = first_problem([found if isinstance(found, reshard.Fault) else None for found in problems])
-        if problem is not None:
-            raise self._unfit(problem)
-        for rank, found in enumerate(problems):
-            if isinstance(found, str):
-                raise Rejected(f"rank {rank}: {found}" if self._ranks.world > 1 else found, rank, type(found))
-
     # --- the proved beginning -----------------------------------------------------------------------------------
 
     def _held(self, rank: int, tier: str) -> Held:
@@ -238,7 +207,7 @@ class _Run:
             mine.append(nearby.tree_in_memory(near.slots, first.key) if tier == MEMORY else nearby.tree_on_disk(
                 str(near.local), near.run_id, self._ranks.rank, self._candidate.attempt))
             return replicas.of_tree(mine[0])
-        differ = replicas.difference(dict(enumerate(self._agree(read))))
+        differ = replicas.difference(dict(enumerate(self._all.proves(read))))
         if differ is not None:
             # The agents refused it, or were killed before they could.
             raise Rejected(replicas.explain(differ))
@@ -260,7 +229,7 @@ class _Run:
             if body.index is not None:
                 # Not needed for the same topology; but a checkpoint that is damaged anywhere is not handed on.
                 verify.read_extra(self._store, attempt, body.index)
-        self._agree(read if self._ranks.rank == 0 else lambda: None)
+        self._all.proves(read if self._ranks.rank == 0 else lambda: None)
         body, extra = self._ranks.broadcast(found[0] if found else None)
         trees: list[Tree] = []
 
@@ -271,7 +240,7 @@ class _Run:
                 # Two ranks with one stream of random numbers would be worse than a new stream.
                 tree.pop("rng", None)
             trees.append(tree)
-        self._agree(parse)
+        self._all.proves(parse)
         # A copy outside the root is as good as the root's when it has the same digest.
         good = tuple(tier if tier == STORAGE or (body.world == self._ranks.world and
                                                  self._held(rank, tier).root == body.shards[rank].root) else STORAGE
@@ -299,7 +268,7 @@ class _Run:
                                     "never committed")
                 head = self._head_of_root((STORAGE,) * self._ranks.world)
             loaded, size = self._other(head, targets)
-        self._fits(lambda: self._state.adopt(head.tree, loaded))
+        self._all.fits(lambda: self._state.adopt(head.tree, loaded))
         return size
 
     def _targets(self, head: _Head, reading: load.Reading | None) -> tuple[Snapshot, bool]:
@@ -312,29 +281,10 @@ class _Run:
                 # The plan says nothing of what only this rank has.
                 reading.check({piece.spec.name: piece for piece in found[-1].pieces})
             return found[-1].plan
-        plans = self._fits(walk)
+        plans = self._all.fits(walk)
         if len(set(plans)) > 1 and stages.agree(self._ranks, self._state):
-            plans = self._fits(walk)
+            plans = self._all.fits(walk)
         return found[-1], one_plan(plans) == head.plan
-
-    def _fits(self, work: Callable[[], Any]) -> list[Any]:
-        """The state's part, and what each rank's gave. Raises CheckpointError on all ranks when it fails on one."""
-        given: Any = None
-        problem, hint = None, None
-        try:
-            given = work()
-        except Exception as err:  # whatever it is, a rank that left here would leave the others waiting
-            problem = str(err) if isinstance(err, CheckpointError) else f"{type(err).__name__}: {err}"
-            hint = getattr(err, "hint", None)
-        everybody = self._ranks.gather((problem, hint, given))
-        problem = first_problem([found for found, _, _ in everybody])
-        if problem is not None:
-            raise self._unfit(problem, next((text for found, text, _ in everybody if found is not None), None))
-        return [value for _, _, value in everybody]
-
-    def _unfit(self, problem: str, hint: str | None = None) -> CheckpointError:
-        return CheckpointError(f"{self._candidate.attempt} does not fit this state: {problem}",
-                               hint=hint or "train with the code that saved it, or use another root")
 
     @contextlib.contextmanager
     def _own(self, head: _Head) -> Iterator[load.Opened]:
@@ -365,8 +315,8 @@ class _Run:
             if missing:
                 raise CheckpointError(f"{missing[0]} is not in this rank's shard")
             return reading.size
-        sizes = self._agree(read)
-        self._settle(share.share(self._ranks, targets.pieces, own[0].here, head.algorithm))
+        sizes = self._all.proves(read)
+        self._all.settle(share.share(self._ranks, targets.pieces, own[0].here, head.algorithm))
         return own[0].loaded, sum(sizes)
 
     def _other(self, head: _Head, targets: Snapshot) -> tuple[Mapping[str, torch.Tensor], int]:
@@ -376,7 +326,7 @@ class _Run:
             rows = reshard.rows_of(self._ranks, attempt)
             if isinstance(rows, str):
                 raise Rejected(rows, kind=type(rows))
-            self._fits(lambda: boxes.check_fit(rows, targets.pieces))
+            self._all.fits(lambda: boxes.check_fit(rows, targets.pieces))
             wants = boxes.Wants(rows)
             loaded: dict[str, torch.Tensor] = {}
 
@@ -388,12 +338,12 @@ class _Run:
                 here = {piece.spec.name for piece in targets.pieces}.union(targets.absent)
                 for name in set(codec.tensor_names(head.tree)) - here:
                     loaded[name] = wants.add_whole(name)
-            self._agree(want)
+            self._all.proves(want)
             work = reshard.work_of(self._ranks, wants.freeze(head.body.chunk))
             problem = reshard.carry_out(self._ranks, attempt, work, wants)
             self.touched = self.touched or wants.touched
             if isinstance(problem, reshard.Fault):
-                raise self._unfit(problem)
+                raise self._all.unfit(problem)
             if problem is not None:
                 raise Rejected(problem, kind=type(problem))
         return loaded, head.body.total_bytes

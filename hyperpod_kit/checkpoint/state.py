@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
 
-from hyperpod_kit.checkpoint import broadcast, codec, fsdp1, inplace, optimizer, owned, randomness, sharding
+from hyperpod_kit.checkpoint import broadcast, codec, fsdp1, inplace, modules, optimizer, owned, randomness, sharding
 from hyperpod_kit.checkpoint.ranks import Ranks
 from hyperpod_kit.checkpoint.snapshot import Collector, Known, Piece, Snapshot
 from hyperpod_kit.errors import CheckpointError
-
-# Prefixes that wrappers put into parameter names; the checkpoint has the names of the bare model.
-_WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")
 
 
 class State:
@@ -114,14 +110,14 @@ class State:
             if self.optimizer is not None:
                 tree["optimizer"] = codec.encode(self._sharded1.optimizer, "optimizer", collector.take)
         elif self.model is not None:
-            fqns, names = _fqns(self.model)
-            tree["model"] = _encode_model(self.model, "model", collector, names, sent=self._sent)
+            fqns, names = modules.fqns(self.model)
+            tree["model"] = modules.encode(self.model, "model", collector, names, sent=self._sent)
         if self.optimizer is not None and "optimizer" not in tree:
             tree["optimizer"] = codec.encode(optimizer.state_of(self.optimizer, fqns), "optimizer", collector.take)
         for name, thing in self.objects.items():
             path = f"objects.{name}"
             if isinstance(thing, torch.nn.Module):
-                tree[path] = _encode_model(thing, path, collector, _fqns(thing)[1], early=True)
+                tree[path] = modules.encode(thing, path, collector, modules.fqns(thing)[1], early=True)
             elif isinstance(thing, torch.optim.Optimizer):
                 tree[path] = codec.encode(optimizer.state_of(thing, fqns), path, collector.take)
         return tree
@@ -170,12 +166,12 @@ class State:
         if self.full or (self.model is not None and fsdp1.is_used(self.model)):
             return {}
         collector = Collector(ranks, Known(), owned=self._owned)
-        fqns = _fqns(self.model)[0] if self.model is not None else {}
-        modules = {"model": self.model, **{f"objects.{name}": thing for name, thing in self.objects.items()}}
+        fqns = modules.fqns(self.model)[0] if self.model is not None else {}
+        things = {"model": self.model, **{f"objects.{name}": thing for name, thing in self.objects.items()}}
         with torch.no_grad():
-            for path, thing in modules.items():
+            for path, thing in things.items():
                 if isinstance(thing, torch.nn.Module):
-                    _encode_model(thing, path, collector, _fqns(thing)[1])
+                    modules.encode(thing, path, collector, modules.fqns(thing)[1])
         snapshot = collector.finish({})
         found = {piece.spec.name: piece.kind for piece in snapshot.pieces if not piece.own}
         found.update((name, sharding.describe(collector.source(name))) for name in snapshot.absent)
@@ -198,7 +194,7 @@ class State:
             there = sorted(path for path in tree if path in ("model", "optimizer") or path.startswith("objects."))
             raise CheckpointError(f"the checkpoint has no {', '.join(missing)}; it has {', '.join(there) or 'neither'}",
                                   hint="leave out of State what was not saved, restore, and make another State then")
-        fqns = _fqns(self.model)[0] if self.model is not None else {}
+        fqns = modules.fqns(self.model)[0] if self.model is not None else {}
         for path, thing in self._optimizers().items():
             if not (path == "optimizer" and self.model is not None and fsdp1.is_used(self.model)):
                 optimizer.check(thing, tree[path], fqns, path)
@@ -222,21 +218,24 @@ class State:
         The tensors in `loaded` are kept: the caller must not write to them again.
         Raises what a module's or an object's own loading code raises.
         """
+        def tensor(name: str) -> torch.Tensor:
+            return self._live[name] if name in self._live else loaded[name]
+
         if self.model is not None and self._sharded1 is not None:
-            self._sharded1.adopt(tree, lambda key: self._live[key] if key in self._live else loaded[key])
+            self._sharded1.adopt(tree, tensor)
         elif self.model is not None:
-            _adopt_model(self.model, tree["model"], "model", self._live, loaded.__getitem__)
-        fqns = _fqns(self.model)[0] if self.model is not None else {}
+            modules.adopt(self.model, tree["model"], tensor)
+        fqns = modules.fqns(self.model)[0] if self.model is not None else {}
         for path, thing in self._optimizers().items():
             if not (path == "optimizer" and self._sharded1 is not None):
                 optimizer.adopt(thing, tree[path], fqns, self._live, loaded.__getitem__)
         for name, other in self.objects.items():
             path = f"objects.{name}"
             if isinstance(other, torch.nn.Module):
-                _adopt_model(other, tree[path], path, self._live, loaded.__getitem__)
+                modules.adopt(other, tree[path], tensor)
             elif not _is_shared(other):
                 other.load_state_dict(codec.decode(tree[path], loaded.__getitem__))
-        inplace.adopt(self.extra, tree["extra"], lambda key: self._live[key] if key in self._live else loaded[key])
+        inplace.adopt(self.extra, tree["extra"], tensor)
         self._generators = codec.decode(tree["rng"], loaded.__getitem__) if self.rng and "rng" in tree else None
         self.restore_rng()
         self._made, self._live, self._sharded1 = [], {}, None
@@ -255,17 +254,10 @@ class State:
         return {path: thing for path, thing in found.items() if isinstance(thing, torch.optim.Optimizer)}
 
 
-def _bare(model: torch.nn.Module) -> torch.nn.Module:
-    """The model inside DDP and torch.compile."""
-    inner = model.module if isinstance(model, torch.nn.parallel.DistributedDataParallel) else None
-    inner = getattr(model, "_orig_mod", None) if inner is None else inner
-    return _bare(inner) if isinstance(inner, torch.nn.Module) else model
-
-
 def _inner(thing: Any) -> Any:
     """What is inside wrappers that hold nothing to be saved."""
     if isinstance(thing, torch.nn.Module):
-        return _bare(thing)
+        return modules.bare(thing)
     return optimizer.bare(thing) if isinstance(thing, torch.optim.Optimizer) else thing
 
 
@@ -293,39 +285,6 @@ def _is_shared(thing: object) -> bool:
     return isinstance(thing, (torch.nn.Module, torch.optim.Optimizer))
 
 
-def _plain_name(name: str) -> str:
-    for wrapper in _WRAPPERS:
-        name = name.replace(wrapper, "")
-    return name
-
-
-def _fqns(model: torch.nn.Module) -> tuple[dict[int, str], set[str]]:
-    """(id of a parameter -> its first plain name, all names of parameters as the module has them), in one walk."""
-    firsts: dict[int, str] = {}
-    names = set()
-    for name, param in model.named_parameters(remove_duplicate=False):
-        names.add(name)
-        if id(param) not in firsts:
-            firsts[id(param)] = _plain_name(name)
-    return firsts, names
-
-
-def _encode_model(model: torch.nn.Module, path: str, collector: Collector, parameters: Set[str], *,
-                  early: bool = False, sent: Set[str] = frozenset()) -> dict[str, Any]:
-    """The model's state dict with its own objects instead of detached copies of them (`keep_vars`), so that an
-    unchanged tensor is recognised. `parameters` are the names of its parameters; all else is a buffer, and of them
-    `sent` those that DDP sends around."""
-    out = {}
-    takes = [partial(collector.take, early=early or buffer, pinned=buffer) for buffer in (False, True)]
-    for name, value in model.state_dict(keep_vars=True).items():
-        plain = _plain_name(name)
-        # Forward may change buffers, and before it DDP sends rank 0's to all: only those are the model's.
-        buffer = name not in parameters
-        take = partial(takes[True], loose=True) if name in sent else takes[buffer]
-        out[plain] = codec.encode(value, f"{path}.{plain}", take)
-    return out
-
-
 def _as_saved(piece: Piece, name: str) -> Piece:
     """Under the name that it has in the checkpoint: another rank's own, say."""
     return piece if piece.spec.name == name else replace(piece, spec=piece.spec._replace(name=name))
@@ -347,33 +306,3 @@ def _compare(path: str, live: Mapping[str, Any], tree: Mapping[str, Any]) -> Non
     if missing or unexpected:
         raise CheckpointError(f"{path} does not fit: missing in the checkpoint {missing[:8]}, "
                               f"unexpected {unexpected[:8]}")
-
-
-def _adopt_model(model: torch.nn.Module, tree: Mapping[str, Any], path: str, live: Mapping[str, torch.Tensor],
-                 tensor: Callable[[str], torch.Tensor]) -> None:
-    """Let the module's own code load what could not be filled in place, or everything if it has such code."""
-    storages = {_storage(value) for value in (*model.parameters(), *model.buffers())}
-    everything = _has_hooks(model)
-    rest = {}
-    for name, value in model.state_dict(keep_vars=True).items():
-        filled = isinstance(value, torch.Tensor) and _storage(value) in storages
-        if everything or not filled:
-            rest[name] = codec.decode(tree[_plain_name(name)], lambda key: live[key] if key in live else tensor(key))
-    if rest:
-        model.load_state_dict(rest, strict=False)
-
-
-def _storage(tensor: torch.Tensor) -> tuple[torch.device, int]:
-    part = sharding.local(tensor)
-    return part.device, part.untyped_storage().data_ptr()
-
-
-def _has_hooks(model: torch.nn.Module) -> bool:
-    """Whether a module has code of its own that must see what is loaded; FSDP2's hooks only rearrange."""
-    for module in model.modules():
-        hooks = [*module._load_state_dict_pre_hooks.values(), *module._load_state_dict_post_hooks.values()]
-        for hook in hooks:
-            function = getattr(hook, "hook", hook)
-            if not getattr(function, "__module__", "").startswith("torch.distributed.fsdp"):
-                return True
-    return False

@@ -16,7 +16,7 @@ import time
 from typing import ContextManager, Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit import audit, descriptors
-from hyperpod_kit.errors import CheckpointError, GaveUp, JobError, NoValidCheckpoint, RunError
+from hyperpod_kit.errors import GaveUp, JobError, NoValidCheckpoint, RunError
 from hyperpod_kit.job import allocation, choose, container, ended, exits, identity, life, lifeline, step, where
 from hyperpod_kit.job.beginning import Beginning
 from hyperpod_kit.job.foreign.quarantine import set_aside
@@ -25,6 +25,7 @@ from hyperpod_kit.job.lifeline import Lifelines
 from hyperpod_kit.job.options import Options
 from hyperpod_kit.job.outcome import ENDED, Outcome, classify, earliest, furthest
 from hyperpod_kit.job.own_node import OwnNode
+from hyperpod_kit.job.patience import Patience
 from hyperpod_kit.job.policy import CRASHES, HANDED_BACK, Policy, delay, exhausted, poison, spent
 from hyperpod_kit.job.report import Report
 from hyperpod_kit.job.signals import Signals
@@ -32,7 +33,6 @@ from hyperpod_kit.job.storage import Storage
 from hyperpod_kit.job.supervise import Rules, supervise
 from hyperpod_kit.job.watch import NodeWatch
 from hyperpod_kit.run import Runner
-from hyperpod_kit.slurm import control
 from hyperpod_kit.slurm.environment import JobEnvironment
 
 AGAIN, GAVE_UP, TERMINATED = 75, 86, 143
@@ -62,6 +62,7 @@ class Decider:
         self._ledger = self._own_ledger(self._job)
         self._policy: Policy = options.policy
         self._signals = Signals()
+        self._patience = Patience(options, runner, self._signals, report, self._heed)
         self._storage = Storage(options.state, options.storage_wait, self._signals, report)
         self._away_since: Optional[float] = None
         self._unwritten = 0
@@ -145,12 +146,12 @@ class Decider:
         if before and self._report.dead:
             raise _Handed("node_lost", "the job's log was on a mount that was lost: a new run gets a new one")
         if before:
-            self._look()  # a slurmctld that does not answer cannot say which steps are left
+            self._patience.nodes(self._job)  # a slurmctld that does not answer cannot say which steps are left
             # A step on a node that is gone, or without its slurmstepd, stays in Slurm's list for minutes.
             step.sweep(self._runner, job.id, self._signals.pause, limit=3.0 if lost or before.cut else 15.0)
         rows = self._ledger.rows()
         bad = poison(rows)
-        choice = self._choose({bad.name: bad.why} if bad else {})
+        choice = self._patience.choice(self._chooser, {bad.name: bad.why} if bad else {})
         why = exhausted(self._policy, spent(rows, choice.order, job.restart))
         if why is None and bad and bad.again and choice.stepped_back:
             why = f"{bad.name}: {bad.why}; {choice.source}, the one before it, ends in the same way"
@@ -160,7 +161,7 @@ class Decider:
             damaged = [name for name, _ in choice.rejected if bad is None or name != bad.name]
             for name, new in set_aside(options.root, damaged, now=time.time()):
                 self._report("set_aside", f"{name} is damaged and is called {new} now", attempt=name, now=new)
-        nodes = self._look()
+        nodes = self._patience.nodes(self._job)
         if nodes.ended:
             self._stopped(ended.why(nodes, job.restart))
         use = self._nodes(nodes, lost, before.away if before else ())
@@ -208,47 +209,6 @@ class Decider:
             return False
         self._unwritten = 0
         return True
-
-    def _choose(self, passed_over: Mapping[str, str]) -> choose.Choice:
-        """Waits for storage that does not answer; what cannot be trusted or checked is given up at once.
-
-        An older checkpoint is taken in place of one that cannot be read only when waiting has not helped.
-        """
-        end = time.monotonic() + self._options.storage_wait
-        pause = 1.0
-        while True:
-            try:
-                choice = choose.choose(self._options.root, self._chooser, passed_over)
-                os.stat(self._options.state)  # a root that is away reads like an empty one
-                if not choice.unread or time.monotonic() >= end:
-                    return choice
-                why = next(why for name, why in choice.rejected if name == choice.unread[0])
-                self._report("storage", f"{choice.unread[0]} {why}; waiting")
-            except NoValidCheckpoint as err:
-                raise GaveUp(f"NoValidCheckpoint: {err}", hint=err.hint) from err
-            except CheckpointError as err:
-                raise GaveUp(f"{type(err).__name__}: {err}", hint=err.hint) from err
-            except OSError as err:
-                if time.monotonic() >= end:
-                    raise GaveUp(f"cannot read {self._options.root}: {err}") from err
-                self._report("storage", f"cannot read {self._options.root}: {err}; waiting")
-            self._signals.pause(pause)
-            pause = min(20.0, pause * 2)
-            self._heed("waiting for storage")
-
-    def _look(self) -> allocation.Allocation:
-        """The allocation as slurmctld has it. One that does not answer is waited for: no step can be started without
-        it, and that must not use up the job's budget of failures."""
-        end = time.monotonic() + self._options.controller_wait
-        pause = 1.0
-        while True:
-            nodes = allocation.look(self._runner, self._job)
-            if nodes.state or time.monotonic() >= end:
-                return nodes
-            self._report("controller", "slurmctld does not answer; waiting")
-            self._signals.pause(pause)
-            pause = min(20.0, pause * 2)
-            self._heed("waiting for slurmctld")
 
     def _heed(self, doing: str) -> None:
         """Signals that came while no step was running. Raises _Stopped, _Handed."""
@@ -321,7 +281,7 @@ class Decider:
         self._remember("requeue", why=why)
         self._report("requeue", f"back into the queue: {why}", why=why)
         try:
-            self._put_back()
+            self._patience.requeue(self._job)
             if os.geteuid() == 0:
                 audit.record("requeued", f"job {self._job.id}", why, asked_by="job run")
         except RunError as err:
@@ -336,19 +296,6 @@ class Decider:
         while not self._signals.stop and time.monotonic() < end:
             self._signals.wait(end - time.monotonic())
         return AGAIN
-
-    def _put_back(self) -> None:
-        """`scontrol requeue`, as soon as slurmctld answers. Raises RunError when it does not, or refuses."""
-        end = time.monotonic() + self._options.controller_wait
-        while True:
-            try:
-                return control.requeue(self._runner, self._job.id)
-            except RunError:
-                heard = allocation.look(self._runner, self._job).state
-                if heard or self._signals.stop or time.monotonic() >= end:
-                    raise
-            self._report("controller", "slurmctld does not answer; waiting to requeue")
-            self._signals.wait(5.0)
 
     def _gave_up(self, err: GaveUp) -> None:
         cause = err.__cause__

@@ -1,0 +1,91 @@
+"""Waiting for what does not answer: storage that holds the choice, slurmctld that knows the allocation."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Callable, Mapping
+
+from hyperpod_kit.errors import CheckpointError, GaveUp, NoValidCheckpoint, RunError
+from hyperpod_kit.job import allocation, choose
+from hyperpod_kit.job.options import Options
+from hyperpod_kit.job.report import Report
+from hyperpod_kit.job.signals import Signals
+from hyperpod_kit.run import Runner
+from hyperpod_kit.slurm import control
+from hyperpod_kit.slurm.environment import JobEnvironment
+
+LONGEST_PAUSE = 20.0
+"""Seconds between two tries, at most."""
+
+
+class Patience:
+    """Asks again until there is an answer or the time for it is over.
+
+    `heed` is called with what is waited for after each pause; it raises when a signal has come meanwhile.
+    """
+
+    def __init__(self, options: Options, runner: Runner, signals: Signals, report: Report,
+                 heed: Callable[[str], None]) -> None:
+        self._options = options
+        self._runner = runner
+        self._signals = signals
+        self._report = report
+        self._heed = heed
+
+    def choice(self, chooser: choose.Chooser, passed_over: Mapping[str, str]) -> choose.Choice:
+        """Waits for storage that does not answer; what cannot be trusted or checked is given up at once.
+
+        An older checkpoint is taken in place of one that cannot be read only when waiting has not helped.
+        Raises GaveUp, and what `heed` raises.
+        """
+        end = time.monotonic() + self._options.storage_wait
+        pause = 1.0
+        while True:
+            try:
+                choice = choose.choose(self._options.root, chooser, passed_over)
+                os.stat(self._options.state)  # a root that is away reads like an empty one
+                if not choice.unread or time.monotonic() >= end:
+                    return choice
+                why = next(why for name, why in choice.rejected if name == choice.unread[0])
+                self._report("storage", f"{choice.unread[0]} {why}; waiting")
+            except NoValidCheckpoint as err:
+                raise GaveUp(f"NoValidCheckpoint: {err}", hint=err.hint) from err
+            except CheckpointError as err:
+                raise GaveUp(f"{type(err).__name__}: {err}", hint=err.hint) from err
+            except OSError as err:
+                if time.monotonic() >= end:
+                    raise GaveUp(f"cannot read {self._options.root}: {err}") from err
+                self._report("storage", f"cannot read {self._options.root}: {err}; waiting")
+            pause = self._longer(pause, "waiting for storage")
+
+    def nodes(self, job: JobEnvironment) -> allocation.Allocation:
+        """The allocation as slurmctld has it. One that does not answer is waited for: no step can be started without
+        it, and that must not use up the job's budget of failures. Raises what `heed` raises."""
+        end = time.monotonic() + self._options.controller_wait
+        pause = 1.0
+        while True:
+            nodes = allocation.look(self._runner, job)
+            if nodes.state or time.monotonic() >= end:
+                return nodes
+            self._report("controller", "slurmctld does not answer; waiting")
+            pause = self._longer(pause, "waiting for slurmctld")
+
+    def requeue(self, job: JobEnvironment) -> None:
+        """`scontrol requeue`, as soon as slurmctld answers. Raises RunError when it does not, or refuses."""
+        end = time.monotonic() + self._options.controller_wait
+        while True:
+            try:
+                return control.requeue(self._runner, job.id)
+            except RunError:
+                heard = allocation.look(self._runner, job).state
+                if heard or self._signals.stop or time.monotonic() >= end:
+                    raise
+            self._report("controller", "slurmctld does not answer; waiting to requeue")
+            self._signals.wait(5.0)
+
+    def _longer(self, pause: float, doing: str) -> float:
+        """Pause; the next pause."""
+        self._signals.pause(pause)
+        self._heed(doing)
+        return min(LONGEST_PAUSE, pause * 2)

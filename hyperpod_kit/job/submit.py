@@ -29,11 +29,12 @@ _LOCAL = frozenset(("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "ove
 _OPTION = re.compile(r"^--auto-resume(?:=(.*))?$")
 # sbatch options that take their value in the next word, as far as a script may follow them.
 _WITH_VALUE = frozenset(re.findall(r"\S+", (
-    "-A -a -b -C -c -D -d -e -F -G -J -L -M -m -N -n -o -p -q -S -t -w -x --account --array --begin --chdir --clusters"
-    " --comment --constraint --cpus-per-gpu --cpus-per-task --deadline --dependency --error --exclude --export"
-    " --export-file --gpus --gpus-per-node --gpus-per-task --gres --job-name --licenses --mail-type --mail-user --mem"
-    " --mem-per-cpu --mem-per-gpu --nodefile --nodelist --nodes --ntasks --ntasks-per-node --open-mode --output"
-    " --partition --profile --qos --reservation --signal --switches --time --wckey --wrap")))
+    "-A -a -b -C -c -D -d -e -F -G -J -L -M -m -N -n -o -p -q -S -t -w -x --account --array --begin --chdir"
+    " --clusters --comment --constraint --cpus-per-gpu --cpus-per-task --deadline --dependency --error"
+    " --exclude --export --export-file --gpus --gpus-per-node --gpus-per-task --gres --job-name --licenses"
+    " --mail-type --mail-user --mem --mem-per-cpu --mem-per-gpu --nodefile --nodelist --nodes --ntasks"
+    " --ntasks-per-node --open-mode --output --partition --profile --qos --reservation --signal --switches"
+    " --time --wckey --wrap")))
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from hyperpod_kit.rehearsal.standins.mountpoint_s3.options import parse_options
 
 FS, AP = "fs-0123456789abcdef0", "fsap-0123456789abcdef0"
 FSX = "fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com"
+NFS = "nfsvers=4.2,nconnect=16,rsize=1048576,wsize=1048576,hard,timeo=600"
 
 
 @pytest.mark.parametrize("mount, line", [
@@ -44,11 +45,9 @@ FSX = "fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com"
     (LustreMount("fsx", "/any/path", FSX, "abcdefgh"),
      f"mount -t lustre -o nosuid,nodev,noatime,flock {FSX}@tcp:/abcdefgh /any/path"),
     (OpenZfsMount("homes", "/home", FSX),
-     f"mount -t nfs -o _netdev,nosuid,nodev,noatime,nfsvers=4.2,nconnect=16,rsize=1048576,wsize=1048576,hard,timeo=600 "
-     f"{FSX}:/fsx /home"),
+     f"mount -t nfs -o _netdev,nosuid,nodev,noatime,{NFS} {FSX}:/fsx /home"),
     (OpenZfsMount("vol", "/vol", FSX, export="/fsx/vol1"),
-     f"mount -t nfs -o _netdev,nosuid,nodev,noatime,nfsvers=4.2,nconnect=16,rsize=1048576,wsize=1048576,hard,timeo=600 "
-     f"{FSX}:/fsx/vol1 /vol"),
+     f"mount -t nfs -o _netdev,nosuid,nodev,noatime,{NFS} {FSX}:/fsx/vol1 /vol"),
     (S3Mount("data", "/mnt/data", "bucket"), "systemctl start hyperpod-kit-s3-data.service"),
     (NvmeMount("scratch", "/scratch"),
      "mount -o bind,nosuid,nodev /opt/dlami/nvme/hyperpod-kit/scratch /scratch"),

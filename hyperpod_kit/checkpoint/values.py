@@ -174,8 +174,10 @@ def _fields(kind: type) -> dict[str, Any]:
     """The fields of a carried class, in the order in which they are given to it, and their types."""
     if kind in _known:
         return _known[kind]
-    names = [field.name for field in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) \
-        else list(getattr(kind, "_fields"))  # noqa: B009  # a NamedTuple's
+    if dataclasses.is_dataclass(kind):
+        names = [field.name for field in dataclasses.fields(kind)]
+    else:
+        names = list(getattr(kind, "_fields"))  # noqa: B009  # a NamedTuple's
     hints = typing.get_type_hints(kind)
     _known[kind] = {name: hints[name] for name in names}
     return _known[kind]

@@ -44,10 +44,18 @@ def main() -> None:
     manager.close()
     if dist.get_rank() == 0:
         medians = {name: statistics.median(found) for name, found in stalls.items()}
-        print(json.dumps({"ranks": dist.get_world_size(), "state_mib": args.mib, "overlap": args.overlap,
-                          "saves": {name: len(found) for name, found in stalls.items()},
-                          "median_stall_ms": {name: round(value, 1) for name, value in medians.items()},
-                          "ratio": round(medians["compared"] / medians["not compared"], 2)}))
+        print(
+            json.dumps(
+                {
+                    "ranks": dist.get_world_size(),
+                    "state_mib": args.mib,
+                    "overlap": args.overlap,
+                    "saves": {name: len(found) for name, found in stalls.items()},
+                    "median_stall_ms": {name: round(value, 1) for name, value in medians.items()},
+                    "ratio": round(medians["compared"] / medians["not compared"], 2),
+                }
+            )
+        )
     dist.destroy_process_group()
 
 

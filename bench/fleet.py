@@ -29,8 +29,10 @@ ROOT = Path(__file__).resolve().parents[1]
 ACCESS_KEY, SECRET_KEY = "AKIABENCH", secrets.token_hex(20)
 EXAMPLE = ROOT / "provisioning_parameters.example.json"
 # A small process between: Linux counts as a child's peak also what its parent had when it forked.
-WATCHER = ("import resource, subprocess, sys; done = subprocess.run(sys.argv[1:])\n"
-           "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr)\nsys.exit(done.returncode)")
+WATCHER = (
+    "import resource, subprocess, sys; done = subprocess.run(sys.argv[1:])\n"
+    "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr)\nsys.exit(done.returncode)"
+)
 
 
 class Control:
@@ -38,10 +40,16 @@ class Control:
 
     def __init__(self, nodes: List[Dict[str, str]]) -> None:
         self._nodes = [
-            {"InstanceGroupName": "worker-group" if number else "controller-machine", "InstanceId": node["instance_id"],
-             "InstanceType": "ml.c5.xlarge", "LaunchTime": 1767225600.0, "InstanceStatus": {"Status": "Running"},
-             "PrivateDnsHostname": f"ip-{node['address'].replace('.', '-')}.ec2.internal"}
-            for number, node in enumerate(nodes)]
+            {
+                "InstanceGroupName": "worker-group" if number else "controller-machine",
+                "InstanceId": node["instance_id"],
+                "InstanceType": "ml.c5.xlarge",
+                "LaunchTime": 1767225600.0,
+                "InstanceStatus": {"Status": "Running"},
+                "PrivateDnsHostname": f"ip-{node['address'].replace('.', '-')}.ec2.internal",
+            }
+            for number, node in enumerate(nodes)
+        ]
         self._by_id = {node["InstanceId"]: node for node in self._nodes}
 
     def list_cluster_nodes(self, name: str) -> List[Dict[str, Any]]:
@@ -55,9 +63,12 @@ class Control:
 @contextmanager
 def world(directory: Path, count: int, only: str) -> Iterator[Dict[str, Any]]:
     """The nodes, in a process of their own, and the endpoint, in another; yields where they are."""
-    nodes = subprocess.Popen([sys.executable, str(ROOT / "bench/fleet_nodes.py"), str(directory), str(count),
-                              *([only] if only else [])],
-                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    nodes = subprocess.Popen(
+        [sys.executable, str(ROOT / "bench/fleet_nodes.py"), str(directory), str(count), *([only] if only else [])],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert nodes.stdout is not None and nodes.stdin is not None
     where = json.loads(nodes.stdout.readline())
     reader, writer = os.pipe()
@@ -66,8 +77,11 @@ def world(directory: Path, count: int, only: str) -> Iterator[Dict[str, Any]]:
         serve_endpoint(directory, where["nodes"], reader, writer)
     os.close(reader)
     try:
-        yield {**where, "url": (directory / "url").read_text() if wait_for(directory / "url") else "",
-               "pids": [nodes.pid, endpoint]}
+        yield {
+            **where,
+            "url": (directory / "url").read_text() if wait_for(directory / "url") else "",
+            "pids": [nodes.pid, endpoint],
+        }
     finally:
         os.close(writer)
         os.waitpid(endpoint, 0)
@@ -82,8 +96,12 @@ def serve_endpoint(directory: Path, nodes: List[Dict[str, str]], reader: int, wr
     from hyperpod_kit.rehearsal.sagemaker.server import serve
 
     os.close(writer)
-    server = serve([("127.0.0.1", 0)], S3Store(directory / "s3"), Control(nodes),  # type: ignore[arg-type]
-                   keys={ACCESS_KEY: Key(ACCESS_KEY, SECRET_KEY)})
+    server = serve(
+        [("127.0.0.1", 0)],
+        S3Store(directory / "s3"),
+        Control(nodes),  # type: ignore[arg-type]
+        keys={ACCESS_KEY: Key(ACCESS_KEY, SECRET_KEY)},
+    )
     (directory / "url.new").write_text(server.url)
     (directory / "url.new").rename(directory / "url")
     os.read(reader, 1)
@@ -107,16 +125,38 @@ def cpu_seconds(pid: int) -> float:
 def measure(directory: Path, args: argparse.Namespace) -> Dict[str, Any]:
     with world(directory, args.nodes, args.all) as where:
         environment = {
-            **os.environ, "PYTHONPATH": str(ROOT), "AWS_ENDPOINT_URL": where["url"], "AWS_ACCESS_KEY_ID": ACCESS_KEY,
-            "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "AWS_EC2_METADATA_DISABLED": "true"}
-        words = ["validate-mounts", str(EXAMPLE), "--ssh-key", str(directory / "id_ecdsa"), "--known-hosts",
-                 str(directory / "known_hosts"), "--ssh-port", str(where["port"]), "--connect-timeout",
-                 str(args.connect_timeout), "--timeout", str(args.timeout), *args.words]
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "AWS_ENDPOINT_URL": where["url"],
+            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+        words = [
+            "validate-mounts",
+            str(EXAMPLE),
+            "--ssh-key",
+            str(directory / "id_ecdsa"),
+            "--known-hosts",
+            str(directory / "known_hosts"),
+            "--ssh-port",
+            str(where["port"]),
+            "--connect-timeout",
+            str(args.connect_timeout),
+            "--timeout",
+            str(args.timeout),
+            *args.words,
+        ]
         before = [cpu_seconds(pid) for pid in where["pids"]]
         earlier = resource.getrusage(resource.RUSAGE_CHILDREN)
         began = time.monotonic()
-        done = subprocess.run([sys.executable, "-c", WATCHER, sys.executable, "-m", "hyperpod_kit.cli.main", *words],
-                              env=environment, cwd=directory, capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-c", WATCHER, sys.executable, "-m", "hyperpod_kit.cli.main", *words],
+            env=environment,
+            cwd=directory,
+            capture_output=True,
+            text=True,
+        )
         seconds = time.monotonic() - began
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)
         errors, _, peak = done.stderr.rstrip().rpartition("\n")
@@ -125,10 +165,14 @@ def measure(directory: Path, args: argparse.Namespace) -> Dict[str, Any]:
     if "--json" not in args.words or not done.stdout:
         print(done.stdout, errors, file=sys.stderr)
     return {
-        "nodes": args.nodes, "seconds": round(seconds, 2), "exit_code": done.returncode,
+        "nodes": args.nodes,
+        "seconds": round(seconds, 2),
+        "exit_code": done.returncode,
         "cpu_s": round(usage.ru_utime + usage.ru_stime - earlier.ru_utime - earlier.ru_stime, 2),
-        "servers_cpu_s": [round(one, 2) for one in servers], "peak_memory_mib": round(int(peak) / 1024, 1),
-        **(verdicts(done.stdout, kinds) if "--json" in args.words else {})}
+        "servers_cpu_s": [round(one, 2) for one in servers],
+        "peak_memory_mib": round(int(peak) / 1024, 1),
+        **(verdicts(done.stdout, kinds) if "--json" in args.words else {}),
+    }
 
 
 def verdicts(text: str, kinds: Dict[str, str]) -> Dict[str, Any]:

@@ -81,12 +81,23 @@ def instance_of(index: int) -> str:
 def report(index: int, kind: str) -> Tuple[int, str]:
     """(exit code, standard output) of the node's own check."""
     mounts: List[Dict[str, Any]] = [
-        {"name": name, "kind": type_, "path": path, "state": "ok", "source": source, "detail": "", "latency_ms": 1.25,
-         "required": True, "checked_at": time.time()}
+        {
+            "name": name,
+            "kind": type_,
+            "path": path,
+            "state": "ok",
+            "source": source,
+            "detail": "",
+            "latency_ms": 1.25,
+            "required": True,
+            "checked_at": time.time(),
+        }
         for name, type_, path, source in (
             ("fsx", "lustre", "/fsx", "10.0.9.1@tcp:/abcdefgh"),
             ("home", "efs", "/efs/trainer", "fs-0123456789abcdef0 via fsap-0123456789abcdef0"),
-            ("data", "mountpoint-s3", "/mnt/data", "sagemaker-hyperpod-kit-data/corpus/"))]
+            ("data", "mountpoint-s3", "/mnt/data", "sagemaker-hyperpod-kit-data/corpus/"),
+        )
+    ]
     identity = index + 1 if kind == "impostor" else index
     if kind in ("sick", "optional", "escapes"):
         mounts[2].update(state="stale", source="", detail="Transport endpoint is not connected")
@@ -96,9 +107,16 @@ def report(index: int, kind: str) -> Tuple[int, str]:
         mounts[2]["detail"] = "\x1b]0;owned\x07\x1b[2J all\nis\twell\x00"
     if kind == "elsewhere":
         mounts[0]["path"] = "/fsx2"
-    text = json.dumps({"node": f"ip-{address_of(identity).replace('.', '-')}", "instance_id": instance_of(identity),
-                       "bundle_id": "0123456789abcdef", "role": "compute", "checked_at": time.time(),
-                       "mounts": mounts})
+    text = json.dumps(
+        {
+            "node": f"ip-{address_of(identity).replace('.', '-')}",
+            "instance_id": instance_of(identity),
+            "bundle_id": "0123456789abcdef",
+            "role": "compute",
+            "checked_at": time.time(),
+            "mounts": mounts,
+        }
+    )
     if kind == "garbage":
         text = "Segmentation fault"
     if kind == "deep":
@@ -220,8 +238,9 @@ class World:
                 self._selector.register(listener, selectors.EVENT_READ, index)
             shown = strange if kind == "other-key" else self._keys[index]
             lines.append((address_of(index), shown))
-        (directory / "known_hosts").write_text("".join(
-            f"[{address}]:{self.port} {key.get_name()} {key.get_base64()}\n" for address, key in lines))
+        (directory / "known_hosts").write_text(
+            "".join(f"[{address}]:{self.port} {key.get_name()} {key.get_base64()}\n" for address, key in lines)
+        )
 
     def submit(self, what: Callable[[paramiko.Channel], None], channel: paramiko.Channel) -> None:
         self._answers.submit(what, channel)
@@ -264,8 +283,10 @@ def main(directory: str, count: str, only: str = "") -> None:
 
     logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)
     world = World(Path(directory), int(count), only)
-    nodes = [{"instance_id": instance_of(index), "address": address_of(index), "kind": world.kinds[index]}
-             for index in range(world.count)]
+    nodes = [
+        {"instance_id": instance_of(index), "address": address_of(index), "kind": world.kinds[index]}
+        for index in range(world.count)
+    ]
     print(json.dumps({"port": world.port, "nodes": nodes}), flush=True)
     threading.Thread(target=world.serve, daemon=True).start()
     sys.stdin.read()

@@ -43,14 +43,19 @@ def one_round(name: str, logs: Path) -> Dict[str, Any]:
         driver.kit("create-cluster", str(CONFIG), "--wait", timeout=400)
         done("create")
         report = driver.data("validate-mounts", str(CONFIG), check=False)
-        round_["sick"] = [f"{node['node']}: {mount['name']} {mount['state']}: {mount['detail']}"
-                          for node in report["nodes"] for mount in node["mounts"] if mount["state"] != "ok"]
+        round_["sick"] = [
+            f"{node['node']}: {mount['name']} {mount['state']}: {mount['detail']}"
+            for node in report["nodes"]
+            for mount in node["mounts"]
+            if mount["state"] != "ok"
+        ]
         if not report["healthy"] and not round_["sick"]:
             round_["sick"] = ["validate-mounts: not healthy"]
         done("validate")
         driver.kit("delete-cluster", str(CONFIG), "--yes")
-        wait_until("end of the cluster", lambda: not driver.aws("sagemaker", "list-clusters")["ClusterSummaries"],
-                   timeout=60)
+        wait_until(
+            "end of the cluster", lambda: not driver.aws("sagemaker", "list-clusters")["ClusterSummaries"], timeout=60
+        )
         done("delete")
     except DemoError as err:
         round_["sick"].append(str(err))
@@ -77,8 +82,11 @@ def main() -> int:
     if options.json:
         print(json.dumps({"healthy": healthy, "rounds": rounds}, indent=1))
     else:
-        medians = ", ".join(f"{step} {statistics.median(found):.1f}" for step in STEPS
-                            if (found := [round_[step] for round_ in rounds if step in round_]))
+        medians = ", ".join(
+            f"{step} {statistics.median(found):.1f}"
+            for step in STEPS
+            if (found := [round_[step] for round_ in rounds if step in round_])
+        )
         print(f"{healthy} of {len(rounds)} healthy; medians in seconds: {medians}")
     return 0 if healthy == len(rounds) else 1
 

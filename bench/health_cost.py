@@ -51,10 +51,14 @@ def mounts_of(count: int) -> List[Mount]:
     made: List[Mount] = []
     for number in range(count):
         name, path = f"m{number}", f"/mnt/m{number}"
-        made.append((EfsMount(name, path, f"fs-{number:017x}"),
-                     LustreMount(name, path, f"fs-{number:017x}.fsx.us-east-1.amazonaws.com", f"name{number:04d}"),
-                     S3Mount(name, path, f"sagemaker-bucket-{number}", read_only=False, allow_delete=True),
-                     NvmeMount(name, path))[number % 4])
+        made.append(
+            (
+                EfsMount(name, path, f"fs-{number:017x}"),
+                LustreMount(name, path, f"fs-{number:017x}.fsx.us-east-1.amazonaws.com", f"name{number:04d}"),
+                S3Mount(name, path, f"sagemaker-bucket-{number}", read_only=False, allow_delete=True),
+                NvmeMount(name, path),
+            )[number % 4]
+        )
     return made
 
 
@@ -100,8 +104,11 @@ def mounted(root: Path, mounts: List[Mount]) -> Iterator[Dict[str, subprocess.Po
                 place.mkdir(parents=True)
                 subprocess.run(["mount", "--bind", str(place), str(target)], check=True)
                 continue
-            daemon = subprocess.Popen([sys.executable, "-c", DAEMON, str(store), str(target), *source_of(mount)],
-                                      stdout=subprocess.PIPE, text=True)
+            daemon = subprocess.Popen(
+                [sys.executable, "-c", DAEMON, str(store), str(target), *source_of(mount)],
+                stdout=subprocess.PIPE,
+                text=True,
+            )
             daemons[mount.name] = daemon
             if daemon.stdout is None or daemon.stdout.readline() != "mounted\n":
                 raise SystemExit(f"{mount.name}: the daemon did not mount")
@@ -113,8 +120,7 @@ def mounted(root: Path, mounts: List[Mount]) -> Iterator[Dict[str, subprocess.Po
                 (cgroup / "cgroup.procs").write_text(f"{daemon.pid}\n")
                 (process / "cmdline").write_text("\0".join(["/usr/bin/mount-s3", mount.bucket, mount.path]) + "\0")
         (root / "proc/self").mkdir(parents=True, exist_ok=True)
-        (root / "proc/self/mountinfo").write_text(
-            Path("/proc/self/mountinfo").read_text().replace(f" {root}/", " /"))
+        (root / "proc/self/mountinfo").write_text(Path("/proc/self/mountinfo").read_text().replace(f" {root}/", " /"))
         yield daemons
     finally:
         for daemon in daemons.values():
@@ -132,8 +138,14 @@ def tick(root: Path, python: str) -> Dict[str, float]:
     command = [python, "-I", "-S", f"{root}/opt/hyperpod-kit/current/lib/hyperpod_kit/node/health/glance.py"]
     with open(root / "said", "ab") as said:
         # As systemd starts a service: from /, with an environment of its own.
-        child = subprocess.Popen(command, cwd="/", stdin=subprocess.DEVNULL, stdout=said, stderr=said,
-                                 env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HPK_ROOT": str(root)})
+        child = subprocess.Popen(
+            command,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HPK_ROOT": str(root)},
+        )
     cpu, memory, wall, code = 0.0, 0, 0.0, -1
     while True:
         try:
@@ -168,12 +180,17 @@ def main() -> None:
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     root = Path(tempfile.mkdtemp(prefix="health-cost-"))
     mounts = mounts_of(args.mounts)
-    config = NodeConfig("bench", "on_create", {"workers": "compute"}, tuple(mounts),
-                        health=HealthPolicy(interval=args.interval, deadline=min(5.0, args.interval / 2)))
+    config = NodeConfig(
+        "bench",
+        "on_create",
+        {"workers": "compute"},
+        tuple(mounts),
+        health=HealthPolicy(interval=args.interval, deadline=min(5.0, args.interval / 2)),
+    )
     try:
         install(root, config, args.python)
         with mounted(root, mounts) as daemons:
-            for daemon in list(daemons.values())[:args.hung]:
+            for daemon in list(daemons.values())[: args.hung]:
                 daemon.send_signal(signal.SIGSTOP)
             print(json.dumps(measure(root, args), indent=2))
     finally:
@@ -195,14 +212,20 @@ def measure(root: Path, args: argparse.Namespace) -> Dict[str, object]:
         states[record["status"]["state"]] = states.get(record["status"]["state"], 0) + 1
     version = subprocess.run([args.python, "-V"], text=True, stdout=subprocess.PIPE).stdout.strip()
     return {
-        "mounts": args.mounts, "states": states, "interval_s": args.interval, "ticks": len(ticks),
-        "seconds": round(seconds, 1), "python": version,
+        "mounts": args.mounts,
+        "states": states,
+        "interval_s": args.interval,
+        "ticks": len(ticks),
+        "seconds": round(seconds, 1),
+        "python": version,
         "percent_of_one_core": round(100 * sum(cpu) / seconds, 3),
         "cpu_ms_a_tick": spread([1000 * value for value in cpu]),
         "wall_ms_a_tick": spread([1000 * one["wall"] for one in ticks]),
         "peak_memory_mib": {"first": memory(ticks[0]), "last": memory(ticks[-1]), "max": max(map(memory, ticks))},
-        "kept_on_disk": {"first": first, "last": kept(root)}, "exit_codes": sorted({one["exit"] for one in ticks}),
-        "said": (root / "said").read_text().splitlines()[:5]}
+        "kept_on_disk": {"first": first, "last": kept(root)},
+        "exit_codes": sorted({one["exit"] for one in ticks}),
+        "said": (root / "said").read_text().splitlines()[:5],
+    }
 
 
 def spread(values: List[float]) -> Dict[str, float]:

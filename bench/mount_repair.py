@@ -40,8 +40,10 @@ PATIENCE = 300.0
 def serves(at: Spot) -> bool:
     """Whether something is mounted there and statvfs of it succeeds within a second."""
     command = inside(at.leader, ["timeout", "-s", "KILL", "1", "stat", "--file-system", at.path])
-    return at.mounted() is not None and subprocess.run(command, stdout=subprocess.DEVNULL,
-                                                       stderr=subprocess.DEVNULL).returncode == 0
+    return (
+        at.mounted() is not None
+        and subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
+    )
 
 
 def can_suffer(fault: str, kind: str) -> bool:
@@ -96,8 +98,11 @@ def measure(args: argparse.Namespace) -> Dict[str, Dict[str, List[float]]]:
             for fault in args.fault or FAULTS:
                 for number in range(args.rounds):
                     time.sleep(args.interval + 5 + random.uniform(0, args.interval))
-                    wait_until("healthy node", lambda: driver.data("validate-mounts", str(config),
-                                                                   check=False)["healthy"], timeout=PATIENCE)
+                    wait_until(
+                        "healthy node",
+                        lambda: driver.data("validate-mounts", str(config), check=False)["healthy"],
+                        timeout=PATIENCE,
+                    )
                     took = one_round(spots, fault)
                     for kind, seconds in took.items():
                         found.setdefault(fault, {}).setdefault(kind, []).append(round(seconds, 1))

@@ -88,8 +88,11 @@ def start(directory: Path) -> dict[str, object]:
     taken = []
     for _ in range(11):
         begin = time.perf_counter()
-        subprocess.run([sys.executable, "-m", "hyperpod_kit.cli.main", "checkpoint", "ls", str(root)], check=True,
-                       stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [sys.executable, "-m", "hyperpod_kit.cli.main", "checkpoint", "ls", str(root)],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
         taken.append(time.perf_counter() - begin)
     return {"ls_s": taken, "ls_median_s": statistics.median(taken)}
 
@@ -112,10 +115,15 @@ def soak(directory: Path, saves: int) -> dict[str, object]:
                 shutil.rmtree(root / previous, ignore_errors=True)
             previous = attempt
             if (number + 1) % max(1, saves // 10) == 0:
-                rows.append({"after": number + 1, "trainer": usage.private_bytes(mine),
-                             "agent": usage.private_bytes(agent),
-                             "trainer_descriptors": usage.descriptors(mine) - before,
-                             "agent_descriptors": usage.descriptors(agent)})
+                rows.append(
+                    {
+                        "after": number + 1,
+                        "trainer": usage.private_bytes(mine),
+                        "agent": usage.private_bytes(agent),
+                        "trainer_descriptors": usage.descriptors(mine) - before,
+                        "agent_descriptors": usage.descriptors(agent),
+                    }
+                )
     manager.close()
     return {"saves": saves, "rows": rows, "most_descriptors_at_once": watch.together - before}
 
@@ -130,8 +138,16 @@ def main() -> None:
         place = Path(directory)
         os.environ["HPK_SHM_DIR"] = tempfile.mkdtemp(prefix="hyperpod-kit-scale-", dir="/dev/shm")
         try:
-            print(json.dumps({"discovery": discovery(place, args.checkpoints), "start": start(place),
-                              "soak": soak(place, args.saves)}, indent=1))
+            print(
+                json.dumps(
+                    {
+                        "discovery": discovery(place, args.checkpoints),
+                        "start": start(place),
+                        "soak": soak(place, args.saves),
+                    },
+                    indent=1,
+                )
+            )
         finally:
             shutil.rmtree(os.environ["HPK_SHM_DIR"], ignore_errors=True)
 

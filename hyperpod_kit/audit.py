@@ -33,14 +33,26 @@ def record(action: str, on: str, why: str, *, asked_by: str, owner: str = "", jo
         return
     import socket  # seldom needed, and dear to what runs twice a minute
 
-    fields = {"HYPERPOD_KIT_ACTION": action, "HYPERPOD_KIT_ON": on, "HYPERPOD_KIT_WHY": why,
-              "HYPERPOD_KIT_ASKED_BY": asked_by, "HYPERPOD_KIT_OWNER": owner}
+    fields = {
+        "HYPERPOD_KIT_ACTION": action,
+        "HYPERPOD_KIT_ON": on,
+        "HYPERPOD_KIT_WHY": why,
+        "HYPERPOD_KIT_ASKED_BY": asked_by,
+        "HYPERPOD_KIT_OWNER": owner,
+    }
     cleaned = {name: clean(value, _VALUE) for name, value in fields.items()}
     whose = f" of {cleaned['HYPERPOD_KIT_OWNER']}" if owner else ""
-    message = (f"{clean(action)} {cleaned['HYPERPOD_KIT_ON']}{whose} for {clean(asked_by)}: "
-               f"{cleaned['HYPERPOD_KIT_WHY']}")
-    entry = {"MESSAGE": message, "MESSAGE_ID": MESSAGE_ID, "PRIORITY": "5", "SYSLOG_IDENTIFIER": "hyperpod-kit",
-             "SYSLOG_PID": str(os.getpid()), **cleaned}
+    message = (
+        f"{clean(action)} {cleaned['HYPERPOD_KIT_ON']}{whose} for {clean(asked_by)}: {cleaned['HYPERPOD_KIT_WHY']}"
+    )
+    entry = {
+        "MESSAGE": message,
+        "MESSAGE_ID": MESSAGE_ID,
+        "PRIORITY": "5",
+        "SYSLOG_IDENTIFIER": "hyperpod-kit",
+        "SYSLOG_PID": str(os.getpid()),
+        **cleaned,
+    }
     data = "".join(f"{name}={value}\n" for name, value in entry.items()).encode("utf-8", "replace")
     try:
         with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as sock:

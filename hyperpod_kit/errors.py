@@ -80,8 +80,7 @@ class BundleIntegrityError(BundleError):
     """A file of the bundle is not what its manifest says."""
 
     def __init__(self, path: str, expected: str, actual: str) -> None:
-        super().__init__(f"{path} is damaged: expected sha256 {expected}, found {actual}",
-                         hint="hyperpod-kit upload")
+        super().__init__(f"{path} is damaged: expected sha256 {expected}, found {actual}", hint="hyperpod-kit upload")
         self.path = path
 
 
@@ -111,8 +110,16 @@ class WaitTimeout(ClusterError):
 class RunError(HyperpodKitError):
     """A command ended with a code other than 0."""
 
-    def __init__(self, argv: Sequence[str], returncode: int, stdout: str = "", stderr: str = "",
-                 *, target: str = "", hint: Optional[str] = None) -> None:
+    def __init__(
+        self,
+        argv: Sequence[str],
+        returncode: int,
+        stdout: str = "",
+        stderr: str = "",
+        *,
+        target: str = "",
+        hint: Optional[str] = None,
+    ) -> None:
         where = f" on {target}" if target else ""
         tail = (stderr or stdout).strip().splitlines()[-1:] or [""]
         super().__init__(f"`{' '.join(argv)}`{where} exited {returncode}: {tail[0]}", hint=hint)
@@ -175,8 +182,7 @@ class NoValidCheckpoint(CheckpointError):
 
     def __init__(self, root: str, reasons: Sequence[tuple[str, str]]) -> None:
         lines = "; ".join(f"{name}: {why}" for name, why in reasons)
-        super().__init__(f"no valid checkpoint under {root}: {lines}",
-                         hint=f"hyperpod-kit checkpoint verify {root}")
+        super().__init__(f"no valid checkpoint under {root}: {lines}", hint=f"hyperpod-kit checkpoint verify {root}")
         self.root = root
         self.reasons = tuple(reasons)
 
@@ -197,8 +203,10 @@ class DigestUnavailable(CheckpointError):
     exit_code = 3
 
     def __init__(self, algorithm: str, why: str) -> None:
-        super().__init__(f"cannot verify digests of kind {algorithm!r}: {why}",
-                         hint="install libxxhash0 (0.8 or later)" if algorithm == "xxh3" else None)
+        super().__init__(
+            f"cannot verify digests of kind {algorithm!r}: {why}",
+            hint="install libxxhash0 (0.8 or later)" if algorithm == "xxh3" else None,
+        )
         self.algorithm = algorithm
 
 

@@ -27,8 +27,15 @@ class Runner(Protocol):
 
     target: str
 
-    def run(self, argv: Sequence[str], *, timeout: float = 60.0, check: bool = True,
-            input: Optional[str] = None, env: Optional[Mapping[str, Optional[str]]] = None) -> Completed:
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout: float = 60.0,
+        check: bool = True,
+        input: Optional[str] = None,
+        env: Optional[Mapping[str, Optional[str]]] = None,
+    ) -> Completed:
         """Run `argv` (no shell) and return what it left. `env`: beside our own environment, None: not there.
 
         Raises RunError when `check` and the exit code is not 0, RunTimeout after `timeout` seconds.
@@ -40,17 +47,30 @@ class LocalRunner:
 
     target = ""
 
-    def run(self, argv: Sequence[str], *, timeout: float = 60.0, check: bool = True,
-            input: Optional[str] = None, env: Optional[Mapping[str, Optional[str]]] = None) -> Completed:
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout: float = 60.0,
+        check: bool = True,
+        input: Optional[str] = None,
+        env: Optional[Mapping[str, Optional[str]]] = None,
+    ) -> Completed:
         # Here: a health check that finds nothing wrong runs no command, and the import is a tenth of its cost.
         import signal
         import subprocess
 
         try:
             proc = subprocess.Popen(
-                list(argv), stdin=subprocess.PIPE if input is not None else subprocess.DEVNULL,
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True, errors="replace",
-                env=_environment(env), start_new_session=True)
+                list(argv),
+                stdin=subprocess.PIPE if input is not None else subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                universal_newlines=True,
+                errors="replace",
+                env=_environment(env),
+                start_new_session=True,
+            )
         except OSError as err:
             raise RunError(argv, 127, stderr=str(err)) from err
         try:

@@ -30,13 +30,25 @@ def main() -> int:
     """Replaces this process by the entry script; returns 2 without a resource config."""
     bundle = os.path.dirname(os.path.abspath(__file__))
     parser = argparse.ArgumentParser(description="Run this lifecycle bundle by hand.")
-    parser.add_argument("-rc", "--resource_config", metavar="FILE",
-                        default=os.environ.get("SAGEMAKER_RESOURCE_CONFIG_PATH", DEFAULT_RESOURCE_CONFIG))
-    parser.add_argument("-pp", "--provisioning_parameters", metavar="FILE",
-                        help="accepted and not read, so it need not exist: node_config.json holds what it would say")
-    parser.add_argument("--mode", choices=MODES, default=mode_of(bundle),
-                        help="who set up Slurm and FSx: this bundle (on_create), or HyperPod or other scripts before "
-                             "it (on_init_complete); default: %(default)s, what the bundle was rendered for")
+    parser.add_argument(
+        "-rc",
+        "--resource_config",
+        metavar="FILE",
+        default=os.environ.get("SAGEMAKER_RESOURCE_CONFIG_PATH", DEFAULT_RESOURCE_CONFIG),
+    )
+    parser.add_argument(
+        "-pp",
+        "--provisioning_parameters",
+        metavar="FILE",
+        help="accepted and not read, so it need not exist: node_config.json holds what it would say",
+    )
+    parser.add_argument(
+        "--mode",
+        choices=MODES,
+        default=mode_of(bundle),
+        help="who set up Slurm and FSx: this bundle (on_create), or HyperPod or other scripts before "
+        "it (on_init_complete); default: %(default)s, what the bundle was rendered for",
+    )
     args = parser.parse_args()
     if not os.path.isfile(args.resource_config):
         print(f"error: {args.resource_config}: no such file", file=sys.stderr)

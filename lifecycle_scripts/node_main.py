@@ -14,12 +14,15 @@ def main() -> int:
     try:
         if part == "node":
             from hyperpod_kit.node import cli as node_cli
+
             return node_cli.run(rest)
         if part == "job":
             from hyperpod_kit.job import cli as job_cli
+
             return job_cli.main(rest)
         if part == "checkpoint":
             from hyperpod_kit.checkpoint.repository import cli as checkpoint_cli
+
             return checkpoint_cli.main(rest)
     except HyperpodKitError as err:
         print(f"error: {err}", file=sys.stderr)
@@ -28,8 +31,9 @@ def main() -> int:
         return err.exit_code
     except KeyboardInterrupt:
         return 130
-    print("usage: hyperpod-kit node|job|checkpoint …   (the other commands live on the admin's machine)",
-          file=sys.stderr)
+    print(
+        "usage: hyperpod-kit node|job|checkpoint …   (the other commands live on the admin's machine)", file=sys.stderr
+    )
     return 0 if part in ("-h", "--help") else 2
 
 

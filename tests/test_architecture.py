@@ -36,8 +36,18 @@ MAY_IMPORT: Dict[str, Set[str]] = {
 }
 """Layer -> the layers that it may import besides itself. Arrows point down only."""
 
-VENDORED = ("audit", "descriptors", "errors", "run", "untrusted", "model", "slurm", "node", "job",
-            "checkpoint.repository")
+VENDORED = (
+    "audit",
+    "descriptors",
+    "errors",
+    "run",
+    "untrusted",
+    "model",
+    "slurm",
+    "node",
+    "job",
+    "checkpoint.repository",
+)
 """What ships to the nodes: standard library only, Python 3.8."""
 
 STANDALONE = ("rehearsal/standins", "rehearsal/agent")
@@ -81,7 +91,7 @@ def imports(path: Path) -> List[str]:
 
 
 def ours(name: str) -> str:
-    return layer(name[len("hyperpod_kit."):])
+    return layer(name[len("hyperpod_kit.") :])
 
 
 @pytest.mark.parametrize("path", list(modules()), ids=lambda path: str(path.relative_to(PACKAGE)))
@@ -101,13 +111,17 @@ def test_file_keeps_the_rules(path: Path) -> None:
         if target.split(".")[0] == "torch":
             assert here in TORCH_ALLOWED
     if path.name == "__init__.py":
-        assert not [target for target in used if target.startswith("hyperpod_kit.") and "__version__" not in target] \
-            or here == "checkpoint", "a package's __init__ imports no implementation"
+        assert (
+            not [target for target in used if target.startswith("hyperpod_kit.") and "__version__" not in target]
+            or here == "checkpoint"
+        ), "a package's __init__ imports no implementation"
 
 
-@pytest.mark.parametrize("path", [p for p in modules() if layer(dotted(p)) in VENDORED or
-                                  str(p.relative_to(PACKAGE)).startswith(STANDALONE)],
-                         ids=lambda path: str(path.relative_to(PACKAGE)))
+@pytest.mark.parametrize(
+    "path",
+    [p for p in modules() if layer(dotted(p)) in VENDORED or str(p.relative_to(PACKAGE)).startswith(STANDALONE)],
+    ids=lambda path: str(path.relative_to(PACKAGE)),
+)
 def test_what_ships_to_nodes_needs_only_the_standard_library(path: Path) -> None:
     ast.parse(path.read_text(), feature_version=(3, 8))
     assert "from __future__ import annotations" in path.read_text() or path.name == "__init__.py"
@@ -137,10 +151,13 @@ def test_modules_have_no_cycle() -> None:
         top_level = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
         source = ast.unparse(ast.Module(body=list(top_level), type_ignores=[]))
         for node in ast.parse(source).body:
-            names = [node.module, *[f"{node.module}.{a.name}" for a in node.names]] \
-                if isinstance(node, ast.ImportFrom) and node.module else []
+            names = (
+                [node.module, *[f"{node.module}.{a.name}" for a in node.names]]
+                if isinstance(node, ast.ImportFrom) and node.module
+                else []
+            )
             for name in names:
-                short = name[len("hyperpod_kit."):] if name.startswith("hyperpod_kit.") else ""
+                short = name[len("hyperpod_kit.") :] if name.startswith("hyperpod_kit.") else ""
                 if short in graph and short != dotted(path):
                     graph[dotted(path)].add(short)
     done: Set[str] = set()

@@ -1,4 +1,5 @@
 """The host: clock, page cache, processor time by owner, memory of the whole machine."""
+
 from __future__ import annotations
 
 import contextlib
@@ -21,6 +22,7 @@ def drop_caches() -> None:
 
 def fsync_tree(path: str) -> None:
     """Make everything under `path` durable: every file, every directory, and the parent directory."""
+
     def one(p, flags):
         with contextlib.suppress(FileNotFoundError):
             fd = os.open(p, flags)
@@ -28,6 +30,7 @@ def fsync_tree(path: str) -> None:
                 os.fsync(fd)
             finally:
                 os.close(fd)
+
     if os.path.isfile(path):
         one(path, os.O_RDONLY)
     else:
@@ -154,8 +157,9 @@ class MemSampler:
     """
 
     def __init__(self):
-        self.p = subprocess.Popen([sys.executable, "-S", "-c", _SAMPLER], stdin=subprocess.PIPE,
-                                  stdout=subprocess.PIPE, text=True)
+        self.p = subprocess.Popen(
+            [sys.executable, "-S", "-c", _SAMPLER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
 
     def take(self) -> tuple[int, int, int]:
         """Return (peak, anon at peak, shmem at peak) since the last call and start again."""

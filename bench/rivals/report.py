@@ -13,8 +13,19 @@ from adapters import SYSTEMS
 CALM = 0.15
 """A save beside which other processes used more cores than this is left out, unless all of them were disturbed."""
 
-HEAD = ("system", "stall, s", "/ memcpy", "first save, s", "durable after, s", "hot load, s", "cold load, s",
-        "peak memory / state", "loop speed while persisting: py", "mm", "saves")
+HEAD = (
+    "system",
+    "stall, s",
+    "/ memcpy",
+    "first save, s",
+    "durable after, s",
+    "hot load, s",
+    "cold load, s",
+    "peak memory / state",
+    "loop speed while persisting: py",
+    "mm",
+    "saves",
+)
 
 
 def median(values):
@@ -50,35 +61,52 @@ def figures(entry):
         calm = [save for save in run["saves"] if save["foreign"] <= CALM] or run["saves"]
         pairs += [(save, statistics.median(run["memcpy"]["samples"])) for save in calm]
     idle = [save for save, _ in pairs if save["kind"] == "I"]
-    memory = [run[key]["peak_extra"] / run["state_bytes"] for run in runs for key in ("mem_first", "mem_second")
-              if key in run]
+    memory = [
+        run[key]["peak_extra"] / run["state_bytes"] for run in runs for key in ("mem_first", "mem_second") if key in run
+    ]
     stored = all(run["durable_to_disk"] for run in runs)
     wrong = sum(run.get("hot_bad") or 0 for run in runs)
     wrong += sum(way["bad"] for run in entry["load"] for way in run["load"].values())
     return {
-        "name": runs[0]["name"], "saves": len(pairs), "wrong": wrong,
+        "name": runs[0]["name"],
+        "saves": len(pairs),
+        "wrong": wrong,
         "stall": median(save["t_safe"] for save, _ in pairs),
         "ratio": median(save["t_safe"] / memcpy for save, memcpy in pairs),
         "first": median(run["first"]["t_safe"] for run in runs),
         "durable": median(save["t_durable"] for save in idle) if stored else None,
         "hot": median(value for run in runs for value in run.get("hot", [])),
         "hot_error": next((run["hot_error"].strip().splitlines()[-1] for run in runs if "hot_error" in run), None),
-        "cold": {way: median(value for run in entry["load"] for value in run["load"][way]["cold"])
-                 for way in (entry["load"][0]["load"] if entry["load"] else {})},
+        "cold": {
+            way: median(value for run in entry["load"] for value in run["load"][way]["cold"])
+            for way in (entry["load"][0]["load"] if entry["load"] else {})
+        },
         "memory": max(memory, default=None),
         "py": median(save.get("loop_ratio") for save, _ in pairs if save["kind"] == "A"),
         "mm": median(save.get("loop_ratio") for save, _ in pairs if save["kind"] == "B"),
-        "memcpy": median(memcpy for _, memcpy in pairs), "bytes": runs[0]["state_bytes"],
+        "memcpy": median(memcpy for _, memcpy in pairs),
+        "bytes": runs[0]["state_bytes"],
     }
 
 
 def row(found):
-    cold = ", ".join(shown(value, 2) + ("" if way == "default" else f" ({way})")
-                     for way, value in found["cold"].items())
+    cold = ", ".join(
+        shown(value, 2) + ("" if way == "default" else f" ({way})") for way, value in found["cold"].items()
+    )
     hot = f"fails: {found['hot_error'][:50]}" if found["hot_error"] else shown(found["hot"])
-    cells = [found["name"] + (f" **{found['wrong']} tensors wrong**" if found["wrong"] else ""), shown(found["stall"]),
-             shown(found["ratio"], 2), shown(found["first"], 2), shown(found["durable"], 2), hot, cold or "–",
-             shown(found["memory"], 2), shown(found["py"], 2), shown(found["mm"], 2), str(found["saves"])]
+    cells = [
+        found["name"] + (f" **{found['wrong']} tensors wrong**" if found["wrong"] else ""),
+        shown(found["stall"]),
+        shown(found["ratio"], 2),
+        shown(found["first"], 2),
+        shown(found["durable"], 2),
+        hot,
+        cold or "–",
+        shown(found["memory"], 2),
+        shown(found["py"], 2),
+        shown(found["mm"], 2),
+        str(found["saves"]),
+    ]
     return "| " + " | ".join(cells) + " |"
 
 
@@ -89,9 +117,12 @@ def table(data, size, mode):
         return ""
     any_one = next(iter(good.values()))
     memcpy = median(found["memcpy"] for found in good.values())
-    lines = [f"\n### {size}, {mode}: {any_one['bytes'] / 1e9:.3f} GB, memcpy {memcpy:.3f} s "
-             f"({any_one['bytes'] / memcpy / 1e9:.1f} GB/s)\n",
-             "| " + " | ".join(HEAD) + " |", "|" + " --- |" * len(HEAD)]
+    lines = [
+        f"\n### {size}, {mode}: {any_one['bytes'] / 1e9:.3f} GB, memcpy {memcpy:.3f} s "
+        f"({any_one['bytes'] / memcpy / 1e9:.1f} GB/s)\n",
+        "| " + " | ".join(HEAD) + " |",
+        "|" + " --- |" * len(HEAD),
+    ]
     lines += [row(found) for found in sorted(good.values(), key=lambda found: found["stall"])]
     lines += [f"\n{key}: {error}" for key in keys for error in data[size, mode, key]["errors"]]
     return "\n".join(lines)

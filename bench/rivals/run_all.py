@@ -4,6 +4,7 @@
   python run_all.py --dest disk --sizes 0.5g 2g --modes single fsdp2 --passes 2
   python run_all.py --systems floor dlrover_disk --sizes 0.5g          # a subset
 """
+
 from __future__ import annotations
 
 import argparse
@@ -29,9 +30,24 @@ ROOTS = {"disk": os.path.join(BENCH, "scratch"), "tmpfs": "/dev/shm/bench_scratc
 LAUNCH = {k: ("dlrover" if k.startswith("dlrover") else "python") for k in SYSTEMS}
 MODES = {
     "single": [k for k in SYSTEMS if k not in ("dlrover_fsdp_engine", "dlrover_fsdp1")],
-    "fsdp2": ["floor", "hyperpod", "hyperpod_overlap", "torch_save", "safetensors", "dcp_sync", "dcp_thread",
-              "dcp_thread_cached", "dcp_process", "dcp_process_shared", "ts_take", "ts_async", "dlrover_disk",
-              "dlrover_memory", "dlrover_fsdp_engine", "nvrx_fork"],
+    "fsdp2": [
+        "floor",
+        "hyperpod",
+        "hyperpod_overlap",
+        "torch_save",
+        "safetensors",
+        "dcp_sync",
+        "dcp_thread",
+        "dcp_thread_cached",
+        "dcp_process",
+        "dcp_process_shared",
+        "ts_take",
+        "ts_async",
+        "dlrover_disk",
+        "dlrover_memory",
+        "dlrover_fsdp_engine",
+        "nvrx_fork",
+    ],
     "fsdp1": ["dlrover_fsdp1"],
 }
 NO_COLD = {"dlrover_memory"}
@@ -45,9 +61,27 @@ def free_port() -> int:
 
 def start_master(job: str, env: dict, log):
     port = free_port()
-    p = subprocess.Popen([PY, "-W", "ignore", "-m", "dlrover.python.master.main", "--port", str(port),
-                          "--node_num", "1", "--job_name", job, "--platform", "local"], env=env, stdout=log, stderr=log,
-                         start_new_session=True)
+    p = subprocess.Popen(
+        [
+            PY,
+            "-W",
+            "ignore",
+            "-m",
+            "dlrover.python.master.main",
+            "--port",
+            str(port),
+            "--node_num",
+            "1",
+            "--job_name",
+            job,
+            "--platform",
+            "local",
+        ],
+        env=env,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+    )
     for _ in range(300):
         try:
             socket.create_connection(("127.0.0.1", port), 1).close()
@@ -63,15 +97,21 @@ def stop(p):
         try:
             p.wait(10)
         except subprocess.TimeoutExpired:
-            os.killpg(p.pid, signal.SIGKILL)      # its own session, started by us
+            os.killpg(p.pid, signal.SIGKILL)  # its own session, started by us
             p.wait()
 
 
 def launch(key: str, worker_args: list, world: int, log, timeout=900, script=None) -> int:
     """Start worker.py (or another script) with the launcher the system needs, and wait for it."""
     script = script or os.path.join(HERE, "worker.py")
-    env = dict(os.environ, OMP_NUM_THREADS="2" if world == 1 else "1", PYTHONWARNINGS="ignore",
-               TORCH_CPP_LOG_LEVEL="ERROR", PATH=BIN + ":" + os.environ["PATH"], PYTHONPATH=REPOSITORY)
+    env = dict(
+        os.environ,
+        OMP_NUM_THREADS="2" if world == 1 else "1",
+        PYTHONWARNINGS="ignore",
+        TORCH_CPP_LOG_LEVEL="ERROR",
+        PATH=BIN + ":" + os.environ["PATH"],
+        PYTHONPATH=REPOSITORY,
+    )
     master = None
     try:
         if LAUNCH.get(key) == "dlrover":
@@ -79,27 +119,36 @@ def launch(key: str, worker_args: list, world: int, log, timeout=900, script=Non
             master, port = start_master("bench", env, log)
             env["DLROVER_MASTER_ADDR"] = f"127.0.0.1:{port}"
             env["NODE_RANK"] = "0"
-            cmd = [os.path.join(BIN, "dlrover-run"), "--nnodes=1", f"--nproc_per_node={world}", "--max_restarts=0",
-                   script]
+            cmd = [
+                os.path.join(BIN, "dlrover-run"),
+                "--nnodes=1",
+                f"--nproc_per_node={world}",
+                "--max_restarts=0",
+                script,
+            ]
         elif world > 1:
-            cmd = [os.path.join(BIN, "torchrun"), "--nnodes=1", f"--nproc_per_node={world}",
-                   f"--master_port={free_port()}", script]
+            cmd = [
+                os.path.join(BIN, "torchrun"),
+                "--nnodes=1",
+                f"--nproc_per_node={world}",
+                f"--master_port={free_port()}",
+                script,
+            ]
         else:
-            env.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1",
-                       MASTER_PORT=str(free_port()))
+            env.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
             cmd = [PY, script]
         p = subprocess.Popen(cmd + worker_args, env=env, stdout=log, stderr=log, start_new_session=True)
         try:
             return p.wait(timeout)
         except subprocess.TimeoutExpired:
-            os.killpg(p.pid, signal.SIGKILL)      # its own session, started by us
+            os.killpg(p.pid, signal.SIGKILL)  # its own session, started by us
             p.wait()
             return -9
     finally:
         if master:
             stop(master)
             for f in glob.glob("/dev/shm/*_ckpt_shm_*") + glob.glob("/dev/shm/ckpt_shm_*"):
-                os.unlink(f)                      # DLRover leaves its segment behind after a clean exit
+                os.unlink(f)  # DLRover leaves its segment behind after a clean exit
             shutil.rmtree("/tmp/ckpt_sock", ignore_errors=True)
 
 
@@ -117,7 +166,7 @@ def main():
     ap.add_argument("--patience", type=float, default=20.0, help="seconds to wait for a quiet machine")
     ap.add_argument("--force", action="store_true", help="also what has a result already")
     a = ap.parse_args()
-    os.nice(-5)                                       # other light work runs on this machine; ours goes first
+    os.nice(-5)  # other light work runs on this machine; ours goes first
     os.environ["BENCH_PID"] = str(os.getpid())
     os.makedirs(a.out, exist_ok=True)
     os.makedirs(os.path.join(BENCH, "logs"), exist_ok=True)
@@ -126,7 +175,7 @@ def main():
             keys = [k for k in MODES[mode] if not a.systems or k in a.systems]
             for size in a.sizes:
                 for pno in range(a.first_pass, a.first_pass + a.passes):
-                    order = keys[pno * 3 % max(1, len(keys)):] + keys[: pno * 3 % max(1, len(keys))]
+                    order = keys[pno * 3 % max(1, len(keys)) :] + keys[: pno * 3 % max(1, len(keys))]
                     if pno % 2:
                         order = order[::-1]
                     for key in order:
@@ -147,10 +196,33 @@ def one(a, dest, mode, size, pno, key):
             shutil.rmtree(root, ignore_errors=True)
         t = time.time()
         with open(os.path.join(BENCH, "logs", f"{tag}_{phase}_p{pno}.log"), "w") as log:
-            rc = launch(key, ["--system", key, "--size", size, "--mode", mode, "--root", root, "--phase", phase,
-                              "--out", out, "--cycles", str(a.cycles), "--kinds", a.kinds, "--pass-no", str(pno),
-                              "--patience", str(a.patience)],
-                        world, log)
+            rc = launch(
+                key,
+                [
+                    "--system",
+                    key,
+                    "--size",
+                    size,
+                    "--mode",
+                    mode,
+                    "--root",
+                    root,
+                    "--phase",
+                    phase,
+                    "--out",
+                    out,
+                    "--cycles",
+                    str(a.cycles),
+                    "--kinds",
+                    a.kinds,
+                    "--pass-no",
+                    str(pno),
+                    "--patience",
+                    str(a.patience),
+                ],
+                world,
+                log,
+            )
         msg = ""
         if os.path.exists(out):
             with open(out) as f:
@@ -159,13 +231,17 @@ def one(a, dest, mode, size, pno, key):
                 msg = "ERR " + r["error"].strip().splitlines()[-1][:160]
             elif phase == "save":
                 b = sorted(s["t_safe"] for s in r["saves"]) or [r["warm"]["t_safe"]]
-                msg = (f"first {r['first']['t_safe']:.3f} block {b[len(b) // 2]:.3f} "
-                       f"memcpy {sorted(r['memcpy']['samples'])[3]:.3f} durable {r['warm']['t_durable']:.2f} "
-                       f"hotbad {r.get('hot_bad')} disturbed {len(r.get('disturbed', []))}"
-                       + (" HOT " + r["hot_error"].strip().splitlines()[-1][:80] if "hot_error" in r else ""))
+                msg = (
+                    f"first {r['first']['t_safe']:.3f} block {b[len(b) // 2]:.3f} "
+                    f"memcpy {sorted(r['memcpy']['samples'])[3]:.3f} durable {r['warm']['t_durable']:.2f} "
+                    f"hotbad {r.get('hot_bad')} disturbed {len(r.get('disturbed', []))}"
+                    + (" HOT " + r["hot_error"].strip().splitlines()[-1][:80] if "hot_error" in r else "")
+                )
             else:
-                msg = " ".join(f"{n}: cold {min(v['cold'] or [0]):.2f} warm {min(v['warm']):.2f} bad {v['bad']}"
-                               for n, v in r["load"].items())
+                msg = " ".join(
+                    f"{n}: cold {min(v['cold'] or [0]):.2f} warm {min(v['warm']):.2f} bad {v['bad']}"
+                    for n, v in r["load"].items()
+                )
         print(f"{time.strftime('%H:%M:%S')} p{pno} {tag} {phase} rc={rc} {time.time() - t:.0f}s {msg}", flush=True)
         if rc != 0 and phase == "save":
             break

@@ -3,6 +3,7 @@
 Started by run_all.py with the launcher the system needs; every rank runs this file.
   worker.py --system KEY --size 2g --mode single --root DIR --phase save|load --out FILE [--cycles N]
 """
+
 from __future__ import annotations
 
 import argparse
@@ -84,6 +85,7 @@ def gsum(x: float) -> float:
 def memcpy_reference(state) -> dict:
     """Copy of the whole state into one touched shared-memory buffer, tensor by tensor: the floor of blocking."""
     import mmap
+
     n = sum((t.numel() * t.element_size() + 63) // 64 * 64 for t in state.tensors)
     m = mmap.mmap(-1, (n + 4095) // 4096 * 4096)
     flat = torch.frombuffer(m, dtype=torch.uint8)
@@ -91,7 +93,7 @@ def memcpy_reference(state) -> dict:
     off, dst = 0, []
     for t in state.tensors:
         b = t.numel() * t.element_size()
-        dst.append(flat[off: off + b].view(t.dtype).view(t.shape))
+        dst.append(flat[off : off + b].view(t.dtype).view(t.shape))
         off += (b + 63) // 64 * 64
     ts = []
     for _ in range(7):
@@ -150,7 +152,7 @@ def timed_save(ad, step, kind, loop):
     rec["foreign"] = gmax(foreign_between(f0, cpu_split()) / t_all if RANK == 0 else 0.0)
     for k in ("t_return", "t_safe", "t_commit"):
         rec[k] = gmax(rec[k])
-    if "loop_rate" in rec:                        # slowest rank stands for the job
+    if "loop_rate" in rec:  # slowest rank stands for the job
         rec["idle_after"] = loop.idle_rate(lk, 0.5)
         rec["idle_rate"] = (rec["idle_before"] + rec["idle_after"]) / 2
         rec["loop_ratio"] = -gmax(-(rec["loop_rate"] / rec["idle_rate"]))
@@ -176,6 +178,7 @@ def phase_save(out):
     mesh = None
     if args.mode == "fsdp2":
         from torch.distributed.device_mesh import init_device_mesh
+
         mesh = init_device_mesh("cpu", (WORLD,))
     state = State(args.size, args.mode, mesh)
     out["state_bytes"] = int(gsum(state.nbytes))
@@ -228,7 +231,7 @@ def phase_save(out):
         for kind in args.kinds:
             if kind in "ABM" and not ad.asynchronous:
                 continue
-            for _try in range(3):                     # repeat a sample that other processes disturbed
+            for _try in range(3):  # repeat a sample that other processes disturbed
                 step += 1
                 rec = timed_save(ad, step, kind, loop)
                 clean(ad, step)
@@ -285,6 +288,7 @@ def phase_load(out):
     mesh = None
     if args.mode == "fsdp2":
         from torch.distributed.device_mesh import init_device_mesh
+
         mesh = init_device_mesh("cpu", (WORLD,))
     state = State(args.size, args.mode, mesh, cheap=True)
     with open(digest_file()) as f:
@@ -322,9 +326,17 @@ def phase_load(out):
 def main():
     logging.disable(logging.WARNING)
     dist.init_process_group("gloo")
-    out = {"system": args.system, "size": args.size, "mode": args.mode, "world": WORLD, "phase": args.phase,
-           "dest": "tmpfs" if ON_TMPFS else "disk", "pass": args.pass_no, "time": time.time(),
-           "loadavg": os.getloadavg()}
+    out = {
+        "system": args.system,
+        "size": args.size,
+        "mode": args.mode,
+        "world": WORLD,
+        "phase": args.phase,
+        "dest": "tmpfs" if ON_TMPFS else "disk",
+        "pass": args.pass_no,
+        "time": time.time(),
+        "loadavg": os.getloadavg(),
+    }
     code = 0
     try:
         if args.phase == "save":

@@ -21,13 +21,16 @@ WORDS = ("the saved bytes", "changed or mixed bytes, no error", "an error", "not
 
 def state(step: int) -> dict[str, torch.Tensor]:
     """The tensors of that step."""
-    return {name: torch.frombuffer(bytearray(random.Random(f"{step}/{name}").randbytes(4 * size)), dtype=torch.float32)
-            for name, size in SIZES.items()}
+    return {
+        name: torch.frombuffer(bytearray(random.Random(f"{step}/{name}").randbytes(4 * size)), dtype=torch.float32)
+        for name, size in SIZES.items()
+    }
 
 
 def same(found: dict[str, torch.Tensor], step: int) -> bool:
-    return all(torch.equal(found[name].view(torch.uint8), tensor.view(torch.uint8))
-               for name, tensor in state(step).items())
+    return all(
+        torch.equal(found[name].view(torch.uint8), tensor.view(torch.uint8)) for name, tensor in state(step).items()
+    )
 
 
 def in_child(work: Callable[[], int], seconds: int = 30) -> int:
@@ -87,5 +90,14 @@ def file_limit(size: int) -> None:
 
 
 def report(name: str, version: str, seed: int, results: dict[str, Counter[str]]) -> None:
-    print(json.dumps({"system": name, "version": version, "seed": seed,
-                      "results": {what: dict(counts) for what, counts in results.items()}}, indent=1))
+    print(
+        json.dumps(
+            {
+                "system": name,
+                "version": version,
+                "seed": seed,
+                "results": {what: dict(counts) for what, counts in results.items()},
+            },
+            indent=1,
+        )
+    )

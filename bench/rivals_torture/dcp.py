@@ -72,6 +72,7 @@ def full_disk(top: Path, dice: random.Random, count: int, threads: int) -> Count
             file_limit(limit)
             save(root / "11", 11, threads)
             return RIGHT
+
         said = in_child(limited)
         got = in_child(lambda root=root: load(root, (10, 11)))
         out[f"save {'raised' if said == RAISED else 'said success'}; then the newest gives {WORDS[got]}"] += 1
@@ -96,7 +97,8 @@ def main() -> None:
             "killed while saving a new step": kills(top, args.kills, dice, again=False),
             "killed while saving a step again": kills(top, args.kills, dice, again=True),
             "disk full, 1 thread": full_disk(top, dice, args.kills // 4, 1),
-            "disk full, 8 threads": full_disk(top, dice, args.kills // 4, 8)}
+            "disk full, 8 threads": full_disk(top, dice, args.kills // 4, 8),
+        }
     report("torch DCP", torch.__version__, args.seed, results)
 
 

@@ -47,6 +47,7 @@ def saver_module() -> Any:
     stub.MasterClient = MasterClient  # type: ignore[attr-defined]
     sys.modules[stub.__name__] = stub
     import dlrover.python.elastic_agent.torch.ckpt_saver as module
+
     logging.disable(logging.CRITICAL)
     return module
 
@@ -54,6 +55,7 @@ def saver_module() -> Any:
 def trainer(module: Any, folder: Path, dies_at: int | None) -> None:
     """Save step 10 to memory, then step 20; die before the copy of its tensor number `dies_at`."""
     from dlrover.python.common.multi_process import SharedLock
+
     handler = module.SharedMemoryHandler(0, host=False)
     lock = SharedLock("shm_lock_0", create=False)
     copy = module._write_shared_memory
@@ -64,6 +66,7 @@ def trainer(module: Any, folder: Path, dies_at: int | None) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         copied[0] += 1
         copy(*args)
+
     for step in STEPS:
         if step == STEPS[-1]:
             module._write_shared_memory = counting
@@ -92,6 +95,7 @@ def life(module: Any, folder: Path, dies_at: int | None, *, persisted: bool, lim
         finally:
             os._exit(0)
     from dlrover.python.common.storage import PosixDiskStorage
+
     saver = module.DdpCheckpointSaver(str(folder), PosixDiskStorage().get_class_meta(), 1, 1)
     os.write(GO[1], b"x")
     os.read(READY[0], 1)
@@ -138,6 +142,7 @@ def kill(module: Any, number: int, *, persisted: bool, memory: bool, limit: int 
                 return load(saver, folder, memory=memory)
             finally:
                 saver._shm_handlers[0].unlink()
+
         return WORDS[in_child(case, 120)]
 
 
@@ -151,6 +156,7 @@ def main() -> None:
     torch.set_num_threads(1)
     module = saver_module()
     import dlrover
+
     dice = random.Random(args.seed)
     results: dict[str, Counter[str]] = {}
     with tempfile.TemporaryDirectory(prefix="dlrover-torture-") as name:
@@ -159,20 +165,26 @@ def main() -> None:
         def write() -> int:
             life(module, folder, None, persisted=True)._shm_handlers[0].unlink()
             return RIGHT
+
         if in_child(write, 120) == RAISED:
             raise SystemExit("DLRover did not write the checkpoint that was to be damaged")
         from dlrover.python.common.storage import PosixDiskStorage
+
         reader = types.SimpleNamespace(storage=PosixDiskStorage())
         files = [folder / "dlrover_latest.txt", folder / str(STEPS[0]) / "rank_0.pt"]
         results["one byte changed"] = flips(files, args.flips, dice, lambda: load(reader, folder, memory=False))
-    for what, persisted, memory in (("killed in mid-copy, older step on disk, new node", True, False),
-                                    ("killed in mid-copy, older step in memory only, same node", False, True),
-                                    ("killed in mid-copy, older step on disk, same node", True, True)):
-        results[what] = Counter(kill(module, dice.randrange(len(SIZES)), persisted=persisted, memory=memory)
-                                for _ in range(args.kills))
+    for what, persisted, memory in (
+        ("killed in mid-copy, older step on disk, new node", True, False),
+        ("killed in mid-copy, older step in memory only, same node", False, True),
+        ("killed in mid-copy, older step on disk, same node", True, True),
+    ):
+        results[what] = Counter(
+            kill(module, dice.randrange(len(SIZES)), persisted=persisted, memory=memory) for _ in range(args.kills)
+        )
     limits = [dice.randrange(1, 4 * sum(SIZES.values())) for _ in range(args.kills)]
     results["disk full at the save after a trainer's death, older step on disk, new node"] = Counter(
-        kill(module, len(SIZES), persisted=True, memory=False, limit=limit) for limit in limits)
+        kill(module, len(SIZES), persisted=True, memory=False, limit=limit) for limit in limits
+    )
     report("DLRover Flash Checkpoint", getattr(dlrover, "__version__", "0.6.1"), args.seed, results)
 
 

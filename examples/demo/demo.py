@@ -107,8 +107,10 @@ class Demo:
         fresh = wait_until("replacement of the machine", replaced, timeout=120)
         seconds = time.time() - self.facts["killed_at"]
         self.driver.kit("validate-mounts", str(self.driver.config))
-        return (f"{self.facts['victim']} is now {fresh[0]['instance_id']}, mounts back by the bundle, "
-                f"{seconds:.1f} s after the kill")
+        return (
+            f"{self.facts['victim']} is now {fresh[0]['instance_id']}, mounts back by the bundle, "
+            f"{seconds:.1f} s after the kill"
+        )
 
     def job_resumes(self) -> str:
         job = self.facts["job"]
@@ -121,8 +123,10 @@ class Demo:
         lost = self.facts["steps_before"] - got["step"]
         # When it resumed stands in the job's own ledger: this demo was busy watching the machine meanwhile.
         seconds = self._attempts(job)[-1]["t"] - self.facts["killed_at"]
-        return (f"from {got['attempt']} (step {got['step']}, {got['tier']} tier), {lost} steps lost, "
-                f"started {seconds:.1f} s after the kill")
+        return (
+            f"from {got['attempt']} (step {got['step']}, {got['tier']} tier), {lost} steps lost, "
+            f"started {seconds:.1f} s after the kill"
+        )
 
     def job_ends(self) -> str:
         self.facts["weights"] = self._finish(self.facts["job"])
@@ -230,9 +234,11 @@ def main() -> int:
     parser.add_argument("--name", default="demo", help="name of the rehearsal cluster (default demo)")
     args = parser.parse_args()
     if os.geteuid() != 0:
-        console.print("the demo boots machines, which needs root: run `sudo make demo`; without root, "
-                      "`hyperpod-kit rehearse sandbox provisioning_parameters.example.json` runs the bundle in a "
-                      "sandbox")
+        console.print(
+            "the demo boots machines, which needs root: run `sudo make demo`; without root, "
+            "`hyperpod-kit rehearse sandbox provisioning_parameters.example.json` runs the bundle in a "
+            "sandbox"
+        )
         return 1
     before = leftovers()
     logs = Path(tempfile.mkdtemp(prefix="hyperpod-kit-demo-"))
@@ -259,8 +265,10 @@ def main() -> int:
                 _keep_node_logs(demo)
         finally:
             if args.keep:
-                console.print(f"left up: hyperpod-kit rehearse status --name {args.name}; "
-                              f"take it down with: hyperpod-kit rehearse down --name {args.name}")
+                console.print(
+                    f"left up: hyperpod-kit rehearse status --name {args.name}; "
+                    f"take it down with: hyperpod-kit rehearse down --name {args.name}"
+                )
             else:
                 code = _take_down(demo, before) or code
     if interrupt.came:

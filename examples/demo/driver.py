@@ -54,8 +54,7 @@ class Driver:
 
     def _run(self, args: Sequence[str], timeout: float, check: bool, echo: bool) -> subprocess.CompletedProcess[str]:
         argv = [str(PROGRAM), *args]
-        done = run(argv, {**os.environ, **self.environment}, timeout, capture=not echo,
-                   session=self.shielded)
+        done = run(argv, {**os.environ, **self.environment}, timeout, capture=not echo, session=self.shielded)
         with open(self.logs / "commands.log", "a") as log:
             log.write(f"$ {shlex.join(argv)}\n{done.stdout or ''}{done.stderr or ''}-> {done.returncode}\n")
         if check and done.returncode:
@@ -91,8 +90,9 @@ class Driver:
         """Take everything down. Safe to call at any moment and twice."""
         self.kit("rehearse", "down", "--name", self.name, timeout=120)
 
-    def on(self, node: str, command: str, *, user: Optional[str] = None, check: bool = True,
-           timeout: float = 60) -> str:
+    def on(
+        self, node: str, command: str, *, user: Optional[str] = None, check: bool = True, timeout: float = 60
+    ) -> str:
         """Run a shell command on a node, as root or as `user`."""
         inner = ["runuser", "-l", user, "-c", command] if user else ["bash", "-c", command]
         return self.kit("rehearse", "exec", "--name", self.name, node, "--", *inner, check=check, timeout=timeout)
@@ -105,8 +105,20 @@ class Driver:
     def submit(self, script: str, *args: str, root: str, options: Sequence[str] = ("--auto-resume=1",)) -> str:
         """sbatch as the ordinary user `trainer`, in the directory that an admin gave them; return the job id."""
         self.on("controller", "install -d -o trainer -g trainer /fsx/trainer")
-        line = shlex.join(["sbatch", "--parsable", "--chdir", "/fsx/trainer",
-                           "--output", "/fsx/trainer/train-%j.out", *options, script, root, *args])
+        line = shlex.join(
+            [
+                "sbatch",
+                "--parsable",
+                "--chdir",
+                "/fsx/trainer",
+                "--output",
+                "/fsx/trainer/train-%j.out",
+                *options,
+                script,
+                root,
+                *args,
+            ]
+        )
         return self.on("controller", line, user="trainer").strip().splitlines()[-1].split(";")[0]
 
     def job_state(self, job: str) -> str:
@@ -124,12 +136,19 @@ class Driver:
         return self.on("controller", f"cat /fsx/trainer/train-{job}.out", check=False)
 
 
-def run(argv: Sequence[str], env: Mapping[str, str], timeout: float, capture: bool, session: bool = False,
-        grace: float = 60.0) -> subprocess.CompletedProcess[str]:
+def run(
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    timeout: float,
+    capture: bool,
+    session: bool = False,
+    grace: float = 60.0,
+) -> subprocess.CompletedProcess[str]:
     """subprocess.run, but a command that is given up, by Ctrl-C or its deadline, may clean up for `grace` seconds."""
     pipe = subprocess.PIPE if capture else None
-    proc = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, env=dict(env),
-                            start_new_session=session)
+    proc = subprocess.Popen(
+        argv, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, env=dict(env), start_new_session=session
+    )
     try:
         out, err = proc.communicate(timeout=timeout)
     except BaseException:

@@ -67,8 +67,12 @@ def _place(target: Path, fill: Callable[[Path], None]) -> None:
 
 
 def _code() -> List[Path]:
-    return [path for tree in CODE for path in sorted((REPOSITORY / tree).rglob("*"))
-            if path.is_file() and "__pycache__" not in path.parts]
+    return [
+        path
+        for tree in CODE
+        for path in sorted((REPOSITORY / tree).rglob("*"))
+        if path.is_file() and "__pycache__" not in path.parts
+    ]
 
 
 def _code_digest() -> str:
@@ -82,8 +86,10 @@ def _add_code(packages: Path, root: Path, version: str) -> None:
     """Hard links to the packages, copies of the code."""
     subprocess.run(["cp", "-al", str(packages), str(root)], check=True, timeout=120)
     site = root / "lib" / f"python{version}" / "site-packages"
-    for source, target in ((REPOSITORY / "hyperpod_kit", site / "hyperpod_kit"),
-                           (REPOSITORY / "examples" / "gpt", root / "gpt")):
+    for source, target in (
+        (REPOSITORY / "hyperpod_kit", site / "hyperpod_kit"),
+        (REPOSITORY / "examples" / "gpt", root / "gpt"),
+    ):
         shutil.rmtree(target, ignore_errors=True)
         shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
 
@@ -92,12 +98,41 @@ def _assemble(root: Path, version: str, constraints: Path) -> None:
     site = root / "lib" / f"python{version}" / "site-packages"
     site.mkdir(parents=True)
     subprocess.run(
-        [sys.executable, "-m", "pip", "install", "-qq", "--disable-pip-version-check", "--no-compile",
-         "--target", str(site), "--python-version", version, "--only-binary=:all:", "-c", str(constraints), *PACKAGES],
-        check=True, timeout=900)
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "-qq",
+            "--disable-pip-version-check",
+            "--no-compile",
+            "--target",
+            str(site),
+            "--python-version",
+            version,
+            "--only-binary=:all:",
+            "-c",
+            str(constraints),
+            *PACKAGES,
+        ],
+        check=True,
+        timeout=900,
+    )
     # Compiled here, because nodes see the directory read-only and would compile torch anew at every start.
-    subprocess.run([sys.executable if sys.version.startswith(version + ".") else "/usr/bin/python3", "-m", "compileall",
-                    "-q", "-j", "2", str(site)], check=False, timeout=300, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [
+            sys.executable if sys.version.startswith(version + ".") else "/usr/bin/python3",
+            "-m",
+            "compileall",
+            "-q",
+            "-j",
+            "2",
+            str(site),
+        ],
+        check=False,
+        timeout=300,
+        stdout=subprocess.DEVNULL,
+    )
     (root / "bin").mkdir()
     (root / "bin" / "python3").symlink_to("/usr/bin/python3")
     (root / "bin" / "python").symlink_to("python3")

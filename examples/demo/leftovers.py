@@ -28,8 +28,12 @@ def _processes() -> Set[str]:
         except OSError:
             continue
         text = b" ".join(argv).decode(errors="replace")
-        if "hyperpod_kit.rehearsal" in text or ("systemd-nspawn" in text and _marked(text)) \
-                or "hyperpod_kit.checkpoint.repository" in text or "hyperpod-kit-rehearsal" in text:
+        if (
+            "hyperpod_kit.rehearsal" in text
+            or ("systemd-nspawn" in text and _marked(text))
+            or "hyperpod_kit.checkpoint.repository" in text
+            or "hyperpod-kit-rehearsal" in text
+        ):
             found.add(f"process {entry.name}: {text[:120]}")
     return found
 

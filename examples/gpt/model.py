@@ -23,8 +23,9 @@ class Block(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[batch, time, width] -> the same."""
         batch, time, width = x.shape
-        q, k, v = (part.view(batch, time, self.heads, -1).transpose(1, 2)
-                   for part in self.qkv(self.norm1(x)).chunk(3, dim=-1))
+        q, k, v = (
+            part.view(batch, time, self.heads, -1).transpose(1, 2) for part in self.qkv(self.norm1(x)).chunk(3, dim=-1)
+        )
         seen = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.drop(self.out(seen.transpose(1, 2).reshape(batch, time, width)))
         return x + self.drop(self.mlp(self.norm2(x)))
@@ -43,5 +44,5 @@ class GPT(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """[batch, time] int64 -> [batch, time, 256] logits."""
-        x = self.token(tokens) + self.place.weight[:tokens.shape[1]]
+        x = self.token(tokens) + self.place.weight[: tokens.shape[1]]
         return self.head(self.norm(self.blocks(x)))

@@ -22,10 +22,11 @@ def read(folder: Path, limit: int) -> torch.Tensor:
     return torch.frombuffer(data[:limit], dtype=torch.uint8)
 
 
-def batch(text: torch.Tensor, *, seed: int, step: int, rank: int, size: int, context: int
-          ) -> tuple[torch.Tensor, torch.Tensor]:
+def batch(
+    text: torch.Tensor, *, seed: int, step: int, rank: int, size: int, context: int
+) -> tuple[torch.Tensor, torch.Tensor]:
     """(inputs, targets), int64 [size, context]. A pure function of its arguments: no loader has a state to lose."""
     dice = torch.Generator().manual_seed((seed * 1_000_003 + step) * 65_537 + rank)
     starts = torch.randint(len(text) - context - 1, (size,), generator=dice)
-    rows = torch.stack([text[at:at + context + 1] for at in starts.tolist()]).long()
+    rows = torch.stack([text[at : at + context + 1] for at in starts.tolist()]).long()
     return rows[:, :-1], rows[:, 1:]

@@ -104,8 +104,9 @@ def train(args: argparse.Namespace) -> int:
     told = Teller()  # for `hyperpod-kit job status`; Manager.step would do it by itself
     for step in range(got.next_step, args.steps):
         begin = time.monotonic()
-        inputs, targets = text.batch(data, seed=args.seed, step=step, rank=here.rank, size=args.batch,
-                                     context=args.context)
+        inputs, targets = text.batch(
+            data, seed=args.seed, step=step, rank=here.rank, size=args.batch, context=args.context
+        )
         optimizer.zero_grad(set_to_none=True)
         loss = functional.cross_entropy(net(inputs).flatten(0, 1), targets.flatten())
         loss.backward()

@@ -26,6 +26,7 @@ def _master(env: dict[str, str]) -> tuple[str, int]:
     nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST")
     if nodes:
         from hyperpod_kit.slurm.hostlist import expand
+
         address = expand(nodes)[0]
     else:
         address = env.get("MASTER_ADDR", "127.0.0.1")
@@ -65,10 +66,16 @@ def join(env: dict[str, str], *, timeout: float) -> World:
         peer = address
         if rank == 0 and not local:
             from hyperpod_kit.slurm.hostlist import expand
+
             peer = expand(env.get("SLURM_STEP_NODELIST") or env["SLURM_JOB_NODELIST"])[-1]
         name = _interface_towards(peer)
         if name and "GLOO_SOCKET_IFNAME" not in os.environ:
             os.environ["GLOO_SOCKET_IFNAME"] = name
-        dist.init_process_group("gloo", init_method=f"tcp://{address}:{port}", rank=rank, world_size=size,
-                                timeout=timedelta(seconds=timeout))
+        dist.init_process_group(
+            "gloo",
+            init_method=f"tcp://{address}:{port}",
+            rank=rank,
+            world_size=size,
+            timeout=timedelta(seconds=timeout),
+        )
     return World(rank, size)

@@ -10,23 +10,30 @@ TYPE_CHECKING = False  # typing's own costs a timer's program, which needs one m
 if TYPE_CHECKING:
     from typing import Any
 
-    from .handle import Handle as Handle
-    from .manager import Manager as Manager
-    from .repository.policy import Best as Best
-    from .repository.policy import EverySeconds as EverySeconds
-    from .repository.policy import EverySteps as EverySteps
-    from .repository.policy import Latest as Latest
-    from .repository.policy import Pinned as Pinned
-    from .results import Fresh as Fresh
-    from .results import Restored as Restored
-    from .state import State as State
+    from hyperpod_kit.checkpoint.handle import Handle as Handle
+    from hyperpod_kit.checkpoint.manager import Manager as Manager
+    from hyperpod_kit.checkpoint.repository.policy import Best as Best
+    from hyperpod_kit.checkpoint.repository.policy import EverySeconds as EverySeconds
+    from hyperpod_kit.checkpoint.repository.policy import EverySteps as EverySteps
+    from hyperpod_kit.checkpoint.repository.policy import Latest as Latest
+    from hyperpod_kit.checkpoint.repository.policy import Pinned as Pinned
+    from hyperpod_kit.checkpoint.results import Fresh as Fresh
+    from hyperpod_kit.checkpoint.results import Restored as Restored
+    from hyperpod_kit.checkpoint.state import State as State
 
-_WHERE = {"Manager": "manager", "State": "state", "Handle": "handle", "Restored": "results", "Fresh": "results",
-          **dict.fromkeys(("Best", "EverySeconds", "EverySteps", "Latest", "Pinned"), "repository.policy")}
+_WHERE = {
+    "Manager": "manager",
+    "State": "state",
+    "Handle": "handle",
+    "Restored": "results",
+    "Fresh": "results",
+    **dict.fromkeys(("Best", "EverySeconds", "EverySteps", "Latest", "Pinned"), "repository.policy"),
+}
 
 
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
+
     return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)

@@ -41,9 +41,14 @@ class AgentLink:
             # In a session of its own, and with no descriptor of the trainer's: what waits for the trainer's output
             # or its process group must not wait for the agent. The socket is its standard input: one descriptor less.
             self._process = subprocess.Popen(
-                [sys.executable, "-m", _MODULE, "0"], stdin=theirs.fileno(), stdout=out, stderr=out,
-                start_new_session=True, cwd="/",
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)})
+                [sys.executable, "-m", _MODULE, "0"],
+                stdin=theirs.fileno(),
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+                cwd="/",
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            )
         finally:
             os.close(out)
             theirs.close()

@@ -62,5 +62,7 @@ class Agreement:
 
     def unfit(self, problem: str, hint: str | None = None) -> CheckpointError:
         """The state is not what the attempt was saved from."""
-        return CheckpointError(f"{self._attempt} does not fit this state: {problem}",
-                               hint=hint or "train with the code that saved it, or use another root")
+        return CheckpointError(
+            f"{self._attempt} does not fit this state: {problem}",
+            hint=hint or "train with the code that saved it, or use another root",
+        )

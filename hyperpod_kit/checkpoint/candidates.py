@@ -29,7 +29,7 @@ class Held:
     key: Key
     world: int
     plan: str
-    root: str   # digest of the shard
+    root: str  # digest of the shard
     size: int
 
 
@@ -61,8 +61,11 @@ class Candidate:
 def sealed_pages(slots: Sequence[arena.Slot], run_id: str, rank: int) -> list[Page]:
     """What this rank has sealed, of its slots in this node's shared memory."""
     pages = [slot.page for slot in slots]
-    return [page for page in pages if page is not None and page.state == control.SEALED and page.run_id == run_id
-            and page.rank == rank]
+    return [
+        page
+        for page in pages
+        if page is not None and page.state == control.SEALED and page.run_id == run_id and page.rank == rank
+    ]
 
 
 def attempt_of(page: Page) -> str:
@@ -79,9 +82,18 @@ def here(slots: Sequence[arena.Slot], directory: str | None, run_id: str, rank: 
     found = [of_page(page) for page in sealed_pages(slots, run_id, rank)]
     if directory is not None:
         with contextlib.suppress(OSError):
-            found += [Held(LOCAL, part.attempt, part.report.page.key, part.report.page.world, part.report.page.plan,
-                           part.report.record.root, part.report.record.size)
-                      for part in local.reports(directory, arena.run_hash(run_id), rank)]
+            found += [
+                Held(
+                    LOCAL,
+                    part.attempt,
+                    part.report.page.key,
+                    part.report.page.world,
+                    part.report.page.plan,
+                    part.report.record.root,
+                    part.report.record.size,
+                )
+                for part in local.reports(directory, arena.run_hash(run_id), rank)
+            ]
     return found
 
 
@@ -128,8 +140,13 @@ def _merged(store: Store, known: dict[str, list[dict[str, Held]]], first: str | 
             why = tombstone.read(store, entry.attempt) if entry.marked else None
             if why is None:
                 taken.add(entry.attempt)
-            yield Candidate(entry.attempt, entry.name, True, known.get(entry.attempt, []),
-                            "" if why is None else f"marked as damaged: {why}")
+            yield Candidate(
+                entry.attempt,
+                entry.name,
+                True,
+                known.get(entry.attempt, []),
+                "" if why is None else f"marked as damaged: {why}",
+            )
 
     def captured() -> Iterator[Candidate]:
         found = []

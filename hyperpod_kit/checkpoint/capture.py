@@ -28,18 +28,31 @@ class Plan:
         self.tensors = snapshot.tensors
         self.first = sum(piece.spec.first and not piece.own for piece in mine)
         self.algorithm = algorithm
-        self.layout: ShardLayout = lay_out([piece.spec for piece in mine], rank=rank, world=world, run=run_id,
-                                           plan=snapshot.plan, algorithm=algorithm)
+        self.layout: ShardLayout = lay_out(
+            [piece.spec for piece in mine], rank=rank, world=world, run=run_id, plan=snapshot.plan, algorithm=algorithm
+        )
 
     def fits(self, snapshot: Snapshot) -> bool:
-        return snapshot.outline is self.outline or (snapshot.outline == self.outline
-                                                    and snapshot.plan == self.fingerprint)
+        return snapshot.outline is self.outline or (
+            snapshot.outline == self.outline and snapshot.plan == self.fingerprint
+        )
 
     def page(self, base: Page, extra: bytes) -> Page:
         """The control page of a capture, still FREE. `base` says who saves and when."""
-        return Page(**{**base.__dict__, "digest": self.algorithm, "chunk": digest.CHUNK, "size": self.layout.size,
-                       "layout": self.layout.fingerprint, "plan": self.fingerprint, "tensors": self.first,
-                       "plan_tensors": self.tensors, "extra_size": len(extra), "extra_root": digest.small(extra)})
+        return Page(
+            **{
+                **base.__dict__,
+                "digest": self.algorithm,
+                "chunk": digest.CHUNK,
+                "size": self.layout.size,
+                "layout": self.layout.fingerprint,
+                "plan": self.fingerprint,
+                "tensors": self.first,
+                "plan_tensors": self.tensors,
+                "extra_size": len(extra),
+                "extra_root": digest.small(extra),
+            }
+        )
 
 
 class Target:
@@ -52,8 +65,9 @@ class Target:
         self._extra = b""
         for placed in layout.tensors:
             if placed.end > placed.begin:
-                raw = torch.frombuffer(slot.buffer, dtype=torch.uint8, offset=placed.begin,
-                                       count=placed.end - placed.begin)
+                raw = torch.frombuffer(
+                    slot.buffer, dtype=torch.uint8, offset=placed.begin, count=placed.end - placed.begin
+                )
                 self.views[placed.spec.name] = raw.view(TYPES[placed.spec.dtype]).view(placed.spec.shape)
         # Of the last save: its pieces that are not early, those of them here and on a device, the work for the former.
         self._late: list[Piece] = []
@@ -66,7 +80,7 @@ class Target:
         failpoint("capture.begin")
         self.slot.put(page.to(control.WRITING))
         head = self.layout.header(page.epoch, page.seq, page.step)
-        self.slot.image[:len(head)] = head
+        self.slot.image[: len(head)] = head
         self.slot.put_extra(extra)
         self._extra = extra
         failpoint("capture.header")
@@ -86,8 +100,13 @@ class Target:
         """The copies of these pieces from host memory."""
         if pieces is self._here and self._work is not None:
             return self._work
-        made = copier.batches([copier.Move(self.views[piece.spec.name], piece.tensor) for piece in pieces
-                               if piece.spec.name in self.views])
+        made = copier.batches(
+            [
+                copier.Move(self.views[piece.spec.name], piece.tensor)
+                for piece in pieces
+                if piece.spec.name in self.views
+            ]
+        )
         if pieces is self._here:
             self._work = made
         return made
@@ -100,5 +119,8 @@ class Target:
             self._late, self._work = late, None
             self._here = [piece for piece in late if not device.is_on(piece.tensor)]
             self._far = [piece for piece in late if device.is_on(piece.tensor)]
-        return ([piece for piece in early if not device.is_on(piece.tensor)], self._here,
-                [piece for piece in early if device.is_on(piece.tensor)] + self._far)
+        return (
+            [piece for piece in early if not device.is_on(piece.tensor)],
+            self._here,
+            [piece for piece in early if device.is_on(piece.tensor)] + self._far,
+        )

@@ -22,6 +22,7 @@ def main(argv: list[str]) -> int:
     command = argv[0] if argv else ""
     if command not in WITH_TORCH:
         from hyperpod_kit.checkpoint.repository import cli
+
         return cli.main(argv, also=sorted(WITH_TORCH))
     try:
         module = import_module(WITH_TORCH[command])

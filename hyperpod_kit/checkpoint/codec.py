@@ -30,9 +30,15 @@ _DEPTH = 200
 _NUMPY = "?bhilqBHILQefdFD"
 """Codes of numpy's number types with the same bits on every machine: not long double."""
 _CURES: tuple[tuple[tuple[type, ...], str], ...] = (
-    ((enum.Enum,), "x.value"), ((set, frozenset), "sorted(x)"), ((os.PathLike,), "os.fspath(x)"),
-    ((torch.dtype, torch.device), "str(x)"), ((torch.Generator,), "x.get_state()"),
-    ((datetime.date, datetime.time), "x.isoformat()"), ((tuple,), "tuple(x)"), ((bytearray, memoryview), "bytes(x)"))
+    ((enum.Enum,), "x.value"),
+    ((set, frozenset), "sorted(x)"),
+    ((os.PathLike,), "os.fspath(x)"),
+    ((torch.dtype, torch.device), "str(x)"),
+    ((torch.Generator,), "x.get_state()"),
+    ((datetime.date, datetime.time), "x.isoformat()"),
+    ((tuple,), "tuple(x)"),
+    ((bytearray, memoryview), "bytes(x)"),
+)
 
 
 def encode(value: Any, path: str, take: Take) -> Json:
@@ -57,8 +63,9 @@ def _encode(value: Any, path: str, take: Take, outer: dict[int, str]) -> Json:
         return {"$": "bytes", "v": base64.b64encode(value).decode()}
     if kind in (list, tuple, torch.Size) or isinstance(value, dict):
         if id(value) in outer:
-            raise StateNotSerializable(path, f"{kind.__name__} that lies in itself, as {outer[id(value)]}",
-                                       hint=f"take {path} out")
+            raise StateNotSerializable(
+                path, f"{kind.__name__} that lies in itself, as {outer[id(value)]}", hint=f"take {path} out"
+            )
         if len(outer) >= _DEPTH:
             raise StateNotSerializable(path[:200], f"{kind.__name__} inside {_DEPTH} others")
         outer[id(value)] = path
@@ -153,8 +160,11 @@ def renamed(live: Json, saved: Json) -> dict[str, str]:
             todo += zip(one, other)
         elif isinstance(one, dict) and isinstance(other, dict):
             if one.get("$") == "tensor" == other.get("$"):
-                (alike.add(one["name"]) if one["name"] == other["name"] else
-                 found.setdefault(one["name"], other["name"]))
+                (
+                    alike.add(one["name"])
+                    if one["name"] == other["name"]
+                    else found.setdefault(one["name"], other["name"])
+                )
             elif one.get("$") != "tensor":
                 todo += [(item, other[key]) for key, item in one.items() if key in other]
     return {name: other for name, other in found.items() if name not in alike}
@@ -187,8 +197,9 @@ def _numpy_number(kind: str, data: bytes) -> Any:
     try:
         import numpy
     except ImportError:
-        raise CheckpointError(f"the checkpoint holds a numpy number ({kind}), and numpy is not installed here",
-                              hint="pip install numpy") from None
+        raise CheckpointError(
+            f"the checkpoint holds a numpy number ({kind}), and numpy is not installed here", hint="pip install numpy"
+        ) from None
     return numpy.frombuffer(data, dtype=kind)[0]
 
 

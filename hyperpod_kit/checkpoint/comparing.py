@@ -24,6 +24,7 @@ _CUT = 8 * 1024 * 1024
 _GROUP = 4 * 1024 * 1024
 _ROOM = 128  # bytes of a capture's text for one set of holders, more than it takes
 
+
 class Comparison:
     """The digests of one save. `work` and `folds` are carried out by others; then `held` says what goes into the
     capture, and `tensors` which tensor it is."""
@@ -66,8 +67,10 @@ class Comparison:
                 continue
             address = piece.tensor.data_ptr()
             parts += [b""] * -(-size // _CUT)
-            out += [[(self._range, (address + at, min(_CUT, size - at), parts, number))]
-                    for number, at in enumerate(range(0, size, _CUT))]
+            out += [
+                [(self._range, (address + at, min(_CUT, size - at), parts, number))]
+                for number, at in enumerate(range(0, size, _CUT))
+            ]
         return out + ([group] if group else [])
 
     def _all_of(self, tensor: torch.Tensor, parts: list[bytes]) -> None:
@@ -84,8 +87,9 @@ class Comparison:
 
     def folds(self) -> list[Fold]:
         """What is to be digested on devices."""
-        far = [(piece, parts) for piece, parts in zip(self._pieces, self._parts, strict=True)
-               if device.is_on(piece.tensor)]
+        far = [
+            (piece, parts) for piece, parts in zip(self._pieces, self._parts, strict=True) if device.is_on(piece.tensor)
+        ]
         for _, parts in far:
             parts.clear()
         return [(piece.tensor, piece.early, parts.append) for piece, parts in far]
@@ -96,9 +100,11 @@ class Comparison:
 
     def tensors(self, name: str) -> list[tuple[str, str, str]]:
         """Name, layout and digest of each tensor of a set of holders."""
-        return [(piece.spec.name, kind, (parts[0] if len(parts) == 1 else self._digest(b"".join(parts))).hex())
-                for piece, kind, parts in zip(self._pieces, self._kinds, self._parts, strict=True)
-                if self._sets[piece.holders] == name]
+        return [
+            (piece.spec.name, kind, (parts[0] if len(parts) == 1 else self._digest(b"".join(parts))).hex())
+            for piece, kind, parts in zip(self._pieces, self._kinds, self._parts, strict=True)
+            if self._sets[piece.holders] == name
+        ]
 
 
 def holders_name(holders: tuple[int, ...]) -> str:

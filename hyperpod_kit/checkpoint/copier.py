@@ -23,10 +23,10 @@ import torch
 from hyperpod_kit.checkpoint.repository.failpoint import failpoint
 
 STREAM = 32 * 1024 * 1024  # bytes from which memmove streams on the machines that were looked at
-_CUT = 8 * 1024 * 1024     # vectorised pieces are cut to this, so that all threads end at about the same time
+_CUT = 8 * 1024 * 1024  # vectorised pieces are cut to this, so that all threads end at about the same time
 _GROUP = 4 * 1024 * 1024
 _VECTOR = 64 * 1024
-_MOST = 8                  # more threads than this do not raise the bandwidth of one socket
+_MOST = 8  # more threads than this do not raise the bandwidth of one socket
 
 # A step is a function and its arguments; a batch is what one thread does before it asks for more.
 Batch = list[tuple[Callable[..., Any], tuple[Any, ...]]]
@@ -76,8 +76,10 @@ def _cut(target: int, source: int, size: int) -> list[tuple[tuple[Callable[..., 
         return [((ctypes.memmove, (target + a, source + a, b - a)), b - a) for a, b in itertools.pairwise(edges)]
     count = -(-size // _CUT)
     edges = [size * n // count // 4096 * 4096 for n in range(count)] + [size // 8 * 8]
-    out = [((numpy.positive, (_words(source + a, b - a), _words(target + a, b - a))), b - a)  # type: ignore[union-attr]
-           for a, b in itertools.pairwise(edges)]
+    out = [
+        ((numpy.positive, (_words(source + a, b - a), _words(target + a, b - a))), b - a)  # type: ignore[union-attr]
+        for a, b in itertools.pairwise(edges)
+    ]
     end = edges[-1]
     return out + ([((ctypes.memmove, (target + end, source + end, size - end)), size - end)] if end < size else [])
 
@@ -91,6 +93,7 @@ def move(target: int, source: int, size: int) -> None:
 def _words(address: int, size: int) -> Any:
     """Memory as an array of u64; `positive` of an unsigned integer is the integer itself."""
     import numpy
+
     return numpy.ctypeslib.as_array((ctypes.c_uint64 * (size // 8)).from_address(address))
 
 
@@ -148,14 +151,20 @@ class Copier:
         self._queue: queue.SimpleQueue[Copy | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
 
-    def start(self, work: Sequence[Batch], then: Callable[[BaseException | None], None] | None = None, *,
-              background: bool = False) -> Copy:
+    def start(
+        self,
+        work: Sequence[Batch],
+        then: Callable[[BaseException | None], None] | None = None,
+        *,
+        background: bool = False,
+    ) -> Copy:
         """Begin; the caller goes on and must call `wait` on what it gets. `background`: even with one thread."""
         copy = Copy(work, then)
         helpers = min(max(self.threads - 1, int(background)), len(work))
         while len(self._threads) < helpers:
-            self._threads.append(threading.Thread(target=self._serve, daemon=True,
-                                                  name=f"hpk-copy-{len(self._threads)}"))
+            self._threads.append(
+                threading.Thread(target=self._serve, daemon=True, name=f"hpk-copy-{len(self._threads)}")
+            )
             self._threads[-1].start()
         for _ in range(helpers):
             self._queue.put(copy)

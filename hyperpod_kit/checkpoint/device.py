@@ -14,8 +14,8 @@ import torch
 from hyperpod_kit.checkpoint import folding
 from hyperpod_kit.checkpoint.repository import arena
 
-_SMALL = 256 * 1024          # bytes below which a transfer of its own costs more than gathering
-_STAGE = 32 * 1024 * 1024    # bytes of pinned memory for gathered small tensors, at most
+_SMALL = 256 * 1024  # bytes below which a transfer of its own costs more than gathering
+_STAGE = 32 * 1024 * 1024  # bytes of pinned memory for gathered small tensors, at most
 _registered: dict[int, int] = {}
 
 Fold = tuple[torch.Tensor, bool, Callable[[bytes], object]]
@@ -56,8 +56,13 @@ class Transfer:
     (view into the slot, its bytes in pinned memory), to be moved on the host after `wait`. `sums` are digests, and who
     is told them."""
 
-    def __init__(self, event: Any, landed: Sequence[tuple[torch.Tensor, torch.Tensor]], held: Sequence[Any],
-                 sums: Sequence[tuple[torch.Tensor, Sequence[Fold]]]) -> None:
+    def __init__(
+        self,
+        event: Any,
+        landed: Sequence[tuple[torch.Tensor, torch.Tensor]],
+        held: Sequence[Any],
+        sums: Sequence[tuple[torch.Tensor, Sequence[Fold]]],
+    ) -> None:
         self._event = event
         self._held = held
         self._sums = sums
@@ -112,7 +117,7 @@ class Device:
                 stage.copy_(gathered, non_blocking=True)
                 at = 0
                 for view, source in small:
-                    landed.append((view, stage[at:at + source.nbytes]))
+                    landed.append((view, stage[at : at + source.nbytes]))
                     at += source.nbytes
             if late:
                 sums.append((folding.fold([tensor for tensor, _, _ in late]), late))
@@ -132,12 +137,17 @@ class Devices:
     def __init__(self) -> None:
         self._devices: dict[torch.device, Device] = {}
 
-    def start(self, moves: Sequence[tuple[torch.Tensor, torch.Tensor, bool]], folds: Sequence[Fold] = ()
-              ) -> list[Transfer]:
+    def start(
+        self, moves: Sequence[tuple[torch.Tensor, torch.Tensor, bool]], folds: Sequence[Fold] = ()
+    ) -> list[Transfer]:
         """`Device.start` for each device that has something."""
         devices = dict.fromkeys([move[1].device for move in moves] + [one[0].device for one in folds])
-        return [self._of(which).start([move for move in moves if move[1].device == which],
-                                      [one for one in folds if one[0].device == which]) for which in devices]
+        return [
+            self._of(which).start(
+                [move for move in moves if move[1].device == which], [one for one in folds if one[0].device == which]
+            )
+            for which in devices
+        ]
 
     def _of(self, which: torch.device) -> Device:
         if which not in self._devices:

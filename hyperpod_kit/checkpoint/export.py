@@ -82,18 +82,23 @@ def _read(store: Store, attempt: str) -> _State:
         ranks = Ranks(alone=True)
         problem = reshard.carry_out(ranks, opened, reshard.divide([wants.freeze(body.chunk)]), wants)
     if isinstance(problem, reshard.Unread):
-        raise StorageUnreadable(attempt, problem, hint=f"--attempt names an older one: hyperpod-kit checkpoint ls "
-                                                       f"{store.url}")
+        raise StorageUnreadable(
+            attempt, problem, hint=f"--attempt names an older one: hyperpod-kit checkpoint ls {store.url}"
+        )
     if problem is not None:
         raise CheckpointError(problem)
-    nested = _from_dcp(tree["dcp"], tensors) if "dcp" in tree else \
-        {name: codec.decode(part, tensors.__getitem__) for name, part in tree.items()}
+    nested = (
+        _from_dcp(tree["dcp"], tensors)
+        if "dcp" in tree
+        else {name: codec.decode(part, tensors.__getitem__) for name, part in tree.items()}
+    )
     return _State(attempt, body.step, body.total_bytes, nested, tensors)
 
 
 def _from_dcp(written: dict[str, Any], tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
     """What `dcp.save` was given, less the items that are pickles: those are nobody's to open unasked."""
     from torch.distributed.checkpoint._nested_dict import unflatten_state_dict
+
     held = {name: tensor for name, tensor in tensors.items() if name not in written["bytes"]}
     paths = {name: tuple(written["paths"].get(name, (name,))) for name in held}
     return dict(unflatten_state_dict(held, paths))
@@ -101,7 +106,10 @@ def _from_dcp(written: dict[str, Any], tensors: dict[str, torch.Tensor]) -> dict
 
 def _write(state: _State, to: str, target: Path, rejected: tuple[tuple[str, str], ...]) -> Exported:
     makers: dict[str, Callable[[_State, Path], None]] = {
-        "dcp": _to_dcp, "safetensors": _to_safetensors, "torch": lambda state, path: torch.save(state.nested, path)}
+        "dcp": _to_dcp,
+        "safetensors": _to_safetensors,
+        "torch": lambda state, path: torch.save(state.nested, path),
+    }
     beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
         makers[to](state, beside)
@@ -130,6 +138,7 @@ def _sync(path: Path) -> None:
 def _to_dcp(state: _State, path: Path) -> None:
     from torch.distributed.checkpoint.filesystem import FileSystemWriter
     from torch.distributed.checkpoint.state_dict_saver import save
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # that no process group is there is what is meant
         save(state.nested, storage_writer=FileSystemWriter(str(path)), no_dist=True)
@@ -137,6 +146,11 @@ def _to_dcp(state: _State, path: Path) -> None:
 
 def _to_safetensors(state: _State, path: Path) -> None:
     from safetensors.torch import save_file
-    model = {name[len(prefix):]: tensor for name, tensor in state.tensors.items()
-             for prefix in ("model.", _OWN_MODEL) if name.startswith(prefix)}
+
+    model = {
+        name[len(prefix) :]: tensor
+        for name, tensor in state.tensors.items()
+        for prefix in ("model.", _OWN_MODEL)
+        if name.startswith(prefix)
+    }
     save_file(model or state.tensors, str(path), metadata={"format": "pt"})

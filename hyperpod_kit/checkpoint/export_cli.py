@@ -15,8 +15,12 @@ _EXAMPLES = """Examples:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="hyperpod-kit checkpoint export", description="A checkpoint for other tools.",
-                                     epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="hyperpod-kit checkpoint export",
+        description="A checkpoint for other tools.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("root", help="checkpoint root")
     parser.add_argument("--attempt", help="which checkpoint (default: the newest valid one)")
     parser.add_argument("--to", required=True, choices=FORMATS, help="format to write")
@@ -40,6 +44,8 @@ def main(argv: list[str]) -> int:
         terminal.say(f"passed over {attempt}: {why}")
     if made.own:
         terminal.say(f"{made.own} of the model's tensors are each rank's own: those of rank 0 are written")
-    terminal.out(f"step {made.step} ({made.attempt}): {made.tensors} tensors, {made.bytes} bytes verified, "
-                 f"written to {args.output}")
+    terminal.out(
+        f"step {made.step} ({made.attempt}): {made.tensors} tensors, {made.bytes} bytes verified, "
+        f"written to {args.output}"
+    )
     return 0

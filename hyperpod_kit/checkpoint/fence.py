@@ -20,16 +20,25 @@ _LOOK = 0.005
 class Flight:
     """One save's copy from its begin to its end. `finish(error)` is called once, by the thread that ends last."""
 
-    def __init__(self, copier: Copier, work: Sequence[Batch], transfers: Sequence[Transfer],
-                 finish: Callable[[BaseException | None], None], *, background: bool) -> None:
+    def __init__(
+        self,
+        copier: Copier,
+        work: Sequence[Batch],
+        transfers: Sequence[Transfer],
+        finish: Callable[[BaseException | None], None],
+        *,
+        background: bool,
+    ) -> None:
         self._transfers = transfers
         self._lock = threading.Lock()
         self._open = 1 + bool(transfers)
         self._finish = finish
         self._error: BaseException | None = None
-        landing: list[Batch] = [[(transfer.wait, ())] + [
-            (torch.Tensor.copy_, (view.view(-1).view(torch.uint8), data)) for view, data in transfer.landed]
-            for transfer in transfers]
+        landing: list[Batch] = [
+            [(transfer.wait, ())]
+            + [(torch.Tensor.copy_, (view.view(-1).view(torch.uint8), data)) for view, data in transfer.landed]
+            for transfer in transfers
+        ]
         # The host's copies first: a thread that waits for a device copies nothing else meanwhile.
         self._host: Copy = copier.start(work, self._part, background=background)
         self._landing: Copy | None = copier.start(landing, self._part, background=background) if transfers else None

@@ -13,8 +13,10 @@ import torch
 _PART = 32 * 1024 * 1024  # bytes at once: the memory that it takes is a few times as much
 _WORD = 8
 # Odd, with about as many ones as zeros; one row a lane.
-_MIX = ((-7046029254386353131, -4417276706812531889, 2870177450012600261),
-        (-4265267296055464877, -2960836687055125679, -7723592293110705685))
+_MIX = (
+    (-7046029254386353131, -4417276706812531889, 2870177450012600261),
+    (-4265267296055464877, -2960836687055125679, -7723592293110705685),
+)
 
 _Part = tuple[int, torch.Tensor, int]
 """Number of the tensor, some of its bytes, the first word's place in it."""
@@ -26,7 +28,7 @@ def fold(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     out = torch.zeros(2, len(tensors), dtype=torch.int64, device=device)
     zeros = torch.zeros(_WORD, dtype=torch.uint8, device=device)
     for group in _groups(tensors):
-        words = torch.cat([piece for _, data, _ in group for piece in (data, zeros[:-data.numel() % _WORD])])
+        words = torch.cat([piece for _, data, _ in group for piece in (data, zeros[: -data.numel() % _WORD])])
         counts = [-(-data.numel() // _WORD) for _, data, _ in group]
         starts = itertools.accumulate(counts, initial=0)
         values = words.view(torch.int64)
@@ -37,8 +39,9 @@ def fold(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
                 out[lane, group[0][0]] += _mixed(values, place + first, mix).sum()
             continue
         which = torch.repeat_interleave(torch.tensor([number for number, _, _ in group]), torch.tensor(counts))
-        shift = torch.repeat_interleave(torch.tensor([first - start for (_, _, first), start in
-                                                      zip(group, starts)]), torch.tensor(counts))
+        shift = torch.repeat_interleave(
+            torch.tensor([first - start for (_, _, first), start in zip(group, starts)]), torch.tensor(counts)
+        )
         which, shift = which.to(device), shift.to(device)
         for lane, mix in enumerate(_MIX):
             out[lane].index_add_(0, which, _mixed(values, place + shift, mix))
@@ -58,7 +61,7 @@ def _groups(tensors: Sequence[torch.Tensor]) -> Iterator[list[_Part]]:
     for number, tensor in enumerate(tensors):
         flat = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
         for at in range(0, flat.numel(), _PART):
-            data = flat[at:at + _PART]
+            data = flat[at : at + _PART]
             if filled + data.numel() > _PART:
                 yield group
                 group, filled = [], 0

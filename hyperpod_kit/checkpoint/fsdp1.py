@@ -27,6 +27,7 @@ class Dicts:
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
         from torch.distributed.checkpoint import state_dict
+
         self._module = model
         self._optimizer = optimizer
         self.model: dict[str, Any] = state_dict.get_model_state_dict(model)
@@ -37,6 +38,7 @@ class Dicts:
     def adopt(self, tree: Mapping[str, Any], leaf: Callable[[str], torch.Tensor]) -> None:
         """Give the dicts, whose tensors are filled by now, back to torch. A collective. Raises RuntimeError."""
         from torch.distributed.checkpoint import state_dict
+
         state_dict.set_model_state_dict(self._module, codec.decode(tree["model"], leaf))
         if self._optimizer is not None:
             state_dict.set_optimizer_state_dict(self._module, self._optimizer, codec.decode(tree["optimizer"], leaf))

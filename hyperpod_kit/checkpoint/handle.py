@@ -9,8 +9,12 @@ from collections.abc import Callable
 # In this order; the last three are ends. `copying`: overlapped with training. `local`: on every node's own disk.
 # `dropped`: another rank does not have this save, or a newer one took its place.
 STATES = ("copying", "captured", "sealed", "local", "durable", "skipped", "dropped", "failed")
-_REACHED = {"captured": ("captured", "sealed", "local", "durable"), "sealed": ("sealed", "local", "durable"),
-            "local": ("local", "durable"), "durable": ("durable",)}
+_REACHED = {
+    "captured": ("captured", "sealed", "local", "durable"),
+    "sealed": ("sealed", "local", "durable"),
+    "local": ("local", "durable"),
+    "durable": ("durable",),
+}
 _FINAL = ("durable", "skipped", "dropped", "failed")
 
 

@@ -83,5 +83,5 @@ def _known(by_rank: Sequence[Names]) -> dict[str, tuple[int, ...]]:
                 name = name.rpartition(".")[0]
     for name in [name for name in found if name.startswith(_MODEL)]:
         # A parameter that no optimizer has yet: its state will be with it.
-        found.setdefault(f"optimizer.state.{name[len(_MODEL):]}", found[name])
+        found.setdefault(f"optimizer.state.{name[len(_MODEL) :]}", found[name])
     return {name: () if len(who) == len(by_rank) else tuple(sorted(who)) for name, who in found.items()}

@@ -48,8 +48,10 @@ def collect(live: Any, saved: codec.Json, path: str, collector: Collector) -> se
             raise _refused(pair.path, "a tensor of its own", f"the same tensor as {places.get(first, first)}")
     for name in codec.tensor_names(saved):
         if not is_own(name) and not collector.has(name):
-            raise CheckpointError(f"{name} is divided among the ranks in the checkpoint, and is not there",
-                                  hint=f"put a tensor like it into {path} before the restore")
+            raise CheckpointError(
+                f"{name} is divided among the ranks in the checkpoint, and is not there",
+                hint=f"put a tensor like it into {path} before the restore",
+            )
     return set(places)
 
 
@@ -112,8 +114,9 @@ def _first_tensor(live: Any, path: str, seen: set[int]) -> str | None:
         return None
     seen.add(id(live))
     items = live.items() if isinstance(live, dict) else enumerate(live)
-    return next((found for key, item in items
-                 if (found := _first_tensor(item, f"{path}.{key}", seen)) is not None), None)
+    return next(
+        (found for key, item in items if (found := _first_tensor(item, f"{path}.{key}", seen)) is not None), None
+    )
 
 
 def _word(value: Any) -> str:
@@ -127,6 +130,8 @@ def _word(value: Any) -> str:
 
 
 def _refused(path: str, expected: str, found: str) -> CheckpointError:
-    return CheckpointError(f"{path} is {expected} in the checkpoint, {found} here",
-                           hint=f"make {path} as the program that saved it did, or take it out before the restore: "
-                                "then what was saved takes its place")
+    return CheckpointError(
+        f"{path} is {expected} in the checkpoint, {found} here",
+        hint=f"make {path} as the program that saved it did, or take it out before the restore: "
+        "then what was saved takes its place",
+    )

@@ -176,8 +176,13 @@ class Keeper:
             # From here on the trainer speaks to this one. What it captured before, `again` finds in memory.
             self._link = link
             unheard, self._unheard = self._unheard, []
-            for message in (self._connect, self._settle, {"op": "again"}, *unheard,
-                            {"op": "close"} if self._closing else None):
+            for message in (
+                self._connect,
+                self._settle,
+                {"op": "again"},
+                *unheard,
+                {"op": "close"} if self._closing else None,
+            ):
                 if message is not None:
                     link.send(**message)
         return True

@@ -150,9 +150,12 @@ def copy_into(live: torch.Tensor, source: torch.Tensor, name: str) -> None:
 
 
 def _other(saved: TensorSpec, here: TensorSpec) -> CheckpointError:
-    return CheckpointError(f"{saved.name} is {describe(saved)} in the checkpoint, {describe(here)} here",
-                           hint=f"take {here.name} out before the restore: then what was saved takes its place"
-                           if is_own(here.name) else None)
+    return CheckpointError(
+        f"{saved.name} is {describe(saved)} in the checkpoint, {describe(here)} here",
+        hint=f"take {here.name} out before the restore: then what was saved takes its place"
+        if is_own(here.name)
+        else None,
+    )
 
 
 def describe(spec: TensorSpec) -> str:

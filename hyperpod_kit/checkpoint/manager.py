@@ -42,7 +42,6 @@ _REST_SECONDS = 30.0
 _KEEP = policy.Latest(3)
 
 
-
 class Manager:
     """The checkpoints of one run under `root`; made by every rank, after init_process_group if there is one.
 
@@ -62,11 +61,22 @@ class Manager:
     Raises RunIsOwned, CheckpointError, OSError; the same kind on all ranks.
     """
 
-    def __init__(self, root: str | os.PathLike[str], *, run: str | None = None, slots: int = 2, overlap: bool = False,
-                 every: int | datetime.timedelta | None = None, keep: policy.Policy | None = _KEEP,
-                 local: str | os.PathLike[str] | None = None, rate_limit: int | None = None,
-                 compare: int | None = 10, process_group: dist.ProcessGroup | None = None,
-                 algorithm: str | None = None, max_lost: int | None = 10) -> None:
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        run: str | None = None,
+        slots: int = 2,
+        overlap: bool = False,
+        every: int | datetime.timedelta | None = None,
+        keep: policy.Policy | None = _KEEP,
+        local: str | os.PathLike[str] | None = None,
+        rate_limit: int | None = None,
+        compare: int | None = 10,
+        process_group: dist.ProcessGroup | None = None,
+        algorithm: str | None = None,
+        max_lost: int | None = 10,
+    ) -> None:
         if slots < 2:
             raise ValueError("slots must be at least 2: the newest sealed copy is never written over")
         self._ranks = Ranks(process_group)
@@ -93,11 +103,28 @@ class Manager:
         self._pool = SlotPool(run_id, rank, slots, folder=self._agent.folder)
         self._pool.attach()
         self._held: list[list[candidates.Held]] = self._ranks.gather(
-            candidates.here(self._pool.slots, self._local, run_id, rank))
-        page = Page(rank=rank, world=self._ranks.world, incarnation=self._start.incarnation, run=self.run,
-                    run_id=run_id, root=self.root, owner=self._start.owner, job=dict(self._start.job))
-        self._taking = Taking(page, self.algorithm, pool=self._pool, copies=self._copier, saves=self._saves,
-                              agent=self._agent, comparing=self._comparing, overlap=overlap)
+            candidates.here(self._pool.slots, self._local, run_id, rank)
+        )
+        page = Page(
+            rank=rank,
+            world=self._ranks.world,
+            incarnation=self._start.incarnation,
+            run=self.run,
+            run_id=run_id,
+            root=self.root,
+            owner=self._start.owner,
+            job=dict(self._start.job),
+        )
+        self._taking = Taking(
+            page,
+            self.algorithm,
+            pool=self._pool,
+            copies=self._copier,
+            saves=self._saves,
+            agent=self._agent,
+            comparing=self._comparing,
+            overlap=overlap,
+        )
         try:
             self._claim_epoch()
         except BaseException:
@@ -105,8 +132,9 @@ class Manager:
             raise
         opened.enter(self)
         if self._unclaimed:
-            warnings.warn(f"nothing can be saved: {self._unclaimed}; what is there can be restored", RuntimeWarning,
-                          stacklevel=2)
+            warnings.warn(
+                f"nothing can be saved: {self._unclaimed}; what is there can be restored", RuntimeWarning, stacklevel=2
+            )
 
     def _claim_epoch(self) -> None:
         """A collective. Where the root cannot be written, the epoch is still to be claimed by the next save."""
@@ -130,9 +158,17 @@ class Manager:
         self._fence.drain()
         told = os.environ.get("HPK_RESUME_FROM") or None
         outcome = restore.restore(
-            self._ranks, open_store(self.root), state, run_id=self._start.run.run_id, held=self._held,
-            slots=self._pool.slots, threads=self._cores, local=self._local, first=None if told == "none" else told,
-            near=os.environ.get("HPK_RESUME_MEMORY") != "0")
+            self._ranks,
+            open_store(self.root),
+            state,
+            run_id=self._start.run.run_id,
+            held=self._held,
+            slots=self._pool.slots,
+            threads=self._cores,
+            local=self._local,
+            first=None if told == "none" else told,
+            near=os.environ.get("HPK_RESUME_MEMORY") != "0",
+        )
         self._settle(outcome.keep)
         if isinstance(outcome.got, Restored):
             self._parent = {"seq": outcome.got.seq, "step": outcome.got.step}
@@ -175,8 +211,9 @@ class Manager:
             return None
         return self._save(step, state, "skip", arguments.metrics_of(metrics))
 
-    def save(self, step: int, state: State, *, on_busy: OnBusy = "skip",
-             metrics: Mapping[str, Any] | None = None) -> Handle:
+    def save(
+        self, step: int, state: State, *, on_busy: OnBusy = "skip", metrics: Mapping[str, Any] | None = None
+    ) -> Handle:
         """Copy the state into shared memory and return; all the rest happens behind training's back.
 
         `step` is the step just completed, an integer of any type. Every rank calls it for the same steps, with the same
@@ -244,8 +281,10 @@ class Manager:
     def _mine(self) -> None:
         """Raises CheckpointError unless this process made the Manager and it is open."""
         if os.getpid() != self._pid:
-            raise CheckpointError(f"process {os.getpid()} was forked from process {self._pid}, whose Manager this is",
-                                  hint="save, restore and close in the process that made the Manager")
+            raise CheckpointError(
+                f"process {os.getpid()} was forked from process {self._pid}, whose Manager this is",
+                hint="save, restore and close in the process that made the Manager",
+            )
         if self._closed is not None:
             raise CheckpointError(f"this Manager of {self.root} is closed", hint="make a new one and restore")
 
@@ -278,15 +317,18 @@ class Manager:
     def __enter__(self) -> Manager:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """Raises CheckpointError at the normal end of the block when `close` is False."""
         if self._closed is not None or os.getpid() != self._pid:
             return
         if kind is None or issubclass(kind, SystemExit):
             if not self.close() and kind is None:
-                raise CheckpointError(f"the newest save is not durable: {self._saves.newest!r}",
-                                      hint="start again: the newest step that all ranks have in memory is restored")
+                raise CheckpointError(
+                    f"the newest save is not durable: {self._saves.newest!r}",
+                    hint="start again: the newest step that all ranks have in memory is restored",
+                )
             return
         # Other ranks may be far behind or gone: nothing is waited for, and memory is left for the next start.
         self.rest()

@@ -33,8 +33,15 @@ def fqns(model: torch.nn.Module) -> tuple[dict[int, str], set[str]]:
     return firsts, names
 
 
-def encode(model: torch.nn.Module, path: str, collector: Collector, parameters: Set[str], *,
-           early: bool = False, sent: Set[str] = frozenset()) -> dict[str, Any]:
+def encode(
+    model: torch.nn.Module,
+    path: str,
+    collector: Collector,
+    parameters: Set[str],
+    *,
+    early: bool = False,
+    sent: Set[str] = frozenset(),
+) -> dict[str, Any]:
     """The model's state dict with its own objects instead of detached copies of them (`keep_vars`), so that an
     unchanged tensor is recognised. `parameters` are the names of its parameters; all else is a buffer, and of them
     `sent` those that DDP sends around."""

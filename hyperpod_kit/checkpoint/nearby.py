@@ -43,7 +43,8 @@ def shard_in_memory(slots: Sequence[arena.Slot], held: Held) -> Iterator[Opened]
         after = slot.page
         if after is None or after.state != control.SEALED or after.key != held.key:
             raise CheckpointError("the capture was freed while it was read")
-    image = stream.Mapped(slot.image[:page.size])
+
+    image = stream.Mapped(slot.image[: page.size])
     yield Opened(stream.Shard(image, held.size, held.root, name=slot.name.file("img"), chunk=page.chunk), still_there)
 
 

@@ -31,8 +31,9 @@ def state_of(optimizer: torch.optim.Optimizer, fqns: Mapping[int, str]) -> dict[
     if set(body) != {"state", _GROUPS}:
         return body  # a wrapper with a format of its own
     names = names_of(optimizer, fqns)
-    state = {names[key] if type(key) is int and key < len(names) else key: value
-             for key, value in body["state"].items()}
+    state = {
+        names[key] if type(key) is int and key < len(names) else key: value for key, value in body["state"].items()
+    }
     groups = [{**group, _PARAMS: [names[number] for number in group[_PARAMS]]} for group in body[_GROUPS]]
     return {"state": state, _GROUPS: groups}
 
@@ -42,8 +43,11 @@ def bare(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     inner = getattr(optimizer, "optimizer", None)
     if not isinstance(inner, torch.optim.Optimizer) or inner is optimizer:
         return optimizer
-    if (optimizer.state is not inner.state or optimizer.param_groups is not inner.param_groups
-            or set(optimizer.state_dict()) != {"state", _GROUPS}):
+    if (
+        optimizer.state is not inner.state
+        or optimizer.param_groups is not inner.param_groups
+        or set(optimizer.state_dict()) != {"state", _GROUPS}
+    ):
         return optimizer  # a Lookahead, say, with weights of its own
     return bare(inner)
 
@@ -119,19 +123,28 @@ def compare_class(optimizer: torch.optim.Optimizer, tree: Any, saved: str | None
     differ = f"{path} is {here} here, and the checkpoint's is {saved}"
     unknown = not optimizer.state and _has_gradients(optimizer)  # so nothing could be made to compare with
     if _is_ours(optimizer, tree) and tree["state"] and not unknown:
-        keys = [{key for values in states if isinstance(values, Mapping) for key in values}
-                for states in (optimizer.state.values(), tree["state"].values())]
+        keys = [
+            {key for values in states if isinstance(values, Mapping) for key in values}
+            for states in (optimizer.state.values(), tree["state"].values())
+        ]
         if keys[0] != keys[1]:
             raise CheckpointError(
                 f"{differ}: {sorted(keys[1] - keys[0])} would be lost, {sorted(keys[0] - keys[1])} are not there",
-                hint="to change the optimizer, restore with State(model) first and make a State with the new one then")
+                hint="to change the optimizer, restore with State(model) first and make a State with the new one then",
+            )
     return f"{differ}: it goes on with the settings (lr, ...) and the state of that one"
 
 
-def adopt(optimizer: torch.optim.Optimizer, tree: Any, fqns: Mapping[int, str], live: Mapping[str, torch.Tensor],
-          tensor: Callable[[str], torch.Tensor]) -> None:
+def adopt(
+    optimizer: torch.optim.Optimizer,
+    tree: Any,
+    fqns: Mapping[int, str],
+    live: Mapping[str, torch.Tensor],
+    tensor: Callable[[str], torch.Tensor],
+) -> None:
     """Bring the optimizer, which `check` has seen, to `tree`. Tensors in `live` (by name) are filled already; others
     come from `tensor`."""
+
     def leaf(name: str) -> torch.Tensor:
         return live[name] if name in live else tensor(name)
 
@@ -153,8 +166,7 @@ def adopt(optimizer: torch.optim.Optimizer, tree: Any, fqns: Mapping[int, str], 
 
 def _is_ours(optimizer: torch.optim.Optimizer, tree: Any) -> bool:
     """Whether state is set here, and not by code of the optimizer's own."""
-    return (type(optimizer).load_state_dict is torch.optim.Optimizer.load_state_dict
-            and set(tree) == {"state", _GROUPS})
+    return type(optimizer).load_state_dict is torch.optim.Optimizer.load_state_dict and set(tree) == {"state", _GROUPS}
 
 
 class _Loaded:
@@ -179,10 +191,17 @@ def _like(param: Any, loaded: torch.Tensor) -> torch.Tensor:
     if not sharding.is_dtensor(param):
         return loaded if not isinstance(param, torch.Tensor) or loaded.dim() == 0 else loaded.to(param.device)
     from torch.distributed.tensor import DTensor
+
     if loaded.shape != sharding.local(param).shape or loaded.dim() == 0:
         return loaded
-    made: torch.Tensor = DTensor.from_local(loaded.to(param.device), param.device_mesh, param.placements,
-                                            run_check=False, shape=param.shape, stride=param.stride())
+    made: torch.Tensor = DTensor.from_local(
+        loaded.to(param.device),
+        param.device_mesh,
+        param.placements,
+        run_check=False,
+        shape=param.shape,
+        stride=param.stride(),
+    )
     return made
 
 

@@ -23,8 +23,11 @@ class Owned:
         """`things`: the state's parts by path. Raises ValueError for what is no part of it, TypeError."""
         patterns = [found for one in ([wanted] if isinstance(wanted, str) else wanted) for found in _names(one, things)]
         # Of a tensor's name and of everything below it: of a parameter what the optimizer has for it, too.
-        self._match = re.compile("|".join(f"(?:{fnmatch.translate(more)})" for name in patterns
-                                          for more in (name, f"{name}.*"))) if patterns else None
+        self._match = (
+            re.compile("|".join(f"(?:{fnmatch.translate(more)})" for name in patterns for more in (name, f"{name}.*")))
+            if patterns
+            else None
+        )
         self._known: dict[str, bool] = {}
 
     def __contains__(self, path: object) -> bool:
@@ -41,17 +44,27 @@ class Owned:
 def _names(one: object, things: Mapping[str, object]) -> list[str]:
     if isinstance(one, str):
         if one.partition(".")[0] not in _PREFIXES:
-            raise ValueError(f"own={one!r}: names begin with model., optimizer. or objects., "
-                             "as `hyperpod-kit checkpoint show` lists them")
+            raise ValueError(
+                f"own={one!r}: names begin with model., optimizer. or objects., "
+                "as `hyperpod-kit checkpoint show` lists them"
+            )
         return [one]
     found = [_literal(path) for path, thing in things.items() if thing is one]
     modules = {path: thing for path, thing in things.items() if isinstance(thing, torch.nn.Module)}
     if not found and isinstance(one, torch.nn.Module):
-        found = [_literal(f"{path}.{_plain(name)}") for path, thing in modules.items()
-                 for name, module in thing.named_modules(remove_duplicate=False) if module is one]
+        found = [
+            _literal(f"{path}.{_plain(name)}")
+            for path, thing in modules.items()
+            for name, module in thing.named_modules(remove_duplicate=False)
+            if module is one
+        ]
     elif not found and isinstance(one, torch.Tensor):
-        found = [_literal(f"{path}.{_plain(name)}") for path, thing in modules.items()
-                 for name, tensor in _tensors(thing) if tensor is one]
+        found = [
+            _literal(f"{path}.{_plain(name)}")
+            for path, thing in modules.items()
+            for name, tensor in _tensors(thing)
+            if tensor is one
+        ]
     elif not found and not isinstance(one, torch.optim.Optimizer):
         raise TypeError(f"own: {type(one).__qualname__} is neither a name nor a module, a tensor or an optimizer")
     if not found:

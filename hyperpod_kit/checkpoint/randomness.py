@@ -32,9 +32,10 @@ def restore(state: dict[str, Any]) -> None:
     version, words, gauss_next = state["python"]
     random.setstate((version, _WORDS.unpack(words), gauss_next))
     if "cuda" in state and torch.cuda.is_available():
-        for device, value in enumerate(state["cuda"][:torch.cuda.device_count()]):
+        for device, value in enumerate(state["cuda"][: torch.cuda.device_count()]):
             torch.cuda.set_rng_state(value.cpu(), device)
     if "numpy" in state:
         import numpy
+
         kind, keys, at, has_gauss, gauss = state["numpy"]
         numpy.random.set_state((kind, numpy.frombuffer(keys, dtype="<u4").astype(numpy.uint32), at, has_gauss, gauss))

@@ -61,8 +61,10 @@ class Ranks:
         rest = self._all(text[_SMALL:], more) if more > 0 else [b""] * self.world
         if untold is not None:
             raise CheckpointError(str(untold))
-        return [values.unpack((begin[_LENGTH:] + end)[:size], f"rank {rank}")
-                for rank, (begin, end, size) in enumerate(zip(first, rest, sizes, strict=True))]
+        return [
+            values.unpack((begin[_LENGTH:] + end)[:size], f"rank {rank}")
+            for rank, (begin, end, size) in enumerate(zip(first, rest, sizes, strict=True))
+        ]
 
     def _all(self, data: bytes, size: int) -> list[bytes]:
         """Everybody's bytes, by rank, filled up to `size`."""
@@ -85,13 +87,13 @@ class Ranks:
             return
         first = dist.get_global_rank(self._group, source) if self._group is not None else source
         for at in range(0, data.numel(), _PIECE):
-            dist.broadcast(data[at:at + _PIECE], src=first, group=self._group)
+            dist.broadcast(data[at : at + _PIECE], src=first, group=self._group)
 
     def pass_bytes(self, data: torch.Tensor, source: int, holders: tuple[int, ...]) -> None:
         """Copy a U8 tensor from global rank `source` to the other `holders` (global ranks), who call this too."""
         me = dist.get_rank()
         for at in range(0, data.numel(), _PIECE):
-            part = data[at:at + _PIECE]
+            part = data[at : at + _PIECE]
             if me != source:
                 dist.recv(part, src=source, group=self._group)
                 continue

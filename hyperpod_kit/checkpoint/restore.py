@@ -69,9 +69,19 @@ class _Head:
     tree: Tree
 
 
-def restore(ranks: Ranks, store: Store, state: State, *, run_id: str, held: Sequence[Sequence[Held]],
-            slots: Sequence[arena.Slot], threads: int = 1, local: str | None = None, first: str | None = None,
-            near: bool = True) -> Outcome:
+def restore(
+    ranks: Ranks,
+    store: Store,
+    state: State,
+    *,
+    run_id: str,
+    held: Sequence[Sequence[Held]],
+    slots: Sequence[arena.Slot],
+    threads: int = 1,
+    local: str | None = None,
+    first: str | None = None,
+    near: bool = True,
+) -> Outcome:
     """Bring `state` to the newest checkpoint that all ranks can prove. All ranks call it; all get the same.
 
     `held` is what each rank has besides the root (`candidates.here`), `slots` are this rank's slots, `threads`
@@ -91,8 +101,9 @@ def restore(ranks: Ranks, store: Store, state: State, *, run_id: str, held: Sequ
     return outcome
 
 
-def _restore(ranks: Ranks, store: Store, state: State, here: _Near, held: Sequence[Sequence[Held]], first: str | None
-             ) -> Outcome:
+def _restore(
+    ranks: Ranks, store: Store, state: State, here: _Near, held: Sequence[Sequence[Held]], first: str | None
+) -> Outcome:
     begin = time.monotonic()
     touched = False
     rejected: list[tuple[str, str]] = []
@@ -108,16 +119,29 @@ def _restore(ranks: Ranks, store: Store, state: State, here: _Near, held: Sequen
         if found is not None:
             tier, size = found
             name = candidate.name
-            return Outcome(Restored(name.step, name.epoch, name.seq, candidate.attempt, tier,
-                                    time.monotonic() - begin, size, tuple(rejected)), candidate.key)
+            return Outcome(
+                Restored(
+                    name.step,
+                    name.epoch,
+                    name.seq,
+                    candidate.attempt,
+                    tier,
+                    time.monotonic() - begin,
+                    size,
+                    tuple(rejected),
+                ),
+                candidate.key,
+            )
     if committed:
         raise NoValidCheckpoint(store.url, rejected)
     if rejected and any(ranks.gather(touched)):
         # Its first tensors were filled before the rest turned out bad: no state to begin from.
         why = "; ".join(f"{name}: {why}" for name, why in rejected)
-        raise CheckpointError("nothing was committed, and what was only in memory is damaged, which was seen after "
-                              f"some tensors were filled: {why}",
-                              hint="start again with HPK_RESUME_MEMORY=0, from the beginning")
+        raise CheckpointError(
+            "nothing was committed, and what was only in memory is damaged, which was seen after "
+            f"some tensors were filled: {why}",
+            hint="start again with HPK_RESUME_MEMORY=0, from the beginning",
+        )
     stages.agree(ranks, state)
     return Outcome(Fresh(time.monotonic() - begin, tuple(rejected)), None)
 
@@ -135,9 +159,15 @@ class _Run:
         self._lease: lease.Lease | None = None
         self.touched = False  # whether a live tensor of this rank was written to
         # Per rank the tiers that are left; the same on all ranks.
-        self._left = [{tier for tier in TIERS if (tier == STORAGE and candidate.committed)
-                       or (rank < len(candidate.held) and tier in candidate.held[rank])}
-                      for rank in range(ranks.world)]
+        self._left = [
+            {
+                tier
+                for tier in TIERS
+                if (tier == STORAGE and candidate.committed)
+                or (rank < len(candidate.held) and tier in candidate.held[rank])
+            }
+            for rank in range(ranks.world)
+        ]
 
     def close(self) -> None:
         """Nothing of the root is read any more."""
@@ -157,9 +187,11 @@ class _Run:
                 if err.kind is reshard.Unread and (err.rank is None or tiers[err.rank] == STORAGE):
                     # No verdict, so no reason to take an older one. A node's own disk that fails is a copy less.
                     raise StorageUnreadable(
-                        self._candidate.attempt, why,
+                        self._candidate.attempt,
+                        why,
                         hint="start again when storage answers, or name an older one in HPK_RESUME_FROM: "
-                             f"hyperpod-kit checkpoint ls {self._store.url}") from None
+                        f"hyperpod-kit checkpoint ls {self._store.url}",
+                    ) from None
                 if err.rank == self._ranks.rank and err.kind is reshard.Proof and tiers[err.rank] == STORAGE:
                     mark(self._store, self._candidate.attempt, err.rank, str(err.args[0]))
                 self._drop(tiers, err)
@@ -204,9 +236,13 @@ class _Run:
         near, tier = self._near, tiers[self._ranks.rank]
 
         def read() -> replicas.Replicas:
-            mine.append(nearby.tree_in_memory(near.slots, first.key) if tier == MEMORY else nearby.tree_on_disk(
-                str(near.local), near.run_id, self._ranks.rank, self._candidate.attempt))
+            mine.append(
+                nearby.tree_in_memory(near.slots, first.key)
+                if tier == MEMORY
+                else nearby.tree_on_disk(str(near.local), near.run_id, self._ranks.rank, self._candidate.attempt)
+            )
             return replicas.of_tree(mine[0])
+
         differ = replicas.difference(dict(enumerate(self._all.proves(read))))
         if differ is not None:
             # The agents refused it, or were killed before they could.
@@ -229,6 +265,7 @@ class _Run:
             if body.index is not None:
                 # Not needed for the same topology; but a checkpoint that is damaged anywhere is not handed on.
                 verify.read_extra(self._store, attempt, body.index)
+
         self._all.proves(read if self._ranks.rank == 0 else lambda: None)
         body, extra = self._ranks.broadcast(found[0] if found else None)
         trees: list[Tree] = []
@@ -240,11 +277,16 @@ class _Run:
                 # Two ranks with one stream of random numbers would be worse than a new stream.
                 tree.pop("rng", None)
             trees.append(tree)
+
         self._all.proves(parse)
         # A copy outside the root is as good as the root's when it has the same digest.
-        good = tuple(tier if tier == STORAGE or (body.world == self._ranks.world and
-                                                 self._held(rank, tier).root == body.shards[rank].root) else STORAGE
-                     for rank, tier in enumerate(tiers))
+        good = tuple(
+            tier
+            if tier == STORAGE
+            or (body.world == self._ranks.world and self._held(rank, tier).root == body.shards[rank].root)
+            else STORAGE
+            for rank, tier in enumerate(tiers)
+        )
         return _Head(body, good, body.world, body.plan, body.digest, trees[0])
 
     # --- the tensors --------------------------------------------------------------------------------------------
@@ -264,8 +306,9 @@ class _Run:
             if head.body is None:
                 if not self._candidate.committed:
                     # It has no index, so only the same division among the ranks could read it.
-                    raise Rejected("it was captured with other tensors or another division among the ranks, and "
-                                    "never committed")
+                    raise Rejected(
+                        "it was captured with other tensors or another division among the ranks, and never committed"
+                    )
                 head = self._head_of_root((STORAGE,) * self._ranks.world)
             loaded, size = self._other(head, targets)
         self._all.fits(lambda: self._state.adopt(head.tree, loaded))
@@ -281,6 +324,7 @@ class _Run:
                 # The plan says nothing of what only this rank has.
                 reading.check({piece.spec.name: piece for piece in found[-1].pieces})
             return found[-1].plan
+
         plans = self._all.fits(walk)
         if len(set(plans)) > 1 and stages.agree(self._ranks, self._state):
             plans = self._all.fits(walk)
@@ -295,26 +339,30 @@ class _Run:
             if tier == MEMORY:
                 yield stack.enter_context(nearby.shard_in_memory(near.slots, self._held(rank, tier)))
             elif tier == LOCAL:
-                yield stack.enter_context(nearby.shard_on_disk(str(near.local), near.run_id, rank,
-                                                               self._held(rank, tier)))
+                yield stack.enter_context(
+                    nearby.shard_on_disk(str(near.local), near.run_id, rank, self._held(rank, tier))
+                )
             else:
                 assert head.body is not None
                 opened = stack.enter_context(reshard.opened(self._store, self._candidate.attempt, head.body))
                 yield load.Opened(opened.shard(rank))
 
-    def _same(self, head: _Head, targets: Snapshot, reading: load.Reading
-              ) -> tuple[Mapping[str, torch.Tensor], int]:
+    def _same(self, head: _Head, targets: Snapshot, reading: load.Reading) -> tuple[Mapping[str, torch.Tensor], int]:
         """Saved by the same ranks: each streams its own shard and shares what others hold too."""
         pieces = {piece.spec.name: piece for piece in targets.pieces}
         own: list[load.OwnShard] = []
 
         def read() -> int:
             own.append(reading.into(pieces))
-            missing = [piece.spec.name for piece in targets.pieces
-                       if piece.replica[1] == 1 and piece.spec.name not in own[0].here]
+            missing = [
+                piece.spec.name
+                for piece in targets.pieces
+                if piece.replica[1] == 1 and piece.spec.name not in own[0].here
+            ]
             if missing:
                 raise CheckpointError(f"{missing[0]} is not in this rank's shard")
             return reading.size
+
         sizes = self._all.proves(read)
         self._all.settle(share.share(self._ranks, targets.pieces, own[0].here, head.algorithm))
         return own[0].loaded, sum(sizes)
@@ -338,6 +386,7 @@ class _Run:
                 here = {piece.spec.name for piece in targets.pieces}.union(targets.absent)
                 for name in set(codec.tensor_names(head.tree)) - here:
                     loaded[name] = wants.add_whole(name)
+
             self._all.proves(want)
             work = reshard.work_of(self._ranks, wants.freeze(head.body.chunk))
             problem = reshard.carry_out(self._ranks, attempt, work, wants)

@@ -86,7 +86,8 @@ class Saves:
                 return CheckpointError(
                     f"{self._tally.in_a_row} saves in a row came to nothing, the last: {self._last}; "
                     f"{self._tally.row().rpartition('; ')[2]}",
-                    hint=f"mend {self._root}, then {again}; Manager(max_lost=None) trains on unprotected")
+                    hint=f"mend {self._root}, then {again}; Manager(max_lost=None) trains on unprotected",
+                )
         return None
 
     @property
@@ -155,8 +156,9 @@ class Saves:
     def _call_back(self) -> None:
         """Outside of the lock: a callback may take its time, and ask other saves."""
         with self.changed:
-            ended = [(handle, call) for handle in self._open.values() if handle.final
-                     for call in handle.take_callbacks()]
+            ended = [
+                (handle, call) for handle in self._open.values() if handle.final for call in handle.take_callbacks()
+            ]
         for handle, call in ended:
             try:
                 call(handle)

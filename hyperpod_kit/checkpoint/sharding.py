@@ -115,8 +115,11 @@ def place(path: str, tensor: torch.Tensor, ranks: Ranks, *, own: bool, full: boo
     if is_sharded_tensor(tensor):
         return _of_sharded_tensor(path, tensor, ranks)
     if torch.nn.parameter.is_lazy(tensor):
-        raise StateNotSerializable(path, f"{type(tensor).__name__} of a lazy module, which has no shape yet",
-                                   hint="run the model forward once before its first restore or save")
+        raise StateNotSerializable(
+            path,
+            f"{type(tensor).__name__} of a lazy module, which has no shape yet",
+            hint="run the model forward once before its first restore or save",
+        )
     if type(tensor) not in _PLAIN:
         raise StateNotSerializable(path, f"tensor subclass {type(tensor).__name__}")
     if own:
@@ -153,6 +156,7 @@ def _box(ranks: Ranks, mesh: Any, placements: Any, shape: tuple[int, ...]) -> _B
     what is remembered.
     """
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
     here = mesh.get_coordinate()
     if here is None:
         return None
@@ -178,8 +182,15 @@ def _of_dtensor(path: str, tensor: Any, ranks: Ranks) -> Place | None:
     if box.absent:
         return None
     whole = box.extents == shape
-    return Place(part, () if whole else box.offsets, () if whole else shape, box.replica, box.holders, box.group,
-                 describe(tensor))
+    return Place(
+        part,
+        () if whole else box.offsets,
+        () if whole else shape,
+        box.replica,
+        box.holders,
+        box.group,
+        describe(tensor),
+    )
 
 
 def _refuse_other_than_boxes(mesh: Any, placements: Any, shape: tuple[int, ...]) -> None:
@@ -200,8 +211,9 @@ def _refuse_other_than_boxes(mesh: Any, placements: Any, shape: tuple[int, ...])
             raise ValueError(f"DTensor of {list(shape)} with uneven placements {list(placements)}")
 
 
-def _replicas(mesh: Any, dims: list[int], here: list[int], ranks: Ranks
-              ) -> tuple[tuple[int, int], tuple[int, ...], dist.ProcessGroup | None]:
+def _replicas(
+    mesh: Any, dims: list[int], here: list[int], ranks: Ranks
+) -> tuple[tuple[int, int], tuple[int, ...], dist.ProcessGroup | None]:
     """((my index, how many), their ranks, their group) of those that differ from this rank in `dims` only."""
     at = tuple(slice(None) if dim in dims else here[dim] for dim in range(mesh.ndim))
     holders = tuple(_grid(mesh)[at].reshape(-1).tolist())
@@ -219,13 +231,24 @@ def _of_sharded_tensor(path: str, tensor: Any, ranks: Ranks) -> Place | None:
     among = dist.get_world_size(tensor._process_group)
     if among != ranks.world:
         # It does not say which other ranks hold the same part; a DTensor does.
-        raise StateNotSerializable(path, f"ShardedTensor over {among} of {ranks.world} ranks (FSDP1's hybrid sharding "
-                                         "must be given `device_mesh`, not process groups)")
+        raise StateNotSerializable(
+            path,
+            f"ShardedTensor over {among} of {ranks.world} ranks (FSDP1's hybrid sharding "
+            "must be given `device_mesh`, not process groups)",
+        )
     if not shards or shards[0].tensor.numel() == 0:
         return None
     if len(shards) > 1:
         raise StateNotSerializable(path, f"ShardedTensor with {len(shards)} shards on one rank")
     shape, extents = tuple(tensor.shape), tuple(shards[0].metadata.shard_sizes)
     whole = extents == shape
-    return Place(shards[0].tensor.detach(), () if whole else tuple(shards[0].metadata.shard_offsets),
-                 () if whole else shape, (0, 1), (), None, describe(tensor), temporary=True)
+    return Place(
+        shards[0].tensor.detach(),
+        () if whole else tuple(shards[0].metadata.shard_offsets),
+        () if whole else shape,
+        (0, 1),
+        (),
+        None,
+        describe(tensor),
+        temporary=True,
+    )

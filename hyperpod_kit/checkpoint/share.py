@@ -92,14 +92,14 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
 def _bucket_memory(bucket: list[_Part], *, filled: bool) -> torch.Tensor:
     """The bucket's bytes: the tensor's own memory where that is possible, else new memory."""
     if len(bucket) == 1 and is_plain(bucket[0].piece.tensor):
-        return _flat(bucket[0].piece.tensor)[bucket[0].begin:bucket[0].end]
+        return _flat(bucket[0].piece.tensor)[bucket[0].begin : bucket[0].end]
     made = torch.empty(sum(part.end - part.begin for part in bucket), dtype=torch.uint8)
     if filled:
         at = 0
         for part in bucket:
             length = part.end - part.begin
             plain = part.piece.tensor.contiguous().cpu().resolve_conj().resolve_neg()
-            made[at:at + length] = _flat(plain)[part.begin:part.end]
+            made[at : at + length] = _flat(plain)[part.begin : part.end]
             at += length
     return made
 
@@ -112,16 +112,16 @@ def _unpack(bucket: list[_Part], data: torch.Tensor) -> None:
             length = part.end - part.begin
             live = part.piece.tensor
             if is_plain(live):
-                target = _flat(live)[part.begin:part.end]
+                target = _flat(live)[part.begin : part.end]
                 if target.data_ptr() != data.data_ptr():
-                    target.copy_(data[at:at + length])
+                    target.copy_(data[at : at + length])
             elif length == part.piece.spec.nbytes:
                 # A copy, because a view of another type must begin at a multiple of its size.
-                copy_into(live, data[at:at + length].clone().view(live.dtype).view(live.shape), part.piece.spec.name)
+                copy_into(live, data[at : at + length].clone().view(live.dtype).view(live.shape), part.piece.spec.name)
             else:
                 # A large piece that cannot be written to in place comes in several buckets.
                 whole = live.contiguous().cpu()
-                _flat(whole)[part.begin:part.end].copy_(data[at:at + length])
+                _flat(whole)[part.begin : part.end].copy_(data[at : at + length])
                 copy_into(live, whole, part.piece.spec.name)
             at += length
 
@@ -137,8 +137,9 @@ def _send(ranks: Ranks, data: torch.Tensor, like: Piece, owner: int) -> None:
         ranks.pass_bytes(data, like.holders[owner], like.holders)
 
 
-def _compare(ranks: Ranks, problem: str | None, digests: Mapping[_Bucket, bytes],
-             mine: Mapping[tuple[int, ...], int]) -> list[str | None]:
+def _compare(
+    ranks: Ranks, problem: str | None, digests: Mapping[_Bucket, bytes], mine: Mapping[tuple[int, ...], int]
+) -> list[str | None]:
     """Whether every bucket arrived on every rank as it was sent. A collective over all ranks."""
     sent = {key for key in digests if key[1] == mine[key[0]]}
     everybody = ranks.gather((problem, digests, sent))
@@ -149,4 +150,5 @@ def _compare(ranks: Ranks, problem: str | None, digests: Mapping[_Bucket, bytes]
             if true.get(key) != value:
                 return f"bucket {key[2]} of replica {key[1]} did not arrive as it was sent"
         return None
+
     return [found or wrong(there) for found, there, _ in everybody]

@@ -51,11 +51,13 @@ class SlotPool:
             for slot in order:
                 if not self._ending:
                     slot.prefault()
+
         self._start(work)
 
     def prepare(self, needed: Callable[[], tuple[ShardLayout, int]], *, pin: bool = False) -> None:
         """Make all slots in a thread; the next `settle` waits for it. `needed()` gives the layout and the bytes of
         non-tensor state, and is called there. `pin`: for copies from a GPU."""
+
         def work() -> None:
             try:
                 layout, extra = needed()
@@ -71,6 +73,7 @@ class SlotPool:
                 self._error = err
             finally:
                 self._all_made()
+
         self.settle()
         for event in (self._planned, *self._made.values()):
             event.clear()

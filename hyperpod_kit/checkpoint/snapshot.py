@@ -36,8 +36,8 @@ class Piece:
     early: bool
     pinned: bool = False
     holders: tuple[int, ...] = ()  # global ranks; empty for all
-    layout: str = ""               # type, full shape, mesh and placements; empty for plain tensors
-    temporary: bool = False        # `tensor` was made for this walk
+    layout: str = ""  # type, full shape, mesh and placements; empty for plain tensors
+    temporary: bool = False  # `tensor` was made for this walk
     loose: bool = False
 
     @property
@@ -99,8 +99,9 @@ class Known:
 class Collector:
     """Turns the tensors of one walk over a state into pieces; what is as it was in the last walk is not made again."""
 
-    def __init__(self, ranks: Ranks, known: Known, *, full: bool = False, gather: bool = True,
-                 owned: Container[str] = ()) -> None:
+    def __init__(
+        self, ranks: Ranks, known: Known, *, full: bool = False, gather: bool = True, owned: Container[str] = ()
+    ) -> None:
         """`full`: rank 0 writes everything that is shared; sharded tensors are gathered for it if `gather`. Of the
         paths in `owned` the tensors are each rank's own."""
         self._ranks = ranks
@@ -126,11 +127,24 @@ class Collector:
         taken = self._sources[name]
         if taken is tensor or sharding.is_sharded(taken) or sharding.is_sharded(tensor):
             return taken is tensor
-        return ((taken.data_ptr(), taken.dtype, taken.shape, taken.stride(), taken.device)
-                == (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.device))
+        return (taken.data_ptr(), taken.dtype, taken.shape, taken.stride(), taken.device) == (
+            tensor.data_ptr(),
+            tensor.dtype,
+            tensor.shape,
+            tensor.stride(),
+            tensor.device,
+        )
 
-    def take(self, path: str, tensor: torch.Tensor, *, own: bool = False, early: bool = False,
-             pinned: bool = False, loose: bool = False) -> str:
+    def take(
+        self,
+        path: str,
+        tensor: torch.Tensor,
+        *,
+        own: bool = False,
+        early: bool = False,
+        pinned: bool = False,
+        loose: bool = False,
+    ) -> str:
         """Note a tensor under its path. Returns the name under which it is stored: that of the tensor it is tied to.
 
         `own`: this rank's alone; else the ranks hold the same (plain tensors) or its parts (DTensor, ShardedTensor).
@@ -150,8 +164,9 @@ class Collector:
             identity = self._identity(path, tensor, piece, own)
             if piece is not None and not piece.temporary:
                 now = sharding.live(tensor)
-                self._known.pieces[path] = Seen(tensor, now.data_ptr(), now.dtype, now.shape, now.stride(), piece,
-                                                identity)
+                self._known.pieces[path] = Seen(
+                    tensor, now.data_ptr(), now.dtype, now.shape, now.stride(), piece, identity
+                )
         first = self._ties.setdefault(identity, path)
         if first is not path and first != path:
             return first
@@ -170,26 +185,40 @@ class Collector:
             return (path,)
         return (own, local.data_ptr(), local.dtype, local.shape, local.stride(), local.device)
 
-    def _make(self, path: str, tensor: torch.Tensor, own: bool, early: bool, pinned: bool, loose: bool
-              ) -> Piece | None:
+    def _make(self, path: str, tensor: torch.Tensor, own: bool, early: bool, pinned: bool, loose: bool) -> Piece | None:
         place = sharding.place(path, tensor, self._ranks, own=own, full=self._gather)
         if place is None:
             return None
         local = place.local
         if local.dtype not in NAMES or local.layout != torch.strided or local.is_meta:
-            raise StateNotSerializable(path, f"{local.layout} tensor of {local.dtype} on {local.device}",
-                                       hint="give it memory before: model.to_empty(device=...), and initial values"
-                                       if local.is_meta else None)
+            raise StateNotSerializable(
+                path,
+                f"{local.layout} tensor of {local.dtype} on {local.device}",
+                hint="give it memory before: model.to_empty(device=...), and initial values" if local.is_meta else None,
+            )
         if any(step == 0 and extent > 1 for step, extent in zip(local.stride(), local.shape, strict=True)):
             # It could be saved, but nothing could fill it again: its items are one in memory.
-            raise StateNotSerializable(path, f"tensor of {list(local.shape)} that was expanded: several of its items "
-                                             "are one in memory", hint=f"{path}: use expand(...).clone()")
+            raise StateNotSerializable(
+                path,
+                f"tensor of {list(local.shape)} that was expanded: several of its items are one in memory",
+                hint=f"{path}: use expand(...).clone()",
+            )
         spec = TensorSpec(path, NAMES[local.dtype], tuple(local.shape), place.offsets, place.full)
         # The same object again makes comparing two snapshots cheap.
         spec = self._known.specs.setdefault(path, spec) if self._known.specs.get(path) == spec else spec
         self._known.specs[path] = spec
-        piece = Piece(spec, local, place.replica, place.group, early or place.temporary, pinned or self._full,
-                      place.holders, place.layout, place.temporary, loose)
+        piece = Piece(
+            spec,
+            local,
+            place.replica,
+            place.group,
+            early or place.temporary,
+            pinned or self._full,
+            place.holders,
+            place.layout,
+            place.temporary,
+            loose,
+        )
         return piece
 
     def finish(self, tree: dict[str, Any]) -> Snapshot:
@@ -212,8 +241,12 @@ def _is_as_seen(tensor: torch.Tensor, seen: Seen) -> bool:
     if tensor is not seen.tensor:
         return False
     now = sharding.live(tensor)
-    return (now.data_ptr() == seen.address and now.dtype is seen.dtype and now.shape == seen.shape
-            and now.stride() == seen.stride)
+    return (
+        now.data_ptr() == seen.address
+        and now.dtype is seen.dtype
+        and now.shape == seen.shape
+        and now.stride() == seen.stride
+    )
 
 
 def fingerprint(pieces: Iterable[Piece], absent: Iterable[tuple[str, str]], world: int, *, full: bool = False) -> str:
@@ -222,8 +255,9 @@ def fingerprint(pieces: Iterable[Piece], absent: Iterable[tuple[str, str]], worl
     With `full` other ranks write other pieces than without, so the plan is another one too.
     """
     # Where not all ranks hold a plain tensor, those that do divide the writing of theirs among themselves.
-    body = [[p.spec.name, p.kind, *([list(p.holders)] if p.holders and not p.layout else [])]
-            for p in pieces if not p.own]
+    body = [
+        [p.spec.name, p.kind, *([list(p.holders)] if p.holders and not p.layout else [])] for p in pieces if not p.own
+    ]
     body += [[name, layout] for name, layout in absent]
     return digest.small(json.dumps([world, sorted(body), *(["full"] if full else [])], separators=(",", ":")).encode())
 

@@ -35,9 +35,17 @@ class Identity:
     algorithm: str
     hosts: tuple[str, ...]
     owner: tuple[int, int] = field(default_factory=lambda: process.myself())
-    job: dict[str, Any] = field(default_factory=lambda: {
-        key: os.environ[name] for key, name in (("slurm_job_id", "SLURM_JOB_ID"), ("restart", "SLURM_RESTART_COUNT"),
-                                                ("attempt", "HPK_ATTEMPT")) if name in os.environ})
+    job: dict[str, Any] = field(
+        default_factory=lambda: {
+            key: os.environ[name]
+            for key, name in (
+                ("slurm_job_id", "SLURM_JOB_ID"),
+                ("restart", "SLURM_RESTART_COUNT"),
+                ("attempt", "HPK_ATTEMPT"),
+            )
+            if name in os.environ
+        }
+    )
 
     @property
     def ranks_here(self) -> int:
@@ -51,8 +59,15 @@ def identify(ranks: Ranks, root: str | os.PathLike[str], run: str | None, algori
     where = os.path.abspath(where) if is_path(where) else where
     problem = None if opened.holder(where) is None else f"this process has a Manager of {where} already"
     key = _attempt_key()
-    seen = ranks.gather((socket.gethostname(), [name for name, ok in digest.available().items() if ok], problem,
-                         greeting.PROTOCOL, proof.proof(key, "which attempt") if key else ""))
+    seen = ranks.gather(
+        (
+            socket.gethostname(),
+            [name for name, ok in digest.available().items() if ok],
+            problem,
+            greeting.PROTOCOL,
+            proof.proof(key, "which attempt") if key else "",
+        )
+    )
     problem = first_problem([found for _, _, found, _, _ in seen])
     if problem is not None:
         raise RunIsOwned(problem, hint="close that one first, or use it; `with Manager(...)` closes by itself")
@@ -75,8 +90,9 @@ def identify(ranks: Ranks, root: str | os.PathLike[str], run: str | None, algori
     if key and len({attempt for *_, attempt in seen}) == 1:
         # The token passed through gloo, where others may listen; the attempt's key did not.
         token = proof.derived(key, "agents", token).hex()
-    return Identity(where, identities.RunIdentity(*identity), incarnation, token, chosen,
-                    tuple(host for host, *_ in seen))
+    return Identity(
+        where, identities.RunIdentity(*identity), incarnation, token, chosen, tuple(host for host, *_ in seen)
+    )
 
 
 def _attempt_key() -> bytes:
@@ -90,10 +106,19 @@ def start_agent(ranks: Ranks, identity: Identity, options: Message, on_event: Ca
     """This rank's agent, connected to rank 0's. Raises RunIsOwned, CheckpointError, OSError; alike on all ranks."""
     own = _addresses(list(identity.hosts)) if ranks.rank == 0 else []
     setup: Message = {
-        "root": identity.root, "run": identity.run.run, "run_id": identity.run.run_id, "rank": ranks.rank,
-        "world": ranks.world, "incarnation": identity.incarnation, "token": identity.token,
-        "owner": list(identity.owner), "addresses": own, "algorithm": identity.algorithm,
-        "versions": {"torch": torch.__version__}, **options}
+        "root": identity.root,
+        "run": identity.run.run,
+        "run_id": identity.run.run_id,
+        "rank": ranks.rank,
+        "world": ranks.world,
+        "incarnation": identity.incarnation,
+        "token": identity.token,
+        "owner": list(identity.owner),
+        "addresses": own,
+        "algorithm": identity.algorithm,
+        "versions": {"torch": torch.__version__},
+        **options,
+    }
     error: Exception | None = None
     agent: Keeper | None = None
     port = 0
@@ -137,14 +162,18 @@ def agree_epoch(ranks: Ranks, identity: Identity, near: Sequence[Key]) -> Epoch:
             seq = max([seq] + [s for _, s in hot])
             above = max([e for e, _ in hot], default=0)
             answer = Epoch(max(epoch, above) + 1, seq)
-            answer = Epoch(commit.claim_epoch(identity.root, identity.run, above=above, job=identity.job,
-                                              first_seq=seq + 1), seq)
+            answer = Epoch(
+                commit.claim_epoch(identity.root, identity.run, above=above, job=identity.job, first_seq=seq + 1), seq
+            )
         except CheckpointError as err:
             answer = err
         except OSError as err:
             # The root is full or read-only: no reason not to take from memory, or from there, what it has.
-            answer = answer._replace(problem=_words(identity.root, err)) if isinstance(answer, Epoch) \
+            answer = (
+                answer._replace(problem=_words(identity.root, err))
+                if isinstance(answer, Epoch)
                 else _unusable(identity.root, err)
+            )
     answer = ranks.broadcast(answer)
     if isinstance(answer, Exception):
         raise answer
@@ -157,8 +186,10 @@ def _words(root: str, err: OSError) -> str:
 
 def _unusable(root: str, err: OSError) -> CheckpointError:
     """The error for a root with which no run can start."""
-    return CheckpointError(_words(root, err), hint=f"df -h -i {root}; mount; or another root" if is_path(root)
-                           else f"hyperpod-kit checkpoint ls {root}")
+    return CheckpointError(
+        _words(root, err),
+        hint=f"df -h -i {root}; mount; or another root" if is_path(root) else f"hyperpod-kit checkpoint ls {root}",
+    )
 
 
 def _room(root: str) -> str:

@@ -31,10 +31,17 @@ class State:
     Raises TypeError for an argument that is of none of these kinds, ValueError for an `own` that is not in the state.
     """
 
-    def __init__(self, model: torch.nn.Module | None = None, optimizer: torch.optim.Optimizer | None = None, *,
-                 extra: dict[str, Any] | None = None, rng: bool = True, full: bool = False,
-                 own: Iterable[str | torch.nn.Module | torch.Tensor | torch.optim.Optimizer] = (),
-                 **objects: Any) -> None:
+    def __init__(
+        self,
+        model: torch.nn.Module | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+        *,
+        extra: dict[str, Any] | None = None,
+        rng: bool = True,
+        full: bool = False,
+        own: Iterable[str | torch.nn.Module | torch.Tensor | torch.optim.Optimizer] = (),
+        **objects: Any,
+    ) -> None:
         _refuse_other_kinds(model, optimizer, extra, objects)
         self.model: torch.nn.Module | None = _inner(model)
         self._sent = broadcast.sent_buffers(model, self.model) if model is not None and self.model else frozenset()
@@ -43,8 +50,11 @@ class State:
         self.rng = rng
         self.full = full
         self.objects = {name: _inner(thing) for name, thing in objects.items()}
-        things = {"model": self.model, "optimizer": self.optimizer,
-                  **{f"objects.{name}": thing for name, thing in self.objects.items()}}
+        things = {
+            "model": self.model,
+            "optimizer": self.optimizer,
+            **{f"objects.{name}": thing for name, thing in self.objects.items()},
+        }
         self._owned = owned.Owned([own] if isinstance(own, str) else map(_inner, own), things)
         self._known = Known()
         self._live: dict[str, torch.Tensor] = {}
@@ -73,6 +83,7 @@ class State:
         def first(*_: Any) -> None:
             hook.remove()
             then(self)
+
         hook = waiting[0].register_step_post_hook(first)
 
     # --- saving -------------------------------------------------------------------------------------------------
@@ -89,7 +100,8 @@ class State:
         def mine(path: str, tensor: torch.Tensor) -> str:
             # All ranks have their part of what is divided, so its name is that of no rank.
             sharded = sharding.is_sharded(tensor)
-            return collector.take(path[len(prefix) + 1:] if sharded else path, tensor, own=not sharded, early=True)
+            return collector.take(path[len(prefix) + 1 :] if sharded else path, tensor, own=not sharded, early=True)
+
         for name, thing in self.objects.items():
             if not _is_shared(thing):
                 tree[f"objects.{name}"] = codec.encode(thing.state_dict(), f"{prefix}.objects.{name}", mine)
@@ -138,8 +150,9 @@ class State:
             if tree[path].get("state") and not sharded1 and optimizer.materialise(thing):
                 self._made.append(thing)
         # With `full` a snapshot's pieces are whole tensors, these are not; else the first save finds them known.
-        collector = Collector(ranks, Known() if self.full else self._known, full=self.full, gather=False,
-                              owned=self._owned)
+        collector = Collector(
+            ranks, Known() if self.full else self._known, full=self.full, gather=False, owned=self._owned
+        )
         live = self._shared(collector)
         for path in live:
             if path not in self._optimizers():
@@ -150,14 +163,19 @@ class State:
         snapshot = collector.finish(live)
         # State that the checkpoint does not have (saved before the first step) is dropped by `adopt`.
         names = codec.renamed(live, tree) if any(piece.spec.name not in wanted for piece in snapshot.pieces) else {}
-        pieces = tuple(_as_saved(piece, names.get(piece.spec.name, piece.spec.name)) for piece in snapshot.pieces
-                       if names.get(piece.spec.name, piece.spec.name) in wanted)
+        pieces = tuple(
+            _as_saved(piece, names.get(piece.spec.name, piece.spec.name))
+            for piece in snapshot.pieces
+            if names.get(piece.spec.name, piece.spec.name) in wanted
+        )
         _refuse_twice(pieces)
         # A sharded tensor of which no part lies here needs no bytes, but it is live all the same.
         absent = tuple(name for name in snapshot.absent if name in wanted)
-        self._live = {names.get(name, name): collector.source(name)
-                      for name in (*(piece.spec.name for piece in snapshot.pieces), *absent)
-                      if names.get(name, name) in wanted}
+        self._live = {
+            names.get(name, name): collector.source(name)
+            for name in (*(piece.spec.name for piece in snapshot.pieces), *absent)
+            if names.get(name, name) in wanted
+        }
         return replace(snapshot, pieces=pieces, absent=absent)
 
     def names(self, ranks: Ranks) -> dict[str, str]:
@@ -192,8 +210,10 @@ class State:
         missing = sorted(paths.difference(tree))
         if missing:
             there = sorted(path for path in tree if path in ("model", "optimizer") or path.startswith("objects."))
-            raise CheckpointError(f"the checkpoint has no {', '.join(missing)}; it has {', '.join(there) or 'neither'}",
-                                  hint="leave out of State what was not saved, restore, and make another State then")
+            raise CheckpointError(
+                f"the checkpoint has no {', '.join(missing)}; it has {', '.join(there) or 'neither'}",
+                hint="leave out of State what was not saved, restore, and make another State then",
+            )
         fqns = modules.fqns(self.model)[0] if self.model is not None else {}
         for path, thing in self._optimizers().items():
             if not (path == "optimizer" and self.model is not None and fsdp1.is_used(self.model)):
@@ -218,6 +238,7 @@ class State:
         The tensors in `loaded` are kept: the caller must not write to them again.
         Raises what a module's or an object's own loading code raises.
         """
+
         def tensor(name: str) -> torch.Tensor:
             return self._live[name] if name in self._live else loaded[name]
 
@@ -263,22 +284,31 @@ def _inner(thing: Any) -> Any:
 
 def _refuse_other_kinds(model: object, optimizer: object, extra: object, objects: Mapping[str, object]) -> None:
     """Raises TypeError: at the construction and not at the first save."""
+
     def kind(thing: object) -> str:
         return f"{type(thing).__module__}.{type(thing).__qualname__}"
+
     more = "one is `{0}`, each other one has a name of its own: State(..., {1}=...)"
     if model is not None and not isinstance(model, torch.nn.Module):
-        raise TypeError(f"State: model is a {kind(model)}, expected a torch.nn.Module; of several, "
-                        + more.format("model", "discriminator"))
-    if optimizer is not None and not all(hasattr(optimizer, name) for name in
-                                         ("state_dict", "load_state_dict", "param_groups")):
-        raise TypeError(f"State: optimizer is a {kind(optimizer)}, expected a torch.optim.Optimizer; of several, "
-                        + more.format("optimizer", "second"))
+        raise TypeError(
+            f"State: model is a {kind(model)}, expected a torch.nn.Module; of several, "
+            + more.format("model", "discriminator")
+        )
+    if optimizer is not None and not all(
+        hasattr(optimizer, name) for name in ("state_dict", "load_state_dict", "param_groups")
+    ):
+        raise TypeError(
+            f"State: optimizer is a {kind(optimizer)}, expected a torch.optim.Optimizer; of several, "
+            + more.format("optimizer", "second")
+        )
     if extra is not None and not isinstance(extra, dict):
         raise TypeError(f"State: extra is a {kind(extra)}, expected a dict: extra={{'value': ...}}")
     for name, thing in objects.items():
         if not (callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None))):
-            raise TypeError(f"State: {name} is a {kind(thing)}, expected an object with state_dict and "
-                            f"load_state_dict; a value goes into extra={{{name!r}: ...}}")
+            raise TypeError(
+                f"State: {name} is a {kind(thing)}, expected an object with state_dict and "
+                f"load_state_dict; a value goes into extra={{{name!r}: ...}}"
+            )
 
 
 def _is_shared(thing: object) -> bool:
@@ -295,8 +325,10 @@ def _refuse_twice(pieces: Iterable[Piece]) -> None:
     seen: set[str] = set()
     for piece in pieces:
         if piece.spec.name in seen:
-            raise CheckpointError(f"{piece.spec.name} is one tensor in the checkpoint, and several here",
-                                  hint="tie what was tied when it was saved")
+            raise CheckpointError(
+                f"{piece.spec.name} is one tensor in the checkpoint, and several here",
+                hint="tie what was tied when it was saved",
+            )
         seen.add(piece.spec.name)
 
 
@@ -304,5 +336,6 @@ def _compare(path: str, live: Mapping[str, Any], tree: Mapping[str, Any]) -> Non
     saved = tree[path]
     missing, unexpected = sorted(set(live) - set(saved)), sorted(set(saved) - set(live))
     if missing or unexpected:
-        raise CheckpointError(f"{path} does not fit: missing in the checkpoint {missing[:8]}, "
-                              f"unexpected {unexpected[:8]}")
+        raise CheckpointError(
+            f"{path} does not fit: missing in the checkpoint {missing[:8]}, unexpected {unexpected[:8]}"
+        )

@@ -26,8 +26,18 @@ _RELEASE_SECONDS = 2.0
 class Taking:
     """How this rank takes its saves. `page`: what the control page of each of them says alike."""
 
-    def __init__(self, page: Page, algorithm: str, *, pool: SlotPool, copies: copier.Copier, saves: Saves,
-                 agent: Keeper, comparing: comparing.Comparing, overlap: bool) -> None:
+    def __init__(
+        self,
+        page: Page,
+        algorithm: str,
+        *,
+        pool: SlotPool,
+        copies: copier.Copier,
+        saves: Saves,
+        agent: Keeper,
+        comparing: comparing.Comparing,
+        overlap: bool,
+    ) -> None:
         self.epoch = 0
         self._page, self._algorithm, self._overlap = page, algorithm, overlap
         self._pool, self._copier, self._saves, self._agent = pool, copies, saves, agent
@@ -37,8 +47,10 @@ class Taking:
 
     def prepare(self, snapshot: Snapshot) -> None:
         """Make and fault in the slots while training goes on; the first save finds them."""
-        self._pool.prepare(lambda: (self._plan_of(snapshot).layout, len(codec.text_of(snapshot.tree))),
-                           pin=any(device.is_on(piece.tensor) for piece in snapshot.pieces))
+        self._pool.prepare(
+            lambda: (self._plan_of(snapshot).layout, len(codec.text_of(snapshot.tree))),
+            pin=any(device.is_on(piece.tensor) for piece in snapshot.pieces),
+        )
 
     def take(self, snapshot: Snapshot, handle: Handle, on_busy: OnBusy) -> Flight | None:
         """Begin the copy into a slot; None when none is free. What it raises is this save's end."""
@@ -51,8 +63,13 @@ class Taking:
     def _plan_of(self, snapshot: Snapshot) -> capture.Plan:
         plan = self._plan
         if plan is None or not plan.fits(snapshot):
-            plan = self._plan = capture.Plan(snapshot, rank=self._page.rank, world=self._page.world,
-                                             run_id=self._page.run_id, algorithm=self._algorithm)
+            plan = self._plan = capture.Plan(
+                snapshot,
+                rank=self._page.rank,
+                world=self._page.world,
+                run_id=self._page.run_id,
+                algorithm=self._algorithm,
+            )
         return plan
 
     def _capture(self, snapshot: Snapshot, handle: Handle, on_busy: OnBusy) -> Flight | None:
@@ -78,25 +95,33 @@ class Taking:
                 target.end(control.FREE)
             raise
 
-    def _fly(self, target: capture.Target, pieces: list[Piece], handle: Handle,
-             compared: comparing.Comparison | None) -> Flight:
+    def _fly(
+        self, target: capture.Target, pieces: list[Piece], handle: Handle, compared: comparing.Comparison | None
+    ) -> Flight:
         early, late, far = target.split(pieces)
-        transfers = self._devices.start([(target.views[piece.spec.name], piece.tensor, piece.early) for piece in far
-                                         if piece.spec.name in target.views],
-                                        compared.folds() if compared is not None else ())
+        transfers = self._devices.start(
+            [
+                (target.views[piece.spec.name], piece.tensor, piece.early)
+                for piece in far
+                if piece.spec.name in target.views
+            ],
+            compared.folds() if compared is not None else (),
+        )
         first, rest = target.work(early), target.work(late)
         if compared is not None:
             first, rest = first + compared.work(early=True), rest + compared.work(early=False)
 
         def finish(error: BaseException | None) -> None:
             self._finish(target, handle, error, compared)
+
         if self._overlap:
             self._copier.start(first).wait()
             return Flight(self._copier, rest, transfers, finish, background=True)
         return Flight(self._copier, rest + first, transfers, finish, background=False)
 
-    def _finish(self, target: capture.Target, handle: Handle, error: BaseException | None,
-                compared: comparing.Comparison | None) -> None:
+    def _finish(
+        self, target: capture.Target, handle: Handle, error: BaseException | None, compared: comparing.Comparison | None
+    ) -> None:
         """The copy has ended, in whatever thread."""
         if error is not None:
             target.end(control.FREE)

@@ -24,8 +24,9 @@ LARGEST = 1 << 30
 
 _LENGTH = 8
 _PLAIN = frozenset({type(None), bool, int, float, str})
-_EXCEPTIONS = {name: kind for name, kind in vars(errors).items()
-               if isinstance(kind, type) and issubclass(kind, HyperpodKitError)}
+_EXCEPTIONS = {
+    name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, HyperpodKitError)
+}
 _carried: dict[str, type] = {}
 _known: dict[type, dict[str, Any]] = {}
 
@@ -46,8 +47,9 @@ def pack(value: Any) -> bytes:
     """The bytes of a value. Raises TypeError for what cannot be told."""
     blobs: list[bytes] = []
     said = _said(value, blobs)
-    text = json.dumps({"protocol": PROTOCOL, "value": said, "blobs": [len(blob) for blob in blobs]},
-                      separators=(",", ":")).encode()
+    text = json.dumps(
+        {"protocol": PROTOCOL, "value": said, "blobs": [len(blob) for blob in blobs]}, separators=(",", ":")
+    ).encode()
     return b"".join((len(text).to_bytes(_LENGTH, "little"), text, *blobs))
 
 
@@ -55,19 +57,21 @@ def unpack(data: bytes, whose: str) -> Any:
     """The value of `pack`. `whose`: for the error. Raises CheckpointError."""
     size = int.from_bytes(data[:_LENGTH], "little")
     try:
-        body = parse.json_object(data[_LENGTH:_LENGTH + size], LARGEST)
+        body = parse.json_object(data[_LENGTH : _LENGTH + size], LARGEST)
     except ValueError:
         body = {}
     if body.get("protocol") != PROTOCOL:
-        raise CheckpointError(f"{whose} runs another release of hyperpod-kit: all ranks of a run need the same one",
-                              hint="python -c 'import hyperpod_kit; print(hyperpod_kit.__version__, "
-                                   "hyperpod_kit.__file__)' on each node, in its container")
+        raise CheckpointError(
+            f"{whose} runs another release of hyperpod-kit: all ranks of a run need the same one",
+            hint="python -c 'import hyperpod_kit; print(hyperpod_kit.__version__, "
+            "hyperpod_kit.__file__)' on each node, in its container",
+        )
     try:
         blobs, at = [], _LENGTH + size
         for length in body["blobs"]:
             if type(length) is not int or not 0 <= length <= len(data) - at:
                 raise ValueError("bytes are missing")
-            blobs.append(data[at:at + length])
+            blobs.append(data[at : at + length])
             at += length
         return _meant(body["value"], blobs)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as err:
@@ -103,8 +107,14 @@ def _said(value: Any, blobs: list[bytes]) -> Any:
 
 def _said_error(err: BaseException) -> Any:
     if isinstance(err, OSError):
-        return {"error": "OSError", "of": {"errno": err.errno, "strerror": err.strerror,
-                                           "filename": None if err.filename is None else str(err.filename)}}
+        return {
+            "error": "OSError",
+            "of": {
+                "errno": err.errno,
+                "strerror": err.strerror,
+                "filename": None if err.filename is None else str(err.filename),
+            },
+        }
     kind = next((kind for kind in type(err).__mro__ if _EXCEPTIONS.get(kind.__name__) is kind), None)
     if kind is None:
         raise TypeError(f"{type(err).__name__} cannot be told to other ranks: {err}")
@@ -124,7 +134,7 @@ def _meant(said: Any, blobs: list[bytes]) -> Any:
         return _made(said["is"], said["of"], blobs)
     if "error" in said:
         return _error(said["error"], said["of"])
-    (word, rest), = said.items()
+    ((word, rest),) = said.items()
     if word == "bytes":
         return blobs[_checked(rest, int)]
     found = _checked(_meant(rest, blobs), list)
@@ -152,8 +162,11 @@ def _made(name: str, of: Any, blobs: list[bytes]) -> Any:
 
 def _error(name: str, of: dict[str, Any]) -> Exception:
     if name == "OSError":
-        return OSError(_checked(of["errno"], int, type(None)), _checked(of["strerror"], str, type(None)),
-                       _checked(of["filename"], str, type(None)))
+        return OSError(
+            _checked(of["errno"], int, type(None)),
+            _checked(of["strerror"], str, type(None)),
+            _checked(of["filename"], str, type(None)),
+        )
     kind = _EXCEPTIONS[name]
     message = _checked(of["message"], str)
     err: Exception = kind.__new__(kind, message)

@@ -31,16 +31,32 @@ def show(
         found = ask(targets, connect, begin, timeout=timeout, progress=lambda told: advance(1))
     silent = [told for told in found if told.error]
     if as_json:
-        data({"since": begin, "nodes": [{"instance_id": told.target.instance_id, "group": told.target.group,
-                                         "error": told.error, "actions": [asdict(one) for one in told.actions]}
-                                        for told in found]})
+        data(
+            {
+                "since": begin,
+                "nodes": [
+                    {
+                        "instance_id": told.target.instance_id,
+                        "group": told.target.group,
+                        "error": told.error,
+                        "actions": [asdict(one) for one in told.actions],
+                    }
+                    for told in found
+                ],
+            }
+        )
         return 1 if silent else 0
-    lines = [(one.at, f"{told.target.group} {told.target.instance_id}  {one.words()}")
-             for told in found for one in told.actions]
+    lines = [
+        (one.at, f"{told.target.group} {told.target.instance_id}  {one.words()}")
+        for told in found
+        for one in told.actions
+    ]
     for _, line in sorted(lines):
         out(line)
     for told in silent:
         say(f"{told.target.group} {told.target.instance_id} is not among them: {told.error}")
-    say(f"{len(lines)} actions on {len(found) - len(silent)} of {len(found)} nodes since "
-        f"{datetime.fromtimestamp(begin, timezone.utc):%Y-%m-%dT%H:%M:%SZ}")
+    say(
+        f"{len(lines)} actions on {len(found) - len(silent)} of {len(found)} nodes since "
+        f"{datetime.fromtimestamp(begin, timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
+    )
     return 1 if silent else 0

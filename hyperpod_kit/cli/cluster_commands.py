@@ -67,8 +67,15 @@ def create_cluster(
     else:
         say(f"next: hyperpod-kit wait {config}")
     if as_json:
-        data({"ClusterArn": made.arn, "ClusterName": name, "bundle_id": bundle, "ready": then_wait,
-              "existed": made.existed})
+        data(
+            {
+                "ClusterArn": made.arn,
+                "ClusterName": name,
+                "bundle_id": bundle,
+                "ready": then_wait,
+                "existed": made.existed,
+            }
+        )
 
 
 @click.command()

@@ -25,14 +25,25 @@ if TYPE_CHECKING:
 @cluster_of_nodes
 @click.option("--ssh", "over_ssh", is_flag=True, help="ssh straight to the node's address in place of SSM.")
 @click.option("--ssh-config", "as_config", is_flag=True, help="Print a Host block a node, for ~/.ssh/config.")
-@click.option("--proxy", metavar="PORT", type=click.IntRange(1, 65535),
-              help="Be ssh's ProxyCommand: a tunnel through SSM to this port of the node.")
+@click.option(
+    "--proxy",
+    metavar="PORT",
+    type=click.IntRange(1, 65535),
+    help="Be ssh's ProxyCommand: a tunnel through SSM to this port of the node.",
+)
 @click.option("--dry-run", is_flag=True, help="Only print the command.")
-@click.option("--ssh-user", default="ubuntu", show_default=True, envvar="HPK_SSH_USER", show_envvar=True,
-              help="Whom to log in as.")
+@click.option(
+    "--ssh-user",
+    default="ubuntu",
+    show_default=True,
+    envvar="HPK_SSH_USER",
+    show_envvar=True,
+    help="Whom to log in as.",
+)
 @click.option("--ssh-key", default="", envvar="HPK_SSH_KEY", show_envvar=True, help="Private key file.")
-@click.option("--ssh-port", default=22, envvar="HPK_SSH_PORT", show_envvar=True, show_default=True,
-              help="Port of sshd.")
+@click.option(
+    "--ssh-port", default=22, envvar="HPK_SSH_PORT", show_envvar=True, show_default=True, help="Port of sshd."
+)
 @click.option("--known-hosts", default="", envvar="HPK_KNOWN_HOSTS", show_envvar=True, help="Host keys to verify by.")
 @json_option
 def connect(

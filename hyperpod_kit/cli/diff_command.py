@@ -128,9 +128,7 @@ def _ask(targets: list[Target], ssh: SshSettings) -> list[NodeBundle]:
         )
 
 
-def _others(
-    rows: list[Row], bundle: Bundle, bucket: Bucket, answers: list[NodeBundle]
-) -> dict[str, Mapping[str, str]]:
+def _others(rows: list[Row], bundle: Bundle, bucket: Bucket, answers: list[NodeBundle]) -> dict[str, Mapping[str, str]]:
     """Bundle id -> its list of digests, for every other bundle that was seen: from a node that has it, else from S3."""
     from hyperpod_kit.bundle.stored import listing
 

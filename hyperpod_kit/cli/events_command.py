@@ -44,7 +44,10 @@ def moment(ctx: click.Context, param: click.Parameter, value: Optional[str]) -> 
 @click.option("--group", metavar="NAME", help="Of one instance group.")
 @click.option("--node", metavar="ID", help="Of one instance.")
 @click.option(
-    "--level", type=click.Choice(["Info", "Warn", "Error"], case_sensitive=False), default="Info", show_default=True,
+    "--level",
+    type=click.Choice(["Info", "Warn", "Error"], case_sensitive=False),
+    default="Info",
+    show_default=True,
     help="This one and worse.",
 )
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(0), help="The newest so many; 0 for all.")

@@ -14,6 +14,7 @@ from hyperpod_kit.cli.ssh_options import open_sagemaker, ssh_options
 if TYPE_CHECKING:
     from hyperpod_kit.remote.target import SshSettings
 
+
 @click.command("validate-mounts")
 @cluster_options
 @functools.partial(ssh_options, timeout=15.0)

@@ -83,8 +83,9 @@ def console(stderr: bool = False) -> Console:
     from hyperpod_kit.cli.clean_console import CleanConsole
 
     stream = sys.stderr if stderr else sys.stdout
-    return CleanConsole(file=stream, width=None if stream.isatty() else PLAIN_WIDTH, highlight=False, markup=False,
-                        emoji=False)
+    return CleanConsole(
+        file=stream, width=None if stream.isatty() else PLAIN_WIDTH, highlight=False, markup=False, emoji=False
+    )
 
 
 @contextmanager

@@ -23,20 +23,52 @@ def rehearse() -> None:
 
 @rehearse.command()
 @_name_option
-@click.option("--share", "shares", multiple=True, metavar="DIR:/PATH",
-              help="A directory of this machine that every node sees, read-only. Repeatable.")
-@click.option("--cred-expire", default=10, show_default=True, type=click.IntRange(2, 600),
-              help="Slurm's AuthInfo=cred_expire, seconds: a requeued job waits that long.")
-@click.option("--slurmd-timeout", default=30, show_default=True, type=click.IntRange(10, 3600),
-              help="Slurm's SlurmdTimeout, seconds.")
+@click.option(
+    "--share",
+    "shares",
+    multiple=True,
+    metavar="DIR:/PATH",
+    help="A directory of this machine that every node sees, read-only. Repeatable.",
+)
+@click.option(
+    "--cred-expire",
+    default=10,
+    show_default=True,
+    type=click.IntRange(2, 600),
+    help="Slurm's AuthInfo=cred_expire, seconds: a requeued job waits that long.",
+)
+@click.option(
+    "--slurmd-timeout",
+    default=30,
+    show_default=True,
+    type=click.IntRange(10, 3600),
+    help="Slurm's SlurmdTimeout, seconds.",
+)
 @click.option("--shm-size", default="2G", show_default=True, help="Size of each node's /dev/shm.")
-@click.option("--release", default="", metavar="CODENAME",
-              help="Release that the nodes run (bullseye, trixie, …); default: that of this machine.")
-@click.option("--tree", "trees", multiple=True, metavar="DIR",
-              help="A directory whose content every node has besides, from its first boot. Repeatable.")
+@click.option(
+    "--release",
+    default="",
+    metavar="CODENAME",
+    help="Release that the nodes run (bullseye, trixie, …); default: that of this machine.",
+)
+@click.option(
+    "--tree",
+    "trees",
+    multiple=True,
+    metavar="DIR",
+    help="A directory whose content every node has besides, from its first boot. Repeatable.",
+)
 @click.option("--quiet", is_flag=True, help="Do not print the fidelity table.")
-def up(name: str, shares: Tuple[str, ...], cred_expire: int, slurmd_timeout: int, shm_size: str, release: str,
-       trees: Tuple[str, ...], quiet: bool) -> None:
+def up(
+    name: str,
+    shares: Tuple[str, ...],
+    cred_expire: int,
+    slurmd_timeout: int,
+    shm_size: str,
+    release: str,
+    trees: Tuple[str, ...],
+    quiet: bool,
+) -> None:
     """Start the endpoint, the network and the control loop. Machines appear when a cluster is created.
 
     \b
@@ -47,8 +79,16 @@ def up(name: str, shares: Tuple[str, ...], cred_expire: int, slurmd_timeout: int
     from hyperpod_kit.rehearsal import boot, host
 
     with Progress() as progress:
-        layout, started = boot.up(name, shares, progress, cred_expire=cred_expire, slurmd_timeout=slurmd_timeout,
-                                  shm_size=shm_size, release=release, trees=trees)
+        layout, started = boot.up(
+            name,
+            shares,
+            progress,
+            cred_expire=cred_expire,
+            slurmd_timeout=slurmd_timeout,
+            shm_size=shm_size,
+            release=release,
+            trees=trees,
+        )
     _, data = boot.running(name)
     if not quiet:
         print_fidelity()
@@ -56,7 +96,7 @@ def up(name: str, shares: Tuple[str, ...], cred_expire: int, slurmd_timeout: int
     if warning:
         output.say(warning)
     output.out(f"rehearsal {name} is {'up' if started else 'up already'}: {data['endpoint']} (state in {layout.root})")
-    output.out(f"next: eval \"$(hyperpod-kit rehearse env{_name_argument(name)})\"")
+    output.out(f'next: eval "$(hyperpod-kit rehearse env{_name_argument(name)})"')
 
 
 def _name_argument(name: str) -> str:
@@ -186,8 +226,9 @@ def partition_node(name: str, node: str, heal: bool) -> None:
 @rehearse.command("break-mount")
 @_name_option
 @click.option("--undo", is_flag=True, help="Take the fault back: hang-daemon, read-only, other-target, cover.")
-@click.argument("fault", type=click.Choice(["kill-daemon", "hang-daemon", "unmount", "read-only", "other-target",
-                                            "cover"]))
+@click.argument(
+    "fault", type=click.Choice(["kill-daemon", "hang-daemon", "unmount", "read-only", "other-target", "cover"])
+)
 @click.argument("node")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
 def break_mount(name: str, fault: str, node: str, paths: Tuple[str, ...], undo: bool) -> None:
@@ -228,8 +269,13 @@ def replace_node(name: str, node: str) -> None:
     layout, data = boot.running(name)
     key = Keys.load(layout.root).admin
     found = targets.find(data, node)
-    client = boto3.client("sagemaker", endpoint_url=data["endpoint"], region_name="us-east-1",
-                          aws_access_key_id=key.id, aws_secret_access_key=key.secret)
+    client = boto3.client(
+        "sagemaker",
+        endpoint_url=data["endpoint"],
+        region_name="us-east-1",
+        aws_access_key_id=key.id,
+        aws_secret_access_key=key.secret,
+    )
     answer = client.batch_replace_cluster_nodes(ClusterName=found["cluster"], NodeIds=[found["instance_id"]])
     for failure in answer["Failed"]:
         raise RehearsalError(f"{found['place']} ({found['instance_id']}) is not replaced: {failure['Message']}")

@@ -65,15 +65,32 @@ def print_status(data: dict[str, Any]) -> None:
     screen = console()
     screen.print(f"rehearsal {data['name']}: {data['endpoint']}, network {data['gateway']}/16")
     for cluster in data["clusters"]:
-        table = Table(title=f"cluster {cluster['name']}: {cluster['status']}", title_justify="left", box=SIMPLE_HEAD,
-                      padding=(0, 0), pad_edge=False, show_edge=False)
+        table = Table(
+            title=f"cluster {cluster['name']}: {cluster['status']}",
+            title_justify="left",
+            box=SIMPLE_HEAD,
+            padding=(0, 0),
+            pad_edge=False,
+            show_edge=False,
+        )
         for column in ("node", "instance", "host", "machine", "age", "status"):
             table.add_column(column, no_wrap=column != "status")
         for node in sorted(cluster["nodes"], key=lambda node: (node["group"], node["index"])):
             age = f"{time.time() - node['booted_at']:.0f} s" if node["booted_at"] else "-"
             first_line = node["message"].split("\n", 1)[0]
-            table.add_row(*map(cell, (node["place"], node["instance_id"], node["host"], node["machine"], age,
-                                      node["status"] + (f": {first_line}" if first_line else ""))))
+            table.add_row(
+                *map(
+                    cell,
+                    (
+                        node["place"],
+                        node["instance_id"],
+                        node["host"],
+                        node["machine"],
+                        age,
+                        node["status"] + (f": {first_line}" if first_line else ""),
+                    ),
+                )
+            )
         screen.print(table)
         if cluster["failure_message"]:
             screen.print(cluster["failure_message"], style="red")

@@ -53,8 +53,14 @@ def update_cluster(
     live = sagemaker.describe_cluster(name)
     found = update.plan(live, planned.request, settings.parameters.controller_group)
     if as_json:
-        data({"cluster": name, "possible": found.possible, "changes": [one.to_dict() for one in found.changes],
-              "request": found.request})
+        data(
+            {
+                "cluster": name,
+                "possible": found.possible,
+                "changes": [one.to_dict() for one in found.changes],
+                "request": found.request,
+            }
+        )
     else:
         show_changes(found)
     if not found.possible:
@@ -102,8 +108,12 @@ def show_changes(found: Update) -> None:
         grid.add_column(column, overflow="fold")
     for one in found.changes:
         note = "; ".join(filter(None, (one.note, f"{one.destroys} nodes go" if one.destroys else "")))
-        grid.add_row(*map(cell, (one.where, one.field, _short(one.before), _short(one.after),
-                                 f"{one.how}{': ' if note else ''}{note}")))
+        grid.add_row(
+            *map(
+                cell,
+                (one.where, one.field, _short(one.before), _short(one.after), f"{one.how}{': ' if note else ''}{note}"),
+            )
+        )
     console().print(grid)
 
 

@@ -95,8 +95,16 @@ def _show(observed: Observed, as_json: bool, *, changed: bool, dry_run: bool) ->
             "changed": changed,
             "dry_run": dry_run,
             "access_points": [item.to_dict() for item in observed.items],
-            "without_user": [{"user": found.user, "id": found.id, "uid": found.point.uid, "gid": found.point.gid,
-                              "root": found.point.root} for found in observed.orphans],
+            "without_user": [
+                {
+                    "user": found.user,
+                    "id": found.id,
+                    "uid": found.point.uid,
+                    "gid": found.point.gid,
+                    "root": found.point.root,
+                }
+                for found in observed.orphans
+            ],
             "open_statements": observed.open_statements,
         }
         data(report)

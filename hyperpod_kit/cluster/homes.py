@@ -137,9 +137,7 @@ def recorded(observed: Observed) -> list[AccessPoint]:
     return [replace(item.wanted, id=item.found.id) for item in observed.items if item.found]
 
 
-def _await_available(
-    efs: Efs, found: list[Found], clock: Callable[[], float], sleep: Callable[[float], None]
-) -> None:
+def _await_available(efs: Efs, found: list[Found], clock: Callable[[], float], sleep: Callable[[float], None]) -> None:
     waiting = {point.id for point in found if point.state != "available"}
     deadline = clock() + AVAILABLE_WITHIN
     pause = 0.5

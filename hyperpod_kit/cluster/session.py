@@ -93,8 +93,10 @@ class SshAccess:
         """ssh_config's words for it."""
         given = [("User", self.user), ("IdentityFile", self.key), ("UserKnownHostsFile", self.known_hosts)]
         found = [(name, value) for name, value in given if value]
-        return found + ([("IdentitiesOnly", "yes")] if self.key else []) + (
-            [("Port", str(self.port))] if self.port != 22 else []
+        return (
+            found
+            + ([("IdentitiesOnly", "yes")] if self.key else [])
+            + ([("Port", str(self.port))] if self.port != 22 else [])
         )
 
 

@@ -149,8 +149,11 @@ def _takes(field: str) -> bool:
 
 
 def _cluster(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[Change]:
-    others = {field: (IN_PLACE if _takes(field) else IMPOSSIBLE, "") for field in wanted
-              if field in live and field not in _TOLD_APART}
+    others = {
+        field: (IN_PLACE if _takes(field) else IMPOSSIBLE, "")
+        for field in wanted
+        if field in live and field not in _TOLD_APART
+    }
     for field, (how, note) in {**_CLUSTER_FIELDS, **others}.items():
         before, after = (_plain(side.get(field, _DEFAULTS.get(field))) for side in (live, wanted))
         if before == after:
@@ -160,8 +163,14 @@ def _cluster(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[Cha
         yield Change("cluster", field, before, after, how, note)
     before, after = _orchestrators(live, wanted)
     if before is not None and after is None:
-        yield Change("cluster", "Orchestrator", before, after, IMPOSSIBLE,
-                     "there is no way back to provisioning_parameters.json: create another cluster")
+        yield Change(
+            "cluster",
+            "Orchestrator",
+            before,
+            after,
+            IMPOSSIBLE,
+            "there is no way back to provisioning_parameters.json: create another cluster",
+        )
     elif before != after:
         yield Change("cluster", "Orchestrator", before, after, IN_PLACE, _AMI if before is None else "")
 
@@ -183,8 +192,9 @@ def _group(name: str, live: Mapping[str, Any], wanted: Mapping[str, Any], head: 
         yield Change(name, "InstanceCount", before, after, IN_PLACE, destroys=max(0, before - after))
     slurm, asked = live.get("SlurmConfig") or {}, wanted.get("SlurmConfig") or {}
     if slurm.get("NodeType") != asked.get("NodeType"):
-        how, note = (IMPOSSIBLE, "a node type cannot be changed: add a group of another name") if slurm else (
-            IN_PLACE, _AMI)
+        how, note = (
+            (IMPOSSIBLE, "a node type cannot be changed: add a group of another name") if slurm else (IN_PLACE, _AMI)
+        )
         yield Change(name, "NodeType", slurm.get("NodeType"), asked.get("NodeType"), how, note)
     elif _plain(slurm.get("PartitionNames")) != _plain(asked.get("PartitionNames")):
         yield Change(name, "PartitionNames", slurm.get("PartitionNames"), asked.get("PartitionNames"), IN_PLACE)
@@ -197,8 +207,14 @@ def _group(name: str, live: Mapping[str, Any], wanted: Mapping[str, Any], head: 
 
 def _new(name: str, group: Mapping[str, Any], head: bool) -> Change:
     if head:
-        return Change(name, "group", None, group["InstanceCount"], IMPOSSIBLE,
-                      "a cluster keeps the Slurm controller that it was made with")
+        return Change(
+            name,
+            "group",
+            None,
+            group["InstanceCount"],
+            IMPOSSIBLE,
+            "a cluster keeps the Slurm controller that it was made with",
+        )
     return Change(name, "group", None, group["InstanceCount"], IN_PLACE, "a new group")
 
 

@@ -69,8 +69,19 @@ def decode(
     secrets = tuple(_secret(section) for section in kit.children("secrets"))
     kit.close()
     settings = Settings(
-        parameters, cluster, bundle, mounts, places, users, health, failure_pause, homes, packages, secrets,
-        slurm_state, metadata_users,
+        parameters,
+        cluster,
+        bundle,
+        mounts,
+        places,
+        users,
+        health,
+        failure_pause,
+        homes,
+        packages,
+        secrets,
+        slurm_state,
+        metadata_users,
     )
     return settings, findings
 

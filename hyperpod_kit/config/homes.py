@@ -1,8 +1,8 @@
 """Home directories of the users on EFS: what the file says, and the mounts that follow.
 
-    hyperpod_kit.homes + hyperpod_kit.users   what is wanted: one access point a user
-    config/access_points.py                   which access point AWS gave to whom
-    -> one EfsMount a user, like any other mount from here on
+hyperpod_kit.homes + hyperpod_kit.users   what is wanted: one access point a user
+config/access_points.py                   which access point AWS gave to whom
+-> one EfsMount a user, like any other mount from here on
 """
 
 from __future__ import annotations

@@ -71,11 +71,17 @@ def look(runner: Runner, job: JobEnvironment) -> Allocation:
     with contextlib.suppress(RunError, ValueError):
         found = control.nodes(runner, tuple(dict.fromkeys((*names, *job.nodes))))
     here = {name: node for name, node in found.items() if name in names}
-    return Allocation(names, state, {name: (node.address, node.port) for name, node in here.items()},
-                      tuple(name for name, node in here.items() if not node.usable),
-                      tuple(name for name, node in here.items() if node.down), restarts, reason,
-                      tuple(name for name in job.nodes if name in found and found[name].down),
-                      {name: node.booted for name, node in found.items()})
+    return Allocation(
+        names,
+        state,
+        {name: (node.address, node.port) for name, node in here.items()},
+        tuple(name for name, node in here.items() if not node.usable),
+        tuple(name for name, node in here.items() if node.down),
+        restarts,
+        reason,
+        tuple(name for name in job.nodes if name in found and found[name].down),
+        {name: node.booted for name, node in found.items()},
+    )
 
 
 def _nodes(records: Sequence[Mapping[str, str]], job: JobEnvironment) -> Tuple[str, ...]:

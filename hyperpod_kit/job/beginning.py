@@ -65,8 +65,13 @@ class Beginning:
     def claim(self, job: JobEnvironment) -> bool:
         """Take the root, before anything is written there; False when Slurm ends this run meanwhile."""
         try:
-            ownership.claim(self.runner, self.options.state, job.id, self.signals.pause,
-                            limit=min(CLAIM_WAIT, self.options.storage_wait))
+            ownership.claim(
+                self.runner,
+                self.options.state,
+                job.id,
+                self.signals.pause,
+                limit=min(CLAIM_WAIT, self.options.storage_wait),
+            )
             return True
         except HyperpodKitError as err:
             if self.signals.stop:

@@ -21,8 +21,11 @@ OURS = "hyperpod-kit"
 KINDS = (OURS, "dcp", "megatron", "deepspeed", "huggingface", "lightning")
 """HPK_RESUME_KIND: the frameworks whose checkpoints are found."""
 
-PROVEN = {"crc": "every CRC-32 fits", "complete": "all its files are there, their bytes are not proven",
-          "marker": "the framework says that the save ended, nothing else is proven"}
+PROVEN = {
+    "crc": "every CRC-32 fits",
+    "complete": "all its files are there, their bytes are not proven",
+    "marker": "the framework says that the save ended, nothing else is proven",
+}
 
 
 @dataclass(frozen=True)
@@ -50,8 +53,14 @@ class Choice:
 
     def fields(self) -> Dict[str, Any]:
         """For the ledger and the report."""
-        return {"from": self.source, "step": self.step, "order": list(self.order) if self.order else None,
-                "kind": self.kind, "proof": self.proof, "rejected": reasons(self.rejected)}
+        return {
+            "from": self.source,
+            "step": self.step,
+            "order": list(self.order) if self.order else None,
+            "kind": self.kind,
+            "proof": self.proof,
+            "rejected": reasons(self.rejected),
+        }
 
     def sentence(self) -> str:
         """What is resumed, and what was passed over."""
@@ -94,8 +103,13 @@ def choose(root: str, chooser: Chooser = newest_valid, passed_over: Optional[Map
         found = chooser(root, passed)
     except NoCheckpoint:
         return Choice(NONE, 0)
-    return Choice(found.attempt, int(found.step), (int(found.epoch), int(found.seq)),
-                  tuple((name, why) for name, why in found.rejected),
-                  stepped_back=any(name in passed for name, _ in found.rejected),
-                  kind=getattr(found, "kind", OURS), proof=getattr(found, "proof", ""),
-                  unread=tuple(getattr(found, "unread", ())))
+    return Choice(
+        found.attempt,
+        int(found.step),
+        (int(found.epoch), int(found.seq)),
+        tuple((name, why) for name, why in found.rejected),
+        stepped_back=any(name in passed for name, _ in found.rejected),
+        kind=getattr(found, "kind", OURS),
+        proof=getattr(found, "proof", ""),
+        unread=tuple(getattr(found, "unread", ())),
+    )

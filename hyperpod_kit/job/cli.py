@@ -40,7 +40,7 @@ def _split(argv: List[str]) -> Tuple[List[str], List[str]]:
     if "--" not in argv:
         return argv, []
     place = argv.index("--")
-    return argv[:place], argv[place + 1:]
+    return argv[:place], argv[place + 1 :]
 
 
 def _join_srun_args(words: List[str]) -> List[str]:
@@ -60,42 +60,94 @@ def build_parser() -> argparse.ArgumentParser:
 
     def verb(name: str, help: str, *examples: str, usage: Optional[str] = None) -> argparse.ArgumentParser:
         lines = (f"hyperpod-kit job {line}" for line in examples)
-        return commands.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".", usage=usage,
-                                   epilog="\n  ".join(["Examples:", *lines]),
-                                   formatter_class=argparse.RawDescriptionHelpFormatter)
+        return commands.add_parser(
+            name,
+            help=help,
+            description=help[0].upper() + help[1:] + ".",
+            usage=usage,
+            epilog="\n  ".join(["Examples:", *lines]),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
 
     defaults = Policy()
-    run = verb("run", "inside of a batch script: choose a checkpoint, start the ranks, retry",
-               "run --checkpoint-root /fsx/$USER/run1 -- python train.py",
-               "run --checkpoint-root /fsx/$USER/run1 --nodes 8 --stall 900 -- python train.py  # of 9: one is spare",
-               usage="hyperpod-kit job run --checkpoint-root DIR [options] -- COMMAND ...")
+    run = verb(
+        "run",
+        "inside of a batch script: choose a checkpoint, start the ranks, retry",
+        "run --checkpoint-root /fsx/$USER/run1 -- python train.py",
+        "run --checkpoint-root /fsx/$USER/run1 --nodes 8 --stall 900 -- python train.py  # of 9: one is spare",
+        usage="hyperpod-kit job run --checkpoint-root DIR [options] -- COMMAND ...",
+    )
     run.add_argument("--checkpoint-root", required=True, metavar="DIR", help="on a file system that all nodes share")
-    run.add_argument("--max-restarts", type=int, metavar="N",
-                     help=f"failures allowed without a newer valid checkpoint (default {defaults.max_restarts})")
-    run.add_argument("--max-requeues", type=int, default=defaults.max_requeues, metavar="N",
-                     help="runs of the batch script in total (default %(default)s)")
-    run.add_argument("--nodes", type=int, default=0, metavar="N",
-                     help="nodes that a step uses; the rest of the allocation is spare (default: all)")
-    run.add_argument("--stall", type=float, default=0.0, metavar="SECONDS",
-                     help="end the step when it neither prints nor saves for so long, at its start three times as long "
-                          "(default: never)")
-    run.add_argument("--grace", type=float, default=90.0, metavar="SECONDS",
-                     help="what the step gets to save after USR1 (default %(default)g)")
+    run.add_argument(
+        "--max-restarts",
+        type=int,
+        metavar="N",
+        help=f"failures allowed without a newer valid checkpoint (default {defaults.max_restarts})",
+    )
+    run.add_argument(
+        "--max-requeues",
+        type=int,
+        default=defaults.max_requeues,
+        metavar="N",
+        help="runs of the batch script in total (default %(default)s)",
+    )
+    run.add_argument(
+        "--nodes",
+        type=int,
+        default=0,
+        metavar="N",
+        help="nodes that a step uses; the rest of the allocation is spare (default: all)",
+    )
+    run.add_argument(
+        "--stall",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="end the step when it neither prints nor saves for so long, at its start three times as long "
+        "(default: never)",
+    )
+    run.add_argument(
+        "--grace",
+        type=float,
+        default=90.0,
+        metavar="SECONDS",
+        help="what the step gets to save after USR1 (default %(default)g)",
+    )
     run.add_argument("--srun-args", action="append", default=[], metavar="ARGS", help="more arguments for srun")
-    run.add_argument("--container-python", default="", metavar="PATH",
-                     help="the image's Python, for --container-image in --srun-args (default: the first in sight)")
-    for name, value in (("probe-interval", 5.0), ("silent-after", 6.0), ("refused-after", 30.0),
-                        ("backoff", defaults.backoff), ("storage-wait", 600.0), ("controller-wait", 2400.0)):
+    run.add_argument(
+        "--container-python",
+        default="",
+        metavar="PATH",
+        help="the image's Python, for --container-image in --srun-args (default: the first in sight)",
+    )
+    for name, value in (
+        ("probe-interval", 5.0),
+        ("silent-after", 6.0),
+        ("refused-after", 30.0),
+        ("backoff", defaults.backoff),
+        ("storage-wait", 600.0),
+        ("controller-wait", 2400.0),
+    ):
         run.add_argument(f"--{name}", type=float, default=value, help=argparse.SUPPRESS)
-    status = verb("status", "a job's attempts: how each ended, from where it resumed, what was lost",
-                  "status 4711", "status 4711_2 --html timeline.html", "status --root /fsx/alice/run1 --json")
-    status.add_argument("job", nargs="?", metavar="JOB",
-                        help="its id, 4711_2 for a task of an array; without one, every job on --root")
+    status = verb(
+        "status",
+        "a job's attempts: how each ended, from where it resumed, what was lost",
+        "status 4711",
+        "status 4711_2 --html timeline.html",
+        "status --root /fsx/alice/run1 --json",
+    )
+    status.add_argument(
+        "job", nargs="?", metavar="JOB", help="its id, 4711_2 for a task of an array; without one, every job on --root"
+    )
     status.add_argument("--root", metavar="DIR", help="the checkpoint root, where `job run` was not started by you")
     status.add_argument("--json", action="store_true", help="data on standard output")
     status.add_argument("--html", metavar="FILE", help="write a page with a picture of the timeline")
-    lint = verb("lint", "what in a batch script will keep a job from coming back",
-                "lint train.sbatch", "lint slurm/jobs/*.sbatch --json")
+    lint = verb(
+        "lint",
+        "what in a batch script will keep a job from coming back",
+        "lint train.sbatch",
+        "lint slurm/jobs/*.sbatch --json",
+    )
     lint.add_argument("files", nargs="+", metavar="FILE")
     lint.add_argument("--json", action="store_true", help="data on standard output")
     doctor = verb("doctor", "what the running Slurm lacks for jobs that come back", "doctor")
@@ -103,8 +155,11 @@ def build_parser() -> argparse.ArgumentParser:
     sweep = verb("sweep", "requeue jobs whose batch host is gone (--no-kill) or lost its mount", "sweep --dry-run")
     sweep.add_argument("--dry-run", action="store_true", help="only say which")
     sweep.add_argument("--json", action="store_true", help="data on standard output")
-    verb("submit", "sbatch with --auto-resume on a cluster without the plugin; same line as sbatch",
-         "submit --auto-resume=1 --nodes 8 train.sbatch")
+    verb(
+        "submit",
+        "sbatch with --auto-resume on a cluster without the plugin; same line as sbatch",
+        "submit --auto-resume=1 --nodes 8 train.sbatch",
+    )
     verb("task-prolog", "for slurm/task_prolog.sh: one checkpoint for all ranks of a bare srun", "task-prolog")
     verb("epilog", "for an epilog: save what dead trainers left in shared memory; exits 0", "epilog")
     return parser
@@ -118,12 +173,21 @@ def _run(args: argparse.Namespace, command: List[str]) -> int:
     if not command:
         raise UsageError("no command given", hint="hyperpod-kit job run --checkpoint-root DIR -- python train.py")
     options = Options(
-        root=os.path.abspath(args.checkpoint_root), command=tuple(command),
-        policy=Policy(max_requeues=args.max_requeues, backoff=args.backoff), max_restarts=args.max_restarts,
-        nodes=args.nodes, srun_args=tuple(word for text in args.srun_args for word in shlex.split(text)),
-        container_python=args.container_python, stall=args.stall, grace=args.grace,
-        storage_wait=args.storage_wait, controller_wait=args.controller_wait,
-        probe_interval=args.probe_interval, silent_after=args.silent_after, refused_after=args.refused_after)
+        root=os.path.abspath(args.checkpoint_root),
+        command=tuple(command),
+        policy=Policy(max_requeues=args.max_requeues, backoff=args.backoff),
+        max_restarts=args.max_restarts,
+        nodes=args.nodes,
+        srun_args=tuple(word for text in args.srun_args for word in shlex.split(text)),
+        container_python=args.container_python,
+        stall=args.stall,
+        grace=args.grace,
+        storage_wait=args.storage_wait,
+        controller_wait=args.controller_wait,
+        probe_interval=args.probe_interval,
+        silent_after=args.silent_after,
+        refused_after=args.refused_after,
+    )
     return Decider(options, os.environ, runner=LocalRunner(), report=Report()).run()
 
 

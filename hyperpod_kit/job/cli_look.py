@@ -29,8 +29,11 @@ def status_command(args: argparse.Namespace) -> int:
         if noted:
             job, root = noted[0], root or noted[1]
         if not root:
-            raise _not_noted(job) if job else UsageError("neither a job nor a root",
-                                                         hint="hyperpod-kit job status JOB --root DIR")
+            raise (
+                _not_noted(job)
+                if job
+                else UsageError("neither a job nor a root", hint="hyperpod-kit job status JOB --root DIR")
+            )
         odd: List[str] = []
         found = timeline.attempts(root, job, odd)
     except OSError as err:
@@ -46,8 +49,13 @@ def status_command(args: argparse.Namespace) -> int:
         with open(args.html, "w", encoding="utf-8") as file:
             file.write(status_page.page(f"Job {job}" if job else f"Jobs on {root}", found, sums, now, more))
     if args.json:
-        data = {"root": root, "totals": dataclasses.asdict(sums), "saves": saved.to_dict(), "odd": odd,
-                "attempts": [one.to_dict() for one in found]}
+        data = {
+            "root": root,
+            "totals": dataclasses.asdict(sums),
+            "saves": saved.to_dict(),
+            "odd": odd,
+            "attempts": [one.to_dict() for one in found],
+        }
         terminal.data(data, indent=2)
     else:
         terminal.out(status.table(found, sums, more) + (f"{args.html} written\n" if args.html else ""), end="")
@@ -63,14 +71,18 @@ def _not_noted(job: str) -> UsageError:
     tasks = where.tasks(job)
     if tasks:
         shown = f"{tasks[0]} to {tasks[-1]}" if len(tasks) > 2 else " and ".join(tasks)
-        return UsageError(f"job {job} is an array, and each task has a root of its own: {shown} are noted here",
-                          hint=f"hyperpod-kit job status {tasks[0]}")
+        return UsageError(
+            f"job {job} is an array, and each task has a root of its own: {shown} are noted here",
+            hint=f"hyperpod-kit job status {tasks[0]}",
+        )
     host = ""
     with contextlib.suppress(RunError, HyperpodKitError):
         host = control.job(LocalRunner(), JobId.parse(job)).get("BatchHost", "")
-    return UsageError(f"the checkpoint root of job {job} is not noted in {where.notes()}: `job run` notes it in the "
-                      f"home of the node that ran the batch script{f' ({host})' if host else ''}, of the job's owner",
-                      hint=f"hyperpod-kit job status {job} --root DIR, or ask there")
+    return UsageError(
+        f"the checkpoint root of job {job} is not noted in {where.notes()}: `job run` notes it in the "
+        f"home of the node that ran the batch script{f' ({host})' if host else ''}, of the job's owner",
+        hint=f"hyperpod-kit job status {job} --root DIR, or ask there",
+    )
 
 
 def lint_command(args: argparse.Namespace) -> int:

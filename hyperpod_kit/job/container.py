@@ -61,30 +61,36 @@ class Container:
         script = _FIND.format(pythons=pythons, oldest=OLDEST, code=NO_PYTHON, words=".".join(map(str, OLDEST)))
         return ["/bin/sh", "-c", script, "hyperpod-kit", *rest]
 
-    def doubts(self, root: str, command: Sequence[str], program: str,
-               fstabs: Sequence[str] = FSTABS) -> Iterator[str]:
+    def doubts(self, root: str, command: Sequence[str], program: str, fstabs: Sequence[str] = FSTABS) -> Iterator[str]:
         """What will probably go wrong inside, each with what to type. `program`: ours, as the wrapper starts it."""
         seen = (*self.mounts, *_mounted(fstabs))
         if not covered(program, seen):
-            place = program[:program.rfind("/hyperpod_kit/")]
-            yield (f"{place} is in none of the container's mounts, and each rank is started through it; "
-                   f"add --container-mounts={place}:{place}:ro")
+            place = program[: program.rfind("/hyperpod_kit/")]
+            yield (
+                f"{place} is in none of the container's mounts, and each rank is started through it; "
+                f"add --container-mounts={place}:{place}:ro"
+            )
         if not covered(root, seen):
-            yield (f"{root} is in none of the container's mounts: no rank starts that does not find it there; "
-                   f"add --container-mounts={top(root)}:{top(root)}")
+            yield (
+                f"{root} is in none of the container's mounts: no rank starts that does not find it there; "
+                f"add --container-mounts={top(root)}:{top(root)}"
+            )
         if not self.workdir:
             files = [word for word in command if not word.startswith(("-", "/")) and os.path.isfile(word)]
             if files:
-                yield (f"the container does not start in {os.getcwd()}, so {files[0]} may not be found; "
-                       f"add --container-workdir={os.getcwd()}, below a mount")
+                yield (
+                    f"the container does not start in {os.getcwd()}, so {files[0]} may not be found; "
+                    f"add --container-workdir={os.getcwd()}, below a mount"
+                )
         if "ipc" in self.unshare:
             yield "--container-unshare=ipc: what is captured in memory goes with the container; resume is from storage"
 
 
 def of(srun_args: Sequence[str], env: Mapping[str, str], python: str = "") -> Optional[Container]:
     """The container of a step; None when it has none. Options win over PYXIS_CONTAINER_*, as in pyxis."""
-    given = {name: env[f"PYXIS_CONTAINER_{name.upper()}"] for name in _KEPT
-             if env.get(f"PYXIS_CONTAINER_{name.upper()}")}
+    given = {
+        name: env[f"PYXIS_CONTAINER_{name.upper()}"] for name in _KEPT if env.get(f"PYXIS_CONTAINER_{name.upper()}")
+    }
     given.update(_options(srun_args))
     if not given.get("image") and not given.get("name"):
         return None
@@ -106,9 +112,9 @@ def _options(words: Sequence[str]) -> Dict[str, str]:
     found: Dict[str, str] = {}
     for number, word in enumerate(words):
         name, equals, value = word.partition("=")
-        key = name[len("--container-"):]
+        key = name[len("--container-") :]
         if name.startswith("--container-") and key in _KEPT:
-            value = value if equals else " ".join(words[number + 1:number + 2])
+            value = value if equals else " ".join(words[number + 1 : number + 2])
             # pyxis joins the lists of several options.
             found[key] = f"{found[key]},{value}" if key == "mounts" and key in found else value
     return found
@@ -148,9 +154,11 @@ class Started:
             return
         self._failed += 1
         if outcome.code in (NO_PYTHON, NOT_MOUNTED) or self._failed >= TRIES:
-            raise GaveUp(f"no rank has begun in the container: srun exited {outcome.code}",
-                         hint="what srun, pyxis and the container said is above; by hand, with the same options: "
-                              "srun --container-image=… python3 --version")
+            raise GaveUp(
+                f"no rank has begun in the container: srun exited {outcome.code}",
+                hint="what srun, pyxis and the container said is above; by hand, with the same options: "
+                "srun --container-image=… python3 --version",
+            )
 
 
 def mounted(path: str, mountinfo: str = "/proc/self/mountinfo") -> bool:

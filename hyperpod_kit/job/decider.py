@@ -1,10 +1,10 @@
 """`job run`: the one decider of a job. Per attempt: choose, start, watch, classify; then retry, requeue or give up.
 
-    choose    the newest valid checkpoint, once for all ranks      (choose.py)
-    start     srun, every rank under a wrapper that records its end (step.py, exits.py)
-    watch     the nodes' slurmds, progress, signals                 (supervise.py, watch.py, signals.py)
-    classify  what happened, from facts                             (outcome.py)
-    decide    budgets in a ledger that survives a requeue           (policy.py, ledger.py)
+choose    the newest valid checkpoint, once for all ranks      (choose.py)
+start     srun, every rank under a wrapper that records its end (step.py, exits.py)
+watch     the nodes' slurmds, progress, signals                 (supervise.py, watch.py, signals.py)
+classify  what happened, from facts                             (outcome.py)
+decide    budgets in a ledger that survives a requeue           (policy.py, ledger.py)
 """
 
 from __future__ import annotations
@@ -48,8 +48,15 @@ REQUEUE_WAIT = 60.0
 class Decider:
     """One run of the batch script. Everything outside of the process comes in through the constructor."""
 
-    def __init__(self, options: Options, env: Mapping[str, str], *, runner: Runner, report: Report,
-                 chooser: choose.Chooser = choose.newest_valid) -> None:
+    def __init__(
+        self,
+        options: Options,
+        env: Mapping[str, str],
+        *,
+        runner: Runner,
+        report: Report,
+        chooser: choose.Chooser = choose.newest_valid,
+    ) -> None:
         self._options = options
         self._env = env
         self._runner = runner
@@ -81,10 +88,17 @@ class Decider:
         where.note(self._job, self._options.root, self._env)
         enabled, self._policy = first.enabled(self._job, self._env)
         self._close_unfinished()
-        self._report("start", f"job {self._job.id}, run {self._job.restart}, auto-resume "
-                     + ("on" if enabled else "off"), job=self._job.id.name, number=self._job.id.raw,
-                     restart=self._job.restart, auto_resume=enabled, nodes=list(self._job.nodes),
-                     root=self._options.root, **({"components": list(self._groups)} if self._groups else {}))
+        self._report(
+            "start",
+            f"job {self._job.id}, run {self._job.restart}, auto-resume " + ("on" if enabled else "off"),
+            job=self._job.id.name,
+            number=self._job.id.raw,
+            restart=self._job.restart,
+            auto_resume=enabled,
+            nodes=list(self._job.nodes),
+            root=self._options.root,
+            **({"components": list(self._groups)} if self._groups else {}),
+        )
         hyperpod = step.on_hyperpod(self._runner)
         descriptors.raise_limit()
         inside = self._container
@@ -133,10 +147,17 @@ class Decider:
                     records = exits.read(self._options.state, str(row.get("attempt")))
                 except OSError:
                     records = []
-                self._ledger.append("ended", attempt=row.get("attempt"), code=None, lost=list(lost), first=None,
-                                    reached=furthest(records), begins=earliest(records),
-                                    note="its batch script was gone before it could say why",
-                                    **{"class": ended.NODE_LOST if lost else ended.UNKNOWN})
+                self._ledger.append(
+                    "ended",
+                    attempt=row.get("attempt"),
+                    code=None,
+                    lost=list(lost),
+                    first=None,
+                    reached=furthest(records),
+                    begins=earliest(records),
+                    note="its batch script was gone before it could say why",
+                    **{"class": ended.NODE_LOST if lost else ended.UNKNOWN},
+                )
 
     def _attempt(self, number: int, hyperpod: bool, lost: Tuple[str, ...], before: Optional[Outcome]) -> Outcome:
         """One step, from the choice to the row of its end. `lost`: nodes not to use; `before`: the attempt before."""
@@ -166,31 +187,70 @@ class Decider:
             self._stopped(ended.why(nodes, job.restart))
         use = self._nodes(nodes, lost, before.away if before else ())
         attempt = self._ledger.name(number)
-        plan = step.StepPlan(options.command, attempt, options.srun_args, use, retry=number > 0, hyperpod=hyperpod,
-                             srun=options.srun, container=self._container, groups=self._groups)
-        watch = NodeWatch({name: address for name, address in nodes.addresses.items() if not use or name in use},
-                          interval=options.probe_interval, silent_after=options.silent_after,
-                          refused_after=options.refused_after) if nodes.addresses else None
+        plan = step.StepPlan(
+            options.command,
+            attempt,
+            options.srun_args,
+            use,
+            retry=number > 0,
+            hyperpod=hyperpod,
+            srun=options.srun,
+            container=self._container,
+            groups=self._groups,
+        )
+        watch = (
+            NodeWatch(
+                {name: address for name, address in nodes.addresses.items() if not use or name in use},
+                interval=options.probe_interval,
+                silent_after=options.silent_after,
+                refused_after=options.refused_after,
+            )
+            if nodes.addresses
+            else None
+        )
         if not self._written("attempt", attempt=attempt, nodes=list(use or nodes.nodes), **choice.fields()):
             # A root that is away looks like one in which nothing was ever saved.
             return self._attempt(number, hyperpod, lost, before)
-        self._report("attempt", f"attempt {attempt} {choice.sentence()}", attempt=attempt,
-                     nodes=list(use or nodes.nodes), **choice.fields())
+        self._report(
+            "attempt",
+            f"attempt {attempt} {choice.sentence()}",
+            attempt=attempt,
+            nodes=list(use or nodes.nodes),
+            **choice.fields(),
+        )
         began = time.monotonic()
         here, hosts = self._env.get("SLURMD_NODENAME", ""), {name: host for name, (host, _) in nodes.addresses.items()}
         with contextlib.closing(Lifelines(hosts.get(here, ""), list(hosts.values()))) as lines:
-            process = step.Step(plan, step.step_environment(self._env, {
-                **choice.environment(), **step.tasks(self._env, use), **lines.environment,
-                "HPK_ATTEMPT": attempt, "HPK_CHECKPOINT_ROOT": options.root, "HPK_STATE": options.state}), self._limit)
+            process = step.Step(
+                plan,
+                step.step_environment(
+                    self._env,
+                    {
+                        **choice.environment(),
+                        **step.tasks(self._env, use),
+                        **lines.environment,
+                        "HPK_ATTEMPT": attempt,
+                        "HPK_CHECKPOINT_ROOT": options.root,
+                        "HPK_STATE": options.state,
+                    },
+                ),
+                self._limit,
+            )
             rules = Rules(options, watch, self._storage, lines, hyperpod, use or nodes.nodes, time.time())
-            seen = supervise(process, attempt, rules, job,
-                             runner=self._runner, signals=self._signals, report=self._report)
+            seen = supervise(
+                process, attempt, rules, job, runner=self._runner, signals=self._signals, report=self._report
+            )
         outcome, self._heard = classify(seen), bool(lines.words)
         seconds = round(time.monotonic() - began, 1)
         while not self._written("ended", attempt=attempt, seconds=seconds, **outcome.fields()):
             pass
-        self._report("ended", f"attempt {attempt} {outcome.sentence()} ({seconds:g} s)", attempt=attempt,
-                     seconds=seconds, **outcome.fields())
+        self._report(
+            "ended",
+            f"attempt {attempt} {outcome.sentence()} ({seconds:g} s)",
+            attempt=attempt,
+            seconds=seconds,
+            **outcome.fields(),
+        )
         return outcome
 
     def _written(self, event: str, **fields: object) -> bool:
@@ -303,8 +363,13 @@ class Decider:
         self._remember("gave_up", why=err.message, rejected=rejected)
         for one in rejected:
             self._report("rejected", f"{one['attempt']}: {one['why']}", attempt=one["attempt"], why=one["why"])
-        self._report("gave_up", f"gave up: {err.message}", why=err.message, rejected=rejected,
-                     error=type(cause).__name__ if cause else None)
+        self._report(
+            "gave_up",
+            f"gave up: {err.message}",
+            why=err.message,
+            rejected=rejected,
+            error=type(cause).__name__ if cause else None,
+        )
 
     def _remember(self, event: str, **fields: object) -> None:
         """A row for people: how this run ends does not hang on it (Slurm counts requeues itself)."""

@@ -39,8 +39,9 @@ def key(env: Mapping[str, str]) -> str:
     port = env.get("SLURM_STEP_LAUNCHER_PORT") or env.get("SLURM_SRUN_COMM_PORT") or "0"
     if het_size(env):
         port = f"het{zlib.crc32(env.get('SLURM_STEP_NODELIST', '').encode()):08x}"
-    return ".".join([env.get("SLURM_JOB_ID", "0"), env.get("SLURM_RESTART_COUNT", "0"),
-                     env.get("SLURM_STEP_ID", "0"), port])
+    return ".".join(
+        [env.get("SLURM_JOB_ID", "0"), env.get("SLURM_RESTART_COUNT", "0"), env.get("SLURM_STEP_ID", "0"), port]
+    )
 
 
 def agree(state: str, name: str, decide: Callable[[], Record], *, patience: float = 30.0) -> Record:
@@ -82,9 +83,11 @@ class _Owners:
             with contextlib.suppress(OSError), tempfile.TemporaryFile(dir=self._place) as file:
                 self._known.add(os.fstat(file.fileno()).st_uid)
         if found.st_uid not in self._known:
-            raise JobError(f"{path} belongs to uid {found.st_uid}, expected uid {os.geteuid()}: what it says would "
-                           "become environment of this job's ranks",
-                           hint=f"have it removed (ls -ld {path}), or give the job a checkpoint root of its own")
+            raise JobError(
+                f"{path} belongs to uid {found.st_uid}, expected uid {os.geteuid()}: what it says would "
+                "become environment of this job's ranks",
+                hint=f"have it removed (ls -ld {path}), or give the job a checkpoint root of its own",
+            )
 
 
 def decide(root: str, by: str, chooser: choose.Chooser = choose.newest_valid) -> Record:
@@ -92,8 +95,13 @@ def decide(root: str, by: str, chooser: choose.Chooser = choose.newest_valid) ->
     try:
         return {"by": by, "t": round(time.time(), 3), **choose.choose(root, chooser).fields()}
     except NoValidCheckpoint as err:
-        return {"by": by, "t": round(time.time(), 3), "from": None, "error": "NoValidCheckpoint",
-                "rejected": choose.reasons(err.reasons)}
+        return {
+            "by": by,
+            "t": round(time.time(), 3),
+            "from": None,
+            "error": "NoValidCheckpoint",
+            "rejected": choose.reasons(err.reasons),
+        }
 
 
 def task_prolog_lines(record: Record, rank: str) -> List[str]:
@@ -107,11 +115,17 @@ def task_prolog_lines(record: Record, rank: str) -> List[str]:
     if record.get("from") is None:
         why = "; ".join(f"{one['attempt']}: {one['why']}" for one in record.get("rejected") or [])
         return [f"print hyperpod-kit: NoValidCheckpoint: {clean(why, 4000)}"]
-    lines = [f"export HPK_RESUME_FROM={record['from']}", f"export HPK_RESUME_STEP={record['step']}",
-             f"export HPK_RESUME_KIND={record.get('kind', choose.OURS)}"]
+    lines = [
+        f"export HPK_RESUME_FROM={record['from']}",
+        f"export HPK_RESUME_STEP={record['step']}",
+        f"export HPK_RESUME_KIND={record.get('kind', choose.OURS)}",
+    ]
     if rank == "0":
-        lines.append("print hyperpod-kit: starts at step 0: nothing was ever committed" if record["from"] == choose.NONE
-                     else f"print hyperpod-kit: resumes from {record['from']}, step {record['step']}")
+        lines.append(
+            "print hyperpod-kit: starts at step 0: nothing was ever committed"
+            if record["from"] == choose.NONE
+            else f"print hyperpod-kit: resumes from {record['from']}, step {record['step']}"
+        )
     return lines
 
 
@@ -119,9 +133,13 @@ def problem(record: Mapping[str, Any]) -> str:
     """Why this is no record of ours, "" when it is one."""
     source, step, kind = record.get("from"), record.get("step"), record.get("kind", choose.OURS)
     rejected = record.get("rejected")
-    if rejected is not None and not (isinstance(rejected, list) and all(
+    if rejected is not None and not (
+        isinstance(rejected, list)
+        and all(
             isinstance(one, dict) and isinstance(one.get("attempt"), str) and isinstance(one.get("why"), str)
-            for one in rejected)):
+            for one in rejected
+        )
+    ):
         return "its rejected is no list of names and reasons"
     if source is None:
         return ""

@@ -57,33 +57,53 @@ def _seconds(text: str) -> Optional[int]:
 def not_printed(facts: Facts) -> Iterator[Finding]:
     if facts.untold:
         number, names = ".".join(f"{part:02}" for part in facts.version), ", ".join(facts.untold)
-        yield Finding("S015", "warning", f"not judged: Slurm {number} prints {names} in no form known here",
-                      hint=f"look yourself: grep -iE '^({'|'.join(facts.untold)})' /opt/slurm/etc/slurm.conf")
+        yield Finding(
+            "S015",
+            "warning",
+            f"not judged: Slurm {number} prints {names} in no form known here",
+            hint=f"look yourself: grep -iE '^({'|'.join(facts.untold)})' /opt/slurm/etc/slurm.conf",
+        )
 
 
 def option_unknown(facts: Facts) -> Iterator[Finding]:
     if facts.option is False:
-        yield Finding("S001", "warning", "sbatch does not know --auto-resume: the plugin is not in plugstack.conf",
-                      hint="`hyperpod-kit job submit` takes the same line; the plugin: `hyperpod-kit node apply`")
+        yield Finding(
+            "S001",
+            "warning",
+            "sbatch does not know --auto-resume: the plugin is not in plugstack.conf",
+            hint="`hyperpod-kit job submit` takes the same line; the plugin: `hyperpod-kit node apply`",
+        )
 
 
 def no_mount_gate(facts: Facts) -> Iterator[Finding]:
     if "prolog" in facts.hooks:
-        yield Finding("S002", "error", f"Prolog {facts.hooks['prolog']}: a job may start on a node without its mounts",
-                      f"Prolog={HOOKS}/prolog.sh")
+        yield Finding(
+            "S002",
+            "error",
+            f"Prolog {facts.hooks['prolog']}: a job may start on a node without its mounts",
+            f"Prolog={HOOKS}/prolog.sh",
+        )
 
 
 def gate_comes_late(facts: Facts) -> Iterator[Finding]:
     flags = _words(facts, "prologflags")
     if "prologflags" in facts.config and not any(flag in ("alloc", "contain") for flag in flags):
-        yield Finding("S003", "error", "PrologFlags lacks Alloc: nodes that run no first step are not looked at",
-                      f"PrologFlags={_with(facts, 'prologflags', 'Alloc')}")
+        yield Finding(
+            "S003",
+            "error",
+            "PrologFlags lacks Alloc: nodes that run no first step are not looked at",
+            f"PrologFlags={_with(facts, 'prologflags', 'Alloc')}",
+        )
 
 
 def nothing_is_flushed(facts: Facts) -> Iterator[Finding]:
     if "epilog" in facts.hooks:
-        yield Finding("S004", "error", f"Epilog {facts.hooks['epilog']}: what a dead job left in shared memory is lost",
-                      f"Epilog={HOOKS}/epilog.sh")
+        yield Finding(
+            "S004",
+            "error",
+            f"Epilog {facts.hooks['epilog']}: what a dead job left in shared memory is lost",
+            f"Epilog={HOOKS}/epilog.sh",
+        )
 
 
 def hooks_without_deadline(facts: Facts) -> Iterator[Finding]:
@@ -96,42 +116,62 @@ def hooks_without_deadline(facts: Facts) -> Iterator[Finding]:
 def not_held(facts: Facts) -> Iterator[Finding]:
     if "requeueexithold" in facts.config and "86" not in re.split(r"[,\s]+", facts.config.get("requeueexithold", "")):
         theirs = [word for word in re.split(r"[,\s]+", facts.config.get("requeueexithold", "")) if word]
-        yield Finding("S007", "warning", "RequeueExitHold lacks 86: a job that gave up ends instead of being held",
-                      f"RequeueExitHold={','.join([*theirs, '86'])}")
+        yield Finding(
+            "S007",
+            "warning",
+            "RequeueExitHold lacks 86: a job that gave up ends instead of being held",
+            f"RequeueExitHold={','.join([*theirs, '86'])}",
+        )
 
 
 def without_end(facts: Facts) -> Iterator[Finding]:
     if facts.config.get("requeueexit"):
-        yield Finding("S008", "error",
-                      f"RequeueExit is {facts.config['requeueexit']}: such a job is requeued without end",
-                      hint="take RequeueExit out of slurm.conf")
+        yield Finding(
+            "S008",
+            "error",
+            f"RequeueExit is {facts.config['requeueexit']}: such a job is requeued without end",
+            hint="take RequeueExit out of slurm.conf",
+        )
 
 
 def held_after_prolog(facts: Facts) -> Iterator[Finding]:
     if "schedulerparameters" in facts.config and "nohold_on_prolog_fail" not in _words(facts, "schedulerparameters"):
-        yield Finding("S009", "warning", "a job whose node fails the mount gate is held until a person releases it",
-                      f"SchedulerParameters={_with(facts, 'schedulerparameters', 'nohold_on_prolog_fail')}")
+        yield Finding(
+            "S009",
+            "warning",
+            "a job whose node fails the mount gate is held until a person releases it",
+            f"SchedulerParameters={_with(facts, 'schedulerparameters', 'nohold_on_prolog_fail')}",
+        )
 
 
 def unbounded_requeue(facts: Facts) -> Iterator[Finding]:
-    if facts.version >= (23, 2) and "maxbatchrequeue" in facts.config \
-            and _seconds(facts.config["maxbatchrequeue"]) in (None, 0):
-        yield Finding("S010", "warning", "MaxBatchRequeue is not set: launch failures are requeued without end",
-                      "MaxBatchRequeue=10")
+    if (
+        facts.version >= (23, 2)
+        and "maxbatchrequeue" in facts.config
+        and _seconds(facts.config["maxbatchrequeue"]) in (None, 0)
+    ):
+        yield Finding(
+            "S010",
+            "warning",
+            "MaxBatchRequeue is not set: launch failures are requeued without end",
+            "MaxBatchRequeue=10",
+        )
 
 
 def late_requeue(facts: Facts) -> Iterator[Finding]:
     match = re.search(r"cred_expire=(\d+)", facts.config.get("authinfo", ""))
     seconds = int(match.group(1)) if match else 120
     if facts.version < (25, 11) and "authinfo" in facts.config and seconds > 30:
-        yield Finding("S011", "warning", f"a requeued job waits {seconds} s before it may start",
-                      "AuthInfo=cred_expire=30")
+        yield Finding(
+            "S011", "warning", f"a requeued job waits {seconds} s before it may start", "AuthInfo=cred_expire=30"
+        )
 
 
 def never_requeued(facts: Facts) -> Iterator[Finding]:
     if facts.config.get("jobrequeue") == "0":
-        yield Finding("S012", "warning", "JobRequeue=0: a job submitted without --requeue is lost with its node",
-                      "JobRequeue=1")
+        yield Finding(
+            "S012", "warning", "JobRequeue=0: a job submitted without --requeue is lost with its node", "JobRequeue=1"
+        )
 
 
 def hyperpod_needs(facts: Facts) -> Iterator[Finding]:
@@ -139,12 +179,19 @@ def hyperpod_needs(facts: Facts) -> Iterator[Finding]:
         return
     plugins = _words(facts, "taskplugin")
     if plugins not in ([], ["task/none"]):
-        yield Finding("S013", "error",
-                      f"TaskPlugin is {facts.config['taskplugin']}: HyperPod's auto-resume needs task/none",
-                      "TaskPlugin=task/none")
+        yield Finding(
+            "S013",
+            "error",
+            f"TaskPlugin is {facts.config['taskplugin']}: HyperPod's auto-resume needs task/none",
+            "TaskPlugin=task/none",
+        )
     if "schedulerparameters" in facts.config and "permit_job_expansion" not in _words(facts, "schedulerparameters"):
-        yield Finding("S014", "error", "HyperPod cannot give a job a new node in place of a lost one",
-                      f"SchedulerParameters={_with(facts, 'schedulerparameters', 'permit_job_expansion')}")
+        yield Finding(
+            "S014",
+            "error",
+            "HyperPod cannot give a job a new node in place of a lost one",
+            f"SchedulerParameters={_with(facts, 'schedulerparameters', 'permit_job_expansion')}",
+        )
 
 
 def inside_of_containers(facts: Facts) -> Iterator[Finding]:
@@ -152,14 +199,35 @@ def inside_of_containers(facts: Facts) -> Iterator[Finding]:
     ours = [program for program in facts.task_prologs if program.startswith(f"{HOOKS}/")]
     hint = "take it out of slurm.conf (on the controller: hyperpod-kit node apply), then: scontrol reconfigure"
     if ours and facts.containers:
-        yield Finding("S016", "error", f"TaskProlog is {ours[0]}: pyxis runs it inside of the container, where it may "
-                      "not be, and so ends every task with --container-image, of every user", hint=hint)
+        yield Finding(
+            "S016",
+            "error",
+            f"TaskProlog is {ours[0]}: pyxis runs it inside of the container, where it may "
+            "not be, and so ends every task with --container-image, of every user",
+            hint=hint,
+        )
     elif ours:
-        yield Finding("S016", "warning", f"TaskProlog is {ours[0]}: once there is pyxis, it may end every task in a "
-                      "container", hint=hint)
+        yield Finding(
+            "S016",
+            "warning",
+            f"TaskProlog is {ours[0]}: once there is pyxis, it may end every task in a container",
+            hint=hint,
+        )
 
 
 RULES: Tuple[Callable[[Facts], Iterator[Finding]], ...] = (
-    option_unknown, no_mount_gate, gate_comes_late, nothing_is_flushed, hooks_without_deadline, not_held,
-    without_end, held_after_prolog, unbounded_requeue, late_requeue, never_requeued, hyperpod_needs, not_printed,
-    inside_of_containers)
+    option_unknown,
+    no_mount_gate,
+    gate_comes_late,
+    nothing_is_flushed,
+    hooks_without_deadline,
+    not_held,
+    without_end,
+    held_after_prolog,
+    unbounded_requeue,
+    late_requeue,
+    never_requeued,
+    hyperpod_needs,
+    not_printed,
+    inside_of_containers,
+)

@@ -66,9 +66,16 @@ def look(runner: Runner, *, hooks: str = HOOKS, mark: str = HYPERPOD_MARK) -> Fa
         else:
             wrong[key] = hook_problem(found, name, hooks)
     option = control.has_option(runner, "sbatch", "--auto-resume")
-    return Facts(number, config, option, os.path.isdir(mark), {key: why for key, why in wrong.items() if why},
-                 tuple(untold), tuple(hook_entries(config, "taskprolog", number) or ()),
-                 control.has_option(runner, "srun", "--container-image") is True)
+    return Facts(
+        number,
+        config,
+        option,
+        os.path.isdir(mark),
+        {key: why for key, why in wrong.items() if why},
+        tuple(untold),
+        tuple(hook_entries(config, "taskprolog", number) or ()),
+        control.has_option(runner, "srun", "--container-image") is True,
+    )
 
 
 def unanswered(err: RunError) -> Unreachable:
@@ -78,13 +85,18 @@ def unanswered(err: RunError) -> Unreachable:
         return Unreachable(f"cannot ask Slurm: {err.message}", hint="run it where scontrol works: a login node")
     local = re.search(r"Munge encode failed: Failed to (?:access|connect to) \"?([^\":]+)\"?: ([^(\n]+)", words)
     if local:
-        return Unreachable(f"munged does not run on this node ({local.group(1)}: {local.group(2).strip()}): no Slurm "
-                           "command works here", hint="sudo systemctl start munge")
+        return Unreachable(
+            f"munged does not run on this node ({local.group(1)}: {local.group(2).strip()}): no Slurm "
+            "command works here",
+            hint="sudo systemctl start munge",
+        )
     other = re.search(r"Munge (?:en|de)code failed: ([^(\n]+)|Protocol authentication error", words)
     if other:
-        return Unreachable(f"cannot ask Slurm: {(other.group(1) or other.group(0)).strip()}: munge of this node and "
-                           "of the controller do not agree",
-                           hint="compare on both: sha256sum /etc/munge/munge.key; date; systemctl status munge")
+        return Unreachable(
+            f"cannot ask Slurm: {(other.group(1) or other.group(0)).strip()}: munge of this node and "
+            "of the controller do not agree",
+            hint="compare on both: sha256sum /etc/munge/munge.key; date; systemctl status munge",
+        )
     return Unreachable(f"cannot ask Slurm: {err.message}", hint="on the controller: systemctl status slurmctld")
 
 
@@ -92,8 +104,11 @@ def hook_entries(config: Dict[str, str], key: str, number: Version) -> Optional[
     """The programs of one hook, in either form that Slurm prints; None when this is neither."""
     if key in config:
         return [word for word in re.split(r"[,\s]+", config[key]) if word]
-    listed = sorted((int(match.group(1)), value) for match, value in
-                    ((re.fullmatch(rf"{key}\[(\d+)\]", name), value) for name, value in config.items()) if match)
+    listed = sorted(
+        (int(match.group(1)), value)
+        for match, value in ((re.fullmatch(rf"{key}\[(\d+)\]", name), value) for name, value in config.items())
+        if match
+    )
     lists = any(re.fullmatch(r"(prolog|epilog)\[\d+\]", name) for name in config)
     if listed or ((number == LISTED or lists) and key != "taskprolog"):
         return [value for _, value in listed if value]

@@ -16,8 +16,12 @@ REQUEUED, NODE_LOST, CANCELLED, UNKNOWN = "requeued", "node_lost", "cancelled", 
 
 _WAITS = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT")
 _NODE_DOWN = "NodeDown"
-_LIMITS = {"TIMEOUT": "its time limit", "TimeLimit": "its time limit", "DEADLINE": "its deadline",
-           "DeadLine": "its deadline"}
+_LIMITS = {
+    "TIMEOUT": "its time limit",
+    "TimeLimit": "its time limit",
+    "DEADLINE": "its deadline",
+    "DeadLine": "its deadline",
+}
 
 
 @dataclass(frozen=True)

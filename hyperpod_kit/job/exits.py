@@ -79,8 +79,11 @@ def _exit(value: Dict[str, Any]) -> Exit:
         wanted = str if name in ("node", "boot_id") else (int, float) if name in ("started", "ended") else int
         if given is None and name not in _NEEDED[:3]:
             continue
-        if isinstance(given, bool) or not isinstance(given, wanted) or (
-                not isinstance(given, str) and not -_MOST < given < _MOST):
+        if (
+            isinstance(given, bool)
+            or not isinstance(given, wanted)
+            or (not isinstance(given, str) and not -_MOST < given < _MOST)
+        ):
             raise ValueError(f"{name} is {given!r}")
     if value["started"] is None or value["ended"] is None:
         raise ValueError("no times")

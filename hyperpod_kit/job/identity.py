@@ -38,11 +38,14 @@ def components(job: JobEnvironment, srun_args: Sequence[str], nodes: int) -> Tup
     if not job.groups:
         return ()
     if nodes:
-        raise JobError(f"--nodes {nodes}: a heterogeneous job has no spare nodes, Slurm fixes the nodes of each of its "
-                       f"{len(job.groups)} components",
-                       hint="leave --nodes away, or submit one job whose nodes are alike, with one node more")
-    asked = [match.group(1) for match in (re.fullmatch(r"--(?:het|pack)-group=(\S+)", word) for word in srun_args)
-             if match]
+        raise JobError(
+            f"--nodes {nodes}: a heterogeneous job has no spare nodes, Slurm fixes the nodes of each of its "
+            f"{len(job.groups)} components",
+            hint="leave --nodes away, or submit one job whose nodes are alike, with one node more",
+        )
+    asked = [
+        match.group(1) for match in (re.fullmatch(r"--(?:het|pack)-group=(\S+)", word) for word in srun_args) if match
+    ]
     if not asked:
         return tuple(range(len(job.groups)))
     try:

@@ -25,8 +25,9 @@ LARGEST = 64 << 20
 class Ledger:
     """The ledger of one checkpoint root, seen by one job. `state`: the directory `<root>/.hpk`; `born`: life.birth."""
 
-    def __init__(self, state: str, job_id: str, restart: int, *, born: str = "",
-                 clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, state: str, job_id: str, restart: int, *, born: str = "", clock: Callable[[], float] = time.time
+    ) -> None:
         self.path = os.path.join(state, "attempts.jsonl")
         self._job = job_id
         self._restart = restart
@@ -53,15 +54,24 @@ class Ledger:
         Raises OSError when the file is there and cannot be read.
         """
         own = self.life()
-        return [row for row in read(self.path) if row.get("job") == self._job and row.get("life", "") == own
-                and not ledger_row.problem(row)]
+        return [
+            row
+            for row in read(self.path)
+            if row.get("job") == self._job and row.get("life", "") == own and not ledger_row.problem(row)
+        ]
 
     def append(self, event: str, **fields: Any) -> None:
         """Add a row and put it on disk. Raises JobError: without its ledger a job would retry without end."""
         try:
             own = {"life": self.life()} if self.life() else {}
-            row = {"t": round(self._clock(), 3), "job": self._job, **own, "restart": self._restart, "event": event,
-                   **fields}
+            row = {
+                "t": round(self._clock(), 3),
+                "job": self._job,
+                **own,
+                "restart": self._restart,
+                "event": event,
+                **fields,
+            }
             fd = os.open(self.path, _APPEND, 0o640)
             try:
                 data = (_closing(fd) + json.dumps(row) + "\n").encode()

@@ -24,10 +24,25 @@ def _list_of(kind: type) -> Callable[[Any], bool]:
 
 
 FIELDS: Dict[str, Callable[[Any], bool]] = {
-    "event": _text, "attempt": _text, "job": _text, "life": _text, "restart": _count, "t": _amount, "from": _text,
-    "step": _count, "nodes": _list_of(str), "rejected": _list_of(dict), "seconds": _amount, "class": _text,
-    "code": _count, "lost": _list_of(str), "first": lambda value: isinstance(value, dict), "reached": _count,
-    "begins": _count, "order": lambda value: _list_of(int)(value) and len(value) == 2 and all(map(_count, value))}
+    "event": _text,
+    "attempt": _text,
+    "job": _text,
+    "life": _text,
+    "restart": _count,
+    "t": _amount,
+    "from": _text,
+    "step": _count,
+    "nodes": _list_of(str),
+    "rejected": _list_of(dict),
+    "seconds": _amount,
+    "class": _text,
+    "code": _count,
+    "lost": _list_of(str),
+    "first": lambda value: isinstance(value, dict),
+    "reached": _count,
+    "begins": _count,
+    "order": lambda value: _list_of(int)(value) and len(value) == 2 and all(map(_count, value)),
+}
 """Field -> whether a value of it can be one; a field may be missing, or null."""
 
 

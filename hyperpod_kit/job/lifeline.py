@@ -55,8 +55,10 @@ def shortage(nodes: int) -> str:
     wanted, here = 2 * nodes + 100, descriptors.soft()
     if here >= wanted:
         return ""
-    return (f"{here} descriptors are allowed and {wanted} wanted for {nodes} nodes: some get no lifeline, so a dead "
-            "slurmstepd is not noticed there; raise the hard limit (LimitNOFILE= in slurmd's unit)")
+    return (
+        f"{here} descriptors are allowed and {wanted} wanted for {nodes} nodes: some get no lifeline, so a dead "
+        "slurmstepd is not noticed there; raise the hard limit (LimitNOFILE= in slurmd's unit)"
+    )
 
 
 class _Node(NamedTuple):
@@ -76,8 +78,7 @@ class Lifelines:
     stays without a line, like a node that cannot reach us.
     """
 
-    def __init__(self, address: str, nodes: Sequence[str] = (), *,
-                 clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, address: str, nodes: Sequence[str] = (), *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._key = secrets.token_hex(16)
         self._name = secrets.token_hex(4)
@@ -103,8 +104,9 @@ class Lifelines:
                 address = str(listeners[0].getsockname()[0])
             except listening.NoAddress:
                 listeners, port = listening.listen([listening.ANYWHERE])
-                self._news.append(f"{address} is not an address of this host here: the nodes' lifelines are heard on "
-                                  "all interfaces")
+                self._news.append(
+                    f"{address} is not an address of this host here: the nodes' lifelines are heard on all interfaces"
+                )
         except OSError as err:
             self._news.append(f"the nodes have no lifeline: {err.strerror or err}")
             return
@@ -190,8 +192,10 @@ class Lifelines:
     def _older(self, name: str) -> None:
         if len(self._older_nodes) < 64 and name not in self._older_nodes:
             self._older_nodes.add(name)
-            self._news.append(f"{name} runs an older release of hyperpod-kit than `job run` does and has no lifeline: "
-                              "a dead slurmstepd is not noticed there; hyperpod-kit diff says which bundle it has")
+            self._news.append(
+                f"{name} runs an older release of hyperpod-kit than `job run` does and has no lifeline: "
+                "a dead slurmstepd is not noticed there; hyperpod-kit diff says which bundle it has"
+            )
 
     def _read(self, sock: socket.socket) -> None:
         node = self._lines[sock]
@@ -229,8 +233,11 @@ class Line:
         if not host or env.get("SLURM_LOCALID", "0") != "0":
             return
         if not env.get(KEY):
-            print(f"hyperpod-kit: `job run` is of an older release than {node} has, which gets no lifeline: a dead "
-                  "slurmstepd is not noticed there", file=sys.stderr)
+            print(
+                f"hyperpod-kit: `job run` is of an older release than {node} has, which gets no lifeline: a dead "
+                "slurmstepd is not noticed there",
+                file=sys.stderr,
+            )
             return
         with contextlib.suppress(OSError, ValueError):
             key, nonce = bytes.fromhex(env[KEY]), proof.nonce()
@@ -238,8 +245,12 @@ class Line:
             self._socket = socket.create_connection((host, int(rest)), timeout=5.0)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _IDLE)
-            greeting = {"protocol": PROTOCOL, "nonce": nonce, "node": node,
-                        "proof": proof.proof(key, PROTOCOL, nonce, node)}
+            greeting = {
+                "protocol": PROTOCOL,
+                "nonce": nonce,
+                "node": node,
+                "proof": proof.proof(key, PROTOCOL, nonce, node),
+            }
             self._socket.sendall(json.dumps(greeting).encode() + b"\n")
 
     def say(self, word: str) -> None:

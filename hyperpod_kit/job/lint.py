@@ -41,64 +41,103 @@ def _bare_sruns(script: Script) -> List[Command]:
 
 def interpreter(script: Script) -> Iterator[Finding]:
     if not script.text.startswith("#!"):
-        yield Finding("J001", "error", 1, "the first line does not name an interpreter: sbatch refuses the script",
-                      "Begin with #!/bin/bash")
+        yield Finding(
+            "J001",
+            "error",
+            1,
+            "the first line does not name an interpreter: sbatch refuses the script",
+            "Begin with #!/bin/bash",
+        )
 
 
 def misplaced_options(script: Script) -> Iterator[Finding]:
     for line in script.misplaced:
-        yield Finding("J002", "error", line, "sbatch reads no #SBATCH line behind the first command",
-                      "Move it above the first command")
+        yield Finding(
+            "J002",
+            "error",
+            line,
+            "sbatch reads no #SBATCH line behind the first command",
+            "Move it above the first command",
+        )
 
 
 def nobody_asked(script: Script) -> Iterator[Finding]:
     if not _asked(script) and _runs(script):
-        yield Finding("J003", "warning", _runs(script)[0].line, "auto-resume is not asked for: one try and no more",
-                      "Add #SBATCH --auto-resume=1, or give it to sbatch")
+        yield Finding(
+            "J003",
+            "warning",
+            _runs(script)[0].line,
+            "auto-resume is not asked for: one try and no more",
+            "Add #SBATCH --auto-resume=1, or give it to sbatch",
+        )
 
 
 def nobody_restarts(script: Script) -> Iterator[Finding]:
     option = script.option("--auto-resume")
     if option and _asked(script) and not _runs(script) and not _bare_sruns(script):
-        yield Finding("J004", "error", option.line, "neither `hyperpod-kit job run` nor srun starts the ranks",
-                      "hyperpod-kit job run --checkpoint-root DIR -- COMMAND")
+        yield Finding(
+            "J004",
+            "error",
+            option.line,
+            "neither `hyperpod-kit job run` nor srun starts the ranks",
+            "hyperpod-kit job run --checkpoint-root DIR -- COMMAND",
+        )
 
 
 def bare_srun_without_root(script: Script) -> Iterator[Finding]:
     if _asked(script) and not _runs(script) and _bare_sruns(script) and "HPK_CHECKPOINT_ROOT" not in exports(script):
-        yield Finding("J005", "error", _bare_sruns(script)[0].line,
-                      "HPK_CHECKPOINT_ROOT is not set: the ranks of this srun are told no checkpoint",
-                      "export HPK_CHECKPOINT_ROOT=DIR, or use hyperpod-kit job run")
+        yield Finding(
+            "J005",
+            "error",
+            _bare_sruns(script)[0].line,
+            "HPK_CHECKPOINT_ROOT is not set: the ranks of this srun are told no checkpoint",
+            "export HPK_CHECKPOINT_ROOT=DIR, or use hyperpod-kit job run",
+        )
 
 
 def log_is_truncated(script: Script) -> Iterator[Finding]:
     option = script.option("--open-mode")
     if _asked(script) and (option is None or option.value != "append"):
-        yield Finding("J006", "warning", option.line if option else 1, "a requeue truncates the log",
-                      "Add #SBATCH --open-mode=append")
+        yield Finding(
+            "J006",
+            "warning",
+            option.line if option else 1,
+            "a requeue truncates the log",
+            "Add #SBATCH --open-mode=append",
+        )
 
 
 def must_not_requeue(script: Script) -> Iterator[Finding]:
     option = script.option("--no-requeue")
     if option and _asked(script):
-        yield Finding("J007", "error", option.line, "--no-requeue: a job that has lost a node cannot go on",
-                      "Use --requeue")
+        yield Finding(
+            "J007", "error", option.line, "--no-requeue: a job that has lost a node cannot go on", "Use --requeue"
+        )
 
 
 def orphan(script: Script) -> Iterator[Finding]:
     option = script.option("--no-kill")
     if option and option.value != "off":
-        yield Finding("J008", "warning", option.line,
-                      "when the batch host dies, the job stays RUNNING without a script until the sweep finds it",
-                      "On the controller: hyperpod-kit job sweep")
+        yield Finding(
+            "J008",
+            "warning",
+            option.line,
+            "when the batch host dies, the job stays RUNNING without a script until the sweep finds it",
+            "On the controller: hyperpod-kit job sweep",
+        )
 
 
 def too_short(script: Script) -> Iterator[Finding]:
     option = script.option("--time")
     limit = minutes(option.value) if option else None
     if option and limit is not None and _asked(script) and limit < REPLACEMENT_MINUTES:
-        yield Finding("J009", "warning", option.line, f"a limit of {limit:g} min is over before a node is replaced "
-                      f"(20 to 30 min) and the checkpoint is loaded", f"Use --time={REPLACEMENT_MINUTES:g} or more")
+        yield Finding(
+            "J009",
+            "warning",
+            option.line,
+            f"a limit of {limit:g} min is over before a node is replaced (20 to 30 min) and the checkpoint is loaded",
+            f"Use --time={REPLACEMENT_MINUTES:g} or more",
+        )
 
 
 def unwarned(script: Script) -> Iterator[Finding]:
@@ -107,14 +146,29 @@ def unwarned(script: Script) -> Iterator[Finding]:
         return
     match = re.fullmatch(r"(?:([RB]+):)?(?:SIG)?(\w+)(?:@(\d+))?", option.value) if option else None
     if option is None:
-        yield Finding("J010", "warning", 1, "at the time limit the steps since the last checkpoint are lost",
-                      "Add #SBATCH --signal=B:USR1@120")
+        yield Finding(
+            "J010",
+            "warning",
+            1,
+            "at the time limit the steps since the last checkpoint are lost",
+            "Add #SBATCH --signal=B:USR1@120",
+        )
     elif match is None or "B" not in (match.group(1) or "") or match.group(2) not in ("USR1", "10"):
-        yield Finding("J010", "warning", option.line, f"--signal={option.value} does not reach `job run` as USR1",
-                      "Use --signal=B:USR1@120")
+        yield Finding(
+            "J010",
+            "warning",
+            option.line,
+            f"--signal={option.value} does not reach `job run` as USR1",
+            "Use --signal=B:USR1@120",
+        )
     elif int(match.group(3) or 60) < WARN_SECONDS:
-        yield Finding("J010", "warning", option.line, f"{match.group(3)} s may be too short: Slurm is up to 60 s off",
-                      "Use --signal=B:USR1@120")
+        yield Finding(
+            "J010",
+            "warning",
+            option.line,
+            f"{match.group(3)} s may be too short: Slurm is up to 60 s off",
+            "Use --signal=B:USR1@120",
+        )
 
 
 _RENDEZVOUS = re.compile(r"\b(MASTER_ADDR|RDZV_ENDPOINT|HEAD_NODE\w*|head_node\w*)=.*(?:\$\(|`)")
@@ -126,9 +180,13 @@ def rendezvous_outside(script: Script) -> Iterator[Finding]:
     for command in script.commands:
         match = _RENDEZVOUS.search(command.text)
         if match and not re.search(r"\b(?:srun|job\s+run)\b.*" + match.group(1), command.text):
-            yield Finding("J011", "error", command.line,
-                          f"{match.group(1)} is computed outside of the step, which may be retried on other nodes",
-                          "Compute it inside of the step, from SLURM_STEP_NODELIST")
+            yield Finding(
+                "J011",
+                "error",
+                command.line,
+                f"{match.group(1)} is computed outside of the step, which may be retried on other nodes",
+                "Compute it inside of the step, from SLURM_STEP_NODELIST",
+            )
 
 
 def local_root(script: Script) -> Iterator[Finding]:
@@ -136,9 +194,13 @@ def local_root(script: Script) -> Iterator[Finding]:
         match = re.search(r"--checkpoint-root[= ]\"?(/[^\s\"]*)", command.text)
         place = match.group(1) if match else ""
         if any(place == part or place.startswith(part + "/") for part in NODE_LOCAL):
-            yield Finding("J012", "error", command.line,
-                          f"{place} is on the node itself: another node does not see it, a replaced one has lost it",
-                          "Use a shared file system, such as /fsx")
+            yield Finding(
+                "J012",
+                "error",
+                command.line,
+                f"{place} is on the node itself: another node does not see it, a replaced one has lost it",
+                "Use a shared file system, such as /fsx",
+            )
 
 
 def lost_exit_code(script: Script) -> Iterator[Finding]:
@@ -146,46 +208,87 @@ def lost_exit_code(script: Script) -> Iterator[Finding]:
     for command in _runs(script):
         last = command is script.commands[-1]
         if re.search(r"(?<!\|)\|(?!\|)", command.bare) and not pipefail:
-            yield Finding("J013", "error", command.line,
-                          "the exit code of `job run` ends in the pipe: a job that gave up would not be held",
-                          "set -o pipefail, or #SBATCH --output=FILE")
+            yield Finding(
+                "J013",
+                "error",
+                command.line,
+                "the exit code of `job run` ends in the pipe: a job that gave up would not be held",
+                "set -o pipefail, or #SBATCH --output=FILE",
+            )
         elif re.search(r"\|\||;\s*\S|&\s*$", command.bare):
-            yield Finding("J013", "error", command.line,
-                          "something behind `job run` replaces its exit code: a job that gave up would not be held",
-                          "Let `exec hyperpod-kit job run …` be the last command")
+            yield Finding(
+                "J013",
+                "error",
+                command.line,
+                "something behind `job run` replaces its exit code: a job that gave up would not be held",
+                "Let `exec hyperpod-kit job run …` be the last command",
+            )
         elif not last and not re.search(r"set\s+-\S*e", script.text):
-            yield Finding("J013", "warning", command.line, "the script's exit code is not that of `job run`",
-                          "Let `exec hyperpod-kit job run …` be the last command")
+            yield Finding(
+                "J013",
+                "warning",
+                command.line,
+                "the script's exit code is not that of `job run`",
+                "Let `exec hyperpod-kit job run …` be the last command",
+            )
 
 
 def shell_in_between(script: Script) -> Iterator[Finding]:
     for command in _runs(script):
         if not re.match(r"(?:\w+=\S*\s+)*exec\b", command.text):
-            yield Finding("J014", "warning", command.line,
-                          "a shell stands between Slurm and `job run`: USR1 ends the shell instead of saving",
-                          "exec hyperpod-kit job run …")
+            yield Finding(
+                "J014",
+                "warning",
+                command.line,
+                "a shell stands between Slurm and `job run`: USR1 ends the shell instead of saving",
+                "exec hyperpod-kit job run …",
+            )
 
 
 def option_on_srun(script: Script) -> Iterator[Finding]:
     for command in script.commands:
         if re.search(r"\bsrun\b.*--auto-resume", command.text):
-            yield Finding("J015", "warning", command.line,
-                          "--auto-resume on srun is HyperPod's own option: Slurm without a plugin refuses it",
-                          "Give it to sbatch; `hyperpod-kit job run` adds it where it exists")
+            yield Finding(
+                "J015",
+                "warning",
+                command.line,
+                "--auto-resume on srun is HyperPod's own option: Slurm without a plugin refuses it",
+                "Give it to sbatch; `hyperpod-kit job run` adds it where it exists",
+            )
 
 
 def ranks_outlive_a_crash(script: Script) -> Iterator[Finding]:
     if _asked(script) and not _runs(script):
         for command in _bare_sruns(script):
             if "--kill-on-bad-exit" not in command.text and " -K" not in command.text:
-                yield Finding("J016", "warning", command.line,
-                              "when one rank fails, the others wait for it in a collective",
-                              "srun --kill-on-bad-exit=1, or use hyperpod-kit job run")
+                yield Finding(
+                    "J016",
+                    "warning",
+                    command.line,
+                    "when one rank fails, the others wait for it in a collective",
+                    "srun --kill-on-bad-exit=1, or use hyperpod-kit job run",
+                )
 
 
 Rule = Callable[[Script], Iterator[Finding]]
 
 RULES: Tuple[Rule, ...] = (
-    interpreter, misplaced_options, nobody_asked, nobody_restarts, bare_srun_without_root, log_is_truncated,
-    must_not_requeue, orphan, too_short, unwarned, rendezvous_outside, local_root, lost_exit_code, shell_in_between,
-    option_on_srun, ranks_outlive_a_crash, lint_parts.look, lint_containers.look)
+    interpreter,
+    misplaced_options,
+    nobody_asked,
+    nobody_restarts,
+    bare_srun_without_root,
+    log_is_truncated,
+    must_not_requeue,
+    orphan,
+    too_short,
+    unwarned,
+    rendezvous_outside,
+    local_root,
+    lost_exit_code,
+    shell_in_between,
+    option_on_srun,
+    ranks_outlive_a_crash,
+    lint_parts.look,
+    lint_containers.look,
+)

@@ -23,7 +23,7 @@ def _look(command: Command) -> Iterator[Finding]:
         words = shlex.split(command.text)
     except ValueError:
         return
-    ours, rest = (words[:words.index("--")], words[words.index("--") + 1:]) if "--" in words else (words, [])
+    ours, rest = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
     inside = container.of(_srun_args(ours), {})
     if inside is None:
         return
@@ -31,26 +31,38 @@ def _look(command: Command) -> Iterator[Finding]:
     known = root.startswith("/") and not any("$" in place for place in inside.mounts)
     if known and not container.covered(root, inside.mounts):
         place = container.top(root)
-        yield Finding("J017", "warning", command.line,
-                      f"{root} is in none of --container-mounts: without it no rank starts",
-                      f"--container-mounts={place}:{place}, unless the nodes mount it into every container "
-                      "(/etc/enroot/mounts.d)")
+        yield Finding(
+            "J017",
+            "warning",
+            command.line,
+            f"{root} is in none of --container-mounts: without it no rank starts",
+            f"--container-mounts={place}:{place}, unless the nodes mount it into every container "
+            "(/etc/enroot/mounts.d)",
+        )
     scripts = [word for word in rest if word.endswith((".py", ".sh")) and not word.startswith(("/", "$", "-"))]
     if scripts and not inside.workdir:
-        yield Finding("J018", "warning", command.line,
-                      f"{scripts[0]}: a container begins in the image's directory or $HOME",
-                      "--container-workdir=DIR, below a mount, or an absolute path")
+        yield Finding(
+            "J018",
+            "warning",
+            command.line,
+            f"{scripts[0]}: a container begins in the image's directory or $HOME",
+            "--container-workdir=DIR, below a mount, or an absolute path",
+        )
     if "ipc" in inside.unshare:
-        yield Finding("J019", "warning", command.line,
-                      "--container-unshare=ipc: what is captured in memory goes with the container",
-                      "Leave it out: resume from memory needs the node's own /dev/shm")
+        yield Finding(
+            "J019",
+            "warning",
+            command.line,
+            "--container-unshare=ipc: what is captured in memory goes with the container",
+            "Leave it out: resume from memory needs the node's own /dev/shm",
+        )
 
 
 def _srun_args(words: List[str]) -> List[str]:
     found: List[str] = []
     for number, word in enumerate(words):
         if word == "--srun-args":
-            found += shlex.split(" ".join(words[number + 1:number + 2]))
+            found += shlex.split(" ".join(words[number + 1 : number + 2]))
         elif word.startswith("--srun-args="):
             found += shlex.split(word.split("=", 1)[1])
     return found
@@ -59,7 +71,7 @@ def _srun_args(words: List[str]) -> List[str]:
 def _value(words: List[str], name: str) -> str:
     for number, word in enumerate(words):
         if word == name:
-            return " ".join(words[number + 1:number + 2])
+            return " ".join(words[number + 1 : number + 2])
         if word.startswith(name + "="):
             return word.split("=", 1)[1]
     return ""

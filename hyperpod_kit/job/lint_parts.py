@@ -32,10 +32,14 @@ def tasks_share_a_root(script: Script) -> Iterator[Finding]:
     for command in script.commands:
         place = root(command)
         if place and not any(re.search(rf"\$\{{?!?{name}\b", place) for name in differ) and "$(" not in place:
-            yield Finding("J020", "error", command.line,
-                          f"every task of --array={option.value} gets the checkpoint root {place}: the first to start "
-                          "has it, all others are refused",
-                          "End it in the task's number: --checkpoint-root …/run-$SLURM_ARRAY_TASK_ID")
+            yield Finding(
+                "J020",
+                "error",
+                command.line,
+                f"every task of --array={option.value} gets the checkpoint root {place}: the first to start "
+                "has it, all others are refused",
+                "End it in the task's number: --checkpoint-root …/run-$SLURM_ARRAY_TASK_ID",
+            )
 
 
 def _names_that_differ(script: Script) -> Set[str]:
@@ -55,36 +59,58 @@ def tasks_share_a_log(script: Script) -> Iterator[Finding]:
         if array is None or option is None:
             continue
         if not re.search(r"%\d*[ajJ]", option.value):
-            yield Finding("J021", "warning", option.line,
-                          f"{option.name}={option.value}: all tasks of --array={array.value} write into one log",
-                          f"Use {option.name}=%x-%A_%a.out")
+            yield Finding(
+                "J021",
+                "warning",
+                option.line,
+                f"{option.name}={option.value}: all tasks of --array={array.value} write into one log",
+                f"Use {option.name}=%x-%A_%a.out",
+            )
         elif not re.search(r"%\d*a", option.value):
-            yield Finding("J022", "warning", option.line,
-                          f"{option.name}={option.value}: %j is a number of the task's own, which squeue and `job "
-                          "status` do not show, and which comes again when slurmctld has lost its state: the log of "
-                          "another job is then appended to", f"Use {option.name}=%x-%A_%a.out")
+            yield Finding(
+                "J022",
+                "warning",
+                option.line,
+                f"{option.name}={option.value}: %j is a number of the task's own, which squeue and `job "
+                "status` do not show, and which comes again when slurmctld has lost its state: the log of "
+                "another job is then appended to",
+                f"Use {option.name}=%x-%A_%a.out",
+            )
 
 
 def heterogeneous(script: Script) -> Iterator[Finding]:
     parts = [option for option in script.options if option.name in HET]
     for command in script.commands if parts else ():
         if re.search(r"\bjob\s+run\b.*\s--nodes[= ]\d", command.text.split(" -- ")[0]):
-            yield Finding("J023", "error", command.line,
-                          "--nodes asks for spare nodes, which a heterogeneous job does not have: `job run` refuses it",
-                          "Leave --nodes away, or submit one job whose nodes are alike")
+            yield Finding(
+                "J023",
+                "error",
+                command.line,
+                "--nodes asks for spare nodes, which a heterogeneous job does not have: `job run` refuses it",
+                "Leave --nodes away, or submit one job whose nodes are alike",
+            )
 
 
 def local_directory(script: Script) -> Iterator[Finding]:
     option = script.option("--chdir")
     if option and _local(option.value):
-        yield Finding("J024", "error", option.line,
-                      f"--chdir={option.value} is on one machine: on a node without it the job FAILS with exit code "
-                      "0:53 before its first line, and writes no log", "Use a directory that all nodes share")
+        yield Finding(
+            "J024",
+            "error",
+            option.line,
+            f"--chdir={option.value} is on one machine: on a node without it the job FAILS with exit code "
+            "0:53 before its first line, and writes no log",
+            "Use a directory that all nodes share",
+        )
     for log in (script.option("--output"), script.option("--error")):
         if log and _local(log.value) and not log.value.startswith("/dev/null"):
-            yield Finding("J025", "warning", log.line,
-                          f"{log.name}={log.value}: the log stays on the disk of the node that runs the script",
-                          "Write it to a file system that all nodes share")
+            yield Finding(
+                "J025",
+                "warning",
+                log.line,
+                f"{log.name}={log.value}: the log stays on the disk of the node that runs the script",
+                "Write it to a file system that all nodes share",
+            )
 
 
 def _local(path: str) -> bool:

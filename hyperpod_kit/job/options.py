@@ -50,11 +50,15 @@ def prepare(options: Options) -> None:
     """
     parent = os.path.dirname(options.root)
     if not os.path.isdir(parent):
-        raise JobError(f"cannot use {options.root}: {parent} is not there",
-                       hint=f"is the shared file system mounted? If it is: mkdir -p {parent}")
+        raise JobError(
+            f"cannot use {options.root}: {parent} is not there",
+            hint=f"is the shared file system mounted? If it is: mkdir -p {parent}",
+        )
     try:
         for path in (options.root, options.state):
             os.makedirs(path, mode=0o750, exist_ok=True)
     except OSError as err:
-        raise JobError(f"cannot use {options.root} as checkpoint root: {err.strerror}",
-                       hint="it must be a directory that the job's user may write") from err
+        raise JobError(
+            f"cannot use {options.root} as checkpoint root: {err.strerror}",
+            hint="it must be a directory that the job's user may write",
+        ) from err

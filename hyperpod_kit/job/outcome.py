@@ -52,15 +52,24 @@ class Outcome:
 
     def fields(self) -> Dict[str, Any]:
         """For the ledger and the report."""
-        return {"class": self.kind, "code": self.code, "lost": list(self.lost), "reached": self.reached,
-                "begins": self.begins,
-                "first": describe(self.first) if self.first else None}
+        return {
+            "class": self.kind,
+            "code": self.code,
+            "lost": list(self.lost),
+            "reached": self.reached,
+            "begins": self.begins,
+            "first": describe(self.first) if self.first else None,
+        }
 
     def sentence(self) -> str:
         """The class in words."""
         first = self.first
-        who = "" if first is None else f": rank {first.rank} on {first.node} " + (
-            f"exited {first.code}" if first.signal is None else f"was killed by signal {first.signal}")
+        who = (
+            ""
+            if first is None
+            else f": rank {first.rank} on {first.node} "
+            + (f"exited {first.code}" if first.signal is None else f"was killed by signal {first.signal}")
+        )
         said = self.end.words if self.end else ""
         words = {
             "done": "finished",
@@ -79,8 +88,10 @@ class Outcome:
     def _unrecorded(self) -> str:
         """srun failed and no rank wrote how it ended."""
         how = f"exited {self.code}" + (f" (128 + signal {self.code - 128})" if 128 < self.code < 160 else "")
-        return (f": srun {how}, and no rank could write how it ended: the step was never started, or was killed as a "
-                "whole, wrappers and all; srun's own lines above this one say more")
+        return (
+            f": srun {how}, and no rank could write how it ended: the step was never started, or was killed as a "
+            "whole, wrappers and all; srun's own lines above this one say more"
+        )
 
     def _where(self) -> str:
         names = ", ".join(name for name in self.away if name)
@@ -89,8 +100,9 @@ class Outcome:
 
 def classify(seen: Seen) -> Outcome:
     """What happened, with the last step that it came to."""
-    return replace(_classify(seen), reached=furthest(seen.exits), begins=earliest(seen.exits), cut=seen.cut,
-                   end=seen.end)
+    return replace(
+        _classify(seen), reached=furthest(seen.exits), begins=earliest(seen.exits), cut=seen.cut, end=seen.end
+    )
 
 
 def furthest(records: Sequence[Exit]) -> Optional[int]:

@@ -47,8 +47,18 @@ def children() -> List[int]:
 class OwnNode:
     """`node`: this host in Slurm, `state`: the directory to ask for. Runs while it is entered. `end`: ends us."""
 
-    def __init__(self, runner: Runner, job: JobEnvironment, node: str, state: str, *, marks: str = MARKS,
-                 look: float = LOOK, patience: float = PATIENCE, end: Callable[[int], None] = leave) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        job: JobEnvironment,
+        node: str,
+        state: str,
+        *,
+        marks: str = MARKS,
+        look: float = LOOK,
+        patience: float = PATIENCE,
+        end: Callable[[int], None] = leave,
+    ) -> None:
         self._runner = runner
         self._job = job
         self._node = node

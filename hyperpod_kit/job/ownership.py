@@ -20,8 +20,22 @@ from hyperpod_kit.slurm.job_id import JobId
 from hyperpod_kit.untrusted import files, parse
 
 ENDED, UNHEARD, COMPLETING = "ENDED", "", "COMPLETING"
-COMING_BACK = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT",
-               "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD", "POWER_UP_NODE")
+COMING_BACK = (
+    "PENDING",
+    "CONFIGURING",
+    "RUNNING",
+    "SUSPENDED",
+    "STOPPED",
+    "SIGNALING",
+    "RESIZING",
+    "STAGE_OUT",
+    "REQUEUED",
+    "REQUEUE_FED",
+    "REQUEUE_HOLD",
+    "SPECIAL_EXIT",
+    "RESV_DEL_HOLD",
+    "POWER_UP_NODE",
+)
 """States of a job whose script runs, or will run again. A job that is completing may be one of these, or have ended."""
 
 _NAME = re.compile(r"owner-([0-9]{6,})\.json")
@@ -48,8 +62,10 @@ def claim(runner: Runner, state: str, job: JobId, pause: Callable[[float], None]
             raise _owned(root, job, JobId.parse(str(owner)), word)
         if word in (COMPLETING, UNHEARD):
             if time.monotonic() >= end:
-                raise Unreachable(f"{root} was used by job {owner}, and Slurm does not say whether that has ended",
-                                  hint=f"scontrol show job {owner}")
+                raise Unreachable(
+                    f"{root} was used by job {owner}, and Slurm does not say whether that has ended",
+                    hint=f"scontrol show job {owner}",
+                )
             pause(1.0)
             continue
         body = json.dumps({"job": job.name, "t": round(time.time(), 3)}).encode() + b"\n"
@@ -62,11 +78,15 @@ def claim(runner: Runner, state: str, job: JobId, pause: Callable[[float], None]
 
 def _owned(root: str, job: JobId, owner: JobId, word: str) -> RunIsOwned:
     if job.is_sibling(owner):
-        return RunIsOwned(f"{root} is used by job {owner}, which is {word}, and job {job} is another task of the same "
-                          "array: each task needs a root of its own",
-                          hint=f"--checkpoint-root {root}-$SLURM_ARRAY_TASK_ID")
-    return RunIsOwned(f"{root} is used by job {owner}, which is {word}, and this is job {job}",
-                      hint=f"give each job a root of its own, or end that one first: scancel {owner}")
+        return RunIsOwned(
+            f"{root} is used by job {owner}, which is {word}, and job {job} is another task of the same "
+            "array: each task needs a root of its own",
+            hint=f"--checkpoint-root {root}-$SLURM_ARRAY_TASK_ID",
+        )
+    return RunIsOwned(
+        f"{root} is used by job {owner}, which is {word}, and this is job {job}",
+        hint=f"give each job a root of its own, or end that one first: scancel {owner}",
+    )
 
 
 def _last(state: str, pause: Callable[[float], None]) -> Tuple[int, Optional[str]]:

@@ -25,8 +25,9 @@ class Patience:
     `heed` is called with what is waited for after each pause; it raises when a signal has come meanwhile.
     """
 
-    def __init__(self, options: Options, runner: Runner, signals: Signals, report: Report,
-                 heed: Callable[[str], None]) -> None:
+    def __init__(
+        self, options: Options, runner: Runner, signals: Signals, report: Report, heed: Callable[[str], None]
+    ) -> None:
         self._options = options
         self._runner = runner
         self._signals = signals

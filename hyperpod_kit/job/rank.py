@@ -70,8 +70,11 @@ def run_rank(argv: Sequence[str], env: Mapping[str, str], inside: bool = False) 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
         signal.signal(number, _ignore)
     if inside and state and not container.mounted(state):
-        print(f"hyperpod-kit: nothing is mounted in this container that holds {state}: no rank can be started; "
-              f"add it to --container-mounts", file=sys.stderr)
+        print(
+            f"hyperpod-kit: nothing is mounted in this container that holds {state}: no rank can be started; "
+            f"add it to --container-mounts",
+            file=sys.stderr,
+        )
         return container.NOT_MOUNTED
     line = Line(env, node)
     first = env.get("SLURM_LOCALID", "0") == "0"
@@ -81,23 +84,33 @@ def run_rank(argv: Sequence[str], env: Mapping[str, str], inside: bool = False) 
         return NO_STORAGE
     orphaned = None
     try:
-        child = subprocess.Popen(list(argv), env={**env, VARIABLE: progress.path},
-                                 preexec_fn=_dies_with(os.getpid()))
+        child = subprocess.Popen(list(argv), env={**env, VARIABLE: progress.path}, preexec_fn=_dies_with(os.getpid()))
     except OSError as err:
         print(f"hyperpod-kit: cannot start {argv[0]}: {err.strerror}", file=sys.stderr)
         code = 127 if isinstance(err, FileNotFoundError) else 126
     else:
         orphaned = Orphaned(child, parent)
-        root = RootWatch(state, lambda away: line.say(STORAGE if away else SERVES),
-                         inside=inside) if state and first else None
+        root = (
+            RootWatch(state, lambda away: line.say(STORAGE if away else SERVES), inside=inside)
+            if state and first
+            else None
+        )
         code = child.wait()
         orphaned.stop()
         if root:
             root.stop()
     word = LOST if orphaned and orphaned.seen else BYE
-    record = Exit(rank=_number(env, "SLURM_PROCID"), node=node,
-                  boot_id=_boot_id(), code=code if code >= 0 else None, signal=-code if code < 0 else None,
-                  started=round(began, 3), ended=round(time.time(), 3), step=progress.read(), begins=progress.begins())
+    record = Exit(
+        rank=_number(env, "SLURM_PROCID"),
+        node=node,
+        boot_id=_boot_id(),
+        code=code if code >= 0 else None,
+        signal=-code if code < 0 else None,
+        started=round(began, 3),
+        ended=round(time.time(), 3),
+        step=progress.read(),
+        begins=progress.begins(),
+    )
     if state and attempt:
         if code not in (0, AGAIN) and probe and not probe.answers():
             word = STORAGE if word == BYE else word

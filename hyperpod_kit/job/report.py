@@ -38,6 +38,6 @@ class Report:
         data = line(event, message, **fields).encode()
         try:
             while data:
-                data = data[self._write(self._fd, data):]
+                data = data[self._write(self._fd, data) :]
         except OSError as err:
             self.dead = self.dead or err.errno in DEAD

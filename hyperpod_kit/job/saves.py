@@ -41,8 +41,11 @@ class Saves:
     unknown: str = ""
 
     def to_dict(self) -> Dict[str, Any]:
-        return {"durable": asdict(self.durable) if self.durable is not None else None,
-                "lost": self.lost._asdict() if self.lost is not None else None, "unknown": self.unknown}
+        return {
+            "durable": asdict(self.durable) if self.durable is not None else None,
+            "lost": self.lost._asdict() if self.lost is not None else None,
+            "unknown": self.unknown,
+        }
 
 
 def look(root: str) -> Saves:

@@ -7,17 +7,48 @@ import shlex
 from dataclasses import dataclass
 from typing import Dict, List, Optional, Sequence, Tuple
 
-SHORT = {"-A": "--account", "-a": "--array", "-C": "--constraint", "-c": "--cpus-per-task", "-D": "--chdir",
-         "-d": "--dependency", "-e": "--error", "-G": "--gpus", "-J": "--job-name", "-k": "--no-kill", "-N": "--nodes",
-         "-n": "--ntasks", "-o": "--output", "-p": "--partition", "-q": "--qos", "-s": "--oversubscribe",
-         "-t": "--time", "-w": "--nodelist", "-x": "--exclude"}
+SHORT = {
+    "-A": "--account",
+    "-a": "--array",
+    "-C": "--constraint",
+    "-c": "--cpus-per-task",
+    "-D": "--chdir",
+    "-d": "--dependency",
+    "-e": "--error",
+    "-G": "--gpus",
+    "-J": "--job-name",
+    "-k": "--no-kill",
+    "-N": "--nodes",
+    "-n": "--ntasks",
+    "-o": "--output",
+    "-p": "--partition",
+    "-q": "--qos",
+    "-s": "--oversubscribe",
+    "-t": "--time",
+    "-w": "--nodelist",
+    "-x": "--exclude",
+}
 """The short options that anything here looks at, man sbatch."""
 
 HET = ("hetjob", "packjob", ":")
 """What stands between the components of a heterogeneous job: the first two in a script, `:` on the command line."""
 
-_FLAGS = frozenset(("--no-kill", "--requeue", "--no-requeue", "--exclusive", "--oversubscribe", "--contiguous",
-                    "--hold", "--auto-resume", "--overcommit", "--spread-job", "--use-min-nodes", "--wait"))
+_FLAGS = frozenset(
+    (
+        "--no-kill",
+        "--requeue",
+        "--no-requeue",
+        "--exclusive",
+        "--oversubscribe",
+        "--contiguous",
+        "--hold",
+        "--auto-resume",
+        "--overcommit",
+        "--spread-job",
+        "--use-min-nodes",
+        "--wait",
+    )
+)
 """Options that stand alone: the next word is not their value."""
 
 
@@ -70,7 +101,7 @@ def parse(text: str) -> Script:
             if commands:
                 misplaced.append(number)
             else:
-                options += _options(line[len("#SBATCH"):], number)
+                options += _options(line[len("#SBATCH") :], number)
             continue
         if not joined and (not stripped or stripped.startswith("#")):
             continue
@@ -78,7 +109,7 @@ def parse(text: str) -> Script:
         # A word in single quotes may be a script of its own, over several lines.
         quoted ^= line.count("'") % 2 == 1
         if stripped.endswith("\\") or quoted:
-            joined += stripped[:-1 if stripped.endswith("\\") else None] + (" " if not quoted else "\n")
+            joined += stripped[: -1 if stripped.endswith("\\") else None] + (" " if not quoted else "\n")
             continue
         commands.append(Command((joined + stripped).strip(), first))
         joined, first = "", 0

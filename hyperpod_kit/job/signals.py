@@ -1,8 +1,8 @@
 """Signals of a batch script as conditions that can be waited for: no polling, and no work inside a handler.
 
-    TERM, INT   scancel, the end of a grace period, or Slurm ending a run that it requeued: stop, never requeue
-    USR1        the warning of --signal=B:USR1@N: save, then requeue
-    CHLD        the step ended
+TERM, INT   scancel, the end of a grace period, or Slurm ending a run that it requeued: stop, never requeue
+USR1        the warning of --signal=B:USR1@N: save, then requeue
+CHLD        the step ended
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ class Signals:
             self._before[number] = signal.signal(number, self._note)
         return self
 
-    def __exit__(self, kind: Optional[Type[BaseException]], value: Optional[BaseException],
-                 trace: Optional[TracebackType]) -> None:
+    def __exit__(
+        self, kind: Optional[Type[BaseException]], value: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._wakeup)

@@ -62,9 +62,17 @@ def ending(one: Attempt) -> str:
 
 
 def _row(one: Attempt) -> Sequence[str]:
-    return (one.name, time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.started)),
-            duration(one.seconds) if one.seconds is not None else "", _text(one.step), _reached(one),
-            _lost(one), ending(one), _text(one.code), one.then)
+    return (
+        one.name,
+        time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.started)),
+        duration(one.seconds) if one.seconds is not None else "",
+        _text(one.step),
+        _reached(one),
+        _lost(one),
+        ending(one),
+        _text(one.code),
+        one.then,
+    )
 
 
 def _reached(one: Attempt) -> str:

@@ -11,9 +11,19 @@ from hyperpod_kit.job.timeline import NONE, Attempt, Totals
 
 WIDTH, HEIGHT, LEFT, BOTTOM = 960, 320, 64, 40
 
-COLOURS = {"done": "#1a7f37", "again": "#0969da", "preempted": "#0969da", "cancelled": "#6e7781",
-           "requeued": "#0969da", "unknown": "#57606a", "storage": "#bc4c00",
-           "node_lost": "#bc4c00", "stall": "#9a6700", "crash": "#cf222e", "unfinished": "#57606a"}
+COLOURS = {
+    "done": "#1a7f37",
+    "again": "#0969da",
+    "preempted": "#0969da",
+    "cancelled": "#6e7781",
+    "requeued": "#0969da",
+    "unknown": "#57606a",
+    "storage": "#bc4c00",
+    "node_lost": "#bc4c00",
+    "stall": "#9a6700",
+    "crash": "#cf222e",
+    "unfinished": "#57606a",
+}
 
 STYLE = """
 :root { color-scheme: light dark; }
@@ -64,21 +74,27 @@ def picture(found: Sequence[Attempt], now: float) -> str:
     marks: List[str] = []
     for part in range(5):
         step, when = top * part // 4, begin + span * part / 4
-        marks.append(f'<line x1="{LEFT}" x2="{WIDTH - 16}" y1="{y(step)}" y2="{y(step)}" stroke="#8883"/>'
-                     f'<text x="{LEFT - 8}" y="{y(step) + 4}" text-anchor="end">{step}</text>'
-                     f'<text x="{x(when)}" y="{HEIGHT - 16}" text-anchor="middle">{duration(when - begin)}</text>')
+        marks.append(
+            f'<line x1="{LEFT}" x2="{WIDTH - 16}" y1="{y(step)}" y2="{y(step)}" stroke="#8883"/>'
+            f'<text x="{LEFT - 8}" y="{y(step) + 4}" text-anchor="end">{step}</text>'
+            f'<text x="{x(when)}" y="{HEIGHT - 16}" text-anchor="middle">{duration(when - begin)}</text>'
+        )
     for one in ran:
         step = one.step or 0
         reached = one.reached if one.reached is not None else step
         colour = COLOURS.get(one.kind, COLOURS["unfinished"])
         dash = "" if one.reached is not None else ' stroke-dasharray="4 4"'
         end = _end(one, now)
-        marks.append(f'<g><title>{html.escape(f"{one.name}: {ending(one)}")}</title>'
-                     f'<line x1="{x(one.started)}" y1="{y(step)}" x2="{x(end)}" y2="{y(reached)}" stroke="{colour}" '
-                     f'stroke-width="3" stroke-linecap="round"{dash}/>'
-                     f'<circle cx="{x(end)}" cy="{y(reached)}" r="4" fill="{colour}"/></g>')
-    return (f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="steps over time">{"".join(marks)}'
-            f'<text x="{LEFT}" y="12">step</text></svg>')
+        marks.append(
+            f"<g><title>{html.escape(f'{one.name}: {ending(one)}')}</title>"
+            f'<line x1="{x(one.started)}" y1="{y(step)}" x2="{x(end)}" y2="{y(reached)}" stroke="{colour}" '
+            f'stroke-width="3" stroke-linecap="round"{dash}/>'
+            f'<circle cx="{x(end)}" cy="{y(reached)}" r="4" fill="{colour}"/></g>'
+        )
+    return (
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="steps over time">{"".join(marks)}'
+        f'<text x="{LEFT}" y="12">step</text></svg>'
+    )
 
 
 def _end(one: Attempt, now: float) -> float:
@@ -99,7 +115,19 @@ def _row(one: Attempt) -> str:
 
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.started))
     passed = "; ".join(f"passed over {entry.get('attempt')}: {entry.get('why')}" for entry in one.rejected)
-    return "<tr>" + "".join([
-        cell(one.name), cell(when), cell(duration(one.seconds) if one.seconds is not None else None, True),
-        cell(one.step, True), cell(one.reached, True), cell(one.lost, True), cell(ending(one)),
-        cell("; ".join(text for text in (one.then, passed) if text))]) + "</tr>"
+    return (
+        "<tr>"
+        + "".join(
+            [
+                cell(one.name),
+                cell(when),
+                cell(duration(one.seconds) if one.seconds is not None else None, True),
+                cell(one.step, True),
+                cell(one.reached, True),
+                cell(one.lost, True),
+                cell(ending(one)),
+                cell("; ".join(text for text in (one.then, passed) if text)),
+            ]
+        )
+        + "</tr>"
+    )

@@ -129,8 +129,15 @@ class Step:
         """Exit code (negative: the signal that killed srun), None while it runs."""
         return self._process.poll()
 
-    def end(self, runner: Runner, job_id: JobId, wait: Callable[[float], None], *, grace: float = 10.0,
-            patience: float = 5.0) -> int:
+    def end(
+        self,
+        runner: Runner,
+        job_id: JobId,
+        wait: Callable[[float], None],
+        *,
+        grace: float = 10.0,
+        patience: float = 5.0,
+    ) -> int:
         """End the step for good: TERM to srun, then KILL to its ranks through Slurm, then KILL to srun itself.
 
         `wait(seconds)` returns earlier when a child ends. Takes at most `grace` s, twice `patience` s

@@ -57,8 +57,13 @@ class Probe:
         while True:
             try:
                 # No descriptor of ours: it may outlive us, and Slurm waits for whoever holds a job's log open.
-                self._process = subprocess.Popen(self._question(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                                 stderr=subprocess.DEVNULL, cwd="/")
+                self._process = subprocess.Popen(
+                    self._question(),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    cwd="/",
+                )
             except OSError:
                 return True
             pause = 0.002
@@ -91,8 +96,15 @@ class RootWatch:
     Not an end of the rank by itself: when all nodes are without it, waiting is right, and `job run` sees them all.
     """
 
-    def __init__(self, state: str, changed: Callable[[bool], None], *, marks: str = MARKS, look: float = LOOK,
-                 inside: bool = False) -> None:
+    def __init__(
+        self,
+        state: str,
+        changed: Callable[[bool], None],
+        *,
+        marks: str = MARKS,
+        look: float = LOOK,
+        inside: bool = False,
+    ) -> None:
         self._probe = Probe(state)
         self._inside = inside
         self._changed = changed

@@ -28,13 +28,19 @@ _LOCAL = frozenset(("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "ove
 
 _OPTION = re.compile(r"^--auto-resume(?:=(.*))?$")
 # sbatch options that take their value in the next word, as far as a script may follow them.
-_WITH_VALUE = frozenset(re.findall(r"\S+", (
-    "-A -a -b -C -c -D -d -e -F -G -J -L -M -m -N -n -o -p -q -S -t -w -x --account --array --begin --chdir"
-    " --clusters --comment --constraint --cpus-per-gpu --cpus-per-task --deadline --dependency --error"
-    " --exclude --export --export-file --gpus --gpus-per-node --gpus-per-task --gres --job-name --licenses"
-    " --mail-type --mail-user --mem --mem-per-cpu --mem-per-gpu --nodefile --nodelist --nodes --ntasks"
-    " --ntasks-per-node --open-mode --output --partition --profile --qos --reservation --signal --switches"
-    " --time --wckey --wrap")))
+_WITH_VALUE = frozenset(
+    re.findall(
+        r"\S+",
+        (
+            "-A -a -b -C -c -D -d -e -F -G -J -L -M -m -N -n -o -p -q -S -t -w -x --account --array --begin --chdir"
+            " --clusters --comment --constraint --cpus-per-gpu --cpus-per-task --deadline --dependency --error"
+            " --exclude --export --export-file --gpus --gpus-per-node --gpus-per-task --gres --job-name --licenses"
+            " --mail-type --mail-user --mem --mem-per-cpu --mem-per-gpu --nodefile --nodelist --nodes --ntasks"
+            " --ntasks-per-node --open-mode --output --partition --profile --qos --reservation --signal --switches"
+            " --time --wckey --wrap"
+        ),
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -82,7 +88,7 @@ def strip_script(text: str) -> Tuple[str, Optional[int]]:
     lines = []
     for line in text.splitlines(keepends=True):
         if line.startswith("#SBATCH"):
-            words = shlex.split(line[len("#SBATCH"):], comments=True)
+            words = shlex.split(line[len("#SBATCH") :], comments=True)
             hits = [match for match in map(_OPTION.match, words) if match]
             if hits:
                 wanted = number(hits[-1].group(1))
@@ -153,9 +159,11 @@ def warnings(line: Line, directory: str, mounts: str = "/proc/self/mounts") -> L
     said = [f"{one.severity} {one.code}: {one.message}. {one.hint}" for one in lint_parts.look(whole)]
     kind = _file_system(directory, mounts)
     if whole.option("--chdir") is None and kind in _LOCAL:
-        said.append(f"warning J024: {directory} is on {kind}, and the job starts there: on a node that does not have "
-                    "it the job FAILS with exit code 0:53 and writes no log. Submit from a directory that all nodes "
-                    "share, or use --chdir=DIR")
+        said.append(
+            f"warning J024: {directory} is on {kind}, and the job starts there: on a node that does not have "
+            "it the job FAILS with exit code 0:53 and writes no log. Submit from a directory that all nodes "
+            "share, or use --chdir=DIR"
+        )
     return said
 
 

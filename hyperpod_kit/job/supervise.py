@@ -42,8 +42,9 @@ class Rules:
     began: float = 0.0
 
 
-def supervise(step: Step, attempt: str, rules: Rules, job: JobEnvironment, *, runner: Runner, signals: Signals,
-              report: Report) -> Seen:
+def supervise(
+    step: Step, attempt: str, rules: Rules, job: JobEnvironment, *, runner: Runner, signals: Signals, report: Report
+) -> Seen:
     """Wait for the end of the step, or bring it about: TERM, USR1 and no end within `grace`, a lost node, a part of the
     step that is gone, a node without the checkpoint root, a stall."""
     options = rules.options
@@ -69,43 +70,70 @@ def supervise(step: Step, attempt: str, rules: Rules, job: JobEnvironment, *, ru
         lost = tuple(watch.lost()) if watch else ()
         if watch and watch.unasked and not unasked:
             unasked = True
-            report("unasked", f"{len(watch.unasked)} nodes, such as {watch.unasked[0]}, could not be asked from here: "
-                   "that says nothing about them, and meanwhile only Slurm itself notices their loss",
-                   nodes=list(watch.unasked))
+            report(
+                "unasked",
+                f"{len(watch.unasked)} nodes, such as {watch.unasked[0]}, could not be asked from here: "
+                "that says nothing about them, and meanwhile only Slurm itself notices their loss",
+                nodes=list(watch.unasked),
+            )
         stalled = stall.stalled()
         if lost or stalled:
-            report("intervene", f"{', '.join(lost)} does not answer: ending the step" if lost else
-                   f"no progress for {options.stall:g} s: ending the step", lost=list(lost), stalled=stalled)
+            report(
+                "intervene",
+                f"{', '.join(lost)} does not answer: ending the step"
+                if lost
+                else f"no progress for {options.stall:g} s: ending the step",
+                lost=list(lost),
+                stalled=stalled,
+            )
             # srun waits for a dead node much longer than we do.
-            step.end(runner, job.id, signals.wait, grace=LOST_GRACE if lost else STALL_GRACE,
-                     patience=1.0 if lost else 5.0)
+            step.end(
+                runner, job.id, signals.wait, grace=LOST_GRACE if lost else STALL_GRACE, patience=1.0 if lost else 5.0
+            )
             break
         gone = lines.cut()  # also where nothing follows from it: who has connected must be heard, or wait() never waits
         cut = () if rules.hyperpod else tuple(gone)
         for sentence in lines.news():
             report("lifeline", sentence)
         if cut:
-            report("intervene", f"the step's part on {', '.join(cut)} is gone and Slurm does not notice: ending it",
-                   cut=list(cut))
+            report(
+                "intervene",
+                f"the step's part on {', '.join(cut)} is gone and Slurm does not notice: ending it",
+                cut=list(cut),
+            )
             step.end(runner, job.id, signals.wait, grace=LOST_GRACE, patience=1.0)
             break
         away = [] if rules.hyperpod else root.lost(lines.without_storage)
         if away:
-            report("intervene", f"the checkpoint root answers here and not on {', '.join(away)}: ending the step",
-                   away=away)
+            report(
+                "intervene",
+                f"the checkpoint root answers here and not on {', '.join(away)}: ending the step",
+                away=away,
+            )
             step.end(runner, job.id, signals.wait, grace=LOST_GRACE, patience=1.0)
             break
-        waits = [options.probe_interval, *([watch.due] if watch else []),
-                 *([lines.due] if lines.due is not None else []),
-                 *([root.due] if root.due is not None else []),
-                 *([stall.due] if stall.due is not None else []),
-                 *([warned_until - time.monotonic()] if warned_until is not None else [])]
+        waits = [
+            options.probe_interval,
+            *([watch.due] if watch else []),
+            *([lines.due] if lines.due is not None else []),
+            *([root.due] if root.due is not None else []),
+            *([stall.due] if stall.due is not None else []),
+            *([warned_until - time.monotonic()] if warned_until is not None else []),
+        ]
         signals.wait(max(0.05, min(waits)), lines.files)
     return replace(_seen(step.poll(), attempt, rules, job, runner, signals, lost, stalled), cut=cut)
 
 
-def _seen(code: Optional[int], attempt: str, rules: Rules, job: JobEnvironment, runner: Runner, signals: Signals,
-          lost: Tuple[str, ...], stalled: bool) -> Seen:
+def _seen(
+    code: Optional[int],
+    attempt: str,
+    rules: Rules,
+    job: JobEnvironment,
+    runner: Runner,
+    signals: Signals,
+    lost: Tuple[str, ...],
+    stalled: bool,
+) -> Seen:
     """Collect the facts of an ended step. What the ranks wrote is read once the checkpoint root answers."""
     stop = signals.stop
     rules.lines.cut()
@@ -131,8 +159,16 @@ def _seen(code: Optional[int], attempt: str, rules: Rules, job: JobEnvironment, 
         lost = () if end.kind == ended.CANCELLED else tuple(sorted({*lost, *_missing(nodes, rules, records)}))
     elif code != 0 and rules.nodes:
         lost = tuple(sorted({*lost, *_vanished(rules.nodes.doubted, rules.lines.words, records)}))
-    return Seen(code=-9 if code is None else code, exits=records, stop=stop, warned=signals.warned, lost=lost,
-                stalled=stalled, away=away, end=end)
+    return Seen(
+        code=-9 if code is None else code,
+        exits=records,
+        stop=stop,
+        warned=signals.warned,
+        lost=lost,
+        stalled=stalled,
+        away=away,
+        end=end,
+    )
 
 
 def _missing(seen: allocation.Allocation, rules: Rules, records: Iterable[exits.Exit]) -> Set[str]:

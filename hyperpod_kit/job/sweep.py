@@ -60,8 +60,14 @@ def _orphan(job: Mapping[str, str]) -> Optional[Orphan]:
     host, nodes, comment = job.get("BatchHost", ""), job.get("NodeList", ""), job.get("Comment", "")
     state, requeue, owner = job.get("JobState"), job.get("Requeue") == "1", job.get("UserId", "")
     if state == "FAILED" and AWAY_MARK in comment:
-        return Orphan(JobId.of(job).name, host, requeue, "left a host without the checkpoint root,",
-                      comment.replace(AWAY_MARK, "").strip(), owner)
+        return Orphan(
+            JobId.of(job).name,
+            host,
+            requeue,
+            "left a host without the checkpoint root,",
+            comment.replace(AWAY_MARK, "").strip(),
+            owner,
+        )
     if state == "RUNNING" and job.get("BatchFlag") != "0" and host and nodes and host not in expand(nodes):
         return Orphan(JobId.of(job).name, host, requeue, owner=owner)
     return None
@@ -76,8 +82,13 @@ def sweep(runner: Runner, found: Sequence[Orphan]) -> List[Tuple[Orphan, str]]:
             continue
         try:
             control.requeue(runner, JobId.parse(one.job_id))
-            audit.record("requeued", f"job {one.job_id}", f"it {one.why} {one.host}", asked_by="job sweep",
-                         owner=f"uid {one.owner}" if one.owner else "")
+            audit.record(
+                "requeued",
+                f"job {one.job_id}",
+                f"it {one.why} {one.host}",
+                asked_by="job sweep",
+                owner=f"uid {one.owner}" if one.owner else "",
+            )
             if one.comment is not None:
                 control.set_comment(runner, JobId.parse(one.job_id), one.comment)
             done.append((one, ""))

@@ -88,22 +88,38 @@ def of_rows(rows: Sequence[ledger.Row]) -> List[Attempt]:
         run = (row.get("job"), row.get("restart"), row.get("life", ""))
         when = float(row.get("t") or 0.0)
         if event == "attempt" and name:
-            found[name] = Attempt(name, str(run[0]), when, source=row.get("from"), step=row.get("step"),
-                                  nodes=tuple(row.get("nodes") or ()), rejected=tuple(row.get("rejected") or ()))
+            found[name] = Attempt(
+                name,
+                str(run[0]),
+                when,
+                source=row.get("from"),
+                step=row.get("step"),
+                nodes=tuple(row.get("nodes") or ()),
+                rejected=tuple(row.get("rejected") or ()),
+            )
             last[run] = name
         elif event == "ended" and name in found:
             seconds = row.get("seconds")
             # Of an attempt whose batch host was lost the row is written by the next run: its end is not known.
             ended = when if seconds is not None else None
-            found[name] = replace(found[name], kind=str(row.get("class")), code=row.get("code"), seconds=seconds,
-                                  ended=ended, nodes_lost=tuple(row.get("lost") or ()), first=row.get("first"),
-                                  reached=row.get("reached"), begins=row.get("begins"))
+            found[name] = replace(
+                found[name],
+                kind=str(row.get("class")),
+                code=row.get("code"),
+                seconds=seconds,
+                ended=ended,
+                nodes_lost=tuple(row.get("lost") or ()),
+                first=row.get("first"),
+                reached=row.get("reached"),
+                begins=row.get("begins"),
+            )
         elif event in ("gave_up", "requeue", "stopped"):
             if run not in last:
                 # This run of the batch script started no rank: it must not be told of another job's attempt.
                 last[run] = f"{run[0]}{'-' if run[2] else ''}{run[2]}.{run[1]}.-"
-                found[last[run]] = Attempt(last[run], str(run[0]), when, kind=NONE,
-                                           rejected=tuple(row.get("rejected") or ()))
+                found[last[run]] = Attempt(
+                    last[run], str(run[0]), when, kind=NONE, rejected=tuple(row.get("rejected") or ())
+                )
             found[last[run]] = replace(found[last[run]], then=f"{event}: {row.get('why', '')}")
     return list(found.values())
 
@@ -139,8 +155,14 @@ def totals(found: Sequence[Attempt], now: float) -> Totals:
     goodput = min(1.0, sum(good) / wall) if good and wall else None
     lost = [one.lost for one in ran[:-1]]
     untold = lost.count(None)
-    return Totals(len(found), round(wall, 1), None if untold and untold == len(lost) else sum(one or 0 for one in lost),
-                  round(goodput, 4) if goodput is not None else None, kinds, untold)
+    return Totals(
+        len(found),
+        round(wall, 1),
+        None if untold and untold == len(lost) else sum(one or 0 for one in lost),
+        round(goodput, 4) if goodput is not None else None,
+        kinds,
+        untold,
+    )
 
 
 def _useful(one: Attempt) -> Optional[float]:

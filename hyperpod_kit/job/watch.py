@@ -28,9 +28,16 @@ class NodeWatch:
     node that has ever failed to answer; `unasked`: those that the last probe could not ask.
     """
 
-    def __init__(self, addresses: Mapping[str, Address], *, interval: float = 5.0, silent_after: float = 6.0,
-                 refused_after: float = 30.0, probe: Reach = reach,
-                 clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        addresses: Mapping[str, Address],
+        *,
+        interval: float = 5.0,
+        silent_after: float = 6.0,
+        refused_after: float = 30.0,
+        probe: Reach = reach,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._addresses = dict(addresses)
         self._interval = interval
         self._patience = {REFUSED: refused_after}
@@ -132,8 +139,9 @@ class AwayWatch:
     the ranks go on where they are.
     """
 
-    def __init__(self, answers: Callable[[], bool], *, patience: float = 10.0,
-                 clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, answers: Callable[[], bool], *, patience: float = 10.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._answers = answers
         self._patience = patience
         self._clock = clock
@@ -153,8 +161,12 @@ class AwayWatch:
         return sorted(name for name, since in self._since.items() if now - since >= self._patience)
 
 
-def settle(watch: Optional[NodeWatch], limit: float, sleep: Callable[[float], None],
-           clock: Callable[[], float] = time.monotonic) -> Sequence[str]:
+def settle(
+    watch: Optional[NodeWatch],
+    limit: float,
+    sleep: Callable[[float], None],
+    clock: Callable[[], float] = time.monotonic,
+) -> Sequence[str]:
     """After a step failed: nodes that are lost, once every suspect has answered or been given up, at most `limit` s."""
     if watch is None:
         return []

@@ -49,5 +49,6 @@ def find(job: str, env: Mapping[str, str] = os.environ) -> Optional[Tuple[str, s
 def tasks(array: str, env: Mapping[str, str] = os.environ) -> List[str]:
     """Tasks of this array that are noted, by number. Raises OSError."""
     names = {str(row.get("job")) for row in ledger.read(notes(env))}
-    return sorted((name for name in names if name.startswith(f"{array}_")),
-                  key=lambda name: int(name.rpartition("_")[2] or 0))
+    return sorted(
+        (name for name in names if name.startswith(f"{array}_")), key=lambda name: int(name.rpartition("_")[2] or 0)
+    )

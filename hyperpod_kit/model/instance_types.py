@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 
 INSTANCE_STORE = re.compile(
-    r"ml\.(?:[a-z]+\d+[a-z]*d[a-z]*|i\d[a-z]*|p[4-9][a-z]*|g(?!5g)[4-9][a-z]*|gr\d|trn\d[a-z]*)[.-]")
+    r"ml\.(?:[a-z]+\d+[a-z]*d[a-z]*|i\d[a-z]*|p[4-9][a-z]*|g(?!5g)[4-9][a-z]*|gr\d|trn\d[a-z]*)[.-]"
+)
 """Types with local NVMe: a `d` behind the generation, storage-optimized and accelerated families; g5g has none."""
 
 

@@ -148,20 +148,39 @@ class S3Mount:
     def options(self) -> List[Tuple[str, Optional[str]]]:
         """Options of mount-s3, (name, value or None for a flag): the only source of them, first mount or remount."""
         writes = not self.read_only
-        flags = [("foreground", True), ("allow-other", True), ("read-only", self.read_only),
-                 ("allow-delete", writes and self.allow_delete), ("allow-overwrite", writes and self.allow_overwrite),
-                 ("incremental-upload", writes and self.incremental_upload),
-                 ("force-path-style", self.force_path_style), ("requester-pays", self.requester_pays)]
-        valued = [("uid", self.uid), ("gid", self.gid), ("dir-mode", self.dir_mode), ("file-mode", self.file_mode),
-                  ("prefix", self.prefix or None), ("region", self.region), ("endpoint-url", self.endpoint_url),
-                  ("expected-bucket-owner", self.expected_bucket_owner), ("cache", self.cache_place),
-                  ("max-cache-size", self.cache_mib), ("metadata-ttl", self.metadata_ttl),
-                  ("read-part-size", _bytes(self.read_part_size_mib)),
-                  ("write-part-size", _bytes(self.write_part_size_mib)), ("max-threads", self.max_threads),
-                  ("maximum-throughput-gbps", self.maximum_throughput_gbps), ("storage-class", self.storage_class),
-                  ("sse", self.sse), ("sse-kms-key-id", self.sse_kms_key_id)]
+        flags = [
+            ("foreground", True),
+            ("allow-other", True),
+            ("read-only", self.read_only),
+            ("allow-delete", writes and self.allow_delete),
+            ("allow-overwrite", writes and self.allow_overwrite),
+            ("incremental-upload", writes and self.incremental_upload),
+            ("force-path-style", self.force_path_style),
+            ("requester-pays", self.requester_pays),
+        ]
+        valued = [
+            ("uid", self.uid),
+            ("gid", self.gid),
+            ("dir-mode", self.dir_mode),
+            ("file-mode", self.file_mode),
+            ("prefix", self.prefix or None),
+            ("region", self.region),
+            ("endpoint-url", self.endpoint_url),
+            ("expected-bucket-owner", self.expected_bucket_owner),
+            ("cache", self.cache_place),
+            ("max-cache-size", self.cache_mib),
+            ("metadata-ttl", self.metadata_ttl),
+            ("read-part-size", _bytes(self.read_part_size_mib)),
+            ("write-part-size", _bytes(self.write_part_size_mib)),
+            ("max-threads", self.max_threads),
+            ("maximum-throughput-gbps", self.maximum_throughput_gbps),
+            ("storage-class", self.storage_class),
+            ("sse", self.sse),
+            ("sse-kms-key-id", self.sse_kms_key_id),
+        ]
         return [(name, None) for name, wanted in flags if wanted] + [
-            (name, str(value)) for name, value in valued if value is not None]
+            (name, str(value)) for name, value in valued if value is not None
+        ]
 
     @property
     def cache_place(self) -> Optional[str]:
@@ -191,7 +210,8 @@ class NvmeMount:
 Mount = Union[EfsMount, S3FilesMount, LustreMount, OpenZfsMount, S3Mount, NvmeMount]
 
 KINDS: Dict[str, Type[Any]] = {
-    cls.kind: cls for cls in (EfsMount, S3FilesMount, LustreMount, OpenZfsMount, S3Mount, NvmeMount)}
+    cls.kind: cls for cls in (EfsMount, S3FilesMount, LustreMount, OpenZfsMount, S3Mount, NvmeMount)
+}
 
 
 def _bytes(mib: Optional[int]) -> Optional[int]:

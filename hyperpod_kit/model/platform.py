@@ -18,8 +18,9 @@ def platform_could(mount: Mount) -> bool:
     return isinstance(mount, LustreMount) or (isinstance(mount, OpenZfsMount) and mount.export == "/fsx")
 
 
-def decide_platform(mounts: Sequence[Mount], lifecycle_mode: str,
-                    groups: Sequence[Tuple[str, str]]) -> Tuple[Mount, ...]:
+def decide_platform(
+    mounts: Sequence[Mount], lifecycle_mode: str, groups: Sequence[Tuple[str, str]]
+) -> Tuple[Mount, ...]:
     """The mounts with `platform` set where HyperPod makes them. `groups`: (name, role) of every instance group.
 
     In on_create mode it makes none. In the others it makes, in each instance group, one Lustre and one OpenZFS: the
@@ -29,8 +30,10 @@ def decide_platform(mounts: Sequence[Mount], lifecycle_mode: str,
     if lifecycle_mode != "on_create":
         for group, role in groups:
             theirs.update(first_of_platform(mounts, group, role))
-    return tuple(replace(mount, platform=mount.name in theirs) if isinstance(mount, (LustreMount, OpenZfsMount))
-                 else mount for mount in mounts)
+    return tuple(
+        replace(mount, platform=mount.name in theirs) if isinstance(mount, (LustreMount, OpenZfsMount)) else mount
+        for mount in mounts
+    )
 
 
 def first_of_platform(mounts: Sequence[Mount], group: str, role: str) -> List[str]:

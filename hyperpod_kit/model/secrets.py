@@ -13,7 +13,8 @@ from hyperpod_kit.model.mounts import ROLES
 
 ARN = re.compile(
     r"arn:aws[a-z-]*:(?:secretsmanager:[a-z]{2}(?:-[a-z]+)+-\d:\d{12}:secret:[A-Za-z0-9/_+=.@-]{1,519}"
-    r"|ssm:[a-z]{2}(?:-[a-z]+)+-\d:\d{12}:parameter/[A-Za-z0-9/_.-]{1,1011})")
+    r"|ssm:[a-z]{2}(?:-[a-z]+)+-\d:\d{12}:parameter/[A-Za-z0-9/_.-]{1,1011})"
+)
 """A secret of Secrets Manager or a parameter of Systems Manager, in any partition."""
 
 

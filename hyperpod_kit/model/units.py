@@ -37,8 +37,13 @@ NODE_UNITS = (
 """(template under templates/systemd/, unit name) of every unit that a node has once, whatever its mounts."""
 
 
-ONLY = {SWEEP_UNIT: "controller", SWEEP_TIMER: "controller", SLURM_STATE_UNIT: "controller",
-        MEMORY_UNIT: "compute", MEMORY_TIMER: "compute"}
+ONLY = {
+    SWEEP_UNIT: "controller",
+    SWEEP_TIMER: "controller",
+    SLURM_STATE_UNIT: "controller",
+    MEMORY_UNIT: "compute",
+    MEMORY_TIMER: "compute",
+}
 """Units that nodes of one role alone have: some are slurmctld's neighbours, captures lie where jobs run."""
 
 
@@ -84,8 +89,10 @@ def repair_unit(name: str) -> str:
 def units_of(mounts: Sequence[Mount], role: str) -> List[str]:
     """Every unit of ours that a node with these mounts has; any other of that prefix is left from before."""
     elsewhere = {unit for unit, only in ONLY.items() if role != only}
-    return [*(unit for mount in mounts for _, unit in units_for(mount)),
-            *(unit for _, unit in NODE_UNITS if unit not in elsewhere)]
+    return [
+        *(unit for mount in mounts for _, unit in units_for(mount)),
+        *(unit for _, unit in NODE_UNITS if unit not in elsewhere),
+    ]
 
 
 def units_for(mount: Mount) -> List[Tuple[str, str]]:

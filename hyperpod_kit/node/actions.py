@@ -28,8 +28,18 @@ if TYPE_CHECKING:
 
 SECONDS = 40.0
 
-FIELDS = ("HYPERPOD_KIT_ACTION", "HYPERPOD_KIT_ON", "HYPERPOD_KIT_OWNER", "HYPERPOD_KIT_WHY", "HYPERPOD_KIT_ASKED_BY",
-          "MESSAGE_ID", "_UID", "_EXE", "_SYSTEMD_UNIT", "_TRANSPORT")
+FIELDS = (
+    "HYPERPOD_KIT_ACTION",
+    "HYPERPOD_KIT_ON",
+    "HYPERPOD_KIT_OWNER",
+    "HYPERPOD_KIT_WHY",
+    "HYPERPOD_KIT_ASKED_BY",
+    "MESSAGE_ID",
+    "_UID",
+    "_EXE",
+    "_SYSTEMD_UNIT",
+    "_TRANSPORT",
+)
 
 UNSEEN = "not seeing messages from other users"
 """What journalctl says to somebody who may not read the system's journal."""
@@ -40,14 +50,29 @@ _AGO = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 def read(runner: Runner, since: float) -> List[Action]:
     """The newest MOST actions since that time, oldest first. Raises NodeError, RunError."""
     one = [f"MESSAGE_ID={audit.MESSAGE_ID}", "_TRANSPORT=journal"]
-    done = runner.run(["journalctl", "--no-pager", "--output=json", f"--output-fields={','.join(FIELDS)}",
-                       f"--since=@{int(since)}", f"--lines={MOST}", *one, "_UID=0", "+", *one,
-                       f"_SYSTEMD_UNIT={SWEEP_UNIT}"], timeout=SECONDS, check=False)
+    done = runner.run(
+        [
+            "journalctl",
+            "--no-pager",
+            "--output=json",
+            f"--output-fields={','.join(FIELDS)}",
+            f"--since=@{int(since)}",
+            f"--lines={MOST}",
+            *one,
+            "_UID=0",
+            "+",
+            *one,
+            f"_SYSTEMD_UNIT={SWEEP_UNIT}",
+        ],
+        timeout=SECONDS,
+        check=False,
+    )
     if UNSEEN in done.stderr:
         raise NodeError("this user may not read the journal", hint="sudo hyperpod-kit node actions")
     if done.returncode != 0 and not done.stdout and "No journal files were found" not in done.stderr:
-        raise NodeError(f"journalctl: {clean(done.stderr) or f'exit code {done.returncode}'}",
-                        hint="journalctl --disk-usage")
+        raise NodeError(
+            f"journalctl: {clean(done.stderr) or f'exit code {done.returncode}'}", hint="journalctl --disk-usage"
+        )
     return list(understood(done.stdout.splitlines()))
 
 

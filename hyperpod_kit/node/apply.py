@@ -27,8 +27,10 @@ def apply(node: Node, planned: Sequence[Planned], mode: str, say: Callable[[str]
     """
     with held(node, "apply", seconds=ONE_AT_A_TIME) as mine:
         if not mine:
-            raise NodeError(f"another `hyperpod-kit node apply` has been at work here for {ONE_AT_A_TIME:g} s",
-                            hint="tail /var/log/provision/provisioning.log")
+            raise NodeError(
+                f"another `hyperpod-kit node apply` has been at work here for {ONE_AT_A_TIME:g} s",
+                hint="tail /var/log/provision/provisioning.log",
+            )
         return _apply(node, planned, mode, say)
 
 
@@ -46,14 +48,27 @@ def _apply(node: Node, planned: Sequence[Planned], mode: str, say: Callable[[str
         append(node.paths.log, record)
         say(record.to_words())
     changed = sum(record.status == "changed" for record in records)
-    summary = _record(node, "summary", "failed" if failed else "ok", sum(record.duration_ms for record in records),
-                      detail=f"changed={changed}", error=f"failed: {', '.join(failed)}" if failed else "")
+    summary = _record(
+        node,
+        "summary",
+        "failed" if failed else "ok",
+        sum(record.duration_ms for record in records),
+        detail=f"changed={changed}",
+        error=f"failed: {', '.join(failed)}" if failed else "",
+    )
     append(node.paths.log, summary)
     say(f"{summary.to_words()} changed={changed}" if failed else summary.to_words())
     status = {
-        "node": node.facts.node, "instance_id": node.facts.instance_id, "role": node.facts.role,
-        "bundle_id": node.bundle_id, "mode": mode, "ok": not failed, "changed": changed,
-        "finished_at": node.clock.wall(), "steps": [record.to_dict() for record in records]}
+        "node": node.facts.node,
+        "instance_id": node.facts.instance_id,
+        "role": node.facts.role,
+        "bundle_id": node.bundle_id,
+        "mode": mode,
+        "ok": not failed,
+        "changed": changed,
+        "finished_at": node.clock.wall(),
+        "steps": [record.to_dict() for record in records],
+    }
     write_json(node.paths.status, status)
     return status
 
@@ -83,12 +98,20 @@ def _run(node: Node, item: Planned) -> StepRecord:
         return _record(node, item.title, "failed", spent(), error=err.message, hint=err.hint or "")
     except Exception as err:  # a defect of ours: the log must say where, and the other steps still run
         where = traceback.extract_tb(err.__traceback__)[-1]
-        return _record(node, item.title, "failed", spent(), hint="this is a defect of hyperpod-kit: please report it",
-                       error=f"{type(err).__name__}: {err} ({where.filename}:{where.lineno})")
+        return _record(
+            node,
+            item.title,
+            "failed",
+            spent(),
+            hint="this is a defect of hyperpod-kit: please report it",
+            error=f"{type(err).__name__}: {err} ({where.filename}:{where.lineno})",
+        )
     return _record(node, item.title, "changed" if outcome.changed else "ok", spent(), detail=outcome.detail)
 
 
-def _record(node: Node, step: str, status: str, duration_ms: int, *, detail: str = "", error: str = "",
-            hint: str = "") -> StepRecord:
-    return StepRecord(node.clock.wall(), node.facts.node, node.facts.role, step, status, duration_ms, detail, error,
-                      hint)
+def _record(
+    node: Node, step: str, status: str, duration_ms: int, *, detail: str = "", error: str = "", hint: str = ""
+) -> StepRecord:
+    return StepRecord(
+        node.clock.wall(), node.facts.node, node.facts.role, step, status, duration_ms, detail, error, hint
+    )

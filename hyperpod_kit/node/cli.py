@@ -32,8 +32,12 @@ def run(argv: Sequence[str]) -> int:
         if error.errno not in NO_ROOM:
             raise
         place = os.path.dirname(str(error.filename or "/run/hyperpod-kit/"))
-        print(f"error: {error.filename or place}: {error.strerror}", f"hint: df -h {place}; df -i {place}", sep="\n",
-              file=sys.stderr)
+        print(
+            f"error: {error.filename or place}: {error.strerror}",
+            f"hint: df -h {place}; df -i {place}",
+            sep="\n",
+            file=sys.stderr,
+        )
         return 1
 
 
@@ -71,11 +75,17 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="hyperpod-kit node", description="Work on this node.")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
-    def add(name: str, function: Callable[[argparse.Namespace], int], help: str,
-            *examples: str) -> argparse.ArgumentParser:
+    def add(
+        name: str, function: Callable[[argparse.Namespace], int], help: str, *examples: str
+    ) -> argparse.ArgumentParser:
         epilog = "\n  ".join(["Examples:", *(f"hyperpod-kit node {line}" for line in examples or (name,))])
-        sub = commands.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".", epilog=epilog,
-                                  formatter_class=argparse.RawDescriptionHelpFormatter)
+        sub = commands.add_parser(
+            name,
+            help=help,
+            description=help[0].upper() + help[1:] + ".",
+            epilog=epilog,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
         sub.set_defaults(command=function)
         return sub
 
@@ -88,25 +98,56 @@ def build_parser() -> argparse.ArgumentParser:
         return sub
 
     as_json(add("facts", creation.facts_command, "who this node is, read anew", "facts --json"))
-    in_mode(as_json(add("plan", creation.plan_command, "what apply would do now; changes nothing",
-                    "plan", "plan --mode on_create --json")))
-    sub = in_mode(as_json(add("apply", creation.apply_command, "make this node what the bundle says",
-                          "apply --dry-run", "apply")))
+    in_mode(
+        as_json(
+            add(
+                "plan",
+                creation.plan_command,
+                "what apply would do now; changes nothing",
+                "plan",
+                "plan --mode on_create --json",
+            )
+        )
+    )
+    sub = in_mode(
+        as_json(add("apply", creation.apply_command, "make this node what the bundle says", "apply --dry-run", "apply"))
+    )
     sub.add_argument("--dry-run", action="store_true", help="as plan: say it, change nothing")
-    sub = as_json(add("mounts", mounts.mounts_command,
-                      "check the mounts now; or `mounts ensure|prepare|await|clear NAME`",
-                      "mounts", "mounts fsx --json", "mounts ensure fsx  # mount it, once"))
+    sub = as_json(
+        add(
+            "mounts",
+            mounts.mounts_command,
+            "check the mounts now; or `mounts ensure|prepare|await|clear NAME`",
+            "mounts",
+            "mounts fsx --json",
+            "mounts ensure fsx  # mount it, once",
+        )
+    )
     sub.add_argument("names", nargs="*", metavar="NAME")
-    as_json(add("health", mounts.health_command, "check all mounts, count, order repairs: what the timer runs",
-                "health --json"))
-    add("repair", mounts.repair_command, "repair one mount now: what the timer orders",
-        "repair fsx").add_argument("name")
+    as_json(
+        add(
+            "health",
+            mounts.health_command,
+            "check all mounts, count, order repairs: what the timer runs",
+            "health --json",
+        )
+    )
+    add("repair", mounts.repair_command, "repair one mount now: what the timer orders", "repair fsx").add_argument(
+        "name"
+    )
     add("drain", mounts.drain_command, "tell Slurm whether the mounts serve: what the timer orders")
     add("slurm-state", creation.slurm_state_command, "keep Slurm's shared state this machine's alone: a unit's")
     add("memory", mounts.memory_command, "save and free the shared memory that ended jobs left: what a timer runs")
     add("secrets", creation.secrets_command, "fetch this node's secrets: what their unit runs at boot")
-    sub = as_json(add("actions", actions_command, "what was done here with root's rights to what is another's",
-                      "actions", "actions --since 2h --json"))
+    sub = as_json(
+        add(
+            "actions",
+            actions_command,
+            "what was done here with root's rights to what is another's",
+            "actions",
+            "actions --since 2h --json",
+        )
+    )
     sub.add_argument("--since", default="1d", metavar="WHEN", help="45s, 30m, 2h, 3d ago (default: 1d), or @SECONDS")
     add("gate", mounts.gate_command, "may a job start here? (Prolog)")
     add("ask", ask_command, "ask other nodes for their mounts: what validate-mounts --via controller runs here")

@@ -56,17 +56,25 @@ def read_config(paths: NodePaths) -> NodeConfig:
     """The configuration in the installed bundle. Raises NodeError."""
     text = read_text(paths.node_config)
     if text is None:
-        raise NodeError(f"{paths.node_config}: not there: no bundle is installed on this machine",
-                        hint="hyperpod-kit create-cluster installs it; here: hyperpod-kit validate-mounts")
+        raise NodeError(
+            f"{paths.node_config}: not there: no bundle is installed on this machine",
+            hint="hyperpod-kit create-cluster installs it; here: hyperpod-kit validate-mounts",
+        )
     try:
         return NodeConfig.from_json(text)
     except (ValueError, KeyError, TypeError) as err:
         raise NodeError(f"{paths.node_config}: {err}", hint="hyperpod-kit upload with the same version") from err
 
 
-def open_node(*, gather: bool = False, keep: bool = True, within: float = node_facts.PLACED_WITHIN,
-              paths: Optional[NodePaths] = None, runner: Optional[Runner] = None,
-              clock: Optional[Clock] = None) -> Node:
+def open_node(
+    *,
+    gather: bool = False,
+    keep: bool = True,
+    within: float = node_facts.PLACED_WITHIN,
+    paths: Optional[NodePaths] = None,
+    runner: Optional[Runner] = None,
+    clock: Optional[Clock] = None,
+) -> Node:
     """This machine as a Node.
 
     gather: read the facts anew, waiting up to `within` seconds for them, and, unless `keep` is False, keep them for

@@ -83,8 +83,18 @@ def show_plan(node: Node, mode: str, as_json: bool) -> None:
     steps = foresee(node, plan(STEPS, node.mounts, node.facts.role, mode))
     changed = sum(bool(step["would"]) for step in steps)
     if as_json:
-        print(json.dumps({"node": node.facts.node, "role": node.facts.role, "mode": mode, "bundle_id": node.bundle_id,
-                          "changed": changed, "steps": steps}))
+        print(
+            json.dumps(
+                {
+                    "node": node.facts.node,
+                    "role": node.facts.role,
+                    "mode": mode,
+                    "bundle_id": node.bundle_id,
+                    "changed": changed,
+                    "steps": steps,
+                }
+            )
+        )
         return
     for step in steps:
         print(line_of(step))
@@ -107,12 +117,23 @@ def line_of(step: Dict[str, Any]) -> str:
 
 def report_other_mode(node: Node, mode: str) -> None:
     """Legitimate beside other scripts; as a mistake in LifeCycleConfig it explains what is waited for in vain."""
-    append(node.paths.log, StepRecord(
-        node.clock.wall(), node.facts.node, node.facts.role, "mode", "ok", 0,
-        detail=f"applied in mode {mode}; the bundle was made for {node.config.lifecycle_mode}"))
+    append(
+        node.paths.log,
+        StepRecord(
+            node.clock.wall(),
+            node.facts.node,
+            node.facts.role,
+            "mode",
+            "ok",
+            0,
+            detail=f"applied in mode {mode}; the bundle was made for {node.config.lifecycle_mode}",
+        ),
+    )
 
 
 def report_no_facts(err: HyperpodKitError) -> None:
     """A node that does not know who it is still says so where an admin will look."""
-    append(NodePaths.from_environment().log, StepRecord(
-        time.time(), socket.gethostname(), "", "facts", "failed", 0, error=err.message, hint=err.hint or ""))
+    append(
+        NodePaths.from_environment().log,
+        StepRecord(time.time(), socket.gethostname(), "", "facts", "failed", 0, error=err.message, hint=err.hint or ""),
+    )

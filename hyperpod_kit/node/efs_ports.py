@@ -31,8 +31,9 @@ def ports(node: Node) -> Tuple[int, int]:
         key, separator, value = words.partition("=" if "=" in words else ":")
         if section == "mount" and separator:
             values[key.strip()] = value.strip()
-    low, high = (_number(values.get(f"port_range_{side}_bound", "")) or usual
-                 for side, usual in zip(("lower", "upper"), PORTS))
+    low, high = (
+        _number(values.get(f"port_range_{side}_bound", "")) or usual for side, usual in zip(("lower", "upper"), PORTS)
+    )
     return (low, high) if 0 < low <= high < 65536 else PORTS
 
 

@@ -62,8 +62,9 @@ def is_own_address(address: str) -> bool:
             return False
 
 
-def find_self(raw: Mapping[str, Any], roles: Mapping[str, str], hostname: str,
-              is_own: Callable[[str], bool]) -> Optional[Facts]:
+def find_self(
+    raw: Mapping[str, Any], roles: Mapping[str, str], hostname: str, is_own: Callable[[str], bool]
+) -> Optional[Facts]:
     """This node's facts, None while it is not in the resource config.
 
     Raises UnknownRole when it is in a group that the bundle does not know, and what `find_own` raises.
@@ -72,13 +73,22 @@ def find_self(raw: Mapping[str, Any], roles: Mapping[str, str], hostname: str,
     if own is None:
         return None
     if own.group not in roles:
-        raise UnknownRole(f"this node is in instance group {own.group}, the bundle knows {', '.join(sorted(roles))}",
-                          hint="add the group to provisioning_parameters.json, then hyperpod-kit upload")
+        raise UnknownRole(
+            f"this node is in instance group {own.group}, the bundle knows {', '.join(sorted(roles))}",
+            hint="add the group to provisioning_parameters.json, then hyperpod-kit upload",
+        )
     region, partition = resource_config.place(raw)
-    return Facts(node=hostname, address=own.address, instance_id=own.instance_id, group=own.group,
-                 role=roles[own.group], region=region, partition=partition,
-                 controller_address=resource_config.controller_address(raw, roles),
-                 cluster=resource_config.cluster_id(raw))
+    return Facts(
+        node=hostname,
+        address=own.address,
+        instance_id=own.instance_id,
+        group=own.group,
+        role=roles[own.group],
+        region=region,
+        partition=partition,
+        controller_address=resource_config.controller_address(raw, roles),
+        cluster=resource_config.cluster_id(raw),
+    )
 
 
 def own_address_test(paths: NodePaths, environ: Mapping[str, str]) -> Callable[[str], bool]:
@@ -87,8 +97,13 @@ def own_address_test(paths: NodePaths, environ: Mapping[str, str]) -> Callable[[
     return (lambda address: address == named) if named else is_own_address
 
 
-def gather(paths: NodePaths, config: NodeConfig, clock: Clock, environ: Mapping[str, str] = os.environ,
-           within: float = PLACED_WITHIN) -> Facts:
+def gather(
+    paths: NodePaths,
+    config: NodeConfig,
+    clock: Clock,
+    environ: Mapping[str, str] = os.environ,
+    within: float = PLACED_WITHIN,
+) -> Facts:
     """Read the facts anew, waiting up to `within` seconds until HyperPod has listed this node and the controller.
 
     A worker's copy of the file may lag behind: one that never names the controller gives an address of None. Raises
@@ -113,10 +128,14 @@ def gather(paths: NodePaths, config: NodeConfig, clock: Clock, environ: Mapping[
     wait_for(look, seconds=within, clock=clock)
     if seen[0] is None:
         if not os.path.exists(path):
-            raise NodeError(f"{path}: not there, so nothing says which node this is",
-                            hint="run on a HyperPod node, or name the file: SAGEMAKER_RESOURCE_CONFIG_PATH")
-        raise UnknownRole(f"{path} lists no instance with an address of this machine ({hostname})",
-                          hint="compare CustomerIpAddress there with: ip -brief address")
+            raise NodeError(
+                f"{path}: not there, so nothing says which node this is",
+                hint="run on a HyperPod node, or name the file: SAGEMAKER_RESOURCE_CONFIG_PATH",
+            )
+        raise UnknownRole(
+            f"{path} lists no instance with an address of this machine ({hostname})",
+            hint="compare CustomerIpAddress there with: ip -brief address",
+        )
     check_against(read_json(paths.provisioning_parameters), seen[0], paths.provisioning_parameters)
     return seen[0]
 
@@ -125,9 +144,11 @@ def check_against(parameters: Any, facts: Facts, path: str) -> None:
     """Hold the bundle's roles against the parameters that the cluster was created with. Raises NodeError."""
     said = resource_config.role_by_parameters(parameters, facts.group)
     if said is not None and said != facts.role:
-        raise NodeError(f"instance group {facts.group} is {facts.role} in the bundle and {said} in {path}: the "
-                        "cluster was created from another configuration",
-                        hint="hyperpod-kit upload, then create or update the cluster from the same file")
+        raise NodeError(
+            f"instance group {facts.group} is {facts.role} in the bundle and {said} in {path}: the "
+            "cluster was created from another configuration",
+            hint="hyperpod-kit upload, then create or update the cluster from the same file",
+        )
 
 
 def save(paths: NodePaths, facts: Facts) -> None:

@@ -61,15 +61,17 @@ def unguarded(node: Node) -> str:
 
 def _unhealthy(node: Node, user: str, end: float) -> List[MountStatus]:
     """The required mounts that a job cannot use, right now."""
-    required = [mount for mount in node.mounts
-                if mount.required and (not user or getattr(mount, "owner", None) in (None, user))]
+    required = [
+        mount for mount in node.mounts if mount.required and (not user or getattr(mount, "owner", None) in (None, user))
+    ]
     left = max(0.5, end - node.clock.monotonic())
     deadline = min(node.config.health.deadline, LONGEST_LOOK, left)
-    return [status for status in check_all(node, required, deadline)
-            if node.config.health.keeps_away(status)]
+    return [status for status in check_all(node, required, deadline) if node.config.health.keeps_away(status)]
 
 
 def reason(bad: List[MountStatus]) -> str:
     """One line for slurmd's log."""
-    return "hyperpod-kit: " + "; ".join(f"mount {status.name} at {status.path} is {status.state}"
-                                        f"{': ' + status.detail if status.detail else ''}" for status in bad)
+    return "hyperpod-kit: " + "; ".join(
+        f"mount {status.name} at {status.path} is {status.state}{': ' + status.detail if status.detail else ''}"
+        for status in bad
+    )

@@ -82,8 +82,15 @@ def settle(node: Node) -> List[str]:
     done, failed = [], []
     for mount in homes(node):
         try:
-            words = [word for word, changed in (("shelter", shelter(node, mount)), ("link", _link(node, mount)),
-                                                ("first files", _fill(node, mount))) if changed]
+            words = [
+                word
+                for word, changed in (
+                    ("shelter", shelter(node, mount)),
+                    ("link", _link(node, mount)),
+                    ("first files", _fill(node, mount)),
+                )
+                if changed
+            ]
         except HyperpodKitError as err:
             failed.append(err.message)
             continue
@@ -109,8 +116,10 @@ def _owner(node: Node, mount: EfsMount) -> User:
     for user in node.config.users:
         if user.name == mount.owner:
             return user
-    raise NodeError(f"{mount.name}: its owner {mount.owner} is none of the users of this cluster",
-                    hint="hyperpod-kit upload with the same version")
+    raise NodeError(
+        f"{mount.name}: its owner {mount.owner} is none of the users of this cluster",
+        hint="hyperpod-kit upload with the same version",
+    )
 
 
 def _is_right(node: Node, path: str, gid: int, mode: int) -> bool:
@@ -156,8 +165,11 @@ def _link(node: Node, mount: EfsMount) -> bool:
     try:
         os.symlink(_target(mount), real)
     except FileExistsError:
-        raise NodeError(f"{home} is there already and holds something else than the home of {mount.owner} on "
-                        f"{mount.file_system_id}", hint=f"ls -la {home}") from None
+        raise NodeError(
+            f"{home} is there already and holds something else than the home of {mount.owner} on "
+            f"{mount.file_system_id}",
+            hint=f"ls -la {home}",
+        ) from None
     return True
 
 

@@ -24,6 +24,7 @@ def held(node: Node, name: str, *, seconds: float) -> Iterator[bool]:
     os.makedirs(os.path.dirname(path), exist_ok=True)
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
+
         def take() -> Optional[bool]:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -33,10 +33,19 @@ def mounts_command(args: argparse.Namespace) -> int:
     # Root asks as thoroughly as the timer does; what others may write says nothing about the mount.
     found = check_all(node, mounts, deep=os.geteuid() == 0)
     if args.json:
-        print(json.dumps({
-            "node": node.facts.node, "instance_id": node.facts.instance_id, "bundle_id": node.bundle_id,
-            "role": node.facts.role, "checked_at": node.clock.wall(), "mounts": [asdict(status) for status in found],
-            "warnings": warnings.warnings(node)}))
+        print(
+            json.dumps(
+                {
+                    "node": node.facts.node,
+                    "instance_id": node.facts.instance_id,
+                    "bundle_id": node.bundle_id,
+                    "role": node.facts.role,
+                    "checked_at": node.clock.wall(),
+                    "mounts": [asdict(status) for status in found],
+                    "warnings": warnings.warnings(node),
+                }
+            )
+        )
     else:
         for status in found:
             words = [f"{status.state:<12}", f"{status.name:<16}", status.path, status.source, status.detail]
@@ -88,7 +97,11 @@ def clear_action(node: Node, name: str) -> int:
 
 
 ACTIONS: Dict[str, Callable[[Node, str], int]] = {
-    "ensure": ensure_action, "prepare": prepare_action, "await": await_action, "clear": clear_action}
+    "ensure": ensure_action,
+    "prepare": prepare_action,
+    "await": await_action,
+    "clear": clear_action,
+}
 """Words that no mount may have for a name where they are used: the second word decides."""
 
 
@@ -107,14 +120,25 @@ def check_once(as_json: bool) -> int:
     except PermissionError as err:
         raise NodeError(f"{err.filename}: {err.strerror}", hint="sudo hyperpod-kit node health") from err
     if done is None:
-        raise Unreachable("the mounts are being checked by another process just now",
-                          hint="hyperpod-kit node mounts looks at them without counting")
+        raise Unreachable(
+            "the mounts are being checked by another process just now",
+            hint="hyperpod-kit node mounts looks at them without counting",
+        )
     for line in done.said:
         print(line, file=sys.stderr)
     if as_json:
-        print(json.dumps({"node": node.facts.node, "role": node.facts.role, "bundle_id": node.bundle_id,
-                          "repairs_ordered": done.ordered, "unkept": done.unkept,
-                          "mounts": {name: asdict(record) for name, record in done.records.items()}}))
+        print(
+            json.dumps(
+                {
+                    "node": node.facts.node,
+                    "role": node.facts.role,
+                    "bundle_id": node.bundle_id,
+                    "repairs_ordered": done.ordered,
+                    "unkept": done.unkept,
+                    "mounts": {name: asdict(record) for name, record in done.records.items()},
+                }
+            )
+        )
     return 0 if not done.unkept and all(record.serves for record in done.records.values()) else 1
 
 
@@ -154,8 +178,10 @@ def memory_command(args: argparse.Namespace) -> int:
     if found is None:
         raise Unreachable("another process is freeing shared memory just now")
     for one in found:
-        print(f"job {one.job} left captures of uid {one.uid} here: {one.words}{'' if one.done else '; they stay'}",
-              file=sys.stderr)
+        print(
+            f"job {one.job} left captures of uid {one.uid} here: {one.words}{'' if one.done else '; they stay'}",
+            file=sys.stderr,
+        )
     return 0 if all(one.done for one in found) else 1
 
 

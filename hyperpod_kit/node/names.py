@@ -50,5 +50,7 @@ def wait_until_resolvable(node: Node, seconds: float = RESOLVED_WITHIN) -> None:
         return True
 
     if wait_for(look, seconds=seconds, clock=node.clock, first=0.5) is None:
-        raise NodeError(f"{missing[0]} does not resolve after {seconds:g} s",
-                        hint="check the VPC: DNS resolution, DNS host names, a route to the service")
+        raise NodeError(
+            f"{missing[0]} does not resolve after {seconds:g} s",
+            hint="check the VPC: DNS resolution, DNS host names, a route to the service",
+        )

@@ -102,8 +102,10 @@ def guard(node: Node) -> bool:
             why = err.message
     if not asked:
         return False
-    raise NodeError(f"{why}: {consequence(asked)}",
-                    hint="apt-get install nftables, in the image or as a package of the bundle (docs/clients.md)")
+    raise NodeError(
+        f"{why}: {consequence(asked)}",
+        hint="apt-get install nftables, in the image or as a package of the bundle (docs/clients.md)",
+    )
 
 
 def could(node: Node) -> bool:
@@ -193,9 +195,11 @@ def _rules(asked: Wanted, hook: str) -> List[str]:
     if asked.nfs and hook == "output":
         low, high = asked.ports
         for ip, local in (("ip", LOCAL4), ("ip6", LOCAL6)):
-            rules += [f'oifname "lo" {ip} daddr {local} tcp dport {low}-{high}{who} reject with tcp reset',
-                      f'oifname "lo" {ip} saddr {local} tcp sport {low}-{high} '
-                      f"tcp flags & (syn | ack) == syn | ack{who} drop"]
+            rules += [
+                f'oifname "lo" {ip} daddr {local} tcp dport {low}-{high}{who} reject with tcp reset',
+                f'oifname "lo" {ip} saddr {local} tcp sport {low}-{high} '
+                f"tcp flags & (syn | ack) == syn | ack{who} drop",
+            ]
     if asked.metadata is not None:
         who = f" meta skuid != {{ {', '.join(map(str, asked.metadata))} }}" if who else ""
         rules += [f"ip daddr {METADATA4}{who} reject", f"ip6 daddr {METADATA6}{who} reject"]
@@ -217,8 +221,12 @@ def _held_by(node: Node, asked: Wanted) -> str:
         rules = [line for line in listed if line and not line.startswith(("table ", "chain ", "type ", "}"))]
         hooks = [line for line in listed if line.startswith("type filter hook ") and "policy accept" in line]
         # All of them, in their order and nothing between: an `accept` before a rule would undo it.
-        if done.returncode == 0 and len(hooks) == 2 and len(rules) == len(marks) and all(
-                rule.endswith(mark) for rule, mark in zip(rules, marks)):
+        if (
+            done.returncode == 0
+            and len(hooks) == 2
+            and len(rules) == len(marks)
+            and all(rule.endswith(mark) for rule, mark in zip(rules, marks))
+        ):
             return "nft"
     if not asked:
         return "nothing"
@@ -227,8 +235,11 @@ def _held_by(node: Node, asked: Wanted) -> str:
 
 def _missing(node: Node, asked: Wanted) -> List[Sequence[str]]:
     rules = [rule for rule in _old_rules(asked) if _there(node, f"/usr/sbin/{rule[0]}")]
-    return [rule for rule in rules if node.runner.run([rule[0], "--wait", "20", "--check", *rule[1:]], timeout=40,
-                                                      check=False).returncode != 0]
+    return [
+        rule
+        for rule in rules
+        if node.runner.run([rule[0], "--wait", "20", "--check", *rule[1:]], timeout=40, check=False).returncode != 0
+    ]
 
 
 def _old_rules(asked: Wanted) -> List[Sequence[str]]:
@@ -242,16 +253,34 @@ def _old_rules(asked: Wanted) -> List[Sequence[str]]:
             tcp, ports = ["--protocol", "tcp"], f"{asked.ports[0]}:{asked.ports[1]}"
             lo = ["OUTPUT", "--out-interface", "lo", *tcp]
             there, here = ["--destination", local, "--dport", ports], ["--source", local, "--sport", ports]
-            found += [[command, "OUTPUT", *tcp, "--dport", str(NFS), *user, *reset],
-                      [command, "FORWARD", *tcp, "--dport", str(NFS), *reset],
-                      [command, *lo, *there, *user, *reset],
-                      [command, *lo, *here, "--tcp-flags", "SYN,ACK", "SYN,ACK", *user, "--jump", "DROP"]]
+            found += [
+                [command, "OUTPUT", *tcp, "--dport", str(NFS), *user, *reset],
+                [command, "FORWARD", *tcp, "--dport", str(NFS), *reset],
+                [command, *lo, *there, *user, *reset],
+                [command, *lo, *here, "--tcp-flags", "SYN,ACK", "SYN,ACK", *user, "--jump", "DROP"],
+            ]
         if asked.metadata is not None:
-            found += [[command, "FORWARD", "--destination", address, "--jump", "REJECT"],
-                      [command, "OUTPUT", "--destination", address, *user, "--jump", "REJECT"],
-                      # Inserted after it, so before it.
-                      *([command, "OUTPUT", "--destination", address, "--match", "owner", "--uid-owner", str(uid),
-                         "--jump", "RETURN"] for uid in asked.metadata if uid)]
+            found += [
+                [command, "FORWARD", "--destination", address, "--jump", "REJECT"],
+                [command, "OUTPUT", "--destination", address, *user, "--jump", "REJECT"],
+                # Inserted after it, so before it.
+                *(
+                    [
+                        command,
+                        "OUTPUT",
+                        "--destination",
+                        address,
+                        "--match",
+                        "owner",
+                        "--uid-owner",
+                        str(uid),
+                        "--jump",
+                        "RETURN",
+                    ]
+                    for uid in asked.metadata
+                    if uid
+                ),
+            ]
     return found
 
 

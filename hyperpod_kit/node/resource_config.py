@@ -38,8 +38,10 @@ def find_own(resource_config: Mapping[str, Any], is_own: Callable[[str], bool]) 
     was here before, and nothing says which.
     """
     if resource_config.get("ClusterType") == "Kubernetes":
-        raise NodeError("this cluster is orchestrated by Kubernetes, and this bundle is for Slurm",
-                        hint="use a Slurm cluster; on EKS, volumes are the CSI drivers' business")
+        raise NodeError(
+            "this cluster is orchestrated by Kubernetes, and this bundle is for Slurm",
+            hint="use a Slurm cluster; on EKS, volumes are the CSI drivers' business",
+        )
     found = [instance for instance in instances(resource_config) if is_own(instance.address)]
     groups = sorted({instance.group for instance in found})
     if len(groups) > 1:
@@ -52,8 +54,9 @@ def controller_address(resource_config: Mapping[str, Any], roles: Mapping[str, s
     said = (resource_config.get("SlurmConfig") or {}).get("PrimaryControllerIp")
     if said:
         return str(said)
-    return next((instance.address for instance in instances(resource_config)
-                 if roles.get(instance.group) == "controller"), None)
+    return next(
+        (instance.address for instance in instances(resource_config) if roles.get(instance.group) == "controller"), None
+    )
 
 
 def place(resource_config: Mapping[str, Any]) -> Tuple[str, str]:

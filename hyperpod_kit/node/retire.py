@@ -70,8 +70,9 @@ def unwanted_units(node: Node) -> List[str]:
     wanted = set(units_of(node.mounts, node.facts.role))
     directory = node.paths.unit("")
     found = sorted(os.listdir(directory)) if os.path.isdir(directory) else []
-    return [name for name in found if name.startswith(PREFIX) and name not in wanted
-            and os.path.isfile(directory + name)]
+    return [
+        name for name in found if name.startswith(PREFIX) and name not in wanted and os.path.isfile(directory + name)
+    ]
 
 
 def pending(node: Node) -> str:
@@ -80,9 +81,11 @@ def pending(node: Node) -> str:
     units = removable(node, [mount for mount in unwanted_mounts(node) if mount not in going])
     disabling = [unit for unit in _enabled(node, unwanted_units(node)) if unit not in units]
     there = [mount.path for mount in going if made_by_us(node, mount)]
-    words = [f"unmount {', '.join(there)}" if there else "",
-             f"remove {', '.join(units)}" if units else "",
-             f"disable {', '.join(disabling)}" if disabling else ""]
+    words = [
+        f"unmount {', '.join(there)}" if there else "",
+        f"remove {', '.join(units)}" if units else "",
+        f"disable {', '.join(disabling)}" if disabling else "",
+    ]
     return "; ".join(word for word in words if word)
 
 
@@ -169,8 +172,11 @@ def _unmount(node: Node, mount: Mount) -> bool:
     elif made_by_us(node, mount):
         node.runner.run(["umount", mount.path], timeout=60)  # never lazily
     forget(node, mount)
-    for path in (node.paths.unit_record(mount.name), node.paths.repair_result(mount.name),
-                 node.paths.degraded_mark(mount.name)):
+    for path in (
+        node.paths.unit_record(mount.name),
+        node.paths.repair_result(mount.name),
+        node.paths.degraded_mark(mount.name),
+    ):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
     return ours

@@ -47,7 +47,7 @@ def _read(answer: bytes) -> str:
             break
         if kind == GEN_ID and length >= 8:
             # Big-endian, as all attributes of nftables. A boot begins to count anew.
-            return f"{int.from_bytes(answer[at + 4:at + 8], 'big')}"
+            return f"{int.from_bytes(answer[at + 4 : at + 8], 'big')}"
         at += length + 3 & ~3
     return ""
 
@@ -57,4 +57,4 @@ def _number(value: int, size: int) -> bytes:
 
 
 def _value(text: bytes, at: int, size: int) -> int:
-    return int.from_bytes(text[at:at + size], sys.byteorder)
+    return int.from_bytes(text[at : at + size], sys.byteorder)

@@ -29,8 +29,17 @@ class StepRecord:
     hint: str = ""
 
     def to_dict(self) -> Dict[str, Any]:
-        return {"ts": stamp(self.ts), "node": self.node, "role": self.role, "step": self.step, "status": self.status,
-                "duration_ms": self.duration_ms, "detail": self.detail, "error": self.error, "hint": self.hint}
+        return {
+            "ts": stamp(self.ts),
+            "node": self.node,
+            "role": self.role,
+            "step": self.step,
+            "status": self.status,
+            "duration_ms": self.duration_ms,
+            "detail": self.detail,
+            "error": self.error,
+            "hint": self.hint,
+        }
 
     def to_words(self) -> str:
         """The same for a person: one line."""

@@ -126,8 +126,11 @@ def timers(node: Node) -> List[str]:
 
 def at_boot(node: Node) -> List[str]:
     """The units that start by themselves."""
-    return [*(carrier_unit(mount) for mount in node.mounts), *timers(node),
-            *([SECRETS_UNIT] if secrets.secrets_of(node) else [])]
+    return [
+        *(carrier_unit(mount) for mount in node.mounts),
+        *timers(node),
+        *([SECRETS_UNIT] if secrets.secrets_of(node) else []),
+    ]
 
 
 def install_units(node: Node, _: str) -> Outcome:
@@ -142,9 +145,11 @@ def units_pending(node: Node, _: str) -> str:
     installing = systemd.outdated(node, units)
     # A unit that is not there yet cannot be asked about.
     enabling = [unit for unit in at_boot(node) if unit not in installing and not systemd.is_enabled(node, unit)]
-    words = [f"install {', '.join(installing)}" if installing else "",
-             f"enable {', '.join(enabling)}" if enabling else "",
-             "daemon-reload" if not installing and systemd.must_reload(node, units) else ""]
+    words = [
+        f"install {', '.join(installing)}" if installing else "",
+        f"enable {', '.join(enabling)}" if enabling else "",
+        "daemon-reload" if not installing and systemd.must_reload(node, units) else "",
+    ]
     return "; ".join(word for word in words if word)
 
 
@@ -257,8 +262,20 @@ STEPS = (
     Step("spank-plugin", build_plugin, plugin_pending, required=False, modes=SCRIPTED),
     Step("slurm-hooks", install_hooks, hooks_pending, roles=("controller",), modes=SCRIPTED, after_success=True),
     # In on_init_complete mode HyperPod has started Slurm, and restarting slurmd there would undo its configuration.
-    Step("slurm-controller", start_controller, controller_pending, roles=("controller",), modes=("on_create",),
-         after_success=True),
-    Step("slurm-worker", start_worker, worker_pending, roles=("compute", "login"), modes=("on_create",),
-         after_success=True),
+    Step(
+        "slurm-controller",
+        start_controller,
+        controller_pending,
+        roles=("controller",),
+        modes=("on_create",),
+        after_success=True,
+    ),
+    Step(
+        "slurm-worker",
+        start_worker,
+        worker_pending,
+        roles=("compute", "login"),
+        modes=("on_create",),
+        after_success=True,
+    ),
 )

@@ -119,8 +119,11 @@ def processes(node: Node, unit: str) -> List[int]:
 def last_words(node: Node, unit: str) -> str:
     """The last line that a process of the unit wrote, for an error message; "" when nobody can say."""
     try:
-        done = node.runner.run(["journalctl", "--unit", unit, "--lines", "20", "--output", "json", "--no-pager",
-                                "--quiet"], timeout=20, check=False)
+        done = node.runner.run(
+            ["journalctl", "--unit", unit, "--lines", "20", "--output", "json", "--no-pager", "--quiet"],
+            timeout=20,
+            check=False,
+        )
     except RunError:  # no journal is no reason to hide the first error
         return ""
     for line in reversed(done.stdout.splitlines()):
@@ -129,5 +132,5 @@ def last_words(node: Node, unit: str) -> str:
             text = entry.get("MESSAGE")
             if entry.get("SYSLOG_IDENTIFIER") == "systemd" or not isinstance(text, str) or text.startswith("hint:"):
                 continue
-            return text[len("error: "):] if text.startswith("error: ") else text.strip()
+            return text[len("error: ") :] if text.startswith("error: ") else text.strip()
     return ""

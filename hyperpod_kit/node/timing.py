@@ -26,8 +26,9 @@ class Clock:
         time.sleep(seconds)
 
 
-def wait_for(condition: Callable[[], Optional[T]], *, seconds: float, clock: Clock, first: float = 0.1,
-             longest: float = 5.0) -> Optional[T]:
+def wait_for(
+    condition: Callable[[], Optional[T]], *, seconds: float, clock: Clock, first: float = 0.1, longest: float = 5.0
+) -> Optional[T]:
     """The first result of `condition` that is not None, or None after `seconds`.
 
     The pause between two tries doubles from `first` to `longest`. `condition` is tried at least once, and once more

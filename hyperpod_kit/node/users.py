@@ -23,8 +23,10 @@ def is_there(node: Node, user: User) -> bool:
     """Whether `user` exists with these ids and the right home. Raises NodeError when it has other ids."""
     found = entry(node, "passwd", user.name)
     if found is not None and (found[2], found[3]) != (str(user.uid), str(user.gid)):
-        raise NodeError(f"user {user.name} has ids {found[2]}:{found[3]} here, expected {user.uid}:{user.gid}",
-                        hint="choose other ids in the configuration: shared files belong to numbers")
+        raise NodeError(
+            f"user {user.name} has ids {found[2]}:{found[3]} here, expected {user.uid}:{user.gid}",
+            hint="choose other ids in the configuration: shared files belong to numbers",
+        )
     home = homes.home_directory(node, user)
     return found is not None and home in (None, found[5])
 
@@ -39,12 +41,16 @@ def ensure_user(node: Node, user: User) -> bool:
         return True
     taken = entry(node, "passwd", str(user.uid))
     if taken is not None:
-        raise NodeError(f"uid {user.uid} for {user.name} already belongs to {taken[0]}",
-                        hint="choose another uid in the configuration")
+        raise NodeError(
+            f"uid {user.uid} for {user.name} already belongs to {taken[0]}",
+            hint="choose another uid in the configuration",
+        )
     if entry(node, "group", str(user.gid)) is None:
         node.runner.run(["groupadd", "--gid", str(user.gid), user.name], timeout=30)
     # A home on shared storage gets its first files once it is mounted.
     place = ["--create-home"] if home is None else ["--no-create-home", "--home-dir", home]
-    node.runner.run(["useradd", "--uid", str(user.uid), "--gid", str(user.gid), *place,
-                     "--shell", "/bin/bash", user.name], timeout=30)
+    node.runner.run(
+        ["useradd", "--uid", str(user.uid), "--gid", str(user.gid), *place, "--shell", "/bin/bash", user.name],
+        timeout=30,
+    )
     return True

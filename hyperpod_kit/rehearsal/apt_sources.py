@@ -37,8 +37,9 @@ def host_distribution(root: Path = Path("/")) -> Distribution:
     if key not in SUPPORTED:
         known = ", ".join(f"{name} {version}" for name, version in SUPPORTED)
         this = " ".join(key).strip() or "unknown"
-        raise RehearsalError(f"node images are built from {known}; this machine is {this}",
-                             hint="hyperpod-kit rehearse sandbox")
+        raise RehearsalError(
+            f"node images are built from {known}; this machine is {this}", hint="hyperpod-kit rehearse sandbox"
+        )
     return Distribution(key[0], key[1], SUPPORTED[key])
 
 
@@ -79,8 +80,11 @@ def own_sources(codename: str, root: Path = Path("/")) -> list[str]:
     """
     apt = root / "etc/apt"
     found: list[str] = []
-    files = [apt / "sources.list", *sorted((apt / "sources.list.d").glob("*.list")),
-             *sorted((apt / "sources.list.d").glob("*.sources"))]
+    files = [
+        apt / "sources.list",
+        *sorted((apt / "sources.list.d").glob("*.list")),
+        *sorted((apt / "sources.list.d").glob("*.sources")),
+    ]
     for file in files:
         if not file.is_file():
             continue
@@ -94,8 +98,10 @@ def own_sources(codename: str, root: Path = Path("/")) -> list[str]:
             if wanted and "main" in words[3:] and entry not in found:
                 found.append(entry)
     if not found:
-        raise RehearsalError(f"no apt source of {codename} on this machine to build the node image from",
-                             hint="add the distribution's own source to /etc/apt/sources.list")
+        raise RehearsalError(
+            f"no apt source of {codename} on this machine to build the node image from",
+            hint="add the distribution's own source to /etc/apt/sources.list",
+        )
     return found
 
 
@@ -109,8 +115,10 @@ def sources_of(release: str, host: Distribution, root: Path = Path("/")) -> list
     """
     known = RELEASES[host.id]
     if release not in known:
-        raise RehearsalError(f"node images of {release} cannot be built on this machine ({host.id} {host.version}); "
-                             f"there are: {', '.join(known)}")
+        raise RehearsalError(
+            f"node images of {release} cannot be built on this machine ({host.id} {host.version}); "
+            f"there are: {', '.join(known)}"
+        )
     own = own_sources(host.codename, root)
     if release == host.codename:
         return own

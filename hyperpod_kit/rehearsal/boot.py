@@ -36,8 +36,11 @@ def _exclusive(layout: Layout, patience: float = LOCK_PATIENCE) -> Iterator[None
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise RehearsalError(f"another command has been starting or stopping rehearsal {layout.root.name} "
-                                         f"for {patience:.0f} s", hint="see what it says, or end it") from None
+                    raise RehearsalError(
+                        f"another command has been starting or stopping rehearsal {layout.root.name} "
+                        f"for {patience:.0f} s",
+                        hint="see what it says, or end it",
+                    ) from None
             time.sleep(0.1)
         yield
 
@@ -63,8 +66,9 @@ def _undisturbed() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, signal.SIG_IGN)
-              for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    before = {
+        number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
     try:
         yield
     finally:
@@ -91,8 +95,17 @@ def running(name: str) -> tuple[Layout, Dict[str, Any]]:
     return layout, data
 
 
-def up(name: str, shares: Sequence[str], progress: Progress, *, cred_expire: int = 10, slurmd_timeout: int = 30,
-       shm_size: str = "2G", release: str = "", trees: Sequence[str] = ()) -> tuple[Layout, bool]:
+def up(
+    name: str,
+    shares: Sequence[str],
+    progress: Progress,
+    *,
+    cred_expire: int = 10,
+    slurmd_timeout: int = 30,
+    shm_size: str = "2G",
+    release: str = "",
+    trees: Sequence[str] = (),
+) -> tuple[Layout, bool]:
     """Start a rehearsal; returns its layout and whether it was started now (False: it was up already).
 
     `release`: code name of the nodes' distribution release, this machine's own when empty; `trees`: directories whose
@@ -123,8 +136,7 @@ def up(name: str, shares: Sequence[str], progress: Progress, *, cred_expire: int
         progress("starting the daemon")
         try:
             own_place.make(layout.root)
-            Settings(name, str(built), parsed, cred_expire, slurmd_timeout, shm_size,
-                     trees=laid_over).save(layout.root)
+            Settings(name, str(built), parsed, cred_expire, slurmd_timeout, shm_size, trees=laid_over).save(layout.root)
             _start_daemon(layout)
         except BaseException:
             with _undisturbed():
@@ -135,12 +147,21 @@ def up(name: str, shares: Sequence[str], progress: Progress, *, cred_expire: int
 
 def _start_daemon(layout: Layout) -> None:
     package_root = str(Path(hyperpod_kit.__file__).parent.parent)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(
-        filter(None, [package_root, os.environ.get("PYTHONPATH", "")])), "PATH": host.search_path()}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH", "")])),
+        "PATH": host.search_path(),
+    }
     with open(layout.daemon_log, "ab") as log:
-        proc = subprocess.Popen([sys.executable, "-u", "-m", "hyperpod_kit.rehearsal.daemon", "--state",
-                                 str(layout.root)], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-                                start_new_session=True, env=environment, cwd="/")
+        proc = subprocess.Popen(
+            [sys.executable, "-u", "-m", "hyperpod_kit.rehearsal.daemon", "--state", str(layout.root)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=environment,
+            cwd="/",
+        )
     # Noted by its parent too, so that a Ctrl-C before the daemon's first line still finds it.
     identity = processes.identify(proc.pid)
     if identity is not None:

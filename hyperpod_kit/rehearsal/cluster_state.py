@@ -114,5 +114,10 @@ def instance_type(group: Mapping[str, Any]) -> str:
 
 def to_state(clusters: Mapping[str, Cluster]) -> List[Dict[str, Any]]:
     """JSON form of all clusters."""
-    return [{**asdict(cluster), "nodes": [{**asdict(node), "host": node.host, "place": node.place}
-                                         for node in cluster.nodes.values()]} for cluster in clusters.values()]
+    return [
+        {
+            **asdict(cluster),
+            "nodes": [{**asdict(node), "host": node.host, "place": node.place} for node in cluster.nodes.values()],
+        }
+        for cluster in clusters.values()
+    ]

@@ -12,8 +12,18 @@ from hyperpod_kit.rehearsal.cluster_state import ZONE, Cluster, Node
 from hyperpod_kit.rehearsal.operations import Operations
 from hyperpod_kit.rehearsal.sagemaker.api import ApiError
 
-GROUP_FIELDS = ("InstanceGroupName", "InstanceType", "LifeCycleConfig", "ExecutionRole", "ThreadsPerCore",
-                "InstanceStorageConfigs", "OnStartDeepHealthChecks", "SlurmConfig", "OverrideVpcConfig")
+GROUP_FIELDS = (
+    "InstanceGroupName",
+    "InstanceType",
+    "LifeCycleConfig",
+    "ExecutionRole",
+    "ThreadsPerCore",
+    "InstanceStorageConfigs",
+    "OnStartDeepHealthChecks",
+    "SlurmConfig",
+    "OverrideVpcConfig",
+)
+
 
 class RehearsalControlPlane:
     """Implements sagemaker.api.ControlPlane; see there for what each method promises."""
@@ -31,12 +41,17 @@ class RehearsalControlPlane:
     def create_cluster(self, request: Mapping[str, Any]) -> str:
         operations = self._operations
         request_rules.check_creation(request)
-        cluster = Cluster(request["ClusterName"], secrets.token_hex(6), copy.deepcopy(dict(request)),
-                          tags={tag["Key"]: tag["Value"] for tag in request.get("Tags", [])})
+        cluster = Cluster(
+            request["ClusterName"],
+            secrets.token_hex(6),
+            copy.deepcopy(dict(request)),
+            tags={tag["Key"]: tag["Value"] for tag in request.get("Tags", [])},
+        )
         with operations.lock:
             if cluster.name in operations.clusters:
-                raise ApiError("ResourceInUse", f"Cluster with name {cluster.name} already exists. "
-                                                "Choose a different name.")
+                raise ApiError(
+                    "ResourceInUse", f"Cluster with name {cluster.name} already exists. Choose a different name."
+                )
             operations.clusters[cluster.name] = cluster
         operations.changed()
         operations.spawn(operations.create, cluster)
@@ -52,7 +67,9 @@ class RehearsalControlPlane:
         cluster = self._find(name)
         with self._operations.lock:
             answer: Dict[str, Any] = {
-                "ClusterArn": cluster.arn, "ClusterName": cluster.name, "ClusterStatus": cluster.status,
+                "ClusterArn": cluster.arn,
+                "ClusterName": cluster.name,
+                "ClusterStatus": cluster.status,
                 "CreationTime": cluster.created_at,
                 "InstanceGroups": [_group(cluster, group) for group in cluster.groups],
                 "NodeRecovery": cluster.request.get("NodeRecovery", "Automatic"),
@@ -66,8 +83,15 @@ class RehearsalControlPlane:
 
     def list_clusters(self) -> List[Dict[str, Any]]:
         with self._operations.lock:
-            return [{"ClusterArn": cluster.arn, "ClusterName": cluster.name, "CreationTime": cluster.created_at,
-                     "ClusterStatus": cluster.status} for cluster in self._operations.clusters.values()]
+            return [
+                {
+                    "ClusterArn": cluster.arn,
+                    "ClusterName": cluster.name,
+                    "CreationTime": cluster.created_at,
+                    "ClusterStatus": cluster.status,
+                }
+                for cluster in self._operations.clusters.values()
+            ]
 
     def list_cluster_nodes(self, name: str) -> List[Dict[str, Any]]:
         cluster = self._find(name)
@@ -78,11 +102,15 @@ class RehearsalControlPlane:
         cluster = self._find(name)
         with self._operations.lock:
             node = cluster.nodes.get(node_id) or next(
-                (node for node in cluster.nodes.values() if node.logical_id == node_id), None)
+                (node for node in cluster.nodes.values() if node.logical_id == node_id), None
+            )
             if node is None:
                 raise ApiError("ResourceNotFound", f"Instance with id {node_id} not found.")
-            details = {**_summary(node), "PrivatePrimaryIp": node.ip,
-                       "Placement": {"AvailabilityZone": ZONE, "AvailabilityZoneId": "use1-az1"}}
+            details = {
+                **_summary(node),
+                "PrivatePrimaryIp": node.ip,
+                "Placement": {"AvailabilityZone": ZONE, "AvailabilityZoneId": "use1-az1"},
+            }
             lifecycle = cluster.group(node.group).get("LifeCycleConfig")
             if lifecycle:
                 details["LifeCycleConfig"] = lifecycle
@@ -91,8 +119,10 @@ class RehearsalControlPlane:
     def list_cluster_events(self, name: str) -> List[Dict[str, Any]]:
         cluster = self._find(name)
         if not cluster.continuous:
-            raise ApiError("ValidationException", "ListClusterEvents is only supported for cluster with "
-                                                  "NodeProvisioningMode set to Continuous")
+            raise ApiError(
+                "ValidationException",
+                "ListClusterEvents is only supported for cluster with NodeProvisioningMode set to Continuous",
+            )
         with self._operations.lock:
             return copy.deepcopy(cluster.events)
 
@@ -177,8 +207,12 @@ def _group(cluster: Cluster, group: Mapping[str, Any]) -> Dict[str, Any]:
     if "InstanceRequirements" in group:
         types = group["InstanceRequirements"]["InstanceTypes"]
         more["InstanceRequirements"] = {"CurrentInstanceTypes": types, "DesiredInstanceTypes": types}
-    return {**{field: group[field] for field in GROUP_FIELDS if field in group}, **more,
-            "CurrentCount": len(running), "TargetCount": group.get("InstanceCount", 0)}
+    return {
+        **{field: group[field] for field in GROUP_FIELDS if field in group},
+        **more,
+        "CurrentCount": len(running),
+        "TargetCount": group.get("InstanceCount", 0),
+    }
 
 
 def _summary(node: Node) -> Dict[str, Any]:
@@ -188,7 +222,13 @@ def _summary(node: Node) -> Dict[str, Any]:
         status["Message"] = node.message
     if node.updated_at:
         more["LastSoftwareUpdateTime"] = node.updated_at
-    return {**more, "InstanceGroupName": node.group, "InstanceId": node.instance_id, "NodeLogicalId": node.logical_id,
-            "InstanceType": node.instance_type,
-            "LaunchTime": node.launched_at, "InstanceStatus": status,
-            "PrivateDnsHostname": f"{node.host}.ec2.internal"}
+    return {
+        **more,
+        "InstanceGroupName": node.group,
+        "InstanceId": node.instance_id,
+        "NodeLogicalId": node.logical_id,
+        "InstanceType": node.instance_type,
+        "LaunchTime": node.launched_at,
+        "InstanceStatus": status,
+        "PrivateDnsHostname": f"{node.host}.ec2.internal",
+    }

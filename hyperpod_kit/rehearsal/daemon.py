@@ -79,15 +79,21 @@ class Daemon:
         secrets = Secrets(Path(f"{layout.ssh_key}.pub").read_text(), os.urandom(1024), keys.node)
         fleet = Fleet(layout, self.settings, bridge, MetadataServers(), machines, secrets, "", self.stopping)
         self._operations = Operations(fleet, SlurmControl(machines), store, self.save)
-        self._server = serve([("127.0.0.1", 0), (bridge.gateway, 0)], store, RehearsalControlPlane(self._operations),
-                             EfsService(layout.file_systems["efs"]), keys=keys.known())
+        self._server = serve(
+            [("127.0.0.1", 0), (bridge.gateway, 0)],
+            store,
+            RehearsalControlPlane(self._operations),
+            EfsService(layout.file_systems["efs"]),
+            keys=keys.known(),
+        )
         bridge.require_reachable(self._server.port)
         fleet.endpoint = f"http://{bridge.gateway}:{self._server.port}"
         self._dns = _dns(bridge.gateway)
         threading.Thread(target=Recovery(self._operations, self.stopping).run, daemon=True, name="recovery").start()
         self.save()
-        state.write_json(layout.ready_file, {"endpoint": f"http://127.0.0.1:{self._server.port}",
-                                             "gateway": bridge.gateway})
+        state.write_json(
+            layout.ready_file, {"endpoint": f"http://127.0.0.1:{self._server.port}", "gateway": bridge.gateway}
+        )
 
     def _make_network(self) -> Network:
         """Choose a subnet and take it, one rehearsal at a time."""
@@ -116,9 +122,16 @@ class Daemon:
             if operations is not None:
                 with operations.lock:
                     clusters = to_state(operations.clusters)
-            data = {"name": self.settings.name, "id": self.layout.id, "gateway": self._gateway, "saved_at": time.time(),
-                    "endpoint": f"http://127.0.0.1:{server.port}" if server else "", "image": self.settings.image,
-                    "shares": self.settings.shares, "clusters": clusters}
+            data = {
+                "name": self.settings.name,
+                "id": self.layout.id,
+                "gateway": self._gateway,
+                "saved_at": time.time(),
+                "endpoint": f"http://127.0.0.1:{server.port}" if server else "",
+                "image": self.settings.image,
+                "shares": self.settings.shares,
+                "clusters": clusters,
+            }
             if self.layout.root.is_dir():
                 state.write_json(self.layout.state_file, data)
 
@@ -144,8 +157,11 @@ def _dns(address: str) -> DnsResponder:
     try:
         return DnsResponder(address)
     except OSError as err:
-        raise RehearsalError(f"cannot answer DNS on {address}:53 ({err.strerror}): a DNS server of this machine "
-                             "listens on all addresses", hint="ss -ulpn 'sport = :53'") from err
+        raise RehearsalError(
+            f"cannot answer DNS on {address}:53 ({err.strerror}): a DNS server of this machine "
+            "listens on all addresses",
+            hint="ss -ulpn 'sport = :53'",
+        ) from err
 
 
 def _lock_with_deadline(descriptor: int, seconds: float) -> None:

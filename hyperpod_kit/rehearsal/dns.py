@@ -53,7 +53,7 @@ class DnsResponder:
             try:
                 reply = respond(query, self._address)
             except (IndexError, struct.error, ValueError):
-                continue                # not a question
+                continue  # not a question
             # Whoever asked may be gone, or never was there: one answer that cannot be sent must not end all others.
             with contextlib.suppress(OSError):
                 self._socket.sendto(_reply(query, NAME_ERROR) if reply is None else reply, client)
@@ -90,7 +90,7 @@ def _question(query: bytes) -> tuple[list[str], int]:
     while length := query[position]:
         if length > 63:
             raise IndexError("a question with a compressed name")
-        labels.append(query[position + 1:position + 1 + length].decode("ascii").lower())
+        labels.append(query[position + 1 : position + 1 + length].decode("ascii").lower())
         position += 1 + length
     return labels, position + 1
 
@@ -98,7 +98,7 @@ def _question(query: bytes) -> tuple[list[str], int]:
 def _reply(query: bytes, code: int, kind: int = A, data: bytes = b"") -> bytes:
     """A reply with the question and, when there is data, one answer that points back at its name."""
     _, end = _question(query)
-    flags = 0x8580 | code               # response, authoritative, recursion desired and available
+    flags = 0x8580 | code  # response, authoritative, recursion desired and available
     header = query[:2] + struct.pack(">HHHHH", flags, 1, 1 if data else 0, 0, 0)
     record = b"\xc0\x0c" + struct.pack(">HHIH", kind, 1, TTL, len(data)) + data if data else b""
-    return header + query[12:end + 4] + record
+    return header + query[12 : end + 4] + record

@@ -13,15 +13,27 @@ KEPT = 1000
 """Events of one cluster; older ones go. AWS keeps them for a time that it does not tell."""
 
 
-def note(cluster: Cluster, description: str, *, level: str = INFO, group: str = "", node: Optional[Node] = None,
-         metadata: Optional[Mapping[str, Any]] = None) -> None:
+def note(
+    cluster: Cluster,
+    description: str,
+    *,
+    level: str = INFO,
+    group: str = "",
+    node: Optional[Node] = None,
+    metadata: Optional[Mapping[str, Any]] = None,
+) -> None:
     """Add an event to a Continuous cluster; others have none. `metadata`: EventMetadata's member for the resource."""
     if not cluster.continuous:
         return
     resource = "Instance" if node is not None else "InstanceGroup" if group else "Cluster"
     event: Dict[str, Any] = {
-        "EventId": str(uuid.uuid4()), "ClusterArn": cluster.arn, "ClusterName": cluster.name,
-        "ResourceType": resource, "EventTime": time.time(), "Description": description, "EventLevel": level,
+        "EventId": str(uuid.uuid4()),
+        "ClusterArn": cluster.arn,
+        "ClusterName": cluster.name,
+        "ResourceType": resource,
+        "EventTime": time.time(),
+        "Description": description,
+        "EventLevel": level,
         "EventDetails": {"EventMetadata": {resource: dict(metadata or {})}},
     }
     if node is not None:
@@ -34,26 +46,43 @@ def note(cluster: Cluster, description: str, *, level: str = INFO, group: str = 
 
 def script(cluster: Cluster, node: Node, state: str) -> None:
     """The lifecycle script of a node has `Started` or `Succeeded`."""
-    note(cluster, f"Instance lifecycle script execution for EC2InstanceId {node.instance_id} has {state}", node=node,
-         metadata={"LcsExecutionState": state})
+    note(
+        cluster,
+        f"Instance lifecycle script execution for EC2InstanceId {node.instance_id} has {state}",
+        node=node,
+        metadata={"LcsExecutionState": state},
+    )
 
 
 def failed(cluster: Cluster, node: Node) -> None:
     """A node could not be created; its message says why."""
-    note(cluster, f"Instance creation in Cluster {cluster.name} and InstanceGroup {node.group} failed", level=ERROR,
-         node=node, metadata={"FailureMessage": node.message, "LcsExecutionState": "Failed"})
+    note(
+        cluster,
+        f"Instance creation in Cluster {cluster.name} and InstanceGroup {node.group} failed",
+        level=ERROR,
+        node=node,
+        metadata={"FailureMessage": node.message, "LcsExecutionState": "Failed"},
+    )
 
 
 def replaced(cluster: Cluster, old: Node, new: Node, why: str) -> None:
     """A node gives way to a new instance. AWS's own words for this and what follows are not known."""
-    note(cluster, f"Instance {old.instance_id} in InstanceGroup {old.group} is being replaced by {new.instance_id}: "
-                  f"{why}", level=WARN, node=old)
+    note(
+        cluster,
+        f"Instance {old.instance_id} in InstanceGroup {old.group} is being replaced by {new.instance_id}: {why}",
+        level=WARN,
+        node=old,
+    )
 
 
 def rebooted(cluster: Cluster, node: Node, state: str, why: str) -> None:
     """The reboot of a node has `Started`, `Succeeded` or `Failed`."""
-    note(cluster, f"Reboot of instance {node.instance_id} has {state}: {why}", node=node,
-         level=ERROR if state == "Failed" else INFO)
+    note(
+        cluster,
+        f"Reboot of instance {node.instance_id} has {state}: {why}",
+        node=node,
+        level=ERROR if state == "Failed" else INFO,
+    )
 
 
 def removed(cluster: Cluster, node: Node) -> None:

@@ -68,10 +68,21 @@ class Fleet:
         with self._lock(node.instance_id):
             self._require_wanted(node)
             self.network.attach(node.instance_id, node.ip)
-            self.metadata.start(self.layout.netns(node.instance_id), Instance(
-                node.instance_id, node.instance_type, node.ip, node.host, REGION, ACCOUNT,
-                cluster.group(node.group).get("ExecutionRole", ""), self.secrets.key.id, self.secrets.key.secret,
-                self.secrets.key.token))
+            self.metadata.start(
+                self.layout.netns(node.instance_id),
+                Instance(
+                    node.instance_id,
+                    node.instance_type,
+                    node.ip,
+                    node.host,
+                    REGION,
+                    ACCOUNT,
+                    cluster.group(node.group).get("ExecutionRole", ""),
+                    self.secrets.key.id,
+                    self.secrets.key.secret,
+                    self.secrets.key.token,
+                ),
+            )
             self._furnish(cluster, node, memory_mb)
             self._boot(node)
 
@@ -88,18 +99,29 @@ class Fleet:
         root = self.machines.prepare(node.instance_id)
         group, controller = cluster.group(node.group), cluster.controller
         node_files.write_identity(
-            root, host=node.host, ip=node.ip, gateway=self.network.gateway, endpoint=self.endpoint,
-            secrets=self.secrets, host_key=self._keys.create(node.ip, node.host),
-            agent={"instance_id": node.instance_id, "endpoint": self.endpoint,
-                   "lifecycle": group.get("LifeCycleConfig") or {}, "slurm_role": node.role,
-                   "storage": group.get("InstanceStorageConfigs") or [],
-                   "controller_ip": controller.ip if controller else "",
-                   "role": group.get("ExecutionRole", ""),
-                   "timeout": self.settings.creation_timeout})
+            root,
+            host=node.host,
+            ip=node.ip,
+            gateway=self.network.gateway,
+            endpoint=self.endpoint,
+            secrets=self.secrets,
+            host_key=self._keys.create(node.ip, node.host),
+            agent={
+                "instance_id": node.instance_id,
+                "endpoint": self.endpoint,
+                "lifecycle": group.get("LifeCycleConfig") or {},
+                "slurm_role": node.role,
+                "storage": group.get("InstanceStorageConfigs") or [],
+                "controller_ip": controller.ip if controller else "",
+                "role": group.get("ExecutionRole", ""),
+                "timeout": self.settings.creation_timeout,
+            },
+        )
         node_files.write(root, node_files.RESOURCE_CONFIG, resource_config.render(cluster))
         if any(entry.get("SlurmConfig") for entry in cluster.groups):
-            node_files.write(root, node_files.PROVISIONING_PARAMETERS,
-                             json.dumps(slurm_conf.parameters_of(cluster), indent=1) + "\n")
+            node_files.write(
+                root, node_files.PROVISIONING_PARAMETERS, json.dumps(slurm_conf.parameters_of(cluster), indent=1) + "\n"
+            )
         if node.role == CONTROLLER:
             text = slurm_conf.render(cluster, memory_mb, self.settings.cred_expire, self.settings.slurmd_timeout)
             node_files.write(root, node_files.SLURM_CONF, text)
@@ -119,8 +141,9 @@ class Fleet:
                 # What the agent said of the last boot is no news of this one; its "Running" must stay, though.
                 path = self.machines.root(node.instance_id) / node_files.AGENT_STATUS.lstrip("/")
                 data = json.loads(path.read_text())
-                node_files.write(self.machines.root(node.instance_id), node_files.AGENT_STATUS,
-                                 json.dumps({**data, "at": 0.0}))
+                node_files.write(
+                    self.machines.root(node.instance_id), node_files.AGENT_STATUS, json.dumps({**data, "at": 0.0})
+                )
             self._boot(node)
 
     def remove(self, node: Node) -> None:

@@ -26,7 +26,9 @@ class Guardian:
     def __init__(self, layout: Layout) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "hyperpod_kit.rehearsal.guardian", "--state", str(layout.root)],
-            stdin=subprocess.PIPE, start_new_session=True)
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
         identity = processes.identify(self._process.pid)
         if identity is not None:
             state.write_process(layout.guardian_file, identity)

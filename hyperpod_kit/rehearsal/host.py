@@ -11,8 +11,15 @@ from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.rehearsal import apt_sources
 from hyperpod_kit.untrusted.text import clean
 
-TOOLS = {"systemd-nspawn": "systemd-container", "mmdebstrap": "mmdebstrap", "mksquashfs": "squashfs-tools",
-         "ip": "iproute2", "ssh": "openssh-client", "ssh-keygen": "openssh-client", "nsenter": "util-linux"}
+TOOLS = {
+    "systemd-nspawn": "systemd-container",
+    "mmdebstrap": "mmdebstrap",
+    "mksquashfs": "squashfs-tools",
+    "ip": "iproute2",
+    "ssh": "openssh-client",
+    "ssh-keygen": "openssh-client",
+    "nsenter": "util-linux",
+}
 
 _CAP_SYS_ADMIN = 21
 _FIRST_USER, _NOBODY = 1000, 65534
@@ -69,8 +76,13 @@ def other_users(passwd: Path = Path("/etc/passwd"), environ: Mapping[str, str] =
     found = []
     for line in passwd.read_text(errors="replace").splitlines():
         fields = line.split(":")
-        if (len(fields) == 7 and fields[2].isdigit() and _FIRST_USER <= int(fields[2]) < _NOBODY
-                and fields[2] != environ.get("SUDO_UID") and not fields[6].endswith(("/nologin", "/false"))):
+        if (
+            len(fields) == 7
+            and fields[2].isdigit()
+            and _FIRST_USER <= int(fields[2]) < _NOBODY
+            and fields[2] != environ.get("SUDO_UID")
+            and not fields[6].endswith(("/nologin", "/false"))
+        ):
             found.append(fields[0])
     return found
 
@@ -80,8 +92,10 @@ def warning_of_others(users: Sequence[str]) -> str:
     if not users:
         return ""
     named = ", ".join(clean(name, 32) for name in users[:3]) + (f" and {len(users) - 3} more" if len(users) > 3 else "")
-    return (f"warning: {named} can log in on this machine too. Root of a rehearsal's machines is this machine's root: "
-            "whoever gets hold of one of them has this machine")
+    return (
+        f"warning: {named} can log in on this machine too. Root of a rehearsal's machines is this machine's root: "
+        "whoever gets hold of one of them has this machine"
+    )
 
 
 def require_root(what: str) -> None:
@@ -97,4 +111,6 @@ def require() -> None:
         raise RehearsalError(
             f"A rehearsal boots real machines, and this one lacks {'; '.join(reasons)}. "
             "The sandbox needs none of it: it runs the same bundle under a temporary directory and records what "
-            "it would have done.", hint="hyperpod-kit rehearse sandbox provisioning_parameters.json")
+            "it would have done.",
+            hint="hyperpod-kit rehearse sandbox provisioning_parameters.json",
+        )

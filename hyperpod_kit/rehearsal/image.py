@@ -23,11 +23,37 @@ from hyperpod_kit.rehearsal import apt_sources, image_root, mounts
 from hyperpod_kit.run import LocalRunner
 
 PACKAGES = (
-    "systemd", "systemd-sysv", "dbus", "libpam-systemd", "udev", "kmod", "openssh-server", "openssh-client", "sudo",
-    "python3", "fuse3", "munge", "slurmd", "slurmctld", "slurm-client", "iproute2", "iputils-ping", "curl",
-    "ca-certificates", "jq", "nftables", "procps", "psmisc", "less", "netbase", "util-linux", "gettext-base",
+    "systemd",
+    "systemd-sysv",
+    "dbus",
+    "libpam-systemd",
+    "udev",
+    "kmod",
+    "openssh-server",
+    "openssh-client",
+    "sudo",
+    "python3",
+    "fuse3",
+    "munge",
+    "slurmd",
+    "slurmctld",
+    "slurm-client",
+    "iproute2",
+    "iputils-ping",
+    "curl",
+    "ca-certificates",
+    "jq",
+    "nftables",
+    "procps",
+    "psmisc",
+    "less",
+    "netbase",
+    "util-linux",
+    "gettext-base",
     # A bundle builds its SPANK plugin on the node, as on a real one.
-    "gcc", "libc6-dev", "libslurm-dev",
+    "gcc",
+    "libc6-dev",
+    "libslurm-dev",
 )
 SPLIT_USR = ("bullseye",)
 """Releases whose /sbin is a directory unless it is a link from the start; the layer over the image knows /usr/sbin."""
@@ -72,8 +98,13 @@ def recipe_of(release: str = "") -> Recipe:
     """
     host = apt_sources.host_distribution()
     codename = release or host.codename
-    return Recipe(codename, os.uname().machine, PACKAGES, tuple(apt_sources.sources_of(codename, host)),
-                  hashlib.sha256(Path(image_root.__file__).read_bytes()).hexdigest())
+    return Recipe(
+        codename,
+        os.uname().machine,
+        PACKAGES,
+        tuple(apt_sources.sources_of(codename, host)),
+        hashlib.sha256(Path(image_root.__file__).read_bytes()).hexdigest(),
+    )
 
 
 @contextmanager
@@ -98,11 +129,29 @@ def _run_reporting(argv: list[str], progress: Progress, log: Path) -> None:
     """Run a long build command, report its own headlines, keep everything in `log`. Raises RehearsalError."""
     # Were this process killed, nobody would end the build. In namespaces of its own all of it goes at once then, with
     # what it has mounted.
-    argv_tied = ["setpriv", "--pdeathsig", "KILL", "--",
-                 "unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--", *argv]
+    argv_tied = [
+        "setpriv",
+        "--pdeathsig",
+        "KILL",
+        "--",
+        "unshare",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        "--mount-proc",
+        "--",
+        *argv,
+    ]
     with open(log, "ab") as sink:
-        proc = subprocess.Popen(argv_tied, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.PIPE, text=True,
-                                errors="replace", start_new_session=True)
+        proc = subprocess.Popen(
+            argv_tied,
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
         overdue = threading.Timer(BUILD_DEADLINE, os.killpg, (proc.pid, signal.SIGKILL))
         overdue.start()
         try:
@@ -133,9 +182,15 @@ def _run_reporting(argv: list[str], progress: Progress, log: Path) -> None:
 def _install(root: Path, recipe: Recipe, progress: Progress, log: Path) -> None:
     sources = root.parent / "sources.list"
     sources.write_text("\n".join(recipe.sources) + "\n")
-    argv = ["mmdebstrap", "--variant=minbase", "--format=directory", f"--include={','.join(recipe.packages)}",
-            '--aptopt=Acquire::Languages "none"', *(f"--aptopt={option}" for option in _apt_options()),
-            "--dpkgopt=force-unsafe-io"]
+    argv = [
+        "mmdebstrap",
+        "--variant=minbase",
+        "--format=directory",
+        f"--include={','.join(recipe.packages)}",
+        '--aptopt=Acquire::Languages "none"',
+        *(f"--aptopt={option}" for option in _apt_options()),
+        "--dpkgopt=force-unsafe-io",
+    ]
     if recipe.codename in SPLIT_USR:
         argv.append(f"--setup-hook={MERGE_USR}")
     for path in ("man", "doc", "locale", "info"):
@@ -187,8 +242,22 @@ def ensure(cache: Path, progress: Progress = lambda text: None, release: str = "
             image_root.customize(root, LocalRunner())
             progress("packing the squashfs")
             packed = work / "image.squashfs"
-            _run_reporting(["mksquashfs", str(root), str(packed), "-comp", "zstd", "-Xcompression-level", "3",
-                            "-noappend", "-no-progress", "-quiet"], progress, log)
+            _run_reporting(
+                [
+                    "mksquashfs",
+                    str(root),
+                    str(packed),
+                    "-comp",
+                    "zstd",
+                    "-Xcompression-level",
+                    "3",
+                    "-noappend",
+                    "-no-progress",
+                    "-quiet",
+                ],
+                progress,
+                log,
+            )
             os.replace(packed, target)
             _forget_oldest(cache)
         finally:

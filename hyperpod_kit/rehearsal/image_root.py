@@ -47,12 +47,31 @@ WantedBy=multi-user.target
 ENABLED = ("ssh.service", "munge.service")
 """munge: AWS's own bundle enables and starts slurmctld or slurmd and nothing else, so that it must run by then, though
 nothing public says who starts it on HyperPod. A bundle that wants to be sure enables it itself, as ours does."""
-DISABLED = ("slurmd.service", "slurmctld.service", "ssh.socket", "fstrim.timer", "e2scrub_all.timer",
-            "apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "motd-news.timer")
-MASKED = ("getty@.service", "console-getty.service", "getty.target", "systemd-udevd.service",
-          "systemd-udev-trigger.service", "systemd-networkd-wait-online.service", "e2scrub_reap.service",
-          "systemd-pstore.service", "logrotate.timer", "systemd-tmpfiles-clean.timer", "systemd-resolved.service",
-          "systemd-timesyncd.service")
+DISABLED = (
+    "slurmd.service",
+    "slurmctld.service",
+    "ssh.socket",
+    "fstrim.timer",
+    "e2scrub_all.timer",
+    "apt-daily.timer",
+    "apt-daily-upgrade.timer",
+    "dpkg-db-backup.timer",
+    "motd-news.timer",
+)
+MASKED = (
+    "getty@.service",
+    "console-getty.service",
+    "getty.target",
+    "systemd-udevd.service",
+    "systemd-udev-trigger.service",
+    "systemd-networkd-wait-online.service",
+    "e2scrub_reap.service",
+    "systemd-pstore.service",
+    "logrotate.timer",
+    "systemd-tmpfiles-clean.timer",
+    "systemd-resolved.service",
+    "systemd-timesyncd.service",
+)
 
 
 def put(root: Path, path: str, text: str, mode: int = 0o644) -> None:
@@ -102,8 +121,14 @@ def _slurm_layout(root: Path) -> None:
 
 
 def _trim(root: Path) -> None:
-    for pattern in ("var/lib/apt/lists/*", "var/cache/*", "usr/share/man/*", "usr/share/locale/*", "var/log/*.log",
-                    "usr/share/perl/*/unicore/lib/*"):
+    for pattern in (
+        "var/lib/apt/lists/*",
+        "var/cache/*",
+        "usr/share/man/*",
+        "usr/share/locale/*",
+        "var/log/*.log",
+        "usr/share/perl/*/unicore/lib/*",
+    ):
         for path in root.glob(pattern):
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
@@ -118,10 +143,16 @@ def customize(root: Path, runner: Runner) -> None:
     fuse_conf = root / "etc/fuse.conf"
     if fuse_conf.exists():
         fuse_conf.write_text(fuse_conf.read_text().replace("#user_allow_other", "user_allow_other"))
-    put(root, "/etc/systemd/journald.conf.d/rehearsal.conf",
-        "[Journal]\nStorage=volatile\nRuntimeMaxUse=16M\nForwardToSyslog=no\n")
-    put(root, "/etc/ssh/sshd_config.d/rehearsal.conf",
-        "HostKey /etc/ssh/ssh_host_ed25519_key\nPermitRootLogin prohibit-password\nUseDNS no\n")
+    put(
+        root,
+        "/etc/systemd/journald.conf.d/rehearsal.conf",
+        "[Journal]\nStorage=volatile\nRuntimeMaxUse=16M\nForwardToSyslog=no\n",
+    )
+    put(
+        root,
+        "/etc/ssh/sshd_config.d/rehearsal.conf",
+        "HostKey /etc/ssh/ssh_host_ed25519_key\nPermitRootLogin prohibit-password\nUseDNS no\n",
+    )
     if "ubuntu:" not in (root / "etc/passwd").read_text():
         # The host's own useradd with --root would need its NSS set-up inside; the image's works everywhere.
         runner.run(["chroot", str(root), "useradd", "-m", "-s", "/bin/bash", "-u", "1000", "-G", "sudo", "ubuntu"])

@@ -44,21 +44,42 @@ def entries(instance: Instance, now: float) -> Dict[str, str]:
     ec2_type = instance.type[3:] if instance.type.startswith("ml.") else instance.type
     name = f"{instance.host}.ec2.internal"
     found = {
-        "meta-data/hostname": name, "meta-data/local-hostname": name, "meta-data/local-ipv4": instance.ip,
-        "meta-data/instance-id": instance.id, "meta-data/instance-type": ec2_type,
-        "meta-data/placement/availability-zone": zone, "meta-data/placement/availability-zone-id": "use1-az1",
-        "meta-data/placement/region": instance.region, "meta-data/services/domain": "amazonaws.com",
+        "meta-data/hostname": name,
+        "meta-data/local-hostname": name,
+        "meta-data/local-ipv4": instance.ip,
+        "meta-data/instance-id": instance.id,
+        "meta-data/instance-type": ec2_type,
+        "meta-data/placement/availability-zone": zone,
+        "meta-data/placement/availability-zone-id": "use1-az1",
+        "meta-data/placement/region": instance.region,
+        "meta-data/services/domain": "amazonaws.com",
         "meta-data/services/partition": "aws",
-        "dynamic/instance-identity/document": json.dumps({
-            "accountId": instance.account, "availabilityZone": zone, "instanceId": instance.id,
-            "instanceType": ec2_type, "privateIp": instance.ip, "region": instance.region}, indent=2),
+        "dynamic/instance-identity/document": json.dumps(
+            {
+                "accountId": instance.account,
+                "availabilityZone": zone,
+                "instanceId": instance.id,
+                "instanceType": ec2_type,
+                "privateIp": instance.ip,
+                "region": instance.region,
+            },
+            indent=2,
+        ),
     }
     if instance.role:
         role = instance.role.rpartition("/")[2]
-        found[f"meta-data/iam/security-credentials/{role}"] = json.dumps({
-            "Code": "Success", "LastUpdated": _stamp(now), "Type": "AWS-HMAC", "AccessKeyId": instance.access_key,
-            "SecretAccessKey": instance.secret_key, "Token": instance.token,
-            "Expiration": _stamp(now + CREDENTIALS_LAST)}, indent=2)
+        found[f"meta-data/iam/security-credentials/{role}"] = json.dumps(
+            {
+                "Code": "Success",
+                "LastUpdated": _stamp(now),
+                "Type": "AWS-HMAC",
+                "AccessKeyId": instance.access_key,
+                "SecretAccessKey": instance.secret_key,
+                "Token": instance.token,
+                "Expiration": _stamp(now + CREDENTIALS_LAST),
+            },
+            indent=2,
+        )
     return found
 
 
@@ -93,18 +114,18 @@ class Metadata:
             return _plain(400, "Bad Request")
         now, token = self.clock(), secrets.token_urlsafe(40)
         alive = [(old, until) for old, until in self._tokens.items() if until > now]
-        self._tokens = dict([*alive[1 - MOST_TOKENS:], (token, now + int(wanted))])
+        self._tokens = dict([*alive[1 - MOST_TOKENS :], (token, now + int(wanted))])
         status, more, body = _plain(200, token)
         return status, {**more, TTL: wanted}, body
 
     def _read(self, path: str) -> Answer:
         if not path.startswith("/latest/"):
             return _plain(404, "Not Found")
-        wanted, known = path[len("/latest/"):].rstrip("/"), entries(self.instance, self.clock())
+        wanted, known = path[len("/latest/") :].rstrip("/"), entries(self.instance, self.clock())
         if wanted in known:
             return _plain(200, known[wanted])
         below = f"{wanted}/" if wanted else ""
-        names = {name[len(below):] for name in known if name.startswith(below)}
+        names = {name[len(below) :] for name in known if name.startswith(below)}
         listed = sorted({first + more for first, more, _ in (name.partition("/") for name in names)})
         return _plain(200, "\n".join(listed)) if listed else _plain(404, "Not Found")
 

@@ -40,8 +40,10 @@ class Keys:
     @classmethod
     def new(cls) -> Keys:
         """Random ones."""
-        return cls(Key(_id("AKIA"), secrets.token_urlsafe(30)),
-                   Key(_id("ASIA"), secrets.token_urlsafe(30), secrets.token_urlsafe(48), node=True))
+        return cls(
+            Key(_id("AKIA"), secrets.token_urlsafe(30)),
+            Key(_id("ASIA"), secrets.token_urlsafe(30), secrets.token_urlsafe(48), node=True),
+        )
 
     @classmethod
     def load(cls, root: Path) -> Keys:
@@ -51,8 +53,10 @@ class Keys:
             assert data is not None
             return cls(Key(**data["admin"]), Key(**data["node"]))
         except (AssertionError, KeyError, TypeError):
-            raise RehearsalError(f"no keys in {root}: its rehearsal is of an earlier release, or not up",
-                                 hint="hyperpod-kit rehearse down, then up") from None
+            raise RehearsalError(
+                f"no keys in {root}: its rehearsal is of an earlier release, or not up",
+                hint="hyperpod-kit rehearse down, then up",
+            ) from None
 
     def save(self, root: Path) -> None:
         """Note them, for root alone."""

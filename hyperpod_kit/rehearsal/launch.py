@@ -17,7 +17,7 @@ CLONE_NEWTIME = 0x80
 def main(argv: list[str]) -> None:
     """Prepare this process and replace it by the command. Raises OSError when the kernel refuses a step."""
     split = argv.index("--")
-    groups, command = argv[:split], argv[split + 1:]
+    groups, command = argv[:split], argv[split + 1 :]
     libc = ctypes.CDLL(None, use_errno=True)
     # A machine of its own has booted just now. With the host's uptime slurmctld could not see that a node was
     # replaced, and its jobs would hang for ever.

@@ -45,9 +45,13 @@ def build(layer: Path) -> None:
     layer.mkdir(parents=True, exist_ok=True)
     layer.chmod(0o755)
     package = Path(hyperpod_kit.__file__).parent
-    for source in [package / "__init__.py", package / "rehearsal/__init__.py",
-                   *sorted((package / "rehearsal/agent").glob("*.py")),
-                   package / "rehearsal/standins/__init__.py", package / "rehearsal/standins/sigv4.py"]:
+    for source in [
+        package / "__init__.py",
+        package / "rehearsal/__init__.py",
+        *sorted((package / "rehearsal/agent").glob("*.py")),
+        package / "rehearsal/standins/__init__.py",
+        package / "rehearsal/standins/sigv4.py",
+    ]:
         put(layer, f"{AGENT_DIRECTORY}/hyperpod_kit/{source.relative_to(package)}", source.read_text())
     put(layer, f"{AGENT_DIRECTORY}/__main__.py", START)
     put(layer, "/etc/systemd/system/hyperpod-agent.service", AGENT_UNIT)

@@ -21,8 +21,13 @@ from hyperpod_kit.run import Completed, LocalRunner
 REBOOT_EXIT = 133
 """What systemd-nspawn --keep-unit exits with when the machine asked for a reboot."""
 INSTANCE_STORE = "/opt/dlami/nvme"
-KEPT_LOGS = ("console.log", "root/var/log/provision/provisioning.log", "root/var/log/hyperpod-rehearsal/lifecycle.log",
-             "root/var/log/slurmctld.log", "root/var/log/slurmd.log")
+KEPT_LOGS = (
+    "console.log",
+    "root/var/log/provision/provisioning.log",
+    "root/var/log/hyperpod-rehearsal/lifecycle.log",
+    "root/var/log/slurmctld.log",
+    "root/var/log/slurmd.log",
+)
 
 
 @dataclass(frozen=True)
@@ -35,8 +40,23 @@ class MachineOptions:
 
 def inside(leader: int, argv: Sequence[str]) -> list[str]:
     """The command line that runs `argv` in the machine whose PID 1 is `leader` here."""
-    return ["nsenter", "-t", str(leader), "-m", "-u", "-i", "-n", "-p", "--", "env", "-i",
-            "PATH=/opt/slurm/bin:/usr/sbin:/usr/bin:/sbin:/bin", "TZ=UTC", "HOME=/root", *argv]
+    return [
+        "nsenter",
+        "-t",
+        str(leader),
+        "-m",
+        "-u",
+        "-i",
+        "-n",
+        "-p",
+        "--",
+        "env",
+        "-i",
+        "PATH=/opt/slurm/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "TZ=UTC",
+        "HOME=/root",
+        *argv,
+    ]
 
 
 class Machines:
@@ -62,8 +82,10 @@ class Machines:
             (place / name).mkdir(parents=True, exist_ok=True)
         (place / "up").chmod(0o755)
         # volatile: nobody mounts this upper directory again, so its syncs may be skipped.
-        options = (f"lowerdir={self.layout.layer}:{self.layout.image},upperdir={place / 'up'},"
-                   f"workdir={place / 'work'},volatile")
+        options = (
+            f"lowerdir={self.layout.layer}:{self.layout.image},upperdir={place / 'up'},"
+            f"workdir={place / 'work'},volatile"
+        )
         self._runner.run(["mount", "-t", "overlay", f"hpk-{instance_id}", "-o", options, str(place / "root")])
         return place / "root"
 
@@ -73,12 +95,25 @@ class Machines:
         instance_store: with local NVMe, mounted where the AMI's own service puts it and empty after every boot.
         """
         groups = cgroups.create(f"{self.layout.cgroup}/{instance_id}")
-        argv = [sys.executable, "-I", "-S", str(Path(launch.__file__)), *map(str, groups), "--",
-                *self._command(instance_id, host_name, instance_store)]
+        argv = [
+            sys.executable,
+            "-I",
+            "-S",
+            str(Path(launch.__file__)),
+            *map(str, groups),
+            "--",
+            *self._command(instance_id, host_name, instance_store),
+        ]
         with open(self.directory(instance_id) / "console.log", "ab") as console:
-            proc = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=console, stderr=subprocess.STDOUT,
-                                    start_new_session=True, close_fds=True,
-                                    env={"PATH": host.search_path(), "HOME": "/root"})
+            proc = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=console,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                close_fds=True,
+                env={"PATH": host.search_path(), "HOME": "/root"},
+            )
         self._running[instance_id] = proc
         identity = processes.identify(proc.pid)
         if identity is None:
@@ -91,16 +126,29 @@ class Machines:
         binds += [f"--bind={here}:/hpk/{kind}" for kind, here in layout.file_systems.items()]
         if instance_store:
             binds.append(f"--tmpfs={INSTANCE_STORE}:mode=0755,size=1G")
-        return ["systemd-nspawn", "--quiet", "--register=no", "--keep-unit", f"--machine={layout.machine(instance_id)}",
-                f"--directory={self.root(instance_id)}",
-                f"--network-namespace-path=/run/netns/{layout.netns(instance_id)}",
-                f"--hostname={host_name}", "--resolv-conf=off", "--timezone=off", "--link-journal=no", "--console=pipe",
-                "--kill-signal=SIGRTMIN+4",
-                # A device node of our own: the node's tmpfiles would change the mode of the host's.
-                f"--bind={layout.root / 'dev-fuse'}:/dev/fuse",
-                "--capability=CAP_NET_ADMIN,CAP_SYS_ADMIN", "--drop-capability=CAP_MKNOD",
-                f"--tmpfs=/dev/shm:mode=1777,size={self.options.shm_size}",
-                *binds, "--boot", "systemd.show_status=0"]
+        return [
+            "systemd-nspawn",
+            "--quiet",
+            "--register=no",
+            "--keep-unit",
+            f"--machine={layout.machine(instance_id)}",
+            f"--directory={self.root(instance_id)}",
+            f"--network-namespace-path=/run/netns/{layout.netns(instance_id)}",
+            f"--hostname={host_name}",
+            "--resolv-conf=off",
+            "--timezone=off",
+            "--link-journal=no",
+            "--console=pipe",
+            "--kill-signal=SIGRTMIN+4",
+            # A device node of our own: the node's tmpfiles would change the mode of the host's.
+            f"--bind={layout.root / 'dev-fuse'}:/dev/fuse",
+            "--capability=CAP_NET_ADMIN,CAP_SYS_ADMIN",
+            "--drop-capability=CAP_MKNOD",
+            f"--tmpfs=/dev/shm:mode=1777,size={self.options.shm_size}",
+            *binds,
+            "--boot",
+            "systemd.show_status=0",
+        ]
 
     def exit_code(self, instance_id: str) -> Optional[int]:
         """Exit code of a machine that ended, None while it runs or when it was never started."""

@@ -28,6 +28,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def listen_inside(netns: str) -> socket.socket:
     """A listening socket on the metadata address of a named network namespace. Raises OSError."""
+
     def enter() -> socket.socket:
         with open(f"/run/netns/{netns}") as handle:
             if _libc.setns(handle.fileno(), CLONE_NEWNET) != 0:
@@ -47,7 +48,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         status, headers, body = self.metadata.answer(
-            self.command, self.path, {name.lower(): value for name, value in self.headers.items()})
+            self.command, self.path, {name.lower(): value for name, value in self.headers.items()}
+        )
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)
@@ -77,7 +79,7 @@ class _Listener(Listener):
         while True:
             try:
                 request, client = self.socket.accept()
-            except OSError:             # closed
+            except OSError:  # closed
                 return
             self.process_request(request, client)
 

@@ -82,8 +82,9 @@ def spot(layout: Layout, node: Dict[str, Any], path: str, runner: Optional[Runne
     """The mount point `path` of a running node. Raises RehearsalError when its machine does not run."""
     leaders = processes.children(node["pid"]) if targets.is_running(node) else []
     if not leaders:
-        raise RehearsalError(f"{node['place']} ({node['instance_id']}) does not run",
-                             hint="hyperpod-kit rehearse status")
+        raise RehearsalError(
+            f"{node['place']} ({node['instance_id']}) does not run", hint="hyperpod-kit rehearse status"
+        )
     return Spot(layout, node, leaders[0], os.path.normpath(path), runner or LocalRunner())
 
 
@@ -157,8 +158,15 @@ def uncover(at: Spot) -> str:
 
 def _mount(at: Spot, command: List[str]) -> None:
     # In a unit of its own, so that the daemon belongs to the machine; it outlives the command that started it.
-    at.run("systemd-run", "--quiet", "--wait", "--collect", "--property=Type=oneshot", "--property=KillMode=process",
-           *command)
+    at.run(
+        "systemd-run",
+        "--quiet",
+        "--wait",
+        "--collect",
+        "--property=Type=oneshot",
+        "--property=KillMode=process",
+        *command,
+    )
 
 
 def unit_of(pid: int) -> str:
@@ -186,9 +194,18 @@ def foreign_mount(fs_type: str, serving: List[str], path: str) -> List[str]:
 
 
 FAULTS: Dict[str, Callable[[Spot], str]] = {
-    "kill-daemon": kill_daemon, "hang-daemon": hang_daemon, "unmount": unmount, "read-only": read_only,
-    "other-target": other_target, "cover": cover}
+    "kill-daemon": kill_daemon,
+    "hang-daemon": hang_daemon,
+    "unmount": unmount,
+    "read-only": read_only,
+    "other-target": other_target,
+    "cover": cover,
+}
 
 UNDO: Dict[str, Callable[[Spot], str]] = {
-    "hang-daemon": resume_daemon, "read-only": read_write, "other-target": unmount, "cover": uncover}
+    "hang-daemon": resume_daemon,
+    "read-only": read_write,
+    "other-target": unmount,
+    "cover": uncover,
+}
 """What takes a fault back where nothing on the node does so by itself."""

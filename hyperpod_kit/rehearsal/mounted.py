@@ -37,10 +37,19 @@ def run(options: Sequence[str], command: Sequence[str]) -> int:
         key = Keys.new().admin
         server = serve([("127.0.0.1", 0)], store, keys={key.id: key})
         try:
-            told = {**os.environ, **aws_environment(server.url, key), "AWS_CONFIG_FILE": "/nonexistent",
-                    "AWS_SHARED_CREDENTIALS_FILE": "/nonexistent"}
-            done = subprocess.run([_PYTHON, "-I", "-S", str(place / "root" / LIBRARY), "mount-s3", *options, BUCKET,
-                                   str(point)], env=told, capture_output=True, text=True, timeout=_SECONDS)
+            told = {
+                **os.environ,
+                **aws_environment(server.url, key),
+                "AWS_CONFIG_FILE": "/nonexistent",
+                "AWS_SHARED_CREDENTIALS_FILE": "/nonexistent",
+            }
+            done = subprocess.run(
+                [_PYTHON, "-I", "-S", str(place / "root" / LIBRARY), "mount-s3", *options, BUCKET, str(point)],
+                env=told,
+                capture_output=True,
+                text=True,
+                timeout=_SECONDS,
+            )
             if done.returncode:
                 raise RehearsalError(f"mount-s3: {done.stderr.strip()}", hint="root, and a kernel with FUSE")
             try:
@@ -58,7 +67,7 @@ def main(argv: Sequence[str]) -> int:
         return 2
     at = list(argv).index("--")
     try:
-        return run(argv[:at], argv[at + 1:])
+        return run(argv[:at], argv[at + 1 :])
     except RehearsalError as err:
         print(f"error: {err}\nhint: {err.hint}", file=sys.stderr)
         return err.exit_code

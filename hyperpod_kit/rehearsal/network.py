@@ -100,8 +100,9 @@ class Network:
             chain, *target = _FORWARD_RULE
             # No iptables program, no iptables rules in the way.
             with suppress(RunError):
-                self._runner.run(["iptables", "-w", action, chain, "-i", bridge, "-o", bridge, *target],
-                                 timeout=20, check=False)
+                self._runner.run(
+                    ["iptables", "-w", action, chain, "-i", bridge, "-o", bridge, *target], timeout=20, check=False
+                )
 
     def attach(self, instance_id: str, ip: str) -> None:
         """Make a node's network namespace with eth0 at `ip`/16, the default route and the metadata service's address.
@@ -109,14 +110,16 @@ class Network:
         Raises RunError.
         """
         netns, veth = self.layout.netns(instance_id), self.layout.veth(instance_id)
-        for command in (f"netns add {netns}",
-                        f"link add {veth} type veth peer name eth0 netns {netns}",
-                        f"link set {veth} master {self.layout.bridge} up",
-                        f"-n {netns} addr add {ip}/16 dev eth0",
-                        f"-n {netns} link set lo up",
-                        f"-n {netns} addr add {METADATA}/32 dev lo scope host",
-                        f"-n {netns} link set eth0 up",
-                        f"-n {netns} route add default via {self.gateway}"):
+        for command in (
+            f"netns add {netns}",
+            f"link add {veth} type veth peer name eth0 netns {netns}",
+            f"link set {veth} master {self.layout.bridge} up",
+            f"-n {netns} addr add {ip}/16 dev eth0",
+            f"-n {netns} link set lo up",
+            f"-n {netns} addr add {METADATA}/32 dev lo scope host",
+            f"-n {netns} link set eth0 up",
+            f"-n {netns} route add default via {self.gateway}",
+        ):
             self._ip(command)
 
     def require_reachable(self, port: int) -> None:
@@ -124,12 +127,26 @@ class Network:
         probe = "i-00000000000000000"
         self.attach(probe, f"10.{self.subnet}.255.254")
         try:
-            self._runner.run(["ip", "netns", "exec", self.layout.netns(probe), "timeout", "5", "bash", "-c",
-                              f"exec 3<>/dev/tcp/{self.gateway}/{port}"], timeout=15)
+            self._runner.run(
+                [
+                    "ip",
+                    "netns",
+                    "exec",
+                    self.layout.netns(probe),
+                    "timeout",
+                    "5",
+                    "bash",
+                    "-c",
+                    f"exec 3<>/dev/tcp/{self.gateway}/{port}",
+                ],
+                timeout=15,
+            )
         except RunError as err:
             raise RehearsalError(
                 f"nodes cannot reach the endpoint {self.gateway}:{port}: this machine's firewall drops what comes in "
-                f"on {self.layout.bridge}", hint=f"iptables -I INPUT -i {self.layout.bridge} -j ACCEPT") from err
+                f"on {self.layout.bridge}",
+                hint=f"iptables -I INPUT -i {self.layout.bridge} -j ACCEPT",
+            ) from err
         finally:
             self.detach(probe)
 

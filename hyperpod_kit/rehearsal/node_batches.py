@@ -17,8 +17,14 @@ Refusal = Tuple[str, str]
 
 def replace(operations: Operations, cluster: Cluster, request: Mapping[str, Any]) -> Dict[str, Any]:
     """BatchReplaceClusterNodes."""
-    taken, answer = _choose(operations, cluster, request, REPLACE_OR_REBOOT, "ErrorCode",
-                            lambda node: "the controller cannot be replaced" if node.role == CONTROLLER else None)
+    taken, answer = _choose(
+        operations,
+        cluster,
+        request,
+        REPLACE_OR_REBOOT,
+        "ErrorCode",
+        lambda node: "the controller cannot be replaced" if node.role == CONTROLLER else None,
+    )
     for node in taken:
         operations.spawn(operations.replace, cluster, node, "asked for: replace")
     return answer
@@ -34,8 +40,14 @@ def reboot(operations: Operations, cluster: Cluster, request: Mapping[str, Any])
 
 def delete(operations: Operations, cluster: Cluster, request: Mapping[str, Any]) -> Dict[str, Any]:
     """BatchDeleteClusterNodes. The groups' counts go down with their nodes; lists without content are left out."""
-    taken, answer = _choose(operations, cluster, request, DELETE, "Code",
-                            lambda node: "a Slurm controller cannot be deleted" if node.role == CONTROLLER else None)
+    taken, answer = _choose(
+        operations,
+        cluster,
+        request,
+        DELETE,
+        "Code",
+        lambda node: "a Slurm controller cannot be deleted" if node.role == CONTROLLER else None,
+    )
     if taken:
         scaling.forget(operations, cluster, taken)
         operations.spawn(scaling.drop, operations, cluster, taken)
@@ -54,11 +66,18 @@ def add(operations: Operations, cluster: Cluster, request: Mapping[str, Any]) ->
             for entry in request["NodesToAdd"]:
                 refusal = _misfit(cluster, entry)
                 if refusal is None:
-                    made += scaling.grow(operations, cluster, entry["InstanceGroupName"],
-                                         entry["IncrementTargetCountBy"])
+                    made += scaling.grow(
+                        operations, cluster, entry["InstanceGroupName"], entry["IncrementTargetCountBy"]
+                    )
                 else:
-                    failed.append({"InstanceGroupName": entry["InstanceGroupName"], "ErrorCode": refusal[0],
-                                   "FailedCount": entry["IncrementTargetCountBy"], "Message": refusal[1]})
+                    failed.append(
+                        {
+                            "InstanceGroupName": entry["InstanceGroupName"],
+                            "ErrorCode": refusal[0],
+                            "FailedCount": entry["IncrementTargetCountBy"],
+                            "Message": refusal[1],
+                        }
+                    )
             known = [node.logical_id for node in made]
             if token:
                 cluster.additions[token] = known
@@ -67,8 +86,11 @@ def add(operations: Operations, cluster: Cluster, request: Mapping[str, Any]) ->
         else:
             failed = []
         nodes = {node.logical_id: node for node in cluster.nodes.values()}
-        successful = [{"NodeLogicalId": each, "InstanceGroupName": nodes[each].group, "Status": nodes[each].status}
-                      for each in known if each in nodes]
+        successful = [
+            {"NodeLogicalId": each, "InstanceGroupName": nodes[each].group, "Status": nodes[each].status}
+            for each in known
+            if each in nodes
+        ]
     return {"Successful": successful, "Failed": failed}
 
 
@@ -86,8 +108,14 @@ def _misfit(cluster: Cluster, entry: Mapping[str, Any]) -> Optional[Refusal]:
     return None
 
 
-def _choose(operations: Operations, cluster: Cluster, request: Mapping[str, Any], codes: Mapping[str, str], code: str,
-            unfit: Callable[[Node], Optional[str]]) -> Tuple[List[Node], Dict[str, Any]]:
+def _choose(
+    operations: Operations,
+    cluster: Cluster,
+    request: Mapping[str, Any],
+    codes: Mapping[str, str],
+    code: str,
+    unfit: Callable[[Node], Optional[str]],
+) -> Tuple[List[Node], Dict[str, Any]]:
     """(nodes that are now ours, the answer). `code`: what the operation calls the member with the error's code."""
     request_rules.check_nodes(cluster, request)
     taken: List[Node] = []
@@ -116,5 +144,6 @@ def _choose(operations: Operations, cluster: Cluster, request: Mapping[str, Any]
         if request.get("NodeLogicalIds"):
             logical = {node.logical_id: node for node in cluster.nodes.values()}
             answer["SuccessfulNodeLogicalIds"], answer["FailedNodeLogicalIds"] = look(
-                request["NodeLogicalIds"], logical, "NodeLogicalId")
+                request["NodeLogicalIds"], logical, "NodeLogicalId"
+            )
     return taken, answer

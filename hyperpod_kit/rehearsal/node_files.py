@@ -30,8 +30,7 @@ class Secrets:
     key: Key
 
 
-def write(root: Path, path: str, data: str | bytes, mode: int = 0o644,
-          owner: Optional[Tuple[int, int]] = None) -> None:
+def write(root: Path, path: str, data: str | bytes, mode: int = 0o644, owner: Optional[Tuple[int, int]] = None) -> None:
     """Replace a file of a node, atomically, through its root directory on the host.
 
     A running program of the node never sees half a file; a symbolic link in the way is replaced, not followed.
@@ -58,20 +57,37 @@ def _user_ids(root: Path, user: str) -> Tuple[int, int]:
 
 
 def _aws_config(endpoint: str, key: Key) -> str:
-    return (f"[default]\nregion = {REGION}\nendpoint_url = {endpoint}\naws_access_key_id = {key.id}\n"
-            f"aws_secret_access_key = {key.secret}\naws_session_token = {key.token}\n"
-            "s3 =\n  addressing_style = path\n")
+    return (
+        f"[default]\nregion = {REGION}\nendpoint_url = {endpoint}\naws_access_key_id = {key.id}\n"
+        f"aws_secret_access_key = {key.secret}\naws_session_token = {key.token}\n"
+        "s3 =\n  addressing_style = path\n"
+    )
 
 
 def aws_environment(endpoint: str, key: Key) -> Dict[str, str]:
     """Variables that lead AWS's tools to the rehearsal's endpoint."""
     # The token also where it is empty: one that the shell has of another account would be sent with our key.
-    return {"AWS_ENDPOINT_URL": endpoint, "AWS_REGION": REGION, "AWS_DEFAULT_REGION": REGION,
-            "AWS_ACCESS_KEY_ID": key.id, "AWS_SECRET_ACCESS_KEY": key.secret, "AWS_SESSION_TOKEN": key.token}
+    return {
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_REGION": REGION,
+        "AWS_DEFAULT_REGION": REGION,
+        "AWS_ACCESS_KEY_ID": key.id,
+        "AWS_SECRET_ACCESS_KEY": key.secret,
+        "AWS_SESSION_TOKEN": key.token,
+    }
 
 
-def write_identity(root: Path, *, host: str, ip: str, gateway: str, endpoint: str, secrets: Secrets,
-                   host_key: str, agent: Dict[str, Any]) -> None:
+def write_identity(
+    root: Path,
+    *,
+    host: str,
+    ip: str,
+    gateway: str,
+    endpoint: str,
+    secrets: Secrets,
+    host_key: str,
+    agent: Dict[str, Any],
+) -> None:
     """Everything a node has before it boots. `host_key`: private ssh host key; `agent`: the agent's node.json."""
     write(root, "/etc/hostname", f"{host}\n")
     write(root, "/etc/hosts", f"127.0.0.1 localhost\n{ip} {host}.ec2.internal {host}\n")
@@ -79,10 +95,16 @@ def write_identity(root: Path, *, host: str, ip: str, gateway: str, endpoint: st
     environment = aws_environment(endpoint, secrets.key)
     assignments = " ".join(f'"{key}={value}"' for key, value in environment.items())
     # At a reboot PID 1 waits so long for each process that came in from outside: such a one is no child of its.
-    write(root, "/etc/systemd/system.conf.d/rehearsal.conf",
-          f"[Manager]\nDefaultEnvironment={assignments}\nDefaultTimeoutStopSec=15s\n")
-    write(root, "/etc/environment", "".join(f"{key}={value}\n" for key, value in environment.items())
-          + f"PATH={NODE_PATH}\n")
+    write(
+        root,
+        "/etc/systemd/system.conf.d/rehearsal.conf",
+        f"[Manager]\nDefaultEnvironment={assignments}\nDefaultTimeoutStopSec=15s\n",
+    )
+    write(
+        root,
+        "/etc/environment",
+        "".join(f"{key}={value}\n" for key, value in environment.items()) + f"PATH={NODE_PATH}\n",
+    )
     config = _aws_config(endpoint, secrets.key)
     write(root, "/root/.aws/config", config, 0o600)
     ubuntu = _user_ids(root, "ubuntu")

@@ -61,6 +61,7 @@ class Operations:
 
     def spawn(self, work: Callable[..., None], *args: Any) -> None:
         """Run `work` in the background; what it raises goes to the daemon's log."""
+
         def guarded() -> None:
             try:
                 work(*args)
@@ -84,8 +85,7 @@ class Operations:
             while (address := self.fleet.network.address(position, index + offset)) in taken:
                 offset += 1
             taken.add(address)
-            node = Node(new_instance_id(), name, instance_type(group), index, address,
-                        role=cluster.slurm.get(name, ""))
+            node = Node(new_instance_id(), name, instance_type(group), index, address, role=cluster.slurm.get(name, ""))
             cluster.nodes[node.instance_id] = node
             self.in_hand.add(node.instance_id)
             added.append(node)
@@ -113,8 +113,12 @@ class Operations:
             with self.lock:
                 if cluster.status == "Creating":
                     cluster.status, cluster.failure_message = "Failed", err.message
-                    events.note(cluster, f"Cluster {cluster.name} creation failed", level=events.ERROR,
-                                metadata={"FailureMessage": err.message})
+                    events.note(
+                        cluster,
+                        f"Cluster {cluster.name} creation failed",
+                        level=events.ERROR,
+                        metadata={"FailureMessage": err.message},
+                    )
             return
         with self.lock:
             if cluster.status == "Creating":
@@ -166,8 +170,17 @@ class Operations:
 
     def replace(self, cluster: Cluster, old: Node, why: str) -> None:
         """Swap a claimed node's machine: Slurm is told, the place and address stay, the instance is new."""
-        new = Node(new_instance_id(), old.group, old.instance_type, old.index, old.ip, role=old.role,
-                   replaces=old.instance_id, logical_id=old.logical_id, message=why)
+        new = Node(
+            new_instance_id(),
+            old.group,
+            old.instance_type,
+            old.index,
+            old.ip,
+            role=old.role,
+            replaces=old.instance_id,
+            logical_id=old.logical_id,
+            message=why,
+        )
         old.status, old.message = "ShuttingDown", why
         self.changed()
         print(f"{time.time():.2f} replacing {old.instance_id} ({old.place}): {why}", flush=True)

@@ -43,8 +43,11 @@ def refusal(headers: Mapping[str, str], body: bytes) -> Answer:
         return 400, {"Content-Type": "text/xml"}, _xml(message, "<Response><Errors>{}</Errors></Response>")
     if form or service in XML_BY_REST:
         return 400, {"Content-Type": "text/xml"}, _xml(message, "<ErrorResponse>{}</ErrorResponse>")
-    return 400, {"Content-Type": kind if "json" in kind else "application/json", "x-amzn-ErrorType": CODE}, \
-        json.dumps({"__type": CODE, "message": message}).encode()
+    return (
+        400,
+        {"Content-Type": kind if "json" in kind else "application/json", "x-amzn-ErrorType": CODE},
+        json.dumps({"__type": CODE, "message": message}).encode(),
+    )
 
 
 def _xml(message: str, around: str) -> bytes:

@@ -29,8 +29,10 @@ def require(path: Path) -> None:
             return
         wrong = _wrong(str(level), found, last=level == path)
         if wrong:
-            raise Untrusted(f"{level} {wrong}, so nothing in {path} is believed",
-                            hint=f"look at it (ls -ld {level}), then move it away or name another place")
+            raise Untrusted(
+                f"{level} {wrong}, so nothing in {path} is believed",
+                hint=f"look at it (ls -ld {level}), then move it away or name another place",
+            )
 
 
 def ours(path: Path) -> bool:

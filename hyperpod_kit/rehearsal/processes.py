@@ -51,7 +51,7 @@ def runs(process: Optional[Process], words: Sequence[str]) -> bool:
     except OSError:
         return False
     wanted = list(words)
-    return owner == os.geteuid() and any(said[at:at + len(wanted)] == wanted for at in range(len(said)))
+    return owner == os.geteuid() and any(said[at : at + len(wanted)] == wanted for at in range(len(said)))
 
 
 def children(pid: int) -> list[int]:

@@ -21,8 +21,9 @@ IDLE_STATES = ("fail", "down", "drained")
 class Recovery:
     """Call `run` in a thread; it returns when `stopping` is set."""
 
-    def __init__(self, operations: Operations, stopping: threading.Event,
-                 clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, operations: Operations, stopping: threading.Event, clock: Callable[[], float] = time.time
+    ) -> None:
         self._operations = operations
         self._stopping = stopping
         self._clock = clock
@@ -38,8 +39,9 @@ class Recovery:
 
     def _watched(self) -> List[Cluster]:
         with self._operations.lock:
-            return [cluster for cluster in self._operations.clusters.values()
-                    if cluster.status in ("InService", "Updating")]
+            return [
+                cluster for cluster in self._operations.clusters.values() if cluster.status in ("InService", "Updating")
+            ]
 
     def look(self, cluster: Cluster) -> None:
         """One round over a cluster. Starts what is needed in the background."""
@@ -47,8 +49,12 @@ class Recovery:
             code = self._operations.fleet.machines.exit_code(node.instance_id)
             if code is not None and node.status in ("Running", "Failure", "Pending"):
                 self._ended(cluster, node, code)
-            elif (cluster.continuous and node.status == "Failure" and node.role != CONTROLLER
-                    and node.instance_id not in self._operations.in_hand):
+            elif (
+                cluster.continuous
+                and node.status == "Failure"
+                and node.role != CONTROLLER
+                and node.instance_id not in self._operations.in_hand
+            ):
                 # Its script failed. HyperPod tries again for ever, and bills for it.
                 self._bring_back(cluster, node, self._operations.replace, "its creation failed")
         for node, action in self._asked_for(cluster):
@@ -77,8 +83,10 @@ class Recovery:
         if now < due_at:
             if node.status == "Running":
                 node.status = "Failure"
-            note = (f"{why}, time {self._back_off.count(place) + 1} in a row; next try at "
-                    f"{time.strftime('%H:%M:%S', time.localtime(due_at))}")
+            note = (
+                f"{why}, time {self._back_off.count(place) + 1} in a row; next try at "
+                f"{time.strftime('%H:%M:%S', time.localtime(due_at))}"
+            )
             if not node.message.startswith(note):
                 node.message = f"{note}; {node.message}" if node.message else note
                 operations.changed()
@@ -96,7 +104,12 @@ class Recovery:
         found = []
         for node in list(cluster.nodes.values()):
             said = reasons.get(node.host)
-            if (said and said.reason in (ACTION_REPLACE, ACTION_REBOOT) and said.state in IDLE_STATES
-                    and node.role != CONTROLLER and node.status == "Running"):
+            if (
+                said
+                and said.reason in (ACTION_REPLACE, ACTION_REBOOT)
+                and said.state in IDLE_STATES
+                and node.role != CONTROLLER
+                and node.status == "Running"
+            ):
                 found.append((node, said.reason))
         return found

@@ -14,9 +14,18 @@ from hyperpod_kit.rehearsal.sagemaker.api import ApiError
 
 SOURCE_URI = re.compile(r"s3://sagemaker-[^/]+(/.*)?")
 MOST_TAGS = 50
-UPDATABLE = ("InstanceGroups", "RestrictedInstanceGroups", "RestrictedInstanceGroupsConfig", "TieredStorageConfig",
-             "NodeRecovery", "InstanceGroupsToDelete", "NodeProvisioningMode", "ClusterRole", "AutoScaling",
-             "Orchestrator")
+UPDATABLE = (
+    "InstanceGroups",
+    "RestrictedInstanceGroups",
+    "RestrictedInstanceGroupsConfig",
+    "TieredStorageConfig",
+    "NodeRecovery",
+    "InstanceGroupsToDelete",
+    "NodeProvisioningMode",
+    "ClusterRole",
+    "AutoScaling",
+    "Orchestrator",
+)
 
 
 def check_creation(request: Mapping[str, Any]) -> None:
@@ -61,12 +70,16 @@ def check_update(cluster: Cluster, request: Mapping[str, Any]) -> None:
 def check_software(cluster: Cluster, request: Mapping[str, Any]) -> None:
     """Raises ApiError. The rehearsal has one image."""
     present = {group["InstanceGroupName"] for group in cluster.groups}
-    unknown = [group["InstanceGroupName"] for group in request.get("InstanceGroups") or []
-               if group["InstanceGroupName"] not in present]
+    unknown = [
+        group["InstanceGroupName"]
+        for group in request.get("InstanceGroups") or []
+        if group["InstanceGroupName"] not in present
+    ]
     if unknown:
         raise _invalid(f"InstanceGroups names no instance group of the cluster: {', '.join(unknown)}.")
     if request.get("ImageId", "default") != "default" or any(
-            "ImageReleaseVersion" in group for group in request.get("InstanceGroups") or []):
+        "ImageReleaseVersion" in group for group in request.get("InstanceGroups") or []
+    ):
         raise _invalid("ImageId, ImageReleaseVersion: the rehearsal has one image, its default.")
 
 
@@ -81,8 +94,9 @@ def check_nodes(cluster: Cluster, request: Mapping[str, Any]) -> None:
 def check_addition(cluster: Cluster, request: Mapping[str, Any]) -> None:
     """Raises ApiError."""
     if not cluster.continuous:
-        raise _invalid("BatchAddClusterNodes is only supported for clusters with NodeProvisioningMode set to "
-                       "Continuous.")
+        raise _invalid(
+            "BatchAddClusterNodes is only supported for clusters with NodeProvisioningMode set to Continuous."
+        )
     if sum(entry["IncrementTargetCountBy"] for entry in request["NodesToAdd"]) > 50:
         raise _invalid("The total number of nodes across all instance groups in a single request cannot exceed 50.")
 
@@ -149,7 +163,8 @@ def _check_provisioning(request: Mapping[str, Any]) -> None:
         return
     slurm = (request.get("Orchestrator") or {}).get("Slurm")
     if slurm is None or not all(group.get("SlurmConfig") for group in request.get("InstanceGroups", [])):
-        raise _invalid("NodeProvisioningMode Continuous requires SlurmConfig in every InstanceGroup and "
-                       "Orchestrator.Slurm.")
+        raise _invalid(
+            "NodeProvisioningMode Continuous requires SlurmConfig in every InstanceGroup and Orchestrator.Slurm."
+        )
     if "SlurmConfigStrategy" in slurm:
         raise _invalid("SlurmConfigStrategy cannot be set for a cluster with NodeProvisioningMode Continuous.")

@@ -13,12 +13,21 @@ def render(cluster: Cluster) -> str:
     groups = []
     for group in cluster.groups:
         name = group["InstanceGroupName"]
-        groups.append({
-            "Name": name,
-            "InstanceType": group.get("InstanceType", ""),
-            "Instances": [{"InstanceName": f"{name}-{node.index + 1}", "InstanceId": node.instance_id,
-                           "AgentIpAddress": node.ip, "CustomerIpAddress": node.ip} for node in cluster.in_group(name)],
-        })
+        groups.append(
+            {
+                "Name": name,
+                "InstanceType": group.get("InstanceType", ""),
+                "Instances": [
+                    {
+                        "InstanceName": f"{name}-{node.index + 1}",
+                        "InstanceId": node.instance_id,
+                        "AgentIpAddress": node.ip,
+                        "CustomerIpAddress": node.ip,
+                    }
+                    for node in cluster.in_group(name)
+                ],
+            }
+        )
     data: Dict[str, Any] = {
         "ClusterType": "Slurm",
         "ClusterConfig": {"ClusterArn": cluster.arn, "ClusterName": cluster.name},

@@ -93,19 +93,36 @@ def _run_role(work: Path, script: str, cluster: Cluster, node: Node) -> RoleRun:
     place.mkdir()
     shims, root = sandbox_root.build(place, cluster, node)
     environment = {
-        "PATH": f"{shims}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": str(root / "home"),
-        "LC_ALL": "C", "TMPDIR": str(root / "tmp"), "HPK_ROOT": str(root), "HPK_NODE_ADDRESS": node.ip,
+        "PATH": f"{shims}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "HOME": str(root / "home"),
+        "LC_ALL": "C",
+        "TMPDIR": str(root / "tmp"),
+        "HPK_ROOT": str(root),
+        "HPK_NODE_ADDRESS": node.ip,
         "SAGEMAKER_RESOURCE_CONFIG_PATH": str(root / "opt/ml/config/resource_config.json"),
     }
     try:
-        done = subprocess.run(["/bin/bash", script], cwd=work / "bundle", env=environment, stdin=subprocess.DEVNULL,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-                              timeout=DEADLINE)
+        done = subprocess.run(
+            ["/bin/bash", script],
+            cwd=work / "bundle",
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=DEADLINE,
+        )
     except subprocess.TimeoutExpired as err:
         raise RehearsalError(f"{script} on a {node.role.lower()} node did not end within {DEADLINE:.0f} s") from err
-    return RoleRun(node.role.lower(), node.group, done.returncode, done.stdout.strip(),
-                   tuple(_as_on_a_node(line, root) for line in _lines(root / "sandbox/commands.jsonl")),
-                   tuple(_lines(root / "var/log/provision/provisioning.log")))
+    return RoleRun(
+        node.role.lower(),
+        node.group,
+        done.returncode,
+        done.stdout.strip(),
+        tuple(_as_on_a_node(line, root) for line in _lines(root / "sandbox/commands.jsonl")),
+        tuple(_lines(root / "var/log/provision/provisioning.log")),
+    )
 
 
 def _as_on_a_node(line: str, root: Path) -> Tuple[str, ...]:
@@ -114,8 +131,13 @@ def _as_on_a_node(line: str, root: Path) -> Tuple[str, ...]:
 
 def is_question(command: Tuple[str, ...]) -> bool:
     """Whether a recorded command only asked for something and would have changed nothing."""
-    asking = {"systemctl": ("is-enabled", "is-active", "show", "status"), "getent": (),
-              "scontrol": ("ping", "show", "--oneliner", "--version", "-o"), "sinfo": (), "journalctl": ()}
+    asking = {
+        "systemctl": ("is-enabled", "is-active", "show", "status"),
+        "getent": (),
+        "scontrol": ("ping", "show", "--oneliner", "--version", "-o"),
+        "sinfo": (),
+        "journalctl": (),
+    }
     verbs = asking.get(command[0])
     return verbs is not None and (not verbs or (len(command) > 1 and command[1] in verbs))
 

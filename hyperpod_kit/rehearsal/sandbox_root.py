@@ -11,21 +11,64 @@ from hyperpod_kit.model.instance_types import has_instance_store
 from hyperpod_kit.rehearsal import resource_config, slurm_conf
 from hyperpod_kit.rehearsal.cluster_state import COMPUTE, CONTROLLER, LOGIN, Cluster, Node
 
-RECORDED = ("systemctl", "mount", "umount", "mount-s3", "useradd", "groupadd", "usermod", "getent", "sudo", "chown",
-            "modprobe", "sysctl", "apt-get", "apt", "yum", "dnf", "pip", "pip3", "curl", "wget", "docker", "iptables",
-            "nft", "scontrol", "sinfo", "srun", "sbatch", "cc", "gcc", "journalctl", "loginctl", "hostnamectl",
-            "reboot", "shutdown", "sleep", "ldconfig", "modinfo")
+RECORDED = (
+    "systemctl",
+    "mount",
+    "umount",
+    "mount-s3",
+    "useradd",
+    "groupadd",
+    "usermod",
+    "getent",
+    "sudo",
+    "chown",
+    "modprobe",
+    "sysctl",
+    "apt-get",
+    "apt",
+    "yum",
+    "dnf",
+    "pip",
+    "pip3",
+    "curl",
+    "wget",
+    "docker",
+    "iptables",
+    "nft",
+    "scontrol",
+    "sinfo",
+    "srun",
+    "sbatch",
+    "cc",
+    "gcc",
+    "journalctl",
+    "loginctl",
+    "hostnamectl",
+    "reboot",
+    "shutdown",
+    "sleep",
+    "ldconfig",
+    "modinfo",
+)
 """Programs that a lifecycle script may call and that must not touch this machine."""
-PRESENT = ("usr/bin/mount-s3", "usr/sbin/mount.efs", "usr/sbin/mount.s3files", "usr/sbin/mount.lustre",
-           "usr/sbin/mount.nfs", "usr/sbin/nft")
+PRESENT = (
+    "usr/bin/mount-s3",
+    "usr/sbin/mount.efs",
+    "usr/sbin/mount.s3files",
+    "usr/sbin/mount.lustre",
+    "usr/sbin/mount.nfs",
+    "usr/sbin/nft",
+)
 """Programs that the node side looks for by their place."""
 NODE_TYPES = {"controller": CONTROLLER, "login": LOGIN, "compute": COMPUTE}
 
 
 def cluster_of(spec: ClusterSpec) -> Cluster:
     """The cluster as the control plane would know it, with made-up instances."""
-    groups = [{"InstanceGroupName": group.name, "InstanceType": group.instance_type, "InstanceCount": group.count}
-              for group in spec.groups]
+    groups = [
+        {"InstanceGroupName": group.name, "InstanceType": group.instance_type, "InstanceCount": group.count}
+        for group in spec.groups
+    ]
     roles = {group.name: NODE_TYPES[group.role] for group in spec.groups}
     partitions: Dict[str, list[str]] = {slurm_conf.DEFAULT_PARTITION: []}
     cluster = Cluster(spec.name, "sandbox00000", {"InstanceGroups": groups}, slurm=roles)
@@ -35,8 +78,14 @@ def cluster_of(spec: ClusterSpec) -> Cluster:
             if group.partition:
                 partitions.setdefault(group.partition, []).append(group.name)
         for index in range(group.count):
-            node = Node(f"i-{position:02d}{index:015d}", group.name, group.instance_type, index,
-                        f"10.1.{41 + position}.{18 + index}", role=roles[group.name])
+            node = Node(
+                f"i-{position:02d}{index:015d}",
+                group.name,
+                group.instance_type,
+                index,
+                f"10.1.{41 + position}.{18 + index}",
+                role=roles[group.name],
+            )
             cluster.nodes[node.instance_id] = node
     cluster.partitions = partitions
     return cluster
@@ -45,8 +94,19 @@ def cluster_of(spec: ClusterSpec) -> Cluster:
 def build(root: Path, cluster: Cluster, node: Node) -> Tuple[Path, Path]:
     """Fill an empty directory for `node`; returns the shims' directory and the root that is HPK_ROOT."""
     shims, inside = root / "shims", root / "root"
-    for directory in ("etc/systemd/system", "opt/ml/config", "opt/slurm/etc", "opt/slurm/bin", "proc/self",
-                      "proc/sys/kernel", "sandbox", "tmp", "var/log/provision", "usr/include/slurm", "home"):
+    for directory in (
+        "etc/systemd/system",
+        "opt/ml/config",
+        "opt/slurm/etc",
+        "opt/slurm/bin",
+        "proc/self",
+        "proc/sys/kernel",
+        "sandbox",
+        "tmp",
+        "var/log/provision",
+        "usr/include/slurm",
+        "home",
+    ):
         (inside / directory).mkdir(parents=True)
     shims.mkdir()
     program = shims / "shim"

@@ -46,7 +46,7 @@ def add_mount(path: str, kind: str, source: str) -> None:
     if kind == "none":
         above = [line for line in lines if (source + "/").startswith(line[4].rstrip("/") + "/")]
         nearest = max(above, key=lambda line: len(line[4]))
-        device, root, kind = nearest[2], source[len(nearest[4].rstrip("/")):] or "/", nearest[-3]
+        device, root, kind = nearest[2], source[len(nearest[4].rstrip("/")) :] or "/", nearest[-3]
         source = nearest[-2]
     with MOUNTINFO.open("a") as file:
         file.write(f"{number} 1 {device} {root} {path} rw,nosuid,nodev,relatime shared:1 - {kind} {source} rw\n")
@@ -69,8 +69,11 @@ def mount(args: List[str]) -> int:
     rest = operands(args, ("-t", "-o", "--types", "--options"))
     kind = args[args.index("-t") + 1] if "-t" in args else "none"
     if len(rest) == 2:
-        source = {"efs": "127.0.0.1:/", "s3files": "127.0.0.1:/",
-                  "lustre": "10.0.0.1@tcp:/" + rest[0].rpartition(":/")[2]}.get(kind, rest[0])
+        source = {
+            "efs": "127.0.0.1:/",
+            "s3files": "127.0.0.1:/",
+            "lustre": "10.0.0.1@tcp:/" + rest[0].rpartition(":/")[2],
+        }.get(kind, rest[0])
         add_mount(rest[1], {"efs": "nfs4", "s3files": "nfs4", "nfs": "nfs4"}.get(kind, kind), source)
     return 0
 
@@ -257,9 +260,20 @@ def sudo(args: List[str]) -> int:
 
 
 HANDLERS: Dict[str, Callable[[List[str]], int]] = {
-    "mount": mount, "mount-s3": mount_s3, "umount": umount, "systemctl": systemctl, "getent": getent,
-    "useradd": useradd, "groupadd": groupadd, "scontrol": scontrol, "cc": compiler, "gcc": compiler, "sudo": sudo,
-    "modinfo": modinfo, "nft": nft, **{f"mount.{kind}": client_version for kind in ("efs", "s3files", "lustre", "nfs")},
+    "mount": mount,
+    "mount-s3": mount_s3,
+    "umount": umount,
+    "systemctl": systemctl,
+    "getent": getent,
+    "useradd": useradd,
+    "groupadd": groupadd,
+    "scontrol": scontrol,
+    "cc": compiler,
+    "gcc": compiler,
+    "sudo": sudo,
+    "modinfo": modinfo,
+    "nft": nft,
+    **{f"mount.{kind}": client_version for kind in ("efs", "s3files", "lustre", "nfs")},
 }
 
 

@@ -29,16 +29,22 @@ def resize(operations: Operations, cluster: Cluster, request: Mapping[str, Any])
             if field in request:
                 cluster.request[field] = request[field]
         limits = {name: group.get("InstanceCount", 0) for name, group in groups.items()}
-        leaving = [node for name in {node.group for node in cluster.nodes.values()}
-                   for node in cluster.in_group(name)[limits.get(name, 0):]]
+        leaving = [
+            node
+            for name in {node.group for node in cluster.nodes.values()}
+            for node in cluster.in_group(name)[limits.get(name, 0) :]
+        ]
         for node in leaving:
             operations.in_hand.add(node.instance_id)
             node.status = "ShuttingDown"
         if cluster.slurm:
             parameters = provisioning_parameters(operations.store, cluster.request)
             cluster.slurm, cluster.partitions = slurm_conf.roles_of(cluster.request, parameters)
-        arriving = [node for group in cluster.groups
-                    for node in operations.add_nodes(cluster, group, group.get("InstanceCount", 0))]
+        arriving = [
+            node
+            for group in cluster.groups
+            for node in operations.add_nodes(cluster, group, group.get("InstanceCount", 0))
+        ]
         _note_counts(cluster, before, limits)
     failure = _change(operations, cluster, leaving, arriving)
     with operations.lock:
@@ -97,7 +103,9 @@ def _change(operations: Operations, cluster: Cluster, leaving: Sequence[Node], a
 
 def _note_counts(cluster: Cluster, before: Mapping[str, int], after: Mapping[str, int]) -> None:
     changed: Dict[str, tuple[int, int]] = {
-        name: (before.get(name, 0), after.get(name, 0)) for name in {**before, **after}
-        if before.get(name, 0) != after.get(name, 0)}
+        name: (before.get(name, 0), after.get(name, 0))
+        for name in {**before, **after}
+        if before.get(name, 0) != after.get(name, 0)
+    }
     for name, (old, new) in changed.items():
         events.scaled(cluster, name, old, new)

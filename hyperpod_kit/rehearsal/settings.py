@@ -60,6 +60,8 @@ def parse_tree(text: str) -> str:
     # /bin, /lib and /sbin are links in the image, and a directory in their place would hide all that lies there.
     real = sorted(name for name in ("bin", "lib", "lib64", "sbin") if (path / name).exists())
     if real:
-        raise RehearsalError(f"--tree {text}: {', '.join(real)} would take the place of the image's own",
-                             hint=f"put it below {path / 'usr'}")
+        raise RehearsalError(
+            f"--tree {text}: {', '.join(real)} would take the place of the image's own",
+            hint=f"put it below {path / 'usr'}",
+        )
     return str(path)

@@ -23,15 +23,50 @@ SKEW = 15 * 60
 """Seconds by which a client's clock may be off."""
 LONGEST = 604800
 ABSENT, MALFORMED, UNKNOWN, TOKEN, SKEWED, WRONG, EXPIRED, QUERY, UNSIGNED_HEADERS, NO_DIGEST = (
-    "absent", "malformed", "unknown", "token", "skewed", "wrong", "expired", "query", "unsigned headers", "no digest")
+    "absent",
+    "malformed",
+    "unknown",
+    "token",
+    "skewed",
+    "wrong",
+    "expired",
+    "query",
+    "unsigned headers",
+    "no digest",
+)
 """Why a request is turned away."""
-_FORM = re.compile(r"AWS4-HMAC-SHA256 +Credential=([^/, ]+)/(\d{8}/[^/, ]+/[^/, ]+/aws4_request), *"
-                   r"SignedHeaders=([^, ]+), *Signature=([0-9a-f]{64})")
-_SUBRESOURCES = frozenset((
-    "acl", "cors", "delete", "lifecycle", "location", "logging", "notification", "partNumber", "policy",
-    "requestPayment", "tagging", "torrent", "uploadId", "uploads", "versionId", "versioning", "versions", "website",
-    "response-content-type", "response-content-language", "response-expires", "response-cache-control",
-    "response-content-disposition", "response-content-encoding"))
+_FORM = re.compile(
+    r"AWS4-HMAC-SHA256 +Credential=([^/, ]+)/(\d{8}/[^/, ]+/[^/, ]+/aws4_request), *"
+    r"SignedHeaders=([^, ]+), *Signature=([0-9a-f]{64})"
+)
+_SUBRESOURCES = frozenset(
+    (
+        "acl",
+        "cors",
+        "delete",
+        "lifecycle",
+        "location",
+        "logging",
+        "notification",
+        "partNumber",
+        "policy",
+        "requestPayment",
+        "tagging",
+        "torrent",
+        "uploadId",
+        "uploads",
+        "versionId",
+        "versioning",
+        "versions",
+        "website",
+        "response-content-type",
+        "response-content-language",
+        "response-expires",
+        "response-cache-control",
+        "response-content-disposition",
+        "response-content-encoding",
+    )
+)
 """Of the query, what version 2 signs."""
 
 
@@ -104,8 +139,19 @@ def claim(known: Mapping[str, Key], method: str, target: str, headers: Mapping[s
     payload = headers.get("x-amz-content-sha256")
     if payload is None and service == "s3":
         raise Refused(NO_DIGEST)
-    return Claim(key, service, stamp, scope, _signed_names(names, headers), signature, payload, method, url.path,
-                 url.query, headers)
+    return Claim(
+        key,
+        service,
+        stamp,
+        scope,
+        _signed_names(names, headers),
+        signature,
+        payload,
+        method,
+        url.path,
+        url.query,
+        headers,
+    )
 
 
 def _key(known: Mapping[str, Key], access: str, token: str) -> Key:
@@ -138,35 +184,62 @@ def _signed_names(said: str, headers: Mapping[str, str]) -> Sequence[str]:
     return names
 
 
-def _presigned(known: Mapping[str, Key], method: str, path: str, raw: str, query: Mapping[str, str],
-               headers: Mapping[str, str], now: float) -> Claim:
+def _presigned(
+    known: Mapping[str, Key],
+    method: str,
+    path: str,
+    raw: str,
+    query: Mapping[str, str],
+    headers: Mapping[str, str],
+    now: float,
+) -> Claim:
     access, _, scope = query.get("X-Amz-Credential", "").partition("/")
     try:
-        signed, lasts = _moment(query.get("X-Amz-Date", ""), query.get("X-Amz-Date", "")[:8] + "/"), int(
-            query["X-Amz-Expires"])
+        signed, lasts = (
+            _moment(query.get("X-Amz-Date", ""), query.get("X-Amz-Date", "")[:8] + "/"),
+            int(query["X-Amz-Expires"]),
+        )
     except (KeyError, ValueError, Refused):
-        raise Refused(QUERY, "X-Amz-Date must be in the ISO8601 Long Format \"yyyyMMdd'T'HHmmss'Z'\" and X-Amz-Expires "
-                             "a number") from None
+        raise Refused(
+            QUERY, "X-Amz-Date must be in the ISO8601 Long Format \"yyyyMMdd'T'HHmmss'Z'\" and X-Amz-Expires a number"
+        ) from None
     if not 0 <= lasts <= LONGEST:
-        raise Refused(QUERY, "X-Amz-Expires must be less than a week (in seconds); that is, the given X-Amz-Expires "
-                             f"must be less than {LONGEST} seconds")
+        raise Refused(
+            QUERY,
+            "X-Amz-Expires must be less than a week (in seconds); that is, the given X-Amz-Expires "
+            f"must be less than {LONGEST} seconds",
+        )
     if signed - now > SKEW:
         raise Refused(SKEWED, query["X-Amz-Date"])
     if now > signed + lasts:
         raise Refused(EXPIRED)
-    form = _FORM.fullmatch(f"{query.get('X-Amz-Algorithm')} Credential={access}/{scope}, "
-                           f"SignedHeaders={query.get('X-Amz-SignedHeaders')}, "
-                           f"Signature={query.get('X-Amz-Signature')}")
+    form = _FORM.fullmatch(
+        f"{query.get('X-Amz-Algorithm')} Credential={access}/{scope}, "
+        f"SignedHeaders={query.get('X-Amz-SignedHeaders')}, "
+        f"Signature={query.get('X-Amz-Signature')}"
+    )
     if form is None or not scope.startswith(query["X-Amz-Date"][:8] + "/"):
         raise Refused(QUERY, "X-Amz-Algorithm, X-Amz-Credential, X-Amz-SignedHeaders or X-Amz-Signature is wrong")
     key = _key(known, access, query.get("X-Amz-Security-Token", ""))
     rest = "&".join(part for part in raw.split("&") if not part.startswith("X-Amz-Signature="))
-    return Claim(key, scope.split("/")[2], query["X-Amz-Date"], scope, _signed_names(form.group(3), headers),
-                 form.group(4), headers.get("x-amz-content-sha256", sigv4.UNSIGNED), method, path, rest, headers)
+    return Claim(
+        key,
+        scope.split("/")[2],
+        query["X-Amz-Date"],
+        scope,
+        _signed_names(form.group(3), headers),
+        form.group(4),
+        headers.get("x-amz-content-sha256", sigv4.UNSIGNED),
+        method,
+        path,
+        rest,
+        headers,
+    )
 
 
-def _version_2(known: Mapping[str, Key], method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str],
-               now: float) -> Claim:
+def _version_2(
+    known: Mapping[str, Key], method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str], now: float
+) -> Claim:
     """A URL that was presigned as S3 took it before version 4, and still takes it in old regions. Raises Refused."""
     expires = query.get("Expires", "")
     if not (expires.isascii() and expires.isdigit()):
@@ -180,8 +253,16 @@ def _version_2(known: Mapping[str, Key], method: str, path: str, query: Mapping[
     chosen = sorted((name, value) for name, value in query.items() if name in _SUBRESOURCES)
     asked = "&".join(name + (f"={value}" if value else "") for name, value in chosen)
     resource = f"{path}?{asked}" if asked else path
-    text = "\n".join([method, headers.get("content-md5", ""), headers.get("content-type", ""), expires,
-                      *(f"{name}:{amz[name]}" for name in sorted(amz)), resource])
+    text = "\n".join(
+        [
+            method,
+            headers.get("content-md5", ""),
+            headers.get("content-type", ""),
+            expires,
+            *(f"{name}:{amz[name]}" for name in sorted(amz)),
+            resource,
+        ]
+    )
     made = base64.b64encode(hmac.new(key.secret.encode(), text.encode("latin-1"), hashlib.sha1).digest()).decode()
     if not hmac.compare_digest(made.encode(), query["Signature"].encode()):
         raise Refused(WRONG)

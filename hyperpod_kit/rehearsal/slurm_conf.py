@@ -51,8 +51,10 @@ SlurmdLogFile=/var/log/slurmd.log
 """
 
 
-def roles_of(request: Mapping[str, object], parameters: Mapping[str, object] | None,
-             ) -> tuple[Dict[str, str], Dict[str, List[str]]]:
+def roles_of(
+    request: Mapping[str, object],
+    parameters: Mapping[str, object] | None,
+) -> tuple[Dict[str, str], Dict[str, List[str]]]:
     """(group -> node type, partition -> groups) from SlurmConfig, or from a provisioning_parameters.json.
 
     Both empty for a cluster without Slurm. Raises RehearsalError when both sources are there, or no controller is.
@@ -61,10 +63,14 @@ def roles_of(request: Mapping[str, object], parameters: Mapping[str, object] | N
     names = [str(group["InstanceGroupName"]) for group in groups]
     api: Dict[str, Mapping[str, object]] = {
         str(group["InstanceGroupName"]): group["SlurmConfig"]  # type: ignore[misc]
-        for group in groups if group.get("SlurmConfig")}
+        for group in groups
+        if group.get("SlurmConfig")
+    }
     if api and parameters is not None:
-        raise RehearsalError("The LifeCycleConfig cannot include both a SLURM Orchestrator Config and a "
-                             "provisioning_parameters.json file simultaneously.")
+        raise RehearsalError(
+            "The LifeCycleConfig cannot include both a SLURM Orchestrator Config and a "
+            "provisioning_parameters.json file simultaneously."
+        )
     roles: Dict[str, str] = {}
     partitions: Dict[str, List[str]] = {DEFAULT_PARTITION: []}
     if api:
@@ -92,13 +98,22 @@ def roles_of(request: Mapping[str, object], parameters: Mapping[str, object] | N
 
 def parameters_of(cluster: Cluster) -> Dict[str, object]:
     """The provisioning_parameters.json that the platform itself writes for a cluster with SlurmConfig."""
+
     def first(role: str) -> str:
         return next((name for name, found in cluster.slurm.items() if found == role), "")
 
-    workers = [{"instance_group_name": name, "partition_name": partition}
-               for partition, names in cluster.partitions.items() if partition != DEFAULT_PARTITION for name in names]
-    data: Dict[str, object] = {"version": "1.0.0", "workload_manager": "slurm", "controller_group": first(CONTROLLER),
-                               "worker_groups": workers}
+    workers = [
+        {"instance_group_name": name, "partition_name": partition}
+        for partition, names in cluster.partitions.items()
+        if partition != DEFAULT_PARTITION
+        for name in names
+    ]
+    data: Dict[str, object] = {
+        "version": "1.0.0",
+        "workload_manager": "slurm",
+        "controller_group": first(CONTROLLER),
+        "worker_groups": workers,
+    }
     if first(LOGIN):
         data["login_group"] = first(LOGIN)
     return data
@@ -112,8 +127,9 @@ def node_lines(cluster: Cluster, memory_mb: int) -> str:
         if role == CONTROLLER:
             continue
         for node in members[name]:
-            lines.append(f"NodeName={node.host} NodeAddr={node.ip} CPUs={CPUS_PER_NODE} RealMemory={memory_mb} "
-                         "State=UNKNOWN")
+            lines.append(
+                f"NodeName={node.host} NodeAddr={node.ip} CPUs={CPUS_PER_NODE} RealMemory={memory_mb} State=UNKNOWN"
+            )
     for partition, groups in cluster.partitions.items():
         hosts = ",".join(node.host for name in groups for node in members.get(name, []))
         if hosts:
@@ -127,8 +143,13 @@ def render(cluster: Cluster, memory_mb: int, cred_expire: int, slurmd_timeout: i
     controller = cluster.controller
     if controller is None:
         raise RehearsalError(f"cluster {cluster.name} has no Slurm controller")
-    base = BASE.format(name=cluster.name, controller=controller.host, controller_ip=controller.ip,
-                       cred_expire=cred_expire, slurmd_timeout=slurmd_timeout)
+    base = BASE.format(
+        name=cluster.name,
+        controller=controller.host,
+        controller_ip=controller.ip,
+        cred_expire=cred_expire,
+        slurmd_timeout=slurmd_timeout,
+    )
     return base + node_lines(cluster, memory_mb)
 
 

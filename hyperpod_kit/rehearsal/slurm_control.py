@@ -46,8 +46,10 @@ class SlurmControl:
         """Tell Slurm at once that a machine is gone: its jobs are requeued now, not after SlurmdTimeout."""
         if node.role in ("", CONTROLLER):
             return False
-        return self._run(cluster, SCONTROL, "update", f"nodename={node.host}", "state=down",
-                         f"reason={DEAD_REASON}") is not None
+        return (
+            self._run(cluster, SCONTROL, "update", f"nodename={node.host}", "state=down", f"reason={DEAD_REASON}")
+            is not None
+        )
 
     def resume(self, cluster: Cluster, node: Node) -> bool:
         """Let Slurm use a node again."""
@@ -92,6 +94,7 @@ class SlurmControl:
 
 def parse_node(text: str) -> SlurmNode:
     """One line of `scontrol -o show node`, times in UTC."""
+
     def field(name: str) -> str:
         match = re.search(rf"(?:^|\s){name}=(\S+)", text)
         return match.group(1) if match else ""

@@ -27,8 +27,10 @@ def update(operations: Operations, cluster: Cluster, request: Mapping[str, Any])
     """
     wanted = {group["InstanceGroupName"] for group in request.get("InstanceGroups") or cluster.groups}
     with operations.lock:
-        nodes = sorted((node for node in cluster.nodes.values() if node.group in wanted and operations.take(node)),
-                       key=lambda node: (node.role != CONTROLLER, node.group, node.index))
+        nodes = sorted(
+            (node for node in cluster.nodes.values() if node.group in wanted and operations.take(node)),
+            key=lambda node: (node.role != CONTROLLER, node.group, node.index),
+        )
     deployment = request.get("DeploymentConfig") or {}
     failure = ""
     pending = list(nodes)
@@ -57,7 +59,7 @@ def batches(nodes: Sequence[Node], policy: Mapping[str, Any] | None) -> List[Lis
     size = policy["MaximumBatchSize"]
     count = size["Value"] if size["Type"] == "INSTANCE_COUNT" else len(nodes) * size["Value"] // 100
     step = max(1, count)
-    return [list(nodes[start:start + step]) for start in range(0, len(nodes), step)]
+    return [list(nodes[start : start + step]) for start in range(0, len(nodes), step)]
 
 
 def _update_batch(operations: Operations, cluster: Cluster, batch: Sequence[Node]) -> None:

@@ -27,18 +27,29 @@ BUCKETS = ("sagemaker-hyperpod-kit-demo", "sagemaker-hyperpod-kit-data")
 
 def _access_points(point: str, file_system: str) -> Dict[str, Any]:
     """The access point of the ordinary user `trainer`, in the form of EFS's API."""
-    return {point: {"FileSystemId": file_system, "PosixUser": {"Uid": 2001, "Gid": 2001},
-                    "RootDirectory": {"Path": "/trainer",
-                                      "CreationInfo": {"OwnerUid": 2001, "OwnerGid": 2001, "Permissions": "0750"}}}}
+    return {
+        point: {
+            "FileSystemId": file_system,
+            "PosixUser": {"Uid": 2001, "Gid": 2001},
+            "RootDirectory": {
+                "Path": "/trainer",
+                "CreationInfo": {"OwnerUid": 2001, "OwnerGid": 2001, "Permissions": "0750"},
+            },
+        }
+    }
 
 
 def registries(gateway: str) -> Dict[str, Mapping[str, Any]]:
     """registry.json by kind. `gateway`: address that serves as the Lustre servers'."""
     return {
-        "efs": {"file_systems": [EFS_ID, OTHER_EFS_ID, HOMES_EFS_ID],
-                "access_points": _access_points(ACCESS_POINT_ID, EFS_ID)},
-        "s3files": {"file_systems": [S3FILES_ID, OTHER_S3FILES_ID],
-                    "access_points": _access_points(S3FILES_ACCESS_POINT_ID, S3FILES_ID)},
+        "efs": {
+            "file_systems": [EFS_ID, OTHER_EFS_ID, HOMES_EFS_ID],
+            "access_points": _access_points(ACCESS_POINT_ID, EFS_ID),
+        },
+        "s3files": {
+            "file_systems": [S3FILES_ID, OTHER_S3FILES_ID],
+            "access_points": _access_points(S3FILES_ACCESS_POINT_ID, S3FILES_ID),
+        },
         "fsx": {name: {"dns": LUSTRE_DNS_NAME, "ip": gateway} for name in (LUSTRE_MOUNT_NAME, OTHER_LUSTRE_MOUNT_NAME)},
         "openzfs": {name: {"exports": [OPENZFS_EXPORT]} for name in (OPENZFS_DNS_NAME, OTHER_OPENZFS_DNS_NAME)},
     }

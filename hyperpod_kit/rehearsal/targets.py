@@ -21,10 +21,13 @@ def find(state: Dict[str, Any], text: str) -> Dict[str, Any]:
 
     Raises RehearsalError when none or more than one is meant.
     """
-    wanted = text[:-len(".ec2.internal")] if text.endswith(".ec2.internal") else text
-    matches = [node for node in all_nodes(state)
-               if wanted in (node["instance_id"], node["host"], node["ip"], node["place"])
-               or (wanted == "controller" and node["role"] == "Controller")]
+    wanted = text[: -len(".ec2.internal")] if text.endswith(".ec2.internal") else text
+    matches = [
+        node
+        for node in all_nodes(state)
+        if wanted in (node["instance_id"], node["host"], node["ip"], node["place"])
+        or (wanted == "controller" and node["role"] == "Controller")
+    ]
     if len(matches) == 1:
         return matches[0]
     if not matches:
@@ -48,8 +51,9 @@ def kill(node: Dict[str, Any]) -> None:
     """SIGKILL the whole machine, as a power failure would. Raises RehearsalError when it does not run."""
     leaders = processes.children(node["pid"]) if is_running(node) else []
     if not leaders:
-        raise RehearsalError(f"{node['place']} ({node['instance_id']}) does not run",
-                             hint="hyperpod-kit rehearse status")
+        raise RehearsalError(
+            f"{node['place']} ({node['instance_id']}) does not run", hint="hyperpod-kit rehearse status"
+        )
     # The machine's PID 1: with it the kernel ends every process of the machine's pid namespace.
     processes.end(processes.identify(leaders[0]))
     if not processes.wait_gone(supervisor(node), 10.0):
@@ -58,18 +62,40 @@ def kill(node: Dict[str, Any]) -> None:
 
 def ssh_command(layout: Layout, node: Dict[str, Any], command: List[str], tty: bool) -> List[str]:
     """An ssh command line that verifies the node's host key; `command` are shell words."""
-    return ["ssh", *(["-t"] if tty else []), "-i", str(layout.ssh_key), "-o", "IdentitiesOnly=yes", "-o",
-            f"UserKnownHostsFile={layout.known_hosts}", "-o", "GlobalKnownHostsFile=/dev/null",
-            "-o", "StrictHostKeyChecking=yes", "-o", "BatchMode=yes", "-o", "LogLevel=ERROR", "-o", "ConnectTimeout=10",
-            f"root@{node['ip']}", *command]
+    return [
+        "ssh",
+        *(["-t"] if tty else []),
+        "-i",
+        str(layout.ssh_key),
+        "-o",
+        "IdentitiesOnly=yes",
+        "-o",
+        f"UserKnownHostsFile={layout.known_hosts}",
+        "-o",
+        "GlobalKnownHostsFile=/dev/null",
+        "-o",
+        "StrictHostKeyChecking=yes",
+        "-o",
+        "BatchMode=yes",
+        "-o",
+        "LogLevel=ERROR",
+        "-o",
+        "ConnectTimeout=10",
+        f"root@{node['ip']}",
+        *command,
+    ]
 
 
 def environment(layout: Layout, state: Dict[str, Any]) -> Dict[str, str]:
     """What a shell needs so that hyperpod-kit, boto3 and AWS's CLI talk to the rehearsal. Raises RehearsalError."""
     from hyperpod_kit.rehearsal.node_files import aws_environment
 
-    return {**aws_environment(state["endpoint"], Keys.load(layout.root).admin),
-            "HPK_SSH_KEY": str(layout.ssh_key), "HPK_SSH_USER": "root", "HPK_KNOWN_HOSTS": str(layout.known_hosts)}
+    return {
+        **aws_environment(state["endpoint"], Keys.load(layout.root).admin),
+        "HPK_SSH_KEY": str(layout.ssh_key),
+        "HPK_SSH_USER": "root",
+        "HPK_KNOWN_HOSTS": str(layout.known_hosts),
+    }
 
 
 def logs(layout: Layout, state: Dict[str, Any], text: str) -> list[tuple[str, str]]:

@@ -64,7 +64,7 @@ def understood(target: Target, heard: Completed) -> Told:
         return Told(target, error=clean(heard.stderr) or f"exit code {heard.returncode}")
     begin = heard.stdout.find("{")
     try:
-        listed = json_object(heard.stdout[max(0, begin):])["actions"]
+        listed = json_object(heard.stdout[max(0, begin) :])["actions"]
         if not isinstance(listed, list):
             raise ValueError(f"its actions are of type {type(listed).__name__}, expected a list")
     except (ValueError, KeyError) as err:

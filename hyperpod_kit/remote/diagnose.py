@@ -179,8 +179,11 @@ def _words(value: object) -> str:
 def _sick(answer: dict[str, Any], odd: list[str]) -> list[str]:
     good = ("ok", "slow")
     return [
-        clean(f"{clean(mount.get('name'))} is {clean(mount.get('state'))}: "
-              f"{mount.get('detail') or mount.get('source') or 'no detail'}", LONGEST_LINE)
+        clean(
+            f"{clean(mount.get('name'))} is {clean(mount.get('state'))}: "
+            f"{mount.get('detail') or mount.get('source') or 'no detail'}",
+            LONGEST_LINE,
+        )
         for mount in _objects(answer, "mounts", odd)
         if mount.get("state") not in good and mount.get("required", True)
     ]

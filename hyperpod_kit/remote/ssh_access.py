@@ -62,9 +62,7 @@ class SshAccess:
             self._log_in(client, sock, address, said)
             yield client
 
-    def _log_in(
-        self, client: paramiko.SSHClient, sock: socket.socket, address: str, said: Callable[[], str]
-    ) -> None:
+    def _log_in(self, client: paramiko.SSHClient, sock: socket.socket, address: str, said: Callable[[], str]) -> None:
         """`said`: what the program has said through which the connection goes, "" without one."""
         known, settings = self.load(), self.settings
         client.set_missing_host_key_policy(load_paramiko().RejectPolicy())

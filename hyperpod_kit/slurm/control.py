@@ -112,9 +112,18 @@ def _node_record(line: str) -> Optional[NodeRecord]:
     record = node_fields(line)
     name, port = record.get("NodeName", ""), record.get("Port", "")
     number = int(port) if re.fullmatch("[0-9]{1,5}", port) else SLURMD_PORT
-    return NodeRecord(name, record.get("NodeAddr") or name, number,
-                      record.get("State", "UNKNOWN"), record.get("Reason", ""),
-                      _moment(record.get("BootTime", ""))) if name else None
+    return (
+        NodeRecord(
+            name,
+            record.get("NodeAddr") or name,
+            number,
+            record.get("State", "UNKNOWN"),
+            record.get("Reason", ""),
+            _moment(record.get("BootTime", "")),
+        )
+        if name
+        else None
+    )
 
 
 def _moment(text: str) -> float:
@@ -133,8 +142,10 @@ def parts(runner: Runner, job: JobId) -> List[Dict[str, str]]:
     own = [record for record in found if job.has(record)]
     if not own or (len(own) > 1 and not job.components):
         shown = ", ".join(str(JobId.of(record)) for record in found[:8]) or "no job"
-        raise JobError(f"Slurm answers with {shown} when it is asked for job {job} (number {job.raw or 'unknown'})",
-                       hint=f"scontrol show job {job}")
+        raise JobError(
+            f"Slurm answers with {shown} when it is asked for job {job} (number {job.raw or 'unknown'})",
+            hint=f"scontrol show job {job}",
+        )
     return sorted(own, key=lambda record: int(record.get("HetJobOffset") or 0))
 
 
@@ -144,9 +155,7 @@ def job(runner: Runner, job_id: JobId) -> Dict[str, str]:
 
 
 def forgotten(err: RunError) -> bool:
-    """Whether `job` failed because Slurm knows no such job (any more), and not because slurmctld did not answer.
-
-    """
+    """Whether `job` failed because Slurm knows no such job (any more), and not because slurmctld did not answer."""
     return isinstance(err, records.Unknown)
 
 
@@ -171,11 +180,16 @@ def running_steps(runner: Runner, job_id: JobId, prefix: str) -> List[str]:
     Raises RunError.
     """
     ids = job_id.steps_of
-    done = runner.run(["squeue", "--steps", "--noheader", "-j", ",".join(ids), "-o", "%i %j"], timeout=DEADLINE,
-                      check=False, env=records.UNSET)
+    done = runner.run(
+        ["squeue", "--steps", "--noheader", "-j", ",".join(ids), "-o", "%i %j"],
+        timeout=DEADLINE,
+        check=False,
+        env=records.UNSET,
+    )
     pairs = (line.split(None, 1) for line in done.stdout.splitlines())
-    return [pair[0] for pair in pairs if len(pair) == 2 and pair[1].startswith(prefix)
-            and pair[0].rpartition(".")[0] in ids]
+    return [
+        pair[0] for pair in pairs if len(pair) == 2 and pair[1].startswith(prefix) and pair[0].rpartition(".")[0] in ids
+    ]
 
 
 def kill_steps(runner: Runner, job_id: JobId, prefix: str) -> List[str]:

@@ -41,14 +41,22 @@ class JobEnvironment:
         """From the environment of a batch script. Raises JobError outside of a job."""
         job_id = JobId.read(env)
         if not job_id.raw:
-            raise JobError("this is not a Slurm job: SLURM_JOB_ID is not set",
-                           hint="call `hyperpod-kit job run` inside the script that you give to sbatch")
-        groups = tuple(tuple(expand(env.get(f"SLURM_JOB_NODELIST_HET_GROUP_{offset}", "")))
-                       for offset in range(len(job_id.components)))
+            raise JobError(
+                "this is not a Slurm job: SLURM_JOB_ID is not set",
+                hint="call `hyperpod-kit job run` inside the script that you give to sbatch",
+            )
+        groups = tuple(
+            tuple(expand(env.get(f"SLURM_JOB_NODELIST_HET_GROUP_{offset}", "")))
+            for offset in range(len(job_id.components))
+        )
         hosts = env.get("SLURM_JOB_NODELIST") or env.get("SLURM_NODELIST") or ""
-        return cls(id=job_id, restart=_number(env.get("SLURM_RESTART_COUNT")),
-                   nodes=_each_once(groups) or tuple(expand(hosts)), tasks=_number(env.get("SLURM_NTASKS")),
-                   groups=groups)
+        return cls(
+            id=job_id,
+            restart=_number(env.get("SLURM_RESTART_COUNT")),
+            nodes=_each_once(groups) or tuple(expand(hosts)),
+            tasks=_number(env.get("SLURM_NTASKS")),
+            groups=groups,
+        )
 
     def within(self, offsets: Sequence[int]) -> JobEnvironment:
         """The same with the nodes of some components only."""

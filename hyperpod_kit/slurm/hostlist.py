@@ -40,7 +40,7 @@ def compress(names: Iterable[str]) -> str:
     for name in sorted(set(names)):
         head = name.rstrip("0123456789")
         if head != name:
-            numbers.setdefault(head, []).append(name[len(head):])
+            numbers.setdefault(head, []).append(name[len(head) :])
         else:
             plain.append(name)
     return ",".join(plain + [_bracket(prefix, digits) for prefix, digits in sorted(numbers.items())])
@@ -90,8 +90,9 @@ def _numbers(inside: str, item: str, most: int) -> List[str]:
     for part in inside.split(","):
         match = _RANGE.match(part.strip())
         if not match:
-            raise ValueError(f"{shortened(part, 80)!r} in host list {shortened(item, 80)!r} is neither a number nor a "
-                             "range")
+            raise ValueError(
+                f"{shortened(part, 80)!r} in host list {shortened(item, 80)!r} is neither a number nor a range"
+            )
         first, last = match.group(1), match.group(2) or match.group(1)
         if int(last) < int(first):
             raise ValueError(f"range {part!r} in host list {shortened(item, 80)!r} runs backwards")

@@ -21,16 +21,46 @@ DEADLINE = 20.0
 """Seconds any Slurm command may take: a busy slurmctld answers late, a dead one never."""
 
 FIELDS: Tuple[Tuple[str, str], ...] = (
-    ("JobId", "JobID"), ("ArrayJobId", "ArrayJobID"), ("ArrayTaskId", "ArrayTaskID"), ("HetJobId", "HetJobID"),
-    ("HetJobOffset", "HetJobOffset"), ("UserId", "UserID"), ("GroupId", "GroupID"), ("JobState", "State"),
-    ("Reason", "Reason"), ("Requeue", "Requeue"), ("Restarts", "RestartCnt"), ("BatchFlag", "BatchFlag"),
-    ("BatchHost", "BatchHost"), ("NodeList", "NodeList"), ("Comment", "Comment"))
+    ("JobId", "JobID"),
+    ("ArrayJobId", "ArrayJobID"),
+    ("ArrayTaskId", "ArrayTaskID"),
+    ("HetJobId", "HetJobID"),
+    ("HetJobOffset", "HetJobOffset"),
+    ("UserId", "UserID"),
+    ("GroupId", "GroupID"),
+    ("JobState", "State"),
+    ("Reason", "Reason"),
+    ("Requeue", "Requeue"),
+    ("Restarts", "RestartCnt"),
+    ("BatchFlag", "BatchFlag"),
+    ("BatchHost", "BatchHost"),
+    ("NodeList", "NodeList"),
+    ("Comment", "Comment"),
+)
 """What `scontrol show job` calls a field, which is what it is called here, and what squeue does."""
 
-UNSET: Mapping[str, Optional[str]] = dict.fromkeys((
-    "SLURM_CLUSTERS", "SLURM_TIME_FORMAT", "SQUEUE_ACCOUNT", "SQUEUE_ALL", "SQUEUE_ARRAY", "SQUEUE_FEDERATION",
-    "SQUEUE_FORMAT", "SQUEUE_FORMAT2", "SQUEUE_LICENSES", "SQUEUE_LOCAL", "SQUEUE_NAMES", "SQUEUE_PARTITION",
-    "SQUEUE_PRIORITY", "SQUEUE_QOS", "SQUEUE_SIBLING", "SQUEUE_SORT", "SQUEUE_STATES", "SQUEUE_USERS"))
+UNSET: Mapping[str, Optional[str]] = dict.fromkeys(
+    (
+        "SLURM_CLUSTERS",
+        "SLURM_TIME_FORMAT",
+        "SQUEUE_ACCOUNT",
+        "SQUEUE_ALL",
+        "SQUEUE_ARRAY",
+        "SQUEUE_FEDERATION",
+        "SQUEUE_FORMAT",
+        "SQUEUE_FORMAT2",
+        "SQUEUE_LICENSES",
+        "SQUEUE_LOCAL",
+        "SQUEUE_NAMES",
+        "SQUEUE_PARTITION",
+        "SQUEUE_PRIORITY",
+        "SQUEUE_QOS",
+        "SQUEUE_SIBLING",
+        "SQUEUE_SORT",
+        "SQUEUE_STATES",
+        "SQUEUE_USERS",
+    )
+)
 """What a person sets to see less of the queue would hide a job that lives, and make it look like one that has ended."""
 
 _NAME = re.compile(r"[0-9]+(?:_[0-9]+)?")
@@ -50,8 +80,15 @@ def read(runner: Runner, name: str = "", *, squeue: str = "squeue") -> List[Dict
         raise RunError([squeue, "-j", name], 2, stderr=f"{name!r} is no number of a job")
     mark = f"@{os.urandom(16).hex()}@"
     wanted = ",".join(f"{word}:0{mark}" for _, word in FIELDS)
-    argv = [squeue, "--local", "--all", "--noheader", "--states=all", *(["--array"] if "_" in name else []),
-            *(["-j", name] if name else [])]
+    argv = [
+        squeue,
+        "--local",
+        "--all",
+        "--noheader",
+        "--states=all",
+        *(["--array"] if "_" in name else []),
+        *(["-j", name] if name else []),
+    ]
     done = runner.run(argv, timeout=DEADLINE, check=False, env={**UNSET, "SQUEUE_FORMAT2": wanted})
     if done.returncode:
         kind = Unknown if "invalid job id" in done.stderr.lower() else RunError
@@ -73,7 +110,7 @@ def split(printed: str, mark: str) -> Optional[List[Dict[str, str]]]:
     found: List[Dict[str, str]] = []
     for start in range(0, count * len(FIELDS), len(FIELDS)):
         # The line feed that ends a record stands before the first field of the next.
-        said = [value.strip() for value in values[start: start + len(FIELDS)]]
+        said = [value.strip() for value in values[start : start + len(FIELDS)]]
         if not said[0].isdigit():
             return None
         found.append({name: value for (name, _), value in zip(FIELDS, said) if value not in _NOTHING})

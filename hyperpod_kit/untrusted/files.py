@@ -28,8 +28,14 @@ _PIECE = 1 << 20
 MAYBE_NO_FILE = (errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.ENOTDIR)
 """What an open says of a link, a socket, a device without a driver, a path through a file; a look tells."""
 
-_KINDS = ((stat.S_ISREG, ""), (stat.S_ISDIR, "a directory"), (stat.S_ISFIFO, "a fifo"), (stat.S_ISSOCK, "a socket"),
-          (stat.S_ISCHR, "a character device"), (stat.S_ISBLK, "a block device"))
+_KINDS = (
+    (stat.S_ISREG, ""),
+    (stat.S_ISDIR, "a directory"),
+    (stat.S_ISFIFO, "a fifo"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a character device"),
+    (stat.S_ISBLK, "a block device"),
+)
 
 
 def kind_of(path: str) -> str:
@@ -54,8 +60,9 @@ def too_large(name: str, size: int, most: int, error: Type[Untrusted] = Untruste
     return error(f"{os.path.basename(name)} has {size} bytes, expected at most {most}")
 
 
-def open_to_read(path: str, *, owner: Optional[int] = None,
-                 error: Type[Untrusted] = Untrusted) -> Tuple[int, os.stat_result]:
+def open_to_read(
+    path: str, *, owner: Optional[int] = None, error: Type[Untrusted] = Untrusted
+) -> Tuple[int, os.stat_result]:
     """A descriptor of a regular file, and its facts. `owner`: the only uid whose file will do.
 
     Raises `error`, FileNotFoundError, OSError.
@@ -144,6 +151,8 @@ def own_directory(path: str, mode: int = 0o700, *, uid: Optional[int] = None) ->
 
 def _not_ours(path: str, owner: int) -> Untrusted:
     found = os.lstat(path)
-    return Untrusted(f"{path} is there already and is not a directory of uid {owner}: "
-                     f"{stat.filemode(found.st_mode)} of uid {found.st_uid}",
-                     hint=f"look at it, then have its owner or root remove it: ls -ld {path}")
+    return Untrusted(
+        f"{path} is there already and is not a directory of uid {owner}: "
+        f"{stat.filemode(found.st_mode)} of uid {found.st_uid}",
+        hint=f"look at it, then have its owner or root remove it: ls -ld {path}",
+    )

@@ -11,8 +11,7 @@ import stat
 from typing import Tuple
 
 from hyperpod_kit.errors import Untrusted
-
-from .held import hold, opened
+from hyperpod_kit.untrusted.held import hold, opened
 
 
 def open_ours(path: str, flags: int) -> Tuple[int, os.stat_result]:
@@ -26,8 +25,9 @@ def open_ours(path: str, flags: int) -> Tuple[int, os.stat_result]:
     except OSError as err:
         if err.errno != errno.EXDEV:
             raise
-        raise Untrusted(f"something is mounted on {path}, expected a file of uid {os.geteuid()}",
-                        hint=f"findmnt {path}") from None
+        raise Untrusted(
+            f"something is mounted on {path}, expected a file of uid {os.geteuid()}", hint=f"findmnt {path}"
+        ) from None
     finally:
         os.close(folder)
     try:
@@ -35,8 +35,11 @@ def open_ours(path: str, flags: int) -> Tuple[int, os.stat_result]:
         if found.st_nlink == 0:
             raise FileNotFoundError(errno.ENOENT, "it was removed just now", path)
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink != 1:
-            raise Untrusted(f"{path} is {stat.filemode(found.st_mode)} of uid {found.st_uid} with {found.st_nlink} "
-                            f"names, expected a file of uid {os.geteuid()} with one", hint=f"ls -l {path}")
+            raise Untrusted(
+                f"{path} is {stat.filemode(found.st_mode)} of uid {found.st_uid} with {found.st_nlink} "
+                f"names, expected a file of uid {os.geteuid()} with one",
+                hint=f"ls -l {path}",
+            )
         return opened(fd, flags), found
     finally:
         os.close(fd)

@@ -61,7 +61,7 @@ class Seal:
 
     def opened(self, line: bytes) -> bytes:
         """The next message that was said. Raises Untrusted."""
-        body = line[_MAC + 1:]
-        if line[_MAC:_MAC + 1] != b" " or not hmac.compare_digest(line[:_MAC], self._next(body)):
+        body = line[_MAC + 1 :]
+        if line[_MAC : _MAC + 1] != b" " or not hmac.compare_digest(line[:_MAC], self._next(body)):
             raise Untrusted("a message without its proof: it is not of who greeted, or it was changed on its way")
         return body

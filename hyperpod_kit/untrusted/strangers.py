@@ -49,8 +49,15 @@ class Strangers:
     here: who fills the room keeps out himself. `welcome`: what each is told first.
     """
 
-    def __init__(self, listeners: Sequence[socket.socket], *, most: int, seconds: float,
-                 welcome: Callable[[], bytes] = bytes, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        listeners: Sequence[socket.socket],
+        *,
+        most: int,
+        seconds: float,
+        welcome: Callable[[], bytes] = bytes,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._listeners = list(listeners)
         self._most = most
         self._seconds = seconds

@@ -40,8 +40,10 @@ def directory(path: str, *, make: bool = False) -> int:
             try:
                 links += 1
                 if found.st_uid not in (0, os.geteuid()):
-                    raise Untrusted(f"{name} on the way to {path} is a symbolic link of uid {found.st_uid}, expected a "
-                                    "directory", hint=f"namei -l {path}")
+                    raise Untrusted(
+                        f"{name} on the way to {path} is a symbolic link of uid {found.st_uid}, expected a directory",
+                        hint=f"namei -l {path}",
+                    )
                 if links > _MOST_LINKS:
                     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
                 target = os.readlink("", dir_fd=there)

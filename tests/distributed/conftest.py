@@ -16,8 +16,20 @@ import pytest
 
 from tests.distributed import rank_process
 
-TINY = ["--width", "48", "--layers", "1", "--context", "32", "--batch", "2", "--max-bytes", "200000",
-        "--on-busy", "wait"]
+TINY = [
+    "--width",
+    "48",
+    "--layers",
+    "1",
+    "--context",
+    "32",
+    "--batch",
+    "2",
+    "--max-bytes",
+    "200000",
+    "--on-busy",
+    "wait",
+]
 
 
 class Job:
@@ -41,12 +53,32 @@ class Job:
         for rank in range(world):
             own = {key.split("_", 1)[1]: value for key, value in env.items() if key.startswith(f"rank{rank}_")}
             common = {key: value for key, value in env.items() if not key.startswith("rank")}
-            self.ranks.append(rank_process.start(
-                self.log(rank), self.folder,
-                ["--data", str(Path(socket.__file__).parent / "asyncio"), "--checkpoint-root", str(self.root),
-                 "--steps", str(steps), *TINY, *args],
-                {"RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_PORT": str(port), "HPK_AGENT_LINGER": "20",
-                 "HPK_SHM_DIR": str(self.shm), "GLOO_SOCKET_IFNAME": "lo", **common, **own}))
+            self.ranks.append(
+                rank_process.start(
+                    self.log(rank),
+                    self.folder,
+                    [
+                        "--data",
+                        str(Path(socket.__file__).parent / "asyncio"),
+                        "--checkpoint-root",
+                        str(self.root),
+                        "--steps",
+                        str(steps),
+                        *TINY,
+                        *args,
+                    ],
+                    {
+                        "RANK": str(rank),
+                        "WORLD_SIZE": str(world),
+                        "MASTER_PORT": str(port),
+                        "HPK_AGENT_LINGER": "20",
+                        "HPK_SHM_DIR": str(self.shm),
+                        "GLOO_SOCKET_IFNAME": "lo",
+                        **common,
+                        **own,
+                    },
+                )
+            )
 
     def log(self, rank: int) -> Path:
         return self.folder / f"{self.root.name}.{self.starts}.{rank}.log"
@@ -95,6 +127,7 @@ class Job:
     def agents(self) -> list[int]:
         """Pids of agents that hold a lock in this job's shared memory."""
         from hyperpod_kit.checkpoint.repository import lock, process
+
         found = [lock.holder(str(path)) for path in self.shm.glob("*.lock")]
         return [held[0].pid for held in found if held is not None and process.alive(held[0])]
 
@@ -115,6 +148,7 @@ def make_job(tmp_path: Path) -> Iterator[Callable[[str], Job]]:
     def make(name: str) -> Job:
         made.append(Job(tmp_path, name))
         return made[-1]
+
     yield make
     for one in made:
         one.kill()
@@ -125,6 +159,7 @@ def make_job(tmp_path: Path) -> Iterator[Callable[[str], Job]]:
 def calm(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """(root, weights) of a run of 24 steps that nobody disturbed."""
     from hyperpod_kit.checkpoint.repository import catalog, verify
+
     job = Job(tmp_path_factory.mktemp("calm"), "calm")
     job.start(24, "--save-every", "4")
     weights = job.weights()

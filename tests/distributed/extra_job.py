@@ -17,6 +17,7 @@ def build(kind: str) -> tuple[Any, Any, dict[str, Any]]:
 
 def step(model: Any, optimizer: Any, average: dict[str, Any], number: int) -> None:
     import torch
+
     sharded_job.step(model, optimizer, number)
     bare = model.module if hasattr(model, "module") else model
     with torch.no_grad():
@@ -25,8 +26,9 @@ def step(model: Any, optimizer: Any, average: dict[str, Any], number: int) -> No
 
 
 def numbers(average: dict[str, Any]) -> list[float]:
-    whole = [value.full_tensor().detach() if hasattr(value, "full_tensor") else value.detach()
-             for value in average.values()]
+    whole = [
+        value.full_tensor().detach() if hasattr(value, "full_tensor") else value.detach() for value in average.values()
+    ]
     return [float(value.float().sum()) for value in whole]
 
 
@@ -36,6 +38,7 @@ def job(kind: str, root: str, do: str) -> dict[str, Any]:
 
     from hyperpod_kit.checkpoint import Manager, State
     from hyperpod_kit.errors import CheckpointError
+
     torch.manual_seed(0 if do == "save" else 99)
     model, optimizer, average = build(kind)
     extra = {"ema": average, "rank": int(os.environ["RANK"])}

@@ -12,8 +12,16 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["torch", "torch._dynamo", "torch._inductor.config", "torch.nn.parallel",
-                                 "torch.distributed.fsdp", "torch.distributed.checkpoint.state_dict"])
+CONTEXT.set_forkserver_preload(
+    [
+        "torch",
+        "torch._dynamo",
+        "torch._inductor.config",
+        "torch.nn.parallel",
+        "torch.distributed.fsdp",
+        "torch.distributed.checkpoint.state_dict",
+    ]
+)
 
 
 def run(log: str, folder: str, argv: list[str], env: dict[str, str]) -> None:
@@ -25,6 +33,7 @@ def run(log: str, folder: str, argv: list[str], env: dict[str, str]) -> None:
     os.chdir(folder)
     sys.path[:0] = [str(REPOSITORY / "examples/gpt"), str(REPOSITORY)]
     import train
+
     sys.exit(train.main(argv))
 
 

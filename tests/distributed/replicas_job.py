@@ -12,6 +12,7 @@ from tests.distributed.sharded_job import equal
 def _step(model: Any, optimizer: Any, number: int) -> None:
     """Gradients that each rank has of its own."""
     import torch
+
     for index, param in enumerate(model.parameters()):
         param.grad = torch.full_like(param, 0.1 * (number + 1) + index + int(os.environ["RANK"]))
     optimizer.step()
@@ -19,6 +20,7 @@ def _step(model: Any, optimizer: Any, number: int) -> None:
 
 def _alike(model: Any, optimizer: Any, number: int) -> None:
     import torch
+
     for param in model.parameters():
         param.grad = torch.full_like(param, 0.1 * (number + 1))
     optimizer.step()
@@ -27,24 +29,28 @@ def _alike(model: Any, optimizer: Any, number: int) -> None:
 def _experts() -> Any:
     """Other experts under the same names, as hand-written expert parallelism has them."""
     import torch
+
     torch.manual_seed(int(os.environ["RANK"]))
     return torch.nn.Linear(8, 4)
 
 
 def _net() -> Any:
     import torch
+
     torch.manual_seed(0)
     return torch.nn.Sequential(torch.nn.Linear(8, 6), torch.nn.BatchNorm1d(6), torch.nn.Linear(6, 2))
 
 
 def _ddp(broadcast: bool) -> Any:
     import torch
+
     return torch.nn.parallel.DistributedDataParallel(_net(), broadcast_buffers=broadcast)
 
 
 def _forward(model: Any, optimizer: Any, number: int) -> None:
     """A step of DDP: each rank's batch moves its own running statistics."""
     import torch
+
     generator = torch.Generator().manual_seed(100 * number + int(os.environ["RANK"]))
     optimizer.zero_grad()
     model(torch.randn(8, 8, generator=generator)).square().sum().backward()
@@ -54,6 +60,7 @@ def _forward(model: Any, optimizer: Any, number: int) -> None:
 def _stage() -> Any:
     """A pipeline's stage, with names of its own."""
     import torch
+
     rank = int(os.environ["RANK"])
     torch.manual_seed(rank)
     model = torch.nn.Module()
@@ -64,18 +71,25 @@ def _stage() -> Any:
 def _shapes() -> Any:
     """Stages of other shapes under the same names."""
     import torch
+
     return torch.nn.Linear(8 + 8 * int(os.environ["RANK"]), 4)
 
 
 Step = Callable[[Any, Any, int], None]
 KINDS: Dict[str, tuple[Callable[[], Any], Step]] = {
-    "equal": (_net, _alike), "experts": (_experts, _alike), "local_sgd": (_net, _step), "stages": (_stage, _step),
-    "shapes": (_shapes, _alike), "ddp": (lambda: _ddp(True), _forward), "ddp_buffers": (lambda: _ddp(False), _forward),
+    "equal": (_net, _alike),
+    "experts": (_experts, _alike),
+    "local_sgd": (_net, _step),
+    "stages": (_stage, _step),
+    "shapes": (_shapes, _alike),
+    "ddp": (lambda: _ddp(True), _forward),
+    "ddp_buffers": (lambda: _ddp(False), _forward),
 }
 
 
 def _values(state: Any) -> List[Any]:
     import torch
+
     tensors = [value.detach().clone() for value in state.model.state_dict().values()]
     for values in state.optimizer.state_dict()["state"].values():
         tensors += [value.clone() for value in values.values() if isinstance(value, torch.Tensor)]
@@ -87,6 +101,7 @@ def differ(kind: str, root: str, how: Dict[str, Any]) -> Dict[str, Any]:
     import torch
 
     from hyperpod_kit.checkpoint import Manager, State
+
     make, step = KINDS[kind]
     model = make()
     optimizer = torch.optim.AdamW(model.parameters(), 0.01)
@@ -98,13 +113,18 @@ def differ(kind: str, root: str, how: Dict[str, Any]) -> Dict[str, Any]:
         handles.append(manager.save(number, state, on_busy="wait"))
         handles[-1].wait("durable", 20)
     closed = manager.close()
-    return {"states": [handle.state for handle in handles], "reasons": [handle.reason for handle in handles],
-            "closed": closed, "shm": sorted(name for name in os.listdir(os.environ["HPK_SHM_DIR"]) if ".img" in name)}
+    return {
+        "states": [handle.state for handle in handles],
+        "reasons": [handle.reason for handle in handles],
+        "closed": closed,
+        "shm": sorted(name for name in os.listdir(os.environ["HPK_SHM_DIR"]) if ".img" in name),
+    }
 
 
 def diverge_after(root: str, equal_saves: int, every: int, saves: int) -> List[str]:
     """Ranks that hold the same for some saves and then do not; the states of all saves."""
     from hyperpod_kit.checkpoint import Manager, State
+
     model = _net()
     state, manager = State(model), Manager(root, compare=every, slots=2 + saves, keep=None)
     manager.restore(state)
@@ -123,6 +143,7 @@ def killed_before_the_verdict(root: str) -> Dict[str, Any]:
     import torch.distributed as dist
 
     from hyperpod_kit.checkpoint import Manager, State
+
     rank = int(os.environ["RANK"])
     model = _net()
     state, manager = State(model), Manager(root)
@@ -141,6 +162,7 @@ def killed_before_the_verdict(root: str) -> Dict[str, Any]:
 
 def restore_plain(root: str) -> Dict[str, Any]:
     from hyperpod_kit.checkpoint import Manager, State
+
     model = _net()
     good = [value.clone() for value in model.state_dict().values()]
     for value in model.parameters():
@@ -148,5 +170,9 @@ def restore_plain(root: str) -> Dict[str, Any]:
     state, manager = State(model), Manager(root)
     got = manager.restore(state)
     assert manager.close()
-    return {"got": type(got).__name__, "step": getattr(got, "step", None), "rejected": list(got.rejected),
-            "equal": all(equal(a, b) for a, b in zip(good, model.state_dict().values()))}
+    return {
+        "got": type(got).__name__,
+        "step": getattr(got, "step", None),
+        "rejected": list(got.rejected),
+        "equal": all(equal(a, b) for a, b in zip(good, model.state_dict().values())),
+    }

@@ -41,12 +41,16 @@ def build(kind: str) -> tuple[Any, Any]:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
         from torch.distributed.tensor.placement_types import Replicate
-        parallelize_module(model, init_device_mesh("cpu", (int(os.environ["WORLD_SIZE"]),)),
-                           {"last": RowwiseParallel(input_layouts=Replicate()),
-                            "low": ColwiseParallel(output_layouts=Replicate())})
+
+        parallelize_module(
+            model,
+            init_device_mesh("cpu", (int(os.environ["WORLD_SIZE"]),)),
+            {"last": RowwiseParallel(input_layouts=Replicate()), "low": ColwiseParallel(output_layouts=Replicate())},
+        )
     elif kind in ("fsdp2", "hsdp"):
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
+
         world = int(os.environ["WORLD_SIZE"])
         shape, names = ((world,), ("shard",)) if kind == "fsdp2" else ((2, world // 2), ("replicate", "shard"))
         mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
@@ -58,12 +62,14 @@ def build(kind: str) -> tuple[Any, Any]:
         model = torch.nn.parallel.DistributedDataParallel(model)
     elif kind == "fsdp1":
         from torch.distributed.fsdp import FullyShardedDataParallel
+
         model = FullyShardedDataParallel(model, use_orig_params=True, device_id=torch.device("cpu"))
     return model, torch.optim.AdamW(model.parameters(), lr=0.01)
 
 
 def step(model: Any, optimizer: Any, number: int) -> None:
     import torch
+
     torch.manual_seed(number)
     model(torch.randn(8, WIDTH)).square().sum().backward()
     bare = model.module if hasattr(model, "module") else model
@@ -77,6 +83,7 @@ def holds(model: Any, optimizer: Any) -> dict[str, str]:
     """Name -> digest of every whole tensor of model and optimizer, with its type and shape. A collective."""
     import torch
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
+
     options = StateDictOptions(full_state_dict=True)
     weights, state = get_state_dict(model, optimizer, options=options)
     out = {}
@@ -84,23 +91,33 @@ def holds(model: Any, optimizer: Any) -> dict[str, str]:
         out[name] = tensor
     for name, values in state.get("state", {}).items():
         out.update({f"{name}.{key}": value for key, value in values.items()})
-    return {name: f"{t.dtype} {list(t.shape)} " + hashlib.sha256(
-        bytes(t.detach().contiguous().reshape(-1).view(torch.uint8).tolist())).hexdigest()[:16]
-        for name, t in out.items() if isinstance(t, torch.Tensor)}
+    return {
+        name: f"{t.dtype} {list(t.shape)} "
+        + hashlib.sha256(bytes(t.detach().contiguous().reshape(-1).view(torch.uint8).tolist())).hexdigest()[:16]
+        for name, t in out.items()
+        if isinstance(t, torch.Tensor)
+    }
 
 
 def odd_tensors(rank: int) -> dict[str, Any]:
     """Each rank's own: kinds that a file of tensors can get wrong."""
     import torch
+
     torch.manual_seed(rank)
-    return {"complex": torch.randn(3, 5, dtype=torch.complex64), "empty": torch.empty(0, 4),
-            "scalar": torch.tensor(7 + rank, dtype=torch.int16), "bits": torch.rand(9) > 0.5,
-            "turned": torch.randn(6, 4).t(), "fp8": torch.randn(33).to(torch.float8_e4m3fn),
-            "low": torch.randn(5, 2).to(torch.bfloat16)}
+    return {
+        "complex": torch.randn(3, 5, dtype=torch.complex64),
+        "empty": torch.empty(0, 4),
+        "scalar": torch.tensor(7 + rank, dtype=torch.int16),
+        "bits": torch.rand(9) > 0.5,
+        "turned": torch.randn(6, 4).t(),
+        "fp8": torch.randn(33).to(torch.float8_e4m3fn),
+        "low": torch.randn(5, 2).to(torch.bfloat16),
+    }
 
 
 def equal(a: Any, b: Any) -> bool:
     import torch
+
     if a.dtype != b.dtype or a.shape != b.shape:
         return False
     flat = [t.contiguous().reshape(-1).view(torch.uint8) for t in (a, b)]
@@ -112,6 +129,7 @@ def job(kind: str, root: str, do: str, full: bool = False) -> dict[str, Any]:
     import torch
 
     from hyperpod_kit.checkpoint import Manager, State
+
     rank = int(os.environ["RANK"])
     torch.manual_seed(0 if do == "save" else 99)
     model, optimizer = build(kind)
@@ -119,8 +137,11 @@ def job(kind: str, root: str, do: str, full: bool = False) -> dict[str, Any]:
     state = State(model, optimizer, extra=extra, full=full)
     manager = Manager(root)
     got = manager.restore(state)
-    answer: dict[str, Any] = {"got": type(got).__name__, "tier": getattr(got, "tier", ""),
-                              "rejected": getattr(got, "rejected", ())}
+    answer: dict[str, Any] = {
+        "got": type(got).__name__,
+        "tier": getattr(got, "tier", ""),
+        "rejected": getattr(got, "rejected", ()),
+    }
     if do == "save":
         for number in range(3):
             step(model, optimizer, number)
@@ -140,11 +161,17 @@ def hybrid_by_groups(root: str) -> str:
 
     from hyperpod_kit.checkpoint import Manager, State
     from hyperpod_kit.errors import StateNotSerializable
+
     rank = int(os.environ["RANK"])
     within = [torch.distributed.new_group(ranks) for ranks in ([0, 1], [2, 3])][rank // 2]
     across = [torch.distributed.new_group(ranks) for ranks in ([0, 2], [1, 3])][rank % 2]
-    model = FullyShardedDataParallel(torch.nn.Linear(WIDTH, 4), process_group=(within, across), use_orig_params=True,
-                                     device_id=torch.device("cpu"), sharding_strategy=ShardingStrategy.HYBRID_SHARD)
+    model = FullyShardedDataParallel(
+        torch.nn.Linear(WIDTH, 4),
+        process_group=(within, across),
+        use_orig_params=True,
+        device_id=torch.device("cpu"),
+        sharding_strategy=ShardingStrategy.HYBRID_SHARD,
+    )
     manager, state = Manager(root), State(model)
     manager.restore(state)
     try:
@@ -156,11 +183,19 @@ def hybrid_by_groups(root: str) -> str:
 
 
 def _rank(rank: int, world: int, port: int, folder: str, function: str, arguments: tuple[Any, ...]) -> None:
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
-                      GLOO_SOCKET_IFNAME="lo", HPK_SHM_DIR=folder + "/shm", HPK_AGENT_LINGER="20")
+    os.environ.update(
+        RANK=str(rank),
+        WORLD_SIZE=str(world),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+        GLOO_SOCKET_IFNAME="lo",
+        HPK_SHM_DIR=folder + "/shm",
+        HPK_AGENT_LINGER="20",
+    )
     import importlib
 
     import torch
+
     torch.set_num_threads(1)
     try:
         torch.distributed.init_process_group("gloo")
@@ -182,8 +217,10 @@ def run(folder: Path, world: int, function: Any, *arguments: Any, timeout: float
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     name = f"{function.__module__}.{function.__qualname__}"
-    ranks = [CONTEXT.Process(target=_rank, args=(rank, world, port, str(folder), name, arguments), daemon=True)
-             for rank in range(world)]
+    ranks = [
+        CONTEXT.Process(target=_rank, args=(rank, world, port, str(folder), name, arguments), daemon=True)
+        for rank in range(world)
+    ]
     for process in ranks:
         process.start()
     files = [folder / f"answer-{rank}.json" for rank in range(world)]

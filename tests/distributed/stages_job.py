@@ -14,6 +14,7 @@ def _rank() -> Tuple[int, int]:
 
 def _linear(seed: int, width: int = 5) -> Any:
     import torch
+
     torch.manual_seed(seed)
     return torch.nn.Linear(width, 3)
 
@@ -21,6 +22,7 @@ def _linear(seed: int, width: int = 5) -> Any:
 def _build(kind: str, seed: int) -> Any:
     """`seed`: of the initial values; what is shared must be the same on all ranks that share it."""
     import torch
+
     rank, world = _rank()
     model = torch.nn.Module()
     if kind in ("stages", "stages_dp"):
@@ -36,6 +38,7 @@ def _build(kind: str, seed: int) -> Any:
     elif kind in ("submesh", "submesh_same"):
         from torch.distributed.device_mesh import DeviceMesh
         from torch.distributed.tensor import Shard, distribute_tensor
+
         halves = [list(range(world // 2)), list(range(world // 2, world))]
         meshes = [DeviceMesh("cpu", half) for half in halves]
         mine = rank // (world // 2)
@@ -47,6 +50,7 @@ def _build(kind: str, seed: int) -> Any:
 
 def _step(model: Any, optimizer: Any, number: int) -> None:
     import torch
+
     for name, param in model.named_parameters():
         param.grad = torch.ones_like(param) * (0.1 * (number + 1) + len(name))
     optimizer.step()
@@ -54,6 +58,7 @@ def _step(model: Any, optimizer: Any, number: int) -> None:
 
 def _holds(model: Any, optimizer: Any) -> Dict[str, str]:
     import torch
+
     out = {}
     found = dict(model.state_dict())
     for number, values in optimizer.state_dict()["state"].items():
@@ -71,6 +76,7 @@ def job(kind: str, root: str, do: str, own: List[str], tier: str = "storage", ho
     import torch.distributed as dist
 
     from hyperpod_kit.checkpoint import Manager, State
+
     model = _build(kind, 0 if do == "save" else 50)
     optimizer = torch.optim.AdamW(model.parameters(), 0.01, foreach=False)
     state, manager = State(model, optimizer, own=own), Manager(root, **(how or {}))
@@ -98,6 +104,7 @@ def job(kind: str, root: str, do: str, own: List[str], tier: str = "storage", ho
 def refused_at_restore(kind: str, root: str) -> str:
     from hyperpod_kit.checkpoint import Manager, State
     from hyperpod_kit.errors import CheckpointError
+
     model = _linear(0, 8 + 8 * _rank()[0]) if kind == "shapes" else _build(kind, 0)
     manager = Manager(root)
     try:
@@ -110,6 +117,7 @@ def refused_at_restore(kind: str, root: str) -> str:
 
 def saved_without_restore(kind: str, root: str) -> Tuple[str, str]:
     from hyperpod_kit.checkpoint import Manager, State
+
     model = _linear(0, 8 + 8 * _rank()[0]) if kind == "shapes" else _build(kind, 0)
     manager = Manager(root)
     handle = manager.save(0, State(model))
@@ -123,6 +131,7 @@ def changes_in_mid_training(root: str) -> List[Tuple[str, str]]:
     import torch
 
     from hyperpod_kit.checkpoint import Manager, State
+
     rank, _ = _rank()
     model = _linear(0)
     state, manager = State(model), Manager(root)
@@ -133,6 +142,7 @@ def changes_in_mid_training(root: str) -> List[Tuple[str, str]]:
         handle = manager.save(number, state)
         handle.wait("durable", 20)
         out.append((handle.state, str(handle.reason)))
+
     save(0)
     if rank == 1:
         model.register_buffer("late", torch.zeros(7))

@@ -17,19 +17,30 @@ pytestmark = pytest.mark.distributed
 
 def tensors() -> dict[str, Any]:
     torch.manual_seed(5)
-    return {"a": torch.randn(50, 7), "half": torch.randn(33).to(torch.bfloat16), "scalar": torch.tensor(3.5),
-            "empty": torch.empty(0, 4), "turned": torch.randn(6, 4).t(), "bits": torch.rand(9) > 0.5,
-            "fp8": torch.randn(16).to(torch.float8_e4m3fn), "z": torch.randn(3, 5, dtype=torch.complex64)}
+    return {
+        "a": torch.randn(50, 7),
+        "half": torch.randn(33).to(torch.bfloat16),
+        "scalar": torch.tensor(3.5),
+        "empty": torch.empty(0, 4),
+        "turned": torch.randn(6, 4).t(),
+        "bits": torch.rand(9) > 0.5,
+        "fp8": torch.randn(16).to(torch.float8_e4m3fn),
+        "z": torch.randn(3, 5, dtype=torch.complex64),
+    }
 
 
 def sharded(values: dict[str, Any], dim: int = 0) -> dict[str, Any]:
     """Each rank its part, where there is something to divide."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_tensor
+
     mesh = init_device_mesh("cpu", (int(os.environ["WORLD_SIZE"]),))
-    return {name: distribute_tensor(value, mesh, [Shard(min(dim, value.dim() - 1))])
-            if value.dim() and value.dtype.itemsize > 1 and not value.is_complex() else value
-            for name, value in values.items()}
+    return {
+        name: distribute_tensor(value, mesh, [Shard(min(dim, value.dim() - 1))])
+        if value.dim() and value.dtype.itemsize > 1 and not value.is_complex()
+        else value
+        for name, value in values.items()
+    }
 
 
 def blank(values: dict[str, Any]) -> dict[str, Any]:
@@ -45,8 +56,10 @@ def save(root: str, dim: int) -> list[str]:
     import torch.distributed.checkpoint as dcp
 
     from hyperpod_kit.checkpoint.dcp.writer import Writer
-    dcp.save({"model": sharded(tensors(), dim), "note": {"step": 7, "why": [1, "x"]}},
-             storage_writer=Writer(root, step=7))
+
+    dcp.save(
+        {"model": sharded(tensors(), dim), "note": {"step": 7, "why": [1, "x"]}}, storage_writer=Writer(root, step=7)
+    )
     return sorted(os.listdir(root))
 
 
@@ -55,6 +68,7 @@ def load(root: str, dim: int) -> dict[str, Any]:
 
     from hyperpod_kit.checkpoint.dcp.reader import Reader
     from hyperpod_kit.checkpoint.repository.store import posix
+
     read = []
     real = posix.FileReader.read_into
 
@@ -62,6 +76,7 @@ def load(root: str, dim: int) -> dict[str, Any]:
         got = real(self, view, offset)
         read.append(got)
         return got
+
     posix.FileReader.read_into = counting  # type: ignore[method-assign]
     into = {"model": sharded(blank(tensors()), dim), "note": {"step": 0, "why": []}}
     dcp.load(into, storage_reader=Reader(root))
@@ -69,9 +84,11 @@ def load(root: str, dim: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("writers", "readers", "dims"), [(2, 3, (0, 0)), (3, 2, (0, 1)), (2, 2, (1, 0))])
-def test_what_dcp_saves_is_committed_and_loads_on_other_ranks(tmp_path: Path, writers: int, readers: int,
-                                                             dims: tuple[int, int]) -> None:
+def test_what_dcp_saves_is_committed_and_loads_on_other_ranks(
+    tmp_path: Path, writers: int, readers: int, dims: tuple[int, int]
+) -> None:
     from hyperpod_kit.checkpoint.repository import selection, verify
+
     root = str(tmp_path / "root")
     sharded_job.run(tmp_path, writers, save, root, dims[0])
     newest = selection.newest_valid(root)
@@ -88,6 +105,7 @@ def load_damaged(root: str) -> str:
     import torch.distributed.checkpoint as dcp
 
     from hyperpod_kit.checkpoint.dcp.reader import Reader
+
     into = {"model": sharded(blank(tensors()))}
     try:
         dcp.load(into, storage_reader=Reader(root))
@@ -109,6 +127,7 @@ def test_a_flipped_byte_is_an_error_on_every_rank(tmp_path: Path) -> None:
 
 def save_with_manager(root: str) -> bool:
     from hyperpod_kit.checkpoint import Manager, State
+
     model, optimizer = sharded_job.build("fsdp2")
     sharded_job.step(model, optimizer, 1)
     manager = Manager(root)
@@ -124,6 +143,7 @@ def load_with_dcp(root: str) -> bool:
     from torch.distributed.checkpoint import HuggingFaceStorageReader
 
     from hyperpod_kit.checkpoint.dcp.reader import Reader
+
     ours, theirs = sharded_job.build("plain")[0], sharded_job.build("plain")[0]
     for model in (ours, theirs):
         for parameter in model.parameters():
@@ -134,8 +154,11 @@ def load_with_dcp(root: str) -> bool:
     weights = {f"model.{name}": value for name, value in theirs.state_dict().items() if name != "tied.weight"}
     dcp.load(weights, storage_reader=HuggingFaceStorageReader(str(folder)))
     agree = all(sharded_job.equal(into["model"][name[6:]], value) for name, value in weights.items())
-    return agree and sharded_job.equal(into["model"]["tied.weight"], into["model"]["first.weight"]) and bool(
-        ours.first.weight.abs().sum() > 0)
+    return (
+        agree
+        and sharded_job.equal(into["model"]["tied.weight"], into["model"]["first.weight"])
+        and bool(ours.first.weight.abs().sum() > 0)
+    )
 
 
 def test_a_plain_model_loads_what_fsdp2_saved_and_torch_reads_the_same(tmp_path: Path) -> None:
@@ -143,6 +166,7 @@ def test_a_plain_model_loads_what_fsdp2_saved_and_torch_reads_the_same(tmp_path:
     assert sharded_job.run(tmp_path, 2, save_with_manager, root) == [True, True]
     assert sharded_job.run(tmp_path, 1, load_with_dcp, root) == [True]
     from safetensors import safe_open
+
     for path in Path(root).glob("*/shard-*.safetensors"):
         with safe_open(str(path), "pt") as file:
             assert any(name.startswith("model.") for name in file.keys())  # noqa: SIM118
@@ -152,10 +176,11 @@ def spread(order: list[int], values: Any) -> Any:
     """A ShardedTensor over the rows of `values`, the chunks on these ranks: several a rank."""
     from torch.distributed._shard import sharded_tensor
     from torch.distributed._shard.sharding_spec import ChunkShardingSpec
+
     made = sharded_tensor.zeros(ChunkShardingSpec(0, [f"rank:{rank}/cpu" for rank in order]), *values.shape)
     for part in made.local_shards():
         begin = part.metadata.shard_offsets[0]
-        part.tensor.copy_(values[begin:begin + part.metadata.shard_sizes[0]])
+        part.tensor.copy_(values[begin : begin + part.metadata.shard_sizes[0]])
     return made
 
 
@@ -163,6 +188,7 @@ def save_spread(root: str, order: list[int]) -> dict[str, Any]:
     import torch.distributed.checkpoint as dcp
 
     from hyperpod_kit.checkpoint.dcp.writer import Writer
+
     writer = Writer(root + "/elsewhere", step=1)
     values = torch.arange(44.0).view(11, 4)
     dcp.save({"w": spread(order, values), "half": values.half(), "n": 3}, storage_writer=writer, checkpoint_id=root)
@@ -175,12 +201,20 @@ def load_spread(root: str, order: list[int] | None) -> dict[str, Any]:
     import torch.distributed.checkpoint as dcp
 
     from hyperpod_kit.checkpoint.dcp.reader import Reader
+
     values, right, meta = torch.arange(44.0).view(11, 4), [], None
     attempt = next(path for path in Path(root).glob("seq-*"))
-    for reader, where in ((Reader(root + "/elsewhere"), root), (Reader(root), str(attempt)), (Reader(attempt), None),
-                          (Reader(root), attempt.name)):
-        into: dict[str, Any] = {"half": torch.zeros(11, 4).half(), "n": 0, "w": torch.zeros(11, 4) if order is None
-                                else spread(order, torch.zeros(11, 4))}
+    for reader, where in (
+        (Reader(root + "/elsewhere"), root),
+        (Reader(root), str(attempt)),
+        (Reader(attempt), None),
+        (Reader(root), attempt.name),
+    ):
+        into: dict[str, Any] = {
+            "half": torch.zeros(11, 4).half(),
+            "n": 0,
+            "w": torch.zeros(11, 4) if order is None else spread(order, torch.zeros(11, 4)),
+        }
         dcp.load(into, storage_reader=reader, checkpoint_id=where)
         wanted = values if order is None else spread(order, values)
         found = [into["w"]] if order is None else [part.tensor for part in into["w"].local_shards()]
@@ -192,11 +226,15 @@ def load_spread(root: str, order: list[int] | None) -> dict[str, Any]:
     return {"right": right, "root": meta.checkpoint_id, "attempt": meta.save_id}
 
 
-@pytest.mark.parametrize(("writers", "order", "readers", "other"), [
-    (2, [0, 1, 0], 2, [1, 1, 0, 0]), (2, [1, 1, 1, 0], 1, None), (1, [0, 0, 0], 2, [1, 0])])
-def test_several_shards_of_one_tensor_on_a_rank(tmp_path: Path, writers: int, order: list[int], readers: int,
-                                                other: list[int] | None) -> None:
+@pytest.mark.parametrize(
+    ("writers", "order", "readers", "other"),
+    [(2, [0, 1, 0], 2, [1, 1, 0, 0]), (2, [1, 1, 1, 0], 1, None), (1, [0, 0, 0], 2, [1, 0])],
+)
+def test_several_shards_of_one_tensor_on_a_rank(
+    tmp_path: Path, writers: int, order: list[int], readers: int, other: list[int] | None
+) -> None:
     from hyperpod_kit.checkpoint.repository import cli, selection, verify
+
     root = str(tmp_path / "root")
     wrote = sharded_job.run(tmp_path, writers, save_spread, root, order)
     newest = selection.newest_valid(root)

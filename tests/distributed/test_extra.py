@@ -14,8 +14,9 @@ pytestmark = pytest.mark.distributed
 
 
 @pytest.mark.parametrize(("kind", "before", "after"), [("fsdp2", 2, 2), ("fsdp2", 2, 3), ("ddp", 2, 2)])
-def test_an_average_in_extra_goes_on_as_if_nothing_had_happened(tmp_path: Path, kind: str, before: int, after: int
-                                                               ) -> None:
+def test_an_average_in_extra_goes_on_as_if_nothing_had_happened(
+    tmp_path: Path, kind: str, before: int, after: int
+) -> None:
     root = str(tmp_path / "root")
     saved = sharded_job.run(tmp_path, before, extra_job.job, kind, root, "save")
     found = sharded_job.run(tmp_path, after, extra_job.job, kind, root, "restore")

@@ -15,8 +15,10 @@ from tests.distributed import replicas_job, sharded_job
 pytestmark = pytest.mark.distributed
 
 
-@pytest.mark.parametrize(("kind", "what"), [("experts", "model.bias"), ("local_sgd", "model.0.bias"),
-                                            ("ddp_buffers", "model.1.running_mean")])
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [("experts", "model.bias"), ("local_sgd", "model.0.bias"), ("ddp_buffers", "model.1.running_mean")],
+)
 def test_ranks_that_differ_are_refused_with_the_name_and_the_way_out(tmp_path: Path, kind: str, what: str) -> None:
     root = str(tmp_path / "root")
     for answer in sharded_job.run(tmp_path, 2, replicas_job.differ, kind, root, {}):
@@ -37,8 +39,9 @@ def test_ranks_that_are_alike_are_saved(tmp_path: Path, kind: str) -> None:
 
 
 def test_without_comparison_the_rank_that_writes_is_believed(tmp_path: Path) -> None:
-    for answer in sharded_job.run(tmp_path, 2, replicas_job.differ, "experts", str(tmp_path / "root"),
-                                  {"compare": None}):
+    for answer in sharded_job.run(
+        tmp_path, 2, replicas_job.differ, "experts", str(tmp_path / "root"), {"compare": None}
+    ):
         assert answer["states"] == ["durable"] * 3
 
 
@@ -49,12 +52,13 @@ def test_ranks_that_grow_apart_are_refused_at_the_next_comparison_and_at_each_on
 
 
 @pytest.mark.parametrize("end", ["start", "flush"])
-def test_what_was_captured_before_the_agents_could_refuse_it_is_not_taken_either(tmp_path: Path, end: str,
-                                                                                  monkeypatch: pytest.MonkeyPatch
-                                                                                  ) -> None:
+def test_what_was_captured_before_the_agents_could_refuse_it_is_not_taken_either(
+    tmp_path: Path, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = str(tmp_path / "root")
-    assert [answer["state"] for answer in
-            sharded_job.run(tmp_path, 2, replicas_job.killed_before_the_verdict, root)] == ["captured"] * 2
+    assert [
+        answer["state"] for answer in sharded_job.run(tmp_path, 2, replicas_job.killed_before_the_verdict, root)
+    ] == ["captured"] * 2
     assert any(name.endswith(".img") for name in os.listdir(tmp_path / "shm"))
     if end == "flush":
         monkeypatch.setenv("HPK_SHM_DIR", str(tmp_path / "shm"))

@@ -36,11 +36,19 @@ def test_other_ranks_restore_every_bit(tmp_path: Path, before: int, after: int) 
     assert all(answer["extra_is_as_saved"] for answer in found[:before])
 
 
-@pytest.mark.parametrize(("saver", "reader", "worlds"), [("ddp", "fsdp2", (2, 2)), ("hsdp", "ddp", (4, 2)),
-                                                          ("fsdp2", "hsdp", (3, 4)), ("tp", "fsdp2", (2, 3)),
-                                                          ("ddp", "tp", (2, 2))])
-def test_another_kind_of_parallelism_restores_every_bit(tmp_path: Path, saver: str, reader: str,
-                                                        worlds: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    ("saver", "reader", "worlds"),
+    [
+        ("ddp", "fsdp2", (2, 2)),
+        ("hsdp", "ddp", (4, 2)),
+        ("fsdp2", "hsdp", (3, 4)),
+        ("tp", "fsdp2", (2, 3)),
+        ("ddp", "tp", (2, 2)),
+    ],
+)
+def test_another_kind_of_parallelism_restores_every_bit(
+    tmp_path: Path, saver: str, reader: str, worlds: tuple[int, int]
+) -> None:
     root = str(tmp_path / "root")
     saved = sharded_job.run(tmp_path, worlds[0], sharded_job.job, saver, root, "save")
     found = sharded_job.run(tmp_path, worlds[1], sharded_job.job, reader, root, "restore")
@@ -48,8 +56,10 @@ def test_another_kind_of_parallelism_restores_every_bit(tmp_path: Path, saver: s
     assert found[0]["holds"] == saved[0]["holds"]
 
 
-@pytest.mark.parametrize(("saver", "reader", "full"), [("ddp", "ddp", True), ("ddp", "ddp", False),
-                                                        ("fsdp2", "fsdp2", True), ("fsdp2", "ddp", False)])
+@pytest.mark.parametrize(
+    ("saver", "reader", "full"),
+    [("ddp", "ddp", True), ("ddp", "ddp", False), ("fsdp2", "fsdp2", True), ("fsdp2", "ddp", False)],
+)
 def test_whole_tensors_of_rank_0_restore_every_bit(tmp_path: Path, saver: str, reader: str, full: bool) -> None:
     """State(full=True) makes another division among the ranks, whether the one that restores has it or not."""
     root = str(tmp_path / "root")

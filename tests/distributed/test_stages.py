@@ -15,11 +15,21 @@ from tests.distributed import sharded_job, stages_job
 pytestmark = pytest.mark.distributed
 
 
-@pytest.mark.parametrize(("kind", "world", "tier", "own"), [
-    ("stages", 2, "storage", []), ("stages", 3, "storage", []), ("stages", 2, "memory", []),
-    ("stages_dp", 4, "storage", []), ("stages_dp", 4, "memory", []), ("submesh", 2, "storage", []),
-    ("submesh", 4, "storage", []), ("submesh_same", 4, "storage", ["model.w"]),
-    ("experts", 2, "storage", ["model.experts.*"]), ("experts", 2, "memory", ["model.experts.*"])])
+@pytest.mark.parametrize(
+    ("kind", "world", "tier", "own"),
+    [
+        ("stages", 2, "storage", []),
+        ("stages", 3, "storage", []),
+        ("stages", 2, "memory", []),
+        ("stages_dp", 4, "storage", []),
+        ("stages_dp", 4, "memory", []),
+        ("submesh", 2, "storage", []),
+        ("submesh", 4, "storage", []),
+        ("submesh_same", 4, "storage", ["model.w"]),
+        ("experts", 2, "storage", ["model.experts.*"]),
+        ("experts", 2, "memory", ["model.experts.*"]),
+    ],
+)
 def test_every_rank_gets_back_every_bit(tmp_path: Path, kind: str, world: int, tier: str, own: list[str]) -> None:
     root = str(tmp_path / "root")
     saved = sharded_job.run(tmp_path, world, stages_job.job, kind, root, "save", own, tier)
@@ -40,8 +50,9 @@ def test_every_rank_gets_back_every_bit(tmp_path: Path, kind: str, world: int, t
 
 
 @pytest.mark.parametrize(("after"), [1, 3])
-def test_a_tensor_of_each_rank_alone_goes_to_other_ranks_as_everything_of_theirs_does(tmp_path: Path, after: int
-                                                                                       ) -> None:
+def test_a_tensor_of_each_rank_alone_goes_to_other_ranks_as_everything_of_theirs_does(
+    tmp_path: Path, after: int
+) -> None:
     root, own = str(tmp_path / "root"), ["model.experts.*"]
     saved = sharded_job.run(tmp_path, 2, stages_job.job, "experts", root, "save", own)
     found = sharded_job.run(tmp_path, after, stages_job.job, "experts", root, "restore", own)
@@ -57,19 +68,31 @@ def test_what_was_taken_to_be_alike_can_be_made_each_ranks_own_later(tmp_path: P
     assert [one["holds"] for one in found] == [one["holds"] for one in saved]
 
 
-@pytest.mark.parametrize(("kind", "world", "words"), [
-    ("shapes", 2, ("model.weight is F32 [3, 8] on rank 0 and F32 [3, 16] on rank 1", "State(own=['model.weight'])")),
-    ("submesh_same", 2, ("model.w is F32 [4, 6] [0]", "[1]", "on rank 1", "State(own=['model.w'])"))])
-def test_one_name_for_tensors_that_cannot_be_one_is_refused_at_the_start(tmp_path: Path, kind: str, world: int,
-                                                                         words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "world", "words"),
+    [
+        (
+            "shapes",
+            2,
+            ("model.weight is F32 [3, 8] on rank 0 and F32 [3, 16] on rank 1", "State(own=['model.weight'])"),
+        ),
+        ("submesh_same", 2, ("model.w is F32 [4, 6] [0]", "[1]", "on rank 1", "State(own=['model.w'])")),
+    ],
+)
+def test_one_name_for_tensors_that_cannot_be_one_is_refused_at_the_start(
+    tmp_path: Path, kind: str, world: int, words: tuple[str, ...]
+) -> None:
     for error in sharded_job.run(tmp_path, world, stages_job.refused_at_restore, kind, str(tmp_path / "root")):
         assert all(word in error for word in words), error
 
 
-@pytest.mark.parametrize(("kind", "words"), [
-    ("stages", ("model.stage0.", "rank 0", "rank 1", "restore()")), ("shapes", ("model.", "[3, 8]", "[3, 16]"))])
-def test_who_does_not_restore_first_hears_what_the_ranks_do_not_agree_about(tmp_path: Path, kind: str,
-                                                                            words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [("stages", ("model.stage0.", "rank 0", "rank 1", "restore()")), ("shapes", ("model.", "[3, 8]", "[3, 16]"))],
+)
+def test_who_does_not_restore_first_hears_what_the_ranks_do_not_agree_about(
+    tmp_path: Path, kind: str, words: tuple[str, ...]
+) -> None:
     root = str(tmp_path / "root")
     for state, reason in sharded_job.run(tmp_path, 2, stages_job.saved_without_restore, kind, root):
         assert state == "failed" and all(word in reason for word in words), reason

@@ -38,19 +38,24 @@ def test_memory_and_disk_complete_what_never_reached_storage(tmp_path: Path) -> 
     assert found[0]["holds"] == saved[0]
 
 
-@pytest.mark.parametrize(("before", "after", "why"), [
-    (("fsdp2", 3), ("fsdp2", 2), "captured by 3 ranks: this run has 2"),
-    (("fsdp2", 2), ("fsdp2", 3), "captured by 2 ranks: this run has 3"),
-    (("fsdp2", 2), ("ddp", 2), "another division among the ranks")])
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        (("fsdp2", 3), ("fsdp2", 2), "captured by 3 ranks: this run has 2"),
+        (("fsdp2", 2), ("fsdp2", 3), "captured by 2 ranks: this run has 3"),
+        (("fsdp2", 2), ("ddp", 2), "another division among the ranks"),
+    ],
+)
 def test_what_only_other_ranks_could_complete_is_passed_over_visibly(
-        tmp_path: Path, before: tuple[str, int], after: tuple[str, int], why: str) -> None:
+    tmp_path: Path, before: tuple[str, int], after: tuple[str, int], why: str
+) -> None:
     """A job that comes back on fewer nodes goes on from the newest committed checkpoint, by itself."""
     root, local = str(tmp_path / "root"), str(tmp_path / "disk")
     sharded_job.run(tmp_path, before[1], tier_job.die, before[0], root, local, 2, 1)
     found = sharded_job.run(tmp_path, after[1], tier_job.come_back, after[0], root, local)
     for answer in found:
         assert (answer["kind"], answer["step"]) == ("Restored", 0)
-        (attempt, reason), = answer["rejected"][:1]
+        ((attempt, reason),) = answer["rejected"][:1]
         assert ".step-0000000001." in attempt and why in reason and "never committed" in reason
 
 
@@ -60,7 +65,8 @@ def test_a_capture_that_one_rank_has_lost_is_passed_over_visibly(tmp_path: Path)
     tier_job.take_memory(tmp_path, 1)
     found = sharded_job.run(tmp_path, 2, tier_job.come_back, "fsdp2", root, None)
     assert found[0]["kind"] == "Fresh" and {why for _, why in found[0]["rejected"]} == {
-        "never committed, and gone or never whole on rank 1"}
+        "never committed, and gone or never whole on rank 1"
+    }
 
 
 def test_told_to_leave_memory_alone_it_leaves_the_disk_alone_too(tmp_path: Path) -> None:

@@ -103,7 +103,8 @@ def selection_or_none(root: str) -> object:
 
 
 def test_damaged_storage_is_walked_back_by_all_ranks_and_never_from_scratch(
-        job, calm: tuple[Path, str], undisturbed: str) -> None:
+    job, calm: tuple[Path, str], undisturbed: str
+) -> None:
     mine = job("damaged")
     shutil.copytree(calm[0], mine.root)
     newest, *older = catalog.attempts(str(mine.root))

@@ -13,6 +13,7 @@ from tests.distributed import sharded_job
 def die(kind: str, root: str, local: str | None, saves: int, committed: int) -> dict[str, str]:
     """Save at steps 0, 1, ..; the first `committed` reach the root, the last is sealed. What was saved last."""
     from hyperpod_kit.checkpoint import Manager, State
+
     first = os.environ["RANK"] == "0"
     if first and committed < saves:
         os.environ["HPK_FAILPOINT"] = f"agent.before_commit@{committed + 1}"
@@ -44,6 +45,7 @@ def come_back(kind: str, root: str, local: str | None, memory: bool = True) -> d
     import torch
 
     from hyperpod_kit.checkpoint import Manager, Restored, State
+
     os.environ["HPK_RESUME_MEMORY"] = "1" if memory else "0"
     torch.manual_seed(99)
     model, optimizer = sharded_job.build(kind)
@@ -51,9 +53,14 @@ def come_back(kind: str, root: str, local: str | None, memory: bool = True) -> d
     state = State(model, optimizer, extra=extra)
     manager = Manager(root, local=local)
     got = manager.restore(state)
-    answer = {"kind": type(got).__name__, "tier": getattr(got, "tier", ""), "rejected": got.rejected,
-              "step": got.step if isinstance(got, Restored) else -1, "extra": dict(extra),
-              "holds": sharded_job.holds(model, optimizer)}
+    answer = {
+        "kind": type(got).__name__,
+        "tier": getattr(got, "tier", ""),
+        "rejected": got.rejected,
+        "step": got.step if isinstance(got, Restored) else -1,
+        "extra": dict(extra),
+        "holds": sharded_job.holds(model, optimizer),
+    }
     sharded_job.step(model, optimizer, 7)
     assert manager.save(7, state, on_busy="wait").wait("durable", 20)
     assert manager.close()

@@ -62,16 +62,39 @@ class AccountedSlurm(PrivateSlurm):
 
     def _start_database(self) -> None:
         data = self.base / "database"
-        subprocess.run(["mariadb-install-db", "--no-defaults", f"--datadir={data}", "--user=root",
-                        "--auth-root-authentication-method=normal", "--skip-test-db"], check=True, timeout=60,
-                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        subprocess.run(
+            [
+                "mariadb-install-db",
+                "--no-defaults",
+                f"--datadir={data}",
+                "--user=root",
+                "--auth-root-authentication-method=normal",
+                "--skip-test-db",
+            ],
+            check=True,
+            timeout=60,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         init = self.base / "init.sql"
         # One statement a line: the rest of a line is not read.
-        init.write_text("CREATE USER IF NOT EXISTS slurm@'127.0.0.1' IDENTIFIED BY 'slurm';\n"
-                        "GRANT ALL ON accounting.* TO slurm@'127.0.0.1';\n")
-        self._spawn("mariadbd", "--no-defaults", f"--datadir={data}", f"--socket={self.base}/database.socket",
-                    f"--port={self._database}", "--bind-address=127.0.0.1", "--user=root", f"--init-file={init}",
-                    "--innodb-buffer-pool-size=32M", f"--pid-file={self.base}/database.pid", "--skip-name-resolve")
+        init.write_text(
+            "CREATE USER IF NOT EXISTS slurm@'127.0.0.1' IDENTIFIED BY 'slurm';\n"
+            "GRANT ALL ON accounting.* TO slurm@'127.0.0.1';\n"
+        )
+        self._spawn(
+            "mariadbd",
+            "--no-defaults",
+            f"--datadir={data}",
+            f"--socket={self.base}/database.socket",
+            f"--port={self._database}",
+            "--bind-address=127.0.0.1",
+            "--user=root",
+            f"--init-file={init}",
+            "--innodb-buffer-pool-size=32M",
+            f"--pid-file={self.base}/database.pid",
+            "--skip-name-resolve",
+        )
         wait_until("database", lambda: answers(self._database))
 
     def _start_accounting(self) -> None:
@@ -82,9 +105,15 @@ class AccountedSlurm(PrivateSlurm):
         wait_until("slurmdbd", lambda: answers(self._port))
         name = (self.base / "slurm.conf").read_text().split("ClusterName=")[1].split()[0]
         user = subprocess.run(["id", "-nu", str(self.user)], text=True, check=True, capture_output=True).stdout.strip()
-        for words in (f"add cluster {name}", "add qos patient", "modify qos patient set GraceTime=60",
-                      "add qos urgent", "modify qos urgent set Preempt=patient Priority=100",
-                      "add account people", f"add user {user} account=people qos=patient,urgent defaultqos=patient"):
+        for words in (
+            f"add cluster {name}",
+            "add qos patient",
+            "modify qos patient set GraceTime=60",
+            "add qos urgent",
+            "modify qos urgent set Preempt=patient Priority=100",
+            "add account people",
+            f"add user {user} account=people qos=patient,urgent defaultqos=patient",
+        ):
             self.call("sacctmgr", "-i", *words.split())
 
 

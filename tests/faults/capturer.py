@@ -13,25 +13,50 @@ import time
 from typing import Tuple
 
 
-def capture(folder: str, root: str, *, job: str, owner: Tuple[int, int], rank: int = 0, world: int = 1,
-            seq: int = 1) -> None:
+def capture(
+    folder: str, root: str, *, job: str, owner: Tuple[int, int], rank: int = 0, world: int = 1, seq: int = 1
+) -> None:
     """What the trainer `owner` leaves in shared memory, of step 10 * seq."""
     from hyperpod_kit.checkpoint.repository import arena, control, digest, identity
     from hyperpod_kit.checkpoint.repository.shard import TensorSpec, lay_out
 
     who = identity.open_root(root)
-    layout = lay_out([TensorSpec(f"w{rank}", "F32", (3000,))], rank=rank, world=world, run=who.run_id,
-                     plan="blake2b:p", algorithm="blake2b", chunk=digest.CHUNK)
+    layout = lay_out(
+        [TensorSpec(f"w{rank}", "F32", (3000,))],
+        rank=rank,
+        world=world,
+        run=who.run_id,
+        plan="blake2b:p",
+        algorithm="blake2b",
+        chunk=digest.CHUNK,
+    )
     name = arena.SlotName(os.getuid(), arena.run_hash(who.run_id), rank, 0)
     slot = arena.create(folder, name, layout.size)
     page = control.Page(
-        rank=rank, world=world, epoch=1, seq=seq, step=10 * seq, incarnation="abc123", run=who.run,
-        run_id=who.run_id, root=root, job={"slurm_job_id": job}, owner=owner, digest="blake2b",
-        chunk=digest.CHUNK, size=layout.size, layout=layout.fingerprint, plan="blake2b:p", tensors=1,
-        plan_tensors=world, extra_size=2, extra_root=digest.small(b"{}"))
+        rank=rank,
+        world=world,
+        epoch=1,
+        seq=seq,
+        step=10 * seq,
+        incarnation="abc123",
+        run=who.run,
+        run_id=who.run_id,
+        root=root,
+        job={"slurm_job_id": job},
+        owner=owner,
+        digest="blake2b",
+        chunk=digest.CHUNK,
+        size=layout.size,
+        layout=layout.fingerprint,
+        plan="blake2b:p",
+        tensors=1,
+        plan_tensors=world,
+        extra_size=2,
+        extra_root=digest.small(b"{}"),
+    )
     slot.put(page.to(control.WRITING))
     head = layout.header(1, seq, 10 * seq)
-    slot.image[:len(head)] = head
+    slot.image[: len(head)] = head
     slot.put_extra(b"{}")
     slot.move(control.CAPTURED)
     slot.close()

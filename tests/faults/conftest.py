@@ -15,15 +15,14 @@ from typing import Callable, Iterator, List
 
 import pytest
 
+from faults.accounting import AccountedSlurm
+from faults.job import Job
+from faults.machines import PREEMPTION, RELEASE, machine_site
+from faults.site import PrivateSite, Site
+from faults.table import Table
 from hyperpod_kit.rehearsal import host
 from tests.unit.job import private_slurm
 from tests.unit.job.private_slurm import PrivateSlurm
-
-from .accounting import AccountedSlurm
-from .job import Job
-from .machines import PREEMPTION, RELEASE, machine_site
-from .site import PrivateSite, Site
-from .table import Table
 
 MACHINES = os.environ.get("HPK_FAULTS") == "machines"
 EVERYTHING = MACHINES or os.environ.get("HPK_FAULTS") == "private"
@@ -37,8 +36,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: List[pytest.Item
         item.add_marker(pytest.mark.rehearsal)
         if reason:
             item.add_marker(pytest.mark.skip(reason=f"no cluster here: {reason}"))
-        elif not (MACHINES or (not item.get_closest_marker("machines")
-                               and (EVERYTHING or item.get_closest_marker("quick")))):
+        elif not (
+            MACHINES or (not item.get_closest_marker("machines") and (EVERYTHING or item.get_closest_marker("quick")))
+        ):
             dropped.append(item)
     config.hook.pytest_deselected(items=dropped)
     items[:] = [item for item in items if item not in dropped]

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Sequence
 
+from faults.site import Site
+from faults.trainer import weights
 from hyperpod_kit.job.ledger import read
 from tests.unit.job.private_slurm import wait_until
-
-from .site import Site
-from .trainer import weights
 
 SCRIPT = """\
 #!/bin/bash
@@ -48,11 +47,22 @@ class Job:
     def submit(self, *trainer: str, sbatch: Sequence[str] = ("-N2",), options: str = "") -> Job:
         """sbatch; `options` are those of `job run`, `trainer` those of the trainer."""
         script = self.site.here / f"{self.name}.sbatch"
-        script.write_text(SCRIPT.format(there=self.site.there, name=self.name, run=self.site.run, options=options,
-                                        library=self.site.library, trainer=" ".join(trainer)))
+        script.write_text(
+            SCRIPT.format(
+                there=self.site.there,
+                name=self.name,
+                run=self.site.run,
+                options=options,
+                library=self.site.library,
+                trainer=" ".join(trainer),
+            )
+        )
         script.chmod(0o755)
-        self.id = self.site.slurm("sbatch", "--parsable", *sbatch, f"{self.site.there}/{script.name}",
-                                  user=True).strip().split(";")[0]
+        self.id = (
+            self.site.slurm("sbatch", "--parsable", *sbatch, f"{self.site.there}/{script.name}", user=True)
+            .strip()
+            .split(";")[0]
+        )
         return self
 
     @property
@@ -64,7 +74,7 @@ class Job:
         found = []
         for line in self.log.splitlines():
             with contextlib.suppress(ValueError):
-                value = json.loads(line[line.index("{"):])
+                value = json.loads(line[line.index("{") :])
                 if isinstance(value, dict):
                     found.append(value)
         return found
@@ -88,8 +98,11 @@ class Job:
 
     def running(self, timeout: float = 60) -> Job:
         """Wait until the attempt that runs now has done a step and a save."""
-        self._wait("a save", lambda: any(line.get("saved") and line["attempt"] == self.attempt()
-                                         for line in self.lines()), timeout)
+        self._wait(
+            "a save",
+            lambda: any(line.get("saved") and line["attempt"] == self.attempt() for line in self.lines()),
+            timeout,
+        )
         return self
 
     def attempt(self) -> str:
@@ -113,9 +126,11 @@ class Job:
 
     def resumed_after(self, attempt: str, at: float, timeout: float) -> float:
         """Seconds from the moment `at` to the first step of another attempt than this one."""
+
         def first() -> float:
-            return next((line["t"] - at for line in self.progress()
-                         if line["attempt"] != attempt and line["t"] > at), 0.0)
+            return next(
+                (line["t"] - at for line in self.progress() if line["attempt"] != attempt and line["t"] > at), 0.0
+            )
 
         return round(self._wait("a resumed step", first, timeout), 1)
 
@@ -125,13 +140,28 @@ class Job:
 
     def finish(self, timeout: float = 90) -> str:
         """Slurm's last word; HELD for a job that waits for a person."""
+
         def ended() -> str:
             shown = self.show()
             state = shown.get("JobState", "")
             if state == "PENDING" and shown.get("Reason", "").startswith("JobHeld"):
                 return "HELD"
-            return state if state in ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "SPECIAL_EXIT", "NODE_FAIL",
-                                      "PREEMPTED", "OUT_OF_MEMORY", "DEADLINE") else ""
+            return (
+                state
+                if state
+                in (
+                    "COMPLETED",
+                    "FAILED",
+                    "CANCELLED",
+                    "TIMEOUT",
+                    "SPECIAL_EXIT",
+                    "NODE_FAIL",
+                    "PREEMPTED",
+                    "OUT_OF_MEMORY",
+                    "DEADLINE",
+                )
+                else ""
+            )
 
         return str(self._wait("end", ended, timeout))
 
@@ -142,8 +172,11 @@ class Job:
 
     def weights(self) -> List[str]:
         """What the ranks of the last attempt ended with, by rank."""
-        found = {line["rank"]: line["weights"] for line in self.lines()
-                 if "weights" in line and line["attempt"] == self.attempt()}
+        found = {
+            line["rank"]: line["weights"]
+            for line in self.lines()
+            if "weights" in line and line["attempt"] == self.attempt()
+        }
         return [found[rank] for rank in sorted(found)]
 
     def ended_well(self, steps: int, ranks: int = 2, timeout: float = 90) -> None:

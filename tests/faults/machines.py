@@ -12,14 +12,13 @@ from typing import Any, Dict, Iterator, List, Tuple
 
 from driver import CONFIG, Driver
 
+from faults.site import CAPTURER, TRAINER, output, settle
 from hyperpod_kit.rehearsal import boot, mount_faults, processes, targets
 from hyperpod_kit.rehearsal.machine import inside
 from hyperpod_kit.rehearsal.network import set_link
 from hyperpod_kit.rehearsal.node_files import SLURM_CONF
 from hyperpod_kit.rehearsal.storage import LUSTRE_MOUNT_NAME
 from tests.unit.job.private_slurm import wait_until
-
-from .site import CAPTURER, TRAINER, output, settle
 
 UID = 2001
 SHARED = "/fsx"
@@ -174,7 +173,7 @@ class MachineSite:
 def machine_site(directory: Path) -> Iterator[MachineSite]:
     driver = Driver("faults", directory)
     driver.config = configuration(directory)
-    driver.down()       # what an interrupted run left up would be taken for a fresh one
+    driver.down()  # what an interrupted run left up would be taken for a fresh one
     try:
         if RELEASE:
             driver.kit("rehearse", "up", "--name", driver.name, "--release", RELEASE, "--quiet", timeout=900)

@@ -8,9 +8,9 @@ import time
 from dataclasses import dataclass
 from typing import Callable, Dict, List, cast
 
-from .job import Job
-from .machines import MachineSite
-from .test_checkpoints import flip
+from faults.job import Job
+from faults.machines import MachineSite
+from faults.test_checkpoints import flip
 
 
 def exits(job: Job, rank: int) -> None:
@@ -59,12 +59,30 @@ def mount(job: Job, rank: int) -> None:
 
 
 FAULTS: Dict[str, Callable[[Job, int], None]] = {
-    "exit": exits, "kill": kill, "hang": hang, "slurmstepd": slurmstepd, "corrupt": corrupt,
-    "controller": controller, "warn": warn, "machine": machine, "mount": mount}
+    "exit": exits,
+    "kill": kill,
+    "hang": hang,
+    "slurmstepd": slurmstepd,
+    "corrupt": corrupt,
+    "controller": controller,
+    "warn": warn,
+    "machine": machine,
+    "mount": mount,
+}
 
-WEIGHTS = {"private": {"exit": 45, "kill": 40, "hang": 3, "slurmstepd": 3, "corrupt": 5, "controller": 4},
-           "machines": {"exit": 36, "kill": 32, "hang": 4, "slurmstepd": 4, "corrupt": 6, "controller": 4,
-                        "machine": 8, "mount": 6}}
+WEIGHTS = {
+    "private": {"exit": 45, "kill": 40, "hang": 3, "slurmstepd": 3, "corrupt": 5, "controller": 4},
+    "machines": {
+        "exit": 36,
+        "kill": 32,
+        "hang": 4,
+        "slurmstepd": 4,
+        "corrupt": 6,
+        "controller": 4,
+        "machine": 8,
+        "mount": 6,
+    },
+}
 
 
 @dataclass(frozen=True)
@@ -85,5 +103,12 @@ def drawn(kind: str, seed: int, count: int, apart: int) -> List[Fault]:
     that the failures in a row stay below what `job run` bears."""
     draw = random.Random(seed)
     weights = WEIGHTS[kind]
-    return [Fault(number, "warn" if number % 10 == 9 else draw.choices(list(weights), list(weights.values()))[0],
-                  draw.randrange(2), draw.randrange(2 * apart)) for number in range(count)]
+    return [
+        Fault(
+            number,
+            "warn" if number % 10 == 9 else draw.choices(list(weights), list(weights.values()))[0],
+            draw.randrange(2),
+            draw.randrange(2 * apart),
+        )
+        for number in range(count)
+    ]

@@ -107,7 +107,8 @@ def not_idle(site: Site) -> List[str]:
 
 def output(argv: Sequence[str], *, check: bool = True, timeout: float = 60) -> str:
     """Standard output of a command; with `check` False, what it printed on both."""
-    done = subprocess.run(argv, text=True, timeout=timeout, stdin=subprocess.DEVNULL,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    done = subprocess.run(
+        argv, text=True, timeout=timeout, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     assert done.returncode == 0 or not check, f"{argv} exited {done.returncode}: {done.stdout}{done.stderr}"
     return done.stdout if check else done.stdout + done.stderr

@@ -8,9 +8,9 @@ from typing import Any, Callable, cast
 
 import pytest
 
-from .job import SCRIPT, Job
-from .machines import MachineSite
-from .site import Site
+from faults.job import SCRIPT, Job
+from faults.machines import MachineSite
+from faults.site import Site
 
 Row = Callable[..., None]
 STEPS = 80
@@ -26,11 +26,24 @@ class Array:
         lead = Job(site)
         script = site.here / f"{lead.name}.sbatch"
         text = SCRIPT.replace("{name}.out", "{name}-%a.out").replace("{there}/{name} {options}", "{there}/{name}{root}")
-        script.write_text(text.format(there=site.there, name=lead.name, run=site.run, root=root, library=site.library,
-                                      trainer=" ".join(trainer)))
+        script.write_text(
+            text.format(
+                there=site.there,
+                name=lead.name,
+                run=site.run,
+                root=root,
+                library=site.library,
+                trainer=" ".join(trainer),
+            )
+        )
         script.chmod(0o755)
-        self.id = site.slurm("sbatch", "--parsable", f"--array=0-{tasks - 1}", "-N1", "-c1",
-                             f"{site.there}/{script.name}", user=True).strip().split(";")[0]
+        self.id = (
+            site.slurm(
+                "sbatch", "--parsable", f"--array=0-{tasks - 1}", "-N1", "-c1", f"{site.there}/{script.name}", user=True
+            )
+            .strip()
+            .split(";")[0]
+        )
         self.tasks = [Job(site, f"{lead.name}-{number}", f"{self.id}_{number}") for number in range(tasks)]
 
 
@@ -49,8 +62,11 @@ def test_ranks_of_four_of_eight_tasks_are_killed_twice(site: Site, row: Row) -> 
         assert task.classes == (["crash", "crash", "done"] if number in STRUCK else ["done"]), task.told()
         assert {one["job"] for one in task.rows()} == {f"{array.id}_{number}"}
         assert task.show()["Restarts"] == "0"
-    row("a rank is SIGKILLed in four tasks of an array of eight, twice",
-        "each is retried in its own allocation; no other task loses a restart", max(seconds))
+    row(
+        "a rank is SIGKILLed in four tasks of an array of eight, twice",
+        "each is retried in its own allocation; no other task loses a restart",
+        max(seconds),
+    )
 
 
 @pytest.mark.quick
@@ -67,8 +83,9 @@ def test_two_tasks_never_share_a_root(site: Site) -> None:
 
 
 def het(job: Job) -> Job:
-    return job.submit("--steps", str(STEPS), "--pause", "0.1",
-                      sbatch=("-N1", ":", "-N1", "--ntasks-per-node=1", "--requeue")).running()
+    return job.submit(
+        "--steps", str(STEPS), "--pause", "0.1", sbatch=("-N1", ":", "-N1", "--ntasks-per-node=1", "--requeue")
+    ).running()
 
 
 @pytest.mark.quick
@@ -80,8 +97,11 @@ def test_a_heterogeneous_job_loses_a_rank_of_each_component_and_is_warned(job: J
     job.ended_well(STEPS, timeout=180)
     assert job.classes == ["crash", "crash", "again", "done"] or job.classes == ["crash", "crash", "preempted", "done"]
     assert all(len(set(line["nodes"])) == len(line["nodes"]) for line in job.rows("attempt"))
-    row("a rank is SIGKILLed in each component of a heterogeneous job (`sbatch -N1 : -N1`)",
-        "one step over all components, retried in the allocation", max(seconds))
+    row(
+        "a rank is SIGKILLed in each component of a heterogeneous job (`sbatch -N1 : -N1`)",
+        "one step over all components, retried in the allocation",
+        max(seconds),
+    )
 
 
 @pytest.mark.machines

@@ -8,7 +8,7 @@ from typing import Callable
 
 import pytest
 
-from .job import Job
+from faults.job import Job
 
 Row = Callable[..., None]
 STEPS = 60
@@ -67,5 +67,8 @@ def test_a_poison_checkpoint(job: Job, row: Row) -> None:
     newest, before = starts[1], starts[-1]
     assert starts.count(newest) in (2, 3) and 0 < before < newest and len(starts) <= 6, starts
     assert job.show()["ExitCode"] == "86:0"
-    row("a poison checkpoint: every load ends 2 steps later",
-        f"steps back once, then gives up after {len(starts)} attempts: held, exit 86", None)
+    row(
+        "a poison checkpoint: every load ends 2 steps later",
+        f"steps back once, then gives up after {len(starts)} attempts: held, exit 86",
+        None,
+    )

@@ -9,12 +9,11 @@ from typing import Callable
 
 import pytest
 
+from faults import accounting
+from faults.job import Job
+from faults.site import Site
+from faults.test_checkpoints import flip
 from tests.unit.job.private_slurm import wait_until
-
-from . import accounting
-from .job import Job
-from .site import Site
-from .test_checkpoints import flip
 
 Row = Callable[..., None]
 
@@ -28,8 +27,7 @@ def nothing_lost(job: Job) -> None:
 
 def test_the_time_limit(job: Job, row: Row) -> None:
     # Slurm looks at limits every half minute or so, and may warn up to a minute early.
-    job.submit("--steps", "900", "--every", "10000", "--pause", "0.1",
-               sbatch=("-N2", "--time=2", "--signal=B:USR1@60"))
+    job.submit("--steps", "900", "--every", "10000", "--pause", "0.1", sbatch=("-N2", "--time=2", "--signal=B:USR1@60"))
     wait_until("warning", lambda: "USR1" in job.log, 120)
     warned = next(line["t"] for line in reversed(job.progress()))
     wait_until("second attempt", lambda: len(job.rows("attempt")) > 1, 60)
@@ -41,11 +39,33 @@ def test_the_time_limit(job: Job, row: Row) -> None:
 
 def preempted(job: Job, site: Site, kind: str) -> float:
     """Seconds until it runs again after a job of 3 s took all nodes. `kind`: -p or --qos."""
-    job.submit("--steps", "100", "--every", "10000", "--pause", "0.1",
-               sbatch=("-N2", "--exclusive", "--signal=B:USR1@30", kind, "patient")).at_step(5)
-    seconds = job.resumed(job.broken(lambda: site.slurm(
-        "sbatch", kind, "urgent", "-N", str(len(site.nodes)), "--exclusive", "-o", "/dev/null", "--wrap", "sleep 3",
-        user=True)), 120)
+    job.submit(
+        "--steps",
+        "100",
+        "--every",
+        "10000",
+        "--pause",
+        "0.1",
+        sbatch=("-N2", "--exclusive", "--signal=B:USR1@30", kind, "patient"),
+    ).at_step(5)
+    seconds = job.resumed(
+        job.broken(
+            lambda: site.slurm(
+                "sbatch",
+                kind,
+                "urgent",
+                "-N",
+                str(len(site.nodes)),
+                "--exclusive",
+                "-o",
+                "/dev/null",
+                "--wrap",
+                "sleep 3",
+                user=True,
+            )
+        ),
+        120,
+    )
     nothing_lost(job)
     job.ended_well(100)
     assert job.show()["Restarts"] == "1"
@@ -53,21 +73,32 @@ def preempted(job: Job, site: Site, kind: str) -> float:
 
 
 def test_preemption_by_partition(job: Job, site: Site, row: Row) -> None:
-    row("preempted by a partition of higher priority", "saved, requeued, 0 steps lost; the other job ran 3 s",
-        preempted(job, site, "-p"))
+    row(
+        "preempted by a partition of higher priority",
+        "saved, requeued, 0 steps lost; the other job ran 3 s",
+        preempted(job, site, "-p"),
+    )
 
 
 @pytest.mark.skipif(accounting.missing() is not None, reason=f"no QOS without accounting: {accounting.missing()}")
 def test_preemption_by_qos(accounted_site: Site, row: Row) -> None:
-    row("preempted by a QOS of higher priority (slurmdbd, always on loopback)",
-        "saved, requeued, 0 steps lost; the other job ran 3 s", preempted(Job(accounted_site), accounted_site, "--qos"))
+    row(
+        "preempted by a QOS of higher priority (slurmdbd, always on loopback)",
+        "saved, requeued, 0 steps lost; the other job ran 3 s",
+        preempted(Job(accounted_site), accounted_site, "--qos"),
+    )
 
 
 def to_stage(job: Job, site: Site, stage: str) -> None:
     """Submit it, and bring it to where it is to be cancelled."""
     trainer = ("--pause", "4", "--every", "10000") if stage == "saving" else ()
-    job.submit("--steps", "5000", *trainer, sbatch=("-N2", "--begin=now+600") if stage == "pending" else ("-N2",),
-               options="--backoff 60" if stage == "backing off" else "")
+    job.submit(
+        "--steps",
+        "5000",
+        *trainer,
+        sbatch=("-N2", "--begin=now+600") if stage == "pending" else ("-N2",),
+        options="--backoff 60" if stage == "backing off" else "",
+    )
     if stage == "pending":
         return
     wait_until("an attempt", lambda: job.rows("attempt"), 30)
@@ -94,8 +125,9 @@ def to_stage(job: Job, site: Site, stage: str) -> None:
         wait_until("requeue", lambda: job.show().get("JobState") == "PENDING", 40)
 
 
-@pytest.mark.parametrize("stage", ["pending", "starting", "running", "saving", "backing off", "waiting for storage",
-                                   "requeued", "held"])
+@pytest.mark.parametrize(
+    "stage", ["pending", "starting", "running", "saving", "backing off", "waiting for storage", "requeued", "held"]
+)
 def test_scancel(job: Job, site: Site, row: Row, stage: str) -> None:
     to_stage(job, site, stage)
     site.slurm("scancel", job.id, user=True)

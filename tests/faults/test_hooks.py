@@ -14,11 +14,10 @@ from typing import Callable, List, cast
 
 import pytest
 
+from faults.job import Job
+from faults.machines import SLURM_CONF, MachineSite
+from faults.site import Site
 from tests.unit.job.private_slurm import wait_until
-
-from .job import Job
-from .machines import SLURM_CONF, MachineSite
-from .site import Site
 
 pytestmark = pytest.mark.machines
 Row = Callable[..., None]
@@ -57,24 +56,30 @@ def starts(site: MachineSite, node: str) -> List[float]:
 
 def test_the_prolog_of_a_healthy_node(site: MachineSite, row: Row) -> None:
     node = site.nodes[0]
-    times = [list(map(float, line.split())) for line in
-             site.on(node, "bash", "-c", TIMED.format(prolog=PROLOG)).splitlines()]
+    times = [
+        list(map(float, line.split())) for line in site.on(node, "bash", "-c", TIMED.format(prolog=PROLOG)).splitlines()
+    ]
     wall, cpu = (statistics.median(found) for found in zip(*((real, user + system) for real, user, system in times)))
     starts(site, node)  # whatever is slow the first time only
     with_it = statistics.median(starts(site, node))
     site.on("controller", "sh", "-c", f"sed -i.faults 's/^Prolog=/#&/' {SLURM_CONF} && scontrol reconfigure")
     try:
-        wait_until("no Prolog",
-                   lambda: re.search(r"^Prolog += \(null\)", site.slurm("scontrol", "show", "config"), re.M), 20)
+        wait_until(
+            "no Prolog", lambda: re.search(r"^Prolog += \(null\)", site.slurm("scontrol", "show", "config"), re.M), 20
+        )
         without = statistics.median(starts(site, node))
     finally:
         site.on("controller", "sh", "-c", f"mv {SLURM_CONF}.faults {SLURM_CONF} && scontrol reconfigure")
     # Waiting for a core is not the Prolog's: on a machine that others keep busy only its own work can be judged.
     crowded = os.getloadavg()[0] > (os.cpu_count() or 1)
     assert cpu < ADDS and (crowded or max(wall, with_it - without) < ADDS), (cpu, wall, with_it, without)
-    row("none: the Prolog of a healthy node", f"its own work takes {cpu:.2f} s of CPU, {wall:.2f} s in all; "
-        f"`srun true` takes {with_it:.2f} s with it, {without:.2f} s without (medians)", None,
-        f"load {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores")
+    row(
+        "none: the Prolog of a healthy node",
+        f"its own work takes {cpu:.2f} s of CPU, {wall:.2f} s in all; "
+        f"`srun true` takes {with_it:.2f} s with it, {without:.2f} s without (medians)",
+        None,
+        f"load {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores",
+    )
 
 
 def test_eight_ranks_of_a_bare_srun_take_one_decision(job: Job, site: MachineSite, row: Row) -> None:

@@ -8,11 +8,10 @@ from typing import Callable, cast
 
 import pytest
 
+from faults.job import Job
+from faults.machines import SHARED, MachineSite
+from faults.site import Site
 from tests.unit.job.private_slurm import wait_until
-
-from .job import Job
-from .machines import SHARED, MachineSite
-from .site import Site
 
 pytestmark = pytest.mark.machines
 Row = Callable[..., None]
@@ -35,8 +34,12 @@ def test_a_worker_is_killed_with_a_spare(job: Job, site: MachineSite, row: Row) 
     assert victim not in nodes_of(job) and job.show()["Restarts"] == "0"
     job.ended_well(STEPS)
     assert job.classes == ["node_lost", "done"] and seconds < 15 + job.start_up()
-    row("a worker's machine is killed, spare there (`-N3 --no-kill`, `--nodes 2`)",
-        "the spare takes its place in the allocation", seconds, f"start-up {job.start_up()}")
+    row(
+        "a worker's machine is killed, spare there (`-N3 --no-kill`, `--nodes 2`)",
+        "the spare takes its place in the allocation",
+        seconds,
+        f"start-up {job.start_up()}",
+    )
 
 
 def test_a_worker_is_killed_without_a_spare(job: Job, site: MachineSite, row: Row) -> None:
@@ -69,9 +72,11 @@ def test_the_controller_reboots(job: Job, site: MachineSite, row: Row) -> None:
     fault = job.broken(site.reboot_controller)
     job.ended_well(STEPS, timeout=150)
     unharmed = len(job.rows("attempt")) == 1
-    row("the controller's machine reboots", "the job does not notice" if unharmed else "resumed",
-        None if unharmed else job.resumed(fault))
-
+    row(
+        "the controller's machine reboots",
+        "the job does not notice" if unharmed else "resumed",
+        None if unharmed else job.resumed(fault),
+    )
 
 
 def test_the_controllers_machine_is_replaced(job: Job, site: MachineSite, row: Row) -> None:
@@ -95,9 +100,12 @@ def test_the_controllers_machine_is_replaced(job: Job, site: MachineSite, row: R
         assert int(Job(site).submit("--steps", "20").id) > int(waiting.id) > int(job.id)
     finally:
         site.configure()
-    row("the controller's machine is killed and replaced (Slurm's state on FSx)",
-        "the job that runs does not notice, the one that waits still does, job numbers go on", None,
-        f"slurmctld is back after {seconds:.0f} s")
+    row(
+        "the controller's machine is killed and replaced (Slurm's state on FSx)",
+        "the job that runs does not notice, the one that waits still does, job numbers go on",
+        None,
+        f"slurmctld is back after {seconds:.0f} s",
+    )
 
 
 CAPTURING = """\
@@ -119,13 +127,19 @@ def test_a_worker_is_cut_off_and_comes_back(site: MachineSite, row: Row) -> None
     job = site.slurm("sbatch", "--parsable", f"{site.there}/{script.name}", user=True).strip()
     wait_until("two captures", lambda: log.exists() and log.read_text().count("captured") == 2, 60)
     shown = site.slurm("scontrol", "-o", "show", "job", job)
-    victim = next(node for node in site.nodes if f"BatchHost={node} " not in shown
-                  and "slurmstepd" in site.on(node, "ps", "-e", "-o", "args="))
+    victim = next(
+        node
+        for node in site.nodes
+        if f"BatchHost={node} " not in shown and "slurmstepd" in site.on(node, "ps", "-e", "-o", "args=")
+    )
     site.cut_off(victim)
     try:
         wait_until("its loss", lambda: "DOWN" in site.node(victim)[0], 90)
-        wait_until("the job's end elsewhere", lambda: "JobState=COMPLETED" in site.slurm(
-            "scontrol", "-o", "show", "job", job, check=False), 90)
+        wait_until(
+            "the job's end elsewhere",
+            lambda: "JobState=COMPLETED" in site.slurm("scontrol", "-o", "show", "job", job, check=False),
+            90,
+        )
     finally:
         site.cut_off(victim, heal=True)
     healed = time.monotonic()
@@ -133,6 +147,9 @@ def test_a_worker_is_cut_off_and_comes_back(site: MachineSite, row: Row) -> None
     wait_until("free memory", lambda: not site.on(victim, "find", "/dev/shm", "-type", "f").split(), 300)
     seconds = round(time.monotonic() - healed, 1)
     wait_until("the commit", lambda: [*root.glob("seq-*/MANIFEST.json")], 10)
-    row("a worker is cut off the network for longer than `SlurmdTimeout`, and comes back",
-        "the job goes on elsewhere; what was captured there is saved, its shared memory freed", None,
-        f"free {seconds:.0f} s after the return")
+    row(
+        "a worker is cut off the network for longer than `SlurmdTimeout`, and comes back",
+        "the job goes on elsewhere; what was captured there is saved, its shared memory freed",
+        None,
+        f"free {seconds:.0f} s after the return",
+    )

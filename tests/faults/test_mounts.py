@@ -13,11 +13,10 @@ from typing import Callable, Iterator, cast
 
 import pytest
 
+from faults.job import Job
+from faults.machines import REASON, MachineSite
+from faults.site import Site
 from tests.unit.job.private_slurm import wait_until
-
-from .job import Job
-from .machines import REASON, MachineSite
-from .site import Site
 
 pytestmark = pytest.mark.machines
 Row = Callable[..., None]
@@ -56,6 +55,7 @@ def drained(site: MachineSite, node: str) -> str:
 
 def given_back(site: MachineSite, node: str) -> None:
     """Undrained by nobody but the node itself."""
+
     def idle() -> bool:
         state, why = site.node(node)
         return "DRAIN" not in state and not why.startswith(REASON)
@@ -78,8 +78,11 @@ def test_a_mount_goes_in_mid_job(job: Job, site: MachineSite, row: Row, fault: s
     given_back(site, victim)
     job.ended_well(STEPS)
     assert "crash" not in job.classes, job.classes
-    row(f"the mount of {who} {WORDS[fault]} in mid-job",
-        "drained with our reason, the job goes on elsewhere, undrained when the mount is back", seconds)
+    row(
+        f"the mount of {who} {WORDS[fault]} in mid-job",
+        "drained with our reason, the job goes on elsewhere, undrained when the mount is back",
+        seconds,
+    )
 
 
 @pytest.mark.parametrize("fault", WORDS)
@@ -95,9 +98,12 @@ def test_a_mount_goes_before_the_start(job: Job, site: MachineSite, row: Row, fa
         wait_until("nothing that waits in the kernel", lambda: not site.waiting(victim), 20)
     given_back(site, victim)
     job.ended_well(STEPS)
-    row(f"a mount {WORDS[fault]} just before the start",
-        "the gate refuses, the job starts elsewhere by itself, undrained when the mount is back", seconds,
-        f"from submission, {job.show()['Restarts']} requeue")
+    row(
+        f"a mount {WORDS[fault]} just before the start",
+        "the gate refuses, the job starts elsewhere by itself, undrained when the mount is back",
+        seconds,
+        f"from submission, {job.show()['Restarts']} requeue",
+    )
 
 
 def test_an_administrators_drain_is_left_alone(site: MachineSite, row: Row) -> None:

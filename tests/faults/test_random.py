@@ -20,9 +20,9 @@ from typing import Any, Callable, Dict
 
 import pytest
 
-from .job import Job
-from .random_faults import Fault, drawn
-from .site import Site, own
+from faults.job import Job
+from faults.random_faults import Fault, drawn
+from faults.site import Site, own
 
 COUNT = int(os.environ.get("HPK_FAULT_COUNT", "100"))
 SEED = int(os.environ.get("HPK_FAULT_SEED", "1"))
@@ -63,8 +63,11 @@ def make(job: Job, fault: Fault) -> None:
     before = job.attempt()
     print(f"fault {fault.number}: {fault.name} of rank {fault.rank} at step {job.progress()[-1]['step']}", flush=True)
     fault.make(job)
-    job._wait(f"an attempt after fault {fault.number}, {fault.name} of rank {fault.rank},",
-              lambda: job.attempt() != before, 120)
+    job._wait(
+        f"an attempt after fault {fault.number}, {fault.name} of rank {fault.rank},",
+        lambda: job.attempt() != before,
+        120,
+    )
 
 
 @pytest.mark.timeout(3600)
@@ -75,7 +78,7 @@ def test_faults_at_random(job: Job, site: Site, row: Callable[..., None]) -> Non
     job.submit("--steps", str(STEPS), "--pause", str(PAUSE), "--every", "20", options="--stall 8 --max-requeues 200")
     began = time.time()
     record["jobs"] += 1
-    for fault in faults[record["made"]:]:
+    for fault in faults[record["made"] :]:
         if KEEP and time.time() - began > SECONDS:
             break
         make(job, fault)
@@ -88,7 +91,9 @@ def test_faults_at_random(job: Job, site: Site, row: Callable[..., None]) -> Non
     job.ended_well(STEPS, timeout=600)
     kinds = collections.Counter(fault.name for fault in faults)
     what = ", ".join(f"{number} {name}" for name, number in kinds.most_common())
-    row(f"{COUNT} faults drawn at random (seed {SEED}) over {STEPS:,} steps",
+    row(
+        f"{COUNT} faults drawn at random (seed {SEED}) over {STEPS:,} steps",
         f"ends with bit-identical weights; {what}",
-        record["seconds"] / COUNT, f"mean of a fault and its recovery, {record['jobs']} job"
-        f"{'s' if record['jobs'] > 1 else ''} of one run")
+        record["seconds"] / COUNT,
+        f"mean of a fault and its recovery, {record['jobs']} job{'s' if record['jobs'] > 1 else ''} of one run",
+    )

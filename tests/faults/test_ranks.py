@@ -7,7 +7,7 @@ from typing import Callable
 
 import pytest
 
-from .job import Job
+from faults.job import Job
 
 Row = Callable[..., None]
 STEPS = 60

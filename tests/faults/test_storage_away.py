@@ -8,9 +8,9 @@ from typing import Callable, cast
 
 import pytest
 
-from .job import Job
-from .machines import MachineSite
-from .site import Site
+from faults.job import Job
+from faults.machines import MachineSite
+from faults.site import Site
 
 Row = Callable[..., None]
 OUTAGE = 120.0
@@ -27,8 +27,9 @@ def test_storage_fails_for_a_while(job: Job, row: Row) -> None:
     seconds = job.resumed(fault) - (back - fault.at)
     job.ended_well(60)
     assert job.classes == ["storage", "done"] and job.show()["Restarts"] == "0"
-    row("the checkpoint root is away for 15 s", "waits, goes on, no budget burnt", round(seconds, 1),
-        "after it is back")
+    row(
+        "the checkpoint root is away for 15 s", "waits, goes on, no budget burnt", round(seconds, 1), "after it is back"
+    )
 
 
 @pytest.mark.machines
@@ -46,5 +47,9 @@ def test_storage_hangs_for_two_minutes(job: Job, site: Site, row: Row) -> None:
     seconds = job.progress()[steps]["t"] - back
     job.ended_well(100, timeout=150)
     assert not {"crash", "stall"} & set(job.classes)
-    row("all storage hangs for 2 minutes", "waits, goes on, no budget burnt", round(max(0.0, seconds), 1),
-        "after it is back")
+    row(
+        "all storage hangs for 2 minutes",
+        "waits, goes on, no budget burnt",
+        round(max(0.0, seconds), 1),
+        "after it is back",
+    )

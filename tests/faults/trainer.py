@@ -141,11 +141,27 @@ class Checkpoints:
             theirs = algorithm.leaf(data[:32])
             shards.append(FileRecord(layout.shard_file(rank), size, digest.root(algorithm, theirs, size), rank))
         extra = json.dumps({"step": step}).encode()
-        commit.commit(self._root, name, Manifest(
-            run="faults", run_id="faults", epoch=self._epoch, seq=self._seq, step=step, world=self._ranks,
-            plan="faults", digest="blake2b", chunk=digest.CHUNK, total_bytes=size * self._ranks, tensors=self._ranks,
-            time=now(), shards=tuple(shards), extra=FileRecord(layout.EXTRA_FILE, len(extra), digest.small(extra))),
-            extra)
+        commit.commit(
+            self._root,
+            name,
+            Manifest(
+                run="faults",
+                run_id="faults",
+                epoch=self._epoch,
+                seq=self._seq,
+                step=step,
+                world=self._ranks,
+                plan="faults",
+                digest="blake2b",
+                chunk=digest.CHUNK,
+                total_bytes=size * self._ranks,
+                tensors=self._ranks,
+                time=now(),
+                shards=tuple(shards),
+                extra=FileRecord(layout.EXTRA_FILE, len(extra), digest.small(extra)),
+            ),
+            extra,
+        )
         say(attempt=os.environ["HPK_ATTEMPT"], saved=name)
 
 

@@ -24,6 +24,7 @@ def lay(base: Path, root: Path, *, uid: int = VICTIM, loose: bool = False, seq: 
     def work() -> None:
         os.environ["HPK_SHM_DIR"] = str(base)
         capture(str(base) if loose else places.mine(), str(root), job=JOB, owner=DEAD, seq=seq)
+
     assert as_user(uid, work) == 0
 
 
@@ -41,8 +42,10 @@ def committed(root: Path) -> bool:
 
 def within(seconds: int, work: Callable[[], object]) -> Callable[[], object]:
     """The same work, killed by the kernel when it takes longer."""
+
     def limited() -> None:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(seconds)
         work()
+
     return limited

@@ -25,10 +25,27 @@ def put(root: Path, seq: int, change: Optional[Callable[[Dict[str, Any]], None]]
     leaves = alg.leaf(DATA)
     size = len(DATA) + len(leaves)
     shard = FileRecord(layout.shard_file(0), size, digest.root(alg, leaves, size), 0)
-    made = Manifest(**{**dict(run=whose.run, run_id=whose.run_id, epoch=2, seq=seq, step=seq * 10, world=1,
-                              plan="p", digest="blake2b", chunk=digest.CHUNK, total_bytes=size, tensors=1,
-                              time="2026-11-20T23:58:03Z", extra=FileRecord.of("extra.json", b"{}"),
-                              shards=(shard,)), **fields})
+    made = Manifest(
+        **{
+            **dict(
+                run=whose.run,
+                run_id=whose.run_id,
+                epoch=2,
+                seq=seq,
+                step=seq * 10,
+                world=1,
+                plan="p",
+                digest="blake2b",
+                chunk=digest.CHUNK,
+                total_bytes=size,
+                tensors=1,
+                time="2026-11-20T23:58:03Z",
+                extra=FileRecord.of("extra.json", b"{}"),
+                shards=(shard,),
+            ),
+            **fields,
+        }
+    )
     attempt = name_of(seq)
     store.create(f"{attempt}/{layout.shard_file(0)}", DATA + leaves)
     store.create(f"{attempt}/extra.json", b"{}")

@@ -29,9 +29,15 @@ class Two:
 
     def call(self, uid: int, *argv: str, check: bool = True) -> str:
         """What a command of that user's printed."""
-        done = subprocess.run(["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", *argv],
-                              env=self.slurm.environment, cwd=self.places[uid], text=True, timeout=60,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        done = subprocess.run(
+            ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", *argv],
+            env=self.slurm.environment,
+            cwd=self.places[uid],
+            text=True,
+            timeout=60,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
         assert done.returncode == 0 or not check, f"{argv} exited {done.returncode}: {done.stdout}"
         return done.stdout
 
@@ -53,8 +59,13 @@ class Two:
     def over(self, *jobs: str) -> None:
         """End them, whosever they are, and wait."""
         self.slurm.call("scancel", *jobs, check=False)
-        wait_until("the ends", lambda: not self.slurm.call("squeue", "-h", "-j", ",".join(jobs), check=False).strip()
-                   or all(self.slurm.state(job) in ("CANCELLED", "FAILED", "COMPLETED", "") for job in jobs))
+        wait_until(
+            "the ends",
+            lambda: (
+                not self.slurm.call("squeue", "-h", "-j", ",".join(jobs), check=False).strip()
+                or all(self.slurm.state(job) in ("CANCELLED", "FAILED", "COMPLETED", "") for job in jobs)
+            ),
+        )
 
 
 @contextlib.contextmanager

@@ -67,13 +67,16 @@ class Between:
             while True:
                 near, _ = self._server.accept()
                 far = socket.create_connection(self._target)
-                for source, to, kept, change in ((near, far, self.up, self._change),
-                                                 (far, near, self.down, lambda _, line: line)):
+                for source, to, kept, change in (
+                    (near, far, self.up, self._change),
+                    (far, near, self.down, lambda _, line: line),
+                ):
                     threading.Thread(target=self._pass, args=(source, to, kept, change), daemon=True).start()
 
     @staticmethod
-    def _pass(source: socket.socket, to: socket.socket, kept: List[bytes],
-              change: Callable[[int, bytes], bytes]) -> None:
+    def _pass(
+        source: socket.socket, to: socket.socket, kept: List[bytes], change: Callable[[int, bytes], bytes]
+    ) -> None:
         with contextlib.suppress(OSError), source.makefile("rb") as file:
             for number, line in enumerate(file):
                 kept.append(line)
@@ -96,7 +99,7 @@ def flipped(line: bytes, at: int) -> bytes:
     """With one bit of one byte changed; not into the line's end."""
     at %= len(line) - 1
     new = line[at] ^ 1
-    return line[:at] + bytes([new if new != 10 else line[at] ^ 2]) + line[at + 1:]
+    return line[:at] + bytes([new if new != 10 else line[at] ^ 2]) + line[at + 1 :]
 
 
 Seen = List[Tuple[int, Optional[dict]]]

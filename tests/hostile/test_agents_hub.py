@@ -12,10 +12,9 @@ from typing import Any, Callable, Iterator, List, Tuple
 
 import pytest
 
+from hostile.network import Between, ended, flipped, resident, strangers, until
 from hyperpod_kit.checkpoint.repository import fabric, greeting
 from hyperpod_kit.checkpoint.repository.fabric import Hub, Uplink
-
-from .network import Between, ended, flipped, resident, strangers, until
 
 TOKEN = "0123456789abcdef" * 2
 
@@ -75,14 +74,24 @@ def test_three_hundred_silent_strangers_get_no_thread_and_no_more_than_their_sec
         assert all(ended(sock) for sock in socks)
 
 
-@pytest.mark.parametrize("line", [
-    b"[" * 60_000, b"{" * 60_000, b'{"a":' * 10_000, b"", b"null", b"[]", b"1" * 60_000, b"\xff\xfe\x00\x80",
-    b'{"protocol":"hpk-agents/2","nonce":"' + b"0" * 32 + b'","rank":' + b"9" * 4000 + b',"again":false}',
-    b'{"protocol":"hpk-agents/2","nonce":"\\ud800' + b"0" * 32 + b'","rank":1,"again":false,"proof":[1e999]}',
-    b'{"protocol":"hpk-agents/2","nonce":["' + b"0" * 32 + b'"],"rank":1,"again":false,"proof":""}',
-    b'{"protocol":"hpk-agents/2","nonce":"' + b"0" * 32 + b'","rank":true,"again":false,"proof":""}',
-    b'{"token":"' + TOKEN.encode() + b'","rank":1,"again":false}',
-])
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"[" * 60_000,
+        b"{" * 60_000,
+        b'{"a":' * 10_000,
+        b"",
+        b"null",
+        b"[]",
+        b"1" * 60_000,
+        b"\xff\xfe\x00\x80",
+        b'{"protocol":"hpk-agents/2","nonce":"' + b"0" * 32 + b'","rank":' + b"9" * 4000 + b',"again":false}',
+        b'{"protocol":"hpk-agents/2","nonce":"\\ud800' + b"0" * 32 + b'","rank":1,"again":false,"proof":[1e999]}',
+        b'{"protocol":"hpk-agents/2","nonce":["' + b"0" * 32 + b'"],"rank":1,"again":false,"proof":""}',
+        b'{"protocol":"hpk-agents/2","nonce":"' + b"0" * 32 + b'","rank":true,"again":false,"proof":""}',
+        b'{"token":"' + TOKEN.encode() + b'","rank":1,"again":false}',
+    ],
+)
 def test_odd_greetings_end_only_their_own_connection(head: Head, line: bytes) -> None:
     with strangers(head.address, 1, line + b"\n") as (sock,):
         assert ended(sock)
@@ -94,11 +103,13 @@ def test_a_thousand_that_speak_a_byte_at_a_time_keep_nobody_out(soon: None) -> N
     head = Head()
     stop = threading.Event()
     with strangers(head.address, 1000, b"{") as socks:
+
         def trickle() -> None:
             while not stop.is_set():
                 for sock in socks:
                     with contextlib.suppress(OSError):
                         sock.send(b" ")
+
         thread = threading.Thread(target=trickle)
         thread.start()
         try:
@@ -150,6 +161,7 @@ def between(head: Head) -> Iterator[Callable[..., Between]]:
     def make(change: Callable[[int, bytes], bytes] = lambda _, line: line) -> Between:
         made.append(Between(head.address, change))
         return made[-1]
+
     yield make
     for one in made:
         one.close()
@@ -173,23 +185,33 @@ def test_a_greeting_that_was_recorded_is_of_no_use(head: Head, between: Callable
     assert head.nothing_heard()
 
 
-@pytest.mark.parametrize(("name", "change", "heard"), [
-    ("repeated", lambda number, line: line * 2 if number == 2 else line, 2),
-    ("left out", lambda number, line: b"" if number == 2 else line, 1),
-    ("cut off in its middle", lambda number, line: line[:80] + b"\n" if number == 2 else line, 1),
-    ("joined to another", lambda number, line: line[:-1] if number == 2 else line, 1),
-    ("without its proof", lambda number, line: line[65:] if number == 2 else line, 1),
-    ("said by somebody else", lambda number, line: b"0" * 64 + b' {"op":"done","n":9}\n' if number == 2 else line, 1),
-])
-def test_what_was_changed_on_its_way_is_not_believed(head: Head, between: Callable[..., Between], name: str,
-                                                     change: Callable[[int, bytes], bytes], heard: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "change", "heard"),
+    [
+        ("repeated", lambda number, line: line * 2 if number == 2 else line, 2),
+        ("left out", lambda number, line: b"" if number == 2 else line, 1),
+        ("cut off in its middle", lambda number, line: line[:80] + b"\n" if number == 2 else line, 1),
+        ("joined to another", lambda number, line: line[:-1] if number == 2 else line, 1),
+        ("without its proof", lambda number, line: line[65:] if number == 2 else line, 1),
+        (
+            "said by somebody else",
+            lambda number, line: b"0" * 64 + b' {"op":"done","n":9}\n' if number == 2 else line,
+            1,
+        ),
+    ],
+)
+def test_what_was_changed_on_its_way_is_not_believed(
+    head: Head, between: Callable[..., Between], name: str, change: Callable[[int, bytes], bytes], heard: int
+) -> None:
     way = between(change)
     channel = fabric.join([("127.0.0.1", way.port)], TOKEN, 2)
     assert channel is not None
     for number in range(1, 5):
         channel.send({"op": "done", "n": number})
-    assert [head.next() for _ in range(heard + 1)] == [*((2, {"op": "done", "n": n + 1}) for n in range(heard)),
-                                                       (2, None)]
+    assert [head.next() for _ in range(heard + 1)] == [
+        *((2, {"op": "done", "n": n + 1}) for n in range(heard)),
+        (2, None),
+    ]
     # The connection is ended, which its agent notices, and comes back.
     assert channel.receive() is None
     head.join(2, again=True).send({"op": "done", "n": 5})
@@ -232,6 +254,7 @@ def test_an_order_of_another_connection_is_not_obeyed(head: Head) -> None:
         welcome = real.recv(4096)
         sock.sendall(welcome)
         sock.sendall(welcome)  # once more, as an order
+
     threading.Thread(target=pose, daemon=True).start()
     channel = fabric.join([impostor.getsockname()[:2]], TOKEN, 1)
     assert channel is not None, "a machine that only passes on what it hears is not noticed"
@@ -253,6 +276,7 @@ def test_an_impostor_at_the_port_learns_nothing_and_leads_nobody(soon: None) -> 
             sock.sendall(greeting.question() + b"\n")
             heard.append(sock.recv(65536))
             sock.sendall(b'{"op":"welcome"}\n' + b"0" * 64 + b' {"op":"welcome"}\n')
+
     threading.Thread(target=pose, daemon=True).start()
     assert fabric.join([impostor.getsockname()[:2]], TOKEN, 1, deadline=2.0) is None
     assert heard and not [line for line in heard if TOKEN.encode() in line]
@@ -271,7 +295,8 @@ def test_a_rank_that_is_none_is_refused(soon: None, rank: int) -> None:
 
 @pytest.mark.parametrize("again", [False, True], ids=["as if it were the first", "as if it came back"])
 def test_a_second_agent_does_not_take_the_place_of_one_that_answers(
-        head: Head, again: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    head: Head, again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(fabric, "ANSWER", 0.3)
     first = head.join(1)
     ends: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -282,7 +307,8 @@ def test_a_second_agent_does_not_take_the_place_of_one_that_answers(
 
 
 def test_one_that_comes_back_is_let_in_though_its_predecessor_was_never_seen_to_end(
-        head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
+    head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(fabric, "ANSWER", 0.3)
     first = head.join(1)  # its machine is gone without a word: nobody listens at it, so nobody answers
     second = head.join(1, again=True)

@@ -33,7 +33,8 @@ class Gloo(Ranks):
 
 
 def test_who_has_heard_all_of_gloo_does_not_have_the_token_of_a_job_s_agents(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HPK_ATTEMPT_KEY", KEY)
     ranks = Gloo()
     token = startup.identify(ranks, tmp_path / "root", None, None).token
@@ -41,13 +42,15 @@ def test_who_has_heard_all_of_gloo_does_not_have_the_token_of_a_job_s_agents(
 
 
 def test_ranks_of_which_not_all_have_the_key_still_have_one_token(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One of them was started by hand: their agents must find each other all the same."""
     monkeypatch.setenv("HPK_ATTEMPT_KEY", KEY)
 
     def without(said: bytes) -> bytes:
         value = values.unpack(said, "rank 0")
         return values.pack((*value[:-1], "")) if type(value) is tuple and len(value) == 5 else said
+
     for key in (KEY, ""):
         monkeypatch.setenv("HPK_ATTEMPT_KEY", key)
         ranks = Gloo(without)
@@ -59,12 +62,15 @@ def test_agents_of_several_releases_are_not_started_together(tmp_path: Path) -> 
     def older(said: bytes) -> bytes:
         value = values.unpack(said, "rank 0")
         return values.pack((*value[:3], "hpk-agents/1", value[4])) if type(value) is tuple and len(value) == 5 else said
+
     with pytest.raises(CheckpointError, match="several releases"):
         startup.identify(Gloo(older), tmp_path / "root", None, None)
 
 
 def test_a_rank_of_the_release_before_is_named_instead_of_waited_for(tmp_path: Path) -> None:
     import pickle
+
     with pytest.raises(CheckpointError, match="rank 1 runs another release"):
-        startup.identify(Gloo(lambda said: b"\x40" + bytes(7) + pickle.dumps(("n2", ["xxh3"], None))),
-                         tmp_path / "root", None, None)
+        startup.identify(
+            Gloo(lambda said: b"\x40" + bytes(7) + pickle.dumps(("n2", ["xxh3"], None))), tmp_path / "root", None, None
+        )

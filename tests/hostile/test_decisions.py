@@ -10,6 +10,7 @@ from typing import Any, Callable, Iterator
 
 import pytest
 
+from hostile.users import ATTACKER, ROOT, VICTIM, as_user, be, place
 from hyperpod_kit.errors import JobError, NoValidCheckpoint
 from hyperpod_kit.job import choose, decision, exits, ledger, ownership
 from hyperpod_kit.job.cli import __file__ as job_cli
@@ -17,8 +18,6 @@ from hyperpod_kit.job.foreign import newest, quarantine
 from hyperpod_kit.slurm import control
 from hyperpod_kit.slurm.job_id import JobId
 from tests.unit.slurm.recording import RecordingRunner
-
-from .users import ATTACKER, ROOT, VICTIM, as_user, be, place
 
 RANK = {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "0", "SLURM_STEP_ID": "0", "SLURM_STEP_LAUNCHER_PORT": "41234"}
 KEY = decision.key(RANK)
@@ -42,19 +41,37 @@ def dcp(root: Path, name: str) -> None:
 
 def told(root: Path) -> subprocess.CompletedProcess[str]:
     """What a node of the victim's bare srun is told."""
-    return subprocess.run([*be(VICTIM), "/usr/bin/python3", "-I", "-S", str(PROGRAM), "task-prolog"], text=True,
-                          env={**RANK, "PATH": "/usr/bin:/bin", "HPK_CHECKPOINT_ROOT": str(root), "SLURM_PROCID": "0",
-                               "PYTHONDONTWRITEBYTECODE": "1"},
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
+    return subprocess.run(
+        [*be(VICTIM), "/usr/bin/python3", "-I", "-S", str(PROGRAM), "task-prolog"],
+        text=True,
+        env={
+            **RANK,
+            "PATH": "/usr/bin:/bin",
+            "HPK_CHECKPOINT_ROOT": str(root),
+            "SLURM_PROCID": "0",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        timeout=60,
+    )
 
 
 def exported(said: str) -> list[str]:
     return [line for line in said.splitlines() if line.startswith("export ")]
 
 
-NAMES = ["step\nexport PYTHONPATH=.\nexport BASH_ENV=payload\nexport HPK_RESUME_KIND=dcp\n9000000", "step-100\n",
-         "step\x1b]0;x\x07-100", "step $(id)-100", "step;id;-100", "step\u2028100", "-\r100", "step-\u0661\u0660",
-         "9" * 200]
+NAMES = [
+    "step\nexport PYTHONPATH=.\nexport BASH_ENV=payload\nexport HPK_RESUME_KIND=dcp\n9000000",
+    "step-100\n",
+    "step\x1b]0;x\x07-100",
+    "step $(id)-100",
+    "step;id;-100",
+    "step\u2028100",
+    "-\r100",
+    "step-\u0661\u0660",
+    "9" * 200,
+]
 
 
 @pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
@@ -63,7 +80,10 @@ def test_a_directorys_name_is_no_environment_and_says_so(root: Path, name: str) 
     dcp(root, name)
     record = decision.decide(str(root), "0@n1")
     assert decision.task_prolog_lines(record, "1") == [
-        "export HPK_RESUME_FROM=step-5", "export HPK_RESUME_STEP=5", "export HPK_RESUME_KIND=dcp"]
+        "export HPK_RESUME_FROM=step-5",
+        "export HPK_RESUME_STEP=5",
+        "export HPK_RESUME_KIND=dcp",
+    ]
     for one in record["rejected"]:
         assert "no job can be told of such a name" in one["why"] and one["attempt"].isprintable()
     assert record["rejected"] or not name[-1].isascii()
@@ -90,11 +110,13 @@ def test_only_a_name_that_cannot_be_told_is_no_start_from_scratch(root: Path) ->
 
 def forge(root: Path, **record: Any) -> Callable[[], None]:
     """The attacker's own record where the victim's will be looked for."""
+
     def work() -> None:
         os.makedirs(root / ".hpk" / "decisions", mode=0o777)
         os.chmod(root / ".hpk", 0o777)
         os.chmod(root / ".hpk" / "decisions", 0o777)
         (root / ".hpk" / "decisions" / f"{KEY}.json").write_text(json.dumps(record))
+
     return work
 
 
@@ -163,22 +185,42 @@ def test_the_victims_own_record_is_read_again_by_its_other_nodes(root: Path) -> 
     assert first.returncode == second.returncode == 0 and exported(first.stdout) == exported(second.stdout) != []
 
 
-@pytest.mark.parametrize("record", [
-    {"from": "../../../fsx/mallory", "step": 0}, {"from": "/fsx/mallory", "step": 0}, {"from": "a/../b", "step": 0},
-    {"from": "x\ny", "step": 0}, {"from": ["none"], "step": 0}, {"from": "none"},
-    {"from": "none", "step": "1\nexport A=b"},
-    {"from": "none", "step": True}, {"from": "none", "step": -1}, {"from": "none", "step": 1 << 70},
-    {"from": "none", "step": 1.5}, {"from": "none", "step": 0, "kind": "x\nexport A=b"},
-    {"from": "none", "step": 0, "kind": ["dcp"]}, {"from": None, "rejected": "x"}, {"from": None, "rejected": [1]},
-    {"from": None, "rejected": [{"attempt": 1, "why": "x"}]}, {"from": "", "step": 0}, {"from": "a" * 5000, "step": 0}])
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"from": "../../../fsx/mallory", "step": 0},
+        {"from": "/fsx/mallory", "step": 0},
+        {"from": "a/../b", "step": 0},
+        {"from": "x\ny", "step": 0},
+        {"from": ["none"], "step": 0},
+        {"from": "none"},
+        {"from": "none", "step": "1\nexport A=b"},
+        {"from": "none", "step": True},
+        {"from": "none", "step": -1},
+        {"from": "none", "step": 1 << 70},
+        {"from": "none", "step": 1.5},
+        {"from": "none", "step": 0, "kind": "x\nexport A=b"},
+        {"from": "none", "step": 0, "kind": ["dcp"]},
+        {"from": None, "rejected": "x"},
+        {"from": None, "rejected": [1]},
+        {"from": None, "rejected": [{"attempt": 1, "why": "x"}]},
+        {"from": "", "step": 0},
+        {"from": "a" * 5000, "step": 0},
+    ],
+)
 def test_a_record_that_we_do_not_write_is_no_answer(record: dict[str, Any]) -> None:
     with pytest.raises(JobError, match="not to be trusted"):
         decision.task_prolog_lines(record, "0")
 
 
 def test_why_nothing_is_valid_is_one_line() -> None:
-    [line] = decision.task_prolog_lines({"from": None, "rejected": [
-        {"attempt": "a\nexport LD_PRELOAD=x", "why": "b\x1b[2J\nexport X=y" + "z" * 100_000}]}, "0")
+    [line] = decision.task_prolog_lines(
+        {
+            "from": None,
+            "rejected": [{"attempt": "a\nexport LD_PRELOAD=x", "why": "b\x1b[2J\nexport X=y" + "z" * 100_000}],
+        },
+        "0",
+    )
     assert line.startswith("print ") and line.isprintable() and len(line) < 5000
 
 
@@ -195,8 +237,12 @@ def test_how_a_rank_ended_is_not_what_anybody_says(root: Path, harm: str) -> Non
     good = exits.Exit(1, "n2", "", 3, None, 1.0, 2.0)
     exits.write(str(root), "7.0.0", good)
     said = {"rank": 0, "node": "n1", "boot_id": "", "code": 0, "signal": None, "started": 1.0, "ended": 1.0}
-    texts = {"deep": "[" * 100_000, "text": json.dumps({**said, "ended": "x"}), "list": "[]",
-             "words": json.dumps({**said, "code": "0\n", "more": 1})}
+    texts = {
+        "deep": "[" * 100_000,
+        "text": json.dumps({**said, "ended": "x"}),
+        "list": "[]",
+        "words": json.dumps({**said, "code": "0\n", "more": 1}),
+    }
     if harm == "fifo":
         os.mkfifo(path)
     elif harm == "zero":
@@ -220,8 +266,20 @@ def test_a_claim_that_is_none_holds_up_nobody(root: Path, harm: str, monkeypatch
     assert runner.calls == [] and (root / "owner-000002.json").exists()
 
 
-ROWS = [{"t": "x"}, {"t": 1e400}, {"nodes": "n1"}, {"nodes": [["n1"]]}, {"attempt": ["7.0.0"]}, {"code": "0"},
-        {"restart": "0"}, {"class": 5}, {"first": "x"}, {"lost": {}}, {"step": "x"}, {"rejected": ["x"]}]
+ROWS = [
+    {"t": "x"},
+    {"t": 1e400},
+    {"nodes": "n1"},
+    {"nodes": [["n1"]]},
+    {"attempt": ["7.0.0"]},
+    {"code": "0"},
+    {"restart": "0"},
+    {"class": 5},
+    {"first": "x"},
+    {"lost": {}},
+    {"step": "x"},
+    {"rejected": ["x"]},
+]
 
 
 @pytest.mark.parametrize("oddity", ROWS, ids=str)

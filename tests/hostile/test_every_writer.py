@@ -30,8 +30,18 @@ ELSEWHERE = {
 }
 """Prefix of a path -> why what is written there needs no cleaning."""
 
-CALLS = {"print", "pprint", "echo", "secho", "echo_via_pager", "progressbar", "print_exc", "print_exception",
-         "Console", "breakpoint"}
+CALLS = {
+    "print",
+    "pprint",
+    "echo",
+    "secho",
+    "echo_via_pager",
+    "progressbar",
+    "print_exc",
+    "print_exception",
+    "Console",
+    "breakpoint",
+}
 OF_CLICK = {"confirm", "prompt", "pause"}
 STREAMS = {"stdout", "stderr", "__stdout__", "__stderr__"}
 
@@ -56,14 +66,18 @@ def writers(path: Path) -> Iterator[str]:
 
 def _of_a_console(called: ast.expr) -> bool:
     """`screen.print(…)`: of a console that `console()` made."""
-    return isinstance(called, ast.Attribute) and called.attr == "print" and \
-        ast.unparse(called.value) in ("screen", "console()", "self._console")
+    return (
+        isinstance(called, ast.Attribute)
+        and called.attr == "print"
+        and ast.unparse(called.value) in ("screen", "console()", "self._console")
+    )
 
 
 def _is_stream(value: ast.expr) -> bool:
     """`sys.stdout`, `sys.stdout.buffer`."""
-    return isinstance(value, ast.Attribute) and (value.attr in STREAMS or
-                                                 (value.attr == "buffer" and _is_stream(value.value)))
+    return isinstance(value, ast.Attribute) and (
+        value.attr in STREAMS or (value.attr == "buffer" and _is_stream(value.value))
+    )
 
 
 def watched() -> list[Path]:
@@ -88,9 +102,21 @@ def test_all_programs_that_show_what_others_wrote_are_watched() -> None:
     assert wanted <= places
 
 
-@pytest.mark.parametrize("line", ["print(1)", "click.echo(x)", "sys.stdout.write(x)", "sys.stderr.buffer.write(x)",
-                                  "Console(file=f).print(x)", "rich.print(x)", "traceback.print_exc()",
-                                  "os.write(2, x)", "err.show()", "click.confirm(x)"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "print(1)",
+        "click.echo(x)",
+        "sys.stdout.write(x)",
+        "sys.stderr.buffer.write(x)",
+        "Console(file=f).print(x)",
+        "rich.print(x)",
+        "traceback.print_exc()",
+        "os.write(2, x)",
+        "err.show()",
+        "click.confirm(x)",
+    ],
+)
 def test_the_look_sees_each_way_to_write(tmp_path: Path, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(__import__(__name__, fromlist=["x"]), "PACKAGE", tmp_path)
     (tmp_path / "a.py").write_text(f"{line}\n")

@@ -38,8 +38,11 @@ def child_of(uid: int, end: float, *, but: int) -> int:
         for entry in Path("/proc").iterdir():
             try:
                 status = (entry / "status").read_text() if entry.name.isdigit() else ""
-                if f"\nPPid:\t{os.getpid()}\n" in status and f"\nUid:\t{uid}\t{uid}\t" in status \
-                        and int(entry.name) != but:
+                if (
+                    f"\nPPid:\t{os.getpid()}\n" in status
+                    and f"\nUid:\t{uid}\t{uid}\t" in status
+                    and int(entry.name) != but
+                ):
                     return int(entry.name)
             except OSError:
                 continue
@@ -65,20 +68,28 @@ def test_its_user_can_neither_trace_it_nor_read_what_root_knew(base: Path, monke
     held = str(page).replace("-00.ctl", ".lock")  # an agent of the attacker's that is at work: flush waits for it
     with busy_as(ATTACKER, LOCKED, held) as other:
         done: List[Any] = []
-        waiting = threading.Thread(target=lambda: done.append(flush_users.flush_as(
-            ATTACKER, folder=str(base), job=None, timeout=8.0, max_age=86400.0)))
+        waiting = threading.Thread(
+            target=lambda: done.append(
+                flush_users.flush_as(ATTACKER, folder=str(base), job=None, timeout=8.0, max_age=86400.0)
+            )
+        )
         waiting.start()
         child = child_of(ATTACKER, time.monotonic() + 8, but=other.pid)
         for name in ("environ", "mem", "maps", "fd"):
-            tried = subprocess.run([*be(ATTACKER), "/bin/ls" if name == "fd" else "/bin/cat", f"/proc/{child}/{name}"],
-                                   capture_output=True, text=True, timeout=30)
+            tried = subprocess.run(
+                [*be(ATTACKER), "/bin/ls" if name == "fd" else "/bin/cat", f"/proc/{child}/{name}"],
+                capture_output=True,
+                text=True,
+                timeout=30,
+            )
             assert tried.returncode != 0 and "Permission denied" in tried.stderr, (name, tried)
         waiting.join(30)
         assert "still at work" in done[0][0].note or "not done" in done[0][0].note
 
 
 def test_nothing_of_roots_environment_groups_or_descriptors_goes_along(
-        base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AWS_SESSION_TOKEN", "of root's")
     monkeypatch.setenv("AWS_PROFILE", "root")
     monkeypatch.setenv("HOME", "/root")
@@ -89,9 +100,19 @@ def test_nothing_of_roots_environment_groups_or_descriptors_goes_along(
     os.chown(words, VICTIM, VICTIM)
 
     def look(**_: Any) -> List[flush.Outcome]:
-        words.write_text(json.dumps({"env": dict(os.environ), "groups": os.getgroups(), "ids": os.getresuid(),
-                                     "gids": os.getresgid(), "fds": sorted(os.listdir("/proc/self/fd"))}))
+        words.write_text(
+            json.dumps(
+                {
+                    "env": dict(os.environ),
+                    "groups": os.getgroups(),
+                    "ids": os.getresuid(),
+                    "gids": os.getresgid(),
+                    "fds": sorted(os.listdir("/proc/self/fd")),
+                }
+            )
+        )
         return []
+
     monkeypatch.setattr(flush, "flush", look)
     assert flush_users.flush_as(VICTIM, folder=str(base), job=None, timeout=20, max_age=0) == []
     os.close(opened)
@@ -99,8 +120,9 @@ def test_nothing_of_roots_environment_groups_or_descriptors_goes_along(
     assert sorted(said["env"]) == ["LANG", "PATH"], "a user without an entry in passwd has no HOME either"
     assert (said["groups"], said["ids"], said["gids"]) == ([], [VICTIM] * 3, [VICTIM] * 3)
     assert len(said["fds"]) <= 5, said["fds"]  # 0, 1, 2, the answer, and the listing itself
-    monkeypatch.setattr("pwd.getpwuid", lambda uid: type("", (), {"pw_name": "nobody", "pw_gid": 65534,
-                                                                  "pw_dir": "/home/nobody"}))
+    monkeypatch.setattr(
+        "pwd.getpwuid", lambda uid: type("", (), {"pw_name": "nobody", "pw_gid": 65534, "pw_dir": "/home/nobody"})
+    )
     assert flush_users.flush_as(VICTIM, folder=str(base), job=None, timeout=20, max_age=0, gid=1234) == []
     said = json.loads(words.read_text())
     assert said["env"]["HOME"] == "/home/nobody" and said["gids"] == [1234] * 3 and 0 not in said["groups"]
@@ -121,8 +143,9 @@ print(os.getpid(), flush=True)
 flush_users.flush_as({ATTACKER}, folder={str(base)!r}, job=None, timeout=60.0, max_age=86400.0)
 """
     with busy_as(ATTACKER, LOCKED, str(page).replace("-00.ctl", ".lock")):
-        root = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE,
-                                env={**os.environ, "PYTHONPATH": str(CHECKOUT)})
+        root = subprocess.Popen(
+            [sys.executable, "-c", program], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(CHECKOUT)}
+        )
         assert root.stdout is not None
         pid = int(root.stdout.readline())
         children = Path(f"/proc/{pid}/task/{pid}/children")
@@ -155,6 +178,7 @@ def test_what_it_answers_is_a_word_of_its_users(base: Path, monkeypatch: pytest.
 
     def forge(rows: Any, out: Any) -> None:
         out.write(data.decode())
+
     monkeypatch.setattr(flush_users.json, "dump", forge)
     [outcome] = flush_users.flush_as(VICTIM, folder=str(base), job=None, timeout=20, max_age=0)
     assert not outcome.removed and outcome.attempt is None and why in outcome.note
@@ -163,6 +187,7 @@ def test_what_it_answers_is_a_word_of_its_users(base: Path, monkeypatch: pytest.
 def test_words_in_it_reach_no_terminal_as_they_are(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def say(**_: Any) -> List[flush.Outcome]:
         return [flush.Outcome("\x1b]0;mine\x07run", "a\nb", True, "\x1b[2J" + "x" * 9000)]
+
     monkeypatch.setattr(flush, "flush", say)
     [outcome] = flush_users.flush_as(VICTIM, folder=str(base), job=None, timeout=20, max_age=0)
     assert outcome.run.isprintable() and outcome.attempt == "a b" and outcome.note.isprintable()
@@ -179,6 +204,7 @@ def test_one_run_that_cannot_be_flushed_ends_nothing_for_others(base: Path, monk
         if run == first:
             raise RuntimeError("whatever it is")
         return real(folder, run, *rest)
+
     monkeypatch.setattr(flush, "_flush_run", broken)
     found = flushed(base)
     assert [one.removed for one in found] == [False, True, True] and "RuntimeError: whatever it is" in found[0].note
@@ -200,6 +226,7 @@ def test_what_was_done_for_whom_is_recorded(base: Path, monkeypatch: pytest.Monk
 
 def test_only_root_flushes_for_others(base: Path) -> None:
     from hyperpod_kit.checkpoint.repository import cli
+
     lay(base, base.parent / "root")
     assert as_user(ATTACKER, lambda: _exit(cli.main(["flush", "--all", "--uid", str(VICTIM)]))) == 1
     assert as_user(ATTACKER, lambda: _exit(cli.main(["flush", "--all"]))) == 0
@@ -214,16 +241,31 @@ def test_the_epilog_flushes_for_the_jobs_user(base: Path) -> None:
     """The hook itself, with a program in the place of the installed one."""
     lay(base, base.parent / "root")
     program = base.parent / "program"
-    program.write_text(f"#!/bin/sh\nexec {sys.executable} -c 'import sys; sys.path.insert(0, \"{CHECKOUT}\"); "
-                       "from hyperpod_kit.checkpoint.repository import cli; sys.exit(cli.main(sys.argv[2:]))' \"$@\"\n")
+    program.write_text(
+        f'#!/bin/sh\nexec {sys.executable} -c \'import sys; sys.path.insert(0, "{CHECKOUT}"); '
+        'from hyperpod_kit.checkpoint.repository import cli; sys.exit(cli.main(sys.argv[2:]))\' "$@"\n'
+    )
     program.chmod(0o755)
     hook = base.parent / "epilog.sh"
-    hook.write_text((CHECKOUT / "slurm/epilog.sh").read_text()
-                    .replace("/opt/hyperpod-kit/current/bin/hyperpod-kit", str(program))
-                    .replace("/run/hyperpod-kit", str(base.parent / "run")))
-    done = subprocess.run(["bash", str(hook)], timeout=120, capture_output=True, text=True, env={
-        "SLURM_JOB_ID": "7", "SLURM_JOB_UID": str(VICTIM), "SLURM_JOB_GID": str(VICTIM), "HPK_SHM_DIR": str(base),
-        "AWS_SECRET_ACCESS_KEY": "of root's"})
+    hook.write_text(
+        (CHECKOUT / "slurm/epilog.sh")
+        .read_text()
+        .replace("/opt/hyperpod-kit/current/bin/hyperpod-kit", str(program))
+        .replace("/run/hyperpod-kit", str(base.parent / "run"))
+    )
+    done = subprocess.run(
+        ["bash", str(hook)],
+        timeout=120,
+        capture_output=True,
+        text=True,
+        env={
+            "SLURM_JOB_ID": "7",
+            "SLURM_JOB_UID": str(VICTIM),
+            "SLURM_JOB_GID": str(VICTIM),
+            "HPK_SHM_DIR": str(base),
+            "AWS_SECRET_ACCESS_KEY": "of root's",
+        },
+    )
     assert done.returncode == 0 and committed(base.parent / "root"), (done, list((base.parent / "run").iterdir()))
     assert not list((base.parent / "run").iterdir()) and not list(base.glob(f"hyperpod-kit-{VICTIM}/*"))
 
@@ -257,11 +299,26 @@ def test_a_shared_memory_that_another_has_filled_keeps_nothing_from_being_saved(
     with place(0o755) as found:
         (found / "shm").mkdir()
         done = subprocess.run(
-            ["unshare", "--mount", "--propagation", "private", "bash", "-c",
-             'mount -t tmpfs -o size=8m,nr_inodes=400,mode=1777 tmpfs "$1/shm" && '
-             f'exec {sys.executable} -c "$2" "$1/shm" "$1/root" "$3"', "x", str(found), FULL, what],
-            env={**os.environ, "PYTHONPATH": str(CHECKOUT)}, timeout=120, text=True, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT)
+            [
+                "unshare",
+                "--mount",
+                "--propagation",
+                "private",
+                "bash",
+                "-c",
+                'mount -t tmpfs -o size=8m,nr_inodes=400,mode=1777 tmpfs "$1/shm" && '
+                f'exec {sys.executable} -c "$2" "$1/shm" "$1/root" "$3"',
+                "x",
+                str(found),
+                FULL,
+                what,
+            ],
+            env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+            timeout=120,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
         if "permission denied" in done.stdout:
             pytest.skip("needs mount namespaces")
         assert done.returncode == 0, done.stdout

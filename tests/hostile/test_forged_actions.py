@@ -16,10 +16,18 @@ from hyperpod_kit.remote.target import Target
 from hyperpod_kit.run import Completed
 
 OURS: Dict[str, Any] = {
-    "__REALTIME_TIMESTAMP": "1800000000000000", "MESSAGE_ID": audit.MESSAGE_ID, "_TRANSPORT": "journal", "_UID": "0",
-    "_EXE": "/usr/bin/python3.10", "_SYSTEMD_UNIT": "hyperpod-kit-repair@fsx.service",
-    "HYPERPOD_KIT_ACTION": "unmounted", "HYPERPOD_KIT_ON": "/fsx", "HYPERPOD_KIT_WHY": "it is stale",
-    "HYPERPOD_KIT_ASKED_BY": "repair of mount fsx", "HYPERPOD_KIT_OWNER": ""}
+    "__REALTIME_TIMESTAMP": "1800000000000000",
+    "MESSAGE_ID": audit.MESSAGE_ID,
+    "_TRANSPORT": "journal",
+    "_UID": "0",
+    "_EXE": "/usr/bin/python3.10",
+    "_SYSTEMD_UNIT": "hyperpod-kit-repair@fsx.service",
+    "HYPERPOD_KIT_ACTION": "unmounted",
+    "HYPERPOD_KIT_ON": "/fsx",
+    "HYPERPOD_KIT_WHY": "it is stale",
+    "HYPERPOD_KIT_ASKED_BY": "repair of mount fsx",
+    "HYPERPOD_KIT_OWNER": "",
+}
 
 
 def shown(*entries: Mapping[str, Any]) -> list[Action]:
@@ -27,27 +35,33 @@ def shown(*entries: Mapping[str, Any]) -> list[Action]:
 
 
 def test_what_root_s_programs_wrote_is_shown() -> None:
-    one, = shown(OURS)
+    (one,) = shown(OURS)
     assert one.words() == "2027-01-15T08:00:00Z  unmounted /fsx, asked by repair of mount fsx: it is stale"
-    sweep, = shown({**OURS, "_UID": "412", "_SYSTEMD_UNIT": "hyperpod-kit-sweep.service"})
+    (sweep,) = shown({**OURS, "_UID": "412", "_SYSTEMD_UNIT": "hyperpod-kit-sweep.service"})
     assert sweep.unit == "hyperpod-kit-sweep.service"
 
 
-@pytest.mark.parametrize("forged", [
-    pytest.param({"_UID": "4001", "_SYSTEMD_UNIT": "slurmstepd.scope"}, id="a job of another user"),
-    pytest.param({"_UID": "4001", "_SYSTEMD_UNIT": "user@4001.service",
-                  "_SYSTEMD_USER_UNIT": "hyperpod-kit-sweep.service"}, id="a unit of the user's own manager"),
-    pytest.param({"_EXE": "/usr/bin/sudo", "_SYSTEMD_UNIT": "session-3.scope"}, id="his words through sudo"),
-    pytest.param({"_EXE": "/usr/bin/su"}, id="the same of su"),
-    pytest.param({"_EXE": "/home/a/python3/x"}, id="a directory that is called python3"),
-    pytest.param({"_EXE": ["/usr/bin/python3", "/usr/bin/sudo"]}, id="two programs"),
-    pytest.param({"_UID": ["0", "4001"], "_SYSTEMD_UNIT": ""}, id="two users"),
-    pytest.param({"_TRANSPORT": "stdout"}, id="what a program of root's printed"),
-    pytest.param({"_TRANSPORT": "syslog"}, id="a line for syslog"),
-    pytest.param({"MESSAGE_ID": "0" * 32}, id="another kind of record"),
-    pytest.param({"HYPERPOD_KIT_ACTION": None}, id="no action"),
-    pytest.param({"HYPERPOD_KIT_ACTION": ["requeued", "drained"]}, id="two actions"),
-    pytest.param({"__REALTIME_TIMESTAMP": "soon"}, id="no time")])
+@pytest.mark.parametrize(
+    "forged",
+    [
+        pytest.param({"_UID": "4001", "_SYSTEMD_UNIT": "slurmstepd.scope"}, id="a job of another user"),
+        pytest.param(
+            {"_UID": "4001", "_SYSTEMD_UNIT": "user@4001.service", "_SYSTEMD_USER_UNIT": "hyperpod-kit-sweep.service"},
+            id="a unit of the user's own manager",
+        ),
+        pytest.param({"_EXE": "/usr/bin/sudo", "_SYSTEMD_UNIT": "session-3.scope"}, id="his words through sudo"),
+        pytest.param({"_EXE": "/usr/bin/su"}, id="the same of su"),
+        pytest.param({"_EXE": "/home/a/python3/x"}, id="a directory that is called python3"),
+        pytest.param({"_EXE": ["/usr/bin/python3", "/usr/bin/sudo"]}, id="two programs"),
+        pytest.param({"_UID": ["0", "4001"], "_SYSTEMD_UNIT": ""}, id="two users"),
+        pytest.param({"_TRANSPORT": "stdout"}, id="what a program of root's printed"),
+        pytest.param({"_TRANSPORT": "syslog"}, id="a line for syslog"),
+        pytest.param({"MESSAGE_ID": "0" * 32}, id="another kind of record"),
+        pytest.param({"HYPERPOD_KIT_ACTION": None}, id="no action"),
+        pytest.param({"HYPERPOD_KIT_ACTION": ["requeued", "drained"]}, id="two actions"),
+        pytest.param({"__REALTIME_TIMESTAMP": "soon"}, id="no time"),
+    ],
+)
 def test_what_others_wrote_is_not(forged: Dict[str, Any]) -> None:
     assert shown({**OURS, **forged}) == []
 
@@ -58,8 +72,14 @@ def test_a_line_that_is_no_record_ends_nothing(line: str) -> None:
 
 
 def test_words_of_a_record_move_no_cursor_and_begin_no_line() -> None:
-    one, = shown({**OURS, "HYPERPOD_KIT_ON": "job 1\n2027-01-15T08:00:00Z  drained node b\x1b[2J\u202e" + "x" * 9999,
-                  "HYPERPOD_KIT_WHY": [27, 91], "HYPERPOD_KIT_OWNER": {"a": 1}})
+    (one,) = shown(
+        {
+            **OURS,
+            "HYPERPOD_KIT_ON": "job 1\n2027-01-15T08:00:00Z  drained node b\x1b[2J\u202e" + "x" * 9999,
+            "HYPERPOD_KIT_WHY": [27, 91],
+            "HYPERPOD_KIT_OWNER": {"a": 1},
+        }
+    )
     line = one.words()
     assert line.isprintable() and len(line) < 3 * LONGEST and (one.why, one.owner) == ("", "")
 
@@ -73,8 +93,15 @@ class Journal:
         self.answer = code, out, err
         self.argv: Sequence[str] = ()
 
-    def run(self, argv: Sequence[str], *, timeout: float = 60.0, check: bool = True, input: Optional[str] = None,
-            env: Optional[Mapping[str, str]] = None) -> Completed:
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout: float = 60.0,
+        check: bool = True,
+        input: Optional[str] = None,
+        env: Optional[Mapping[str, str]] = None,
+    ) -> Completed:
         self.argv = argv
         return Completed(argv, *self.answer)
 
@@ -110,17 +137,34 @@ def test_since_what_is_no_time(text: str) -> None:
 NODE = Target("i-0a", "workers", "", "10.0.0.1", "Running")
 
 
-@pytest.mark.parametrize("answer", [
-    "", "{}", "[" * 100_000, '{"actions": 7}', '{"actions": {"a": 1}}', '{"actions": [' + "[" * 2000, "Welcome!\n{",
-    "x" * 5_000_000 + '{"actions": []}' + "x" * 5_000_000])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "",
+        "{}",
+        "[" * 100_000,
+        '{"actions": 7}',
+        '{"actions": {"a": 1}}',
+        '{"actions": [' + "[" * 2000,
+        "Welcome!\n{",
+        "x" * 5_000_000 + '{"actions": []}' + "x" * 5_000_000,
+    ],
+)
 def test_a_hostile_answer_is_that_node_s_own_error(answer: str) -> None:
     told = understood(NODE, Completed((), 0, answer, ""))
     assert told.error and told.actions == () and told.error.isprintable()
 
 
 def test_odd_values_in_an_answer_are_only_words() -> None:
-    raw: list[Any] = [7, None, {"at": "x", "action": {"a": "\x1b]0;owned\x07"}, "on": None, "why": 5},
-                      {"at": 1e400, "action": "requeued"}, {"at": True}, {"at": -5}, *[{"at": 1.0}] * 2000]
+    raw: list[Any] = [
+        7,
+        None,
+        {"at": "x", "action": {"a": "\x1b]0;owned\x07"}, "on": None, "why": 5},
+        {"at": 1e400, "action": "requeued"},
+        {"at": True},
+        {"at": -5},
+        *[{"at": 1.0}] * 2000,
+    ]
     told = understood(NODE, Completed((), 0, "Welcome!\n" + json.dumps({"actions": raw[::-1]}), ""))
     assert not told.error and 0 < len(told.actions) <= MOST
     assert all(one.words().isprintable() for one in told.actions)

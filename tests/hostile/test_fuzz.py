@@ -11,9 +11,9 @@ from random import Random
 
 import pytest
 
-from .fuzz import engine
-from .fuzz.engine import MEGABYTES, Parser, Row, run
-from .fuzz.table import PARSERS
+from hostile.fuzz import engine
+from hostile.fuzz.engine import MEGABYTES, Parser, Row, run
+from hostile.fuzz.table import PARSERS
 
 SHARE = 150
 CASES = sorted((Path(__file__).parent / "fuzz" / "cases").glob("*.json"))

@@ -20,11 +20,10 @@ import pytest
 
 pytest.importorskip("torch")
 
+from hostile.users import ATTACKER, ROOT, be, place
 from hyperpod_kit.checkpoint.repository import catalog, verify
 from tests.unit.job.conftest import Job, job  # noqa: F401
 from tests.unit.job.private_slurm import REPOSITORY
-
-from .users import ATTACKER, ROOT, be, place
 
 pytestmark = [ROOT, pytest.mark.timeout(600)]
 
@@ -107,8 +106,9 @@ class Crowd:
         self._process: Optional[subprocess.Popen[bytes]] = None
 
     def __enter__(self) -> Crowd:
-        self._process = subprocess.Popen([*be(ATTACKER), "/usr/bin/python3", "-I", "-c", CROWD, str(self._ports),
-                                          str(self._count)])
+        self._process = subprocess.Popen(
+            [*be(ATTACKER), "/usr/bin/python3", "-I", "-c", CROWD, str(self._ports), str(self._count)]
+        )
         self._watch.start()
         return self
 
@@ -141,8 +141,7 @@ def environment(pid: int) -> Dict[str, str]:
     return {}
 
 
-def test_it_saves_is_killed_and_goes_on_as_if_nobody_else_were_there(
-        job: Job) -> None:  # noqa: F811
+def test_it_saves_is_killed_and_goes_on_as_if_nobody_else_were_there(job: Job) -> None:  # noqa: F811
     shm = job.base / "shm"
     shm.mkdir(0o700)
     with socket.socket() as probe:
@@ -150,12 +149,20 @@ def test_it_saves_is_killed_and_goes_on_as_if_nobody_else_were_there(
         master = probe.getsockname()[1]
     slurmd = socket.create_server(("127.0.0.1", 0), backlog=4096)
     job.runner.answers["scontrol -o show node"] = "\n".join(
-        f"NodeName={name} NodeAddr=127.0.0.1 Port={slurmd.getsockname()[1]} State=ALLOCATED" for name in ("n1", "n2"))
-    job.environment.update(SLURMD_NODENAME="n1", HPK_SHM_DIR=str(shm), GLOO_SOCKET_IFNAME="lo",
-                           PYTHONPATH=str(REPOSITORY), OMP_NUM_THREADS="1")
-    inner = (f"unset SLURM_JOB_NODELIST SLURM_STEP_NODELIST; export MASTER_ADDR=127.0.0.1 MASTER_PORT={master}; "
-             f"exec {sys.executable} {REPOSITORY}/examples/gpt/train.py --data {Path(socket.__file__).parent}/asyncio "
-             "--steps 30 --save-every 5 --on-busy wait --width 48 --layers 1 --context 32 --batch 2 --max-bytes 200000")
+        f"NodeName={name} NodeAddr=127.0.0.1 Port={slurmd.getsockname()[1]} State=ALLOCATED" for name in ("n1", "n2")
+    )
+    job.environment.update(
+        SLURMD_NODENAME="n1",
+        HPK_SHM_DIR=str(shm),
+        GLOO_SOCKET_IFNAME="lo",
+        PYTHONPATH=str(REPOSITORY),
+        OMP_NUM_THREADS="1",
+    )
+    inner = (
+        f"unset SLURM_JOB_NODELIST SLURM_STEP_NODELIST; export MASTER_ADDR=127.0.0.1 MASTER_PORT={master}; "
+        f"exec {sys.executable} {REPOSITORY}/examples/gpt/train.py --data {Path(socket.__file__).parent}/asyncio "
+        "--steps 30 --save-every 5 --on-busy wait --width 48 --layers 1 --context 32 --batch 2 --max-bytes 200000"
+    )
 
     def killed(pids: List[int]) -> bool:
         """Rank 1's trainer, once something was committed."""

@@ -11,10 +11,9 @@ from typing import Dict, List
 
 import pytest
 
+from hostile.network import Between, ended, flipped, resident, strangers, until
 from hyperpod_kit.job import lifeline
 from hyperpod_kit.job.lifeline import BYE, KEY, LOST, STORAGE, VARIABLE, Lifelines, Line
-
-from .network import Between, ended, flipped, resident, strangers, until
 
 SUPERVISING = """
 import json, resource, subprocess, sys, time
@@ -59,8 +58,9 @@ class Here:
 
 
 def test_idle_strangers_take_no_descriptor_that_job_run_needs_and_it_does_not_spin() -> None:
-    job = subprocess.Popen([sys.executable, "-c", SUPERVISING], text=True,
-                           stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    job = subprocess.Popen(
+        [sys.executable, "-c", SUPERVISING], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     try:
         assert job.stdin and job.stdout
         environment = json.loads(job.stdout.readline())
@@ -98,10 +98,20 @@ def test_a_line_without_an_end_is_not_kept() -> None:
     here.works()
 
 
-@pytest.mark.parametrize("line", [
-    b"[" * 60_000, b"", b"null", b"\xff\x00", b'{"nonce":["a"],"node":"n1","proof":""}', b'{"nonce":"a","node":{}}',
-    b'{"nonce":"a","node":"n1","proof":1e999}', b'{"nonce":"\\ud800","node":"\\udfff","proof":"' + b"0" * 64 + b'"}',
-    b"9" * 60_000])
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"[" * 60_000,
+        b"",
+        b"null",
+        b"\xff\x00",
+        b'{"nonce":["a"],"node":"n1","proof":""}',
+        b'{"nonce":"a","node":{}}',
+        b'{"nonce":"a","node":"n1","proof":1e999}',
+        b'{"nonce":"\\ud800","node":"\\udfff","proof":"' + b"0" * 64 + b'"}',
+        b"9" * 60_000,
+    ],
+)
 def test_odd_greetings_end_only_their_own_connection(line: bytes) -> None:
     here = Here()
     with strangers(here.address, 1, line + b"\n") as (sock,):
@@ -129,12 +139,16 @@ def test_the_key_does_not_pass_by_and_a_recorded_greeting_counts_once() -> None:
     way.close()
 
 
-@pytest.mark.parametrize("change", [
-    lambda number, line: flipped(line, 70) if number == 1 else line,
-    lambda number, line: b"lost\n" if number == 1 else line,
-    lambda number, line: line[:65] + b"lost\n" if number == 1 else line,
-    lambda number, line: line.replace(b"n1", b"n2"),
-], ids=["flipped", "without its proof", "another word", "another node"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda number, line: flipped(line, 70) if number == 1 else line,
+        lambda number, line: b"lost\n" if number == 1 else line,
+        lambda number, line: line[:65] + b"lost\n" if number == 1 else line,
+        lambda number, line: line.replace(b"n1", b"n2"),
+    ],
+    ids=["flipped", "without its proof", "another word", "another node"],
+)
 def test_a_word_that_was_changed_on_its_way_is_no_word(change: object) -> None:
     here = Here()
     way = Between(here.address, change)  # type: ignore[arg-type]

@@ -66,8 +66,10 @@ KINDS: Dict[str, Callable[[str], Any]] = {
     "a directory": lambda path: os.mkdir(path, 0o777),
     "a file": lambda path: Path(path).touch(0o666),
     "a fifo": lambda path: os.mkfifo(path, 0o666),
-    "a link to a directory of the attacker's": lambda path: (os.mkdir(path + ".real", 0o777),
-                                                             os.symlink(path + ".real", path)),
+    "a link to a directory of the attacker's": lambda path: (
+        os.mkdir(path + ".real", 0o777),
+        os.symlink(path + ".real", path),
+    ),
     "a link to nothing": lambda path: os.symlink("/nowhere", path),
 }
 
@@ -83,8 +85,12 @@ def test_what_another_made_first_is_refused_with_its_owner(ground: Ground, kind:
 def test_nobody_else_reads_or_replaces_a_part(ground: Ground) -> None:
     assert ground.as_victim(ground.write) == "" and ground.as_victim(ground.parts) == str([ATTEMPT])
     own = ground.disk / ground.name
-    for work in (lambda: os.listdir(own), lambda: os.rename(own, ground.disk / "x"), lambda: (own / "x").touch(),
-                 lambda: (own / ATTEMPT / "shard-00000.safetensors").read_bytes()):
+    for work in (
+        lambda: os.listdir(own),
+        lambda: os.rename(own, ground.disk / "x"),
+        lambda: (own / "x").touch(),
+        lambda: (own / ATTEMPT / "shard-00000.safetensors").read_bytes(),
+    ):
         assert as_user(ATTACKER, work) == 1
 
 
@@ -115,6 +121,7 @@ def test_a_directory_that_was_open_to_all_is_closed_and_what_others_left_in_it_i
         os.rename(own / ATTEMPT, own / "gone")
         (own / ATTEMPT).mkdir()
         report.write_bytes(data)
+
     assert as_user(ATTACKER, replace) == 0
     assert ground.as_victim(ground.parts) == "[]"
     assert "exists" in ground.as_victim(lambda: _refused(ground.write))

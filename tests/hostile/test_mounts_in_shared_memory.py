@@ -18,8 +18,14 @@ from tests.hostile.users import ROOT, place
 CHECKOUT = Path(__file__).parents[2]
 NAMESPACE = ["unshare", "--mount", "--propagation", "private"]
 
-pytestmark = [ROOT, pytest.mark.skipif(not os.path.exists("/dev/fuse") or (os.geteuid() == 0 and subprocess.run(
-    [*NAMESPACE, "true"], stderr=subprocess.PIPE).returncode != 0), reason="needs FUSE and mount namespaces")]
+pytestmark = [
+    ROOT,
+    pytest.mark.skipif(
+        not os.path.exists("/dev/fuse")
+        or (os.geteuid() == 0 and subprocess.run([*NAMESPACE, "true"], stderr=subprocess.PIPE).returncode != 0),
+        reason="needs FUSE and mount namespaces",
+    ),
+]
 
 BEGIN = """
 import contextlib, ctypes, os, signal, stat, sys
@@ -117,8 +123,12 @@ def test_a_file_system_that_never_answers_holds_up_nobody(where: str) -> None:
         (found / "shm").chmod(0o1777)
         done = subprocess.run(
             [*NAMESPACE, sys.executable, "-c", BEGIN + PLACES[where] + END, str(found / "shm"), str(found / "root")],
-            env={**os.environ, "PYTHONPATH": str(CHECKOUT)}, timeout=120, text=True, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT)
+            env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+            timeout=120,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
         if "no FUSE here" in done.stdout:
             pytest.skip("this kernel mounts no FUSE")
         assert done.returncode == 0, done.stdout

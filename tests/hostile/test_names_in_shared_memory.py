@@ -62,6 +62,7 @@ def test_names_of_the_victims_keep_nothing_from_being_saved(base: Path, kind: st
             KINDS[kind](str(base / f"hpk-{VICTIM}-{run}-{rest}"))
         for rest in ("00000-00.ctl", "00000-00.img", "00000.log", "00000.lock"):
             KINDS[kind](str(base / f"hpk-{VICTIM}-000000000000-{rest}"))
+
     assert as_user(ATTACKER, squat) == 0
     found = flushed(base)
     assert [one.removed for one in found] == [True] and committed(root), found
@@ -71,8 +72,7 @@ def test_names_of_the_victims_keep_nothing_from_being_saved(base: Path, kind: st
 def test_two_thousand_names_are_no_word_of_the_victims(base: Path) -> None:
     root = base.parent / "root"
     lay(base, root)
-    assert as_user(ATTACKER, lambda: [(base / f"hpk-{VICTIM}-{n:012x}-00000-00.ctl").touch()
-                                      for n in range(2000)]) == 0
+    assert as_user(ATTACKER, lambda: [(base / f"hpk-{VICTIM}-{n:012x}-00000-00.ctl").touch() for n in range(2000)]) == 0
     [outcome] = flushed(base)
     assert outcome.removed and committed(root)
 
@@ -90,6 +90,7 @@ def test_a_directory_that_another_made_for_the_victim_is_not_used(base: Path) ->
         os.umask(0)
         for path in (base / "hyperpod-kit", base / f"hyperpod-kit/{VICTIM}", base / f"hyperpod-kit-{VICTIM}"):
             path.mkdir(0o777)
+
     assert as_user(ATTACKER, squat) == 0
     lay(base, base.parent / "root")
     [made] = base.glob(f"hyperpod-kit-{VICTIM}-*")
@@ -105,6 +106,7 @@ def test_root_moves_aside_what_another_made_in_its_place(base: Path) -> None:
     def squat() -> None:
         (base / "hyperpod-kit").mkdir(0o777)
         (base / f"hyperpod-kit/{VICTIM}").mkdir(0o777)
+
     assert as_user(ATTACKER, squat) == 0
     with pytest.raises(OSError, match=f"of uid {ATTACKER}, expected a directory of root"):
         places.prepare(str(base), VICTIM)
@@ -135,10 +137,12 @@ def in_a_container(inside: int) -> None:
 def test_in_a_container_roots_directory_is_known_and_anothers_is_not(base: Path, inside: int, squat: bool) -> None:
     own = base / f"hyperpod-kit/{VICTIM}"
     if squat:
+
         def make() -> None:
             os.umask(0)
             os.makedirs(own, 0o777)
             (base / "hyperpod-kit").chmod(0o711)
+
         assert as_user(ATTACKER, make) == 0
     else:
         places.prepare(str(base), VICTIM)
@@ -150,6 +154,7 @@ def test_in_a_container_roots_directory_is_known_and_anothers_is_not(base: Path,
         assert found == str(base / f"hyperpod-kit-{VICTIM}" if squat else own), found
         assert places.of_mine() == [found, str(base)]
         (Path(found) / f"hpk-{VICTIM}-aaaaaaaaaaaa-00000.saves").touch()
+
     code = as_user(VICTIM, look)
     if code == 77:
         pytest.skip("no user namespaces here")
@@ -174,6 +179,7 @@ def test_a_lock_of_anothers_makes_the_victim_signal_nobody(base: Path) -> None:
             with pytest.raises(Untrusted, match=f"of uid {ATTACKER}"):
                 lock.take_over(str(path), process.myself(), patience=0.2)
             assert lock.holder(str(path)) is None
+
         assert as_user(VICTIM, within(30, begin)) == 0
         assert process.alive(owner), "it was ended"
         os.close(held)
@@ -185,6 +191,7 @@ def test_a_lock_of_anothers_makes_the_victim_signal_nobody(base: Path) -> None:
 def test_a_lock_of_the_victims_under_a_second_name_is_none(base: Path) -> None:
     """Where the kernel lets users link files of others (fs.protected_hardlinks=0), one run's lock could stand for
     another run's."""
+
     def begin() -> None:
         path = str(base / arena.lock_file(VICTIM, "a" * 12, 0))
         held = lock.try_acquire(path, process.myself())
@@ -193,6 +200,7 @@ def test_a_lock_of_the_victims_under_a_second_name_is_none(base: Path) -> None:
         os.link(path, other)
         with pytest.raises(Untrusted, match="with 2 names"):
             lock.take_over(other, process.Owner(1, 1), patience=0.2)
+
     assert as_user(VICTIM, within(30, begin)) == 0
 
 
@@ -201,6 +209,7 @@ def test_names_of_roots_are_opened_by_nobody(base: Path) -> None:
         os.mkfifo(base / "hpk-0-aaaaaaaaaaaa-00000.log", 0o666)
         for rest in ("00000-00.ctl", "00000-00.img", "00000.lock"):
             (base / f"hpk-0-aaaaaaaaaaaa-{rest}").touch()
+
     assert as_user(ATTACKER, squat) == 0
     before = sorted(os.listdir(base))
     for uid in {0, *places.users(str(base))}:

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from hostile.checkpoints import put
+from hostile.test_words_on_a_terminal import Node
 from hyperpod_kit.checkpoint.repository import cli as checkpoint_cli
 from hyperpod_kit.cli import diff_rows
 from hyperpod_kit.cli.diagnose_command import sentences
@@ -21,16 +23,40 @@ from hyperpod_kit.remote.installed import NodeBundle, installed
 from hyperpod_kit.remote.target import Target
 from hyperpod_kit.run import Completed
 
-from .checkpoints import put
-from .test_words_on_a_terminal import Node
-
 DEEP = '{"a":' + "[" * 100_000
-VALUES = ["5", '"x"', "[5]", '["x"]', "{}", "[[]]", "[{}]", "null", "true", "1e400", "-1", "1" * 4400, "NaN",
-          '[{"status": "failed", "error": {"a": []}, "step": [], "hint": 5}]',
-          '[{"state": {}, "name": [], "required": []}]']
-ODD = [DEEP, "{", "[]", "{}{}", "\0", "\ud800", "", "5", '{"a": 1' + "x" * 1000,
-       *(f'{{"ok": true, "{key}": {value}}}' for key in ("steps", "mounts", "ok", "finished_at", "bundle_id")
-         for value in VALUES)]
+VALUES = [
+    "5",
+    '"x"',
+    "[5]",
+    '["x"]',
+    "{}",
+    "[[]]",
+    "[{}]",
+    "null",
+    "true",
+    "1e400",
+    "-1",
+    "1" * 4400,
+    "NaN",
+    '[{"status": "failed", "error": {"a": []}, "step": [], "hint": 5}]',
+    '[{"state": {}, "name": [], "required": []}]',
+]
+ODD = [
+    DEEP,
+    "{",
+    "[]",
+    "{}{}",
+    "\0",
+    "\ud800",
+    "",
+    "5",
+    '{"a": 1' + "x" * 1000,
+    *(
+        f'{{"ok": true, "{key}": {value}}}'
+        for key in ("steps", "mounts", "ok", "finished_at", "bundle_id")
+        for value in VALUES
+    ),
+]
 GOOD = '{"ok": true, "steps": [], "mounts": []}'
 
 
@@ -48,10 +74,16 @@ def test_diagnose_tells_of_the_others(odd: str) -> None:
     assert strange.healthy or list(sentences(strange))
 
 
-@pytest.mark.parametrize(("status", "why"), [(DEEP, "nested too deeply"), ('{"ok": true, "steps": 5}', "type int"),
-                                             ('{"ok": true, "steps": ["x"]}', "1 of its 1 steps are no objects"),
-                                             ('{"a":' + " " * (5 << 20) + "1}", "bytes of JSON"),
-                                             ('{"ok": true, "steps": [' + "{}," * 300 + "{}]}", "has 301 steps")])
+@pytest.mark.parametrize(
+    ("status", "why"),
+    [
+        (DEEP, "nested too deeply"),
+        ('{"ok": true, "steps": 5}', "type int"),
+        ('{"ok": true, "steps": ["x"]}', "1 of its 1 steps are no objects"),
+        ('{"a":' + " " * (5 << 20) + "1}", "bytes of JSON"),
+        ('{"ok": true, "steps": [' + "{}," * 300 + "{}]}", "has 301 steps"),
+    ],
+)
 def test_its_line_says_what_is_odd(status: str, why: str) -> None:
     [one] = diagnose([(target(1), Told())], lambda one: Node(status, GOOD))  # type: ignore[arg-type, return-value]
     assert not one.healthy and why in "\n".join(sentences(one))
@@ -63,8 +95,7 @@ def test_what_nobody_thought_of_is_the_nodes_own_trouble() -> None:
             raise KeyError("\x1b]0;x\x07")
 
     nodes = {"i-0": Node(GOOD, GOOD), "i-1": Worse()}
-    well, odd = diagnose([(target(0), Told()), (target(1), Told())],
-                         lambda one: nodes[one.instance_id])  # type: ignore[arg-type, return-value]
+    well, odd = diagnose([(target(0), Told()), (target(1), Told())], lambda one: nodes[one.instance_id])  # type: ignore[arg-type, return-value]
     assert well.healthy and "cannot be read: KeyError" in "".join(sentences(odd))
     _, bad = installed([target(0), target(1)], lambda one: nodes[one.instance_id])  # type: ignore[arg-type, return-value]
     assert "its answer cannot be read: KeyError" in bad.error
@@ -73,9 +104,16 @@ def test_what_nobody_thought_of_is_the_nodes_own_trouble() -> None:
 SCRIPT = "== current\n{current}\n== status\n{status}\n== identity\nx\n== sums\n== damaged\n== files\n== end\n"
 
 
-@pytest.mark.parametrize("said", [*(SCRIPT.format(current="abcd", status=odd) for odd in ODD),
-                                  "== current\nx\n== status\n{}\n== end\n", "== status\n{}\n",
-                                  "== end\n== status\n{}\n== current\nx\n", "== files\n" * 5000])
+@pytest.mark.parametrize(
+    "said",
+    [
+        *(SCRIPT.format(current="abcd", status=odd) for odd in ODD),
+        "== current\nx\n== status\n{}\n== end\n",
+        "== status\n{}\n",
+        "== end\n== status\n{}\n== current\nx\n",
+        "== files\n" * 5000,
+    ],
+)
 def test_diff_tells_of_the_others(said: str) -> None:
     good = SCRIPT.format(current="abcd", status='{"bundle_id": "abcd", "ok": true, "finished_at": 1}')
     nodes = {"i-0": Node(script=good), "i-1": Node(script=said)}
@@ -96,13 +134,15 @@ def test_a_clock_of_a_node_may_say_anything() -> None:
 
 @pytest.mark.parametrize("name", sorted(ledger_row.FIELDS))
 @pytest.mark.parametrize("value", ["5", '"x"', "[5]", '{"a": {}}', "true", "1e400", "-1e300", "NaN", "[[1]]", "9" * 40])
-def test_job_status_leaves_an_odd_row_out(tmp_path: Path, name: str, value: str,
-                                          capsys: pytest.CaptureFixture[str]) -> None:
+def test_job_status_leaves_an_odd_row_out(
+    tmp_path: Path, name: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / ".hpk").mkdir()
     row = {"t": 1.5, "job": "7", "restart": 0, "event": "attempt", "attempt": "7.0.0", "from": "none", "step": 0}
     end = {"t": 9, "job": "7", "restart": 0, "event": "ended", "attempt": "7.0.0", "class": "done", "seconds": 7.5}
-    odd = json.dumps({**(end if name in ("seconds", "class", "lost", "first", "code", "reached", "begins") else row),
-                      name: "@"}).replace('"@"', value)
+    odd = json.dumps(
+        {**(end if name in ("seconds", "class", "lost", "first", "code", "reached", "begins") else row), name: "@"}
+    ).replace('"@"', value)
     path = tmp_path / ".hpk" / "attempts.jsonl"
     path.write_text("\n".join([json.dumps(row), json.dumps(end), odd, DEEP, "[]", "{"]) + "\n")
     page = tmp_path / "page.html"
@@ -117,14 +157,20 @@ def test_a_ledger_that_is_no_file_is_said(tmp_path: Path, capsys: pytest.Capture
     (tmp_path / ".hpk").mkdir()
     (tmp_path / ".hpk" / "attempts.jsonl").symlink_to("/dev/zero")
     program = "import sys; from hyperpod_kit.cli.main import main; main(sys.argv[1:])"
-    done = subprocess.run([sys.executable, "-c", program, "job", "status", "--root", str(tmp_path)],
-                          cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", program, "job", "status", "--root", str(tmp_path)],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode != 0 and "attempts.jsonl is a symbolic link to /dev/zero" in done.stderr
 
 
 @pytest.mark.parametrize("command", ["ls", "verify", "prune"])
-def test_an_odd_checkpoint_does_not_hide_the_others(tmp_path: Path, command: str,
-                                                    capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_odd_checkpoint_does_not_hide_the_others(
+    tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     good = put(tmp_path, 1)
     for seq, odd in enumerate(([], {}, "x", 5, None, True, [None], [[]], 1e400), 2):
         put(tmp_path, seq, lambda body, odd=odd: body.update(shards=odd) if odd != 1e400 else body.update(metrics=5))  # type: ignore[misc]

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hostile.checkpoints import name_of, put
 from hyperpod_kit.checkpoint.repository import catalog, layout, manifest, pins, retention, selection, tombstone
 from hyperpod_kit.checkpoint.repository.store.memory import MemoryStore
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
@@ -25,13 +26,19 @@ from hyperpod_kit.remote import junit
 from hyperpod_kit.remote.target import Target
 from hyperpod_kit.remote.validate_mounts import NodeReport
 
-from .checkpoints import name_of, put
-
 ROOT = Path(__file__).parents[2]
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.sampled_from(
-        [2**63, -1, 10**30, "../../../etc/shadow", "\x1b]0;x\x07", "\ud800", "x" * 5000, "shard-00000.safetensors"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3), max_leaves=6)
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=8)
+    | st.sampled_from(
+        [2**63, -1, 10**30, "../../../etc/shadow", "\x1b]0;x\x07", "\ud800", "x" * 5000, "shard-00000.safetensors"]
+    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
 FIELDS = sorted(set(manifest.Manifest.__dataclass_fields__) | {"format"})
 SHARD_FIELDS = ("file", "size", "root", "rank", "other")
 
@@ -59,8 +66,19 @@ def _with(root: Path, change: Callable[[Dict[str, Any]], None]) -> None:
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-@given(field=st.sampled_from([*FIELDS, *(f"shards.0.{name}" for name in SHARD_FIELDS), "extra.file", "extra.size",
-                              "extra.root", "metrics.loss"]), value=VALUES)
+@given(
+    field=st.sampled_from(
+        [
+            *FIELDS,
+            *(f"shards.0.{name}" for name in SHARD_FIELDS),
+            "extra.file",
+            "extra.size",
+            "extra.root",
+            "metrics.loss",
+        ]
+    ),
+    value=VALUES,
+)
 def test_no_value_in_any_field_hides_the_older_one(root: Path, field: str, value: Any) -> None:
     def change(body: Dict[str, Any]) -> None:
         at: Any = body
@@ -96,14 +114,21 @@ def _replace(path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["fifo", "directory", "zero", "socket", "loop", "sparse", "deep"])
-@pytest.mark.parametrize("name", ["MANIFEST.json", "extra.json", "shard-00000.safetensors", "LATEST", "RUN.json",
-                                  "tombstone", "epoch", "pin"])
+@pytest.mark.parametrize(
+    "name",
+    ["MANIFEST.json", "extra.json", "shard-00000.safetensors", "LATEST", "RUN.json", "tombstone", "epoch", "pin"],
+)
 def test_nothing_in_a_files_place_hides_the_older_one(tmp_path: Path, kind: str, name: str) -> None:
     """In a process that can be ended: a hang or all of the memory is the attack."""
     put(tmp_path, 1)
     newest_one = put(tmp_path, 2)
-    places = {"LATEST": "LATEST", "RUN.json": "RUN.json", "tombstone": f"{newest_one}.BAD",
-              "epoch": "epoch-000009.json", "pin": f"pins/{newest_one}.json"}
+    places = {
+        "LATEST": "LATEST",
+        "RUN.json": "RUN.json",
+        "tombstone": f"{newest_one}.BAD",
+        "epoch": "epoch-000009.json",
+        "pin": f"pins/{newest_one}.json",
+    }
     path = tmp_path / places.get(name, f"{newest_one}/{name}")
     path.parent.mkdir(exist_ok=True)
     _replace(path, kind)
@@ -113,8 +138,9 @@ resource.setrlimit(resource.RLIMIT_AS, (1 << 31, 1 << 31))
 from hyperpod_kit.job import choose
 print(choose.choose(sys.argv[1]).source)
 """
-    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], cwd=ROOT, capture_output=True, text=True,
-                          timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
     expected = name_of(1) if "seq" in str(path.parent.name) else newest_one
     assert done.stdout.strip() == expected, done.stderr
 
@@ -141,9 +167,23 @@ def test_a_listing_of_odd_names_ends_and_hides_nothing() -> None:
     """As a bucket that others write to: names of no kind, of all kinds, like options, like paths."""
     store = MemoryStore("s3://bucket/run")
     good = str(layout.AttemptName(5, 50, 2, "abcd"))
-    odd = ("-rf", "--all", "~", "..e1", "seq-", "seq-000001.step-0000000001.e1-", "e1-abcd.BAD", "\x1b]0;x\x07",
-           "\u202e", "%s", "seq-" + "9" * 60 + ".step-0000000001.e1-abcd",
-           "epoch-" + "9" * 5000 + ".json", "pins", "leases", "a" * 900)
+    odd = (
+        "-rf",
+        "--all",
+        "~",
+        "..e1",
+        "seq-",
+        "seq-000001.step-0000000001.e1-",
+        "e1-abcd.BAD",
+        "\x1b]0;x\x07",
+        "\u202e",
+        "%s",
+        "seq-" + "9" * 60 + ".step-0000000001.e1-abcd",
+        "epoch-" + "9" * 5000 + ".json",
+        "pins",
+        "leases",
+        "a" * 900,
+    )
     names = {f"{word}{number}{tail}": b"" for number in range(2000) for word in odd for tail in ("", "/x", ".json")}
     store._objects.update(names)
     store._objects[f"{good}/{layout.MANIFEST_FILE}"] = b"{}"

@@ -18,11 +18,19 @@ NAMESPACE = ["unshare", "--net", "--mount", "--propagation", "private"]
 def why_not() -> str:
     if os.geteuid() != 0:
         return "needs root"
-    rules = "table inet t {\n chain c {\n type filter hook output priority 0; policy accept;\n" \
-            " meta skuid != 0 reject with tcp reset\n }\n}\n"
+    rules = (
+        "table inet t {\n chain c {\n type filter hook output priority 0; policy accept;\n"
+        " meta skuid != 0 reject with tcp reset\n }\n}\n"
+    )
     try:
-        done = subprocess.run([*NAMESPACE, "nft", "--file", "-"], input=rules, text=True, timeout=20,
-                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        done = subprocess.run(
+            [*NAMESPACE, "nft", "--file", "-"],
+            input=rules,
+            text=True,
+            timeout=20,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
     except OSError as err:
         return str(err)
     return f"the kernel has no packet filter: {done.stderr}" if done.returncode else ""
@@ -108,7 +116,9 @@ for words in (["link", "set", "lo", "up"], ["addr", "add", "10.99.0.1/32", "dev"
     subprocess.run(["ip", *words], check=True)
 """
 
-NFS = BEGIN + """
+NFS = (
+    BEGIN
+    + """
 WAYS = [("10.99.0.1", socket.AF_INET, 0), ("127.0.0.1", socket.AF_INET, 0), ("::1", socket.AF_INET6, 0),
         ("::ffff:10.99.0.1", socket.AF_INET6, 0)]
 try:
@@ -160,8 +170,11 @@ nft("add", "rule", "inet", "other", "out", "accept")
 assert not reaches(ATTACKER, "10.99.0.1", 2049)
 print("all of it")
 """
+)
 
-DEAD_PROXY = BEGIN + """
+DEAD_PROXY = (
+    BEGIN
+    + """
 node = node_of(EFS)
 
 def root_is_served(port):
@@ -191,8 +204,11 @@ with socket.socket() as sock:
 assert not 20049 <= found <= 21049, found
 print("all of it")
 """
+)
 
-GONE = BEGIN + """
+GONE = (
+    BEGIN
+    + """
 serve("10.99.0.1", 2049)
 node = node_of(HOME)
 first = packet_rules.see_to(node)
@@ -225,8 +241,11 @@ assert "could speak NFS" in gate.unguarded(node)
 assert gate.unguarded(node_of(EFS)) == "", "what is no home stays usable"
 print("all of it")
 """
+)
 
-METADATA = BEGIN + """
+METADATA = (
+    BEGIN
+    + """
 ROLE = [("169.254.169.254", socket.AF_INET), ("fd00:ec2::254", socket.AF_INET6)]
 WAYS = [(address, 80, family) for address, family in ROLE]
 for address, _ in ROLE:
@@ -246,8 +265,11 @@ assert packet_rules.see_to(node_of()).holds is None and who() == ({0, ATTACKER, 
 assert "ip daddr 169.254.169.254 reject" in packet_rules.text(packet_rules.wanted(listed)).partition("chain forward")[2]
 print("all of it")
 """
+)
 
-OLD = BEGIN + """
+OLD = (
+    BEGIN
+    + """
 if subprocess.run(["iptables", "--list"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode:
     print("no iptables here: all of it")
     sys.exit()
@@ -275,13 +297,19 @@ assert packet_rules.see_to(node).said == "the packet rules were gone: set again"
 assert not reaches(ATTACKER, "10.99.0.1", 2049)
 print("all of it")
 """
+)
 
 
 def run(program: str) -> None:
     # Its servers end with it, however it ends.
-    done = subprocess.run([*NAMESPACE, "--pid", "--fork", "--kill-child", sys.executable, "-c", program],
-                          text=True, timeout=200, env={**os.environ, "PYTHONPATH": str(CHECKOUT), "HPK_ROOT": ""},
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    done = subprocess.run(
+        [*NAMESPACE, "--pid", "--fork", "--kill-child", sys.executable, "-c", program],
+        text=True,
+        timeout=200,
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT), "HPK_ROOT": ""},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
     assert done.stdout.endswith("all of it\n"), done.stdout
 
 

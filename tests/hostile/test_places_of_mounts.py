@@ -60,7 +60,9 @@ def node_of(mount, runner):
                 Facts("n", "10.0.0.1", "i-1", "g", "compute", "us-east-1", "aws", None), runner, Clock())
 """
 
-SCRATCH = BEGIN + """
+SCRATCH = (
+    BEGIN
+    + """
 subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", "/opt"], check=True)
 os.makedirs("/opt/dlami/nvme")
 subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=0777", "tmpfs", "/opt/dlami/nvme"], check=True)
@@ -98,8 +100,11 @@ assert (found.st_uid, stat.S_IMODE(found.st_mode)) == (4001, 0o755)
 untouched()
 print("all of it")
 """
+)
 
-HOMES = BEGIN + """
+HOMES = (
+    BEGIN
+    + """
 base = sys.argv[1]
 subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run"], check=True)
 os.makedirs(base + "/ubuntu/.ssh")
@@ -129,12 +134,18 @@ untouched()
 assert os.listdir(base + "/ubuntu") == [".ssh"] and os.stat(base + "/ubuntu").st_uid == 1000
 print("all of it")
 """
+)
 
 
 def run(program: str, *words: str) -> None:
-    done = subprocess.run([*NAMESPACE, sys.executable, "-c", program, *words], text=True, timeout=120,
-                          env={**os.environ, "PYTHONPATH": str(CHECKOUT), "HPK_ROOT": ""},
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    done = subprocess.run(
+        [*NAMESPACE, sys.executable, "-c", program, *words],
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT), "HPK_ROOT": ""},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
     assert done.stdout.endswith("all of it\n"), done.stdout
 
 
@@ -154,12 +165,21 @@ def test_while_homes_are_carried_over(tmp_path: Path) -> None:
     run(HOMES, str(place))
 
 
-@pytest.mark.parametrize("changed", [
-    {"region": "us-east-1,suid"}, {"access_point_id": "fsap-0123456789abcdef0,dev"}, {"path": "/efs -o suid"},
-    {"file_system_id": "fs-0123456789abcdef0:/ -o suid"}, {"name": "x\nExecStartPost=/bin/sh"}])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"region": "us-east-1,suid"},
+        {"access_point_id": "fsap-0123456789abcdef0,dev"},
+        {"path": "/efs -o suid"},
+        {"file_system_id": "fs-0123456789abcdef0:/ -o suid"},
+        {"name": "x\nExecStartPost=/bin/sh"},
+    ],
+)
 def test_options_that_come_in_a_value_of_the_configuration(changed: dict[str, str]) -> None:
     """`nosuid,nodev` stand first among the options: a word behind them could take them back."""
     settings = load(CHECKOUT / "provisioning_parameters.example.json")
-    mounts = tuple(replace(mount, **changed) if isinstance(mount, EfsMount) else mount  # type: ignore[arg-type]
-                   for mount in settings.mounts)
+    mounts = tuple(
+        replace(mount, **changed) if isinstance(mount, EfsMount) else mount  # type: ignore[arg-type]
+        for mount in settings.mounts
+    )
     assert any(finding.severity == "error" for finding in validate(replace(settings, mounts=mounts)))

@@ -36,7 +36,7 @@ def fsx(request: pytest.FixtureRequest) -> Iterator[Path]:
 
 def look(fsx: Path) -> Tuple[str, str]:
     """What root's check says of the mount."""
-    probed, = probe_all([(str(fsx), deep_mode(MOUNT))], 20.0, NAME)
+    (probed,) = probe_all([(str(fsx), deep_mode(MOUNT))], 20.0, NAME)
     entry = Entry(1, "0:1", "/fsx", "lustre", "10.0.0.1@tcp:/abcdefgh", ("rw",))
     return classify(MOUNT, Seen(entry, probed, Identity(True, entry.source)), 20.0)
 
@@ -117,8 +117,6 @@ def test_who_takes_each_name_as_it_appears_changes_no_verdict(fsx: Path, kind: s
             # It may take long where every name is taken; long is `slow`, and nothing is drained for that.
             assert state in ("ok", "slow"), detail
         assert process.poll() is None
-
-
 
 
 def test_filling_what_all_share_closes_no_node_unless_the_configuration_says_so() -> None:

@@ -14,9 +14,13 @@ from tests.hostile.users import ATTACKER, ROOT, be, place
 CHECKOUT = Path(__file__).parents[2]
 NAMESPACE = ["unshare", "--mount", "--propagation", "private"]
 
-pytestmark = [ROOT, pytest.mark.skipif(
-    os.geteuid() == 0 and subprocess.run([*NAMESPACE, "true"], stderr=subprocess.PIPE).returncode != 0,
-    reason="needs mount namespaces")]
+pytestmark = [
+    ROOT,
+    pytest.mark.skipif(
+        os.geteuid() == 0 and subprocess.run([*NAMESPACE, "true"], stderr=subprocess.PIPE).returncode != 0,
+        reason="needs mount namespaces",
+    ),
+]
 
 BEGIN = """
 import os, shutil, subprocess, sys
@@ -54,7 +58,9 @@ def device(path):
                           stderr=subprocess.PIPE, timeout=30).returncode == 0
 """
 
-ON_WHAT_IS_THERE = BEGIN + """
+ON_WHAT_IS_THERE = (
+    BEGIN
+    + """
 mount = LustreMount("fsx", BASE, "fs-1.fsx.us-east-1.amazonaws.com", "abcdefgh", platform=True)
 subprocess.run(["mount", "-t", "tmpfs", "-o", "suid,dev,noatime,noexec", "tmpfs", BASE], check=True)
 plant(BASE)
@@ -75,6 +81,7 @@ flags = find(read_text("/proc/self/mountinfo"), BASE).flags
 assert {"nosuid", "nodev", "noexec", "ro"} <= set(flags), flags
 print("all of it")
 """
+)
 
 HELPER = """#!/bin/sh
 # What a mount helper is handed: SOURCE PATH -o OPTIONS. What the kernel's own flags are among them, it passes on.
@@ -85,7 +92,10 @@ done
 exec mount -i -t tmpfs -o "rw$flags" tmpfs "$path"
 """
 
-AS_IT_IS_MADE = BEGIN + f"HELPER = {HELPER!r}\n" + """
+AS_IT_IS_MADE = (
+    BEGIN
+    + f"HELPER = {HELPER!r}\n"
+    + """
 subprocess.run(["mount", "-t", "tmpfs", "tmpfs", BASE], check=True)
 os.chmod(BASE, 0o755)
 for name in ("upper", "work", "efs", "s3files", "lustre", "nfs"):
@@ -108,14 +118,20 @@ for mount in mounts:
     assert not protect(node, mount)
 print("all of it")
 """
+)
 
 
 def run(program: str) -> None:
     with place(0o755) as directory:
         # Beneath the namespace's own mounts this directory stays empty, whatever becomes of the program.
-        done = subprocess.run([*NAMESPACE, sys.executable, "-c", program, str(directory), *be(ATTACKER)], text=True,
-                              env={**os.environ, "PYTHONPATH": str(CHECKOUT), "HPK_ROOT": ""}, timeout=120,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        done = subprocess.run(
+            [*NAMESPACE, sys.executable, "-c", program, str(directory), *be(ATTACKER)],
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(CHECKOUT), "HPK_ROOT": ""},
+            timeout=120,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
     assert done.stdout.endswith("all of it\n"), done.stdout
 
 

@@ -20,6 +20,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
+from hostile.users import ATTACKER, ROOT, as_user
 from hyperpod_kit.rehearsal import front_door
 from hyperpod_kit.rehearsal.control_plane import RehearsalControlPlane
 from hyperpod_kit.rehearsal.efs.service import EfsService
@@ -29,13 +30,19 @@ from hyperpod_kit.rehearsal.sagemaker.server import serve
 from hyperpod_kit.rehearsal.standins import sigv4
 from hyperpod_kit.rehearsal.standins.sigv4 import Credentials
 
-from .users import ATTACKER, ROOT, as_user
-
 BUCKET = "sagemaker-hyperpod-kit-demo"
-CREATE = {"ClusterName": "evil", "InstanceGroups": [{
-    "InstanceGroupName": "g", "InstanceType": "ml.c5.large", "InstanceCount": 1,
-    "ExecutionRole": "arn:aws:iam::111122223333:role/x",
-    "LifeCycleConfig": {"SourceS3Uri": f"s3://{BUCKET}/evil/", "OnCreate": "on_create.sh"}}]}
+CREATE = {
+    "ClusterName": "evil",
+    "InstanceGroups": [
+        {
+            "InstanceGroupName": "g",
+            "InstanceType": "ml.c5.large",
+            "InstanceCount": 1,
+            "ExecutionRole": "arn:aws:iam::111122223333:role/x",
+            "LifeCycleConfig": {"SourceS3Uri": f"s3://{BUCKET}/evil/", "OnCreate": "on_create.sh"},
+        }
+    ],
+}
 
 
 class Operations:
@@ -60,8 +67,9 @@ def world(tmp_path):
     store.create_bucket(BUCKET)
     store.put(BUCKET, "bundle/on_create.sh", b"#!/bin/bash\n")
     (tmp_path / "registry.json").write_text('{"file_systems": ["fs-0123456789abcdef0"], "access_points": {}}')
-    server = serve([("127.0.0.1", 0)], store, RehearsalControlPlane(operations), EfsService(tmp_path),
-                   keys=keys.known())
+    server = serve(
+        [("127.0.0.1", 0)], store, RehearsalControlPlane(operations), EfsService(tmp_path), keys=keys.known()
+    )
     yield server.url, store, operations, keys
     server.close()
 
@@ -79,8 +87,11 @@ def ask(url, method, path, body=b"", headers=None):
 
 def signed(url, method, path, body=b"", *, who, service="s3", now=None, **headers):
     path, _, query = path.partition("?")
-    whole = {"host": urlsplit(url).netloc, "x-amz-content-sha256": hashlib.sha256(body).hexdigest(),
-             **{name.replace("_", "-"): value for name, value in headers.items()}}
+    whole = {
+        "host": urlsplit(url).netloc,
+        "x-amz-content-sha256": hashlib.sha256(body).hexdigest(),
+        **{name.replace("_", "-"): value for name, value in headers.items()},
+    }
     return sigv4.sign(who, "us-east-1", method, path, query, whole, now, service)
 
 
@@ -89,9 +100,15 @@ def of(key) -> Credentials:
 
 
 def client(service, url, key, token=None, **config):
-    return boto3.client(service, "us-east-1", endpoint_url=url, aws_access_key_id=key.id,
-                        aws_secret_access_key=key.secret, aws_session_token=key.token if token is None else token,
-                        config=Config(retries={"total_max_attempts": 1}, s3={"addressing_style": "path"}, **config))
+    return boto3.client(
+        service,
+        "us-east-1",
+        endpoint_url=url,
+        aws_access_key_id=key.id,
+        aws_secret_access_key=key.secret,
+        aws_session_token=key.token if token is None else token,
+        config=Config(retries={"total_max_attempts": 1}, s3={"addressing_style": "path"}, **config),
+    )
 
 
 def code_of(call, **request) -> str:
@@ -101,8 +118,10 @@ def code_of(call, **request) -> str:
 
 
 TARGET = {"X-Amz-Target": "SageMaker.CreateCluster", "Content-Type": "application/x-amz-json-1.1"}
-EFS_HEADERS = {"Authorization": "AWS4-HMAC-SHA256 Credential=AKIA/20260101/us-east-1/elasticfilesystem/aws4_request, "
-                                "SignedHeaders=host, Signature=" + "0" * 64}
+EFS_HEADERS = {
+    "Authorization": "AWS4-HMAC-SHA256 Credential=AKIA/20260101/us-east-1/elasticfilesystem/aws4_request, "
+    "SignedHeaders=host, Signature=" + "0" * 64
+}
 UNSIGNED = {
     "a script into the bucket": ("PUT", f"/{BUCKET}/evil/on_create.sh", b"id > /pwned", {}),
     "a cluster": ("POST", "/", json.dumps(CREATE).encode(), TARGET),
@@ -153,8 +172,7 @@ def test_the_words_of_each_service(world):
     assert code_of(client("s3", url, stranger).list_buckets) == "InvalidAccessKeyId"
     assert code_of(client("s3", url, keys.admin, token="theirs").list_buckets) == "InvalidToken"
     assert code_of(client("s3", url, keys.node, token="").list_buckets) == "InvalidToken"
-    assert code_of(client("s3", url, keys.admin, signature_version=botocore.UNSIGNED).list_buckets) \
-        == "AccessDenied"
+    assert code_of(client("s3", url, keys.admin, signature_version=botocore.UNSIGNED).list_buckets) == "AccessDenied"
     assert code_of(client("sagemaker", url, wrong).list_clusters) == "InvalidSignatureException"
     assert code_of(client("sagemaker", url, stranger).list_clusters) == "UnrecognizedClientException"
     assert code_of(client("efs", url, wrong).describe_access_points) == "InvalidSignatureException"
@@ -169,7 +187,7 @@ def test_a_presigned_url_is_for_one_thing_only(world, version):
     store.put(BUCKET, "other", b"other")
     signer = client("s3", url, keys.admin, signature_version=version)
     given = signer.generate_presigned_url("get_object", Params={"Bucket": BUCKET, "Key": "bundle/on_create.sh"})
-    target = given[len(url):]
+    target = given[len(url) :]
     assert ask(url, "GET", target)[0] == 200
     assert ask(url, "GET", target.replace("bundle/on_create.sh", "other"))[0] == 403
     assert ask(url, "PUT", target, b"x")[0] == 403
@@ -206,8 +224,9 @@ def test_a_signature_for_one_service_is_none_for_another(world):
     url, _, operations, keys = world
     body = json.dumps(CREATE).encode()
     for service in ("s3", "elasticfilesystem", "sts"):
-        headers = signed(url, "POST", "/", body, who=of(keys.admin), service=service,
-                         x_amz_target=TARGET["X-Amz-Target"])
+        headers = signed(
+            url, "POST", "/", body, who=of(keys.admin), service=service, x_amz_target=TARGET["X-Amz-Target"]
+        )
         assert ask(url, "POST", "/", body, headers)[0] == 400
     headers = signed(url, "GET", f"/{BUCKET}/bundle/on_create.sh", who=of(keys.admin), service="sagemaker")
     assert ask(url, "GET", f"/{BUCKET}/bundle/on_create.sh", headers=headers)[0] == 400
@@ -220,14 +239,24 @@ def test_a_users_job_on_a_node_has_the_roles_keys_and_no_more(world):
     sagemaker, s3 = client("sagemaker", url, keys.node), client("s3", url, keys.node)
     assert code_of(sagemaker.create_cluster, **CREATE) == "AccessDeniedException"
     assert code_of(sagemaker.list_clusters) == "AccessDeniedException"
-    assert code_of(client("efs", url, keys.node).delete_file_system_policy, FileSystemId="fs-0123456789abcdef0") \
+    assert (
+        code_of(client("efs", url, keys.node).delete_file_system_policy, FileSystemId="fs-0123456789abcdef0")
         == "AccessDeniedException"
-    assert ask(url, "DELETE", "/_rehearsal/requests",
-               headers=signed(url, "DELETE", "/_rehearsal/requests", who=of(keys.node)))[0] == 403
+    )
+    assert (
+        ask(
+            url,
+            "DELETE",
+            "/_rehearsal/requests",
+            headers=signed(url, "DELETE", "/_rehearsal/requests", who=of(keys.node)),
+        )[0]
+        == 403
+    )
     # Nor by a URL in the old form, which carries no service.
     old = client("s3", url, keys.node, signature_version="s3").generate_presigned_url(
-        "get_object", Params={"Bucket": "_rehearsal", "Key": "requests"})
-    assert ask(url, "GET", old[len(url):])[0] == 403
+        "get_object", Params={"Bucket": "_rehearsal", "Key": "requests"}
+    )
+    assert ask(url, "GET", old[len(url) :])[0] == 403
     assert s3.get_object(Bucket=BUCKET, Key="bundle/on_create.sh")["Body"].read() == b"#!/bin/bash\n"
     assert operations.told == []
 
@@ -250,7 +279,7 @@ def test_a_users_job_on_a_node_writes_no_script_that_root_runs(world):
     for version in ("s3", "s3v4"):
         signer = client("s3", url, keys.node, signature_version=version)
         given = signer.generate_presigned_url("put_object", Params=inside)
-        assert ask(url, "PUT", given[len(url):], b"bad")[0] == 403
+        assert ask(url, "PUT", given[len(url) :], b"bad")[0] == 403
     told = s3.delete_objects(Bucket=BUCKET, Delete={"Objects": [{"Key": inside["Key"]}, {"Key": "mine"}]})
     assert [error["Key"] for error in told["Errors"]] == [inside["Key"]] and told["Deleted"] == [{"Key": "mine"}]
     for path in (f"/{BUCKET}/%65vil/on_create.sh", f"/{BUCKET}//evil/on_create.sh", f"//{BUCKET}/evil/on_create.sh"):
@@ -267,26 +296,43 @@ def chunked(parts, key, headers, *, forge=-1, drop_trailer=False, trailer=b""):
     signing, last = sigv4.signing_key(key.secret, scope), headers["authorization"].rpartition("=")[2]
     out = b""
     for number, part in enumerate([*parts, b""]):
-        last = sigv4.signature(signing, "AWS4-HMAC-SHA256-PAYLOAD", stamp, scope, last, sigv4.EMPTY_SHA256,
-                               hashlib.sha256(part).hexdigest())
+        last = sigv4.signature(
+            signing,
+            "AWS4-HMAC-SHA256-PAYLOAD",
+            stamp,
+            scope,
+            last,
+            sigv4.EMPTY_SHA256,
+            hashlib.sha256(part).hexdigest(),
+        )
         sent = bytes(len(part)) if number == forge else part
         out += f"{len(part):x};chunk-signature={last}\r\n".encode() + sent + (b"\r\n" if part else b"")
     if trailer:
-        last = sigv4.signature(signing, "AWS4-HMAC-SHA256-TRAILER", stamp, scope, last,
-                               hashlib.sha256(trailer + b"\n").hexdigest())
+        last = sigv4.signature(
+            signing, "AWS4-HMAC-SHA256-TRAILER", stamp, scope, last, hashlib.sha256(trailer + b"\n").hexdigest()
+        )
         out += trailer + b"\r\n" + (b"" if drop_trailer else f"x-amz-trailer-signature:{last}\r\n".encode())
     return out + b"\r\n"
 
 
-@pytest.mark.parametrize("forge, trailer, drop, status", [
-    (-1, b"", False, 200), (0, b"", False, 403), (1, b"", False, 403),
-    (-1, b"x-amz-checksum-crc32:AAAAAA==", True, 403), (-1, b"x-amz-checksum-crc32:NhCmhg==", False, 200)])
+@pytest.mark.parametrize(
+    "forge, trailer, drop, status",
+    [
+        (-1, b"", False, 200),
+        (0, b"", False, 403),
+        (1, b"", False, 403),
+        (-1, b"x-amz-checksum-crc32:AAAAAA==", True, 403),
+        (-1, b"x-amz-checksum-crc32:NhCmhg==", False, 200),
+    ],
+)
 def test_a_chunk_that_was_changed_under_way(world, forge, trailer, drop, status):
     url, store, _, keys = world
     parts = [b"hello"] if trailer else [b"a" * 70_000, b"b" * 10]
-    words = {"content_encoding": "aws-chunked", "x_amz_content_sha256":
-             "STREAMING-AWS4-HMAC-SHA256-PAYLOAD" + ("-TRAILER" if trailer else ""), **(
-                 {"x_amz_trailer": "x-amz-checksum-crc32"} if trailer else {})}
+    words = {
+        "content_encoding": "aws-chunked",
+        "x_amz_content_sha256": "STREAMING-AWS4-HMAC-SHA256-PAYLOAD" + ("-TRAILER" if trailer else ""),
+        **({"x_amz_trailer": "x-amz-checksum-crc32"} if trailer else {}),
+    }
     headers = signed(url, "PUT", f"/{BUCKET}/k", who=of(keys.admin), **words)
     body = chunked(parts, keys.admin, headers, forge=forge, trailer=trailer, drop_trailer=drop)
     got, said = ask(url, "PUT", f"/{BUCKET}/k", body, headers)
@@ -298,12 +344,20 @@ def test_the_example_of_awss_documentation_for_signed_chunks():
     """The very signatures of "Signature calculations: transferring payload in multiple chunks" (S3 API reference)."""
     key = sigv4.signing_key("wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "20130524/us-east-1/s3/aws4_request")
     last = "4f232c4386841ef735655705268965c44a0e4690baa4adea153f7db9fa80a0a9"
-    for size, wanted in ((65536, "ad80c730a21e5b8d04586a2213dd63b9a0e99e0e2307b0ade35a65485a288648"),
-                         (1024, "0055627c9e194cb4542bae2aa5492e3c1575bbb81b612b7d234b86a503ef5497"),
-                         (0, "b6c6ea8a5354eaf15b3cb7646744f4275b71ea724fed81ceb9323e279d449df9")):
-        last = sigv4.signature(key, "AWS4-HMAC-SHA256-PAYLOAD", "20130524T000000Z",
-                               "20130524/us-east-1/s3/aws4_request", last, sigv4.EMPTY_SHA256,
-                               hashlib.sha256(b"a" * size).hexdigest())
+    for size, wanted in (
+        (65536, "ad80c730a21e5b8d04586a2213dd63b9a0e99e0e2307b0ade35a65485a288648"),
+        (1024, "0055627c9e194cb4542bae2aa5492e3c1575bbb81b612b7d234b86a503ef5497"),
+        (0, "b6c6ea8a5354eaf15b3cb7646744f4275b71ea724fed81ceb9323e279d449df9"),
+    ):
+        last = sigv4.signature(
+            key,
+            "AWS4-HMAC-SHA256-PAYLOAD",
+            "20130524T000000Z",
+            "20130524/us-east-1/s3/aws4_request",
+            last,
+            sigv4.EMPTY_SHA256,
+            hashlib.sha256(b"a" * size).hexdigest(),
+        )
         assert last == wanted
 
 
@@ -356,16 +410,21 @@ def test_a_request_inside_another(world, framing):
 def test_the_size_of_a_chunk_that_only_python_reads(world, size):
     url, store, _, keys = world
     words = signed(url, "PUT", f"/{BUCKET}/k", who=of(keys.admin), x_amz_content_sha256="UNSIGNED-PAYLOAD")
-    said = raw(url, lines(url, "PUT", f"/{BUCKET}/k", {**words, "transfer-encoding": "chunked"}), size,
-               b"\r\nhello\r\n0\r\n\r\n")
+    said = raw(
+        url,
+        lines(url, "PUT", f"/{BUCKET}/k", {**words, "transfer-encoding": "chunked"}),
+        size,
+        b"\r\nhello\r\n0\r\n\r\n",
+    )
     assert b" 400 " in said.splitlines()[0] and not store.exists(BUCKET, "k")
 
 
 def test_trailers_without_an_end(world):
     url, store, _, keys = world
     words = signed(url, "PUT", f"/{BUCKET}/k", who=of(keys.admin), x_amz_content_sha256="UNSIGNED-PAYLOAD")
-    said = raw(url, lines(url, "PUT", f"/{BUCKET}/k", {**words, "transfer-encoding": "chunked"}), b"0\r\n",
-               b"a: b\r\n" * 1000)
+    said = raw(
+        url, lines(url, "PUT", f"/{BUCKET}/k", {**words, "transfer-encoding": "chunked"}), b"0\r\n", b"a: b\r\n" * 1000
+    )
     assert b" 400 " in said.splitlines()[0] and not store.exists(BUCKET, "k")
 
 
@@ -375,8 +434,11 @@ def test_the_body_of_a_stranger_is_not_read_into_memory(world):
     body = b"x" * (1 << 20)
 
     for header in (b"Content-Length: 67108864", b"Transfer-Encoding: chunked"):
-        raw(url, lines(url, "POST", "/", {"host": "x", "x-amz-target": "SageMaker.CreateCluster"}, header),
-            *[b"%x\r\n%s\r\n" % (len(body), body) if b"chunked" in header else body] * 64)
+        raw(
+            url,
+            lines(url, "POST", "/", {"host": "x", "x-amz-target": "SageMaker.CreateCluster"}, header),
+            *[b"%x\r\n%s\r\n" % (len(body), body) if b"chunked" in header else body] * 64,
+        )
     assert peak() - before < 32 << 20
 
 
@@ -385,11 +447,15 @@ def peak() -> int:
     return int(words["VmRSS"].split()[0]) << 10
 
 
-@pytest.mark.parametrize("what, status", [
-    (b"GET / HTTP/1.1\r\nHost: " + b"x" * 70_000 + b"\r\n\r\n", b"431"),
-    (b"GET / HTTP/1.1\r\n" + b"".join(b"X-%d: x\r\n" % number for number in range(500)) + b"\r\n", b"431"),
-    (b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\n\r\n", b"414"),
-], ids=["a long header", "many headers", "a long line"])
+@pytest.mark.parametrize(
+    "what, status",
+    [
+        (b"GET / HTTP/1.1\r\nHost: " + b"x" * 70_000 + b"\r\n\r\n", b"431"),
+        (b"GET / HTTP/1.1\r\n" + b"".join(b"X-%d: x\r\n" % number for number in range(500)) + b"\r\n", b"431"),
+        (b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\n\r\n", b"414"),
+    ],
+    ids=["a long header", "many headers", "a long line"],
+)
 def test_huge_headers(world, what, status):
     url, *_ = world
     assert raw(url, what).startswith(b"HTTP/1.1 " + status)
@@ -404,8 +470,10 @@ def test_strangers_who_say_nothing_keep_nobody_out(world):
     for _ in range(2):
         known.request("GET", "/", headers=signed(url, "GET", "/", who=of(keys.admin)))
         assert known.getresponse().read().startswith(b"<?xml")
-        strangers = [socket.create_connection((place.hostname, place.port), timeout=20)
-                     for _ in range(front_door.MOST_STRANGERS + 20)]
+        strangers = [
+            socket.create_connection((place.hostname, place.port), timeout=20)
+            for _ in range(front_door.MOST_STRANGERS + 20)
+        ]
         strangers[0].settimeout(20)
         assert strangers[0].recv(1) == b"", "the oldest stranger is still there"
         threads = sum("process_request_thread" in thread.name for thread in threading.enumerate())
@@ -427,10 +495,22 @@ def test_a_stranger_who_drips_is_let_go(world, monkeypatch):
         assert connection.recv(100) == b""
 
 
-@pytest.mark.parametrize("path", [
-    "/{bucket}/../../../etc/passwd", "/{bucket}/%2e%2e/%2e%2e/keys.json", "/../keys.json", "/%2e%2e/keys.json",
-    "/{bucket}/..%2f..%2fkeys.json", "//etc/passwd", "/{bucket}/%00", "/{bucket}/a%00b", "/./{bucket}/x",
-    "/..", "/{bucket}/" + "a/" * 400 + "x"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/{bucket}/../../../etc/passwd",
+        "/{bucket}/%2e%2e/%2e%2e/keys.json",
+        "/../keys.json",
+        "/%2e%2e/keys.json",
+        "/{bucket}/..%2f..%2fkeys.json",
+        "//etc/passwd",
+        "/{bucket}/%00",
+        "/{bucket}/a%00b",
+        "/./{bucket}/x",
+        "/..",
+        "/{bucket}/" + "a/" * 400 + "x",
+    ],
+)
 def test_names_that_climb(world, tmp_path, path):
     """Even with the right key no name leads to a file outside the store."""
     url, _, _, keys = world
@@ -444,8 +524,11 @@ def test_names_that_climb(world, tmp_path, path):
 
 
 def outside(place: Path) -> set[str]:
-    return {str(found) + (found.read_text() if found.is_file() else "")
-            for found in place.rglob("*") if "s3" not in found.relative_to(place).parts}
+    return {
+        str(found) + (found.read_text() if found.is_file() else "")
+        for found in place.rglob("*")
+        if "s3" not in found.relative_to(place).parts
+    }
 
 
 @pytest.mark.parametrize("name", ["..", ".", "%2e%2e", "a/..", "A", "x", "..a", "_rehearsal", "a" * 64])
@@ -460,8 +543,17 @@ def test_noise(world):
     """A signed request with a few bytes changed is refused, or says what it said before; nothing breaks on it."""
     url, store, operations, keys = world
     dice, served = random.Random(20261122), 0
-    good = lines(url, "PUT", f"/{BUCKET}/n", signed(url, "PUT", f"/{BUCKET}/n", b"x", who=of(keys.admin)),
-                 b"Content-Length: 1")[:-2] + b"\r\n" + b"x"
+    good = (
+        lines(
+            url,
+            "PUT",
+            f"/{BUCKET}/n",
+            signed(url, "PUT", f"/{BUCKET}/n", b"x", who=of(keys.admin)),
+            b"Content-Length: 1",
+        )[:-2]
+        + b"\r\n"
+        + b"x"
+    )
     for _ in range(150):
         broken = bytearray(good)
         for _ in range(dice.randint(1, 4)):
@@ -470,7 +562,7 @@ def test_noise(world):
             if kind == 0:
                 broken[at] ^= 1 << dice.randrange(8)
             elif kind == 1:
-                del broken[at:at + dice.randint(1, 9)]
+                del broken[at : at + dice.randint(1, 9)]
             else:
                 broken[at:at] = bytes(dice.choices(b"\r\n: ;,\x00\xff=/0", k=dice.randint(1, 5)))
         if bytes(broken) == good:

@@ -11,15 +11,24 @@ import urllib.request
 
 import pytest
 
+from hostile.users import ATTACKER, ROOT, as_user
 from hyperpod_kit.rehearsal import metadata_server
 from hyperpod_kit.rehearsal.dns import DnsResponder
 from hyperpod_kit.rehearsal.instance_metadata import MOST_TOKENS, TTL, Instance, Metadata
 from hyperpod_kit.rehearsal.metadata_server import MetadataServers
 
-from .users import ATTACKER, ROOT, as_user
-
-NODE = Instance("i-0123456789abcdef0", "ml.c5.large", "10.1.42.18", "ip-10-1-42-18", "us-east-1", "111122223333",
-                "arn:aws:iam::111122223333:role/x", "ASIA", "secret", "token")
+NODE = Instance(
+    "i-0123456789abcdef0",
+    "ml.c5.large",
+    "10.1.42.18",
+    "ip-10-1-42-18",
+    "us-east-1",
+    "111122223333",
+    "arn:aws:iam::111122223333:role/x",
+    "ASIA",
+    "secret",
+    "token",
+)
 A, PTR = 1, 12
 
 
@@ -72,7 +81,7 @@ def test_noise_for_the_resolver(responder):
             packet = bytearray(GOOD if number % 2 else question(*[b"9" * 60] * 4, b"in-addr", b"arpa", kind=PTR))
             for _ in range(dice.randint(1, 6)):
                 packet[dice.randrange(len(packet))] = dice.randrange(256)
-            client.sendto(bytes(packet[:dice.randint(0, len(packet))]), ("127.0.0.1", responder.port))
+            client.sendto(bytes(packet[: dice.randint(0, len(packet))]), ("127.0.0.1", responder.port))
             if number % 50 == 49:
                 assert asked(responder.port, GOOD)
 
@@ -94,8 +103,7 @@ def token(port: int) -> str:
 
 def test_a_node_that_holds_every_connection(metadata):
     """The daemon serves the whole cluster with one table of descriptors: one node gets so many of them."""
-    held = [socket.create_connection(("127.0.0.1", metadata), timeout=20)
-            for _ in range(metadata_server.PLACES + 20)]
+    held = [socket.create_connection(("127.0.0.1", metadata), timeout=20) for _ in range(metadata_server.PLACES + 20)]
     assert held[0].recv(1) == b""
     assert token(metadata)
     for connection in held:

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from hostile.users import ATTACKER, ROOT, as_user, place
 from hyperpod_kit.errors import Untrusted
 from hyperpod_kit.rehearsal import boot, cleanup, host, layout, own_place, processes, state
 from hyperpod_kit.rehearsal.layout import Layout
-
-from .users import ATTACKER, ROOT, as_user, place
 
 pytestmark = ROOT
 
@@ -52,8 +51,12 @@ def plant(where: Path, pid: int) -> None:
     assert as_user(ATTACKER, work) == 0
 
 
-COMMANDS = {"up": lambda: boot.up("demo", (), lambda text: None), "down": lambda: boot.down("demo"),
-            "down --all": cleanup.down_all, "status": lambda: boot.running("demo")}
+COMMANDS = {
+    "up": lambda: boot.up("demo", (), lambda text: None),
+    "down": lambda: boot.down("demo"),
+    "down --all": cleanup.down_all,
+    "status": lambda: boot.running("demo"),
+}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -126,10 +129,11 @@ def test_the_daemon_of_another_rehearsal_is_not_ours(shared):
     demo = Layout.of("demo")
     own_place.make(demo.root)
     module = "hyperpod_kit.rehearsal.daemon"
-    with subprocess.Popen([sys.executable, "-c", "input()", "-m", module, "--state", str(demo.root) + "2"],
-                          stdin=subprocess.PIPE) as other, \
-            subprocess.Popen([sys.executable, "-c", "input()", "-m", module, "--state", str(demo.root)],
-                             stdin=subprocess.PIPE) as own:
+    with subprocess.Popen(
+        [sys.executable, "-c", "input()", "-m", module, "--state", str(demo.root) + "2"], stdin=subprocess.PIPE
+    ) as other, subprocess.Popen(
+        [sys.executable, "-c", "input()", "-m", module, "--state", str(demo.root)], stdin=subprocess.PIPE
+    ) as own:
         state.write_process(demo.daemon_file, processes.identify(other.pid))
         cleanup.stop_daemon(demo)
         assert other.poll() is None

@@ -17,9 +17,15 @@ def _key(tmp_path: Path, name: str) -> str:
     return " ".join((tmp_path / f"{name}.pub").read_text().split()[:2])
 
 
-@pytest.mark.parametrize("line", ["@revoked * {key}", "@revoked 10.0.0.1 {key} root@old",
-                                  "  @revoked\t10.0.0.0/8 {key}",
-                                  "@revoked |1|F1E1KeoE/eEWhi10WpGv4OdiO6Y=|3988QV0VE8wmZL7suNrYQLITLCg= {key}"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "@revoked * {key}",
+        "@revoked 10.0.0.1 {key} root@old",
+        "  @revoked\t10.0.0.0/8 {key}",
+        "@revoked |1|F1E1KeoE/eEWhi10WpGv4OdiO6Y=|3988QV0VE8wmZL7suNrYQLITLCg= {key}",
+    ],
+)
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
 def test_a_revoked_key_is_refused_for_every_name(tmp_path: Path, line: str, before: bool) -> None:
     bad, good = _key(tmp_path, "bad"), _key(tmp_path, "good")

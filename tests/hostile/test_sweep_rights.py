@@ -9,10 +9,9 @@ from typing import Iterator
 
 import pytest
 
+from hostile.loopback import ATTACKER, VICTIM, Two, two_users
 from hyperpod_kit.job.cli import __file__ as job_cli
 from tests.unit.job.private_slurm import PrivateSlurm, missing, wait_until
-
-from .loopback import ATTACKER, VICTIM, Two, two_users
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
 
@@ -42,10 +41,23 @@ def two() -> Iterator[Two]:
 def sweep(two: Two, uid: int) -> subprocess.CompletedProcess[str]:
     """What the unit runs, as that user."""
     program = Path(job_cli).with_name("__main__.py")
-    argv = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--no-new-privs", "--bounding-set=-all",
-            "/usr/bin/python3", "-I", "-S", "-B", str(program), "sweep"]
-    return subprocess.run(argv, env=two.slurm.environment, cwd="/", text=True, timeout=60, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE)
+    argv = [
+        "setpriv",
+        f"--reuid={uid}",
+        f"--regid={uid}",
+        "--clear-groups",
+        "--no-new-privs",
+        "--bounding-set=-all",
+        "/usr/bin/python3",
+        "-I",
+        "-S",
+        "-B",
+        str(program),
+        "sweep",
+    ]
+    return subprocess.run(
+        argv, env=two.slurm.environment, cwd="/", text=True, timeout=60, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
 
 
 def test_slurmuser_queues_an_orphan_again_and_another_user_does_not(two: Two) -> None:

@@ -47,8 +47,12 @@ def test_names_that_a_release_before_would_have_used_lead_nowhere(home: Path, la
         # Where the kernel lets him (fs.protected_hardlinks=0): made by root here.
         os.link(home / "shadow", f"{target}.{os.getpid()}.partial")
     else:
-        make = {"link": lambda path: os.symlink(home / "shadow", path), "fifo": os.mkfifo, "directory": os.mkdir,
-                "file": lambda path: Path(path).write_text("mine")}[lay]
+        make = {
+            "link": lambda path: os.symlink(home / "shadow", path),
+            "fifo": os.mkfifo,
+            "directory": os.mkdir,
+            "file": lambda path: Path(path).write_text("mine"),
+        }[lay]
 
         def squat() -> None:
             for process in range(max(1, os.getppid() - 50), os.getppid() + 50):
@@ -63,8 +67,11 @@ def test_names_that_a_release_before_would_have_used_lead_nowhere(home: Path, la
 @pytest.mark.parametrize("lay", ["link", "fifo", "directory"])
 def test_the_file_s_own_name_leads_nowhere_and_is_not_waited_for(home: Path, lay: str) -> None:
     target = home / "exporter/collector/kit.prom"
-    make = {"link": lambda: os.symlink(home / "shadow", target), "fifo": lambda: os.mkfifo(target),
-            "directory": lambda: target.mkdir()}[lay]
+    make = {
+        "link": lambda: os.symlink(home / "shadow", target),
+        "fifo": lambda: os.mkfifo(target),
+        "directory": lambda: target.mkdir(),
+    }[lay]
     assert as_user(ATTACKER, make) == 0
     if lay == "directory":
         with pytest.raises(IsADirectoryError):
@@ -164,8 +171,9 @@ def test_the_glance_sets_the_time_of_no_file_behind_a_link(home: Path) -> None:
 def test_a_fifo_for_a_file_of_ours_is_not_waited_for(home: Path) -> None:
     assert as_user(ATTACKER, lambda: os.mkfifo(home / "exporter/collector/note.json")) == 0
     found: list[object] = []
-    reading = threading.Thread(target=lambda: found.append(files.read_json(str(home / "exporter/collector/note.json"))),
-                               daemon=True)
+    reading = threading.Thread(
+        target=lambda: found.append(files.read_json(str(home / "exporter/collector/note.json"))), daemon=True
+    )
     reading.start()
     reading.join(30)
     assert found == [None]

@@ -46,6 +46,7 @@ def adopted(base: Path, run: str) -> List[int]:
         held.release()
         slots = list(arena.attached(folder, arena.names(folder, uid=VICTIM, run=run, rank=0)))
         answer.write_text(" ".join(str(slot.page.step) for slot in slots if slot.page is not None))
+
     code = as_user(VICTIM, within(60, work))
     assert code in (0, -signal.SIGKILL), code
     return sorted(map(int, answer.read_text().split()))
@@ -75,8 +76,9 @@ def test_a_slot_of_the_same_number_is_not_written_over(base: Path) -> None:
 
 
 @pytest.mark.parametrize("link", [1, 2])
-def test_killed_in_between_one_place_or_both_have_all_of_it(base: Path, link: int,
-                                                            monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_in_between_one_place_or_both_have_all_of_it(
+    base: Path, link: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lay(base, base.parent / "root", loose=True)
     run = run_of(base)
     with monkeypatch.context() as patch:
@@ -107,6 +109,7 @@ def test_a_trainer_of_the_first_release_that_lives_keeps_its_own(base: Path) -> 
             adopt.adopt(places.mine(), run, 0, process.Owner(1, 1))
         assert len(arena.names(str(base), uid=VICTIM, run=run)) == 1
         held.release()
+
     assert as_user(VICTIM, within(60, work)) == 0
 
 
@@ -117,19 +120,41 @@ def test_the_janitor_looks_at_both(base: Path) -> None:
     def work() -> None:
         assert len(janitor.sweep(*places.of_mine(), but="", max_age=-1.0)) == 2
         assert not [place for place in places.of_mine() if arena.names(place)]
+
     assert as_user(VICTIM, within(60, work)) == 0
 
 
 PAGE_OF_THE_FIRST_RELEASE = {
-    "state": "SEALED", "rank": 0, "world": 1, "epoch": 1, "seq": 1, "step": 10, "incarnation": "abc123", "run": "root",
-    "run_id": "r", "root": "/fsx/root", "job": {"slurm_job_id": "7"}, "owner": list(DEAD), "digest": "blake2b",
-    "chunk": 4096, "size": 4096, "layout": "blake2b:l", "plan": "blake2b:p", "tensors": 1, "plan_tensors": 1,
-    "extra_size": 2, "extra_root": "blake2b:e", "shard_root": "blake2b:s", "durable": False}
+    "state": "SEALED",
+    "rank": 0,
+    "world": 1,
+    "epoch": 1,
+    "seq": 1,
+    "step": 10,
+    "incarnation": "abc123",
+    "run": "root",
+    "run_id": "r",
+    "root": "/fsx/root",
+    "job": {"slurm_job_id": "7"},
+    "owner": list(DEAD),
+    "digest": "blake2b",
+    "chunk": 4096,
+    "size": 4096,
+    "layout": "blake2b:l",
+    "plan": "blake2b:p",
+    "tensors": 1,
+    "plan_tensors": 1,
+    "extra_size": 2,
+    "extra_root": "blake2b:e",
+    "shard_root": "blake2b:s",
+    "durable": False,
+}
 
 
 def test_a_page_and_the_names_of_the_first_release_are_read(base: Path) -> None:
     import hashlib
     import json
+
     text = json.dumps(PAGE_OF_THE_FIRST_RELEASE, separators=(",", ":")).encode()
     half = b"HPKSLOT1" + (2).to_bytes(8, "little") + len(text).to_bytes(4, "little") + text
     half += hashlib.blake2b(half, digest_size=8).digest()
@@ -137,5 +162,3 @@ def test_a_page_and_the_names_of_the_first_release_are_read(base: Path) -> None:
     assert found is not None and found[0] == 2 and found[1].step == 10 and found[1].trainer == process.Owner(*DEAD)
     assert arena.SlotName(4002, "0" * 12, 1, 2).file("ctl") == "hpk-4002-000000000000-00001-02.ctl"
     assert arena.lock_file(4002, "0" * 12, 1) == "hpk-4002-000000000000-00001.lock"
-
-

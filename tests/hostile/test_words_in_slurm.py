@@ -11,6 +11,7 @@ from typing import Any, Dict, Iterator, List, Tuple
 
 import pytest
 
+from hostile.loopback import ATTACKER, VICTIM, Two, two_users
 from hyperpod_kit import audit
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.job import cli, ownership
@@ -19,8 +20,6 @@ from hyperpod_kit.slurm import control, records
 from hyperpod_kit.slurm.environment import AWAY_MARK
 from hyperpod_kit.slurm.job_id import JobId
 from tests.unit.job.private_slurm import missing, wait_until
-
-from .loopback import ATTACKER, VICTIM, Two, two_users
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
 
@@ -49,26 +48,51 @@ def swept(capsys: pytest.CaptureFixture[str]) -> List[Dict[str, Any]]:
 
 def forged(job: str, between: str) -> str:
     """A record of that job in which every field that anybody reads is as the attacker wants it."""
-    wanted = {"JobId": job, "ArrayJobId": job, "ArrayTaskId": "0", "HetJobId": job, "HetJobOffset": "0",
-              "JobState": "FAILED", "Requeue": "1", "Restarts": "9", "BatchFlag": "1", "BatchHost": "n9",
-              "NodeList": "n[1-4294967295]", "UserId": "0", "GroupId": "0", "Reason": "NodeDown",
-              "Comment": "hpk:elsewhere"}
+    wanted = {
+        "JobId": job,
+        "ArrayJobId": job,
+        "ArrayTaskId": "0",
+        "HetJobId": job,
+        "HetJobOffset": "0",
+        "JobState": "FAILED",
+        "Requeue": "1",
+        "Restarts": "9",
+        "BatchFlag": "1",
+        "BatchHost": "n9",
+        "NodeList": "n[1-4294967295]",
+        "UserId": "0",
+        "GroupId": "0",
+        "Reason": "NodeDown",
+        "Comment": "hpk:elsewhere",
+    }
     assert set(wanted) == set(KEYS)
     return f"hpk:elsewhere hpk:auto-resume=0{between}" + between.join(f"{key}={wanted[key]}" for key in KEYS)
 
 
 WAYS: Tuple[Tuple[str, ...], ...] = (
-    ("--comment={}",), ("--job-name={}",), ("--output={}",), ("--error={}",), ("--input={}",), ("--account={}",),
-    ("--wckey={}",), ("--export=ALL,X={}",), ("--comment={}", "--job-name={}", "--account={}"),
-    ("--array=0-2", "--comment={}", "--job-name={}"), ("--dependency=singleton", "--comment={}", "--job-name={}"))
+    ("--comment={}",),
+    ("--job-name={}",),
+    ("--output={}",),
+    ("--error={}",),
+    ("--input={}",),
+    ("--account={}",),
+    ("--wckey={}",),
+    ("--export=ALL,X={}",),
+    ("--comment={}", "--job-name={}", "--account={}"),
+    ("--array=0-2", "--comment={}", "--job-name={}"),
+    ("--dependency=singleton", "--comment={}", "--job-name={}"),
+)
 
 
 @pytest.mark.parametrize("between", [" ", "\n", "\t", "@", "|"])
-def test_a_forged_record_in_any_text_of_a_job_is_no_record(two: Two, capsys: pytest.CaptureFixture[str],
-                                                           between: str) -> None:
+def test_a_forged_record_in_any_text_of_a_job_is_no_record(
+    two: Two, capsys: pytest.CaptureFixture[str], between: str
+) -> None:
     job = two.train()
-    attacks = [two.submit(ATTACKER, "--hold", *(word.format(forged(job, between)) for word in way), "--wrap", "true")
-               for way in WAYS]
+    attacks = [
+        two.submit(ATTACKER, "--hold", *(word.format(forged(job, between)) for word in way), "--wrap", "true")
+        for way in WAYS
+    ]
     attacks.append(two.submit(ATTACKER, "--hold", f"--comment={forged(job, between)}", "--wrap", "true", ":", "-N1"))
     try:
         assert swept(capsys) == []
@@ -102,8 +126,17 @@ def test_a_directory_with_a_forged_name_to_work_in(two: Two, capsys: pytest.Capt
 def test_names_that_slurm_itself_checks(two: Two, capsys: pytest.CaptureFixture[str], option: str) -> None:
     """Whatever of it Slurm takes: nothing comes of it."""
     job = two.train()
-    said = two.call(ATTACKER, "sbatch", "--parsable", "--hold", f"{option}={forged(job, ' ')}",
-                    "--comment=hpk:elsewhere", "--wrap", "true", check=False)
+    said = two.call(
+        ATTACKER,
+        "sbatch",
+        "--parsable",
+        "--hold",
+        f"{option}={forged(job, ' ')}",
+        "--comment=hpk:elsewhere",
+        "--wrap",
+        "true",
+        check=False,
+    )
     attacks = [line for line in said.split() if line.isdigit()]
     try:
         assert swept(capsys) == [] and two.untouched(job)
@@ -115,11 +148,19 @@ def test_a_mark_moves_its_own_job_only_and_the_journal_says_whose(
     two: Two, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: List[Tuple[str, ...]] = []
-    monkeypatch.setattr(audit, "record", lambda action, on, why, *, asked_by, owner="":
-                        said.append((action, on, asked_by, owner)))
+    monkeypatch.setattr(
+        audit, "record", lambda action, on, why, *, asked_by, owner="": said.append((action, on, asked_by, owner))
+    )
     job = two.train()
-    attack = two.submit(ATTACKER, "-o", "/dev/null", "--requeue", f"--comment=hpk:elsewhere JobId={job}\nJobId={job} "
-                        "JobState=FAILED Requeue=1 Comment=hpk:elsewhere", "--wrap", "exit 3")
+    attack = two.submit(
+        ATTACKER,
+        "-o",
+        "/dev/null",
+        "--requeue",
+        f"--comment=hpk:elsewhere JobId={job}\nJobId={job} JobState=FAILED Requeue=1 Comment=hpk:elsewhere",
+        "--wrap",
+        "exit 3",
+    )
     wait_until("failed job", lambda: two.slurm.state(attack) == "FAILED")
     try:
         assert [one["job_id"] for one in swept(capsys)] == [attack]
@@ -133,9 +174,16 @@ def test_a_mark_moves_its_own_job_only_and_the_journal_says_whose(
 def test_an_array_of_the_attackers_gives_no_name_to_another_job(two: Two, capsys: pytest.CaptureFixture[str]) -> None:
     """`11` is all of an array to Slurm's commands: a task of it that failed is queued again, and no other task."""
     job = two.train()
-    array = two.submit(ATTACKER, "-o", "/dev/null", "--requeue", "--array=1-2", f"--comment=hpk:elsewhere "
-                       f"ArrayJobId={job} ArrayTaskId=0 JobId={job}", "--wrap",
-                       "[ $SLURM_ARRAY_TASK_ID = 1 ] && exit 3; sleep 600")
+    array = two.submit(
+        ATTACKER,
+        "-o",
+        "/dev/null",
+        "--requeue",
+        "--array=1-2",
+        f"--comment=hpk:elsewhere ArrayJobId={job} ArrayTaskId=0 JobId={job}",
+        "--wrap",
+        "[ $SLURM_ARRAY_TASK_ID = 1 ] && exit 3; sleep 600",
+    )
     wait_until("failed task", lambda: two.slurm.state(f"{array}_1") == "FAILED")
     try:
         assert [one["job_id"] for one in swept(capsys)] == [f"{array}_1"]
@@ -144,15 +192,23 @@ def test_an_array_of_the_attackers_gives_no_name_to_another_job(two: Two, capsys
         two.over(job, array)
 
 
-def test_what_a_person_has_set_for_squeue_hides_no_job_that_lives(two: Two, monkeypatch: pytest.MonkeyPatch,
-                                                                  tmp_path: Any) -> None:
+def test_what_a_person_has_set_for_squeue_hides_no_job_that_lives(
+    two: Two, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
     """A job that cannot be seen would look like one that has ended, and its checkpoint root like nobody's."""
     job = two.train()
     (tmp_path / "owner-000001.json").write_text(json.dumps({"job": job}))
     try:
-        for name, value in (("SQUEUE_USERS", "root"), ("SQUEUE_PARTITION", "none"), ("SQUEUE_STATES", "PENDING"),
-                            ("SQUEUE_FORMAT", "%i"), ("SQUEUE_NAMES", "x"), ("SLURM_CLUSTERS", "elsewhere"),
-                            ("SQUEUE_FORMAT2", "Comment"), ("SQUEUE_SORT", "i")):
+        for name, value in (
+            ("SQUEUE_USERS", "root"),
+            ("SQUEUE_PARTITION", "none"),
+            ("SQUEUE_STATES", "PENDING"),
+            ("SQUEUE_FORMAT", "%i"),
+            ("SQUEUE_NAMES", "x"),
+            ("SLURM_CLUSTERS", "elsewhere"),
+            ("SQUEUE_FORMAT2", "Comment"),
+            ("SQUEUE_SORT", "i"),
+        ):
             monkeypatch.setenv(name, value)
         with pytest.raises(ownership.RunIsOwned, match=f"is used by job {job}, which is RUNNING"):
             ownership.claim(LocalRunner(), str(tmp_path), JobId("999"), lambda seconds: None, limit=0.0)
@@ -170,8 +226,11 @@ def test_a_user_cannot_requeue_or_end_anothers_job_in_any_other_way(two: Two) ->
     """What Slurm itself refuses, so that the tests above mean something."""
     job = two.train()
     try:
-        for argv in (("scontrol", "requeue", job), ("scancel", job),
-                     ("scontrol", "update", f"jobid={job}", "comment=x")):
+        for argv in (
+            ("scontrol", "requeue", job),
+            ("scancel", job),
+            ("scontrol", "update", f"jobid={job}", "comment=x"),
+        ):
             two.call(ATTACKER, *argv, check=False)
         assert two.untouched(job) and VICTIM != ATTACKER
     finally:

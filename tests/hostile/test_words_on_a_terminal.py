@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from hostile.checkpoints import put
 from hyperpod_kit.checkpoint.repository import tombstone
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.cli import output
@@ -24,8 +25,6 @@ from hyperpod_kit.remote.diagnose import Told, diagnose
 from hyperpod_kit.remote.target import Target
 from hyperpod_kit.run import Completed
 from hyperpod_kit.untrusted import terminal
-
-from .checkpoints import put
 
 ROOT = Path(__file__).parents[2]
 TITLE, CLIPBOARD, CLEAR = "\x1b]0;pwned\x07", "\x1b]52;c;Y3VybCBldmlsfHNo\x07", "\x1b[2J\x1b[1;1H"
@@ -45,8 +44,14 @@ def obeyed(text: str) -> str:
 def on_terminal(program: str, *argv: str) -> str:
     """What a program writes to a real terminal, on both of its streams."""
     ours, theirs = pty.openpty()
-    child = subprocess.Popen([sys.executable, "-c", program, *argv], stdout=theirs, stderr=theirs,
-                             stdin=subprocess.DEVNULL, cwd=ROOT, env={**os.environ, "TERM": "xterm-256color"})
+    child = subprocess.Popen(
+        [sys.executable, "-c", program, *argv],
+        stdout=theirs,
+        stderr=theirs,
+        stdin=subprocess.DEVNULL,
+        cwd=ROOT,
+        env={**os.environ, "TERM": "xterm-256color"},
+    )
     os.close(theirs)
     said = b""
     while True:
@@ -80,7 +85,8 @@ def test_no_exit_lets_it_through(evil: str, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_a_table_on_a_real_terminal_keeps_our_colours_and_drops_theirs() -> None:
-    said = on_terminal("""
+    said = on_terminal(
+        """
 import sys
 from rich.table import Table
 from rich.text import Text
@@ -93,7 +99,9 @@ output.console().print(grid)
 with output.bar(evil, 2) as advance: advance(1)
 with output.watch() as show: show(evil)
 output.out("red words" + evil, fg="red")
-""", EVIL.encode("unicode_escape").decode())
+""",
+        EVIL.encode("unicode_escape").decode(),
+    )
     cursor = re.sub(r"\x1b\[(\?25[lh]|[0-9]*[AK]|2K)|\r", "", said)  # what rich's bar and spinner do
     assert obeyed(cursor) == "", ascii(said)
     assert "\x1b[32mwell" in said and "\x1b[31mred words" in said
@@ -103,17 +111,28 @@ output.out("red words" + evil, fg="red")
 @pytest.mark.parametrize("command", ["ls", "show", "verify", "prune", "status"])
 def test_a_checkpoint_root_of_evil_words(tmp_path: Path, command: str) -> None:
     evil = EVIL.encode("utf-8", "replace").decode()
-    attempt = put(tmp_path, 5, time=evil, metrics={evil: 1.0, "-rf": float("nan")}, job={evil: evil}, run=evil,
-                  versions={evil: evil})
+    attempt = put(
+        tmp_path,
+        5,
+        time=evil,
+        metrics={evil: 1.0, "-rf": float("nan")},
+        job={evil: evil},
+        run=evil,
+        versions={evil: evil},
+    )
     tombstone.mark(PosixStore(str(tmp_path)), attempt, evil)
     (tmp_path / f"{evil.replace('/', '').replace(chr(0), '')}.e1").touch()
     (tmp_path / ".hpk").mkdir()
-    rows = [{"t": 1, "job": "7", "restart": 0, "event": "attempt", "attempt": "7.0.0" + evil, "from": evil},
-            {"t": 2, "job": "7", "restart": 0, "event": "gave_up", "why": evil},
-            {"event": evil, "attempt": [1], "t": {}}]
+    rows = [
+        {"t": 1, "job": "7", "restart": 0, "event": "attempt", "attempt": "7.0.0" + evil, "from": evil},
+        {"t": 2, "job": "7", "restart": 0, "event": "gave_up", "why": evil},
+        {"event": evil, "attempt": [1], "t": {}},
+    ]
     (tmp_path / ".hpk" / "attempts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    words = {"status": ["job", "status", "--root", str(tmp_path)],
-             "prune": ["checkpoint", "prune", str(tmp_path), "--latest", "1", "--dry-run"]}
+    words = {
+        "status": ["job", "status", "--root", str(tmp_path)],
+        "prune": ["checkpoint", "prune", str(tmp_path), "--latest", "1", "--dry-run"],
+    }
     argv = words.get(command, ["checkpoint", command, str(tmp_path)])
     main = "import sys; from hyperpod_kit.cli.main import main; main(sys.argv[1:])"
     said = on_terminal(main, *argv)
@@ -175,6 +194,12 @@ def test_a_line_without_end_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_terminal_that_knows_only_ascii_is_no_reason_to_end() -> None:
     program = "from hyperpod_kit.untrusted import terminal; terminal.out('\\xe9 \\u4e16'); terminal.say('\\u2026')"
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60,
-                          env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
     assert (done.returncode, done.stdout) == (0, "\\xe9 \\u4e16\n")

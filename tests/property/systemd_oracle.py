@@ -40,10 +40,22 @@ def understood(units: Mapping[str, str]) -> Dict[str, Understood]:
             (folder / unit).write_text(text)
         (folder / "all.target").write_text(f"[Unit]\nWants={' '.join(sorted(units))}\n")
         argv = [*(NOBODY if os.geteuid() == 0 else []), MANAGER, "--test", "--user", "--no-pager", "--unit=all.target"]
-        environment = {"PATH": os.environ["PATH"], "HOME": str(home), "XDG_RUNTIME_DIR": str(home),
-                       "SYSTEMD_UNIT_PATH": f"{folder}:", "LC_ALL": "C.UTF-8", "SYSTEMD_LOG_LEVEL": "err"}
-        done = subprocess.run(argv, env=environment, timeout=60, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT)
+        environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(home),
+            "XDG_RUNTIME_DIR": str(home),
+            "SYSTEMD_UNIT_PATH": f"{folder}:",
+            "LC_ALL": "C.UTF-8",
+            "SYSTEMD_LOG_LEVEL": "err",
+        }
+        done = subprocess.run(
+            argv,
+            env=environment,
+            timeout=60,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
     blocks = re.split(r"^\t-> Unit (.+):$", done.stdout.decode(errors="replace"), flags=re.MULTILINE)
     return {name: _read(block) for name, block in zip(blocks[1::2], blocks[2::2]) if name in units}
 
@@ -72,5 +84,5 @@ def can_be_asked() -> bool:
     """Whether there is a systemd here that prints command lines."""
     if not MANAGER or (os.geteuid() == 0 and shutil.which("setpriv") is None):
         return False
-    told = understood({"a.service": "[Unit]\nDescription=one\n[Service]\nExecStart=/bin/true \"a b\" c\n"})
+    told = understood({"a.service": '[Unit]\nDescription=one\n[Service]\nExecStart=/bin/true "a b" c\n'})
     return told.get("a.service") == Understood("one", [["/bin/true", "a b", "c"]])

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from .world import World
+from property.world import World
 
 RANKS = st.integers(0, 1)
 
@@ -42,8 +42,11 @@ class Agents(RuleBasedStateMachine):
         return self.world.trainers
 
     @precondition(trains)
-    @rule(only=st.sampled_from((None, None, None, None, 0, 1)), halves=st.sampled_from((1, 2, 2, 2)),
-          apart=st.sampled_from((False, False, True)))
+    @rule(
+        only=st.sampled_from((None, None, None, None, 0, 1)),
+        halves=st.sampled_from((1, 2, 2, 2)),
+        apart=st.sampled_from((False, False, True)),
+    )
     def save(self, only: Optional[int], halves: int, apart: bool) -> None:
         """By all ranks or by one that is ahead; whole, or up to the middle of the copy; of ranks that differ, too."""
         for rank in range(self.world.world):
@@ -151,6 +154,7 @@ class Agents(RuleBasedStateMachine):
         assert (found[:2] if found else (0, 0)) >= self.sealed, f"{found} is all there is of {self.sealed}"
 
 
-Agents.TestCase.settings = settings(max_examples=60, stateful_step_count=50, deadline=None, derandomize=True,
-                                    suppress_health_check=list(HealthCheck))
+Agents.TestCase.settings = settings(
+    max_examples=60, stateful_step_count=50, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)
 TestAgents = Agents.TestCase

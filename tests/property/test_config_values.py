@@ -31,9 +31,8 @@ from hyperpod_kit.config.validate import validate
 from hyperpod_kit.errors import BundleError
 from hyperpod_kit.model.mounts import KINDS, Mount
 from hyperpod_kit.model.units import units_for
-
-from . import systemd_oracle
-from .every_field import ACCESS_POINTS, DOCUMENT, PLACES, Place, document, replaced, written
+from property import systemd_oracle
+from property.every_field import ACCESS_POINTS, DOCUMENT, PLACES, Place, document, replaced, written
 
 CANARY = "/tmp/hpk-canary-of-the-property-test"
 HOSTILE = (
@@ -146,9 +145,13 @@ def test_a_file_is_refused_with_the_path_before_anything_is_written(tmp_path: Pa
 def text_fields(cls: type) -> List[str]:
     """The fields of a mount that take text and can be written in a configuration."""
     hints = get_type_hints(cls)
-    return [field.name for field in fields(cls)
-            if "str" in str(hints[field.name]) and "Tuple" not in str(hints[field.name])
-            and not field.metadata.get("derived")]
+    return [
+        field.name
+        for field in fields(cls)
+        if "str" in str(hints[field.name])
+        and "Tuple" not in str(hints[field.name])
+        and not field.metadata.get("derived")
+    ]
 
 
 def legal_mounts() -> Dict[str, Mount]:
@@ -202,11 +205,13 @@ def test_what_passes_the_templates_is_one_word_for_systemd() -> None:
 def test_systemd_reads_back_what_was_quoted(words: List[str]) -> None:
     units = {
         f"u{number}.service": f"[Unit]\nDescription={unit_text(f'<{word}>')}\n[Service]\nType=oneshot\n"
-                              f"ExecStart=/bin/true before {systemd_quote(word)} after\n"
-        for number, word in enumerate(words)}
+        f"ExecStart=/bin/true before {systemd_quote(word)} after\n"
+        for number, word in enumerate(words)
+    }
     found = systemd_oracle.understood(units)
     assert {name: told.commands for name, told in found.items()} == {
-        f"u{number}.service": [["/bin/true", "before", word, "after"]] for number, word in enumerate(words)}
+        f"u{number}.service": [["/bin/true", "before", word, "after"]] for number, word in enumerate(words)
+    }
     assert [found[f"u{number}.service"].description for number in range(len(words))] == [f"<{word}>" for word in words]
 
 
@@ -246,8 +251,13 @@ def test_scripts_and_units_parse(odd_bundle: Bundle, tmp_path: Path) -> None:
     if shellcheck.exists():
         done = subprocess.run([shellcheck, *scripts], stdout=subprocess.PIPE, text=True, timeout=60)
         assert done.returncode == 0, done.stdout
-    done = subprocess.run([".ci/verify-units", str(tmp_path / "bundle/units")], stdout=subprocess.PIPE, text=True,
-                          timeout=60, cwd=Path(__file__).parents[2])
+    done = subprocess.run(
+        [".ci/verify-units", str(tmp_path / "bundle/units")],
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        cwd=Path(__file__).parents[2],
+    )
     assert done.returncode == 0, done.stdout
 
 
@@ -260,9 +270,16 @@ def test_a_creation_executes_nothing_of_it_not_even_the_name_of_its_directory(
     (root / "opt/ml/config").mkdir(parents=True)
     (root / "opt/ml/config/resource_config.json").write_text('{"ClusterType": "Kubernetes"}')
     write(odd_bundle, staging)
-    done = subprocess.run(["bash", str(staging / "on_create.sh")], env={"PATH": os.environ["PATH"],
-                          "HPK_ROOT": str(root)}, cwd=tmp_path, text=True, timeout=60, stdin=subprocess.DEVNULL,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    done = subprocess.run(
+        ["bash", str(staging / "on_create.sh")],
+        env={"PATH": os.environ["PATH"], "HPK_ROOT": str(root)},
+        cwd=tmp_path,
+        text=True,
+        timeout=60,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
     assert done.returncode == 1
     lines = (root / "var/log/provision/provisioning.log").read_text().splitlines()
     steps = {entry["step"]: entry["status"] for entry in map(json.loads, filter(lambda line: line[:1] == "{", lines))}

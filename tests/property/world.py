@@ -109,9 +109,13 @@ class World:
         """Saves in which the ranks hold other bytes of what they hold alike, as (epoch, seq)."""
         self._starts = 0
         self._patches = contextlib.ExitStack()
-        for target, name, value in ((agent_work, "Worker", Worker), (agent_head, "Worker", Worker),
-                                    (agent, "alive", lambda owner: owner in self.alive),
-                                    (agent.fabric, "Hub", lambda *_, **__: Hub()), (agent.fabric, "REJOIN", -1.0)):
+        for target, name, value in (
+            (agent_work, "Worker", Worker),
+            (agent_head, "Worker", Worker),
+            (agent, "alive", lambda owner: owner in self.alive),
+            (agent.fabric, "Hub", lambda *_, **__: Hub()),
+            (agent.fabric, "REJOIN", -1.0),
+        ):
             self._patches.enter_context(mock.patch.object(target, name, value))
         self._patches.enter_context(mock.patch.dict(os.environ, {"HPK_SHM_DIR": str(self.shm)}))
 
@@ -139,8 +143,10 @@ class World:
         for rank in range(1, self.world):
             head.hub.peers[rank] = self.agents[rank]
             self.agents[rank].uplink = Pipe(  # type: ignore[assignment]
-                lambda message, rank=rank: self.agents[0].events.put(("peer", rank, message))
-                if 0 in self.agents else None)
+                lambda message, rank=rank: (
+                    self.agents[0].events.put(("peer", rank, message)) if 0 in self.agents else None
+                )
+            )
         in_memory = self.in_memory()
         seqs = [key[1] for key in in_memory] + [entry.name.seq for entry in selection.catalog.attempts(self.root)]
         above = max([key[0] for key in in_memory], default=0)
@@ -153,9 +159,17 @@ class World:
         return found
 
     def _make_agent(self, rank: int) -> agent.Agent:
-        setup = {"root": self.root, "run": self.identity.run, "run_id": self.identity.run_id, "rank": rank,
-                 "world": self.world,
-                 "incarnation": self.incarnation, "token": "t", "owner": list(self.owner), "addresses": ["127.0.0.1"]}
+        setup = {
+            "root": self.root,
+            "run": self.identity.run,
+            "run_id": self.identity.run_id,
+            "rank": rank,
+            "world": self.world,
+            "incarnation": self.incarnation,
+            "token": "t",
+            "owner": list(self.owner),
+            "addresses": ["127.0.0.1"],
+        }
         made = agent.Agent(Pipe(lambda message: self._hear(rank, message)), setup)  # type: ignore[arg-type]
         made.files.recover()
         made.sealer, made.writer = Worker("seal", made.events.put), Worker("write", made.events.put)
@@ -226,15 +240,32 @@ class World:
     def _half_copy(self, slot: arena.Slot, layout: Any, rank: int, seq: int) -> None:
         told = f"of rank {rank}" if self.apart[self.epoch, seq] else "the same"
         extra = replicas.with_replicas(b'{"rng":0}', {"all": told})
-        slot.put(control.Page(
-            rank=rank, world=self.world, epoch=self.epoch, seq=seq, step=seq, incarnation=self.incarnation,
-            run=self.identity.run, run_id=self.identity.run_id, root=self.root, owner=tuple(self.owner),
-            digest="blake2b", chunk=digest.CHUNK, size=layout.size, layout=layout.fingerprint, plan="blake2b:p",
-            tensors=1, plan_tensors=self.world, extra_size=len(extra), extra_root=digest.small(extra),
-        ).to(control.WRITING))
+        slot.put(
+            control.Page(
+                rank=rank,
+                world=self.world,
+                epoch=self.epoch,
+                seq=seq,
+                step=seq,
+                incarnation=self.incarnation,
+                run=self.identity.run,
+                run_id=self.identity.run_id,
+                root=self.root,
+                owner=tuple(self.owner),
+                digest="blake2b",
+                chunk=digest.CHUNK,
+                size=layout.size,
+                layout=layout.fingerprint,
+                plan="blake2b:p",
+                tensors=1,
+                plan_tensors=self.world,
+                extra_size=len(extra),
+                extra_root=digest.small(extra),
+            ).to(control.WRITING)
+        )
         slot.put_extra(extra)
         head = layout.header(self.epoch, seq, seq)
-        slot.image[:len(head)] = head
+        slot.image[: len(head)] = head
         self._copy(slot, layout, (self.epoch, seq), rank, 0, 2)
         self.half[rank] = slot
 
@@ -254,8 +285,14 @@ class World:
             self.agents[rank].events.put(("trainer", message))
 
     def _layout(self, rank: int) -> Any:
-        return lay_out([TensorSpec(f"w{rank}", "F32", (ITEMS + rank,))], rank=rank, world=self.world,
-                       run=self.identity.run, plan="blake2b:p", algorithm="blake2b")
+        return lay_out(
+            [TensorSpec(f"w{rank}", "F32", (ITEMS + rank,))],
+            rank=rank,
+            world=self.world,
+            run=self.identity.run,
+            plan="blake2b:p",
+            algorithm="blake2b",
+        )
 
     def _data(self, position: Tuple[int, int], rank: int) -> bytes:
         return random.Random(f"{position}/{rank}").randbytes(4 * (ITEMS + rank))
@@ -264,7 +301,7 @@ class World:
         data = self._data(position, rank)
         begin, end = len(data) * part // of, len(data) * (part + 1) // of
         at = layout.tensors[0].begin
-        slot.image[at + begin:at + end] = data[begin:end]
+        slot.image[at + begin : at + end] = data[begin:end]
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
@@ -320,6 +357,4 @@ class World:
 
     def _check_bytes(self, image: bytes, position: Tuple[int, int], rank: int) -> None:
         at, data = self._layout(rank).tensors[0].begin, self._data(position, rank)
-        assert image[at:at + len(data)] == data, f"rank {rank} has other bytes than it saved as {position}"
-
-
+        assert image[at : at + len(data)] == data, f"rank {rank} has other bytes than it saved as {position}"

@@ -62,7 +62,7 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
     """A rehearsal with its endpoints up, the corpus and the bundle in their buckets, no cluster yet."""
     CACHE.mkdir(parents=True, exist_ok=True)
     driver = Driver("test", tmp_path_factory.mktemp("rehearsal"))
-    driver.down()       # what an interrupted run left up would be taken for a fresh one
+    driver.down()  # what an interrupted run left up would be taken for a fresh one
     before = leftovers()
     try:
         trees = [] if container_site.missing() else [container_site.build(CACHE)]

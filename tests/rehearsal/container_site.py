@@ -84,8 +84,9 @@ def build(cache: Path) -> Path:
 
 
 def _run(*argv: str, timeout: float = 60) -> str:
-    done = subprocess.run(argv, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                          timeout=timeout)
+    done = subprocess.run(
+        argv, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout
+    )
     assert done.returncode == 0, f"{' '.join(argv)} exited {done.returncode}: {done.stdout[-2000:]}"
     return done.stdout
 
@@ -114,8 +115,9 @@ def _write(root: Path, path: str, text: str) -> None:
 
 def _libraries(paths: List[Path]) -> List[Path]:
     """Everything that the loader maps for these."""
-    done = subprocess.run(["ldd", *map(str, paths)], text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                          timeout=60)
+    done = subprocess.run(
+        ["ldd", *map(str, paths)], text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=60
+    )
     return sorted({Path(found) for found in re.findall(r"(/[^\s:]+\.so[^\s:]*) \(0x", done.stdout)})
 
 
@@ -134,8 +136,14 @@ def _image(target: Path, programs: List[str], root: Path) -> None:
             # The system's, as on the nodes; its own modules and nothing that was installed beside them.
             version = _run("/usr/bin/python3", "-c", "import sys; print('python%d.%d' % sys.version_info[:2])").strip()
             library = Path("/usr/lib", version)
-            shutil.copytree(library, root / str(library).lstrip("/"), symlinks=True, ignore=shutil.ignore_patterns(
-                "__pycache__", "test", "idlelib", "tkinter", "config-*", "dist-packages", "*.md", "sitecustomize.py"))
+            shutil.copytree(
+                library,
+                root / str(library).lstrip("/"),
+                symlinks=True,
+                ignore=shutil.ignore_patterns(
+                    "__pycache__", "test", "idlelib", "tkinter", "config-*", "dist-packages", "*.md", "sitecustomize.py"
+                ),
+            )
             binaries += sorted(library.glob("lib-dynload/*.so"))
             found += [path for path in _files_of(*LIBRARIES) if ".so" in path.name]
         for path in [*found, *_libraries(binaries)]:
@@ -143,7 +151,19 @@ def _image(target: Path, programs: List[str], root: Path) -> None:
         for path in root.rglob("*"):
             if path.is_dir() and not path.is_symlink():
                 path.chmod(0o755)
-        _run("mksquashfs", str(root), str(target), "-comp", "zstd", "-Xcompression-level", "3", "-noappend",
-             "-no-progress", "-quiet", "-all-root", timeout=120)
+        _run(
+            "mksquashfs",
+            str(root),
+            str(target),
+            "-comp",
+            "zstd",
+            "-Xcompression-level",
+            "3",
+            "-noappend",
+            "-no-progress",
+            "-quiet",
+            "-all-root",
+            timeout=120,
+        )
     finally:
         shutil.rmtree(root, ignore_errors=True)

@@ -23,6 +23,7 @@ def told(driver: Driver, job: str) -> Iterator[None]:
 
 def finish(driver: Driver, job: str, timeout: float = 200) -> str:
     """Wait for the end of a job and return its last state."""
+
     def ended() -> str:
         state = driver.job_state(job)
         held = state == "PENDING" and "JobHeld" in driver.on("controller", f"scontrol -o show job {job}", check=False)
@@ -48,6 +49,7 @@ def attempts(driver: Driver, root: str) -> list[str]:
 
 def until_committed(driver: Driver, job: str, root: str, count: int, timeout: float = 150) -> None:
     """Wait until a running job has `count` committed checkpoints."""
+
     def committed() -> bool:
         listed = driver.on("controller", f"ls {root}/seq-*/MANIFEST.json 2>/dev/null | wc -l", check=False)
         return int(listed or 0) >= count

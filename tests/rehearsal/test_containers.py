@@ -26,8 +26,9 @@ def reconfigure(driver: Driver) -> None:
     for node in driver.nodes():
         if node["group"] == "worker-group":
             driver.on(node["instance_id"], "systemctl restart slurmd")
-    wait_until("idle nodes", lambda: driver.on("controller", "sinfo -h -o %t | sort -u").split() == ["idle"],
-               timeout=60)
+    wait_until(
+        "idle nodes", lambda: driver.on("controller", "sinfo -h -o %t | sort -u").split() == ["idle"], timeout=60
+    )
 
 
 @pytest.fixture(scope="module")
@@ -76,8 +77,16 @@ def test_the_task_prolog_of_an_earlier_bundle_ends_nobody_and_is_found(pyxis: Dr
 def test_a_bare_srun_is_told_its_checkpoint_in_an_image_without_python(pyxis: Driver) -> None:
     root = "/fsx/trainer/bare-container"
     pyxis.on("controller", f"install -d -o trainer -g trainer /fsx/trainer {root}")
-    told = srun(pyxis, SH, "echo from $HPK_RESUME_FROM", "-N2", "-n4", "-O", user="trainer",
-                env=f"HPK_AUTO_RESUME=1 HPK_CHECKPOINT_ROOT={root}")
+    told = srun(
+        pyxis,
+        SH,
+        "echo from $HPK_RESUME_FROM",
+        "-N2",
+        "-n4",
+        "-O",
+        user="trainer",
+        env=f"HPK_AUTO_RESUME=1 HPK_CHECKPOINT_ROOT={root}",
+    )
     assert told.splitlines().count("from none") == 4 and told.endswith("exit 0\n"), told
     assert told.count("starts at step 0: nothing was ever committed") == 1
     refused = srun(pyxis, SH, "echo started", user="trainer", env="HPK_AUTO_RESUME=1 HPK_CHECKPOINT_ROOT=/away/run")
@@ -98,8 +107,11 @@ exec hyperpod-kit job run --checkpoint-root {root} --srun-args="--container-imag
 
 def submit(driver: Driver, root: str, image: str) -> str:
     script = SCRIPT.format(root=root, image=f"{IMAGES}/{image}", mounts=MOUNTS, train=TRAIN)
-    driver.on("controller", f"install -d -o trainer -g trainer /fsx/trainer; printf %s {shlex.quote(script)} "
-              ">/fsx/trainer/contained.sbatch")
+    driver.on(
+        "controller",
+        f"install -d -o trainer -g trainer /fsx/trainer; printf %s {shlex.quote(script)} "
+        ">/fsx/trainer/contained.sbatch",
+    )
     return driver.on("controller", "sbatch --parsable /fsx/trainer/contained.sbatch", user="trainer").strip()
 
 

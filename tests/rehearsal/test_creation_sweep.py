@@ -46,25 +46,43 @@ def test_killed_at_every_step_boundary(endpoint: Driver) -> None:
     mounts = [mount for mount in settings.mounts if "compute" in mount.roles]
     steps = len(plan(STEPS, mounts, "compute", "on_init_complete"))
     groups = {f"after-{number}": number for number in [*range(steps + 1), NEVER]}
-    cluster = replace(settings.cluster, groups=tuple(
-        InstanceGroup(name, "ml.m5.large", 1, "compute", "dev") for name in groups))
+    cluster = replace(
+        settings.cluster, groups=tuple(InstanceGroup(name, "ml.m5.large", 1, "compute", "dev") for name in groups)
+    )
     bundle = render(replace(settings, cluster=cluster, failure_pause=0.0))
     s3 = boto3.client("s3", endpoint_url=endpoint.environment["AWS_ENDPOINT_URL"])
-    files = {"swept.sh": (HERE / "swept_node.sh").read_bytes(), "killer.py": (HERE / "swept_killer.py").read_bytes(),
-             **{f"bundle/{place}": data for place, data in bundle.files.items()},
-             **{f"{name}.sh": f'#!/bin/bash\nKILL_AFTER={number} exec /bin/bash "$(dirname "$0")/swept.sh"\n'.encode()
-                for name, number in groups.items()}}
+    files = {
+        "swept.sh": (HERE / "swept_node.sh").read_bytes(),
+        "killer.py": (HERE / "swept_killer.py").read_bytes(),
+        **{f"bundle/{place}": data for place, data in bundle.files.items()},
+        **{
+            f"{name}.sh": f'#!/bin/bash\nKILL_AFTER={number} exec /bin/bash "$(dirname "$0")/swept.sh"\n'.encode()
+            for name, number in groups.items()
+        },
+    }
     for place, data in files.items():
         s3.put_object(Bucket=BUCKET, Key=f"swept/{place}", Body=data)
     sagemaker = boto3.client("sagemaker", endpoint_url=endpoint.environment["AWS_ENDPOINT_URL"])
-    sagemaker.create_cluster(ClusterName="swept", InstanceGroups=[
-        {"InstanceGroupName": name, "InstanceType": "ml.m5.large", "InstanceCount": 1, "ThreadsPerCore": 1,
-         "ExecutionRole": "arn:aws:iam::111122223333:role/Swept",
-         "LifeCycleConfig": {"SourceS3Uri": f"s3://{BUCKET}/swept/", "OnCreate": f"{name}.sh"}} for name in groups])
+    sagemaker.create_cluster(
+        ClusterName="swept",
+        InstanceGroups=[
+            {
+                "InstanceGroupName": name,
+                "InstanceType": "ml.m5.large",
+                "InstanceCount": 1,
+                "ThreadsPerCore": 1,
+                "ExecutionRole": "arn:aws:iam::111122223333:role/Swept",
+                "LifeCycleConfig": {"SourceS3Uri": f"s3://{BUCKET}/swept/", "OnCreate": f"{name}.sh"},
+            }
+            for name in groups
+        ],
+    )
     try:
         wait_until("swept in service", lambda: in_service(sagemaker), timeout=420)
-        nodes = {node["InstanceGroupName"]: node["InstanceId"] for node in
-                 sagemaker.list_cluster_nodes(ClusterName="swept", MaxResults=100)["ClusterNodeSummaries"]}
+        nodes = {
+            node["InstanceGroupName"]: node["InstanceId"]
+            for node in sagemaker.list_cluster_nodes(ClusterName="swept", MaxResults=100)["ClusterNodeSummaries"]
+        }
         with ThreadPoolExecutor(3) as pool:
             seen = dict(zip(nodes, pool.map(lambda node: look(endpoint, node), nodes.values())))
         undisturbed = seen[f"after-{NEVER}"]
@@ -77,8 +95,11 @@ def test_killed_at_every_step_boundary(endpoint: Driver) -> None:
             assert seen[name]["plan"] == 0, name
     finally:
         sagemaker.delete_cluster(ClusterName="swept")
-        wait_until("end of swept", lambda: not any(
-            found["ClusterName"] == "swept" for found in sagemaker.list_clusters()["ClusterSummaries"]), timeout=60)
+        wait_until(
+            "end of swept",
+            lambda: not any(found["ClusterName"] == "swept" for found in sagemaker.list_clusters()["ClusterSummaries"]),
+            timeout=60,
+        )
 
 
 def in_service(sagemaker: Any) -> bool:
@@ -90,10 +111,19 @@ def in_service(sagemaker: Any) -> bool:
 def look(driver: Driver, node: str) -> Dict[str, Any]:
     """What a node is like: its units, files and mounts as text, and what it says about itself."""
     mark = "-----"
-    commands: List[str] = ["cat /root/first-run", "cat /root/second-run", LOOK, "hyperpod-kit node mounts --json",
-                           "hyperpod-kit node plan --mode on_init_complete --json"]
+    commands: List[str] = [
+        "cat /root/first-run",
+        "cat /root/second-run",
+        LOOK,
+        "hyperpod-kit node mounts --json",
+        "hyperpod-kit node plan --mode on_init_complete --json",
+    ]
     said = driver.on(node, f"; echo {mark}; ".join(command.strip() for command in commands), timeout=120)
     first, second, state, mounts, planned = said.split(mark + "\n")
-    return {"first": first.strip(), "second": second, "state": state.splitlines(),
-            "mounts": {mount["name"]: mount["state"] for mount in json.loads(mounts)["mounts"]},
-            "plan": json.loads(planned)["changed"]}
+    return {
+        "first": first.strip(),
+        "second": second,
+        "state": state.splitlines(),
+        "mounts": {mount["name"]: mount["state"] for mount in json.loads(mounts)["mounts"]},
+        "plan": json.loads(planned)["changed"],
+    }

@@ -9,8 +9,12 @@ import boto3
 import pytest
 from driver import Driver, wait_until
 
-PARAMETERS = {"version": "1.0.0", "workload_manager": "slurm", "controller_group": "foreign-head",
-              "worker_groups": [{"instance_group_name": "foreign-gpu", "partition_name": "gpu"}]}
+PARAMETERS = {
+    "version": "1.0.0",
+    "workload_manager": "slurm",
+    "controller_group": "foreign-head",
+    "worker_groups": [{"instance_group_name": "foreign-gpu", "partition_name": "gpu"}],
+}
 # The commands of AWS's start_slurm.sh and of its motd.sh, which has no time limit: nothing of munge in either.
 START = """#!/bin/bash
 set -ex
@@ -42,11 +46,22 @@ def foreign(endpoint: Driver) -> Iterator[dict[str, str]]:
         boto3.client("s3", endpoint_url=address).put_object(Bucket=bucket, Key=f"{prefix}/{name}", Body=text.encode())
     lifecycle = {"SourceS3Uri": f"s3://{bucket}/{prefix}/", "OnCreate": "on_create.sh"}
     sagemaker = boto3.client("sagemaker", endpoint_url=address)
-    sagemaker.create_cluster(ClusterName="foreign", InstanceGroups=[
-        {"InstanceGroupName": group, "InstanceType": kind, "InstanceCount": 1, "ExecutionRole": ROLE,
-         "ThreadsPerCore": 1, "LifeCycleConfig": lifecycle}
-        for group, kind in (("foreign-head", "ml.m5.large"), ("foreign-gpu", "ml.g5.8xlarge"))])
+    sagemaker.create_cluster(
+        ClusterName="foreign",
+        InstanceGroups=[
+            {
+                "InstanceGroupName": group,
+                "InstanceType": kind,
+                "InstanceCount": 1,
+                "ExecutionRole": ROLE,
+                "ThreadsPerCore": 1,
+                "LifeCycleConfig": lifecycle,
+            }
+            for group, kind in (("foreign-head", "ml.m5.large"), ("foreign-gpu", "ml.g5.8xlarge"))
+        ],
+    )
     try:
+
         def settled() -> bool:
             found = sagemaker.describe_cluster(ClusterName="foreign")
             assert found["ClusterStatus"] != "Failed", found.get("FailureMessage")
@@ -57,8 +72,11 @@ def foreign(endpoint: Driver) -> Iterator[dict[str, str]]:
         yield {node["InstanceGroupName"]: node["InstanceId"] for node in nodes}
     finally:
         sagemaker.delete_cluster(ClusterName="foreign")
-        wait_until("end of cluster foreign", lambda: not sagemaker.list_clusters(NameContains="foreign")[
-            "ClusterSummaries"], timeout=60)
+        wait_until(
+            "end of cluster foreign",
+            lambda: not sagemaker.list_clusters(NameContains="foreign")["ClusterSummaries"],
+            timeout=60,
+        )
 
 
 def test_slurm_works_though_the_bundle_never_heard_of_munge(endpoint: Driver, foreign: dict[str, str]) -> None:
@@ -75,8 +93,10 @@ def test_slurm_works_though_the_bundle_never_heard_of_munge(endpoint: Driver, fo
 def test_the_metadata_service_tells_each_node_of_itself(endpoint: Driver, foreign: dict[str, str]) -> None:
     for group, kind in (("foreign-head", "m5.large"), ("foreign-gpu", "g5.8xlarge")):
         assert endpoint.on(foreign[group], "cat /etc/motd") == kind
-        ask = ("base=http://169.254.169.254/latest; "
-               "token=$(curl -s -X PUT $base/api/token -H 'X-aws-ec2-metadata-token-ttl-seconds: 60'); "
-               "curl -s -H \"X-aws-ec2-metadata-token: $token\" $base/meta-data/instance-id; "
-               "curl -s -o /dev/null -w ' %{http_code}' $base/meta-data/instance-id")
+        ask = (
+            "base=http://169.254.169.254/latest; "
+            "token=$(curl -s -X PUT $base/api/token -H 'X-aws-ec2-metadata-token-ttl-seconds: 60'); "
+            'curl -s -H "X-aws-ec2-metadata-token: $token" $base/meta-data/instance-id; '
+            "curl -s -o /dev/null -w ' %{http_code}' $base/meta-data/instance-id"
+        )
         assert endpoint.on(foreign[group], ask) == f"{foreign[group]} 401"

@@ -13,8 +13,10 @@ from tests.rehearsal.jobs import SCRIPT, attempts, finish, restored, until_commi
 
 def flip(driver: Driver, path: str) -> None:
     """Flip one bit in the middle of a file, in place."""
-    program = ("import os, sys; f = open(sys.argv[1], 'r+b'); f.seek(os.path.getsize(sys.argv[1]) // 2); "
-               "b = f.read(1); f.seek(-1, 1); f.write(bytes([b[0] ^ 1])); f.close()")
+    program = (
+        "import os, sys; f = open(sys.argv[1], 'r+b'); f.seek(os.path.getsize(sys.argv[1]) // 2); "
+        "b = f.read(1); f.seek(-1, 1); f.write(bytes([b[0] ^ 1])); f.close()"
+    )
     driver.on("controller", f"python3 -c {shlex.quote(program)} {shlex.quote(path)}")
 
 
@@ -42,7 +44,8 @@ def test_a_job_survives_the_death_of_a_machine_with_the_same_weights(cluster: Dr
 
 
 def test_an_agent_that_dies_has_a_successor_at_once_and_a_second_job_gets_one_clear_error(
-        cluster: Driver, undisturbed: str) -> None:
+    cluster: Driver, undisturbed: str
+) -> None:
     root = "/fsx/trainer/agent"
     job = cluster.submit(SCRIPT, "45", root=root)
     until_committed(cluster, job, root, 1)

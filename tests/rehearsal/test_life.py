@@ -23,11 +23,18 @@ class Admin:
         self.environment = {**os.environ, **driver.environment}
         self.values: Dict[str, Any] = json.loads(CONFIG.read_text())
         own = self.values["hyperpod_kit"]
-        own["cluster"].update(name="life", lifecycle_mode="on_init_complete", instance_groups=[
-            {"name": "life-head", "instance_type": "ml.c5.xlarge", "count": 1},
-            {"name": "life-work", "instance_type": "ml.c5.4xlarge", "count": 1}])
-        self.values.update(controller_group="life-head",
-                           worker_groups=[{"instance_group_name": "life-work", "partition_name": "train"}])
+        own["cluster"].update(
+            name="life",
+            lifecycle_mode="on_init_complete",
+            instance_groups=[
+                {"name": "life-head", "instance_type": "ml.c5.xlarge", "count": 1},
+                {"name": "life-work", "instance_type": "ml.c5.4xlarge", "count": 1},
+            ],
+        )
+        self.values.update(
+            controller_group="life-head",
+            worker_groups=[{"instance_group_name": "life-work", "partition_name": "train"}],
+        )
         own["failure_pause"] = 0
         self.write()
 
@@ -40,8 +47,15 @@ class Admin:
         (self.directory / "provisioning_parameters.json").write_text(json.dumps(self.values, indent=1))
 
     def runs(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([str(PROGRAM), *words], cwd=self.directory, env=self.environment, capture_output=True,
-                              text=True, timeout=240, stdin=subprocess.DEVNULL)
+        return subprocess.run(
+            [str(PROGRAM), *words],
+            cwd=self.directory,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            stdin=subprocess.DEVNULL,
+        )
 
     def types(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         done = self.runs(*words)
@@ -55,8 +69,11 @@ class Admin:
     def workers(self) -> Dict[str, str]:
         """Instance id -> the bundle that it runs."""
         places = json.loads(self.runs("diff", "--json").stdout)["places"]
-        return {place["where"].split()[0]: place["bundle_id"] for place in places
-                if place["what"] == "node" and place["where"].endswith("(life-work)")}
+        return {
+            place["where"].split()[0]: place["bundle_id"]
+            for place in places
+            if place["what"] == "node" and place["where"].endswith("(life-work)")
+        }
 
 
 @pytest.mark.slow  # EFS's refusal is tried again for two minutes before the script gives up
@@ -76,8 +93,11 @@ def live(admin: Admin) -> None:
     admin.own["health"]["interval"] = 20
     admin.write()
     second = admin.reads("upload")["bundle_id"]
-    changes = {one["field"]: one["how"] for one in admin.reads("update-cluster", "--wait", *POLL)["changes"]
-               if one["where"] == "life-work"}
+    changes = {
+        one["field"]: one["how"]
+        for one in admin.reads("update-cluster", "--wait", *POLL)["changes"]
+        if one["where"] == "life-work"
+    }
     assert changes == {"InstanceCount": "in place", "LifeCycleConfig": "new nodes only"}
     grown = admin.workers()
     assert second != first and sorted(grown.values()) == sorted([first, second])
@@ -92,8 +112,16 @@ def live(admin: Admin) -> None:
     assert there.stdout.strip() == second
 
     # A mount that EFS refuses: growing fails with the script's words, and diagnose says which node, step and remedy.
-    admin.own["mounts"].append({"kind": "efs", "name": "shared", "path": "/efs/shared", "tls": True,
-                                "file_system_id": "fs-0123456789abcdef0", "access_point_id": "fsap-0000000000000dead"})
+    admin.own["mounts"].append(
+        {
+            "kind": "efs",
+            "name": "shared",
+            "path": "/efs/shared",
+            "tls": True,
+            "file_system_id": "fs-0123456789abcdef0",
+            "access_point_id": "fsap-0000000000000dead",
+        }
+    )
     admin.own["cluster"]["instance_groups"][1]["count"] = 3
     admin.write()
     admin.types("upload")

@@ -32,8 +32,14 @@ def test_on_init_complete_adds_to_what_the_platform_set_up(endpoint: Driver, tmp
     own = values["hyperpod_kit"]["cluster"]
     own.update(name="platform", lifecycle_mode="on_init_complete")
     own["instance_groups"][1]["count"] = 1
-    values["hyperpod_kit"]["mounts"].append({"kind": "openzfs", "name": "homes", "path": "/home",
-                                             "dns_name": "fs-0123456789fedcba0.fsx.us-east-1.amazonaws.com"})
+    values["hyperpod_kit"]["mounts"].append(
+        {
+            "kind": "openzfs",
+            "name": "homes",
+            "path": "/home",
+            "dns_name": "fs-0123456789fedcba0.fsx.us-east-1.amazonaws.com",
+        }
+    )
     values["hyperpod_kit"]["health"] = {"interval": 5, "deadline": 2}
     config = tmp_path / "provisioning_parameters.json"
     config.write_text(json.dumps(values))

@@ -30,14 +30,21 @@ def mallory(cluster: Driver) -> Iterator[Driver]:
     """A cluster whose nodes have one more user, with the program in its hands."""
     text = base64.b64encode(PROGRAM.read_bytes()).decode()
     for node in [item["instance_id"] for item in cluster.nodes()]:
-        cluster.on(node, f"id mallory >/dev/null 2>&1 || useradd -m --uid {MALLORY} --shell /bin/bash mallory; "
-                         f"echo {text} | base64 -d >/tmp/mallory.py")
+        cluster.on(
+            node,
+            f"id mallory >/dev/null 2>&1 || useradd -m --uid {MALLORY} --shell /bin/bash mallory; "
+            f"echo {text} | base64 -d >/tmp/mallory.py",
+        )
     try:
         yield cluster
     finally:
         for node in [item["instance_id"] for item in cluster.nodes()]:
-            cluster.on(node, f"scancel --user mallory; find /dev/shm /tmp /var/tmp /fsx -xdev -uid {MALLORY} -delete; "
-                             f"rmdir /fsx/.hyperpod-kit-probe-*; rm -f {STOP} {PORTS}; userdel -r mallory", check=False)
+            cluster.on(
+                node,
+                f"scancel --user mallory; find /dev/shm /tmp /var/tmp /fsx -xdev -uid {MALLORY} -delete; "
+                f"rmdir /fsx/.hyperpod-kit-probe-*; rm -f {STOP} {PORTS}; userdel -r mallory",
+                check=False,
+            )
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +59,13 @@ def attacked(mallory: Driver) -> Dict[str, Any]:
             until_committed(mallory, job, ROOT, 1)
             for node in nodes:
                 mallory.on(node, f"({OURS}) >{PORTS}", check=False)
-            wait_until("a job that lies", lambda: mallory.on("controller", "squeue -h -u mallory") or
-                       any(work.done() for work in at_work.values()), timeout=60)
+            wait_until(
+                "a job that lies",
+                lambda: (
+                    mallory.on("controller", "squeue -h -u mallory") or any(work.done() for work in at_work.values())
+                ),
+                timeout=60,
+            )
             mallory.on("controller", "systemctl start hyperpod-kit-sweep.service", check=False)
             state = finish(mallory, job)
         except DemoError as err:  # what the job said tells why
@@ -87,7 +99,8 @@ def test_no_mount_and_no_node_is_worse_for_it(mallory: Driver, attacked: Dict[st
 
 
 def test_a_later_job_of_the_victim_starts_and_saves_where_names_were_taken(
-        mallory: Driver, attacked: Dict[str, Any]) -> None:
+    mallory: Driver, attacked: Dict[str, Any]
+) -> None:
     job = mallory.submit(SCRIPT, "50", root=ROOT)
     assert finish(mallory, job) == "COMPLETED", mallory.output(job)
     output = mallory.output(job)

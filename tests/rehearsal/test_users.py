@@ -70,27 +70,47 @@ def test_everyone_has_a_home_and_it_is_the_same_on_every_node(endpoint: Driver, 
         owner = endpoint.on(nodes[WORKER], "stat -Lc '%u:%g %a' ~ ; stat -c %u ~/note", user=user).split()
         number = "3001" if user == "alice" else "3002"
         assert owner == [f"{number}:{number}", "700", number]
-    assert endpoint.on(nodes[HEAD], "timeout 60 srun -w $(scontrol show hostnames $(sinfo -h -o %N)) cat ~/note",
-                       user="alice") == "of-alice\n"
+    assert (
+        endpoint.on(
+            nodes[HEAD], "timeout 60 srun -w $(scontrol show hostnames $(sinfo -h -o %N)) cat ~/note", user="alice"
+        )
+        == "of-alice\n"
+    )
 
 
 def test_sshd_lets_a_user_in_with_the_key_in_their_home(endpoint: Driver, nodes: dict[str, str]) -> None:
-    endpoint.on(nodes[HEAD], "mkdir -pm 700 ~/.ssh && ssh-keygen -qt ed25519 -N '' -f ~/.ssh/own && "
-                             "cp ~/.ssh/own.pub ~/.ssh/authorized_keys", user="alice")
+    endpoint.on(
+        nodes[HEAD],
+        "mkdir -pm 700 ~/.ssh && ssh-keygen -qt ed25519 -N '' -f ~/.ssh/own && "
+        "cp ~/.ssh/own.pub ~/.ssh/authorized_keys",
+        user="alice",
+    )
     reach = "ssh -i ~/.ssh/own -o BatchMode=yes -o StrictHostKeyChecking=accept-new"
     host = "$(scontrol show hostnames $(sinfo -h -o %N))"
-    assert endpoint.on(nodes[HEAD], f"{reach} {host} 'echo $HOME; cat note'", user="alice").split() == \
-        ["/home/alice", "of-alice"]
+    assert endpoint.on(nodes[HEAD], f"{reach} {host} 'echo $HOME; cat note'", user="alice").split() == [
+        "/home/alice",
+        "of-alice",
+    ]
 
 
 @pytest.mark.parametrize(("user", "other"), [("alice", "bob"), ("bob", "alice")])
 def test_nobody_gets_into_anothers_home(endpoint: Driver, nodes: dict[str, str], user: str, other: str) -> None:
     for node in nodes.values():
-        commands = (f"ls /home/{other}/", f"cat /home/{other}/note", f"cd /home/{other}/", f"ls -d /home/{other}/.",
-                    f"touch /home/{other}/x", f"cat /home/.homes/{other}/home/note", f"ls /home/.homes/{other}",
-                    "ls /home/.homes", f"cd /home/{user}/../../{other}/home", f"chmod 755 /home/.homes/{user}",
-                    f"chgrp 3001 /home/.homes/{user}", f"mv /home/.homes/{user} /home/.homes/x",
-                    f"unshare -Urm cat /home/{other}/note")
+        commands = (
+            f"ls /home/{other}/",
+            f"cat /home/{other}/note",
+            f"cd /home/{other}/",
+            f"ls -d /home/{other}/.",
+            f"touch /home/{other}/x",
+            f"cat /home/.homes/{other}/home/note",
+            f"ls /home/.homes/{other}",
+            "ls /home/.homes",
+            f"cd /home/{user}/../../{other}/home",
+            f"chmod 755 /home/.homes/{user}",
+            f"chgrp 3001 /home/.homes/{user}",
+            f"mv /home/.homes/{user} /home/.homes/x",
+            f"unshare -Urm cat /home/{other}/note",
+        )
         for command, said in zip(commands, answers(endpoint, node, commands, user), strict=True):
             assert said.endswith("refused") and f"of-{other}" not in said, (command, said)
         assert answers(endpoint, node, ["cat ~/note"], user) == [f"of-{user}"]
@@ -98,8 +118,12 @@ def test_nobody_gets_into_anothers_home(endpoint: Driver, nodes: dict[str, str],
 
 def test_root_of_a_node_sees_why_it_is_the_shelter(endpoint: Driver, nodes: dict[str, str]) -> None:
     node = nodes[WORKER]
-    assert endpoint.on(node, "stat -c '%u:%g %a' /home/.homes /home/.homes/alice").split() == \
-        ["0:0", "711", "0:3001", "710"]
+    assert endpoint.on(node, "stat -c '%u:%g %a' /home/.homes /home/.homes/alice").split() == [
+        "0:0",
+        "711",
+        "0:3001",
+        "710",
+    ]
     endpoint.on(node, "chmod 755 /home/.homes/alice")
     try:
         # The access point takes everyone for alice: the mode of her directory keeps nobody of this node out.
@@ -121,8 +145,10 @@ def test_the_file_system_is_not_mounted_without_an_access_point(
     def mount(options: str) -> str:
         return f"mount -t efs -o {options} {FILE_SYSTEM}:/ /mnt/try"
 
-    tried = [mount(options) for options in ("tls,iam", "tls", f"tls,accesspoint={alice}",
-                                            "tls,iam,accesspoint=fsap-00000000000000001")]
+    tried = [
+        mount(options)
+        for options in ("tls,iam", "tls", f"tls,accesspoint={alice}", "tls,iam,accesspoint=fsap-00000000000000001")
+    ]
     for command, said in zip(tried, answers(endpoint, node, tried, "root"), strict=True):
         assert "access denied by server" in said and said.endswith("refused"), (command, said)
     assert answers(endpoint, node, [mount(f"tls,iam,accesspoint={alice}")], "bob")[0].endswith("refused")
@@ -132,23 +158,33 @@ def test_the_file_system_is_not_mounted_without_an_access_point(
 def test_nobody_but_root_speaks_to_the_proxy_of_a_mount(endpoint: Driver, nodes: dict[str, str]) -> None:
     node = nodes[WORKER]
     # What efs-utils leaves on a port of its range, for every user of the machine; the stand-in has no proxy.
-    listen = ("import socket\nserver = socket.create_server((\"127.0.0.1\", 20111))\n"
-              "while True: server.accept()[0].close()")
-    endpoint.on(node, f"systemd-run --quiet --unit proxy python3 -c {shlex.quote(listen)}; "
-                      "until ss -ltn | grep -q :20111; do sleep 0.1; done")
+    listen = (
+        'import socket\nserver = socket.create_server(("127.0.0.1", 20111))\nwhile True: server.accept()[0].close()'
+    )
+    endpoint.on(
+        node,
+        f"systemd-run --quiet --unit proxy python3 -c {shlex.quote(listen)}; "
+        "until ss -ltn | grep -q :20111; do sleep 0.1; done",
+    )
     connect = ["exec 3<>/dev/tcp/127.0.0.1/20111"]
     try:
         assert answers(endpoint, node, connect, "root") == [""]
         assert "Connection refused" in answers(endpoint, node, connect, "bob")[0]
         # Stopped, or the next tick may set the rules again before he tries.
-        endpoint.on(node, "systemctl stop hyperpod-kit-health.timer hyperpod-kit-health.service && "
-                          "nft delete table inet hyperpod_kit")
+        endpoint.on(
+            node,
+            "systemctl stop hyperpod-kit-health.timer hyperpod-kit-health.service && "
+            "nft delete table inet hyperpod_kit",
+        )
         assert answers(endpoint, node, connect, "bob") == [""], "without the rules he is let in"
         endpoint.on(node, "systemctl start hyperpod-kit-health.service")
         assert "Connection refused" in answers(endpoint, node, connect, "bob")[0], "a check sets them again"
         # As after a boot, where no rule of ours is left: the mount itself brings them back.
-        endpoint.on(node, "nft delete table inet hyperpod_kit && umount /home/.homes/bob/home && "
-                          "systemctl restart hyperpod-kit-mount-home-bob")
+        endpoint.on(
+            node,
+            "nft delete table inet hyperpod_kit && umount /home/.homes/bob/home && "
+            "systemctl restart hyperpod-kit-mount-home-bob",
+        )
         assert "Connection refused" in answers(endpoint, node, connect, "bob")[0]
     finally:
         endpoint.on(node, "systemctl stop proxy; systemctl start hyperpod-kit-health.timer")
@@ -163,15 +199,20 @@ def test_numbers_and_files_outlive_the_cluster(endpoint: Driver, nodes: dict[str
     values["hyperpod_kit"]["users"] = [{"name": "aaron", "uid": 3003, "gid": 3003}, *reversed(USERS)]
     config.write_text(json.dumps(values))
     report = endpoint.data("users", "apply", str(config))
-    assert {item["user"]: item["action"] for item in report["access_points"]} == \
-        {"aaron": "create", "bob": "keep", "alice": "keep"}
+    assert {item["user"]: item["action"] for item in report["access_points"]} == {
+        "aaron": "create",
+        "bob": "keep",
+        "alice": "keep",
+    }
     fresh = create(endpoint, config)
     assert not set(fresh.values()) & set(nodes.values())
     nodes.update(fresh)
     for node in fresh.values():
         assert numbers(endpoint, node) == before
         for user in ("alice", "bob"):
-            assert endpoint.on(node, "cat ~/note; stat -c %u ~/note; id -u", user=user).split() == \
-                [f"of-{user}", *["3001" if user == "alice" else "3002"] * 2]
+            assert endpoint.on(node, "cat ~/note; stat -c %u ~/note; id -u", user=user).split() == [
+                f"of-{user}",
+                *["3001" if user == "alice" else "3002"] * 2,
+            ]
         assert answers(endpoint, node, ["cat /home/alice/note"], "aaron")[0].endswith("refused")
     assert not endpoint.data("users", "apply", str(config), "--dry-run")["changed"]

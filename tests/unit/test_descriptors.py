@@ -45,9 +45,14 @@ class Limited:
     """A program under the limit: it is asked by a line and answers with a line of JSON."""
 
     def __init__(self, program: str, *args: object, hard: str = "256") -> None:
-        self.process = subprocess.Popen([sys.executable, "-c", PRELUDE.format(hard=hard) + program, *map(str, args)],
-                                        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                        text=True)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PRELUDE.format(hard=hard) + program, *map(str, args)],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
     def hear(self) -> Any:
         assert self.process.stdout is not None
@@ -107,8 +112,9 @@ say([lost, unasked, sorted(watch.doubted)])
 """
 
 
-@pytest.mark.parametrize(("held", "unasked"), [(0, 0), (240, 0), (1000, MANY)],
-                         ids=["all free", "few left", "none left"])
+@pytest.mark.parametrize(
+    ("held", "unasked"), [(0, 0), (240, 0), (1000, MANY)], ids=["all free", "few left", "none left"]
+)
 def test_no_live_node_is_lost_for_want_of_descriptors(slurmds: int, held: int, unasked: int) -> None:
     with limited(WATCH, slurmds, held) as looking:
         assert looking.hear() == [[], unasked, []]
@@ -216,13 +222,15 @@ def test_ranks_that_come_while_descriptors_are_out_are_let_in_later() -> None:
 
 
 def test_the_user_s_program_keeps_the_user_s_limit() -> None:
-    program = ("import resource, subprocess, sys\n"
-               "from hyperpod_kit import descriptors\n"
-               "resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))\n"
-               "theirs = descriptors.soft()\n"
-               "descriptors.raise_limit()\n"
-               "assert descriptors.soft() > 256\n"
-               "subprocess.run(descriptors.under(theirs, ['sh', '-c', 'ulimit -Sn; echo $1', 'sh', 'a b']))\n")
+    program = (
+        "import resource, subprocess, sys\n"
+        "from hyperpod_kit import descriptors\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))\n"
+        "theirs = descriptors.soft()\n"
+        "descriptors.raise_limit()\n"
+        "assert descriptors.soft() > 256\n"
+        "subprocess.run(descriptors.under(theirs, ['sh', '-c', 'ulimit -Sn; echo $1', 'sh', 'a b']))\n"
+    )
     said = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=30)
     assert said.stdout == "256\na b\n", said.stderr
 

@@ -38,32 +38,62 @@ def script() -> ModuleType:
     return made
 
 
-def test_every_kind_of_skip_is_found_with_its_reason(script: ModuleType, tmp_path: Path,
-                                                     capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_kind_of_skip_is_found_with_its_reason(
+    script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "test_some.py").write_text(TESTS)
     (tmp_path / "test_file.py").write_text("import pytest\npytest.importorskip('no_such_module')\n")
     (tmp_path / "test_other.py").write_text("import pytest\npytest.importorskip('torch_', reason='it\\'s not here')\n")
-    subprocess.run([sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--junitxml=report.xml", "-o",
-                    "junit_family=xunit1", "-n", "2"], cwd=tmp_path, stdout=subprocess.DEVNULL, timeout=120)
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-p",
+            "no:cacheprovider",
+            "--junitxml=report.xml",
+            "-o",
+            "junit_family=xunit1",
+            "-n",
+            "2",
+        ],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        timeout=120,
+    )
     found = script.skips((tmp_path / "report.xml").read_text())
     reasons = {name.rpartition("::")[2].split("[")[0]: reason for name, reason in found}
     assert reasons.pop("test_nothing").startswith("got empty parameter set")
     assert reasons.pop("test_file").startswith("could not import 'no_such_module'")
-    assert reasons == {"test_marked": "not installed: slurmctld", "test_inside": "no CUDA device",
-                       "test_fixture": "no 'curl' (here)", "test_other": "it's not here"}
+    assert reasons == {
+        "test_marked": "not installed: slurmctld",
+        "test_inside": "no CUDA device",
+        "test_fixture": "no 'curl' (here)",
+        "test_other": "it's not here",
+    }
     assert script.judged(found, root=True) == 5
     said = capsys.readouterr().out
     assert "FAILED: skipped  test_some::test_marked: not installed: slurmctld" in said
     assert "\nskipped  test_some::test_inside: no CUDA device\n" in said and "./setup.sh system" in said
 
 
-@pytest.mark.parametrize("reason, root, user", [
-    ("no CUDA device", True, True), ("no CUDA device today", False, False), ("needs root to mount", False, True),
-    ("needs root and /dev/fuse", True, True), ("/dev/fuse: No such file or directory", True, True),
-    ("not installed: slurmd", False, True), ("there is no curl", False, False), ("", False, False),
-    ("this store writes front to back", False, False), ("collection skipped", False, False),
-    ("no machines here: this one lacks squashfs in the kernel; /dev/fuse (modprobe fuse)", True, True),
-    ("no machines here: this one lacks the package mmdebstrap; squashfs in the kernel", False, True),
-    ("no machines here: this one lacks root (machines, mounts and networks are made)", False, True)])
+@pytest.mark.parametrize(
+    "reason, root, user",
+    [
+        ("no CUDA device", True, True),
+        ("no CUDA device today", False, False),
+        ("needs root to mount", False, True),
+        ("needs root and /dev/fuse", True, True),
+        ("/dev/fuse: No such file or directory", True, True),
+        ("not installed: slurmd", False, True),
+        ("there is no curl", False, False),
+        ("", False, False),
+        ("this store writes front to back", False, False),
+        ("collection skipped", False, False),
+        ("no machines here: this one lacks squashfs in the kernel; /dev/fuse (modprobe fuse)", True, True),
+        ("no machines here: this one lacks the package mmdebstrap; squashfs in the kernel", False, True),
+        ("no machines here: this one lacks root (machines, mounts and networks are made)", False, True),
+    ],
+)
 def test_what_a_test_may_be_skipped_for(script: ModuleType, reason: str, root: bool, user: bool) -> None:
     assert (script.is_excused(reason, True), script.is_excused(reason, False)) == (root, user)

@@ -1,4 +1,5 @@
 """Registry of systems: key -> (module, class). Imported lazily so that one broken package harms no other."""
+
 import importlib
 
 SYSTEMS = {

@@ -4,6 +4,7 @@
 starts `python -m dlrover.python.master.main --platform local` itself and gives dlrover-run its address.
 Completion is read from the tracker file every 5 ms; DLRover's own wait_latest_checkpoint() polls every 3 s.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -12,7 +13,7 @@ import time
 
 from state import copy_into
 
-from .base import Adapter
+from adapters.base import Adapter
 
 TRACKER = "dlrover_latest.txt"
 
@@ -48,6 +49,7 @@ class DlroverDdpDisk(_Dl):
 
     def setup(self):
         from dlrover.trainer.torch.flash_checkpoint.ddp import DdpCheckpointer, StorageType
+
         self.ST = StorageType
         n = self.world
         self.c = DdpCheckpointer(self.root, local_shard_num=n, global_shard_num=n)
@@ -101,6 +103,7 @@ class _Fsdp(_Dl):
     The tracker file is written by shard 0 before the commit, whatever the other shards did. 'Complete' is read
     here as: tracker at this step, and every shard file at its full size.
     """
+
     timeout = 1
 
     def shard_file(self, step):
@@ -131,6 +134,7 @@ class DlroverFsdpEngine(_Fsdp):
     so as shipped it raises KeyError. Here the planner is told to keep them on rank 0 (dedup_save_to_lowest_rank),
     so that the hot load can be timed; DlroverFsdp1 below runs as shipped.
     """
+
     name = "DLRover Fsdp engine DISK (DTensor, planner patched)"
     modes = ("fsdp2",)
 
@@ -139,8 +143,10 @@ class DlroverFsdpEngine(_Fsdp):
         from dlrover.trainer.torch.flash_checkpoint import fsdp_engine
         from torch.distributed.checkpoint import DefaultSavePlanner
         from torch.distributed.checkpoint.state_dict_saver import _save_state_dict
+
         fsdp_engine.dist_cp.save_state_dict = lambda state_dict, storage_writer: _save_state_dict(
-            state_dict, storage_writer, planner=DefaultSavePlanner(dedup_save_to_lowest_rank=True))
+            state_dict, storage_writer, planner=DefaultSavePlanner(dedup_save_to_lowest_rank=True)
+        )
         FsdpCheckpointEngine = fsdp_engine.FsdpCheckpointEngine
         self.e = FsdpCheckpointEngine(self.root, get_checkpoint_storage(None), "", self.timeout)
 
@@ -159,11 +165,13 @@ class DlroverFsdpEngine(_Fsdp):
 
     def _read(self, reader):
         import torch.distributed.checkpoint as dcp
+
         sd = self.tree()
         dcp.load(sd, storage_reader=reader)
 
     def load(self, step=None):
         from dlrover.trainer.torch.flash_checkpoint.fsdp_engine import FileReader
+
         p = self.path(step) if step is not None else self.e._get_track_resume_path()
         self._read(FileReader(p))
 
@@ -176,6 +184,7 @@ class DlroverFsdpEngine(_Fsdp):
 
 class DlroverFsdp1(_Fsdp):
     """The public FsdpShardCheckpointer, which only takes FSDP1 modules (its save makes the state dict itself)."""
+
     name = "DLRover FsdpShard DISK (FSDP1)"
     modes = ("fsdp1",)
 
@@ -184,13 +193,15 @@ class DlroverFsdp1(_Fsdp):
 
     def setup(self):
         from dlrover.trainer.torch.flash_checkpoint.fsdp import FsdpShardCheckpointer, StorageType
+
         self.ST = StorageType
         self.c = FsdpShardCheckpointer(self.root, save_timeout=self.timeout)
 
     def save(self, step):
         self.last = step
-        self.c.save_checkpoint(step, self.state.model, self.state.opt, extra_sd={"step": step},
-                               storage_type=self.ST.DISK)
+        self.c.save_checkpoint(
+            step, self.state.model, self.state.opt, extra_sd={"step": step}, storage_type=self.ST.DISK
+        )
         if self.c._engine._cached_step != step:
             raise RuntimeError("DLRover silently skipped the save")
 

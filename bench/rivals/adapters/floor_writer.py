@@ -2,6 +2,7 @@
 
 Reads JSON lines {"path","rank","nbytes"} on stdin, answers one line per save on stdout.
 """
+
 import json
 import mmap
 import os
@@ -26,7 +27,7 @@ def main():
                 f = os.open(tmp, flags, 0o644)
             off = 0
             while off < nbytes:
-                off += os.write(f, mv[off: min(off + BLK, nbytes)])
+                off += os.write(f, mv[off : min(off + BLK, nbytes)])
             os.fsync(f)
             os.close(f)
             os.rename(tmp, os.path.join(path, f"r{rank}.bin"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 
-from .base import Adapter
+from adapters.base import Adapter
 
 
 class Hyperpod(Adapter):
@@ -18,6 +18,7 @@ class Hyperpod(Adapter):
 
     def _manager(self):
         from hyperpod_kit.checkpoint import Manager, State
+
         self.what = State(self.state.model, self.state.opt, extra=dict(self.state.tree["extra"]))
         options = {"overlap": True} if self.overlap else {}
         return Manager(self.root, **options)
@@ -46,7 +47,6 @@ class Hyperpod(Adapter):
         found = self.manager.restore(self.what)
         if getattr(found, "tier", "nothing") != "storage":
             raise RuntimeError(f"expected a restore from storage, got {found}")
-
 
     def has_latest(self):
         return True

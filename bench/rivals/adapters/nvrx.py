@@ -5,13 +5,14 @@ so this is NVRx run outside what it supports. With CPU tensors it makes no copy 
 fork's copy-on-write. The default PersistentAsyncCaller (spawn) would instead move the live CPU tensors into shared
 memory and read them while training writes them, so it is not safe for CPU tensors and is not timed.
 """
+
 from __future__ import annotations
 
 import logging
 
 import torch
 
-from .torch_native import _Dcp
+from adapters.torch_native import _Dcp
 
 
 class NvrxFork(_Dcp):
@@ -24,6 +25,7 @@ class NvrxFork(_Dcp):
         torch.cuda.current_device = lambda: "cpu"
         logging.getLogger("nvidia_resiliency_ext").setLevel(logging.ERROR)
         from nvidia_resiliency_ext.checkpointing.async_ckpt.core import AsyncCallsQueue
+
         self.q = AsyncCallsQueue(persistent=False)
 
     def save(self, step):
@@ -33,6 +35,7 @@ class NvrxFork(_Dcp):
             save_state_dict_async_finalize,
             save_state_dict_async_plan,
         )
+
         w = FileSystemWriterAsync(self.path(step), thread_count=1)
         ret = save_state_dict_async_plan(self.state.tree, w, None, planner=None)
         fn, preload, args = w.get_save_function_and_args()

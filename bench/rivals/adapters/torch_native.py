@@ -1,4 +1,5 @@
 """torch.save, safetensors and torch.distributed.checkpoint (DCP)."""
+
 from __future__ import annotations
 
 import json
@@ -8,7 +9,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from state import copy_into, walk
 
-from .base import Adapter
+from adapters.base import Adapter
 
 
 class TorchSave(Adapter):
@@ -26,8 +27,11 @@ class TorchSave(Adapter):
         copy_into(self.state.tree, torch.load(self.file(step), map_location="cpu", weights_only=True))
 
     def load_variants(self):
-        return {"mmap": lambda step: copy_into(
-            self.state.tree, torch.load(self.file(step), map_location="cpu", weights_only=True, mmap=True))}
+        return {
+            "mmap": lambda step: copy_into(
+                self.state.tree, torch.load(self.file(step), map_location="cpu", weights_only=True, mmap=True)
+            )
+        }
 
 
 class SafeTensors(Adapter):
@@ -39,6 +43,7 @@ class SafeTensors(Adapter):
 
     def save(self, step):
         from safetensors.torch import save_file
+
         os.makedirs(self.path(step), exist_ok=True)
         flat, rest = {}, {}
         for k, v in walk(self.state.local_tree()):
@@ -50,6 +55,7 @@ class SafeTensors(Adapter):
 
     def load(self, step=None):
         from safetensors.torch import load_file
+
         flat = load_file(self.file(step))
         with torch.no_grad():
             for (k, _), t in zip(self.state.leaves, self.state.tensors):
@@ -61,8 +67,14 @@ class _Dcp(Adapter):
 
     def load(self, step=None):
         # in place: DCP reads straight into the tensors of the state dict it is given
-        dcp.load({"model": self.state.tree["model"], "optim": self.state.tree["optim"],
-                  "extra": dict(self.state.tree["extra"])}, checkpoint_id=self.path(step))
+        dcp.load(
+            {
+                "model": self.state.tree["model"],
+                "optim": self.state.tree["optim"],
+                "extra": dict(self.state.tree["extra"]),
+            },
+            checkpoint_id=self.path(step),
+        )
 
 
 class DcpSync(_Dcp):
@@ -94,12 +106,18 @@ class _DcpAsync(_Dcp):
 
     def save(self, step):
         from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType, AsyncSaveResponse
+
         kw = {}
         if self._stager is not None:
             kw["async_stager"] = self._stager
-        r = dcp.async_save(self.state.tree, checkpoint_id=self.path(step),
-                           async_checkpointer_type=(AsyncCheckpointerType.PROCESS if self.kind == "process"
-                                                    else AsyncCheckpointerType.THREAD), **kw)
+        r = dcp.async_save(
+            self.state.tree,
+            checkpoint_id=self.path(step),
+            async_checkpointer_type=(
+                AsyncCheckpointerType.PROCESS if self.kind == "process" else AsyncCheckpointerType.THREAD
+            ),
+            **kw,
+        )
         if isinstance(r, AsyncSaveResponse):
             self.staging, self.fut = r.staging_completion, r.upload_completion
         else:
@@ -131,6 +149,7 @@ class DcpAsyncThreadCached(_DcpAsync):
 
     def stager(self):
         from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+
         return DefaultStager(StagingOptions(False, False, False, False))
 
 
@@ -140,6 +159,7 @@ class DcpAsyncThreadBg(_DcpAsync):
 
     def stager(self):
         from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+
         return DefaultStager(StagingOptions(False, False, True, False))
 
 
@@ -156,4 +176,5 @@ class DcpAsyncProcessShared(_DcpAsync):
 
     def stager(self):
         from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+
         return DefaultStager(StagingOptions(False, True, False, False))

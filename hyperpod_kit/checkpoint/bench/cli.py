@@ -21,14 +21,18 @@ from hyperpod_kit.checkpoint.bench.workload import MODES, SIZES
 from hyperpod_kit.checkpoint.repository import places
 
 _LINES = (
-    ("memory floor", "floor_s", None), ("stall of a save", "stall_s", "stall_over_floor"),
-    ("first save", "first_stall_s", None), ("write limit", "write_s", None),
+    ("memory floor", "floor_s", None),
+    ("stall of a save", "stall_s", "stall_over_floor"),
+    ("first save", "first_stall_s", None),
+    ("write limit", "write_s", None),
     ("captured to durable", "persist_s", "persist_over_limit"),
     ("lost with overlapped copy", "overlap_lost_s", "overlap_over_floor"),
     ("inflation of a save, blocking", "inflation_blocking_s", None),
     ("inflation of a save, overlapped", "inflation_overlap_s", None),
-    ("cold read limit", "read_s", None), ("cold restore", "cold_restore_s", "cold_restore_over_limit"),
-    ("memory floor, after restores", "hot_floor_s", None), ("hot restore", "hot_restore_s", "hot_restore_over_floor"),
+    ("cold read limit", "read_s", None),
+    ("cold restore", "cold_restore_s", "cold_restore_over_limit"),
+    ("memory floor, after restores", "hot_floor_s", None),
+    ("hot restore", "hot_restore_s", "hot_restore_over_floor"),
 )
 _NO_RATE = ("overlap_lost_s", "inflation_blocking_s", "inflation_overlap_s")
 
@@ -42,10 +46,17 @@ def main(argv: list[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nothing is left behind
     begin = time.monotonic()
     found: dict[str, Any] = {
-        "version": hyperpod_kit.__version__, "torch": torch.__version__,
+        "version": hyperpod_kit.__version__,
+        "torch": torch.__version__,
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "machine": machine.describe(args.dir, places.base()), "repeat": args.repeat, "patience": args.patience,
-        "errors": [], "left_out": [], "runs": []}
+        "machine": machine.describe(args.dir, places.base()),
+        "repeat": args.repeat,
+        "patience": args.patience,
+        "errors": [],
+        "left_out": [],
+        "runs": [],
+    }
+
     def say(text: str) -> None:
         print(f"{time.monotonic() - begin:5.0f} s  {text}", file=sys.stderr, flush=True)
 
@@ -58,8 +69,10 @@ def main(argv: list[str]) -> int:
                 measured.append(each)
         if "overlap" in args.phases:
             _tried(found, lambda: found["left_out"].extend(run.train_all(measured, pace, say)))
-    found["runs"] = [{"size": each.size, "mode": each.mode, "summary": summary.of_run(each.found),
-                      "samples": each.found} for each in measured]
+    found["runs"] = [
+        {"size": each.size, "mode": each.mode, "summary": summary.of_run(each.found), "samples": each.found}
+        for each in measured
+    ]
     found["seconds"] = time.monotonic() - begin
     found["summary"] = summary.worst([each["summary"] for each in found["runs"]])
     if args.json:
@@ -82,12 +95,13 @@ def _tried(found: dict[str, Any], work: Callable[[], None]) -> bool:
 
 def _print(found: dict[str, Any]) -> None:
     about = found["machine"]
-    print(f"{about['processor']}, {about['cores']} cores, {about['memory'] / 2**30:.0f} GiB, {about['directory']} on "
-          f"{about['file_system']}, torch {found['torch']}, {found['time']}; {found['seconds']:.0f} s")
+    print(
+        f"{about['processor']}, {about['cores']} cores, {about['memory'] / 2**30:.0f} GiB, {about['directory']} on "
+        f"{about['file_system']}, torch {found['torch']}, {found['time']}; {found['seconds']:.0f} s"
+    )
     for each in found["runs"]:
         values = each["summary"]
-        print(f"\n{each['size']} {each['mode']}: {values['bytes'] / 1e9:.3f} GB, medians of "
-              f"{values['samples']}")
+        print(f"\n{each['size']} {each['mode']}: {values['bytes'] / 1e9:.3f} GB, medians of {values['samples']}")
         for words, seconds, ratio in _LINES:
             if seconds in values:
                 rate = f"{values['bytes'] / 1e9 / values[seconds]:8.2f} GB/s" if seconds not in _NO_RATE else " " * 13
@@ -107,6 +121,7 @@ def _chosen(known: list[str]) -> Any:
         if unknown:
             raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: expected some of {', '.join(known)}")
         return text.split(",")
+
     return parse
 
 
@@ -116,20 +131,45 @@ _EXAMPLES = """Examples:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="hyperpod-kit checkpoint bench", description=bench.__doc__,
-                                     epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", type=_chosen(list(SIZES)), default=["0.5g", "2g"], metavar="0.5g,2g",
-                        help="of the state, bytes")
-    parser.add_argument("--modes", type=_chosen(list(MODES)), default=list(MODES), metavar="single,fsdp2",
-                        help="one process, or two ranks")
-    parser.add_argument("--phases", type=_chosen(list(run.PHASES)), default=list(run.PHASES),
-                        metavar=",".join(run.PHASES), help="save is always measured")
-    parser.add_argument("--repeat", type=int, default=5,
-                        help="samples of each figure, where the time permits (default 5)")
-    parser.add_argument("--patience", type=float, default=40.0, metavar="SECONDS",
-                        help="wait so long in all for a quiet machine before samples (default 40)")
-    parser.add_argument("--dir", type=Path, default=Path(os.environ.get("TMPDIR", "/tmp")),
-                        help="a directory on the disk to measure; 4 checkpoints must fit")
+    parser = argparse.ArgumentParser(
+        prog="hyperpod-kit checkpoint bench",
+        description=bench.__doc__,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--sizes", type=_chosen(list(SIZES)), default=["0.5g", "2g"], metavar="0.5g,2g", help="of the state, bytes"
+    )
+    parser.add_argument(
+        "--modes",
+        type=_chosen(list(MODES)),
+        default=list(MODES),
+        metavar="single,fsdp2",
+        help="one process, or two ranks",
+    )
+    parser.add_argument(
+        "--phases",
+        type=_chosen(list(run.PHASES)),
+        default=list(run.PHASES),
+        metavar=",".join(run.PHASES),
+        help="save is always measured",
+    )
+    parser.add_argument(
+        "--repeat", type=int, default=5, help="samples of each figure, where the time permits (default 5)"
+    )
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=40.0,
+        metavar="SECONDS",
+        help="wait so long in all for a quiet machine before samples (default 40)",
+    )
+    parser.add_argument(
+        "--dir",
+        type=Path,
+        default=Path(os.environ.get("TMPDIR", "/tmp")),
+        help="a directory on the disk to measure; 4 checkpoints must fit",
+    )
     parser.add_argument("--json", action="store_true", help="everything, with raw samples")
     return parser
 

@@ -20,8 +20,14 @@ _LONGEST = 420.0
 _END_SECONDS = 10.0
 # A fresh process forked from one that has imported torch: an import of torch would cost more than most samples.
 _CONTEXT = multiprocessing.get_context("forkserver")
-_PRELOAD = ["torch", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.checkpoint.state_dict",
-            "hyperpod_kit.checkpoint.bench.restoring", "hyperpod_kit.checkpoint.bench.training"]
+_PRELOAD = [
+    "torch",
+    "torch._dynamo",
+    "torch.distributed.fsdp",
+    "torch.distributed.checkpoint.state_dict",
+    "hyperpod_kit.checkpoint.bench.restoring",
+    "hyperpod_kit.checkpoint.bench.training",
+]
 
 
 class BenchError(Exception):
@@ -46,8 +52,9 @@ class Bench:
         _CONTEXT.set_forkserver_preload(_PRELOAD)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.end_agents()
         shutil.rmtree(self.directory, ignore_errors=True)
         shutil.rmtree(self.shared, ignore_errors=True)
@@ -74,8 +81,22 @@ class Bench:
         least number of samples is enough. Raises BenchError."""
         self._count += 1
         world = MODES[mode]
-        jobs = [rank.Job(phase, size, mode, number, world, max(1, machine.cores() // world), repeat, deadline,
-                         self.patience.left, str(place), f"{self._count:03d}-{phase}") for number in range(world)]
+        jobs = [
+            rank.Job(
+                phase,
+                size,
+                mode,
+                number,
+                world,
+                max(1, machine.cores() // world),
+                repeat,
+                deadline,
+                self.patience.left,
+                str(place),
+                f"{self._count:03d}-{phase}",
+            )
+            for number in range(world)
+        ]
         processes = [_CONTEXT.Process(target=rank.run, args=(job,)) for job in jobs]
         for process in processes:
             process.start()
@@ -90,8 +111,12 @@ class Bench:
                 if process.is_alive():
                     process.kill()
                 process.join()
-        results: list[dict[str, Any]] = [json.loads(job.result.read_text()) if job.result.exists() else
-                   {"error": f"rank {job.rank} left no result after {_LONGEST:g} s"} for job in jobs]
+        results: list[dict[str, Any]] = [
+            json.loads(job.result.read_text())
+            if job.result.exists()
+            else {"error": f"rank {job.rank} left no result after {_LONGEST:g} s"}
+            for job in jobs
+        ]
         for job, result in zip(jobs, results, strict=True):
             if "error" in result:
                 tail = job.log.read_text().splitlines()[-12:] if job.log.exists() else []

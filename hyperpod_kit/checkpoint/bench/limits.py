@@ -46,7 +46,7 @@ class MemoryFloor:
         at = 0
         for tensor, size in zip(tensors, sizes, strict=True):
             if tensor.numel():
-                part = flat[at:at + tensor.numel() * tensor.element_size()]
+                part = flat[at : at + tensor.numel() * tensor.element_size()]
                 self._pairs.append((part.view(tensor.dtype).view(tensor.shape), tensor.detach()))
             at += size
         self.ways = [f"{kind} {count}" for kind in ("memmove", "torch") for count in range(1, threads + 1)]
@@ -69,6 +69,7 @@ class MemoryFloor:
         def one(number: int) -> None:
             for target, source, size in shares[number]:
                 ctypes.memmove(target, source, size)  # releases the GIL
+
         return _parallel(one, int(count))
 
 
@@ -111,6 +112,7 @@ def _parallel(work: Callable[[int], None], count: int) -> float:
             work(number)
         except BaseException as err:
             errors.append(err)
+
     threads = [threading.Thread(target=guarded, args=(number,)) for number in range(count)]
     begin = time.perf_counter()
     for thread in threads:
@@ -139,12 +141,13 @@ def write_seconds(source: mmap.mmap, size: int, directory: Path, name: str, thre
         fd = _open(directory / f"{name}-{number}", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
             for at in range(begin, end, BLOCK):
-                part = view[at:min(at + BLOCK, end)]
+                part = view[at : min(at + BLOCK, end)]
                 if os.pwrite(fd, part, at - begin) != len(part):
                     raise OSError(f"a short write to {directory}")
             os.fsync(fd)
         finally:
             os.close(fd)
+
     try:
         return _parallel(one, threads)
     finally:
@@ -173,6 +176,7 @@ def read_seconds(files: list[Path], threads: int) -> float:
             except IndexError:
                 return
             os.preadv(descriptors[path], [buffers[number]], at)
+
     try:
         return _parallel(one, threads)
     finally:

@@ -22,10 +22,17 @@ def describe(directory: Path, shared: str) -> dict[str, Any]:
     """Processor, cores, memory (bytes), kernel, and the file systems of the two directories."""
     info = Path("/proc/cpuinfo").read_text()
     model = next((line.split(":", 1)[1].strip() for line in info.splitlines() if line.startswith("model name")), "")
-    return {"processor": model or platform.machine(), "cores": cores(),
-            "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), "kernel": platform.release(),
-            "python": platform.python_version(), "directory": str(directory), "file_system": _file_system(directory),
-            "shared_memory": shared, "shared_memory_file_system": _file_system(Path(shared))}
+    return {
+        "processor": model or platform.machine(),
+        "cores": cores(),
+        "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "directory": str(directory),
+        "file_system": _file_system(directory),
+        "shared_memory": shared,
+        "shared_memory_file_system": _file_system(Path(shared)),
+    }
 
 
 def _file_system(path: Path) -> str:

@@ -65,6 +65,7 @@ def run(job: Job) -> None:
     partial.rename(job.result)
     if job.phase in ("leave", "hot"):
         from hyperpod_kit.checkpoint.bench import restoring
+
         restoring.die()
     os._exit(0 if "error" not in result else 1)
 
@@ -76,12 +77,14 @@ def _work(job: Job) -> dict[str, Any]:
     from hyperpod_kit.checkpoint.bench.machine import Patience
     from hyperpod_kit.checkpoint.bench.peers import Peers
     from hyperpod_kit.checkpoint.bench.workload import Workload
+
     torch.set_num_threads(job.threads)
     directory = Path(job.directory)
     patience = Patience(job.patience)
     peers = Peers(job.rank, job.world, directory / f"{job.tag}-meeting")
-    work = Workload(job.size, job.mode, peers, seed=1 if job.phase != "leave" else 2,
-                    zeros=job.phase in ("cold", "hot"))
+    work = Workload(
+        job.size, job.mode, peers, seed=1 if job.phase != "leave" else 2, zeros=job.phase in ("cold", "hot")
+    )
     root = directory / "root"
     if job.phase == "save":
         result = saving.Saving(peers, work, directory, job, patience).run()

@@ -27,8 +27,9 @@ def leave_in_memory(work: Workload, root: Path) -> dict[str, Any]:
     return {"digest": work.digest()}
 
 
-def restore(peers: Peers, work: Workload, root: Path, tier: str, threads: int,
-            patience: machine.Patience) -> dict[str, Any]:
+def restore(
+    peers: Peers, work: Workload, root: Path, tier: str, threads: int, patience: machine.Patience
+) -> dict[str, Any]:
     """One timed restore. Raises RuntimeError when it did not come from `tier`."""
     if tier == "storage":
         os.environ["HPK_RESUME_MEMORY"] = "0"

@@ -36,9 +36,14 @@ class Saving:
         self.state = State(work.model, work.optimizer)
         self._last: str | None = None
         self.samples: dict[str, Any] = {
-            "bytes": int(peers.total(work.bytes)), "tensors": len(work.tensors), "stall": [], "persist": [],
-            "disturbed": 0, "floor": {way: [] for way in self.floor.ways},
-            "write": {str(n): [] for n in limits.WRITE_THREADS}}
+            "bytes": int(peers.total(work.bytes)),
+            "tensors": len(work.tensors),
+            "stall": [],
+            "persist": [],
+            "disturbed": 0,
+            "floor": {way: [] for way in self.floor.ways},
+            "write": {str(n): [] for n in limits.WRITE_THREADS},
+        }
 
     def run(self) -> dict[str, Any]:
         """All samples; the manager is closed and its memory free afterwards."""
@@ -101,8 +106,11 @@ class Saving:
         for way in limits.worth_asking(self.samples["write"]):
             self.quiet()
             name = f"limit-{self.peers.rank}-{number}"
-            self.samples["write"][way].append(self.peers.slowest(
-                limits.write_seconds(self.floor.map, self.work.bytes, self.directory, name, int(way))))
+            self.samples["write"][way].append(
+                self.peers.slowest(
+                    limits.write_seconds(self.floor.map, self.work.bytes, self.directory, name, int(way))
+                )
+            )
             self.peers.barrier()
 
     def _usage(self, manager: Manager, anonymous: int, opened: int) -> None:
@@ -116,4 +124,5 @@ class Saving:
             "segments": int(self.peers.total(slots)),
             "trainer": int(self.peers.slowest(watch.private[mine] - anonymous)),
             "agent": int(self.peers.slowest(sum(watch.private[pid] for pid in agents))),
-            "descriptors": int(self.peers.slowest(watch.together - opened))}
+            "descriptors": int(self.peers.slowest(watch.together - opened)),
+        }

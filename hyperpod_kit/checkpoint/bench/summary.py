@@ -7,8 +7,13 @@ from typing import Any
 
 LOWER_IS_BETTER = ("stall_over_floor", "overlap_over_floor", "hot_restore_over_floor")
 HIGHER_IS_BETTER = ("persist_over_limit", "cold_restore_over_limit")
-BARS = {"stall_over_floor": 1.15, "overlap_over_floor": 0.25, "persist_over_limit": 0.9,
-        "cold_restore_over_limit": 0.9, "hot_restore_over_floor": 1.5}
+BARS = {
+    "stall_over_floor": 1.15,
+    "overlap_over_floor": 0.25,
+    "persist_over_limit": 0.9,
+    "cold_restore_over_limit": 0.9,
+    "hot_restore_over_floor": 1.5,
+}
 """What the project promises of each."""
 
 
@@ -24,22 +29,33 @@ def of_run(run: dict[str, Any]) -> dict[str, Any]:
     floor, write = best(save["floor"]), best(save["write"])
     stall, persist = statistics.median(save["stall"]), statistics.median(save["persist"])
     found: dict[str, Any] = {
-        "bytes": save["bytes"], "floor_s": floor, "first_stall_s": save["first"]["stall"], "stall_s": stall,
-        "write_s": write, "persist_s": persist, "start_s": save["start"],
-        "samples": _counts(run), "stall_over_floor": stall / floor, "persist_over_limit": write / persist}
+        "bytes": save["bytes"],
+        "floor_s": floor,
+        "first_stall_s": save["first"]["stall"],
+        "stall_s": stall,
+        "write_s": write,
+        "persist_s": persist,
+        "start_s": save["start"],
+        "samples": _counts(run),
+        "stall_over_floor": stall / floor,
+        "persist_over_limit": write / persist,
+    }
     if "train" in run:
         overlap, block = run["train"]["overlap"], run["train"]["block"]
         lost = statistics.median(overlap["lost"])
         found.update(
-            overlap_lost_s=lost, overlap_over_floor=lost / floor,
+            overlap_lost_s=lost,
+            overlap_over_floor=lost / floor,
             forward_backward_over_floor=run["train"]["forward_backward"] / floor,
             step_s=statistics.median(overlap["step"]),
             inflation_overlap_s=statistics.median(overlap["inflation"]),
-            inflation_blocking_s=statistics.median(block["inflation"]))
+            inflation_blocking_s=statistics.median(block["inflation"]),
+        )
     if "cold" in run:
         read, cold = best(run["cold"]["limit"]), statistics.median(run["cold"]["seconds"])
-        found.update(read_s=read, cold_restore_s=cold, cold_restore_over_limit=read / cold,
-                     page_cache=run["cold"]["page_cache"])
+        found.update(
+            read_s=read, cold_restore_s=cold, cold_restore_over_limit=read / cold, page_cache=run["cold"]["page_cache"]
+        )
     if "hot" in run:
         hot, near = statistics.median(run["hot"]["seconds"]), best(run["hot"]["floor"])
         found.update(hot_restore_s=hot, hot_floor_s=near, hot_restore_over_floor=hot / near)
@@ -50,8 +66,11 @@ def of_run(run: dict[str, Any]) -> dict[str, Any]:
 
 def _counts(run: dict[str, Any]) -> str:
     """The least and the largest number of samples of a figure of ours."""
-    counts = {len(run["save"]["stall"]), *(len(run[phase]["seconds"]) for phase in ("cold", "hot") if phase in run),
-              *(len(run["train"][kind]["lost"]) for kind in ("overlap", "block") if "train" in run)}
+    counts = {
+        len(run["save"]["stall"]),
+        *(len(run[phase]["seconds"]) for phase in ("cold", "hot") if phase in run),
+        *(len(run["train"][kind]["lost"]) for kind in ("overlap", "block") if "train" in run),
+    }
     return str(min(counts)) if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
 
 

@@ -23,9 +23,12 @@ def measure(peers: Peers, work: Workload, directory: Path, job: Job) -> dict[str
     floor = min(peers.slowest(memory.seconds(way)) for way in memory.ways for _ in range(2))
     del memory
     length = work.lengthen(2.0 * floor, peers)
-    return {"floor": floor, "forward_backward": length,
-            "overlap": Training(peers, work, directory / "overlap", job, overlap=True).run(),
-            "block": Training(peers, work, directory / "block", job, overlap=False).run()}
+    return {
+        "floor": floor,
+        "forward_backward": length,
+        "overlap": Training(peers, work, directory / "overlap", job, overlap=True).run(),
+        "block": Training(peers, work, directory / "block", job, overlap=False).run(),
+    }
 
 
 class Training:
@@ -47,8 +50,9 @@ class Training:
                 self.samples["step"].append(self._step(manager)[0])
             self._saved(manager, state, number + 1)
         idle = statistics.median(self.samples["step"])
-        self.samples["inflation"] = [window - steps * idle for window, steps in
-                                     zip(self.samples["window"], self.samples["steps"], strict=True)]
+        self.samples["inflation"] = [
+            window - steps * idle for window, steps in zip(self.samples["window"], self.samples["steps"], strict=True)
+        ]
         if not manager.close():
             raise RuntimeError("the manager did not close cleanly")
         return self.samples
@@ -78,6 +82,11 @@ class Training:
             if self.peers.all(handle.final):
                 break
         saving.durable(handle)
-        for name, value in (("save", saved), ("fence", fences), ("lost", saved + fences), ("window", total),
-                            ("steps", steps)):
+        for name, value in (
+            ("save", saved),
+            ("fence", fences),
+            ("lost", saved + fences),
+            ("window", total),
+            ("steps", steps),
+        ):
             self.samples[name].append(value)

@@ -83,6 +83,7 @@ class Workload:
         if mode == "fsdp2":
             from torch.distributed.device_mesh import init_device_mesh
             from torch.distributed.fsdp import fully_shard
+
             mesh = init_device_mesh("cpu", (peers.world,))
             for block in self.model.blocks:
                 fully_shard(block, mesh=mesh)
@@ -96,8 +97,11 @@ class Workload:
             _fill(local(parameter), -0.02, 0.02 * unlike, zeros=zeros)
             _fill(local(moments[0]), -1e-4, 1e-4 * unlike, zeros=zeros)
             _fill(local(moments[1]), 1e-9, 1e-6 * unlike, zeros=zeros)
-            self.optimizer.state[parameter] = {"step": torch.tensor(1.0), "exp_avg": moments[0],
-                                               "exp_avg_sq": moments[1]}
+            self.optimizer.state[parameter] = {
+                "step": torch.tensor(1.0),
+                "exp_avg": moments[0],
+                "exp_avg_sq": moments[1],
+            }
         self.bytes = sum(tensor.numel() * tensor.element_size() for tensor in self.tensors)
         self._length = 8
 
@@ -117,8 +121,10 @@ class Workload:
 
     def digest(self) -> str:
         """Over all local bytes, in order: a CRC-32 of each tensor. Not the engine's own algorithm, on purpose."""
+
         def one(tensor: torch.Tensor) -> str:
             return f"{zlib.crc32(tensor.view(-1).view(torch.uint8).numpy().data):08x}"
+
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
             return " ".join(pool.map(one, [tensor for tensor in self.tensors if tensor.numel()]))
 

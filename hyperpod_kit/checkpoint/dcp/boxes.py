@@ -50,12 +50,15 @@ def commons(rows: Rows, region: Region) -> Iterator[Common]:
     for row in rows.get(region.name, ()):
         spec = row.spec
         if len(spec.shape) != len(region.shape):
-            raise CheckpointError(f"{region.name} has {len(spec.shape)} dimensions in the checkpoint, "
-                                  f"{len(region.shape)} here")
+            raise CheckpointError(
+                f"{region.name} has {len(spec.shape)} dimensions in the checkpoint, {len(region.shape)} here"
+            )
         offsets = spec.offsets or (0,) * len(spec.shape)
         low = tuple(map(max, offsets, region.offsets))
-        extents = tuple(min(a + m, b + n) - c for a, m, b, n, c in
-                        zip(offsets, spec.shape, region.offsets, region.shape, low, strict=True))
+        extents = tuple(
+            min(a + m, b + n) - c
+            for a, m, b, n, c in zip(offsets, spec.shape, region.offsets, region.shape, low, strict=True)
+        )
         if any(extent <= 0 for extent in extents):
             continue
         count += _volume(extents)
@@ -92,8 +95,14 @@ def _run(shape: Sequence[int], inside: Sequence[int], extents: Sequence[int]) ->
 
 def needs(rows: Rows, regions: Iterable[Region], chunk: int) -> list[Chunk]:
     """The chunks of `chunk` bytes that have to be read for these regions. Raises as `commons`."""
-    return sorted({(common.row.shard, number) for region in regions for common in commons(rows, region)
-                   for number in range(common.begin // chunk, -(-common.end // chunk))})
+    return sorted(
+        {
+            (common.row.shard, number)
+            for region in regions
+            for common in commons(rows, region)
+            for number in range(common.begin // chunk, -(-common.end // chunk))
+        }
+    )
 
 
 class Wants:
@@ -168,5 +177,7 @@ def check_fit(rows: Rows, pieces: Sequence[Piece]) -> None:
         for row in rows.get(piece.spec.name, ())[:1]:
             saved = row.spec
             if (saved.dtype, saved.whole) != (NAMES[piece.tensor.dtype], piece.spec.whole):
-                raise CheckpointError(f"{saved.name} is {saved.dtype} {list(saved.whole)} in the checkpoint, "
-                                      f"{piece.spec.dtype} {list(piece.spec.whole)} here")
+                raise CheckpointError(
+                    f"{saved.name} is {saved.dtype} {list(saved.whole)} in the checkpoint, "
+                    f"{piece.spec.dtype} {list(piece.spec.whole)} here"
+                )

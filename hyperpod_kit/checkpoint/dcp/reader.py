@@ -55,8 +55,13 @@ class Reader(StorageReader):
     no older checkpoint.
     """
 
-    def __init__(self, root: str | os.PathLike[str], attempt: str | None = None, *,
-                 process_group: dist.ProcessGroup | None = None) -> None:
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        attempt: str | None = None,
+        *,
+        process_group: dist.ProcessGroup | None = None,
+    ) -> None:
         place = places.parse(root)
         if not place.root:  # a directory of that name, here
             place = places.Place(os.path.abspath(os.curdir), place.attempt)
@@ -101,9 +106,13 @@ class Reader(StorageReader):
             if name not in self._stored_bytes:
                 found[name] = _metadata_of(self._rows[stored])
         found.update({name: BytesStorageMetadata() for name in (*self._values, *self._stored_bytes)})
-        return Metadata(state_dict_metadata=found, planner_data=paths,
-                        storage_meta=StorageMeta(checkpoint_id=self.checkpoint_id, save_id=self._attempt.name,
-                                                 load_id=self.load_id))
+        return Metadata(
+            state_dict_metadata=found,
+            planner_data=paths,
+            storage_meta=StorageMeta(
+                checkpoint_id=self.checkpoint_id, save_id=self._attempt.name, load_id=self.load_id
+            ),
+        )
 
     def _open(self) -> reshard.Attempt:
         if self._wanted is not None:
@@ -121,8 +130,12 @@ class Reader(StorageReader):
         if written is not None:
             self._stored_bytes = set(written[BYTES])
             return {name: tuple(path) for name, path in written["paths"].items()}
-        flat, paths = flatten_state_dict({key: codec.decode(part, _Named)  # type: ignore[arg-type]
-                                         for key, part in tree.items()})
+        flat, paths = flatten_state_dict(
+            {
+                key: codec.decode(part, _Named)  # type: ignore[arg-type]
+                for key, part in tree.items()
+            }
+        )
         for name, value in flat.items():
             if isinstance(value, _Named):
                 self._alias[name] = value.stored
@@ -145,8 +158,9 @@ class Reader(StorageReader):
         """Give each chunk to one rank. Raises CheckpointError when the ranks see different checkpoints."""
         seen = {plan.storage_data.attempt for plan in plans}
         if len(seen) > 1:
-            raise CheckpointError(f"the ranks see different checkpoints: {sorted(seen)}",
-                                  hint="name one: Reader(root, attempt)")
+            raise CheckpointError(
+                f"the ranks see different checkpoints: {sorted(seen)}", hint="name one: Reader(root, attempt)"
+            )
         work = reshard.divide([plan.storage_data.chunks for plan in plans])
         return [replace(plan, storage_data=work) for plan in plans]
 
@@ -167,6 +181,7 @@ class Reader(StorageReader):
                 elif self._is_stored(item):
                     bodies.append((item, wants.add_whole(self._alias[item.storage_index.fqn])))
             wants.freeze(chunk)
+
         chunk = self._attempt.manifest.chunk
         try:
             problem = ranks.agree(reshard.guarded(want))
@@ -175,8 +190,9 @@ class Reader(StorageReader):
         finally:
             self._attempt.close()
         if problem is not None:
-            raise CheckpointError(f"{self._attempt.name}: {problem}",
-                                  hint=f"hyperpod-kit checkpoint verify {self._store.url}")
+            raise CheckpointError(
+                f"{self._attempt.name}: {problem}", hint=f"hyperpod-kit checkpoint verify {self._store.url}"
+            )
         for item, target in targets:
             planner.commit_tensor(item, target)
         for item, body in bodies:
@@ -213,6 +229,8 @@ class _Named:
 
 def _metadata_of(rows: Sequence[index.Piece]) -> TensorStorageMetadata:
     first = rows[0].spec
-    chunks = [ChunkStorageMetadata(torch.Size(row.spec.offsets or (0,) * len(row.spec.shape)),
-                                   torch.Size(row.spec.shape)) for row in rows]
+    chunks = [
+        ChunkStorageMetadata(torch.Size(row.spec.offsets or (0,) * len(row.spec.shape)), torch.Size(row.spec.shape))
+        for row in rows
+    ]
     return TensorStorageMetadata(TensorProperties(dtype=TYPES[first.dtype]), torch.Size(first.whole), chunks)

@@ -26,6 +26,7 @@ from hyperpod_kit.errors import CheckpointError, DigestUnavailable
 _ROUND = 4
 """Chunks that each rank reads between two exchanges: bounds the memory that they wait in."""
 
+
 class Attempt:
     """An attempt that is open for reading: its manifest, and its shards, opened when they are needed."""
 
@@ -172,6 +173,7 @@ def work_of(ranks: Ranks, needed: Sequence[Chunk]) -> Work:
 
 def carry_out(ranks: Ranks, attempt: Attempt, work: Work, wants: Wants) -> str | None:
     """Read, check, send and hand on; None, or why not, the same on all ranks. A collective."""
+
     def read(chunks: Iterable[Chunk], kept: dict[Chunk, bytes]) -> None:
         jobs = [(attempt.shard(number), at) for number, at in chunks]
         number_of = {opened.name: number for (number, _), (opened, _) in zip(chunks, jobs, strict=True)}
@@ -181,6 +183,7 @@ def carry_out(ranks: Ranks, attempt: Attempt, work: Work, wants: Wants) -> str |
             wants.landings[number].take(begin, view)
             if (number, begin // opened.chunk) in kept:
                 kept[number, begin // opened.chunk] = bytes(view)
+
         with Pump(jobs) as pump:
             pump.finish(deliver)
 
@@ -188,7 +191,7 @@ def carry_out(ranks: Ranks, attempt: Attempt, work: Work, wants: Wants) -> str |
     for at in range(0, len(work.shared), _ROUND * ranks.world):
         if problem is not None:
             return problem
-        part = work.shared[at:at + _ROUND * ranks.world]
+        part = work.shared[at : at + _ROUND * ranks.world]
         kept = {share.chunk: b"" for share in part if share.owner == ranks.rank}
         problem = ranks.agree(guarded(lambda kept=kept: read(list(kept), kept)))  # type: ignore[misc]
         if problem is None:
@@ -198,8 +201,9 @@ def carry_out(ranks: Ranks, attempt: Attempt, work: Work, wants: Wants) -> str |
     return problem
 
 
-def _exchange(ranks: Ranks, attempt: Attempt, part: Sequence[Share], kept: Mapping[Chunk, bytes], wants: Wants
-              ) -> str | None:
+def _exchange(
+    ranks: Ranks, attempt: Attempt, part: Sequence[Share], kept: Mapping[Chunk, bytes], wants: Wants
+) -> str | None:
     """Send and receive in one order on all ranks; whatever is wrong with a chunk is said afterwards."""
     problem: str | None = None
     for share in part:
@@ -219,6 +223,7 @@ def _exchange(ranks: Ranks, attempt: Attempt, part: Sequence[Share], kept: Mappi
             def take(number: int = number, place: int = place, begin: int = begin, view: memoryview = view) -> None:
                 attempt.shard(number).check(place, view)
                 wants.landings[number].take(begin, view)
+
             problem = problem or guarded(take)
     return problem
 

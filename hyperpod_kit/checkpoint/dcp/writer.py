@@ -69,8 +69,9 @@ class Writer(StorageWriter):
     Raises RunIsOwned, CheckpointError, OSError, inside the CheckpointException of torch.distributed.checkpoint.
     """
 
-    def __init__(self, root: str | os.PathLike[str], *, step: int, run: str | None = None,
-                 algorithm: str | None = None) -> None:
+    def __init__(
+        self, root: str | os.PathLike[str], *, step: int, run: str | None = None, algorithm: str | None = None
+    ) -> None:
         self.checkpoint_id = os.fspath(root)
         self.save_id: str | None = None
         self._store = places.Place(self.checkpoint_id, "").store()
@@ -84,8 +85,10 @@ class Writer(StorageWriter):
         if checkpoint_id:
             place = places.parse(checkpoint_id)
             if place.attempt:
-                raise CheckpointError(f"{os.fspath(checkpoint_id)} names an attempt, and a save makes its own",
-                                      hint=f"checkpoint_id={place.root or self.checkpoint_id!r}")
+                raise CheckpointError(
+                    f"{os.fspath(checkpoint_id)} names an attempt, and a save makes its own",
+                    hint=f"checkpoint_id={place.root or self.checkpoint_id!r}",
+                )
             self.checkpoint_id, self._store = place.root, place.store()
 
     def storage_meta(self) -> StorageMeta:
@@ -100,8 +103,10 @@ class Writer(StorageWriter):
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """See StorageWriter: the store makes what it needs. Raises CheckpointError for a save without collectives."""
         if not kwargs.get("use_collectives", True):
-            raise CheckpointError("a save without collectives would make as many checkpoints as there are ranks",
-                                  hint="dcp.save(..., use_collectives=True)")
+            raise CheckpointError(
+                "a save without collectives would make as many checkpoints as there are ranks",
+                hint="dcp.save(..., use_collectives=True)",
+            )
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """Say which digests this rank can compute."""
@@ -117,10 +122,25 @@ class Writer(StorageWriter):
         attempt = str(layout.AttemptName(seq, self._step, epoch, secrets.token_hex(3)))
         divided = _without_empty(plans)
         files = [max(Counter(item.index.fqn for item in items).values(), default=1) for items in divided]
-        return [replace(plan, items=items, storage_data=_Place(attempt, mine.run, mine.run_id, epoch, seq,
-                                                               self._step, sum(files[:rank]), files[rank], sum(files),
-                                                               algorithm))
-                for rank, (plan, items) in enumerate(zip(plans, divided, strict=True))]
+        return [
+            replace(
+                plan,
+                items=items,
+                storage_data=_Place(
+                    attempt,
+                    mine.run,
+                    mine.run_id,
+                    epoch,
+                    seq,
+                    self._step,
+                    sum(files[:rank]),
+                    files[rank],
+                    sum(files),
+                    algorithm,
+                ),
+            )
+            for rank, (plan, items) in enumerate(zip(plans, divided, strict=True))
+        ]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Write this rank's shards, durable. Raises CheckpointError, OSError."""
@@ -135,33 +155,44 @@ class Writer(StorageWriter):
         written = _Written(place, tuple(self._file(place, place.rank + at, part) for at, part in enumerate(parts)))
         done: Future[list[WriteResult]] = Future()
         # One result carries the shard's own; the others only say that their item is written.
-        done.set_result([WriteResult(index=item.index, size_in_bytes=spec.nbytes, storage_data=None)
-                         for item, spec in zip(plan.items, specs, strict=True)]
-                        + [WriteResult(index=None, size_in_bytes=0, storage_data=written)])  # type: ignore[arg-type]
+        done.set_result(
+            [
+                WriteResult(index=item.index, size_in_bytes=spec.nbytes, storage_data=None)
+                for item, spec in zip(plan.items, specs, strict=True)
+            ]
+            + [WriteResult(index=None, size_in_bytes=0, storage_data=written)]  # type: ignore[arg-type]
+        )
         return done
 
     def _file(self, place: _Place, number: int, part: dict[str, tuple[TensorSpec, torch.Tensor]]) -> _File:
-        made = lay_out([spec for spec, _ in part.values()], rank=number, world=place.world, run=place.run_id,
-                       plan="dcp", algorithm=place.algorithm)
-        return _File(number, self._write(place, number, made, {name: tensor for name, (_, tensor) in part.items()}),
-                     made.tensors)
+        made = lay_out(
+            [spec for spec, _ in part.values()],
+            rank=number,
+            world=place.world,
+            run=place.run_id,
+            plan="dcp",
+            algorithm=place.algorithm,
+        )
+        return _File(
+            number, self._write(place, number, made, {name: tensor for name, (_, tensor) in part.items()}), made.tensors
+        )
 
     def _write(self, place: _Place, number: int, made: ShardLayout, tensors: dict[str, torch.Tensor]) -> FileRecord:
-        image = stream.Buffer(made.size).view[:made.size]
+        image = stream.Buffer(made.size).view[: made.size]
         head = made.header(place.epoch, place.seq, place.step)
-        image[:len(head)] = head
+        image[: len(head)] = head
         for placed in made.tensors:
             if placed.end > placed.begin:
                 flat = tensors[placed.spec.name].detach().cpu().contiguous().resolve_conj().resolve_neg()
-                image[placed.begin:placed.end] = view_of(flat.reshape(-1).view(torch.uint8))
+                image[placed.begin : placed.end] = view_of(flat.reshape(-1).view(torch.uint8))
         alg = digest.algorithm(place.algorithm)
-        leaves = digest.leaves_of(alg, image[:made.data_end], threads=2)
-        image[made.data_end:] = leaves
+        leaves = digest.leaves_of(alg, image[: made.data_end], threads=2)
+        image[made.data_end :] = leaves
         name = layout.shard_file(number)
         writer = self._store.open_write(f"{place.attempt}/{name}", made.size)
         try:
             for at in range(0, made.size, _SLICE):
-                writer.write(image[at:at + _SLICE], at)
+                writer.write(image[at : at + _SLICE], at)
             writer.finish()
         except BaseException:
             writer.abort()
@@ -173,8 +204,9 @@ class Writer(StorageWriter):
 
         Raises CheckpointError, OSError; then nothing is committed.
         """
-        ranks = [result.storage_data for part in results for result in part
-                 if isinstance(result.storage_data, _Written)]
+        ranks = [
+            result.storage_data for part in results for result in part if isinstance(result.storage_data, _Written)
+        ]
         place = ranks[0].place
         shards = sorted((file for written in ranks for file in written.files), key=lambda file: file.number)
         if [file.number for file in shards] != list(range(place.world)):
@@ -189,12 +221,23 @@ class Writer(StorageWriter):
         entries = index.encode(found)
         records = tuple(file.record for file in shards)
         body = Manifest(
-            run=place.run, run_id=place.run_id, epoch=place.epoch, seq=place.seq, step=place.step, world=place.world,
-            plan="dcp", digest=place.algorithm, chunk=digest.CHUNK, total_bytes=sum(r.size for r in records),
-            tensors=len(names), time=now(), shards=records,
+            run=place.run,
+            run_id=place.run_id,
+            epoch=place.epoch,
+            seq=place.seq,
+            step=place.step,
+            world=place.world,
+            plan="dcp",
+            digest=place.algorithm,
+            chunk=digest.CHUNK,
+            total_bytes=sum(r.size for r in records),
+            tensors=len(names),
+            time=now(),
+            shards=records,
             extra=FileRecord.of(layout.EXTRA_FILE, extra),
             index=FileRecord.of(layout.INDEX_FILE, entries),
-            versions={"hyperpod_kit": __version__, "torch": torch.__version__, "writer": "dcp"})
+            versions={"hyperpod_kit": __version__, "torch": torch.__version__, "writer": "dcp"},
+        )
         commit.commit(self._store, place.attempt, body, extra, entries)
 
 
@@ -227,15 +270,17 @@ def _resolve(item: WriteItem, planner: SavePlanner) -> tuple[TensorSpec, torch.T
         raise CheckpointError(f"{name} is a tensor of {data.dtype}, which a checkpoint cannot hold")
     chunk, full = item.tensor_data.chunk, tuple(item.tensor_data.size)
     box = tuple(chunk.sizes) != full
-    return TensorSpec(name, NAMES[data.dtype], tuple(chunk.sizes), tuple(chunk.offsets) if box else (),
-                      full if box else ()), data
+    return TensorSpec(
+        name, NAMES[data.dtype], tuple(chunk.sizes), tuple(chunk.offsets) if box else (), full if box else ()
+    ), data
 
 
 def _tree(metadata: Metadata, world: int) -> bytes:
     """extra.json: which items are no tensors, and the paths that the planner made the names from."""
     paths: dict[str, Sequence[Any]] = metadata.planner_data or {}
-    names = sorted(name for name, entry in metadata.state_dict_metadata.items()
-                   if isinstance(entry, BytesStorageMetadata))
+    names = sorted(
+        name for name, entry in metadata.state_dict_metadata.items() if isinstance(entry, BytesStorageMetadata)
+    )
     shared = {"dcp": {BYTES: names, "paths": {name: list(path) for name, path in paths.items()}}}
     body = {"format": layout.EXTRA_FORMAT, "shared": shared, "ranks": [{} for _ in range(world)]}
     return json.dumps(body, separators=(",", ":"), allow_nan=False).encode() + b"\n"

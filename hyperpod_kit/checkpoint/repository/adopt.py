@@ -10,13 +10,12 @@ import contextlib
 import os
 import sys
 
+from hyperpod_kit.checkpoint.repository import arena, lock, places, saves_note
+from hyperpod_kit.checkpoint.repository.arena import SlotName
+from hyperpod_kit.checkpoint.repository.failpoint import failpoint
+from hyperpod_kit.checkpoint.repository.logs import last_words
+from hyperpod_kit.checkpoint.repository.process import Owner
 from hyperpod_kit.errors import Untrusted
-
-from . import arena, lock, places, saves_note
-from .arena import SlotName
-from .failpoint import failpoint
-from .logs import last_words
-from .process import Owner
 
 _SLOTS = 100
 
@@ -49,11 +48,11 @@ def _from(source: str, folder: str, run: str, rank: int, trainer: Owner) -> None
 
 def _take(source: str, folder: str, run: str, rank: int) -> None:
     uid = places.node_uid()
-    there = [name for name in arena.names(folder, uid=uid, run=run, rank=rank)
-             if not arena.remove_stray_image(folder, name)]
+    there = [
+        name for name in arena.names(folder, uid=uid, run=run, rank=rank) if not arena.remove_stray_image(folder, name)
+    ]
     known = {_image(folder, name) for name in there}
-    free = (SlotName(uid, run, rank, number) for number in range(_SLOTS)
-            if number not in {name.slot for name in there})
+    free = (SlotName(uid, run, rank, number) for number in range(_SLOTS) if number not in {name.slot for name in there})
     for name in arena.names(source, uid=uid, run=run, rank=rank):
         if arena.remove_stray_image(source, name):
             continue

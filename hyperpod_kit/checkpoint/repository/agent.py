@@ -17,8 +17,7 @@ import time
 from typing import Any, List, Optional, Tuple
 
 from hyperpod_kit import __version__
-
-from . import (
+from hyperpod_kit.checkpoint.repository import (
     adopt,
     agent_captures,
     agent_work,
@@ -34,18 +33,18 @@ from . import (
     replicas,
     saves_note,
 )
-from .agent_asked import Asked
-from .agent_captures import Captures, Held, SlotFiles
-from .agent_head import Head
-from .agent_orders import Orders, key_of
-from .agent_pulse import Pulse
-from .agent_storage import Storage
-from .control import Key, Page
-from .failpoint import failpoint
-from .lines import Channel, Message
-from .process import Owner, alive
-from .saves_counted import Counted
-from .seal import Sealing
+from hyperpod_kit.checkpoint.repository.agent_asked import Asked
+from hyperpod_kit.checkpoint.repository.agent_captures import Captures, Held, SlotFiles
+from hyperpod_kit.checkpoint.repository.agent_head import Head
+from hyperpod_kit.checkpoint.repository.agent_orders import Orders, key_of
+from hyperpod_kit.checkpoint.repository.agent_pulse import Pulse
+from hyperpod_kit.checkpoint.repository.agent_storage import Storage
+from hyperpod_kit.checkpoint.repository.control import Key, Page
+from hyperpod_kit.checkpoint.repository.failpoint import failpoint
+from hyperpod_kit.checkpoint.repository.lines import Channel, Message
+from hyperpod_kit.checkpoint.repository.process import Owner, alive
+from hyperpod_kit.checkpoint.repository.saves_counted import Counted
+from hyperpod_kit.checkpoint.repository.seal import Sealing
 
 _TICK = 0.25
 
@@ -82,18 +81,31 @@ class Agent(Orders):
         adopt.adopt(self.folder, self.run_hash, self.rank, self.owner)
         versions = {**setup.get("versions", {}), "hyperpod_kit": __version__}
         whose = identity.RunIdentity(setup.get("run", ""), setup["run_id"])
-        self.storage = Storage(setup["root"], directory=setup.get("local"), rank=self.rank, versions=versions,
-                               whose=whose, rate_limit=setup.get("rate_limit"), keep=setup.get("keep"),
-                               stopped=lambda: self.stop)
+        self.storage = Storage(
+            setup["root"],
+            directory=setup.get("local"),
+            rank=self.rank,
+            versions=versions,
+            whose=whose,
+            rate_limit=setup.get("rate_limit"),
+            keep=setup.get("keep"),
+            stopped=lambda: self.stop,
+        )
         self.chores = agent_work.Worker("chores", self.events.put)
         if self.rank == 0:
-            hub = fabric.Hub(self.token, lambda rank, message: self.events.put(("peer", rank, message)),
-                             peers=self.world - 1, addresses=setup.get("addresses", ()), port=int(setup.get("port", 0)))
+            hub = fabric.Hub(
+                self.token,
+                lambda rank, message: self.events.put(("peer", rank, message)),
+                peers=self.world - 1,
+                addresses=setup.get("addresses", ()),
+                port=int(setup.get("port", 0)),
+            )
             if not self.again:
                 saves_note.remove(self.folder, places.node_uid(), self.run_hash)
             counted = Counted(self.folder, setup["root"], whose, self.incarnation, self.storage, self.chores)
-            self.head = Head(self.world, hub, self.captures, self.storage, self.events.put, self._on_order,
-                             self.chores, counted)
+            self.head = Head(
+                self.world, hub, self.captures, self.storage, self.events.put, self._on_order, self.chores, counted
+            )
 
     # --- the loop -----------------------------------------------------------------------------------------------
 
@@ -107,12 +119,12 @@ class Agent(Orders):
         self.sealer = agent_work.Worker("seal", self.events.put)
         self.writer = agent_work.Worker("write", self.events.put)
         self.uploader = agent_work.Worker("upload", self.events.put)
-        self.trainer.listen(lambda message: self.events.put(("trainer", message)),
-                            lambda: self.events.put(("gone",)))
+        self.trainer.listen(lambda message: self.events.put(("trainer", message)), lambda: self.events.put(("gone",)))
         self.chores.submit("swept", (0, 0, ""), lambda: janitor.sweep(*places.of_mine(), but=self.run_hash))
         self.trainer.send({"ev": "ready", "port": self.head.hub.port if self.head else 0})
-        pulse = Pulse(self.trainer.send, [self.sealer, self.writer, self.uploader],
-                      self.head.worker if self.head else None)
+        pulse = Pulse(
+            self.trainer.send, [self.sealer, self.writer, self.uploader], self.head.worker if self.head else None
+        )
         while not self._finished():
             pulse.beat()
             if self.head is not None:
@@ -309,8 +321,12 @@ class Agent(Orders):
             return
         self.rejoining = True
         self.trainer.send({"ev": "trouble", "why": "rank 0's agent is gone; another one is waited for"})
-        threading.Thread(target=lambda: self.events.put(("rejoined", fabric.join(
-            self.addresses, self.token, self.rank, again=True, deadline=fabric.REJOIN))), daemon=True).start()
+        threading.Thread(
+            target=lambda: self.events.put(
+                ("rejoined", fabric.join(self.addresses, self.token, self.rank, again=True, deadline=fabric.REJOIN))
+            ),
+            daemon=True,
+        ).start()
 
     def _on_rejoined(self, uplink: Optional[Channel]) -> None:
         self.rejoining = False

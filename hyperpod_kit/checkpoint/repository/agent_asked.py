@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Callable, Sequence, Set
 
-from .control import Key
-from .lines import Channel, Message
+from hyperpod_kit.checkpoint.repository.control import Key
+from hyperpod_kit.checkpoint.repository.lines import Channel, Message
 
 
 class Asked:

@@ -7,14 +7,13 @@ import sys
 import threading
 from typing import Dict, FrozenSet, Iterator, List, Optional, Set, Tuple
 
+from hyperpod_kit.checkpoint.repository import arena, control, places
+from hyperpod_kit.checkpoint.repository.assemble import Report
+from hyperpod_kit.checkpoint.repository.control import Key, Page
+from hyperpod_kit.checkpoint.repository.failpoint import failpoint
+from hyperpod_kit.checkpoint.repository.local import Part
+from hyperpod_kit.checkpoint.repository.seal import Sealing
 from hyperpod_kit.errors import CheckpointError
-
-from . import arena, control, places
-from .assemble import Report
-from .control import Key, Page
-from .failpoint import failpoint
-from .local import Part
-from .seal import Sealing
 
 LOCAL, DURABLE, FAILED, DROPPED, OVERTAKEN, REFUSED = "local", "durable", "failed", "dropped", "overtaken", "refused"
 _ENDS = (DURABLE, FAILED, DROPPED, OVERTAKEN, REFUSED)
@@ -30,8 +29,9 @@ class Held:
     It lies in a slot (with `sealing`), or on the node's disk (as `part`), or in both.
     """
 
-    def __init__(self, page: Page, attempt: str, *, sealing: Optional[Sealing] = None,
-                 part: Optional[Part] = None) -> None:
+    def __init__(
+        self, page: Page, attempt: str, *, sealing: Optional[Sealing] = None, part: Optional[Part] = None
+    ) -> None:
         self.key = page.key
         self.sealing = sealing
         self.slot: Optional[arena.Slot] = sealing.slot if sealing is not None else None
@@ -104,7 +104,6 @@ class SlotFiles:
                 yield self._get(name)
             except (OSError, CheckpointError):
                 continue
-
 
     def recover(self, *, but: str = "") -> None:
         """Seal what a dead trainer captured, free what it had half copied. Sealed slots stay as they are, and those of

@@ -7,23 +7,32 @@ import time
 from dataclasses import replace
 from typing import Callable, Dict, List, Optional, Set, Tuple
 
-from . import coordinator, fabric
-from .agent_captures import Captures
-from .agent_storage import Storage
-from .agent_work import Post, Worker
-from .assemble import Report
-from .control import Key
-from .coordinator import Coordinator, Order
-from .lines import Message
-from .saves_counted import Counted
-from .shard import Placed
+from hyperpod_kit.checkpoint.repository import coordinator, fabric
+from hyperpod_kit.checkpoint.repository.agent_captures import Captures
+from hyperpod_kit.checkpoint.repository.agent_storage import Storage
+from hyperpod_kit.checkpoint.repository.agent_work import Post, Worker
+from hyperpod_kit.checkpoint.repository.assemble import Report
+from hyperpod_kit.checkpoint.repository.control import Key
+from hyperpod_kit.checkpoint.repository.coordinator import Coordinator, Order
+from hyperpod_kit.checkpoint.repository.lines import Message
+from hyperpod_kit.checkpoint.repository.saves_counted import Counted
+from hyperpod_kit.checkpoint.repository.shard import Placed
 
 
 class Head:
     """The coordinator with its effects. Used from the agent's main thread; `deliver` hands an order to this rank."""
 
-    def __init__(self, world: int, hub: fabric.Hub, captures: Captures, storage: Storage, post: Post,
-                 deliver: Callable[[Message], None], chores: Worker, counted: Counted) -> None:
+    def __init__(
+        self,
+        world: int,
+        hub: fabric.Hub,
+        captures: Captures,
+        storage: Storage,
+        post: Post,
+        deliver: Callable[[Message], None],
+        chores: Worker,
+        counted: Counted,
+    ) -> None:
         self.hub = hub
         self._brain = Coordinator(world, local=storage.local is not None)
         self._pieces: Dict[int, Tuple[str, Tuple[Placed, ...]]] = {}
@@ -58,12 +67,18 @@ class Head:
         epoch, seq, incarnation = message["key"]
         key = (int(epoch), int(seq), str(incarnation))
         if op == "captured":
-            self._obey(self._brain.captured(rank, key, adopted=bool(message.get("adopted")),
-                                            held=message.get("replicas")))
+            self._obey(
+                self._brain.captured(rank, key, adopted=bool(message.get("adopted")), held=message.get("replicas"))
+            )
         elif op == "which":
             tensors = message.get("tensors")
-            self._obey(self._brain.which(rank, key, [(str(name), str(layout), str(value))
-                                                     for name, layout, value in tensors] if tensors else None))
+            self._obey(
+                self._brain.which(
+                    rank,
+                    key,
+                    [(str(name), str(layout), str(value)) for name, layout, value in tensors] if tensors else None,
+                )
+            )
         elif op == "sealed":
             self._obey(self._brain.sealed(rank, key))
         elif op == "skipped":
@@ -148,7 +163,11 @@ class Head:
             else:
                 note = held.attempt if held is not None and order.kind == coordinator.COMMITTED else order.why
                 self.counted.ended(order.kind, order.key, note)
-                message: Message = {"op": order.kind, "key": list(order.key or ()), "note": note,
-                                    **({"ranks": list(order.ranks)} if order.ranks else {})}
+                message: Message = {
+                    "op": order.kind,
+                    "key": list(order.key or ()),
+                    "note": note,
+                    **({"ranks": list(order.ranks)} if order.ranks else {}),
+                }
                 self.hub.broadcast(message)
                 self._deliver(message)

@@ -11,11 +11,10 @@ import traceback
 from typing import List
 
 from hyperpod_kit import descriptors
+from hyperpod_kit.checkpoint.repository.agent import Agent
+from hyperpod_kit.checkpoint.repository.lines import Channel
+from hyperpod_kit.checkpoint.repository.process import be_gentle
 from hyperpod_kit.errors import HyperpodKitError
-
-from .agent import Agent
-from .lines import Channel
-from .process import be_gentle
 
 
 def _end() -> None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import sys
 from typing import Any, List, Optional
 
-from . import agent_captures, control, coordinator
-from .agent_asked import Asked
-from .agent_captures import Captures, Held
-from .agent_head import Head
-from .agent_storage import Storage
-from .agent_work import Worker
-from .assemble import Report
-from .control import Key, Page
-from .failpoint import failpoint
-from .lines import Channel, Message
-from .local import Part
+from hyperpod_kit.checkpoint.repository import agent_captures, control, coordinator
+from hyperpod_kit.checkpoint.repository.agent_asked import Asked
+from hyperpod_kit.checkpoint.repository.agent_captures import Captures, Held
+from hyperpod_kit.checkpoint.repository.agent_head import Head
+from hyperpod_kit.checkpoint.repository.agent_storage import Storage
+from hyperpod_kit.checkpoint.repository.agent_work import Worker
+from hyperpod_kit.checkpoint.repository.assemble import Report
+from hyperpod_kit.checkpoint.repository.control import Key, Page
+from hyperpod_kit.checkpoint.repository.failpoint import failpoint
+from hyperpod_kit.checkpoint.repository.lines import Channel, Message
+from hyperpod_kit.checkpoint.repository.local import Part
 
 
 def key_of(value: Any) -> Key:
@@ -150,8 +150,11 @@ class Orders:
             self._report({"op": "failed", "key": list(key), "why": "it is not in memory any more"})
         elif "write" not in held.jobs:  # asked again, after an agent was lost
             held.jobs.add("write")
-            event, job = (("written", self.storage.write) if self.storage.local is None else
-                          ("localized", self.storage.write_local))
+            event, job = (
+                ("written", self.storage.write)
+                if self.storage.local is None
+                else ("localized", self.storage.write_local)
+            )
             self.writer.submit(event, key, job(held))
 
     def _upload(self, key: Key, held: Optional[Held]) -> None:

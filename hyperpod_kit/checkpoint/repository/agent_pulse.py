@@ -9,9 +9,9 @@ import os
 import time
 from typing import Callable, List, Optional
 
-from . import movement
-from .agent_work import Worker
-from .lines import Message
+from hyperpod_kit.checkpoint.repository import movement
+from hyperpod_kit.checkpoint.repository.agent_work import Worker
+from hyperpod_kit.checkpoint.repository.lines import Message
 
 EVERY = 5.0
 """Seconds between two signs of life."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Tuple
 
-from hyperpod_kit.errors import CheckpointError
-
-from . import (
+from hyperpod_kit.checkpoint.repository import (
     arena,
     assemble,
     catalog,
@@ -24,12 +22,13 @@ from . import (
     stream,
     verify,
 )
-from .agent_captures import Held
-from .assemble import Report
-from .control import Page
-from .failpoint import failpoint
-from .seal import Sealing
-from .store.open import open_store
+from hyperpod_kit.checkpoint.repository.agent_captures import Held
+from hyperpod_kit.checkpoint.repository.assemble import Report
+from hyperpod_kit.checkpoint.repository.control import Page
+from hyperpod_kit.checkpoint.repository.failpoint import failpoint
+from hyperpod_kit.checkpoint.repository.seal import Sealing
+from hyperpod_kit.checkpoint.repository.store.open import open_store
+from hyperpod_kit.errors import CheckpointError
 
 
 class Storage:
@@ -40,9 +39,18 @@ class Storage:
     policy.
     """
 
-    def __init__(self, root: str, *, whose: identity.RunIdentity, directory: Optional[str], rank: int,
-                 versions: Dict[str, str], rate_limit: Optional[float], keep: Any,
-                 stopped: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        root: str,
+        *,
+        whose: identity.RunIdentity,
+        directory: Optional[str],
+        rank: int,
+        versions: Dict[str, str],
+        rate_limit: Optional[float],
+        keep: Any,
+        stopped: Callable[[], bool],
+    ) -> None:
         self.store, self._whose = open_store(root), whose
         run_hash = arena.run_hash(whose.run_id)
         self.local = local.store(directory, run_hash) if directory else None
@@ -66,15 +74,18 @@ class Storage:
 
     def write_local(self, held: Held) -> Callable[[], Report]:
         """Write this rank's part to the node's disk."""
+
         def job() -> Report:
             assert self.local is not None and held.sealing is not None
             if not held.begin():
                 raise persist.Stopped("withdrawn before it was begun")
             return local.write(held.sealing, self.local, held.attempt, self._how(held, self._pace))
+
         return job
 
     def write(self, held: Held, *, upload: bool = False) -> Callable[[], Report]:
         """Write this rank's shard to storage, from memory while it is there; what is to be said about it."""
+
         def job() -> Report:
             how = self._how(held, self._upload_pace if upload else self._pace)
             if held.slot is not None and held.sealing is not None:
@@ -86,6 +97,7 @@ class Storage:
                 raise CheckpointError("it is neither in memory nor on the node's disk any more")
             drain.copy_shard(held.part, self.local, self.store, held.attempt, how)
             return held.part.report
+
         return job
 
     def _write_shard(self, held: Held, sealing: Sealing, how: persist.How) -> manifest.FileRecord:
@@ -121,9 +133,11 @@ class Storage:
 
     def prune_local(self, upto: str, busy: FrozenSet[str]) -> Callable[[], None]:
         """Make room on the node's disk, see local.prune."""
+
         def job() -> None:
             if self.local is not None:
                 local.prune(self.local, self._rank, upto=upto, busy=busy)
+
         return job
 
     def look(self, held: Held) -> Callable[[], str]:
@@ -131,6 +145,7 @@ class Storage:
 
         A start that was killed between the manifest and the mark in shared memory leaves it so.
         """
+
         def job() -> str:
             page = held.part.report.page if held.part is not None else None
             page = held.sealing.page if held.sealing is not None else page
@@ -142,22 +157,27 @@ class Storage:
                     if found.shards[page.rank].root == page.shard_root:
                         return entry.attempt
             return ""
+
         return job
 
     def commit(self, held: Held, reports: Mapping[int, Report]) -> Callable[[], str]:
         """Make a checkpoint of what all ranks have written; its attempt."""
+
         def job() -> str:
             failpoint("agent.before_commit")
             made = assemble.assemble(reports, self._versions, self._columns)
             commit.commit(self.store, held.attempt, made.manifest, made.extra, made.columns)
             failpoint("agent.committed")
             return held.attempt
+
         return job
 
     def keep_up(self) -> Callable[[], List[str]]:
         """After a commit: what the policy does not keep goes. What could not be removed."""
+
         def job() -> List[str]:
             if self._keep is None or self._stopped():
                 return []
             return [f"{name}: {why}" for name, why in retention.run(self.store, self._keep, self._whose).left]
+
         return job

@@ -8,10 +8,9 @@ import threading
 import traceback
 from typing import Any, Callable, Tuple
 
+from hyperpod_kit.checkpoint.repository import movement, verify
+from hyperpod_kit.checkpoint.repository.control import Key
 from hyperpod_kit.errors import CheckpointError
-
-from . import movement, verify
-from .control import Key
 
 Post = Callable[[Tuple[Any, ...]], None]
 

@@ -1,7 +1,7 @@
 """Shared-memory slots. A slot is two files that outlive every process:
 
-    hpk-<uid>-<run hash>-<rank>-<slot>.ctl    control page, then the capture's non-tensor state
-    hpk-<uid>-<run hash>-<rank>-<slot>.img    byte for byte the shard as it will lie on storage
+hpk-<uid>-<run hash>-<rank>-<slot>.ctl    control page, then the capture's non-tensor state
+hpk-<uid>-<run hash>-<rank>-<slot>.img    byte for byte the shard as it will lie on storage
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ import re
 import stat
 from typing import Any, Iterator, List, NamedTuple, Optional, Set
 
+from hyperpod_kit.checkpoint.repository import control, mapping
+from hyperpod_kit.checkpoint.repository.control import Page
 from hyperpod_kit.errors import CheckpointError, NotEnoughSharedMemory
 from hyperpod_kit.untrusted.held import hold, mount_of
-
-from . import control, mapping
-from .control import Page
 
 EXTRA_ROOM = 256 * 1024
 NAME = re.compile(r"hpk-([0-9]+)-([0-9a-f]{12})-([0-9]{5})-([0-9]{2})\.(ctl|img)")
@@ -54,8 +53,9 @@ def saves_file(uid: int, run: str, rank: int) -> str:
     return f"hpk-{uid}-{run}-{rank:05d}.saves"
 
 
-def names(folder: str, *, uid: Optional[int] = None, run: Optional[str] = None,
-          rank: Optional[int] = None) -> List[SlotName]:
+def names(
+    folder: str, *, uid: Optional[int] = None, run: Optional[str] = None, rank: Optional[int] = None
+) -> List[SlotName]:
     """The slots of ours in `folder`, also those of which only one file is there, sorted. What is another's, or has
     another's file for one of the two, is none, whatever it is called."""
     found: Set[SlotName] = set()
@@ -97,13 +97,13 @@ class Slot:
         self._view = mapping.view_of(ctl)
         self.image = mapping.view_of(img)
         self._faulted = False
-        current = control.read(self._view[:control.PAGE])
+        current = control.read(self._view[: control.PAGE])
         self._generation = current[0] if current else 0
 
     @property
     def page(self) -> Optional[Page]:
         """The page as it is now; None when the control page is damaged."""
-        found = control.read(self._view[:control.PAGE])
+        found = control.read(self._view[: control.PAGE])
         if found is None:
             return None
         self._generation = found[0]
@@ -111,7 +111,7 @@ class Slot:
 
     def put(self, page: Page) -> None:
         """Make `page` the current one. The caller went through Page.to, except for a new slot."""
-        control.write(self._view[:control.PAGE], self._generation + 1, page)
+        control.write(self._view[: control.PAGE], self._generation + 1, page)
         self._generation += 1
 
     def move(self, state: str, **changes: Any) -> Page:
@@ -126,12 +126,13 @@ class Slot:
     def put_extra(self, data: bytes) -> None:
         """Store the non-tensor state. Raises CheckpointError when it is larger than the room at creation."""
         if len(data) > len(self._view) - control.PAGE:
-            raise CheckpointError(f"the non-tensor state has {len(data)} bytes, the slot has room for "
-                                  f"{len(self._view) - control.PAGE}")
-        self._view[control.PAGE:control.PAGE + len(data)] = data
+            raise CheckpointError(
+                f"the non-tensor state has {len(data)} bytes, the slot has room for {len(self._view) - control.PAGE}"
+            )
+        self._view[control.PAGE : control.PAGE + len(data)] = data
 
     def extra(self, size: int) -> bytes:
-        return bytes(self._view[control.PAGE:control.PAGE + size])
+        return bytes(self._view[control.PAGE : control.PAGE + size])
 
     @property
     def room(self) -> tuple[int, int]:
@@ -189,7 +190,8 @@ def create(folder: str, name: SlotName, size: int, *, extra_room: int = EXTRA_RO
             free = os.statvfs(folder)
             raise NotEnoughSharedMemory(
                 f"a slot needs {size} bytes in {folder}, {free.f_bavail * free.f_frsize} are free",
-                hint="hyperpod-kit checkpoint flush --all, a larger /dev/shm, or fewer slots") from None
+                hint="hyperpod-kit checkpoint flush --all, a larger /dev/shm, or fewer slots",
+            ) from None
         raise
     slot = Slot(folder, name, mapped["ctl"], mapped["img"])
     slot.put(Page(rank=name.rank))
@@ -202,7 +204,9 @@ def no_room(path: str, err: OSError) -> NotEnoughSharedMemory:
     free = os.statvfs(folder)
     return NotEnoughSharedMemory(
         f"{path} cannot be written: {err.strerror}: {free.f_bavail * free.f_frsize} bytes and {free.f_favail} files "
-        f"are free in {folder}", hint="hyperpod-kit checkpoint flush --all, a larger /dev/shm, or fewer slots")
+        f"are free in {folder}",
+        hint="hyperpod-kit checkpoint flush --all, a larger /dev/shm, or fewer slots",
+    )
 
 
 def remove_stray_image(folder: str, name: SlotName) -> bool:

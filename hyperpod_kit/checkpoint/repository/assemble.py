@@ -6,12 +6,11 @@ import json
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
+from hyperpod_kit.checkpoint.repository import control, coverage, digest, held, index, layout, manifest, replicas, shard
+from hyperpod_kit.checkpoint.repository.arena import Slot
+from hyperpod_kit.checkpoint.repository.control import Page
+from hyperpod_kit.checkpoint.repository.shard import Placed
 from hyperpod_kit.errors import CheckpointError
-
-from . import control, coverage, digest, held, index, layout, manifest, replicas, shard
-from .arena import Slot
-from .control import Page
-from .shard import Placed
 
 
 @dataclass(frozen=True)
@@ -38,8 +37,10 @@ class Report:
         texts = (record.file, record.root, body["extra"])
         if not all(isinstance(text, str) for text in texts) or not manifest.is_count(record.size):
             raise ValueError("its record is of wrong types")
-        pieces = tuple(Placed(shard.spec_of(name, dtype, shape, offsets, full), *shard.place_of(begin, end))
-                       for name, dtype, shape, offsets, full, begin, end in body.get("pieces", ()))
+        pieces = tuple(
+            Placed(shard.spec_of(name, dtype, shape, offsets, full), *shard.place_of(begin, end))
+            for name, dtype, shape, offsets, full, begin, end in body.get("pieces", ())
+        )
         return Report(page, record, body["extra"], pieces)
 
 
@@ -51,8 +52,9 @@ def report_of(slot: Slot, record: manifest.FileRecord, parser: Optional[shard.Pa
     page = slot.page
     if page is None or page.state != control.SEALED:
         raise CheckpointError(f"{slot.name.file('ctl')} is damaged, or not sealed any more")
-    return Report(page, record, slot.extra(page.extra_size).decode(),
-                  (parser or shard.Parser()).tensors(slot.image[:page.size]))
+    return Report(
+        page, record, slot.extra(page.extra_size).decode(), (parser or shard.Parser()).tensors(slot.image[: page.size])
+    )
 
 
 def _extra(trees: Mapping[int, Dict[str, Any]], *, stages: bool) -> bytes:
@@ -61,11 +63,15 @@ def _extra(trees: Mapping[int, Dict[str, Any]], *, stages: bool) -> bytes:
     `stages`: not all ranks hold the same names. Then what a rank has as an earlier one has it is said so: the ranks of
     one pipeline stage would each repeat its names.
     """
-    trees = {rank: {key: value for key, value in tree.items() if key not in (replicas.REPLICAS, held.HELD)}
-             for rank, tree in trees.items()}
+    trees = {
+        rank: {key: value for key, value in tree.items() if key not in (replicas.REPLICAS, held.HELD)}
+        for rank, tree in trees.items()
+    }
     shared = trees[0]
-    ranks = [{key: value for key, value in trees[rank].items() if key not in shared or shared[key] != value}
-             for rank in sorted(trees)]
+    ranks = [
+        {key: value for key, value in trees[rank].items() if key not in shared or shared[key] != value}
+        for rank in sorted(trees)
+    ]
     body: Dict[str, Any] = {"format": layout.EXTRA_FORMAT, "shared": shared, "ranks": ranks}
     if stages:
         body.update(format=layout.EXTRA_FORMAT_OF_STAGES, like=_like(ranks))
@@ -145,8 +151,10 @@ def _count(reports: Mapping[int, Report], trees: Mapping[int, Dict[str, Any]]) -
         plans.setdefault(reports[rank].page.plan, rank)
     first = reports[0].page
     if len(plans) > 1:
-        return held.check({rank: trees[rank] for rank in plans.values()},
-                          (placed.spec.name for report in reports.values() for placed in report.pieces))
+        return held.check(
+            {rank: trees[rank] for rank in plans.values()},
+            (placed.spec.name for report in reports.values() for placed in report.pieces),
+        )
     if sum(report.page.tensors for report in reports.values()) != first.plan_tensors:
         raise CheckpointError("some tensors are in no shard")
     return first.plan_tensors
@@ -174,8 +182,10 @@ def assemble(reports: Mapping[int, Report], versions: Dict[str, str], columns: O
         for what in ("key", "world", "step", "run_id", "digest", "chunk"):
             here, there = getattr(first, what), getattr(page, what)
             if here != there:
-                raise CheckpointError(f"{what} is {here} on rank 0 and {there} on rank {rank}: "
-                                      "all ranks save the same steps, in the same order")
+                raise CheckpointError(
+                    f"{what} is {here} on rank 0 and {there} on rank {rank}: "
+                    "all ranks save the same steps, in the same order"
+                )
         if (report.record.rank, report.record.size, report.record.root) != (rank, page.size, page.shard_root):
             raise CheckpointError(f"rank {rank} reported a file that is not its capture")
         if digest.small(report.extra.encode()) != page.extra_root or page.state != control.SEALED:
@@ -191,10 +201,24 @@ def assemble(reports: Mapping[int, Report], versions: Dict[str, str], columns: O
     job = {**first.job, "mesh": said["mesh"]} if said.get("mesh") else first.job
     shards = tuple(reports[rank].record for rank in sorted(reports))
     made = manifest.Manifest(
-        run=first.run, run_id=first.run_id, epoch=first.epoch, seq=first.seq, step=first.step, world=first.world,
-        plan=held.plan_of(plans), digest=first.digest, chunk=first.chunk, total_bytes=sum(s.size for s in shards),
-        tensors=count, time=manifest.now(), shards=shards,
+        run=first.run,
+        run_id=first.run_id,
+        epoch=first.epoch,
+        seq=first.seq,
+        step=first.step,
+        world=first.world,
+        plan=held.plan_of(plans),
+        digest=first.digest,
+        chunk=first.chunk,
+        total_bytes=sum(s.size for s in shards),
+        tensors=count,
+        time=manifest.now(),
+        shards=shards,
         extra=manifest.FileRecord.of(layout.EXTRA_FILE, extra),
         index=manifest.FileRecord.of(layout.INDEX_FILE, table),
-        parent=said.get("parent"), metrics=manifest.numbers(said.get("metrics") or {}), job=job, versions=versions)
+        parent=said.get("parent"),
+        metrics=manifest.numbers(said.get("metrics") or {}),
+        job=job,
+        versions=versions,
+    )
     return Assembled(made, extra, table)

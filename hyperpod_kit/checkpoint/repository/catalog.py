@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from typing import Iterator, List, NamedTuple, Optional
 
+from hyperpod_kit.checkpoint.repository import latest, layout, manifest
+from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.checkpoint.repository.store.open import Where, as_store
 from hyperpod_kit.errors import CheckpointError
-
-from . import latest, layout, manifest
-from .store.base import Store
-from .store.open import Where, as_store
 
 _WIDTH = 10**6
 """From this seq on names are longer, and their order is no longer that of the numbers."""

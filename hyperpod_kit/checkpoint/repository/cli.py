@@ -7,24 +7,34 @@ import os
 import sys
 from typing import Callable, List, Sequence
 
+from hyperpod_kit.checkpoint.repository import cli_keep, cli_look, cli_repair, verify
 from hyperpod_kit.errors import DigestUnavailable, HyperpodKitError, UsageError
 from hyperpod_kit.untrusted import terminal
 
-from . import cli_keep, cli_look, cli_repair, verify
-
 
 def _flush(args: argparse.Namespace) -> int:
-    from . import flush_users, places  # what deals with shared memory is nothing to those who only look
+    from hyperpod_kit.checkpoint.repository import (  # what deals with shared memory is nothing to those who only look
+        flush_users,
+        places,
+    )
 
     folder, mine = places.base(), places.node_uid()
     if mine not in (0, mine if args.uid is None else args.uid):
-        raise UsageError(f"--uid {args.uid} is for root: this is uid {mine}",
-                         hint="hyperpod-kit checkpoint flush --all")
+        raise UsageError(
+            f"--uid {args.uid} is for root: this is uid {mine}", hint="hyperpod-kit checkpoint flush --all"
+        )
     uids = [args.uid] if args.uid is not None else places.users(folder) if mine == 0 else [mine]
     found = []
     for uid in uids:
-        found += flush_users.flush_as(uid, folder=folder, job=args.job, timeout=args.timeout, gid=args.gid,
-                                      max_age=args.max_age * 3600.0, asked_by=_who(args))
+        found += flush_users.flush_as(
+            uid,
+            folder=folder,
+            job=args.job,
+            timeout=args.timeout,
+            gid=args.gid,
+            max_age=args.max_age * 3600.0,
+            asked_by=_who(args),
+        )
     if args.json:
         terminal.data([outcome._asdict() for outcome in found])
     else:
@@ -42,15 +52,22 @@ def _who(args: argparse.Namespace) -> str:
 
 def build_parser(also: Sequence[str] = ()) -> argparse.ArgumentParser:
     epilog = f"with torch: {', '.join(also)}" if also else None
-    parser = argparse.ArgumentParser(prog="hyperpod-kit checkpoint", description="Checkpoints of a run, without torch.",
-                                     epilog=epilog)
+    parser = argparse.ArgumentParser(
+        prog="hyperpod-kit checkpoint", description="Checkpoints of a run, without torch.", epilog=epilog
+    )
     commands = parser.add_subparsers(dest="command", required=True)
 
-    def command(name: str, run: Callable[[argparse.Namespace], int], words: str,
-                *examples: str) -> argparse.ArgumentParser:
+    def command(
+        name: str, run: Callable[[argparse.Namespace], int], words: str, *examples: str
+    ) -> argparse.ArgumentParser:
         lines = (f"hyperpod-kit checkpoint {name} {line}" for line in examples)
-        sub = commands.add_parser(name, help=words, description=words, epilog="\n  ".join(["Examples:", *lines]),
-                                  formatter_class=argparse.RawDescriptionHelpFormatter)
+        sub = commands.add_parser(
+            name,
+            help=words,
+            description=words,
+            epilog="\n  ".join(["Examples:", *lines]),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
         if name != "flush":
             sub.add_argument("root", help="a directory, or s3://BUCKET/PREFIX")
         if name not in ("pin", "unpin"):
@@ -58,34 +75,67 @@ def build_parser(also: Sequence[str] = ()) -> argparse.ArgumentParser:
         sub.set_defaults(run=run)
         return sub
 
-    sub = command("ls", cli_look.ls, "list a root's checkpoints, newest first; reads no data",
-                  "/fsx/alice/run1", "s3://my-bucket/run1 --limit 5 --json")
+    sub = command(
+        "ls",
+        cli_look.ls,
+        "list a root's checkpoints, newest first; reads no data",
+        "/fsx/alice/run1",
+        "s3://my-bucket/run1 --limit 5 --json",
+    )
     sub.add_argument("--limit", type=int, default=50, metavar="N", help="only the newest N (default 50, 0 all)")
-    sub = command("show", cli_look.show, "one checkpoint's manifest and files; reads no data",
-                  "/fsx/alice/run1", "/fsx/alice/run1 --tensors  # of the newest")
+    sub = command(
+        "show",
+        cli_look.show,
+        "one checkpoint's manifest and files; reads no data",
+        "/fsx/alice/run1",
+        "/fsx/alice/run1 --tensors  # of the newest",
+    )
     sub.add_argument("attempt", nargs="?", help="default: the newest that was committed")
     sub.add_argument("--tensors", action="store_true", help="and where each tensor lies")
-    sub = command("verify", cli_look.check, "verify every byte: 0 all valid, 1 some are not or RUN.json is not "
-                                             "whole, 2 none is",
-                  "/fsx/alice/run1", "/fsx/alice/run1 --json")
+    sub = command(
+        "verify",
+        cli_look.check,
+        "verify every byte: 0 all valid, 1 some are not or RUN.json is not whole, 2 none is",
+        "/fsx/alice/run1",
+        "/fsx/alice/run1 --json",
+    )
     sub.add_argument("attempts", nargs="*", help="default: all that were committed")
-    sub = command("repair", cli_repair.repair, "write a lost or damaged RUN.json again, from what all checkpoints say",
-                  "/fsx/alice/run1 --dry-run", "/fsx/alice/run1 --run-id 4f2a  # where checkpoints are of several runs")
+    sub = command(
+        "repair",
+        cli_repair.repair,
+        "write a lost or damaged RUN.json again, from what all checkpoints say",
+        "/fsx/alice/run1 --dry-run",
+        "/fsx/alice/run1 --run-id 4f2a  # where checkpoints are of several runs",
+    )
     sub.add_argument("--dry-run", action="store_true", help="only say what would be written")
     sub.add_argument("--run-id", metavar="ID", help="whose root it is: a run's id as a refusal names it")
-    sub = command("prune", cli_keep.prune, "delete what the policy does not keep: 0 done, 1 something was left",
-                  "/fsx/alice/run1 --latest 3 --every-steps 1000 --dry-run", "/fsx/alice/run1 --latest 3 --best loss:2")
+    sub = command(
+        "prune",
+        cli_keep.prune,
+        "delete what the policy does not keep: 0 done, 1 something was left",
+        "/fsx/alice/run1 --latest 3 --every-steps 1000 --dry-run",
+        "/fsx/alice/run1 --latest 3 --best loss:2",
+    )
     cli_keep.add_policies(sub)
     sub.add_argument("--dry-run", action="store_true", help="only say what would be deleted")
     sub.add_argument("--verify", action="store_true", help="read every byte of the newest before an older one goes")
-    sub = command("pin", cli_keep.pin, "keep a checkpoint under every policy",
-                  "/fsx/alice/run1 ATTEMPT --reason 'before the new data'  # ATTEMPT as `ls` names it")
+    sub = command(
+        "pin",
+        cli_keep.pin,
+        "keep a checkpoint under every policy",
+        "/fsx/alice/run1 ATTEMPT --reason 'before the new data'  # ATTEMPT as `ls` names it",
+    )
     sub.add_argument("attempt", help="as `ls` names it")
     sub.add_argument("--reason", default="", help="why, for whoever finds it")
     sub = command("unpin", cli_keep.unpin, "leave a checkpoint to the policy again", "/fsx/alice/run1 ATTEMPT")
     sub.add_argument("attempt", help="as `ls` names it")
-    sub = command("flush", _flush, "persist what dead trainers left in shared memory, then free it: 0 all freed, "
-                                   "1 something was left", "--job 4711", "--all --timeout 120")
+    sub = command(
+        "flush",
+        _flush,
+        "persist what dead trainers left in shared memory, then free it: 0 all freed, 1 something was left",
+        "--job 4711",
+        "--all --timeout 120",
+    )
     which = sub.add_mutually_exclusive_group(required=True)
     which.add_argument("--job", help="only this Slurm job")
     which.add_argument("--all", action="store_true", help="of every job that is dead")

@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 from typing import List
 
+from hyperpod_kit.checkpoint.repository import identity, pins, retention, verify
+from hyperpod_kit.checkpoint.repository.cli_look import open_root
+from hyperpod_kit.checkpoint.repository.cli_table import table
+from hyperpod_kit.checkpoint.repository.policy import Best, EverySeconds, EverySteps, Latest, Policy
+from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.errors import CheckpointError, UsageError
 from hyperpod_kit.untrusted import terminal
-
-from . import identity, pins, retention, verify
-from .cli_look import open_root
-from .cli_table import table
-from .policy import Best, EverySeconds, EverySteps, Latest, Policy
-from .store.base import Store
 
 
 def add_policies(parser: argparse.ArgumentParser) -> None:
@@ -20,8 +19,9 @@ def add_policies(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--latest", type=int, metavar="N", help="keep the newest N")
     parser.add_argument("--every-steps", type=int, metavar="N", help="keep the first at or after each N steps")
     parser.add_argument("--every-seconds", type=float, metavar="S", help="keep the first in each S seconds")
-    parser.add_argument("--best", action="append", default=[], metavar="METRIC[:N[:min|max]]",
-                        help="keep the N best (default 1, min)")
+    parser.add_argument(
+        "--best", action="append", default=[], metavar="METRIC[:N[:min|max]]", help="keep the N best (default 1, min)"
+    )
 
 
 def policy_of(args: argparse.Namespace) -> Policy:
@@ -59,18 +59,29 @@ def prune(args: argparse.Namespace) -> int:
     rule = policy_of(args)
     store = open_root(args)
     whose = identity.of_root(store)
-    planned = retention.plan(retention.survey(store, run_id=whose.run_id if whose else "",
-                                              sound=_intact if args.verify else None), rule)
+    planned = retention.plan(
+        retention.survey(store, run_id=whose.run_id if whose else "", sound=_intact if args.verify else None), rule
+    )
     done = retention.Applied((), ()) if args.dry_run else retention.apply(store, planned, whose)
     if args.json:
-        terminal.data({"root": store.url, "policy": rule.to_json(), "dry_run": args.dry_run,
-                          "keep": dict(planned.keep), "delete": dict(planned.delete),
-                          "deleted": list(done.deleted), "left": dict(done.left)})
+        terminal.data(
+            {
+                "root": store.url,
+                "policy": rule.to_json(),
+                "dry_run": args.dry_run,
+                "keep": dict(planned.keep),
+                "delete": dict(planned.delete),
+                "deleted": list(done.deleted),
+                "left": dict(done.left),
+            }
+        )
         return 1 if done.left else 0
     left = dict(done.left)
     rows = [(attempt, "keep", why) for attempt, why in planned.keep]
-    rows += [(attempt, "would delete" if args.dry_run else "left" if attempt in left else "deleted",
-              left.get(attempt, why)) for attempt, why in planned.delete]
+    rows += [
+        (attempt, "would delete" if args.dry_run else "left" if attempt in left else "deleted", left.get(attempt, why))
+        for attempt, why in planned.delete
+    ]
     shown = table(("ATTEMPT", "", "WHY"), sorted(rows, reverse=True)) if rows else f"no checkpoint under {store.url}"
     terminal.out(shown)
     return 1 if done.left else 0

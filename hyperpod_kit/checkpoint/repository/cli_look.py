@@ -7,14 +7,23 @@ import itertools
 import json
 from typing import Any, Dict, List, Optional, Tuple
 
+from hyperpod_kit.checkpoint.repository import (
+    catalog,
+    identity,
+    layout,
+    lease,
+    manifest,
+    pins,
+    selection,
+    tombstone,
+    verify,
+)
+from hyperpod_kit.checkpoint.repository.cli_table import size, table
+from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.errors import CheckpointError, DigestUnavailable, NoCheckpoint, Unreachable, UsageError
 from hyperpod_kit.untrusted import terminal
 from hyperpod_kit.untrusted.text import clean
-
-from . import catalog, identity, layout, lease, manifest, pins, selection, tombstone, verify
-from .cli_table import size, table
-from .store.base import Store
-from .store.open import open_store
 
 
 def open_root(args: argparse.Namespace) -> Store:
@@ -42,10 +51,23 @@ def ls(args: argparse.Namespace) -> int:
     if not rows:
         terminal.out(f"no checkpoint under {store.url}")
         return 0
-    terminal.out(table(("ATTEMPT", "STEP", "SIZE", "RANKS", "TIME", "NOTE"), [
-        (row["attempt"], str(row["step"]), "" if row["bytes"] is None else size(row["bytes"]),
-         "" if row["world"] is None else str(row["world"]), row["time"] or "", _note(row)) for row in rows],
-        right=(1, 2, 3)))
+    terminal.out(
+        table(
+            ("ATTEMPT", "STEP", "SIZE", "RANKS", "TIME", "NOTE"),
+            [
+                (
+                    row["attempt"],
+                    str(row["step"]),
+                    "" if row["bytes"] is None else size(row["bytes"]),
+                    "" if row["world"] is None else str(row["world"]),
+                    row["time"] or "",
+                    _note(row),
+                )
+                for row in rows
+            ],
+            right=(1, 2, 3),
+        )
+    )
     if limit is not None and len(rows) == limit:
         terminal.out(f"the newest {limit}; all with --limit 0")
     return 0
@@ -64,19 +86,32 @@ def _row(store: Store, entry: catalog.Entry, pinned: Any, leased: Any) -> Dict[s
             problem = verify.reason_of(err)
         except Exception as err:  # of one checkpoint; the others are listed
             problem = verify.unforeseen(err)
-    return {"attempt": entry.attempt, "epoch": entry.name.epoch, "seq": entry.name.seq, "step": entry.name.step,
-            "committed": entry.committed, "problem": problem, "time": body.time if body else None,
-            "bytes": body.total_bytes if body else None, "world": body.world if body else None,
-            "digest": body.digest if body else None,
-            "metrics": {name: manifest.number(value) for name, value in (body.metrics if body else {}).items()},
-            "pinned": entry.attempt in pinned, "being_read": entry.attempt in leased,
-            "damaged": tombstone.read(store, entry.attempt) if entry.marked else None}
+    return {
+        "attempt": entry.attempt,
+        "epoch": entry.name.epoch,
+        "seq": entry.name.seq,
+        "step": entry.name.step,
+        "committed": entry.committed,
+        "problem": problem,
+        "time": body.time if body else None,
+        "bytes": body.total_bytes if body else None,
+        "world": body.world if body else None,
+        "digest": body.digest if body else None,
+        "metrics": {name: manifest.number(value) for name, value in (body.metrics if body else {}).items()},
+        "pinned": entry.attempt in pinned,
+        "being_read": entry.attempt in leased,
+        "damaged": tombstone.read(store, entry.attempt) if entry.marked else None,
+    }
 
 
 def _note(row: Dict[str, Any]) -> str:
-    notes = [row["problem"], row["damaged"] and f"BAD: {row['damaged']}", row["pinned"] and "pinned",
-             row["being_read"] and "being read",
-             *(f"{name} {float(value):g}" for name, value in row["metrics"].items())]
+    notes = [
+        row["problem"],
+        row["damaged"] and f"BAD: {row['damaged']}",
+        row["pinned"] and "pinned",
+        row["being_read"] and "being read",
+        *(f"{name} {float(value):g}" for name, value in row["metrics"].items()),
+    ]
     return "; ".join(note for note in notes if note)
 
 
@@ -89,25 +124,47 @@ def show(args: argparse.Namespace) -> int:
     tensors = _tensors(store, attempt, args.tensors)
     if args.json:
         found = json.loads(body.encode())
-        terminal.data({"root": store.url, "attempt": attempt, "manifest": found,
-                          **({"tensors": tensors} if args.tensors else {})})
+        terminal.data(
+            {"root": store.url, "attempt": attempt, "manifest": found, **({"tensors": tensors} if args.tensors else {})}
+        )
         return 0
-    facts = {"attempt": attempt, "run": f"{body.run} ({body.run_id})", "step": body.step, "time": body.time,
-             "epoch, seq": f"{body.epoch}, {body.seq}", "size": f"{size(body.total_bytes)} in {body.world} shards",
-             "tensors": body.tensors, "digest": f"{body.digest}, chunks of {size(body.chunk)}",
-             "saved after": body.parent and f"seq {body.parent.get('seq')}, step {body.parent.get('step')}"}
+    facts = {
+        "attempt": attempt,
+        "run": f"{body.run} ({body.run_id})",
+        "step": body.step,
+        "time": body.time,
+        "epoch, seq": f"{body.epoch}, {body.seq}",
+        "size": f"{size(body.total_bytes)} in {body.world} shards",
+        "tensors": body.tensors,
+        "digest": f"{body.digest}, chunks of {size(body.chunk)}",
+        "saved after": body.parent and f"seq {body.parent.get('seq')}, step {body.parent.get('step')}",
+    }
     for kind, values in (("metric", body.metrics), ("job", body.job), ("version", body.versions)):
         facts.update({f"{kind} {name}": value for name, value in sorted(values.items())})
     for name, value in facts.items():
         if value is not None:
             terminal.out(f"{clean(name):<16} {clean(value, terminal.LONGEST_LINE)}")
     files = [*body.shards, body.extra, *([body.index] if body.index else [])]
-    terminal.out("\n" + table(("FILE", "SIZE", "ROOT"), [(found.file, size(found.size), found.root) for found in files],
-                       right=(1,)))
+    terminal.out(
+        "\n"
+        + table(("FILE", "SIZE", "ROOT"), [(found.file, size(found.size), found.root) for found in files], right=(1,))
+    )
     if args.tensors:
-        terminal.out("\n" + table(("TENSOR", "TYPE", "SHAPE", "SHARDS"), [
-            (row["name"], row["dtype"], str(row["shape"]), ", ".join(str(piece["shard"]) for piece in row["pieces"]))
-            for row in tensors]))
+        terminal.out(
+            "\n"
+            + table(
+                ("TENSOR", "TYPE", "SHAPE", "SHARDS"),
+                [
+                    (
+                        row["name"],
+                        row["dtype"],
+                        str(row["shape"]),
+                        ", ".join(str(piece["shard"]) for piece in row["pieces"]),
+                    )
+                    for row in tensors
+                ],
+            )
+        )
     return 0
 
 
@@ -117,13 +174,26 @@ def _tensors(store: Store, attempt: str, wanted: bool) -> List[Dict[str, Any]]:
     body = verify.read_manifest(store, attempt)
     if body.index is None:
         raise CheckpointError(f"{attempt} has no index of its tensors")
-    from . import index
+    from hyperpod_kit.checkpoint.repository import index
 
     found = index.decode(verify.read_extra(store, attempt, body.index))
-    return [{"name": name, "dtype": pieces[0].spec.dtype, "shape": list(pieces[0].spec.whole),
-             "pieces": [{"shard": piece.shard, "begin": piece.begin, "shape": list(piece.spec.shape),
-                         "offsets": list(piece.spec.offsets or (0,) * len(piece.spec.shape))} for piece in pieces]}
-            for name, pieces in sorted(found.tensors().items())]
+    return [
+        {
+            "name": name,
+            "dtype": pieces[0].spec.dtype,
+            "shape": list(pieces[0].spec.whole),
+            "pieces": [
+                {
+                    "shard": piece.shard,
+                    "begin": piece.begin,
+                    "shape": list(piece.spec.shape),
+                    "offsets": list(piece.spec.offsets or (0,) * len(piece.spec.shape)),
+                }
+                for piece in pieces
+            ],
+        }
+        for name, pieces in sorted(found.tensors().items())
+    ]
 
 
 def newest(store: Store) -> str:
@@ -154,8 +224,14 @@ def check(args: argparse.Namespace) -> int:
     if results and strangers == len(results):
         run_problem = f"{layout.RUN_FILE} is of {found.identity}, and no checkpoint here is"
     if args.json:
-        terminal.data({"root": store.url, "newest_valid": good[0] if good else None,
-                          "run_problem": run_problem or None, "attempts": results})
+        terminal.data(
+            {
+                "root": store.url,
+                "newest_valid": good[0] if good else None,
+                "run_problem": run_problem or None,
+                "attempts": results,
+            }
+        )
     else:
         if not results:
             terminal.out(f"nothing was ever committed under {store.url}")

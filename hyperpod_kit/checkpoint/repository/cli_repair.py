@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import Any, Dict, Optional
 
+from hyperpod_kit.checkpoint.repository import identity, layout
+from hyperpod_kit.checkpoint.repository.cli_look import open_root
+from hyperpod_kit.checkpoint.repository.identity import Evidence, RunIdentity, Whose
+from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.untrusted import terminal
-
-from . import identity, layout
-from .cli_look import open_root
-from .identity import Evidence, RunIdentity, Whose
-from .store.base import Store
 
 
 def problem_of(store: Store, found: Whose, rest: Optional[Evidence] = None) -> Optional[str]:
@@ -22,7 +21,7 @@ def problem_of(store: Store, found: Whose, rest: Optional[Evidence] = None) -> O
     if found.identity is None:
         return found.problem
     if rest is not None and rest.runs and found.identity.run_id not in rest.runs:
-        return (f"{layout.RUN_FILE} is of {found.identity}, and no checkpoint here is: {identity.in_words(rest)}")
+        return f"{layout.RUN_FILE} is of {found.identity}, and no checkpoint here is: {identity.in_words(rest)}"
     return None
 
 
@@ -40,12 +39,17 @@ def repair(args: argparse.Namespace) -> int:
     if chosen is None and problem is None:
         return _tell(args, store, found.identity, problem, "nothing to repair")
     if chosen is None and found.identity is not None:
-        raise CheckpointError(f"{store.url}: {problem}", hint=f"{remedy(store)} --run-id ID  # of the run whose root "
-                                                               "it is; the checkpoints of others are then passed over")
+        raise CheckpointError(
+            f"{store.url}: {problem}",
+            hint=f"{remedy(store)} --run-id ID  # of the run whose root "
+            "it is; the checkpoints of others are then passed over",
+        )
     wanted = chosen or identity.adopted(store)
     if wanted is None:
-        raise CheckpointError(f"{store.url}: {problem}, and nothing was ever committed: nothing says whose root it is",
-                              hint="start the job: it makes a new one")
+        raise CheckpointError(
+            f"{store.url}: {problem}, and nothing was ever committed: nothing says whose root it is",
+            hint="start the job: it makes a new one",
+        )
     if found.identity == wanted:
         return _tell(args, store, wanted, None, "nothing to repair")
     if args.dry_run:
@@ -62,15 +66,23 @@ def _choose(store: Store, run_id: Optional[str], rest: Evidence) -> Optional[Run
     known.update({start.run_id: identity.named(start, store) for start in rest.starts if start.run_id not in known})
     matching = [who for found, who in known.items() if found.startswith(run_id)]
     if len(matching) != 1:
-        raise CheckpointError(f"{len(matching)} runs of {store.url} have an id that begins with {run_id!r}, expected "
-                              f"1: {', '.join(sorted(map(str, known.values()))) or 'nothing here says whose it is'}")
+        raise CheckpointError(
+            f"{len(matching)} runs of {store.url} have an id that begins with {run_id!r}, expected "
+            f"1: {', '.join(sorted(map(str, known.values()))) or 'nothing here says whose it is'}"
+        )
     return matching[0]
 
 
 def _tell(args: argparse.Namespace, store: Store, who: Optional[RunIdentity], problem: Optional[str], what: str) -> int:
     if args.json:
-        body: Dict[str, Any] = {"root": store.url, "run": who.run if who else None, "id": who.run_id if who else None,
-                                "problem": problem, "dry_run": args.dry_run, "written": what == "was written"}
+        body: Dict[str, Any] = {
+            "root": store.url,
+            "run": who.run if who else None,
+            "id": who.run_id if who else None,
+            "problem": problem,
+            "dry_run": args.dry_run,
+            "written": what == "was written",
+        }
         terminal.data(body)
     else:
         terminal.out(f"{layout.RUN_FILE} of {who}: {what}" + (f" ({problem})" if problem else ""))

@@ -13,8 +13,9 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequenc
     widths = [max(len(row[at]) for row in cells) for at in range(len(heads))]
     lines: List[str] = []
     for row in cells:
-        padded = [cell.rjust(width) if at in right else cell.ljust(width)
-                  for at, (cell, width) in enumerate(zip(row, widths))]
+        padded = [
+            cell.rjust(width) if at in right else cell.ljust(width) for at, (cell, width) in enumerate(zip(row, widths))
+        ]
         lines.append("  ".join(padded).rstrip())
     return "\n".join(lines)
 

@@ -10,14 +10,15 @@ import os
 import socket
 from typing import Any, Dict, Optional
 
-from . import catalog, identity, latest, layout, manifest
-from .failpoint import failpoint
-from .store.base import Store
-from .store.open import Where, as_store
+from hyperpod_kit.checkpoint.repository import catalog, identity, latest, layout, manifest
+from hyperpod_kit.checkpoint.repository.failpoint import failpoint
+from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.checkpoint.repository.store.open import Where, as_store
 
 
-def claim_epoch(where: Where, who: identity.RunIdentity, *, above: int, job: Dict[str, Any],
-                first_seq: Optional[int] = None) -> int:
+def claim_epoch(
+    where: Where, who: identity.RunIdentity, *, above: int, job: Dict[str, Any], first_seq: Optional[int] = None
+) -> int:
     """Take the next epoch, which nobody else has or will have: a file created exclusively. Raises OSError.
 
     `first_seq`: no save of this start will have a smaller seq. It spares later starts the listing of older attempts;
@@ -26,8 +27,16 @@ def claim_epoch(where: Where, who: identity.RunIdentity, *, above: int, job: Dic
     store = as_store(where)
     epoch = max(above, catalog.highest(store)[0]) + 1
     while True:
-        body = {"format": layout.RUN_FORMAT, "id": who.run_id, "run": who.run, "epoch": epoch,
-                "host": socket.gethostname(), "pid": os.getpid(), "job": job, "time": manifest.now()}
+        body = {
+            "format": layout.RUN_FORMAT,
+            "id": who.run_id,
+            "run": who.run,
+            "epoch": epoch,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "job": job,
+            "time": manifest.now(),
+        }
         if first_seq is not None:
             body["first_seq"] = first_seq
         try:

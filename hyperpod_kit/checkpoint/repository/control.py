@@ -11,11 +11,10 @@ import struct
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Dict, Optional, Tuple
 
+from hyperpod_kit.checkpoint.repository.digest import algorithm
+from hyperpod_kit.checkpoint.repository.process import Owner
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.untrusted import parse
-
-from .digest import algorithm
-from .process import Owner
 
 PAGE = 4096
 _HALF = PAGE // 2
@@ -28,8 +27,15 @@ FREE, WRITING, CAPTURED, SEALED = "FREE", "WRITING", "CAPTURED", "SEALED"
 
 # Who may do what: the trainer FREE -> WRITING -> CAPTURED, the agent the rest. WRITING -> FREE is for a trainer whose
 # copy failed, and for the agent that finds a dead trainer's half copy. SEALED -> SEALED sets `durable`.
-_LEGAL = {(FREE, WRITING), (WRITING, CAPTURED), (WRITING, FREE), (CAPTURED, SEALED), (CAPTURED, FREE),
-          (SEALED, SEALED), (SEALED, FREE)}
+_LEGAL = {
+    (FREE, WRITING),
+    (WRITING, CAPTURED),
+    (WRITING, FREE),
+    (CAPTURED, SEALED),
+    (CAPTURED, FREE),
+    (SEALED, SEALED),
+    (SEALED, FREE),
+}
 
 Key = Tuple[int, int, str]
 
@@ -85,7 +91,7 @@ def read(view: memoryview) -> Optional[Tuple[int, Page]]:
     """(generation, page) of the newest intact half; None when neither is intact."""
     best: Optional[Tuple[int, Page]] = None
     for at in (0, _HALF):
-        found = _read_half(bytes(view[at:at + _HALF]))
+        found = _read_half(bytes(view[at : at + _HALF]))
         if found is not None and (best is None or found[0] > best[0]):
             best = found
     return best
@@ -96,10 +102,10 @@ def _read_half(half: bytes) -> Optional[Tuple[int, Page]]:
     end = _HEAD.size + length
     if magic != _MAGIC or length > _ROOM:
         return None
-    if algorithm("blake2b").leaf(half[:end]) != half[end:end + _DIGEST]:
+    if algorithm("blake2b").leaf(half[:end]) != half[end : end + _DIGEST]:
         return None
     try:
-        return generation, page_of(parse.json_object(half[_HEAD.size:end]))
+        return generation, page_of(parse.json_object(half[_HEAD.size : end]))
     except (ValueError, TypeError, KeyError):
         return None
 
@@ -134,4 +140,4 @@ def write(view: memoryview, generation: int, page: Page) -> None:
     half = _HEAD.pack(_MAGIC, generation, len(text)) + text
     half += algorithm("blake2b").leaf(half)
     at = (generation % 2) * _HALF
-    view[at:at + len(half)] = half
+    view[at : at + len(half)] = half

@@ -19,11 +19,18 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
-from . import replicas
-from .control import Key
+from hyperpod_kit.checkpoint.repository import replicas
+from hyperpod_kit.checkpoint.repository.control import Key
 
 LOOK, PERSIST, SEALED, LOCAL, UPLOAD, COMMIT, COMMITTED = (
-    "look", "persist", "sealed", "local", "upload", "commit", "committed")
+    "look",
+    "persist",
+    "sealed",
+    "local",
+    "upload",
+    "commit",
+    "committed",
+)
 DROPPED, FAILED, OVERTAKEN, BYE = "dropped", "failed", "overtaken", "bye"
 WHICH, REFUSED, AGAIN = "which", "refused", "again"
 
@@ -74,8 +81,9 @@ class Coordinator:
 
     # --- memory -------------------------------------------------------------------------------------------------
 
-    def captured(self, rank: int, key: Key, *, adopted: bool = False,
-                 held: Optional[replicas.Replicas] = None) -> List[Order]:
+    def captured(
+        self, rank: int, key: Key, *, adopted: bool = False, held: Optional[replicas.Replicas] = None
+    ) -> List[Order]:
         """`rank` has all bytes of this capture. Ranks report their captures in the order in which they made them.
 
         `adopted`: of an earlier start, so it may be on storage already and the answer to `look` decides. `held` are the
@@ -208,8 +216,11 @@ class Coordinator:
         """`rank` has another agent, which begins anew. Every agent reports once more what it holds (as `adopted`), so
         what is on its way is forgotten here; only a commit that has begun needs nobody any more."""
         self._done.discard(rank)
-        kept = {key: one for key, one in self._captures.items()
-                if one.state == "committing" or one.state not in ("capturing", *_BUSY)}
+        kept = {
+            key: one
+            for key, one in self._captures.items()
+            if one.state == "committing" or one.state not in ("capturing", *_BUSY)
+        }
         self._captures.clear()
         self._captures.update(kept)
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import Dict, List, Sequence, Set, Tuple
 
+from hyperpod_kit.checkpoint.repository.index import Index, Piece
 from hyperpod_kit.errors import CheckpointError
-
-from .index import Index, Piece
 
 Box = Tuple[Tuple[int, int], ...]
 """[begin, end) in each dimension."""
@@ -34,8 +33,10 @@ def _problem(pieces: Sequence[Piece]) -> str:
     for piece in pieces:
         spec = piece.spec
         if (spec.dtype, spec.whole) != (first.dtype, first.whole):
-            return (f"shard {piece.shard} has {spec.dtype} {list(spec.whole)}, "
-                    f"shard {pieces[0].shard} has {first.dtype} {list(first.whole)}")
+            return (
+                f"shard {piece.shard} has {spec.dtype} {list(spec.whole)}, "
+                f"shard {pieces[0].shard} has {first.dtype} {list(first.whole)}"
+            )
         offsets = spec.offsets or (0,) * len(spec.shape)
         if len(spec.shape) != len(spec.whole) or len(offsets) != len(spec.whole):
             return f"shard {piece.shard} has a piece of {len(spec.shape)} dimensions of {len(spec.whole)}"

@@ -21,9 +21,8 @@ import struct
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, Dict, Iterable, NamedTuple, Tuple
 
+from hyperpod_kit.checkpoint.repository import xxh3
 from hyperpod_kit.errors import DigestUnavailable
-
-from . import xxh3
 
 CHUNK = 16 * 1024 * 1024
 LEAF_BYTES = 8
@@ -95,9 +94,9 @@ def leaves_of(alg: Algorithm, view: memoryview, *, chunk: int = CHUNK, threads: 
     """The leaves of `view` (header and data, without the leaves), concatenated."""
     starts = range(0, len(view), chunk)
     if threads <= 1 or len(starts) <= 1:
-        return b"".join(alg.leaf(view[at:at + chunk]) for at in starts)
+        return b"".join(alg.leaf(view[at : at + chunk]) for at in starts)
     with ThreadPoolExecutor(threads) as pool:
-        return b"".join(pool.map(lambda at: alg.leaf(view[at:at + chunk]), starts))
+        return b"".join(pool.map(lambda at: alg.leaf(view[at : at + chunk]), starts))
 
 
 NAMES = ("xxh3", "blake2b")
@@ -121,5 +120,8 @@ def best(*others: Iterable[str]) -> str:
 
     `others`: the names that each of the other ranks has. blake2b is everywhere.
     """
-    return next(name for name, here in available().items()
-                if name == "blake2b" or (here and all(name in names for names in others)))
+    return next(
+        name
+        for name, here in available().items()
+        if name == "blake2b" or (here and all(name in names for names in others))
+    )

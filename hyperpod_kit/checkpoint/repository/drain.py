@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import threading
 
-from . import manifest, persist, stream
-from .failpoint import failpoint
-from .local import Part
-from .store.base import Store
+from hyperpod_kit.checkpoint.repository import manifest, persist, stream
+from hyperpod_kit.checkpoint.repository.failpoint import failpoint
+from hyperpod_kit.checkpoint.repository.local import Part
+from hyperpod_kit.checkpoint.repository.store.base import Store
 
 
 def copy_shard(part: Part, source: Store, target: Store, attempt: str, how: persist.How) -> manifest.FileRecord:
@@ -42,7 +42,7 @@ def _copy(shard: stream.Shard, target: Store, name: str, how: persist.How) -> No
             buffers.own = stream.Buffer(longest + stream.PAGE)
         view = shard.fill(buffers.own.view, begin, end)
         index = begin // shard.chunk
-        shard.check(index, view[:shard.bounds(index)[1] - begin])
+        shard.check(index, view[: shard.bounds(index)[1] - begin])
         failpoint("upload.slice")
         return view
 

@@ -15,12 +15,11 @@ import time
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from hyperpod_kit import descriptors
+from hyperpod_kit.checkpoint.repository import greeting
+from hyperpod_kit.checkpoint.repository.lines import Channel, Message
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.untrusted import listening
 from hyperpod_kit.untrusted.strangers import Guest, Strangers
-
-from . import greeting
-from .lines import Channel, Message
 
 PATIENCE = 30
 """Seconds until a silent machine counts as gone while training runs: longer than a hiccup of the network."""
@@ -87,7 +86,9 @@ class Hub:
         if peers + _BESIDE > descriptors.soft():
             raise CheckpointError(
                 f"rank 0's agent needs {peers + _BESIDE} descriptors for {peers + 1} ranks, {descriptors.soft()} are "
-                "allowed on its node", hint="raise the hard limit there: LimitNOFILE= in slurmd's unit, or ulimit -Hn")
+                "allowed on its node",
+                hint="raise the hard limit there: LimitNOFILE= in slurmd's unit, or ulimit -Hn",
+            )
         if peers:
             listeners, self.port = self._listen(addresses, port)
             most = min(max(16, 2 * self._world), descriptors.soft() - peers - _OWN)
@@ -98,8 +99,10 @@ class Hub:
     def _listen(self, addresses: Sequence[str], port: int) -> Tuple[List[socket.socket], int]:
         with contextlib.suppress(listening.NoAddress):
             return listening.listen(addresses, port)
-        self._say(f"none of {', '.join(addresses) or 'no addresses'} is an address of this machine: "
-                  "other ranks' agents are heard on all interfaces")
+        self._say(
+            f"none of {', '.join(addresses) or 'no addresses'} is an address of this machine: "
+            "other ranks' agents are heard on all interfaces"
+        )
         return listening.listen([listening.ANYWHERE], port)
 
     # --- the thread that listens ------------------------------------------------------------------------------------
@@ -193,16 +196,19 @@ class Uplink(Channel):
 
     def listen(self, on_message: Callable[[Message], None], on_end: Callable[[], None]) -> None:
         """See Channel.listen. The hub's question whether we are there is answered here."""
+
         def heard(message: Message) -> None:
             if message.get("op") == greeting.PING:
                 self.send({"op": greeting.PONG})
             else:
                 on_message(message)
+
         super().listen(heard, on_end)
 
 
-def join(addresses: Sequence[Tuple[str, int]], token: str, rank: int, *, again: bool = False,
-         deadline: float = 60.0) -> Optional[Uplink]:
+def join(
+    addresses: Sequence[Tuple[str, int]], token: str, rank: int, *, again: bool = False, deadline: float = 60.0
+) -> Optional[Uplink]:
     """Connect to rank 0's agent at one of its addresses; None when none answered within `deadline` seconds.
 
     `again`: one of the two agents has taken the place of another.

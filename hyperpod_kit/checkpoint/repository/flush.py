@@ -14,9 +14,7 @@ import time
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from hyperpod_kit import __version__
-from hyperpod_kit.errors import CheckpointError, NotEnoughSharedMemory, Untrusted
-
-from . import (
+from hyperpod_kit.checkpoint.repository import (
     arena,
     assemble,
     commit,
@@ -35,9 +33,10 @@ from . import (
     selection,
     verify,
 )
-from .control import Key, Page
-from .store.base import Store
-from .store.open import open_store
+from hyperpod_kit.checkpoint.repository.control import Key, Page
+from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.checkpoint.repository.store.open import open_store
+from hyperpod_kit.errors import CheckpointError, NotEnoughSharedMemory, Untrusted
 
 _POLL = 0.1
 
@@ -56,8 +55,9 @@ class _Held(NamedTuple):
     page: Page
 
 
-def flush(*, folder: Optional[str] = None, job: Optional[str] = None, timeout: float = 45.0,
-          max_age: float = 86400.0) -> List[Outcome]:
+def flush(
+    *, folder: Optional[str] = None, job: Optional[str] = None, timeout: float = 45.0, max_age: float = 86400.0
+) -> List[Outcome]:
     """Flush this user's runs (of Slurm job `job`, or all). Returns within about `timeout` seconds plus one write.
 
     `folder`: the node's shared memory, in which the user's directories are. `max_age` in seconds: older segments that
@@ -80,8 +80,9 @@ def flush(*, folder: Optional[str] = None, job: Optional[str] = None, timeout: f
     return out
 
 
-def _one_run(folder: str, run: str, names: List[arena.SlotName], job: Optional[str], end: float,
-             max_age: float) -> Optional[Outcome]:
+def _one_run(
+    folder: str, run: str, names: List[arena.SlotName], job: Optional[str], end: float, max_age: float
+) -> Optional[Outcome]:
     """What became of a run; None when there is nothing to say to whoever asked for `job`."""
     held = _open(folder, names)
     ours = job is None or any(str(h.page.job.get("slurm_job_id")) == job for h in held)
@@ -207,8 +208,11 @@ def _persist_newest(sealed: Dict[Key, Dict[int, _Held]], pages: List[Page]) -> T
     if committed >= newest[:2]:
         return None, f"already committed up to seq {committed[1]}", True
     wanted = sorted(key for key in sealed if key[:2] > committed)
-    refused = [key for key in wanted if replicas.difference(
-        {rank: replicas.of_slot(one.slot) for rank, one in sealed[key].items()}) is not None]
+    refused = [
+        key
+        for key in wanted
+        if replicas.difference({rank: replicas.of_slot(one.slot) for rank, one in sealed[key].items()}) is not None
+    ]
     wanted = [key for key in wanted if key not in refused]
     whole = max([key for key in wanted if sorted(sealed[key]) == list(range(page.world))], default=None)
     attempt = _persist(store, sealed[whole]) if whole is not None else None

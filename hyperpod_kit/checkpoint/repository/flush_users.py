@@ -19,10 +19,9 @@ import time
 from typing import Any, List, Optional, Tuple
 
 from hyperpod_kit import audit
+from hyperpod_kit.checkpoint.repository import flush, places
 from hyperpod_kit.untrusted import parse
 from hyperpod_kit.untrusted.text import clean
-
-from . import flush, places
 
 _LONGEST_ANSWER = 1 << 20
 _MOST_RECORDS = 32
@@ -32,8 +31,16 @@ _PR_SET_PDEATHSIG = 1
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def flush_as(uid: int, *, folder: str, job: Optional[str], timeout: float, max_age: float,
-             gid: Optional[int] = None, asked_by: str = "hyperpod-kit checkpoint flush") -> List[flush.Outcome]:
+def flush_as(
+    uid: int,
+    *,
+    folder: str,
+    job: Optional[str],
+    timeout: float,
+    max_age: float,
+    gid: Optional[int] = None,
+    asked_by: str = "hyperpod-kit checkpoint flush",
+) -> List[flush.Outcome]:
     """Flush the segments of `uid` in a child process; it is killed at the deadline. Raises OSError.
 
     `gid`: instead of the user's own group. What was done for another user is recorded, as asked for by `asked_by`.
@@ -113,11 +120,17 @@ def _outcomes(data: bytes) -> Optional[List[flush.Outcome]]:
     except (ValueError, TypeError):
         return None
     for one in found:
-        if not isinstance(one.run, str) or not isinstance(one.note, str) or type(one.removed) is not bool \
-                or not isinstance(one.attempt, (str, type(None))):
+        if (
+            not isinstance(one.run, str)
+            or not isinstance(one.note, str)
+            or type(one.removed) is not bool
+            or not isinstance(one.attempt, (str, type(None)))
+        ):
             return None
-    return [flush.Outcome(clean(one.run), clean(one.attempt) if one.attempt else None, one.removed,
-                          clean(one.note, _NOTE)) for one in found]
+    return [
+        flush.Outcome(clean(one.run), clean(one.attempt) if one.attempt else None, one.removed, clean(one.note, _NOTE))
+        for one in found
+    ]
 
 
 def _record(uid: int, outcomes: List[flush.Outcome], asked_by: str) -> None:
@@ -125,8 +138,13 @@ def _record(uid: int, outcomes: List[flush.Outcome], asked_by: str) -> None:
     for one in done[:_MOST_RECORDS]:
         audit.record("flushed", f"run {one.run}", one.note, asked_by=asked_by, owner=f"uid {uid}")
     if len(done) > _MOST_RECORDS:
-        audit.record("flushed", f"{len(done) - _MOST_RECORDS} more runs", "as the ones before", asked_by=asked_by,
-                     owner=f"uid {uid}")
+        audit.record(
+            "flushed",
+            f"{len(done) - _MOST_RECORDS} more runs",
+            "as the ones before",
+            asked_by=asked_by,
+            owner=f"uid {uid}",
+        )
 
 
 def _become(uid: int, gid: Optional[int], keep: int) -> None:

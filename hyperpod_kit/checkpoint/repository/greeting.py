@@ -10,12 +10,11 @@ import json
 import socket
 from typing import NamedTuple, Optional
 
+from hyperpod_kit.checkpoint.repository.lines import Sealed
 from hyperpod_kit.errors import Untrusted
 from hyperpod_kit.untrusted import parse, proof
 from hyperpod_kit.untrusted.lines import Lines
 from hyperpod_kit.untrusted.strangers import GREETING
-
-from .lines import Sealed
 
 PROTOCOL = "hpk-agents/2"
 """Both sides say it first. That all ranks of a run are of the same release is looked at before any agent is started."""
@@ -45,9 +44,16 @@ def answer(key: bytes, asked: bytes, rank: int, again: bool) -> tuple[bytes, Sea
     """What the newcomer says to that, and how it goes on. Raises ValueError."""
     theirs = _nonce(asked)
     ours = proof.nonce()
-    return (_line(protocol=PROTOCOL, nonce=ours, rank=rank, again=again,
-                  proof=proof.proof(key, PROTOCOL, theirs, ours, rank, int(again))),
-            Sealed(*_seals(key, theirs, ours, rank)))
+    return (
+        _line(
+            protocol=PROTOCOL,
+            nonce=ours,
+            rank=rank,
+            again=again,
+            proof=proof.proof(key, PROTOCOL, theirs, ours, rank, int(again)),
+        ),
+        Sealed(*_seals(key, theirs, ours, rank)),
+    )
 
 
 def heard(key: bytes, asked: bytes, line: bytes, world: int) -> Optional[Hello]:
@@ -98,8 +104,10 @@ def _nonce(line: bytes) -> str:
 
 def _seals(key: bytes, hub: str, newcomer: str, rank: int) -> tuple[proof.Seal, proof.Seal]:
     """Of what the newcomer says, of what the hub says."""
-    return (proof.Seal(proof.derived(key, PROTOCOL, "to the hub", hub, newcomer, rank)),
-            proof.Seal(proof.derived(key, PROTOCOL, "of the hub", hub, newcomer, rank)))
+    return (
+        proof.Seal(proof.derived(key, PROTOCOL, "to the hub", hub, newcomer, rank)),
+        proof.Seal(proof.derived(key, PROTOCOL, "of the hub", hub, newcomer, rank)),
+    )
 
 
 def _line(**fields: object) -> bytes:

@@ -11,13 +11,12 @@ import hashlib
 from typing import Dict, Mapping, Tuple
 
 from hyperpod_kit import __version__
+from hyperpod_kit.checkpoint.repository import assemble, identity, layout, manifest, persist, seal
+from hyperpod_kit.checkpoint.repository.arena import Slot
+from hyperpod_kit.checkpoint.repository.control import Page
+from hyperpod_kit.checkpoint.repository.failpoint import failpoint
+from hyperpod_kit.checkpoint.repository.store.base import SMALL, Store
 from hyperpod_kit.errors import CheckpointError
-
-from . import assemble, identity, layout, manifest, persist, seal
-from .arena import Slot
-from .control import Page
-from .failpoint import failpoint
-from .store.base import SMALL, Store
 
 Held = Mapping[int, Tuple[Slot, Page]]
 """Rank -> its sealed slot and page; all of one capture."""

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
+from hyperpod_kit.checkpoint.repository import digest
 from hyperpod_kit.errors import CheckpointError
-
-from . import digest
 
 HELD = "held"
 """The key of a capture's tree: [name, layout] of each tensor that is not this rank's own. Absent where all ranks hold
@@ -34,8 +33,10 @@ def clash(names: Mapping[int, Iterable[Sequence[str]]]) -> Optional[str]:
         for name, layout in names[rank]:
             first, found = seen.setdefault(name, (rank, layout))
             if found != layout:
-                return (f"{name} is {found} on rank {first} and {layout} on rank {rank}; if each rank has its own: "
-                        f"State(own=[{name!r}]), or a name per rank")
+                return (
+                    f"{name} is {found} on rank {first} and {layout} on rank {rank}; if each rank has its own: "
+                    f"State(own=[{name!r}]), or a name per rank"
+                )
     return None
 
 
@@ -48,8 +49,10 @@ def check(trees: Mapping[int, Mapping[str, Any]], shards: Iterable[str]) -> int:
     for rank, tree in trees.items():
         found = tree.get(HELD)
         if not isinstance(found, list):
-            raise CheckpointError(f"{_difference(trees)}: who holds what is agreed in restore(), which has not seen "
-                                  "it; call it before the first save, and start again when that changes")
+            raise CheckpointError(
+                f"{_difference(trees)}: who holds what is agreed in restore(), which has not seen "
+                "it; call it before the first save, and start again when that changes"
+            )
         lists[rank] = found
     problem = clash(lists)
     if problem is not None:
@@ -58,8 +61,10 @@ def check(trees: Mapping[int, Mapping[str, Any]], shards: Iterable[str]) -> int:
     for rank, names in sorted(lists.items()):
         missing = sorted({name for name, _ in names} - there)
         if missing:
-            raise CheckpointError(f"{missing[0]}, which rank {rank} holds, is in no shard: who holds what has changed "
-                                  "since restore(); start again")
+            raise CheckpointError(
+                f"{missing[0]}, which rank {rank} holds, is in no shard: who holds what has changed "
+                "since restore(); start again"
+            )
     return len({name for names in lists.values() for name, _ in names})
 
 

@@ -14,11 +14,10 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
+from hyperpod_kit.checkpoint.repository import catalog, layout, manifest, verify
+from hyperpod_kit.checkpoint.repository.store.base import Store, Unsupported
+from hyperpod_kit.checkpoint.repository.store.open import Where, as_store
 from hyperpod_kit.errors import CheckpointError, RunIsOwned
-
-from . import catalog, layout, manifest, verify
-from .store.base import Store, Unsupported
-from .store.open import Where, as_store
 
 _READERS = 8
 
@@ -118,7 +117,8 @@ def adopted(store: Store, *, name: Optional[str] = None) -> Optional[RunIdentity
     if len(found.runs) > 1:
         raise CheckpointError(
             f"{store.url}: {problem}, and its checkpoints are of {len(found.runs)} runs: {in_words(found)}",
-            hint=f"hyperpod-kit checkpoint repair {store.url} --run-id ID  # of the run whose root it is")
+            hint=f"hyperpod-kit checkpoint repair {store.url} --run-id ID  # of the run whose root it is",
+        )
     if found.runs:
         return next(iter(found.runs.values()))[0]
     # Nothing whole was committed, so the newest start counts; what is in memory is of its id.
@@ -128,14 +128,17 @@ def adopted(store: Store, *, name: Optional[str] = None) -> Optional[RunIdentity
         raise CheckpointError(
             f"{store.url}: {problem}, and none of its {len(found.silent)} checkpoints says whose they are: "
             + "; ".join(f"{attempt}: {why}" for attempt, why in found.silent[:3]),
-            hint=f"put {layout.RUN_FILE} back from a copy, or use another root")
+            hint=f"put {layout.RUN_FILE} back from a copy, or use another root",
+        )
     return None
 
 
 def in_words(found: Evidence) -> str:
     """The runs of a root that does not agree with itself, with their checkpoints."""
-    return "; ".join(f"{identity}: {', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
-                     for identity, names in found.runs.values())
+    return "; ".join(
+        f"{identity}: {', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
+        for identity, names in found.runs.values()
+    )
 
 
 def named(found: RunIdentity, store: Store, name: Optional[str] = None) -> RunIdentity:
@@ -156,13 +159,15 @@ def open_root(where: Where, run: Optional[str] = None) -> RunIdentity:
     if identity is None:
         identity = adopted(store, name=run)
         if identity is None:
-            identity = write(store, RunIdentity(run or os.path.basename(store.url.rstrip("/")) or "run",
-                                                uuid.uuid4().hex))
+            identity = write(
+                store, RunIdentity(run or os.path.basename(store.url.rstrip("/")) or "run", uuid.uuid4().hex)
+            )
         else:
             _heal(store, identity, found)
     if run is not None and identity.run != run:
-        raise RunIsOwned(f"{store.url} belongs to run {identity.run!r}, this is run {run!r}",
-                         hint="give each run a root of its own")
+        raise RunIsOwned(
+            f"{store.url} belongs to run {identity.run!r}, this is run {run!r}", hint="give each run a root of its own"
+        )
     return identity
 
 
@@ -173,8 +178,11 @@ def _heal(store: Store, identity: RunIdentity, found: Whose) -> None:
         write(store, identity)
     except OSError as err:
         done = f"it {verify.reason_of(err)}"
-    warnings.warn(f"{store.url}: {found.problem}; the rest of the root says that it is of {identity}: {done}",
-                  RuntimeWarning, stacklevel=3)
+    warnings.warn(
+        f"{store.url}: {found.problem}; the rest of the root says that it is of {identity}: {done}",
+        RuntimeWarning,
+        stacklevel=3,
+    )
 
 
 def write(store: Store, identity: RunIdentity) -> RunIdentity:
@@ -192,8 +200,10 @@ def write(store: Store, identity: RunIdentity) -> RunIdentity:
             if before is not None:
                 return before
             if attempt:
-                raise CheckpointError(f"{store.url}/{layout.RUN_FILE} is in the way and cannot be removed",
-                                      hint=f"remove it, then: hyperpod-kit checkpoint repair {store.url}") from None
+                raise CheckpointError(
+                    f"{store.url}/{layout.RUN_FILE} is in the way and cannot be removed",
+                    hint=f"remove it, then: hyperpod-kit checkpoint repair {store.url}",
+                ) from None
             remove(store)
     after = said(store)
     if after.identity is None:
@@ -207,9 +217,10 @@ def remove(store: Store) -> None:
         directory = f"{layout.RUN_FILE}/" in store.list()
         store.delete(f"{layout.RUN_FILE}/" if directory and store.linked(layout.RUN_FILE) is None else layout.RUN_FILE)
     except Unsupported as err:
-        raise CheckpointError(f"{store.url}: a damaged {layout.RUN_FILE} is in the way: {err}",
-                              hint=f"remove it where that is allowed, then: hyperpod-kit checkpoint repair "
-                                   f"{store.url}") from None
+        raise CheckpointError(
+            f"{store.url}: a damaged {layout.RUN_FILE} is in the way: {err}",
+            hint=f"remove it where that is allowed, then: hyperpod-kit checkpoint repair {store.url}",
+        ) from None
 
 
 def of_root(where: Where) -> Optional[RunIdentity]:
@@ -229,10 +240,13 @@ def confirm(where: Where, expected: RunIdentity) -> None:
     store = as_store(where)
     found = of_root(store)
     if found is None:
-        raise CheckpointError(f"{store.url} has no {layout.RUN_FILE}, and nothing in it is of {expected}: it was "
-                              "emptied or exchanged, or its mount is gone; nothing was committed or deleted",
-                              hint=f"put the root of {expected} back, or start again with another root")
+        raise CheckpointError(
+            f"{store.url} has no {layout.RUN_FILE}, and nothing in it is of {expected}: it was "
+            "emptied or exchanged, or its mount is gone; nothing was committed or deleted",
+            hint=f"put the root of {expected} back, or start again with another root",
+        )
     if found.run_id != expected.run_id:
-        raise RunIsOwned(f"{store.url} is of {found}, expected {expected}: the root was exchanged; nothing was "
-                         "committed or deleted",
-                         hint=f"put the root of {expected} back, or start again with another root")
+        raise RunIsOwned(
+            f"{store.url} is of {found}, expected {expected}: the root was exchanged; nothing was committed or deleted",
+            hint=f"put the root of {expected} back, or start again with another root",
+        )

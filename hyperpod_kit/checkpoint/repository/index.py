@@ -18,10 +18,9 @@ import sys
 from array import array
 from typing import Dict, Iterable, List, Mapping, NamedTuple, Sequence, Tuple
 
+from hyperpod_kit.checkpoint.repository import layout
+from hyperpod_kit.checkpoint.repository.shard import Placed, TensorSpec, spec_of
 from hyperpod_kit.errors import CheckpointError
-
-from . import layout
-from .shard import Placed, TensorSpec, spec_of
 
 MAGIC = b"HPKIDX1\n"
 _HEAD = struct.Struct("<8s5Q")
@@ -52,8 +51,9 @@ class Index(NamedTuple):
 
 def build(by_shard: Mapping[int, Sequence[Placed]]) -> Index:
     """The index of shards whose layouts are known (`shard.parse(...).tensors`)."""
-    return Index(tuple(Piece(placed.spec, number, placed.begin)
-                       for number in sorted(by_shard) for placed in by_shard[number]))
+    return Index(
+        tuple(Piece(placed.spec, number, placed.begin) for number in sorted(by_shard) for placed in by_shard[number])
+    )
 
 
 def encode(index: Index) -> bytes:
@@ -68,15 +68,19 @@ def encode(index: Index) -> bytes:
     extents += [extent for spec in boxes for extent in spec.offsets]
     extents += [extent for spec in boxes for extent in spec.full]
     text = b"".join(encoded)
-    parts = [_HEAD.pack(MAGIC, len(names), len(text), len(kinds), len(pieces), len(extents)),
-             _column(_U32, map(len, encoded)), text, kinds,
-             _column(_U32, (names[piece.spec.name] for piece in pieces)),
-             _column(_U32, (types[piece.spec.dtype] for piece in pieces)),
-             _column(_U32, (piece.shard for piece in pieces)),
-             _column(_U32, (len(piece.spec.shape) for piece in pieces)),
-             _column(_U32, (int(bool(piece.spec.full)) for piece in pieces)),
-             _column(_U64, (piece.begin for piece in pieces)),
-             _column(_U64, extents)]
+    parts = [
+        _HEAD.pack(MAGIC, len(names), len(text), len(kinds), len(pieces), len(extents)),
+        _column(_U32, map(len, encoded)),
+        text,
+        kinds,
+        _column(_U32, (names[piece.spec.name] for piece in pieces)),
+        _column(_U32, (types[piece.spec.dtype] for piece in pieces)),
+        _column(_U32, (piece.shard for piece in pieces)),
+        _column(_U32, (len(piece.spec.shape) for piece in pieces)),
+        _column(_U32, (int(bool(piece.spec.full)) for piece in pieces)),
+        _column(_U64, (piece.begin for piece in pieces)),
+        _column(_U64, extents),
+    ]
     body = b"".join(parts)
     return body + hashlib.blake2b(body, digest_size=_DIGEST).digest()
 
@@ -111,7 +115,7 @@ class _Cursor:
 def decode(data: bytes) -> Index:
     """Undo `encode`. Raises CheckpointError unless every byte is as it was written."""
     body = memoryview(data)[:-_DIGEST]
-    if len(data) < _HEAD.size + _DIGEST or bytes(body[:len(MAGIC)]) != MAGIC:
+    if len(data) < _HEAD.size + _DIGEST or bytes(body[: len(MAGIC)]) != MAGIC:
         raise CheckpointError(f"{layout.INDEX_FILE} is not an index of this format, or torn")
     if hashlib.blake2b(body, digest_size=_DIGEST).digest() != data[-_DIGEST:]:
         raise CheckpointError(f"{layout.INDEX_FILE} is torn or damaged: its own digest does not match")
@@ -140,11 +144,14 @@ def _decode(body: memoryview) -> Index:
         at += wanted
         if at > extent_count:
             raise ValueError("extents are missing")
-        return tuple(extents[at - wanted:at])
+        return tuple(extents[at - wanted : at])
 
     shapes = [some(dim) for dim in dims]
     offsets = [some(dim) if box else () for dim, box in zip(dims, partial)]
     fulls = [some(dim) if box else () for dim, box in zip(dims, partial)]
-    return Index(tuple(
-        Piece(spec_of(names[name[n]], kinds[kind[n]], shapes[n], offsets[n], fulls[n]), number[n], begin[n])
-        for n in range(count)))
+    return Index(
+        tuple(
+            Piece(spec_of(names[name[n]], kinds[kind[n]], shapes[n], offsets[n], fulls[n]), number[n], begin[n])
+            for n in range(count)
+        )
+    )

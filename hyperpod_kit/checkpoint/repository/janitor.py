@@ -11,10 +11,9 @@ import os
 import time
 from typing import List
 
+from hyperpod_kit.checkpoint.repository import arena, control, lock, places, process, saves_note
+from hyperpod_kit.checkpoint.repository.failpoint import failpoint
 from hyperpod_kit.errors import Untrusted
-
-from . import arena, control, lock, places, process, saves_note
-from .failpoint import failpoint
 
 MAX_AGE = 86400.0
 """Seconds after which a capture that nobody came for is given up, as by flush."""

@@ -8,11 +8,10 @@ from __future__ import annotations
 import contextlib
 from typing import Optional
 
+from hyperpod_kit.checkpoint.repository import layout, manifest
+from hyperpod_kit.checkpoint.repository.failpoint import failpoint
+from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.errors import CheckpointError
-
-from . import layout, manifest
-from .failpoint import failpoint
-from .store.base import Store
 
 FORMAT = "hpk-latest/1"
 

@@ -1,17 +1,17 @@
 """Names and places under a checkpoint root. Nothing here touches the disk.
 
-    <root>/
-      RUN.json                                who writes here; written once
-      epoch-000002.json                       one per start of the run; O_EXCL makes the epoch unique
-      seq-000043.step-0000000110.e2-7f3a9c/   one attempt to commit a checkpoint; never reused
-        shard-00000.safetensors ...           one per rank of the run that saved it
-        extra.json                            everything that is not a tensor
-        index.bin                             which piece of which tensor lies where
-        MANIFEST.json                         the commit: written last
-      seq-....BAD                             tombstone: this attempt was found damaged, and how
-      LATEST                                  hint; may be old, torn or absent
-      leases/<attempt>.<until>-<id>.json      somebody reads it until then (Unix seconds)
-      pins/<attempt>.json                     never deleted
+<root>/
+  RUN.json                                who writes here; written once
+  epoch-000002.json                       one per start of the run; O_EXCL makes the epoch unique
+  seq-000043.step-0000000110.e2-7f3a9c/   one attempt to commit a checkpoint; never reused
+    shard-00000.safetensors ...           one per rank of the run that saved it
+    extra.json                            everything that is not a tensor
+    index.bin                             which piece of which tensor lies where
+    MANIFEST.json                         the commit: written last
+  seq-....BAD                             tombstone: this attempt was found damaged, and how
+  LATEST                                  hint; may be old, torn or absent
+  leases/<attempt>.<until>-<id>.json      somebody reads it until then (Unix seconds)
+  pins/<attempt>.json                     never deleted
 """
 
 from __future__ import annotations
@@ -72,8 +72,10 @@ LARGEST_REPORT = 1 << 30
 LARGEST_SMALL = 1 << 30
 """Bytes of extra.json and of index.bin, which are read whole."""
 
-_FILES = re.compile(r"MANIFEST\.json|extra\.json|index\.bin|shard-[0-9]{5,}\.safetensors|report-[0-9]{5,}\.json|"
-                    r"\.hpk-probe-[0-9a-f]+")
+_FILES = re.compile(
+    r"MANIFEST\.json|extra\.json|index\.bin|shard-[0-9]{5,}\.safetensors|report-[0-9]{5,}\.json|"
+    r"\.hpk-probe-[0-9a-f]+"
+)
 
 
 def is_ours(name: str) -> bool:
@@ -96,7 +98,7 @@ def tombstone_file(attempt: str) -> str:
 
 def parse_tombstone(name: str) -> Optional[str]:
     """The attempt that a tombstone is for; None when the name is no tombstone's."""
-    return name[:-len(".BAD")] if name.endswith(".BAD") and parse_attempt(name[:-len(".BAD")]) else None
+    return name[: -len(".BAD")] if name.endswith(".BAD") and parse_attempt(name[: -len(".BAD")]) else None
 
 
 def epoch_file(epoch: int) -> str:

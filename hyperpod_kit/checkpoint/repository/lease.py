@@ -13,10 +13,9 @@ import socket
 import time
 from typing import Optional, Set
 
+from hyperpod_kit.checkpoint.repository import layout, manifest
+from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.errors import CheckpointError
-
-from . import layout, manifest
-from .store.base import Store
 
 FORMAT = "hpk-lease/1"
 GRACE = 600
@@ -39,8 +38,13 @@ class Lease:
         """Begin the time anew. Raises OSError."""
         until = int(time.time() + self._seconds) + 1
         name = f"{layout.LEASES}/{self._attempt}.{until:010d}-{secrets.token_hex(4)}.json"
-        body = {"format": FORMAT, "attempt": self._attempt, "until": until, "host": socket.gethostname(),
-                "pid": os.getpid()}
+        body = {
+            "format": FORMAT,
+            "attempt": self._attempt,
+            "until": until,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+        }
         self._store.create(name, manifest.seal_json(body))
         self.release()
         self._name = name

@@ -80,6 +80,7 @@ class Channel:
 
     def listen(self, on_message: Callable[[Message], None], on_end: Callable[[], None]) -> None:
         """Call `on_message` for each message from a thread of its own, then `on_end` once."""
+
         def loop() -> None:
             while True:
                 message = self.receive()
@@ -87,6 +88,7 @@ class Channel:
                     break
                 on_message(message)
             on_end()
+
         threading.Thread(target=loop, daemon=True, name="channel").start()
 
     def patience(self, seconds: int) -> None:

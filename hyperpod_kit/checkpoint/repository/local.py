@@ -17,16 +17,15 @@ import os
 import stat
 from typing import Container, List, NamedTuple, Optional
 
+from hyperpod_kit.checkpoint.repository import layout, manifest, persist, places
+from hyperpod_kit.checkpoint.repository.assemble import Report, report_of
+from hyperpod_kit.checkpoint.repository.failpoint import failpoint
+from hyperpod_kit.checkpoint.repository.seal import Sealing
+from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.errors import CheckpointError, Untrusted
 from hyperpod_kit.untrusted import files
 from hyperpod_kit.untrusted.held import hold
-
-from . import layout, manifest, persist, places
-from .assemble import Report, report_of
-from .failpoint import failpoint
-from .seal import Sealing
-from .store.base import Store
-from .store.posix import PosixStore
 
 _OURS = "ours"
 
@@ -93,8 +92,10 @@ def _make(path: str) -> None:
             return
     except Untrusted:
         whose = _whose(path)
-    raise CheckpointError(f"{path} is {whose}, expected a directory of uid {os.geteuid()}",
-                          hint=f"have its owner or root remove it, or use another directory: ls -ld {path}")
+    raise CheckpointError(
+        f"{path} is {whose}, expected a directory of uid {os.geteuid()}",
+        hint=f"have its owner or root remove it, or use another directory: ls -ld {path}",
+    )
 
 
 def reports(directory: str, run_hash: str, rank: int) -> List[Part]:
@@ -150,8 +151,11 @@ def prune(place: Store, rank: int, *, upto: str, busy: Container[str]) -> None:
     """
     last = layout.parse_attempt(upto)
     assert last is not None
-    older = [parsed for parsed in (layout.parse_attempt(name.rstrip("/")) for name in place.list())
-             if parsed is not None and (parsed.epoch, parsed.seq) <= (last.epoch, last.seq)]
+    older = [
+        parsed
+        for parsed in (layout.parse_attempt(name.rstrip("/")) for name in place.list())
+        if parsed is not None and (parsed.epoch, parsed.seq) <= (last.epoch, last.seq)
+    ]
     kept = 0
     for parsed in sorted(older, key=lambda parsed: (parsed.epoch, parsed.seq), reverse=True):
         attempt = str(parsed)

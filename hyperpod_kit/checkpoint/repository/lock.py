@@ -15,12 +15,11 @@ import signal
 import time
 from typing import Optional, Tuple
 
+from hyperpod_kit.checkpoint.repository import arena, process
+from hyperpod_kit.checkpoint.repository.process import Owner, alive, myself
 from hyperpod_kit.errors import CheckpointError, RunIsOwned, Untrusted
 from hyperpod_kit.untrusted import files, parse
 from hyperpod_kit.untrusted.ours import open_ours
-
-from . import arena, process
-from .process import Owner, alive, myself
 
 STOP = signal.SIGUSR2
 NOBODY = Owner(0, 0)
@@ -112,8 +111,10 @@ def take_over(path: str, trainer: Owner, *, patience: float = 10.0) -> Lock:
         if held is not None and alive(held[0]):
             agent, owner = held
             if owner != trainer and alive(owner):
-                raise RunIsOwned(f"process {owner.pid} on this node trains this run and rank",
-                                 hint=f"end process {owner.pid} first, or use another root")
+                raise RunIsOwned(
+                    f"process {owner.pid} on this node trains this run and rank",
+                    hint=f"end process {owner.pid} first, or use another root",
+                )
             sign = signal.SIGKILL if waited > patience else STOP
             if asked != agent or sign == signal.SIGKILL:
                 with contextlib.suppress(ProcessLookupError):

@@ -12,12 +12,11 @@ import json
 import re
 from typing import NamedTuple, Optional
 
+from hyperpod_kit.checkpoint.repository import identity
+from hyperpod_kit.checkpoint.repository.saves_note import is_count, is_time
+from hyperpod_kit.checkpoint.repository.store.open import Where, as_store
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.untrusted.text import clean
-
-from . import identity
-from .saves_note import is_count, is_time
-from .store.open import Where, as_store
 
 FOLDER = ".hpk"
 _LARGEST = 4096
@@ -48,8 +47,11 @@ def leave(where: Where, whose: identity.RunIdentity, row: Row) -> None:
 def newest(where: Where) -> Optional[Row]:
     """The last row that was said there; None when nothing that can be read was. Raises CheckpointError, OSError."""
     store = as_store(where)
-    names = [(int(match.group(1)), int(match.group(2)), match.group(0))
-             for match in map(_NAME.fullmatch, store.list(FOLDER)) if match is not None]
+    names = [
+        (int(match.group(1)), int(match.group(2)), match.group(0))
+        for match in map(_NAME.fullmatch, store.list(FOLDER))
+        if match is not None
+    ]
     for epoch, seq, name in sorted(names, reverse=True)[:_TRIED]:
         try:
             said = json.loads(store.read(f"{FOLDER}/{name}", _LARGEST))
@@ -58,7 +60,13 @@ def newest(where: Where) -> Optional[Row]:
         if not isinstance(said, dict) or set(said) != set(Row._fields):
             continue
         row = Row(**said)
-        if (type(row.epoch) is int and type(row.seq) is int and (row.epoch, row.seq) == (epoch, seq)
-                and is_count(row.lost_in_row) and isinstance(row.why, str) and is_time(row.at)):
+        if (
+            type(row.epoch) is int
+            and type(row.seq) is int
+            and (row.epoch, row.seq) == (epoch, seq)
+            and is_count(row.lost_in_row)
+            and isinstance(row.why, str)
+            and is_time(row.at)
+        ):
             return row._replace(why=clean(row.why))
     return None

@@ -14,9 +14,8 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 
+from hyperpod_kit.checkpoint.repository import digest, layout
 from hyperpod_kit.errors import CheckpointError
-
-from . import digest, layout
 
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 
@@ -163,8 +162,11 @@ def _check(made: Manifest) -> None:
         _require(name, getattr(made, name), is_count(getattr(made, name)))
     for name in ("job", "versions", *(["parent"] if made.parent is not None else [])):
         _require(name, getattr(made, name), isinstance(getattr(made, name), dict))
-    _require("metrics", made.metrics, all(type(value) in (int, float) and _is_float(value)
-                                          for value in made.metrics.values()))
+    _require(
+        "metrics",
+        made.metrics,
+        all(type(value) in (int, float) and _is_float(value) for value in made.metrics.values()),
+    )
     _require("chunk", made.chunk, is_count(made.chunk) and 0 < made.chunk <= _LARGEST_CHUNK)
     files = [(layout.EXTRA_FILE, made.extra), *([(layout.INDEX_FILE, made.index)] if made.index else [])]
     files += [(layout.shard_file(number), record) for number, record in enumerate(made.shards)]

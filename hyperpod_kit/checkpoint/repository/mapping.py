@@ -55,8 +55,9 @@ def leave_to_parent() -> None:
     hit what was mapped there since.
     """
     for address, size in _mapped.items():
-        _libc.mmap(address, size, _PROT_NONE,
-                   mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED | _MAP_NORESERVE, -1, 0)
+        _libc.mmap(
+            address, size, _PROT_NONE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED | _MAP_NORESERVE, -1, 0
+        )
 
 
 def view_of(array: Any) -> memoryview:

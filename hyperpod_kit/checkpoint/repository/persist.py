@@ -10,12 +10,11 @@ import time
 from dataclasses import dataclass, field
 from typing import Callable, Iterator, List, Optional, Tuple
 
+from hyperpod_kit.checkpoint.repository import layout, manifest, movement
+from hyperpod_kit.checkpoint.repository.failpoint import failpoint
+from hyperpod_kit.checkpoint.repository.seal import Sealing
+from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.errors import CheckpointError
-
-from . import layout, manifest, movement
-from .failpoint import failpoint
-from .seal import Sealing
-from .store.base import Store
 
 PIECE = 16 * 1024 * 1024
 """Bytes a write. On the NVMe that this was tuned on, larger ones gain nothing and smaller ones cost 10 to 20 %."""
@@ -78,8 +77,9 @@ def write_shard(sealing: Sealing, store: Store, attempt: str, how: Optional[How]
     return manifest.FileRecord(name, page.size, sealing.page.shard_root, page.rank)
 
 
-def write_file(store: Store, name: str, size: int, pieces: List[Tuple[int, int]],
-               bring: Callable[[int, int], memoryview], how: How) -> None:
+def write_file(
+    store: Store, name: str, size: int, pieces: List[Tuple[int, int]], bring: Callable[[int, int], memoryview], how: How
+) -> None:
     """Make the object `name` of `size` bytes from `bring(begin, end)` of each of `pieces`, which are ascending.
 
     Raises Stopped, OSError, and what `bring` raises; then there is no such object where the storage can avoid it.

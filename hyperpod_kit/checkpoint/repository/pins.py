@@ -6,10 +6,9 @@ import contextlib
 import getpass
 from typing import Set
 
+from hyperpod_kit.checkpoint.repository import layout, manifest
+from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.errors import CheckpointError
-
-from . import layout, manifest
-from .store.base import Store
 
 FORMAT = "hpk-pin/1"
 _SUFFIX = ".json"
@@ -18,15 +17,15 @@ _SUFFIX = ".json"
 def require(store: Store, attempt: str) -> None:
     """Raises CheckpointError when that is no committed attempt, OSError."""
     if layout.parse_attempt(attempt) is None or not store.exists(f"{attempt}/{layout.MANIFEST_FILE}"):
-        raise CheckpointError(f"{attempt} is not a committed checkpoint under {store.url}",
-                              hint=f"hyperpod-kit checkpoint ls {store.url}")
+        raise CheckpointError(
+            f"{attempt} is not a committed checkpoint under {store.url}", hint=f"hyperpod-kit checkpoint ls {store.url}"
+        )
 
 
 def pin(store: Store, attempt: str, reason: str = "") -> None:
     """Keep a committed attempt for good; twice is once. Raises CheckpointError when it is not there, OSError."""
     require(store, attempt)
-    body = {"format": FORMAT, "attempt": attempt, "reason": reason, "by": _user(),
-            "time": manifest.now()}
+    body = {"format": FORMAT, "attempt": attempt, "reason": reason, "by": _user(), "time": manifest.now()}
     with contextlib.suppress(FileExistsError):
         store.create(f"{layout.PINS}/{attempt}{_SUFFIX}", manifest.seal_json(body))
 
@@ -40,7 +39,7 @@ def unpin(store: Store, attempt: str) -> None:
 
 def pinned(store: Store) -> Set[str]:
     """The attempts that are pinned. Raises OSError."""
-    return {name[:-len(_SUFFIX)] for name in store.list(layout.PINS) if name.endswith(_SUFFIX)}
+    return {name[: -len(_SUFFIX)] for name in store.list(layout.PINS) if name.endswith(_SUFFIX)}
 
 
 def _user() -> str:

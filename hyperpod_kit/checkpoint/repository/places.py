@@ -152,8 +152,12 @@ def _make(folder: int, where: str, uid: int) -> str:
             return name  # another rank's, just now
         other = f"{name}-{os.urandom(4).hex()}"
         os.mkdir(other, 0o700, dir_fd=folder)
-        print(f"hyperpod-kit: {where}/{name} is {_what(folder, name)}, expected a directory of uid {uid}: "
-              f"{where}/{other} is used", file=sys.stderr, flush=True)
+        print(
+            f"hyperpod-kit: {where}/{name} is {_what(folder, name)}, expected a directory of uid {uid}: "
+            f"{where}/{other} is used",
+            file=sys.stderr,
+            flush=True,
+        )
         return other
     return name
 
@@ -279,8 +283,9 @@ def listed(where: str, ending: str, most: int, loose: int = MOST_LOOSE) -> Gener
     try:
         mount = mount_of(base_fd)
         names = sorted(os.listdir(base_fd))
-        yield from _files(base_fd, mount, [name for name in names if name.startswith("hpk-") and name.endswith(ending)
-                                           ][:loose], None)
+        yield from _files(
+            base_fd, mount, [name for name in names if name.startswith("hpk-") and name.endswith(ending)][:loose], None
+        )
         for uid, fd in _directories(base_fd, mount, names):
             try:
                 inside = sorted(name for name in os.listdir(fd) if name.endswith(ending))
@@ -326,7 +331,7 @@ def _directories(base_fd: int, mount: str, names: list[str]) -> Iterator[tuple[i
             os.close(parent)
     seen: dict[int, int] = {}
     for name in sorted(name for name in names if name.startswith(PARENT + "-"))[:MOST_LOOSE]:
-        uid = name[len(PARENT) + 1:].split("-")[0]
+        uid = name[len(PARENT) + 1 :].split("-")[0]
         if uid.isdigit() and len(uid) <= 10 and seen.get(int(uid), 0) < _MOST_SPARE:
             for found in _directory(base_fd, mount, name, int(uid)):
                 seen[int(uid)] = seen.get(int(uid), 0) + 1

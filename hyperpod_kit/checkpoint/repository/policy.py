@@ -56,7 +56,7 @@ class Latest(Policy):
 
     def keeps(self, facts: Sequence[Facts]) -> Set[str]:
         """See Policy."""
-        return {found.attempt for found in facts[:self.n]}
+        return {found.attempt for found in facts[: self.n]}
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,9 @@ class EverySeconds(Policy):
 
     def keeps(self, facts: Sequence[Facts]) -> Set[str]:
         """See Policy."""
-        return _first_of_each({found.attempt: int(found.time // self.s) for found in line(facts)
-                               if found.time is not None})
+        return _first_of_each(
+            {found.attempt: int(found.time // self.s) for found in line(facts) if found.time is not None}
+        )
 
 
 @dataclass(frozen=True)
@@ -109,9 +110,11 @@ class Best(Policy):
             return (True, 0.0) if math.isnan(value) else (False, sign * value)
 
         # sorted() is stable, so the newer of equals stays in front.
-        ranked = sorted((found for found in facts if self.metric in found.metrics),
-                        key=lambda found: rank(found.metrics[self.metric]))
-        return {found.attempt for found in ranked[:self.n]}
+        ranked = sorted(
+            (found for found in facts if self.metric in found.metrics),
+            key=lambda found: rank(found.metrics[self.metric]),
+        )
+        return {found.attempt for found in ranked[: self.n]}
 
 
 @dataclass(frozen=True)
@@ -161,7 +164,7 @@ def from_json(body: Any) -> Policy:
     """Undo `to_json`. Raises UsageError for anything else."""
     if not isinstance(body, dict) or len(body) != 1:
         raise UsageError(f"{body!r} is no retention policy")
-    (kind, value), = body.items()
+    ((kind, value),) = body.items()
     if kind in ("any", "all") and isinstance(value, list) and value:
         parts = tuple(from_json(part) for part in value)
         return Either(parts) if kind == "any" else Both(parts)

@@ -12,7 +12,7 @@ import os
 import threading
 from typing import Callable, Deque, List, Optional, Sequence, Tuple
 
-from .stream import Buffer, Mapped, Shard, aligned_up
+from hyperpod_kit.checkpoint.repository.stream import Buffer, Mapped, Shard, aligned_up
 
 READERS = 2
 """Threads that only read: two keep a disk busy without a gap."""
@@ -41,8 +41,9 @@ class Pump:
             pump.finish(deliver)
     """
 
-    def __init__(self, jobs: Sequence[Job], *, readers: int = READERS, workers: Optional[int] = None,
-                 ahead: int = 0) -> None:
+    def __init__(
+        self, jobs: Sequence[Job], *, readers: int = READERS, workers: Optional[int] = None, ahead: int = 0
+    ) -> None:
         self._jobs = list(jobs)
         mapped = all(isinstance(shard.source, Mapped) for shard, _ in self._jobs)
         workers = min(len(self._jobs), workers or max(1, min(8, len(os.sched_getaffinity(0)))))
@@ -62,8 +63,10 @@ class Pump:
         self._error: Optional[BaseException] = None
         self._stopped = False
         work = [self._reading] * readers + [self._working if readers else self._working_in_place] * workers
-        self._threads = [threading.Thread(target=self._guarded, args=(target,), name=f"restore-{n}", daemon=True)
-                         for n, target in enumerate(work)]
+        self._threads = [
+            threading.Thread(target=self._guarded, args=(target,), name=f"restore-{n}", daemon=True)
+            for n, target in enumerate(work)
+        ]
         with self._state:  # they begin together: a stack is a mapping too
             for thread in self._threads:
                 thread.start()

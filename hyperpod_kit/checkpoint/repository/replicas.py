@@ -12,8 +12,8 @@ from __future__ import annotations
 import json
 from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from . import digest
-from .arena import Slot
+from hyperpod_kit.checkpoint.repository import digest
+from hyperpod_kit.checkpoint.repository.arena import Slot
 
 REPLICAS = "replicas"
 """The key of a capture's tree: set of holders -> digest. Absent where a save does not compare."""
@@ -53,7 +53,7 @@ def of_text(extra: bytes) -> Dict[str, str]:
     if at < 0:
         return {}
     try:
-        return of_tree(json.loads(b"{" + extra[at + 1:]))
+        return of_tree(json.loads(b"{" + extra[at + 1 :]))
     except ValueError:  # somebody's own key of that name, further up
         return of_tree(json.loads(extra))
 
@@ -95,6 +95,7 @@ def explain(found: Difference, first: Tensors = None, second: Tensors = None) ->
         return f"tensors that rank {one} and rank {other} both hold differ (which is not known any more); {_of(found)}"
     here = {name: (layout, value) for name, layout, value in first}
     there = {name: (layout, value) for name, layout, value in second}
+
     def order(name: str) -> Tuple[int, str]:
         both = name in here and name in there
         return (2 if both and here[name][0] == there[name][0] else 0 if both else 1, name)

@@ -11,12 +11,11 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
+from hyperpod_kit.checkpoint.repository import catalog, identity, layout, lease, manifest, pins, tombstone, verify
+from hyperpod_kit.checkpoint.repository.failpoint import failpoint
+from hyperpod_kit.checkpoint.repository.policy import Facts, Policy
+from hyperpod_kit.checkpoint.repository.store.base import Store, Unsupported
 from hyperpod_kit.errors import CheckpointError, RunIsOwned
-
-from . import catalog, identity, layout, lease, manifest, pins, tombstone, verify
-from .failpoint import failpoint
-from .policy import Facts, Policy
-from .store.base import Store, Unsupported
 
 VALID, DAMAGED, UNCOMMITTED, UNKNOWN = "valid", "damaged", "uncommitted", "unknown"
 _READERS = 8
@@ -60,8 +59,14 @@ def survey(store: Store, *, run_id: str = "", sound: Optional[Callable[[Store, s
         judged = list(pool.map(lambda entry: _judge(store, entry, run_id), entries))
     items: List[Item] = []
     for entry, (state, body, note) in zip(entries, judged):
-        facts = Facts(entry.attempt, entry.order, entry.name.step, manifest.seconds(body.time) if body else None,
-                      body.metrics if body else {}, entry.attempt in pinned)
+        facts = Facts(
+            entry.attempt,
+            entry.order,
+            entry.name.step,
+            manifest.seconds(body.time) if body else None,
+            body.metrics if body else {},
+            entry.attempt in pinned,
+        )
         if state == VALID and not any(item.state == VALID for item in items) and not sound(store, entry.attempt):
             state, note = UNKNOWN, "not whole"
         items.append(Item(facts, state, entry.attempt in leased, note, store.linked(entry.attempt) or ""))
@@ -104,9 +109,16 @@ def plan(items: Sequence[Item], policy: Policy) -> Plan:
         if why is not None:
             keep.append((item.facts.attempt, why))
         else:
-            delete.append((item.facts.attempt, {
-                VALID: "not kept by the policy", DAMAGED: f"damaged: {item.note}",
-                UNCOMMITTED: "never committed, and newer starts have committed since"}[item.state]))
+            delete.append(
+                (
+                    item.facts.attempt,
+                    {
+                        VALID: "not kept by the policy",
+                        DAMAGED: f"damaged: {item.note}",
+                        UNCOMMITTED: "never committed, and newer starts have committed since",
+                    }[item.state],
+                )
+            )
     return Plan(tuple(keep), tuple(delete))
 
 
@@ -150,8 +162,9 @@ def _size(store: Store, name: str) -> int:
         reader.close()
 
 
-def apply(store: Store, planned: Plan, whose: Optional[identity.RunIdentity], *,
-          now: Optional[float] = None) -> Applied:
+def apply(
+    store: Store, planned: Plan, whose: Optional[identity.RunIdentity], *, now: Optional[float] = None
+) -> Applied:
     """Delete what is planned, the oldest first, as long as the root is `whose` it was.
 
     A storage that does not let us delete is asked once: everything else is left with that reason. Raises OSError only

@@ -11,11 +11,11 @@ import os
 import time
 from typing import Callable, Optional, Set
 
-from . import arena, coordinator, identity, layout, lost_rows, places, saves_note
-from .agent_storage import Storage
-from .agent_work import Worker
-from .control import Key
-from .losses import Tally
+from hyperpod_kit.checkpoint.repository import arena, coordinator, identity, layout, lost_rows, places, saves_note
+from hyperpod_kit.checkpoint.repository.agent_storage import Storage
+from hyperpod_kit.checkpoint.repository.agent_work import Worker
+from hyperpod_kit.checkpoint.repository.control import Key
+from hyperpod_kit.checkpoint.repository.losses import Tally
 
 _REMEMBERED = 1024
 _ON_ROOT = 100
@@ -26,8 +26,17 @@ must not fill the root."""
 class Counted:
     """The saves of this start (`incarnation`), in the order in which their ends become known. `clock`: Unix seconds."""
 
-    def __init__(self, folder: str, root: str, whose: identity.RunIdentity, incarnation: str, storage: Storage,
-                 chores: Worker, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        folder: str,
+        root: str,
+        whose: identity.RunIdentity,
+        incarnation: str,
+        storage: Storage,
+        chores: Worker,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self._path = os.path.join(folder, arena.saves_file(places.node_uid(), arena.run_hash(whose.run_id), 0))
         self._root, self._whose, self._incarnation = root, whose, incarnation
         self._storage, self._chores, self._clock = storage, chores, clock
@@ -63,10 +72,18 @@ class Counted:
     def _say_here(self) -> None:
         durable = self._tally.durable
         with contextlib.suppress(OSError):
-            saves_note.write(self._path, saves_note.Note(
-                self._whose.run, self._root, self._job, durable.step if durable is not None else None,
-                durable.at if durable is not None else None, self._tally.in_a_row,
-                self._last if self._tally.in_a_row else ""))
+            saves_note.write(
+                self._path,
+                saves_note.Note(
+                    self._whose.run,
+                    self._root,
+                    self._job,
+                    durable.step if durable is not None else None,
+                    durable.at if durable is not None else None,
+                    self._tally.in_a_row,
+                    self._last if self._tally.in_a_row else "",
+                ),
+            )
 
     def _say_on_root(self, key: Key, why: str) -> None:
         count = self._tally.in_a_row

@@ -15,11 +15,10 @@ import os
 import re
 from typing import Any, Dict, List, NamedTuple, Optional
 
+from hyperpod_kit.checkpoint.repository import arena, places
 from hyperpod_kit.untrusted import parse
 from hyperpod_kit.untrusted.held import opened
 from hyperpod_kit.untrusted.text import clean
-
-from . import arena, places
 
 PAGE = 4096
 MOST, MOST_OF_ONE = 64, 16
@@ -52,8 +51,12 @@ class Found(NamedTuple):
 
 def write(path: str, note: Note) -> None:
     """Leave or renew the note. Raises OSError."""
-    words = note._replace(run=clean(note.run, _WORDS), root=clean(note.root, _PATH), job=clean(note.job, 40),
-                          last_why=clean(note.last_why, _WORDS))
+    words = note._replace(
+        run=clean(note.run, _WORDS),
+        root=clean(note.root, _PATH),
+        job=clean(note.job, 40),
+        last_why=clean(note.last_why, _WORDS),
+    )
     text = json.dumps(words._asdict(), ensure_ascii=False).encode("utf-8", "replace")
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     try:
@@ -109,8 +112,12 @@ def _of(said: Any) -> Optional[Note]:
         return None
     if note.durable_step is not None and not (is_count(note.durable_step) and is_time(note.durable_at)):
         return None
-    return note._replace(run=clean(note.run, _WORDS), root=clean(note.root, _PATH), job=clean(note.job, 40),
-                         last_why=clean(note.last_why, _WORDS))
+    return note._replace(
+        run=clean(note.run, _WORDS),
+        root=clean(note.root, _PATH),
+        job=clean(note.job, 40),
+        last_why=clean(note.last_why, _WORDS),
+    )
 
 
 def is_count(value: object) -> bool:

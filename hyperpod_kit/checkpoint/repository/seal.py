@@ -10,12 +10,11 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Callable, Iterator, Optional
 
+from hyperpod_kit.checkpoint.repository import control, digest, movement
+from hyperpod_kit.checkpoint.repository.arena import Slot
+from hyperpod_kit.checkpoint.repository.control import Page
+from hyperpod_kit.checkpoint.repository.failpoint import failpoint
 from hyperpod_kit.errors import CheckpointError
-
-from . import control, digest, movement
-from .arena import Slot
-from .control import Page
-from .failpoint import failpoint
 
 
 def _threads(algorithm: str) -> int:
@@ -57,16 +56,16 @@ class Sealing:
         starts = range(0, end, page.chunk)
 
         def leaf(at: int) -> bytes:
-            return alg.leaf(image[at:min(at + page.chunk, end)])
+            return alg.leaf(image[at : min(at + page.chunk, end)])
 
         place = end
         for at, found in zip(starts, _in_order(leaf, starts, _threads(page.digest))):
-            image[place:place + digest.LEAF_BYTES] = found
+            image[place : place + digest.LEAF_BYTES] = found
             place += digest.LEAF_BYTES
             failpoint("seal.leaf")
             self._advance(min(at + page.chunk, end))
         failpoint("seal.before_page")
-        root = digest.root(alg, bytes(image[end:page.size]), page.size)
+        root = digest.root(alg, bytes(image[end : page.size]), page.size)
         sealed = self.slot.move(control.SEALED, shard_root=root)
         failpoint("seal.after_page")
         self._advance(page.size)

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from typing import Callable, Generic, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar
 
+from hyperpod_kit.checkpoint.repository import catalog, tombstone, verify
+from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.checkpoint.repository.store.open import Where, as_store
 from hyperpod_kit.errors import (
     CheckpointError,
     DigestUnavailable,
@@ -15,10 +18,6 @@ from hyperpod_kit.errors import (
     NoValidCheckpoint,
     StorageUnreadable,
 )
-
-from . import catalog, tombstone, verify
-from .store.base import Store
-from .store.open import Where, as_store
 
 T = TypeVar("T")
 _NOTHING: Mapping[str, str] = {}
@@ -53,12 +52,14 @@ def walk(where: Where, *, first: Optional[str] = None) -> Iterator[catalog.Entry
         if begun and entry.committed:
             yield entry
     if not begun:
-        raise CheckpointError(f"{first} is not a committed checkpoint under {store.url}",
-                              hint=f"hyperpod-kit checkpoint ls {store.url}")
+        raise CheckpointError(
+            f"{first} is not a committed checkpoint under {store.url}", hint=f"hyperpod-kit checkpoint ls {store.url}"
+        )
 
 
-def newest(where: Where, take: Callable[[str], T], passed_over: Mapping[str, str] = _NOTHING, *,
-           past_unread: bool = False) -> Tuple[T, Found]:
+def newest(
+    where: Where, take: Callable[[str], T], passed_over: Mapping[str, str] = _NOTHING, *, past_unread: bool = False
+) -> Tuple[T, Found]:
     """What `take` makes of the newest attempt that it does not reject, and which one that is.
 
     `take` gets an attempt's name and rejects it with CheckpointError or OSError. What has a tombstone or is in

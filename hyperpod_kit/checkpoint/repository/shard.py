@@ -20,19 +20,39 @@ import re
 import struct
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
+from hyperpod_kit.checkpoint.repository import digest, layout
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.untrusted.parse import json_object
-
-from . import digest, layout
 
 ALIGN = 4096
 RESERVED = "__hpk__."
 # What every reader of safetensors knows; everything else is stored as bytes (U8).
-NATIVE = frozenset({"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2", "I64", "I32", "I16", "I8", "U64", "U32", "U16",
-                    "U8", "BOOL"})
-ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "I64": 8, "I32": 4, "I16": 2,
-              "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1, "F8_E4M3FNUZ": 1, "F8_E5M2FNUZ": 1,
-              "F8_E8M0FNU": 1, "C32": 4, "C64": 8, "C128": 16}
+NATIVE = frozenset(
+    {"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL"}
+)
+ITEM_BYTES = {
+    "F64": 8,
+    "F32": 4,
+    "F16": 2,
+    "BF16": 2,
+    "F8_E4M3": 1,
+    "F8_E5M2": 1,
+    "I64": 8,
+    "I32": 4,
+    "I16": 2,
+    "I8": 1,
+    "U64": 8,
+    "U32": 4,
+    "U16": 2,
+    "U8": 1,
+    "BOOL": 1,
+    "F8_E4M3FNUZ": 1,
+    "F8_E5M2FNUZ": 1,
+    "F8_E8M0FNU": 1,
+    "C32": 4,
+    "C64": 8,
+    "C128": 16,
+}
 MOST_DIMENSIONS = 64
 """torch's own limit."""
 
@@ -106,7 +126,7 @@ class ShardLayout(NamedTuple):
         head = bytearray(self.head)
         for name, value in zip(_NUMBERS, (epoch, seq, step)):
             at = self.number_at[name]
-            head[at:at + _WIDTH] = b"%0*d" % (_WIDTH, value)
+            head[at : at + _WIDTH] = b"%0*d" % (_WIDTH, value)
         return bytes(head)
 
 
@@ -122,8 +142,16 @@ def _order(spec: TensorSpec) -> Tuple[int, int, str]:
     return (2, -ITEM_BYTES[spec.dtype], spec.name)
 
 
-def lay_out(specs: Sequence[TensorSpec], *, rank: int, world: int, run: str, plan: str,
-            algorithm: str = digest.DEFAULT, chunk: int = digest.CHUNK) -> ShardLayout:
+def lay_out(
+    specs: Sequence[TensorSpec],
+    *,
+    rank: int,
+    world: int,
+    run: str,
+    plan: str,
+    algorithm: str = digest.DEFAULT,
+    chunk: int = digest.CHUNK,
+) -> ShardLayout:
     """Lay out one rank's file. `run` is the run's id, `plan` the fingerprint that all ranks share.
 
     Raises CheckpointError when a name is taken twice or reserved.
@@ -137,17 +165,30 @@ def lay_out(specs: Sequence[TensorSpec], *, rank: int, world: int, run: str, pla
     for spec in ordered:
         places.append((spec, at, at + spec.nbytes))
         at += spec.nbytes
-    ours = {"format": layout.FORMAT, "run": run, "rank": rank, "world": world, "plan": plan, "digest": algorithm,
-            "chunk": chunk, **{name: "#" * _WIDTH for name in _NUMBERS},
-            "full": {spec.name: list(spec.full) for spec in ordered if spec.full},
-            "dtypes": {spec.name: [spec.dtype, list(spec.shape)] for spec in ordered if spec.dtype not in NATIVE}}
+    ours = {
+        "format": layout.FORMAT,
+        "run": run,
+        "rank": rank,
+        "world": world,
+        "plan": plan,
+        "digest": algorithm,
+        "chunk": chunk,
+        **{name: "#" * _WIDTH for name in _NUMBERS},
+        "full": {spec.name: list(spec.full) for spec in ordered if spec.full},
+        "dtypes": {spec.name: [spec.dtype, list(spec.shape)] for spec in ordered if spec.dtype not in NATIVE},
+    }
     sharding = {spec.name: {"saved_offsets": spec.stored()[2]} for spec in ordered}
     sharding[digests_name(rank)] = {"saved_offsets": [0]}
     count = digest.leaf_count(ALIGN + at, chunk)
     while True:  # the number of leaves depends on the header's length and the other way round
-        header: Dict[str, Any] = {"__metadata__": {
-            "DCP_SHARDING_INFO": json.dumps(sharding), "DCP_VERSION": "1.0", "format": "pt",
-            "hpk": json.dumps(ours, sort_keys=True)}}
+        header: Dict[str, Any] = {
+            "__metadata__": {
+                "DCP_SHARDING_INFO": json.dumps(sharding),
+                "DCP_VERSION": "1.0",
+                "format": "pt",
+                "hpk": json.dumps(ours, sort_keys=True),
+            }
+        }
         for spec, begin, end in places:
             dtype, shape, _ = spec.stored()
             header[spec.name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
@@ -166,8 +207,14 @@ def lay_out(specs: Sequence[TensorSpec], *, rank: int, world: int, run: str, pla
     for name in _NUMBERS:
         before = b'\\"%s\\": \\"' % name.encode()
         number_at[name] = head.index(before + b"#" * _WIDTH) + len(before)
-    return ShardLayout(head, number_at, tuple(Placed(s, base + b, base + e) for s, b, e in places),
-                       base + at, base + at + tail, digest.small(head))
+    return ShardLayout(
+        head,
+        number_at,
+        tuple(Placed(s, base + b, base + e) for s, b, e in places),
+        base + at,
+        base + at + tail,
+        digest.small(head),
+    )
 
 
 class Parsed(NamedTuple):
@@ -217,7 +264,7 @@ class Parser:
 
     def tensors(self, view: memoryview) -> Tuple[Placed, ...]:
         """Of a whole shard. Raises CheckpointError when it is none."""
-        head = _OWN_NUMBERS.sub(rb"\1", bytes(view[:head_size(view)]))
+        head = _OWN_NUMBERS.sub(rb"\1", bytes(view[: head_size(view)]))
         if self._last[:2] != (len(view), head):
             self._last = (len(view), head, parse(view).tensors)
         return self._last[2]

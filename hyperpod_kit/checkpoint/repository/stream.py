@@ -7,9 +7,8 @@ import ctypes
 import mmap
 from typing import Any, Optional, Tuple
 
+from hyperpod_kit.checkpoint.repository import digest, mapping
 from hyperpod_kit.errors import CheckpointError, DigestMismatch
-
-from . import digest, mapping
 
 PAGE = 4096
 
@@ -24,8 +23,8 @@ class Mapped:
         self.size = len(view)
 
     def read_into(self, view: memoryview, offset: int) -> int:
-        part = self.view[offset:offset + len(view)]
-        view[:len(part)] = part
+        part = self.view[offset : offset + len(view)]
+        view[: len(part)] = part
         return len(part)
 
     def close(self) -> None:
@@ -77,7 +76,7 @@ class Shard:
             raise CheckpointError(f"{name}: {err}") from None
         begin = self.data_end // PAGE * PAGE
         tail = Buffer(aligned_up(size - begin))
-        self._leaves = bytes(self.fill(tail.view, begin, size)[self.data_end - begin:])
+        self._leaves = bytes(self.fill(tail.view, begin, size)[self.data_end - begin :])
         found = digest.root(self._alg, self._leaves, size)
         if found != root:
             raise DigestMismatch(f"{name} (digests)", root, found)
@@ -87,7 +86,7 @@ class Shard:
         return index * self.chunk, min((index + 1) * self.chunk, self.data_end)
 
     def leaf(self, index: int) -> bytes:
-        return self._leaves[index * digest.LEAF_BYTES:(index + 1) * digest.LEAF_BYTES]
+        return self._leaves[index * digest.LEAF_BYTES : (index + 1) * digest.LEAF_BYTES]
 
     def fetch(self, index: int, buffer: Optional[Buffer]) -> memoryview:
         """A chunk's bytes, not compared yet: in the buffer, or in place when the source is mapped."""
@@ -101,8 +100,11 @@ class Shard:
         found = self._alg.leaf(view)
         if found != self.leaf(index):
             begin, end = self.bounds(index)
-            raise DigestMismatch(f"{self.name} bytes {begin}..{end}", f"{self._alg.name}:{self.leaf(index).hex()}",
-                                 f"{self._alg.name}:{found.hex()}")
+            raise DigestMismatch(
+                f"{self.name} bytes {begin}..{end}",
+                f"{self._alg.name}:{self.leaf(index).hex()}",
+                f"{self._alg.name}:{found.hex()}",
+            )
 
     def read(self, begin: int, end: int) -> bytes:
         """Some bytes, by whole chunks, each compared. For what is small: a header."""
@@ -112,7 +114,7 @@ class Shard:
             view = self.fetch(index, buffer)
             self.check(index, view)
             first, last = self.bounds(index)
-            parts.append(bytes(view[max(begin, first) - first:min(end, last) - first]))
+            parts.append(bytes(view[max(begin, first) - first : min(end, last) - first]))
         return b"".join(parts)
 
     def fill(self, view: memoryview, begin: int, end: int) -> memoryview:
@@ -127,4 +129,4 @@ class Shard:
             if got <= 0:
                 raise CheckpointError(f"{self.name} ends at byte {begin + done}")
             done += got
-        return view[:end - begin]
+        return view[: end - begin]

@@ -10,11 +10,10 @@ import contextlib
 import socket
 from typing import Optional
 
+from hyperpod_kit.checkpoint.repository import layout, manifest
+from hyperpod_kit.checkpoint.repository.failpoint import failpoint
+from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.errors import CheckpointError, DigestMismatch
-
-from . import layout, manifest
-from .failpoint import failpoint
-from .store.base import Store
 
 FORMAT = "hpk-bad/1"
 
@@ -27,8 +26,13 @@ def proves(err: BaseException) -> bool:
 def mark(store: Store, attempt: str, reason: str) -> None:
     """Write the tombstone; one that is there stays. Raises OSError."""
     failpoint("tombstone.before")
-    body = {"format": FORMAT, "attempt": attempt, "reason": reason, "host": socket.gethostname(),
-            "time": manifest.now()}
+    body = {
+        "format": FORMAT,
+        "attempt": attempt,
+        "reason": reason,
+        "host": socket.gethostname(),
+        "time": manifest.now(),
+    }
     with contextlib.suppress(FileExistsError):
         store.create(layout.tombstone_file(attempt), manifest.seal_json(body))
     failpoint("tombstone.after")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 
+from hyperpod_kit.checkpoint.repository import digest, layout, manifest, stream
+from hyperpod_kit.checkpoint.repository.pump import Pump, whole
+from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.checkpoint.repository.store.open import Where, as_store
 from hyperpod_kit.errors import CheckpointError, DigestMismatch
 from hyperpod_kit.untrusted.text import clean
-
-from . import digest, layout, manifest, stream
-from .pump import Pump, whole
-from .store.base import Store
-from .store.open import Where, as_store
 
 
 def verify_file(store: Store, attempt: str, record: manifest.FileRecord, *, chunk: int = digest.CHUNK) -> None:
@@ -40,8 +39,10 @@ def parse_manifest(data: bytes, attempt: str) -> manifest.Manifest:
     found = manifest.decode(data)
     name = layout.parse_attempt(attempt)
     if name is None or (name.epoch, name.seq, name.step) != (found.epoch, found.seq, found.step):
-        raise CheckpointError(f"{layout.MANIFEST_FILE} is of epoch {found.epoch}, seq {found.seq}, step {found.step}: "
-                              "it does not belong into this directory")
+        raise CheckpointError(
+            f"{layout.MANIFEST_FILE} is of epoch {found.epoch}, seq {found.seq}, step {found.step}: "
+            "it does not belong into this directory"
+        )
     return found
 
 

@@ -40,12 +40,14 @@ def maker(name: str, path: Path) -> Iterator[Callable[[], Store]]:
             shutil.rmtree(path, ignore_errors=True)
             path.mkdir()
             return kind(str(path))
+
         yield local
         return
     keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_DEFAULT_REGION": "us-east-1"}
     with mock.patch.dict(os.environ, keys):
         import boto3
         from moto import mock_aws
+
         with mock_aws():
             boto3.client("s3").create_bucket(Bucket="torture")
             yield lambda: open_store(f"s3://torture/{next(_number)}")

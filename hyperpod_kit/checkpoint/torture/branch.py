@@ -30,20 +30,33 @@ def _roll_back(here: Ground, seed: int, dice: random.Random, part: Part) -> str:
     """Steps 0…long, back to `to`, one or more steps there, then an ordinary start; what was wrong, or ""."""
     long, to = dice.randrange(4, 7), dice.randrange(0, 3)
     new = dice.randrange(1, 3)
-    order = Order(root=here.root, shm=str(here.shm), events=str(here.disk / "abandoned"), seed=seed,
-                  lingers="durable", options=(("keep", policy.Latest(20)),))
+    order = Order(
+        root=here.root,
+        shm=str(here.shm),
+        events=str(here.disk / "abandoned"),
+        seed=seed,
+        lingers="durable",
+        options=(("keep", policy.Latest(20)),),
+    )
     _live(replace(order, saves=long))
     target = next(entry for entry in catalog.attempts(here.root) if entry.name.step == to)
-    told = _live(replace(order, saves=new, events=str(here.disk / "branch"),
-                         env=(("HPK_RESUME_FROM", target.attempt), ("HPK_RESUME_MEMORY", "0"))))
+    told = _live(
+        replace(
+            order,
+            saves=new,
+            events=str(here.disk / "branch"),
+            env=(("HPK_RESUME_FROM", target.attempt), ("HPK_RESUME_MEMORY", "0")),
+        )
+    )
     back = _restored(told)
     if (back.get("epoch"), back.get("step")) != (1, to) or back["wrong"]:
         return f"told to go back to step {to} of epoch 1, it restored {back}"
     killed = dice.random() < 0.5
     if killed:
         # From memory as well as from storage: the third start finds what a killed second one has left.
-        _live(replace(order, saves=2, events=str(here.disk / "killed"), lingers="sealed",
-                      failpoint="capture.tensor@20"))
+        _live(
+            replace(order, saves=2, events=str(here.disk / "killed"), lingers="sealed", failpoint="capture.tensor@20")
+        )
         here.kill_agents()
     got = _restored(_live(replace(order, saves=0, events=str(here.disk / "after"))))
     part.counts["killed on the new branch" if killed else "ended on the new branch"] += 1

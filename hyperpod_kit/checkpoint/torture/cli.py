@@ -14,8 +14,16 @@ from hyperpod_kit.checkpoint.torture.ground import Ground, ground
 from hyperpod_kit.checkpoint.torture.report import Budget, Part
 
 PARTS = ("flips", "damage", "memory", "kills", "faults", "reshard", "branch", "owners")
-SHARES = {"flips": 4.0, "damage": 3.0, "memory": 1.0, "kills": 12.0, "faults": 4.0, "reshard": 1.0, "branch": 1.0,
-          "owners": 1.0}
+SHARES = {
+    "flips": 4.0,
+    "damage": 3.0,
+    "memory": 1.0,
+    "kills": 12.0,
+    "faults": 4.0,
+    "reshard": 1.0,
+    "branch": 1.0,
+    "owners": 1.0,
+}
 """How the budget is divided; what a part does not need goes to the ones after it."""
 
 
@@ -28,28 +36,51 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="hyperpod-kit checkpoint torture",
         description="Damage checkpoints, kill trainers and agents, let the disk fail, and check each restore bit by "
-                    "bit. Exit code: 0 nothing was ever wrong, 1 something was, 2 usage.",
-        epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
+        "bit. Exit code: 0 nothing was ever wrong, 1 something was, 2 usage.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--budget", type=float, default=120.0, metavar="SECONDS", help="time in all (default 120)")
     parser.add_argument("--seed", type=int, default=None, help="repeat a run; default: of the day")
     parser.add_argument("--only", default=",".join(PARTS), metavar="PARTS", help=f"of {','.join(PARTS)}")
     parser.add_argument("--flips", type=int, default=10_000, help="at most so many (default 10,000)")
-    parser.add_argument("--damage", type=int, default=10_000, metavar="N",
-                        help="at most so many kinds of damage, drawn by lot (default 10,000: all)")
-    parser.add_argument("--mounted", metavar="DIR",
-                        help="do the damage below this directory (a mount), as far as objects can be changed there")
+    parser.add_argument(
+        "--damage",
+        type=int,
+        default=10_000,
+        metavar="N",
+        help="at most so many kinds of damage, drawn by lot (default 10,000: all)",
+    )
+    parser.add_argument(
+        "--mounted",
+        metavar="DIR",
+        help="do the damage below this directory (a mount), as far as objects can be changed there",
+    )
     parser.add_argument("--kills", type=int, default=1_000, help="at most so many (default 1,000)")
     parser.add_argument("--meetings", type=int, default=6, help="roll-backs, and jobs that meet (default 6 of each)")
-    parser.add_argument("--every", type=int, default=1, metavar="N",
-                        help="let each N-th operation fail only, in some of the ways (default 1: all, in every way)")
+    parser.add_argument(
+        "--every",
+        type=int,
+        default=1,
+        metavar="N",
+        help="let each N-th operation fail only, in some of the ways (default 1: all, in every way)",
+    )
     parser.add_argument("--dir", default=None, help="scratch directory (default: the temporary one)")
     parser.add_argument("--json", action="store_true", help="the report as JSON on standard output")
     return parser
 
 
 def _run(name: str, here: Ground, args: argparse.Namespace, budget: Budget) -> Part:
-    asked = {"flips": args.flips, "damage": args.damage, "memory": args.flips // 100, "kills": args.kills, "faults": 0,
-             "reshard": len(reshard.CHANGES), "branch": args.meetings, "owners": args.meetings}
+    asked = {
+        "flips": args.flips,
+        "damage": args.damage,
+        "memory": args.flips // 100,
+        "kills": args.kills,
+        "faults": 0,
+        "reshard": len(reshard.CHANGES),
+        "branch": args.meetings,
+        "owners": args.meetings,
+    }
     part = Part(name, asked[name])
     run: dict[str, Callable[[], None]] = {
         "flips": lambda: flips.run(here, args.seed, part, budget),
@@ -113,8 +144,17 @@ def _torture_and_tell(args: argparse.Namespace, budget: Budget) -> int:
     broken = any(part.counts["violations"] for part in parts)
     seconds = time.monotonic() - begin
     if args.json:
-        print(json.dumps({"ok": not broken, "seed": args.seed, "budget": args.budget, "seconds": round(seconds, 1),
-                          "parts": {part.name: part.to_json() for part in parts}}))
+        print(
+            json.dumps(
+                {
+                    "ok": not broken,
+                    "seed": args.seed,
+                    "budget": args.budget,
+                    "seconds": round(seconds, 1),
+                    "parts": {part.name: part.to_json() for part in parts},
+                }
+            )
+        )
     else:
         print(f"{'SOMETHING IS WRONG' if broken else 'nothing was ever wrong'}; seed {args.seed}, {seconds:.0f} s")
     return int(broken)

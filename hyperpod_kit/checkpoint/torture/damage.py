@@ -50,8 +50,9 @@ def run(here: Ground, seed: int, part: Part, budget: Budget, *, most: int, mount
         plan += [(made, kind) for made in templates for kind in damage_special.kinds(made.objects)]
     plan = plan if most >= len(plan) else dice.sample(plan, most)
     part.asked = len(plan)
-    with contextlib.closing(Looker(seed)) as root, contextlib.closing(Looker(seed, pristine=str(templates[0].path))) \
-            as nobody:
+    with contextlib.closing(Looker(seed)) as root, contextlib.closing(
+        Looker(seed, pristine=str(templates[0].path))
+    ) as nobody:
         for made, kind in plan:
             if budget.over:
                 break
@@ -66,8 +67,9 @@ def _one(looker: Looker, scene: _Scene, made: _Template, kind: Kind, seed: int, 
     part.counts[f"{scene.name}: {outcome}"] += 1
     part.counts["MB at most"] = max(part.counts["MB at most"], seen.memory >> 20)
     for wrong in _judge(kind, seen):
-        part.violate(f"seed {seed}, {scene.name}, {made.world} ranks: {kind.name}: {wrong} ({outcome}, verify "
-                     f"{seen.verify})")
+        part.violate(
+            f"seed {seed}, {scene.name}, {made.world} ranks: {kind.name}: {wrong} ({outcome}, verify {seen.verify})"
+        )
 
 
 def _outcome(seen: Look) -> str:
@@ -157,10 +159,24 @@ def _write(path: Path, data: bytes) -> None:
 def _template(here: Ground, seed: int, world: int) -> _Template:
     """A root with STEPS checkpoints of `world` ranks."""
     made = here.fresh(f"template-{world}")
-    processes = [life.start(Order(
-        root=made.root, shm=str(made.shm), events=str(made.disk / f"life-{rank}"), seed=seed, rank=rank, world=world,
-        store=str(made.disk / "store"), saves=STEPS, lingers="durable", width=8,
-        options=(("keep", policy.Latest(20)),))) for rank in range(world)]
+    processes = [
+        life.start(
+            Order(
+                root=made.root,
+                shm=str(made.shm),
+                events=str(made.disk / f"life-{rank}"),
+                seed=seed,
+                rank=rank,
+                world=world,
+                store=str(made.disk / "store"),
+                saves=STEPS,
+                lingers="durable",
+                width=8,
+                options=(("keep", policy.Latest(20)),),
+            )
+        )
+        for rank in range(world)
+    ]
     for process in processes:
         process.join(120.0)
     root = Path(made.root)
@@ -170,7 +186,9 @@ def _template(here: Ground, seed: int, world: int) -> _Template:
     with contextlib.closing(Looker(seed)) as looker:
         seen = looker.look(made.root)
     if (seen.verify, seen.restored, seen.wrong, seen.rejected) != (0, (1, STEPS - 1), [], []):
-        raise CheckpointError(f"an undamaged root of {world} ranks gave {seen}: "
-                              f"{[life.events(str(made.disk / f'life-{rank}')) for rank in range(world)]}")
+        raise CheckpointError(
+            f"an undamaged root of {world} ranks gave {seen}: "
+            f"{[life.events(str(made.disk / f'life-{rank}')) for rank in range(world)]}"
+        )
     made.disk.chmod(0o711)
     return _Template(world, root, objects)

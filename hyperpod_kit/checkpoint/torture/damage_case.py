@@ -94,8 +94,10 @@ def _serve(pipe: Connection, seed: int, pristine: str) -> None:
     for name in [name for name in os.environ if name.startswith(("HPK_", "SLURM_"))]:
         del os.environ[name]
     import torch
+
     torch.set_num_threads(1)
     from hyperpod_kit.checkpoint.torture.subject import Subject
+
     warnings.simplefilter("ignore", RuntimeWarning)
     subject = Subject(seed, width=8)
     if pristine:
@@ -134,12 +136,14 @@ def _both(root: str, subject: Any) -> Look:
         seen.update(_restore(root, subject))
     except BaseException as err:
         from hyperpod_kit.errors import CheckpointError
+
         seen.update(error=f"{type(err).__name__}: {err}"[:500], declared=isinstance(err, CheckpointError))
     return Look(**seen)
 
 
 def _verify(root: str) -> int:
     from hyperpod_kit.checkpoint.repository import cli
+
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         try:
             return cli.main(["verify", root])
@@ -152,11 +156,15 @@ def _restore(root: str, subject: Any) -> dict[str, Any]:
     from hyperpod_kit.checkpoint import Restored, restore, startup
     from hyperpod_kit.checkpoint.ranks import Ranks
     from hyperpod_kit.checkpoint.repository.store.open import open_store
+
     subject.wipe()
     ranks = Ranks(alone=True)
     start = startup.identify(ranks, root, None, None)
     got = restore.restore(ranks, open_store(root), subject.state, run_id=start.run.run_id, held=(), slots=()).got
     if not isinstance(got, Restored):
         return {"error": "started from scratch", "declared": False}
-    return {"restored": (got.epoch, got.step), "wrong": subject.differs(got.epoch, got.step),
-            "rejected": [name for name, _ in got.rejected]}
+    return {
+        "restored": (got.epoch, got.step),
+        "wrong": subject.differs(got.epoch, got.step),
+        "rejected": [name for name, _ in got.rejected],
+    }

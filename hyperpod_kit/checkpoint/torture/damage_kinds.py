@@ -41,7 +41,7 @@ class Names:
     """What a root consists of: attempts from the newest to the oldest, and what lies beside them."""
 
     attempts: tuple[str, ...]
-    files: tuple[str, ...]   # of each attempt
+    files: tuple[str, ...]  # of each attempt
     beside: tuple[str, ...]  # LATEST, RUN.json, epoch files
 
     @staticmethod
@@ -64,8 +64,13 @@ def kinds(objects: Objects, dice: random.Random) -> list[Kind]:
     """All kinds that can be done to any storage, for a root with these objects; the same for the same dice."""
     names = Names.of(objects)
     every = [*names.of_newest(), *names.beside]
-    return [*_of_bytes(objects, names, every, dice), *_of_exchange(objects, names, every), *_of_attempts(names),
-            *_of_pairs(objects, names, dice), *_of_fields(objects, names)]
+    return [
+        *_of_bytes(objects, names, every, dice),
+        *_of_exchange(objects, names, every),
+        *_of_attempts(names),
+        *_of_pairs(objects, names, dice),
+        *_of_fields(objects, names),
+    ]
 
 
 def _edit(name: str, edit: Callable[[bytes], bytes], objects: Objects) -> Objects:
@@ -73,7 +78,7 @@ def _edit(name: str, edit: Callable[[bytes], bytes], objects: Objects) -> Object
 
 
 def _flipped(at: int, mask: int, data: bytes) -> bytes:
-    return data[:at] + bytes([data[at] ^ mask]) + data[at + 1:]
+    return data[:at] + bytes([data[at] ^ mask]) + data[at + 1 :]
 
 
 def _cut(to: int, data: bytes) -> bytes:
@@ -102,22 +107,44 @@ def _of_bytes(objects: Objects, names: Names, every: Sequence[str], dice: random
         places |= set(dice.sample(range(len(data)), min(len(data), 100 if large else 60)))
         for at in sorted(place for place in places if 0 <= place < len(data)):
             mask = dice.randrange(1, 256)
-            yield Kind(f"byte {at} of {name} ^ {mask:#04x}", expected,
-                       partial(_edit, name, partial(_flipped, at, mask)))
-        for to in sorted({0, 1, 2, 7, 8, 9, len(data) // 4, len(data) // 2, len(data) - 4096, len(data) - 8,
-                          len(data) - 2, len(data) - 1, *dice.sample(range(len(data)), 8)}):
+            yield Kind(
+                f"byte {at} of {name} ^ {mask:#04x}", expected, partial(_edit, name, partial(_flipped, at, mask))
+            )
+        for to in sorted(
+            {
+                0,
+                1,
+                2,
+                7,
+                8,
+                9,
+                len(data) // 4,
+                len(data) // 2,
+                len(data) - 4096,
+                len(data) - 8,
+                len(data) - 2,
+                len(data) - 1,
+                *dice.sample(range(len(data)), 8),
+            }
+        ):
             if 0 <= to < len(data):
                 yield Kind(f"{name} cut to {to} bytes", expected, partial(_edit, name, partial(_cut, to)))
         tails = (b"\n", b"\0", b"x", b"}", bytes(7), bytes(8), bytes(4096), bytes(1 << 20), data, data[-8:], data[:1])
         for tail in tails:
-            yield Kind(f"{name} with {len(tail)} bytes more, {tail[:1]!r}", expected,
-                       partial(_edit, name, partial(_grown, tail)))
+            yield Kind(
+                f"{name} with {len(tail)} bytes more, {tail[:1]!r}",
+                expected,
+                partial(_edit, name, partial(_grown, tail)),
+            )
         for _ in range(10):
             begin = dice.randrange(len(data))
             end = min(len(data), begin + dice.choice((1, 8, 512, 4096, len(data))))
             if any(data[begin:end]):
-                yield Kind(f"{name} with zeros from {begin} to {end}", expected,
-                           partial(_edit, name, partial(_hole, begin, end)))
+                yield Kind(
+                    f"{name} with zeros from {begin} to {end}",
+                    expected,
+                    partial(_edit, name, partial(_hole, begin, end)),
+                )
         yield Kind(f"{name} all zeros", expected, partial(_edit, name, lambda old: bytes(len(old))))
         yield Kind(f"{name} reversed", expected, partial(_edit, name, lambda old: old[::-1]))
 
@@ -150,16 +177,22 @@ def _of_exchange(objects: Objects, names: Names, every: Sequence[str]) -> Iterat
             for part in (1, 2, 3):
                 at = len(objects[name]) * part // 4
                 if _torn_from(at, objects[twin], objects[name]) != objects[name]:
-                    yield Kind(f"{name} from byte {at} on that of the older one", names.expected(name),
-                               partial(_edit, name, partial(_torn_from, at, objects[twin])))
+                    yield Kind(
+                        f"{name} from byte {at} on that of the older one",
+                        names.expected(name),
+                        partial(_edit, name, partial(_torn_from, at, objects[twin])),
+                    )
     for one in names.of_newest():
         for two in names.of_newest():
             if one < two and objects[one] != objects[two]:
                 yield Kind(f"{one} and {two} exchanged", OLDER, partial(_swapped, one, two))
         others = tuple(name for name in names.of_newest() if name != one)
         yield Kind(f"nothing left of the newest but {one}", OLDER, partial(_without, others))
-        yield Kind(f"only {one} of the newest, and no {layout.LATEST_FILE}", OLDER,
-                   partial(_without, (*others, layout.LATEST_FILE)))
+        yield Kind(
+            f"only {one} of the newest, and no {layout.LATEST_FILE}",
+            OLDER,
+            partial(_without, (*others, layout.LATEST_FILE)),
+        )
         if one != manifest:
             yield Kind(f"{one} gone and {layout.RUN_FILE} too", ANY, partial(_without, (one, layout.RUN_FILE)))
 
@@ -177,46 +210,85 @@ def _of_attempts(names: Names) -> Iterator[Kind]:
         name = layout.parse_attempt(attempt)
         assert name is not None
         expected = OLDER if index == 0 else NEWEST
-        yield Kind(f"attempt {index} deleted", expected,
-                   lambda objects, gone=attempt: {n: d for n, d in objects.items()  # type: ignore[misc]
-                                                  if not n.startswith(gone + "/")})
+        yield Kind(
+            f"attempt {index} deleted",
+            expected,
+            lambda objects, gone=attempt: {
+                n: d
+                for n, d in objects.items()  # type: ignore[misc]
+                if not n.startswith(gone + "/")
+            },
+        )
         others = [name._replace(seq=name.seq + more) for more in (1, 100, 10**6)]
-        others += [name._replace(step=name.step + 1), name._replace(step=0), name._replace(epoch=name.epoch + 1),
-                   name._replace(seq=1, epoch=99)]
+        others += [
+            name._replace(step=name.step + 1),
+            name._replace(step=0),
+            name._replace(epoch=name.epoch + 1),
+            name._replace(seq=1, epoch=99),
+        ]
         for other in others:
             if str(other) in names.attempts:
                 continue
             for keep in (False, True):
-                yield Kind(f"attempt {index} {'copied' if keep else 'renamed'} to {other}",
-                           NEWEST if keep else expected, partial(_renamed, attempt, str(other), keep))
+                yield Kind(
+                    f"attempt {index} {'copied' if keep else 'renamed'} to {other}",
+                    NEWEST if keep else expected,
+                    partial(_renamed, attempt, str(other), keep),
+                )
         for strange in ("seq-1.step-2.e3-zz", "SEQ", attempt + ".BAD", attempt + "~", "." + attempt, attempt + ".old"):
             yield Kind(f"attempt {index} renamed to {strange}", expected, partial(_renamed, attempt, strange, False))
             yield Kind(f"attempt {index} copied to {strange}", NEWEST, partial(_renamed, attempt, strange, True))
     newest = names.attempts[0]
-    for added_name, added_data in ((f"{newest}.BAD", b"{}"), (f"{newest}.BAD", b""), ("epoch-000099.json", b"{}"),
-                       ("epoch-000099.json", b""), ("epoch-xyz.json", b""), (f"{newest}/shard-00099.safetensors", b"x"),
-                       (f"{newest}/core.1234", bytes(10_000)), (f"{newest}/report-00000.json", b"{"),
-                       ("leases/nonsense", b""), (f"leases/{newest}.9999999999-00000000.json", b""),
-                       ("pins/nonsense.json", b""), (f"pins/{newest}.json", b""), ("notes.txt", b"mine"),
-                       (".hpk/owner-000001.json", b"{"), ("LATEST/x", b""), ("lost+found/x", b"")):
+    for added_name, added_data in (
+        (f"{newest}.BAD", b"{}"),
+        (f"{newest}.BAD", b""),
+        ("epoch-000099.json", b"{}"),
+        ("epoch-000099.json", b""),
+        ("epoch-xyz.json", b""),
+        (f"{newest}/shard-00099.safetensors", b"x"),
+        (f"{newest}/core.1234", bytes(10_000)),
+        (f"{newest}/report-00000.json", b"{"),
+        ("leases/nonsense", b""),
+        (f"leases/{newest}.9999999999-00000000.json", b""),
+        ("pins/nonsense.json", b""),
+        (f"pins/{newest}.json", b""),
+        ("notes.txt", b"mine"),
+        (".hpk/owner-000001.json", b"{"),
+        ("LATEST/x", b""),
+        ("lost+found/x", b""),
+    ):
+
         def added(objects: Objects, name: str = added_name, data: bytes = added_data) -> Objects:
             rest = {other: old for other, old in objects.items() if not name.startswith(other + "/")}
             return {**rest, name: data}
+
         yield Kind(f"{added_name} of {len(added_data)} bytes there too", NEWEST, added)
 
 
 def _of_pairs(objects: Objects, names: Names, dice: random.Random) -> Iterator[Kind]:
     """Two at once: the newest and the one before it, each in its own way; the oldest must do."""
     ways: list[tuple[str, Callable[[bytes], bytes]]] = [
-        ("empty", lambda data: b""), ("cut", lambda data: data[:len(data) // 2]), ("longer", lambda data: data + b"?"),
-        ("a bit wrong", lambda data: _flipped(len(data) // 3, 4, data)), ("zeros", lambda data: bytes(len(data)))]
-    every = [(one, two, first, second) for one in names.files for two in names.files for first in ways
-             for second in ways]
+        ("empty", lambda data: b""),
+        ("cut", lambda data: data[: len(data) // 2]),
+        ("longer", lambda data: data + b"?"),
+        ("a bit wrong", lambda data: _flipped(len(data) // 3, 4, data)),
+        ("zeros", lambda data: bytes(len(data))),
+    ]
+    every = [
+        (one, two, first, second) for one in names.files for two in names.files for first in ways for second in ways
+    ]
     for one, two, (how, first), (how_two, second) in dice.sample(every, min(len(every), 250)):
-        def both(objects: Objects, one: str = one, two: str = two, first: Callable[[bytes], bytes] = first,
-                 second: Callable[[bytes], bytes] = second) -> Objects:
+
+        def both(
+            objects: Objects,
+            one: str = one,
+            two: str = two,
+            first: Callable[[bytes], bytes] = first,
+            second: Callable[[bytes], bytes] = second,
+        ) -> Objects:
             name, older = f"{names.attempts[0]}/{one}", f"{names.attempts[1]}/{two}"
             return {**objects, name: first(objects[name]), older: second(objects[older])}
+
         yield Kind(f"{one} of the newest {how}, {two} of the older {how_two}", OLDER, both)
 
 
@@ -239,8 +311,11 @@ def _of_fields(objects: Objects, names: Names) -> Iterator[Kind]:
             changed = _changed(body, place, odd)
             if changed != body:
                 shown = "gone" if odd is _GONE else repr(odd)[:20]
-                yield Kind(f"{layout.MANIFEST_FILE} whose {'.'.join(map(str, place))} is {shown}", ANY,
-                           partial(_put, name, manifest.seal_json(changed)))
+                yield Kind(
+                    f"{layout.MANIFEST_FILE} whose {'.'.join(map(str, place))} is {shown}",
+                    ANY,
+                    partial(_put, name, manifest.seal_json(changed)),
+                )
 
 
 _GONE = object()

@@ -67,25 +67,49 @@ def _ring(path: Path) -> None:
 
 def _special(names: Names, every: Sequence[str]) -> Iterator[Kind]:
     ways: list[tuple[str, Callable[[Path], None]]] = [
-        ("a fifo", os.mkfifo), ("a socket", _socket), ("an empty directory", Path.mkdir),
-        ("a directory with a file", _mixed), ("a link to itself", lambda path: path.symlink_to(path.name)),
-        ("a ring of links", _ring), ("a sparse file of 1 TB", partial(_sparse, 1 << 40)),
+        ("a fifo", os.mkfifo),
+        ("a socket", _socket),
+        ("an empty directory", Path.mkdir),
+        ("a directory with a file", _mixed),
+        ("a link to itself", lambda path: path.symlink_to(path.name)),
+        ("a ring of links", _ring),
+        ("a sparse file of 1 TB", partial(_sparse, 1 << 40)),
         ("a sparse file of 17 MB", partial(_sparse, 17 << 20)),
         ("a null device", lambda path: os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 3))),
         ("a device of zeros", lambda path: os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 5))),
         ("a block device", lambda path: os.mknod(path, 0o666 | stat.S_IFBLK, os.makedev(7, 99))),
         ("a device without a driver", lambda path: os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(240, 99))),
-        ("a link to a fifo", partial(_link_beside, os.mkfifo)), ("a link to a socket", partial(_link_beside, _socket)),
+        ("a link to a fifo", partial(_link_beside, os.mkfifo)),
+        ("a link to a socket", partial(_link_beside, _socket)),
         ("a link to its own bytes outside", lambda path: path.symlink_to(_outside(path, "copy"))),
-        *((f"a link to {target}", partial(_link, target)) for target in (
-            "/dev/zero", "/dev/null", "/dev/full", "/dev/tty", "/proc/self/mem", "/proc/kmsg", "/dev/random", "nowhere",
-            ".", "..", "/", "/etc/passwd", "/proc/self/fd/0", "../" * 40 + "etc/hostname", "x" * 200))]
+        *(
+            (f"a link to {target}", partial(_link, target))
+            for target in (
+                "/dev/zero",
+                "/dev/null",
+                "/dev/full",
+                "/dev/tty",
+                "/proc/self/mem",
+                "/proc/kmsg",
+                "/dev/random",
+                "nowhere",
+                ".",
+                "..",
+                "/",
+                "/etc/passwd",
+                "/proc/self/fd/0",
+                "../" * 40 + "etc/hostname",
+                "x" * 200,
+            )
+        ),
+    ]
     for name in every:
         for how, make in ways:
             yield Kind(f"{name} is {how}", names.expected(name), special=partial(_in_place, name, make))
 
         def hard(root: Path, name: str = name) -> None:
             os.link(root / name, root.parent / "second name")
+
         yield Kind(f"{name} has a second name outside", NEWEST, special=hard)
     for place in (layout.LEASES, layout.PINS):
         for how, make in ways:
@@ -99,28 +123,40 @@ def _made(name: str, make: Callable[[Path], None], root: Path) -> None:
 
 def _of_linked_attempts(names: Names) -> Iterator[Kind]:
     for index, attempt in enumerate(names.attempts):
+
         def moved(root: Path, attempt: str = attempt) -> None:
             (root / attempt).rename(root.parent / "archive")
             (root / attempt).symlink_to(root.parent / "archive")
+
         yield Kind(f"attempt {index} moved outside, a link in its place", NEWEST, special=moved)
 
         def to_another(root: Path, attempt: str = attempt, index: int = index) -> None:
             (root / attempt).rename(root.parent / "archive")
             (root / attempt).symlink_to(names.attempts[index - 1])
+
         yield Kind(f"attempt {index} is a link to another", OLDER if index == 0 else NEWEST, special=to_another)
         for target in ("nowhere", attempt, "/dev/zero", "/proc", "."):
+
             def elsewhere(root: Path, attempt: str = attempt, target: str = target) -> None:
                 (root / attempt).rename(root.parent / "archive")
                 (root / attempt).symlink_to(target)
+
             shown = "itself" if target == attempt else target
             yield Kind(f"attempt {index} is a link to {shown}", OLDER if index == 0 else NEWEST, special=elsewhere)
         for how, make in (("fifo", os.mkfifo), ("file", Path.touch)):
-            yield Kind(f"attempt {index} is a {how}", OLDER if index == 0 else NEWEST,
-                       special=partial(_in_place, attempt, make))
+            yield Kind(
+                f"attempt {index} is a {how}",
+                OLDER if index == 0 else NEWEST,
+                special=partial(_in_place, attempt, make),
+            )
     for target in (".", "..", "/proc", "seq-000099.step-0000000099.e9-abcd"):
-        yield Kind(f"one more attempt, a link to {target}", NEWEST,
-                   special=lambda root, target=target: (  # type: ignore[misc]
-                       root / "seq-000099.step-0000000099.e9-abcd").symlink_to(target))
+        yield Kind(
+            f"one more attempt, a link to {target}",
+            NEWEST,
+            special=lambda root, target=target: (  # type: ignore[misc]
+                root / "seq-000099.step-0000000099.e9-abcd"
+            ).symlink_to(target),
+        )
 
 
 def _of_modes(names: Names, every: Sequence[str]) -> Iterator[Kind]:
@@ -128,11 +164,15 @@ def _of_modes(names: Names, every: Sequence[str]) -> Iterator[Kind]:
     places = [*every, *names.attempts, "."]
     for name in places:
         for mode in (0o000, 0o200, 0o111, 0o400, 0o444, 0o600, 0o777, 0o7777):
+
             def chmod(root: Path, name: str = name, mode: int = mode) -> None:
                 (root / name).chmod(mode)
+
             yield Kind(f"{name} has mode {mode:o}", ANY, special=chmod, unprivileged=True)
             yield Kind(f"{name} has mode {mode:o}, seen by root", NEWEST, special=chmod)
         for uid in (1, 12345, 65534):
+
             def chown(root: Path, name: str = name, uid: int = uid) -> None:
                 os.lchown(root / name, uid, uid)
+
             yield Kind(f"{name} belongs to uid {uid}", NEWEST, special=chown)

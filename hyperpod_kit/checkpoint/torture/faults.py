@@ -62,8 +62,16 @@ def run(here: Ground, seed: int, part: Part, budget: Budget, *, every: int = 1) 
         until = Budget(budget.left / (len(sweeps) - index), budget)
         with backends.maker(name, template.root) as make:
             for kind in KINDS if every == 1 else dice.sample(KINDS, 4):
-                sweep = _Sweep(here, template, make, kind, calls, f"{name}{' system calls' if calls else ''}",
-                               dice.randrange(min(every, 10)), every)
+                sweep = _Sweep(
+                    here,
+                    template,
+                    make,
+                    kind,
+                    calls,
+                    f"{name}{' system calls' if calls else ''}",
+                    dice.randrange(min(every, 10)),
+                    every,
+                )
                 _sweep(sweep, part, until)
     part.asked = max(part.asked, part.done)
     part.seconds = time.monotonic() - begin
@@ -173,9 +181,13 @@ def _fill(store: Store, objects: dict[str, bytes]) -> None:
 @contextlib.contextmanager
 def _stores_are(store: object) -> Iterator[None]:
     """Whatever root the engine opens, it gets this store."""
-    names = [(module, name) for module in list(sys.modules.values())
-             if getattr(module, "__name__", "").startswith("hyperpod_kit.checkpoint.repository")
-             for name, value in list(vars(module).items()) if value is open_store]
+    names = [
+        (module, name)
+        for module in list(sys.modules.values())
+        if getattr(module, "__name__", "").startswith("hyperpod_kit.checkpoint.repository")
+        for name, value in list(vars(module).items())
+        if value is open_store
+    ]
     for module, name in names:
         setattr(module, name, lambda _root: store)
     try:
@@ -190,20 +202,38 @@ def _template(here: Ground, seed: int) -> Template:
     made = here.fresh("template")
     ranks = []
     for rank in range(_WORLD):
-        ranks.append(life.start(life.Order(
-            root=made.root, shm=str(made.shm), events=str(made.disk / f"life.{rank}"), seed=seed, rank=rank,
-            world=_WORLD, store=str(made.disk / "rendezvous"), saves=2, lingers="durable",
-            failpoint="commit.before_extra@2", revives=False, algorithm="blake2b")))
+        ranks.append(
+            life.start(
+                life.Order(
+                    root=made.root,
+                    shm=str(made.shm),
+                    events=str(made.disk / f"life.{rank}"),
+                    seed=seed,
+                    rank=rank,
+                    world=_WORLD,
+                    store=str(made.disk / "rendezvous"),
+                    saves=2,
+                    lingers="durable",
+                    failpoint="commit.before_extra@2",
+                    revives=False,
+                    algorithm="blake2b",
+                )
+            )
+        )
     for process in ranks:
         process.join(60.0)
     made.kill_agents()
     root = Path(made.root)
     found = selection.newest_valid(made.root)
     if found.seq != PREVIOUS or not any(made.shm.glob("*.img")):
-        raise CheckpointError(f"the previous checkpoint is seq {found.seq}, expected {PREVIOUS}: "
-                              f"{life.events(str(made.disk / 'life.0'))}")
-    objects = {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()
-               and (path.parent == root or path.parent.name == found.attempt)}
+        raise CheckpointError(
+            f"the previous checkpoint is seq {found.seq}, expected {PREVIOUS}: {life.events(str(made.disk / 'life.0'))}"
+        )
+    objects = {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and (path.parent == root or path.parent.name == found.attempt)
+    }
     # What it looks like when nothing fails is what it must look like whatever fails.
     memory = here.shm / "reference"
     shutil.copytree(made.shm, memory)

@@ -28,8 +28,13 @@ class Kind:
         return self.name + (" from then on" if self.lasting else "")
 
 
-_ONCE = (Kind("EIO", errno.EIO), Kind("ENOSPC", errno.ENOSPC), Kind("EDQUOT", errno.EDQUOT),
-         Kind("short write", errno.ENOSPC, "half"), Kind("lost answer", errno.EIO, "all"))
+_ONCE = (
+    Kind("EIO", errno.EIO),
+    Kind("ENOSPC", errno.ENOSPC),
+    Kind("EDQUOT", errno.EDQUOT),
+    Kind("short write", errno.ENOSPC, "half"),
+    Kind("lost answer", errno.EIO, "all"),
+)
 KINDS = _ONCE + tuple(Kind(kind.name, kind.number, kind.leaves, True) for kind in _ONCE)
 
 
@@ -78,16 +83,23 @@ class FaultyStore:
         return _FaultyReader(self, self.guard(f"open {name}", lambda: self.inner.open_read(name)), name)
 
     def create(self, name: str, data: bytes) -> None:
-        self.guard(f"create {name}", lambda: self.inner.create(name, data),
-                   lambda: self.inner.create(name, data[:len(data) // 2]))
+        self.guard(
+            f"create {name}",
+            lambda: self.inner.create(name, data),
+            lambda: self.inner.create(name, data[: len(data) // 2]),
+        )
 
     def open_write(self, name: str, size: int) -> Writer:
-        return _FaultyWriter(self, self.guard(f"open for writing {name}", lambda: self.inner.open_write(name, size)),
-                             name)
+        return _FaultyWriter(
+            self, self.guard(f"open for writing {name}", lambda: self.inner.open_write(name, size)), name
+        )
 
     def replace(self, name: str, data: bytes) -> None:
-        self.guard(f"replace {name}", lambda: self.inner.replace(name, data),
-                   lambda: self.inner.replace(name, data[:len(data) // 2]))
+        self.guard(
+            f"replace {name}",
+            lambda: self.inner.replace(name, data),
+            lambda: self.inner.replace(name, data[: len(data) // 2]),
+        )
 
     def delete(self, name: str) -> None:
         self.guard(f"delete {name}", lambda: self.inner.delete(name))
@@ -117,8 +129,11 @@ class _FaultyWriter:
 
     def write(self, view: memoryview, offset: int) -> None:
         half = len(view) // 2 // max(self.align, 1) * max(self.align, 1)
-        self._store.guard(f"write {self._name} at {offset}", lambda: self._inner.write(view, offset),
-                          lambda: self._inner.write(view[:half], offset))
+        self._store.guard(
+            f"write {self._name} at {offset}",
+            lambda: self._inner.write(view, offset),
+            lambda: self._inner.write(view[:half], offset),
+        )
 
     def finish(self) -> None:
         self._store.guard(f"finish {self._name}", self._inner.finish)

@@ -71,7 +71,9 @@ class FaultyCalls:
                 if name == "open":
                     self._descriptors.add(result)
                 return result
+
             return self._guard(name, args, work)
+
         return call
 
     def _opened(self, file: Any, *args: Any, **keywords: Any) -> Any:
@@ -87,7 +89,7 @@ class FaultyCalls:
         if kind.leaves == "half" and self.at and now == self.at and name in _WRITES:
             self.failed.append(f"short {name}")
             self.at += 1
-            half = memoryview(args[1])[:max(1, len(args[1]) // 2)]
+            half = memoryview(args[1])[: max(1, len(args[1]) // 2)]
             return self._real[name](args[0], half, *args[2:])
         if not (self.at and (now == self.at or (kind.lasting and now > self.at))):
             return work()

@@ -107,8 +107,12 @@ class _Target:
                 length = int.from_bytes(file.read(8), "little")
                 text = len(file.read(length).rstrip(b" "))
             json_end, data, data_end = 8 + text, 8 + length, digest.split(size)[0]
-            out += [Stretch("shard length", path, 0, 8), Stretch("shard header", path, 8, json_end),
-                    Stretch("shard data", path, data, data_end), Stretch("shard digests", path, data_end, size)]
+            out += [
+                Stretch("shard length", path, 0, 8),
+                Stretch("shard header", path, 8, json_end),
+                Stretch("shard data", path, data, data_end),
+                Stretch("shard digests", path, data_end, size),
+            ]
             if data > json_end:
                 out.append(Stretch("shard padding", path, json_end, data))
         return out
@@ -120,8 +124,11 @@ def run(here: Ground, seed: int, part: Part, budget: Budget) -> None:
     dice = random.Random(f"flips/{seed}")
     with _memory_at(here), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
-        targets = [_Target(here.fresh(f"{algorithm}-{older}"), seed, older=older, algorithm=algorithm)
-                   for algorithm in _algorithms() for older in (True, False)]
+        targets = [
+            _Target(here.fresh(f"{algorithm}-{older}"), seed, older=older, algorithm=algorithm)
+            for algorithm in _algorithms()
+            for older in (True, False)
+        ]
         try:
             plan = [(target, stretch) for target in targets for stretch in target.stretches()]
             while part.done < part.asked and not budget.over:
@@ -146,8 +153,10 @@ def _flip_one(target: _Target, stretch: Stretch, dice: random.Random, part: Part
     part.counts[kind] += 1
     expected = result == f"step {OLD}" if target.older else result.startswith("refused")
     if verdict != "named" or not expected:
-        part.violate(f"seed {seed}, flip {part.done}: byte {at} of {stretch.file.name} ({stretch.name}) ^ {mask:#04x}: "
-                     f"verify: {verdict}; restore: {result}")
+        part.violate(
+            f"seed {seed}, flip {part.done}: byte {at} of {stretch.file.name} ({stretch.name}) ^ {mask:#04x}: "
+            f"verify: {verdict}; restore: {result}"
+        )
     else:
         part.counts["detected"] += 1
 

@@ -46,8 +46,10 @@ class Scene:
     algorithm: str | None
 
     def __str__(self) -> str:
-        return (f"life {self.number}: {self.place}@{self.nth}, world {self.world}, width {self.width}, then "
-                f"{self.afterwards}")
+        return (
+            f"life {self.number}: {self.place}@{self.nth}, world {self.world}, width {self.width}, then "
+            f"{self.afterwards}"
+        )
 
 
 class Campaign:
@@ -102,8 +104,10 @@ class Campaign:
                 ledger.fold(events)
             if final:
                 if not any(e["what"] == "closed" and e["clean"] for e in told[0]):
-                    self._part.violate(f"seed {self._seed}, {scene}: an undisturbed life did not end well: "
-                                       f"{[e for e in told[0] if e['what'] in ('error', 'save raised', 'closed')]}")
+                    self._part.violate(
+                        f"seed {self._seed}, {scene}: an undisturbed life did not end well: "
+                        f"{[e for e in told[0] if e['what'] in ('error', 'save raised', 'closed')]}"
+                    )
                 return
             self._between(here, scene, ledger)
             last = scene
@@ -114,13 +118,22 @@ class Campaign:
         place = "" if final else self._next_place()
         often = place.endswith(_OFTEN) and dice.random() < 0.5
         nth = dice.randrange(1, 60) if often else dice.choice((1, 1, 1, 2, 3))
-        return Scene(self._number, place, nth, world, width, dice.choice(AFTERWARDS),
-                     dice.choice(("", "sealed", "durable")), dice.choice((None, "blake2b")))
+        return Scene(
+            self._number,
+            place,
+            nth,
+            world,
+            width,
+            dice.choice(AFTERWARDS),
+            dice.choice(("", "sealed", "durable")),
+            dice.choice((None, "blake2b")),
+        )
 
     def _next_place(self) -> str:
         """In turn; what was tried often and never reached (a tier that nobody uses here) is left out."""
-        place = min(self._places, key=lambda name: (self._tries[name] > _TRIES and not self._hits[name],
-                                                    self._tries[name]))
+        place = min(
+            self._places, key=lambda name: (self._tries[name] > _TRIES and not self._hits[name], self._tries[name])
+        )
         self._tries[place] += 1
         return place
 
@@ -130,13 +143,31 @@ class Campaign:
         """Play it; (events by rank, the place of each death)."""
         victim = self._dice.randrange(scene.world)
         trace = here.disk / f"trace-{scene.number}"
-        common = Order(root=here.root, shm=str(here.shm), events="", seed=self._seed, world=scene.world,
-                       store=str(here.disk / f"rendezvous-{scene.number}"), lingers=scene.lingers, trace=str(trace),
-                       algorithm=scene.algorithm, width=scene.width, options=self._options)
+        common = Order(
+            root=here.root,
+            shm=str(here.shm),
+            events="",
+            seed=self._seed,
+            world=scene.world,
+            store=str(here.disk / f"rendezvous-{scene.number}"),
+            lingers=scene.lingers,
+            trace=str(trace),
+            algorithm=scene.algorithm,
+            width=scene.width,
+            options=self._options,
+        )
         paths = [str(here.disk / f"life-{scene.number}.{rank}") for rank in range(scene.world)]
-        ranks = [life.start(replace(common, rank=rank, events=paths[rank],
-                                    failpoint=f"{scene.place}@{scene.nth}" if scene.place and rank == victim else ""))
-                 for rank in range(scene.world)]
+        ranks = [
+            life.start(
+                replace(
+                    common,
+                    rank=rank,
+                    events=paths[rank],
+                    failpoint=f"{scene.place}@{scene.nth}" if scene.place and rank == victim else "",
+                )
+            )
+            for rank in range(scene.world)
+        ]
         if not until(lambda: any(rank.exitcode is not None for rank in ranks), _LIFE_SECONDS):
             self._part.violate(f"seed {self._seed}, {scene}: still running after {_LIFE_SECONDS:g} s")
         self._end(ranks)

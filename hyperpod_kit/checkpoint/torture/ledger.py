@@ -47,8 +47,11 @@ class Ledger:
             if event["what"] == "fresh":
                 return [f"started from scratch although {self.sealed} was sealed"] if self.sealed > (0, 0) else []
             if event["what"] == "restored":
-                out = [f"restored epoch {event['epoch']} step {event['step']} with wrong {event['wrong']}"] \
-                    if event["wrong"] else []
+                out = (
+                    [f"restored epoch {event['epoch']} step {event['step']} with wrong {event['wrong']}"]
+                    if event["wrong"]
+                    else []
+                )
                 if (event["epoch"], event["step"]) not in self.begun:
                     out.append(f"restored epoch {event['epoch']} step {event['step']}, which nobody saved")
                 if (event["epoch"], event["seq"]) < self.sealed:

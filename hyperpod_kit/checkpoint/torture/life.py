@@ -20,8 +20,15 @@ from hyperpod_kit.checkpoint.torture.ground import until
 
 CONTEXT = multiprocessing.get_context("forkserver")
 # The first optimizer of a process imports torch._dynamo, which costs more than all the rest of a life.
-_PRELOAD = ["torch", "torch._dynamo", "torch._inductor.config", "torch.nn.parallel", "torch.distributed",
-            "hyperpod_kit.checkpoint.manager", "hyperpod_kit.checkpoint.torture.subject"]
+_PRELOAD = [
+    "torch",
+    "torch._dynamo",
+    "torch._inductor.config",
+    "torch.nn.parallel",
+    "torch.distributed",
+    "hyperpod_kit.checkpoint.manager",
+    "hyperpod_kit.checkpoint.torture.subject",
+]
 
 
 @dataclass(frozen=True)
@@ -94,11 +101,13 @@ def _run(order: Order) -> None:
     teller = _Teller(order.events)
     warnings.simplefilter("ignore", RuntimeWarning)  # a skipped save is an outcome here, not news
     import torch
+
     torch.set_num_threads(1)
     try:
         if order.world > 1:
-            torch.distributed.init_process_group("gloo", init_method=f"file://{order.store}", rank=order.rank,
-                                                 world_size=order.world)
+            torch.distributed.init_process_group(
+                "gloo", init_method=f"file://{order.store}", rank=order.rank, world_size=order.world
+            )
         _live(order, teller)
     except Exception as err:
         teller.tell("error", kind=type(err).__name__, why=str(err)[:1000])
@@ -111,6 +120,7 @@ def _run(order: Order) -> None:
 def _live(order: Order, teller: _Teller) -> None:
     from hyperpod_kit.checkpoint import Manager, Restored
     from hyperpod_kit.checkpoint.torture.subject import Subject
+
     subject = Subject(order.seed, order.rank, width=order.width)
     manager = Manager(order.root, algorithm=order.algorithm, **dict(order.options))
     if not order.revives:
@@ -118,8 +128,15 @@ def _live(order: Order, teller: _Teller) -> None:
     teller.tell("started", epoch=manager.epoch, pid=os.getpid())
     got = manager.restore(subject.state)
     if isinstance(got, Restored):
-        teller.tell("restored", epoch=got.epoch, seq=got.seq, step=got.step, tier=got.tier,
-                    wrong=subject.differs(got.epoch, got.step), rejected=[list(pair) for pair in got.rejected])
+        teller.tell(
+            "restored",
+            epoch=got.epoch,
+            seq=got.seq,
+            step=got.step,
+            tier=got.tier,
+            wrong=subject.differs(got.epoch, got.step),
+            rejected=[list(pair) for pair in got.rejected],
+        )
     else:
         teller.tell("fresh", wrong=[], rejected=[list(pair) for pair in got.rejected])
     handles: list[Any] = []
@@ -174,6 +191,7 @@ def _bounded(process: BaseProcess) -> None:
 def _flush(shm: str, failpoint: str, trace: str) -> None:
     os.environ.update(HPK_FAILPOINT=failpoint, HPK_FAILPOINT_TRACE=trace)
     from hyperpod_kit.checkpoint.repository import flush as repository_flush
+
     repository_flush.flush(folder=shm, timeout=5.0)
     os._exit(0)
 
@@ -182,6 +200,7 @@ def _prune(root: str, failpoint: str, trace: str) -> None:
     os.environ.update(HPK_FAILPOINT=failpoint, HPK_FAILPOINT_TRACE=trace)
     from hyperpod_kit.checkpoint.repository import identity, policy, retention
     from hyperpod_kit.checkpoint.repository.store.open import open_store
+
     whose = identity.of_root(root)
     assert whose is not None
     retention.run(open_store(root), policy.Latest(2), whose)

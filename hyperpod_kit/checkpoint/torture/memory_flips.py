@@ -70,8 +70,16 @@ def _restored(order: Order) -> str:
 
 def _template(here: Ground, seed: int) -> _Template:
     made = here.fresh("template")
-    order = Order(root=made.root, shm=str(made.shm), events=str(made.disk / "life"), seed=seed, saves=2,
-                  lingers="durable", failpoint="commit.before_extra@2", revives=False)
+    order = Order(
+        root=made.root,
+        shm=str(made.shm),
+        events=str(made.disk / "life"),
+        seed=seed,
+        saves=2,
+        lingers="durable",
+        failpoint="commit.before_extra@2",
+        revives=False,
+    )
     process = life.start(order)
     process.join(60.0)
     made.kill_agents()

@@ -29,8 +29,15 @@ def run(here: Ground, seed: int, part: Part, budget: Budget) -> None:
 
 
 def _first(here: Ground, seed: int) -> Order:
-    return Order(root=here.root, shm=str(here.shm), events=str(here.disk / "first"), seed=seed, saves=4,
-                 lingers="durable", holds=str(here.disk / "go-on"))
+    return Order(
+        root=here.root,
+        shm=str(here.shm),
+        events=str(here.disk / "first"),
+        seed=seed,
+        saves=4,
+        lingers="durable",
+        holds=str(here.disk / "go-on"),
+    )
 
 
 def _meet(first: Order, second: Order) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

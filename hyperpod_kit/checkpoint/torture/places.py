@@ -17,7 +17,11 @@ def named() -> dict[str, str]:
         if where.startswith(("torture/", "bench/")):
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant) \
-                    and getattr(node.func, "id", getattr(node.func, "attr", "")) == "failpoint":
+            if (
+                isinstance(node, ast.Call)
+                and node.args
+                and isinstance(node.args[0], ast.Constant)
+                and getattr(node.func, "id", getattr(node.func, "attr", "")) == "failpoint"
+            ):
                 found[str(node.args[0].value)] = where
     return found

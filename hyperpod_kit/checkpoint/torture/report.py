@@ -28,8 +28,13 @@ class Part:
             self.violations.append(what)
 
     def to_json(self) -> dict[str, Any]:
-        return {"asked": self.asked, "done": self.done, "seconds": round(self.seconds, 1),
-                "counts": dict(sorted(self.counts.items())), "violations": self.violations}
+        return {
+            "asked": self.asked,
+            "done": self.done,
+            "seconds": round(self.seconds, 1),
+            "counts": dict(sorted(self.counts.items())),
+            "violations": self.violations,
+        }
 
 
 class Budget:

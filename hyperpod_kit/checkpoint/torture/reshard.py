@@ -42,7 +42,8 @@ def _world(ground: Ground, seed: int, world: int, *, save: bool) -> str:
     answers = [ground.disk / f"answer-{world}-{save}.{rank}" for rank in range(world)]
     ranks: list[BaseProcess] = [
         life.spawn(_rank, (ground.root, str(ground.shm), meeting, str(answers[rank]), seed, rank, world, save))
-        for rank in range(world)]
+        for rank in range(world)
+    ]
     for rank in ranks:
         rank.join(90.0)
         if rank.exitcode is None:
@@ -56,6 +57,7 @@ def _rank(root: str, shm: str, meeting: str, answer: str, seed: int, rank: int, 
     os.environ.update(HPK_SHM_DIR=shm, HPK_AGENT_LINGER="10", GLOO_SOCKET_IFNAME="lo")
     import torch
     import torch.distributed as dist
+
     torch.set_num_threads(1)
     try:
         dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world)
@@ -68,6 +70,7 @@ def _rank(root: str, shm: str, meeting: str, answer: str, seed: int, rank: int, 
 
 def _save_or_compare(root: str, seed: int, save: bool) -> str:
     from hyperpod_kit.checkpoint import Manager, Restored, State
+
     model, optimizer = _sharded()
     state = State(model, optimizer, rng=False)
     manager = Manager(root)
@@ -89,6 +92,7 @@ def _sharded() -> tuple[Any, Any]:
     import torch
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
+
     model = torch.nn.Module()
     model.table = torch.nn.Parameter(torch.zeros(13, 6))
     model.wide = torch.nn.Parameter(torch.zeros(8, 3, 2))
@@ -102,10 +106,18 @@ def _sharded() -> tuple[Any, Any]:
 
 
 _BUFFERS: dict[str, tuple[str, tuple[int, ...]]] = {
-    "nothing": ("float32", (0, 4)), "point": ("int64", ()), "truth": ("bool", (9,)), "half": ("float16", (3, 3)),
-    "brain": ("bfloat16", (7, 2)), "eight": ("float8_e4m3fn", (5, 3)), "five": ("float8_e5m2", (4,)),
-    "unsigned": ("float8_e4m3fnuz", (6,)), "complex": ("complex64", (2, 3)), "double": ("complex128", (3,)),
-    "short": ("uint16", (5,)), "byte": ("uint8", (11,)),
+    "nothing": ("float32", (0, 4)),
+    "point": ("int64", ()),
+    "truth": ("bool", (9,)),
+    "half": ("float16", (3, 3)),
+    "brain": ("bfloat16", (7, 2)),
+    "eight": ("float8_e4m3fn", (5, 3)),
+    "five": ("float8_e5m2", (4,)),
+    "unsigned": ("float8_e4m3fnuz", (6,)),
+    "complex": ("complex64", (2, 3)),
+    "double": ("complex128", (3,)),
+    "short": ("uint16", (5,)),
+    "byte": ("uint8", (11,)),
 }
 
 
@@ -121,6 +133,7 @@ def _right(seed: int, name: str, tensor: Any) -> Any:
     import torch
 
     from hyperpod_kit.checkpoint.torture.subject import put_bytes
+
     whole = torch.zeros(tensor.shape, dtype=tensor.dtype)
     put_bytes(whole, random.Random(f"{seed}/{name}").randbytes(whole.numel() * whole.element_size()))
     return whole
@@ -129,9 +142,11 @@ def _right(seed: int, name: str, tensor: Any) -> Any:
 def _fill(model: Any, optimizer: Any, seed: int) -> None:
     import torch
     from torch.distributed.tensor import DTensor, distribute_tensor
+
     for parameter in model.parameters():
-        optimizer.state[parameter].update(step=torch.tensor(3.0), exp_avg=torch.zeros_like(parameter),
-                                          exp_avg_sq=torch.zeros_like(parameter))
+        optimizer.state[parameter].update(
+            step=torch.tensor(3.0), exp_avg=torch.zeros_like(parameter), exp_avg_sq=torch.zeros_like(parameter)
+        )
     with torch.no_grad():
         for name, tensor in _tensors(model, optimizer).items():
             whole = _right(seed, name, tensor)
@@ -145,6 +160,7 @@ def _differs(model: Any, optimizer: Any, seed: int) -> list[str]:
     from torch.distributed.tensor import DTensor
 
     from hyperpod_kit.checkpoint.torture.subject import get_bytes
+
     wrong = []
     tensors = _tensors(model, optimizer)
     if len(tensors) != 3 + len(_BUFFERS) + 1 + 3 * 2:

@@ -76,7 +76,8 @@ class Subject:
         for parameter in self.model.parameters():
             if not self.optimizer.state[parameter]:
                 self.optimizer.state[parameter].update(
-                    step=torch.zeros(()), exp_avg=torch.zeros_like(parameter), exp_avg_sq=torch.zeros_like(parameter))
+                    step=torch.zeros(()), exp_avg=torch.zeros_like(parameter), exp_avg_sq=torch.zeros_like(parameter)
+                )
         self.extra.setdefault("own", torch.zeros(50 + self._rank))
         self.extra["stamp"] = [epoch, step, self._rank]
         for name, tensor in self._tensors().items():

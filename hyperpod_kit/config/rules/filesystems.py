@@ -50,9 +50,7 @@ def regions(settings: Settings) -> Iterator[Finding]:
     for mount, place in zip(settings.mounts, settings.mount_places):
         region = getattr(mount, "region", None)
         if region is not None and not REGION.fullmatch(region):
-            yield Finding(
-                "HPK-M007", f"{place}.region", f"`{region}` is not an AWS region", "Write it like us-east-1"
-            )
+            yield Finding("HPK-M007", f"{place}.region", f"`{region}` is not an AWS region", "Write it like us-east-1")
 
 
 def lustre(settings: Settings) -> Iterator[Finding]:

@@ -64,8 +64,11 @@ def named_files(path: str) -> Set[str]:
     found: Set[str] = set()
     try:
         for opcode, value, _ in pickletools.genops(data):
-            if isinstance(value, str) and opcode.name in ("BINUNICODE", "SHORT_BINUNICODE", "UNICODE", "BINUNICODE8") \
-                    and _FILE.search(value):
+            if (
+                isinstance(value, str)
+                and opcode.name in ("BINUNICODE", "SHORT_BINUNICODE", "UNICODE", "BINUNICODE8")
+                and _FILE.search(value)
+            ):
                 found.add(value)
     except Exception as err:  # pickletools raises whatever a torn stream leads it to
         raise Incomplete(f"{os.path.basename(path)} is torn: {err}") from err

@@ -22,5 +22,9 @@ def detect(root: str) -> Iterator[Candidate]:
         for entry in os.scandir(place):
             match = re.search(r"step=(\d+)(?:-v\d+)?\.ckpt$", entry.name)
             if match and entry.is_file():
-                yield Candidate("lightning", os.path.relpath(entry.path, root), int(match.group(1)),
-                                partial(prove_torch, entry.path))
+                yield Candidate(
+                    "lightning",
+                    os.path.relpath(entry.path, root),
+                    int(match.group(1)),
+                    partial(prove_torch, entry.path),
+                )

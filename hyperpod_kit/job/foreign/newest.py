@@ -54,8 +54,12 @@ def newest(root: str, passed_over: Mapping[str, str]) -> Optional[Found]:
     for candidate in candidates(root):
         if not well_named(candidate.name) or candidate.step > MOST_STEPS:
             # Quoted as no file is called that we would ever act upon.
-            rejected.append((clean(ascii(candidate.name)), "no job can be told of such a name: expected letters, "
-                             "digits and . _ - = + @ , :"))
+            rejected.append(
+                (
+                    clean(ascii(candidate.name)),
+                    "no job can be told of such a name: expected letters, digits and . _ - = + @ , :",
+                )
+            )
             continue
         if candidate.name in passed_over:
             rejected.append((candidate.name, passed_over[candidate.name]))

@@ -24,11 +24,20 @@ INSTALL_SECONDS = 300.0
 # NEEDRESTART_SUSPEND: Ubuntu 24.04 restarts services after every installation, slurmd among them.
 ENVIRONMENT = {"DEBIAN_FRONTEND": "noninteractive", "NEEDRESTART_SUSPEND": "1", "LC_ALL": "C"}
 
-OPTIONS = ("-q", "-y", "--no-install-recommends", "--reinstall",
-           # What an admin has changed in a configuration file stays, and nobody is asked.
-           "-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold",
-           # apt's own waiting is for two of three locks only, and older ones do not say for whom they wait.
-           "-o", "DPkg::Lock::Timeout=0")
+OPTIONS = (
+    "-q",
+    "-y",
+    "--no-install-recommends",
+    "--reinstall",
+    # What an admin has changed in a configuration file stays, and nobody is asked.
+    "-o",
+    "Dpkg::Options::=--force-confdef",
+    "-o",
+    "Dpkg::Options::=--force-confold",
+    # apt's own waiting is for two of three locks only, and older ones do not say for whom they wait.
+    "-o",
+    "DPkg::Lock::Timeout=0",
+)
 """--reinstall: apt takes a package that a crash left half installed for an installed one."""
 
 LOCKED = ("Could not get lock", "Unable to acquire the dpkg frontend lock", "Unable to lock", "lock was locked by")
@@ -65,8 +74,9 @@ def architecture(node: Node) -> str:
 def control(node: Node, path: str) -> Control:
     """Name, version and architecture of a package file. Raises NodeError when it is none."""
     try:
-        done = node.runner.run(["dpkg-deb", "--showformat=${Package}\n${Version}\n${Architecture}\n", "--show", path],
-                               timeout=60)
+        done = node.runner.run(
+            ["dpkg-deb", "--showformat=${Package}\n${Version}\n${Architecture}\n", "--show", path], timeout=60
+        )
         name, version, arch = done.stdout.split("\n")[:3]
     except (RunError, ValueError) as err:
         raise NodeError(f"{path} is not a Debian package: {err}") from err
@@ -75,8 +85,11 @@ def control(node: Node, path: str) -> Control:
 
 def installed(node: Node, name: str) -> Optional[Installed]:
     """What dpkg knows about a package; None when it is not there at all."""
-    done = node.runner.run(["dpkg-query", "--showformat=${Version}\t${db:Status-Status}\t${db:Status-Eflag}\n",
-                            "--show", name], timeout=20, check=False)
+    done = node.runner.run(
+        ["dpkg-query", "--showformat=${Version}\t${db:Status-Status}\t${db:Status-Eflag}\n", "--show", name],
+        timeout=20,
+        check=False,
+    )
     version, _, status = done.stdout.strip().partition("\t")
     return Installed(version, status == "installed\tok") if version else None
 
@@ -86,8 +99,9 @@ def newer(node: Node, version: str, than: str) -> bool:
     return node.runner.run(["dpkg", "--compare-versions", version, "gt", than], timeout=20, check=False).returncode == 0
 
 
-def install(node: Node, paths: Sequence[str], names: Sequence[str], *, held_too: bool = False,
-            seconds: float = LOCK_SECONDS) -> None:
+def install(
+    node: Node, paths: Sequence[str], names: Sequence[str], *, held_too: bool = False, seconds: float = LOCK_SECONDS
+) -> None:
     """Install the package files `paths`, which hold the packages `names`, and nothing besides.
 
     held_too: also those that are held, for what we hold ourselves; an admin's hold stays.
@@ -98,16 +112,21 @@ def install(node: Node, paths: Sequence[str], names: Sequence[str], *, held_too:
     _refuse_others(_simulated(node, options, paths, names), names)
 
     def run() -> None:
-        node.runner.run(["apt-get", *options, "--no-remove", "install", *paths], timeout=INSTALL_SECONDS,
-                        env=ENVIRONMENT)
+        node.runner.run(
+            ["apt-get", *options, "--no-remove", "install", *paths], timeout=INSTALL_SECONDS, env=ENVIRONMENT
+        )
 
     when_free(node, run, f"install {', '.join(names)}", seconds=seconds)
 
 
 def hold(node: Node, names: Sequence[str], *, seconds: float) -> None:
     """Keep upgrades away from installed packages. Raises NodeError."""
-    when_free(node, lambda: node.runner.run(["apt-mark", "hold", *names], timeout=60, env=ENVIRONMENT),
-              f"hold {', '.join(names)}", seconds=seconds)
+    when_free(
+        node,
+        lambda: node.runner.run(["apt-mark", "hold", *names], timeout=60, env=ENVIRONMENT),
+        f"hold {', '.join(names)}",
+        seconds=seconds,
+    )
 
 
 def when_free(node: Node, action: Callable[[], T], what: str, *, seconds: float) -> None:
@@ -134,24 +153,30 @@ def when_free(node: Node, action: Callable[[], T], what: str, *, seconds: float)
         return None
 
     if wait_for(attempt, seconds=seconds, clock=node.clock, first=0.5, longest=2.0) is None:
-        raise NodeError(f"cannot {what}: the package lock was taken for {seconds:g} s"
-                        f"{' by ' + holder[0] if holder[0] else ''}", hint="on the node: systemctl status apt-daily*")
+        raise NodeError(
+            f"cannot {what}: the package lock was taken for {seconds:g} s{' by ' + holder[0] if holder[0] else ''}",
+            hint="on the node: systemctl status apt-daily*",
+        )
 
 
 def _finish_interrupted(node: Node) -> None:
-    node.runner.run(["dpkg", "--configure", "-a", "--force-confdef", "--force-confold"], timeout=INSTALL_SECONDS,
-                    env=ENVIRONMENT)
+    node.runner.run(
+        ["dpkg", "--configure", "-a", "--force-confdef", "--force-confold"], timeout=INSTALL_SECONDS, env=ENVIRONMENT
+    )
 
 
 def _simulated(node: Node, options: Sequence[str], paths: Sequence[str], names: Sequence[str]) -> str:
     """What apt would do, in its words; takes no lock and changes nothing."""
     try:
-        return node.runner.run(["apt-get", *options, "--simulate", "install", *paths], timeout=120,
-                               env=ENVIRONMENT).stdout
+        return node.runner.run(
+            ["apt-get", *options, "--simulate", "install", *paths], timeout=120, env=ENVIRONMENT
+        ).stdout
     except RunError as err:
         why = "; ".join(unmet(err.stdout)) or reason_in(err)
-        raise NodeError(f"cannot install {', '.join(names)}: {why}",
-                        hint="list what is missing under hyperpod_kit.clients, with the same `client`") from err
+        raise NodeError(
+            f"cannot install {', '.join(names)}: {why}",
+            hint="list what is missing under hyperpod_kit.clients, with the same `client`",
+        ) from err
 
 
 def unmet(said: str) -> List[str]:
@@ -169,13 +194,17 @@ def _refuse_others(plan: str, names: Sequence[str]) -> None:
     others = []
     for verb, name, version in re.findall(r"^(Inst|Remv) (\S+) (?:\[\S+\] )?\(?(\S*)", plan, re.MULTILINE):
         if verb == "Remv":
-            raise NodeError(f"installing {', '.join(names)} would remove {name}",
-                            hint="list packages that were built for this release of the system")
+            raise NodeError(
+                f"installing {', '.join(names)} would remove {name}",
+                hint="list packages that were built for this release of the system",
+            )
         if name.split(":")[0] not in names:
             others.append(f"{name} {version}")
     if others:
-        raise NodeError(f"installing {', '.join(names)} would bring along {', '.join(others)}",
-                        hint="list them under hyperpod_kit.clients too; a kernel must never be among them")
+        raise NodeError(
+            f"installing {', '.join(names)} would bring along {', '.join(others)}",
+            hint="list them under hyperpod_kit.clients too; a kernel must never be among them",
+        )
 
 
 def holder_in(said: str) -> str:
@@ -191,5 +220,5 @@ def reason_in(err: RunError) -> str:
     lines = [line.strip() for line in (err.stderr + "\n" + err.stdout).splitlines() if line.strip()]
     for index, line in enumerate(lines):
         if line.startswith("dpkg: error processing"):
-            return " ".join(lines[index:index + 2])
+            return " ".join(lines[index : index + 2])
     return next((line for line in lines if line.startswith(("E: ", "dpkg: error"))), err.message)

@@ -98,8 +98,15 @@ def numbers(version: str) -> Tuple[int, ...]:
 def _hint(want: Want, packages: Sequence[Package], machine: Machine) -> str:
     own = CLIENTS[want.client]
     needed = own + machine.kernel if own.endswith("-") else own
-    others: List[str] = sorted({f"{package.name} for {package.arch}" for package in packages
-                                if package.client == want.client and package.is_own})
+    others: List[str] = sorted(
+        {
+            f"{package.name} for {package.arch}"
+            for package in packages
+            if package.client == want.client and package.is_own
+        }
+    )
     listed = f"; listed are {', '.join(others)}" if others else ""
-    return (f"list {needed} for {machine.arch or 'this machine'} under hyperpod_kit.clients, "
-            f"or use an image that has it{listed}")
+    return (
+        f"list {needed} for {machine.arch or 'this machine'} under hyperpod_kit.clients, "
+        f"or use an image that has it{listed}"
+    )

@@ -76,8 +76,10 @@ def _download(node: Node, package: Package, path: str, seconds: float) -> None:
             _receive(node, package.url, partial, end)
         except urllib.error.HTTPError as err:
             if err.code not in WORTH_ANOTHER_TRY:
-                raise NodeError(f"{package.url}: HTTP {err.code} {err.reason}",
-                                hint="correct `url` under hyperpod_kit.clients, or give the package as a file") from err
+                raise NodeError(
+                    f"{package.url}: HTTP {err.code} {err.reason}",
+                    hint="correct `url` under hyperpod_kit.clients, or give the package as a file",
+                ) from err
             said.append(f"HTTP {err.code}")
             return None
         except (OSError, http.client.HTTPException) as err:  # URLError is an OSError
@@ -85,15 +87,19 @@ def _download(node: Node, package: Package, path: str, seconds: float) -> None:
             return None
         found = sha256_of(partial)
         if found != package.sha256:
-            raise NodeError(f"{package.url}: expected sha256 {package.sha256}, found {found}",
-                            hint="the file behind the url is another one, or hyperpod_kit.clients has a wrong sha256")
+            raise NodeError(
+                f"{package.url}: expected sha256 {package.sha256}, found {found}",
+                hint="the file behind the url is another one, or hyperpod_kit.clients has a wrong sha256",
+            )
         os.replace(partial, path)
         return True
 
     try:
         if wait_for(attempt, seconds=seconds, clock=node.clock, first=1.0, longest=15.0) is None:
-            raise NodeError(f"{package.url}: no download within {seconds:g} s: {said[-1]}",
-                            hint="give the package as a file: it then travels in the bundle, and no internet is needed")
+            raise NodeError(
+                f"{package.url}: no download within {seconds:g} s: {said[-1]}",
+                hint="give the package as a file: it then travels in the bundle, and no internet is needed",
+            )
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(partial)

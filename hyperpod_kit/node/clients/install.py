@@ -86,8 +86,10 @@ def _see_to(node: Node, want: Want) -> List[str]:
     _install(node, want, decision)
     again = _decide(node, want)
     if not isinstance(again, Keep):
-        raise NodeError(f"{own.name} {own.version} is installed, and still {again.why}",
-                        hint=f"on the node: dpkg --verify {own.name}")
+        raise NodeError(
+            f"{own.name} {own.version} is installed, and still {again.why}",
+            hint=f"on the node: dpkg --verify {own.name}",
+        )
     return [f"installed {own.name} {own.version}: {decision.why}"]
 
 
@@ -124,6 +126,8 @@ def _check(node: Node, package: Package, path: str) -> None:
     listed = apt.Control(package.name, package.version, ARCHITECTURES[package.arch])
     found = apt.control(node, path)
     if found != listed:
-        raise NodeError(f"{os.path.basename(path)} is {found.name} {found.version} for {found.arch}, "
-                        f"listed as {listed.name} {listed.version} for {listed.arch}",
-                        hint="correct hyperpod_kit.clients, then hyperpod-kit upload")
+        raise NodeError(
+            f"{os.path.basename(path)} is {found.name} {found.version} for {found.arch}, "
+            f"listed as {listed.name} {listed.version} for {listed.arch}",
+            hint="correct hyperpod_kit.clients, then hyperpod-kit upload",
+        )

@@ -34,8 +34,9 @@ def hold_lustre(node: Node) -> List[str]:
 def to_hold(node: Node) -> List[str]:
     """The Lustre client and the moving names of kernels, where they are installed and not held yet."""
     try:
-        done = node.runner.run(["dpkg-query", "--showformat", FORMAT, "--show", "lustre-client*", "linux-image-*"],
-                               timeout=20, check=False)
+        done = node.runner.run(
+            ["dpkg-query", "--showformat", FORMAT, "--show", "lustre-client*", "linux-image-*"], timeout=20, check=False
+        )
     except RunError:  # no dpkg: nothing of it upgrades anything
         return []
     return moving(done.stdout)

@@ -62,6 +62,15 @@ def wanted(mounts: Sequence[Mount]) -> List[Want]:
     found = []
     for kind, those in users.items():
         rule = RULES[kind]
-        found.append(Want(CLIENT_OF_KIND[kind], kind_of(those[0]).client, rule.minimum, rule.ask, rule.module,
-                          tuple(mount.name for mount in those), any(mount.required for mount in those)))
+        found.append(
+            Want(
+                CLIENT_OF_KIND[kind],
+                kind_of(those[0]).client,
+                rule.minimum,
+                rule.ask,
+                rule.module,
+                tuple(mount.name for mount in those),
+                any(mount.required for mount in those),
+            )
+        )
     return found

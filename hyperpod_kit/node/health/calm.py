@@ -18,8 +18,16 @@ from hyperpod_kit.node.health.look import DEEP_EVERY, deep_mode
 from hyperpod_kit.node.health.record import HealthRecord
 
 
-def note(node: Node, records: Mapping[str, HealthRecord], read_only: Mapping[str, bool], textfile: str,
-         now: float, procs: str = "", marks: str = "", rules: str = "") -> None:
+def note(
+    node: Node,
+    records: Mapping[str, HealthRecord],
+    read_only: Mapping[str, bool],
+    textfile: str,
+    now: float,
+    procs: str = "",
+    marks: str = "",
+    rules: str = "",
+) -> None:
     """Write the note, or take it away. read_only: what statvfs said of each mount; textfile: of the metrics, or "";
     procs: a list of processes that must not become empty, or ""; marks: glance.saves, before they were read;
     rules: generation of the packet filter in which ours hold, or ""."""
@@ -32,8 +40,16 @@ def note(node: Node, records: Mapping[str, HealthRecord], read_only: Mapping[str
         os.unlink(node.paths.calm)
 
 
-def text_of(node: Node, records: Mapping[str, HealthRecord], read_only: Mapping[str, bool], textfile: str,
-            now: float, procs: str = "", marks: str = "", rules: str = "") -> Optional[str]:
+def text_of(
+    node: Node,
+    records: Mapping[str, HealthRecord],
+    read_only: Mapping[str, bool],
+    textfile: str,
+    now: float,
+    procs: str = "",
+    marks: str = "",
+    rules: str = "",
+) -> Optional[str]:
     """The note, None when something is not as it should be, is owed, or cannot be written on a line."""
     if not records or any(record.state != "ok" or record.repairs for record in records.values()):
         return None
@@ -47,9 +63,21 @@ def text_of(node: Node, records: Mapping[str, HealthRecord], read_only: Mapping[
             places[words[4]] = places.get(words[4], "") + line
     until = min([now, *deep]) + DEEP_EVERY
     bundle = os.readlink(node.paths.bundle) if os.path.islink(node.paths.bundle) else ""
-    lines: List[str] = ["\t".join((FORMAT, repr(now), repr(until), repr(node.config.health.deadline * SLOW_PART),
-                                   bundle, textfile, procs[len(node.paths.root):],
-                                   marks, rules))]
+    lines: List[str] = [
+        "\t".join(
+            (
+                FORMAT,
+                repr(now),
+                repr(until),
+                repr(node.config.health.deadline * SLOW_PART),
+                bundle,
+                textfile,
+                procs[len(node.paths.root) :],
+                marks,
+                rules,
+            )
+        )
+    ]
     for mount in node.mounts:
         place = escaped(os.path.normpath(mount.path))
         # A bucket is never full.

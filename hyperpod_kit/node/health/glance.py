@@ -71,8 +71,10 @@ def saves(folder: str) -> str:
     from hyperpod_kit.checkpoint.repository import places
 
     try:
-        return " ".join(f"{name.encode('utf-8', 'replace').hex()}:{os.fstat(named).st_mtime_ns}"
-                        for _, name, named in places.listed(folder, ".saves", MOST_OF_ONE, MOST_SAVES))
+        return " ".join(
+            f"{name.encode('utf-8', 'replace').hex()}:{os.fstat(named).st_mtime_ns}"
+            for _, name, named in places.listed(folder, ".saves", MOST_OF_ONE, MOST_SAVES)
+        )
     except OSError:
         return ""
 

@@ -39,12 +39,14 @@ class Look:
     mode: str = ""
 
 
-def check_all(node: Node, mounts: Sequence[Mount], deadline: Optional[float] = None, *,
-              deep: bool = False) -> List[MountStatus]:
+def check_all(
+    node: Node, mounts: Sequence[Mount], deadline: Optional[float] = None, *, deep: bool = False
+) -> List[MountStatus]:
     """The state of every mount, in order; takes `deadline` seconds for all together when all of them hang.
 
     deep: list a bucket, write to everything else. A versioned bucket would keep a file of every such look.
     """
+
     def modes(mount: Mount, entry: Entry) -> str:
         mode = deep_mode(mount) if deep else ""
         return mode.replace("w", "") if isinstance(mount, S3Mount) else mode
@@ -74,8 +76,9 @@ def shallow(mount: Mount, entry: Entry) -> str:
     return ""
 
 
-def look_at(node: Node, mounts: Sequence[Mount], deadline: Optional[float] = None,
-            modes: Modes = shallow) -> List[Look]:
+def look_at(
+    node: Node, mounts: Sequence[Mount], deadline: Optional[float] = None, modes: Modes = shallow
+) -> List[Look]:
     """Look at every mount, in order."""
     deadline = node.config.health.deadline if deadline is None else deadline
     mountinfo = read_text(node.paths.mountinfo) or ""
@@ -100,12 +103,15 @@ def look_at(node: Node, mounts: Sequence[Mount], deadline: Optional[float] = Non
             probed[name] = Probed("no_answer")
         elif found.outcome == "answered":
             probed[name] = replace(found, errno=errno.ETIMEDOUT, operation=operation)
-    return [_look(node, mount, entries[mount.name], probed.get(mount.name), deadline, asked.get(mount.name, ""))
-            for mount in mounts]
+    return [
+        _look(node, mount, entries[mount.name], probed.get(mount.name), deadline, asked.get(mount.name, ""))
+        for mount in mounts
+    ]
 
 
-def _look(node: Node, mount: Mount, entry: Optional[Entry], probed: Optional[Probed], deadline: float,
-          mode: str) -> Look:
+def _look(
+    node: Node, mount: Mount, entry: Optional[Entry], probed: Optional[Probed], deadline: float, mode: str
+) -> Look:
     seen = Seen(None)
     if entry is not None and probed is not None:
         if probed.pid is not None:
@@ -118,11 +124,21 @@ def _look(node: Node, mount: Mount, entry: Optional[Entry], probed: Optional[Pro
             identity = Identity(None, entry.source, str(err))
         seen = Seen(entry, probed, identity)
     state, detail = classify(mount, seen, deadline)
-    return Look(MountStatus(
-        name=mount.name, kind=mount.kind, path=mount.path, state=state, detail=detail,
-        source=seen.identity.source if seen.identity else "",
-        latency_ms=seen.probed.latency_ms if seen.probed else 0.0,
-        required=mount.required, checked_at=node.clock.wall()), seen, mode)
+    return Look(
+        MountStatus(
+            name=mount.name,
+            kind=mount.kind,
+            path=mount.path,
+            state=state,
+            detail=detail,
+            source=seen.identity.source if seen.identity else "",
+            latency_ms=seen.probed.latency_ms if seen.probed else 0.0,
+            required=mount.required,
+            checked_at=node.clock.wall(),
+        ),
+        seen,
+        mode,
+    )
 
 
 def start_time(pid: int) -> Optional[str]:
@@ -141,8 +157,10 @@ def remember_stuck_probe(node: Node, mount: Mount, entry: Entry, probed: Probed)
         return
     operation = probed.operation if probed.outcome == "answered" else ""
     # An ordinary user may look too, and keeps no notes.
-    jot(node.paths.stuck_probe(mount.name), {
-        "pid": probed.pid, "started": started, "mount_id": entry.mount_id, "operation": operation})
+    jot(
+        node.paths.stuck_probe(mount.name),
+        {"pid": probed.pid, "started": started, "mount_id": entry.mount_id, "operation": operation},
+    )
 
 
 def earlier_probe_is_stuck(node: Node, mount: Mount, entry: Entry) -> Optional[str]:

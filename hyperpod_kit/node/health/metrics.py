@@ -18,9 +18,17 @@ FILE = "hyperpod_kit.prom"
 Sample = Tuple[Mapping[str, str], float]
 
 
-def text(node: Node, records: Mapping[str, HealthRecord], seconds: float, *, kept: bool = True,
-         munged: Optional[bool] = None, saves: Sequence[Found] = (), unprotected: int = 0,
-         guarded: Optional[bool] = None) -> str:
+def text(
+    node: Node,
+    records: Mapping[str, HealthRecord],
+    seconds: float,
+    *,
+    kept: bool = True,
+    munged: Optional[bool] = None,
+    saves: Sequence[Found] = (),
+    unprotected: int = 0,
+    guarded: Optional[bool] = None,
+) -> str:
     """All series of this node; `seconds`: how long the check took; `kept`: whether the next one will know of it;
     `munged`: whether it runs, None where nobody wants it; `saves`: how the saves of runs here fare; `unprotected`: how
     many mounts lack nosuid or nodev; `guarded`: whether the packet rules hold, None where none are wanted.
@@ -29,47 +37,95 @@ def text(node: Node, records: Mapping[str, HealthRecord], seconds: float, *, kep
     """
     named = [(_labels(name, record), record) for name, record in records.items()]
     lines: List[str] = []
-    lines += _metric("hyperpod_kit_mount_state", "gauge", "1 for the state that the mount is in.",
-                     [({**labels, "state": record.state}, 1) for labels, record in named])
-    lines += _metric("hyperpod_kit_mount_healthy", "gauge", "Whether a job can use the mount.",
-                     [(labels, record.serves) for labels, record in named])
-    lines += _metric("hyperpod_kit_mount_degraded", "gauge", "Whether too many checks in a row have failed.",
-                     [(labels, record.degraded) for labels, record in named])
-    lines += _metric("hyperpod_kit_mount_failed_checks", "gauge", "Failed checks in a row.",
-                     [(labels, record.failures) for labels, record in named])
-    lines += _metric("hyperpod_kit_mount_latency_seconds", "gauge", "Of stat and statvfs at the last whole check.",
-                     [(labels, float(record.status.get("latency_ms", 0.0)) / 1000) for labels, record in named])
-    lines += _metric("hyperpod_kit_mount_repairs_total", "counter", "Repairs ordered since boot.",
-                     [(labels, record.repairs_total) for labels, record in named])
-    lines += _metric("hyperpod_kit_mount_failed_repairs_total", "counter", "Repairs since boot that did not help.",
-                     [(labels, record.failed_repairs_total) for labels, record in named])
-    lines += _metric("hyperpod_kit_health_seconds", "gauge", "How long the last whole check took.",
-                     [({}, seconds)])
+    lines += _metric(
+        "hyperpod_kit_mount_state",
+        "gauge",
+        "1 for the state that the mount is in.",
+        [({**labels, "state": record.state}, 1) for labels, record in named],
+    )
+    lines += _metric(
+        "hyperpod_kit_mount_healthy",
+        "gauge",
+        "Whether a job can use the mount.",
+        [(labels, record.serves) for labels, record in named],
+    )
+    lines += _metric(
+        "hyperpod_kit_mount_degraded",
+        "gauge",
+        "Whether too many checks in a row have failed.",
+        [(labels, record.degraded) for labels, record in named],
+    )
+    lines += _metric(
+        "hyperpod_kit_mount_failed_checks",
+        "gauge",
+        "Failed checks in a row.",
+        [(labels, record.failures) for labels, record in named],
+    )
+    lines += _metric(
+        "hyperpod_kit_mount_latency_seconds",
+        "gauge",
+        "Of stat and statvfs at the last whole check.",
+        [(labels, float(record.status.get("latency_ms", 0.0)) / 1000) for labels, record in named],
+    )
+    lines += _metric(
+        "hyperpod_kit_mount_repairs_total",
+        "counter",
+        "Repairs ordered since boot.",
+        [(labels, record.repairs_total) for labels, record in named],
+    )
+    lines += _metric(
+        "hyperpod_kit_mount_failed_repairs_total",
+        "counter",
+        "Repairs since boot that did not help.",
+        [(labels, record.failed_repairs_total) for labels, record in named],
+    )
+    lines += _metric("hyperpod_kit_health_seconds", "gauge", "How long the last whole check took.", [({}, seconds)])
     lines += _metric("hyperpod_kit_health_kept", "gauge", "Whether what the checks find can be kept.", [({}, kept)])
-    lines += _metric("hyperpod_kit_unprotected_mounts", "gauge", "Mounts of others' contents without nosuid and nodev.",
-                     [({}, unprotected)])
+    lines += _metric(
+        "hyperpod_kit_unprotected_mounts",
+        "gauge",
+        "Mounts of others' contents without nosuid and nodev.",
+        [({}, unprotected)],
+    )
     if guarded is not None:
-        lines += _metric("hyperpod_kit_packet_rules", "gauge", "Whether NFS and the role are closed to users.",
-                         [({}, guarded)])
+        lines += _metric(
+            "hyperpod_kit_packet_rules", "gauge", "Whether NFS and the role are closed to users.", [({}, guarded)]
+        )
     if munged is not None:
-        lines += _metric("hyperpod_kit_munged_runs", "gauge", "Whether munged runs, which all of Slurm needs.",
-                         [({}, munged)])
+        lines += _metric(
+            "hyperpod_kit_munged_runs", "gauge", "Whether munged runs, which all of Slurm needs.", [({}, munged)]
+        )
     if saves:
         durable = [(_run(one), one.note.durable_at) for one in saves]
-        lines += _metric("hyperpod_kit_checkpoint_durable_timestamp_seconds", "gauge",
-                         "When the newest save of this start was seen on storage.",
-                         [(labels, at) for labels, at in durable if at is not None])
-        lines += _metric("hyperpod_kit_checkpoint_lost_saves", "gauge", "Saves in a row that came to nothing.",
-                         [(_run(one), one.note.lost_in_row) for one in saves])
-    lines += _metric("hyperpod_kit_bundle_info", "gauge", "The bundle that this node runs.",
-                     [({"bundle_id": node.bundle_id, "role": node.facts.role}, 1)])
+        lines += _metric(
+            "hyperpod_kit_checkpoint_durable_timestamp_seconds",
+            "gauge",
+            "When the newest save of this start was seen on storage.",
+            [(labels, at) for labels, at in durable if at is not None],
+        )
+        lines += _metric(
+            "hyperpod_kit_checkpoint_lost_saves",
+            "gauge",
+            "Saves in a row that came to nothing.",
+            [(_run(one), one.note.lost_in_row) for one in saves],
+        )
+    lines += _metric(
+        "hyperpod_kit_bundle_info",
+        "gauge",
+        "The bundle that this node runs.",
+        [({"bundle_id": node.bundle_id, "role": node.facts.role}, 1)],
+    )
     return "\n".join(lines) + "\n"
 
 
 def _labels(name: str, record: HealthRecord) -> Mapping[str, str]:
     status = record.status
-    return {"mount": name, "kind": str(status.get("kind", "")), "path": str(status.get("path", "")),
-            "required": "true" if status.get("required", True) else "false"}
+    return {
+        "mount": name,
+        "kind": str(status.get("kind", "")),
+        "path": str(status.get("path", "")),
+        "required": "true" if status.get("required", True) else "false",
+    }
 
 
 def _run(found: Found) -> Mapping[str, str]:

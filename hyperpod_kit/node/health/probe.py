@@ -155,8 +155,9 @@ def _probed(said: _Said, mode: str, deadline: float) -> Probed:
             os.kill(left_behind, signal.SIGKILL)
     if not said.look:
         # Killed by somebody, or begun so late that its time was not up: that says nothing about the mount.
-        return Probed("no_answer" if waited >= deadline else "not_asked", latency_ms=round(waited * 1000, 1),
-                      pid=left_behind)
+        return Probed(
+            "no_answer" if waited >= deadline else "not_asked", latency_ms=round(waited * 1000, 1), pid=left_behind
+        )
     number, operation, flags, blocks, available, inodes, free_inodes, microseconds = said.look
     latency = round(microseconds / 1000, 1)
     if latency > deadline * 1000:
@@ -169,8 +170,18 @@ def _probed(said: _Said, mode: str, deadline: float) -> Probed:
         number, operation = errno.ETIMEDOUT, 3 if "w" in mode else 2
     elif said.work:
         number, operation = said.work
-    return Probed("answered", number, OPERATIONS[operation] if number else "", latency, bool(flags & os.ST_RDONLY),
-                  blocks, available, inodes, free_inodes, left_behind)
+    return Probed(
+        "answered",
+        number,
+        OPERATIONS[operation] if number else "",
+        latency,
+        bool(flags & os.ST_RDONLY),
+        blocks,
+        available,
+        inodes,
+        free_inodes,
+        left_behind,
+    )
 
 
 def _reap(launcher: int) -> None:

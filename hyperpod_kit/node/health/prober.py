@@ -73,8 +73,21 @@ def touch(index: int, name: str, mode: str, path: str) -> None:
         inodes, free_inodes = seen.f_files, seen.f_favail
     except OSError as err:
         number, mode = err.errno or 5, ""
-    os.write(ANSWERS, b"L %d %d %d %d %d %d %d %d %d\n" % (
-        index, number, operation, flags, blocks, available, inodes, free_inodes, int((time.monotonic() - began) * 1e6)))
+    os.write(
+        ANSWERS,
+        b"L %d %d %d %d %d %d %d %d %d\n"
+        % (
+            index,
+            number,
+            operation,
+            flags,
+            blocks,
+            available,
+            inodes,
+            free_inodes,
+            int((time.monotonic() - began) * 1e6),
+        ),
+    )
     if mode:
         os.write(ANSWERS, b"D %d %d %d\n" % (index, *work(mode, path, name)))
 

@@ -60,13 +60,26 @@ class HealthRecord:
         since = self.since if status.state == self.state else now
         if policy.keeps_away(status):
             failures = self.failures + 1
-            return replace(self, status=asdict(status), failures=failures, since=since, healthy_since=0.0,
-                           degraded=failures >= policy.give_up_after)
+            return replace(
+                self,
+                status=asdict(status),
+                failures=failures,
+                since=since,
+                healthy_since=0.0,
+                degraded=failures >= policy.give_up_after,
+            )
         healthy_since = min(self.healthy_since or now, now)
         # A mount that dies again and again is repaired slower and slower, too.
         stable = now - healthy_since >= pause(self.repairs, policy.interval)
-        return replace(self, status=asdict(status), failures=0, degraded=False, since=since,
-                       healthy_since=healthy_since, repairs=0 if stable else self.repairs)
+        return replace(
+            self,
+            status=asdict(status),
+            failures=0,
+            degraded=False,
+            since=since,
+            healthy_since=healthy_since,
+            repairs=0 if stable else self.repairs,
+        )
 
 
 def pause(repairs: int, interval: float) -> float:
@@ -87,6 +100,11 @@ def load(node: Node) -> Dict[str, HealthRecord]:
 
 
 def save(node: Node, records: Mapping[str, HealthRecord], checked_at: float) -> None:
-    write_volatile_json(node.paths.health, {
-        "node": node.facts.node, "checked_at": checked_at,
-        "mounts": {name: asdict(record) for name, record in records.items()}})
+    write_volatile_json(
+        node.paths.health,
+        {
+            "node": node.facts.node,
+            "checked_at": checked_at,
+            "mounts": {name: asdict(record) for name, record in records.items()},
+        },
+    )

@@ -48,13 +48,16 @@ def repair(node: Node, mount: Mount) -> Optional[Repaired]:
             result = Repaired(True, "nothing to repair: it serves")
         elif action not in ("restart", "kill"):
             result = Repaired(False, f"{look.status.state} is not repaired from here: {look.status.detail}")
-        elif look.status.state == "stale" and look.seen.identity is not None and look.seen.identity.endpoint_gone \
-                and _revived(node, mount):
+        elif (
+            look.status.state == "stale"
+            and look.seen.identity is not None
+            and look.seen.identity.endpoint_gone
+            and _revived(node, mount)
+        ):
             result = Repaired(True, "its watchdog brought the proxy back")
         else:
             result = carry_out(node, mount, action)
-        jot(node.paths.repair_result(mount.name), {
-            "at": node.clock.wall(), "ok": result.ok, "words": result.words})
+        jot(node.paths.repair_result(mount.name), {"at": node.clock.wall(), "ok": result.ok, "words": result.words})
     # The mark, the metrics and Slurm learn of it now, not at the next tick.
     node.runner.run(["systemctl", "start", "--no-block", HEALTH_UNIT], timeout=10, check=False)
     return result

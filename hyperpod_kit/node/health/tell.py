@@ -45,10 +45,18 @@ def line(node: Node, records: Mapping[str, HealthRecord], now: float, found: Seq
         entry = {"name": name, **{key: status.get(key) for key in _KEPT if status.get(key)}}
         mounts.append(entry if status.get("required", True) else {**entry, "required": False})
     healthy = all(record.serves for record in records.values())
-    return {"ts": stamp(now), "node": node.facts.node, "role": node.facts.role, "step": STEP,
-            "status": "ok" if healthy else "failed", "instance_id": node.facts.instance_id,
-            "bundle_id": node.bundle_id, "checked_at": round(now, 1), "mounts": mounts,
-            **({"warnings": list(found)} if found else {})}
+    return {
+        "ts": stamp(now),
+        "node": node.facts.node,
+        "role": node.facts.role,
+        "step": STEP,
+        "status": "ok" if healthy else "failed",
+        "instance_id": node.facts.instance_id,
+        "bundle_id": node.bundle_id,
+        "checked_at": round(now, 1),
+        "mounts": mounts,
+        **({"warnings": list(found)} if found else {}),
+    }
 
 
 def _number(word: str) -> float:

@@ -72,8 +72,9 @@ def _tick(node: Node) -> Tick:
         action = decide(mount, look.status, record, node.config.health.interval)
         if action in ("restart", "kill") and not is_held(node, f"{mount.name}.repair"):
             ordered.append(mount.name)
-            record = replace(record, repairs=record.repairs + 1, repairs_total=record.repairs_total + 1,
-                             repaired_at=now)
+            record = replace(
+                record, repairs=record.repairs + 1, repairs_total=record.repairs_total + 1, repaired_at=now
+            )
         records[mount.name] = record
     # Before anything is ordered: a repair reads how often its mount has failed.
     unkept = keep(node, records, now)
@@ -95,9 +96,16 @@ def _tick(node: Node) -> Tick:
     if textfile:
         # Looked at before they are read: what changes meanwhile is news to the next tick.
         marks = glance.saves(node.paths.shared_memory)
-        text = metrics.text(node, records, node.clock.monotonic() - began, kept=not unkept, munged=munged.runs,
-                            saves=saves_of(node) if marks else (), unprotected=len(unprotected(node)),
-                            guarded=guarded.holds)
+        text = metrics.text(
+            node,
+            records,
+            node.clock.monotonic() - began,
+            kept=not unkept,
+            munged=munged.runs,
+            saves=saves_of(node) if marks else (),
+            unprotected=len(unprotected(node)),
+            guarded=guarded.holds,
+        )
         try:
             # Another may be at home there, the exporter's user for one, and have something mounted that hangs.
             in_child(textfile, partial(write_volatile, node.paths.real(textfile), text), METRICS_WITHIN)
@@ -138,8 +146,10 @@ def keep(node: Node, records: Mapping[str, HealthRecord], now: float) -> str:
     except OSError as err:
         if isinstance(err, PermissionError):
             raise
-        return (f"{place} takes no file: {err.strerror}: the mounts are checked and repaired, but failures are not "
-                f"counted (df -h {place}; df -i {place})")
+        return (
+            f"{place} takes no file: {err.strerror}: the mounts are checked and repaired, but failures are not "
+            f"counted (df -h {place}; df -i {place})"
+        )
     return ""
 
 

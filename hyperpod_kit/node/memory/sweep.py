@@ -55,8 +55,11 @@ def _sweep(node: Node) -> List[Swept]:
     own.give(node, "", asked_by=UNIT)
     here = stepped(node.paths.proc)
     tried: Dict[str, Any] = read_json(node.paths.memory_note) or {}
-    noted: Dict[str, Any] = {key: value for key, value in tried.items() if key.startswith(SLOW)
-                             and node.clock.wall() - LONGEST_PAUSE < value["at"]}
+    noted: Dict[str, Any] = {
+        key: value
+        for key, value in tried.items()
+        if key.startswith(SLOW) and node.clock.wall() - LONGEST_PAUSE < value["at"]
+    }
     found: List[Swept] = []
     slow: Set[int] = set()
     # Whose captures took their whole time comes after those whose did not, and once a round: nobody holds up others.
@@ -83,7 +86,9 @@ def _sweep(node: Node) -> List[Swept]:
             continue
         tries = before.get("tries", 0) + 1
         noted[f"{one.uid}.{one.job}"] = {
-            "tries": tries, "next": node.clock.wall() + min(LONGEST_PAUSE, 30.0 * 2.0 ** min(tries, 10))}
+            "tries": tries,
+            "next": node.clock.wall() + min(LONGEST_PAUSE, 30.0 * 2.0 ** min(tries, 10)),
+        }
         found.append(done)
     if noted or tried:
         jot(node.paths.memory_note, noted)
@@ -98,7 +103,12 @@ def _free(node: Node, folder: str, one: Held) -> Optional[Swept]:
         found = []
     if not ended(node.facts.node, found):
         return None
-    outcomes = flush_users.flush_as(one.uid, folder=folder, job=one.job, timeout=FLUSH_SECONDS, max_age=MAX_AGE,
-                                     asked_by=UNIT)
-    return Swept(one.job, one.uid, all(outcome.removed for outcome in outcomes),
-                 "; ".join(outcome.note for outcome in outcomes) or "nothing is left")
+    outcomes = flush_users.flush_as(
+        one.uid, folder=folder, job=one.job, timeout=FLUSH_SECONDS, max_age=MAX_AGE, asked_by=UNIT
+    )
+    return Swept(
+        one.job,
+        one.uid,
+        all(outcome.removed for outcome in outcomes),
+        "; ".join(outcome.note for outcome in outcomes) or "nothing is left",
+    )

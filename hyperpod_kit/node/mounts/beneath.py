@@ -34,8 +34,11 @@ def homes_in(node: Node, path: str) -> List[Home]:
     # The file and not getent: a directory service's accounts have no home on this disk.
     text = read_text(node.paths.real("/etc/passwd")) or ""
     accounts = [line.split(":") for line in text.splitlines() if line.count(":") == 6]
-    return [Home(fields[5], int(fields[2]), int(fields[3])) for fields in accounts
-            if fields[2].isdigit() and int(fields[2]) in ORDINARY and os.path.dirname(fields[5]) == path]
+    return [
+        Home(fields[5], int(fields[2]), int(fields[3]))
+        for fields in accounts
+        if fields[2].isdigit() and int(fields[2]) in ORDINARY and os.path.dirname(fields[5]) == path
+    ]
 
 
 def missing_homes(node: Node, mount: Mount) -> List[Home]:
@@ -63,8 +66,10 @@ def carry_over(node: Node, mount: Mount) -> List[str]:
         finally:
             node.runner.run(["umount", view], timeout=30)
     except RunError as err:
-        raise MountFailed(f"{mount.name}: the homes beneath {mount.path} cannot be copied to it: {err.message}",
-                          hint="does its export squash root? FSx for OpenZFS: no_root_squash") from err
+        raise MountFailed(
+            f"{mount.name}: the homes beneath {mount.path} cannot be copied to it: {err.message}",
+            hint="does its export squash root? FSx for OpenZFS: no_root_squash",
+        ) from err
 
 
 def _carry(node: Node, view: str, home: Home) -> bool:
@@ -72,8 +77,9 @@ def _carry(node: Node, view: str, home: Home) -> bool:
     folder, name = os.path.split(place)
     mine = f".{name}.{node.facts.node}."
     # What an earlier try of this node left.
-    node.runner.run(["find", folder, "-maxdepth", "1", "-name", f"{mine}*.partial", "-exec", "rm", "-rf", "{}", "+"],
-                    timeout=120)
+    node.runner.run(
+        ["find", folder, "-maxdepth", "1", "-name", f"{mine}*.partial", "-exec", "rm", "-rf", "{}", "+"], timeout=120
+    )
     # Everybody may be able to write beside it: nobody knows its name before it is there, and nobody passes it then.
     partial = f"{folder}/{mine}{os.urandom(8).hex()}.partial"
     whole = f"{partial}/home"

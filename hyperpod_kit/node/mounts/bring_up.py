@@ -39,17 +39,27 @@ def bring_up(node: Node, mount: Mount) -> Tuple[bool, str]:
     if status.state in MADE and running and not outdated:
         protected = protect(node, mount)
         carried = beneath.carry_over(node, mount)
-        words = [status.source, status.detail, "its new options count from the next mount on"
-                 if made_otherwise(node, mount) else "", *carried,
-                 f"{' and '.join(PROTECTED)} set" if protected else ""]
+        words = [
+            status.source,
+            status.detail,
+            "its new options count from the next mount on" if made_otherwise(node, mount) else "",
+            *carried,
+            f"{' and '.join(PROTECTED)} set" if protected else "",
+        ]
         return bool(carried) or protected, "; ".join(word for word in words if word)
     if status.state in OCCUPIED and not outdated:
-        raise MountFailed(f"{mount.path} is {status.state} ({status.source}): {status.detail}",
-                          hint=f"on the node: findmnt {mount.path}; or hyperpod-kit replace-node {node.facts.node}")
+        raise MountFailed(
+            f"{mount.path} is {status.state} ({status.source}): {status.detail}",
+            hint=f"on the node: findmnt {mount.path}; or hyperpod-kit replace-node {node.facts.node}",
+        )
     if running:
-        audit.record("restarted", carrier_unit(mount), f"{mount.path} was {status.state}"
-                     if not outdated else "its bucket or its options changed", asked_by="node apply",
-                     owner=getattr(mount, "owner", None) or "")
+        audit.record(
+            "restarted",
+            carrier_unit(mount),
+            f"{mount.path} was {status.state}" if not outdated else "its bucket or its options changed",
+            asked_by="node apply",
+            owner=getattr(mount, "owner", None) or "",
+        )
     changed, source = _start(node, mount, "restart" if running else "start")
     protect(node, mount)
     beneath.carry_over(node, mount)
@@ -67,8 +77,10 @@ def pending(node: Node, mount: Mount) -> str:
     outdated = running and isinstance(mount, S3Mount) and record is not None and record["unit"] != digest
     if status.state in MADE and running and not outdated:
         missing = [home.path for home in beneath.missing_homes(node, mount)]
-        words = [f"set {' and '.join(lacking(node, mount))}" if lacking(node, mount) else "",
-                 f"make {', '.join(missing)}" if missing else ""]
+        words = [
+            f"set {' and '.join(lacking(node, mount))}" if lacking(node, mount) else "",
+            f"make {', '.join(missing)}" if missing else "",
+        ]
         return "; ".join(word for word in words if word)
     if status.state in OCCUPIED and not outdated:
         raise MountFailed(f"{mount.path} is {status.state} ({status.source}): {status.detail}")
@@ -89,8 +101,10 @@ def _start(node: Node, mount: Mount, verb: str) -> Tuple[bool, str]:
     except MountFailed as err:
         kind = kind_of(mount)
         if not os.path.exists(node.paths.real(kind.client)):
-            raise MountFailed(f"{kind.client} is not installed on this node",
-                              hint=f"list {kind.package} under hyperpod_kit.clients, or use another image") from err
+            raise MountFailed(
+                f"{kind.client} is not installed on this node",
+                hint=f"list {kind.package} under hyperpod_kit.clients, or use another image",
+            ) from err
         raise MountFailed(said or err.message, hint=f"on the node: journalctl -u {unit}") from err
     write_json(node.paths.unit_record(mount.name), {"unit": unit_digest(node, mount)})
     return True, status.source

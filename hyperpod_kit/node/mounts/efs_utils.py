@@ -75,7 +75,7 @@ def read_states(node: Node, entry: Entry) -> List[Dict[str, Any]]:
     for name in names:
         file_system, separator, rest = name.partition(".")
         last = rest.rpartition(".")[2]
-        ours = last == port if port is not None else f".{rest}".startswith(middle) and rest[len(middle) - 1:] == last
+        ours = last == port if port is not None else f".{rest}".startswith(middle) and rest[len(middle) - 1 :] == last
         if not ours or not separator or not file_system.startswith("fs-") or not last.isdigit():
             continue
         with contextlib.suppress(OSError, ValueError):

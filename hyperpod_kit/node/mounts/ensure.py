@@ -41,8 +41,13 @@ def clear_dead(node: Node, mount: Mount) -> bool:
         if check(node, mount).state != "stale":
             break
         node.runner.run(["umount", "--lazy", mount.path], timeout=30)
-        audit.record("unmounted", mount.path, "what served it is gone, and whoever used it got errors only",
-                     asked_by=f"mount {mount.name}", owner=getattr(mount, "owner", None) or "")
+        audit.record(
+            "unmounted",
+            mount.path,
+            "what served it is gone, and whoever used it got errors only",
+            asked_by=f"mount {mount.name}",
+            owner=getattr(mount, "owner", None) or "",
+        )
         cleared = True
     return cleared
 
@@ -53,8 +58,9 @@ def prepare(node: Node, mount: Mount) -> None:
         clear_dead(node, mount)
         status = check(node, mount)
         if status.state != "absent":
-            raise MountFailed(f"{mount.name}: {mount.path} is taken by {status.source}: {status.detail}",
-                              hint=f"findmnt {mount.path}")
+            raise MountFailed(
+                f"{mount.name}: {mount.path} is taken by {status.source}: {status.detail}", hint=f"findmnt {mount.path}"
+            )
         make_ready(node, mount)
 
 
@@ -68,8 +74,10 @@ def await_healthy(node: Node, mount: Mount, *, seconds: float) -> MountStatus:
 
     found = last[0] if last[0].state in MADE else wait_for(look, seconds=seconds, clock=node.clock, longest=1.0)
     if found is None:
-        raise MountFailed(f"{mount.name}: {mount.path} is {last[0].state} after {seconds:g} s: {last[0].detail}",
-                          hint=f"hyperpod-kit node mounts {mount.name}")
+        raise MountFailed(
+            f"{mount.name}: {mount.path} is {last[0].state} after {seconds:g} s: {last[0].detail}",
+            hint=f"hyperpod-kit node mounts {mount.name}",
+        )
     return found
 
 
@@ -88,8 +96,10 @@ def ensure(node: Node, mount: Mount, *, seconds: float = MOUNT_WITHIN) -> bool:
             protect(node, mount)
             return False
         if status.state != "absent":
-            raise MountFailed(f"{mount.name}: {mount.path} is {status.state} ({status.source}): {status.detail}",
-                              hint=f"findmnt {mount.path}")
+            raise MountFailed(
+                f"{mount.name}: {mount.path} is {status.state} ({status.source}): {status.detail}",
+                hint=f"findmnt {mount.path}",
+            )
         if by_platform(mount):
             await_platform(node, mount)
             protect(node, mount)
@@ -135,8 +145,10 @@ def await_platform(node: Node, mount: Mount) -> None:
     if made is None:
         raise failed[-1] if failed else platform.not_there(mount)
     if made.state not in MADE:
-        raise MountFailed(f"{mount.name}: {mount.path} is {made.state} ({made.source}): {made.detail}",
-                          hint=f"findmnt {mount.path}; InstanceStorageConfigs says what HyperPod mounts")
+        raise MountFailed(
+            f"{mount.name}: {mount.path} is {made.state} ({made.source}): {made.detail}",
+            hint=f"findmnt {mount.path}; InstanceStorageConfigs says what HyperPod mounts",
+        )
 
 
 def make_ready(node: Node, mount: Mount) -> None:

@@ -51,21 +51,25 @@ def provide(node: Node, index: int) -> Entry:
     if entry is not None:
         return entry
     if systemd.is_enabled(node, PLATFORM_UNIT):
+
         def look() -> Optional[Entry]:
             return find(read_text(node.paths.mountinfo) or "", PLATFORM)
 
         found = wait_for(look, seconds=PLATFORM_WITHIN, clock=node.clock)
         if found is None:
-            raise MountFailed(f"{PLATFORM_UNIT} has not mounted {PLATFORM} within {PLATFORM_WITHIN:g} s",
-                              hint=f"on the node: journalctl -u {PLATFORM_UNIT}; has the instance type local disks?")
+            raise MountFailed(
+                f"{PLATFORM_UNIT} has not mounted {PLATFORM} within {PLATFORM_WITHIN:g} s",
+                hint=f"on the node: journalctl -u {PLATFORM_UNIT}; has the instance type local disks?",
+            )
         return found
     devices = find_devices(node)
     usable = [device for device in devices if device.holds in ("", LABEL)]
     if not usable:
         refused = "; ".join(f"{device.path} holds {device.holds}" for device in devices)
-        raise MountFailed(f"no instance store device is free: {refused}" if refused
-                          else "this instance has no instance store device",
-                          hint="choose an instance type with local NVMe, or set required to false")
+        raise MountFailed(
+            f"no instance store device is free: {refused}" if refused else "this instance has no instance store device",
+            hint="choose an instance type with local NVMe, or set required to false",
+        )
     return _mount(node, usable[index % len(usable)])
 
 

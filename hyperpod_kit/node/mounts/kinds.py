@@ -17,8 +17,13 @@ from hyperpod_kit.node.mounts.openzfs import OpenZfs
 from hyperpod_kit.node.mounts.s3files import S3Files
 
 KINDS: Dict[str, Kind] = {
-    EfsMount.kind: Efs(), S3FilesMount.kind: S3Files(), LustreMount.kind: Lustre(), OpenZfsMount.kind: OpenZfs(),
-    S3Mount.kind: MountpointS3(), NvmeMount.kind: Nvme()}
+    EfsMount.kind: Efs(),
+    S3FilesMount.kind: S3Files(),
+    LustreMount.kind: Lustre(),
+    OpenZfsMount.kind: OpenZfs(),
+    S3Mount.kind: MountpointS3(),
+    NvmeMount.kind: Nvme(),
+}
 
 
 def kind_of(mount: Mount) -> Kind:

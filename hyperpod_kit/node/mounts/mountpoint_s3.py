@@ -51,8 +51,10 @@ class MountpointS3(Kind):
         for other in node.mounts:
             above = isinstance(other, NvmeMount) and f"{place}/".startswith(f"{other.path}/")
             if above and find(mountinfo, other.path) is None:
-                raise MountFailed(f"{place}: the scratch {other.name} that the cache lies on is not mounted",
-                                  hint=f"systemctl status {carrier_unit(other)}")
+                raise MountFailed(
+                    f"{place}: the scratch {other.name} that the cache lies on is not mounted",
+                    hint=f"systemctl status {carrier_unit(other)}",
+                )
 
     def identify(self, node: Node, mount: S3Mount, entry: Entry) -> Identity:
         wanted = f"expected {described(mount)}"
@@ -122,7 +124,7 @@ def parse_command(words: Sequence[str]) -> Optional[Served]:
         if word == "--prefix":
             prefix = given[index + 1]
         elif word.startswith("--prefix="):
-            prefix = word[len("--prefix="):]
+            prefix = word[len("--prefix=") :]
     return Served(given[-2], prefix, os.path.normpath(given[-1]))
 
 

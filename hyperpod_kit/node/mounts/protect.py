@@ -16,8 +16,24 @@ from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text
 from hyperpod_kit.node.mounts.table import Entry, find, parse
 
-FOREIGN = ("9p", "afs", "beegfs", "ceph", "cifs", "fuse", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4",
-           "ocfs2", "smb3", "virtiofs", "wekafs")
+FOREIGN = (
+    "9p",
+    "afs",
+    "beegfs",
+    "ceph",
+    "cifs",
+    "fuse",
+    "glusterfs",
+    "gpfs",
+    "lustre",
+    "ncpfs",
+    "nfs",
+    "nfs4",
+    "ocfs2",
+    "smb3",
+    "virtiofs",
+    "wekafs",
+)
 """Types of file systems whose contents others than this node's kernel make; and every `fuse.…`."""
 
 FROM_KERNEL = ("nosuid", "nodev", "noexec", "noatime", "nodiratime", "relatime", "ro", "rw", "nosymfollow")
@@ -35,10 +51,15 @@ class Unprotected(NamedTuple):
     @property
     def words(self) -> str:
         """What is wrong, and the way out."""
-        way = ("hyperpod-kit node apply there sets them" if self.ours
-               else f"mount -o remount,bind,{','.join(PROTECTED)} {self.path}, and the same where it is made (fstab)")
-        return (f"{self.path} ({self.what}) is mounted without {','.join(self.lacks)}: whoever its server takes for "
-                f"root makes programs there that are root on this node; {way}")
+        way = (
+            "hyperpod-kit node apply there sets them"
+            if self.ours
+            else f"mount -o remount,bind,{','.join(PROTECTED)} {self.path}, and the same where it is made (fstab)"
+        )
+        return (
+            f"{self.path} ({self.what}) is mounted without {','.join(self.lacks)}: whoever its server takes for "
+            f"root makes programs there that are root on this node; {way}"
+        )
 
 
 def protect(node: Node, mount: Mount) -> bool:
@@ -86,5 +107,3 @@ def unprotected(node: Node) -> List[Unprotected]:
 def is_foreign(entry: Entry) -> bool:
     """Whether the contents of a mount come from elsewhere than this node's disks and kernel."""
     return entry.fs_type in FOREIGN or entry.fs_type.startswith("fuse.")
-
-

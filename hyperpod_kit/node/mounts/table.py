@@ -53,9 +53,15 @@ def parse(mountinfo: str) -> Iterator[Entry]:
         if not separator or len(before) < 6 or len(after) < 3:
             continue
         yield Entry(
-            mount_id=int(before[0]), device=before[2], path=unescape(before[4]), fs_type=after[0],
-            source=unescape(after[1]), options=tuple(dict.fromkeys(before[5].split(",") + after[2].split(","))),
-            root=unescape(before[3]), flags=tuple(before[5].split(",")))
+            mount_id=int(before[0]),
+            device=before[2],
+            path=unescape(before[4]),
+            fs_type=after[0],
+            source=unescape(after[1]),
+            options=tuple(dict.fromkeys(before[5].split(",") + after[2].split(","))),
+            root=unescape(before[3]),
+            flags=tuple(before[5].split(",")),
+        )
 
 
 def find(mountinfo: str, path: str) -> Optional[Entry]:

@@ -48,8 +48,10 @@ class Question:
             nodes = tuple((str(one["id"]), str(one["address"]), str(one["slurm"])) for one in raw["nodes"])
             return cls(nodes, connect_timeout=float(raw["connect_timeout"]), timeout=float(raw["timeout"]))
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as err:
-            raise UsageError(f"standard input is no list of nodes to ask: {err}",
-                             hint="hyperpod-kit validate-mounts --via controller writes it") from err
+            raise UsageError(
+                f"standard input is no list of nodes to ask: {err}",
+                hint="hyperpod-kit validate-mounts --via controller writes it",
+            ) from err
 
 
 def ask(question: Question, runner: Runner, own_id: str, own_program: str = PROGRAM) -> Iterator[Dict[str, Any]]:
@@ -66,8 +68,9 @@ def ask(question: Question, runner: Runner, own_id: str, own_program: str = PROG
             yield future.result()
 
 
-def _ask(question: Question, runner: Runner, slurm: OverSlurm, node: Tuple[str, str, str],
-         here: Tuple[str, Sequence[str]]) -> Dict[str, Any]:
+def _ask(
+    question: Question, runner: Runner, slurm: OverSlurm, node: Tuple[str, str, str], here: Tuple[str, Sequence[str]]
+) -> Dict[str, Any]:
     identity, address, name = node
     if identity == here[0]:
         return {"id": identity, "way": "here", **_run(runner, here[1], question.timeout)}
@@ -88,8 +91,12 @@ def _ask(question: Question, runner: Runner, slurm: OverSlurm, node: Tuple[str, 
 
 def ssh_argv(question: Question, address: str) -> List[str]:
     """OpenSSH's client with the configuration of whoever runs it: how nodes are known is the cluster's own affair."""
-    options = ["BatchMode=yes", f"ConnectTimeout={max(1, round(question.connect_timeout))}", "ForwardX11=no",
-               "LogLevel=ERROR"]
+    options = [
+        "BatchMode=yes",
+        f"ConnectTimeout={max(1, round(question.connect_timeout))}",
+        "ForwardX11=no",
+        "LogLevel=ERROR",
+    ]
     flags = [word for option in options for word in ("-o", option)]
     return ["ssh", "-T", *flags, "--", address, " ".join(shlex.quote(word) for word in question.command)]
 

@@ -65,8 +65,15 @@ class OverSlurm:
         jobs = self._running()
         if jobs is None:
             return Way(None, self._error)
-        step = ["srun", "--nodes=1", "--ntasks=1", f"--nodelist={name}", "--overlap", f"--job-name={STEP_NAME}",
-                "--export=NONE"]
+        step = [
+            "srun",
+            "--nodes=1",
+            "--ntasks=1",
+            f"--nodelist={name}",
+            "--overlap",
+            f"--job-name={STEP_NAME}",
+            "--export=NONE",
+        ]
         job = jobs.get(name)
         if job is None:
             return Way([*self._clean, *step, f"--immediate={IMMEDIATE}", "--time=1", *command])

@@ -32,8 +32,9 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         """A signed request goes where it was signed for, and nowhere else."""
 
 
-def exchange(method: str, url: str, headers: Mapping[str, str], body: Optional[bytes] = None, *,
-             proxies: bool = True) -> Answer:
+def exchange(
+    method: str, url: str, headers: Mapping[str, str], body: Optional[bytes] = None, *, proxies: bool = True
+) -> Answer:
     """Ask once; never raises. `proxies`: whether the environment's may be used (never for the metadata service)."""
     handlers = [_NoRedirect()] + ([] if proxies else [urllib.request.ProxyHandler({})])
     request = urllib.request.Request(url, body, dict(headers), method=method)

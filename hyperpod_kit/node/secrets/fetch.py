@@ -23,8 +23,14 @@ WITHIN = 60.0
 ACTIONS = {"secretsmanager": "secretsmanager:GetSecretValue", "ssm": "ssm:GetParameter"}
 """Service -> what the node's role must be allowed."""
 
-NOT_NOW = ("ThrottlingException", "InternalServiceError", "InternalFailure", "ServiceUnavailable",
-           "ExpiredTokenException", "RequestExpired")
+NOT_NOW = (
+    "ThrottlingException",
+    "InternalServiceError",
+    "InternalFailure",
+    "ServiceUnavailable",
+    "ExpiredTokenException",
+    "RequestExpired",
+)
 """Answers that another try can change."""
 
 
@@ -41,21 +47,26 @@ def fetch(secret: Secret, clock: Clock, environ: Mapping[str, str] = os.environ,
         target, question = _question(secret)
         body = json.dumps(question).encode()
         headers = {"content-type": "application/x-amz-json-1.1", "x-amz-target": target}
-        answer = exchange("POST", url, signed(own, secret.service, secret.region, url, headers, body, clock.wall()),
-                          body)
+        answer = exchange(
+            "POST", url, signed(own, secret.service, secret.region, url, headers, body, clock.wall()), body
+        )
         if answer.status == 200:
             return _value(secret, answer.body)
         code = _code(answer.body) if answer.status else answer.body.decode(errors="replace")
         last = f"{url} answers {answer.status} {code}" if answer.status else f"{url} does not answer: {code}"
         if answer.status in range(400, 500) and answer.status != 429 and code not in NOT_NOW:
-            raise NodeError(f"{secret.arn}: {last}",
-                            hint=f"the node's role needs {ACTIONS[secret.service]} on it, and kms:Decrypt on its key")
+            raise NodeError(
+                f"{secret.arn}: {last}",
+                hint=f"the node's role needs {ACTIONS[secret.service]} on it, and kms:Decrypt on its key",
+            )
         return None
 
     value = wait_for(attempt, seconds=within, clock=clock, first=0.5)
     if value is None:
-        raise NodeError(f"{secret.arn}: not fetched within {within:g} s: {last}",
-                        hint="a private subnet needs a VPC endpoint for " + secret.service)
+        raise NodeError(
+            f"{secret.arn}: not fetched within {within:g} s: {last}",
+            hint="a private subnet needs a VPC endpoint for " + secret.service,
+        )
     return value
 
 

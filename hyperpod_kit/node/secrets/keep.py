@@ -51,8 +51,10 @@ def keep(node: Node, ask: Fetch = fetch) -> List[str]:
 def _ids(node: Node, secret: Secret) -> Tuple[int, int]:
     found = entry(node, "passwd", secret.owner)
     if found is None:
-        raise NodeError(f"secret {secret.name}: its owner {secret.owner} does not exist on this node",
-                        hint="add the user under hyperpod_kit.users, or name another owner")
+        raise NodeError(
+            f"secret {secret.name}: its owner {secret.owner} does not exist on this node",
+            hint="add the user under hyperpod_kit.users, or name another owner",
+        )
     return int(found[2]), int(found[3])
 
 

@@ -19,11 +19,13 @@ ROLES = "/latest/meta-data/iam/security-credentials/"
 def credentials(environ: Mapping[str, str]) -> Tuple[Optional[Credentials], str]:
     """(the credentials, or None; why there are none)."""
     if environ.get("AWS_ACCESS_KEY_ID") and environ.get("AWS_SECRET_ACCESS_KEY"):
-        return Credentials(environ["AWS_ACCESS_KEY_ID"], environ["AWS_SECRET_ACCESS_KEY"],
-                           environ.get("AWS_SESSION_TOKEN", "")), ""
+        return Credentials(
+            environ["AWS_ACCESS_KEY_ID"], environ["AWS_SECRET_ACCESS_KEY"], environ.get("AWS_SESSION_TOKEN", "")
+        ), ""
     base = environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT", METADATA).rstrip("/")
-    token = exchange("PUT", f"{base}/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": "300"}, b"",
-                     proxies=False)
+    token = exchange(
+        "PUT", f"{base}/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": "300"}, b"", proxies=False
+    )
     if token.status != 200:
         return None, f"the metadata service at {base} gives no token: {_why(token.status, token.body)}"
     headers = {"X-aws-ec2-metadata-token": token.body.decode("ascii", "replace").strip()}

@@ -24,8 +24,9 @@ class Credentials(NamedTuple):
         return "Credentials(…)"
 
 
-def signed(credentials: Credentials, service: str, region: str, url: str, headers: Dict[str, str], body: bytes,
-           now: float) -> Dict[str, str]:
+def signed(
+    credentials: Credentials, service: str, region: str, url: str, headers: Dict[str, str], body: bytes, now: float
+) -> Dict[str, str]:
     """The headers of a POST to `url`, those that sign it included. `headers`: lower-case names; `now`: Unix seconds."""
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
     parts = urlsplit(url)
@@ -33,14 +34,25 @@ def signed(credentials: Credentials, service: str, region: str, url: str, header
     if credentials.token:
         full["x-amz-security-token"] = credentials.token
     names = sorted(full)
-    canonical = "\n".join(["POST", parts.path or "/", "", *(f"{name}:{full[name].strip()}" for name in names), "",
-                           ";".join(names), hashlib.sha256(body).hexdigest()])
+    canonical = "\n".join(
+        [
+            "POST",
+            parts.path or "/",
+            "",
+            *(f"{name}:{full[name].strip()}" for name in names),
+            "",
+            ";".join(names),
+            hashlib.sha256(body).hexdigest(),
+        ]
+    )
     scope = f"{stamp[:8]}/{region}/{service}/aws4_request"
     text = "\n".join(["AWS4-HMAC-SHA256", stamp, scope, hashlib.sha256(canonical.encode()).hexdigest()])
     key = b"AWS4" + credentials.secret_key.encode()
     for word in scope.split("/"):
         key = hmac.new(key, word.encode(), hashlib.sha256).digest()
     signature = hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
-    full["authorization"] = (f"AWS4-HMAC-SHA256 Credential={credentials.access_key}/{scope}, "
-                             f"SignedHeaders={';'.join(names)}, Signature={signature}")
+    full["authorization"] = (
+        f"AWS4-HMAC-SHA256 Credential={credentials.access_key}/{scope}, "
+        f"SignedHeaders={';'.join(names)}, Signature={signature}"
+    )
     return full

@@ -64,12 +64,18 @@ def wanted(node: Node) -> Tuple[Dict[str, str], List[str]]:
     if location and not where:
         notes.append(f"StateSaveLocation stays {location}: to move it, stop slurmctld and do so by hand")
     plugstack = with_block(read_text(node.paths.plugstack_conf) or "", [f"optional {SPANK_PLUGIN}"])
-    files = {node.paths.slurm_conf: text, node.paths.plugstack_conf: plugstack,
-             node.paths.unit(f"{SWEEP_UNIT}.d/user.conf"): SWEEP_DROP_IN.format(user=slurm_user(conf))}
+    files = {
+        node.paths.slurm_conf: text,
+        node.paths.plugstack_conf: plugstack,
+        node.paths.unit(f"{SWEEP_UNIT}.d/user.conf"): SWEEP_DROP_IN.format(user=slurm_user(conf)),
+    }
     if where:
         files[node.paths.unit(f"{UNITS[1]}.d/hyperpod-kit.conf")] = DROP_IN.format(
-            path=where.mount.path, keeper=SLURM_STATE_UNIT, mount=f"{escape_path(where.mount.path)}.mount",
-            carrier=carrier_unit(where.mount))
+            path=where.mount.path,
+            keeper=SLURM_STATE_UNIT,
+            mount=f"{escape_path(where.mount.path)}.mount",
+            carrier=carrier_unit(where.mount),
+        )
     return files, notes
 
 
@@ -77,8 +83,10 @@ def slurm_conf(node: Node) -> str:
     """What slurm.conf says now. Raises NodeError when the platform has not written it."""
     conf = read_text(node.paths.slurm_conf)
     if conf is None:
-        raise NodeError(f"{node.paths.slurm_conf}: the platform has not written it on this controller",
-                        hint="check provisioning_parameters.json in the bundle, or SlurmConfig of the request")
+        raise NodeError(
+            f"{node.paths.slurm_conf}: the platform has not written it on this controller",
+            hint="check provisioning_parameters.json in the bundle, or SlurmConfig of the request",
+        )
     return conf
 
 
@@ -106,10 +114,15 @@ def hooks_pending(node: Node) -> str:
     """What `install_hooks` would do, in words."""
     differing = [path for path, text in wanted(node)[0].items() if read_text(path) != text]
     where = moving(node)
-    words = [f"keep Slurm's state in {where.state}" if where else "",
-             f"our lines into {', '.join(differing)}" if differing else "",
-             "start slurmctld" if owed.is_owed(node, RESTART) else
-             "scontrol reconfigure" if not differing and owed.is_owed(node, RECONFIGURE) else ""]
+    words = [
+        f"keep Slurm's state in {where.state}" if where else "",
+        f"our lines into {', '.join(differing)}" if differing else "",
+        "start slurmctld"
+        if owed.is_owed(node, RESTART)
+        else "scontrol reconfigure"
+        if not differing and owed.is_owed(node, RECONFIGURE)
+        else "",
+    ]
     return "; ".join(word for word in words if word)
 
 
@@ -154,8 +167,10 @@ def start_slurmctld(node: Node) -> bool:
         return systemd.start(node, UNITS[1], timeout=STARTS_WITHIN if state.place(node) else 90)
     except RunError as err:
         keeper = systemd.last_words(node, SLURM_STATE_UNIT) if state.place(node) else ""
-        raise NodeError(f"slurmctld does not start: {keeper or systemd.last_words(node, UNITS[1]) or err.message}",
-                        hint=f"journalctl -u slurmctld -u {SLURM_STATE_UNIT}") from err
+        raise NodeError(
+            f"slurmctld does not start: {keeper or systemd.last_words(node, UNITS[1]) or err.message}",
+            hint=f"journalctl -u slurmctld -u {SLURM_STATE_UNIT}",
+        ) from err
 
 
 def daemons_pending(node: Node) -> str:
@@ -184,5 +199,7 @@ def await_answer(node: Node) -> None:
         return True if " is UP" in said else None
 
     if wait_for(answers, seconds=ANSWERS_WITHIN, clock=node.clock, first=0.2, longest=2.0) is None:
-        raise NodeError(f"slurmctld does not answer after {ANSWERS_WITHIN:g} s: "
-                        f"{systemd.last_words(node, 'slurmctld.service')}", hint="journalctl -u slurmctld")
+        raise NodeError(
+            f"slurmctld does not answer after {ANSWERS_WITHIN:g} s: {systemd.last_words(node, 'slurmctld.service')}",
+            hint="journalctl -u slurmctld",
+        )

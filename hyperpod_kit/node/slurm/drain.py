@@ -46,8 +46,11 @@ _GIVEN = re.compile(r"\s*\[[^\]@\[]*@([0-9][^\]\s]*)\]")
 def wish(node: Node, records: Mapping[str, HealthRecord]) -> Optional[str]:
     """The reason for which this node should be drained, CLEAR, or None: something fails, but not for long enough."""
     # One user's home must not keep everybody from the node: for that user's jobs there is the gate.
-    required = [(mount.name, records.get(mount.name)) for mount in node.mounts
-                if mount.required and not getattr(mount, "owner", None)]
+    required = [
+        (mount.name, records.get(mount.name))
+        for mount in node.mounts
+        if mount.required and not getattr(mount, "owner", None)
+    ]
     for name, record in required:
         if record is not None and (record.degraded or (record.failures and refused_since(node) is not None)):
             return f"{PREFIX}{name}:{record.state}"
@@ -98,8 +101,10 @@ def settle(node: Node) -> str:
         words, given = _settle(node, reason, note, show(node))
     except RunError as err:
         _keep(node, wish=reason, reason=note.get("reason", ""), settled=False)
-        raise NodeError(f"Slurm was not told of this node's mounts: {err.message}",
-                        hint=f"on the controller: scontrol show node {node.facts.node}") from err
+        raise NodeError(
+            f"Slurm was not told of this node's mounts: {err.message}",
+            hint=f"on the controller: scontrol show node {node.facts.node}",
+        ) from err
     _keep(node, wish=reason, reason=given, settled=given == reason)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(node.paths.gate_mark)
@@ -140,11 +145,12 @@ def is_ours(node: Node, shown: Shown, given: str) -> bool:
     if given and shown.reason == given:
         return True
     if shown.reason.startswith(PREFIX):
-        name, _, state = shown.reason[len(PREFIX):].rpartition(":")
+        name, _, state = shown.reason[len(PREFIX) :].rpartition(":")
         return state in STATES and any(mount.name == name for mount in node.mounts)
     refused = refused_since(node)
-    return refused is not None and shown.reason.lower() == "prolog error" \
-        and abs(shown.reason_at - refused) <= GATE_WITHIN
+    return (
+        refused is not None and shown.reason.lower() == "prolog error" and abs(shown.reason_at - refused) <= GATE_WITHIN
+    )
 
 
 def show(node: Node) -> Shown:

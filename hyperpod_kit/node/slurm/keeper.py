@@ -49,8 +49,10 @@ class Keeper:
         while not self.stopping:
             status = check(self._node, self._where.mount)
             if not status.healthy:
-                self._tell(f"waiting for {self._where.mount.path}, which has Slurm's state: it is {status.state}"
-                           f"{f', {status.detail}' if status.detail else ''}")
+                self._tell(
+                    f"waiting for {self._where.mount.path}, which has Slurm's state: it is {status.state}"
+                    f"{f', {status.detail}' if status.detail else ''}"
+                )
                 seen = None
             else:
                 try:
@@ -65,15 +67,23 @@ class Keeper:
                 if free or self._node.clock.monotonic() - since >= lease.TAKEOVER:
                     self._number = self._ask("take", partial(lease.take, self._place, number, self._me))
                     if self._number:
-                        self._tell(f"Slurm's state in {self._where.state} is this machine's"
-                                   f"{'' if free else f': {who} has not renewed for {lease.TAKEOVER:g} s'}")
+                        self._tell(
+                            f"Slurm's state in {self._where.state} is this machine's"
+                            f"{'' if free else f': {who} has not renewed for {lease.TAKEOVER:g} s'}"
+                        )
                         if not free:
-                            self._record("took over", f"Slurm's state in {self._where.state}",
-                                         f"it has not renewed for {lease.TAKEOVER:g} s", who)
+                            self._record(
+                                "took over",
+                                f"Slurm's state in {self._where.state}",
+                                f"it has not renewed for {lease.TAKEOVER:g} s",
+                                who,
+                            )
                         return
                     continue
-                self._tell(f"{who} has Slurm's state: waiting until it has not renewed for {lease.TAKEOVER:g} s, so "
-                           "that no two slurmctlds ever write it")
+                self._tell(
+                    f"{who} has Slurm's state: waiting until it has not renewed for {lease.TAKEOVER:g} s, so "
+                    "that no two slurmctlds ever write it"
+                )
             self._node.clock.sleep(1.0)
 
     def _look(self) -> Any:
@@ -97,8 +107,9 @@ class Keeper:
             except NodeError as err:
                 self._tell(f"not renewed: {err.message}")
             if self._node.clock.monotonic() - last > lease.KEPT:
-                return self._kill(f"Slurm's state could not be renewed for {lease.KEPT:g} s, so another machine may "
-                                  "take it")
+                return self._kill(
+                    f"Slurm's state could not be renewed for {lease.KEPT:g} s, so another machine may take it"
+                )
         return ""
 
     def release(self) -> None:
@@ -107,8 +118,9 @@ class Keeper:
             self._ask("release", lambda: lease.release(self._place, self._number))
 
     def _runs(self) -> bool:
-        return self._node.runner.run(["systemctl", "is-active", "--quiet", UNIT], timeout=20,
-                                     check=False).returncode == 0
+        return (
+            self._node.runner.run(["systemctl", "is-active", "--quiet", UNIT], timeout=20, check=False).returncode == 0
+        )
 
     def _kill(self, why: str) -> str:
         try:

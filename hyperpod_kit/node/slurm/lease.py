@@ -35,7 +35,7 @@ class Owner:
 
 def generations(place: str) -> List[int]:
     """Of all owners that are named there, oldest first. Raises OSError."""
-    numbers = (name[len("owner-"):] for name in os.listdir(place) if name.startswith("owner-"))
+    numbers = (name[len("owner-") :] for name in os.listdir(place) if name.startswith("owner-"))
     return sorted(int(number) for number in numbers if number.isdigit())
 
 

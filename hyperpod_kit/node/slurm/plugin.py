@@ -29,8 +29,10 @@ def headers_at(node: Node) -> str:
     """The directory of Slurm's headers. Raises NodeError."""
     found = next((path for path in INCLUDES if os.path.exists(node.paths.real(path) + "/slurm/spank.h")), None)
     if found is None:
-        raise NodeError(f"slurm/spank.h is in none of {', '.join(INCLUDES)}",
-                        hint="without the plugin, use: hyperpod-kit job submit")
+        raise NodeError(
+            f"slurm/spank.h is in none of {', '.join(INCLUDES)}",
+            hint="without the plugin, use: hyperpod-kit job submit",
+        )
     return node.paths.real(found)
 
 
@@ -61,8 +63,9 @@ def build(node: Node) -> bool:
     target, made = node.paths.spank_plugin, made_from(node)
     os.makedirs(os.path.dirname(target), exist_ok=True)
     partial = f"{target}.partial"
-    node.runner.run(["cc", "-shared", "-fPIC", "-O2", "-Wall", "-I", headers_at(node), "-o", partial,
-                     source_of(node)], timeout=120)
+    node.runner.run(
+        ["cc", "-shared", "-fPIC", "-O2", "-Wall", "-I", headers_at(node), "-o", partial, source_of(node)], timeout=120
+    )
     os.replace(partial, target)
     write_json(target + ".json", made)
     return True

@@ -117,5 +117,7 @@ def _check(path: str, uid: int) -> None:
     """Whoever can write there can make slurmctld run anything as anybody. Raises NodeError."""
     found = os.lstat(path)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != uid or found.st_mode & 0o022:
-        raise NodeError(f"{path} must be a directory of uid {uid} that nobody else may write to; it is of uid "
-                        f"{found.st_uid}, mode {found.st_mode:o}")
+        raise NodeError(
+            f"{path} must be a directory of uid {uid} that nobody else may write to; it is of uid "
+            f"{found.st_uid}, mode {found.st_mode:o}"
+        )

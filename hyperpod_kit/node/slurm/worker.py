@@ -40,8 +40,10 @@ def drop_in(node: Node) -> Tuple[str, str]:
     """(path, text) of the lines that point slurmd at the controller. Raises NodeError when nobody says where it is."""
     address = node.facts.controller_address
     if not address:
-        raise NodeError("the resource config names no Slurm controller",
-                        hint="check the name of the controller group in provisioning_parameters.json")
+        raise NodeError(
+            "the resource config names no Slurm controller",
+            hint="check the name of the controller group in provisioning_parameters.json",
+        )
     return node.paths.unit("slurmd.service.d/hyperpod-kit.conf"), DROP_IN.format(controller=address)
 
 
@@ -59,9 +61,11 @@ def pending(node: Node) -> str:
     """What `start_worker` would do, in words. Raises NodeError."""
     path, text = drop_in(node)
     resting = [unit for unit in UNITS if not (systemd.is_enabled(node, unit) and systemd.is_active(node, unit))]
-    words = [f"write {path}" if read_text(path) != text else "",
-             f"enable and start {', '.join(resting)}" if resting else "",
-             "restart slurmd.service" if owed.is_owed(node, RESTART) and "slurmd.service" not in resting else ""]
+    words = [
+        f"write {path}" if read_text(path) != text else "",
+        f"enable and start {', '.join(resting)}" if resting else "",
+        "restart slurmd.service" if owed.is_owed(node, RESTART) and "slurmd.service" not in resting else "",
+    ]
     return "; ".join(word for word in words if word)
 
 
@@ -99,14 +103,17 @@ def start_worker(node: Node) -> bool:
 
     def known() -> Optional[bool]:
         try:
-            shown = node.runner.run([node.paths.scontrol, "--oneliner", "show", "node", node.facts.node],
-                                    timeout=20, check=False)
+            shown = node.runner.run(
+                [node.paths.scontrol, "--oneliner", "show", "node", node.facts.node], timeout=20, check=False
+            )
         except RunError:
             return None
         return True if registered(shown.stdout, since) and systemd.is_active(node, "slurmd.service") else None
 
     if wait_for(known, seconds=REGISTERED_WITHIN, clock=node.clock, first=0.2, longest=5.0) is None:
-        raise NodeError(f"{node.facts.node} has not registered with the controller {node.facts.controller_address} "
-                        f"after {REGISTERED_WITHIN:g} s: {systemd.last_words(node, 'slurmd.service')}",
-                        hint="journalctl -u slurmd; is the node in slurm.conf?")
+        raise NodeError(
+            f"{node.facts.node} has not registered with the controller {node.facts.controller_address} "
+            f"after {REGISTERED_WITHIN:g} s: {systemd.last_words(node, 'slurmd.service')}",
+            hint="journalctl -u slurmd; is the node in slurm.conf?",
+        )
     return changed

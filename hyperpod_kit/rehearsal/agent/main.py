@@ -90,9 +90,15 @@ def run_script(directory: str, script: str, timeout: float) -> None:
     environment = dict(os.environ, HOME="/root", SAGEMAKER_RESOURCE_CONFIG_PATH=ML_CONFIG + "/resource_config.json")
     with open(LOG, "ab") as log:
         try:
-            code = subprocess.run(["/bin/bash", os.path.join(directory, script)], cwd=directory, env=environment,
-                                  stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-                                  timeout=timeout).returncode
+            code = subprocess.run(
+                ["/bin/bash", os.path.join(directory, script)],
+                cwd=directory,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                timeout=timeout,
+            ).returncode
         except subprocess.TimeoutExpired:
             raise Failed(f"{script} did not end within {timeout:.0f} s\n{tail(LOG)}") from None
     if code != 0:

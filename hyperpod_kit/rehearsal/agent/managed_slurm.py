@@ -36,8 +36,13 @@ def _wait_for_registration(seconds: float) -> None:
     name = socket.gethostname().split(".")[0]
     deadline = time.monotonic() + seconds
     while True:
-        shown = subprocess.run(["/opt/slurm/bin/scontrol", "-o", "show", "node", name], stdout=subprocess.PIPE,
-                               stderr=subprocess.DEVNULL, universal_newlines=True, timeout=30).stdout
+        shown = subprocess.run(
+            ["/opt/slurm/bin/scontrol", "-o", "show", "node", name],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            universal_newlines=True,
+            timeout=30,
+        ).stdout
         state = re.search(r"\bState=(\S+)", shown)
         if state and "UNKNOWN" not in state.group(1) and "*" not in state.group(1):
             return
@@ -56,8 +61,9 @@ def start(role: str, controller_ip: str, patience: float = 120.0) -> None:
         return
     os.makedirs(os.path.dirname(DROP_IN), exist_ok=True)
     with open(DROP_IN, "w") as file:
-        file.write(f"[Service]\nEnvironment=SLURMD_OPTIONS=--conf-server={controller_ip}\n"
-                   "Restart=on-failure\nRestartSec=1\n")
+        file.write(
+            f"[Service]\nEnvironment=SLURMD_OPTIONS=--conf-server={controller_ip}\nRestart=on-failure\nRestartSec=1\n"
+        )
     _run(["systemctl", "daemon-reload"])
     _run(["systemctl", "enable", "--now", "slurmd"])
     _wait_for_registration(patience)

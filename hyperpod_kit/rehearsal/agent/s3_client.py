@@ -27,7 +27,7 @@ def split_uri(uri: str) -> Tuple[str, str]:
     """(bucket, prefix) of s3://bucket/prefix/; the prefix is empty or ends in a slash. Raises S3Error."""
     if not uri.startswith("s3://"):
         raise S3Error(f"not an S3 URI: {uri}")
-    bucket, _, prefix = uri[len("s3://"):].partition("/")
+    bucket, _, prefix = uri[len("s3://") :].partition("/")
     prefix = prefix.strip("/")
     return bucket, prefix + "/" if prefix else ""
 
@@ -35,8 +35,9 @@ def split_uri(uri: str) -> Tuple[str, str]:
 def credentials_of(environ: Mapping[str, str]) -> Credentials:
     """The role's, as the node's environment has them. Raises S3Error."""
     try:
-        return Credentials(environ["AWS_ACCESS_KEY_ID"], environ["AWS_SECRET_ACCESS_KEY"],
-                           environ.get("AWS_SESSION_TOKEN"))
+        return Credentials(
+            environ["AWS_ACCESS_KEY_ID"], environ["AWS_SECRET_ACCESS_KEY"], environ.get("AWS_SESSION_TOKEN")
+        )
     except KeyError as err:
         raise S3Error(f"no credentials: {err} is not set") from None
 
@@ -45,8 +46,14 @@ def _get(who: Credentials, endpoint: str, path: str, query: Sequence[Tuple[str, 
     spelt = "&".join(f"{name}={urllib.parse.quote(value, safe='-_.~')}" for name, value in sorted(query))
     url = f"{endpoint}{path}" + (f"?{spelt}" if spelt else "")
     while True:
-        headers = sign(who, "us-east-1", "GET", path, spelt, {
-            "host": urllib.parse.urlsplit(endpoint).netloc, "x-amz-content-sha256": EMPTY_SHA256})
+        headers = sign(
+            who,
+            "us-east-1",
+            "GET",
+            path,
+            spelt,
+            {"host": urllib.parse.urlsplit(endpoint).netloc, "x-amz-content-sha256": EMPTY_SHA256},
+        )
         try:
             with _OPENER.open(urllib.request.Request(url, headers=headers), timeout=20) as response:
                 body: bytes = response.read()
@@ -76,7 +83,7 @@ def list_keys(who: Credentials, endpoint: str, bucket: str, prefix: str, deadlin
     while True:
         query = [("list-type", "2"), ("prefix", prefix)] + ([("continuation-token", token)] if token else [])
         page = ElementTree.fromstring(_get(who, endpoint, f"/{bucket}", query, deadline))
-        space = page.tag[:page.tag.index("}") + 1] if page.tag.startswith("{") else ""
+        space = page.tag[: page.tag.index("}") + 1] if page.tag.startswith("{") else ""
         for entry in page.iter(space + "Contents"):
             key = entry.findtext(space + "Key")
             if key:
@@ -92,7 +99,7 @@ def download_prefix(who: Credentials, endpoint: str, uri: str, target: str, pati
     deadline = time.monotonic() + patience
     count = 0
     for key in list_keys(who, endpoint, bucket, prefix, deadline):
-        relative = key[len(prefix):]
+        relative = key[len(prefix) :]
         if not relative or relative.endswith("/"):
             continue
         path = os.path.normpath(os.path.join(target, relative))

@@ -31,7 +31,7 @@ def answer(service: EfsService, method: str, target: str, body: bytes) -> tuple[
     except EfsError as err:
         text = {"ErrorCode": err.code, "Message": err.message, **err.more}
         return err.status, {"x-amzn-ErrorType": err.code}, json.dumps(text).encode()
-    except Exception as err:            # a client must get an answer, whatever broke behind it
+    except Exception as err:  # a client must get an answer, whatever broke behind it
         text = {"ErrorCode": "InternalServerError", "Message": f"{type(err).__name__}: {err}"}
         return 500, {"x-amzn-ErrorType": "InternalServerError"}, json.dumps(text).encode()
     return status, {}, b"" if status == 204 else json.dumps(result).encode()
@@ -40,11 +40,13 @@ def answer(service: EfsService, method: str, target: str, body: bytes) -> tuple[
 def _call(service: EfsService, method: str, target: str, body: bytes) -> tuple[int, dict[str, Any]]:
     url = urlsplit(target)
     for verb, pattern, operation, status in ROUTES:
-        match = pattern.fullmatch(unquote(url.path)[len(PREFIX):])
+        match = pattern.fullmatch(unquote(url.path)[len(PREFIX) :])
         if verb != method or match is None:
             continue
-        query = {key: int(value) if key in NUMBERS and value.isdigit() else value for key, value in
-                 parse_qsl(url.query, keep_blank_values=True)}
+        query = {
+            key: int(value) if key in NUMBERS and value.isdigit() else value
+            for key, value in parse_qsl(url.query, keep_blank_values=True)
+        }
         request = {**query, **_object(body), **match.groupdict()}
         refused = request_shape.problems("efs", operation, request)
         if refused:

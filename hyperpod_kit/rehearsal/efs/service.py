@@ -68,8 +68,12 @@ class EfsService:
         registry = self._of_file_system(request["FileSystemId"])
         for name, point in registry["access_points"].items():
             if point.get("ClientToken") == request["ClientToken"]:
-                raise EfsError(409, "AccessPointAlreadyExists", f"Access point {name} has this client token already",
-                               AccessPointId=name)
+                raise EfsError(
+                    409,
+                    "AccessPointAlreadyExists",
+                    f"Access point {name} has this client token already",
+                    AccessPointId=name,
+                )
         name = f"fsap-{secrets.token_hex(9)[:17]}"
         registry["access_points"][name] = {"RootDirectory": {"Path": "/"}, **request}
         self._write(registry)
@@ -82,8 +86,11 @@ class EfsService:
             raise EfsError(404, "AccessPointNotFound", f"Access point {wanted} does not exist.")
         if "FileSystemId" in request:
             self._of_file_system(request["FileSystemId"])
-        names = [name for name in sorted(points) if wanted in (None, name)
-                 and request.get("FileSystemId") in (None, points[name]["FileSystemId"])]
+        names = [
+            name
+            for name in sorted(points)
+            if wanted in (None, name) and request.get("FileSystemId") in (None, points[name]["FileSystemId"])
+        ]
         start = int(request.get("NextToken") or 0)
         end = start + request.get("MaxResults", PAGE)
         answer: dict[str, Any] = {"AccessPoints": [_described(name, points[name]) for name in names[start:end]]}
@@ -99,11 +106,25 @@ class EfsService:
     def _describe_file_systems(self, request: Mapping[str, Any]) -> dict[str, Any]:
         wanted = request.get("FileSystemId")
         registry = self._of_file_system(wanted) if wanted else self._read()
-        return {"FileSystems": [{
-            "OwnerId": OWNER, "CreationToken": name, "FileSystemId": name, "CreationTime": CREATED,
-            "FileSystemArn": f"{standin_policy.ARN}:file-system/{name}", "LifeCycleState": "available",
-            "NumberOfMountTargets": 1, "SizeInBytes": {"Value": 0}, "PerformanceMode": "generalPurpose",
-            "Encrypted": True, "Tags": []} for name in registry["file_systems"] if wanted in (None, name)]}
+        return {
+            "FileSystems": [
+                {
+                    "OwnerId": OWNER,
+                    "CreationToken": name,
+                    "FileSystemId": name,
+                    "CreationTime": CREATED,
+                    "FileSystemArn": f"{standin_policy.ARN}:file-system/{name}",
+                    "LifeCycleState": "available",
+                    "NumberOfMountTargets": 1,
+                    "SizeInBytes": {"Value": 0},
+                    "PerformanceMode": "generalPurpose",
+                    "Encrypted": True,
+                    "Tags": [],
+                }
+                for name in registry["file_systems"]
+                if wanted in (None, name)
+            ]
+        }
 
     def _describe_policy(self, request: Mapping[str, Any]) -> dict[str, Any]:
         name = request["FileSystemId"]
@@ -134,5 +155,11 @@ class EfsService:
 
 def _described(name: str, point: Mapping[str, Any]) -> dict[str, Any]:
     named = next((tag["Value"] for tag in point.get("Tags", []) if tag["Key"] == "Name"), None)
-    return {**point, **({"Name": named} if named else {}), "AccessPointId": name, "OwnerId": OWNER,
-            "AccessPointArn": f"{standin_policy.ARN}:access-point/{name}", "LifeCycleState": "available"}
+    return {
+        **point,
+        **({"Name": named} if named else {}),
+        "AccessPointId": name,
+        "OwnerId": OWNER,
+        "AccessPointArn": f"{standin_policy.ARN}:access-point/{name}",
+        "LifeCycleState": "available",
+    }

@@ -40,8 +40,9 @@ class RequestBody:
         self.throttle = Throttle(0)
         self.read_bytes = 0
         self._http_chunked = headers.get("transfer-encoding", "").lower() == "chunked"
-        self._aws_chunked = ("aws-chunked" in headers.get("content-encoding", "")
-                             or headers.get("x-amz-content-sha256", "").startswith("STREAMING-"))
+        self._aws_chunked = "aws-chunked" in headers.get("content-encoding", "") or headers.get(
+            "x-amz-content-sha256", ""
+        ).startswith("STREAMING-")
         self._left = 0 if self._http_chunked else int(headers.get("content-length") or 0)
         chunks = self._read_http_chunked() if self._http_chunked else self._read_plain()
         self._chunks = chunks if seal is None else seal.watched(chunks)
@@ -77,8 +78,11 @@ class RequestBody:
 
     def _account(self, data: bytes) -> bytes:
         if not data:
-            raise S3Error(400, "IncompleteBody", "You did not provide the number of bytes specified by the "
-                                                 "Content-Length HTTP header")
+            raise S3Error(
+                400,
+                "IncompleteBody",
+                "You did not provide the number of bytes specified by the Content-Length HTTP header",
+            )
         self.read_bytes += len(data)
         self.throttle.passed(len(data))
         return data

@@ -47,10 +47,12 @@ class Bucket:
         self._lock = threading.RLock()
         self.created = _created(root / "created.json")
         self._objects = {
-            raw["key"]: ObjectInfo.from_json(raw) for _, raw in read_documents(self._documents, "*/*.json")}
+            raw["key"]: ObjectInfo.from_json(raw) for _, raw in read_documents(self._documents, "*/*.json")
+        }
         self._keys = sorted(self._objects)
-        self.blobs.sweep({segment.blob for item in self._objects.values() for segment in item.segments}
-                         | self.uploads.blob_names())
+        self.blobs.sweep(
+            {segment.blob for item in self._objects.values() for segment in item.segments} | self.uploads.blob_names()
+        )
 
     def sorted_keys(self) -> list[str]:
         """All keys in S3's order (that of their UTF-8 bytes, which is that of Python's strings)."""
@@ -68,14 +70,22 @@ class Bucket:
             raise no_such_key(key)
         return info
 
-    def commit(self, key: str, segments: tuple[Segment, ...], etag: str, attributes: Attributes,
-               checksums: Checksums, conditions: Conditions = Conditions()) -> ObjectInfo:
+    def commit(
+        self,
+        key: str,
+        segments: tuple[Segment, ...],
+        etag: str,
+        attributes: Attributes,
+        checksums: Checksums,
+        conditions: Conditions = Conditions(),
+    ) -> ObjectInfo:
         """Make the segments the object `key`, all or nothing.
 
         Raises S3Error 412 or 404 when a condition does not hold; the segments stay the caller's then.
         """
-        info = ObjectInfo(key, sum(segment.size for segment in segments), etag, time.time(), segments,
-                          attributes, checksums)
+        info = ObjectInfo(
+            key, sum(segment.size for segment in segments), etag, time.time(), segments, attributes, checksums
+        )
         with self._lock:
             current = self._objects.get(key)
             check_write(conditions, current)
@@ -148,8 +158,12 @@ def check_write(conditions: Conditions, current: ObjectInfo | None) -> None:
     """Raise S3Error unless the conditions of a write hold for the present object."""
     if conditions.if_none_match is not None:
         if conditions.if_none_match != "*":
-            raise S3Error(501, "NotImplemented", "A header you provided implies functionality that is not "
-                                                 "implemented: If-None-Match on a write takes * only")
+            raise S3Error(
+                501,
+                "NotImplemented",
+                "A header you provided implies functionality that is not "
+                "implemented: If-None-Match on a write takes * only",
+            )
         if current is not None:
             raise precondition_failed("If-None-Match")
     if conditions.if_match is not None:

@@ -15,23 +15,44 @@ from hyperpod_kit.rehearsal.s3.objects import ObjectInfo
 from hyperpod_kit.rehearsal.s3.store import S3Store
 
 ABSENT = {
-    "policy": "NoSuchBucketPolicy", "lifecycle": "NoSuchLifecycleConfiguration", "tagging": "NoSuchTagSet",
-    "encryption": "ServerSideEncryptionConfigurationNotFoundError", "cors": "NoSuchCORSConfiguration",
+    "policy": "NoSuchBucketPolicy",
+    "lifecycle": "NoSuchLifecycleConfiguration",
+    "tagging": "NoSuchTagSet",
+    "encryption": "ServerSideEncryptionConfigurationNotFoundError",
+    "cors": "NoSuchCORSConfiguration",
     "publicAccessBlock": "NoSuchPublicAccessBlockConfiguration",
-    "ownershipControls": "OwnershipControlsNotFoundError", "website": "NoSuchWebsiteConfiguration",
+    "ownershipControls": "OwnershipControlsNotFoundError",
+    "website": "NoSuchWebsiteConfiguration",
 }
 """Settings that are accepted and not enforced; asked for, they are not there."""
 
-UNSUPPORTED = ("versions", "acl", "replication", "object-lock", "notification", "accelerate", "analytics",
-               "inventory", "metrics", "logging", "requestPayment", "intelligent-tiering")
+UNSUPPORTED = (
+    "versions",
+    "acl",
+    "replication",
+    "object-lock",
+    "notification",
+    "accelerate",
+    "analytics",
+    "inventory",
+    "metrics",
+    "logging",
+    "requestPayment",
+    "intelligent-tiering",
+)
 
 
 def list_buckets(store: S3Store) -> Response:
     """ListBuckets."""
-    buckets = (xml.nest("Bucket", xml.tag("Name", name), xml.tag("CreationDate", xml.timestamp(
-        store.bucket(name).created))) for name in store.bucket_names())
-    return xml_response(xml.document("ListAllMyBucketsResult", xml.nest("Owner", xml.tag("ID", "rehearsal")),
-                                     xml.nest("Buckets", *buckets)))
+    buckets = (
+        xml.nest("Bucket", xml.tag("Name", name), xml.tag("CreationDate", xml.timestamp(store.bucket(name).created)))
+        for name in store.bucket_names()
+    )
+    return xml_response(
+        xml.document(
+            "ListAllMyBucketsResult", xml.nest("Owner", xml.tag("ID", "rehearsal")), xml.nest("Buckets", *buckets)
+        )
+    )
 
 
 def bucket_request(store: S3Store, request: Request) -> Response:
@@ -91,8 +112,12 @@ def list_objects(bucket: Bucket, request: Request) -> Response:
     def name(text: str) -> str:
         return quote(text, safe="/") if encoded else text
 
-    parts = [xml.tag("Name", bucket.name), xml.tag("Prefix", name(prefix)), xml.tag("MaxKeys", limit),
-             xml.tag("IsTruncated", page.resume is not None)]
+    parts = [
+        xml.tag("Name", bucket.name),
+        xml.tag("Prefix", name(prefix)),
+        xml.tag("MaxKeys", limit),
+        xml.tag("IsTruncated", page.resume is not None),
+    ]
     if delimiter:
         parts.append(xml.tag("Delimiter", name(delimiter)))
     if encoded:
@@ -126,29 +151,55 @@ def delete_many(bucket: Bucket, request: Request) -> Response:
         bucket.delete(key)
     if xml.text(root, "Quiet") == "true":
         keys = []
-    return xml_response(xml.document(
-        "DeleteResult", *(xml.nest("Deleted", xml.tag("Key", key)) for key in keys),
-        *(xml.nest("Error", xml.tag("Key", key), xml.tag("Code", "AccessDenied"),
-                   xml.tag("Message", "Access Denied")) for key in denied)))
+    return xml_response(
+        xml.document(
+            "DeleteResult",
+            *(xml.nest("Deleted", xml.tag("Key", key)) for key in keys),
+            *(
+                xml.nest(
+                    "Error", xml.tag("Key", key), xml.tag("Code", "AccessDenied"), xml.tag("Message", "Access Denied")
+                )
+                for key in denied
+            ),
+        )
+    )
 
 
 def list_uploads(bucket: Bucket, request: Request) -> Response:
     """ListMultipartUploads, in one page."""
     prefix = request.query.get("prefix", "")
-    uploads = (xml.nest("Upload", xml.tag("Key", upload.key), xml.tag("UploadId", upload.upload_id),
-                        xml.tag("StorageClass", upload.attributes.storage_class),
-                        xml.tag("Initiated", xml.timestamp(upload.initiated)))
-               for upload in bucket.uploads.open(prefix))
-    return xml_response(xml.document(
-        "ListMultipartUploadsResult", xml.tag("Bucket", bucket.name), xml.tag("Prefix", prefix),
-        xml.tag("IsTruncated", False), *uploads))
+    uploads = (
+        xml.nest(
+            "Upload",
+            xml.tag("Key", upload.key),
+            xml.tag("UploadId", upload.upload_id),
+            xml.tag("StorageClass", upload.attributes.storage_class),
+            xml.tag("Initiated", xml.timestamp(upload.initiated)),
+        )
+        for upload in bucket.uploads.open(prefix)
+    )
+    return xml_response(
+        xml.document(
+            "ListMultipartUploadsResult",
+            xml.tag("Bucket", bucket.name),
+            xml.tag("Prefix", prefix),
+            xml.tag("IsTruncated", False),
+            *uploads,
+        )
+    )
 
 
 def _contents(info: ObjectInfo, name: str) -> str:
     algorithms = [xml.tag("ChecksumAlgorithm", algorithm.upper()) for algorithm in info.checksums.values]
-    return xml.nest("Contents", xml.tag("Key", name), xml.tag("LastModified", xml.timestamp(info.modified)),
-                    xml.tag("ETag", f'"{info.etag}"'), *algorithms, xml.tag("Size", info.size),
-                    xml.tag("StorageClass", info.attributes.storage_class))
+    return xml.nest(
+        "Contents",
+        xml.tag("Key", name),
+        xml.tag("LastModified", xml.timestamp(info.modified)),
+        xml.tag("ETag", f'"{info.etag}"'),
+        *algorithms,
+        xml.tag("Size", info.size),
+        xml.tag("StorageClass", info.attributes.storage_class),
+    )
 
 
 def _write_token(after: str) -> str:

@@ -9,8 +9,13 @@ from typing import Iterable, Mapping, Protocol
 
 ALGORITHMS = ("crc32", "crc32c", "crc64nvme", "sha1", "sha256")
 HEADER = "x-amz-checksum-"
-MEMBERS = {"crc32": "ChecksumCRC32", "crc32c": "ChecksumCRC32C", "crc64nvme": "ChecksumCRC64NVME",
-           "sha1": "ChecksumSHA1", "sha256": "ChecksumSHA256"}
+MEMBERS = {
+    "crc32": "ChecksumCRC32",
+    "crc32c": "ChecksumCRC32C",
+    "crc64nvme": "ChecksumCRC64NVME",
+    "sha1": "ChecksumSHA1",
+    "sha256": "ChecksumSHA256",
+}
 """Names of the XML elements."""
 
 
@@ -63,7 +68,7 @@ def announced(headers: Mapping[str, str]) -> set[str]:
     names = set(from_headers(headers))
     for trailer in headers.get("x-amz-trailer", "").lower().split(","):
         if trailer.strip().startswith(HEADER):
-            names.add(trailer.strip()[len(HEADER):])
+            names.add(trailer.strip()[len(HEADER) :])
     return names & set(ALGORITHMS)
 
 

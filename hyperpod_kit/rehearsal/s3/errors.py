@@ -25,5 +25,6 @@ def no_such_key(key: str) -> S3Error:
 
 def precondition_failed(header: str) -> S3Error:
     """The answer when `header` (If-Match, If-None-Match, ...) does not hold."""
-    return S3Error(412, "PreconditionFailed",
-                   f"At least one of the pre-conditions you specified did not hold: {header}")
+    return S3Error(
+        412, "PreconditionFailed", f"At least one of the pre-conditions you specified did not hold: {header}"
+    )

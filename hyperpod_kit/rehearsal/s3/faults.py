@@ -121,8 +121,7 @@ class RequestLog:
 
     def entries(self, method: str = "", path: str = "") -> list[LoggedRequest]:
         """The entries of a method whose path matches the regular expression; all by default."""
-        return [entry for entry in list(self._entries)
-                if method in ("", entry.method) and re.search(path, entry.path)]
+        return [entry for entry in list(self._entries) if method in ("", entry.method) and re.search(path, entry.path)]
 
     def clear(self) -> None:
         """Forget all entries."""

@@ -57,9 +57,15 @@ class S3Handler(FrontDoor):
         path = unquote(url.path, errors="surrogateescape").lstrip("/")
         bucket, _, key = path.partition("/")
         headers = {name.lower(): value for name, value in self.headers.items()}
-        request = Request(self.command, bucket, key, dict(parse_qsl(url.query, keep_blank_values=True)), headers,
-                          RequestBody(self.rfile, headers, self.seal),
-                          self.closed(bucket))
+        request = Request(
+            self.command,
+            bucket,
+            key,
+            dict(parse_qsl(url.query, keep_blank_values=True)),
+            headers,
+            RequestBody(self.rfile, headers, self.seal),
+            self.closed(bucket),
+        )
         if bucket == CONTROL_PREFIX:
             if not self.allowed("rehearsal:Control"):
                 self.close_connection = True
@@ -78,12 +84,20 @@ class S3Handler(FrontDoor):
                 self.close_connection = True
             sent = self.send(response, effect)
         except OSError:
-            self.close_connection = True         # the client went away
+            self.close_connection = True  # the client went away
         finally:
             moved = request.body.read_bytes if self.command in ("PUT", "POST") else sent
-            self.store.requests.add(LoggedRequest(
-                time.time() - (time.monotonic() - started), self.command, path, url.query, status, moved,
-                time.monotonic() - started))
+            self.store.requests.add(
+                LoggedRequest(
+                    time.time() - (time.monotonic() - started),
+                    self.command,
+                    path,
+                    url.query,
+                    status,
+                    moved,
+                    time.monotonic() - started,
+                )
+            )
 
     def closed(self, bucket: str) -> Sequence[str]:
         """What keys of a bucket begin with that whoever asks may read only."""
@@ -96,8 +110,8 @@ class S3Handler(FrontDoor):
                 raise S3Error(effect.status, effect.code, "a fault of the rehearsal")
             return answer(self.store, request)
         except (ConnectionError, TimeoutError):
-            raise                               # the client's side broke, not ours
-        except Exception as err:                # a full disk, say: the client must get an answer
+            raise  # the client's side broke, not ours
+        except Exception as err:  # a full disk, say: the client must get an answer
             failure = err if isinstance(err, S3Error) else S3Error(500, "InternalError", f"{type(err).__name__}: {err}")
             return xml_response(error_document(failure, urlsplit(self.path).path, uuid.uuid4().hex), failure.status)
 
@@ -122,7 +136,7 @@ class S3Handler(FrontDoor):
                 offset, end = item.offset, item.offset + item.length
                 while offset < end:
                     wanted = min(end - offset, throttle.chunk)
-                    throttle.passed(wanted)         # before it is sent: the client must not be done too early
+                    throttle.passed(wanted)  # before it is sent: the client must not be done too early
                     count = self.connection.sendfile(item.file, offset, wanted)
                     if count == 0:
                         raise OSError("a blob is shorter than its document says")
@@ -132,4 +146,3 @@ class S3Handler(FrontDoor):
             for item in response.ranges:
                 item.file.close()
         return sent
-

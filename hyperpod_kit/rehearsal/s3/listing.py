@@ -36,7 +36,7 @@ def list_page(keys: Sequence[str], prefix: str = "", delimiter: str = "", after:
             return Page(tuple(found), tuple(rolled), last or None)
         cut = key.find(delimiter, len(prefix)) if delimiter else -1
         if cut >= 0:
-            group = key[:cut + len(delimiter)]
+            group = key[: cut + len(delimiter)]
             rolled.append(group)
             last = group + LAST
             position = bisect.bisect_left(keys, last, position)

@@ -38,8 +38,11 @@ class Request:
         """What the request says about a new object. Raises S3Error InvalidStorageClass."""
         kept = {name: self.headers[name] for name in KEPT_HEADERS if name in self.headers}
         kept.setdefault("content-type", "binary/octet-stream")
-        encoding = [item.strip() for item in self.headers.get("content-encoding", "").split(",")
-                    if item.strip() not in ("", "aws-chunked")]
+        encoding = [
+            item.strip()
+            for item in self.headers.get("content-encoding", "").split(",")
+            if item.strip() not in ("", "aws-chunked")
+        ]
         if encoding:
             kept["content-encoding"] = ",".join(encoding)
         storage_class = self.headers.get(STORAGE_CLASS, "STANDARD")

@@ -62,8 +62,12 @@ class Uploads:
         """The open upload. Raises S3Error NoSuchUpload."""
         upload = self._open.get(upload_id)
         if upload is None or upload.key != key:
-            raise S3Error(404, "NoSuchUpload", "The specified upload does not exist. The upload ID may be invalid, "
-                                               "or the upload may have been aborted or completed.")
+            raise S3Error(
+                404,
+                "NoSuchUpload",
+                "The specified upload does not exist. The upload ID may be invalid, "
+                "or the upload may have been aborted or completed.",
+            )
         return upload
 
     def open(self, prefix: str = "") -> list[Upload]:

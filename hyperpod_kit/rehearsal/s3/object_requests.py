@@ -33,8 +33,11 @@ def object_request(store: S3Store, request: Request) -> Response:
     if "tagging" in request.query:
         return _tagging(bucket, request)
     if request.method == "PUT":
-        return copy_object(store, bucket, request) if "x-amz-copy-source" in request.headers \
+        return (
+            copy_object(store, bucket, request)
+            if "x-amz-copy-source" in request.headers
             else put_object(bucket, request)
+        )
     if request.method == "DELETE":
         bucket.delete(request.key, request.conditions())
         return Response(204)
@@ -47,8 +50,14 @@ def put_object(bucket: Bucket, request: Request) -> Response:
     """PutObject."""
     received = receive(request.body, bucket.blobs, request.headers, request.body.trailers)
     try:
-        info = bucket.commit(request.key, (received.segment,), received.md5, request.attributes(),
-                             Checksums(received.checksums), request.conditions())
+        info = bucket.commit(
+            request.key,
+            (received.segment,),
+            received.md5,
+            request.attributes(),
+            Checksums(received.checksums),
+            request.conditions(),
+        )
     except BaseException:
         bucket.blobs.discard([received.segment.blob])
         raise
@@ -82,8 +91,11 @@ def copy_object(store: S3Store, bucket: Bucket, request: Request) -> Response:
     except BaseException:
         bucket.blobs.discard(segment.blob for segment in segments)
         raise
-    return xml_response(xml.document("CopyObjectResult", xml.tag("LastModified", xml.timestamp(made.modified)),
-                                     xml.tag("ETag", f'"{made.etag}"')))
+    return xml_response(
+        xml.document(
+            "CopyObjectResult", xml.tag("LastModified", xml.timestamp(made.modified)), xml.tag("ETag", f'"{made.etag}"')
+        )
+    )
 
 
 def get_object(bucket: Bucket, request: Request) -> Response:
@@ -121,8 +133,13 @@ def get_object(bucket: Bucket, request: Request) -> Response:
 
 def object_headers(info: ObjectInfo) -> dict[str, str]:
     """The headers that describe an object."""
-    return {"ETag": f'"{info.etag}"', "Last-Modified": formatdate(info.modified, usegmt=True),
-            "Accept-Ranges": "bytes", **info.attributes.headers, **info.attributes.metadata}
+    return {
+        "ETag": f'"{info.etag}"',
+        "Last-Modified": formatdate(info.modified, usegmt=True),
+        "Accept-Ranges": "bytes",
+        **info.attributes.headers,
+        **info.attributes.metadata,
+    }
 
 
 def wanted_bytes(request: Request, info: ObjectInfo) -> tuple[int, int]:
@@ -134,7 +151,7 @@ def wanted_bytes(request: Request, info: ObjectInfo) -> tuple[int, int]:
         number = request.integer("partNumber", 0)
         if not 1 <= number <= max(1, len(info.segments)):
             raise S3Error(416, "InvalidPartNumber", "The requested partnumber is not satisfiable")
-        start = sum(segment.size for segment in info.segments[:number - 1])
+        start = sum(segment.size for segment in info.segments[: number - 1])
         return start, start + info.segments[number - 1].size - 1
     match = re.fullmatch(r"bytes=(\d*)-(\d*)", request.headers.get("range", "").replace(" ", ""))
     if match is None or not (match[1] or match[2]):

@@ -6,8 +6,16 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Mapping
 
 STORAGE_CLASS = "x-amz-storage-class"
-STORAGE_CLASSES = ("STANDARD", "REDUCED_REDUNDANCY", "STANDARD_IA", "ONEZONE_IA", "INTELLIGENT_TIERING", "GLACIER",
-                   "DEEP_ARCHIVE", "GLACIER_IR")
+STORAGE_CLASSES = (
+    "STANDARD",
+    "REDUCED_REDUNDANCY",
+    "STANDARD_IA",
+    "ONEZONE_IA",
+    "INTELLIGENT_TIERING",
+    "GLACIER",
+    "DEEP_ARCHIVE",
+    "GLACIER_IR",
+)
 ARCHIVED = ("GLACIER", "DEEP_ARCHIVE")
 """What cannot be read before it is restored, and nothing is restored here."""
 
@@ -39,8 +47,9 @@ class Attributes:
     def in_class(self, storage_class: str) -> Attributes:
         """The same in another storage class."""
         headers = {name: value for name, value in self.headers.items() if name != STORAGE_CLASS}
-        return Attributes(headers if storage_class == "STANDARD" else {**headers, STORAGE_CLASS: storage_class},
-                          self.metadata)
+        return Attributes(
+            headers if storage_class == "STANDARD" else {**headers, STORAGE_CLASS: storage_class}, self.metadata
+        )
 
 
 @dataclass(frozen=True)
@@ -71,9 +80,14 @@ class ObjectInfo:
     def from_json(cls, raw: Mapping[str, Any]) -> ObjectInfo:
         """Inverse of `to_json`."""
         return cls(
-            key=raw["key"], size=raw["size"], etag=raw["etag"], modified=raw["modified"],
+            key=raw["key"],
+            size=raw["size"],
+            etag=raw["etag"],
+            modified=raw["modified"],
             segments=tuple(Segment(**item) for item in raw["segments"]),
-            attributes=Attributes(**raw["attributes"]), checksums=Checksums(**raw["checksums"]))
+            attributes=Attributes(**raw["attributes"]),
+            checksums=Checksums(**raw["checksums"]),
+        )
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,12 @@ from hyperpod_kit.rehearsal.s3.errors import S3Error
 from hyperpod_kit.rehearsal.s3.objects import Received, Segment
 
 
-def receive(chunks: Iterable[bytes], blobs: BlobDirectory, headers: Mapping[str, str] | None = None,
-            trailers: Callable[[], Mapping[str, str]] = dict) -> Received:
+def receive(
+    chunks: Iterable[bytes],
+    blobs: BlobDirectory,
+    headers: Mapping[str, str] | None = None,
+    trailers: Callable[[], Mapping[str, str]] = dict,
+) -> Received:
     """Write a body to a fresh blob and verify what the client says about it.
 
     headers: of the request, lower-case names; trailers: called after the last chunk.
@@ -37,8 +41,9 @@ def receive(chunks: Iterable[bytes], blobs: BlobDirectory, headers: Mapping[str,
         for algorithm, value in claimed.items():
             known = digests.get(algorithm)
             if known is not None and _decoded(value) != known.digest():
-                raise S3Error(400, "BadDigest", f"The {algorithm.upper()} you specified did not match the "
-                                                f"calculated checksum.")
+                raise S3Error(
+                    400, "BadDigest", f"The {algorithm.upper()} you specified did not match the calculated checksum."
+                )
         content_md5 = headers.get("content-md5")
         if content_md5 and _decoded(content_md5) != md5.digest():
             raise S3Error(400, "BadDigest", "The Content-MD5 you specified did not match what we received.")

@@ -23,8 +23,11 @@ class Seal:
     def __init__(self, claim: Claim) -> None:
         payload = claim.payload or ""
         if payload not in WORDS and not _DIGEST.fullmatch(payload):
-            raise S3Error(400, "InvalidArgument", "x-amz-content-sha256 must be UNSIGNED-PAYLOAD, one of the STREAMING-"
-                                                  " words, or a valid sha256 value.")
+            raise S3Error(
+                400,
+                "InvalidArgument",
+                "x-amz-content-sha256 must be UNSIGNED-PAYLOAD, one of the STREAMING- words, or a valid sha256 value.",
+            )
         self.digest = payload if _DIGEST.fullmatch(payload) else ""
         self.chunked = payload.startswith("STREAMING-")
         self.signed_chunks = payload.startswith(SIGNED_CHUNKS)
@@ -42,8 +45,11 @@ class Seal:
             found.update(chunk)
             yield chunk
         if not hmac.compare_digest(found.hexdigest(), self.digest):
-            raise S3Error(400, "XAmzContentSHA256Mismatch",
-                          "The provided 'x-amz-content-sha256' header does not match what was computed.")
+            raise S3Error(
+                400,
+                "XAmzContentSHA256Mismatch",
+                "The provided 'x-amz-content-sha256' header does not match what was computed.",
+            )
 
     def chunk(self, parameters: bytes, digest: str) -> None:
         """After each chunk. `parameters`: what stands behind its size; `digest`: SHA-256 of its bytes."""
@@ -55,13 +61,20 @@ class Seal:
         """After the last chunk."""
         if self._signed_trailer:
             text = "".join(f"{name}:{value}\n" for name, value in trailers.items() if name != TRAILER_SIGNATURE)
-            self._follow(trailers.get(TRAILER_SIGNATURE, "").encode(), f"{sigv4.ALGORITHM}-TRAILER",
-                         hashlib.sha256(text.encode("latin-1")).hexdigest())
+            self._follow(
+                trailers.get(TRAILER_SIGNATURE, "").encode(),
+                f"{sigv4.ALGORITHM}-TRAILER",
+                hashlib.sha256(text.encode("latin-1")).hexdigest(),
+            )
 
     def _follow(self, said: bytes, algorithm: str, *rest: str) -> None:
         claim = self._claim
         made = sigv4.signature(claim.signing_key, algorithm, claim.stamp, claim.scope, self._last, *rest)
         if not hmac.compare_digest(made.encode(), said):
-            raise S3Error(403, "SignatureDoesNotMatch", "The request signature we calculated does not match the "
-                                                        "signature you provided. Check your key and signing method.")
+            raise S3Error(
+                403,
+                "SignatureDoesNotMatch",
+                "The request signature we calculated does not match the "
+                "signature you provided. Check your key and signing method.",
+            )
         self._last = made

@@ -45,14 +45,21 @@ def _begin(bucket: Bucket, request: Request) -> Response:
     if algorithm and algorithm not in checksums.ALGORITHMS:
         raise S3Error(400, "InvalidRequest", "Checksum algorithm provided is unsupported.")
     kind = request.headers.get("x-amz-checksum-type", "").upper() or (
-        "FULL_OBJECT" if algorithm == "crc64nvme" else "COMPOSITE")
+        "FULL_OBJECT" if algorithm == "crc64nvme" else "COMPOSITE"
+    )
     upload = bucket.uploads.begin(request.key, request.attributes(), algorithm, kind)
     headers = {}
     if algorithm:
         headers = {"x-amz-checksum-algorithm": algorithm.upper(), "x-amz-checksum-type": kind}
-    return xml_response(xml.document(
-        "InitiateMultipartUploadResult", xml.tag("Bucket", bucket.name), xml.tag("Key", upload.key),
-        xml.tag("UploadId", upload.upload_id)), headers=headers)
+    return xml_response(
+        xml.document(
+            "InitiateMultipartUploadResult",
+            xml.tag("Bucket", bucket.name),
+            xml.tag("Key", upload.key),
+            xml.tag("UploadId", upload.upload_id),
+        ),
+        headers=headers,
+    )
 
 
 def _put_part(store: S3Store, bucket: Bucket, upload: Upload, request: Request) -> Response:
@@ -69,8 +76,13 @@ def _put_part(store: S3Store, bucket: Bucket, upload: Upload, request: Request) 
         bucket.blobs.discard([received.segment.blob])
         raise
     if copied:
-        return xml_response(xml.document("CopyPartResult", xml.tag("LastModified", xml.timestamp(part.modified)),
-                                         xml.tag("ETag", f'"{part.etag}"')))
+        return xml_response(
+            xml.document(
+                "CopyPartResult",
+                xml.tag("LastModified", xml.timestamp(part.modified)),
+                xml.tag("ETag", f'"{part.etag}"'),
+            )
+        )
     return Response(200, {"ETag": f'"{part.etag}"', **checksums.to_headers(part.checksums)})
 
 
@@ -101,18 +113,24 @@ def _complete(bucket: Bucket, upload: Upload, request: Request) -> Response:
         wanted.append((int(number), etag))
     parts = bucket.uploads.choose(upload, wanted)
     conditions = request.conditions()
-    check_write(conditions, bucket.find(upload.key))     # before the bytes are looked at once more
+    check_write(conditions, bucket.find(upload.key))  # before the bytes are looked at once more
     sums = _object_checksums(bucket, upload, parts, request)
     md5 = hashlib.md5(b"".join(bytes.fromhex(part.etag) for part in parts), usedforsecurity=False).hexdigest()
-    info = bucket.commit(upload.key, tuple(part.segment for part in parts), f"{md5}-{len(parts)}",
-                         upload.attributes, sums, conditions)
+    info = bucket.commit(
+        upload.key, tuple(part.segment for part in parts), f"{md5}-{len(parts)}", upload.attributes, sums, conditions
+    )
     bucket.uploads.close(upload, keep=parts)
-    return xml_response(xml.document(
-        "CompleteMultipartUploadResult",
-        xml.tag("Location", f"http://{request.headers.get('host', '')}/{bucket.name}/{upload.key}"),
-        xml.tag("Bucket", bucket.name), xml.tag("Key", upload.key), xml.tag("ETag", f'"{info.etag}"'),
-        *(xml.tag(checksums.MEMBERS[name], value) for name, value in sums.values.items()),
-        *([xml.tag("ChecksumType", sums.kind)] if sums.values else [])))
+    return xml_response(
+        xml.document(
+            "CompleteMultipartUploadResult",
+            xml.tag("Location", f"http://{request.headers.get('host', '')}/{bucket.name}/{upload.key}"),
+            xml.tag("Bucket", bucket.name),
+            xml.tag("Key", upload.key),
+            xml.tag("ETag", f'"{info.etag}"'),
+            *(xml.tag(checksums.MEMBERS[name], value) for name, value in sums.values.items()),
+            *([xml.tag("ChecksumType", sums.kind)] if sums.values else []),
+        )
+    )
 
 
 def _object_checksums(bucket: Bucket, upload: Upload, parts: Sequence[Part], request: Request) -> Checksums:
@@ -154,12 +172,27 @@ def _list_parts(bucket: Bucket, upload: Upload, request: Request) -> Response:
     numbers = sorted(number for number in upload.parts if number > marker)
     shown = [upload.parts[number] for number in numbers[:limit]]
     truncated = len(numbers) > limit
-    parts = (xml.nest("Part", xml.tag("PartNumber", part.number), xml.tag("LastModified", xml.timestamp(part.modified)),
-                      xml.tag("ETag", f'"{part.etag}"'), xml.tag("Size", part.segment.size),
-                      *(xml.tag(checksums.MEMBERS[name], value) for name, value in part.checksums.items()))
-             for part in shown)
-    return xml_response(xml.document(
-        "ListPartsResult", xml.tag("Bucket", bucket.name), xml.tag("Key", upload.key),
-        xml.tag("UploadId", upload.upload_id), xml.tag("PartNumberMarker", marker),
-        *([xml.tag("NextPartNumberMarker", shown[-1].number)] if truncated and shown else []),
-        xml.tag("MaxParts", limit), xml.tag("IsTruncated", truncated), *parts))
+    parts = (
+        xml.nest(
+            "Part",
+            xml.tag("PartNumber", part.number),
+            xml.tag("LastModified", xml.timestamp(part.modified)),
+            xml.tag("ETag", f'"{part.etag}"'),
+            xml.tag("Size", part.segment.size),
+            *(xml.tag(checksums.MEMBERS[name], value) for name, value in part.checksums.items()),
+        )
+        for part in shown
+    )
+    return xml_response(
+        xml.document(
+            "ListPartsResult",
+            xml.tag("Bucket", bucket.name),
+            xml.tag("Key", upload.key),
+            xml.tag("UploadId", upload.upload_id),
+            xml.tag("PartNumberMarker", marker),
+            *([xml.tag("NextPartNumberMarker", shown[-1].number)] if truncated and shown else []),
+            xml.tag("MaxParts", limit),
+            xml.tag("IsTruncated", truncated),
+            *parts,
+        )
+    )

@@ -25,15 +25,23 @@ def nest(name: str, *children: str) -> str:
 
 def document(name: str, *children: str) -> bytes:
     """A whole answer."""
-    return (f'<?xml version="1.0" encoding="UTF-8"?>\n<{name} xmlns="{NAMESPACE}">{"".join(children)}</{name}>'
-            ).encode("utf-8", "surrogatepass")
+    return (f'<?xml version="1.0" encoding="UTF-8"?>\n<{name} xmlns="{NAMESPACE}">{"".join(children)}</{name}>').encode(
+        "utf-8", "surrogatepass"
+    )
 
 
 def error_document(error: S3Error, resource: str, request_id: str) -> bytes:
     """The answer that carries an error; it has no namespace."""
-    return ('<?xml version="1.0" encoding="UTF-8"?>\n' + nest(
-        "Error", tag("Code", error.code), tag("Message", error.message), tag("Resource", resource),
-        tag("RequestId", request_id))).encode("utf-8", "surrogatepass")
+    return (
+        '<?xml version="1.0" encoding="UTF-8"?>\n'
+        + nest(
+            "Error",
+            tag("Code", error.code),
+            tag("Message", error.message),
+            tag("Resource", resource),
+            tag("RequestId", request_id),
+        )
+    ).encode("utf-8", "surrogatepass")
 
 
 def timestamp(seconds: float) -> str:

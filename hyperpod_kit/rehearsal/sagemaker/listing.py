@@ -17,8 +17,11 @@ number makes a client that forgets NextToken fail here and not there."""
 
 def cluster_page(clusters: Sequence[Mapping[str, Any]], request: Mapping[str, Any]) -> dict[str, Any]:
     """The answer of ListClusters."""
-    chosen = [item for item in clusters if request.get("NameContains", "") in item["ClusterName"]
-              and _within(item["CreationTime"], request)]
+    chosen = [
+        item
+        for item in clusters
+        if request.get("NameContains", "") in item["ClusterName"] and _within(item["CreationTime"], request)
+    ]
     ordered = _ordered(chosen, request, {"NAME": "ClusterName", "CREATION_TIME": "CreationTime"})
     return _page("ClusterSummaries", ordered, request)
 
@@ -35,12 +38,22 @@ def node_page(nodes: Sequence[Mapping[str, Any]], request: Mapping[str, Any]) ->
 
 def event_page(events: Sequence[Mapping[str, Any]], request: Mapping[str, Any]) -> dict[str, Any]:
     """The answer of ListClusterEvents: summaries, the newest first where no order is asked for."""
-    wanted = {member: request[asked] for asked, member in (("InstanceGroupName", "InstanceGroupName"),
-              ("NodeId", "InstanceId"), ("ResourceType", "ResourceType"), ("OperationId", "OperationId"))
-              if asked in request}
-    chosen = [{key: value for key, value in event.items() if key != "EventDetails"} for event in events
-              if all(event.get(member) == value for member, value in wanted.items())
-              and _within(event["EventTime"], request, "EventTime")]
+    wanted = {
+        member: request[asked]
+        for asked, member in (
+            ("InstanceGroupName", "InstanceGroupName"),
+            ("NodeId", "InstanceId"),
+            ("ResourceType", "ResourceType"),
+            ("OperationId", "OperationId"),
+        )
+        if asked in request
+    }
+    chosen = [
+        {key: value for key, value in event.items() if key != "EventDetails"}
+        for event in events
+        if all(event.get(member) == value for member, value in wanted.items())
+        and _within(event["EventTime"], request, "EventTime")
+    ]
     ordered = chosen if request.get("SortOrder") == "Ascending" else chosen[::-1]
     return _page("Events", ordered, request)
 
@@ -64,8 +77,9 @@ def _within(time: float, request: Mapping[str, Any], kind: str = "CreationTime")
     return after <= time <= before
 
 
-def _ordered(items: Sequence[Mapping[str, Any]], request: Mapping[str, Any],
-             members: Mapping[str, str]) -> list[Mapping[str, Any]]:
+def _ordered(
+    items: Sequence[Mapping[str, Any]], request: Mapping[str, Any], members: Mapping[str, str]
+) -> list[Mapping[str, Any]]:
     member = members[request.get("SortBy", "CREATION_TIME")]
     return sorted(items, key=lambda item: item[member], reverse=request.get("SortOrder") == "Descending")
 

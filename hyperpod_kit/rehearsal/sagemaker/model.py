@@ -9,8 +9,19 @@ from typing import Any, Iterator, Mapping
 import botocore.session
 from botocore.model import ServiceModel, Shape
 
-JSON_TYPES = {"structure": dict, "map": dict, "list": list, "string": str, "boolean": bool, "blob": str,
-              "integer": int, "long": int, "float": (int, float), "double": (int, float), "timestamp": (int, float)}
+JSON_TYPES = {
+    "structure": dict,
+    "map": dict,
+    "list": list,
+    "string": str,
+    "boolean": bool,
+    "blob": str,
+    "integer": int,
+    "long": int,
+    "float": (int, float),
+    "double": (int, float),
+    "timestamp": (int, float),
+}
 JAVA_CLASSES = {"\\p{L}": "\\w", "\\p{N}": "\\d", "\\p{Z}": "\\s", "\\p{IsAlphabetic}": "\\w", "\\p{M}": ""}
 """Classes of Java's regular expressions that Python lacks, and what comes near."""
 
@@ -108,7 +119,7 @@ def _matches(pattern: str, value: str) -> bool:
     try:
         return re.fullmatch(pattern, value) is not None
     except re.error:
-        return True         # a pattern that Python cannot read checks nothing
+        return True  # a pattern that Python cannot read checks nothing
 
 
 def _failed(value: Any, path: str, constraint: str) -> str:
@@ -131,12 +142,24 @@ def _join(path: str, name: str) -> str:
 
 
 def _json_kind(value: Any) -> str:
-    kinds = ((bool, "TRUE_VALUE" if value is True else "FALSE_VALUE"), (str, "STRING_VALUE"), (int, "NUMBER_VALUE"),
-             (float, "DECIMAL_VALUE"), (list, "START_ARRAY"), (dict, "START_OBJECT"))
+    kinds = (
+        (bool, "TRUE_VALUE" if value is True else "FALSE_VALUE"),
+        (str, "STRING_VALUE"),
+        (int, "NUMBER_VALUE"),
+        (float, "DECIMAL_VALUE"),
+        (list, "START_ARRAY"),
+        (dict, "START_OBJECT"),
+    )
     return next((name for kind, name in kinds if isinstance(value, kind)), "NULL_VALUE")
 
 
 def _article(kind: str) -> str:
-    names = {"integer": "an Integer", "string": "a String", "list": "a List", "structure": "an Object",
-             "map": "a Map", "boolean": "a Boolean"}
+    names = {
+        "integer": "an Integer",
+        "string": "a String",
+        "list": "a List",
+        "structure": "an Object",
+        "map": "a Map",
+        "boolean": "a Boolean",
+    }
     return names.get(kind, f"a {kind.capitalize()}")

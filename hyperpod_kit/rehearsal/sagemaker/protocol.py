@@ -23,14 +23,16 @@ OPERATIONS: dict[str, Operation] = {
     "CreateCluster": lambda control, request: {"ClusterArn": control.create_cluster(request)},
     "DescribeCluster": lambda control, request: control.describe_cluster(request["ClusterName"]),
     "ListClusters": lambda control, request: cluster_page(control.list_clusters(), request),
-    "ListClusterNodes": lambda control, request: node_page(
-        control.list_cluster_nodes(request["ClusterName"]), request),
+    "ListClusterNodes": lambda control, request: node_page(control.list_cluster_nodes(request["ClusterName"]), request),
     "DescribeClusterNode": lambda control, request: {
-        "NodeDetails": control.describe_cluster_node(request["ClusterName"], _node_id(request))},
+        "NodeDetails": control.describe_cluster_node(request["ClusterName"], _node_id(request))
+    },
     "ListClusterEvents": lambda control, request: event_page(
-        control.list_cluster_events(request["ClusterName"]), request),
+        control.list_cluster_events(request["ClusterName"]), request
+    ),
     "DescribeClusterEvent": lambda control, request: event_details(
-        control.list_cluster_events(request["ClusterName"]), request),
+        control.list_cluster_events(request["ClusterName"]), request
+    ),
     "UpdateCluster": lambda control, request: {"ClusterArn": control.update_cluster(request)},
     "DeleteCluster": lambda control, request: {"ClusterArn": control.delete_cluster(request["ClusterName"])},
     "UpdateClusterSoftware": lambda control, request: {"ClusterArn": control.update_cluster_software(request)},
@@ -51,20 +53,22 @@ def answer(control: ControlPlane, target: str, body: bytes) -> tuple[int, bytes]
         result = call(control, target, body)
     except ApiError as err:
         return err.status, json.dumps({"__type": err.code, "message": err.message}).encode()
-    except Exception as err:            # a client must get an answer, whatever broke behind it
+    except Exception as err:  # a client must get an answer, whatever broke behind it
         return 500, json.dumps({"__type": "InternalFailure", "message": f"{type(err).__name__}: {err}"}).encode()
     return 200, json.dumps(result).encode()
 
 
 def call(control: ControlPlane, target: str, body: bytes) -> Mapping[str, Any]:
     """Validate, hand over, check what comes back. Raises ApiError."""
-    name = target[len(TARGET_PREFIX):] if target.startswith(TARGET_PREFIX) else ""
+    name = target[len(TARGET_PREFIX) :] if target.startswith(TARGET_PREFIX) else ""
     if name not in service_model().operation_names:
         raise ApiError("UnknownOperationException", f"{target} is no operation of SageMaker")
     operation = OPERATIONS.get(name)
     if operation is None:
-        raise ApiError("UnknownOperationException", f"the rehearsal does not implement {name}; of SageMaker it has "
-                                                    f"{', '.join(sorted(OPERATIONS))}")
+        raise ApiError(
+            "UnknownOperationException",
+            f"the rehearsal does not implement {name}; of SageMaker it has {', '.join(sorted(OPERATIONS))}",
+        )
     request = parse(body)
     try:
         violations = check_request(name, request)

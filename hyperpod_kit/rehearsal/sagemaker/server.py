@@ -31,7 +31,7 @@ class EndpointHandler(S3Handler):
         if service == "s3" and not target:
             self.serve_s3()
         elif service == "sagemaker" and target.startswith(TARGET_PREFIX):
-            if self.allowed(f"sagemaker:{target[len(TARGET_PREFIX):]}"):
+            if self.allowed(f"sagemaker:{target[len(TARGET_PREFIX) :]}"):
                 self._serve_sagemaker(target, body)
         elif service == "elasticfilesystem" and self.efs is not None and self.path.startswith(efs_protocol.PREFIX):
             if self.allowed("elasticfilesystem:*"):
@@ -76,8 +76,10 @@ class Server:
     def __init__(self, listeners: Sequence[Listener]) -> None:
         self._listeners = tuple(listeners)
         self.port: int = listeners[0].server_address[1]
-        self._threads = [threading.Thread(target=listener.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-                         for listener in listeners]
+        self._threads = [
+            threading.Thread(target=listener.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+            for listener in listeners
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -96,8 +98,14 @@ class Server:
             thread.join(timeout=5)
 
 
-def serve(addresses: Sequence[tuple[str, int]], store: S3Store, control: ControlPlane | None = None,
-          efs: EfsService | None = None, *, keys: Mapping[str, Key]) -> Server:
+def serve(
+    addresses: Sequence[tuple[str, int]],
+    store: S3Store,
+    control: ControlPlane | None = None,
+    efs: EfsService | None = None,
+    *,
+    keys: Mapping[str, Key],
+) -> Server:
     """Serve on every (host, port); port 0 takes a free one, and the later zeros take the same.
 
     `keys`: who may ask, by access key id. Raises OSError when an address cannot be had. Without `control` and `efs`

@@ -11,21 +11,27 @@ def main(argv: Sequence[str]) -> int:
     program, arguments = argv[0], argv[1:]
     if program in ("mount-s3", "mount.mount-s3"):
         from hyperpod_kit.rehearsal.standins.mountpoint_s3.cli import main as mount_s3
+
         return mount_s3(arguments, fstab=program == "mount.mount-s3")
     if program == "mount.efs":
         from hyperpod_kit.rehearsal.standins.mount_efs import main as mount_efs
+
         return mount_efs(arguments)
     if program == "mount.lustre":
         from hyperpod_kit.rehearsal.standins.mount_lustre import main as mount_lustre
+
         return mount_lustre(arguments)
     if program == "mount.s3files":
         from hyperpod_kit.rehearsal.standins.mount_s3files import main as mount_s3files
+
         return mount_s3files(arguments)
     if program in ("mount.nfs", "mount.nfs4"):
         from hyperpod_kit.rehearsal.standins.mount_nfs import main as mount_nfs
+
         return mount_nfs(arguments)
     if program == "modinfo":
         from hyperpod_kit.rehearsal.standins.modinfo import main as modinfo
+
         return modinfo(arguments)
     print(f"no stand-in for {program}", file=sys.stderr)
     return 2

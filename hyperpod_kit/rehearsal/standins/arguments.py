@@ -10,8 +10,24 @@ from typing import Any, Callable, Dict, List, NamedTuple, Sequence
 from hyperpod_kit.rehearsal.standins.fuse.background import StartFailed
 
 DATA_VARIABLE = "HPK_STANDIN_DATA"
-IGNORED = ("defaults", "rw", "auto", "noauto", "user", "nouser", "users", "exec", "noexec", "suid", "nosuid", "dev",
-           "nodev", "nofail", "_netdev", "async")
+IGNORED = (
+    "defaults",
+    "rw",
+    "auto",
+    "noauto",
+    "user",
+    "nouser",
+    "users",
+    "exec",
+    "noexec",
+    "suid",
+    "nosuid",
+    "dev",
+    "nodev",
+    "nofail",
+    "_netdev",
+    "async",
+)
 
 
 class MountArguments(NamedTuple):
@@ -21,8 +37,12 @@ class MountArguments(NamedTuple):
     options: Dict[str, str]
 
 
-def run_helper(argv: Sequence[str], version: str, mount: Callable[[Sequence[str]], int],
-               asks_version: Sequence[str] = ("--version",)) -> int:
+def run_helper(
+    argv: Sequence[str],
+    version: str,
+    mount: Callable[[Sequence[str]], int],
+    asks_version: Sequence[str] = ("--version",),
+) -> int:
     """Exit code of a mount helper: its version, or what `mount` returns, or the words and code of its StartFailed."""
     if any(flag in argv for flag in asks_version):
         print(version)

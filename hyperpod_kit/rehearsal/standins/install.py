@@ -33,12 +33,16 @@ def install(root: Path) -> None:
         _check_free(root / path, _launcher(program))
     shutil.rmtree(library / "hyperpod_kit", ignore_errors=True)
     target = library / "hyperpod_kit" / "rehearsal"
-    shutil.copytree(package / "rehearsal" / "standins", target / "standins",
-                    ignore=shutil.ignore_patterns("__pycache__", "install.py"))
+    shutil.copytree(
+        package / "rehearsal" / "standins",
+        target / "standins",
+        ignore=shutil.ignore_patterns("__pycache__", "install.py"),
+    )
     for package_directory in (library / "hyperpod_kit", target):
         (package_directory / "__init__.py").write_text('"""Part of hyperpod-kit: the stand-ins of a rehearsal."""\n')
     (library / "__main__.py").write_text(
-        "import sys\n\nfrom hyperpod_kit.rehearsal.standins.__main__ import main\n\nsys.exit(main(sys.argv[1:]))\n")
+        "import sys\n\nfrom hyperpod_kit.rehearsal.standins.__main__ import main\n\nsys.exit(main(sys.argv[1:]))\n"
+    )
     for path, program in LAUNCHERS.items():
         launcher = root / path
         launcher.parent.mkdir(parents=True, exist_ok=True)
@@ -47,8 +51,10 @@ def install(root: Path) -> None:
 
 
 def _launcher(program: str) -> str:
-    return (f"#!/bin/sh\n# Stand-in of the hyperpod-kit rehearsal, not the real {program}.\n"
-            f'exec /usr/bin/python3 -I -S /{LIBRARY} {program} "$@"\n')
+    return (
+        f"#!/bin/sh\n# Stand-in of the hyperpod-kit rehearsal, not the real {program}.\n"
+        f'exec /usr/bin/python3 -I -S /{LIBRARY} {program} "$@"\n'
+    )
 
 
 def _check_free(path: Path, content: str) -> None:

@@ -28,9 +28,38 @@ from hyperpod_kit.rehearsal.standins.passthrough.start import mount_directory
 from hyperpod_kit.rehearsal.standins.proxy_state import ProxyState
 
 VERSION = "mount.efs Version: 2.0.0+standin (hyperpod-kit rehearsal stand-in, not amazon-efs-utils)"
-KNOWN = ("tls", "notls", "accesspoint", "iam", "awsprofile", "awscredsuri", "cafile", "az", "region", "ocsp", "noocsp",
-         "tlsport", "netns", "mounttargetip", "ro", "noresvport", "noatime", "hard", "soft", "crossaccount", "verify",
-         "stunnel", "rolearn", "jwtpath", "nfsvers", "rsize", "wsize", "timeo", "retrans", "port")
+KNOWN = (
+    "tls",
+    "notls",
+    "accesspoint",
+    "iam",
+    "awsprofile",
+    "awscredsuri",
+    "cafile",
+    "az",
+    "region",
+    "ocsp",
+    "noocsp",
+    "tlsport",
+    "netns",
+    "mounttargetip",
+    "ro",
+    "noresvport",
+    "noatime",
+    "hard",
+    "soft",
+    "crossaccount",
+    "verify",
+    "stunnel",
+    "rolearn",
+    "jwtpath",
+    "nfsvers",
+    "rsize",
+    "wsize",
+    "timeo",
+    "retrans",
+    "port",
+)
 SOURCE = re.compile(r"(?:[a-z0-9-]+\.)?(fs-[0-9a-f]{8,17})(?:\.efs\.[a-z0-9-]+\.amazonaws\.com(?:\.cn)?)?(?::(/.*)?)?")
 
 
@@ -51,9 +80,11 @@ def _mount(argv: Sequence[str]) -> int:
     _check_options(options, path)
     registry = read_registry("efs")
     if file_system not in registry["file_systems"]:
-        raise StartFailed(f'Failed to resolve "{file_system}.efs.{options.get("region", "us-east-1")}.amazonaws.com" - '
-                          f"check that your file system ID is correct, and ensure that the VPC has an EFS mount target "
-                          f"for this file system ID.")
+        raise StartFailed(
+            f'Failed to resolve "{file_system}.efs.{options.get("region", "us-east-1")}.amazonaws.com" - '
+            f"check that your file system ID is correct, and ensure that the VPC has an EFS mount target "
+            f"for this file system ID."
+        )
     if not os.path.isdir(target):
         raise StartFailed(f"mount.nfs4: mount point {target} does not exist", 32)
     granted = _granted(registry, file_system, options)
@@ -64,13 +95,23 @@ def _mount(argv: Sequence[str]) -> int:
     else:
         directory = os.path.join(base, path.strip("/"))
     if not os.path.isdir(directory):
-        raise StartFailed(f"mount.nfs4: mounting 127.0.0.1:{path} failed, reason given by server: "
-                          f"No such file or directory", 32)
+        raise StartFailed(
+            f"mount.nfs4: mounting 127.0.0.1:{path} failed, reason given by server: No such file or directory", 32
+        )
     details = {"fsId": file_system, "useIam": "iam" in options, "accessPoint": options.get("accesspoint")}
     state = ProxyState(file_system, target, details if "tls" in options else {})
-    return mount_directory(directory, target, program="mount.efs", source=SHOWN, subtype="efs", squash=squash,
-                           read_only="ro" in options or not granted.write, root_squash=not granted.root,
-                           no_atime="noatime" in options, state=state)
+    return mount_directory(
+        directory,
+        target,
+        program="mount.efs",
+        source=SHOWN,
+        subtype="efs",
+        squash=squash,
+        read_only="ro" in options or not granted.write,
+        root_squash=not granted.root,
+        no_atime="noatime" in options,
+        state=state,
+    )
 
 
 def _granted(registry: Dict[str, Any], file_system: str, options: Dict[str, str]) -> policy.Granted:
@@ -80,9 +121,11 @@ def _granted(registry: Dict[str, Any], file_system: str, options: Dict[str, str]
     """
     role = policy.node_role() if "iam" in options else ""
     if "iam" in options and not role:
-        raise StartFailed("AWS Access Key ID and Secret Access Key are not found in AWS credentials file (~/.aws/"
-                          "credentials), config file (~/.aws/config), from ECS credentials relative uri, or from the "
-                          "instance security credentials service")
+        raise StartFailed(
+            "AWS Access Key ID and Secret Access Key are not found in AWS credentials file (~/.aws/"
+            "credentials), config file (~/.aws/config), from ECS credentials relative uri, or from the "
+            "instance security credentials service"
+        )
     client = policy.Client(role, "tls" in options, options.get("accesspoint", ""))
     try:
         granted = policy.evaluate(registry.get("policies", {}).get(file_system), file_system, client)

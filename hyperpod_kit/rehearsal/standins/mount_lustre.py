@@ -20,8 +20,21 @@ from hyperpod_kit.rehearsal.standins.fuse.background import StartFailed
 from hyperpod_kit.rehearsal.standins.passthrough.start import mount_directory
 
 VERSION = "mount.lustre 2.15.0+standin (hyperpod-kit rehearsal stand-in, not the Lustre client)"
-KNOWN = ("noatime", "atime", "relatime", "flock", "localflock", "noflock", "ro", "user_xattr", "nouser_xattr",
-         "lazystatfs", "nolazystatfs", "verbose", "noverbose")
+KNOWN = (
+    "noatime",
+    "atime",
+    "relatime",
+    "flock",
+    "localflock",
+    "noflock",
+    "ro",
+    "user_xattr",
+    "nouser_xattr",
+    "lazystatfs",
+    "nolazystatfs",
+    "verbose",
+    "noverbose",
+)
 SOURCE = re.compile(r"([^@/:]+)@tcp[0-9]*:/([A-Za-z0-9_-]{1,8})/?")
 
 
@@ -40,15 +53,27 @@ def _mount(argv: Sequence[str]) -> int:
         raise StartFailed(f"mount.lustre: {source} has an unknown format", 22)
     unknown = unknown_options(options, KNOWN)
     if unknown:
-        raise StartFailed(f"mount.lustre: mount {source} at {target} failed: Invalid argument\n"
-                          f"This may have multiple causes.\nIs the option '{unknown[0]}' known?", 22)
+        raise StartFailed(
+            f"mount.lustre: mount {source} at {target} failed: Invalid argument\n"
+            f"This may have multiple causes.\nIs the option '{unknown[0]}' known?",
+            22,
+        )
     server, name = match[1], match[2]
     found = read_registry("fsx").get(name)
     if found is None or server not in (found["dns"], found["ip"]):
-        raise StartFailed(f"mount.lustre: mount {source} at {target} failed: No such file or directory\n"
-                          f"Is the MGS specification correct?\nIs the filesystem name correct?", 2)
+        raise StartFailed(
+            f"mount.lustre: mount {source} at {target} failed: No such file or directory\n"
+            f"Is the MGS specification correct?\nIs the filesystem name correct?",
+            2,
+        )
     if not os.path.isdir(target):
         raise StartFailed(f"mount.lustre: {target} inaccessible: No such file or directory", 1)
-    return mount_directory(os.path.join(data_directory("fsx"), name), target, program="mount.lustre",
-                           source=f"{found['ip']}@tcp:/{name}", subtype="lustre", read_only="ro" in options,
-                           no_atime="noatime" in options)
+    return mount_directory(
+        os.path.join(data_directory("fsx"), name),
+        target,
+        program="mount.lustre",
+        source=f"{found['ip']}@tcp:/{name}",
+        subtype="lustre",
+        read_only="ro" in options,
+        no_atime="noatime" in options,
+    )

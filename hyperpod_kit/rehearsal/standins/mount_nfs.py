@@ -20,10 +20,48 @@ from hyperpod_kit.rehearsal.standins.fuse.background import StartFailed
 from hyperpod_kit.rehearsal.standins.passthrough.start import mount_directory
 
 VERSION = "mount.nfs: (linux nfs-utils 2.6.2+standin; hyperpod-kit rehearsal stand-in, no NFS)"
-KNOWN = ("nfsvers", "vers", "minorversion", "nconnect", "max_connect", "hard", "soft", "softerr", "timeo", "retrans",
-         "rsize", "wsize", "proto", "port", "sec", "noresvport", "resvport", "nolock", "lock", "noatime", "relatime",
-         "nodiratime", "ro", "bg", "fg", "retry", "actimeo", "acregmin", "acregmax", "acdirmin", "acdirmax", "noac",
-         "lookupcache", "cto", "nocto", "intr", "nointr", "local_lock", "clientaddr", "xprtsec")
+KNOWN = (
+    "nfsvers",
+    "vers",
+    "minorversion",
+    "nconnect",
+    "max_connect",
+    "hard",
+    "soft",
+    "softerr",
+    "timeo",
+    "retrans",
+    "rsize",
+    "wsize",
+    "proto",
+    "port",
+    "sec",
+    "noresvport",
+    "resvport",
+    "nolock",
+    "lock",
+    "noatime",
+    "relatime",
+    "nodiratime",
+    "ro",
+    "bg",
+    "fg",
+    "retry",
+    "actimeo",
+    "acregmin",
+    "acregmax",
+    "acdirmin",
+    "acdirmax",
+    "noac",
+    "lookupcache",
+    "cto",
+    "nocto",
+    "intr",
+    "nointr",
+    "local_lock",
+    "clientaddr",
+    "xprtsec",
+)
 VERSIONS = ("3", "4", "4.0", "4.1", "4.2")
 
 
@@ -44,8 +82,11 @@ def _mount(argv: Sequence[str]) -> int:
     version = options.get("nfsvers") or options.get("vers") or "4.2"
     connections = options.get("nconnect", "1")
     if unknown or version not in VERSIONS or not connections.isdigit() or not 1 <= int(connections) <= 16:
-        raise StartFailed("mount.nfs: an incorrect mount option was specified"
-                          f" ({unknown[0] if unknown else f'nfsvers={version},nconnect={connections}'})", 32)
+        raise StartFailed(
+            "mount.nfs: an incorrect mount option was specified"
+            f" ({unknown[0] if unknown else f'nfsvers={version},nconnect={connections}'})",
+            32,
+        )
     found = read_registry("openzfs").get(server)
     if found is None:
         raise StartFailed(f"mount.nfs: Failed to resolve server {server}: Name or service not known", 32)
@@ -54,5 +95,12 @@ def _mount(argv: Sequence[str]) -> int:
     if not os.path.isdir(target):
         raise StartFailed(f"mount.nfs: mount point {target} does not exist", 32)
     directory = os.path.join(data_directory("openzfs"), server.split(".")[0], export.strip("/"))
-    return mount_directory(directory, target, program="mount.nfs", source=source, subtype="nfs4",
-                           read_only="ro" in options, no_atime="noatime" in options)
+    return mount_directory(
+        directory,
+        target,
+        program="mount.nfs",
+        source=source,
+        subtype="nfs4",
+        read_only="ro" in options,
+        no_atime="noatime" in options,
+    )

@@ -26,9 +26,36 @@ from hyperpod_kit.rehearsal.standins.proxy_state import ProxyState
 
 VERSION = "mount.s3files Version: 3.1.1+standin (hyperpod-kit rehearsal stand-in, not amazon-efs-utils)"
 REFUSED = ("az", "crossaccount", "notls", "stunnel", "capath")
-KNOWN = ("tls", "accesspoint", "iam", "awsprofile", "awscredsuri", "cafile", "region", "ocsp", "noocsp", "tlsport",
-         "netns", "mounttargetip", "ro", "noresvport", "noatime", "hard", "soft", "verify", "rolearn", "jwtpath",
-         "nfsvers", "vers", "rsize", "wsize", "timeo", "retrans", "nodirects3read", "nos3readcache")
+KNOWN = (
+    "tls",
+    "accesspoint",
+    "iam",
+    "awsprofile",
+    "awscredsuri",
+    "cafile",
+    "region",
+    "ocsp",
+    "noocsp",
+    "tlsport",
+    "netns",
+    "mounttargetip",
+    "ro",
+    "noresvport",
+    "noatime",
+    "hard",
+    "soft",
+    "verify",
+    "rolearn",
+    "jwtpath",
+    "nfsvers",
+    "vers",
+    "rsize",
+    "wsize",
+    "timeo",
+    "retrans",
+    "nodirects3read",
+    "nos3readcache",
+)
 SOURCE = re.compile(r"(?:[a-z0-9-]+\.)?(fs-[0-9a-f]{8,17})(?:\.s3files\.[a-z0-9-]+\.on\.aws)?(?::(/.*)?)?")
 ACCESS_POINT = re.compile(r"fsap-[0-9a-f]{17}")
 
@@ -71,5 +98,14 @@ def _mount(argv: Sequence[str]) -> int:
     if not os.path.isdir(directory):
         raise denied()
     state = ProxyState(file_system, target, {"fsId": file_system, "useIam": True, "accessPoint": point})
-    return mount_directory(directory, target, program="mount.s3files", source=SHOWN, subtype="s3files", squash=squash,
-                           read_only="ro" in options, no_atime="noatime" in options, state=state)
+    return mount_directory(
+        directory,
+        target,
+        program="mount.s3files",
+        source=SHOWN,
+        subtype="s3files",
+        squash=squash,
+        read_only="ro" in options,
+        no_atime="noatime" in options,
+        state=state,
+    )

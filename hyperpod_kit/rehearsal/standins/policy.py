@@ -17,8 +17,12 @@ ARN = "arn:aws:elasticfilesystem:us-east-1:111122223333"
 """Every file system of a rehearsal is in this region and account."""
 
 MOUNT, WRITE, ROOT = (f"elasticfilesystem:Client{verb}" for verb in ("Mount", "Write", "RootAccess"))
-KEYS = ("aws:securetransport", "elasticfilesystem:accesspointarn", "elasticfilesystem:accessedviamounttarget",
-        "aws:sourceip")
+KEYS = (
+    "aws:securetransport",
+    "elasticfilesystem:accesspointarn",
+    "elasticfilesystem:accessedviamounttarget",
+    "aws:sourceip",
+)
 
 NODE_FILE = "/etc/hyperpod-rehearsal/node.json"
 ROLE_VARIABLE = "HPK_STANDIN_ROLE"
@@ -64,8 +68,13 @@ def evaluate(policy: Optional[Mapping[str, Any]], file_system: str, client: Clie
     context = {"aws:securetransport": str(client.tls).lower(), "elasticfilesystem:accessedviamounttarget": "true"}
     if client.access_point:
         context["elasticfilesystem:accesspointarn"] = f"{ARN}:access-point/{client.access_point}"
-    fitting = [statement for statement in statements(policy) if _principal_fits(statement, client.role)
-               and _fits(statement.get("Resource", "*"), resource) and _conditions_fit(statement, context)]
+    fitting = [
+        statement
+        for statement in statements(policy)
+        if _principal_fits(statement, client.role)
+        and _fits(statement.get("Resource", "*"), resource)
+        and _conditions_fit(statement, context)
+    ]
 
     def may(action: str) -> bool:
         effects = {item["Effect"] for item in fitting if _fits(item["Action"], action)}
@@ -123,9 +132,12 @@ def _conditions_fit(statement: Mapping[str, Any], context: Mapping[str, str]) ->
 def _operator(name: str) -> Optional[Callable[[Optional[str], List[str]], bool]]:
     """Of a key that is not there only Null and ...IfExists hold."""
     if name.endswith("IfExists"):
-        inner = _operator(name[:-len("IfExists")])
-        return None if inner is None or name.startswith("Null") else \
-            lambda have, wanted: have is None or inner(have, wanted)
+        inner = _operator(name[: -len("IfExists")])
+        return (
+            None
+            if inner is None or name.startswith("Null")
+            else lambda have, wanted: have is None or inner(have, wanted)
+        )
     return {
         "Null": lambda have, wanted: (have is None) == (wanted[0].lower() == "true"),
         "Bool": lambda have, wanted: have is not None and have in [value.lower() for value in wanted],

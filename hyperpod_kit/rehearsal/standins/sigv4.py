@@ -24,11 +24,19 @@ class Credentials(NamedTuple):
     token: Optional[str] = None
 
 
-def canonical_request(method: str, path: str, query: str, headers: Mapping[str, str], names: Sequence[str],
-                      payload: str) -> bytes:
+def canonical_request(
+    method: str, path: str, query: str, headers: Mapping[str, str], names: Sequence[str], payload: str
+) -> bytes:
     """What is signed of a request. `headers`: lower-case names; characters above ASCII are bytes read as Latin-1."""
-    lines = [method, path, query, *(f"{name}:{' '.join(headers[name].split())}" for name in names), "",
-             ";".join(names), payload]
+    lines = [
+        method,
+        path,
+        query,
+        *(f"{name}:{' '.join(headers[name].split())}" for name in names),
+        "",
+        ";".join(names),
+        payload,
+    ]
     return "\n".join(lines).encode("latin-1")
 
 
@@ -45,8 +53,16 @@ def signature(key: bytes, *lines: str) -> str:
     return hmac.new(key, "\n".join(lines).encode(), hashlib.sha256).hexdigest()
 
 
-def sign(credentials: Credentials, region: str, method: str, path: str, query: str, headers: Dict[str, str],
-         now: Optional[datetime] = None, service: str = "s3") -> Dict[str, str]:
+def sign(
+    credentials: Credentials,
+    region: str,
+    method: str,
+    path: str,
+    query: str,
+    headers: Dict[str, str],
+    now: Optional[datetime] = None,
+    service: str = "s3",
+) -> Dict[str, str]:
     """The headers with those that sign them; `host` and `x-amz-content-sha256` must be among them, lower case."""
     moment = now or datetime.now(timezone.utc)
     day, stamp = moment.strftime("%Y%m%d"), moment.strftime("%Y%m%dT%H%M%SZ")
@@ -56,8 +72,10 @@ def sign(credentials: Credentials, region: str, method: str, path: str, query: s
     names = sorted(name for name in signed if name != "content-length")
     canonical = canonical_request(method, path, query, signed, names, signed["x-amz-content-sha256"])
     scope = f"{day}/{region}/{service}/{TERMINATOR}"
-    made = signature(signing_key(credentials.secret_key, scope), ALGORITHM, stamp, scope,
-                     hashlib.sha256(canonical).hexdigest())
-    signed["authorization"] = (f"{ALGORITHM} Credential={credentials.access_key}/{scope}, "
-                               f"SignedHeaders={';'.join(names)}, Signature={made}")
+    made = signature(
+        signing_key(credentials.secret_key, scope), ALGORITHM, stamp, scope, hashlib.sha256(canonical).hexdigest()
+    )
+    signed["authorization"] = (
+        f"{ALGORITHM} Credential={credentials.access_key}/{scope}, SignedHeaders={';'.join(names)}, Signature={made}"
+    )
     return signed

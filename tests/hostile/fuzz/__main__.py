@@ -12,8 +12,8 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
-from .engine import Row, lines, run
-from .table import PARSERS
+from hostile.fuzz.engine import Row, lines, run
+from hostile.fuzz.table import PARSERS
 
 
 def main() -> int:
@@ -21,9 +21,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=100_000, help="inputs for each parser (default 100000)")
     parser.add_argument("--seed", type=int, default=0, help="another seed, other inputs")
     parser.add_argument("--workers", type=int, default=2, help="processes at once (default 2)")
-    parser.add_argument(
-        "--minutes", type=float, default=30.0, help="for all of it; what is not done then is not done"
-    )
+    parser.add_argument("--minutes", type=float, default=30.0, help="for all of it; what is not done then is not done")
     parser.add_argument("--only", default="", help="parsers with this in their name")
     parser.add_argument("--found", default="", help="a directory for the inputs that violate something")
     args = parser.parse_args()

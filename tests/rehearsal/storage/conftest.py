@@ -33,6 +33,7 @@ def create(driver: Driver, config: Path) -> None:
 @pytest.fixture(scope="session")
 def create_storage() -> Callable[[Driver, Path], Path]:
     """create_storage(driver, directory) makes such a cluster and returns its configuration."""
+
     def make(driver: Driver, directory: Path) -> Path:
         config = storage_config(directory)
         create(driver, config)
@@ -42,8 +43,9 @@ def create_storage() -> Callable[[Driver, Path], Path]:
 
 
 @pytest.fixture(scope="package")
-def storage(endpoint: Driver, tmp_path_factory: pytest.TempPathFactory,
-            create_storage: Callable[[Driver, Path], Path]) -> Iterator[Driver]:
+def storage(
+    endpoint: Driver, tmp_path_factory: pytest.TempPathFactory, create_storage: Callable[[Driver, Path], Path]
+) -> Iterator[Driver]:
     """A small cluster with every kind of mount, beside the others in the same rehearsal."""
     driver = Driver(endpoint.name, endpoint.logs, environment=endpoint.environment)
     config = create_storage(driver, tmp_path_factory.mktemp("storage"))

@@ -20,8 +20,14 @@ WORKER = "storage-worker/0"
 DEADLINE = 2.0
 """Seconds that a probe may take in the configuration of these tests (conftest.py)."""
 
-PATHS = {"efs": "/efs/trainer", "s3files": "/mnt/files", "lustre": "/fsx", "openzfs": "/zfs",
-         "mountpoint-s3": "/mnt/data", "nvme": "/scratch"}
+PATHS = {
+    "efs": "/efs/trainer",
+    "s3files": "/mnt/files",
+    "lustre": "/fsx",
+    "openzfs": "/zfs",
+    "mountpoint-s3": "/mnt/data",
+    "nvme": "/scratch",
+}
 SERVED = [kind for kind in PATHS if kind != "nvme"]
 """Kinds with a process on the node that can die or hang."""
 
@@ -56,8 +62,16 @@ class Worker:
         return f"$(systemctl list-unit-files --no-legend 'hyperpod-kit-health*.{kind}' | cut -d' ' -f1)"
 
     def break_all(self, fault: str, kinds: list[str], undo: bool = False) -> None:
-        self.driver.kit("rehearse", "break-mount", "--name", self.driver.name, *(["--undo"] if undo else []), fault,
-                        WORKER, *(PATHS[kind] for kind in kinds))
+        self.driver.kit(
+            "rehearse",
+            "break-mount",
+            "--name",
+            self.driver.name,
+            *(["--undo"] if undo else []),
+            fault,
+            WORKER,
+            *(PATHS[kind] for kind in kinds),
+        )
 
     def await_ok(self, timeout: float = 60) -> Dict[str, str]:
         """States once all are ok; the last ones when they are not in time."""
@@ -79,9 +93,11 @@ def worker(storage: Driver) -> Worker:
     """The node, with a mount-s3 unit that systemd does not bring back: here the timer must."""
     found = Worker(storage)
     unit = found.on("systemctl list-units --plain --no-legend 'hyperpod-kit-*data*.service' | cut -d' ' -f1").strip()
-    found.on(f"mkdir -p /run/systemd/system/{unit}.d && "
-             f"printf '[Service]\nRestart=no\nExecStopPost=\n' >/run/systemd/system/{unit}.d/test.conf && "
-             "systemctl daemon-reload")
+    found.on(
+        f"mkdir -p /run/systemd/system/{unit}.d && "
+        f"printf '[Service]\nRestart=no\nExecStopPost=\n' >/run/systemd/system/{unit}.d/test.conf && "
+        "systemctl daemon-reload"
+    )
     return found
 
 
@@ -158,8 +174,11 @@ def covered(worker: Worker) -> Dict[str, Any]:
 
 @pytest.mark.parametrize("kind", PATHS)
 def test_another_source_on_top_of_it_is_the_wrong_target(covered: Dict[str, Any], kind: str) -> None:
-    assert (covered["seen"][kind], covered["after_tick"][kind], covered["later"][kind]) == \
-        ("wrong_target", "wrong_target", "ok")
+    assert (covered["seen"][kind], covered["after_tick"][kind], covered["later"][kind]) == (
+        "wrong_target",
+        "wrong_target",
+        "ok",
+    )
 
 
 @pytest.fixture(scope="module")
@@ -169,8 +188,11 @@ def protected(worker: Worker) -> Dict[str, Any]:
 
 @pytest.mark.parametrize("kind", PATHS)
 def test_a_mount_that_became_read_only_says_so(protected: Dict[str, Any], kind: str) -> None:
-    assert (protected["seen"][kind], protected["after_tick"][kind], protected["later"][kind]) == \
-        ("readonly", "readonly", "ok")
+    assert (protected["seen"][kind], protected["after_tick"][kind], protected["later"][kind]) == (
+        "readonly",
+        "readonly",
+        "ok",
+    )
 
 
 @pytest.fixture(scope="module")

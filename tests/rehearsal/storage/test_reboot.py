@@ -20,8 +20,7 @@ def test_without_the_staging_directory_a_reboot_brings_everything_back(storage: 
     look = f"{STEPS}; systemctl show -P UserspaceTimestamp"
     before = storage.on(WORKER, f"rm -rf /tmp/sagemaker-*; touch /fsx/kept /scratch/gone; {look}")
     lines, booted = before.splitlines()
-    answer = storage.aws("sagemaker", "batch-reboot-cluster-nodes", "--cluster-name", "storage",
-                         "--node-ids", instance)
+    answer = storage.aws("sagemaker", "batch-reboot-cluster-nodes", "--cluster-name", "storage", "--node-ids", instance)
     assert answer["Successful"] == [instance]
 
     def is_back() -> bool:
@@ -30,11 +29,14 @@ def test_without_the_staging_directory_a_reboot_brings_everything_back(storage: 
         return said.splitlines()[:1] == [lines] and booted not in said and running
 
     wait_until("reboot", is_back, timeout=90)
-    wait_until("mounts", lambda: storage.data("validate-mounts", str(storage.config), check=False)["healthy"],
-               timeout=60)
+    wait_until(
+        "mounts", lambda: storage.data("validate-mounts", str(storage.config), check=False)["healthy"], timeout=60
+    )
     # The instance store was emptied, and is there with its directory all the same.
-    assert storage.on(WORKER, "ls /fsx/kept /scratch/gone 2>/dev/null; stat -c %a /scratch", check=False).split() == \
-        ["/fsx/kept", "755"]
+    assert storage.on(WORKER, "ls /fsx/kept /scratch/gone 2>/dev/null; stat -c %a /scratch", check=False).split() == [
+        "/fsx/kept",
+        "755",
+    ]
     timers = storage.on(WORKER, "systemctl list-unit-files --no-legend 'hyperpod-kit*.timer' | cut -d' ' -f1").split()
     assert timers
     active = storage.on(WORKER, f"systemctl is-active slurmd munge {' '.join(timers)}", check=False).split()

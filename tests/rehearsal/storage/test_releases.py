@@ -26,7 +26,8 @@ def why_not() -> str:
 @pytest.mark.skipif(bool(why_not()), reason=why_not())
 @pytest.mark.parametrize(("release", "python"), [("bullseye", "3.9"), ("trixie", "3.13")])
 def test_the_bundle_boots_applies_twice_and_repairs_itself(
-        release: str, python: str, tmp_path: Path, create_storage: Callable[[Driver, Path], Path]) -> None:
+    release: str, python: str, tmp_path: Path, create_storage: Callable[[Driver, Path], Path]
+) -> None:
     driver = Driver(f"test-{release}", tmp_path)
     try:
         driver.kit("rehearse", "up", "--name", driver.name, "--release", release, "--quiet", timeout=600)
@@ -36,8 +37,11 @@ def test_the_bundle_boots_applies_twice_and_repairs_itself(
         assert driver.data("validate-mounts", str(config))["healthy"]
         assert "changed=0" in driver.on(WORKER, "hyperpod-kit node apply", timeout=120)
         driver.kit("rehearse", "break-mount", "--name", driver.name, "kill-daemon", WORKER, *SERVED)
-        wait_until("repair by the timer", lambda: driver.data("validate-mounts", str(config), check=False)["healthy"],
-                   timeout=60)
+        wait_until(
+            "repair by the timer",
+            lambda: driver.data("validate-mounts", str(config), check=False)["healthy"],
+            timeout=60,
+        )
         driver.on("controller", "timeout 30 srun true", user="trainer")
     finally:
         driver.down()

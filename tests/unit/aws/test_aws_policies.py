@@ -14,28 +14,42 @@ from hyperpod_kit.errors import ConfigError
 FILE_SYSTEM = "arn:aws:elasticfilesystem:us-east-1:111122223333:file-system/fs-0fffffffffffffff0"
 ROLE = "arn:aws:iam::111122223333:role/Nodes"
 POINTS = [f"arn:aws:elasticfilesystem:us-east-1:111122223333:access-point/fsap-{number:017x}" for number in range(3)]
-FOREIGN = {"Sid": "Backup", "Effect": "Allow", "Principal": {"AWS": "arn:aws:iam::111122223333:role/Backup"},
-           "Action": "elasticfilesystem:ClientMount", "Resource": FILE_SYSTEM}
-CONSOLE = {"Sid": "efs-statement-1", "Effect": "Allow", "Principal": {"AWS": "*"},
-           "Action": ["elasticfilesystem:ClientRootAccess", "elasticfilesystem:ClientWrite",
-                      "elasticfilesystem:ClientMount"],
-           "Resource": FILE_SYSTEM, "Condition": {"Bool": {"elasticfilesystem:AccessedViaMountTarget": "true"}}}
+FOREIGN = {
+    "Sid": "Backup",
+    "Effect": "Allow",
+    "Principal": {"AWS": "arn:aws:iam::111122223333:role/Backup"},
+    "Action": "elasticfilesystem:ClientMount",
+    "Resource": FILE_SYSTEM,
+}
+CONSOLE = {
+    "Sid": "efs-statement-1",
+    "Effect": "Allow",
+    "Principal": {"AWS": "*"},
+    "Action": ["elasticfilesystem:ClientRootAccess", "elasticfilesystem:ClientWrite", "elasticfilesystem:ClientMount"],
+    "Resource": FILE_SYSTEM,
+    "Condition": {"Bool": {"elasticfilesystem:AccessedViaMountTarget": "true"}},
+}
 """What AWS's console writes for a file system that is open to its network."""
 
 
 def made(existing: Any = None, cluster: str = "demo", points: Any = POINTS) -> dict[str, Any]:
-    return policies.file_system_policy(cluster=cluster, file_system_arn=FILE_SYSTEM, role_arn=ROLE,
-                                       access_point_arns=points, existing=existing)
+    return policies.file_system_policy(
+        cluster=cluster, file_system_arn=FILE_SYSTEM, role_arn=ROLE, access_point_arns=points, existing=existing
+    )
 
 
 def test_the_nodes_may_mount_these_access_points_and_never_as_root() -> None:
     allow, *denials = made()["Statement"]
     assert allow["Principal"] == {"AWS": ROLE} and allow["Resource"] == FILE_SYSTEM
     assert allow["Action"] == ["elasticfilesystem:ClientMount", "elasticfilesystem:ClientWrite"]
-    assert allow["Condition"] == {"StringEquals": {"elasticfilesystem:AccessPointArn": sorted(POINTS)},
-                                  "Bool": {"aws:SecureTransport": "true"}}
+    assert allow["Condition"] == {
+        "StringEquals": {"elasticfilesystem:AccessPointArn": sorted(POINTS)},
+        "Bool": {"aws:SecureTransport": "true"},
+    }
     assert [denial["Condition"] for denial in denials] == [
-        {"Null": {"elasticfilesystem:AccessPointArn": "true"}}, {"Bool": {"aws:SecureTransport": "false"}}]
+        {"Null": {"elasticfilesystem:AccessPointArn": "true"}},
+        {"Bool": {"aws:SecureTransport": "false"}},
+    ]
     for denial in denials:
         assert denial["Effect"] == "Deny" and denial["Principal"] == {"AWS": "*"}
         assert "elasticfilesystem:ClientRootAccess" in denial["Action"]
@@ -54,17 +68,20 @@ def test_two_clusters_share_a_file_system() -> None:
     assert len(sids) == len(set(sids)) == 4 and all(sid.isalnum() for sid in sids)
 
 
-@pytest.mark.parametrize(("change", "found"), [
-    ({}, ["efs-statement-1"]),
-    ({"Principal": "*"}, ["efs-statement-1"]),
-    ({"Principal": {"AWS": [ROLE, "*"]}, "Action": "elasticfilesystem:*"}, ["efs-statement-1"]),
-    ({"Action": "*", "Sid": None}, ["number 2"]),
-    ({"Action": "elasticfilesystem:Client*"}, ["efs-statement-1"]),
-    ({"Effect": "Deny"}, []),
-    ({"Principal": {"AWS": ROLE}}, []),
-    ({"Action": "elasticfilesystem:DescribeMountTargets"}, []),
-    ({"Action": "elasticfilesystem:ClientWrite"}, []),
-])
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ({}, ["efs-statement-1"]),
+        ({"Principal": "*"}, ["efs-statement-1"]),
+        ({"Principal": {"AWS": [ROLE, "*"]}, "Action": "elasticfilesystem:*"}, ["efs-statement-1"]),
+        ({"Action": "*", "Sid": None}, ["number 2"]),
+        ({"Action": "elasticfilesystem:Client*"}, ["efs-statement-1"]),
+        ({"Effect": "Deny"}, []),
+        ({"Principal": {"AWS": ROLE}}, []),
+        ({"Action": "elasticfilesystem:DescribeMountTargets"}, []),
+        ({"Action": "elasticfilesystem:ClientWrite"}, []),
+    ],
+)
 def test_a_statement_that_lets_everyone_in_is_found(change: dict[str, Any], found: list[str]) -> None:
     policy = {"Statement": [FOREIGN, {**CONSOLE, **change}]}
     assert policies.open_statements(policy) == found

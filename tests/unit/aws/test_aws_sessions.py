@@ -53,8 +53,13 @@ def test_the_end_of_a_nodes_log() -> None:
         client.create_log_group(logGroupName=group)
         assert logs.tail(group, stream, 5) == []
         client.create_log_stream(logGroupName=group, logStreamName=stream)
-        client.put_log_events(logGroupName=group, logStreamName=stream, logEvents=[
-            {"timestamp": int(time.time() * 1000) + number, "message": f"line {number}\n"} for number in range(20)])
+        client.put_log_events(
+            logGroupName=group,
+            logStreamName=stream,
+            logEvents=[
+                {"timestamp": int(time.time() * 1000) + number, "message": f"line {number}\n"} for number in range(20)
+            ],
+        )
         assert logs.tail(group, stream, 3) == ["line 17", "line 18", "line 19"]
         assert [line.message for line in logs.search(group, prefix="LifecycleConfig/")][:2] == ["line 0", "line 1"]
         assert list(logs.search("/nothing")) == []

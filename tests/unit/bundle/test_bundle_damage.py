@@ -36,8 +36,14 @@ class Download:
         """Run the entry script, which must fail; the last error in provisioning.log."""
         shutil.rmtree(self.root, ignore_errors=True)
         self.pauses.unlink(missing_ok=True)
-        done = subprocess.run(["bash", str(self.staging / ENTRY)], env={"PATH": self._path, "HPK_ROOT": str(self.root)},
-                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
+        done = subprocess.run(
+            ["bash", str(self.staging / ENTRY)],
+            env={"PATH": self._path, "HPK_ROOT": str(self.root)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=60,
+        )
         assert done.returncode == 1, done.stdout
         assert not (self.root / "opt/hyperpod-kit").exists(), "something was installed"
         assert not self.canary.exists(), "something of the bundle ran"
@@ -117,8 +123,14 @@ def test_a_copy_that_went_wrong_is_named_and_never_runs(download: Download, tmp_
     copied = f"{other.root}/opt/hyperpod-kit/{download.bundle.bundle_id}.partial/lib/hyperpod_kit/run.py"
     (tmp_path / "shims/cp").write_text(f'#!/bin/sh\n/bin/cp "$@" && : > {copied}\n')
     (tmp_path / "shims/cp").chmod(0o755)
-    done = subprocess.run(["bash", str(other.staging / ENTRY)], env={"PATH": other._path, "HPK_ROOT": str(other.root)},
-                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, timeout=60)
+    done = subprocess.run(
+        ["bash", str(other.staging / ENTRY)],
+        env={"PATH": other._path, "HPK_ROOT": str(other.root)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 1 and "install-bundle: failed" in done.stdout
     assert f"{download.bundle.bundle_id}.partial: lib/hyperpod_kit/run.py: FAILED" in done.stdout
     assert not (other.root / "opt/hyperpod-kit/current").exists()
@@ -132,8 +144,14 @@ def test_the_untouched_bundle_is_installed_with_its_mode_bits(download: Download
     (other.root / "opt/ml/config").mkdir(parents=True)
     # The program stops at once on a cluster that is not Slurm's: what it does is not the question here.
     (other.root / "opt/ml/config/resource_config.json").write_text('{"ClusterType": "Kubernetes"}')
-    subprocess.run(["bash", str(other.staging / ENTRY)], env={"PATH": other._path, "HPK_ROOT": str(other.root)},
-                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
+    subprocess.run(
+        ["bash", str(other.staging / ENTRY)],
+        env={"PATH": other._path, "HPK_ROOT": str(other.root)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=60,
+    )
     current = other.root / "opt/hyperpod-kit/current"
     bits = {place: (current / place).stat().st_mode & 0o777 for place in download.bundle.files}
     assert bits == {place: mode(place) for place in download.bundle.files}

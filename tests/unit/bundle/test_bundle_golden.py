@@ -46,8 +46,11 @@ def rendered(values: dict[str, Any]) -> dict[str, bytes]:
     settings, found = decode(values, ACCESS_POINTS)
     assert errors([*found, *validate(settings)]) == []
     files = render(settings).files
-    return {place: data for place, data in files.items() if place.startswith("units/") or
-            place in ("node_config.json", "provisioning_parameters.json")}
+    return {
+        place: data
+        for place, data in files.items()
+        if place.startswith("units/") or place in ("node_config.json", "provisioning_parameters.json")
+    }
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -67,15 +70,37 @@ def test_golden(case: str) -> None:
 
 def test_nothing_of_this_process_gets_into_a_bundle(tmp_path: Path) -> None:
     """Other hash seed, locale, time zone, umask, working directory, user's directories: the same name of the bundle."""
-    code = ("import sys; from pathlib import Path; from hyperpod_kit.config.load import load; "
-            "from hyperpod_kit.bundle.render import render; print(render(load(Path(sys.argv[1]))).bundle_id)")
+    code = (
+        "import sys; from pathlib import Path; from hyperpod_kit.config.load import load; "
+        "from hyperpod_kit.bundle.render import render; print(render(load(Path(sys.argv[1]))).bundle_id)"
+    )
     identities = set()
     for seed, zone, locale, where in (("1", "UTC", "C", CHECKOUT), ("2", "Asia/Tokyo", "C.UTF-8", tmp_path)):
         done = subprocess.run(
-            ["sh", "-c", f"umask 0{seed}7; exec \"$@\"", "sh", sys.executable, "-c", code,
-             str(CHECKOUT / "provisioning_parameters.example.json")],
-            env={"PATH": os.environ["PATH"], "PYTHONHASHSEED": seed, "TZ": zone, "LC_ALL": locale,
-                 "HOME": str(where), "PYTHONPATH": str(CHECKOUT), "PYTHONDONTWRITEBYTECODE": "1"},
-            cwd=where, stdout=subprocess.PIPE, text=True, timeout=60, check=True)
+            [
+                "sh",
+                "-c",
+                f'umask 0{seed}7; exec "$@"',
+                "sh",
+                sys.executable,
+                "-c",
+                code,
+                str(CHECKOUT / "provisioning_parameters.example.json"),
+            ],
+            env={
+                "PATH": os.environ["PATH"],
+                "PYTHONHASHSEED": seed,
+                "TZ": zone,
+                "LC_ALL": locale,
+                "HOME": str(where),
+                "PYTHONPATH": str(CHECKOUT),
+                "PYTHONDONTWRITEBYTECODE": "1",
+            },
+            cwd=where,
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=True,
+        )
         identities.add(done.stdout)
     assert len(identities) == 1

@@ -36,7 +36,7 @@ def env(tmp_path: Path) -> jinja2.Environment:
         ("$(id)", '"$$(id)"'),
         ("${HOME}", '"$${HOME}"'),
         ("a\\b", '"a\\\\b"'),
-        ("ü;'#", "\"ü;'#\""),
+        ("ü;'#", '"ü;\'#"'),
     ],
 )
 def test_systemd_takes_values_literally(value: str, quoted: str) -> None:

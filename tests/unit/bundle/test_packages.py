@@ -23,27 +23,40 @@ EXAMPLE = Path(__file__).parents[3] / "provisioning_parameters.example.json"
 PLACE = "packages/arm64/mount-s3_1.22.0-1_arm64.deb"
 
 
-def deb(directory: Path, name: str = "mount-s3", version: str = "1:1.22.0-1", arch: str = "arm64",
-        compression: str = "gzip") -> Path:
+def deb(
+    directory: Path, name: str = "mount-s3", version: str = "1:1.22.0-1", arch: str = "arm64", compression: str = "gzip"
+) -> Path:
     if shutil.which("dpkg-deb") is None:
         pytest.skip("there is no dpkg-deb on this machine")
     tree = directory / f"tree-{name}-{compression}"
     (tree / "DEBIAN").mkdir(parents=True)
-    (tree / "DEBIAN/control").write_text(f"Package: {name}\nVersion: {version}\nArchitecture: {arch}\n"
-                                         "Maintainer: T <t@example.com>\nDescription: for a test\n")
+    (tree / "DEBIAN/control").write_text(
+        f"Package: {name}\nVersion: {version}\nArchitecture: {arch}\n"
+        "Maintainer: T <t@example.com>\nDescription: for a test\n"
+    )
     # What looks like a script with Windows line ends is data here.
     (tree / "blob").write_bytes(b"#!/bin/sh\r\n" + bytes(range(256)))
     target = directory / f"{name}.deb"
-    subprocess.run(["dpkg-deb", f"-Z{compression}", "--root-owner-group", "-b", str(tree), str(target)], check=True,
-                   stdout=subprocess.DEVNULL, timeout=30)
+    subprocess.run(
+        ["dpkg-deb", f"-Z{compression}", "--root-owner-group", "-b", str(tree), str(target)],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        timeout=30,
+    )
     return target
 
 
 def configuration(directory: Path, package: Path, **changes: Any) -> Path:
     """The example with one package of mount-s3 in it."""
     values = json.loads(EXAMPLE.read_text())
-    listed = {"name": "mount-s3", "version": "1:1.22.0-1", "arch": "arm64", "file": package.name,
-              "sha256": hashlib.sha256(package.read_bytes()).hexdigest(), **changes}
+    listed = {
+        "name": "mount-s3",
+        "version": "1:1.22.0-1",
+        "arch": "arm64",
+        "file": package.name,
+        "sha256": hashlib.sha256(package.read_bytes()).hexdigest(),
+        **changes,
+    }
     values["hyperpod_kit"]["clients"] = [listed]
     path = directory / "cluster.json"
     path.write_text(json.dumps(values, indent=2))
@@ -60,8 +73,10 @@ def test_a_package_travels_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     config = NodeConfig.from_json(bundle.files["node_config.json"].decode())
     assert [package.place for package in config.packages] == [PLACE]
     assert str(tmp_path) not in bundle.files["node_config.json"].decode()
-    assert b"cluster.json" not in bundle.files["node_config.json"] and file.name.encode() not in bundle.files[
-        "node_config.json"]
+    assert (
+        b"cluster.json" not in bundle.files["node_config.json"]
+        and file.name.encode() not in bundle.files["node_config.json"]
+    )
 
 
 def test_the_same_package_from_elsewhere_is_the_same_bundle(tmp_path: Path) -> None:
@@ -73,14 +88,17 @@ def test_the_same_package_from_elsewhere_is_the_same_bundle(tmp_path: Path) -> N
     assert render(load(configuration(other, moved))).files == first.files
 
 
-@pytest.mark.parametrize(("changes", "said"), [
-    ({"sha256": "0" * 64}, r"mount-s3\.deb: expected sha256 0{64}, found [0-9a-f]{64}"),
-    ({"version": "1.23.0"}, r"mount-s3\.deb: Version is 1:1\.22\.0-1, listed as 1\.23\.0"),
-    ({"arch": "x86_64"}, r"mount-s3\.deb: Architecture is arm64, listed as amd64"),
-    ({"name": "nfs-common"}, r"mount-s3\.deb: Package is mount-s3, listed as nfs-common"),
-    ({"file": "nowhere.deb"}, r"nowhere\.deb: No such file or directory"),
-    ({"file": "."}, "Is a directory"),
-])
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"sha256": "0" * 64}, r"mount-s3\.deb: expected sha256 0{64}, found [0-9a-f]{64}"),
+        ({"version": "1.23.0"}, r"mount-s3\.deb: Version is 1:1\.22\.0-1, listed as 1\.23\.0"),
+        ({"arch": "x86_64"}, r"mount-s3\.deb: Architecture is arm64, listed as amd64"),
+        ({"name": "nfs-common"}, r"mount-s3\.deb: Package is mount-s3, listed as nfs-common"),
+        ({"file": "nowhere.deb"}, r"nowhere\.deb: No such file or directory"),
+        ({"file": "."}, "Is a directory"),
+    ],
+)
 def test_a_file_that_is_not_what_is_listed(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
     path = configuration(tmp_path, deb(tmp_path), **changes)
     with pytest.raises(BundleError, match=said):
@@ -128,7 +146,9 @@ def test_the_entry_of_a_file(tmp_path: Path) -> None:
     done = runner.invoke(describe_package, [str(file), str(other), "--client", "mount-s3"])
     entries = json.loads(done.output)
     assert [list(entry) for entry in entries] == [
-        ["name", "version", "arch", "file", "sha256"], ["name", "client", "version", "arch", "file", "sha256"]]
+        ["name", "version", "arch", "file", "sha256"],
+        ["name", "client", "version", "arch", "file", "sha256"],
+    ]
     values = json.loads(EXAMPLE.read_text())
     values["hyperpod_kit"]["clients"] = entries
     path = tmp_path / "cluster.json"

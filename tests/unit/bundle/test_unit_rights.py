@@ -12,10 +12,16 @@ import pytest
 UNITS = Path(__file__).parent / "golden/everything/units"
 BAR = 4.0
 
-HELPER = ("It runs the client's own mount helper, whose proxy stays behind: the host's mounts, no bound on memory, "
-          "most of root's rights")
+HELPER = (
+    "It runs the client's own mount helper, whose proxy stays behind: the host's mounts, no bound on memory, "
+    "most of root's rights"
+)
 ALLOWED = {
-    "drain": (2.5, ""), "secrets": (2.7, ""), "health": (3.8, ""), "slurm-state": (3.6, ""), "repair@": (BAR, ""),
+    "drain": (2.5, ""),
+    "secrets": (2.7, ""),
+    "health": (3.8, ""),
+    "slurm-state": (3.6, ""),
+    "repair@": (BAR, ""),
     "sweep": (BAR, ""),
     "memory": (4.2, "It becomes each user in turn and writes wherever that user's checkpoints are"),
     "s3": (4.6, "The daemon mounts for the host, and talks to S3"),
@@ -24,36 +30,100 @@ ALLOWED = {
 """Unit, without its prefix and its mount's name -> exposure that it may have, and why it may be above the bar."""
 
 SINCE = {
-    "NoNewPrivileges": 187, "RestrictNamespaces": 233, "RestrictRealtime": 231, "LockPersonality": 235,
-    "SystemCallArchitectures": 209, "SystemCallErrorNumber": 209, "SystemCallFilter": 187, "RestrictSUIDSGID": 242,
-    "ProtectHostname": 242, "ProtectClock": 245, "MemoryDenyWriteExecute": 231, "DevicePolicy": 208,
-    "DeviceAllow": 208, "RestrictAddressFamilies": 211, "CapabilityBoundingSet": 21, "IPAddressDeny": 235,
-    "IPAddressAllow": 235, "MemoryMax": 231, "TasksMax": 227, "ProtectSystem": 214, "PrivateTmp": 8,
-    "PrivateDevices": 209, "ProtectKernelTunables": 232, "ProtectKernelModules": 232, "ProtectKernelLogs": 244,
-    "ProtectControlGroups": 232, "ProtectProc": 247, "OOMScoreAdjust": 21, "User": 1, "Group": 1, "UMask": 1,
-    "ProtectHome": 214, "RemoveIPC": 232, "PrivateUsers": 232, "PrivateMounts": 239, "KeyringMode": 235,
-    "SupplementaryGroups": 1, "Environment": 1, "Nice": 1, "LimitNOFILE": 1, "Restart": 1, "RestartSec": 1,
-    "Type": 1, "ExecStart": 1, "ExecStartPre": 1, "ExecStartPost": 1, "ExecStopPost": 1, "SuccessExitStatus": 1,
-    "TimeoutStartSec": 188, "TimeoutStopSec": 188, "LogLevelMax": 236, "SyslogLevel": 1, "SyslogIdentifier": 1,
-    "KillMode": 187, "RemainAfterExit": 1, "ReadOnlyPaths": 231, "ReadWritePaths": 231, "InaccessiblePaths": 231,
-    "ProcSubset": 247, "RuntimeDirectory": 211, "StateDirectory": 235, "AmbientCapabilities": 229,
+    "NoNewPrivileges": 187,
+    "RestrictNamespaces": 233,
+    "RestrictRealtime": 231,
+    "LockPersonality": 235,
+    "SystemCallArchitectures": 209,
+    "SystemCallErrorNumber": 209,
+    "SystemCallFilter": 187,
+    "RestrictSUIDSGID": 242,
+    "ProtectHostname": 242,
+    "ProtectClock": 245,
+    "MemoryDenyWriteExecute": 231,
+    "DevicePolicy": 208,
+    "DeviceAllow": 208,
+    "RestrictAddressFamilies": 211,
+    "CapabilityBoundingSet": 21,
+    "IPAddressDeny": 235,
+    "IPAddressAllow": 235,
+    "MemoryMax": 231,
+    "TasksMax": 227,
+    "ProtectSystem": 214,
+    "PrivateTmp": 8,
+    "PrivateDevices": 209,
+    "ProtectKernelTunables": 232,
+    "ProtectKernelModules": 232,
+    "ProtectKernelLogs": 244,
+    "ProtectControlGroups": 232,
+    "ProtectProc": 247,
+    "OOMScoreAdjust": 21,
+    "User": 1,
+    "Group": 1,
+    "UMask": 1,
+    "ProtectHome": 214,
+    "RemoveIPC": 232,
+    "PrivateUsers": 232,
+    "PrivateMounts": 239,
+    "KeyringMode": 235,
+    "SupplementaryGroups": 1,
+    "Environment": 1,
+    "Nice": 1,
+    "LimitNOFILE": 1,
+    "Restart": 1,
+    "RestartSec": 1,
+    "Type": 1,
+    "ExecStart": 1,
+    "ExecStartPre": 1,
+    "ExecStartPost": 1,
+    "ExecStopPost": 1,
+    "SuccessExitStatus": 1,
+    "TimeoutStartSec": 188,
+    "TimeoutStopSec": 188,
+    "LogLevelMax": 236,
+    "SyslogLevel": 1,
+    "SyslogIdentifier": 1,
+    "KillMode": 187,
+    "RemainAfterExit": 1,
+    "ReadOnlyPaths": 231,
+    "ReadWritePaths": 231,
+    "InaccessiblePaths": 231,
+    "ProcSubset": 247,
+    "RuntimeDirectory": 211,
+    "StateDirectory": 235,
+    "AmbientCapabilities": 229,
 }
 """Key -> the systemd that knew it first (systemd.exec(5), systemd.service(5), systemd.resource-control(5))."""
 
 OLDEST = 249
 """Ubuntu 22.04's."""
 
-MOUNTS_APART = ("ProtectSystem", "ProtectHome", "PrivateTmp", "PrivateDevices", "PrivateMounts",
-                "ProtectKernelTunables", "ProtectKernelModules", "ProtectKernelLogs", "ProtectControlGroups",
-                "ProtectProc", "ProcSubset", "ReadOnlyPaths", "ReadWritePaths", "InaccessiblePaths",
-                "RuntimeDirectory", "StateDirectory")
+MOUNTS_APART = (
+    "ProtectSystem",
+    "ProtectHome",
+    "PrivateTmp",
+    "PrivateDevices",
+    "PrivateMounts",
+    "ProtectKernelTunables",
+    "ProtectKernelModules",
+    "ProtectKernelLogs",
+    "ProtectControlGroups",
+    "ProtectProc",
+    "ProcSubset",
+    "ReadOnlyPaths",
+    "ReadWritePaths",
+    "InaccessiblePaths",
+    "RuntimeDirectory",
+    "StateDirectory",
+)
 """Keys that give a unit a mount namespace, in one systemd or another."""
 
 
 def kind(unit: Path) -> str:
-    name = unit.stem[len("hyperpod-kit-"):]
-    return next(known for known in sorted(ALLOWED, key=len, reverse=True) if name == known or
-                name.startswith(f"{known}-"))
+    name = unit.stem[len("hyperpod-kit-") :]
+    return next(
+        known for known in sorted(ALLOWED, key=len, reverse=True) if name == known or name.startswith(f"{known}-")
+    )
 
 
 def keys(unit: Path) -> dict[str, list[str]]:
@@ -65,15 +135,20 @@ def keys(unit: Path) -> dict[str, list[str]]:
     return found
 
 
-services = pytest.mark.parametrize("unit", [pytest.param(path, id=path.stem[len("hyperpod-kit-"):])
-                                            for path in sorted(UNITS.glob("*.service"))])
+services = pytest.mark.parametrize(
+    "unit", [pytest.param(path, id=path.stem[len("hyperpod-kit-") :]) for path in sorted(UNITS.glob("*.service"))]
+)
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not here")
 @services
 def test_exposure(unit: Path) -> None:
-    done = subprocess.run(["systemd-analyze", "security", "--offline=true", "--no-pager", str(unit)], timeout=120,
-                          capture_output=True, text=True)
+    done = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", "--no-pager", str(unit)],
+        timeout=120,
+        capture_output=True,
+        text=True,
+    )
     measured = re.search(r"Overall exposure level for .*: ([0-9.]+)", done.stdout)
     assert measured, done.stdout + done.stderr
     most, reason = ALLOWED[kind(unit)]

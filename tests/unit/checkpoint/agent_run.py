@@ -25,8 +25,9 @@ class Trainer:
     """A process with a pid and a start time, that SIGKILL ends."""
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen([sys.executable, "-S", "-c", "import sys; sys.stdin.read()"],
-                                         stdin=subprocess.PIPE)
+        self._process = subprocess.Popen(
+            [sys.executable, "-S", "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE
+        )
         owner = process.owner_of(self._process.pid)
         assert owner is not None
         self.owner = owner
@@ -41,9 +42,17 @@ class Trainer:
 class Start:
     """One start of a run: a trainer and an agent per rank, all on this node."""
 
-    def __init__(self, root: str, shm: Path, *, world: int = 1, make: Any = AgentLink,
-                 env: Optional[Dict[str, str]] = None,
-                 rank_env: Optional[Dict[int, Dict[str, str]]] = None, **setup: Any) -> None:
+    def __init__(
+        self,
+        root: str,
+        shm: Path,
+        *,
+        world: int = 1,
+        make: Any = AgentLink,
+        env: Optional[Dict[str, str]] = None,
+        rank_env: Optional[Dict[int, Dict[str, str]]] = None,
+        **setup: Any,
+    ) -> None:
         self.root, self.shm, self.world = root, shm, world
         self.identity = identity.open_root(root)
         self.incarnation = secrets.token_hex(3)
@@ -53,11 +62,23 @@ class Start:
         port = 0
         for rank in range(world):
             with _environment({**(env or {}), **(rank_env or {}).get(rank, {})}):
-                link = make({
-                    "root": root, "run": self.identity.run, "run_id": self.identity.run_id, "rank": rank,
-                    "world": world, "incarnation": self.incarnation, "token": "t",
-                    "owner": list(self.trainers[rank].owner), "addresses": ["127.0.0.1"], "local": None,
-                    "versions": {}, **setup}, self.events[rank].put)
+                link = make(
+                    {
+                        "root": root,
+                        "run": self.identity.run,
+                        "run_id": self.identity.run_id,
+                        "rank": rank,
+                        "world": world,
+                        "incarnation": self.incarnation,
+                        "token": "t",
+                        "owner": list(self.trainers[rank].owner),
+                        "addresses": ["127.0.0.1"],
+                        "local": None,
+                        "versions": {},
+                        **setup,
+                    },
+                    self.events[rank].put,
+                )
             self.links.append(link)
         for link in self.links:
             port = link.wait_ready(20) or port
@@ -150,8 +171,19 @@ def states(shm: Path) -> List[str]:
 
 def save(run: Start, capture: Callable[..., arena.Slot], seq: int, *, slot: int = 0, tell: bool = True) -> arena.Slot:
     """All ranks capture `seq`; rank 0's slot."""
-    made = [capture(rank=rank, world=run.world, seq=seq, step=10 * seq, slot=slot, incarnation=run.incarnation,
-                    owner=tuple(run.trainers[rank].owner), chunk=CHUNK) for rank in range(run.world)]
+    made = [
+        capture(
+            rank=rank,
+            world=run.world,
+            seq=seq,
+            step=10 * seq,
+            slot=slot,
+            incarnation=run.incarnation,
+            owner=tuple(run.trainers[rank].owner),
+            chunk=CHUNK,
+        )
+        for rank in range(run.world)
+    ]
     for rank, one in enumerate(made):
         if tell:
             run.captured(rank, one)

@@ -37,25 +37,55 @@ def capture(shm: Path, tmp_path: Path) -> Capture:
     root = tmp_path / "root"
     mine = identity.open_root(str(root))
 
-    def make(rank: int = 0, world: int = 1, epoch: int = 1, seq: int = 1, step: int = 10, *, slot: int = 0,
-             state: str = control.CAPTURED, job: str = "7", owner: Tuple[int, int] = DEAD, algorithm: str = "blake2b",
-             items: int = 3000, chunk: int = digest.CHUNK,
-             incarnation: str = "abc123") -> arena.Slot:
+    def make(
+        rank: int = 0,
+        world: int = 1,
+        epoch: int = 1,
+        seq: int = 1,
+        step: int = 10,
+        *,
+        slot: int = 0,
+        state: str = control.CAPTURED,
+        job: str = "7",
+        owner: Tuple[int, int] = DEAD,
+        algorithm: str = "blake2b",
+        items: int = 3000,
+        chunk: int = digest.CHUNK,
+        incarnation: str = "abc123",
+    ) -> arena.Slot:
         specs = [TensorSpec(f"w{n}.r{rank}", "F32", (items,)) for n in range(2)]
-        layout = lay_out(specs, rank=rank, world=world, run=mine.run_id, plan="blake2b:p", algorithm=algorithm,
-                         chunk=chunk)
+        layout = lay_out(
+            specs, rank=rank, world=world, run=mine.run_id, plan="blake2b:p", algorithm=algorithm, chunk=chunk
+        )
         name = arena.SlotName(os.getuid(), arena.run_hash(mine.run_id), rank, slot)
         made = arena.create(str(shm), name, layout.size)
         extra = json.dumps({"extra": {"seq": seq}, "rng": rank}).encode()
         page = control.Page(
-            rank=rank, world=world, epoch=epoch, seq=seq, step=step, incarnation=incarnation, run=mine.run,
-            run_id=mine.run_id, root=str(root), job={"slurm_job_id": job}, owner=owner, digest=algorithm,
-            chunk=chunk, size=layout.size, layout=layout.fingerprint, plan="blake2b:p", tensors=2,
-            plan_tensors=2 * world, extra_size=len(extra), extra_root=digest.small(extra))
+            rank=rank,
+            world=world,
+            epoch=epoch,
+            seq=seq,
+            step=step,
+            incarnation=incarnation,
+            run=mine.run,
+            run_id=mine.run_id,
+            root=str(root),
+            job={"slurm_job_id": job},
+            owner=owner,
+            digest=algorithm,
+            chunk=chunk,
+            size=layout.size,
+            layout=layout.fingerprint,
+            plan="blake2b:p",
+            tensors=2,
+            plan_tensors=2 * world,
+            extra_size=len(extra),
+            extra_root=digest.small(extra),
+        )
         made.put(page.to(control.WRITING))
         head = layout.header(epoch, seq, step)
-        made.image[:len(head)] = head
-        made.image[len(head):layout.data_end] = random.Random(seq).randbytes(layout.data_end - len(head))
+        made.image[: len(head)] = head
+        made.image[len(head) : layout.data_end] = random.Random(seq).randbytes(layout.data_end - len(head))
         made.put_extra(extra)
         if state == control.CAPTURED:
             made.move(control.CAPTURED)
@@ -67,6 +97,7 @@ def capture(shm: Path, tmp_path: Path) -> Capture:
 @pytest.fixture
 def committed(capture: Capture, tmp_path: Path) -> Callable[..., Tuple[str, str]]:
     """committed(seq=..., ...) -> (root, attempt) of a checkpoint that `flush` has committed."""
+
     def make(**which: int) -> Tuple[str, str]:
         world = which.pop("world", 1)
         for rank in range(world):
@@ -74,6 +105,7 @@ def committed(capture: Capture, tmp_path: Path) -> Callable[..., Tuple[str, str]
         outcomes: List[flush.Outcome] = flush.flush()
         assert outcomes[0].attempt is not None, outcomes
         return str(tmp_path / "root"), outcomes[0].attempt
+
     return make
 
 
@@ -85,6 +117,7 @@ def start(shm: Path, tmp_path: Path) -> Iterator[Callable[..., Start]]:
     def make(**how: Any) -> Start:
         made.append(Start(str(tmp_path / "root"), shm, **how))
         return made[-1]
+
     yield make
     for one in made:
         one.destroy()

@@ -54,8 +54,10 @@ def first() -> None:
     handle.wait("durable", timeout=30)
     # The write may fail before the seal is done; what counts is that it comes.
     end = time.monotonic() + 30
-    while not any(page is not None and (page.step, page.state) == (2, control.SEALED)
-                  for page in (slot.page for slot in arena.attached(places.mine(), arena.names(places.mine())))):
+    while not any(
+        page is not None and (page.step, page.state) == (2, control.SEALED)
+        for page in (slot.page for slot in arena.attached(places.mine(), arena.names(places.mine())))
+    ):
         assert time.monotonic() < end, handle
         time.sleep(0.01)
     assert handle.state == "failed" and "cannot be written: No space left on device" in str(handle.reason), handle
@@ -66,8 +68,13 @@ def first() -> None:
 def full() -> None:
     """On a full root: restored from memory, heard, and saved as soon as there is room."""
     manager, heard = started()
-    assert any("nothing can be saved" in line and "No space left on device" in line and "bytes and" in line
-               and str(ROOT / "run") in line for line in heard), heard
+    assert any(
+        "nothing can be saved" in line
+        and "No space left on device" in line
+        and "bytes and" in line
+        and str(ROOT / "run") in line
+        for line in heard
+    ), heard
     mine = state()
     got = manager.restore(mine)
     assert isinstance(got, Restored) and (got.step, got.tier) == (2, "memory"), got

@@ -11,10 +11,19 @@ from hyperpod_kit.checkpoint.repository.store.base import Store
 SMALL_RUN = identity.RunIdentity("small", "0" * 32)
 
 
-def put_checkpoint(store: Store, seq: int, *, epoch: int = 1, step: Optional[int] = None, nonce: str = "abcd",
-                   committed: bool = True, time: str = "2026-11-20T23:58:03Z",
-                   metrics: Optional[Dict[str, float]] = None, run: identity.RunIdentity = SMALL_RUN,
-                   **more: Any) -> str:
+def put_checkpoint(
+    store: Store,
+    seq: int,
+    *,
+    epoch: int = 1,
+    step: Optional[int] = None,
+    nonce: str = "abcd",
+    committed: bool = True,
+    time: str = "2026-11-20T23:58:03Z",
+    metrics: Optional[Dict[str, float]] = None,
+    run: identity.RunIdentity = SMALL_RUN,
+    **more: Any,
+) -> str:
     """One shard and extra.json, and the manifest when `committed`; the attempt's name. `step` is `seq` by default."""
     step = seq if step is None else step
     attempt = str(layout.AttemptName(seq, step, epoch, nonce))
@@ -27,9 +36,27 @@ def put_checkpoint(store: Store, seq: int, *, epoch: int = 1, step: Optional[int
         return attempt
     extra = b"{}"
     identity.write(store, run)
-    commit.commit(store, attempt, Manifest(
-        run=run.run, run_id=run.run_id, epoch=epoch, seq=seq, step=step, world=1, plan="p", digest="blake2b",
-        chunk=digest.CHUNK, total_bytes=size, tensors=1, time=time,
-        shards=(FileRecord(layout.shard_file(0), size, digest.root(alg, leaves, size), 0),),
-        extra=FileRecord(layout.EXTRA_FILE, len(extra), digest.small(extra)), metrics=metrics or {}, **more), extra)
+    commit.commit(
+        store,
+        attempt,
+        Manifest(
+            run=run.run,
+            run_id=run.run_id,
+            epoch=epoch,
+            seq=seq,
+            step=step,
+            world=1,
+            plan="p",
+            digest="blake2b",
+            chunk=digest.CHUNK,
+            total_bytes=size,
+            tensors=1,
+            time=time,
+            shards=(FileRecord(layout.shard_file(0), size, digest.root(alg, leaves, size), 0),),
+            extra=FileRecord(layout.EXTRA_FILE, len(extra), digest.small(extra)),
+            metrics=metrics or {},
+            **more,
+        ),
+        extra,
+    )
     return attempt

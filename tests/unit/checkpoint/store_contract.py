@@ -16,15 +16,15 @@ KIB = 1024
 def aligned(data: bytes) -> memoryview:
     """The same bytes at the beginning of a page."""
     held = mmap.mmap(-1, max(len(data), 1))
-    held[:len(data)] = data
-    return memoryview(held)[:len(data)]
+    held[: len(data)] = data
+    return memoryview(held)[: len(data)]
 
 
 def put(store: Store, name: str, data: bytes, piece: int) -> None:
     writer = store.open_write(name, len(data))
     view = aligned(data)
     for at in range(0, len(data), piece):
-        writer.write(view[at:at + piece], at)
+        writer.write(view[at : at + piece], at)
     writer.finish()
 
 
@@ -100,6 +100,7 @@ class StoreContract:
             view = aligned(bytes(ALIGN))
             assert reader.read_into(view, at) == ALIGN
             return bytes(view)
+
         with ThreadPoolExecutor(4) as pool:
             assert b"".join(pool.map(part, range(0, len(data), ALIGN))) == data
         reader.close()
@@ -133,6 +134,7 @@ class StoreContract:
                 return 1
             except FileExistsError:
                 return 0
+
         with ThreadPoolExecutor(8) as pool:
             assert sum(pool.map(claim, range(8))) == 1
         assert len(set(store.read("epoch-000001.json"))) == 1
@@ -179,6 +181,6 @@ class ParallelStoreContract(StoreContract):
         places = list(range(0, len(data), self.part))
         random.Random(3).shuffle(places)
         with ThreadPoolExecutor(4) as pool:
-            list(pool.map(lambda at: writer.write(data[at:at + self.part], at), places))
+            list(pool.map(lambda at: writer.write(data[at : at + self.part], at), places))
         writer.finish()
         assert store.read("d/shard", len(data)) == data

@@ -62,10 +62,26 @@ def test_a_trainer_killed_after_the_copy_is_the_breakpoint_that_gets_saved(start
     assert selection.newest_valid(run.root).seq == 3
 
 
-PLACES = ["agent.captured", "seal.leaf", "seal.leaf@2", "seal.before_page", "seal.after_page", "agent.ordered",
-          "persist.begin", "persist.slice", "persist.before_sync", "persist.done", "agent.written",
-          "agent.before_commit", "commit.before_extra", "commit.before_manifest", "commit.after_manifest",
-          "agent.committed", "agent.before_free", "agent.after_free"]
+PLACES = [
+    "agent.captured",
+    "seal.leaf",
+    "seal.leaf@2",
+    "seal.before_page",
+    "seal.after_page",
+    "agent.ordered",
+    "persist.begin",
+    "persist.slice",
+    "persist.before_sync",
+    "persist.done",
+    "agent.written",
+    "agent.before_commit",
+    "commit.before_extra",
+    "commit.before_manifest",
+    "commit.after_manifest",
+    "agent.committed",
+    "agent.before_free",
+    "agent.after_free",
+]
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -170,8 +186,9 @@ def test_a_policy_that_is_none_is_refused_at_the_start(start) -> None:
         start(keep={"newest": 1})
 
 
-def test_a_root_that_is_exchanged_under_a_run_gets_no_commit_and_loses_nothing(start, capture, shm: Path,
-                                                                              tmp_path: Path) -> None:
+def test_a_root_that_is_exchanged_under_a_run_gets_no_commit_and_loses_nothing(
+    start, capture, shm: Path, tmp_path: Path
+) -> None:
     run = start(keep={"latest": {"n": 1}})
     run.settle()
     save(run, capture, 1)

@@ -24,14 +24,28 @@ class Step(enum.IntEnum):
     THREE = 3
 
 
-@pytest.mark.parametrize("step", [3, numpy.int64(3), numpy.uint8(3), numpy.array(3), torch.tensor(3),
-                                  torch.tensor(3, dtype=torch.uint8), Step.THREE], ids=repr)
+@pytest.mark.parametrize(
+    "step",
+    [
+        3,
+        numpy.int64(3),
+        numpy.uint8(3),
+        numpy.array(3),
+        torch.tensor(3),
+        torch.tensor(3, dtype=torch.uint8),
+        Step.THREE,
+    ],
+    ids=repr,
+)
 def test_every_integer_is_a_step(step: Any) -> None:
     assert step_of(step) == 3 and type(step_of(step)) is int
 
 
-@pytest.mark.parametrize("step", [3.0, 1.5, "7", None, True, numpy.float32(3), numpy.bool_(True), torch.tensor(3.0),
-                                  torch.tensor([1, 2]), math.nan], ids=repr)
+@pytest.mark.parametrize(
+    "step",
+    [3.0, 1.5, "7", None, True, numpy.float32(3), numpy.bool_(True), torch.tensor(3.0), torch.tensor([1, 2]), math.nan],
+    ids=repr,
+)
 def test_nothing_else_is(step: Any) -> None:
     with pytest.raises(TypeError, match=r"step is .*, expected an integer"):
         step_of(step)
@@ -40,10 +54,20 @@ def test_nothing_else_is(step: Any) -> None:
 
 
 def test_every_real_number_is_a_metric() -> None:
-    assert metrics_of({"a": 1, "b": numpy.float32(0.5), "c": torch.tensor(2.0), "d": decimal.Decimal("0.25"),
-                       "e": fractions.Fraction(1, 8), "f": math.nan, "g": numpy.inf, "h": -10**400, "i": True,
-                       "j": torch.tensor(1.0, requires_grad=True)}) == {
-        "a": 1.0, "b": 0.5, "c": 2.0, "d": 0.25, "e": 0.125, "f": "nan", "g": "inf", "h": "-inf", "i": 1.0, "j": 1.0}
+    assert metrics_of(
+        {
+            "a": 1,
+            "b": numpy.float32(0.5),
+            "c": torch.tensor(2.0),
+            "d": decimal.Decimal("0.25"),
+            "e": fractions.Fraction(1, 8),
+            "f": math.nan,
+            "g": numpy.inf,
+            "h": -(10**400),
+            "i": True,
+            "j": torch.tensor(1.0, requires_grad=True),
+        }
+    ) == {"a": 1.0, "b": 0.5, "c": 2.0, "d": 0.25, "e": 0.125, "f": "nan", "g": "inf", "h": "-inf", "i": 1.0, "j": 1.0}
     for bad in ({"a": "x"}, {"a": "7"}, {"a": None}, {"a": 1j}, {"a": torch.ones(2)}, {"a": [1]}):
         with pytest.raises(TypeError, match=r"metric 'a' is .*, expected a number"):
             metrics_of(bad)

@@ -88,8 +88,9 @@ def sparse(path: Path) -> None:
         file.truncate(1 << 40)
 
 
-EVERY = pytest.mark.parametrize("put", [fifo, link_to_fifo, socket_, directory, link_to_zeros, link_to_null, loop,
-                                        dangling, link_out, sparse])
+EVERY = pytest.mark.parametrize(
+    "put", [fifo, link_to_fifo, socket_, directory, link_to_zeros, link_to_null, loop, dangling, link_out, sparse]
+)
 
 
 @EVERY
@@ -110,8 +111,9 @@ def test_in_the_place_of_an_attempts_file_it_is_damage(store: PosixStore, tmp_pa
 
 @EVERY
 @pytest.mark.parametrize("name", [layout.LATEST_FILE, "epoch-000001.json", layout.RUN_FILE, layout.LEASES, layout.PINS])
-def test_in_the_place_of_a_roots_file_the_checkpoints_are_there(store: PosixStore, tmp_path: Path, name: str,
-                                                                put: Put) -> None:
+def test_in_the_place_of_a_roots_file_the_checkpoints_are_there(
+    store: PosixStore, tmp_path: Path, name: str, put: Put
+) -> None:
     new = put_checkpoint(store, 1)
     (tmp_path / "root" / "sub").mkdir()
     path = Path(store.url, name)
@@ -142,6 +144,7 @@ def test_a_real_error_is_no_damage(store: PosixStore, monkeypatch: pytest.Monkey
         if str(path).endswith(layout.MANIFEST_FILE):
             raise OSError(5, "Input/output error", path)
         return real(path, *rest, **more)
+
     monkeypatch.setattr(os, "open", failing)
     with pytest.raises(StorageUnreadable, match=new):
         selection.newest(store, lambda attempt: verify.verify_attempt(store, attempt))
@@ -168,8 +171,9 @@ def archived(store: PosixStore, tmp_path: Path) -> Iterator[tuple[str, Path]]:
     yield names[0], tmp_path / "archive"
 
 
-def test_what_lies_behind_a_link_is_read_and_never_deleted(store: PosixStore, archived: tuple[str, Path],
-                                                           capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_lies_behind_a_link_is_read_and_never_deleted(
+    store: PosixStore, archived: tuple[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     name, place = archived
     before = sorted(path.name for path in place.iterdir())
     verify.verify_attempt(store, name)
@@ -229,9 +233,14 @@ def test_a_hostile_root_costs_no_memory_and_no_time(store: PosixStore) -> None:
         path.unlink()
         put(path)
     link_to_zeros(Path(store.url, "epoch-000007.json"))
-    done = subprocess.run([sys.executable, "-m", "hyperpod_kit.checkpoint.repository.cli", "verify", store.url],
-                          capture_output=True, text=True, timeout=30, env={**os.environ, "PYTHONPATH": os.getcwd()},
-                          preexec_fn=limited)
+    done = subprocess.run(
+        [sys.executable, "-m", "hyperpod_kit.checkpoint.repository.cli", "verify", store.url],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+        preexec_fn=limited,
+    )
     assert done.returncode == 1 and done.stdout.count("INVALID") == 3, done
 
 

@@ -16,9 +16,15 @@ from hyperpod_kit.checkpoint.bench import cli, limits, machine, rank, run, summa
 
 
 def run_of(**changes: Any) -> dict[str, Any]:
-    save = {"bytes": 100, "floor": {"memmove 1": [9.0, 9.0, 9.0], "torch 2": [2.0, 1.0, 3.0]}, "start": 0.1,
-            "write": {"1": [5.0, 6.0, 4.0], "2": [8.0, 4.0, 9.0]}, "first": {"stall": 7.0, "persist": 7.0},
-            "stall": [3.0, 2.0, 9.0], "persist": [10.0, 9.0, 30.0]}
+    save = {
+        "bytes": 100,
+        "floor": {"memmove 1": [9.0, 9.0, 9.0], "torch 2": [2.0, 1.0, 3.0]},
+        "start": 0.1,
+        "write": {"1": [5.0, 6.0, 4.0], "2": [8.0, 4.0, 9.0]},
+        "first": {"stall": 7.0, "persist": 7.0},
+        "stall": [3.0, 2.0, 9.0],
+        "persist": [10.0, 9.0, 30.0],
+    }
     return {"save": {**save, **changes}}
 
 
@@ -57,6 +63,7 @@ def test_patience_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_where_the_time_is_short_three_samples_are_enough_for_all_ranks(tmp_path: Path) -> None:
     def job(deadline: float) -> rank.Job:
         return rank.Job("save", "tiny", "single", 0, 1, 1, 5, deadline, 0.0, str(tmp_path), "1")
+
     late, early = job(time.monotonic() - 1), job(time.monotonic() + 3600)
     assert [late.enough(taken, float) for taken in range(1, 6)] == [False, False, True, True, True]
     assert [early.enough(taken, float) for taken in range(1, 6)] == [False, False, False, False, True]
@@ -78,8 +85,9 @@ def test_restores_are_ratios_in_their_own_direction() -> None:
 
 
 def test_the_summary_is_the_worst_run() -> None:
-    worst = summary.worst([{"stall_over_floor": 1.1, "persist_over_limit": 0.8},
-                           {"stall_over_floor": 1.3, "persist_over_limit": 0.9}])
+    worst = summary.worst(
+        [{"stall_over_floor": 1.1, "persist_over_limit": 0.8}, {"stall_over_floor": 1.3, "persist_over_limit": 0.9}]
+    )
     assert worst["stall_over_floor"] == 1.3
     assert worst["persist_over_limit"] == 0.8
     assert worst["hot_restore_over_floor"] is None
@@ -94,13 +102,14 @@ def test_the_memory_floor_copies_every_byte(way: str) -> None:
     at = 0
     for tensor in tensors:
         size = tensor.numel() * 4
-        assert floor.map[at:at + size] == tensor.numpy().tobytes()
+        assert floor.map[at : at + size] == tensor.numpy().tobytes()
         at += (size + 63) // 64 * 64
 
 
 @pytest.mark.parametrize("threads", [1, 2, 4])
-def test_the_write_limit_writes_all_pages_and_leaves_nothing(tmp_path: Path, threads: int,
-                                                             monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_write_limit_writes_all_pages_and_leaves_nothing(
+    tmp_path: Path, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     size = 5 * 4096 + 17
     source = mmap.mmap(-1, 6 * 4096)
     written = []
@@ -121,15 +130,32 @@ def test_the_read_limit_reads_all_bytes_of_all_files(tmp_path: Path, monkeypatch
     def counted(fd: int, buffers: Any, at: int) -> int:
         read.append(preadv(fd, buffers, at))
         return read[-1]
+
     monkeypatch.setattr(limits.os, "preadv", counted)
     limits.read_seconds(paths, 3)
     assert sum(read) == limits.BLOCK + 105
 
 
-def test_a_small_run_measures_compares_and_leaves_nothing(tmp_path: Path, shm: Path,
-                                                          capsys: pytest.CaptureFixture[str]) -> None:
-    code = cli.main(["--sizes", "tiny", "--modes", "single", "--phases", "save,cold", "--repeat", "1", "--json",
-                     "--patience", "0", "--dir", str(tmp_path)])
+def test_a_small_run_measures_compares_and_leaves_nothing(
+    tmp_path: Path, shm: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = cli.main(
+        [
+            "--sizes",
+            "tiny",
+            "--modes",
+            "single",
+            "--phases",
+            "save,cold",
+            "--repeat",
+            "1",
+            "--json",
+            "--patience",
+            "0",
+            "--dir",
+            str(tmp_path),
+        ]
+    )
     found = json.loads(capsys.readouterr().out)
     assert (code, found["errors"]) == (0, [])
     assert 0 < found["summary"]["persist_over_limit"] < 10

@@ -21,10 +21,10 @@ def test_every_byte_is_copied_once_and_none_beside(threads: int, count: int) -> 
     room = torch.full((count + 16,), 7, dtype=torch.uint8)
     pool = copier.Copier(threads)
     done: list[object] = []
-    pool.start(copier.batches([copier.Move(room[8:8 + count], source)]), done.append).wait()
+    pool.start(copier.batches([copier.Move(room[8 : 8 + count], source)]), done.append).wait()
     pool.close()
-    assert torch.equal(room[8:8 + count], source) and done == [None]
-    assert room[:8].tolist() == [7] * 8 and room[8 + count:].tolist() == [7] * 8
+    assert torch.equal(room[8 : 8 + count], source) and done == [None]
+    assert room[:8].tolist() == [7] * 8 and room[8 + count :].tolist() == [7] * 8
 
 
 def test_views_of_any_layout_land_in_row_order() -> None:
@@ -42,6 +42,7 @@ def test_an_error_in_any_thread_is_raised_and_told_once() -> None:
 
     def fail() -> None:
         raise OSError("broken")
+
     copy = copier.Copier(2).start([[(time.sleep, (0,))], [(fail, ())], [(time.sleep, (0,))]], told.append)
     with pytest.raises(OSError, match="broken"):
         copy.wait()

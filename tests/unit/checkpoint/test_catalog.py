@@ -38,8 +38,10 @@ class Remote(MemoryStore):
 
 def start(store: Any, epoch: int, first_seq: Optional[int]) -> None:
     body: Dict[str, Any] = {"format": layout.RUN_FORMAT, "epoch": epoch}
-    store.create(layout.epoch_file(epoch),
-                 manifest.seal_json({**body, "first_seq": first_seq} if first_seq is not None else body))
+    store.create(
+        layout.epoch_file(epoch),
+        manifest.seal_json({**body, "first_seq": first_seq} if first_seq is not None else body),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -195,6 +197,7 @@ def test_a_commit_leaves_the_hint_and_one_that_cannot_be_written_is_no_failure()
     class Full(MemoryStore):
         def replace(self, name: str, data: bytes) -> None:
             raise OSError(28, "No space left on device", name)
+
     full = Full("memory://full")
     assert put_checkpoint(full, 1) == selection.newest_valid(full).attempt and latest.read(full) is None
 

@@ -59,8 +59,9 @@ def test_an_empty_answer_is_never_a_mount_that_is_gone(tmp_path: Path, capsys: p
 
 
 def test_show(store: PosixStore, capsys: pytest.CaptureFixture[str]) -> None:
-    pieces = index.Index(tuple(index.Piece(TensorSpec("w", "F32", (2, 3), (2 * n, 0), (4, 3)), n, 4096)
-                               for n in range(2)))
+    pieces = index.Index(
+        tuple(index.Piece(TensorSpec("w", "F32", (2, 3), (2 * n, 0), (4, 3)), n, 4096) for n in range(2))
+    )
     from hyperpod_kit.checkpoint.repository import digest
 
     data = index.encode(pieces)
@@ -100,11 +101,17 @@ def test_prune_says_first_and_deletes_then(store: PosixStore, capsys: pytest.Cap
     names = [put_checkpoint(store, seq, step=seq * 100, metrics={"loss": float(seq)}) for seq in range(1, 6)]
     rule = ["--latest", "1", "--best", "loss:1:min"]
     planned = said(capsys, "prune", store.url, *rule, "--dry-run").splitlines()
-    assert len(store.list()) == 7 and [line.split()[1] for line in planned[1:]] == ["keep", "would", "would", "would",
-                                                                                   "keep"]
+    assert len(store.list()) == 7 and [line.split()[1] for line in planned[1:]] == [
+        "keep",
+        "would",
+        "would",
+        "would",
+        "keep",
+    ]
     found = answer(capsys, "prune", store.url, *rule)
-    assert found["deleted"] == names[1:4] and found["policy"] == {"any": [
-        {"latest": {"n": 1}}, {"best": {"metric": "loss", "n": 1, "mode": "min"}}]}
+    assert found["deleted"] == names[1:4] and found["policy"] == {
+        "any": [{"latest": {"n": 1}}, {"best": {"metric": "loss", "n": 1, "mode": "min"}}]
+    }
     assert store.list() == [layout.LATEST_FILE, layout.RUN_FILE, f"{names[0]}/", f"{names[4]}/"]
 
 
@@ -116,8 +123,18 @@ def test_prune_verifies_when_asked(store: PosixStore, capsys: pytest.CaptureFixt
     assert answer(capsys, "prune", store.url, "--latest", "1")["deleted"] == [old]
 
 
-@pytest.mark.parametrize("words", [[], ["--latest", "0"], ["--best", "loss:x"], ["--best", "loss:1:median"],
-                                   ["--best", ":1"], ["--every-steps", "-5"], ["--latest", "many"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["--latest", "0"],
+        ["--best", "loss:x"],
+        ["--best", "loss:1:median"],
+        ["--best", ":1"],
+        ["--every-steps", "-5"],
+        ["--latest", "many"],
+    ],
+)
 def test_a_policy_that_is_none(store: PosixStore, capsys: pytest.CaptureFixture[str], words: List[str]) -> None:
     put_checkpoint(store, 1)
     assert cli.main(["prune", store.url, *words]) == 2
@@ -135,23 +152,43 @@ def test_pin_and_unpin(store: PosixStore, capsys: pytest.CaptureFixture[str]) ->
 def test_a_reader_that_has_seen_enough_is_no_error(store: PosixStore) -> None:
     for seq in range(1, 200):
         put_checkpoint(store, seq, committed=False)
-    done = subprocess.run(f"{sys.executable} -m hyperpod_kit.checkpoint.repository.cli ls {store.url} --limit 0 "
-                          "| true; exit ${PIPESTATUS[0]}", shell=True, executable="/bin/bash", capture_output=True,
-                          text=True, timeout=20, env={**os.environ, "PYTHONPATH": os.getcwd()})
+    done = subprocess.run(
+        f"{sys.executable} -m hyperpod_kit.checkpoint.repository.cli ls {store.url} --limit 0 "
+        "| true; exit ${PIPESTATUS[0]}",
+        shell=True,
+        executable="/bin/bash",
+        capture_output=True,
+        text=True,
+        timeout=20,
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_ls_needs_neither_torch_nor_boto3_nor_shared_memory(store: PosixStore) -> None:
     put_checkpoint(store, 1)
-    code = ("import sys; from hyperpod_kit.checkpoint.repository import cli; cli.main(['ls', sys.argv[1]]); "
-            "print([name for name in ('torch', 'numpy', 'boto3', 'multiprocessing') if name in sys.modules])")
-    done = subprocess.run([sys.executable, "-c", code, store.url], capture_output=True, text=True, timeout=20,
-                          env={**os.environ, "PYTHONPATH": os.getcwd()})
+    code = (
+        "import sys; from hyperpod_kit.checkpoint.repository import cli; cli.main(['ls', sys.argv[1]]); "
+        "print([name for name in ('torch', 'numpy', 'boto3', 'multiprocessing') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, store.url],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+    )
     assert done.stdout.splitlines()[-1] == "[]", done
 
 
 def test_tables_and_sizes() -> None:
     assert cli_table.table(("A", "NUMBER"), [("x", "1"), ("long", "23")], right=(1,)) == (
-        "A     NUMBER\nx          1\nlong      23")
+        "A     NUMBER\nx          1\nlong      23"
+    )
     assert [cli_table.size(n) for n in (0, 999, 1000, 12_345_678, 5 * 10**13)] == [
-        "0 B", "999 B", "1.0 kB", "12.3 MB", "50.0 TB"]
+        "0 B",
+        "999 B",
+        "1.0 kB",
+        "12.3 MB",
+        "50.0 TB",
+    ]

@@ -27,16 +27,36 @@ def round_trip(value: object) -> object:
 
 
 def test_typed_values_come_back_as_they_were() -> None:
-    value = {"a": [1, 2.5, True, None, "x"], "t": (1, (2,)), "b": b"\x00\xff", "inf": -math.inf, 3: {"$": "tensor"},
-             "tiny": 5e-324, "e": {}, "big": 2**200, "z": complex(-0.0, math.inf)}
+    value = {
+        "a": [1, 2.5, True, None, "x"],
+        "t": (1, (2,)),
+        "b": b"\x00\xff",
+        "inf": -math.inf,
+        3: {"$": "tensor"},
+        "tiny": 5e-324,
+        "e": {},
+        "big": 2**200,
+        "z": complex(-0.0, math.inf),
+    }
     assert round_trip(value) == value
     assert math.copysign(1, round_trip(complex(-0.0, 1)).real) == -1  # type: ignore[attr-defined]
     assert math.isnan(round_trip(float("nan")))  # type: ignore[arg-type]
     assert type(round_trip((1,))) is tuple and type(round_trip(True)) is bool
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool, torch.int64, torch.float8_e4m3fn,
-                                   torch.complex64, torch.complex128, torch.uint16])
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        torch.float32,
+        torch.bfloat16,
+        torch.bool,
+        torch.int64,
+        torch.float8_e4m3fn,
+        torch.complex64,
+        torch.complex128,
+        torch.uint16,
+    ],
+)
 def test_tensors_keep_type_and_shape(dtype: torch.dtype) -> None:
     tensor = torch.zeros(2, 3).to(dtype)
     got = round_trip({"x": [tensor]})["x"][0]  # type: ignore[index]
@@ -67,11 +87,23 @@ class Metres(float):
     pass
 
 
-@pytest.mark.parametrize(("bad", "cure"), [
-    (Stage.TWO, "x.value"), (Metres(1), "float(x)"), ({1, 2}, "sorted(x)"), (Path("/x"), "os.fspath(x)"),
-    (torch.bfloat16, "str(x)"), (torch.Generator(), "x.get_state()"), (deque([1]), "list(x)"),
-    (namedtuple("P", "x")(1), "tuple(x)"), (bytearray(b"x"), "bytes(x)"), (date(2026, 1, 2), "x.isoformat()"),
-    (torch.nn.Linear(1, 1), "State(..., name=x)"), (object(), "can be made from again")])
+@pytest.mark.parametrize(
+    ("bad", "cure"),
+    [
+        (Stage.TWO, "x.value"),
+        (Metres(1), "float(x)"),
+        ({1, 2}, "sorted(x)"),
+        (Path("/x"), "os.fspath(x)"),
+        (torch.bfloat16, "str(x)"),
+        (torch.Generator(), "x.get_state()"),
+        (deque([1]), "list(x)"),
+        (namedtuple("P", "x")(1), "tuple(x)"),
+        (bytearray(b"x"), "bytes(x)"),
+        (date(2026, 1, 2), "x.isoformat()"),
+        (torch.nn.Linear(1, 1), "State(..., name=x)"),
+        (object(), "can be made from again"),
+    ],
+)
 def test_the_refusal_of_a_value_says_what_to_save_instead(bad: object, cure: str) -> None:
     with pytest.raises(StateNotSerializable) as caught:
         round_trip({"a": bad})
@@ -93,8 +125,9 @@ def test_a_container_that_lies_in_itself_is_refused_with_both_paths() -> None:
     assert round_trip([twice, twice]) == [[1], [1]]
 
 
-@pytest.mark.parametrize("bad", [Color.RED, object(), {1, 2}, lambda: 0, torch.zeros(2, device="meta"),
-                                 torch.zeros(2).to_sparse()])
+@pytest.mark.parametrize(
+    "bad", [Color.RED, object(), {1, 2}, lambda: 0, torch.zeros(2, device="meta"), torch.zeros(2).to_sparse()]
+)
 def test_what_cannot_be_held_is_refused_with_its_path(bad: object) -> None:
     with pytest.raises(StateNotSerializable) as caught:
         round_trip(OrderedDict(a=[0, {"deep": bad}]))
@@ -110,13 +143,26 @@ def test_two_paths_that_look_the_same_are_refused() -> None:
 
 def test_every_byte_has_one_owner_and_the_load_is_balanced() -> None:
     def pieces(holders: tuple[int, ...], names: str) -> list[Piece]:
-        return [Piece(TensorSpec(f"{names}{n}", "F32", (n * 37 % 100 + 1, 64)), torch.empty(0), (1, 4), None, False,
-                      n == 3, holders) for n in range(60)]
+        return [
+            Piece(
+                TensorSpec(f"{names}{n}", "F32", (n * 37 % 100 + 1, 64)),
+                torch.empty(0),
+                (1, 4),
+                None,
+                False,
+                n == 3,
+                holders,
+            )
+            for n in range(60)
+        ]
+
     both = pieces((), "w") + pieces((2, 5, 8, 11), "s")
     owners = partition.owner(both)
     assert owners == partition.owner(both[::-1])
     assert set(owners) == {piece.spec.name for piece in both} and owners["w3"] == owners["s3"] == 0
     for names in "ws":
-        load = [sum(p.spec.nbytes for p in both if owners[p.spec.name] == rank and p.spec.name[0] == names)
-                for rank in range(4)]
+        load = [
+            sum(p.spec.nbytes for p in both if owners[p.spec.name] == rank and p.spec.name[0] == names)
+            for rank in range(4)
+        ]
         assert max(load) - min(load) <= max(p.spec.nbytes for p in both)

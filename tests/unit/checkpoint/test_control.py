@@ -40,8 +40,15 @@ def test_a_flipped_byte_is_never_read_as_a_page() -> None:
 
 def test_only_the_legal_transitions_exist() -> None:
     states = (FREE, WRITING, CAPTURED, SEALED)
-    legal = {(FREE, WRITING), (WRITING, CAPTURED), (WRITING, FREE), (CAPTURED, SEALED), (CAPTURED, FREE),
-             (SEALED, FREE), (SEALED, SEALED)}
+    legal = {
+        (FREE, WRITING),
+        (WRITING, CAPTURED),
+        (WRITING, FREE),
+        (CAPTURED, SEALED),
+        (CAPTURED, FREE),
+        (SEALED, FREE),
+        (SEALED, SEALED),
+    }
     for old in states:
         for new in states:
             if (old, new) in legal:

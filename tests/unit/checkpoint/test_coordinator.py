@@ -177,7 +177,8 @@ def test_any_interleaving_commits_exactly_what_all_ranks_captured(data: st.DataO
     brain = Coordinator(world, local=local)
     todo: Dict[int, List[Tuple[str, Key]]] = {
         rank: [("skip" if (rank, seq) in skips else "capture", key(seq)) for seq in range(1, saves + 1)]
-        for rank in range(world)}
+        for rank in range(world)
+    }
     done: Set[int] = set()
     ends: Dict[Key, str] = {}
     full: Set[Key] = set()

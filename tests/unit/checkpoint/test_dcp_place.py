@@ -18,9 +18,22 @@ pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 ATTEMPT = "seq-000001.step-0000000002.e1-abcdef"
 
 
-@pytest.mark.parametrize(("name", "valid"), [
-    ("/ckpt", True), ("relative/ckpt", True), (Path("/ckpt"), True), (f"/ckpt/{ATTEMPT}", True), (ATTEMPT, True),
-    ("memory://x", True), ("abc://abc.abc", False), ("gs://bucket/x", False), ("", False), (7, False), (None, False)])
+@pytest.mark.parametrize(
+    ("name", "valid"),
+    [
+        ("/ckpt", True),
+        ("relative/ckpt", True),
+        (Path("/ckpt"), True),
+        (f"/ckpt/{ATTEMPT}", True),
+        (ATTEMPT, True),
+        ("memory://x", True),
+        ("abc://abc.abc", False),
+        ("gs://bucket/x", False),
+        ("", False),
+        (7, False),
+        (None, False),
+    ],
+)
 def test_only_what_can_be_opened_is_a_checkpoint_id(name: object, valid: bool) -> None:
     for kind in (Reader, Writer):
         assert kind.validate_checkpoint_id(name) is valid  # type: ignore[arg-type,attr-defined]

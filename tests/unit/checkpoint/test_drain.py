@@ -34,12 +34,24 @@ def test_local_comes_before_durable_and_two_stay_on_the_disk(start, capture, shm
     assert selection.newest_valid(run.root).seq == 3
 
 
-@pytest.mark.parametrize("place", ["local.before_report", "local.after_report", "agent.localized", "persist.begin@2",
-                                   "persist.slice@2", "persist.done@2", "commit.before_manifest", "agent.committed",
-                                   "agent.written"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "local.before_report",
+        "local.after_report",
+        "agent.localized",
+        "persist.begin@2",
+        "persist.slice@2",
+        "persist.done@2",
+        "commit.before_manifest",
+        "agent.committed",
+        "agent.written",
+    ],
+)
 @pytest.mark.parametrize("memory_too", [False, True], ids=["memory stays", "memory lost"])
 def test_a_node_that_dies_on_the_way_goes_on_where_it_was(
-        start, capture, shm: Path, tmp_path: Path, place: str, memory_too: bool) -> None:
+    start, capture, shm: Path, tmp_path: Path, place: str, memory_too: bool
+) -> None:
     disk = tmp_path / "nvme"
     run = start(local=str(disk), env={"HPK_FAILPOINT": place})
     run.settle()

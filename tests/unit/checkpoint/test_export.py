@@ -35,8 +35,9 @@ def saved(shm: Path, tmp_path: Path) -> tuple[Path, Any]:
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
-def test_every_format_has_the_same_values(saved: tuple[Path, Any], tmp_path: Path,
-                                          capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_format_has_the_same_values(
+    saved: tuple[Path, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     root, model = saved
     wanted = model.state_dict()
     for to in ("dcp", "safetensors", "torch"):
@@ -48,18 +49,21 @@ def test_every_format_has_the_same_values(saved: tuple[Path, Any], tmp_path: Pat
     assert float(loaded["optimizer"]["state"]["0.weight"]["step"]) == 2.0
 
     from safetensors.torch import load_file
+
     flat = load_file(tmp_path / "safetensors")
     assert set(flat) == set(wanted) - {"2.weight"}
     assert all(torch.equal(value, wanted[name]) for name, value in flat.items())
 
     import torch.distributed.checkpoint as dcp
+
     into = {"model": {name: torch.zeros_like(value) for name, value in wanted.items()}}
     dcp.load(into, checkpoint_id=str(tmp_path / "dcp"), no_dist=True)
     assert all(torch.equal(into["model"][name], value) for name, value in wanted.items())
 
 
 def test_damage_leads_to_the_older_one_or_to_an_error_and_leaves_nothing(
-        saved: tuple[Path, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved: tuple[Path, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     root, _ = saved
     first, second = sorted(path for path in root.glob("seq-*") if path.is_dir())
     shard = second / "shard-00000.safetensors"
@@ -77,8 +81,9 @@ def test_damage_leads_to_the_older_one_or_to_an_error_and_leaves_nothing(
     assert first.name in said.out
 
 
-def test_of_what_is_each_ranks_own_rank_0s_is_written_and_that_is_said(shm: Path, tmp_path: Path,
-                                                                      capsys: pytest.CaptureFixture[str]) -> None:
+def test_of_what_is_each_ranks_own_rank_0s_is_written_and_that_is_said(
+    shm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     model = torch.nn.Linear(4, 4)
     manager = Manager(tmp_path / "root")
     state = State(model, own=["model.bias"])
@@ -88,4 +93,5 @@ def test_of_what_is_each_ranks_own_rank_0s_is_written_and_that_is_said(shm: Path
     assert cli.main(["export", str(tmp_path / "root"), "--to", "safetensors", "--output", str(out)]) == 0
     assert "1 of the model's tensors are each rank's own: those of rank 0" in capsys.readouterr().err
     from safetensors.torch import load_file
+
     assert torch.equal(load_file(out)["bias"], model.bias)

@@ -31,8 +31,10 @@ def cut_off_pair() -> Iterator[tuple[socket.socket, str]]:
         ip("link", "set", link, "up")
         ip("-n", name, "addr", "add", "169.254.77.2/30", "dev", "eth0")
         ip("-n", name, "link", "set", "eth0", "up")
-        program = ("import socket; s = socket.create_server(('169.254.77.2', 7077)); print(flush=True); "
-                   "c, _ = s.accept(); c.recv(1)")
+        program = (
+            "import socket; s = socket.create_server(('169.254.77.2', 7077)); print(flush=True); "
+            "c, _ = s.accept(); c.recv(1)"
+        )
         peer = subprocess.Popen(["ip", "netns", "exec", name, "python3", "-c", program], stdout=subprocess.PIPE)
         try:
             assert peer.stdout is not None

@@ -25,8 +25,9 @@ def root(shm: Path, tmp_path: Path) -> str:
 class Job:
     def __init__(self, width: int = 64) -> None:
         torch.manual_seed(0)
-        self.model = torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.BatchNorm1d(width),
-                                         torch.nn.Linear(width, 3))
+        self.model = torch.nn.Sequential(
+            torch.nn.Linear(width, width), torch.nn.BatchNorm1d(width), torch.nn.Linear(width, 3)
+        )
         self.optimizer = torch.optim.AdamW(self.model.parameters())
         self.state = State(self.model, self.optimizer, rng=False)
         self.width = width
@@ -46,18 +47,21 @@ class Job:
 def block(manager: Manager, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Hold back the copy threads of overlapped saves until the event is set; the fence's own help too."""
     from hyperpod_kit.checkpoint import fence
+
     go = threading.Event()
     real = manager._copier.start
 
     def start(work: Any, then: Any = None, *, background: bool = False) -> Any:
         return real([[(go.wait, (20,))], *work] if background else work, then, background=background)
+
     monkeypatch.setattr(manager._copier, "start", start)
     assert fence is not None
     return go
 
 
 def test_the_optimizer_waits_for_the_copy_and_buffers_are_copied_at_once(
-        root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job, manager = Job(), Manager(root, overlap=True)
     manager.restore(job.state)
     job.step()
@@ -87,7 +91,8 @@ def test_the_optimizer_waits_for_the_copy_and_buffers_are_copied_at_once(
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_a_copy_that_fails_is_a_failed_save_and_the_slot_is_free_again(
-        root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job, manager = Job(), Manager(root, overlap=True)
     manager.restore(job.state)
     job.step()
@@ -98,6 +103,7 @@ def test_a_copy_that_fails_is_a_failed_save_and_the_slot_is_free_again(
 
     def start(work: Any, then: Any = None, *, background: bool = False) -> Any:
         return real([*work, [(explode, ())]] if background else work, then, background=background)
+
     with monkeypatch.context() as patch:
         patch.setattr(manager._copier, "start", start)
         handle = manager.save(0, job.state)
@@ -115,7 +121,8 @@ def rss() -> int:
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_a_thousand_saves_leave_no_memory_no_descriptor_and_touch_no_file(
-        root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job, manager = Job(width=512), Manager(root)
     manager.restore(job.state)
     job.step()
@@ -125,6 +132,7 @@ def test_a_thousand_saves_leave_no_memory_no_descriptor_and_touch_no_file(
 
     def refuse(*_: Any) -> None:
         raise AssertionError("a collective in a save")
+
     monkeypatch.setattr(ranks_module.Ranks, "gather", refuse)
     seen: list[str] = []
     me = threading.get_ident()
@@ -133,6 +141,7 @@ def test_a_thousand_saves_leave_no_memory_no_descriptor_and_touch_no_file(
     def audit(event: str, detail: Any) -> None:
         if watching and threading.get_ident() == me and event.split(".")[0] in ("open", "os", "mmap", "shutil", "glob"):
             seen.append(f"{event} {detail}")
+
     sys.addaudithook(audit)  # stays for the life of the process; `watching` ends its work
     gc.collect()
     start = rss()

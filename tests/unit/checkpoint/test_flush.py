@@ -53,7 +53,8 @@ def test_a_half_copy_is_passed_over_for_the_capture_before(capture, shm: Path, t
 
 
 def test_shards_on_several_nodes_are_committed_by_the_last_one(
-        capture, shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    capture, shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rank 1 had one capture more. Neither node can talk to the other; each frees its memory."""
     root = str(tmp_path / "root")
     for rank, seqs in ((0, (4, 5)), (1, (5, 6))):
@@ -143,12 +144,15 @@ def test_the_command_runs_on_bare_python(capture, shm: Path, tmp_path: Path) -> 
     lib = tmp_path / "lib"
     lib.mkdir()
     (lib / "hyperpod_kit").symlink_to(REPOSITORY / "hyperpod_kit")
-    program = f"import sys; sys.path.insert(0, {str(lib)!r}); from hyperpod_kit.checkpoint.repository import cli; " \
-              "sys.exit(cli.main(sys.argv[1:]))"
+    program = (
+        f"import sys; sys.path.insert(0, {str(lib)!r}); from hyperpod_kit.checkpoint.repository import cli; "
+        "sys.exit(cli.main(sys.argv[1:]))"
+    )
 
     def run(*args: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, "-I", "-S", "-c", program, *args], text=True, capture_output=True,
-                              timeout=30, check=False)
+        return subprocess.run(
+            [sys.executable, "-I", "-S", "-c", program, *args], text=True, capture_output=True, timeout=30, check=False
+        )
 
     done = run("flush", "--job", "7", "--json")
     assert done.returncode == 0 and json.loads(done.stdout)[0]["removed"], done
@@ -178,6 +182,7 @@ def test_root_flushes_as_the_owner_and_trusts_nobody_elses_files(capture, shm: P
         theirs = shm / ours._replace(uid=4242).file(suffix)
         (shm / ours.file(suffix)).rename(theirs)
     from hyperpod_kit.checkpoint.repository import cli
+
     assert cli.main(["flush", "--all"]) == 0  # root's files under the name of uid 4242: nobody's
     assert len(segments(shm)) == 2
     assert catalog.attempts(str(tmp_path / "root")) == []
@@ -197,6 +202,7 @@ def test_root_flushes_as_the_owner_and_trusts_nobody_elses_files(capture, shm: P
 def test_memory_that_is_not_there_is_an_error_before_the_first_byte(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(fd: int, offset: int, length: int) -> None:
         raise OSError(28, "No space left on device")
+
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(NotEnoughSharedMemory, match="a slot needs 4096 bytes"):
         arena.create(str(shm), arena.SlotName(0, "0" * 12, 0, 0), 4096)
@@ -226,11 +232,14 @@ def test_one_agent_per_rank_and_none_is_ended_while_its_trainer_lives(shm: Path)
 
 def test_the_agent_of_a_dead_trainer_is_ended(shm: Path, tmp_path: Path) -> None:
     path = str(shm / "x.lock")
-    program = "import sys, time; from hyperpod_kit.checkpoint.repository import lock, process\n" \
-              "held = lock.take_over(sys.argv[1], process.Owner(2**22 + 1, 1))\nprint('held', flush=True)\n" \
-              "time.sleep(60)"
-    agent = subprocess.Popen([sys.executable, "-c", program, path], stdout=subprocess.PIPE,
-                             env={**os.environ, "PYTHONPATH": str(REPOSITORY)})
+    program = (
+        "import sys, time; from hyperpod_kit.checkpoint.repository import lock, process\n"
+        "held = lock.take_over(sys.argv[1], process.Owner(2**22 + 1, 1))\nprint('held', flush=True)\n"
+        "time.sleep(60)"
+    )
+    agent = subprocess.Popen(
+        [sys.executable, "-c", program, path], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    )
     assert agent.stdout is not None and agent.stdout.readline() == b"held\n"
     begin = time.monotonic()
     lock.take_over(path, process.myself()).release()

@@ -49,7 +49,8 @@ def state() -> State:
 
 
 def test_the_first_and_then_every_doubling_is_said_with_how_long_ago_the_newest_durable_one_was(
-        caplog: pytest.LogCaptureFixture) -> None:
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     clock = Clock()
     saves = Saves("/root", None, clock=clock)
     ended(saves, 1, "durable")
@@ -60,7 +61,8 @@ def test_the_first_and_then_every_doubling_is_said_with_how_long_ago_the_newest_
         "save of step 20: failed: the disk is full; newest durable is step 10, 12 min ago",
         "save of step 30: failed: the disk is full; the 2nd in a row; newest durable is step 10, 12 min ago",
         "save of step 50: failed: the disk is full; the 4th in a row; newest durable is step 10, 12 min ago",
-        "save of step 90: failed: the disk is full; the 8th in a row; newest durable is step 10, 12 min ago"]
+        "save of step 90: failed: the disk is full; the 8th in a row; newest durable is step 10, 12 min ago",
+    ]
     with pytest.warns(RuntimeWarning) as heard:
         saves.speak(1)
     assert len(heard) == 4 and all(item.filename == __file__ for item in heard)
@@ -112,13 +114,30 @@ def test_a_late_end_of_an_older_save_does_not_begin_a_row() -> None:
         tally.lost(seq, "full")
     assert tally.in_a_row == tally.broken == 2995 and len(tally._lost) < 300
     assert [losses.ordinal(n) for n in (1, 2, 3, 4, 11, 12, 13, 21, 111, 122)] == [
-        "1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "111th", "122nd"]
+        "1st",
+        "2nd",
+        "3rd",
+        "4th",
+        "11th",
+        "12th",
+        "13th",
+        "21st",
+        "111th",
+        "122nd",
+    ]
     assert [losses.ago(s) for s in (-5, 59, 60, 3599, 3600, 7500)] == [
-        "0 s ago", "59 s ago", "1 min ago", "59 min ago", "1 h 0 min ago", "2 h 5 min ago"]
+        "0 s ago",
+        "59 s ago",
+        "1 min ago",
+        "59 min ago",
+        "1 h 0 min ago",
+        "2 h 5 min ago",
+    ]
 
 
 def test_a_root_that_takes_nothing_any_more_is_heard_and_ends_the_run_after_so_many(
-        root: str, state: State, caplog: pytest.LogCaptureFixture) -> None:
+    root: str, state: State, caplog: pytest.LogCaptureFixture
+) -> None:
     """The root was deleted under the run and is a file now; the same for full and read-only ones."""
     manager = Manager(root, max_lost=2, every=1)
     manager.restore(state)
@@ -130,8 +149,9 @@ def test_a_root_that_takes_nothing_any_more_is_heard_and_ends_the_run_after_so_m
     with pytest.warns(RuntimeWarning, match="save of step 1: failed: .*; newest durable is step 0, "):
         second = manager.save(2, state, on_busy="wait")
     assert not second.wait("durable", 10)
-    with pytest.warns(RuntimeWarning, match="the 2nd in a row"), \
-            pytest.raises(CheckpointError, match=r"in a row came to nothing, the last: save of step \d: failed"):
+    with pytest.warns(RuntimeWarning, match="the 2nd in a row"), pytest.raises(
+        CheckpointError, match=r"in a row came to nothing, the last: save of step \d: failed"
+    ):
         manager.step(3, state)
     with pytest.warns(RuntimeWarning, match="the newest save, of step 3, is not durable"):
         assert not manager.close(10)
@@ -172,8 +192,9 @@ def test_with_closes_at_the_end_and_says_what_is_not_durable(root: str, state: S
         manager.restore(state)
         handle = manager.save(0, state)
     assert handle.state == "durable" and not os.listdir(os.environ["HPK_SHM_DIR"])
-    with pytest.warns(RuntimeWarning, match="step 1"), \
-            pytest.raises(CheckpointError, match="newest save is not durable"), Manager(root) as manager:
+    with pytest.warns(RuntimeWarning, match="step 1"), pytest.raises(
+        CheckpointError, match="newest save is not durable"
+    ), Manager(root) as manager:
         manager.restore(state)
         shutil.rmtree(root)
         Path(root).write_text("no directory")
@@ -204,7 +225,8 @@ def test_with_an_exception_nothing_is_waited_for_and_memory_keeps_the_newest(roo
 
 
 def test_a_callback_is_called_once_at_the_end_of_a_save(
-        root: str, state: State, caplog: pytest.LogCaptureFixture) -> None:
+    root: str, state: State, caplog: pytest.LogCaptureFixture
+) -> None:
     called: List[Any] = []
     came = threading.Event()
     with Manager(root) as manager:

@@ -28,12 +28,29 @@ def _reports(*trees: Dict[str, Any], plans: str = "", writes: Any = None, **chan
     for rank, tree in enumerate(trees):
         extra = json.dumps(tree, separators=(",", ":"))
         names = (writes or {}).get(rank, sorted(tree["model"]))
-        pieces = tuple(Placed(TensorSpec(f"model.{name}", "F32", (2,)), 8 * n, 8 * n + 8)
-                       for n, name in enumerate(names))
-        page = Page(state=SEALED, rank=rank, world=len(trees), epoch=1, seq=4, step=9, incarnation="a", run="r",
-                    run_id="i", digest="blake2b", chunk=16, size=64, plan=plans[rank] if plans else "p",
-                    tensors=len(names), plan_tensors=2, extra_size=len(extra), extra_root=small(extra.encode()),
-                    shard_root=f"blake2b:{rank}")
+        pieces = tuple(
+            Placed(TensorSpec(f"model.{name}", "F32", (2,)), 8 * n, 8 * n + 8) for n, name in enumerate(names)
+        )
+        page = Page(
+            state=SEALED,
+            rank=rank,
+            world=len(trees),
+            epoch=1,
+            seq=4,
+            step=9,
+            incarnation="a",
+            run="r",
+            run_id="i",
+            digest="blake2b",
+            chunk=16,
+            size=64,
+            plan=plans[rank] if plans else "p",
+            tensors=len(names),
+            plan_tensors=2,
+            extra_size=len(extra),
+            extra_root=small(extra.encode()),
+            shard_root=f"blake2b:{rank}",
+        )
         reports[rank] = assemble.Report(page, FileRecord(f"s{rank}", 64, f"blake2b:{rank}", rank), extra, pieces)
     for name, value in changed.items():
         reports[1] = replace(reports[1], page=replace(reports[1].page, **{name: value}))
@@ -53,8 +70,15 @@ def test_stages_make_one_checkpoint_that_has_the_names_of_all() -> None:
 
 def test_the_whole_of_stages_is_what_all_of_them_hold() -> None:
     groups = [{"lr": 1.0, "params": ["a"]}], [{"lr": 1.0, "params": ["b"]}]
-    trees = [{**_tree(name), "optimizer": {"state": {name: 1}, "param_groups": group}, "extra": {name: 1},
-              "objects.loader": {name: 1}} for name, group in zip("ab", groups)]
+    trees = [
+        {
+            **_tree(name),
+            "optimizer": {"state": {name: 1}, "param_groups": group},
+            "extra": {name: 1},
+            "objects.loader": {name: 1},
+        }
+        for name, group in zip("ab", groups)
+    ]
     whole = assemble.whole_of(assemble.assemble(_reports(*trees, plans="xy"), {}).extra)
     assert sorted(whole["model"]) == ["a", "b"] and whole["extra"] == whole["objects.loader"] == {"a": 1}
     assert whole["optimizer"] == {"state": {"a": 1, "b": 1}, "param_groups": [{"lr": 1.0, "params": ["a", "b"]}]}
@@ -67,24 +91,41 @@ def test_ranks_with_the_same_names_are_written_as_ever() -> None:
     assert assemble.tree_of(made.extra, 1) == {"model": trees[1]["model"], "rng": 1}
 
 
-@pytest.mark.parametrize(("trees", "how", "words"), [
-    ([_tree("a", "both"), _tree("both", "b")], {"writes": {0: ["a"], 1: ["both"]}},
-     "model.b, which rank 1 holds, is in no shard"),
-    ([_tree("a", listed=False), _tree("b", listed=False)], {}, "rank 0 holds model.a and rank 1 does not"),
-    ([_tree("a"), {**_tree("a"), held.HELD: [["model.a", "F32 [7]"]]}], {"writes": {0: ["a"], 1: []}},
-     "model.a is F32 [2] on rank 0 and F32 [7] on rank 1; if each rank has its own: State(own=['model.a'])"),
-    ([_tree("a"), {**_tree("a"), "replicas": {"all": "x"}}, {**_tree("a"), "replicas": {"all": "y"}}], {},
-     "tensors that rank 1 and rank 2 both hold differ"),
-])
+@pytest.mark.parametrize(
+    ("trees", "how", "words"),
+    [
+        (
+            [_tree("a", "both"), _tree("both", "b")],
+            {"writes": {0: ["a"], 1: ["both"]}},
+            "model.b, which rank 1 holds, is in no shard",
+        ),
+        ([_tree("a", listed=False), _tree("b", listed=False)], {}, "rank 0 holds model.a and rank 1 does not"),
+        (
+            [_tree("a"), {**_tree("a"), held.HELD: [["model.a", "F32 [7]"]]}],
+            {"writes": {0: ["a"], 1: []}},
+            "model.a is F32 [2] on rank 0 and F32 [7] on rank 1; if each rank has its own: State(own=['model.a'])",
+        ),
+        (
+            [_tree("a"), {**_tree("a"), "replicas": {"all": "x"}}, {**_tree("a"), "replicas": {"all": "y"}}],
+            {},
+            "tensors that rank 1 and rank 2 both hold differ",
+        ),
+    ],
+)
 def test_what_is_no_checkpoint_says_why(trees: List[Dict[str, Any]], how: Dict[str, Any], words: str) -> None:
     with pytest.raises(CheckpointError) as found:
         assemble.assemble(_reports(*trees, plans="xyz", **how), {})
     assert words in str(found.value)
 
 
-@pytest.mark.parametrize(("changed", "words"), [({"step": 8}, "step is 9 on rank 0 and 8 on rank 1"),
-                                                ({"run_id": "j"}, "run_id is i on rank 0 and j on rank 1"),
-                                                ({"chunk": 32}, "chunk is 16 on rank 0 and 32 on rank 1")])
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"step": 8}, "step is 9 on rank 0 and 8 on rank 1"),
+        ({"run_id": "j"}, "run_id is i on rank 0 and j on rank 1"),
+        ({"chunk": 32}, "chunk is 16 on rank 0 and 32 on rank 1"),
+    ],
+)
 def test_captures_that_do_not_belong_together_say_in_what_they_differ(changed: Dict[str, Any], words: str) -> None:
     with pytest.raises(CheckpointError, match=words):
         assemble.assemble(_reports(_tree("a"), _tree("b"), **changed), {})
@@ -131,8 +172,8 @@ def test_a_name_is_held_by_the_ranks_that_have_it_and_a_new_one_by_those_that_ha
     of = [found.of for found in _agree(first, first, last, {**last, "objects.ema.w": "x"})]
     assert of[1]("model.a.w") == ((1, 2), (0, 1)) and of[2]("model.b.w") == ((0, 2), (2, 3))
     assert of[0]("model.embed.w") is None is of[3]("model.embed.w")
-    assert of[0]("optimizer.state.a.w.exp_avg") == ((0, 2), (0, 1))    # not made yet when they agreed
-    assert of[2]("optimizer.state.embed.w.exp_avg") is None             # nobody's optimizer has it yet: as the model
+    assert of[0]("optimizer.state.a.w.exp_avg") == ((0, 2), (0, 1))  # not made yet when they agreed
+    assert of[2]("optimizer.state.embed.w.exp_avg") is None  # nobody's optimizer has it yet: as the model
     assert of[1]("model.a.late") == ((1, 2), (0, 1)) and of[1]("optimizer.param_groups.0.lr") is None
     assert of[3]("objects.ema.w") == ((0, 1), (3,)) and of[1]("objects.ema.late") == ((0, 1), (1,))
 
@@ -142,12 +183,19 @@ def test_one_name_of_two_shapes_is_refused_on_every_rank() -> None:
         _agree({"model.w": "F32 [2]"}, {"model.w": "F32 [3]"})
 
 
-@pytest.mark.parametrize(("own", "yes", "no"), [
-    (["model.1.*"], ["model.1.weight", "optimizer.state.1.weight.exp_avg", "objects.second.state.1.bias.step"],
-     ["model.0.weight", "model.10.weight", "optimizer.state.10.weight.step", "optimizer.param_groups.0.lr"]),
-    ("model.*.bias", ["model.1.bias", "optimizer.state.1.bias.exp_avg"], ["model.1.weight"]),
-    (["model.1.weight"], ["model.1.weight", "optimizer.state.1.weight.step"], ["model.1.weights", "model.1.bias"]),
-    ([], [], ["model.1.weight", "optimizer.state.0"])])
+@pytest.mark.parametrize(
+    ("own", "yes", "no"),
+    [
+        (
+            ["model.1.*"],
+            ["model.1.weight", "optimizer.state.1.weight.exp_avg", "objects.second.state.1.bias.step"],
+            ["model.0.weight", "model.10.weight", "optimizer.state.10.weight.step", "optimizer.param_groups.0.lr"],
+        ),
+        ("model.*.bias", ["model.1.bias", "optimizer.state.1.bias.exp_avg"], ["model.1.weight"]),
+        (["model.1.weight"], ["model.1.weight", "optimizer.state.1.weight.step"], ["model.1.weights", "model.1.bias"]),
+        ([], [], ["model.1.weight", "optimizer.state.0"]),
+    ],
+)
 def test_own_is_what_is_named_and_what_the_optimizer_has_for_it(own: Any, yes: List[str], no: List[str]) -> None:
     found = owned.Owned(own, {})
     assert all(path in found for path in yes) and not any(path in found for path in no)
@@ -163,8 +211,13 @@ def test_own_takes_the_parts_of_the_state_themselves() -> None:
     assert "model.11.running_mean" in owned.Owned([model[11].running_mean], things)
     assert "optimizer.state.0.bias.momentum" in owned.Owned([optimizer], things)
     assert "model.0.weight" in owned.Owned([model], things)
-    for bad, kind in (("weight", ValueError), (torch.nn.Linear(2, 2), ValueError), (torch.zeros(2), ValueError),
-                      (7, TypeError), (torch.optim.SGD([torch.zeros(1)], 0.1), ValueError)):
+    for bad, kind in (
+        ("weight", ValueError),
+        (torch.nn.Linear(2, 2), ValueError),
+        (torch.zeros(2), ValueError),
+        (7, TypeError),
+        (torch.optim.SGD([torch.zeros(1)], 0.1), ValueError),
+    ):
         with pytest.raises(kind, match="own"):
             owned.Owned([bad], things)
 
@@ -172,6 +225,7 @@ def test_own_takes_the_parts_of_the_state_themselves() -> None:
 def test_a_place_that_has_another_name_in_the_checkpoint_is_found() -> None:
     def leaf(name: str) -> Dict[str, str]:
         return {"$": "tensor", "name": name}
+
     live = {"a": leaf("model.a"), "b": [leaf("rank.00002.b")], "tied": leaf("model.a"), "new": leaf("model.new")}
     saved = {"a": leaf("model.a"), "b": [leaf("rank.00000.b")], "tied": leaf("model.tied"), "extra": leaf("x")}
     assert codec.renamed(live, saved) == {"rank.00002.b": "rank.00000.b"}

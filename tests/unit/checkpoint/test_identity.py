@@ -79,8 +79,9 @@ def test_a_start_finds_whose_root_it_is_and_writes_it_again(store: PosixStore, r
 
 
 @DAMAGE
-def test_verify_and_ls_say_it_and_repair_mends_it(store: PosixStore, run_file: Path, damage: Any,
-                                                  capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_and_ls_say_it_and_repair_mends_it(
+    store: PosixStore, run_file: Path, damage: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     name = put_checkpoint(store, 1)
     assert answer(capsys, "verify", store.url)["run_problem"] is None
     assert answer(capsys, "repair", store.url)["written"] is False
@@ -97,8 +98,9 @@ def test_verify_and_ls_say_it_and_repair_mends_it(store: PosixStore, run_file: P
     assert cli.main(["verify", store.url]) == 0 and identity.said(store).identity == SMALL_RUN
 
 
-def test_two_runs_in_one_root_are_named_and_nobody_is_chosen(store: PosixStore, run_file: Path,
-                                                            capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_runs_in_one_root_are_named_and_nobody_is_chosen(
+    store: PosixStore, run_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     mine = put_checkpoint(store, 1)
     run_file.unlink()
     identity.write(store, OTHER)
@@ -120,8 +122,9 @@ def test_two_runs_in_one_root_are_named_and_nobody_is_chosen(store: PosixStore, 
     assert identity.open_root(store) == SMALL_RUN
 
 
-def test_a_new_id_that_was_made_beside_old_checkpoints_is_noticed(store: PosixStore, run_file: Path,
-                                                                  capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_new_id_that_was_made_beside_old_checkpoints_is_noticed(
+    store: PosixStore, run_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """What an earlier release left behind when RUN.json was lost."""
     put_checkpoint(store, 1)
     run_file.unlink()
@@ -149,8 +152,9 @@ def test_leftovers_that_say_nothing_make_a_new_run(store: PosixStore, run_file: 
     assert identity.open_root(store, "llama").run == "llama" and identity.said(store).problem == ""
 
 
-def test_no_new_id_beside_checkpoints_that_are_all_damaged(store: PosixStore, run_file: Path,
-                                                          capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_new_id_beside_checkpoints_that_are_all_damaged(
+    store: PosixStore, run_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     name = put_checkpoint(store, 1)
     empty(Path(store.url, name, layout.MANIFEST_FILE))
     run_file.unlink()
@@ -160,13 +164,15 @@ def test_no_new_id_beside_checkpoints_that_are_all_damaged(store: PosixStore, ru
     assert cli.main(["repair", store.url]) == 1 and name in capsys.readouterr().err
 
 
-def test_storage_that_deletes_nothing_says_who_can(store: PosixStore, run_file: Path,
-                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+def test_storage_that_deletes_nothing_says_who_can(
+    store: PosixStore, run_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put_checkpoint(store, 1)
     empty(run_file)
 
     def refused(*_: Any, **__: Any) -> None:
         raise PermissionError(1, "Operation not permitted")
+
     monkeypatch.setattr(os, "unlink", refused)
     with pytest.raises(CheckpointError, match=r"damaged RUN.json is in the way") as caught:
         identity.open_root(RestrictedStore(store.url))
@@ -193,7 +199,8 @@ def test_an_exchanged_root_gets_no_commit_and_loses_nothing(store: PosixStore, t
     with pytest.raises(RunIsOwned, match="was exchanged"):
         put_checkpoint(store, 5, epoch=9, run=SMALL_RUN)
     assert [name for name in store.list() if name.startswith("seq-") and name[:-1] not in names] == [
-        "seq-000005.step-0000000005.e9-abcd/"]
+        "seq-000005.step-0000000005.e9-abcd/"
+    ]
     assert not store.exists("seq-000005.step-0000000005.e9-abcd/MANIFEST.json")
     assert all(store.exists(f"{name}/{layout.MANIFEST_FILE}") for name in names)
 

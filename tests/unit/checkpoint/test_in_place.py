@@ -58,13 +58,25 @@ def test_master_weights_and_an_average_that_the_program_holds_go_on_as_if_nothin
     # What is saved next is what the program holds.
     saved_again = State(extra=extra, rng=False)
     assert [piece.tensor.data_ptr() for piece in saved_again.snapshot(Ranks(alone=True)).pieces[:2]] == [
-        weight.data_ptr() for weight in weights]
+        weight.data_ptr() for weight in weights
+    ]
 
 
 def test_containers_stay_keys_come_and_go_and_aliases_stay_aliases(root: str) -> None:
     one = torch.arange(4.0)
-    saved.save(root, State(extra={"a": {"x": one, "n": 2, "new": [1, torch.ones(2)]}, "alias": one, "log": [1, 2, 3],
-                                  "pair": (torch.full((2,), 7.0), 5), "half": one.view(2, 2)[0], 4: "key"}))
+    saved.save(
+        root,
+        State(
+            extra={
+                "a": {"x": one, "n": 2, "new": [1, torch.ones(2)]},
+                "alias": one,
+                "log": [1, 2, 3],
+                "pair": (torch.full((2,), 7.0), 5),
+                "half": one.view(2, 2)[0],
+                4: "key",
+            }
+        ),
+    )
     held: dict[str, Any] = {"x": torch.zeros(4), "n": 0, "gone": torch.ones(1)}
     log: list[int] = []
     first = torch.zeros(2)
@@ -97,10 +109,16 @@ MISFITS = {
     "length": ({"e": [TENSOR, 1]}, {"e": [torch.zeros(3)]}, r"extra\.e is a list of 2 .*a list of 1 with a tensor"),
     "kind": ({"e": {"w": TENSOR}}, {"e": [torch.zeros(3)]}, r"extra\.e is a dict .*a list of 1 with a tensor .*e\.0"),
     "tensor": ({"e": TENSOR}, {"e": {"w": torch.zeros(3)}}, r"extra\.e is a tensor .*a dict with a tensor .*e\.w"),
-    "untied": ({"a": TENSOR, "b": TENSOR}, {"a": torch.zeros(3), "b": torch.zeros(3)},
-               r"extra\.b is the same tensor as extra\.a in the checkpoint, another tensor here"),
-    "tied": ({"a": TENSOR, "b": torch.zeros(3)}, dict.fromkeys("ab", torch.zeros(3)),
-             r"extra\.b is a tensor of its own in the checkpoint, the same tensor as extra\.a here"),
+    "untied": (
+        {"a": TENSOR, "b": TENSOR},
+        {"a": torch.zeros(3), "b": torch.zeros(3)},
+        r"extra\.b is the same tensor as extra\.a in the checkpoint, another tensor here",
+    ),
+    "tied": (
+        {"a": TENSOR, "b": torch.zeros(3)},
+        dict.fromkeys("ab", torch.zeros(3)),
+        r"extra\.b is a tensor of its own in the checkpoint, the same tensor as extra\.a here",
+    ),
 }
 
 
@@ -125,8 +143,10 @@ def test_a_tensor_that_cannot_be_filled_is_refused_before_anything_changes(root:
     assert all(torch.equal(a, b) for a, b in zip(other.parameters(), weights, strict=True))
     assert not fresh.state  # and not the zeros, one step old, that were made to be filled
     assert extra["n"] == 0 and extra.keys() == {*here, "n"}
-    assert all(torch.equal(a, b) for a, b in zip(
-        held, [tensor for tensor in here.values() if isinstance(tensor, torch.Tensor)], strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(held, [tensor for tensor in here.values() if isinstance(tensor, torch.Tensor)], strict=True)
+    )
 
     for key in here:
         del extra[key]

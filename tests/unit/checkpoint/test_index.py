@@ -29,8 +29,9 @@ def specs(draw: st.DrawFn) -> TensorSpec:
     dims = draw(st.integers(0, 4))
     shape, offsets, full = (tuple(draw(extents) for _ in range(dims)) for _ in range(3))
     box = dims and draw(st.booleans())
-    return TensorSpec(draw(names), draw(st.sampled_from(["F32", "BF16", "C64"])), shape, offsets if box else (),
-                      full if box else ())
+    return TensorSpec(
+        draw(names), draw(st.sampled_from(["F32", "BF16", "C64"])), shape, offsets if box else (), full if box else ()
+    )
 
 
 @settings(deadline=None)
@@ -40,8 +41,13 @@ def test_round_trip(pieces: List[Piece]) -> None:
     assert index.decode(index.encode(made)) == made
 
 
-SMALL = Index((Piece(spec("a.weight", (2, 3), (0, 0), (4, 3)), 0, 4096), Piece(spec("b", ()), 0, 4120),
-               Piece(spec("a.weight", (2, 3), (2, 0), (4, 3)), 1, 4096)))
+SMALL = Index(
+    (
+        Piece(spec("a.weight", (2, 3), (0, 0), (4, 3)), 0, 4096),
+        Piece(spec("b", ()), 0, 4120),
+        Piece(spec("a.weight", (2, 3), (2, 0), (4, 3)), 1, 4096),
+    )
+)
 
 
 def test_every_flip_and_every_torn_end_is_found() -> None:
@@ -62,14 +68,18 @@ def test_an_index_that_contradicts_itself_is_refused(at: int, other: bytes) -> N
     """Even with a digest that fits, nothing but CheckpointError comes out of `decode`."""
     body = bytearray(index.encode(SMALL)[:-16])
     at = 8 + at % (len(body) - 8)
-    body[at:at + len(other)] = other
+    body[at : at + len(other)] = other
     with contextlib.suppress(CheckpointError):
         index.decode(bytes(body) + hashlib.blake2b(body, digest_size=16).digest())
 
 
 def test_built_from_the_layouts_of_shards() -> None:
-    layouts = {rank: lay_out([spec("w", (2, 3), (2 * rank, 0), (4, 3)), spec(f"own.{rank}", (5,))], rank=rank, world=2,
-                             run="r", plan="p") for rank in range(2)}
+    layouts = {
+        rank: lay_out(
+            [spec("w", (2, 3), (2 * rank, 0), (4, 3)), spec(f"own.{rank}", (5,))], rank=rank, world=2, run="r", plan="p"
+        )
+        for rank in range(2)
+    }
     made = index.build({rank: found.tensors for rank, found in layouts.items()})
     coverage.check(made)
     assert {name: len(pieces) for name, pieces in made.tensors().items()} == {"w": 2, "own.0": 1, "own.1": 1}
@@ -77,31 +87,37 @@ def test_built_from_the_layouts_of_shards() -> None:
 
 
 def boxes(full: Tuple[int, ...], *pieces: Tuple[Tuple[int, ...], Tuple[int, ...]]) -> Index:
-    return Index(tuple(Piece(spec("w", shape, offsets, full), shard, 0)
-                       for shard, (offsets, shape) in enumerate(pieces)))
+    return Index(
+        tuple(Piece(spec("w", shape, offsets, full), shard, 0) for shard, (offsets, shape) in enumerate(pieces))
+    )
 
 
 def test_what_covers_a_tensor() -> None:
-    for good in (boxes((4, 6), ((0, 0), (4, 6))),
-                 boxes((4, 6), ((0, 0), (2, 3)), ((0, 3), (2, 3)), ((2, 0), (2, 3)), ((2, 3), (2, 3))),
-                 boxes((3, 3), ((0, 0), (1, 2)), ((0, 2), (2, 1)), ((2, 1), (1, 2)), ((1, 0), (2, 1)),
-                       ((1, 1), (1, 1))),
-                 boxes((4,), ((0,), (4,)), ((4,), (0,))),
-                 Index((Piece(spec("s", ()), 0, 0), Piece(spec("empty", (0, 5)), 1, 0))), Index(())):
+    for good in (
+        boxes((4, 6), ((0, 0), (4, 6))),
+        boxes((4, 6), ((0, 0), (2, 3)), ((0, 3), (2, 3)), ((2, 0), (2, 3)), ((2, 3), (2, 3))),
+        boxes((3, 3), ((0, 0), (1, 2)), ((0, 2), (2, 1)), ((2, 1), (1, 2)), ((1, 0), (2, 1)), ((1, 1), (1, 1))),
+        boxes((4,), ((0,), (4,)), ((4,), (0,))),
+        Index((Piece(spec("s", ()), 0, 0), Piece(spec("empty", (0, 5)), 1, 0))),
+        Index(()),
+    ):
         coverage.check(good)
 
 
-@pytest.mark.parametrize("bad, words", [
-    (boxes((4, 6), ((0, 0), (2, 6))), r"w: 12 items of \[4, 6\] are in no shard"),
-    (boxes((4,), ((0,), (2,)), ((1,), (3,))), r"overlap"),
-    (boxes((4,), ((0,), (4,)), ((0,), (4,))), r"\[0:4\] is in 2 shards"),
-    (boxes((4, 4), ((0, 0), (4, 2)), ((0, 0), (2, 4)), ((2, 2), (2, 2))), r"overlap"),
-    (boxes((4,), ((0,), (2,)), ((3,), (2,))), r"outside of \[4\]"),
-    (boxes((0, 4), ((0, 0), (0, 4)), ((0, 0), (0, 4))), r"empty and in 2 shards"),
-    (Index((Piece(spec("w", (2,)), 0, 0), Piece(spec("w", (3,)), 1, 0))), r"shard 1 has F32 \[3\], shard 0"),
-    (Index((Piece(spec("w", (2,)), 0, 0), Piece(spec("w", (2,)), 0, 8))), r"twice in shard 0"),
-    (Index((Piece(spec("s", ()), 0, 0), Piece(spec("s", ()), 1, 0))), r"in 2 shards"),
-])
+@pytest.mark.parametrize(
+    "bad, words",
+    [
+        (boxes((4, 6), ((0, 0), (2, 6))), r"w: 12 items of \[4, 6\] are in no shard"),
+        (boxes((4,), ((0,), (2,)), ((1,), (3,))), r"overlap"),
+        (boxes((4,), ((0,), (4,)), ((0,), (4,))), r"\[0:4\] is in 2 shards"),
+        (boxes((4, 4), ((0, 0), (4, 2)), ((0, 0), (2, 4)), ((2, 2), (2, 2))), r"overlap"),
+        (boxes((4,), ((0,), (2,)), ((3,), (2,))), r"outside of \[4\]"),
+        (boxes((0, 4), ((0, 0), (0, 4)), ((0, 0), (0, 4))), r"empty and in 2 shards"),
+        (Index((Piece(spec("w", (2,)), 0, 0), Piece(spec("w", (3,)), 1, 0))), r"shard 1 has F32 \[3\], shard 0"),
+        (Index((Piece(spec("w", (2,)), 0, 0), Piece(spec("w", (2,)), 0, 8))), r"twice in shard 0"),
+        (Index((Piece(spec("s", ()), 0, 0), Piece(spec("s", ()), 1, 0))), r"in 2 shards"),
+    ],
+)
 def test_what_does_not(bad: Index, words: str) -> None:
     with pytest.raises(CheckpointError, match=words):
         coverage.check(bad)
@@ -116,15 +132,16 @@ def test_any_cut_covers_and_any_loss_or_repetition_does_not(full: List[int], dic
         if end - begin < 2 or dice.random() < 0.3:
             return [box]
         at = dice.randrange(begin + 1, end)
-        return [part for half in ((begin, at), (at, end)) for part in cut((*box[:dim], half, *box[dim + 1:]))]
+        return [part for half in ((begin, at), (at, end)) for part in cut((*box[:dim], half, *box[dim + 1 :]))]
 
     def pieces(parts: List[coverage.Box]) -> Index:
         return boxes(tuple(full), *[(tuple(b for b, _ in part), tuple(e - b for b, e in part)) for part in parts])
+
     parts = cut(tuple((0, extent) for extent in full))
     dice.shuffle(parts)
     coverage.check(pieces(parts))
     gone = dice.randrange(len(parts))
-    for wrong in (parts[:gone] + parts[gone + 1:], [*parts, parts[gone]]):
+    for wrong in (parts[:gone] + parts[gone + 1 :], [*parts, parts[gone]]):
         if wrong:
             with pytest.raises(CheckpointError):
                 coverage.check(pieces(wrong))

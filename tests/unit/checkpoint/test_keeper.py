@@ -45,7 +45,8 @@ def committed(root: str) -> list[int]:
 
 
 def test_another_agent_brings_to_storage_what_the_dead_one_held(
-        root: str, state: State, shm: Path, caplog: pytest.LogCaptureFixture) -> None:
+    root: str, state: State, shm: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     manager = Manager(root)
     manager.restore(state)
     os.kill(manager._agent.pid, signal.SIGSTOP)  # captured, neither sealed nor written
@@ -60,14 +61,29 @@ def test_another_agent_brings_to_storage_what_the_dead_one_held(
         assert isinstance(got, Restored) and got.step == 2
 
 
-PLACES = ["agent.captured", "seal.leaf", "seal.after_page", "persist.begin", "persist.slice", "persist.done",
-          "agent.written", "agent.before_commit", "commit.before_index", "commit.before_manifest",
-          "commit.after_manifest", "agent.committed", "agent.ordered", "agent.before_free", "agent.after_free"]
+PLACES = [
+    "agent.captured",
+    "seal.leaf",
+    "seal.after_page",
+    "persist.begin",
+    "persist.slice",
+    "persist.done",
+    "agent.written",
+    "agent.before_commit",
+    "commit.before_index",
+    "commit.before_manifest",
+    "commit.after_manifest",
+    "agent.committed",
+    "agent.ordered",
+    "agent.before_free",
+    "agent.after_free",
+]
 
 
 @pytest.mark.parametrize("place", PLACES)
 def test_wherever_it_dies_the_save_becomes_durable_once(
-        place: str, root: str, state: State, shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place: str, root: str, state: State, shm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HPK_FAILPOINT", f"{place}@2")
     manager = Manager(root, keep=None)
     monkeypatch.delenv("HPK_FAILPOINT")  # for the next agent
@@ -94,6 +110,7 @@ def test_it_dies_while_the_manager_closes(root: str, state: State, shm: Path) ->
     def wait_end(timeout: float) -> bool:
         kill(manager)
         return real(timeout)
+
     manager._agent.wait_end = wait_end  # type: ignore[method-assign]
     assert manager.close() and committed(root) == [0] and os.listdir(shm) == []
 
@@ -111,7 +128,8 @@ def test_so_many_agents_and_no_more(root: str, state: State) -> None:
 
 
 def test_a_stopped_agent_is_noticed_and_another_one_does_its_work(
-        root: str, state: State, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    root: str, state: State, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setenv("HPK_AGENT_SILENCE", "8")
     manager = Manager(root)
     manager.restore(state)
@@ -125,7 +143,8 @@ def test_a_stopped_agent_is_noticed_and_another_one_does_its_work(
 
 
 def test_work_that_stands_still_is_an_error_until_it_goes_on(
-        root: str, state: State, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    root: str, state: State, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """As on a mount that hangs; here the limit on the rate makes the second write wait for seconds."""
     monkeypatch.setenv("HPK_AGENT_STALL", "1")
     manager = Manager(root, every=1000, rate_limit=30_000)

@@ -34,8 +34,9 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def test_what_reached_only_the_local_disk_is_restored_and_brought_to_storage(tmp_path: Path, shm: Path) -> None:
     root, disk = tmp_path / "root", tmp_path / "disk"
-    died = subprocess.run([sys.executable, "-c", TRAINER, str(root), str(disk)], capture_output=True, text=True,
-                          timeout=60, check=False)
+    died = subprocess.run(
+        [sys.executable, "-c", TRAINER, str(root), str(disk)], capture_output=True, text=True, timeout=60, check=False
+    )
     assert died.returncode == -signal.SIGKILL and died.stdout == "local\n", died.stderr
     assert not any(entry.committed for entry in catalog.attempts(str(root)))
     for entry in os.scandir(shm):

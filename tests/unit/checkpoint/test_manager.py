@@ -23,8 +23,9 @@ class Job:
 
     def __init__(self, width: int = 64) -> None:
         torch.manual_seed(0)
-        self.model = torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.BatchNorm1d(width),
-                                         torch.nn.Dropout(0.5), torch.nn.Linear(width, 3))
+        self.model = torch.nn.Sequential(
+            torch.nn.Linear(width, width), torch.nn.BatchNorm1d(width), torch.nn.Dropout(0.5), torch.nn.Linear(width, 3)
+        )
         self.optimizer = torch.optim.AdamW(self.model.parameters())
         self.schedule = torch.optim.lr_scheduler.StepLR(self.optimizer, 2)
         self.extra = {"seen": (0,), "note": torch.zeros(3, dtype=torch.bfloat16)}
@@ -39,10 +40,15 @@ class Job:
         self.extra["seen"] = (*self.extra["seen"], random.random())
 
     def fingerprint(self) -> list[bytes]:
-        tensors = [*self.model.state_dict().values(), torch.get_rng_state(), self.extra["note"].float(),
-                   *(v for s in self.optimizer.state_dict()["state"].values() for v in s.values())]
+        tensors = [
+            *self.model.state_dict().values(),
+            torch.get_rng_state(),
+            self.extra["note"].float(),
+            *(v for s in self.optimizer.state_dict()["state"].values() for v in s.values()),
+        ]
         return [bytes(t.reshape(-1).view(torch.uint8).tolist()) for t in tensors] + [
-            repr((self.extra["seen"], self.schedule.state_dict(), random.getstate())).encode()]
+            repr((self.extra["seen"], self.schedule.state_dict(), random.getstate())).encode()
+        ]
 
 
 @pytest.fixture
@@ -217,6 +223,7 @@ def test_the_agent_ends_by_itself_when_its_trainer_is_gone(root: str) -> None:
     assert [entry.committed for entry in catalog.attempts(root)] == [True]
     assert process.owner_of(manager._agent.pid) is None and handle.seq == 1
     from hyperpod_kit.checkpoint.repository import cli
+
     disown()
     assert cli.main(["flush", "--all"]) == 0 and segments() == []
     assert time.monotonic() > 0

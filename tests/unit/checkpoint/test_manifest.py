@@ -14,11 +14,25 @@ from hyperpod_kit.errors import CheckpointError
 from tests.unit.checkpoint.small_checkpoint import put_checkpoint
 
 MANIFEST = manifest.Manifest(
-    run="llama", run_id="0" * 32, epoch=2, seq=43, step=110, world=2, plan="blake2b:00", digest="blake2b",
-    chunk=1 << 24, total_bytes=200, tensors=9, time="2026-11-20T23:58:03Z",
-    shards=(manifest.FileRecord("shard-00000.safetensors", 100, "blake2b:aa", 0),
-            manifest.FileRecord("shard-00001.safetensors", 100, "blake2b:bb", 1)),
-    extra=manifest.FileRecord("extra.json", 20, "blake2b:cc"), job={"slurm_job_id": "7"})
+    run="llama",
+    run_id="0" * 32,
+    epoch=2,
+    seq=43,
+    step=110,
+    world=2,
+    plan="blake2b:00",
+    digest="blake2b",
+    chunk=1 << 24,
+    total_bytes=200,
+    tensors=9,
+    time="2026-11-20T23:58:03Z",
+    shards=(
+        manifest.FileRecord("shard-00000.safetensors", 100, "blake2b:aa", 0),
+        manifest.FileRecord("shard-00001.safetensors", 100, "blake2b:bb", 1),
+    ),
+    extra=manifest.FileRecord("extra.json", 20, "blake2b:cc"),
+    job={"slurm_job_id": "7"},
+)
 
 
 def test_round_trip_and_plain_json() -> None:
@@ -27,11 +41,14 @@ def test_round_trip_and_plain_json() -> None:
     assert json.loads(data)["format"] == "hpk-ckpt/1"
 
 
-@pytest.mark.parametrize("root", ["", "blake2b", "blake2b:", "xxh3:aa", "sha512:aa", "blake2b:AA",
-                                  "blake2b:" + "a" * 129, 7])
+@pytest.mark.parametrize(
+    "root", ["", "blake2b", "blake2b:", "xxh3:aa", "sha512:aa", "blake2b:AA", "blake2b:" + "a" * 129, 7]
+)
 def test_a_root_is_a_digest_by_the_algorithm_that_the_format_or_the_manifest_names(root: Any) -> None:
-    for changed in (replace(MANIFEST, shards=(replace(MANIFEST.shards[0], root=root), MANIFEST.shards[1])),
-                    replace(MANIFEST, extra=replace(MANIFEST.extra, root=root))):
+    for changed in (
+        replace(MANIFEST, shards=(replace(MANIFEST.shards[0], root=root), MANIFEST.shards[1])),
+        replace(MANIFEST, extra=replace(MANIFEST.extra, root=root)),
+    ):
         with pytest.raises(CheckpointError, match=r"root of .*which it cannot be"):
             manifest.decode(changed.encode())
 
@@ -68,15 +85,26 @@ def manifests(draw: st.DrawFn) -> manifest.Manifest:
     world, digest = draw(st.integers(1, 4)), draw(names)
     shards = [replace(draw(records), file=layout.shard_file(rank), rank=rank) for rank in range(world)]
     return manifest.Manifest(
-        run=draw(text), run_id=draw(text), epoch=draw(numbers), seq=draw(numbers), step=draw(numbers), world=world,
-        plan=draw(text), digest=digest, chunk=draw(st.integers(1, 2**30)), total_bytes=draw(numbers),
-        tensors=draw(numbers), time=draw(text),
+        run=draw(text),
+        run_id=draw(text),
+        epoch=draw(numbers),
+        seq=draw(numbers),
+        step=draw(numbers),
+        world=world,
+        plan=draw(text),
+        digest=digest,
+        chunk=draw(st.integers(1, 2**30)),
+        total_bytes=draw(numbers),
+        tensors=draw(numbers),
+        time=draw(text),
         shards=tuple(replace(shard, root=f"{digest}:{shard.root}") for shard in shards),
         extra=replace(draw(small), file=layout.EXTRA_FILE),
         index=draw(st.none() | small.map(lambda found: replace(found, file=layout.INDEX_FILE))),
         metrics=draw(st.dictionaries(text, st.floats(allow_nan=False, allow_infinity=False), max_size=3)),
         parent=draw(st.none() | st.dictionaries(text, numbers, max_size=2)),
-        job=draw(st.dictionaries(text, values, max_size=3)), versions=draw(st.dictionaries(text, text, max_size=3)))
+        job=draw(st.dictionaries(text, values, max_size=3)),
+        versions=draw(st.dictionaries(text, text, max_size=3)),
+    )
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -87,14 +115,20 @@ def test_any_manifest_comes_back(made: manifest.Manifest) -> None:
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.recursive(values, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3)),
-       st.data())
+@given(
+    st.recursive(values, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3)),
+    st.data(),
+)
 def test_sealed_json_is_whole_or_refused(value: object, data: st.DataObject) -> None:
     sealed = manifest.seal_json({"value": value})
     assert manifest.open_json(sealed, "it") == {"value": value}
     at = data.draw(st.integers(0, len(sealed) - 1))
-    for other in (sealed[:at], sealed[:at] + sealed[at + 1:], sealed[:at] + sealed[at:at + 1] + sealed[at:],
-                  sealed[:at] + bytes([sealed[at] ^ 1 << data.draw(st.integers(0, 7))]) + sealed[at + 1:]):
+    for other in (
+        sealed[:at],
+        sealed[:at] + sealed[at + 1 :],
+        sealed[:at] + sealed[at : at + 1] + sealed[at:],
+        sealed[:at] + bytes([sealed[at] ^ 1 << data.draw(st.integers(0, 7))]) + sealed[at + 1 :],
+    ):
         with pytest.raises(CheckpointError):
             manifest.open_json(other, "it")
 
@@ -117,8 +151,15 @@ def test_attempt_names_have_one_spelling() -> None:
 
 
 @settings(deadline=None)
-@given(st.builds(layout.AttemptName, st.integers(0, 10**12), st.integers(0, 10**14), st.integers(0, 10**6),
-                 st.text("0123456789abcdef", min_size=4, max_size=16)))
+@given(
+    st.builds(
+        layout.AttemptName,
+        st.integers(0, 10**12),
+        st.integers(0, 10**14),
+        st.integers(0, 10**6),
+        st.text("0123456789abcdef", min_size=4, max_size=16),
+    )
+)
 def test_any_attempt_name_comes_back(name: layout.AttemptName) -> None:
     assert layout.parse_attempt(str(name)) == name
     assert layout.parse_tombstone(layout.tombstone_file(str(name))) == str(name)
@@ -133,10 +174,25 @@ def test_what_is_no_name_is_none(text: str) -> None:
     assert parsed is None or str(parsed) == text
 
 
-@pytest.mark.parametrize("place,value", [
-    (("chunk",), "x"), (("chunk",), 0), (("chunk",), 10**15), (("world",), "x"), (("world",), True), (("step",), -1),
-    (("time",), 5), (("job",), []), (("parent",), 3), (("shards", 0, "root"), 5), (("shards", 0, "size"), -1),
-    (("shards", 0, "file"), "../../../etc/shadow"), (("extra", "file"), "shard-00000.safetensors"), (("shards",), {})])
+@pytest.mark.parametrize(
+    "place,value",
+    [
+        (("chunk",), "x"),
+        (("chunk",), 0),
+        (("chunk",), 10**15),
+        (("world",), "x"),
+        (("world",), True),
+        (("step",), -1),
+        (("time",), 5),
+        (("job",), []),
+        (("parent",), 3),
+        (("shards", 0, "root"), 5),
+        (("shards", 0, "size"), -1),
+        (("shards", 0, "file"), "../../../etc/shadow"),
+        (("extra", "file"), "shard-00000.safetensors"),
+        (("shards",), {}),
+    ],
+)
 def test_a_manifest_that_proves_itself_and_says_something_odd_is_passed_over(place: tuple, value: object) -> None:
     store = MemoryStore("memory://odd")
     old, new = put_checkpoint(store, 1), put_checkpoint(store, 2)

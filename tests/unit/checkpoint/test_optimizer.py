@@ -53,6 +53,7 @@ def test_optimizers_that_refuse_zero_gradients_are_restored(root: str, kind: str
         its.zero_grad()
         model(torch.tensor([1, 2]) if kind == "SparseAdam" else torch.ones(4)).sum().backward()
         its.step()
+
     model, its = build()
     step(model, its)
     saved.save(root, State(model, its))
@@ -63,8 +64,9 @@ def test_optimizers_that_refuse_zero_gradients_are_restored(root: str, kind: str
     step(other, fresh)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
     a, b = its.state_dict()["state"], fresh.state_dict()["state"]
-    assert a.keys() == b.keys() and all(torch.equal(torch.as_tensor(a[n][key]), torch.as_tensor(b[n][key]))
-                                        for n in a for key in a[n])
+    assert a.keys() == b.keys() and all(
+        torch.equal(torch.as_tensor(a[n][key]), torch.as_tensor(b[n][key])) for n in a for key in a[n]
+    )
 
 
 class Prepared(torch.optim.Optimizer):
@@ -141,17 +143,26 @@ def test_another_class_with_the_same_state_is_warned_of_and_with_other_state_ref
     model, its = job(torch.optim.Adam)
     saved.save(root, State(model, its))
     other, fresh = job(torch.optim.AdamW, seed=1)
-    with pytest.warns(RuntimeWarning, match=r"optimizer is torch\.optim\.adamw\.AdamW here, and the checkpoint's is "
-                                            r"torch\.optim\.adam\.Adam: it goes on with"):
+    with pytest.warns(
+        RuntimeWarning,
+        match=r"optimizer is torch\.optim\.adamw\.AdamW here, and the checkpoint's is "
+        r"torch\.optim\.adam\.Adam: it goes on with",
+    ):
         saved.restore(root, State(other, fresh))
     assert torch.equal(fresh.state[other.weight]["exp_avg"], its.state[model.weight]["exp_avg"])
 
-    for kind, options, lost, absent in ((torch.optim.SGD, {"momentum": 0.9}, ", 'step'", "'momentum_buffer'"),
-                                        (torch.optim.SGD, {}, ", 'step'", ""), (torch.optim.Adagrad, {}, "", "'sum'")):
+    for kind, options, lost, absent in (
+        (torch.optim.SGD, {"momentum": 0.9}, ", 'step'", "'momentum_buffer'"),
+        (torch.optim.SGD, {}, ", 'step'", ""),
+        (torch.optim.Adagrad, {}, "", "'sum'"),
+    ):
         other, fresh = job(kind, seed=1, **options)
         before = other.weight.detach().clone()
-        with pytest.raises(CheckpointError, match=rf"{kind.__name__} here, .*Adam: \['exp_avg', 'exp_avg_sq'{lost}\] "
-                                                  rf"would be lost, \[{absent}\] are not there") as caught:
+        with pytest.raises(
+            CheckpointError,
+            match=rf"{kind.__name__} here, .*Adam: \['exp_avg', 'exp_avg_sq'{lost}\] "
+            rf"would be lost, \[{absent}\] are not there",
+        ) as caught:
             saved.restore(root, State(other, fresh))
         assert "State(model)" in str(caught.value.hint) and torch.equal(other.weight, before)
         assert fresh.param_groups[0]["lr"] == 0.1 and "betas" not in fresh.param_groups[0]

@@ -11,12 +11,21 @@ from hyperpod_kit.checkpoint.repository.policy import Best, EverySeconds, EveryS
 from hyperpod_kit.errors import UsageError
 
 
-def facts(*steps: int, times: Optional[List[float]] = None, losses: Optional[List[Optional[float]]] = None,
-          pinned: int = -1) -> List[Facts]:
+def facts(
+    *steps: int, times: Optional[List[float]] = None, losses: Optional[List[Optional[float]]] = None, pinned: int = -1
+) -> List[Facts]:
     """Oldest first, returned newest first; named by their place."""
-    made = [Facts(f"a{n}", (1, n, ""), step, times[n] if times else None,
-                  {"loss": losses[n]} if losses and losses[n] is not None else {}, n == pinned)  # type: ignore[dict-item]
-            for n, step in enumerate(steps)]
+    made = [
+        Facts(
+            f"a{n}",
+            (1, n, ""),
+            step,
+            times[n] if times else None,
+            {"loss": losses[n]} if losses and losses[n] is not None else {},
+            n == pinned,
+        )  # type: ignore[dict-item]
+        for n, step in enumerate(steps)
+    ]
     return made[::-1]
 
 
@@ -65,11 +74,16 @@ def test_pinned_and_combinations() -> None:
 
 
 RULES = st.recursive(
-    st.one_of(st.builds(Latest, st.integers(1, 9)), st.builds(EverySteps, st.integers(1, 9)),
-              st.builds(EverySeconds, st.floats(0.1, 1e6)), st.just(Pinned()),
-              st.builds(Best, st.text(), st.integers(1, 5), st.sampled_from(["min", "max"]))),
+    st.one_of(
+        st.builds(Latest, st.integers(1, 9)),
+        st.builds(EverySteps, st.integers(1, 9)),
+        st.builds(EverySeconds, st.floats(0.1, 1e6)),
+        st.just(Pinned()),
+        st.builds(Best, st.text(), st.integers(1, 5), st.sampled_from(["min", "max"])),
+    ),
     lambda inner: st.one_of(st.builds(lambda a, b: a | b, inner, inner), st.builds(lambda a, b: a & b, inner, inner)),
-    max_leaves=5)
+    max_leaves=5,
+)
 
 
 @settings(deadline=None)
@@ -78,10 +92,26 @@ def test_policies_are_data(rule: Policy) -> None:
     assert policy.from_json(rule.to_json()) == rule
 
 
-@pytest.mark.parametrize("body", [
-    None, [], {}, {"latest": {"n": 0}}, {"latest": {"n": -1}}, {"latest": 3}, {"latest": {"n": True}},
-    {"latest": {"m": 1}}, {"never": {}}, {"any": []}, {"any": {}}, {"latest": {"n": 1}, "pinned": {}},
-    {"best": {"metric": "x", "mode": "median"}}, {"every_seconds": {"s": float("nan")}}, {"latest": {"n": "3"}}])
+@pytest.mark.parametrize(
+    "body",
+    [
+        None,
+        [],
+        {},
+        {"latest": {"n": 0}},
+        {"latest": {"n": -1}},
+        {"latest": 3},
+        {"latest": {"n": True}},
+        {"latest": {"m": 1}},
+        {"never": {}},
+        {"any": []},
+        {"any": {}},
+        {"latest": {"n": 1}, "pinned": {}},
+        {"best": {"metric": "x", "mode": "median"}},
+        {"every_seconds": {"s": float("nan")}},
+        {"latest": {"n": "3"}},
+    ],
+)
 def test_what_is_no_policy_is_refused(body: object) -> None:
     with pytest.raises(UsageError):
         policy.from_json(body)

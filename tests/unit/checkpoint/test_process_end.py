@@ -48,17 +48,28 @@ if how == "exception":
 
 @pytest.mark.parametrize("how, code, times", [("making slots", 0, 3), ("overlap", 0, 1), ("exception", 1, 1)])
 def test_an_end_without_close_is_the_programs_own_end(
-        how: str, code: int, times: int, shm: Path, tmp_path: Path) -> None:
+    how: str, code: int, times: int, shm: Path, tmp_path: Path
+) -> None:
     """It was SIGABRT, "terminate called without an active exception", where a thread was inside torch just then."""
-    run = [subprocess.Popen([sys.executable, "-c", PROGRAM, str(tmp_path / str(n)), how], stderr=subprocess.PIPE,
-                            env={**os.environ, "OMP_NUM_THREADS": "1"}) for n in range(times)]
+    run = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(tmp_path / str(n)), how],
+            stderr=subprocess.PIPE,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        for n in range(times)
+    ]
     for one in run:
         said = one.communicate(timeout=120)[1].decode()
         assert one.returncode == code, said
         assert ("no close(): <save of step 0: " in said) == (how != "making slots") or "durable" in said, said
     if how != "making slots":
-        wait_for(lambda: all([entry.committed for entry in catalog.attempts(str(tmp_path / str(n)))] == [True]
-                             for n in range(times)), 60)
+        wait_for(
+            lambda: all(
+                [entry.committed for entry in catalog.attempts(str(tmp_path / str(n)))] == [True] for n in range(times)
+            ),
+            60,
+        )
 
 
 def child(what: object) -> int:
@@ -81,8 +92,12 @@ def test_a_forked_child_is_refused_and_the_parents_saves_are_its_own(shm: Path, 
     manager = Manager(tmp_path / "run", every=1)
     manager.restore(state)
     assert manager.save(0, state).wait("durable", 10)
-    for call in (lambda: manager.save(50, state), lambda: manager.step(50, state), lambda: manager.restore(state),
-                 manager.close):
+    for call in (
+        lambda: manager.save(50, state),
+        lambda: manager.step(50, state),
+        lambda: manager.restore(state),
+        manager.close,
+    ):
         assert child(call) == 0
     assert manager.save(9, state).wait("durable", 10)
     assert manager.close()
@@ -119,8 +134,9 @@ def test_workers_of_a_data_loader_keep_neither_socket_nor_slots(shm: Path, tmp_p
     assert manager.save(0, state).wait("durable", 10)
     ours = os.readlink(f"/proc/self/fd/{manager._agent.fileno()}")
     assert len(held(os.getpid(), shm, [ours])) > 1
-    loader = torch.utils.data.DataLoader(Data(), batch_size=2, num_workers=2, persistent_workers=True,
-                                         multiprocessing_context="fork")
+    loader = torch.utils.data.DataLoader(
+        Data(), batch_size=2, num_workers=2, persistent_workers=True, multiprocessing_context="fork"
+    )
     batches = iter(loader)
     first = next(batches)
     try:

@@ -27,6 +27,7 @@ def test_all_generators_go_on(odd):
     def take(name, tensor):
         tensors[name] = tensor.clone()
         return name
+
     kept = json.dumps(codec.encode(randomness.capture(), "rng", take))
     expected = draw()
     draw()

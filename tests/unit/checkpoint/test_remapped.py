@@ -28,16 +28,24 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def able() -> bool:
-    return shutil.which("unshare") is not None and subprocess.run(
-        [*REMAPPED, "true"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
+    return (
+        shutil.which("unshare") is not None
+        and subprocess.run([*REMAPPED, "true"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
+    )
 
 
 @pytest.mark.skipif(not able(), reason="no user namespaces here")
 def test_what_a_remapped_trainer_left_is_saved_by_its_owner_outside(shm: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     root = str(tmp_path / "run")
-    done = subprocess.run([*REMAPPED, sys.executable, "-c", TRAINER, root], timeout=120, text=True,
-                          env={**os.environ, "SLURM_JOB_ID": "9"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    done = subprocess.run(
+        [*REMAPPED, sys.executable, "-c", TRAINER, root],
+        timeout=120,
+        text=True,
+        env={**os.environ, "SLURM_JOB_ID": "9"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
     assert done.returncode in (-9, 137), done.stdout
     assert {name.uid for name in arena.names(str(shm))} == {os.getuid()}
     (outcome,) = flush.flush(job="9")

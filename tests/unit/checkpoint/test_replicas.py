@@ -27,18 +27,29 @@ def test_the_text_of_a_capture_carries_them_last_and_somebodys_own_key_of_that_n
 
 def test_only_ranks_that_hold_the_same_set_are_compared_and_one_that_did_not_compare_is_no_argument() -> None:
     assert replicas.difference({0: {"all": "a", "x": "1"}, 1: {"all": "a"}, 2: {}, 3: {"y": "2"}}) is None
-    assert replicas.difference({0: {"x": "1"}, 2: {"x": "1"}, 3: {"x": "2"}, 5: {"x": "2"}}) == \
-        Difference("x", (0, 3), 2, 4)
+    assert replicas.difference({0: {"x": "1"}, 2: {"x": "1"}, 3: {"x": "2"}, 5: {"x": "2"}}) == Difference(
+        "x", (0, 3), 2, 4
+    )
 
 
-@pytest.mark.parametrize(("second", "text"), [
-    ([("model.a", "F32 [2]", "1"), ("model.b", "F32 [3]", "9")], "model.b has other bytes on rank 0 than on rank 3; "),
-    ([("model.a", "F32 [4]", "8"), ("model.b", "F32 [3]", "9")],
-     "model.a is F32 [2] on rank 0 and F32 [4] on rank 3 (and 1 more)"),
-    ([("model.a", "F32 [2]", "1")], "model.b is on rank 0 and not on rank 3"),
-    ([("model.a", "F32 [2]", "1"), ("model.b", "F32 [3]", "2"), ("model.c", "F32 [3]", "2")],
-     "model.c is on rank 3 and not on rank 0"),
-])
+@pytest.mark.parametrize(
+    ("second", "text"),
+    [
+        (
+            [("model.a", "F32 [2]", "1"), ("model.b", "F32 [3]", "9")],
+            "model.b has other bytes on rank 0 than on rank 3; ",
+        ),
+        (
+            [("model.a", "F32 [4]", "8"), ("model.b", "F32 [3]", "9")],
+            "model.a is F32 [2] on rank 0 and F32 [4] on rank 3 (and 1 more)",
+        ),
+        ([("model.a", "F32 [2]", "1")], "model.b is on rank 0 and not on rank 3"),
+        (
+            [("model.a", "F32 [2]", "1"), ("model.b", "F32 [3]", "2"), ("model.c", "F32 [3]", "2")],
+            "model.c is on rank 3 and not on rank 0",
+        ),
+    ],
+)
 def test_the_reason_names_the_tensor_the_ranks_and_the_way_out(second: List[Tuple[str, str, str]], text: str) -> None:
     first = [("model.a", "F32 [2]", "1"), ("model.b", "F32 [3]", "2")]
     said = replicas.explain(Difference("all", (0, 3), 5, 8), first, second)
@@ -111,13 +122,21 @@ SIZES = [0, 1, 7, 4096, 4 * 2**20, 4 * 2**20 + 1, 8 * 2**20 + 5]
 def _tensors() -> List[Any]:
     made = [torch.randint(0, 255, (size,), dtype=torch.uint8) for size in SIZES]
     nan = torch.tensor([float("nan"), 1.0])
-    return [*made, nan, torch.tensor(3), torch.randn(6, 4).to(torch.bfloat16), torch.rand(9) > 0.5,
-            torch.randn(3, 5, dtype=torch.complex64)]
+    return [
+        *made,
+        nan,
+        torch.tensor(3),
+        torch.randn(6, 4).to(torch.bfloat16),
+        torch.rand(9) > 0.5,
+        torch.randn(3, 5, dtype=torch.complex64),
+    ]
 
 
 def _pieces(tensors: List[Any]) -> List[Piece]:
-    return [Piece(TensorSpec(f"w{n}", "U8", tuple(tensor.shape)), tensor, (0, 2), None, early=bool(n % 3))
-            for n, tensor in enumerate(tensors)]
+    return [
+        Piece(TensorSpec(f"w{n}", "U8", tuple(tensor.shape)), tensor, (0, 2), None, early=bool(n % 3))
+        for n, tensor in enumerate(tensors)
+    ]
 
 
 def _digest(tensors: List[Any], threads: int = 1) -> Tuple[Dict[str, str], List[str]]:
@@ -137,8 +156,12 @@ def test_equal_bytes_have_equal_digests_wherever_they_lie(digest: Any) -> None:
     tensors = _tensors()
     want = digest(tensors)
     elsewhere = [torch.cat([tensor.new_zeros(3), tensor.reshape(-1)])[3:].reshape(tensor.shape) for tensor in tensors]
-    apart = [tensor.reshape(-1, 1).repeat(1, 2)[:, 0].reshape(tensor.shape) if tensor.dim() != 1 else
-             tensor.reshape(-1, 1).repeat(1, 2)[:, 0] for tensor in tensors]
+    apart = [
+        tensor.reshape(-1, 1).repeat(1, 2)[:, 0].reshape(tensor.shape)
+        if tensor.dim() != 1
+        else tensor.reshape(-1, 1).repeat(1, 2)[:, 0]
+        for tensor in tensors
+    ]
     assert not apart[5].is_contiguous() and digest(elsewhere) == want and digest(apart) == want
     conj = [*tensors[:-1], tensors[-1].conj().resolve_conj().conj()]
     assert conj[-1].is_conj() and digest(conj) == want
@@ -153,7 +176,7 @@ def test_one_bit_or_two_items_in_each_others_place_change_one_digest(digest: Any
         at = dice.randrange(size)
         flipped = tensors[number].clone()
         flipped[at] ^= 1 << dice.randrange(8)
-        found = digest([*tensors[:number], flipped, *tensors[number + 1:]])
+        found = digest([*tensors[:number], flipped, *tensors[number + 1 :]])
         assert [n for n, (a, b) in enumerate(zip(want, found)) if a != b] == [number]
     swapped = tensors[4].clone()
     swapped[:16] = tensors[4][:16].roll(8)
@@ -166,8 +189,13 @@ def test_threads_give_one_answer_and_a_set_of_holders_one_digest() -> None:
     assert _digest(tensors, 1) == _digest(tensors, 3)
     held, values = _digest(tensors)
     assert set(held) == {"all"} and len(values) == len(tensors)
-    made = comparing.Comparison([Piece(TensorSpec("w", "F32", (1,)), torch.zeros(1), (0, 2), None, False,
-                                       holders=holders) for holders in ((0, 1), (0, 2), (0, 1))], "xxh3")
+    made = comparing.Comparison(
+        [
+            Piece(TensorSpec("w", "F32", (1,)), torch.zeros(1), (0, 2), None, False, holders=holders)
+            for holders in ((0, 1), (0, 2), (0, 1))
+        ],
+        "xxh3",
+    )
     assert len(made.held()) == 2 and comparing.holders_name((0, 1)) != comparing.holders_name((0, 2))
 
 
@@ -181,6 +209,7 @@ def test_the_next_save_digests_the_bytes_of_its_own_moment_and_leaves_an_open_on
         assert made is not None
         pool.start(made.work(early=True) + made.work(early=False)).wait()
         return made, made.held()
+
     first, before = compare(1)
     tensors[5][0] ^= 1
     second, after = compare(2)
@@ -204,6 +233,7 @@ def test_compared_until_found_equal_then_every_so_often_and_after_a_failure_agai
 
     def begins(seq: int, plan: str = "p", last: bool = False) -> bool:
         return one.begin(seq, plan, pieces, last=last) is not None
+
     assert begins(1) and begins(2)  # nobody has said yet how the first one ended
     one.heard(2, "captured")
     assert begins(3)

@@ -73,9 +73,16 @@ class Site:
         """(result, the weight that it gave)."""
         ranks, state = Ranks(), self.state()
         slots = list(arena.attached(places.base(), arena.names(places.base()))) if memory else []
-        got = restore.restore(ranks, open_store(str(self.root)), state, run_id=self.run_id,
-                              held=[candidates.here(slots, str(self.local), self.run_id, 0)], slots=slots,
-                              local=str(self.local), first=first).got
+        got = restore.restore(
+            ranks,
+            open_store(str(self.root)),
+            state,
+            run_id=self.run_id,
+            held=[candidates.here(slots, str(self.local), self.run_id, 0)],
+            slots=slots,
+            local=str(self.local),
+            first=first,
+        ).got
         weight = state.model.weight.detach()
         assert bool((weight == weight[0, 0]).all()) and state.extra["turned"].shape == (3, 2)
         return got, float(weight[0, 0])
@@ -127,6 +134,7 @@ def test_damage_is_marked_once_proved_and_the_mark_decides_nothing(site: Site, s
 
 def test_an_io_error_of_the_root_is_no_reason_to_go_back(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     from hyperpod_kit.checkpoint.repository.store import posix
+
     shutil.rmtree(site.local)
     newest = str(site.root / site.attempt)
     real = posix.FileReader.__init__
@@ -135,6 +143,7 @@ def test_an_io_error_of_the_root_is_no_reason_to_go_back(site: Site, monkeypatch
         if path.startswith(newest) and "shard" in path:
             raise OSError(5, "Input/output error", path)
         real(self, path, **how)
+
     monkeypatch.setattr(posix.FileReader, "__init__", failing)
     with pytest.raises(StorageUnreadable, match=f"{site.attempt}: in storage: cannot be read: Input/output") as told:
         site.restored(memory=False)
@@ -148,12 +157,14 @@ def test_an_io_error_of_the_root_is_no_reason_to_go_back(site: Site, monkeypatch
 
 def test_a_nodes_own_disk_that_fails_is_a_copy_less(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     from hyperpod_kit.checkpoint.repository.store import posix
+
     real = posix.FileReader.__init__
 
     def failing(self: Any, path: str, **how: Any) -> None:
         if path.startswith(str(site.local)):
             raise OSError(5, "Input/output error", path)
         real(self, path, **how)
+
     monkeypatch.setattr(posix.FileReader, "__init__", failing)
     got, weight = site.restored(memory=False)
     assert (got.tier, got.step, weight) == ("storage", 1, 1.0) and "in local: cannot be read" in got.rejected[0][1]

@@ -90,6 +90,7 @@ def test_a_lease_where_nothing_can_be_written_is_none(tmp_path: Path) -> None:
     class ReadOnly(MemoryStore):
         def create(self, name: str, data: bytes) -> None:
             raise PermissionError(13, "read-only", name)
+
     assert lease.take(ReadOnly("memory://ro"), "seq-000001.step-0000000001.e1-abcd", 5) is None
 
 
@@ -141,6 +142,7 @@ def test_what_cannot_be_judged_stays() -> None:
             if name.startswith("seq-000001"):
                 raise OSError(5, "Input/output error", name)
             return super().read(name)
+
     store = Flaky("memory://flaky")
     names = [put_checkpoint(store, seq) for seq in (1, 2, 3)]
     copied = str(layout.AttemptName(2, 2, 1, "beef"))
@@ -177,6 +179,7 @@ def test_a_storage_that_does_not_delete_is_told_once() -> None:
         def delete(self, name: str) -> None:
             self.tries += 1
             raise Unsupported("no deletes here")
+
     store = Keeps("memory://keeps")
     names = [put_checkpoint(store, seq) for seq in range(1, 5)]
     done = retention.run(store, Latest(1), SMALL_RUN)
@@ -190,6 +193,7 @@ def test_an_error_at_one_does_not_keep_the_others() -> None:
             if name.startswith("seq-000002"):
                 raise OSError(5, "Input/output error", name)
             super().delete(name)
+
     store = Stuck("memory://stuck")
     names = [put_checkpoint(store, seq) for seq in range(1, 5)]
     done = retention.run(store, Latest(1), SMALL_RUN)
@@ -205,13 +209,24 @@ retention.run(open_store(sys.argv[1]), Latest(1), identity.RunIdentity('small', 
 """
 
 
-@pytest.mark.parametrize("place", ["retention.before", "retention.manifest_deleted", "retention.manifest_deleted@2",
-                                   "retention.file_deleted", "retention.file_deleted@3"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "retention.before",
+        "retention.manifest_deleted",
+        "retention.manifest_deleted@2",
+        "retention.file_deleted",
+        "retention.file_deleted@3",
+    ],
+)
 def test_killed_in_the_middle_nothing_half_deleted_is_a_checkpoint(tmp_path: Path, place: str) -> None:
     store = PosixStore(str(tmp_path))
     names = [put_checkpoint(store, seq, epoch=seq) for seq in range(1, 5)]
-    end = subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path)], timeout=20,
-                         env={**os.environ, "HPK_FAILPOINT": place, "PYTHONPATH": os.getcwd()})
+    end = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path)],
+        timeout=20,
+        env={**os.environ, "HPK_FAILPOINT": place, "PYTHONPATH": os.getcwd()},
+    )
     assert end.returncode == -signal.SIGKILL
     for entry in catalog.attempts(store):
         if entry.committed:
@@ -223,15 +238,22 @@ def test_killed_in_the_middle_nothing_half_deleted_is_a_checkpoint(tmp_path: Pat
 
 STATES = st.sampled_from(["good", "torn", "marked", "short", "uncommitted"])
 ATTEMPT = st.tuples(st.integers(1, 3), st.integers(0, 30), STATES, st.booleans(), st.booleans())
-RULE = st.one_of(st.builds(Latest, st.integers(1, 3)), st.builds(EverySteps, st.integers(1, 20)), st.just(Pinned()),
-                 st.builds(Best, st.just("loss")), st.builds(lambda n: Latest(n) & Pinned(), st.integers(1, 3)))
+RULE = st.one_of(
+    st.builds(Latest, st.integers(1, 3)),
+    st.builds(EverySteps, st.integers(1, 20)),
+    st.just(Pinned()),
+    st.builds(Best, st.just("loss")),
+    st.builds(lambda n: Latest(n) & Pinned(), st.integers(1, 3)),
+)
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(ATTEMPT, max_size=9), RULE, st.integers(0, 60))
 def test_the_newest_valid_one_survives_any_policy_and_any_crash(
-        made: List[tuple[int, int, str, bool, bool]], rule: Policy, stop: int) -> None:
+    made: List[tuple[int, int, str, bool, bool]], rule: Policy, stop: int
+) -> None:
     """`stop`: the process dies at that deletion. What is pinned, leased, or newest valid is not touched."""
+
     class Dies(MemoryStore):
         deletions = 0
 
@@ -240,12 +262,14 @@ def test_the_newest_valid_one_survives_any_policy_and_any_crash(
             if Dies.deletions > stop:
                 raise KeyboardInterrupt
             super().delete(name)
+
     store = Dies("memory://dies")
     identity.write(store, SMALL_RUN)
     safe: Set[str] = set()
     for seq, (epoch, step, state, pinned, leased) in enumerate(made, 1):
-        name = put_checkpoint(store, seq, epoch=epoch, step=step, committed=state != "uncommitted",
-                              metrics={"loss": float(step)})
+        name = put_checkpoint(
+            store, seq, epoch=epoch, step=step, committed=state != "uncommitted", metrics={"loss": float(step)}
+        )
         if state == "torn":
             store.replace(f"{name}/{layout.MANIFEST_FILE}", store.read(f"{name}/{layout.MANIFEST_FILE}")[:-5])
         elif state == "marked":

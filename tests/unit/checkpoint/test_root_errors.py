@@ -23,8 +23,10 @@ for what in readonly memory; do "$@" $what; done
 
 
 def can_mount() -> bool:
-    return subprocess.run([*UNSHARE, "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True,
-                          timeout=10).returncode == 0
+    return (
+        subprocess.run([*UNSHARE, "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True, timeout=10).returncode
+        == 0
+    )
 
 
 @pytest.mark.skipif(not can_mount(), reason="needs a file system of its own")
@@ -32,8 +34,18 @@ def test_full_and_read_only(tmp_path: Path) -> None:
     root, shm = tmp_path / "root", tmp_path / "shm"
     root.mkdir()
     shm.mkdir()
-    done = subprocess.run([*UNSHARE, "bash", "-c", SCRIPT, "x", sys.executable, str(JOB)], capture_output=True,
-                          text=True, timeout=200, env={
-                              **os.environ, "ROOT": str(root), "HPK_SHM_DIR": str(shm), "PYTHONPATH": os.getcwd(),
-                              "OMP_NUM_THREADS": "1", "HPK_AGENT_LINGER": "0"})
+    done = subprocess.run(
+        [*UNSHARE, "bash", "-c", SCRIPT, "x", sys.executable, str(JOB)],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        env={
+            **os.environ,
+            "ROOT": str(root),
+            "HPK_SHM_DIR": str(shm),
+            "PYTHONPATH": os.getcwd(),
+            "OMP_NUM_THREADS": "1",
+            "HPK_AGENT_LINGER": "0",
+        },
+    )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -57,8 +57,15 @@ class Place:
 
 
 def counted(folder: Path, root: Path, worker: Any = None) -> Counted:
-    return Counted(str(folder), str(root), identity.open_root(str(root), "run"), "abc123",
-                   Place(str(root)), worker or Inline(), clock=lambda: 5000.0)  # type: ignore[arg-type]
+    return Counted(
+        str(folder),
+        str(root),
+        identity.open_root(str(root), "run"),
+        "abc123",
+        Place(str(root)),
+        worker or Inline(),
+        clock=lambda: 5000.0,
+    )  # type: ignore[arg-type]
 
 
 def the_note(folder: Path) -> Note:
@@ -118,10 +125,26 @@ def plant(path: Path, **changes: Any) -> None:
     path.write_text(json.dumps({**NOTE._asdict(), **changes}))
 
 
-@pytest.mark.parametrize("changes", [
-    {"run": 7}, {"root": None}, {"last_why": ["x"]}, {"lost_in_row": True}, {"lost_in_row": -1}, {"lost_in_row": 1.0},
-    {"lost_in_row": 2**70}, {"durable_step": None}, {"durable_at": None}, {"durable_at": float("nan")},
-    {"durable_at": float("inf")}, {"durable_at": "now"}, {"durable_at": 1e300}, {"durable_step": False}, {"more": 1}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"run": 7},
+        {"root": None},
+        {"last_why": ["x"]},
+        {"lost_in_row": True},
+        {"lost_in_row": -1},
+        {"lost_in_row": 1.0},
+        {"lost_in_row": 2**70},
+        {"durable_step": None},
+        {"durable_at": None},
+        {"durable_at": float("nan")},
+        {"durable_at": float("inf")},
+        {"durable_at": "now"},
+        {"durable_at": 1e300},
+        {"durable_step": False},
+        {"more": 1},
+    ],
+)
 def test_a_note_of_odd_types_is_none(tmp_path: Path, changes: Dict[str, Any]) -> None:
     plant(tmp_path / NAME)
     assert the_note(tmp_path) == NOTE
@@ -184,17 +207,29 @@ def test_dead_runs_leave_no_note_behind(shm: Path, capture: Any) -> None:
     assert janitor.sweep(str(shm), but="") == [slot.name.run] and not path.exists()
 
 
-@pytest.mark.parametrize("durable, lost, expected", [
-    (None, None, []),
-    (80, None, ["newest durable: step 80, 12 min ago"]),
-    (80, 8, ["newest durable: step 80, 12 min ago",
-             "8 saves in a row came to nothing since (at TIME): the disk is full"]),
-    (80, 1, ["newest durable: step 80, 12 min ago", "1 save came to nothing since (at TIME): the disk is full"]),
-    (None, 2, ["newest durable: none", "2 saves in a row came to nothing (at TIME): the disk is full"])])
+@pytest.mark.parametrize(
+    "durable, lost, expected",
+    [
+        (None, None, []),
+        (80, None, ["newest durable: step 80, 12 min ago"]),
+        (
+            80,
+            8,
+            [
+                "newest durable: step 80, 12 min ago",
+                "8 saves in a row came to nothing since (at TIME): the disk is full",
+            ],
+        ),
+        (80, 1, ["newest durable: step 80, 12 min ago", "1 save came to nothing since (at TIME): the disk is full"]),
+        (None, 2, ["newest durable: none", "2 saves in a row came to nothing (at TIME): the disk is full"]),
+    ],
+)
 def test_what_job_status_says(durable: Any, lost: Any, expected: List[str]) -> None:
     at = 1_000_000.0
-    found = saves.Saves(saves.Durable("a", 1, 1, durable, at) if durable else None,
-                        Row(1, 2, lost, "the disk is full", at) if lost else None)
+    found = saves.Saves(
+        saves.Durable("a", 1, 1, durable, at) if durable else None,
+        Row(1, 2, lost, "the disk is full", at) if lost else None,
+    )
     said = saves.sentences(found, at + 720)
     assert [line.replace(time.strftime("%H:%M", time.localtime(at)), "TIME") for line in said] == expected
     assert json.loads(json.dumps(found.to_dict()))["unknown"] == ""
@@ -202,8 +237,11 @@ def test_what_job_status_says(durable: Any, lost: Any, expected: List[str]) -> N
 
 @pytest.mark.parametrize("kind", ["posix", "mountpoint", "object"])
 def test_a_word_on_the_root_is_only_ever_created(tmp_path: Path, kind: str) -> None:
-    where: Any = {"posix": PosixStore, "mountpoint": RestrictedStore,
-                  "object": lambda path: open_store(f"memory://{path}")}[kind](str(tmp_path / "root"))
+    where: Any = {
+        "posix": PosixStore,
+        "mountpoint": RestrictedStore,
+        "object": lambda path: open_store(f"memory://{path}"),
+    }[kind](str(tmp_path / "root"))
     whose = identity.open_root(where, "run")
     assert lost_rows.newest(where) is None
     rows = [Row(1, seq, count, f"why {seq}", 5.0) for seq, count in ((2, 1), (3, 2), (1_000_005, 4))]
@@ -238,7 +276,8 @@ def test_a_root_of_another_framework_says_nothing(tmp_path: Path) -> None:
 
 
 def test_a_run_whose_saves_fail_is_seen_from_elsewhere_until_one_is_durable(
-        shm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     torch = pytest.importorskip("torch")
     from hyperpod_kit.checkpoint import Manager, State
 

@@ -69,6 +69,7 @@ def test_what_cannot_be_read_is_told_from_what_is_damaged(committed, monkeypatch
         if attempt == unreadable:
             raise OSError(5, "Input/output error", f"{attempt}/shard-00000.safetensors")
         return real(store, attempt)
+
     monkeypatch.setattr(verify, "verify_attempt", verify_attempt)
     found = selection.newest_valid(root)
     assert (found.attempt, found.unread) == (older, (unreadable,))
@@ -83,6 +84,7 @@ def test_an_io_error_does_not_lead_to_an_older_one_unless_the_caller_decides(com
         if attempt == newest:
             raise OSError(5, "Input/output error", f"{attempt}/extra.json")
         return attempt
+
     with pytest.raises(StorageUnreadable, match=f"{newest}: cannot be read: Input/output error"):
         selection.newest(root, take)
     taken, found = selection.newest(root, take, past_unread=True)

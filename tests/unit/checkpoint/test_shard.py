@@ -10,9 +10,15 @@ from hyperpod_kit.checkpoint.repository import arena, digest, layout, seal, shar
 from hyperpod_kit.checkpoint.repository.shard import TensorSpec
 from hyperpod_kit.errors import CheckpointError
 
-SPECS = [TensorSpec("odd", "F32", (3, 5)), TensorSpec("page", "BF16", (64, 32)), TensorSpec("none", "F32", (0, 4)),
-         TensorSpec("scalar", "F32", ()), TensorSpec("bytes", "U8", (13,)), TensorSpec("long", "I64", (7,)),
-         TensorSpec("line", "F32", (32,))]
+SPECS = [
+    TensorSpec("odd", "F32", (3, 5)),
+    TensorSpec("page", "BF16", (64, 32)),
+    TensorSpec("none", "F32", (0, 4)),
+    TensorSpec("scalar", "F32", ()),
+    TensorSpec("bytes", "U8", (13,)),
+    TensorSpec("long", "I64", (7,)),
+    TensorSpec("line", "F32", (32,)),
+]
 
 
 def test_tensors_are_aligned_and_without_gaps() -> None:
@@ -31,8 +37,9 @@ def test_tensors_are_aligned_and_without_gaps() -> None:
 
 def test_a_parser_parses_a_layout_once_and_a_changed_header_again() -> None:
     made = shard.lay_out(SPECS, rank=3, world=4, run="r", plan="p")
-    first, second = (memoryview(bytearray(made.header(1, seq, seq) + bytes(made.size - len(made.head))))
-                     for seq in (4, 5))
+    first, second = (
+        memoryview(bytearray(made.header(1, seq, seq) + bytes(made.size - len(made.head)))) for seq in (4, 5)
+    )
     parser = shard.Parser()
     found = parser.tensors(first)
     assert found == shard.parse(first).tensors and parser.tensors(second) is found
@@ -75,17 +82,18 @@ def test_safetensors_and_torch_read_a_shard_without_us(capture, tmp_path: Path) 
     torch = pytest.importorskip("torch")
     safetensors = pytest.importorskip("safetensors.torch")
     import torch.distributed.checkpoint as dcp
+
     expected = {}
     for rank in range(2):
         slot: arena.Slot = capture(rank=rank, world=2, chunk=4096)
         page = seal.seal(slot)
         (tmp_path / "out").mkdir(exist_ok=True)
         path = tmp_path / "out" / layout.shard_file(rank)
-        path.write_bytes(slot.image[:page.size])
+        path.write_bytes(slot.image[: page.size])
         loaded = safetensors.load_file(path)
         assert loaded[shard.digests_name(rank)].numel() == 8 * digest.split(page.size, 4096)[1]
         for placed in shard.parse(slot.image).tensors:
-            ours = torch.frombuffer(bytearray(slot.image[placed.begin:placed.end]), dtype=torch.float32)
+            ours = torch.frombuffer(bytearray(slot.image[placed.begin : placed.end]), dtype=torch.float32)
             assert torch.equal(loaded[placed.spec.name].view(torch.int32), ours.view(torch.int32))
             expected[placed.spec.name] = ours
     got = {name: torch.zeros_like(tensor) for name, tensor in expected.items()}

@@ -28,6 +28,7 @@ def gate(shm: Path, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
         if name.slot:
             assert opened.wait(20)
         return real(folder, name, size, **how)
+
     monkeypatch.setattr(arena, "create", create)
     return opened
 
@@ -50,6 +51,7 @@ def test_the_first_save_does_not_wait_for_the_second_slot(gate: threading.Event)
 def test_a_slot_that_could_not_be_made_is_an_error_of_a_save(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def create(*_: Any, **__: Any) -> arena.Slot:
         raise NotEnoughSharedMemory("no room")
+
     monkeypatch.setattr(arena, "create", create)
     pool = SlotPool("run", 0, 2)
     pool.prepare(lambda: (LAYOUT, 100))

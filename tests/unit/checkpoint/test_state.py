@@ -33,13 +33,19 @@ def job(make: Any = torch.optim.AdamW, seed: int = 0, **options: Any) -> tuple[A
     return model, optimizer
 
 
-@pytest.mark.parametrize(("wrong", "message"), [
-    ({"extra": 5}, r"extra is a builtins\.int, expected a dict: extra=\{'value'"),
-    ({"model": [torch.nn.Linear(1, 1)]}, r"model is a builtins\.list, .* State\(\.\.\., discriminator=\.\.\.\)"),
-    ({"optimizer": [None]}, r"optimizer is a builtins\.list, .* State\(\.\.\., second=\.\.\.\)"),
-    ({"best": 0.5}, r"best is a builtins\.float, .* extra=\{'best': \.\.\.\}"),
-    ({"g": torch.Generator()}, r"g is a torch\._C\.Generator, expected an object with state_dict and load_state_dict"),
-])
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"extra": 5}, r"extra is a builtins\.int, expected a dict: extra=\{'value'"),
+        ({"model": [torch.nn.Linear(1, 1)]}, r"model is a builtins\.list, .* State\(\.\.\., discriminator=\.\.\.\)"),
+        ({"optimizer": [None]}, r"optimizer is a builtins\.list, .* State\(\.\.\., second=\.\.\.\)"),
+        ({"best": 0.5}, r"best is a builtins\.float, .* extra=\{'best': \.\.\.\}"),
+        (
+            {"g": torch.Generator()},
+            r"g is a torch\._C\.Generator, expected an object with state_dict and load_state_dict",
+        ),
+    ],
+)
 def test_what_is_of_no_kind_is_refused_at_the_construction(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(TypeError, match=message):
         State(**wrong)
@@ -56,10 +62,11 @@ def test_what_cannot_be_held_is_refused_at_the_first_save_with_the_way_out(root:
     endless["self"] = endless
     manager.restore(State())
     for state, message, hint in (
-            (State(lazy), r"model\.0\.weight is a UninitializedParameter of a lazy module", "forward once"),
-            (State(expanded), r"model\.e is a tensor of \[3, 4\] that was expanded", r"clone\(\)"),
-            (State(meta), r"model\.weight .* on meta", r"to_empty\(device=\.\.\.\)"),
-            (State(extra=endless), r"extra\.self is a dict that lies in itself", "take .* out")):
+        (State(lazy), r"model\.0\.weight is a UninitializedParameter of a lazy module", "forward once"),
+        (State(expanded), r"model\.e is a tensor of \[3, 4\] that was expanded", r"clone\(\)"),
+        (State(meta), r"model\.weight .* on meta", r"to_empty\(device=\.\.\.\)"),
+        (State(extra=endless), r"extra\.self is a dict that lies in itself", "take .* out"),
+    ):
         with pytest.raises(StateNotSerializable, match=message) as caught:
             manager.save(0, state)
         assert caught.value.hint and __import__("re").search(hint, caught.value.hint)
@@ -71,8 +78,10 @@ def test_what_cannot_be_held_is_refused_at_the_first_save_with_the_way_out(root:
 def test_a_target_that_cannot_be_filled_is_no_verdict_on_the_checkpoint(root: str) -> None:
     model, optimizer = job()
     saved.save(root, State(model, optimizer, extra={"e": torch.ones(3, 4)}))
-    for live, message in ((torch.zeros(1, 4).expand(3, 4), r"extra\.e is a tensor of \[3, 4\] that was expanded"),
-                          (torch.zeros(3, 4, device="meta"), r"extra\.e .* on meta")):
+    for live, message in (
+        (torch.zeros(1, 4).expand(3, 4), r"extra\.e is a tensor of \[3, 4\] that was expanded"),
+        (torch.zeros(3, 4, device="meta"), r"extra\.e .* on meta"),
+    ):
         with pytest.raises(CheckpointError, match=r"does not fit this state: state at .*" + message) as caught:
             saved.restore(root, State(*job(seed=1), extra={"e": live}))
         assert not isinstance(caught.value, NoValidCheckpoint)
@@ -104,17 +113,25 @@ def test_memory_that_runs_out_in_a_copy_ends_the_restore_and_condemns_nothing(ro
 
     def on_a_full_device(ranks: Any, tree: Any) -> Any:
         from dataclasses import replace
+
         found = real(ranks, tree)
-        return replace(found, pieces=tuple(replace(piece, tensor=piece.tensor.as_subclass(Full))
-                                           if piece.spec.name.endswith("extra.e") else piece for piece in found.pieces))
+        return replace(
+            found,
+            pieces=tuple(
+                replace(piece, tensor=piece.tensor.as_subclass(Full)) if piece.spec.name.endswith("extra.e") else piece
+                for piece in found.pieces
+            ),
+        )
+
     state.targets = on_a_full_device  # type: ignore[method-assign]
     with pytest.raises(CheckpointError, match=r"does not fit this state: .*extra\.e could not be filled: OutOfMemory"):
         saved.restore(root, state)
     assert not list(Path(root).rglob("*omb*"))  # no tombstone
     saved.restore(root, State(extra={"e": torch.zeros(3, 4).t()}))
     assert isinstance(reshard.guarded(lambda: (_ for _ in ()).throw(MemoryError())), reshard.Fault)
-    assert isinstance(reshard.guarded(lambda: (_ for _ in ()).throw(load.TargetFault("x", ValueError()))),
-                      reshard.Fault)
+    assert isinstance(
+        reshard.guarded(lambda: (_ for _ in ()).throw(load.TargetFault("x", ValueError()))), reshard.Fault
+    )
 
 
 def test_what_the_checkpoint_does_not_have_is_named_with_what_it_has(root: str) -> None:
@@ -123,8 +140,11 @@ def test_what_the_checkpoint_does_not_have_is_named_with_what_it_has(root: str) 
     saved.save(root, State(model, schedule=schedule))
     other, fresh = job(seed=1)
     before = other.weight.detach().clone()
-    for state, missing in ((State(other, fresh), "optimizer"), (State(other, ema=torch.nn.Linear(1, 1)), "objects.ema"),
-                           (State(other, scaler=torch.amp.GradScaler("cpu")), "objects.scaler")):
+    for state, missing in (
+        (State(other, fresh), "optimizer"),
+        (State(other, ema=torch.nn.Linear(1, 1)), "objects.ema"),
+        (State(other, scaler=torch.amp.GradScaler("cpu")), "objects.scaler"),
+    ):
         with pytest.raises(CheckpointError, match=rf"has no {missing}; it has model, objects\.schedule") as caught:
             saved.restore(root, state)
         assert "leave out of State what was not saved" in str(caught.value.hint)

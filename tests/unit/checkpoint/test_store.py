@@ -76,6 +76,7 @@ def test_the_probe_without_unnamed_files_removes_its_file(tmp_path: Path, monkey
         if flags & os.O_TMPFILE == os.O_TMPFILE:
             raise OSError(errno.EOPNOTSUPP, "no unnamed files")
         return real(path, flags, *rest)
+
     monkeypatch.setattr(os, "open", without)
     direct.can_write(str(tmp_path))
     assert os.listdir(tmp_path) == []
@@ -89,7 +90,7 @@ def test_a_view_that_does_not_suit_direct_io_is_filled_all_the_same(tmp_path: Pa
     done = 0
     while done < len(buffer):
         done += reader.read_into(buffer[done:], done)
-    assert buffer == path.read_bytes()[:2 * ALIGN]
+    assert buffer == path.read_bytes()[: 2 * ALIGN]
     reader.close()
 
 
@@ -123,7 +124,8 @@ def test_open_store_by_what_is_written(tmp_path: Path, monkeypatch: pytest.Monke
         "22 1 8:1 / / rw - ext4 /dev/root rw\n"
         "40 22 0:40 / /mnt/s3\\040data rw,nosuid shared:3 - fuse mountpoint-s3 rw,user_id=0\n"
         "41 40 0:41 / /mnt/s3\\040data/inner rw - tmpfs tmpfs rw\n"
-        "torn line\n")
+        "torn line\n"
+    )
     monkeypatch.setattr(open, "MOUNTINFO", str(table))
     assert isinstance(open.open_store("/mnt/s3 data/run"), RestrictedStore)
     assert type(open.open_store("/mnt/s3 data/inner/run")) is PosixStore

@@ -33,9 +33,15 @@ PART = 5 * 1024 * 1024
 def environment(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
-    for name, value in (("AWS_ENDPOINT_URL_S3", url), ("AWS_ACCESS_KEY_ID", "test"), ("AWS_REGION", "us-east-1"),
-                        ("AWS_SECRET_ACCESS_KEY", "secret"), ("AWS_DEFAULT_REGION", "us-east-1"),
-                        ("AWS_CONFIG_FILE", "/nonexistent"), ("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")):
+    for name, value in (
+        ("AWS_ENDPOINT_URL_S3", url),
+        ("AWS_ACCESS_KEY_ID", "test"),
+        ("AWS_REGION", "us-east-1"),
+        ("AWS_SECRET_ACCESS_KEY", "secret"),
+        ("AWS_DEFAULT_REGION", "us-east-1"),
+        ("AWS_CONFIG_FILE", "/nonexistent"),
+        ("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent"),
+    ):
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(s3_upload, "PART", PART)
 
@@ -152,6 +158,7 @@ class Loses:
             except self._client.exceptions.ClientError as err:
                 err.response["ResponseMetadata"]["RetryAttempts"] = 1
                 raise
+
         return twice
 
 
@@ -207,9 +214,9 @@ def test_a_connection_that_breaks_in_the_middle_is_continued(own: Any) -> None:
             if self.reads > 1:
                 raise ConnectionClosedError(endpoint_url="http://x")
             return self.body.read(min(amount, 70))
+
     reader = own.open_read("x")
-    reader._client = type("C", (), {"get_object": staticmethod(
-        lambda **kw: {"Body": Breaks(real(**kw)["Body"])})})
+    reader._client = type("C", (), {"get_object": staticmethod(lambda **kw: {"Body": Breaks(real(**kw)["Body"])})})
     view, done = memoryview(bytearray(200)), 0
     while done < 200:
         done += reader.read_into(view[done:], done)

@@ -46,6 +46,7 @@ def test_all_chunks_are_handed_on_once_whether_proved_before_or_after(file: Opti
     def counted(index: int, view: memoryview) -> None:
         check(index, view)
         proved.release()
+
     shard.check = counted  # type: ignore[method-assign]
     with Pump(whole(shard), workers=2, ahead=ahead) as moving:
         for _ in range(before):
@@ -63,8 +64,7 @@ def test_all_chunks_are_handed_on_once_whether_proved_before_or_after(file: Opti
 def test_a_damaged_chunk_is_never_handed_on(damaged: int, file: Optional[Path]) -> None:
     shard, _ = _shard(damaged, file)
     taken = []
-    with pytest.raises(DigestMismatch, match=f"bytes {damaged * CHUNK}"), \
-            Pump(whole(shard), workers=2) as moving:
+    with pytest.raises(DigestMismatch, match=f"bytes {damaged * CHUNK}"), Pump(whole(shard), workers=2) as moving:
         moving.first()
         moving.finish(lambda _, begin, view: taken.append(begin))
     assert damaged * CHUNK not in taken

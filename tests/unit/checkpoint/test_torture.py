@@ -64,9 +64,16 @@ def test_the_judge_of_damage_knows_what_is_wrong() -> None:
     older = damage_kinds.Kind("x", damage_kinds.OLDER)
     good = Look(verify=1, restored=(1, 1), rejected=["seq"])
     assert list(damage._judge(older, good)) == []
-    for bad in (replace(good, restored=(1, 2)), replace(good, wrong=["w"]), replace(good, verify=0),
-                replace(good, verify=-1), replace(good, restored=(2, 1)), replace(good, memory=301 << 20),
-                Look(verify=1, error="OSError: ELOOP", declared=False), Look(verify=2, error="NoValidCheckpoint")):
+    for bad in (
+        replace(good, restored=(1, 2)),
+        replace(good, wrong=["w"]),
+        replace(good, verify=0),
+        replace(good, verify=-1),
+        replace(good, restored=(2, 1)),
+        replace(good, memory=301 << 20),
+        Look(verify=1, error="OSError: ELOOP", declared=False),
+        Look(verify=2, error="NoValidCheckpoint"),
+    ):
         assert list(damage._judge(older, bad)), bad
 
 
@@ -141,8 +148,13 @@ def test_the_judge_of_kills_knows_what_is_wrong() -> None:
     ledger.fold([{"what": "saving", "epoch": 1, "step": 4}, {"what": "sealed", "epoch": 1, "seq": 1}])
     good = {"what": "restored", "epoch": 1, "seq": 1, "step": 4, "wrong": []}
     assert ledger.judge([good], excused=False) == []
-    for bad in ({**good, "wrong": ["w"]}, {**good, "step": 5}, {**good, "seq": 0}, {"what": "fresh"},
-                {"what": "error", "kind": "NoValidCheckpoint", "why": "…"}):
+    for bad in (
+        {**good, "wrong": ["w"]},
+        {**good, "step": 5},
+        {**good, "seq": 0},
+        {"what": "fresh"},
+        {"what": "error", "kind": "NoValidCheckpoint", "why": "…"},
+    ):
         assert ledger.judge([bad], excused=True), bad
 
 

@@ -18,8 +18,13 @@ ADDED = "  # +"
 def places(directory):
     shm = directory / "shm"
     shm.mkdir()
-    return {**os.environ, "ROOT": str(directory / "root"), "HPK_SHM_DIR": str(shm), "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": str(PROGRAM.parents[2])}
+    return {
+        **os.environ,
+        "ROOT": str(directory / "root"),
+        "HPK_SHM_DIR": str(shm),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(PROGRAM.parents[2]),
+    }
 
 
 @pytest.fixture
@@ -67,6 +72,18 @@ def test_killed_and_started_again_it_goes_on(environment, undisturbed):
 
 @pytest.mark.distributed
 def test_two_ranks_by_torchrun(environment):
-    out = run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1",
-               "--nproc-per-node", "2", str(PROGRAM)], environment)
+    out = run(
+        [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--local-addr",
+            "127.0.0.1",
+            "--nproc-per-node",
+            "2",
+            str(PROGRAM),
+        ],
+        environment,
+    )
     assert "rank 0: begins at step 0" in out and "rank 1: begins at step 0" in out and last_loss(out)

@@ -23,8 +23,16 @@ from hyperpod_kit.errors import CheckpointError, DigestUnavailable, HyperpodKitE
 
 plain = some.none() | some.booleans() | some.integers() | some.floats(allow_nan=False) | some.text() | some.binary()
 keys = some.text() | some.integers() | some.tuples(some.integers(), some.text())
-trees = some.recursive(plain, lambda inner: some.lists(inner) | some.lists(inner).map(tuple) | some.sets(keys.filter(
-    lambda key: isinstance(key, str))) | some.dictionaries(keys, inner), max_leaves=20)
+trees = some.recursive(
+    plain,
+    lambda inner: (
+        some.lists(inner)
+        | some.lists(inner).map(tuple)
+        | some.sets(keys.filter(lambda key: isinstance(key, str)))
+        | some.dictionaries(keys, inner)
+    ),
+    max_leaves=20,
+)
 
 
 def known(value: Any) -> Any:
@@ -45,18 +53,52 @@ def test_everything_that_ranks_tell_each_other_can_be_told() -> None:
     held = Held("memory", "seq-000001.step-0000000001.e1-abc123", (1, 2, "abc"), 2, "blake2b:p", "blake2b:r", 99)
     name = AttemptName(1, 2, 3, "abc123")
     record = FileRecord("extra.json", 3, "blake2b:0")
-    body = Manifest("r", "id", 1, 2, 3, 2, "p", "xxh3", 1 << 20, 5, 6, "t", (record, record), record, metrics={
-        "loss": float("inf")}, parent={"seq": 1, "step": 2}, job={"mesh": {"dp": [1, 2]}}, versions={"torch": "2"})
-    for value in (held, [held], name, Candidate(str(name), name, True, [{"memory": held}, {}], "why"), body,
-                  (body, b"\x00\xff" * 3000), RunIdentity("r", "i"), Epoch(1, 2), {((0, 1), 2, 3): b"x"}):
+    body = Manifest(
+        "r",
+        "id",
+        1,
+        2,
+        3,
+        2,
+        "p",
+        "xxh3",
+        1 << 20,
+        5,
+        6,
+        "t",
+        (record, record),
+        record,
+        metrics={"loss": float("inf")},
+        parent={"seq": 1, "step": 2},
+        job={"mesh": {"dp": [1, 2]}},
+        versions={"torch": "2"},
+    )
+    for value in (
+        held,
+        [held],
+        name,
+        Candidate(str(name), name, True, [{"memory": held}, {}], "why"),
+        body,
+        (body, b"\x00\xff" * 3000),
+        RunIdentity("r", "i"),
+        Epoch(1, 2),
+        {((0, 1), 2, 3): b"x"},
+    ):
         assert same(known(value), value)
     for reason in (Proof("bytes"), Fault("memory")):
         assert known(reason) == reason and type(known(reason)) is type(reason)
 
 
-@pytest.mark.parametrize("err", [
-    CheckpointError("no", hint="ls"), RunIsOwned("theirs"), FileNotFoundError(2, "No", "/x"), OSError(5, "I/O error"),
-    DigestUnavailable("xxh3", "no library")])
+@pytest.mark.parametrize(
+    "err",
+    [
+        CheckpointError("no", hint="ls"),
+        RunIsOwned("theirs"),
+        FileNotFoundError(2, "No", "/x"),
+        OSError(5, "I/O error"),
+        DigestUnavailable("xxh3", "no library"),
+    ],
+)
 def test_errors_keep_their_kind_and_their_words(err: Exception) -> None:
     found = known(err)
     assert type(found) is type(err) and str(found) == str(err)
@@ -89,25 +131,54 @@ def test_a_rank_of_the_release_before_is_named_and_nothing_of_it_is_unpickled() 
     assert not os.path.exists("/tmp/hpk-was-unpickled")
 
 
-@pytest.mark.parametrize("data", [
-    of({"is": "Popen", "of": ["sh"]}), of({"is": "str", "of": "x"}), of({"is": "Held", "of": ["memory"]}),
-    of({"is": "Held", "of": ["memory", "a", {"tuple": [1, 2, 3]}, 2, "p", "r", 9]}),
-    of({"is": "Held", "of": [{"dict": [[], []]}, "a", {"tuple": [1, 2, "c"]}, 2, "p", "r", 9]}),
-    of({"is": "RunIdentity", "of": [1, 2]}), of({"is": "Fault", "of": 3}), of({"is": ["Held"], "of": []}),
-    of({"error": "SystemExit", "of": {}}), of({"error": "CheckpointError", "of": {"message": 3}}),
-    of({"error": "HyperpodKitError", "of": []}), of({"error": "OSError", "of": {"errno": [], "strerror": 1}}),
-    of({"bytes": 0}), of({"bytes": 0}, [1 << 60]), of({"bytes": -1}, []), of({"bytes": True}, [0]), of({}),
-    of({"dict": [["a"], []]}), of({"dict": [[{"dict": [[], []]}], [1]]}), of({"set": [[]]}), of({"tuple": 3}),
-    of({"lambda": 1}), of({"tuple": [], "set": []}), of([{"is": "Held"}]), of(1, [{}]), of(1, ["x"])])
+@pytest.mark.parametrize(
+    "data",
+    [
+        of({"is": "Popen", "of": ["sh"]}),
+        of({"is": "str", "of": "x"}),
+        of({"is": "Held", "of": ["memory"]}),
+        of({"is": "Held", "of": ["memory", "a", {"tuple": [1, 2, 3]}, 2, "p", "r", 9]}),
+        of({"is": "Held", "of": [{"dict": [[], []]}, "a", {"tuple": [1, 2, "c"]}, 2, "p", "r", 9]}),
+        of({"is": "RunIdentity", "of": [1, 2]}),
+        of({"is": "Fault", "of": 3}),
+        of({"is": ["Held"], "of": []}),
+        of({"error": "SystemExit", "of": {}}),
+        of({"error": "CheckpointError", "of": {"message": 3}}),
+        of({"error": "HyperpodKitError", "of": []}),
+        of({"error": "OSError", "of": {"errno": [], "strerror": 1}}),
+        of({"bytes": 0}),
+        of({"bytes": 0}, [1 << 60]),
+        of({"bytes": -1}, []),
+        of({"bytes": True}, [0]),
+        of({}),
+        of({"dict": [["a"], []]}),
+        of({"dict": [[{"dict": [[], []]}], [1]]}),
+        of({"set": [[]]}),
+        of({"tuple": 3}),
+        of({"lambda": 1}),
+        of({"tuple": [], "set": []}),
+        of([{"is": "Held"}]),
+        of(1, [{}]),
+        of(1, ["x"]),
+    ],
+)
 def test_what_no_rank_of_ours_tells_is_an_error_and_makes_nothing(data: bytes) -> None:
     with pytest.raises(CheckpointError, match="rank 1 told what cannot be understood"):
         values.unpack(data, "rank 1")
 
 
-@given(some.binary(max_size=300) | some.recursive(
-    some.none() | some.booleans() | some.integers() | some.text(max_size=8),
-    lambda inner: some.lists(inner) | some.dictionaries(
-        some.sampled_from(["is", "of", "tuple", "set", "dict", "bytes", "error", "Held", "x"]), inner)).map(of))
+@given(
+    some.binary(max_size=300)
+    | some.recursive(
+        some.none() | some.booleans() | some.integers() | some.text(max_size=8),
+        lambda inner: (
+            some.lists(inner)
+            | some.dictionaries(
+                some.sampled_from(["is", "of", "tuple", "set", "dict", "bytes", "error", "Held", "x"]), inner
+            )
+        ),
+    ).map(of)
+)
 def test_anything_is_a_value_or_a_checkpoint_error(data: bytes) -> None:
     with contextlib.suppress(CheckpointError):
         values.unpack(data, "rank 1")

@@ -87,8 +87,10 @@ class Control:
         self.event_looks += 1
         self._find(name)
         if self.events is None:
-            raise ApiError("ValidationException", "ListClusterEvents is only supported for cluster with "
-                                                  "NodeProvisioningMode set to Continuous")
+            raise ApiError(
+                "ValidationException",
+                "ListClusterEvents is only supported for cluster with NodeProvisioningMode set to Continuous",
+            )
         return self.events
 
     def update_cluster(self, request: Mapping[str, Any]) -> str:

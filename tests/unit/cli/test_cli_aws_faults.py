@@ -23,8 +23,16 @@ if TYPE_CHECKING:
 
 BUCKET = "sagemaker-hyperpod-kit-demo"
 BOTH = {"controller-machine": 1, "worker-group": 3}
-LOOKING = (["describe-cluster"], ["list-cluster-nodes"], ["wait"], ["update-cluster"], ["delete-cluster", "--yes"],
-           ["replace-node", "worker-group/0", "--yes"], ["events"], ["connect"])
+LOOKING = (
+    ["describe-cluster"],
+    ["list-cluster-nodes"],
+    ["wait"],
+    ["update-cluster"],
+    ["delete-cluster", "--yes"],
+    ["replace-node", "worker-group/0", "--yes"],
+    ["events"],
+    ["connect"],
+)
 
 
 @pytest.fixture
@@ -33,9 +41,14 @@ def sky(tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     for name in ("AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION"):
         monkeypatch.delenv(name, raising=False)
     sky = Sky(S3Store(tmp_path / "s3"), Control(), monkeypatch)
-    for name, value in (("AWS_ENDPOINT_URL", sky.url), ("AWS_ACCESS_KEY_ID", "x"), ("AWS_SECRET_ACCESS_KEY", "x"),
-                        ("AWS_EC2_METADATA_DISABLED", "true"), ("AWS_CONFIG_FILE", str(tmp_path / "none")),
-                        ("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))):
+    for name, value in (
+        ("AWS_ENDPOINT_URL", sky.url),
+        ("AWS_ACCESS_KEY_ID", "x"),
+        ("AWS_SECRET_ACCESS_KEY", "x"),
+        ("AWS_EC2_METADATA_DISABLED", "true"),
+        ("AWS_CONFIG_FILE", str(tmp_path / "none")),
+        ("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none")),
+    ):
         monkeypatch.setenv(name, value)
     sky.store.create_bucket(BUCKET)
     yield sky
@@ -70,19 +83,24 @@ def test_turned_away_for_good(sky: Sky, hk: Hk, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(patiently.__kwdefaults__, "patience", 0.0)
     sky.weather.sky = "throttle"
     assert one_sentence(hk("describe-cluster")) == (
-        "error: DescribeCluster demo: AWS turns calls away for now (ThrottlingException: Rate exceeded)")
+        "error: DescribeCluster demo: AWS turns calls away for now (ThrottlingException: Rate exceeded)"
+    )
     assert "AWS turns calls away for now (SlowDown" in one_sentence(hk("upload"))
 
 
-@pytest.mark.parametrize(("fault", "words"), [
-    ("expired", "the credentials have expired (ExpiredTokenException)"),
-    ("broken", "AWS has an error of its own (InternalFailure: We are looking into it)"),
-    ("region", "no region is named"),
-    ("keys", "there are no credentials to sign with: Unable to locate credentials"),
-    ("network", "does not answer"),
-])
-def test_one_sentence_and_could_not_check(sky: Sky, hk: Hk, monkeypatch: pytest.MonkeyPatch, fault: str, words: str,
-                                          tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("expired", "the credentials have expired (ExpiredTokenException)"),
+        ("broken", "AWS has an error of its own (InternalFailure: We are looking into it)"),
+        ("region", "no region is named"),
+        ("keys", "there are no credentials to sign with: Unable to locate credentials"),
+        ("network", "does not answer"),
+    ],
+)
+def test_one_sentence_and_could_not_check(
+    sky: Sky, hk: Hk, monkeypatch: pytest.MonkeyPatch, fault: str, words: str, tmp_path: Path
+) -> None:
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     cluster: list[str] = []
     if fault == "region":

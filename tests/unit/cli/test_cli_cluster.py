@@ -72,8 +72,11 @@ def test_a_cluster_follows_its_configuration(
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     asked = hk("update-cluster")
     assert asked.code == 2 and "--yes" in asked.err and "2 nodes go" in asked.err and cloud.control.updates == []
-    cloud.control.script = [("InService", BOTH, ""), ("Updating", BOTH, ""),
-                            ("InService", {**BOTH, "worker-group": 1}, "")]
+    cloud.control.script = [
+        ("InService", BOTH, ""),
+        ("Updating", BOTH, ""),
+        ("InService", {**BOTH, "worker-group": 1}, ""),
+    ]
     done = hk("update-cluster", "--yes", "--wait", "--interval", "0.2")
     assert done.code == 0, done.err
     assert len(cloud.control.updates) == 1 and "cluster demo is ready" in done.err

@@ -25,10 +25,18 @@ REASON = "on_create.sh exited 1: mount.nfs4: access denied by server while mount
 
 
 def event(number: int, description: str, level: str = "Info", age: float = 60.0, **metadata: str) -> dict[str, Any]:
-    return {"EventId": f"{number:08x}-0000-4000-8000-000000000000", "ClusterArn": ARN, "ClusterName": "demo",
-            "InstanceGroupName": "worker-group", "InstanceId": f"i-{number:017x}", "ResourceType": "Instance",
-            "EventTime": time.time() - age, "Description": description, "EventLevel": level,
-            "EventDetails": {"EventMetadata": {"Instance": metadata}}}
+    return {
+        "EventId": f"{number:08x}-0000-4000-8000-000000000000",
+        "ClusterArn": ARN,
+        "ClusterName": "demo",
+        "InstanceGroupName": "worker-group",
+        "InstanceId": f"i-{number:017x}",
+        "ResourceType": "Instance",
+        "EventTime": time.time() - age,
+        "Description": description,
+        "EventLevel": level,
+        "EventDetails": {"EventMetadata": {"Instance": metadata}},
+    }
 
 
 @pytest.fixture
@@ -42,8 +50,10 @@ def test_events_are_listed_filtered_and_told_with_their_reason(made: Cloud, hk: 
     refused = hk("events")
     assert refused.code == 2 and "AWS keeps no events of cluster demo" in refused.err
     made.control.events = [event(number, f"Scaling step {number}", age=9000 - number) for number in range(120)]
-    made.control.events += [event(500, "Instance creation failed", "Error", FailureMessage=REASON,
-                                  LcsExecutionState="Failed"), event(501, "Scaled", age=5.0)]
+    made.control.events += [
+        event(500, "Instance creation failed", "Error", FailureMessage=REASON, LcsExecutionState="Failed"),
+        event(501, "Scaled", age=5.0),
+    ]
     shown = hk("events")
     assert shown.code == 0 and len(shown.out.splitlines()) == 50 and "(--limit 0 for all)" in shown.err
     last, newest = shown.out.splitlines()[-2:]
@@ -61,8 +71,10 @@ def test_diagnose_tells_of_nodes_that_failed_and_are_gone(made: Cloud, hk: Hk) -
     """Continuous provisioning has taken the node away already; the endpoint has no CloudWatch to read."""
     made.control.clusters["demo"]["NodeProvisioningMode"] = "Continuous"
     made.control.script = [("InService", {"controller-machine": 0, "worker-group": 0}, "")]
-    failing = [event(number, "Instance creation failed", "Error", FailureMessage=REASON, LcsExecutionState="Failed")
-               for number in range(500, 510)]
+    failing = [
+        event(number, "Instance creation failed", "Error", FailureMessage=REASON, LcsExecutionState="Failed")
+        for number in range(500, 510)
+    ]
     made.control.events = [event(1, "Instance creation failed", "Error", age=7200, FailureMessage="long ago"), *failing]
     told = json.loads(hk("diagnose", "--json").out)
     [node] = told["nodes"]
@@ -111,8 +123,13 @@ def program(directory: Path, name: str, text: str) -> None:
 
 def hyperpod_kit(*words: str) -> subprocess.CompletedProcess[str]:
     """A process of its own: connect becomes another program."""
-    return subprocess.run([sys.executable, "-m", "hyperpod_kit.cli.main", *words], capture_output=True, text=True,
-                          timeout=60, env=dict(os.environ))
+    return subprocess.run(
+        [sys.executable, "-m", "hyperpod_kit.cli.main", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=dict(os.environ),
+    )
 
 
 def test_connect_becomes_the_sessions_plugin(
@@ -121,15 +138,24 @@ def test_connect_becomes_the_sessions_plugin(
     """The plugin is a stand-in that says how it was started: the real one talks to AWS only."""
     tools = tmp_path / "tools"
     tools.mkdir()
-    program(tools, "session-manager-plugin",
-            'if [ "$1" = --version ]; then echo 1.2.707.0; exit; fi\n'
-            'printf "%s\\n" "$@" "token:$AWS_SSM_START_SESSION_RESPONSE"')
+    program(
+        tools,
+        "session-manager-plugin",
+        'if [ "$1" = --version ]; then echo 1.2.707.0; exit; fi\n'
+        'printf "%s\\n" "$@" "token:$AWS_SSM_START_SESSION_RESPONSE"',
+    )
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
     done = hyperpod_kit("connect")
     assert done.returncode == 0, done.stderr
     target = f"sagemaker-cluster:abcdefghijkl_controller-machine-i-{0:017x}"
     assert done.stdout.splitlines()[:6] == [
-        "AWS_SSM_START_SESSION_RESPONSE", "us-east-1", "StartSession", "", json.dumps({"Target": target}), ssm]
+        "AWS_SSM_START_SESSION_RESPONSE",
+        "us-east-1",
+        "StartSession",
+        "",
+        json.dumps({"Target": target}),
+        ssm,
+    ]
     assert json.loads(done.stdout.splitlines()[6].partition(":")[2])["TokenValue"] == "secret"
     assert Sessions.asked == [("AmazonSSM.StartSession", {"Target": target})]
     tunnel = hyperpod_kit("connect", "worker-group/2", "--proxy", "22")

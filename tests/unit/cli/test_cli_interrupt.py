@@ -34,8 +34,14 @@ def hear() -> None:
 
 def interrupt(*words: str, when: Callable[[], bool]) -> tuple[int, str, float]:
     """Run a command, send SIGINT when `when` is true; exit code, stderr, seconds from the signal to the end."""
-    process = subprocess.Popen([sys.executable, "-m", "hyperpod_kit.cli.main", *words], stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, text=True, preexec_fn=hear, env=dict(os.environ))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hyperpod_kit.cli.main", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=hear,
+        env=dict(os.environ),
+    )
     try:
         deadline = time.monotonic() + 30
         while not when():
@@ -63,12 +69,16 @@ def polled(cloud: Cloud, times: int = 2) -> Callable[[], bool]:
     return lambda: cloud.control.looks >= begin + times
 
 
-@pytest.mark.parametrize("words, left", [
-    (["wait"], "hyperpod-kit wait --cluster demo"),
-    (["create-cluster", "--wait"], "hyperpod-kit wait --cluster demo"),
-    (["update-cluster", "--wait"], "hyperpod-kit wait --cluster demo"),
-    (["delete-cluster", "--yes", "--wait"], "hyperpod-kit delete-cluster --cluster demo --wait"),
-], ids=["wait", "create", "update", "delete"])
+@pytest.mark.parametrize(
+    "words, left",
+    [
+        (["wait"], "hyperpod-kit wait --cluster demo"),
+        (["create-cluster", "--wait"], "hyperpod-kit wait --cluster demo"),
+        (["update-cluster", "--wait"], "hyperpod-kit wait --cluster demo"),
+        (["delete-cluster", "--yes", "--wait"], "hyperpod-kit delete-cluster --cluster demo --wait"),
+    ],
+    ids=["wait", "create", "update", "delete"],
+)
 def test_waiting_ends_and_what_was_asked_for_goes_on(
     cloud: Cloud, project: Path, hk: Hk, words: list[str], left: str
 ) -> None:
@@ -86,8 +96,9 @@ def test_waiting_ends_and_what_was_asked_for_goes_on(
 def test_following_events_ends(cloud: Cloud, project: Path, hk: Hk) -> None:
     exists(cloud, hk)
     cloud.control.events = []
-    code, err, seconds = interrupt("events", "--follow", "--interval", "0.2",
-                                   when=lambda: cloud.control.event_looks > 2)
+    code, err, seconds = interrupt(
+        "events", "--follow", "--interval", "0.2", when=lambda: cloud.control.event_looks > 2
+    )
     assert (code, err.split()) == (130, ["stopped"]) and seconds < 5
 
 

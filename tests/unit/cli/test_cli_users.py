@@ -36,8 +36,11 @@ def efs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def homes(efs: Any, project: Path) -> str:
     """The example with homes for two users; the file system's id."""
     made = str(efs.create_file_system(CreationToken="homes")["FileSystemId"])
-    change(project, homes={"file_system_id": made},
-           users=[{"name": "alice", "uid": 2001, "gid": 2001}, {"name": "bob", "uid": 2002, "gid": 2002}])
+    change(
+        project,
+        homes={"file_system_id": made},
+        users=[{"name": "alice", "uid": 2001, "gid": 2001}, {"name": "bob", "uid": 2002, "gid": 2002}],
+    )
     return made
 
 
@@ -72,9 +75,7 @@ def test_again_there_is_nothing_to_do(efs: Any, homes: str, hk: Hk) -> None:
     assert not report["changed"] and {item["action"] for item in report["access_points"]} == {"keep"}
 
 
-def test_a_changed_uid_is_refused_offline_and_by_the_file_system(
-    efs: Any, homes: str, project: Path, hk: Hk
-) -> None:
+def test_a_changed_uid_is_refused_offline_and_by_the_file_system(efs: Any, homes: str, project: Path, hk: Hk) -> None:
     hk("users", "apply")
     change(project, users=[{"name": "alice", "uid": 2005, "gid": 2005}])
     offline = hk("validate")

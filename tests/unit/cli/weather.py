@@ -56,8 +56,11 @@ def handler(weather: Weather) -> type[server.EndpointHandler]:
             status, code, message = ANSWERS[sky] if target else S3_ANSWERS[sky]
             if self.read_body is None:
                 self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            text = json.dumps({"__type": code, "message": message}) if target else (
-                f"<Error><Code>{code}</Code><Message>{message}</Message></Error>")
+            text = (
+                json.dumps({"__type": code, "message": message})
+                if target
+                else (f"<Error><Code>{code}</Code><Message>{message}</Message></Error>")
+            )
             self.send_response(status)
             self.send_header("Content-Length", str(len(text)))
             self.send_header("Connection", "close")

@@ -18,8 +18,13 @@ REFUSAL = AwsError(
 
 
 def summary(number: int, description: str, **more: Any) -> dict[str, Any]:
-    return {"EventId": f"e{number}", "EventTime": datetime(2026, 6, 1, 12, number, tzinfo=timezone.utc),
-            "ResourceType": "Instance", "Description": description, **more}
+    return {
+        "EventId": f"e{number}",
+        "EventTime": datetime(2026, 6, 1, 12, number, tzinfo=timezone.utc),
+        "ResourceType": "Instance",
+        "Description": description,
+        **more,
+    }
 
 
 class Book:
@@ -42,8 +47,10 @@ class Book:
 
 @pytest.mark.parametrize("kind", ["Cluster", "InstanceGroup", "InstanceGroupScaling", "Instance", "SomethingNew"])
 def test_the_reason_is_found_under_whatever_resource_it_lies(kind: str) -> None:
-    book = Book(summary(1, "it failed", EventLevel="Error", InstanceGroupName="w", InstanceId="i-1"),
-                metadata={kind: {"FailureMessage": " no\n capacity ", "LcsExecutionState": "Failed", "Efa": ["y"]}})
+    book = Book(
+        summary(1, "it failed", EventLevel="Error", InstanceGroupName="w", InstanceId="i-1"),
+        metadata={kind: {"FailureMessage": " no\n capacity ", "LcsExecutionState": "Failed", "Efa": ["y"]}},
+    )
     [event] = list_events(book, "demo")
     assert (event.failure, event.lifecycle) == ("no capacity", "Failed")
     assert event.line() == "w i-1: it failed: no capacity"
@@ -51,16 +58,23 @@ def test_the_reason_is_found_under_whatever_resource_it_lies(kind: str) -> None:
 
 
 def test_only_what_may_hold_more_is_opened() -> None:
-    book = Book(summary(1, "Scaling up"), summary(2, "Instance lifecycle script execution for i-1 has Started"),
-                summary(3, "odd", EventLevel="Warn"))
+    book = Book(
+        summary(1, "Scaling up"),
+        summary(2, "Instance lifecycle script execution for i-1 has Started"),
+        summary(3, "odd", EventLevel="Warn"),
+    )
     found = list_events(book, "demo")
     assert [event.id for event in found] == ["e1", "e2", "e3"] and book.opened == ["e2", "e3"]
 
 
 def test_levels_also_where_aws_says_none() -> None:
     """Answers of older regions carry no EventLevel."""
-    book = Book(summary(1, "fine"), summary(2, "creation failed"), summary(3, "hm", EventLevel="Warn"),
-                summary(4, "creation failed again"))
+    book = Book(
+        summary(1, "fine"),
+        summary(2, "creation failed"),
+        summary(3, "hm", EventLevel="Warn"),
+        summary(4, "creation failed again"),
+    )
     assert [event.id for event in list_events(book, "demo", level="Warn")] == ["e2", "e3", "e4"]
     assert [event.id for event in list_events(book, "demo", level="Error")] == ["e2", "e4"]
     # The newest two errors, not the errors among the newest two.

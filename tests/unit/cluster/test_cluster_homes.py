@@ -72,12 +72,15 @@ def points(aws: Any, settings: Settings) -> list[dict[str, Any]]:
 
 def test_every_user_gets_a_directory_and_an_identity_of_their_own(aws: Any, settings: Settings) -> None:
     done = apply(settings)
-    assert {tag["Value"]: point for point in points(aws, settings) for tag in point["Tags"]
-            if tag["Key"] == USER_TAG}.keys() == {"alice", "bob"}
+    assert {
+        tag["Value"]: point for point in points(aws, settings) for tag in point["Tags"] if tag["Key"] == USER_TAG
+    }.keys() == {"alice", "bob"}
     for point, user in zip(points(aws, settings), (ALICE, BOB)):
         assert point["PosixUser"] == {"Uid": user.uid, "Gid": user.gid}
-        assert point["RootDirectory"] == {"Path": f"/home/{user.name}", "CreationInfo": {
-            "OwnerUid": user.uid, "OwnerGid": user.gid, "Permissions": "0700"}}
+        assert point["RootDirectory"] == {
+            "Path": f"/home/{user.name}",
+            "CreationInfo": {"OwnerUid": user.uid, "OwnerGid": user.gid, "Permissions": "0700"},
+        }
     ids = {point.user: point.id for point in homes.recorded(done)}
     assert sorted(ids.values()) == sorted(point["AccessPointId"] for point in points(aws, settings))
 
@@ -89,7 +92,8 @@ def test_the_policy_names_exactly_these_access_points(aws: Any, settings: Settin
     (allow,) = [item for item in policy["Statement"] if item["Sid"] == allow_sid(settings.cluster.name)]
     assert allow["Principal"] == {"AWS": settings.cluster.execution_role}
     assert allow["Condition"]["StringEquals"]["elasticfilesystem:AccessPointArn"] == sorted(
-        point["AccessPointArn"] for point in points(aws, settings))
+        point["AccessPointArn"] for point in points(aws, settings)
+    )
     # Whoever leaves the configuration may not be mounted any more; access point and files stay.
     fewer = replace(settings, users=(ALICE,))
     done = apply(fewer)
@@ -114,18 +118,34 @@ def test_looking_changes_nothing(aws: Any, settings: Settings) -> None:
 
 
 def test_an_access_point_that_somebody_else_made_is_taken(aws: Any, settings: Settings) -> None:
-    made = aws.create_access_point(FileSystemId=fs(settings), ClientToken="terraform", PosixUser={
-        "Uid": 2001, "Gid": 2001}, RootDirectory={"Path": "/home/alice"})
+    made = aws.create_access_point(
+        FileSystemId=fs(settings),
+        ClientToken="terraform",
+        PosixUser={"Uid": 2001, "Gid": 2001},
+        RootDirectory={"Path": "/home/alice"},
+    )
     done = apply(settings)
     assert homes.recorded(done)[0].id == made["AccessPointId"] and len(points(aws, settings)) == 2
 
 
-@pytest.mark.parametrize(("change", "why"), [
-    ({"users": (replace(ALICE, uid=2005), BOB)}, "acts as 2001:2001 in /home/alice, the configuration says 2005:2001"),
-    ({"users": (replace(ALICE, gid=2005), BOB)}, "acts as 2001:2001 in /home/alice, the configuration says 2001:2005"),
-    ({"users": (replace(ALICE, name="carol"),)}, "uid 2001 is alice's"),
-    ({"directory": "/people"}, "acts as 2001:2001 in /home/alice, the configuration says 2001:2001 in /people/alice"),
-])
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (
+            {"users": (replace(ALICE, uid=2005), BOB)},
+            "acts as 2001:2001 in /home/alice, the configuration says 2005:2001",
+        ),
+        (
+            {"users": (replace(ALICE, gid=2005), BOB)},
+            "acts as 2001:2001 in /home/alice, the configuration says 2001:2005",
+        ),
+        ({"users": (replace(ALICE, name="carol"),)}, "uid 2001 is alice's"),
+        (
+            {"directory": "/people"},
+            "acts as 2001:2001 in /home/alice, the configuration says 2001:2001 in /people/alice",
+        ),
+    ],
+)
 def test_what_would_give_files_to_another_number_is_refused(
     aws: Any, settings: Settings, change: dict[str, Any], why: str
 ) -> None:
@@ -142,8 +162,12 @@ def test_what_would_give_files_to_another_number_is_refused(
 
 
 def test_a_policy_that_lets_everyone_in_is_not_left_standing(aws: Any, settings: Settings) -> None:
-    statement = {"Sid": "console", "Effect": "Allow", "Principal": {"AWS": "*"},
-                 "Action": "elasticfilesystem:ClientMount"}
+    statement = {
+        "Sid": "console",
+        "Effect": "Allow",
+        "Principal": {"AWS": "*"},
+        "Action": "elasticfilesystem:ClientMount",
+    }
     other = {**statement, "Sid": "backup", "Principal": {"AWS": "arn:aws:iam::111122223333:role/Backup"}}
     Efs(REGION).put_policy(fs(settings), f'{{"Statement": {[statement, other]}}}'.replace("'", '"'))
     with pytest.raises(ConfigError) as caught:
@@ -175,8 +199,13 @@ def test_requests_are_what_the_api_takes(settings: Settings) -> None:
 
 # What moto does not do.
 
-POINT = {"FileSystemId": "fs-0123456789abcdef0", "OwnerId": "111122223333", "LifeCycleState": "available",
-         "PosixUser": {"Uid": 2001, "Gid": 2001}, "RootDirectory": {"Path": "/home/alice"}}
+POINT = {
+    "FileSystemId": "fs-0123456789abcdef0",
+    "OwnerId": "111122223333",
+    "LifeCycleState": "available",
+    "PosixUser": {"Uid": 2001, "Gid": 2001},
+    "RootDirectory": {"Path": "/home/alice"},
+}
 WANTED = Homes("fs-0123456789abcdef0").wanted([ALICE])[0]
 
 
@@ -188,10 +217,16 @@ def described(number: int, **fields: Any) -> dict[str, Any]:
 def test_access_points_of_all_pages_are_seen() -> None:
     efs = Efs(REGION)
     with Stubber(efs._client) as stub:
-        stub.add_response("describe_access_points", {"AccessPoints": [described(1)], "NextToken": "more"},
-                          {"FileSystemId": POINT["FileSystemId"]})
-        stub.add_response("describe_access_points", {"AccessPoints": [described(2)]},
-                          {"FileSystemId": POINT["FileSystemId"], "NextToken": "more"})
+        stub.add_response(
+            "describe_access_points",
+            {"AccessPoints": [described(1)], "NextToken": "more"},
+            {"FileSystemId": POINT["FileSystemId"]},
+        )
+        stub.add_response(
+            "describe_access_points",
+            {"AccessPoints": [described(2)]},
+            {"FileSystemId": POINT["FileSystemId"], "NextToken": "more"},
+        )
         assert [point["AccessPointId"][-1] for point in efs.access_points("fs-0123456789abcdef0")] == ["1", "2"]
         stub.assert_no_pending_responses()
 
@@ -210,13 +245,15 @@ def test_of_two_admins_at_once_both_get_the_same_access_point() -> None:
 
 def test_a_new_access_point_is_waited_for_with_a_bound() -> None:
     efs, now = Efs(REGION), [0.0]
-    observed = homes.Observed("demo", "arn:aws:iam::1:role/R", "arn:aws:efs:fs-1", access_points.plan([WANTED], []), (),
-                              None)
+    observed = homes.Observed(
+        "demo", "arn:aws:iam::1:role/R", "arn:aws:efs:fs-1", access_points.plan([WANTED], []), (), None
+    )
     creating = described(1, LifeCycleState="creating")
 
     def run() -> homes.Observed:
-        return homes.apply(efs, observed, clock=lambda: now[0],
-                           sleep=lambda seconds: now.__setitem__(0, now[0] + seconds))
+        return homes.apply(
+            efs, observed, clock=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds)
+        )
 
     with Stubber(efs._client) as stub:
         stub.add_response("create_access_point", creating)

@@ -97,8 +97,11 @@ def test_a_batch_that_fails_hides_no_batch_that_was_accepted() -> None:
     fleet._client = Client(1)
     done, refused = reboot(fleet, "demo", nodes)
     assert done == [f"i-{number}" for number in range(25)] and len(refused) == 35
-    assert refused[0] == {"NodeId": "i-25", "ErrorCode": NOT_ASKED,
-                          "Message": "BatchRebootClusterNodes demo: http://127.0.0.1:1 does not answer"}
+    assert refused[0] == {
+        "NodeId": "i-25",
+        "ErrorCode": NOT_ASKED,
+        "Message": "BatchRebootClusterNodes demo: http://127.0.0.1:1 does not answer",
+    }
     fleet._client = Client(0)
     with pytest.raises(Unreachable):
         reboot(fleet, "demo", nodes)

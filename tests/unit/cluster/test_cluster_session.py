@@ -35,8 +35,10 @@ NODES = [node("head", 1), node("work", 2, "ShuttingDown"), node("work", 3), node
 
 
 def live(controller: str = "") -> dict[str, Any]:
-    groups = [{"InstanceGroupName": name, **({"SlurmConfig": {"NodeType": "Controller"}} if name == controller else {})}
-              for name in ("head", "work")]
+    groups = [
+        {"InstanceGroupName": name, **({"SlurmConfig": {"NodeType": "Controller"}} if name == controller else {})}
+        for name in ("head", "work")
+    ]
     return {"ClusterArn": ARN, "InstanceGroups": groups}
 
 
@@ -48,12 +50,19 @@ def test_the_target_has_the_clusters_id_and_not_its_name() -> None:
     assert words[:3] == ("aws", "ssm", "start-session") and json.loads(words[-1]) == {"portNumber": ["22"]}
 
 
-@pytest.mark.parametrize("version, by_variable", [
-    ("1.2.707.0\n", True), ("1.2.498.0", True), ("1.2.497.0", False), ("1.1.61.0", False), ("what?", False)])
+@pytest.mark.parametrize(
+    "version, by_variable",
+    [("1.2.707.0\n", True), ("1.2.498.0", True), ("1.2.497.0", False), ("1.1.61.0", False), ("what?", False)],
+)
 def test_the_token_is_no_argument_where_the_plugin_knows_better(version: str, by_variable: bool) -> None:
     start = plugin_start(TOKEN, {"Target": "t"}, region="us-west-2", endpoint="https://ssm", version=version)
     assert start.argv[0] == "session-manager-plugin" and start.argv[2:] == (
-        "us-west-2", "StartSession", "", '{"Target": "t"}', "https://ssm")
+        "us-west-2",
+        "StartSession",
+        "",
+        '{"Target": "t"}',
+        "https://ssm",
+    )
     given = start.environment.get(RESPONSE_VARIABLE) if by_variable else start.argv[1]
     assert json.loads(given or "") == TOKEN
     assert ("secret" in " ".join(start.argv)) is not by_variable
@@ -89,8 +98,9 @@ def test_ssh_itself_reads_the_configuration(tmp_path: Path, direct: bool) -> Non
     access = SshAccess("ubuntu", "/my keys/id")
     wanted = [one.instance_id for one in NODES if not one.gone]
     file = tmp_path / "config"
-    file.write_text(ssh_config("demo", "us-west-2", NODES, wanted, access, program="/opt/a b/hyperpod-kit",
-                               direct=direct))
+    file.write_text(
+        ssh_config("demo", "us-west-2", NODES, wanted, access, program="/opt/a b/hyperpod-kit", direct=direct)
+    )
     assert file.read_text().count("Host ") == 3 and "demo-work-0" not in file.read_text()
     done = subprocess.run(["ssh", "-F", str(file), "-G", "demo-work-1"], capture_output=True, text=True, timeout=10)
     said = dict(line.partition(" ")[::2] for line in done.stdout.splitlines())
@@ -99,5 +109,6 @@ def test_ssh_itself_reads_the_configuration(tmp_path: Path, direct: bool) -> Non
         assert said["hostname"] == "10.0.0.3" and said.get("proxycommand", "none") == "none"
     else:
         assert said["proxycommand"] == (
-            "'/opt/a b/hyperpod-kit' connect work/1 --cluster demo --region us-west-2 --proxy %p")
+            "'/opt/a b/hyperpod-kit' connect work/1 --cluster demo --region us-west-2 --proxy %p"
+        )
         assert said["hostkeyalias"] == NODES[2].instance_id

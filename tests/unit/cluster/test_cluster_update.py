@@ -17,13 +17,22 @@ WANTED: dict[str, Any] = {
     "VpcConfig": {"SecurityGroupIds": ["sg-1"], "Subnets": ["subnet-1", "subnet-2"]},
     "Orchestrator": {"Slurm": {"SlurmConfigStrategy": "Merge"}},
     "InstanceGroups": [
-        {"InstanceGroupName": "head", "InstanceType": "ml.m5.large", "InstanceCount": 1,
-         "ExecutionRole": "arn:aws:iam::111122223333:role/node", "SlurmConfig": {"NodeType": "Controller"},
-         "LifeCycleConfig": {"SourceS3Uri": "s3://sagemaker-b/x/aaaa/", "OnInitComplete": "on_init_complete.sh"}},
-        {"InstanceGroupName": "work", "InstanceType": "ml.p5.48xlarge", "InstanceCount": 4,
-         "ExecutionRole": "arn:aws:iam::111122223333:role/node",
-         "SlurmConfig": {"NodeType": "Compute", "PartitionNames": ["train"]},
-         "LifeCycleConfig": {"SourceS3Uri": "s3://sagemaker-b/x/aaaa/", "OnInitComplete": "on_init_complete.sh"}},
+        {
+            "InstanceGroupName": "head",
+            "InstanceType": "ml.m5.large",
+            "InstanceCount": 1,
+            "ExecutionRole": "arn:aws:iam::111122223333:role/node",
+            "SlurmConfig": {"NodeType": "Controller"},
+            "LifeCycleConfig": {"SourceS3Uri": "s3://sagemaker-b/x/aaaa/", "OnInitComplete": "on_init_complete.sh"},
+        },
+        {
+            "InstanceGroupName": "work",
+            "InstanceType": "ml.p5.48xlarge",
+            "InstanceCount": 4,
+            "ExecutionRole": "arn:aws:iam::111122223333:role/node",
+            "SlurmConfig": {"NodeType": "Compute", "PartitionNames": ["train"]},
+            "LifeCycleConfig": {"SourceS3Uri": "s3://sagemaker-b/x/aaaa/", "OnInitComplete": "on_init_complete.sh"},
+        },
     ],
 }
 
@@ -44,23 +53,32 @@ def test_nothing_to_change() -> None:
     assert found.changes == () and found.possible and found.destroys == 0
 
 
-@pytest.mark.parametrize(("changes", "field", "how", "destroys"), [
-    ({"TargetCount": 2}, "InstanceCount", IN_PLACE, 0),
-    ({"TargetCount": 7}, "InstanceCount", IN_PLACE, 3),
-    ({"InstanceType": "ml.p4d.24xlarge"}, "InstanceType", IMPOSSIBLE, 0),
-    ({"SlurmConfig": {"NodeType": "Login"}}, "NodeType", IMPOSSIBLE, 0),
-    ({"SlurmConfig": {"NodeType": "Compute", "PartitionNames": ["dev"]}}, "PartitionNames", IN_PLACE, 0),
-    ({"LifeCycleConfig": {"SourceS3Uri": "s3://sagemaker-b/x/bbbb/"}}, "LifeCycleConfig", NEW_NODES, 0),
-    ({"ExecutionRole": "arn:aws:iam::111122223333:role/old"}, "ExecutionRole", IMPOSSIBLE, 0),
-    ({"OverrideVpcConfig": {"SecurityGroupIds": ["sg-9"], "Subnets": ["subnet-9"]}}, None, None, 0),
-    ({"ThreadsPerCore": 2}, None, None, 0),
-    ({"InstanceStorageConfigs": [{"FsxLustreConfig": {"DnsName": "fs-0123456789abcdef0.fsx", "MountName": "x"}}]},
-     "InstanceStorageConfigs", NEW_NODES, 0),
-    ({"InstanceStorageConfigs": []}, None, None, 0),
-])
-def test_a_group_that_differs(
-    changes: dict[str, Any], field: str | None, how: str | None, destroys: int
-) -> None:
+@pytest.mark.parametrize(
+    ("changes", "field", "how", "destroys"),
+    [
+        ({"TargetCount": 2}, "InstanceCount", IN_PLACE, 0),
+        ({"TargetCount": 7}, "InstanceCount", IN_PLACE, 3),
+        ({"InstanceType": "ml.p4d.24xlarge"}, "InstanceType", IMPOSSIBLE, 0),
+        ({"SlurmConfig": {"NodeType": "Login"}}, "NodeType", IMPOSSIBLE, 0),
+        ({"SlurmConfig": {"NodeType": "Compute", "PartitionNames": ["dev"]}}, "PartitionNames", IN_PLACE, 0),
+        ({"LifeCycleConfig": {"SourceS3Uri": "s3://sagemaker-b/x/bbbb/"}}, "LifeCycleConfig", NEW_NODES, 0),
+        ({"ExecutionRole": "arn:aws:iam::111122223333:role/old"}, "ExecutionRole", IMPOSSIBLE, 0),
+        ({"OverrideVpcConfig": {"SecurityGroupIds": ["sg-9"], "Subnets": ["subnet-9"]}}, None, None, 0),
+        ({"ThreadsPerCore": 2}, None, None, 0),
+        (
+            {
+                "InstanceStorageConfigs": [
+                    {"FsxLustreConfig": {"DnsName": "fs-0123456789abcdef0.fsx", "MountName": "x"}}
+                ]
+            },
+            "InstanceStorageConfigs",
+            NEW_NODES,
+            0,
+        ),
+        ({"InstanceStorageConfigs": []}, None, None, 0),
+    ],
+)
+def test_a_group_that_differs(changes: dict[str, Any], field: str | None, how: str | None, destroys: int) -> None:
     found = plan(live(**changes), WANTED)
     if field is None:
         assert found.changes == ()  # said by AWS, not asked for by us
@@ -70,10 +88,16 @@ def test_a_group_that_differs(
     assert found.possible is (how != IMPOSSIBLE)
 
 
-@pytest.mark.parametrize(("key", "value", "how"), [
-    ("NodeRecovery", "None", IN_PLACE), ("VpcConfig", {"SecurityGroupIds": ["sg-2"], "Subnets": []}, IMPOSSIBLE),
-    ("Orchestrator", {"Slurm": {"SlurmConfigStrategy": "Managed"}}, IN_PLACE), ("Orchestrator", None, IN_PLACE),
-    ("NodeProvisioningMode", "Continuous", IMPOSSIBLE)])
+@pytest.mark.parametrize(
+    ("key", "value", "how"),
+    [
+        ("NodeRecovery", "None", IN_PLACE),
+        ("VpcConfig", {"SecurityGroupIds": ["sg-2"], "Subnets": []}, IMPOSSIBLE),
+        ("Orchestrator", {"Slurm": {"SlurmConfigStrategy": "Managed"}}, IN_PLACE),
+        ("Orchestrator", None, IN_PLACE),
+        ("NodeProvisioningMode", "Continuous", IMPOSSIBLE),
+    ],
+)
 def test_a_cluster_that_differs(key: str, value: Any, how: str) -> None:
     answer = live()
     answer[key] = value
@@ -83,12 +107,15 @@ def test_a_cluster_that_differs(key: str, value: Any, how: str) -> None:
 
 def test_groups_come_and_go_and_the_request_is_one_that_aws_takes() -> None:
     answer = live()
-    answer["InstanceGroups"].append({"InstanceGroupName": "old", "InstanceType": "ml.c5.large", "TargetCount": 2,
-                                     "CurrentCount": 2})
+    answer["InstanceGroups"].append(
+        {"InstanceGroupName": "old", "InstanceType": "ml.c5.large", "TargetCount": 2, "CurrentCount": 2}
+    )
     answer["InstanceGroups"].pop(1)
     found = plan(answer, WANTED)
     assert [(change.where, change.note, change.destroys) for change in found.changes] == [
-        ("work", "a new group", 0), ("old", "the group goes", 2)]
+        ("work", "a new group", 0),
+        ("old", "the group goes", 2),
+    ]
     assert found.request["InstanceGroupsToDelete"] == ["old"] and "VpcConfig" not in found.request
     assert request_shape.problems("sagemaker", "UpdateCluster", found.request) == []
 

@@ -148,21 +148,36 @@ def test_a_change_that_aws_takes_back_is_a_failure() -> None:
 
 
 def test_a_message_of_an_earlier_change_fails_no_later_one() -> None:
-    cloud = Scripted(("InService", {"Running": 2}, "old"), ("Updating", {"Running": 2}, ""),
-                     ("InService", {"Running": 3}, ""), target=3)
+    cloud = Scripted(
+        ("InService", {"Running": 2}, "old"),
+        ("Updating", {"Running": 2}, ""),
+        ("InService", {"Running": 3}, ""),
+        target=3,
+    )
     assert go(wait_ready, cloud, wanted={"w": 3}, stale="old").ready and cloud.polls == 3
     with pytest.raises(ClusterFailed, match="new"):
         go(wait_ready, Scripted(("InService", {"Running": 2}, "new"), target=3), wanted={"w": 3}, stale="old")
 
 
 def event(number: int, description: str = "Instance creation failed", level: str = "Error") -> dict[str, Any]:
-    return {"EventId": f"e{number}", "EventTime": float(number), "EventLevel": level, "ResourceType": "Instance",
-            "InstanceGroupName": "w", "InstanceId": f"i-{number}", "Description": description}
+    return {
+        "EventId": f"e{number}",
+        "EventTime": float(number),
+        "EventLevel": level,
+        "ResourceType": "Instance",
+        "InstanceGroupName": "w",
+        "InstanceId": f"i-{number}",
+        "Description": description,
+    }
 
 
 def test_where_nodes_come_continuously_failures_are_told_once_and_waiting_goes_on() -> None:
-    cloud = Scripted(("InService", {"Running": 1, "Failure": 1}, "old words"), ("InService", {"Running": 1}, ""),
-                     ("InService", {"Running": 2}, ""), continuous=True)
+    cloud = Scripted(
+        ("InService", {"Running": 1, "Failure": 1}, "old words"),
+        ("InService", {"Running": 1}, ""),
+        ("InService", {"Running": 2}, ""),
+        continuous=True,
+    )
     cloud.events = [event(1), event(2, "lost orchestration-ready", "Warn"), event(3, "all is well", "Info")]
     noted: list[str] = []
     assert go(wait_ready, cloud, wanted={"w": 2}, note=noted.append).ready and cloud.polls == 3

@@ -16,10 +16,33 @@ from hyperpod_kit.model.clients import Package
 
 EXAMPLE = Path(__file__).parents[3] / "provisioning_parameters.example.json"
 AT = "hyperpod_kit.clients[0]"
-GOOD = {"name": "mount-s3", "client": "mount-s3", "version": "1.22.0", "arch": "x86_64", "sha256": "a" * 64,
-        "url": "https://packages.example.com/1.22.0/mount-s3.deb"}
-HOSTILE = ("'; rm -rf /", "$(touch x)", "`id`", "a\nb", "a\0b", "é", "a b", "x" * 1000 + "/", "../../etc/passwd",
-           "-oX=y", "/etc/shadow", '"', "\\", "%41", "", " ", "latest")
+GOOD = {
+    "name": "mount-s3",
+    "client": "mount-s3",
+    "version": "1.22.0",
+    "arch": "x86_64",
+    "sha256": "a" * 64,
+    "url": "https://packages.example.com/1.22.0/mount-s3.deb",
+}
+HOSTILE = (
+    "'; rm -rf /",
+    "$(touch x)",
+    "`id`",
+    "a\nb",
+    "a\0b",
+    "é",
+    "a b",
+    "x" * 1000 + "/",
+    "../../etc/passwd",
+    "-oX=y",
+    "/etc/shadow",
+    '"',
+    "\\",
+    "%41",
+    "",
+    " ",
+    "latest",
+)
 
 
 def found(entries: list[dict[str, Any]]) -> set[str]:
@@ -60,8 +83,11 @@ def test_one_package_for_two_clients_is_one_file() -> None:
 
 
 def test_places_are_plain_and_apart() -> None:
-    packages = [Package("nfs", "nfs-common", version, arch, "b" * 64)
-                for version in ("1:2.6.1-1ubuntu1.2", "2.6.2-4+deb12u1~x") for arch in ("x86_64", "arm64", "all")]
+    packages = [
+        Package("nfs", "nfs-common", version, arch, "b" * 64)
+        for version in ("1:2.6.1-1ubuntu1.2", "2.6.2-4+deb12u1~x")
+        for arch in ("x86_64", "arm64", "all")
+    ]
     places = [package.place for package in packages]
     assert len(set(places)) == len(places)
     assert places[0] == "packages/x86_64/nfs-common_2.6.1-1ubuntu1.2_amd64.deb"

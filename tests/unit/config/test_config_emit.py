@@ -115,8 +115,9 @@ def test_hyperpod_makes_one_fsx_of_each_kind_in_a_group_and_never_in_on_create()
         config = configuration(mode)
         config = replace(config, mounts=(*config.mounts, replace(zfs, groups=("worker-group",)), other, second))
         assert {mount.name for mount in config.node_config().mounts if by_platform(mount)} == theirs
-        controller, worker = (group.get("InstanceStorageConfigs", []) for group in
-                              create_cluster_request(config, URI)["InstanceGroups"])
+        controller, worker = (
+            group.get("InstanceStorageConfigs", []) for group in create_cluster_request(config, URI)["InstanceGroups"]
+        )
         assert [next(iter(entry)) for entry in controller] == ["FsxLustreConfig"] * bool(theirs)
         assert [next(iter(entry)) for entry in worker] == ["FsxLustreConfig", "FsxOpenZfsConfig"] * bool(theirs)
     assert worker[1] == {"FsxOpenZfsConfig": {"DnsName": zfs.dns_name, "MountPath": "/home"}}

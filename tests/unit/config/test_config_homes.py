@@ -119,8 +119,16 @@ def test_the_file_of_ids_is_written_once_and_only_when_it_changes(config: Path) 
     ]
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"format": "x/1", "access_points": []}', '{"format": 1}',
-                                  '{"format": "hpk-access-points/1", "access_points": [{"user": "alice"}]}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        '{"format": "x/1", "access_points": []}',
+        '{"format": 1}',
+        '{"format": "hpk-access-points/1", "access_points": [{"user": "alice"}]}',
+    ],
+)
 def test_a_file_that_is_not_ours_is_refused(config: Path, text: str) -> None:
     access_points.place(config).write_text(text)
     with pytest.raises(ConfigError, match="not a list of access points"):

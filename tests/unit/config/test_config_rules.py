@@ -101,8 +101,10 @@ def test_findings_that_come_together() -> None:
         CONTINUOUS,
         both(CONTINUOUS, cluster(accounting_database=DATABASE)),
         both(INIT, cluster(slurm_config_strategy="Merge")),
-        both(cluster(lifecycle_mode="ami_only", slurm_config_strategy="Managed"),
-             kit(mounts=[], slurm={"state": "own-disk"})),
+        both(
+            cluster(lifecycle_mode="ami_only", slurm_config_strategy="Managed"),
+            kit(mounts=[], slurm={"state": "own-disk"}),
+        ),
         kit(slurm={"state": "fsx"}),
         both(NO_FSX, add_mount(**ZFS)),
         both(NO_FSX, mount(0, access_point_id=None)),

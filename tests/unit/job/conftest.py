@@ -37,18 +37,26 @@ class Job:
         log = self.base / f"run-{len(list(self.base.glob('run-*')))}"
         env = {**self.environment, **({"SLURM_RESTART_COUNT": str(restart)} if restart else {})}
         policy = Policy(**{"backoff": 0.01, **options.pop("policy", {})})
-        defaults = {"srun": str(HERE / "fake_srun.py"), "probe_interval": 0.2, "silent_after": 0.3,
-                    "refused_after": 0.3}
-        chosen = Options(root=str(self.root), policy=policy, nodes=nodes,
-                         command=tuple(command or (sys.executable, str(TRAINER), "--pause", "0.01", *trainer)),
-                         **{**defaults, **options})
+        defaults = {
+            "srun": str(HERE / "fake_srun.py"),
+            "probe_interval": 0.2,
+            "silent_after": 0.3,
+            "refused_after": 0.3,
+        }
+        chosen = Options(
+            root=str(self.root),
+            policy=policy,
+            nodes=nodes,
+            command=tuple(command or (sys.executable, str(TRAINER), "--pause", "0.01", *trainer)),
+            **{**defaults, **options},
+        )
         fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         extra = {"chooser": self.chooser} if self.chooser else {}
         try:
             return Decider(chosen, env, runner=self.runner, report=Report(fd), **extra).run()
         finally:
             os.close(fd)
-            self.events += [json.loads(line[len(PREFIX):]) for line in log.read_text().splitlines()]
+            self.events += [json.loads(line[len(PREFIX) :]) for line in log.read_text().splitlines()]
 
     def said(self, event: str) -> List[Dict[str, Any]]:
         return [one for one in self.events if one["event"] == event]
@@ -59,6 +67,7 @@ class Job:
 
     def later(self, number: int, when: Any) -> threading.Thread:
         """Send ourselves a signal once `when()` is true."""
+
         def wait() -> None:
             for _ in range(2000):
                 if when():
@@ -75,9 +84,18 @@ class Job:
 def job(tmp_path: Path) -> Job:
     answers = {
         "squeue job 7": "JobId=7 JobState=RUNNING NodeList=n[1-2] Comment=none",
-        "scontrol requeue 7": "", "squeue --steps": "", "scancel": "", "srun --help": "",
+        "scontrol requeue 7": "",
+        "squeue --steps": "",
+        "scancel": "",
+        "srun --help": "",
     }
-    environment = {**os.environ, "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NTASKS": "2",
-                   "HPK_AUTO_RESUME": "1", "XDG_STATE_HOME": str(tmp_path / "home"),
-                   "FAKE_SRUN_LOG": str(tmp_path / "srun.log")}
+    environment = {
+        **os.environ,
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_NODELIST": "n[1-2]",
+        "SLURM_NTASKS": "2",
+        "HPK_AUTO_RESUME": "1",
+        "XDG_STATE_HOME": str(tmp_path / "home"),
+        "FAKE_SRUN_LOG": str(tmp_path / "srun.log"),
+    }
     return Job(tmp_path, tmp_path / "root", RecordingRunner(answers), environment)

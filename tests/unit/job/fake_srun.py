@@ -19,9 +19,13 @@ def main() -> int:
     with open(os.environ["FAKE_SRUN_LOG"], "a") as log:
         log.write(json.dumps(words) + "\n")
     begin = next(index for index, word in enumerate(words) if word.startswith("/"))
-    ranks = [subprocess.Popen(words[begin:], env={**os.environ, "SLURM_PROCID": str(rank), "SLURM_STEP_ID": "0",
-                                                  "SLURMD_NODENAME": f"n{rank + 1}"})
-             for rank in range(int(os.environ["SLURM_NTASKS"]))]
+    ranks = [
+        subprocess.Popen(
+            words[begin:],
+            env={**os.environ, "SLURM_PROCID": str(rank), "SLURM_STEP_ID": "0", "SLURMD_NODENAME": f"n{rank + 1}"},
+        )
+        for rank in range(int(os.environ["SLURM_NTASKS"]))
+    ]
     stop = []
     signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
     worst = 0

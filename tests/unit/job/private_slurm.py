@@ -86,8 +86,11 @@ class PrivateSlurm:
         self._more = more
         self.user = user
         self.count = nodes
-        self.environment = {**{key: value for key, value in os.environ.items() if not key.startswith("SLURM")},
-                            "PATH": os.environ["PATH"] + ":/usr/sbin:/sbin", "SLURM_CONF": str(base / "slurm.conf")}
+        self.environment = {
+            **{key: value for key, value in os.environ.items() if not key.startswith("SLURM")},
+            "PATH": os.environ["PATH"] + ":/usr/sbin:/sbin",
+            "SLURM_CONF": str(base / "slurm.conf"),
+        }
         self._daemons: Dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self) -> None:
@@ -97,25 +100,54 @@ class PrivateSlurm:
         (base / "state").mkdir()
         (base / "munge.key").write_bytes(os.urandom(128))
         (base / "munge.key").chmod(0o400)
-        subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", "-o", base / "auto_resume.so",
-                        "-I/opt/slurm/include", REPOSITORY / "slurm" / "plugin" / "auto_resume.c"], check=True,
-                       timeout=60)
+        subprocess.run(
+            [
+                "cc",
+                "-shared",
+                "-fPIC",
+                "-O2",
+                "-Wall",
+                "-Wextra",
+                "-Werror",
+                "-o",
+                base / "auto_resume.so",
+                "-I/opt/slurm/include",
+                REPOSITORY / "slurm" / "plugin" / "auto_resume.c",
+            ],
+            check=True,
+            timeout=60,
+        )
         if self._version() >= (23, 2):
             # Nothing here is tracked by cgroups, which newer slurmds would set up for themselves otherwise.
             (base / "cgroup.conf").write_text("CgroupPlugin=disabled\n")
         (base / "plugstack.conf").write_text(f"optional {base}/auto_resume.so\n")
         port, first = _free_ports(self.count)
-        (base / "slurm.conf").write_text(SLURM_CONF.format(
-            base=base, port=port, first=first, last=first + self.count - 1, count=self.count, user="root") + self._more)
-        self._spawn("munged", "--foreground", "--force", f"--key-file={base}/munge.key",
-                    f"--socket={base}/munge.socket", f"--pid-file={base}/munged.pid", f"--log-file={base}/munged.log",
-                    f"--seed-file={base}/munged.seed", "--num-threads=2")
+        (base / "slurm.conf").write_text(
+            SLURM_CONF.format(
+                base=base, port=port, first=first, last=first + self.count - 1, count=self.count, user="root"
+            )
+            + self._more
+        )
+        self._spawn(
+            "munged",
+            "--foreground",
+            "--force",
+            f"--key-file={base}/munge.key",
+            f"--socket={base}/munge.socket",
+            f"--pid-file={base}/munged.pid",
+            f"--log-file={base}/munged.log",
+            f"--seed-file={base}/munged.seed",
+            "--num-threads=2",
+        )
         wait_until("munge socket", (base / "munge.socket").exists)
         self.start_controller("-i")
         for number in range(1, self.count + 1):
             self.start_node(f"n{number}")
-        wait_until(f"{self.count} idle nodes (logs in {base})",
-                   lambda: self.call("sinfo", "-h", "-t", "idle", "-o", "%D").strip() == str(self.count), 60)
+        wait_until(
+            f"{self.count} idle nodes (logs in {base})",
+            lambda: self.call("sinfo", "-h", "-t", "idle", "-o", "%D").strip() == str(self.count),
+            60,
+        )
 
     def stop(self) -> None:
         """End everything that was started here, jobs first. slurmstepds detach, so they are found by our SLURM_CONF."""
@@ -167,8 +199,15 @@ class PrivateSlurm:
     def call(self, *argv: str, check: bool = True, as_user: bool = False, cwd: Optional[Path] = None) -> str:
         """Run a Slurm command, as root or as the ordinary user; returns its standard output."""
         user = ["setpriv", f"--reuid={self.user}", f"--regid={self.user}", "--clear-groups"] if as_user else []
-        done = subprocess.run([*user, *argv], env=self.environment, cwd=cwd or self.base, text=True, timeout=60,
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        done = subprocess.run(
+            [*user, *argv],
+            env=self.environment,
+            cwd=cwd or self.base,
+            text=True,
+            timeout=60,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
         assert done.returncode == 0 or not check, f"{argv} exited {done.returncode}: {done.stdout}{done.stderr}"
         return done.stdout if check else done.stdout + done.stderr
 
@@ -188,8 +227,13 @@ class PrivateSlurm:
         program = shutil.which(argv[0], path=self.environment["PATH"]) or argv[0]
         with open(self.base / f"{tag or argv[0]}.out", "ab") as log:
             self._daemons[tag or argv[0]] = subprocess.Popen(
-                [program, *argv[1:]], env=self.environment, cwd=self.base, stdin=subprocess.DEVNULL, stdout=log,
-                stderr=log)
+                [program, *argv[1:]],
+                env=self.environment,
+                cwd=self.base,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
 
 
 def _free_ports(count: int) -> tuple[int, int]:

@@ -30,14 +30,23 @@ def test_a_run_needs_a_command() -> None:
 def test_by_the_path_of_its_file_isolated_from_the_user(tmp_path: Path) -> None:
     """As ranks are started: no site packages, no working directory, no PYTHONPATH, and none of our names in the way."""
     (tmp_path / "json.py").write_text("raise SystemExit('the user has a json.py')")
-    done = subprocess.run([sys.executable, "-I", "-S", str(MAIN), "exec", "--", "/bin/sh", "-c", "exit 4"],
-                          cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}, timeout=20)
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", str(MAIN), "exec", "--", "/bin/sh", "-c", "exit 4"],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(tmp_path)},
+        timeout=20,
+    )
     assert done.returncode == 4
 
 
 def test_errors_have_a_hint_and_an_exit_code() -> None:
-    done = subprocess.run([sys.executable, "-I", "-S", str(MAIN), "run", "--checkpoint-root", "/c", "--", "true"],
-                          env={}, capture_output=True, text=True, timeout=20)
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", str(MAIN), "run", "--checkpoint-root", "/c", "--", "true"],
+        env={},
+        capture_output=True,
+        text=True,
+        timeout=20,
+    )
     assert done.returncode == 1
     assert done.stderr.startswith("error: this is not a Slurm job") and "hint: " in done.stderr
 

@@ -18,8 +18,7 @@ import pytest
 
 from hyperpod_kit.errors import GaveUp
 from hyperpod_kit.job import container, step
-
-from .conftest import Job
+from job.conftest import Job
 
 IMAGE = "--container-image=/images/a.sqsh"
 
@@ -35,15 +34,24 @@ def mounted_job(job: Job) -> Iterator[Job]:
 def test_a_step_is_in_a_container_when_srun_or_pyxis_is_told_so() -> None:
     assert container.of(["--mpi=none"], {}) is None
     assert container.of(["--container-mounts=/fsx"], {}) is None, "no image and no name"
-    found = container.of([IMAGE, "--container-mounts=/fsx:/data:ro,/opt/train", "--container-mounts", "/a:/b",
-                          "--container-workdir=/data"], {"PYXIS_CONTAINER_WORKDIR": "/other"})
+    found = container.of(
+        [
+            IMAGE,
+            "--container-mounts=/fsx:/data:ro,/opt/train",
+            "--container-mounts",
+            "/a:/b",
+            "--container-workdir=/data",
+        ],
+        {"PYXIS_CONTAINER_WORKDIR": "/other"},
+    )
     assert found is not None and (found.mounts, found.workdir) == (("/data", "/opt/train", "/b"), "/data")
     by_variables = container.of([], {"PYXIS_CONTAINER_IMAGE": "a", "PYXIS_CONTAINER_UNSHARE": "ipc,pid"})
     assert by_variables == container.Container(unshare=("ipc", "pid"))
 
 
-def test_what_will_not_work_inside_is_said_with_the_option_to_add(tmp_path: Path,
-                                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_will_not_work_inside_is_said_with_the_option_to_add(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
     (tmp_path / "50.fstab").write_text(f"# all\n/opt/hyperpod-kit {Path(step.program()).parents[2]} none ro 0 -1\n")
@@ -68,12 +76,14 @@ def test_what_will_not_work_inside_is_said_with_the_option_to_add(tmp_path: Path
 
 
 def test_a_job_runs_on_the_containers_own_python(mounted_job: Job) -> None:
-    assert mounted_job.run("--steps", "6", "--crash", "4:3", "--once", str(mounted_job.base / "once"),
-                           srun_args=(IMAGE,)) == 0
+    assert (
+        mounted_job.run("--steps", "6", "--crash", "4:3", "--once", str(mounted_job.base / "once"), srun_args=(IMAGE,))
+        == 0
+    )
     assert [one["class"] for one in mounted_job.said("ended")] == ["crash", "done"]
     assert mounted_job.said("ended")[0]["first"]["code"] == 3, "the wrapper has written how the rank ended"
     words = mounted_job.sruns[0]
-    assert sys.executable not in words[:words.index("exec")] and container.INSIDE in words
+    assert sys.executable not in words[: words.index("exec")] and container.INSIDE in words
 
 
 def test_the_first_python_that_is_new_enough_is_taken(tmp_path: Path) -> None:
@@ -84,8 +94,9 @@ def test_the_first_python_that_is_new_enough_is_taken(tmp_path: Path) -> None:
         path.chmod(0o755)
     found = container.Container(python=str(old))
     script = found.command([])[2].replace(f"in {old};", f"in /no/python3 {old} {other};")
-    done = subprocess.run(["/bin/sh", "-c", script, "x", "-c", "print('it runs')"], text=True, capture_output=True,
-                          timeout=30)
+    done = subprocess.run(
+        ["/bin/sh", "-c", script, "x", "-c", "print('it runs')"], text=True, capture_output=True, timeout=30
+    )
     assert (done.stdout, done.stderr) == ("it runs\n", "")
 
 
@@ -98,8 +109,9 @@ def test_without_a_python_it_is_said_and_not_tried_again(mounted_job: Job, capfd
     assert "job run --container-python PATH" in said
 
 
-def test_a_root_that_is_not_mounted_inside_is_said_and_not_tried_again(job: Job,
-                                                                       capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_root_that_is_not_mounted_inside_is_said_and_not_tried_again(
+    job: Job, capfd: pytest.CaptureFixture[str]
+) -> None:
     if container.mounted(str(job.root)):
         pytest.skip(f"something is mounted above {job.root}")
     with pytest.raises(GaveUp, match="no rank has begun in the container"):
@@ -116,10 +128,12 @@ def test_a_container_that_never_comes_up_is_tried_twice(job: Job) -> None:
 
 def test_what_is_mounted_is_read_and_not_asked(tmp_path: Path) -> None:
     table = tmp_path / "mountinfo"
-    table.write_text("21 1 0:1 / / ro - overlay o rw\n22 21 0:2 / /fsx rw - lustre l rw\n"
-                     "23 21 0:3 / /a\\040b rw - nfs n rw\n")
-    seen = [path for path in ("/fsx", "/fsx/me/run", "/fsx2/run", "/a b/c", "/tmp/x")
-            if container.mounted(path, str(table))]
+    table.write_text(
+        "21 1 0:1 / / ro - overlay o rw\n22 21 0:2 / /fsx rw - lustre l rw\n23 21 0:3 / /a\\040b rw - nfs n rw\n"
+    )
+    seen = [
+        path for path in ("/fsx", "/fsx/me/run", "/fsx2/run", "/a b/c", "/tmp/x") if container.mounted(path, str(table))
+    ]
     assert seen == ["/fsx", "/fsx/me/run", "/a b/c"]
     assert container.mounted("/fsx", str(tmp_path / "none")), "unknown is no reason to refuse"
     assert container.mounted("/proc/self", "/proc/self/mountinfo") and os.path.ismount("/proc")

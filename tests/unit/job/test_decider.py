@@ -17,9 +17,8 @@ from hyperpod_kit.checkpoint.repository import layout
 from hyperpod_kit.errors import GaveUp, JobError
 from hyperpod_kit.job import allocation, exits, ledger, status, timeline
 from hyperpod_kit.job.allocation import Allocation
-
-from .conftest import Job
-from .toy_trainer import commit_checkpoint
+from job.conftest import Job
+from job.toy_trainer import commit_checkpoint
 
 
 def steps_of(job: Job) -> list[int]:
@@ -63,8 +62,11 @@ def test_failures_of_another_job_of_the_same_number_are_not_ours(job: Job) -> No
     state = job.root / ".hpk"
     state.mkdir(parents=True)
     other = {"t": 1, "job": "7", "life": "0ld0ne", "restart": 0}
-    rows = [{**other, "event": event, "attempt": f"7-0ld0ne.0.{number}", "from": "none", "class": "crash"}
-            for number in range(9) for event in ("attempt", "ended")]
+    rows = [
+        {**other, "event": event, "attempt": f"7-0ld0ne.0.{number}", "from": "none", "class": "crash"}
+        for number in range(9)
+        for event in ("attempt", "ended")
+    ]
     (state / "attempts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     job.environment = {**job.environment, "SLURM_TASK_PID": str(os.getpid())}
     assert job.run("--steps", "7") == 0
@@ -87,8 +89,11 @@ def test_a_poison_checkpoint_is_stepped_back_from_once(job: Job) -> None:
     for seq, step in ((1, 10), (2, 20), (3, 30)):
         commit_checkpoint(str(job.root), 1, seq, step)
     told = job.base / "told"
-    command = ["/bin/sh", "-c", f'[ "$SLURM_PROCID" = 1 ] || exec sleep 60; '
-                                f'echo "${{HPK_RESUME_MEMORY:-unset}}" >> {told}; exit 9']
+    command = [
+        "/bin/sh",
+        "-c",
+        f'[ "$SLURM_PROCID" = 1 ] || exec sleep 60; echo "${{HPK_RESUME_MEMORY:-unset}}" >> {told}; exit 9',
+    ]
     with pytest.raises(GaveUp) as caught:
         job.run(command=command, policy={"max_restarts": 50})
     assert steps_of(job) == [30, 30, 20, 20]
@@ -103,9 +108,12 @@ def test_stepping_back_from_poison_can_be_the_cure(job: Job) -> None:
     for seq, step in ((1, 10), (2, 20)):
         commit_checkpoint(str(job.root), 1, seq, step)
     trainer = str(Path(__file__).with_name("toy_trainer.py"))
-    command = ["/bin/sh", "-c",
-               'if [ "$HPK_RESUME_STEP" = 20 ]; then [ "$SLURM_PROCID" = 0 ] && exec sleep 60; exit 7; fi; '
-               f"exec {sys.executable} {trainer} --steps 30 --pause 0.01"]
+    command = [
+        "/bin/sh",
+        "-c",
+        'if [ "$HPK_RESUME_STEP" = 20 ]; then [ "$SLURM_PROCID" = 0 ] && exec sleep 60; exit 7; fi; '
+        f"exec {sys.executable} {trainer} --steps 30 --pause 0.01",
+    ]
     assert job.run(command=command) == 0
     assert steps_of(job) == [20, 20, 10]
 
@@ -121,17 +129,30 @@ def test_the_budget_survives_a_requeue_and_a_release_renews_it(job: Job) -> None
     assert job.run("--steps", "9", "--crash", "3", "--once", str(once), restart=2) == 0
 
 
-UNFINISHED = {"t": 1, "job": "7", "restart": 0, "event": "attempt", "attempt": "7.0.0", "from": "none", "step": 0,
-              "nodes": ["n3", "n4"]}
+UNFINISHED = {
+    "t": 1,
+    "job": "7",
+    "restart": 0,
+    "event": "attempt",
+    "attempt": "7.0.0",
+    "from": "none",
+    "step": 0,
+    "nodes": ["n3", "n4"],
+}
 
 
-@pytest.mark.parametrize(("nodes", "kind", "lost"), [
-    ("", "unknown", ()),
-    ("NodeName=n3 State=IDLE BootTime=1970-01-03T00:00:00\nNodeName=n4 State=IDLE", "node_lost", ("n3",)),
-    ("NodeName=n3 State=DOWN*\nNodeName=n4 State=IDLE", "node_lost", ("n3",)),
-    ("NodeName=n3 State=IDLE\nNodeName=n4 State=IDLE", "unknown", ())])
-def test_an_attempt_without_an_end_is_a_lost_node_where_a_node_was_lost(job: Job, nodes: str, kind: str,
-                                                                        lost: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("nodes", "kind", "lost"),
+    [
+        ("", "unknown", ()),
+        ("NodeName=n3 State=IDLE BootTime=1970-01-03T00:00:00\nNodeName=n4 State=IDLE", "node_lost", ("n3",)),
+        ("NodeName=n3 State=DOWN*\nNodeName=n4 State=IDLE", "node_lost", ("n3",)),
+        ("NodeName=n3 State=IDLE\nNodeName=n4 State=IDLE", "unknown", ()),
+    ],
+)
+def test_an_attempt_without_an_end_is_a_lost_node_where_a_node_was_lost(
+    job: Job, nodes: str, kind: str, lost: tuple[str, ...]
+) -> None:
     (job.root / ".hpk").mkdir(parents=True)
     (job.root / ".hpk" / "attempts.jsonl").write_text(json.dumps(UNFINISHED) + '\n{"t": 2, "job": "7", "torn')
     exits.write(str(job.root / ".hpk"), "7.0.0", exits.Exit(1, "n2", "", None, 15, 1.0, 2.0, step=12))
@@ -242,7 +263,8 @@ def test_a_lost_node_ends_the_step_and_requeues(job: Job, monkeypatch: pytest.Mo
         dead.bind(("127.0.0.1", 0))
         job.runner.answers["scontrol -o show node"] = "\n".join(
             f"NodeName={name} NodeAddr=127.0.0.1 Port={sock.getsockname()[1]} State=ALLOCATED"
-            for name, sock in (("n1", alive), ("n2", dead)))
+            for name, sock in (("n1", alive), ("n2", dead))
+        )
         assert job.run("--steps", "5000") == 75
     [ended] = job.said("ended")
     assert (ended["class"], ended["lost"]) == ("node_lost", ["n2"])
@@ -255,7 +277,8 @@ def test_a_spare_takes_the_place_of_a_node_that_is_down(job: Job) -> None:
     job.runner.answers["squeue job 7"] = "JobId=7 JobState=RUNNING NodeList=n[1-3] Comment=none"
     job.runner.answers["scontrol -o show node"] = "\n".join(
         f"NodeName={name} NodeAddr=127.0.0.1 Port=1 State={state}"
-        for name, state in (("n1", "ALLOCATED"), ("n2", "DOWN*"), ("n3", "ALLOCATED")))
+        for name, state in (("n1", "ALLOCATED"), ("n2", "DOWN*"), ("n3", "ALLOCATED"))
+    )
     assert job.run("--steps", "1", nodes=2, refused_after=60) == 0
     assert "--nodelist=n[1,3]" in job.sruns[0] and "--nodes=2" in job.sruns[0]
 
@@ -264,8 +287,11 @@ def test_a_run_that_slurm_has_ended_is_no_crash(job: Job, monkeypatch: pytest.Mo
     """Slurm requeued the job after a node failure: srun fails before our own TERM arrives."""
     flag = job.base / "ended"
     look = allocation.look
-    monkeypatch.setattr(allocation, "look", lambda runner, job: Allocation(("n1", "n2"), "PENDING", down=("n2",))
-                        if flag.exists() else look(runner, job))
+    monkeypatch.setattr(
+        allocation,
+        "look",
+        lambda runner, job: Allocation(("n1", "n2"), "PENDING", down=("n2",)) if flag.exists() else look(runner, job),
+    )
     assert job.run(command=["/bin/sh", "-c", f"touch {flag}; exit 1"]) == 143
     assert job.said("ended")[0]["class"] == "node_lost" and job.said("ended")[0]["lost"] == ["n2"]
     assert len(job.sruns) == 1 and "scontrol requeue 7" not in job.runner.calls
@@ -308,6 +334,7 @@ def test_storage_that_does_not_answer_is_waited_for(job: Job) -> None:
         if answers:
             raise answers.pop()
         from hyperpod_kit.checkpoint.repository.selection import newest_valid
+
         return newest_valid(root)
 
     job.chooser = chooser
@@ -414,16 +441,24 @@ def array_task(job: Job, number: str, array: str, task: str) -> None:
     job.environment.update(SLURM_JOB_ID=number, SLURM_ARRAY_JOB_ID=array, SLURM_ARRAY_TASK_ID=task)
     mine = f"JobId={number} ArrayJobId={array} ArrayTaskId={task} JobState=RUNNING NodeList=n[1-2] Comment=none"
     sibling = f"JobId=99 ArrayJobId={array} ArrayTaskId=0 JobState=COMPLETING NodeList=n9"
-    job.runner.answers.update({f"squeue job {array}_{task}": mine, f"squeue job {number}": mine,
-                               f"squeue job {array}": f"{mine}\n{sibling}", f"scontrol requeue {array}_": "",
-                               "squeue --steps": f"{array}_0.0 hpk-{array}_0.0.0\n"})
+    job.runner.answers.update(
+        {
+            f"squeue job {array}_{task}": mine,
+            f"squeue job {number}": mine,
+            f"squeue job {array}": f"{mine}\n{sibling}",
+            f"scontrol requeue {array}_": "",
+            "squeue --steps": f"{array}_0.0 hpk-{array}_0.0.0\n",
+        }
+    )
 
 
 def test_the_last_task_of_an_array_acts_for_itself_alone(job: Job) -> None:
     array_task(job, "7", "7", "3")
     assert job.run("--steps", "12", "--crash", "8:3", "--once", str(job.base / "once")) == 0
     assert [event["attempt"].rpartition("-")[0] or event["attempt"] for event in job.said("attempt")] == [
-        "7_3.0.0", "7_3.0.1"]
+        "7_3.0.0",
+        "7_3.0.1",
+    ]
     about = [call for call in job.runner.calls if call.startswith(("squeue job", "squeue", "scancel"))]
     assert any("squeue --steps --noheader -j 7_3 " in call for call in about)
     assert all("7_3" in call for call in about), "nothing is asked of the array, and no sibling's step is ended"
@@ -438,12 +473,18 @@ def test_what_is_inherited_from_an_array_does_not_count(job: Job) -> None:
 
 
 def het(job: Job) -> None:
-    job.environment.update(SLURM_HET_SIZE="2", SLURM_JOB_ID_HET_GROUP_0="7", SLURM_JOB_ID_HET_GROUP_1="8",
-                           SLURM_JOB_NODELIST_HET_GROUP_0="n1", SLURM_JOB_NODELIST_HET_GROUP_1="n2",
-                           SLURM_JOB_NODELIST="n1")
+    job.environment.update(
+        SLURM_HET_SIZE="2",
+        SLURM_JOB_ID_HET_GROUP_0="7",
+        SLURM_JOB_ID_HET_GROUP_1="8",
+        SLURM_JOB_NODELIST_HET_GROUP_0="n1",
+        SLURM_JOB_NODELIST_HET_GROUP_1="n2",
+        SLURM_JOB_NODELIST="n1",
+    )
     job.runner.answers["squeue job 7"] = (
         "JobId=7 HetJobId=7 HetJobOffset=0 JobState=RUNNING NodeList=n1 Comment=none\n"
-        "JobId=8 HetJobId=7 HetJobOffset=1 JobState=RUNNING NodeList=n2 Comment=none")
+        "JobId=8 HetJobId=7 HetJobOffset=1 JobState=RUNNING NodeList=n2 Comment=none"
+    )
 
 
 def test_a_heterogeneous_job_runs_one_step_over_its_components(job: Job) -> None:
@@ -461,10 +502,14 @@ def test_a_component_can_be_asked_for(job: Job) -> None:
     assert job.said("attempt")[0]["nodes"] == ["n2"] and job.sruns[0].index("--het-group=1") > 0
 
 
-@pytest.mark.parametrize(("options", "why"), [
-    ({"nodes": 1}, "a heterogeneous job has no spare nodes"),
-    ({"srun_args": ("--het-group=0-2",)}, "this job has the components 0 to 1"),
-    ({"srun_args": ("--het-group=x",)}, "this job has the components 0 to 1")])
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"nodes": 1}, "a heterogeneous job has no spare nodes"),
+        ({"srun_args": ("--het-group=0-2",)}, "this job has the components 0 to 1"),
+        ({"srun_args": ("--het-group=x",)}, "this job has the components 0 to 1"),
+    ],
+)
 def test_what_a_heterogeneous_job_cannot_have_is_refused_at_once(job: Job, options: dict[str, Any], why: str) -> None:
     het(job)
     with pytest.raises(JobError, match=why):
@@ -480,7 +525,8 @@ def test_a_run_that_slurm_queues_again_is_not_called_cancelled(job: Job) -> None
         if not (job.base / "pid").exists():
             return False
         job.runner.answers["squeue job 7"] = (
-            "JobId=7 JobState=COMPLETING Reason=None Restarts=1 NodeList=n1 Comment=none")
+            "JobId=7 JobState=COMPLETING Reason=None Restarts=1 NodeList=n1 Comment=none"
+        )
         return True
 
     signalled = job.later(signal.SIGTERM, requeued)

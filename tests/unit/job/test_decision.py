@@ -12,11 +12,15 @@ import pytest
 
 from hyperpod_kit.errors import JobError
 from hyperpod_kit.job import cli, decision
+from job.toy_trainer import commit_checkpoint
 
-from .toy_trainer import commit_checkpoint
-
-RANK = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEP_LAUNCHER_PORT": "4242", "SLURM_PROCID": "0",
-        "SLURMD_NODENAME": "n1"}
+RANK = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_STEP_ID": "0",
+    "SLURM_STEP_LAUNCHER_PORT": "4242",
+    "SLURM_PROCID": "0",
+    "SLURMD_NODENAME": "n1",
+}
 
 
 def race(tmp_path: Path, ranks: int = 8) -> list[dict[str, object]]:
@@ -51,15 +55,19 @@ def test_also_where_there_are_no_hard_links(tmp_path: Path, monkeypatch: pytest.
     assert all(one == told[0] for one in told)
 
 
-def test_task_prolog_exports_the_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                        capsys: pytest.CaptureFixture[str]) -> None:
+def test_task_prolog_exports_the_choice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     name = commit_checkpoint(str(tmp_path), 1, 1, 40)
     for key, value in {**RANK, "HPK_CHECKPOINT_ROOT": str(tmp_path)}.items():
         monkeypatch.setenv(key, value)
     assert cli.main(["task-prolog"]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        f"export HPK_RESUME_FROM={name}", "export HPK_RESUME_STEP=40", "export HPK_RESUME_KIND=hyperpod-kit",
-        f"print hyperpod-kit: resumes from {name}, step 40"]
+        f"export HPK_RESUME_FROM={name}",
+        "export HPK_RESUME_STEP=40",
+        "export HPK_RESUME_KIND=hyperpod-kit",
+        f"print hyperpod-kit: resumes from {name}, step 40",
+    ]
     commit_checkpoint(str(tmp_path), 1, 2, 50)
     monkeypatch.setenv("SLURM_PROCID", "1")
     assert cli.main(["task-prolog"]) == 0
@@ -72,8 +80,9 @@ def test_a_first_start_is_called_one() -> None:
     assert lines[-1].endswith("starts at step 0: nothing was ever committed")
 
 
-def test_task_prolog_cancels_where_nothing_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                                    capsys: pytest.CaptureFixture[str]) -> None:
+def test_task_prolog_cancels_where_nothing_is_valid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     name = commit_checkpoint(str(tmp_path), 1, 1, 40)
     (tmp_path / name / "shard-00000.safetensors").write_bytes(b"x")
     for key, value in {**RANK, "HPK_CHECKPOINT_ROOT": str(tmp_path)}.items():

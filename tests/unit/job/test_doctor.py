@@ -14,22 +14,42 @@ from hyperpod_kit.job import cli, cli_look, doctor, doctor_look, sweep
 from tests.unit.slurm.recording import RecordingRunner
 
 GOOD = doctor_look.Facts(
-    version=(22, 5), option=True, hyperpod=False, hooks={},
-    config={"prologflags": "Alloc", "prologepilogtimeout": "60 sec", "requeueexithold": "86", "requeueexit": "",
-            "schedulerparameters": "nohold_on_prolog_fail", "authinfo": "cred_expire=30", "jobrequeue": "1",
-            "taskplugin": "task/affinity"})
+    version=(22, 5),
+    option=True,
+    hyperpod=False,
+    hooks={},
+    config={
+        "prologflags": "Alloc",
+        "prologepilogtimeout": "60 sec",
+        "requeueexithold": "86",
+        "requeueexit": "",
+        "schedulerparameters": "nohold_on_prolog_fail",
+        "authinfo": "cred_expire=30",
+        "jobrequeue": "1",
+        "taskplugin": "task/affinity",
+    },
+)
 
 
 def changed(**settings: Any) -> doctor_look.Facts:
-    facts = {key: settings.pop(key) for key in ("version", "option", "hyperpod", "hooks", "untold",
-                                                      "task_prologs", "containers") if key in settings}
+    facts = {
+        key: settings.pop(key)
+        for key in ("version", "option", "hyperpod", "hooks", "untold", "task_prologs", "containers")
+        if key in settings
+    }
     return dataclasses.replace(GOOD, config={**GOOD.config, **settings}, **facts)
 
 
 def test_a_good_configuration_has_no_findings() -> None:
     assert doctor.examine(GOOD) == []
-    assert doctor.examine(changed(hyperpod=True, taskplugin="task/none",
-                                  schedulerparameters="permit_job_expansion,nohold_on_prolog_fail")) == []
+    assert (
+        doctor.examine(
+            changed(
+                hyperpod=True, taskplugin="task/none", schedulerparameters="permit_job_expansion,nohold_on_prolog_fail"
+            )
+        )
+        == []
+    )
 
 
 CASES: list[tuple[str, doctor_look.Facts, str]] = [
@@ -44,10 +64,18 @@ CASES: list[tuple[str, doctor_look.Facts, str]] = [
     ("S010", changed(version=(23, 2), maxbatchrequeue="0"), "MaxBatchRequeue=10"),
     ("S011", changed(authinfo=""), "AuthInfo=cred_expire=30"),
     ("S012", changed(jobrequeue="0"), "JobRequeue=1"),
-    ("S013", changed(hyperpod=True, taskplugin="task/cgroup", schedulerparameters="nohold_on_prolog_fail,"
-                     "permit_job_expansion"), "TaskPlugin=task/none"),
-    ("S014", changed(hyperpod=True, taskplugin="task/none"),
-     "SchedulerParameters=nohold_on_prolog_fail,permit_job_expansion"),
+    (
+        "S013",
+        changed(
+            hyperpod=True, taskplugin="task/cgroup", schedulerparameters="nohold_on_prolog_fail,permit_job_expansion"
+        ),
+        "TaskPlugin=task/none",
+    ),
+    (
+        "S014",
+        changed(hyperpod=True, taskplugin="task/none"),
+        "SchedulerParameters=nohold_on_prolog_fail,permit_job_expansion",
+    ),
     ("S015", changed(untold=("prolog",)), ""),
     ("S016", changed(task_prologs=(f"{doctor_look.HOOKS}/task_prolog.sh",), containers=True), ""),
 ]
@@ -104,15 +132,26 @@ def examined(name: str, place: Path) -> tuple[list[str], doctor_look.Facts]:
         (place / file).chmod(0o755)
     text = (PRINTED / name).read_text().replace(f" {doctor_look.HOOKS}/prolog", f" {place}/prolog")
     text = text.replace(f" {doctor_look.HOOKS}/epilog", f" {place}/epilog")
-    runner = RecordingRunner({"scontrol show config": text, "sbatch --help": "--auto-resume",
-                              "srun --help": "--container-image=[USER@][REGISTRY#]IMAGE[:TAG]|PATH"})
+    runner = RecordingRunner(
+        {
+            "scontrol show config": text,
+            "sbatch --help": "--auto-resume",
+            "srun --help": "--container-image=[USER@][REGISTRY#]IMAGE[:TAG]|PATH",
+        }
+    )
     facts = doctor_look.look(runner, hooks=str(place), mark=str(place / "none"))
     return [finding.code for finding in doctor.examine(facts)], facts
 
 
-@pytest.mark.parametrize(("name", "version"), [
-    ("slurm-20.11.4", (20, 11)), ("slurm-22.05.8", (22, 5)), ("slurm-24.11.5", (24, 11)),
-    ("slurm-24.11.5-twice", (24, 11))])
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [
+        ("slurm-20.11.4", (20, 11)),
+        ("slurm-22.05.8", (22, 5)),
+        ("slurm-24.11.5", (24, 11)),
+        ("slurm-24.11.5-twice", (24, 11)),
+    ],
+)
 def test_a_whole_configuration_of_each_slurm(name: str, version: tuple[int, int], tmp_path: Path) -> None:
     codes, facts = examined(name, tmp_path / "hooks")
     # Printed with the hooks of 0.4, where nobody had put another TaskProlog behind ours.
@@ -144,28 +183,45 @@ def test_what_a_slurm_prints_in_no_known_form_is_not_called_missing(tmp_path: Pa
     found = doctor.examine(facts)
     assert not {"S002", "S003", "S004", "S006"} & {finding.code for finding in found}
     [said] = [finding for finding in found if finding.code == "S015"]
-    assert said.severity == "warning" and "29.02 prints prologflags, prologtimeout, epilogtimeout, prolog, epilog in " \
-        in said.message
+    assert (
+        said.severity == "warning"
+        and "29.02 prints prologflags, prologtimeout, epilogtimeout, prolog, epilog in " in said.message
+    )
 
 
-NO_MUNGE = ("""\
+NO_MUNGE = (
+    """\
 scontrol: error: If munged is up, restart with --num-threads=10
 scontrol: error: Munge encode failed: Failed to access "/run/munge/munge.socket.2": No such file or directory """
-            """(Did you start munged?)
+    """(Did you start munged?)
 slurm_load_ctl_conf error: Protocol authentication error
-""")
+"""
+)
 
 
-@pytest.mark.parametrize(("stderr", "message", "hint"), [
-    (NO_MUNGE, "munged does not run on this node (/run/munge/munge.socket.2: No such file or directory)",
-     "sudo systemctl start munge"),
-    (NO_MUNGE.replace("Failed to access", "Failed to connect to").replace("No such file or directory",
-                                                                          "Connection refused"),
-     "munged does not run on this node (/run/munge/munge.socket.2: Connection refused)", "sudo systemctl start munge"),
-    ("slurm_load_ctl_conf error: Protocol authentication error\n", "of the controller do not agree", "munge.key"),
-    ("slurm_load_ctl_conf error: Unable to contact slurm controller (connect failure)\n", "connect failure",
-     "systemctl status slurmctld"),
-])
+@pytest.mark.parametrize(
+    ("stderr", "message", "hint"),
+    [
+        (
+            NO_MUNGE,
+            "munged does not run on this node (/run/munge/munge.socket.2: No such file or directory)",
+            "sudo systemctl start munge",
+        ),
+        (
+            NO_MUNGE.replace("Failed to access", "Failed to connect to").replace(
+                "No such file or directory", "Connection refused"
+            ),
+            "munged does not run on this node (/run/munge/munge.socket.2: Connection refused)",
+            "sudo systemctl start munge",
+        ),
+        ("slurm_load_ctl_conf error: Protocol authentication error\n", "of the controller do not agree", "munge.key"),
+        (
+            "slurm_load_ctl_conf error: Unable to contact slurm controller (connect failure)\n",
+            "connect failure",
+            "systemctl status slurmctld",
+        ),
+    ],
+)
 def test_a_slurm_that_does_not_answer(stderr: str, message: str, hint: str) -> None:
     why = doctor_look.unanswered(RunError(["scontrol", "show", "config"], 1, "", stderr))
     assert message in why.message and hint in (why.hint or "") and why.exit_code == 3
@@ -181,8 +237,9 @@ JobId=10 JobState=RUNNING Requeue=1 BatchFlag=0 NodeList=n2
 """
 
 
-def test_orphans_are_put_back_and_nobody_else(monkeypatch: pytest.MonkeyPatch,
-                                              capsys: pytest.CaptureFixture[str]) -> None:
+def test_orphans_are_put_back_and_nobody_else(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     runner = RecordingRunner({"squeue job": JOBS, "scontrol requeue": ""})
     monkeypatch.setattr(cli_look, "LocalRunner", lambda: runner)
     assert cli.main(["sweep", "--dry-run"]) == 0

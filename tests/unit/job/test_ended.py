@@ -9,8 +9,10 @@ from hyperpod_kit.slurm.environment import JobEnvironment
 from hyperpod_kit.slurm.job_id import JobId
 from tests.unit.slurm.recording import RecordingRunner
 
-NODES = ("NodeName=n1 NodeAddr=10.0.0.1 State=IDLE+COMPLETING BootTime=2026-11-22T01:28:54\n"
-         "NodeName=n2 NodeAddr=10.0.0.2 State=DOWN BootTime=2026-11-22T01:28:54 Reason=dead [root@2026-11-22T01:53:18]")
+NODES = (
+    "NodeName=n1 NodeAddr=10.0.0.1 State=IDLE+COMPLETING BootTime=2026-11-22T01:28:54\n"
+    "NodeName=n2 NodeAddr=10.0.0.2 State=DOWN BootTime=2026-11-22T01:28:54 Reason=dead [root@2026-11-22T01:53:18]"
+)
 JOB = JobEnvironment(JobId("2"), 0, ("n1", "n2"), 2)
 
 
@@ -18,25 +20,65 @@ def look(record: str) -> allocation.Allocation:
     return allocation.look(RecordingRunner({"squeue job 2": record, "scontrol -o show node": NODES}), JOB)
 
 
-@pytest.mark.parametrize(("what", "record", "kind", "words"), [
-    ("scancel, while the script lives", "JobState=COMPLETING Reason=None Restarts=0 ExitCode=0:0 NodeList=n1",
-     "cancelled", "was cancelled"),
-    ("scancel, afterwards", "JobState=CANCELLED Reason=None Restarts=0 ExitCode=143:0 NodeList=n[1-2]",
-     "cancelled", "was cancelled"),
-    ("a node went down", "JobState=COMPLETING Reason=None Restarts=1 ExitCode=0:0 NodeList=n1",
-     "requeued", "back into the queue"),
-    ("the same, afterwards", "JobState=PENDING Reason=BeginTime Restarts=1 ExitCode=0:0 NodeList=",
-     "requeued", "back into the queue"),
-    ("the same, --no-requeue", "JobState=COMPLETING Reason=NodeDown Restarts=0 ExitCode=0:1 NodeList=n1",
-     "node_lost", "because of a node"),
-    ("the same, afterwards", "JobState=NODE_FAIL Reason=NodeDown Restarts=0 ExitCode=0:1 NodeList=n[1-2]",
-     "node_lost", "because of a node"),
-    ("requeue, hold", "JobState=COMPLETING Reason=job_requeued_in_held_state Restarts=1 NodeList=n[1-2]",
-     "requeued", "back into the queue"),
-    ("the time limit", "JobState=COMPLETING Reason=TimeLimit Restarts=0 NodeList=n[1-2]",
-     "cancelled", "at its time limit"),
-    ("kill -TERM by hand", "JobState=RUNNING Reason=None Restarts=0 NodeList=n[1-2]",
-     "cancelled", "told to end by SIGTERM, while Slurm has the job as RUNNING")])
+@pytest.mark.parametrize(
+    ("what", "record", "kind", "words"),
+    [
+        (
+            "scancel, while the script lives",
+            "JobState=COMPLETING Reason=None Restarts=0 ExitCode=0:0 NodeList=n1",
+            "cancelled",
+            "was cancelled",
+        ),
+        (
+            "scancel, afterwards",
+            "JobState=CANCELLED Reason=None Restarts=0 ExitCode=143:0 NodeList=n[1-2]",
+            "cancelled",
+            "was cancelled",
+        ),
+        (
+            "a node went down",
+            "JobState=COMPLETING Reason=None Restarts=1 ExitCode=0:0 NodeList=n1",
+            "requeued",
+            "back into the queue",
+        ),
+        (
+            "the same, afterwards",
+            "JobState=PENDING Reason=BeginTime Restarts=1 ExitCode=0:0 NodeList=",
+            "requeued",
+            "back into the queue",
+        ),
+        (
+            "the same, --no-requeue",
+            "JobState=COMPLETING Reason=NodeDown Restarts=0 ExitCode=0:1 NodeList=n1",
+            "node_lost",
+            "because of a node",
+        ),
+        (
+            "the same, afterwards",
+            "JobState=NODE_FAIL Reason=NodeDown Restarts=0 ExitCode=0:1 NodeList=n[1-2]",
+            "node_lost",
+            "because of a node",
+        ),
+        (
+            "requeue, hold",
+            "JobState=COMPLETING Reason=job_requeued_in_held_state Restarts=1 NodeList=n[1-2]",
+            "requeued",
+            "back into the queue",
+        ),
+        (
+            "the time limit",
+            "JobState=COMPLETING Reason=TimeLimit Restarts=0 NodeList=n[1-2]",
+            "cancelled",
+            "at its time limit",
+        ),
+        (
+            "kill -TERM by hand",
+            "JobState=RUNNING Reason=None Restarts=0 NodeList=n[1-2]",
+            "cancelled",
+            "told to end by SIGTERM, while Slurm has the job as RUNNING",
+        ),
+    ],
+)
 def test_why_a_run_ends(what: str, record: str, kind: str, words: str) -> None:
     end = ended.why(look(f"JobId=2 {record} BatchHost=n1"), 0, "SIGTERM")
     assert end.kind == kind and words in end.words, what

@@ -17,14 +17,26 @@ from hyperpod_kit.job.step import StepPlan, step_environment, wrapper
 
 
 def wrapped(tmp_path: Path, *command: str) -> subprocess.Popen[bytes]:
-    env = {**os.environ, "HPK_STATE": str(tmp_path), "HPK_ATTEMPT": "7.0.0", "SLURM_PROCID": "3",
-           "SLURMD_NODENAME": "n4"}
+    env = {
+        **os.environ,
+        "HPK_STATE": str(tmp_path),
+        "HPK_ATTEMPT": "7.0.0",
+        "SLURM_PROCID": "3",
+        "SLURMD_NODENAME": "n4",
+    }
     return subprocess.Popen([*wrapper(), *command], env=env)
 
 
-@pytest.mark.parametrize(("script", "srun_sees", "code", "number"), [
-    ("exit 0", 0, 0, None), ("exit 3", 3, 3, None), ("exit 75", 0, 75, None), ("kill -9 $$", 137, None, 9),
-    ("kill -15 $$", 143, None, 15)])
+@pytest.mark.parametrize(
+    ("script", "srun_sees", "code", "number"),
+    [
+        ("exit 0", 0, 0, None),
+        ("exit 3", 3, 3, None),
+        ("exit 75", 0, 75, None),
+        ("kill -9 $$", 137, None, 9),
+        ("kill -15 $$", 143, None, 15),
+    ],
+)
 def test_what_is_recorded(tmp_path: Path, script: str, srun_sees: int, code: int | None, number: int | None) -> None:
     assert wrapped(tmp_path, "/bin/sh", "-c", script).wait(20) == srun_sees
     [record] = exits.read(str(tmp_path), "7.0.0")
@@ -39,9 +51,12 @@ def test_a_program_that_is_missing_is_127(tmp_path: Path) -> None:
 
 def test_the_command_dies_with_its_wrapper(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
-    wrapper_process = wrapped(tmp_path, sys.executable, "-c",
-                              "import os, signal; "
-                              f"open({str(pid_file)!r}, 'w').write(str(os.getpid())); signal.pause()")
+    wrapper_process = wrapped(
+        tmp_path,
+        sys.executable,
+        "-c",
+        f"import os, signal; open({str(pid_file)!r}, 'w').write(str(os.getpid())); signal.pause()",
+    )
     end = time.monotonic() + 20
     while not (pid_file.exists() and pid_file.read_text()) and time.monotonic() < end:
         time.sleep(0.01)
@@ -92,6 +107,14 @@ def test_srun_gets_the_attempt_even_where_nothing_is_exported() -> None:
 
 def test_users_arguments_come_after_ours() -> None:
     argv = StepPlan(["train"], "7.0.1", ["--mpi=none"], ["n1", "n2"], retry=True, hyperpod=True).argv()
-    assert argv[:8] == ["srun", "--kill-on-bad-exit=1", "--job-name=hpk-7.0.1", "--overlap", "--auto-resume=1",
-                        "--nodes=2", "--nodelist=n[1-2]", "--mpi=none"]
+    assert argv[:8] == [
+        "srun",
+        "--kill-on-bad-exit=1",
+        "--job-name=hpk-7.0.1",
+        "--overlap",
+        "--auto-resume=1",
+        "--nodes=2",
+        "--nodelist=n[1-2]",
+        "--mpi=none",
+    ]
     assert argv[-2:] == ["--", "train"]

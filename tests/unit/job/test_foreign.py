@@ -65,8 +65,12 @@ def make_lightning(root: Path, step: int) -> Path:
 
 
 MAKERS: dict[str, tuple[Callable[[Path, int], Path], str]] = {
-    "dcp": (make_dcp, "complete"), "megatron": (make_megatron, "crc"), "deepspeed": (make_deepspeed, "crc"),
-    "huggingface": (make_huggingface, "complete"), "lightning": (make_lightning, "crc")}
+    "dcp": (make_dcp, "complete"),
+    "megatron": (make_megatron, "crc"),
+    "deepspeed": (make_deepspeed, "crc"),
+    "huggingface": (make_huggingface, "complete"),
+    "lightning": (make_lightning, "crc"),
+}
 
 
 @pytest.mark.parametrize("kind", MAKERS)
@@ -107,8 +111,9 @@ DAMAGES: list[tuple[str, str, Callable[[Path], Any], str]] = [
 
 
 @pytest.mark.parametrize(("kind", "file", "damage", "why"), DAMAGES)
-def test_what_is_damaged_is_passed_over_with_its_reason(kind: str, file: str, damage: Callable[[Path], Any], why: str,
-                                                        tmp_path: Path) -> None:
+def test_what_is_damaged_is_passed_over_with_its_reason(
+    kind: str, file: str, damage: Callable[[Path], Any], why: str, tmp_path: Path
+) -> None:
     make = MAKERS[kind][0]
     make(tmp_path, 90)
     path = make(tmp_path, 1000)
@@ -129,7 +134,7 @@ def test_every_flipped_byte_of_a_record_is_found(tmp_path: Path) -> None:
     weights = torch.arange(5000.0).numpy().tobytes()
     begin = good.index(weights)
     for at in random.Random(5).sample(range(begin, begin + len(weights)), 60):
-        path.write_bytes(good[:at] + bytes([good[at] ^ 16]) + good[at + 1:])
+        path.write_bytes(good[:at] + bytes([good[at] ^ 16]) + good[at + 1 :])
         with pytest.raises(archive.Incomplete, match="damaged"):
             archive.prove_torch(str(path))
 
@@ -150,6 +155,7 @@ def test_nothing_is_unpickled(tmp_path: Path) -> None:
     class Bomb:
         def __reduce__(self) -> Any:
             return open, (str(canary), "w")
+
     (place / ".metadata").write_bytes(pickle.dumps(["__0_0.distcp", Bomb()]))
     assert dcp.prove(str(place)) == "complete" and not canary.exists()
 
@@ -160,6 +166,7 @@ def test_a_root_that_cannot_be_read_is_no_verdict(tmp_path: Path, monkeypatch: p
 
     def broken(path: str) -> str:
         raise OSError(5, "Input/output error")
+
     monkeypatch.setattr("hyperpod_kit.job.foreign.lightning.prove_torch", broken)
     with pytest.raises(OSError, match="Input/output"):
         newest.newest(str(tmp_path), {})

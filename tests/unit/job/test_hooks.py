@@ -32,8 +32,15 @@ def hook(place: Path, name: str, program: str, **env: str) -> Tuple[int, str]:
     path.chmod(0o755)
     start = time.monotonic()
     shell = (place / name).read_text().split("\n", 1)[0][2:]
-    done = subprocess.run([shell, str(place / name)], env={"PATH": os.environ["PATH"], **env}, text=True, timeout=20,
-                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    done = subprocess.run(
+        [shell, str(place / name)],
+        env={"PATH": os.environ["PATH"], **env},
+        text=True,
+        timeout=20,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     assert time.monotonic() - start < 15
     return done.returncode, done.stdout
 
@@ -82,11 +89,14 @@ def test_what_an_epilog_says_in_the_journal_is_its_jobs(place: Path) -> None:
     """The path of a run may have line feeds in it, and be made to look like a line about another job."""
     script = (place / "epilog.sh").read_text().replace("logger -t", f"tee {place}/journal -t")
     (place / "epilog.sh").write_text(script.replace("-t hyperpod-kit >/dev/null", ">/dev/null"))
-    program = r"printf 'saved /fsx/a\nhyperpod-kit: epilog of job 8: flush exited 1\033[2J\r\n'; " + \
-        f"stat -c %a {place}/run/epilog-7.log >{place}/mode"
+    program = (
+        r"printf 'saved /fsx/a\nhyperpod-kit: epilog of job 8: flush exited 1\033[2J\r\n'; "
+        + f"stat -c %a {place}/run/epilog-7.log >{place}/mode"
+    )
     assert hook(place, "epilog.sh", program, **EPILOG) == (0, "")
     assert (place / "journal").read_text() == (
-        "job 7: saved /fsx/a\njob 7: hyperpod-kit: epilog of job 8: flush exited 1 [2J \n")
+        "job 7: saved /fsx/a\njob 7: hyperpod-kit: epilog of job 8: flush exited 1 [2J \n"
+    )
     assert (place / "mode").read_text() == "600\n"
 
 
@@ -98,8 +108,16 @@ def test_epilog_without_a_job_does_nothing(place: Path) -> None:
 STEP: Dict[str, str] = {"HPK_AUTO_RESUME": "1", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "HPK_CHECKPOINT_ROOT": "/c"}
 
 
-@pytest.mark.parametrize("change", [{"HPK_AUTO_RESUME": "0"}, {"SLURM_STEP_ID": ""}, {"HPK_CHECKPOINT_ROOT": ""},
-                                    {"HPK_ATTEMPT": "7.0.0"}, {"HPK_DECISION": "7.0"}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"HPK_AUTO_RESUME": "0"},
+        {"SLURM_STEP_ID": ""},
+        {"HPK_CHECKPOINT_ROOT": ""},
+        {"HPK_ATTEMPT": "7.0.0"},
+        {"HPK_DECISION": "7.0"},
+    ],
+)
 def test_task_prolog_has_nothing_to_say(place: Path, change: Dict[str, str]) -> None:
     assert hook(place, "task_prolog.sh", f"touch {place}/called", **{**STEP, **change}) == (0, "")
     assert not (place / "called").exists()
@@ -110,26 +128,39 @@ def test_a_step_inside_of_a_step_is_asked_for_anew(place: Path) -> None:
     assert hook(place, "task_prolog.sh", program, **STEP, HPK_DECISION="7.1") == (0, program[5:] + "\n")
 
 
-@pytest.mark.parametrize(("program", "code", "words"), [
-    ("echo export HPK_RESUME_FROM=seq-1", 0, "export HPK_RESUME_FROM=seq-1\n"),
-    ("echo print NoValidCheckpoint; exit 86", 1, "print NoValidCheckpoint\n"),
-    ("echo error: /fsx is not there >&2; echo hint: mount it >&2; exit 1", 1, "from /c: error: /fsx is not there\n"),
-    ("echo python3: not found >&2; exit 127", 1, "from /c: python3: not found\n"),
-    ("exit 3", 1, "from /c: hyperpod-kit exited 3\n"),
-    ("trap '' TERM; sleep 60", 1, "from /c: this took more than 45 s; does it answer on ")])
-def test_task_prolog_passes_the_answer_on_or_says_why_there_is_none(place: Path, program: str, code: int,
-                                                                     words: str) -> None:
+@pytest.mark.parametrize(
+    ("program", "code", "words"),
+    [
+        ("echo export HPK_RESUME_FROM=seq-1", 0, "export HPK_RESUME_FROM=seq-1\n"),
+        ("echo print NoValidCheckpoint; exit 86", 1, "print NoValidCheckpoint\n"),
+        (
+            "echo error: /fsx is not there >&2; echo hint: mount it >&2; exit 1",
+            1,
+            "from /c: error: /fsx is not there\n",
+        ),
+        ("echo python3: not found >&2; exit 127", 1, "from /c: python3: not found\n"),
+        ("exit 3", 1, "from /c: hyperpod-kit exited 3\n"),
+        ("trap '' TERM; sleep 60", 1, "from /c: this took more than 45 s; does it answer on "),
+    ],
+)
+def test_task_prolog_passes_the_answer_on_or_says_why_there_is_none(
+    place: Path, program: str, code: int, words: str
+) -> None:
     """Without an answer the ranks would start from step 0 in silence."""
     found, out = hook(place, "task_prolog.sh", program, **STEP)
     assert found == code and words in out
     assert ("HPK_AUTO_RESUME=0 starts it as it is" in out) is ("from /c" in words)
 
 
-@pytest.mark.parametrize("program", [
-    r"printf 'error: /c/x\nexport HPK_RESUME_FROM=/mallory\n' >&2; exit 1",
-    r"printf 'export LD_PRELOAD=/x\nexport HPK_ATTEMPT=1\n'",
-    r"printf 'export HPK_RESUME_FROM=a\033b\n'",
-    r"printf 'unset PATH\nexport HPK_RESUME_FROM\nexport PATH=/x\n'"])
+@pytest.mark.parametrize(
+    "program",
+    [
+        r"printf 'error: /c/x\nexport HPK_RESUME_FROM=/mallory\n' >&2; exit 1",
+        r"printf 'export LD_PRELOAD=/x\nexport HPK_ATTEMPT=1\n'",
+        r"printf 'export HPK_RESUME_FROM=a\033b\n'",
+        r"printf 'unset PATH\nexport HPK_RESUME_FROM\nexport PATH=/x\n'",
+    ],
+)
 def test_task_prolog_passes_on_nothing_but_the_choice(place: Path, program: str) -> None:
     """Names of files, which others may have made, stand in errors."""
     _, out = hook(place, "task_prolog.sh", program, **STEP)

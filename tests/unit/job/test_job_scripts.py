@@ -8,9 +8,9 @@ from typing import Iterator
 
 import pytest
 
-from .private_slurm import PrivateSlurm, missing, wait_until
-from .test_real_slurm import MAIN, PYTHON, Work
-from .test_real_slurm import slurm as slurm
+from job.private_slurm import PrivateSlurm, missing, wait_until
+from job.test_real_slurm import MAIN, PYTHON, Work
+from job.test_real_slurm import slurm as slurm
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
 
@@ -37,8 +37,9 @@ def work(slurm: PrivateSlurm) -> Iterator[Work]:
 
 def submit(work: Work, script: str, *args: str) -> str:
     path = f"{work.place}/bin:/usr/bin:/bin:/usr/sbin:/sbin"
-    work.id = work.slurm.sbatch(f"--output={work.place}/out", f"--export=ALL,PATH={path}", str(JOBS / script), *args,
-                                cwd=work.place)
+    work.id = work.slurm.sbatch(
+        f"--output={work.place}/out", f"--export=ALL,PATH={path}", str(JOBS / script), *args, cwd=work.place
+    )
     wait_until("the end", lambda: work.slurm.state(work.id) in ("COMPLETED", "FAILED", "SPECIAL_EXIT"))
     return (work.place / "out").read_text()
 
@@ -48,11 +49,18 @@ def test_a_program_that_knows_nothing_of_us_resumes_from_its_newest_whole_checkp
     assert work.slurm.state(work.id) == "COMPLETED", said
     first, second = work.events("attempt")
     assert (first["from"], second["from"], second["kind"], second["proof"]) == (
-        "none", "checkpoint-10", "huggingface", "crc")
+        "none",
+        "checkpoint-10",
+        "huggingface",
+        "crc",
+    )
     assert second["rejected"][0]["attempt"] == "checkpoint-20"
     assert sorted(line for line in said.splitlines() if line.startswith("third party")) == [
-        "third party: rank 0 begins at 0", "third party: rank 0 begins at 10",
-        "third party: rank 1 begins at 0", "third party: rank 1 begins at 10"]
+        "third party: rank 0 begins at 0",
+        "third party: rank 0 begins at 10",
+        "third party: rank 1 begins at 0",
+        "third party: rank 1 begins at 10",
+    ]
     # The program makes checkpoint-20 anew, and would have died of the torn one's directory.
     [aside] = work.events("set_aside")
     assert (work.root / aside["now"] / "pytorch_model.bin").stat().st_size == 900
@@ -66,4 +74,6 @@ def test_torchrun_meets_at_the_first_node_of_the_step(work: Work) -> None:
     nodes = attempt["nodes"]
     assert sorted(line for line in said.splitlines() if line.startswith("torchrun on ")) == [
         f"torchrun on {node}: --nnodes=2 --nproc-per-node=8 --max-restarts=0 --rdzv-backend=c10d "
-        f"--rdzv-id={attempt['attempt']} --rdzv-endpoint={nodes[0]}:29400 train.py --layers a b" for node in nodes]
+        f"--rdzv-id={attempt['attempt']} --rdzv-endpoint={nodes[0]}:29400 train.py --layers a b"
+        for node in nodes
+    ]

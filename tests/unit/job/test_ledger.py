@@ -18,7 +18,12 @@ def test_rows_of_other_jobs_are_not_ours(tmp_path: Path) -> None:
     Ledger(str(tmp_path), "8", 1).append("attempt", attempt="8.1.0")
     assert [row["attempt"] for row in Ledger(str(tmp_path), "7", 1).rows()] == ["7.0.0"]
     assert read(str(tmp_path / "attempts.jsonl"))[0] == {
-        "t": 1.0, "job": "7", "restart": 0, "event": "attempt", "attempt": "7.0.0"}
+        "t": 1.0,
+        "job": "7",
+        "restart": 0,
+        "event": "attempt",
+        "attempt": "7.0.0",
+    }
 
 
 def test_a_job_number_that_comes_again_is_another_job(tmp_path: Path) -> None:
@@ -37,7 +42,10 @@ def test_a_job_number_that_comes_again_is_another_job(tmp_path: Path) -> None:
     assert [row["event"] for row in Ledger(str(state), "7", 1, born="dddddd").rows()] == ["requeue"]
     assert [row["event"] for row in first.rows()] == ["attempt", "gave_up"]
     assert [one.then for one in attempts(str(tmp_path), "7")] == [
-        "", "gave_up: three failures", "requeue: a node is gone"]
+        "",
+        "gave_up: three failures",
+        "requeue: a node is gone",
+    ]
 
 
 def test_one_run_of_a_batch_script_has_one_name(tmp_path: Path) -> None:

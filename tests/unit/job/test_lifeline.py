@@ -14,8 +14,7 @@ import pytest
 
 from hyperpod_kit.job import lifeline
 from hyperpod_kit.job.lifeline import BYE, LOST, SERVES, STORAGE, UNNOTICED, VARIABLE, Lifelines, Line
-
-from .private_slurm import wait_until
+from job.private_slurm import wait_until
 
 
 class Ends:
@@ -121,7 +120,8 @@ sys.exit(rank.run_rank(["sleep", "60"], os.environ))
     parent = subprocess.Popen(
         [sys.executable, "-c", f"import subprocess; subprocess.run([{sys.executable!r}, '-c', {script!r}])"],
         env={**os.environ, **ends.environment, "SLURMD_NODENAME": "n1", "SLURM_LOCALID": "0"},
-        cwd=Path(lifeline.__file__).parents[2])
+        cwd=Path(lifeline.__file__).parents[2],
+    )
     lost_with(parent, ends)
 
 
@@ -129,13 +129,28 @@ def test_a_rank_that_ends_of_the_pipe_of_its_dead_slurmstepd_says_that_it_is_los
     """The command fails before the wrapper has looked for its parent: no end in order, Slurm would wait for ever."""
     ends = Ends()
     main = Path(lifeline.__file__).with_name("__main__.py")
-    command = [sys.executable, "-I", "-S", str(main), "exec", "--", "/bin/sh", "-c",
-               "while echo step; do sleep 0.01; done"]
+    command = [
+        sys.executable,
+        "-I",
+        "-S",
+        str(main),
+        "exec",
+        "--",
+        "/bin/sh",
+        "-c",
+        "while echo step; do sleep 0.01; done",
+    ]
     parent = subprocess.Popen(
-        [sys.executable, "-c", f"import subprocess; p = subprocess.Popen({command!r}, stdout=subprocess.PIPE)\n"
-                               "while p.stdout.readline(): pass"],
+        [
+            sys.executable,
+            "-c",
+            f"import subprocess; p = subprocess.Popen({command!r}, stdout=subprocess.PIPE)\n"
+            "while p.stdout.readline(): pass",
+        ],
         env={**os.environ, **ends.environment, "SLURMD_NODENAME": "n1", "SLURM_LOCALID": "0"},
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     lost_with(parent, ends)
 
 

@@ -60,23 +60,34 @@ CASES = [
     ("J016", made("export HPK_CHECKPOINT_ROOT=/fsx/run", "srun \\", "  python train.py"), 6),
     ("J020", made(head=(*HEAD, "#SBATCH --array=0-3")), 6),
     ("J020", made("root=/fsx/$USER/run", RUN.replace("/fsx/run", '"$root"'), head=(*HEAD, "#SBATCH -a 0-3%2")), 7),
-    ("J020", made("export HPK_CHECKPOINT_ROOT=/fsx/run", "srun -K python train.py",
-                  head=(*HEAD, "#SBATCH --array=1,5")), 6),
+    (
+        "J020",
+        made("export HPK_CHECKPOINT_ROOT=/fsx/run", "srun -K python train.py", head=(*HEAD, "#SBATCH --array=1,5")),
+        6,
+    ),
     ("J021", made(head=(*HEAD, "#SBATCH --array=0-3", "#SBATCH -o train-%A.out")), 6),
     ("J022", made(head=(*HEAD, "#SBATCH --array=0-3", "#SBATCH --output=train-%j.out")), 6),
-    ("J023", made(RUN.replace(" -- ", " --nodes 2 -- "), head=(*HEAD, "#SBATCH -N2", "#SBATCH hetjob", "#SBATCH -N1")),
-     8),
+    (
+        "J023",
+        made(RUN.replace(" -- ", " --nodes 2 -- "), head=(*HEAD, "#SBATCH -N2", "#SBATCH hetjob", "#SBATCH -N1")),
+        8,
+    ),
     ("J024", made(head=(*HEAD, "#SBATCH -D /tmp/mine")), 5),
     ("J025", made(head=(*HEAD, "#SBATCH --output=/var/tmp/%j.out")), 5),
 ]
 
 
-@pytest.mark.parametrize("text", [
-    RUN.replace("/fsx/run", "/fsx/run-$SLURM_ARRAY_TASK_ID"),
-    RUN.replace("/fsx/run", '"/fsx/run-${SLURM_ARRAY_TASK_ID}"'),
-    RUN.replace("/fsx/run", "/fsx/run-$SLURM_JOB_ID"), RUN.replace("/fsx/run", "/fsx/$(name-of-task)"),
-    "task=$SLURM_ARRAY_TASK_ID\nroot=/fsx/run/$task\n" + RUN.replace("/fsx/run", '"$root"'),
-    "rates=(1e-3 1e-4)\nrate=${rates[$SLURM_ARRAY_TASK_ID]}\n" + RUN.replace("/fsx/run", "/fsx/run-$rate")])
+@pytest.mark.parametrize(
+    "text",
+    [
+        RUN.replace("/fsx/run", "/fsx/run-$SLURM_ARRAY_TASK_ID"),
+        RUN.replace("/fsx/run", '"/fsx/run-${SLURM_ARRAY_TASK_ID}"'),
+        RUN.replace("/fsx/run", "/fsx/run-$SLURM_JOB_ID"),
+        RUN.replace("/fsx/run", "/fsx/$(name-of-task)"),
+        "task=$SLURM_ARRAY_TASK_ID\nroot=/fsx/run/$task\n" + RUN.replace("/fsx/run", '"$root"'),
+        "rates=(1e-3 1e-4)\nrate=${rates[$SLURM_ARRAY_TASK_ID]}\n" + RUN.replace("/fsx/run", "/fsx/run-$rate"),
+    ],
+)
 def test_a_root_of_each_task_is_left_alone(text: str) -> None:
     head = (*HEAD, "#SBATCH --array=0-3", "#SBATCH --output=%x-%A_%a.out")
     assert lint.lint(script.parse(made(text, head=head))) == []
@@ -94,31 +105,51 @@ def test_every_rule_has_a_case() -> None:
     assert {code for code, _, _ in CASES} == {code for text in sources for code in re.findall(r'"(J\d{3})"', text)}
 
 
-@pytest.mark.parametrize("text", [
-    made(), made(head=(*HEAD, "#SBATCH --time=2-00 --no-kill=off", "#SBATCH --nodes 4")),
-    made("set -euo pipefail", RUN + " | tee log"),
-    made("export HPK_CHECKPOINT_ROOT=/fsx/run", "srun -K bash -c 'MASTER_ADDR=$(hostname) exec python train.py'"),
-    "#!/bin/bash\nsrun python evaluate.py\n",
-    made(contained("--container-mounts=/fsx:/fsx,/a:/b --container-workdir=/fsx/me")),
-    made(contained('--container-mounts=$MOUNTS --container-workdir=/fsx/me')),
-    *[path.read_text() for path in sorted(JOBS.glob("*.sbatch"))]])
+@pytest.mark.parametrize(
+    "text",
+    [
+        made(),
+        made(head=(*HEAD, "#SBATCH --time=2-00 --no-kill=off", "#SBATCH --nodes 4")),
+        made("set -euo pipefail", RUN + " | tee log"),
+        made("export HPK_CHECKPOINT_ROOT=/fsx/run", "srun -K bash -c 'MASTER_ADDR=$(hostname) exec python train.py'"),
+        "#!/bin/bash\nsrun python evaluate.py\n",
+        made(contained("--container-mounts=/fsx:/fsx,/a:/b --container-workdir=/fsx/me")),
+        made(contained("--container-mounts=$MOUNTS --container-workdir=/fsx/me")),
+        *[path.read_text() for path in sorted(JOBS.glob("*.sbatch"))],
+    ],
+)
 def test_a_good_script_is_left_alone(text: str) -> None:
     assert lint.lint(script.parse(text)) == []
 
 
-@pytest.mark.parametrize(("text", "value"), [
-    ("90", 90), ("90:30", 90.5), ("1:30:00", 90), ("2-12", 3600), ("1-00:30:00", 1470), ("INFINITE", None),
-    ("", None)])
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("90", 90),
+        ("90:30", 90.5),
+        ("1:30:00", 90),
+        ("2-12", 3600),
+        ("1-00:30:00", 1470),
+        ("INFINITE", None),
+        ("", None),
+    ],
+)
 def test_time_limits(text: str, value: float | None) -> None:
     assert script.minutes(text) == value
 
 
 def test_options_in_every_spelling() -> None:
-    parsed = script.parse("#!/bin/bash\n#SBATCH -N2 -t 10 --job-name='a b' --requeue -p=x # why\n"
-                          "#SBATCH --time=20\ntrue\n")
+    parsed = script.parse(
+        "#!/bin/bash\n#SBATCH -N2 -t 10 --job-name='a b' --requeue -p=x # why\n#SBATCH --time=20\ntrue\n"
+    )
     assert [(one.name, one.value) for one in parsed.options] == [
-        ("--nodes", "2"), ("--time", "10"), ("--job-name", "a b"), ("--requeue", ""), ("--partition", "x"),
-        ("--time", "20")]
+        ("--nodes", "2"),
+        ("--time", "10"),
+        ("--job-name", "a b"),
+        ("--requeue", ""),
+        ("--partition", "x"),
+        ("--time", "20"),
+    ]
     time = parsed.option("--time")
     assert time is not None and (time.value, time.line) == ("20", 3)
 
@@ -130,8 +161,9 @@ def test_the_command_says_where_and_what_to_do(tmp_path: Path, capsys: pytest.Ca
     assert cli.main(["lint", str(good)]) == 0
     assert capsys.readouterr().out == ""
     assert cli.main(["lint", str(good), str(bad)]) == 1
-    assert capsys.readouterr().out == (f"{bad}:1: warning J006: a requeue truncates the log. "
-                                       "Add #SBATCH --open-mode=append\n")
+    assert capsys.readouterr().out == (
+        f"{bad}:1: warning J006: a requeue truncates the log. Add #SBATCH --open-mode=append\n"
+    )
     assert cli.main(["lint", str(bad), "--json"]) == 1
     [found] = json.loads(capsys.readouterr().out)
     assert (found["file"], found["code"], found["line"]) == (str(bad), "J006", 1)

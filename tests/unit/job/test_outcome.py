@@ -10,22 +10,26 @@ def end(rank: int, code: int | None = None, signal: int | None = None, ended: fl
     return Exit(rank=rank, node=f"n{rank}", boot_id="", code=code, signal=signal, started=0.0, ended=ended)
 
 
-@pytest.mark.parametrize(("seen", "kind", "code"), [
-    (Seen(0), "done", 0),
-    (Seen(0, warned=True), "done", 0),
-    (Seen(0, exits=(end(0, 75), end(1, 75))), "again", 0),
-    (Seen(137, exits=(end(0, signal=15, ended=2.0), end(1, 3))), "crash", 3),
-    (Seen(137, exits=(end(1, signal=9),)), "crash", 137),
-    (Seen(1), "crash", 1),
-    (Seen(-9), "crash", 137),
-    (Seen(143, lost=("n2",)), "node_lost", 143),
-    (Seen(143, exits=(end(0, 1),), lost=("n2",)), "node_lost", 1),
-    (Seen(143, stalled=True), "stall", 143),
-    (Seen(138, exits=(end(0, signal=10),), warned=True), "preempted", 138),
-    (Seen(143, stop="SIGTERM"), "cancelled", 143),
-    (Seen(143, stop="SIGTERM", warned=True), "cancelled", 143),
-    (Seen(143, stop="SIGTERM", lost=("n2",)), "node_lost", 143),
-    (Seen(0, stop="SIGTERM"), "cancelled", 0)])
+@pytest.mark.parametrize(
+    ("seen", "kind", "code"),
+    [
+        (Seen(0), "done", 0),
+        (Seen(0, warned=True), "done", 0),
+        (Seen(0, exits=(end(0, 75), end(1, 75))), "again", 0),
+        (Seen(137, exits=(end(0, signal=15, ended=2.0), end(1, 3))), "crash", 3),
+        (Seen(137, exits=(end(1, signal=9),)), "crash", 137),
+        (Seen(1), "crash", 1),
+        (Seen(-9), "crash", 137),
+        (Seen(143, lost=("n2",)), "node_lost", 143),
+        (Seen(143, exits=(end(0, 1),), lost=("n2",)), "node_lost", 1),
+        (Seen(143, stalled=True), "stall", 143),
+        (Seen(138, exits=(end(0, signal=10),), warned=True), "preempted", 138),
+        (Seen(143, stop="SIGTERM"), "cancelled", 143),
+        (Seen(143, stop="SIGTERM", warned=True), "cancelled", 143),
+        (Seen(143, stop="SIGTERM", lost=("n2",)), "node_lost", 143),
+        (Seen(0, stop="SIGTERM"), "cancelled", 0),
+    ],
+)
 def test_classes(seen: Seen, kind: str, code: int) -> None:
     outcome = classify(seen)
     assert (outcome.kind, outcome.code) == (kind, code)

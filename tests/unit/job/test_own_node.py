@@ -13,24 +13,28 @@ from hyperpod_kit.job import sweep
 from hyperpod_kit.job.own_node import OwnNode, held_alone
 from hyperpod_kit.job.storage import RootWatch
 from hyperpod_kit.slurm.environment import JobEnvironment
+from job.private_slurm import wait_until
 from tests.unit.slurm.recording import RecordingRunner
-
-from .private_slurm import wait_until
 
 JOB = JobEnvironment.read({"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]"})
 
 
 def shown(**reasons: str) -> str:
-    return "\n".join(f"NodeName={name} State=IDLE Reason={reason} [root@2026-01-01T00:00:00]"
-                     for name, reason in reasons.items())
+    return "\n".join(
+        f"NodeName={name} State=IDLE Reason={reason} [root@2026-01-01T00:00:00]" for name, reason in reasons.items()
+    )
 
 
-@pytest.mark.parametrize(("reasons", "alone"), [
-    ({"n1": "hyperpod-kit:mount:fsx:hung", "n2": "", "n3": ""}, True),
-    ({"n1": "hyperpod-kit:mount:fsx:hung", "n2": ""}, True),
-    ({"n1": "hyperpod-kit:mount:fsx:hung", "n2": "hyperpod-kit:mount:fsx:hung", "n3": ""}, False),  # an outage
-    ({"n1": "a fan", "n2": "", "n3": ""}, False),
-    ({"n1": "", "n2": "hyperpod-kit:mount:fsx:hung", "n3": ""}, False)])
+@pytest.mark.parametrize(
+    ("reasons", "alone"),
+    [
+        ({"n1": "hyperpod-kit:mount:fsx:hung", "n2": "", "n3": ""}, True),
+        ({"n1": "hyperpod-kit:mount:fsx:hung", "n2": ""}, True),
+        ({"n1": "hyperpod-kit:mount:fsx:hung", "n2": "hyperpod-kit:mount:fsx:hung", "n3": ""}, False),  # an outage
+        ({"n1": "a fan", "n2": "", "n3": ""}, False),
+        ({"n1": "", "n2": "hyperpod-kit:mount:fsx:hung", "n3": ""}, False),
+    ],
+)
 def test_only_a_node_that_is_drained_for_its_mount_is_left(reasons: dict[str, str], alone: bool) -> None:
     assert held_alone(RecordingRunner({"scontrol -o show node": shown(**reasons)}), "n1") is alone
 
@@ -45,9 +49,13 @@ def marks(tmp_path: Path) -> Path:
 def test_the_job_is_marked_and_ended_once_and_only_while_the_root_is_away(tmp_path: Path, marks: Path) -> None:
     state, ended = tmp_path / "state", queue.Queue[int]()
     state.mkdir()
-    runner = RecordingRunner({"scontrol -o show node": shown(n1="hyperpod-kit:mount:fsx:hung", n2=""),
-                              "squeue job 7": "JobId=7 JobState=RUNNING Requeue=1 Comment=mine",
-                              "scontrol update jobid=7": ""})
+    runner = RecordingRunner(
+        {
+            "scontrol -o show node": shown(n1="hyperpod-kit:mount:fsx:hung", n2=""),
+            "squeue job 7": "JobId=7 JobState=RUNNING Requeue=1 Comment=mine",
+            "scontrol update jobid=7": "",
+        }
+    )
     with OwnNode(runner, JOB, "n1", str(state), marks=str(marks), look=0.01, patience=0.05, end=ended.put):
         (marks / "data").write_text("hung: another mount\n")
         with pytest.raises(queue.Empty):
@@ -60,9 +68,16 @@ def test_the_job_is_marked_and_ended_once_and_only_while_the_root_is_away(tmp_pa
     assert runner.calls.count(runner.calls[-1]) == 1
 
 
-@pytest.mark.parametrize("answers", [
-    {}, {"scontrol -o show node": shown(n1="hyperpod-kit:mount:fsx:hung", n2=""),
-         "squeue job 7": "JobId=7 JobState=RUNNING Requeue=0 Comment=(null)"}])
+@pytest.mark.parametrize(
+    "answers",
+    [
+        {},
+        {
+            "scontrol -o show node": shown(n1="hyperpod-kit:mount:fsx:hung", n2=""),
+            "squeue job 7": "JobId=7 JobState=RUNNING Requeue=0 Comment=(null)",
+        },
+    ],
+)
 def test_nobody_is_ended_whom_nobody_would_queue_again(tmp_path: Path, marks: Path, answers: dict[str, str]) -> None:
     ended, runner = queue.Queue[int](), RecordingRunner(dict(answers))
     (marks / "fsx").write_text("hung\n")
@@ -72,21 +87,28 @@ def test_nobody_is_ended_whom_nobody_would_queue_again(tmp_path: Path, marks: Pa
 
 
 def test_the_sweep_queues_it_again_and_takes_the_mark_away() -> None:
-    runner = RecordingRunner({
-        "squeue job": "JobId=7 JobState=FAILED Requeue=1 BatchHost=n1 NodeList=n[1-2] "
-                                "Comment=mine hpk:elsewhere\nJobId=8 JobState=FAILED Requeue=1 BatchHost=n1 "
-                                "NodeList=n[1-2] Comment=mine\nJobId=9 JobState=COMPLETING Requeue=1 BatchHost=n1 "
-                                "NodeList=n1 Comment=hpk:elsewhere", "scontrol requeue 7": "", "scontrol update": ""})
+    runner = RecordingRunner(
+        {
+            "squeue job": "JobId=7 JobState=FAILED Requeue=1 BatchHost=n1 NodeList=n[1-2] "
+            "Comment=mine hpk:elsewhere\nJobId=8 JobState=FAILED Requeue=1 BatchHost=n1 "
+            "NodeList=n[1-2] Comment=mine\nJobId=9 JobState=COMPLETING Requeue=1 BatchHost=n1 "
+            "NodeList=n1 Comment=hpk:elsewhere",
+            "scontrol requeue 7": "",
+            "scontrol update": "",
+        }
+    )
     found, _ = sweep.orphans(sweep.jobs(runner))
     assert [one.job_id for one in found] == ["7"] and [problem for _, problem in sweep.sweep(runner, found)] == [""]
     assert runner.calls[1:] == ["scontrol requeue 7", "scontrol update jobid=7 comment=mine"]
 
 
 def test_leaving_takes_the_children_along(tmp_path: Path) -> None:
-    program = ("import subprocess, threading; from hyperpod_kit.job import own_node\n"
-               "print(subprocess.Popen(['sleep', '600']).pid, flush=True)\n"
-               "threading.Thread(target=own_node.leave, args=(74,)).start()\n"
-               "threading.Event().wait(60)")
+    program = (
+        "import subprocess, threading; from hyperpod_kit.job import own_node\n"
+        "print(subprocess.Popen(['sleep', '600']).pid, flush=True)\n"
+        "threading.Thread(target=own_node.leave, args=(74,)).start()\n"
+        "threading.Event().wait(60)"
+    )
     done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, timeout=30)
     assert done.returncode == 74
     wait_until("the end of the child", lambda: not Path("/proc", done.stdout.decode().strip()).exists())

@@ -12,16 +12,16 @@ import pytest
 from hyperpod_kit.errors import GaveUp, RunIsOwned, Unreachable
 from hyperpod_kit.job import ownership
 from hyperpod_kit.slurm.job_id import JobId
+from job.conftest import Job
 from tests.unit.slurm.recording import RecordingRunner
-
-from .conftest import Job
 
 
 def claim(state: Path, job: str, others: str = "", limit: float = 0.0) -> None:
     """Claim for `job`; `others` is Slurm's word for every other job, or what scontrol says on standard error."""
     failed = others.startswith("slurm")
-    runner = RecordingRunner({f"squeue job {number}": (1, others) if failed else
-                              f"JobId={number} JobState={others}" for number in range(10)})
+    runner = RecordingRunner(
+        {f"squeue job {number}": (1, others) if failed else f"JobId={number} JobState={others}" for number in range(10)}
+    )
     ownership.claim(runner, str(state), JobId.parse(job), lambda seconds: None, limit=limit)
 
 
@@ -38,8 +38,9 @@ def test_a_job_that_has_not_ended_keeps_its_root(tmp_path: Path, word: str) -> N
     assert claims(tmp_path) == ["7"]
 
 
-@pytest.mark.parametrize("word", ["COMPLETED", "CANCELLED", "FAILED",
-                                  "slurm_load_jobs error: Invalid job id specified"])
+@pytest.mark.parametrize(
+    "word", ["COMPLETED", "CANCELLED", "FAILED", "slurm_load_jobs error: Invalid job id specified"]
+)
 def test_an_ended_or_forgotten_job_leaves_it(tmp_path: Path, word: str) -> None:
     claim(tmp_path, "7")
     claim(tmp_path, "8", word)
@@ -56,8 +57,13 @@ def test_what_slurm_does_not_say_is_no_permission(tmp_path: Path) -> None:
 def test_a_job_that_is_completing_is_waited_for(tmp_path: Path) -> None:
     claim(tmp_path, "7")
     runner = RecordingRunner({"squeue job": "JobId=7 JobState=COMPLETING"})
-    ownership.claim(runner, str(tmp_path), JobId("8"), lambda seconds: runner.answers.update(
-        {"squeue job": "JobId=7 JobState=COMPLETED"}), limit=5)
+    ownership.claim(
+        runner,
+        str(tmp_path),
+        JobId("8"),
+        lambda seconds: runner.answers.update({"squeue job": "JobId=7 JobState=COMPLETED"}),
+        limit=5,
+    )
     assert claims(tmp_path) == ["7", "8"]
 
 

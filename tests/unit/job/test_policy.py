@@ -24,17 +24,20 @@ def rows(*words: Any) -> list[dict[str, Any]]:
     return made
 
 
-@pytest.mark.parametrize(("history", "chosen", "crashes"), [
-    ([], None, 0),
-    ([None, "crash", None, "crash"], None, 2),
-    ([None, "crash", None, "crash"], A, 0),
-    ([A, "crash", A, "stall"], A, 2),
-    ([A, "crash", A, "crash"], B, 0),
-    ([B, "crash", A, "crash"], A, 2),  # the newest was found corrupt: an older choice is no progress
-    ([B, "crash", A, "crash"], B, 2),
-    ([A, "crash", "gave_up"], A, 0),
-    ([A, "node_lost", A, "cancelled"], A, 0),
-])
+@pytest.mark.parametrize(
+    ("history", "chosen", "crashes"),
+    [
+        ([], None, 0),
+        ([None, "crash", None, "crash"], None, 2),
+        ([None, "crash", None, "crash"], A, 0),
+        ([A, "crash", A, "stall"], A, 2),
+        ([A, "crash", A, "crash"], B, 0),
+        ([B, "crash", A, "crash"], A, 2),  # the newest was found corrupt: an older choice is no progress
+        ([B, "crash", A, "crash"], B, 2),
+        ([A, "crash", "gave_up"], A, 0),
+        ([A, "node_lost", A, "cancelled"], A, 0),
+    ],
+)
 def test_crashes_count_per_checkpoint(history: list[Any], chosen: Any, crashes: int) -> None:
     assert spent(rows(*history), chosen, 0).crashes == crashes
 
@@ -49,9 +52,17 @@ def test_requeues_count_from_the_last_release() -> None:
     assert spent(rows(A, "crash", "gave_up"), A, 7).requeues == 2
 
 
-@pytest.mark.parametrize(("used", "word"), [
-    (Spent(crashes=3), None), (Spent(crashes=4), "4 failures"), (Spent(handed_back=1), None),
-    (Spent(handed_back=2), "handed back"), (Spent(requeues=20), None), (Spent(requeues=21), "requeued 21")])
+@pytest.mark.parametrize(
+    ("used", "word"),
+    [
+        (Spent(crashes=3), None),
+        (Spent(crashes=4), "4 failures"),
+        (Spent(handed_back=1), None),
+        (Spent(handed_back=2), "handed back"),
+        (Spent(requeues=20), None),
+        (Spent(requeues=21), "requeued 21"),
+    ],
+)
 def test_what_is_exhausted(used: Spent, word: Any) -> None:
     why = exhausted(Policy(), used)
     assert why is None if word is None else word in str(why)
@@ -82,26 +93,31 @@ def history(*ends: Any) -> list[dict[str, Any]]:
             continue
         order, *how = end
         first = {"rank": how[0], "code": how[1], "signal": None} if len(how) == 2 else None
-        made += [{"event": "attempt", "from": f"at{order}", "order": list(order) if order else None},
-                 {"event": "ended", "class": "crash" if first else how[0], "first": first}]
+        made += [
+            {"event": "attempt", "from": f"at{order}", "order": list(order) if order else None},
+            {"event": "ended", "class": "crash" if first else how[0], "first": first},
+        ]
     return made
 
 
-@pytest.mark.parametrize(("ends", "name", "again"), [
-    ([], None, False),
-    ([(A, 1, 9)], None, False),
-    ([(A, 1, 9), (A, 1, 9)], A, False),
-    ([(A, 1, 9), (A, 2, 9)], None, False),  # another rank: may be chance
-    ([(A, 1, 9), (A, 2, 9), (A, 1, 9)], A, False),
-    ([(A, "stall"), (A, "stall")], A, False),
-    ([(A, "node_lost"), (A, "node_lost"), (A, "node_lost")], None, False),
-    ([(A, 1, 9), (B, 1, 9)], None, False),  # it moved on
-    ([(None, 1, 9), (None, 1, 9)], None, False),  # there is nothing before step 0
-    ([(B, 1, 9), (B, 1, 9), (A, 1, 9)], B, False),
-    ([(B, 1, 9), (B, 1, 9), (A, 1, 9), (A, 1, 9)], B, True),
-    ([(A, 1, 9), (A, 1, 9), (B, 1, 9)], None, False),  # stepping back has helped
-    ([(A, 1, 9), (A, 1, 9), "gave_up"], None, False),
-])
+@pytest.mark.parametrize(
+    ("ends", "name", "again"),
+    [
+        ([], None, False),
+        ([(A, 1, 9)], None, False),
+        ([(A, 1, 9), (A, 1, 9)], A, False),
+        ([(A, 1, 9), (A, 2, 9)], None, False),  # another rank: may be chance
+        ([(A, 1, 9), (A, 2, 9), (A, 1, 9)], A, False),
+        ([(A, "stall"), (A, "stall")], A, False),
+        ([(A, "node_lost"), (A, "node_lost"), (A, "node_lost")], None, False),
+        ([(A, 1, 9), (B, 1, 9)], None, False),  # it moved on
+        ([(None, 1, 9), (None, 1, 9)], None, False),  # there is nothing before step 0
+        ([(B, 1, 9), (B, 1, 9), (A, 1, 9)], B, False),
+        ([(B, 1, 9), (B, 1, 9), (A, 1, 9), (A, 1, 9)], B, True),
+        ([(A, 1, 9), (A, 1, 9), (B, 1, 9)], None, False),  # stepping back has helped
+        ([(A, 1, 9), (A, 1, 9), "gave_up"], None, False),
+    ],
+)
 def test_what_is_held_against_a_checkpoint(ends: list[Any], name: Any, again: bool) -> None:
     found = poison(history(*ends))
     assert (found.name if found else None) == (f"at{name}" if name else None)
@@ -112,8 +128,10 @@ def test_a_job_that_saves_and_fails_at_once_is_given_up() -> None:
     """Each attempt brings a newer checkpoint, so that no budget of a checkpoint is ever used up."""
     made = []
     for number in range(1, 30):
-        made += [{"event": "attempt", "from": f"at{number}", "order": [number, number]},
-                 {"event": "ended", "class": "crash", "seconds": 30.0}]
+        made += [
+            {"event": "attempt", "from": f"at{number}", "order": [number, number]},
+            {"event": "ended", "class": "crash", "seconds": 30.0},
+        ]
     why = exhausted(Policy(), spent(made, (99, 99), 0))
     assert why is not None and why.startswith("29 failures in a row, each within 10 minutes")
     made[-11]["seconds"] = 700.0

@@ -13,9 +13,8 @@ import pytest
 
 from hyperpod_kit.job import cli
 from hyperpod_kit.job.report import PREFIX
-
-from .private_slurm import PrivateSlurm, missing, wait_until
-from .toy_trainer import commit_checkpoint
+from job.private_slurm import PrivateSlurm, missing, wait_until
+from job.toy_trainer import commit_checkpoint
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
 
@@ -50,17 +49,19 @@ class Work:
     def submit(self, *trainer: str, options: str = "#SBATCH --auto-resume=1", run: str = "") -> Work:
         script = self.place / "job.sbatch"
         words = " ".join(trainer)
-        script.write_text(f"#!/bin/bash\n#SBATCH -N2 --ntasks-per-node=1 --open-mode=append\n{options}\n"
-                          f"#SBATCH -o {self.place}/out\n"
-                          f"exec {PYTHON} -I -S {MAIN} run --checkpoint-root {self.root} {run} -- "
-                          f"{PYTHON} -I {TRAINER} {words}\n")
+        script.write_text(
+            f"#!/bin/bash\n#SBATCH -N2 --ntasks-per-node=1 --open-mode=append\n{options}\n"
+            f"#SBATCH -o {self.place}/out\n"
+            f"exec {PYTHON} -I -S {MAIN} run --checkpoint-root {self.root} {run} -- "
+            f"{PYTHON} -I {TRAINER} {words}\n"
+        )
         self.id = self.slurm.sbatch(str(script), cwd=self.place)
         return self
 
     def events(self, kind: str) -> List[Dict[str, Any]]:
         out = self.place / "out"
         lines = out.read_text().splitlines() if out.exists() else []
-        found = [json.loads(line[len(PREFIX):]) for line in lines if line.startswith(PREFIX)]
+        found = [json.loads(line[len(PREFIX) :]) for line in lines if line.startswith(PREFIX)]
         return [event for event in found if event["event"] == kind]
 
     def checkpoints(self) -> List[Path]:
@@ -161,8 +162,16 @@ def test_the_option_is_legal_everywhere_and_survives_export_none(slurm: PrivateS
     for program in ("sbatch", "srun", "salloc"):
         assert "--auto-resume=0|1|N" in slurm.call(program, "--help")
     out = slurm.base / "option.out"
-    slurm.call("sbatch", "--wait", "-o", str(out), "--export=NONE", "--auto-resume", "--wrap",
-               "env; srun -N1 -n1 /bin/true && echo inner srun accepts it")
+    slurm.call(
+        "sbatch",
+        "--wait",
+        "-o",
+        str(out),
+        "--export=NONE",
+        "--auto-resume",
+        "--wrap",
+        "env; srun -N1 -n1 /bin/true && echo inner srun accepts it",
+    )
     text = out.read_text()
     assert "SLURM_SPANK_HPK_AUTO_RESUME=1" in text and "inner srun accepts it" in text
     refused = slurm.call("sbatch", "--auto-resume=x", "--wrap", "true", check=False)

@@ -8,13 +8,13 @@ import pytest
 
 from hyperpod_kit.job.ledger import Ledger
 from hyperpod_kit.job.ledger import read as ledger_rows
-
-from .conftest import Job
+from job.conftest import Job
 
 
 @pytest.mark.parametrize("moment", ["attempt", "ended"])
-def test_a_root_that_goes_just_before_a_row_is_written_is_waited_for(job: Job, monkeypatch: pytest.MonkeyPatch,
-                                                                     moment: str) -> None:
+def test_a_root_that_goes_just_before_a_row_is_written_is_waited_for(
+    job: Job, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
     """As a mount does that answered the question before from its cache."""
     assert job.run("--steps", "12", "--every", "4") == 0
     append, away = Ledger.append, job.root.with_name("away")
@@ -40,6 +40,7 @@ def test_a_root_that_is_away_while_it_is_read_is_no_empty_one(job: Job) -> None:
 
     def chooser(root: str, passed_over: object) -> object:
         from hyperpod_kit.checkpoint.repository.selection import newest_valid
+
         asked.append(root)
         if len(asked) == 1:
             job.root.rename(away)

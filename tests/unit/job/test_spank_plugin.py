@@ -16,13 +16,21 @@ import pytest
 HERE = Path(__file__).parent
 PLUGIN = HERE.parents[2] / "slurm" / "plugin" / "auto_resume.c"
 USER = 65534
-STEP = {"SPANK_STEP": "3", "HPK_AUTO_RESUME": "1", "HPK_CHECKPOINT_ROOT": "/c", "SLURM_PROCID": "0",
-        "PATH": os.environ["PATH"]}
+STEP = {
+    "SPANK_STEP": "3",
+    "HPK_AUTO_RESUME": "1",
+    "HPK_CHECKPOINT_ROOT": "/c",
+    "SLURM_PROCID": "0",
+    "PATH": os.environ["PATH"],
+}
 
 pytestmark = [
-    pytest.mark.skipif(not shutil.which("cc") or not Path("/usr/include/slurm/spank.h").exists(),
-                       reason="needs cc and slurm/spank.h (libslurm-dev)"),
-    pytest.mark.skipif(os.geteuid() != 0, reason="only root can become the job's user")]
+    pytest.mark.skipif(
+        not shutil.which("cc") or not Path("/usr/include/slurm/spank.h").exists(),
+        reason="needs cc and slurm/spank.h (libslurm-dev)",
+    ),
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can become the job's user"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +38,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("spank")
     flags = ["-O2", "-Wall", "-Wextra", "-Werror"]
     subprocess.run(["cc", "-shared", "-fPIC", *flags, "-o", place / "plugin.so", PLUGIN], check=True, timeout=60)
-    subprocess.run(["cc", "-rdynamic", *flags, "-o", place / "host", HERE / "spank_host.c", "-ldl"], check=True,
-                   timeout=60)
+    subprocess.run(
+        ["cc", "-rdynamic", *flags, "-o", place / "host", HERE / "spank_host.c", "-ldl"], check=True, timeout=60
+    )
     return place
 
 
@@ -49,9 +58,15 @@ def step(built: Path, place: Path, script: str, user: int = USER, **change: str)
     prolog = place / "prolog.sh"
     prolog.write_text("#!/bin/sh\n" + script)
     prolog.chmod(0o755)
-    done = subprocess.run([built / "host", built / "plugin.so", str(user), f"prolog={prolog}"],
-                          env={**STEP, **change}, text=True, timeout=60, stdin=subprocess.DEVNULL,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    done = subprocess.run(
+        [built / "host", built / "plugin.so", str(user), f"prolog={prolog}"],
+        env={**STEP, **change},
+        text=True,
+        timeout=60,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     lines = done.stdout.splitlines()
     told = dict(line.split("=", 1) for line in lines if "=" in line)
     assert (lines[-1:] == ["started"]) is (done.returncode == 0)
@@ -68,11 +83,21 @@ def test_every_task_is_told_what_was_chosen_outside(built: Path, place: Path) ->
     assert said == "resumes from seq-1\n"
 
 
-@pytest.mark.parametrize("line", [
-    r"export HPK_RESUME_FROM=seq-1\033[2J", r"export HPK_RESUME_FROM=a\tb", r"export HPK_RESUME_FROM=a\r",
-    r"export HPK_RESUME_FROM=\177", "export HPK_CHECKPOINT_ROOT=/fsx/mallory", "export HPK_ATTEMPT=7.0.0",
-    "export HPK_RESUME_=1", "export HPK_RESUME_x=1", "export HPK_RESUME_FROM X=1",
-    "export HPK_PROGRESS=/proc/1/mem"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        r"export HPK_RESUME_FROM=seq-1\033[2J",
+        r"export HPK_RESUME_FROM=a\tb",
+        r"export HPK_RESUME_FROM=a\r",
+        r"export HPK_RESUME_FROM=\177",
+        "export HPK_CHECKPOINT_ROOT=/fsx/mallory",
+        "export HPK_ATTEMPT=7.0.0",
+        "export HPK_RESUME_=1",
+        "export HPK_RESUME_x=1",
+        "export HPK_RESUME_FROM X=1",
+        "export HPK_PROGRESS=/proc/1/mem",
+    ],
+)
 def test_an_answer_that_is_none_of_ours_starts_no_task(built: Path, place: Path, line: str) -> None:
     code, told, said = step(built, place, f"printf '{line}\\n'; " + ANSWER)
     assert code == 1 and "no task starts" in said and "/fsx/mallory" not in told.values()
@@ -96,9 +121,17 @@ def test_it_is_asked_as_the_user_altogether(built: Path, place: Path) -> None:
     assert (place / "asked").read_text() == "3 4 /c\n", "of this step, not of the batch script around it"
 
 
-@pytest.mark.parametrize("change", [
-    {"HPK_AUTO_RESUME": "0"}, {"HPK_AUTO_RESUME": ""}, {"HPK_CHECKPOINT_ROOT": ""}, {"HPK_ATTEMPT": "7.0.0"},
-    {"SPANK_STEP": "0xfffffffb"}, {"SPANK_STEP": "0xfffffffc"}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"HPK_AUTO_RESUME": "0"},
+        {"HPK_AUTO_RESUME": ""},
+        {"HPK_CHECKPOINT_ROOT": ""},
+        {"HPK_ATTEMPT": "7.0.0"},
+        {"SPANK_STEP": "0xfffffffb"},
+        {"SPANK_STEP": "0xfffffffc"},
+    ],
+)
 def test_nobody_else_is_asked_anything(built: Path, place: Path, change: Dict[str, str]) -> None:
     """Steps of people who do not use the kit above all; the batch script (…fb) and the extern step (…fc) are none."""
     code, told, said = step(built, place, f"touch {place}/asked; exit 1", **change)
@@ -111,18 +144,27 @@ def test_the_choice_that_export_none_leaves_is_heard(built: Path, place: Path) -
     assert code == 0 and told["HPK_RESUME_FROM"] == "seq-1"
 
 
-@pytest.mark.parametrize(("script", "words"), [
-    ("echo print hyperpod-kit: NoValidCheckpoint; exit 1", "hyperpod-kit: NoValidCheckpoint\n"),
-    ("exit 3", "no checkpoint was chosen and no task of this step starts"),
-    ("kill -9 $$", "HPK_AUTO_RESUME=0 starts it as it is")])
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("echo print hyperpod-kit: NoValidCheckpoint; exit 1", "hyperpod-kit: NoValidCheckpoint\n"),
+        ("exit 3", "no checkpoint was chosen and no task of this step starts"),
+        ("kill -9 $$", "HPK_AUTO_RESUME=0 starts it as it is"),
+    ],
+)
 def test_no_task_starts_without_a_choice(built: Path, place: Path, script: str, words: str) -> None:
     code, _, said = step(built, place, script)
     assert code == 1 and words in said
 
 
 def test_a_node_without_the_kit_says_so(built: Path, place: Path) -> None:
-    done = subprocess.run([built / "host", built / "plugin.so", str(USER), f"prolog={place}/none"], env=STEP, text=True,
-                          timeout=60, capture_output=True)
+    done = subprocess.run(
+        [built / "host", built / "plugin.so", str(USER), f"prolog={place}/none"],
+        env=STEP,
+        text=True,
+        timeout=60,
+        capture_output=True,
+    )
     assert done.returncode == 1 and f"{place}/none failed" in done.stderr and "started" not in done.stdout
 
 

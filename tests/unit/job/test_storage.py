@@ -24,14 +24,16 @@ def test_a_directory_that_can_be_written_answers_and_keeps_nothing(tmp_path: Pat
 
 
 @pytest.mark.parametrize("victim", ["$PPID", "$$"])
-def test_a_question_that_slurm_ends_with_the_step_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                                                 victim: str) -> None:
+def test_a_question_that_slurm_ends_with_the_step_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, victim: str
+) -> None:
     """Every process of a step gets Slurm's signals; a root that serves must not be called lost for it."""
     once, state = tmp_path / "once", tmp_path / "state"
     state.mkdir()
     program = tmp_path / "mktemp"
-    program.write_text(f"#!/bin/sh\n[ -e {once} ] && exec {shutil.which('mktemp')} \"$@\"\n: >{once}\n"
-                       f"kill -TERM {victim}\n")
+    program.write_text(
+        f'#!/bin/sh\n[ -e {once} ] && exec {shutil.which("mktemp")} "$@"\n: >{once}\nkill -TERM {victim}\n'
+    )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert Probe(str(state)).answers() and once.exists() and list(state.iterdir()) == []

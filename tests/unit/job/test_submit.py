@@ -19,8 +19,19 @@ def test_the_same_line_as_sbatch() -> None:
     line = submit.parse(["--auto-resume=1", "-N", "2", "--comment", "mine", "train.sbatch", "--auto-resume=9", "x"])
     assert line == submit.Line(("-N", "2", "--comment", "mine"), "train.sbatch", ("--auto-resume=9", "x"), 1)
     call = submit.command(line, None, "train.sbatch")
-    assert call == ["sbatch", "--job-name=train.sbatch", "--requeue", "--open-mode=append", "--signal=B:USR1@120",
-                    "-N", "2", "--comment=mine hpk:auto-resume=1", "train.sbatch", "--auto-resume=9", "x"]
+    assert call == [
+        "sbatch",
+        "--job-name=train.sbatch",
+        "--requeue",
+        "--open-mode=append",
+        "--signal=B:USR1@120",
+        "-N",
+        "2",
+        "--comment=mine hpk:auto-resume=1",
+        "train.sbatch",
+        "--auto-resume=9",
+        "x",
+    ]
 
 
 def test_the_script_loses_only_the_option() -> None:
@@ -47,11 +58,12 @@ def test_values_that_mean_nothing(text: str) -> None:
 
 
 @pytest.mark.parametrize("knows", [False, True])
-def test_submit_calls_sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-                             knows: bool) -> None:
+def test_submit_calls_sbatch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], knows: bool
+) -> None:
     sbatch = tmp_path / "sbatch"
     sbatch.write_text(f"""#!/bin/sh
-[ "$1" != --help ] || {{ echo "{'  --auto-resume=0|1|N' if knows else '--array'}"; exit 0; }}
+[ "$1" != --help ] || {{ echo "{"  --auto-resume=0|1|N" if knows else "--array"}"; exit 0; }}
 for word; do echo "$word"; done
 for word; do [ ! -f "$word" ] || grep -c auto-resume= "$word"; done
 """)
@@ -72,14 +84,22 @@ for word; do [ ! -f "$word" ] || grep -c auto-resume= "$word"; done
 MOUNTS = "/dev/vda / ext4 rw 0 0\n10.0.0.1@tcp:/fsx /fsx lustre rw 0 0\ntmpfs /fsx/scratch tmpfs rw 0 0\n"
 
 
-@pytest.mark.parametrize(("argv", "directory", "codes"), [
-    (["--array=0-3", "{}"], "/fsx/me", ["error J020"]),
-    (["--array", "0-3", "-o", "x-%j.out", "{}"], "/fsx/me", ["error J020", "warning J022"]),
-    (["{}"], "/fsx/me", []), (["{}"], "/fsx", []), (["{}"], "/gone/../fsxmore", ["warning J024"]),
-    (["{}"], "/home/me", ["warning J024"]), (["--chdir=/fsx", "{}"], "/home/me", []),
-    (["{}"], "/fsx/scratch/me", ["warning J024"])])
-def test_what_will_go_wrong_is_said_at_submission(tmp_path: Path, argv: list[str], directory: str,
-                                                  codes: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("argv", "directory", "codes"),
+    [
+        (["--array=0-3", "{}"], "/fsx/me", ["error J020"]),
+        (["--array", "0-3", "-o", "x-%j.out", "{}"], "/fsx/me", ["error J020", "warning J022"]),
+        (["{}"], "/fsx/me", []),
+        (["{}"], "/fsx", []),
+        (["{}"], "/gone/../fsxmore", ["warning J024"]),
+        (["{}"], "/home/me", ["warning J024"]),
+        (["--chdir=/fsx", "{}"], "/home/me", []),
+        (["{}"], "/fsx/scratch/me", ["warning J024"]),
+    ],
+)
+def test_what_will_go_wrong_is_said_at_submission(
+    tmp_path: Path, argv: list[str], directory: str, codes: list[str]
+) -> None:
     (tmp_path / "mounts").write_text(MOUNTS)
     (tmp_path / "t.sbatch").write_text("#!/bin/bash\nexec hyperpod-kit job run --checkpoint-root /fsx/run -- train\n")
     line = submit.parse([word.format(tmp_path / "t.sbatch") for word in argv])
@@ -91,5 +111,17 @@ def test_a_heterogeneous_line_keeps_its_components() -> None:
     line = submit.parse(["--auto-resume=1", "-N", "2", ":", "-N", "1", "--auto-resume=1", "t.sbatch", "x"])
     assert (line.script, line.args, line.auto_resume) == ("t.sbatch", ("x",), 1)
     assert submit.command(line, None, "t.sbatch") == [
-        "sbatch", "--job-name=t.sbatch", "--requeue", "--open-mode=append", "--signal=B:USR1@120", "-N", "2",
-        "--comment=hpk:auto-resume=1", ":", "-N", "1", "t.sbatch", "x"]
+        "sbatch",
+        "--job-name=t.sbatch",
+        "--requeue",
+        "--open-mode=append",
+        "--signal=B:USR1@120",
+        "-N",
+        "2",
+        "--comment=hpk:auto-resume=1",
+        ":",
+        "-N",
+        "1",
+        "t.sbatch",
+        "x",
+    ]

@@ -49,7 +49,14 @@ def test_a_node_that_has_connected_does_not_keep_job_run_from_waiting_on_hyperpo
     line = Line(lines.environment, "n1")
     line.say(SERVES)
     rules = Rules(Options(root=str(tmp_path), command=("true",)), None, mock.Mock(), lines, hyperpod=True)
-    seen = supervise(Running(12), "a", rules, mock.Mock(), runner=mock.Mock(),  # type: ignore[arg-type]
-                     signals=signals, report=mock.Mock())
+    seen = supervise(
+        Running(12),
+        "a",
+        rules,
+        mock.Mock(),
+        runner=mock.Mock(),  # type: ignore[arg-type]
+        signals=signals,
+        report=mock.Mock(),
+    )
     assert seen.code == 0 and signals.at_once <= 4 and lines.words == {"n1": SERVES}
     line.end(BYE)

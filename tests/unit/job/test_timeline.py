@@ -21,15 +21,53 @@ def rows() -> list[dict[str, Any]]:
     run = {"job": "7", "restart": 0}
     return [
         {"t": 1000.0, **run, "event": "attempt", "attempt": "7.0.0", "from": "none", "step": 0, "nodes": ["n1", "n2"]},
-        {"t": 1130.0, **run, "event": "ended", "attempt": "7.0.0", "class": "crash", "code": 1, "seconds": 130.0,
-         "lost": [], "first": {"rank": 1, "node": "n<2>", "code": 1, "signal": None}, "reached": 130},
-        {"t": 1140.0, **run, "event": "attempt", "attempt": "7.0.1", "from": "seq-1", "step": 100, "nodes": ["n1"],
-         "rejected": [{"attempt": "seq-2", "why": "shard-00000 & co"}]},
-        {"t": 1200.0, "job": "7", "restart": 1, "event": "ended", "attempt": "7.0.1", "class": "node_lost",
-         "code": None, "lost": [], "first": None},
+        {
+            "t": 1130.0,
+            **run,
+            "event": "ended",
+            "attempt": "7.0.0",
+            "class": "crash",
+            "code": 1,
+            "seconds": 130.0,
+            "lost": [],
+            "first": {"rank": 1, "node": "n<2>", "code": 1, "signal": None},
+            "reached": 130,
+        },
+        {
+            "t": 1140.0,
+            **run,
+            "event": "attempt",
+            "attempt": "7.0.1",
+            "from": "seq-1",
+            "step": 100,
+            "nodes": ["n1"],
+            "rejected": [{"attempt": "seq-2", "why": "shard-00000 & co"}],
+        },
+        {
+            "t": 1200.0,
+            "job": "7",
+            "restart": 1,
+            "event": "ended",
+            "attempt": "7.0.1",
+            "class": "node_lost",
+            "code": None,
+            "lost": [],
+            "first": None,
+        },
         {"t": 1201.0, "job": "7", "restart": 1, "event": "attempt", "attempt": "7.1.0", "from": "seq-3", "step": 140},
-        {"t": 1300.0, "job": "7", "restart": 1, "event": "ended", "attempt": "7.1.0", "class": "done", "code": 0,
-         "seconds": 99.0, "lost": [], "first": None, "reached": 200},
+        {
+            "t": 1300.0,
+            "job": "7",
+            "restart": 1,
+            "event": "ended",
+            "attempt": "7.1.0",
+            "class": "done",
+            "code": 0,
+            "seconds": 99.0,
+            "lost": [],
+            "first": None,
+            "reached": 200,
+        },
         {"t": 1400.0, "job": "8", "restart": 0, "event": "gave_up", "why": "NoValidCheckpoint"},
     ]
 
@@ -37,8 +75,11 @@ def rows() -> list[dict[str, Any]]:
 def test_lost_steps_and_goodput() -> None:
     found = timeline.chain(timeline.of_rows(rows()))
     assert [(one.name, one.kind, one.lost, one.gap) for one in found] == [
-        ("7.0.0", "crash", 30, 10.0), ("7.0.1", "node_lost", None, None), ("7.1.0", "done", None, None),
-        ("8.0.-", "none", None, None)]
+        ("7.0.0", "crash", 30, 10.0),
+        ("7.0.1", "node_lost", None, None),
+        ("7.1.0", "done", None, None),
+        ("8.0.-", "none", None, None),
+    ]
     sums = timeline.totals(found, 9999.0)
     # 100 of 130 steps of 130 s, then all of 99 s, in 300 s; nothing is known of the attempt between them.
     assert (sums.attempts, sums.wall, sums.lost, sums.goodput) == (4, 300.0, 30, round(199 / 300, 4))
@@ -56,15 +97,20 @@ def test_the_table_says_who_and_why() -> None:
     found = timeline.chain(timeline.of_rows(rows()))
     lines = status.table(found, timeline.totals(found, 0.0)).splitlines()
     assert "crash: rank 1 on n<2>" in lines[1] and re.search(r"2 min 10 s +0 +130 +30 ", lines[1])
-    assert lines[-1] == ("4 attempts, 5 min 0 s from the first start to the last end, "
-                         "at least 30 steps done twice (1 attempt did not say how far), goodput 66.3%")
+    assert lines[-1] == (
+        "4 attempts, 5 min 0 s from the first start to the last end, "
+        "at least 30 steps done twice (1 attempt did not say how far), goodput 66.3%"
+    )
 
 
 def test_the_page_is_one_whole_file_and_escapes_what_it_shows() -> None:
     found = timeline.chain(timeline.of_rows(rows()))
     text = status_page.page("Job <7>", found, timeline.totals(found, 0.0), 1400.0)
-    body = ElementTree.fromstring(text.replace("<!DOCTYPE html>", "").replace('<meta charset="utf-8">', "").replace(
-        '<meta name="viewport" content="width=device-width, initial-scale=1">', ""))
+    body = ElementTree.fromstring(
+        text.replace("<!DOCTYPE html>", "")
+        .replace('<meta charset="utf-8">', "")
+        .replace('<meta name="viewport" content="width=device-width, initial-scale=1">', "")
+    )
     assert len(body.findall(".//tbody/tr")) == 4 and len(body.findall(".//circle")) == 3
     assert "shard-00000 & co" in "".join(body.itertext()) and "rank 1 on n<2>" in "".join(body.itertext())
     assert "http" not in text and "<script" not in text
@@ -118,14 +164,22 @@ def test_a_job_is_found_by_its_id_and_by_its_place_in_an_array(tmp_path: Path) -
     assert ledger.read(where.notes(env))[0]["root"] == "/old"
 
 
-@pytest.mark.parametrize(("reached", "sentence"), [
-    ((None, None), "unknown how many steps were done twice: no attempt says how far it came"),
-    ((30, None), "at least 5 steps done twice (1 attempt did not say how far)"),
-    ((30, 40), "15 steps done twice")])
+@pytest.mark.parametrize(
+    ("reached", "sentence"),
+    [
+        ((None, None), "unknown how many steps were done twice: no attempt says how far it came"),
+        ((30, None), "at least 5 steps done twice (1 attempt did not say how far)"),
+        ((30, 40), "15 steps done twice"),
+    ],
+)
 def test_what_nobody_knows_is_not_zero(reached: tuple[int | None, ...], sentence: str) -> None:
-    found = timeline.chain([timeline.Attempt("7.0.0", "7", 0.0, "crash", step=0, reached=reached[0], code=1),
-                            timeline.Attempt("7.0.1", "7", 1.0, "crash", step=25, reached=reached[1], code=1),
-                            timeline.Attempt("7.0.2", "7", 2.0, "done", step=30, reached=50, code=0)])
+    found = timeline.chain(
+        [
+            timeline.Attempt("7.0.0", "7", 0.0, "crash", step=0, reached=reached[0], code=1),
+            timeline.Attempt("7.0.1", "7", 1.0, "crash", step=25, reached=reached[1], code=1),
+            timeline.Attempt("7.0.2", "7", 2.0, "done", step=30, reached=50, code=0),
+        ]
+    )
     sums = timeline.totals(found, 3.0)
     assert sentence in status.sentence(sums).split(", ")
     assert (sums.lost is None) == (reached == (None, None))
@@ -135,6 +189,10 @@ def test_what_nobody_knows_is_not_zero(reached: tuple[int | None, ...], sentence
 @pytest.mark.parametrize(("begins", "lost"), [(None, 5), (26, 5), (29, 2), (31, 0), (0, 31)])
 def test_lost_is_counted_from_the_step_that_was_really_done_first(begins: int | None, lost: int) -> None:
     """`job run` names the newest checkpoint on storage; memory may hold a newer one, and steps may begin at 0."""
-    found = timeline.chain([timeline.Attempt("7.0.0", "7", 0.0, "crash", step=0, reached=30),
-                            timeline.Attempt("7.0.1", "7", 1.0, "done", step=25, reached=50, begins=begins)])
+    found = timeline.chain(
+        [
+            timeline.Attempt("7.0.0", "7", 0.0, "crash", step=0, reached=30),
+            timeline.Attempt("7.0.1", "7", 1.0, "done", step=25, reached=50, begins=begins),
+        ]
+    )
     assert found[0].lost == lost

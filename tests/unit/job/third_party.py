@@ -28,8 +28,11 @@ def main() -> int:
     parser.add_argument("--resume_from_checkpoint", type=Path)
     args = parser.parse_args()
     rank, once = int(os.environ["SLURM_PROCID"]), args.output_dir.parent / "crashed"
-    begin = json.loads((args.resume_from_checkpoint / "trainer_state.json").read_text())["global_step"] \
-        if args.resume_from_checkpoint else 0
+    begin = (
+        json.loads((args.resume_from_checkpoint / "trainer_state.json").read_text())["global_step"]
+        if args.resume_from_checkpoint
+        else 0
+    )
     print(f"third party: rank {rank} begins at {begin}", flush=True)
     for step in range(begin + 1, 31):
         time.sleep(0.02)

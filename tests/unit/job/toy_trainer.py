@@ -35,11 +35,27 @@ def commit_checkpoint(root: str, epoch: int, seq: int, step: int) -> str:
     identity.write(open_store(root), identity.RunIdentity("toy", "toy"))
     open_store(root).create(f"{name}/{layout.shard_file(0)}", data + leaves)
     extra = json.dumps({"step": step}).encode()
-    commit.commit(root, name, Manifest(
-        run="toy", run_id="toy", epoch=epoch, seq=seq, step=step, world=1, plan="toy", digest="blake2b",
-        chunk=digest.CHUNK, total_bytes=size, tensors=1, time=now(),
-        shards=(FileRecord(layout.shard_file(0), size, digest.root(algorithm, leaves, size), 0),),
-        extra=FileRecord(layout.EXTRA_FILE, len(extra), digest.small(extra))), extra)
+    commit.commit(
+        root,
+        name,
+        Manifest(
+            run="toy",
+            run_id="toy",
+            epoch=epoch,
+            seq=seq,
+            step=step,
+            world=1,
+            plan="toy",
+            digest="blake2b",
+            chunk=digest.CHUNK,
+            total_bytes=size,
+            tensors=1,
+            time=now(),
+            shards=(FileRecord(layout.shard_file(0), size, digest.root(algorithm, leaves, size), 0),),
+            extra=FileRecord(layout.EXTRA_FILE, len(extra), digest.small(extra)),
+        ),
+        extra,
+    )
     return name
 
 

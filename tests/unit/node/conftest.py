@@ -34,8 +34,22 @@ silent_fuse = _load("silent_fuse")
 swept = _load("swept")
 serving_fuse = _load("serving_fuse")
 CHECKOUT = Path(__file__).parents[3]
-PROGRAMS = ("systemctl", "mount", "umount", "useradd", "groupadd", "getent", "journalctl", "cc",
-            "dpkg", "dpkg-query", "dpkg-deb", "apt-get", "apt-mark", "modinfo")
+PROGRAMS = (
+    "systemctl",
+    "mount",
+    "umount",
+    "useradd",
+    "groupadd",
+    "getent",
+    "journalctl",
+    "cc",
+    "dpkg",
+    "dpkg-query",
+    "dpkg-deb",
+    "apt-get",
+    "apt-mark",
+    "modinfo",
+)
 CONTROLLER, WORKER = "10.1.0.10", "10.1.0.20"
 
 
@@ -49,12 +63,24 @@ class Sandbox:
     address: str
 
     def environment(self, **more: str) -> Dict[str, str]:
-        return {"PATH": f"{self.root}/shims:{os.environ['PATH']}", "HPK_ROOT": str(self.root),
-                "HPK_NODE_ADDRESS": self.address, **more}
+        return {
+            "PATH": f"{self.root}/shims:{os.environ['PATH']}",
+            "HPK_ROOT": str(self.root),
+            "HPK_NODE_ADDRESS": self.address,
+            **more,
+        }
 
     def run(self, argv: Sequence[str], **more: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(list(argv), env=self.environment(**more), cwd=self.staging, text=True, timeout=60,
-                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        return subprocess.run(
+            list(argv),
+            env=self.environment(**more),
+            cwd=self.staging,
+            text=True,
+            timeout=60,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
 
     def on_create(self, **more: str) -> subprocess.CompletedProcess[str]:
         return self.run(["/bin/bash", str(self.staging / "on_create.sh")], **more)
@@ -138,8 +164,16 @@ def make_sandbox(tmp_path: Path, bundle: Bundle) -> Any:
         root = tmp_path / "root"
         staging = tmp_path / "tmp" / bundle.bucket / bundle.prefix
         write(bundle, staging)
-        for path in ("shims", "proc/self", "proc/sys/kernel", "opt/ml/config", "opt/slurm/bin", "etc", "recorder",
-                     "usr/include/slurm"):
+        for path in (
+            "shims",
+            "proc/self",
+            "proc/sys/kernel",
+            "opt/ml/config",
+            "opt/slurm/bin",
+            "etc",
+            "recorder",
+            "usr/include/slurm",
+        ):
             (root / path).mkdir(parents=True)
         shutil.copy(Path(__file__).with_name("recorder.py"), root / "shims/recorder")
         (root / "shims/recorder").chmod(0o755)
@@ -159,15 +193,24 @@ def make_sandbox(tmp_path: Path, bundle: Bundle) -> Any:
         if role == "controller":
             (root / "opt/slurm/etc").mkdir()
             (root / "opt/slurm/etc/slurm.conf").write_text("ClusterName=demo\nPrologFlags=Contain\n")
-        (root / "opt/ml/config/resource_config.json").write_text(json.dumps({
-            "ClusterType": "Slurm",
-            "ClusterConfig": {"ClusterArn": "arn:aws:sagemaker:us-east-1:111122223333:cluster/abcde1234567",
-                              "ClusterName": "demo"},
-            "InstanceGroups": [
-                {"Name": "controller-machine", "Instances": [
-                    {"InstanceId": "i-0c", "CustomerIpAddress": CONTROLLER}]},
-                {"Name": "worker-group", "Instances": [{"InstanceId": "i-0w", "CustomerIpAddress": WORKER}]},
-            ]}))
+        (root / "opt/ml/config/resource_config.json").write_text(
+            json.dumps(
+                {
+                    "ClusterType": "Slurm",
+                    "ClusterConfig": {
+                        "ClusterArn": "arn:aws:sagemaker:us-east-1:111122223333:cluster/abcde1234567",
+                        "ClusterName": "demo",
+                    },
+                    "InstanceGroups": [
+                        {
+                            "Name": "controller-machine",
+                            "Instances": [{"InstanceId": "i-0c", "CustomerIpAddress": CONTROLLER}],
+                        },
+                        {"Name": "worker-group", "Instances": [{"InstanceId": "i-0w", "CustomerIpAddress": WORKER}]},
+                    ],
+                }
+            )
+        )
         return Sandbox(root, staging, bundle, CONTROLLER if role == "controller" else WORKER)
 
     return make

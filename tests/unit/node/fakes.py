@@ -55,8 +55,15 @@ class ScriptedRunner:
 
         self.answers[beginning] = answer
 
-    def run(self, argv: Sequence[str], *, timeout: float = 60.0, check: bool = True, input: Optional[str] = None,
-            env: Optional[Mapping[str, Optional[str]]] = None) -> Completed:
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout: float = 60.0,
+        check: bool = True,
+        input: Optional[str] = None,
+        env: Optional[Mapping[str, Optional[str]]] = None,
+    ) -> Completed:
         line = command(argv, env)
         self.calls.append(line)
         known = [beginning for beginning in self.answers if line.startswith(beginning)]
@@ -74,8 +81,14 @@ class FakeNode:
 
     def __init__(self, root: Path, mounts: Sequence[Mount], users: Sequence[User] = (), role: str = "compute") -> None:
         self.root, self.runner, self.clock = root, ScriptedRunner(), PatientClock()
-        config = NodeConfig("demo", "on_create", {"g": role}, tuple(mounts), tuple(users),
-                            HealthPolicy(interval=30.0, deadline=5.0, give_up_after=3))
+        config = NodeConfig(
+            "demo",
+            "on_create",
+            {"g": role},
+            tuple(mounts),
+            tuple(users),
+            HealthPolicy(interval=30.0, deadline=5.0, give_up_after=3),
+        )
         facts = Facts("ip-10-1-0-20", "10.1.0.20", "i-0w", "g", role, "us-east-1", "aws", "10.1.0.10")
         self.node = Node(NodePaths(str(root)), config, facts, self.runner, self.clock)
         self.table: List[str] = []
@@ -85,8 +98,9 @@ class FakeNode:
     def _write(self) -> None:
         (self.root / "proc/self/mountinfo").write_text("".join(line + "\n" for line in self.table))
 
-    def mounted(self, path: str, fs_type: str, source: str, options: str = "rw", *,
-                flags: str = "rw,nosuid,nodev") -> None:
+    def mounted(
+        self, path: str, fs_type: str, source: str, options: str = "rw", *, flags: str = "rw,nosuid,nodev"
+    ) -> None:
         (self.root / path.lstrip("/")).mkdir(parents=True, exist_ok=True)
         number = 50 + len(self.table)
         self.table.append(f"{number} 1 0:{number} / {path} {flags} shared:7 master:1 - {fs_type} {source} {options}")

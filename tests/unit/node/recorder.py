@@ -135,8 +135,12 @@ def mount():
     if os.environ.get("HPK_TEST_FAIL") == "mount-" + fs_type:
         print("mount.nfs4: access denied by server while mounting 127.0.0.1:/", file=sys.stderr)
         return 32
-    add_mount(path, "nfs4" if fs_type == "efs" else fs_type,
-              "127.0.0.1:/" if fs_type == "efs" else source.replace(source.split("@")[0], "10.1.0.1"), options)
+    add_mount(
+        path,
+        "nfs4" if fs_type == "efs" else fs_type,
+        "127.0.0.1:/" if fs_type == "efs" else source.replace(source.split("@")[0], "10.1.0.1"),
+        options,
+    )
     return 0
 
 
@@ -210,8 +214,18 @@ def call(name, args):
     STATE.mkdir(exist_ok=True)
     with open(STATE / "calls", "a") as calls:
         calls.write(shlex.join([NAME, *ARGS]) + "\n")
-    actions = {"systemctl": systemctl, "mount": mount, "umount": umount, "getent": getent, "useradd": useradd,
-               "groupadd": groupadd, "scontrol": scontrol, "cc": cc, "mount-s3": client, "mount.efs": client}
+    actions = {
+        "systemctl": systemctl,
+        "mount": mount,
+        "umount": umount,
+        "getent": getent,
+        "useradd": useradd,
+        "groupadd": groupadd,
+        "scontrol": scontrol,
+        "cc": cc,
+        "mount-s3": client,
+        "mount.efs": client,
+    }
     return actions[NAME]() if NAME in actions else 0
 
 

@@ -23,8 +23,12 @@ def serving_mount(path: Path, source: str = "source", subtype: str = "test") -> 
     store = path.parent / f"{path.name}.store"
     store.mkdir(parents=True)
     path.mkdir(parents=True, exist_ok=True)
-    daemon = subprocess.Popen([sys.executable, __file__, str(store), str(path), source, subtype], text=True,
-                              stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(CHECKOUT)})
+    daemon = subprocess.Popen(
+        [sys.executable, __file__, str(store), str(path), source, subtype],
+        text=True,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+    )
     try:
         assert daemon.stdout is not None and daemon.stdout.readline() == "mounted\n"
         yield daemon

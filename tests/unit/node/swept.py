@@ -84,8 +84,15 @@ class Programs:
         self.recorder.program = self.our_own
         self.effects = effects
 
-    def run(self, argv: Sequence[str], *, timeout: float = 60.0, check: bool = True, input: Optional[str] = None,
-            env: Optional[Mapping[str, Optional[str]]] = None) -> Completed:
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout: float = 60.0,
+        check: bool = True,
+        input: Optional[str] = None,
+        env: Optional[Mapping[str, Optional[str]]] = None,
+    ) -> Completed:
         asks = ASKING.match(" ".join([os.path.basename(argv[0]), *argv[1:]]))
         if not asks:
             self.effects.happens()
@@ -125,7 +132,8 @@ def create(root: Path, address: str, kill_at: Optional[int] = None) -> Optional[
                 programs = Programs(root, effects)
             node = open_node(gather=True, paths=NodePaths(str(root)), runner=programs)
             mount_commands.open_node = lambda: Node(  # type: ignore[assignment]
-                node.paths, node.config, node.facts, programs, node.clock)
+                node.paths, node.config, node.facts, programs, node.clock
+            )
             planned = plan(STEPS, node.mounts, node.facts.role, "on_create")
             with effects.not_ours():
                 foreseen = [step["step"] for step in foresee(node, planned) if step["would"]]

@@ -19,17 +19,32 @@ def test_a_worker_is_created_and_the_second_run_changes_nothing(make_sandbox: An
     first = sandbox.on_create()
     assert first.returncode == 0, first.stdout + first.stderr
     steps = {line["step"]: line["status"] for line in sandbox.log}
-    assert {"verify-bundle": "ok", "install-bundle": "changed", "users": "changed", "mount:home": "changed",
-            "mount:data": "changed", "mount:fsx": "changed", "units": "changed", "health": "changed",
-            "spank-plugin": "changed", "containers": "changed",
-            "slurm-worker": "changed", "summary": "ok", "apply": "ok"}.items() <= steps.items()
+    assert {
+        "verify-bundle": "ok",
+        "install-bundle": "changed",
+        "users": "changed",
+        "mount:home": "changed",
+        "mount:data": "changed",
+        "mount:fsx": "changed",
+        "units": "changed",
+        "health": "changed",
+        "spank-plugin": "changed",
+        "containers": "changed",
+        "slurm-worker": "changed",
+        "summary": "ok",
+        "apply": "ok",
+    }.items() <= steps.items()
     assert "slurm-controller" not in steps
-    assert ("mount -t efs -o _netdev,nosuid,nodev,noresvport,tls,iam,accesspoint=fsap-0123456789abcdef0 "
-            "fs-0123456789abcdef0:/ "
-            "/efs/trainer") in sandbox.calls
-    assert ("mount -t lustre -o nosuid,nodev,noatime,flock "
-            "fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com@tcp:/abcdefgh "
-            "/fsx") in sandbox.calls
+    assert (
+        "mount -t efs -o _netdev,nosuid,nodev,noresvport,tls,iam,accesspoint=fsap-0123456789abcdef0 "
+        "fs-0123456789abcdef0:/ "
+        "/efs/trainer"
+    ) in sandbox.calls
+    assert (
+        "mount -t lustre -o nosuid,nodev,noatime,flock "
+        "fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com@tcp:/abcdefgh "
+        "/fsx"
+    ) in sandbox.calls
     shown = (sandbox.root / "etc/enroot/mounts.d/50-hyperpod-kit.fstab").read_text().splitlines()[1:]
     assert [line.split()[:2] for line in shown] == [["/opt/hyperpod-kit"] * 2, ["/run/hyperpod-kit"] * 2]
     assert all({"ro", "nofail", "x-create=dir"} <= set(line.split()[3].split(",")) for line in shown)
@@ -57,14 +72,20 @@ def test_a_controller_gets_the_hooks_before_slurmctld_starts(make_sandbox: Any) 
     assert "systemctl start slurmd.service" not in sandbox.calls
 
 
-@pytest.mark.parametrize("harm, named", [
-    (lambda staging: (staging / "lib/hyperpod_kit/run.py").write_text("print()\n"), "lib/hyperpod_kit/run.py: FAILED"),
-    (lambda staging: (staging / "slurm/prolog.sh").unlink(), "slurm/prolog.sh"),
-    (lambda staging: (staging / "lib/json.py").write_text("print()\n"), "lib/json.py is not listed"),
-    (lambda staging: (staging / "units/a unit").symlink_to("/etc/passwd"), "units/a unit is not listed"),
-    (lambda staging: (staging / "SHA256SUMS").unlink(), "SHA256SUMS is missing"),
-    (lambda staging: (staging / "bundle.json").write_text("{}"), "bundle.json is missing or does not carry the id"),
-])
+@pytest.mark.parametrize(
+    "harm, named",
+    [
+        (
+            lambda staging: (staging / "lib/hyperpod_kit/run.py").write_text("print()\n"),
+            "lib/hyperpod_kit/run.py: FAILED",
+        ),
+        (lambda staging: (staging / "slurm/prolog.sh").unlink(), "slurm/prolog.sh"),
+        (lambda staging: (staging / "lib/json.py").write_text("print()\n"), "lib/json.py is not listed"),
+        (lambda staging: (staging / "units/a unit").symlink_to("/etc/passwd"), "units/a unit is not listed"),
+        (lambda staging: (staging / "SHA256SUMS").unlink(), "SHA256SUMS is missing"),
+        (lambda staging: (staging / "bundle.json").write_text("{}"), "bundle.json is missing or does not carry the id"),
+    ],
+)
 def test_a_damaged_bundle_is_refused_before_anything_runs(make_sandbox: Any, harm: Any, named: str) -> None:
     sandbox = make_sandbox()
     harm(sandbox.staging)
@@ -112,8 +133,16 @@ def test_nothing_refers_to_the_download_directory(make_sandbox: Any) -> None:
 def test_the_same_program_runs_by_hand_with_awss_arguments(make_sandbox: Any) -> None:
     sandbox = make_sandbox()
     script = str(sandbox.staging / "lifecycle_script.py")
-    done = sandbox.run(["/usr/bin/python3", script, "-rc", f"{sandbox.root}/opt/ml/config/resource_config.json",
-                        "-pp", "provisioning_parameters.json"])
+    done = sandbox.run(
+        [
+            "/usr/bin/python3",
+            script,
+            "-rc",
+            f"{sandbox.root}/opt/ml/config/resource_config.json",
+            "-pp",
+            "provisioning_parameters.json",
+        ]
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     missing = sandbox.run(["/usr/bin/python3", script, "-rc", "/nowhere.json"])
     assert (missing.returncode, missing.stderr) == (2, "error: /nowhere.json: no such file\n")
@@ -128,8 +157,10 @@ def test_the_nodes_own_commands(make_sandbox: Any) -> None:
     assert (data["node"], data["instance_id"], data["role"]) == ("ip-10-1-0-20", "i-0w", "compute")
     assert data["bundle_id"] == sandbox.bundle.bundle_id
     assert {mount["name"]: (mount["state"], mount["source"]) for mount in data["mounts"]} == {
-        "fsx": ("ok", "10.1.0.1@tcp:/abcdefgh"), "home": ("ok", "fs-0123456789abcdef0:/ fsap-0123456789abcdef0"),
-        "data": ("ok", "s3://sagemaker-hyperpod-kit-data/corpus/")}
+        "fsx": ("ok", "10.1.0.1@tcp:/abcdefgh"),
+        "home": ("ok", "fs-0123456789abcdef0:/ fsap-0123456789abcdef0"),
+        "data": ("ok", "s3://sagemaker-hyperpod-kit-data/corpus/"),
+    }
     assert sandbox.node("gate").returncode == 0
     assert json.loads(sandbox.node("facts", "--json").stdout)["controller_address"] == "10.1.0.10"
     assert "mount:home" in sandbox.node("plan").stdout
@@ -144,8 +175,10 @@ def test_the_nodes_own_commands(make_sandbox: Any) -> None:
     assert json.loads(healed.stdout)["mounts"]["fsx"]["last_repair"].endswith("serves again")
     assert sandbox.node("mounts", "fsx").returncode == 0
     assert sandbox.node("repair", "fsx").stderr == "fsx: nothing to repair: it serves\n"
-    for wrong, said in ((("mounts", "nosuch"), "no mount nosuch on a compute node; it has: fsx, home, data"),
-                        (("mounts", "ensure", "data"), "is mounted by its daemon's unit")):
+    for wrong, said in (
+        (("mounts", "nosuch"), "no mount nosuch on a compute node; it has: fsx, home, data"),
+        (("mounts", "ensure", "data"), "is mounted by its daemon's unit"),
+    ):
         done = sandbox.node(*wrong)
         assert (done.returncode, said in done.stderr) == (2, True), done.stderr
 

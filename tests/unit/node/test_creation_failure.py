@@ -24,12 +24,14 @@ def shim(sandbox: Any, *programs: str) -> None:
 
 
 def node_of(make_sandbox: Any, render_example: Any, **changes: Any) -> Any:
-    return make_sandbox("compute", render_example(**{"mounts": (NEEDED,), "mount_places": ("",), "users": (),
-                                                     **changes}))
+    return make_sandbox(
+        "compute", render_example(**{"mounts": (NEEDED,), "mount_places": ("",), "users": (), **changes})
+    )
 
 
-def test_the_last_lines_reach_the_disk_and_cloudwatch_before_the_bad_news(make_sandbox: Any,
-                                                                          render_example: Any) -> None:
+def test_the_last_lines_reach_the_disk_and_cloudwatch_before_the_bad_news(
+    make_sandbox: Any, render_example: Any
+) -> None:
     sandbox = node_of(make_sandbox, render_example, failure_pause=45.0)
     shim(sandbox, "sync", "sleep")
     done = sandbox.on_create(**FAILING)
@@ -42,8 +44,9 @@ def test_the_last_lines_reach_the_disk_and_cloudwatch_before_the_bad_news(make_s
     assert "mount:home" in sandbox.log[-2]["error"]
 
 
-@pytest.mark.parametrize("written, slept", [("0.0", "0.0"), ("90.0", "90.0"), ("1e9", "60"),
-                                            ("99999999", "60"), ("-5", "60")])
+@pytest.mark.parametrize(
+    "written, slept", [("0.0", "0.0"), ("90.0", "90.0"), ("1e9", "60"), ("99999999", "60"), ("-5", "60")]
+)
 def test_a_damaged_pause_is_bounded(make_sandbox: Any, written: str, slept: str) -> None:
     sandbox = make_sandbox()
     shim(sandbox, "sleep")
@@ -55,8 +58,9 @@ def test_a_damaged_pause_is_bounded(make_sandbox: Any, written: str, slept: str)
 
 
 def test_what_is_not_required_fails_no_node(make_sandbox: Any, render_example: Any) -> None:
-    sandbox = node_of(make_sandbox, render_example,
-                      mounts=(EfsMount("home", "/efs", "fs-0123456789abcdef0", required=False),))
+    sandbox = node_of(
+        make_sandbox, render_example, mounts=(EfsMount("home", "/efs", "fs-0123456789abcdef0", required=False),)
+    )
     done = sandbox.on_create(**FAILING)
     assert done.returncode == 0, done.stdout + done.stderr
     steps = {line["step"]: line["status"] for line in sandbox.log}
@@ -79,8 +83,13 @@ def test_two_at_once_wait_for_each_other(make_sandbox: Any, render_example: Any)
     lock.parent.mkdir()
     with open(lock, "w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
-        second = subprocess.Popen(["/bin/bash", str(sandbox.staging / "on_create.sh")], stdout=subprocess.PIPE,
-                                  env=sandbox.environment(), stdin=subprocess.DEVNULL, text=True)
+        second = subprocess.Popen(
+            ["/bin/bash", str(sandbox.staging / "on_create.sh")],
+            stdout=subprocess.PIPE,
+            env=sandbox.environment(),
+            stdin=subprocess.DEVNULL,
+            text=True,
+        )
         try:
             assert second.stdout is not None
             assert "verify-bundle: ok" in second.stdout.readline()

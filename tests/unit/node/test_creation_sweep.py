@@ -31,36 +31,48 @@ def sweep(sweeping: Any, fresh: Path, address: str, tmp_path: Path) -> int:
         assert sweeping.create(root, address, kill_at=number) is None
         sweeping.create(root, address)
         found: Dict[str, Any] = sweeping.end_state(root)
-        differing = {key: (wanted.get(key), found.get(key)) for key in {*wanted, *found}
-                     if wanted.get(key) != found.get(key)}
+        differing = {
+            key: (wanted.get(key), found.get(key)) for key in {*wanted, *found} if wanted.get(key) != found.get(key)
+        }
         assert not differing, f"killed before effect {number} of {effects}"
         shutil.rmtree(root)
     return effects
 
 
-def test_a_worker_killed_before_any_effect(make_sandbox: Any, sweeping: Any, render_example: Any,
-                                           tmp_path: Path) -> None:
+def test_a_worker_killed_before_any_effect(
+    make_sandbox: Any, sweeping: Any, render_example: Any, tmp_path: Path
+) -> None:
     mounts = (EfsMount("home", "/efs", "fs-0123456789abcdef0"), S3Mount("data", "/data", "bucket"))
     sandbox = make_sandbox("compute", render_example(mounts=mounts, mount_places=("",) * 2))
     assert sweep(sweeping, sandbox.install(), sandbox.address, tmp_path) > 60
 
 
 @pytest.mark.slow
-def test_a_controller_killed_before_any_effect(make_sandbox: Any, sweeping: Any, render_example: Any,
-                                               tmp_path: Path) -> None:
+def test_a_controller_killed_before_any_effect(
+    make_sandbox: Any, sweeping: Any, render_example: Any, tmp_path: Path
+) -> None:
     sandbox = make_sandbox("controller", render_example(mounts=(), mount_places=()))
     assert sweep(sweeping, sandbox.install(), sandbox.address, tmp_path) > 20
 
 
 @pytest.mark.slow
-def test_another_configuration_killed_before_any_effect(make_sandbox: Any, sweeping: Any, render_example: Any,
-                                                        tmp_path: Path) -> None:
+def test_another_configuration_killed_before_any_effect(
+    make_sandbox: Any, sweeping: Any, render_example: Any, tmp_path: Path
+) -> None:
     """From one set of mounts to another: one stays, one goes, one moves, a daemon gets other options, one is new."""
     stays = EfsMount("home", "/efs", "fs-0123456789abcdef0")
-    before = (stays, LustreMount("gone", "/fsx", "fs-1.fsx.us-east-1.amazonaws.com", "abcdefgh"),
-              EfsMount("moved", "/old", "fs-0123456789abcdef1"), S3Mount("data", "/data", "bucket"))
-    after = (stays, EfsMount("moved", "/new", "fs-0123456789abcdef1"),
-             S3Mount("data", "/data", "bucket", file_mode="0640"), S3Mount("late", "/fsx", "bucket"))
+    before = (
+        stays,
+        LustreMount("gone", "/fsx", "fs-1.fsx.us-east-1.amazonaws.com", "abcdefgh"),
+        EfsMount("moved", "/old", "fs-0123456789abcdef1"),
+        S3Mount("data", "/data", "bucket"),
+    )
+    after = (
+        stays,
+        EfsMount("moved", "/new", "fs-0123456789abcdef1"),
+        S3Mount("data", "/data", "bucket", file_mode="0640"),
+        S3Mount("late", "/fsx", "bucket"),
+    )
     sandbox = make_sandbox("compute", render_example(mounts=before, mount_places=("",) * 4, users=()))
     root = sandbox.install()
     sweeping.create(root, sandbox.address)

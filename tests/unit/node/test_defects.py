@@ -58,8 +58,16 @@ def test_a_cluster_without_fsx_is_valid(tmp_path: Path) -> None:
 
 
 # A2, A7  hyperpod-precheck.py and add_users.sh: `/fsx` and `/home` are found in any path that contains them.
-@pytest.mark.parametrize("path, mounted", [("/fsx", "/data/fsx"), ("/fsx", "/fsx2"), ("/home", "/efs/home"),
-                                           ("/home", "/home/alice"), ("/mount-s3", "/mount-s3-old")])
+@pytest.mark.parametrize(
+    "path, mounted",
+    [
+        ("/fsx", "/data/fsx"),
+        ("/fsx", "/fsx2"),
+        ("/home", "/efs/home"),
+        ("/home", "/home/alice"),
+        ("/mount-s3", "/mount-s3-old"),
+    ],
+)
 def test_a_path_is_that_path_and_not_one_that_contains_it(path: str, mounted: str) -> None:
     line = "36 1 0:36 / {} rw shared:1 - fuse mountpoint-s3 rw\n"
     assert find(line.format(mounted), path) is None
@@ -125,8 +133,12 @@ def test_every_command_of_a_node_has_a_deadline() -> None:
     calls = 0
     for path in sorted((CHECKOUT / "hyperpod_kit/node").rglob("*.py")):
         for item in ast.walk(ast.parse(path.read_text())):
-            if not (isinstance(item, ast.Call) and isinstance(item.func, ast.Attribute) and item.func.attr == "run"
-                    and ast.unparse(item.func.value).split(".")[-1] in ("runner", "subprocess")):
+            if not (
+                isinstance(item, ast.Call)
+                and isinstance(item.func, ast.Attribute)
+                and item.func.attr == "run"
+                and ast.unparse(item.func.value).split(".")[-1] in ("runner", "subprocess")
+            ):
                 continue
             calls += 1
             assert any(keyword.arg == "timeout" for keyword in item.keywords), f"{path}:{item.lineno}"
@@ -145,8 +157,12 @@ def test_no_parameters_are_needed_on_a_node(make_sandbox: Any, render_example: A
 
 # A8  pam_adopt_cgroup_wheel.sh: names of instance groups are written into the scripts.
 def test_groups_may_have_any_name() -> None:
-    raw = {"InstanceGroups": [{"Name": "kopf", "Instances": [{"CustomerIpAddress": "10.1.0.10"}]},
-                              {"Name": "p5-a", "Instances": [{"CustomerIpAddress": "10.1.0.20"}]}]}
+    raw = {
+        "InstanceGroups": [
+            {"Name": "kopf", "Instances": [{"CustomerIpAddress": "10.1.0.10"}]},
+            {"Name": "p5-a", "Instances": [{"CustomerIpAddress": "10.1.0.20"}]},
+        ]
+    }
     facts = find_self(raw, {"kopf": "controller", "p5-a": "login"}, "h", lambda address: address == "10.1.0.20")
     assert facts is not None and (facts.role, facts.controller_address) == ("login", "10.1.0.10")
     for place in ("lifecycle_scripts", "slurm", "templates", "hyperpod_kit/node", "hyperpod_kit/model"):
@@ -167,16 +183,27 @@ def test_a_second_run_writes_no_line_twice_and_the_platforms_lines_stay(make_san
     texts = []
     for _ in range(2):
         assert sandbox.node("apply", "--mode", "on_init_complete").returncode == 0
-        texts.append({path: path.read_text() for path in sorted((sandbox.root / "etc").rglob("*"))
-                      + sorted((sandbox.root / "opt/slurm/etc").rglob("*")) if path.is_file()})
+        texts.append(
+            {
+                path: path.read_text()
+                for path in sorted((sandbox.root / "etc").rglob("*"))
+                + sorted((sandbox.root / "opt/slurm/etc").rglob("*"))
+                if path.is_file()
+            }
+        )
     assert texts[0] == texts[1] and len(texts[0]) > 5
     assert conf.read_text().startswith(theirs) and conf.read_text().count("TaskPlugin") == 1
 
 
 # Blog 001  `lifecycleConfig` and other spellings that the API does not know.
 def test_a_request_with_awss_old_spelling_is_refused_before_it_is_sent() -> None:
-    group = {"InstanceGroupName": "g", "InstanceType": "ml.p5.48xlarge", "InstanceCount": 1,
-             "ExecutionRole": "arn:aws:iam::111122223333:role/R", "ThreadsPerCore": 1}
+    group = {
+        "InstanceGroupName": "g",
+        "InstanceType": "ml.p5.48xlarge",
+        "InstanceCount": 1,
+        "ExecutionRole": "arn:aws:iam::111122223333:role/R",
+        "ThreadsPerCore": 1,
+    }
     config = {"SourceS3Uri": "s3://sagemaker-x/y/", "OnCreate": "on_create.sh"}
     right = {"ClusterName": "demo", "InstanceGroups": [{**group, "LifeCycleConfig": config}]}
     assert problems("sagemaker", "CreateCluster", right) == []
@@ -199,7 +226,9 @@ def test_the_table_names_tests_that_exist() -> None:
     table = (CHECKOUT / "docs/lifecycle.md").read_text()
     named = re.findall(r"`((?:unit|rehearsal)/[\w/]+\.py)::(\w+)`", table)
     assert {row for row in re.findall(r"^\| (A\d|B\d) \|", table, re.M)} == {
-        *(f"A{number}" for number in range(1, 9)), *(f"B{number}" for number in range(1, 7))}
+        *(f"A{number}" for number in range(1, 9)),
+        *(f"B{number}" for number in range(1, 7)),
+    }
     assert len(named) > 30
     for path, test in named:
         assert f"def {test}(" in (CHECKOUT / "tests" / path).read_text(), f"{path}::{test}"

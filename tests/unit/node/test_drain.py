@@ -23,8 +23,9 @@ from hyperpod_kit.run import Completed, LocalRunner
 
 DATA = S3Mount("data", "/mnt/data", "sagemaker-data")
 HOME = EfsMount("home", "/efs", "fs-0123456789abcdef0")
-ALICE = EfsMount("home-alice", "/home/.homes/alice/home", "fs-0123456789abcdef0", "fsap-0123456789abcdef0",
-                 owner="alice")
+ALICE = EfsMount(
+    "home-alice", "/home/.homes/alice/home", "fs-0123456789abcdef0", "fsap-0123456789abcdef0", owner="alice"
+)
 EXTRA = S3Mount("extra", "/mnt/extra", "sagemaker-extra", required=False)
 NODE = "ip-10-1-0-20"
 OURS = "hyperpod-kit:mount:data:stale"
@@ -58,8 +59,15 @@ class Slurm:
     place: Path
     target: str = ""
 
-    def run(self, argv: Sequence[str], *, timeout: float = 60.0, check: bool = True, input: Optional[str] = None,
-            env: Optional[Mapping[str, Optional[str]]] = None) -> Completed:
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout: float = 60.0,
+        check: bool = True,
+        input: Optional[str] = None,
+        env: Optional[Mapping[str, Optional[str]]] = None,
+    ) -> Completed:
         if argv[0] != "scontrol":
             return Completed(tuple(argv), 0, "", "")
         known = {**(env or {}), "SLURM_CONF": str(self.place / "slurm.conf")}
@@ -91,8 +99,11 @@ def daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
     try:
         with (place / "log").open("w") as log:
             for argv in (["slurmctld", "-D", "-i"], ["slurmd", "-D", "-N", NODE]):
-                started.append(subprocess.Popen([*argv, "-f", str(place / "slurm.conf")], stdout=log, stderr=log,
-                                                stdin=subprocess.DEVNULL))
+                started.append(
+                    subprocess.Popen(
+                        [*argv, "-f", str(place / "slurm.conf")], stdout=log, stderr=log, stdin=subprocess.DEVNULL
+                    )
+                )
         slurm = Slurm(place)
         end = time.monotonic() + 30
         while "State=IDLE" not in slurm.run(["scontrol", "-o", "show", "node", NODE], check=False).stdout:
@@ -144,8 +155,9 @@ def test_drained_with_our_reason_and_undrained_once_all_serves(node: Any, slurm:
     assert slurm.shown() == ("IDLE", "")
 
 
-@pytest.mark.parametrize("reason", ["bad DIMM", "Action:Replace", "hyperpod-kit:mount:other:stale",
-                                    f"{OURS} says the admin"])
+@pytest.mark.parametrize(
+    "reason", ["bad DIMM", "Action:Replace", "hyperpod-kit:mount:other:stale", f"{OURS} says the admin"]
+)
 def test_what_somebody_else_said_stays(node: Any, slurm: Slurm, reason: str) -> None:
     slurm.say("state=drain", f"reason={reason}")
     said = tell(node, slurm, DEGRADED)

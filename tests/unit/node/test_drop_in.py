@@ -34,9 +34,16 @@ def run_theirs(sandbox: Any, directory: Path, more: str) -> subprocess.Completed
     script = directory / "their_on_create.sh"
     script.write_text(THEIRS + more)
     config = f"{sandbox.root}/opt/ml/config/resource_config.json"
-    return subprocess.run(["/bin/bash", str(script)], cwd=directory, text=True, timeout=60, stdin=subprocess.DEVNULL,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          env=sandbox.environment(SAGEMAKER_RESOURCE_CONFIG_PATH=config))
+    return subprocess.run(
+        ["/bin/bash", str(script)],
+        cwd=directory,
+        text=True,
+        timeout=60,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=sandbox.environment(SAGEMAKER_RESOURCE_CONFIG_PATH=config),
+    )
 
 
 def test_in_place_of_awss_own_program(make_sandbox: Any, tmp_path: Path) -> None:
@@ -66,8 +73,9 @@ def test_after_awss_scripts_in_a_directory_of_its_own(make_sandbox: Any, tmp_pat
     (theirs / "lifecycle_script.py").write_text("raise SystemExit('this is theirs')\n")
     done = run_theirs(sandbox, theirs, AFTER_THEIRS)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert {line["step"]: line.get("detail") for line in sandbox.log}["mode"] == \
-        "applied in mode on_init_complete; the bundle was made for on_create"
+    assert {line["step"]: line.get("detail") for line in sandbox.log}[
+        "mode"
+    ] == "applied in mode on_init_complete; the bundle was made for on_create"
     steps = [line["step"] for line in sandbox.log]
     assert "slurm-hooks" in steps and "slurm-controller" not in steps
     orders = [call for call in sandbox.calls if call.endswith("slurmctld.service") and " is-" not in call]

@@ -15,13 +15,17 @@ import pytest
 
 def tree(root: Path) -> Dict[str, Tuple[float, Any]]:
     """Every file of a node but the recorder's own: when it was written, and what is in it."""
-    return {str(path.relative_to(root)): (path.lstat().st_mtime, path.read_bytes() if path.is_file() else None)
-            for path in sorted(root.rglob("*"))
-            if not {"recorder", "__pycache__", "locks"} & set(path.relative_to(root).parts) and not path.is_dir()}
+    return {
+        str(path.relative_to(root)): (path.lstat().st_mtime, path.read_bytes() if path.is_file() else None)
+        for path in sorted(root.rglob("*"))
+        if not {"recorder", "__pycache__", "locks"} & set(path.relative_to(root).parts) and not path.is_dir()
+    }
 
 
-CHANGING = re.compile(r"systemctl (?!is-|show)|u?mount |useradd|groupadd|cc |dpkg (-i|--install)|apt-get"
-                      r"|scontrol reconf|apt-mark (?!showhold)")
+CHANGING = re.compile(
+    r"systemctl (?!is-|show)|u?mount |useradd|groupadd|cc |dpkg (-i|--install)|apt-get"
+    r"|scontrol reconf|apt-mark (?!showhold)"
+)
 
 
 @pytest.mark.parametrize("role, command", [("compute", ("plan",)), ("controller", ("apply", "--dry-run"))])

@@ -23,12 +23,19 @@ def resource_config(**changes: Any) -> Dict[str, Any]:
         "ClusterType": "Slurm",
         "ClusterConfig": {"ClusterArn": "arn:aws-cn:sagemaker:cn-north-1:111122223333:cluster/abcde1234567"},
         "InstanceGroups": [
-            {"Name": "empty", "Instances": None}, {"Name": "emptier"},
+            {"Name": "empty", "Instances": None},
+            {"Name": "emptier"},
             {"Name": "controller-machine", "Instances": [{"InstanceId": "i-0c", "CustomerIpAddress": "10.1.0.10"}]},
-            {"Name": "worker-group", "Instances": [
-                {"InstanceId": "i-0a", "CustomerIpAddress": "10.1.0.20", "InstanceLabel": None},
-                {"InstanceId": "i-0b", "CustomerIpAddress": "10.1.0.21"}]},
-        ], **changes}
+            {
+                "Name": "worker-group",
+                "Instances": [
+                    {"InstanceId": "i-0a", "CustomerIpAddress": "10.1.0.20", "InstanceLabel": None},
+                    {"InstanceId": "i-0b", "CustomerIpAddress": "10.1.0.21"},
+                ],
+            },
+        ],
+        **changes,
+    }
 
 
 def me(address: str) -> Any:
@@ -58,15 +65,21 @@ def test_odd_configs() -> None:
         find_self(resource_config(ClusterType="Kubernetes"), ROLES, "h", me("10.1.0.20"))
 
 
-@pytest.mark.parametrize("groups", [
-    None, [], [{"Name": "worker-group"}], [{"Name": "worker-group", "Instances": None}],
-    [{"Name": "worker-group", "Instances": []}],  # a group of none
-    [{"Name": "worker-group", "Instances": [{"InstanceId": "i-0a"}]}],  # not placed yet
-    [{"Name": "worker-group", "Instances": [{"InstanceId": "i-0a", "CustomerIpAddress": None}]}],
-    [{"Instances": [{"InstanceId": "i-0a", "CustomerIpAddress": "10.1.0.20"}]}],  # of no group
-    # As an EKS cluster writes it, without the ClusterType.
-    [{"Name": "worker-group", "Instances": [{"InstanceId": "i-0a", "NodeLabels": {}}]}],
-])
+@pytest.mark.parametrize(
+    "groups",
+    [
+        None,
+        [],
+        [{"Name": "worker-group"}],
+        [{"Name": "worker-group", "Instances": None}],
+        [{"Name": "worker-group", "Instances": []}],  # a group of none
+        [{"Name": "worker-group", "Instances": [{"InstanceId": "i-0a"}]}],  # not placed yet
+        [{"Name": "worker-group", "Instances": [{"InstanceId": "i-0a", "CustomerIpAddress": None}]}],
+        [{"Instances": [{"InstanceId": "i-0a", "CustomerIpAddress": "10.1.0.20"}]}],  # of no group
+        # As an EKS cluster writes it, without the ClusterType.
+        [{"Name": "worker-group", "Instances": [{"InstanceId": "i-0a", "NodeLabels": {}}]}],
+    ],
+)
 def test_groups_that_say_nothing_about_this_node(groups: Any) -> None:
     assert find_self(resource_config(InstanceGroups=groups), ROLES, "h", me("10.1.0.20")) is None
 
@@ -76,9 +89,14 @@ def test_without_a_cluster_arn_there_is_no_region() -> None:
     assert facts is not None and (facts.region, facts.partition) == ("", "aws")
 
 
-@pytest.mark.parametrize("partition, region, suffix", [
-    ("aws", "eu-west-1", "amazonaws.com"), ("aws-cn", "cn-north-1", "amazonaws.com.cn"),
-    ("aws-us-gov", "us-gov-west-1", "amazonaws.com")])
+@pytest.mark.parametrize(
+    "partition, region, suffix",
+    [
+        ("aws", "eu-west-1", "amazonaws.com"),
+        ("aws-cn", "cn-north-1", "amazonaws.com.cn"),
+        ("aws-us-gov", "us-gov-west-1", "amazonaws.com"),
+    ],
+)
 def test_partitions(partition: str, region: str, suffix: str) -> None:
     arn = f"arn:{partition}:sagemaker:{region}:111122223333:cluster/abcde1234567"
     facts = find_self(resource_config(ClusterConfig={"ClusterArn": arn}), ROLES, "h", me("10.1.0.20"))
@@ -99,13 +117,19 @@ def test_a_machine_replaced_within_its_group_is_the_later_entry() -> None:
     assert facts is not None and facts.instance_id == "i-0new"
 
 
-@pytest.mark.parametrize("parameters, role", [
-    (None, None), ([], None), ({}, None), ({"login_group": "worker-group"}, None),
-    ({"controller_group": "controller-machine"}, "compute"),  # no login group at all
-    ({"controller_group": "controller-machine", "login_group": "worker-group"}, "login"),
-    ({"controller_group": "worker-group"}, "controller"),
-    ({"controller_group": "controller-machine", "login_group": "nowhere"}, "compute"),
-])
+@pytest.mark.parametrize(
+    "parameters, role",
+    [
+        (None, None),
+        ([], None),
+        ({}, None),
+        ({"login_group": "worker-group"}, None),
+        ({"controller_group": "controller-machine"}, "compute"),  # no login group at all
+        ({"controller_group": "controller-machine", "login_group": "worker-group"}, "login"),
+        ({"controller_group": "worker-group"}, "controller"),
+        ({"controller_group": "controller-machine", "login_group": "nowhere"}, "compute"),
+    ],
+)
 def test_the_role_by_provisioning_parameters(parameters: Any, role: Any) -> None:
     assert role_by_parameters(parameters, "worker-group") == role
 

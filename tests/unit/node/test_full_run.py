@@ -24,8 +24,12 @@ def run(tmp_path: Path) -> Iterator[Path]:
     """/run of `make_node`'s node, 64 kB that `fill` uses up."""
     path = tmp_path / "node/run"
     path.mkdir(parents=True)
-    if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(path)], timeout=20,
-                                      stderr=subprocess.DEVNULL).returncode:
+    if (
+        os.geteuid()
+        or subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(path)], timeout=20, stderr=subprocess.DEVNULL
+        ).returncode
+    ):
         pytest.skip("needs root and a mount")
     yield path
     subprocess.run(["umount", "--lazy", str(path)], timeout=20, check=False)
@@ -65,8 +69,9 @@ def test_a_check_goes_on_in_one_line_and_leaves_nothing(run: Path, make_node: An
     assert "hyperpod_kit_health_kept 1\n" in prom.read_text()
 
 
-def test_the_command_says_it_and_exits_1(run: Path, make_node: Any, monkeypatch: pytest.MonkeyPatch,
-                                         capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_says_it_and_exits_1(
+    run: Path, make_node: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     fake = make_node([EFS])
     fake.mounted("/efs/trainer", "nfs4", "127.0.0.1:/")
     monkeypatch.setattr(mount_commands, "open_node", lambda: fake.node)
@@ -77,8 +82,9 @@ def test_the_command_says_it_and_exits_1(run: Path, make_node: Any, monkeypatch:
     assert len(said) == 1 and "No space left on device" in said[0]
 
 
-def test_without_inodes_not_even_the_lock_can_be_made(run: Path, make_node: Any, monkeypatch: pytest.MonkeyPatch,
-                                                      capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_inodes_not_even_the_lock_can_be_made(
+    run: Path, make_node: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     subprocess.run(["mount", "-o", "remount,nr_inodes=1", str(run)], check=True, timeout=20)
     fake = make_node([EFS])
     monkeypatch.setattr(mount_commands, "open_node", lambda: fake.node)

@@ -24,8 +24,14 @@ TEXTFILE = "var/lib/node_exporter/textfile_collector/hyperpod_kit.prom"
 
 def run(root: Path) -> str:
     """What the unit's command came to: "" when all is calm, "whole" when it went on to the whole check."""
-    done = subprocess.run([sys.executable, "-I", "-S", glance.__file__], env={"HPK_ROOT": str(root), "PATH": "/bin"},
-                          text=True, timeout=30, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", glance.__file__],
+        env={"HPK_ROOT": str(root), "PATH": "/bin"},
+        text=True,
+        timeout=30,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
     if done.returncode == 0:
         return done.stdout
     # The whole check needs a configuration, which this node has not.
@@ -100,21 +106,26 @@ def age(seconds: float) -> Callable[[Path], object]:
     return change
 
 
-@pytest.mark.parametrize("change", [
-    pytest.param(lambda root: (root / "fsx").rmdir(), id="a mount answers with an error"),
-    pytest.param(edit("proc/self/mountinfo", "50 1 0:50 / /fsx rw", "51 1 0:51 / /fsx rw"), id="mounted anew"),
-    pytest.param(edit("proc/self/mountinfo", "/fsx rw", "/fsx ro"), id="remounted read-only"),
-    pytest.param(edit("proc/self/mountinfo", " /fsx ", " /elsewhere "), id="gone"),
-    pytest.param(stack, id="something lies above"),
-    pytest.param(switch, id="another bundle"),
-    pytest.param(age(DEEP_EVERY + 5), id="time for a whole check"),
-    pytest.param(age(-60), id="the clock was set back"),
-    pytest.param(lambda root: (root / "run/hyperpod-kit/gate-closed.json").write_text("{}"), id="the gate was closed"),
-    pytest.param(lambda root: (root / TEXTFILE).unlink(), id="the metrics are gone"),
-    pytest.param(lambda root: (root / "run/hyperpod-kit/calm").write_bytes(b"\xff\t\n"), id="a damaged note"),
-    pytest.param(lambda root: (root / "run/hyperpod-kit/calm").unlink(), id="no note"),
-    pytest.param(edit("run/hyperpod-kit/calm", "\td0\t", "\td1\t"), id="not read-only any more"),
-])
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda root: (root / "fsx").rmdir(), id="a mount answers with an error"),
+        pytest.param(edit("proc/self/mountinfo", "50 1 0:50 / /fsx rw", "51 1 0:51 / /fsx rw"), id="mounted anew"),
+        pytest.param(edit("proc/self/mountinfo", "/fsx rw", "/fsx ro"), id="remounted read-only"),
+        pytest.param(edit("proc/self/mountinfo", " /fsx ", " /elsewhere "), id="gone"),
+        pytest.param(stack, id="something lies above"),
+        pytest.param(switch, id="another bundle"),
+        pytest.param(age(DEEP_EVERY + 5), id="time for a whole check"),
+        pytest.param(age(-60), id="the clock was set back"),
+        pytest.param(
+            lambda root: (root / "run/hyperpod-kit/gate-closed.json").write_text("{}"), id="the gate was closed"
+        ),
+        pytest.param(lambda root: (root / TEXTFILE).unlink(), id="the metrics are gone"),
+        pytest.param(lambda root: (root / "run/hyperpod-kit/calm").write_bytes(b"\xff\t\n"), id="a damaged note"),
+        pytest.param(lambda root: (root / "run/hyperpod-kit/calm").unlink(), id="no note"),
+        pytest.param(edit("run/hyperpod-kit/calm", "\td0\t", "\td1\t"), id="not read-only any more"),
+    ],
+)
 def test_anything_new_leads_to_the_whole_check(fake: Any, change: Callable[[Path], object]) -> None:
     change(fake.root)
     assert run(fake.root) == "whole"
@@ -161,8 +172,9 @@ def imported(modules: str) -> set[str]:
     """What the standard library is made to load by these modules, in a new interpreter as units start it."""
     checkout = str(Path(__file__).parents[3])
     program = f"import sys; sys.path.insert(0, {checkout!r}); import {modules}; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-I", "-S", "-c", program], text=True, timeout=30, stdout=subprocess.PIPE,
-                          check=True)
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", program], text=True, timeout=30, stdout=subprocess.PIPE, check=True
+    )
     return set(done.stdout.split())
 
 
@@ -172,7 +184,8 @@ def test_a_check_imports_nothing_that_it_does_not_need() -> None:
     dear = {"argparse", "socket", "subprocess", "shutil", "configparser", "calendar", "datetime", "threading"}
     assert not dear & imported(f"{node}.cli, {node}.mount_commands, {node}.health.tick")
     assert not {"re", "typing", "enum", "dataclasses", "json", "contextlib"} & imported(
-        f"{node}.health.glance, {node}.health.prober, hyperpod_kit.checkpoint.repository.places")
+        f"{node}.health.glance, {node}.health.prober, hyperpod_kit.checkpoint.repository.places"
+    )
 
 
 def test_a_word_of_a_run_about_its_saves_gets_into_the_metrics(fake: Any) -> None:

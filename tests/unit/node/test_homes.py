@@ -24,8 +24,14 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives direc
 
 
 def home_of(user: User) -> EfsMount:
-    return EfsMount(f"home-{user.name}", f"/home/.homes/{user.name}/home", FILE_SYSTEM, "fsap-0123456789abcdef0",
-                    iam=True, owner=user.name)
+    return EfsMount(
+        f"home-{user.name}",
+        f"/home/.homes/{user.name}/home",
+        FILE_SYSTEM,
+        "fsap-0123456789abcdef0",
+        iam=True,
+        owner=user.name,
+    )
 
 
 @pytest.fixture
@@ -39,8 +45,9 @@ def fake(make_node: Any) -> Any:
         answer[program] = lambda argv: ((done := real.run(argv, check=False)).returncode, done.stdout)
     (made.root / "usr/sbin").mkdir(parents=True)
     (made.root / "usr/sbin/nft").touch()
-    made.runner.on("nft --numeric list", out="\n".join(
-        packet_rules.text(packet_rules.wanted(made.node)).splitlines()[2:]))
+    made.runner.on(
+        "nft --numeric list", out="\n".join(packet_rules.text(packet_rules.wanted(made.node)).splitlines()[2:])
+    )
     return made
 
 
@@ -77,8 +84,15 @@ def test_only_the_owner_passes(fake: Any) -> None:
 
     def read(user: User) -> int:
         # From within the root: pytest's own directories above it let nobody in.
-        return subprocess.run(["cat", str(point.relative_to(fake.root) / "secret")], user=user.uid, group=user.gid,
-                              extra_groups=[], capture_output=True, cwd=fake.root, timeout=20).returncode
+        return subprocess.run(
+            ["cat", str(point.relative_to(fake.root) / "secret")],
+            user=user.uid,
+            group=user.gid,
+            extra_groups=[],
+            capture_output=True,
+            cwd=fake.root,
+            timeout=20,
+        ).returncode
 
     assert read(ALICE) == 0 and read(BOB) != 0
     fake.root.joinpath("home/.homes/alice").chmod(0o755)

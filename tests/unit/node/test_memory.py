@@ -129,8 +129,10 @@ SAID: List[Dict[str, Any]] = [
     {"records": [{"JobState": "PENDING", "NodeList": ""}], "ended": True},
     {"records": [{"JobState": "COMPLETED", "NodeList": HERE}], "ended": True},
     {"records": [{"JobState": "NODE_FAIL", "NodeList": HERE}], "ended": True},
-    {"records": [{"JobState": "COMPLETED", "NodeList": HERE}, {"JobState": "RUNNING", "NodeList": HERE}],
-     "ended": False},
+    {
+        "records": [{"JobState": "COMPLETED", "NodeList": HERE}, {"JobState": "RUNNING", "NodeList": HERE}],
+        "ended": False,
+    },
 ]
 
 
@@ -140,8 +142,13 @@ def test_the_verdict(case: Dict[str, Any]) -> None:
 
 
 def test_a_slurmstepd_is_known_by_the_name_it_gives_itself(tmp_path: Path) -> None:
-    for pid, words in ((1, b"/sbin/init"), (20, b"slurmstepd: [12.batch]\0\0"), (21, b"slurmstepd: [13.0]    "),
-                       (22, b"slurmstepd infinity"), (23, b"grep\0slurmstepd: [14.0]")):
+    for pid, words in (
+        (1, b"/sbin/init"),
+        (20, b"slurmstepd: [12.batch]\0\0"),
+        (21, b"slurmstepd: [13.0]    "),
+        (22, b"slurmstepd infinity"),
+        (23, b"grep\0slurmstepd: [14.0]"),
+    ):
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "cmdline").write_bytes(words)
     (tmp_path / "30").mkdir()
@@ -149,8 +156,9 @@ def test_a_slurmstepd_is_known_by_the_name_it_gives_itself(tmp_path: Path) -> No
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be two users")
-def test_a_user_whose_captures_take_all_the_time_holds_up_nobody_else(make_node: Any, tmp_path: Path,
-                                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_whose_captures_take_all_the_time_holds_up_nobody_else(
+    make_node: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fake = make_node([])
     folder = fake.root / "dev/shm"
     folder.mkdir(parents=True)
@@ -169,6 +177,7 @@ def test_a_user_whose_captures_take_all_the_time_holds_up_nobody_else(make_node:
         flushed.append(uid)
         fake.clock.now += 45.0 if uid == 4001 else 1.0
         return [flush.Outcome("run", None, False, "not done")]
+
     monkeypatch.setattr(flush_users, "flush_as", flush_as)
     fake.runner.on("scontrol -o show job", 1, "Invalid job id specified")
     assert len([one for one in held(str(folder)) if one.uid == 4001]) == MOST_JOBS

@@ -25,10 +25,12 @@ S3_ARGV = ["/usr/bin/mount-s3", "--foreground", "--prefix", "corpus/", "sagemake
 
 
 def test_the_kernels_list() -> None:
-    text = ("22 1 8:1 / / rw,relatime - ext4 /dev/root rw\n"
-            "31 22 0:45 / /mnt/a\\040b rw,nosuid shared:3 - fuse mountpoint-s3 ro,user_id=0\n"
-            "32 22 0:46 / /mnt/a\\040b rw - nfs4 127.0.0.1:/ rw,port=20049\n"
-            "garbage\n")
+    text = (
+        "22 1 8:1 / / rw,relatime - ext4 /dev/root rw\n"
+        "31 22 0:45 / /mnt/a\\040b rw,nosuid shared:3 - fuse mountpoint-s3 ro,user_id=0\n"
+        "32 22 0:46 / /mnt/a\\040b rw - nfs4 127.0.0.1:/ rw,port=20049\n"
+        "garbage\n"
+    )
     assert len(list(parse(text))) == 3
     top = find(text, "/mnt/a b/")
     assert top is not None
@@ -37,27 +39,33 @@ def test_the_kernels_list() -> None:
     assert find(text, "/mnt") is None
 
 
-@pytest.mark.parametrize("fs_type, source, state", [
-    ("lustre", "10.1.0.1@tcp:/abcdefgh", "ok"),
-    ("fuse.lustre", "10.1.0.1@tcp:/abcdefgh", "ok"),
-    ("lustre", "10.1.0.1@tcp:10.1.0.2@tcp:/abcdefgh", "ok"),
-    ("lustre", "10.1.0.1@tcp:/otherone", "wrong_target"),
-    ("ext4", "/dev/nvme1n1", "wrong_target"),
-    ("nfs4", "127.0.0.1:/", "wrong_target"),
-])
+@pytest.mark.parametrize(
+    "fs_type, source, state",
+    [
+        ("lustre", "10.1.0.1@tcp:/abcdefgh", "ok"),
+        ("fuse.lustre", "10.1.0.1@tcp:/abcdefgh", "ok"),
+        ("lustre", "10.1.0.1@tcp:10.1.0.2@tcp:/abcdefgh", "ok"),
+        ("lustre", "10.1.0.1@tcp:/otherone", "wrong_target"),
+        ("ext4", "/dev/nvme1n1", "wrong_target"),
+        ("nfs4", "127.0.0.1:/", "wrong_target"),
+    ],
+)
 def test_lustre_is_known_by_its_mount_name(make_node: Any, fs_type: str, source: str, state: str) -> None:
     fake = make_node([LUSTRE])
     fake.mounted("/fsx", fs_type, source)
     assert check(fake.node, LUSTRE).state == state
 
 
-@pytest.mark.parametrize("words, found", [
-    (S3_ARGV, ("sagemaker-data", "corpus/", "/mnt/data")),
-    (["/usr/bin/python3", "-I", "-S", "/usr/lib/x", "mount-s3", "--prefix=a/", "b", "/m"], ("b", "a/", "/m")),
-    (["mount-s3", "b", "/m/"], ("b", "", "/m")),
-    (["/usr/bin/sleep", "1", "2", "3"], None),
-    ([""], None),
-])
+@pytest.mark.parametrize(
+    "words, found",
+    [
+        (S3_ARGV, ("sagemaker-data", "corpus/", "/mnt/data")),
+        (["/usr/bin/python3", "-I", "-S", "/usr/lib/x", "mount-s3", "--prefix=a/", "b", "/m"], ("b", "a/", "/m")),
+        (["mount-s3", "b", "/m/"], ("b", "", "/m")),
+        (["/usr/bin/sleep", "1", "2", "3"], None),
+        ([""], None),
+    ],
+)
 def test_a_bucket_is_known_by_the_command_line(words: Any, found: Any) -> None:
     assert parse_command([*words, ""]) == found
 

@@ -17,9 +17,11 @@ from hyperpod_kit.node.mounts.beneath import carry_over, homes_in, missing_homes
 CHECKOUT = Path(__file__).parents[3]
 FSX = "fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com"
 HOME = OpenZfsMount("homes", "/home", FSX)
-PASSWD = ("root:x:0:0::/root:/bin/bash\nslurm:x:401:401::/home/slurm:/bin/false\n"
-          "ubuntu:x:1000:1000::/home/ubuntu:/bin/sh\ntrainer:x:2001:2001::/home/trainer:/bin/sh\nnobody:x:65534:65534::/home/nobody:/bin/false\n"
-          "deep:x:2002:2002::/home/.homes/deep/home:/bin/sh\n")
+PASSWD = (
+    "root:x:0:0::/root:/bin/bash\nslurm:x:401:401::/home/slurm:/bin/false\n"
+    "ubuntu:x:1000:1000::/home/ubuntu:/bin/sh\ntrainer:x:2001:2001::/home/trainer:/bin/sh\nnobody:x:65534:65534::/home/nobody:/bin/false\n"
+    "deep:x:2002:2002::/home/.homes/deep/home:/bin/sh\n"
+)
 
 
 def test_whose_homes_belong_there(make_node: Any) -> None:
@@ -88,7 +90,12 @@ def test_really(tmp_path: Path) -> None:
     place.mkdir()
     if os.stat(place).st_dev != os.stat("/").st_dev:
         pytest.skip("the temporary directory is not on the root file system")
-    done = subprocess.run(["unshare", "--mount", "--propagation", "private", sys.executable, "-c", REAL, str(place)],
-                          env={**os.environ, "PYTHONPATH": str(CHECKOUT), "HPK_ROOT": ""}, text=True, timeout=60,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    done = subprocess.run(
+        ["unshare", "--mount", "--propagation", "private", sys.executable, "-c", REAL, str(place)],
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT), "HPK_ROOT": ""},
+        text=True,
+        timeout=60,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
     assert done.stdout.endswith("all of it\n"), done.stdout

@@ -30,28 +30,44 @@ FSX = "fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com"
 NFS = "nfsvers=4.2,nconnect=16,rsize=1048576,wsize=1048576,hard,timeo=600"
 
 
-@pytest.mark.parametrize("mount, line", [
-    (EfsMount("home", "/efs", FS, AP),
-     f"mount -t efs -o _netdev,nosuid,nodev,noresvport,tls,accesspoint={AP} {FS}:/ /efs"),
-    (EfsMount("home", "/efs", FS, tls=False), f"mount -t efs -o _netdev,nosuid,nodev,noresvport {FS}:/ /efs"),
-    (EfsMount("home", "/efs", FS, AP, iam=True, region="eu-west-1"),
-     f"mount -t efs -o _netdev,nosuid,nodev,noresvport,tls,iam,accesspoint={AP},region=eu-west-1 {FS}:/ /efs"),
-    (S3FilesMount("bucket", "/b", FS), f"mount -t s3files -o _netdev,nosuid,nodev,noresvport {FS}:/ /b"),
-    (S3FilesMount("bucket", "/b", FS, AP),
-     f"mount -t s3files -o _netdev,nosuid,nodev,noresvport,accesspoint={AP} {FS}:/ /b"),
-    (EfsMount("home", "/efs", FS, tls=False, suid_and_devices=True), f"mount -t efs -o _netdev,noresvport {FS}:/ /efs"),
-    (LustreMount("fsx", "/fsx", FSX, "abcdefgh", suid_and_devices=True),
-     f"mount -t lustre -o noatime,flock {FSX}@tcp:/abcdefgh /fsx"),
-    (LustreMount("fsx", "/any/path", FSX, "abcdefgh"),
-     f"mount -t lustre -o nosuid,nodev,noatime,flock {FSX}@tcp:/abcdefgh /any/path"),
-    (OpenZfsMount("homes", "/home", FSX),
-     f"mount -t nfs -o _netdev,nosuid,nodev,noatime,{NFS} {FSX}:/fsx /home"),
-    (OpenZfsMount("vol", "/vol", FSX, export="/fsx/vol1"),
-     f"mount -t nfs -o _netdev,nosuid,nodev,noatime,{NFS} {FSX}:/fsx/vol1 /vol"),
-    (S3Mount("data", "/mnt/data", "bucket"), "systemctl start hyperpod-kit-s3-data.service"),
-    (NvmeMount("scratch", "/scratch"),
-     "mount -o bind,nosuid,nodev /opt/dlami/nvme/hyperpod-kit/scratch /scratch"),
-])
+@pytest.mark.parametrize(
+    "mount, line",
+    [
+        (
+            EfsMount("home", "/efs", FS, AP),
+            f"mount -t efs -o _netdev,nosuid,nodev,noresvport,tls,accesspoint={AP} {FS}:/ /efs",
+        ),
+        (EfsMount("home", "/efs", FS, tls=False), f"mount -t efs -o _netdev,nosuid,nodev,noresvport {FS}:/ /efs"),
+        (
+            EfsMount("home", "/efs", FS, AP, iam=True, region="eu-west-1"),
+            f"mount -t efs -o _netdev,nosuid,nodev,noresvport,tls,iam,accesspoint={AP},region=eu-west-1 {FS}:/ /efs",
+        ),
+        (S3FilesMount("bucket", "/b", FS), f"mount -t s3files -o _netdev,nosuid,nodev,noresvport {FS}:/ /b"),
+        (
+            S3FilesMount("bucket", "/b", FS, AP),
+            f"mount -t s3files -o _netdev,nosuid,nodev,noresvport,accesspoint={AP} {FS}:/ /b",
+        ),
+        (
+            EfsMount("home", "/efs", FS, tls=False, suid_and_devices=True),
+            f"mount -t efs -o _netdev,noresvport {FS}:/ /efs",
+        ),
+        (
+            LustreMount("fsx", "/fsx", FSX, "abcdefgh", suid_and_devices=True),
+            f"mount -t lustre -o noatime,flock {FSX}@tcp:/abcdefgh /fsx",
+        ),
+        (
+            LustreMount("fsx", "/any/path", FSX, "abcdefgh"),
+            f"mount -t lustre -o nosuid,nodev,noatime,flock {FSX}@tcp:/abcdefgh /any/path",
+        ),
+        (OpenZfsMount("homes", "/home", FSX), f"mount -t nfs -o _netdev,nosuid,nodev,noatime,{NFS} {FSX}:/fsx /home"),
+        (
+            OpenZfsMount("vol", "/vol", FSX, export="/fsx/vol1"),
+            f"mount -t nfs -o _netdev,nosuid,nodev,noatime,{NFS} {FSX}:/fsx/vol1 /vol",
+        ),
+        (S3Mount("data", "/mnt/data", "bucket"), "systemctl start hyperpod-kit-s3-data.service"),
+        (NvmeMount("scratch", "/scratch"), "mount -o bind,nosuid,nodev /opt/dlami/nvme/hyperpod-kit/scratch /scratch"),
+    ],
+)
 def test_commands(make_node: Any, mount: Mount, line: str) -> None:
     node = make_node([mount]).node
     assert " ".join(kind_of(mount).command(node, mount)) == line
@@ -60,15 +76,44 @@ def test_commands(make_node: Any, mount: Mount, line: str) -> None:
 
 def test_the_options_of_mountpoint_are_all_there_and_only_when_asked_for() -> None:
     plain = S3Mount("data", "/d", "bucket")
-    assert plain.options() == [("foreground", None), ("allow-other", None), ("read-only", None), ("uid", "0"),
-                               ("gid", "0"), ("dir-mode", "0755"), ("file-mode", "0644")]
+    assert plain.options() == [
+        ("foreground", None),
+        ("allow-other", None),
+        ("read-only", None),
+        ("uid", "0"),
+        ("gid", "0"),
+        ("dir-mode", "0755"),
+        ("file-mode", "0644"),
+    ]
     full = S3Mount(
-        "data", "/d", "bucket", "a/", read_only=False, allow_delete=True, allow_overwrite=True, incremental_upload=True,
-        uid=2001, gid=2001, dir_mode="0750", file_mode="0640", cache_dir="/scratch/", cache_mib=1024,
-        metadata_ttl="indefinite", read_part_size_mib=16, write_part_size_mib=64, max_threads=32,
-        maximum_throughput_gbps=50, region="us-west-2", endpoint_url="https://bucket.vpce-1.s3.us-west-2.amazonaws.com",
-        force_path_style=True, expected_bucket_owner="111122223333", requester_pays=True,
-        storage_class="INTELLIGENT_TIERING", sse="aws:kms", sse_kms_key_id="alias/key")
+        "data",
+        "/d",
+        "bucket",
+        "a/",
+        read_only=False,
+        allow_delete=True,
+        allow_overwrite=True,
+        incremental_upload=True,
+        uid=2001,
+        gid=2001,
+        dir_mode="0750",
+        file_mode="0640",
+        cache_dir="/scratch/",
+        cache_mib=1024,
+        metadata_ttl="indefinite",
+        read_part_size_mib=16,
+        write_part_size_mib=64,
+        max_threads=32,
+        maximum_throughput_gbps=50,
+        region="us-west-2",
+        endpoint_url="https://bucket.vpce-1.s3.us-west-2.amazonaws.com",
+        force_path_style=True,
+        expected_bucket_owner="111122223333",
+        requester_pays=True,
+        storage_class="INTELLIGENT_TIERING",
+        sse="aws:kms",
+        sse_kms_key_id="alias/key",
+    )
     words = " ".join(f"--{name}" + (f" {value}" if value is not None else "") for name, value in full.options())
     assert words == (
         "--foreground --allow-other --allow-delete --allow-overwrite --incremental-upload --force-path-style "
@@ -76,7 +121,8 @@ def test_the_options_of_mountpoint_are_all_there_and_only_when_asked_for() -> No
         "--endpoint-url https://bucket.vpce-1.s3.us-west-2.amazonaws.com --expected-bucket-owner 111122223333 "
         "--cache /scratch/data --max-cache-size 1024 --metadata-ttl indefinite --read-part-size 16777216 "
         "--write-part-size 67108864 --max-threads 32 --maximum-throughput-gbps 50 --storage-class INTELLIGENT_TIERING "
-        "--sse aws:kms --sse-kms-key-id alias/key")
+        "--sse aws:kms --sse-kms-key-id alias/key"
+    )
     # A read-only mount never carries an option that changes objects, whatever else is said.
     silent = S3Mount("data", "/d", "bucket", allow_delete=True, allow_overwrite=True, incremental_upload=True)
     assert silent.options() == plain.options()
@@ -84,28 +130,71 @@ def test_the_options_of_mountpoint_are_all_there_and_only_when_asked_for() -> No
 
 def test_the_names_that_must_resolve_first(make_node: Any) -> None:
     mounts = (
-        EfsMount("a", "/a", FS), EfsMount("b", "/b", FS, region="eu-west-1"), S3FilesMount("c", "/c", FS),
-        OpenZfsMount("d", "/d", FSX), LustreMount("e", "/e", FSX, "x"), NvmeMount("f", "/f"),
-        S3Mount("g", "/g", "bucket"), S3Mount("h", "/h", "bucket", region="us-west-2"),
-        S3Mount("i", "/i", "bucket", endpoint_url="https://bucket.vpce-1.example.com:8443"))
+        EfsMount("a", "/a", FS),
+        EfsMount("b", "/b", FS, region="eu-west-1"),
+        S3FilesMount("c", "/c", FS),
+        OpenZfsMount("d", "/d", FSX),
+        LustreMount("e", "/e", FSX, "x"),
+        NvmeMount("f", "/f"),
+        S3Mount("g", "/g", "bucket"),
+        S3Mount("h", "/h", "bucket", region="us-west-2"),
+        S3Mount("i", "/i", "bucket", endpoint_url="https://bucket.vpce-1.example.com:8443"),
+    )
     assert names_of(mounts, make_node([]).node.facts) == [
-        f"{FS}.efs.us-east-1.amazonaws.com", f"{FS}.efs.eu-west-1.amazonaws.com", FSX, "s3.us-east-1.amazonaws.com",
-        "s3.us-west-2.amazonaws.com", "bucket.vpce-1.example.com"]
+        f"{FS}.efs.us-east-1.amazonaws.com",
+        f"{FS}.efs.eu-west-1.amazonaws.com",
+        FSX,
+        "s3.us-east-1.amazonaws.com",
+        "s3.us-west-2.amazonaws.com",
+        "bucket.vpce-1.example.com",
+    ]
 
 
 def test_every_option_of_mountpoint_is_spelled_as_the_client_spells_it() -> None:
-    full = S3Mount("data", "/d", "bucket", "a/", False, True, True, True, cache_dir="/c", cache_mib=1,
-                   metadata_ttl="60", read_part_size_mib=16, write_part_size_mib=64, max_threads=32,
-                   maximum_throughput_gbps=50, region="us-west-2", endpoint_url="https://s3.example.com",
-                   force_path_style=True, expected_bucket_owner="111122223333", requester_pays=True,
-                   storage_class="STANDARD_IA", sse="aws:kms", sse_kms_key_id="alias/key")
+    full = S3Mount(
+        "data",
+        "/d",
+        "bucket",
+        "a/",
+        False,
+        True,
+        True,
+        True,
+        cache_dir="/c",
+        cache_mib=1,
+        metadata_ttl="60",
+        read_part_size_mib=16,
+        write_part_size_mib=64,
+        max_threads=32,
+        maximum_throughput_gbps=50,
+        region="us-west-2",
+        endpoint_url="https://s3.example.com",
+        force_path_style=True,
+        expected_bucket_owner="111122223333",
+        requester_pays=True,
+        storage_class="STANDARD_IA",
+        sse="aws:kms",
+        sse_kms_key_id="alias/key",
+    )
     argv = [word for name, value in full.options() for word in (f"--{name}", value) if word is not None]
     parsed = parse_options([*argv, full.bucket, full.path])
     assert (parsed.write_part_size, parsed.prefix, parsed.cache) == (64 << 20, "a/", "/c/data")
     assert {field.name for field in fields(S3Mount)} - {name.replace("-", "_") for name, _ in full.options()} == {
-        "name", "path", "bucket", "read_only", "world_writable", "largest_file_gib", "required", "roles", "groups",
+        "name",
+        "path",
+        "bucket",
+        "read_only",
+        "world_writable",
+        "largest_file_gib",
+        "required",
+        "roles",
+        "groups",
         # Named after what they are; mount-s3 says max-cache-size, cache, read-part-size, write-part-size.
-        "cache_mib", "cache_dir", "read_part_size_mib", "write_part_size_mib"}
+        "cache_mib",
+        "cache_dir",
+        "read_part_size_mib",
+        "write_part_size_mib",
+    }
 
 
 def test_a_mount_that_is_made_again_is_made_by_the_same_command(make_node: Any) -> None:
@@ -128,8 +217,9 @@ def test_new_options_do_not_tear_down_a_mount_that_serves(make_node: Any) -> Non
     changed = replace(mount, iam=True, required=False)
     before = len(fake.runner.calls)
     assert bring_up(fake.node, changed) == (False, f"{FS}:/ {AP}; its new options count from the next mount on")
-    assert not any(call.startswith(("mount", "umount", "systemctl re", "systemctl st"))
-                   for call in fake.runner.calls[before:])
+    assert not any(
+        call.startswith(("mount", "umount", "systemctl re", "systemctl st")) for call in fake.runner.calls[before:]
+    )
 
 
 @pytest.mark.skipif(shutil.which("systemd-escape") is None, reason="needs systemd-escape")

@@ -37,7 +37,7 @@ def test_a_daemon_that_cannot_start_is_tried_for_ever_and_ever_slower(make_node:
     fake = make_node([S3Mount("data", "/mnt/data", "bucket")])
     for _ in range(10):
         ACTIONS["prepare"](fake.node, "data")  # ExecStartPre; then mount-s3 says that it may not
-        ACTIONS["clear"](fake.node, "data")    # ExecStopPost
+        ACTIONS["clear"](fake.node, "data")  # ExecStopPost
     assert [round(pause) for pause in fake.clock.slept] == [0, 0, 0, 1, 2, 4, 8, 10, 10, 10]
     fake.mounted("/mnt/data", "fuse", "mountpoint-s3")
     fake.serve_s3(UNIT, ["mount-s3", "bucket", "/mnt/data"])

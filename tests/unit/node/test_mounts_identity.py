@@ -30,29 +30,53 @@ def note(fake: Any, name: str, **content: Any) -> None:
     (directory / name).write_text(json.dumps({"pid": 1, "mount_time": 1.0, **content}))
 
 
-@pytest.mark.parametrize("mount, port, files, state, source", [
-    # The port leads to the file, whatever path it names: a mount can be moved.
-    (EFS, "20100", {f"{FS}.efs.a.20100": {"accessPoint": AP}}, "ok", f"{FS}:/ {AP}"),
-    (EFS, "20100", {f"{OTHER}.somewhere.else.20100": {"accessPoint": AP}, f"{FS}.efs.a.20099": {"accessPoint": AP}},
-     "wrong_target", f"{OTHER}:/ {AP}"),
-    # Without a port, the path; of two files the one whose proxy runs, else the newest.
-    (EFS, None, {f"{FS}.efs.a.20100": {"accessPoint": AP}, f"{FS}.efs.a.b.20101": {}}, "ok", f"{FS}:/ {AP}"),
-    (EFS, None, {f"{OTHER}.efs.a.20100": {"mount_time": 2.0}, f"{FS}.efs.a.20101": {"accessPoint": AP}},
-     "wrong_target", f"{OTHER}:/"),
-    (EFS, None, {f"{FS}.efs.a.20101": {}}, "wrong_target", f"{FS}:/"),
-    # A proxy without --tls, where TLS was asked for, and one where it was not.
-    (EFS, "20100", {f"{FS}.efs.a.20100": {"accessPoint": AP, "cmd": ["/usr/bin/efs-proxy", "c"]}}, "wrong_target",
-     f"{FS}:/ {AP}"),
-    (EFS, "20100", {f"{FS}.efs.a.20100": {"accessPoint": AP, "cmd": ["/usr/bin/efs-proxy", "c", "--tls"]}}, "ok",
-     f"{FS}:/ {AP}"),
-    (PLAIN, "20100", {f"{FS}.efs.a.20100": {"cmd": ["/usr/bin/efs-proxy", "c"]}}, "ok", f"{FS}:/"),
-    # The same id, of the other service.
-    (FILES, "20100", {f"{FS}.efs.a.20100": {"service_type": "elasticfilesystem"}}, "wrong_target", f"{FS}:/"),
-    (FILES, "20100", {f"{FS}.efs.a.20100": {"service_type": "s3files"}}, "ok", f"{FS}:/"),
-    (FILES, None, {f"{FS}.efs.a.20100": {}}, "ok", f"{FS}:/"),
-])
-def test_file_systems_behind_a_local_proxy(make_node: Any, mount: Any, port: Optional[str], files: dict[str, Any],
-                                           state: str, source: str) -> None:
+@pytest.mark.parametrize(
+    "mount, port, files, state, source",
+    [
+        # The port leads to the file, whatever path it names: a mount can be moved.
+        (EFS, "20100", {f"{FS}.efs.a.20100": {"accessPoint": AP}}, "ok", f"{FS}:/ {AP}"),
+        (
+            EFS,
+            "20100",
+            {f"{OTHER}.somewhere.else.20100": {"accessPoint": AP}, f"{FS}.efs.a.20099": {"accessPoint": AP}},
+            "wrong_target",
+            f"{OTHER}:/ {AP}",
+        ),
+        # Without a port, the path; of two files the one whose proxy runs, else the newest.
+        (EFS, None, {f"{FS}.efs.a.20100": {"accessPoint": AP}, f"{FS}.efs.a.b.20101": {}}, "ok", f"{FS}:/ {AP}"),
+        (
+            EFS,
+            None,
+            {f"{OTHER}.efs.a.20100": {"mount_time": 2.0}, f"{FS}.efs.a.20101": {"accessPoint": AP}},
+            "wrong_target",
+            f"{OTHER}:/",
+        ),
+        (EFS, None, {f"{FS}.efs.a.20101": {}}, "wrong_target", f"{FS}:/"),
+        # A proxy without --tls, where TLS was asked for, and one where it was not.
+        (
+            EFS,
+            "20100",
+            {f"{FS}.efs.a.20100": {"accessPoint": AP, "cmd": ["/usr/bin/efs-proxy", "c"]}},
+            "wrong_target",
+            f"{FS}:/ {AP}",
+        ),
+        (
+            EFS,
+            "20100",
+            {f"{FS}.efs.a.20100": {"accessPoint": AP, "cmd": ["/usr/bin/efs-proxy", "c", "--tls"]}},
+            "ok",
+            f"{FS}:/ {AP}",
+        ),
+        (PLAIN, "20100", {f"{FS}.efs.a.20100": {"cmd": ["/usr/bin/efs-proxy", "c"]}}, "ok", f"{FS}:/"),
+        # The same id, of the other service.
+        (FILES, "20100", {f"{FS}.efs.a.20100": {"service_type": "elasticfilesystem"}}, "wrong_target", f"{FS}:/"),
+        (FILES, "20100", {f"{FS}.efs.a.20100": {"service_type": "s3files"}}, "ok", f"{FS}:/"),
+        (FILES, None, {f"{FS}.efs.a.20100": {}}, "ok", f"{FS}:/"),
+    ],
+)
+def test_file_systems_behind_a_local_proxy(
+    make_node: Any, mount: Any, port: Optional[str], files: dict[str, Any], state: str, source: str
+) -> None:
     fake = make_node([mount])
     fake.mounted("/efs/a", "nfs4", "127.0.0.1:/", f"rw,port={port}" if port else "rw")
     for name, content in files.items():
@@ -61,8 +85,10 @@ def test_file_systems_behind_a_local_proxy(make_node: Any, mount: Any, port: Opt
     assert (status.state, status.source) == (state, source), status.detail
 
 
-@pytest.mark.parametrize("mount, fs_type, source", [
-    (EFS, "nfs4", "127.0.0.1:/"), (FILES, "fuse.s3files", "127.0.0.1:/"), (S3, "fuse", "mountpoint-s3")])
+@pytest.mark.parametrize(
+    "mount, fs_type, source",
+    [(EFS, "nfs4", "127.0.0.1:/"), (FILES, "fuse.s3files", "127.0.0.1:/"), (S3, "fuse", "mountpoint-s3")],
+)
 def test_what_lies_above_ours_or_in_its_place(make_node: Any, mount: Any, fs_type: str, source: str) -> None:
     fake = make_node([mount])
     fake.mounted(mount.path, fs_type, source)
@@ -111,14 +137,24 @@ def test_somebody_elses_mountpoint_is_named(make_node: Any) -> None:
     assert (check(fake.node, S3).state, check(fake.node, S3).source) == ("unknown", "s3://bucket/corpus/")
 
 
-@pytest.mark.parametrize("export, fs_type, source, state", [
-    ("/fsx", "nfs4", f"{FSX}:/fsx", "ok"), ("/fsx", "nfs4", f"{FSX}:/fsx/", "ok"), ("/fsx", "nfs", f"{FSX}:/fsx", "ok"),
-    ("/fsx", "fuse.nfs4", f"{FSX}:/fsx", "ok"), ("/fsx", "nfs4", "10.0.0.9:/fsx", "ok"),
-    ("/fsx", "nfs4", f"{FSX}:/fsx/vol1", "wrong_target"), ("/fsx/vol1", "nfs4", f"{FSX}:/fsx/vol1", "ok"),
-    ("/fsx", "nfs4", f"{FSX.replace('fedcba', 'abcdef')}:/fsx", "wrong_target"),
-    ("/fsx", "nfs4", "127.0.0.1:/", "wrong_target"), ("/fsx", "ext4", "/dev/nvme1n1", "wrong_target")])
-def test_openzfs_is_known_by_name_and_export(make_node: Any, export: str, fs_type: str, source: str,
-                                             state: str) -> None:
+@pytest.mark.parametrize(
+    "export, fs_type, source, state",
+    [
+        ("/fsx", "nfs4", f"{FSX}:/fsx", "ok"),
+        ("/fsx", "nfs4", f"{FSX}:/fsx/", "ok"),
+        ("/fsx", "nfs", f"{FSX}:/fsx", "ok"),
+        ("/fsx", "fuse.nfs4", f"{FSX}:/fsx", "ok"),
+        ("/fsx", "nfs4", "10.0.0.9:/fsx", "ok"),
+        ("/fsx", "nfs4", f"{FSX}:/fsx/vol1", "wrong_target"),
+        ("/fsx/vol1", "nfs4", f"{FSX}:/fsx/vol1", "ok"),
+        ("/fsx", "nfs4", f"{FSX.replace('fedcba', 'abcdef')}:/fsx", "wrong_target"),
+        ("/fsx", "nfs4", "127.0.0.1:/", "wrong_target"),
+        ("/fsx", "ext4", "/dev/nvme1n1", "wrong_target"),
+    ],
+)
+def test_openzfs_is_known_by_name_and_export(
+    make_node: Any, export: str, fs_type: str, source: str, state: str
+) -> None:
     mount = OpenZfsMount("homes", "/home", FSX, export=export)
     fake = make_node([mount])
     fake.mounted("/home", fs_type, source)
@@ -131,9 +167,11 @@ def test_scratch_is_known_by_the_disk_and_the_directory(make_node: Any) -> None:
     (fake.root / "scratch").mkdir()
 
     def listed(root: str, device: str) -> str:
-        fake.table = ["20 1 259:1 / / rw - ext4 /dev/root rw",
-                      "30 20 259:5 / /opt/dlami/nvme rw - ext4 /dev/mapper/vg.01-lv_ephemeral rw",
-                      f"40 20 {device} {root} /scratch rw,nosuid - ext4 /dev/mapper/vg.01-lv_ephemeral rw"]
+        fake.table = [
+            "20 1 259:1 / / rw - ext4 /dev/root rw",
+            "30 20 259:5 / /opt/dlami/nvme rw - ext4 /dev/mapper/vg.01-lv_ephemeral rw",
+            f"40 20 {device} {root} /scratch rw,nosuid - ext4 /dev/mapper/vg.01-lv_ephemeral rw",
+        ]
         fake._write()
         return check(fake.node, mount).state
 
@@ -146,8 +184,10 @@ def test_scratch_is_known_by_the_disk_and_the_directory(make_node: Any) -> None:
 
 
 def test_an_automount_that_waits_is_no_mount_yet(make_node: Any) -> None:
-    text = ("31 22 0:45 / /fsx rw,relatime - autofs systemd-1 rw,fd=48,direct\n"
-            "32 31 0:46 / /fsx rw,noatime - lustre 10.0.0.1@tcp:/abcdefgh rw,flock\n")
+    text = (
+        "31 22 0:45 / /fsx rw,relatime - autofs systemd-1 rw,fd=48,direct\n"
+        "32 31 0:46 / /fsx rw,noatime - lustre 10.0.0.1@tcp:/abcdefgh rw,flock\n"
+    )
     found = find(text, "/fsx")
     assert found is not None and (found.fs_type, found.stacked) == ("lustre", 1)
     assert find(text.splitlines()[0], "/fsx") is None

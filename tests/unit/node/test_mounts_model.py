@@ -17,8 +17,9 @@ OTHER_VALUES = {"str": "x", "Optional[str]": "y", "Optional[int]": 7, "int": 3, 
 
 def full(cls: Any) -> Any:
     """A mount of this kind in which no field has its default."""
-    values = {field.name: not field.default if field.type == "bool" else OTHER_VALUES[field.type]
-              for field in fields(cls)}
+    values = {
+        field.name: not field.default if field.type == "bool" else OTHER_VALUES[field.type] for field in fields(cls)
+    }
     return cls(**values)
 
 
@@ -44,10 +45,16 @@ def test_a_node_carries_the_mounts_of_its_role_and_its_group() -> None:
     compute = EfsMount("b", "/b", "fs-1", roles=("compute",))
     big = EfsMount("c", "/c", "fs-1", groups=("big",))
     config = NodeConfig("demo", "on_create", {}, (everywhere, compute, big))
-    carried = {place: "".join(mount.name for mount in config.mounts_for(*place))
-               for place in (("compute", "big"), ("compute", "small"), ("login", "small"), ("login", "big"))}
-    assert carried == {("compute", "big"): "abc", ("compute", "small"): "ab", ("login", "small"): "a",
-                       ("login", "big"): "ac"}
+    carried = {
+        place: "".join(mount.name for mount in config.mounts_for(*place))
+        for place in (("compute", "big"), ("compute", "small"), ("login", "small"), ("login", "big"))
+    }
+    assert carried == {
+        ("compute", "big"): "abc",
+        ("compute", "small"): "ab",
+        ("login", "small"): "a",
+        ("login", "big"): "ac",
+    }
 
 
 def test_the_platform_makes_the_first_fsx_of_a_kind_outside_on_create() -> None:

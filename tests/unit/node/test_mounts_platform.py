@@ -36,8 +36,7 @@ def test_what_hyperpod_wrote_down_is_started_through_its_own_unit(make_node: Any
     fake = make_node([LUSTRE])
     fake.mounted(LUSTRE.path, "autofs", "systemd-1")  # an automount that nobody has touched since boot
     fake.runner.on(f"systemctl show --property FragmentPath {UNIT}", out="FragmentPath=/run/systemd/generator/x\n")
-    fake.runner.on(f"systemctl start {UNIT}",
-                   do=lambda: fake.mounted(LUSTRE.path, "lustre", "10.0.0.1@tcp:/abcdefgh"))
+    fake.runner.on(f"systemctl start {UNIT}", do=lambda: fake.mounted(LUSTRE.path, "lustre", "10.0.0.1@tcp:/abcdefgh"))
     assert ensure(fake.node, LUSTRE) is True
     assert commands(fake) == [f"systemctl start {UNIT}"]
 
@@ -56,12 +55,16 @@ def test_what_hyperpod_mounts_late_is_waited_for_and_never_made(make_node: Any) 
     assert commands(fake) == []
 
 
-@pytest.mark.parametrize("mount, there, said", [
-    (LUSTRE, None, "HyperPod has not mounted /data/fsx-1 after 120 s"),
-    (ZFS, ("ext4", "/dev/sda1"), "/home is wrong_target"),
-])
-def test_what_hyperpod_has_not_mounted_or_mounted_wrong_is_said(make_node: Any, mount: Any, there: Any,
-                                                                 said: str) -> None:
+@pytest.mark.parametrize(
+    "mount, there, said",
+    [
+        (LUSTRE, None, "HyperPod has not mounted /data/fsx-1 after 120 s"),
+        (ZFS, ("ext4", "/dev/sda1"), "/home is wrong_target"),
+    ],
+)
+def test_what_hyperpod_has_not_mounted_or_mounted_wrong_is_said(
+    make_node: Any, mount: Any, there: Any, said: str
+) -> None:
     fake = make_node([mount])
     if there:
         fake.mounted(mount.path, *there)

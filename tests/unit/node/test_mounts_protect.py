@@ -52,11 +52,26 @@ def test_flags_that_cannot_be_set_are_said_at_every_look(make_node: Any) -> None
     assert line["warnings"] == [said]
 
 
-@pytest.mark.parametrize(("kind", "foreign"), [
-    ("nfs4", True), ("nfs", True), ("lustre", True), ("fuse", True), ("fuse.sshfs", True), ("cifs", True),
-    ("ext4", False), ("xfs", False), ("tmpfs", False), ("overlay", False), ("fusectl", False), ("autofs", False)])
-def test_what_neither_we_nor_the_configuration_know_is_a_warning_with_the_way_out(make_node: Any, kind: str,
-                                                                                  foreign: bool) -> None:
+@pytest.mark.parametrize(
+    ("kind", "foreign"),
+    [
+        ("nfs4", True),
+        ("nfs", True),
+        ("lustre", True),
+        ("fuse", True),
+        ("fuse.sshfs", True),
+        ("cifs", True),
+        ("ext4", False),
+        ("xfs", False),
+        ("tmpfs", False),
+        ("overlay", False),
+        ("fusectl", False),
+        ("autofs", False),
+    ],
+)
+def test_what_neither_we_nor_the_configuration_know_is_a_warning_with_the_way_out(
+    make_node: Any, kind: str, foreign: bool
+) -> None:
     fake = make_node([])
     fake.mounted("/theirs", kind, "server:/x", flags="rw,relatime")
     said = warnings(fake.node)
@@ -100,13 +115,15 @@ def test_to_do_without_them_takes_the_next_mount(make_node: Any) -> None:
     fake = make_node([ours])
     fake.mounted("/fsx", "lustre", SOURCE)
     loose = replace(ours, suid_and_devices=True)
-    remember(fake.node, ours, ["mount", "-t", "lustre", "-o", "nosuid,nodev,noatime,flock", f"{FSX}@tcp:/abcdefgh",
-                               "/fsx"])
+    remember(
+        fake.node, ours, ["mount", "-t", "lustre", "-o", "nosuid,nodev,noatime,flock", f"{FSX}@tcp:/abcdefgh", "/fsx"]
+    )
     assert bring_up.made_otherwise(fake.node, loose) and not bring_up.made_otherwise(fake.node, ours)
 
 
-def test_the_report_has_the_warnings(make_node: Any, monkeypatch: pytest.MonkeyPatch,
-                                     capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_has_the_warnings(
+    make_node: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     import argparse
 
     fake = make_node([])

@@ -26,8 +26,17 @@ SCRATCH = NvmeMount("scratch", "/scratch", uid=os.geteuid(), gid=os.getegid(), m
 SECOND = NvmeMount("second", "/second", uid=os.geteuid(), gid=os.getegid())
 
 
-def disk(fake: Any, name: str, model: str = instance_store.MODEL, *, blkid: Optional[str] = None, code: int = 2,
-         holder: str = "", partition: bool = False, number: str = "259:7") -> None:
+def disk(
+    fake: Any,
+    name: str,
+    model: str = instance_store.MODEL,
+    *,
+    blkid: Optional[str] = None,
+    code: int = 2,
+    holder: str = "",
+    partition: bool = False,
+    number: str = "259:7",
+) -> None:
     """A block device of the machine, and what blkid says of it."""
     block = fake.root / "sys/block" / name
     (block / "device").mkdir(parents=True)
@@ -64,17 +73,20 @@ def test_the_images_service_is_waited_for_and_never_fought(make_node: Any) -> No
     assert not any(call.startswith(("mkfs", "mount", "blkid")) for call in fake.runner.calls)
 
 
-@pytest.mark.parametrize("what, said", [
-    ({"blkid": "TYPE=ext4\nLABEL=data\n"}, "/dev/nvme1n1 holds ext4"),
-    ({"blkid": "TYPE=LVM2_member\n"}, "/dev/nvme1n1 holds LVM2_member"),
-    ({"blkid": "PTTYPE=gpt\n"}, "/dev/nvme1n1 holds gpt"),
-    ({"code": 8}, "blkid cannot tell"),   # two signatures at once
-    ({"code": 4}, "blkid cannot tell"),   # it could not even be read
-    ({"holder": "dm-0"}, "a part of dm-0"),
-    ({"partition": True}, "holds partitions"),
-    ({"number": "0:50"}, "holds what is mounted at /precious"),
-    ({"model": "Amazon Elastic Block Store"}, "this instance has no instance store device"),
-])
+@pytest.mark.parametrize(
+    "what, said",
+    [
+        ({"blkid": "TYPE=ext4\nLABEL=data\n"}, "/dev/nvme1n1 holds ext4"),
+        ({"blkid": "TYPE=LVM2_member\n"}, "/dev/nvme1n1 holds LVM2_member"),
+        ({"blkid": "PTTYPE=gpt\n"}, "/dev/nvme1n1 holds gpt"),
+        ({"code": 8}, "blkid cannot tell"),  # two signatures at once
+        ({"code": 4}, "blkid cannot tell"),  # it could not even be read
+        ({"holder": "dm-0"}, "a part of dm-0"),
+        ({"partition": True}, "holds partitions"),
+        ({"number": "0:50"}, "holds what is mounted at /precious"),
+        ({"model": "Amazon Elastic Block Store"}, "this instance has no instance store device"),
+    ],
+)
 def test_a_disk_that_is_not_blank_is_never_written_to(make_node: Any, what: Dict[str, Any], said: str) -> None:
     fake = make_node([SCRATCH])
     without_the_images_service(fake)
@@ -92,15 +104,19 @@ def test_each_scratch_mount_gets_a_disk_while_there_are_some(make_node: Any) -> 
     disk(fake, "nvme1n1", blkid="TYPE=ext4\nLABEL=hpk-scratch\n", number="0:50")  # from before a reboot: kept
     disk(fake, "nvme2n1", number="0:51")
     for name in ("nvme1n1", "nvme2n1"):
-        fake.runner.on(f"mount -o noatime,nosuid,nodev {fake.root}/dev/{name}",
-                       do=lambda name=name: fake.mounted(f"{instance_store.OWN}/{name}", "ext4", f"/dev/{name}"))
+        fake.runner.on(
+            f"mount -o noatime,nosuid,nodev {fake.root}/dev/{name}",
+            do=lambda name=name: fake.mounted(f"{instance_store.OWN}/{name}", "ext4", f"/dev/{name}"),
+        )
     kind_of(SCRATCH).prepare(fake.node, SCRATCH)
     kind_of(SECOND).prepare(fake.node, SECOND)
     kind_of(SECOND).prepare(fake.node, SECOND)
     changing = [call for call in fake.runner.calls if call.startswith(("mkfs", "mount"))]
-    assert changing == [f"mount -o noatime,nosuid,nodev {fake.root}/dev/nvme1n1 {instance_store.OWN}/nvme1n1",
-                        f"mkfs.ext4 -q -m 0 -L hpk-scratch {fake.root}/dev/nvme2n1",
-                        f"mount -o noatime,nosuid,nodev {fake.root}/dev/nvme2n1 {instance_store.OWN}/nvme2n1"]
+    assert changing == [
+        f"mount -o noatime,nosuid,nodev {fake.root}/dev/nvme1n1 {instance_store.OWN}/nvme1n1",
+        f"mkfs.ext4 -q -m 0 -L hpk-scratch {fake.root}/dev/nvme2n1",
+        f"mount -o noatime,nosuid,nodev {fake.root}/dev/nvme2n1 {instance_store.OWN}/nvme2n1",
+    ]
     assert kind_of(SECOND).command(fake.node, SECOND)[3] == f"{instance_store.OWN}/nvme2n1/hyperpod-kit/second"
 
 
@@ -156,20 +172,28 @@ def may_unshare() -> bool:
 
 @pytest.mark.skipif(not may_unshare(), reason="needs root and mount namespaces")
 def test_a_real_bind_mount_survives_what_happens_to_it() -> None:
-    done = subprocess.run(["unshare", "--mount", "--propagation", "private", sys.executable, "-c", REAL],
-                          env={**os.environ, "PYTHONPATH": str(CHECKOUT), "HPK_ROOT": ""}, text=True, timeout=60,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    done = subprocess.run(
+        ["unshare", "--mount", "--propagation", "private", sys.executable, "-c", REAL],
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT), "HPK_ROOT": ""},
+        text=True,
+        timeout=60,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
     assert done.stdout.endswith("all of it\n"), done.stdout
 
 
 def loop_device(image: Path) -> Optional[str]:
-    done = subprocess.run(["losetup", "--find", "--show", str(image)], text=True, stdout=subprocess.PIPE,
-                          stderr=subprocess.DEVNULL)
+    done = subprocess.run(
+        ["losetup", "--find", "--show", str(image)], text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
     return done.stdout.strip() or None if done.returncode == 0 else None
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("mkfs.ext4") or not shutil.which("losetup"),
-                    reason="needs root, losetup and mkfs.ext4")
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not shutil.which("mkfs.ext4") or not shutil.which("losetup"),
+    reason="needs root, losetup and mkfs.ext4",
+)
 def test_a_real_disk_is_formatted_once_and_a_foreign_one_never(make_node: Any, tmp_path: Path) -> None:
     image = tmp_path / "disk"
     image.write_bytes(b"")

@@ -40,8 +40,11 @@ MOUNTS: tuple[Mount, ...] = (
 def rendered() -> dict[str, str]:
     env = environment(Path(__file__).parents[3] / "templates")
     config = NodeConfig("demo", "on_create", {}, MOUNTS)
-    return {mount.name: render(env, template, mount=mount, config=config).decode()
-            for mount in MOUNTS for template, _ in units_for(mount)}
+    return {
+        mount.name: render(env, template, mount=mount, config=config).decode()
+        for mount in MOUNTS
+        for template, _ in units_for(mount)
+    }
 
 
 def after(text: str) -> set[str]:
@@ -57,7 +60,8 @@ def test_what_comes_first() -> None:
     units = rendered()
     network = {"network-online.target", "remote-fs.target"}
     assert {name: after(units[name]) for name in ("home", "files", "fsx", "homes")} == dict.fromkeys(
-        ("home", "files", "fsx", "homes"), network)
+        ("home", "files", "fsx", "homes"), network
+    )
     assert after(units["fast"]) == network | {"configure-efa-fsx-lustre-client.service"}
     assert after(units["data"]) == {"network-online.target"}
     assert after(units["cached"]) == {"network-online.target", "hyperpod-kit-mount-scratch.service"}
@@ -80,6 +84,11 @@ def test_systemd_takes_them(tmp_path: Path) -> None:
     for mount in MOUNTS:
         text = rendered()[mount.name].replace("/opt/hyperpod-kit/current/bin/hyperpod-kit", "/bin/true")
         (tmp_path / units_for(mount)[0][1]).write_text(text.replace("/usr/bin/mount-s3", "/bin/true"))
-    done = subprocess.run(["systemd-analyze", "verify", "--man=no", *map(str, sorted(tmp_path.iterdir()))],
-                          text=True, timeout=60, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *map(str, sorted(tmp_path.iterdir()))],
+        text=True,
+        timeout=60,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
     assert [line for line in done.stdout.splitlines() if "hyperpod-kit" in line] == []

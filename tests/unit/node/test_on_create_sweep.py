@@ -42,10 +42,14 @@ trap before_command DEBUG
 
 def small_bundle() -> Bundle:
     """The real entry script around a program of three lines, so that hundreds of runs are quick."""
-    files = {"on_create.sh": (SCRIPTS / "on_create.sh").read_bytes(), "lib/__main__.py": PROGRAM,
-             "lib/hyperpod_kit/__init__.py": b'__version__ = "1"\n',
-             "bin/hyperpod-kit": b"#!/bin/sh\n", "node_config.json": b'{\n  "failure_pause": 0.0\n}\n',
-             "units/x.service": b"[Unit]\n"}
+    files = {
+        "on_create.sh": (SCRIPTS / "on_create.sh").read_bytes(),
+        "lib/__main__.py": PROGRAM,
+        "lib/hyperpod_kit/__init__.py": b'__version__ = "1"\n',
+        "bin/hyperpod-kit": b"#!/bin/sh\n",
+        "node_config.json": b'{\n  "failure_pause": 0.0\n}\n',
+        "units/x.service": b"[Unit]\n",
+    }
     listing = manifest.sums(files)
     identity = manifest.bundle_id(listing)
     files.update({manifest.SUMS: listing, manifest.DESCRIPTION: manifest.description("1", identity)})
@@ -54,20 +58,31 @@ def small_bundle() -> Bundle:
 
 def run(root: Path, staging: Path, counter: Path, **more: str) -> int:
     environment = {"PATH": os.environ["PATH"], "HPK_ROOT": str(root), "BASH_ENV": str(counter), **more}
-    return subprocess.run(["/bin/bash", str(staging / "on_create.sh")], env=environment, timeout=60,
-                          stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode
+    return subprocess.run(
+        ["/bin/bash", str(staging / "on_create.sh")],
+        env=environment,
+        timeout=60,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ).returncode
 
 
 def installed(root: Path) -> Dict[str, Tuple[int, Any]]:
     """Everything below the root but the log: mode and text, or where a link points."""
-    return {str(path.relative_to(root)): (path.lstat().st_mode, os.readlink(path) if path.is_symlink() else
-                                          path.read_text() if path.is_file() else None)
-            for path in sorted(root.rglob("*"))
-            if path.name != "provisioning.log" and "__pycache__" not in path.parts}
+    return {
+        str(path.relative_to(root)): (
+            path.lstat().st_mode,
+            os.readlink(path) if path.is_symlink() else path.read_text() if path.is_file() else None,
+        )
+        for path in sorted(root.rglob("*"))
+        if path.name != "provisioning.log" and "__pycache__" not in path.parts
+    }
 
 
-@pytest.mark.parametrize("before", ["a fresh node", pytest.param("a damaged copy beside another bundle",
-                                                                 marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "before", ["a fresh node", pytest.param("a damaged copy beside another bundle", marks=pytest.mark.slow)]
+)
 def test_killed_before_any_command(tmp_path: Path, before: str) -> None:
     bundle, staging, fresh = small_bundle(), tmp_path / "staging", tmp_path / "fresh"
     write(bundle, staging)

@@ -13,8 +13,9 @@ from hyperpod_kit.model.node_config import User
 from hyperpod_kit.node import efs_ports, homes, packet_rules
 from hyperpod_kit.node.packet_rules import Wanted
 
-HOME = EfsMount("home-alice", "/home/.homes/alice/home", "fs-0123456789abcdef0", "fsap-0123456789abcdef0", iam=True,
-                owner="alice")
+HOME = EfsMount(
+    "home-alice", "/home/.homes/alice/home", "fs-0123456789abcdef0", "fsap-0123456789abcdef0", iam=True, owner="alice"
+)
 DATA = EfsMount("data", "/efs", "fs-0123456789abcdef0")
 FSX = "fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com"
 CONF = "etc/amazon/efs/efs-utils.conf"
@@ -36,10 +37,18 @@ def listed(asked: Wanted) -> str:
     return "\n".join(packet_rules.text(asked).splitlines()[2:])
 
 
-@pytest.mark.parametrize(("mount", "nfs", "required"), [
-    (HOME, True, True), (DATA, True, False), (S3FilesMount("b", "/b", "fs-1"), True, False),
-    (OpenZfsMount("z", "/z", FSX), True, False), (LustreMount("l", "/l", FSX, "abcdefgh"), False, False),
-    (S3Mount("s", "/s", "bucket"), False, False), (NvmeMount("n", "/n"), False, False)])
+@pytest.mark.parametrize(
+    ("mount", "nfs", "required"),
+    [
+        (HOME, True, True),
+        (DATA, True, False),
+        (S3FilesMount("b", "/b", "fs-1"), True, False),
+        (OpenZfsMount("z", "/z", FSX), True, False),
+        (LustreMount("l", "/l", FSX, "abcdefgh"), False, False),
+        (S3Mount("s", "/s", "bucket"), False, False),
+        (NvmeMount("n", "/n"), False, False),
+    ],
+)
 def test_which_mounts_want_rules(make_node: Any, mount: Any, nfs: bool, required: bool) -> None:
     asked = packet_rules.wanted(make_node([mount], (User("alice", 2001, 2001),)).node)
     assert (asked.nfs, asked.required, bool(asked)) == (nfs, required, nfs)
@@ -57,12 +66,16 @@ def test_nft_replaces_its_table_in_one_transaction(fake: Any) -> None:
     assert not packet_rules.guard(fake.node)
 
 
-@pytest.mark.parametrize("broken", [
-    lambda text: text.replace("tcp dport 2049", "accept\n    tcp dport 2049", 1),
-    lambda text: "\n".join(line for line in text.splitlines() if "20049" not in line),
-    lambda text: text.replace("type filter hook forward", "type route hook forward"),
-    lambda text: text.partition("chain forward")[0],
-    lambda text: ""])
+@pytest.mark.parametrize(
+    "broken",
+    [
+        lambda text: text.replace("tcp dport 2049", "accept\n    tcp dport 2049", 1),
+        lambda text: "\n".join(line for line in text.splitlines() if "20049" not in line),
+        lambda text: text.replace("type filter hook forward", "type route hook forward"),
+        lambda text: text.partition("chain forward")[0],
+        lambda text: "",
+    ],
+)
 def test_half_of_the_rules_are_none(fake: Any, broken: Any) -> None:
     have(fake, packet_rules.NFT)
     text = listed(packet_rules.wanted(fake.node))
@@ -84,8 +97,11 @@ def test_iptables_where_there_is_no_nft(fake: Any) -> None:
     fake.runner.on("iptables --wait 20 --check", code=1)
     assert packet_rules.guard(fake.node)
     added = [call for call in fake.runner.calls if "--insert" in call]
-    assert "iptables --wait 20 --insert OUTPUT --protocol tcp --dport 2049 --match owner --uid-owner 1-4294967294" \
-        in added[0] and "!" not in "".join(added), "an inverted owner fits the kernel's own sockets"
+    assert (
+        "iptables --wait 20 --insert OUTPUT --protocol tcp --dport 2049 --match owner --uid-owner 1-4294967294"
+        in added[0]
+        and "!" not in "".join(added)
+    ), "an inverted owner fits the kernel's own sockets"
     fake.runner.on("iptables --wait 20 --check")
     assert not packet_rules.guard(fake.node)
 
@@ -126,13 +142,19 @@ def test_a_node_without_any_of_it_runs_nothing(make_node: Any) -> None:
     assert packet_rules.see_to(plain.node) == packet_rules.Guarded() and plain.runner.calls == []
 
 
-@pytest.mark.parametrize(("text", "found"), [
-    ("", (20049, 21049)), ("[mount]\nport_range_lower_bound = 30000\nport_range_upper_bound = 30100\n", (30000, 30100)),
-    ("[mount]\nport_range_upper_bound = 20449\n", (20049, 20449)), ("not an ini file", (20049, 21049)),
-    ("[mount]\nport_range_lower_bound: 20100 # more\n", (20100, 21049)),
-    ("[client-info]\nport_range_lower_bound = 30000\n", (20049, 21049)),
-    ("[mount]\nport_range_lower_bound = 99999\n", (20049, 21049)),
-    ("[mount]\nlogging = %(x)s\nport_range_lower_bound = twenty\n", (20049, 21049))])
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", (20049, 21049)),
+        ("[mount]\nport_range_lower_bound = 30000\nport_range_upper_bound = 30100\n", (30000, 30100)),
+        ("[mount]\nport_range_upper_bound = 20449\n", (20049, 20449)),
+        ("not an ini file", (20049, 21049)),
+        ("[mount]\nport_range_lower_bound: 20100 # more\n", (20100, 21049)),
+        ("[client-info]\nport_range_lower_bound = 30000\n", (20049, 21049)),
+        ("[mount]\nport_range_lower_bound = 99999\n", (20049, 21049)),
+        ("[mount]\nlogging = %(x)s\nport_range_lower_bound = twenty\n", (20049, 21049)),
+    ],
+)
 def test_the_ports_are_efs_utils_own(fake: Any, text: str, found: Any) -> None:
     conf: Path = fake.root / CONF
     conf.parent.mkdir(parents=True)
@@ -140,10 +162,17 @@ def test_the_ports_are_efs_utils_own(fake: Any, text: str, found: Any) -> None:
     assert efs_ports.ports(fake.node) == found
 
 
-@pytest.mark.parametrize(("before", "after"), [
-    ("\n", "20049-21049\n"), ("8080,9000-9010\n", "8080,9000-9010,20049-21049\n"), ("20000-22000\n", "20000-22000\n"),
-    ("20049-20100,20101-21049\n", "20049-20100,20101-21049\n"), ("20050-21049\n", "20050-21049,20049-21049\n"),
-    ("nonsense\n", "nonsense\n")])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("\n", "20049-21049\n"),
+        ("8080,9000-9010\n", "8080,9000-9010,20049-21049\n"),
+        ("20000-22000\n", "20000-22000\n"),
+        ("20049-20100,20101-21049\n", "20049-20100,20101-21049\n"),
+        ("20050-21049\n", "20050-21049,20049-21049\n"),
+        ("nonsense\n", "nonsense\n"),
+    ],
+)
 def test_reserved_ports_of_others_stay(fake: Any, before: str, after: str) -> None:
     path = Path(fake.node.paths.real(efs_ports.RESERVED))
     path.parent.mkdir(parents=True)

@@ -151,8 +151,9 @@ def test_a_hung_mount_costs_the_deadline_and_no_more(tmp_path: Path, silent_moun
 
 @pytest.mark.rehearsal
 @FUSE
-def test_a_prober_that_hangs_holds_nothing_of_ours(tmp_path: Path, silent_mount: Any,
-                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prober_that_hangs_holds_nothing_of_ours(
+    tmp_path: Path, silent_mount: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: dict[str, str] = {}
 
     def look(pid: int, number: int) -> None:

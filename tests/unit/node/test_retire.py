@@ -69,12 +69,19 @@ def test_halves_of_files_go_too(make_node: Any) -> None:
     assert not list((fake.root / UNITS).iterdir())
 
 
-@pytest.mark.parametrize("now, same", [
-    (OLD, True), (replace(OLD, required=False, roles=("compute",), groups=("g",)), True),
-    (replace(OLD, iam=True), True),  # other options count from the next mount on
-    (replace(OLD, path="/new"), False), (replace(OLD, name="new"), False),
-    (replace(OLD, file_system_id="fs-0123456789abcdef1"), False),
-    (replace(OLD, access_point_id="fsap-0123456789abcdef0"), False), (S3Mount("old", "/old", "bucket"), False)])
+@pytest.mark.parametrize(
+    "now, same",
+    [
+        (OLD, True),
+        (replace(OLD, required=False, roles=("compute",), groups=("g",)), True),
+        (replace(OLD, iam=True), True),  # other options count from the next mount on
+        (replace(OLD, path="/new"), False),
+        (replace(OLD, name="new"), False),
+        (replace(OLD, file_system_id="fs-0123456789abcdef1"), False),
+        (replace(OLD, access_point_id="fsap-0123456789abcdef0"), False),
+        (S3Mount("old", "/old", "bucket"), False),
+    ],
+)
 def test_what_counts_as_the_same_mount(now: Any, same: bool) -> None:
     assert retire.same_mount(OLD, now) is same
 
@@ -86,8 +93,9 @@ def test_another_bucket_is_the_units_business() -> None:
 
 def test_a_record_of_another_version_is_no_obstacle(make_node: Any) -> None:
     fake = carrying(make_node, OLD)
-    write_json(fake.node.paths.carried, [{"kind": "gluster", "name": "g"}, {"kind": "efs", "shape": 1},
-                                         mount_to_dict(OLD)])
+    write_json(
+        fake.node.paths.carried, [{"kind": "gluster", "name": "g"}, {"kind": "efs", "shape": 1}, mount_to_dict(OLD)]
+    )
     assert retire.carried(fake.node) == [OLD]
 
 
@@ -95,8 +103,10 @@ def test_a_record_of_another_version_is_no_obstacle(make_node: Any) -> None:
 def tmpfs(tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "mounted"
     path.mkdir()
-    if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "none", str(path)], timeout=20,
-                                      stderr=subprocess.DEVNULL).returncode:
+    if (
+        os.geteuid()
+        or subprocess.run(["mount", "-t", "tmpfs", "none", str(path)], timeout=20, stderr=subprocess.DEVNULL).returncode
+    ):
         pytest.skip("no mounts here: not root, or not allowed")
     yield path
     subprocess.run(["umount", "--lazy", str(path)], timeout=20, stderr=subprocess.DEVNULL)

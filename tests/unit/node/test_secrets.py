@@ -61,8 +61,9 @@ class Cloud:
                     self.answer(200, b"NodeRole")
                 else:
                     assert self.path.endswith("/NodeRole")
-                    self.answer(200, json.dumps(
-                        {"AccessKeyId": KEY, "SecretAccessKey": SECRET_KEY, "Token": TOKEN}).encode())
+                    self.answer(
+                        200, json.dumps({"AccessKeyId": KEY, "SecretAccessKey": SECRET_KEY, "Token": TOKEN}).encode()
+                    )
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
@@ -100,8 +101,10 @@ class Cloud:
         request.context["timestamp"] = headers["X-Amz-Date"]
         signer = botocore.auth.SigV4Auth(botocore.credentials.Credentials(KEY, SECRET_KEY, TOKEN), service, region)
         text = signer.string_to_sign(request, signer.canonical_request(request))
-        return (f"AWS4-HMAC-SHA256 Credential={signer.scope(request)}, SignedHeaders={';'.join(sorted(names))}, "
-                f"Signature={signer.signature(text, request)}")
+        return (
+            f"AWS4-HMAC-SHA256 Credential={signer.scope(request)}, SignedHeaders={';'.join(sorted(names))}, "
+            f"Signature={signer.signature(text, request)}"
+        )
 
     @property
     def environment(self) -> Dict[str, str]:
@@ -173,8 +176,16 @@ def test_nobody_answers_within_the_bound(cloud: Cloud) -> None:
         fetch(DB, clock, cloud.environment)
     assert 60 <= clock.passed < 70
     with pytest.raises(NodeError, match="does not answer"):
-        fetch(DB, Impatient(), {**cloud.environment, "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
-                                "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY})
+        fetch(
+            DB,
+            Impatient(),
+            {
+                **cloud.environment,
+                "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
+                "AWS_ACCESS_KEY_ID": KEY,
+                "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+            },
+        )
 
 
 def test_a_signed_request_follows_no_redirect(cloud: Cloud) -> None:

@@ -27,8 +27,11 @@ BASE = "/fsx/.hyperpod-kit/demo-4add21d3c8fc"
 def fake(make_node: Any) -> Any:
     """A controller with /fsx, which is where the configuration wants Slurm's state."""
     found = make_node([FSX], role="controller")
-    found.node = replace(found.node, config=replace(found.node.config, slurm_state="fsx"),
-                         facts=replace(found.node.facts, cluster="4add21d3c8fc", instance_id="i-0me"))
+    found.node = replace(
+        found.node,
+        config=replace(found.node.config, slurm_state="fsx"),
+        facts=replace(found.node.facts, cluster="4add21d3c8fc", instance_id="i-0me"),
+    )
     found.mounted("/fsx", "lustre", "10.1.0.1@tcp:/abcdefgh")
     os.chmod(found.root / "fsx", 0o755)
     return found
@@ -91,10 +94,11 @@ def test_a_machine_that_renews_is_waited_for_and_one_that_has_ceased_is_replaced
     each_sleep(fake, other)
     one.claim()
     assert fake.clock.now - alive_until == pytest.approx(lease.TAKEOVER, abs=2)
-    assert said == ["ip-10-1-0-9 (i-0other) has Slurm's state: waiting until it has not renewed for 40 s, so that no "
-                    "two slurmctlds ever write it",
-                    f"Slurm's state in {BASE}/slurmctld is this machine's: ip-10-1-0-9 (i-0other) has not renewed for "
-                    "40 s"]
+    assert said == [
+        "ip-10-1-0-9 (i-0other) has Slurm's state: waiting until it has not renewed for 40 s, so that no "
+        "two slurmctlds ever write it",
+        f"Slurm's state in {BASE}/slurmctld is this machine's: ip-10-1-0-9 (i-0other) has not renewed for 40 s",
+    ]
     assert lease.renew(leases(fake), 1, "again") is False, "the machine before finds out at its next renewal"
     assert lease.generations(leases(fake)) == [2]
 
@@ -169,13 +173,21 @@ def test_the_first_state_is_what_slurmctld_had_and_is_never_taken_again(fake: An
     assert (there / "job_state").read_text() == "jobs 1 to 90"
 
 
-@pytest.mark.parametrize(("spoil", "words"), [
-    (lambda root: os.chmod(root / "fsx", 0o777), "lets everybody rename"),
-    (lambda root: os.symlink("/tmp", root / "fsx/.hyperpod-kit"), "must be a directory of uid 0"),
-    (lambda root: (os.mkdir(root / "fsx/.hyperpod-kit"), os.chown(root / "fsx/.hyperpod-kit", 2001, 2001)),
-     "it is of uid 2001"),
-    (lambda root: (os.mkdir(root / "fsx/.hyperpod-kit"), os.chmod(root / "fsx/.hyperpod-kit", 0o777)), "mode 40777"),
-])
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda root: os.chmod(root / "fsx", 0o777), "lets everybody rename"),
+        (lambda root: os.symlink("/tmp", root / "fsx/.hyperpod-kit"), "must be a directory of uid 0"),
+        (
+            lambda root: (os.mkdir(root / "fsx/.hyperpod-kit"), os.chown(root / "fsx/.hyperpod-kit", 2001, 2001)),
+            "it is of uid 2001",
+        ),
+        (
+            lambda root: (os.mkdir(root / "fsx/.hyperpod-kit"), os.chmod(root / "fsx/.hyperpod-kit", 0o777)),
+            "mode 40777",
+        ),
+    ],
+)
 def test_a_directory_that_others_can_write_to_is_refused(fake: Any, spoil: Callable[[Path], Any], words: str) -> None:
     """Whoever writes slurmctld's state decides what runs as whom."""
     spoil(fake.root)
@@ -202,14 +214,19 @@ def test_slurmctld_that_hyperpod_has_started_is_stopped_for_the_move_and_started
     assert controller.hooks_pending(fake.node).startswith(f"keep Slurm's state in {BASE}/slurmctld; our lines into ")
     runs = [True]
     fake.runner.on("systemctl is-active --quiet slurmctld", 0)
-    fake.runner.on("systemctl stop slurmctld.service", do=lambda: (
-        runs.clear(), fake.runner.on("systemctl is-active --quiet slurmctld", 3)))
-    fake.runner.on("systemctl start slurmctld.service", do=lambda: (
-        runs.append(True), fake.runner.on("systemctl is-active --quiet slurmctld", 0)))
+    fake.runner.on(
+        "systemctl stop slurmctld.service",
+        do=lambda: (runs.clear(), fake.runner.on("systemctl is-active --quiet slurmctld", 3)),
+    )
+    fake.runner.on(
+        "systemctl start slurmctld.service",
+        do=lambda: (runs.append(True), fake.runner.on("systemctl is-active --quiet slurmctld", 0)),
+    )
     fake.runner.on(f"{fake.node.paths.scontrol} ping", out="Slurmctld(primary) at ip-10-1-0-10 is UP\n")
     changed, notes = controller.install_hooks(fake.node)
-    assert changed and notes == [f"Slurm's state is kept in {fake.root}{BASE}/slurmctld now, as it was in "
-                                 f"{fake.root}/var/spool/slurmctld"]
+    assert changed and notes == [
+        f"Slurm's state is kept in {fake.root}{BASE}/slurmctld now, as it was in {fake.root}/var/spool/slurmctld"
+    ]
     assert hooks.settings(conf.read_text())["statesavelocation"] == f"{BASE}/slurmctld"
     drop_in = (fake.root / "etc/systemd/system/slurmctld.service.d/hyperpod-kit.conf").read_text()
     assert "BindsTo=hyperpod-kit-slurm-state.service\n" in drop_in and "fsx.mount" in drop_in
@@ -225,8 +242,10 @@ def test_a_start_that_waits_for_another_machine_says_so(fake: Any, conf: Path) -
     fake.runner.on("systemctl is-active --quiet slurmctld", 3)
     controller.install_hooks(fake.node)
     fake.runner.on("systemctl start slurmctld.service", 1, "Job for slurmctld.service timed out.")
-    fake.runner.on("journalctl --unit hyperpod-kit-slurm-state.service",
-                   out='{"MESSAGE": "ip-10-1-0-9 (i-0other) has Slurm\'s state: waiting"}\n')
+    fake.runner.on(
+        "journalctl --unit hyperpod-kit-slurm-state.service",
+        out='{"MESSAGE": "ip-10-1-0-9 (i-0other) has Slurm\'s state: waiting"}\n',
+    )
     with pytest.raises(NodeError, match=r"slurmctld does not start: ip-10-1-0-9 \(i-0other\) has Slurm's state"):
         controller.start_slurmctld(fake.node)
 

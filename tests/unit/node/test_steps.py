@@ -22,8 +22,11 @@ from hyperpod_kit.node.steps import STEPS
 from hyperpod_kit.node.users import ensure_user
 
 HOOKS = (Path(__file__).parents[3] / "slurm/hooks.conf").read_text()
-MOUNTS = (EfsMount("home", "/efs", "fs-0123456789abcdef0"), S3Mount("data", "/d", "b", roles=("compute",)),
-          LustreMount("fsx", "/fsx", "fs-1.fsx.eu-west-1.amazonaws.com", "abcdefgh", required=False))
+MOUNTS = (
+    EfsMount("home", "/efs", "fs-0123456789abcdef0"),
+    S3Mount("data", "/d", "b", roles=("compute",)),
+    LustreMount("fsx", "/fsx", "fs-1.fsx.eu-west-1.amazonaws.com", "abcdefgh", required=False),
+)
 CONFIG = NodeConfig("demo", "on_create", {}, MOUNTS)
 
 
@@ -49,15 +52,18 @@ ORDER = [
 ]
 
 
-@pytest.mark.parametrize("role, mode, left_out", [
-    ("compute", "on_create", "slurm-hooks slurm-controller"),
-    ("controller", "on_create", "mount:data slurm-worker"),
-    ("login", "on_create", "mount:data slurm-hooks slurm-controller"),
-    ("controller", "on_init_complete", "mount:data slurm-controller slurm-worker"),
-    # Run by hand, where HyperPod runs nothing: Slurm stays HyperPod's.
-    ("controller", "ami_only", "mount:data spank-plugin slurm-hooks slurm-controller slurm-worker"),
-    ("compute", "on_init_complete", "slurm-hooks slurm-controller slurm-worker"),
-])
+@pytest.mark.parametrize(
+    "role, mode, left_out",
+    [
+        ("compute", "on_create", "slurm-hooks slurm-controller"),
+        ("controller", "on_create", "mount:data slurm-worker"),
+        ("login", "on_create", "mount:data slurm-hooks slurm-controller"),
+        ("controller", "on_init_complete", "mount:data slurm-controller slurm-worker"),
+        # Run by hand, where HyperPod runs nothing: Slurm stays HyperPod's.
+        ("controller", "ami_only", "mount:data spank-plugin slurm-hooks slurm-controller slurm-worker"),
+        ("compute", "on_init_complete", "slurm-hooks slurm-controller slurm-worker"),
+    ],
+)
 def test_plan(role: str, mode: str, left_out: str) -> None:
     planned = plan(STEPS, CONFIG.mounts_for(role, "g"), role, mode)
     assert [item.title for item in planned] == [title for title in ORDER if title not in left_out.split()]
@@ -97,8 +103,10 @@ def test_a_defect_in_one_step_is_a_line_in_the_log(make_node: Any) -> None:
 def test_names(make_node: Any) -> None:
     fake = make_node(MOUNTS)
     assert names_of(MOUNTS, fake.node.facts) == [
-        "fs-0123456789abcdef0.efs.us-east-1.amazonaws.com", "s3.us-east-1.amazonaws.com",
-        "fs-1.fsx.eu-west-1.amazonaws.com"]
+        "fs-0123456789abcdef0.efs.us-east-1.amazonaws.com",
+        "s3.us-east-1.amazonaws.com",
+        "fs-1.fsx.eu-west-1.amazonaws.com",
+    ]
     fake.runner.on("getent ahosts s3.", 2)
     with pytest.raises(NodeError, match=r"s3\.us-east-1\.amazonaws\.com does not resolve"):
         wait_until_resolvable(fake.node)
@@ -112,7 +120,8 @@ def test_users(make_node: Any) -> None:
     assert ensure_user(fake.node, trainer) is True
     assert fake.runner.calls[-2:] == [
         "groupadd --gid 2001 trainer",
-        "useradd --uid 2001 --gid 2001 --create-home --shell /bin/bash trainer"]
+        "useradd --uid 2001 --gid 2001 --create-home --shell /bin/bash trainer",
+    ]
     fake.runner.on("getent passwd trainer", out="trainer:x:2001:2001::/home/trainer:/bin/bash\n")
     assert ensure_user(fake.node, trainer) is False
     fake.runner.on("getent passwd trainer", out="trainer:x:1001:2001::/home/trainer:/bin/bash\n")
@@ -146,30 +155,35 @@ def test_what_somebody_else_set_stays() -> None:
     assert text.startswith(conf)
 
 
-@pytest.mark.parametrize("shown, known", [
-    ("NodeName=a State=IDLE SlurmdStartTime=2026-01-02T03:04:05", True),
-    ("NodeName=a State=DOWN SlurmdStartTime=2026-01-02T03:04:05", True),
-    ("NodeName=a State=IDLE*", False),
-    ("NodeName=a State=DOWN*+NOT_RESPONDING", False),
-    ("NodeName=a State=UNKNOWN SlurmdStartTime=None", False),
-    ("NodeName=a State=DOWN SlurmdStartTime=None", False),
-    ("NodeName=a State=DOWN SlurmdStartTime=2001-01-02T03:04:05", False),
-    ("Node a not found", False),
-])
+@pytest.mark.parametrize(
+    "shown, known",
+    [
+        ("NodeName=a State=IDLE SlurmdStartTime=2026-01-02T03:04:05", True),
+        ("NodeName=a State=DOWN SlurmdStartTime=2026-01-02T03:04:05", True),
+        ("NodeName=a State=IDLE*", False),
+        ("NodeName=a State=DOWN*+NOT_RESPONDING", False),
+        ("NodeName=a State=UNKNOWN SlurmdStartTime=None", False),
+        ("NodeName=a State=DOWN SlurmdStartTime=None", False),
+        ("NodeName=a State=DOWN SlurmdStartTime=2001-01-02T03:04:05", False),
+        ("Node a not found", False),
+    ],
+)
 def test_registered(shown: str, known: bool) -> None:
     import time
+
     since = time.mktime(time.strptime("2026-01-02T03:04:05", "%Y-%m-%dT%H:%M:%S"))
     assert registered(shown, since) is known
 
 
 @pytest.mark.parametrize("begin, daemon", [(start_controller, "slurmctld"), (start_worker, "slurmd")])
 def test_munge_is_enabled_and_started_before_the_daemon_where_the_image_does_not(
-        make_node: Any, begin: Callable[[Any], object], daemon: str) -> None:
+    make_node: Any, begin: Callable[[Any], object], daemon: str
+) -> None:
     fake = make_node([])
     fake.runner.on("systemctl is-enabled", 1)
     fake.runner.on("systemctl is-active", 3)
     fake.runner.on("/opt/slurm/bin/scontrol ping", out="Slurmctld(primary) at head is UP")
-    with suppress(NodeError):       # whether it registers is another matter
+    with suppress(NodeError):  # whether it registers is another matter
         begin(fake.node)
     calls = fake.runner.calls
     assert f"systemctl enable --quiet --no-reload munge.service {daemon}.service" in calls

@@ -31,7 +31,9 @@ def test_a_change_is_told_at_once_and_silence_never_lasts(make_node: Any) -> Non
     [first] = told(fake)
     assert first["status"] == "failed" and first["instance_id"] == fake.node.facts.instance_id
     assert [(mount["name"], mount["state"], mount.get("required", True)) for mount in first["mounts"]] == [
-        ("home", "absent", False), ("fsx", "ok", True)]
+        ("home", "absent", False),
+        ("fsx", "ok", True),
+    ]
     fake.mounted("/efs/trainer", "nfs4", "127.0.0.1:/")
     tick(fake.node)
     assert [line["status"] for line in told(fake)] == ["failed", "ok"]

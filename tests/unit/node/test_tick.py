@@ -26,6 +26,7 @@ FUSE = pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/dev/fuse"), 
 EFS = EfsMount("home", "/efs/trainer", "fs-0123456789abcdef0", "fsap-0123456789abcdef0")
 S3 = S3Mount("data", "/mnt/data", "sagemaker-data", "corpus/")
 
+
 @pytest.fixture(autouse=True)
 def no_packet_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the rules of the packet filter add to a tick: test_packet_rules.py and tests/hostile."""
@@ -52,8 +53,10 @@ def test_a_mount_that_vanished_is_ordered_repaired_and_seen_again(make_node: Any
     assert first.said == ("home: ok -> absent: nothing is mounted at /efs/trainer",)
     assert not any("mount -t" in call for call in fake.runner.calls), "nothing is repaired within a tick"
     fake.runner.on("systemctl is-active --quiet hyperpod-kit-mount-home.service", 0)
-    fake.runner.on("systemctl restart hyperpod-kit-mount-home.service",
-                   do=lambda: fake.mounted("/efs/trainer", "nfs4", "127.0.0.1:/"))
+    fake.runner.on(
+        "systemctl restart hyperpod-kit-mount-home.service",
+        do=lambda: fake.mounted("/efs/trainer", "nfs4", "127.0.0.1:/"),
+    )
     fake.clock.now += 1
     done = repair(fake.node, EFS)
     assert done is not None and done.ok and done.words.endswith("serves again")
@@ -79,8 +82,10 @@ def test_repairs_that_fail_come_slower_and_end_degraded_but_never_end(make_node:
         if done.ordered:
             at.append(number)
             ended = repair(fake.node, EFS)
-            assert ended is not None and ended.words == "restart failed: `systemctl start hyperpod-kit-mount-home" \
-                ".service` exited 1: no"
+            assert (
+                ended is not None
+                and ended.words == "restart failed: `systemctl start hyperpod-kit-mount-home.service` exited 1: no"
+            )
         assert done.records["home"].degraded is mark.exists() is (number >= 2)
         fake.clock.now += 30
     assert not any(word in call for call in fake.runner.calls for word in (" stop", " disable", " mask"))
@@ -117,8 +122,17 @@ def test_two_ticks_at_once_are_one(make_node: Any) -> None:
     assert not Path(fake.node.paths.health).exists()
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"mounts": 3}', '{"mounts": {"home": {"failures": 3}}}',
-                                  '{"mounts": {"home": {"status": {}, "from_a_later_version": 1}}}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"mounts": 3}',
+        '{"mounts": {"home": {"failures": 3}}}',
+        '{"mounts": {"home": {"status": {}, "from_a_later_version": 1}}}',
+    ],
+)
 def test_a_damaged_record_begins_anew(make_node: Any, text: str) -> None:
     fake = make_node([EFS])
     path = Path(fake.node.paths.health)
@@ -167,8 +181,9 @@ def test_a_write_that_failed_is_tried_at_every_tick_until_it_works(make_node: An
     assert list((fake.root / "fsx").iterdir()) == []
 
 
-def test_a_node_that_is_too_busy_to_ask_is_not_held_against_the_mount(make_node: Any,
-                                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_is_too_busy_to_ask_is_not_held_against_the_mount(
+    make_node: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from hyperpod_kit.node.health import look
     from hyperpod_kit.node.health.probe import Probed
 
@@ -221,6 +236,7 @@ def test_a_daemon_that_hangs_is_killed_at_the_second_strike(make_node: Any, sile
         assert time.monotonic() - started < 2.0 + 1.0
         assert {name: record.state for name, record in first.records.items()} == {"data": "hung", "fsx": "ok"}
         assert first.ordered == ()
+
         # What the kernel does when the daemon dies; the lazy unmount and the new daemon are the test's own.
         def kill() -> None:
             os.close(handle)
@@ -242,16 +258,21 @@ def test_a_daemon_that_hangs_is_killed_at_the_second_strike(make_node: Any, sile
         done = repair(fake.node, S3)
     assert done is not None and done.words == f"kill: {S3_UNIT} serves again"
     order = [call for call in fake.runner.calls if not call.startswith(("systemctl show", "systemctl is-"))]
-    assert order == ["systemctl start --no-block hyperpod-kit-repair@data.service",
-                     f"systemctl kill --signal=KILL {S3_UNIT}", "umount --lazy /mnt/data", f"systemctl start {S3_UNIT}",
-                     "systemctl start --no-block hyperpod-kit-health.service"]
+    assert order == [
+        "systemctl start --no-block hyperpod-kit-repair@data.service",
+        f"systemctl kill --signal=KILL {S3_UNIT}",
+        "umount --lazy /mnt/data",
+        f"systemctl start {S3_UNIT}",
+        "systemctl start --no-block hyperpod-kit-health.service",
+    ]
     assert ticked(fake.node).records["data"].state == "ok"
 
 
 @pytest.mark.rehearsal
 @FUSE
-def test_a_prober_that_is_stuck_is_not_joined_by_another(make_node: Any, silent_mount: Any,
-                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prober_that_is_stuck_is_not_joined_by_another(
+    make_node: Any, silent_mount: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fake = make_node([LUSTRE])
     fake.node = replace(fake.node, config=replace(fake.node.config, health=HealthPolicy(30.0, 0.5, 3)))
     fake.mounted("/fsx", "lustre", "10.1.0.1@tcp:/abcdefgh")
@@ -299,8 +320,11 @@ def test_a_prober_in_d_state_holds_up_nobody_and_gets_no_company(make_node: Any,
 
 def test_changes_say_little() -> None:
     before = {"a": HealthRecord({"state": "ok"}), "b": HealthRecord({"state": "hung"}, degraded=True)}
-    after = {"a": HealthRecord({"state": "ok"}), "b": HealthRecord({"state": "hung"}, degraded=True),
-             "c": HealthRecord({"state": "ok", "detail": "known by source and path only"})}
+    after = {
+        "a": HealthRecord({"state": "ok"}),
+        "b": HealthRecord({"state": "hung"}, degraded=True),
+        "c": HealthRecord({"state": "ok", "detail": "known by source and path only"}),
+    }
     assert module.changes(before, after) == []
 
 

@@ -30,14 +30,26 @@ def test_golden(bundle: Bundle, unit: str) -> None:
 
 
 def test_a_writable_bucket() -> None:
-    mount = S3Mount("ckpt", "/mnt/check points", "sagemaker-ckpt", "100%/$x/", read_only=False, allow_delete=True,
-                    allow_overwrite=True, uid=2001, gid=2001, dir_mode="0750", file_mode="0640")
+    mount = S3Mount(
+        "ckpt",
+        "/mnt/check points",
+        "sagemaker-ckpt",
+        "100%/$x/",
+        read_only=False,
+        allow_delete=True,
+        allow_overwrite=True,
+        uid=2001,
+        gid=2001,
+        dir_mode="0750",
+        file_mode="0640",
+    )
     text = rendered(mount)["hyperpod-kit-s3-ckpt.service"]
     line = next(line for line in text.splitlines() if line.startswith("ExecStart="))
     assert line == (
         "ExecStart=/usr/bin/mount-s3 --foreground --allow-other --allow-delete --allow-overwrite "
         '--uid "2001" --gid "2001" --dir-mode "0750" --file-mode "0640" '
-        '--prefix "100%%/$$x/" "sagemaker-ckpt" "/mnt/check points"')
+        '--prefix "100%%/$$x/" "sagemaker-ckpt" "/mnt/check points"'
+    )
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
@@ -47,8 +59,13 @@ def test_systemd_finds_nothing_wrong(bundle: Bundle, tmp_path: Path) -> None:
         # The programs are not on this machine; whether they are is not the question.
         text = data.decode().replace("/opt/hyperpod-kit/current/bin/hyperpod-kit", "/bin/true")
         (tmp_path / name).write_text(text.replace("/usr/bin/mount-s3", "/bin/true"))
-    done = subprocess.run(["systemd-analyze", "verify", "--man=no", *(str(tmp_path / name) for name in sorted(units))],
-                          text=True, timeout=60, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *(str(tmp_path / name) for name in sorted(units))],
+        text=True,
+        timeout=60,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
     about_ours = [line for line in done.stdout.splitlines() if "hyperpod-kit" in line]
     assert about_ours == []
 
@@ -60,10 +77,19 @@ def test_shellcheck() -> None:
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("path, escaped", [
-    ("/", "-"), ("/fsx", "fsx"), ("/efs/trainer", "efs-trainer"), ("/mnt//data/", "mnt-data"),
-    ("/mount-s3", r"mount\x2ds3"), ("/.cache/a.b", r"\x2ecache-a.b"), ("/a b/ü", r"a\x20b-\xc3\xbc"),
-    ("/x_y:z", "x_y:z")])
+@pytest.mark.parametrize(
+    "path, escaped",
+    [
+        ("/", "-"),
+        ("/fsx", "fsx"),
+        ("/efs/trainer", "efs-trainer"),
+        ("/mnt//data/", "mnt-data"),
+        ("/mount-s3", r"mount\x2ds3"),
+        ("/.cache/a.b", r"\x2ecache-a.b"),
+        ("/a b/ü", r"a\x20b-\xc3\xbc"),
+        ("/x_y:z", "x_y:z"),
+    ],
+)
 def test_escape_path(path: str, escaped: str) -> None:
     assert escape_path(path) == escaped
     if shutil.which("systemd-escape"):

@@ -22,9 +22,20 @@ from hyperpod_kit.node.timing import Clock
 from hyperpod_kit.run import LocalRunner
 
 DIRECTORIES = (
-    "var/lib/dpkg/info", "var/lib/dpkg/updates", "var/lib/dpkg/triggers", "var/lib/dpkg/parts",
-    "var/lib/apt/lists/partial", "var/cache/apt/archives/partial", "var/log/apt", "etc/apt/apt.conf.d",
-    "etc/apt/sources.list.d", "etc/apt/preferences.d", "shims", "debs", "tmp")
+    "var/lib/dpkg/info",
+    "var/lib/dpkg/updates",
+    "var/lib/dpkg/triggers",
+    "var/lib/dpkg/parts",
+    "var/lib/apt/lists/partial",
+    "var/cache/apt/archives/partial",
+    "var/log/apt",
+    "etc/apt/apt.conf.d",
+    "etc/apt/sources.list.d",
+    "etc/apt/preferences.d",
+    "shims",
+    "debs",
+    "tmp",
+)
 KERNEL = os.uname().release
 DEBIAN_ARCH = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, "amd64")
 ARCH = {"amd64": "x86_64", "arm64": "arm64"}[DEBIAN_ARCH]
@@ -47,7 +58,8 @@ class DebianRoot:
         dpkg = f"--root={self.root} --force-not-root --force-script-chrootless --log={self.root}/tmp/dpkg.log"
         (self.root / "etc/apt/apt.conf").write_text(
             f'Dir "{self.root}";\nDir::State::status "{self.root}/var/lib/dpkg/status";\nAPT::Sandbox::User "root";\n'
-            + "".join(f'DPkg::Options:: "{option}";\n' for option in dpkg.split()))
+            + "".join(f'DPkg::Options:: "{option}";\n' for option in dpkg.split())
+        )
         apt = f"export APT_CONFIG={self.root}/etc/apt/apt.conf\n"
         self.shim("apt-get", apt + 'exec /usr/bin/apt-get "$@"')
         self.shim("apt-mark", apt + 'exec /usr/bin/apt-mark "$@"')
@@ -75,15 +87,27 @@ class DebianRoot:
         changing = [call for call in self.calls if call.startswith(("apt", "dpkg --configure"))]
         return [call for call in changing if "--simulate" not in call]
 
-    def deb(self, name: str, version: str, *, depends: str = "", arch: str = DEBIAN_ARCH, preinst: str = "",
-            postinst: str = "", files: Sequence[str] = (), says: str = "") -> Path:
+    def deb(
+        self,
+        name: str,
+        version: str,
+        *,
+        depends: str = "",
+        arch: str = DEBIAN_ARCH,
+        preinst: str = "",
+        postinst: str = "",
+        files: Sequence[str] = (),
+        says: str = "",
+    ) -> Path:
         """A real package whose `files` are scripts that say `says`, by default its own name and version."""
         tree = self.root / "tmp" / f"{name}_{version.replace(':', '_')}_{arch}"
         control = tree / "DEBIAN"
         control.mkdir(parents=True)
         control.joinpath("control").write_text(
             f"Package: {name}\nVersion: {version}\nArchitecture: {arch}\nMaintainer: T <t@example.com>\n"
-            + (f"Depends: {depends}\n" if depends else "") + "Description: for a test\n")
+            + (f"Depends: {depends}\n" if depends else "")
+            + "Description: for a test\n"
+        )
         for name_of_script, script in (("preinst", preinst), ("postinst", postinst)):
             if script:
                 control.joinpath(name_of_script).write_text(f"#!/bin/sh\n{script}\n")
@@ -94,8 +118,12 @@ class DebianRoot:
             path.write_text(f'#!/bin/sh\necho "{says or f"{name} {version}"}"\n')
             path.chmod(0o755)
         target = self.root / "debs" / f"{tree.name}.deb"
-        subprocess.run(["dpkg-deb", "-Znone", "--root-owner-group", "--build", str(tree), str(target)], check=True,
-                       stdout=subprocess.DEVNULL, timeout=30)
+        subprocess.run(
+            ["dpkg-deb", "-Znone", "--root-owner-group", "--build", str(tree), str(target)],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            timeout=30,
+        )
         return target
 
     def put_in_sources(self, *debs: Path) -> None:
@@ -103,8 +131,9 @@ class DebianRoot:
         self.indexed += debs
         entries = []
         for deb in self.indexed:
-            control = subprocess.run(["dpkg-deb", "--field", str(deb)], check=True, timeout=30, text=True,
-                                     stdout=subprocess.PIPE).stdout
+            control = subprocess.run(
+                ["dpkg-deb", "--field", str(deb)], check=True, timeout=30, text=True, stdout=subprocess.PIPE
+            ).stdout
             entries.append(f"{control}Filename: {deb.name}\nSize: {deb.stat().st_size}\nSHA256: {sha256(deb)}\n")
         (self.root / "debs/Packages").write_text("\n".join(entries))
         (self.root / "etc/apt/sources.list").write_text(f"deb [trusted=yes] file:{self.root}/debs ./\n")
@@ -115,8 +144,15 @@ class DebianRoot:
         """The package as a configuration lists it; without a `url` its file is put into the bundle."""
         name, version, arch = deb.stem.split("_")
         architectures = {mine: ours for ours, mine in ARCHITECTURES.items()}
-        values = {"client": client or client_of(name), "name": name, "version": version, "arch": architectures[arch],
-                  "sha256": sha256(deb), "url": url, **changes}
+        values = {
+            "client": client or client_of(name),
+            "name": name,
+            "version": version,
+            "arch": architectures[arch],
+            "sha256": sha256(deb),
+            "url": url,
+            **changes,
+        }
         package = Package(**values)
         if not url:
             place = self.root / "opt/hyperpod-kit/current" / package.place
@@ -131,9 +167,18 @@ class DebianRoot:
 
     def installed(self) -> Dict[str, str]:
         """Package -> version and state, as dpkg says."""
-        done = subprocess.run(["dpkg-query", f"--admindir={self.root}/var/lib/dpkg", "--show",
-                               "--showformat=${Package}\t${Version} ${db:Status-Want} ${db:Status-Status}\n"],
-                              timeout=30, text=True, stdout=subprocess.PIPE, check=True)
+        done = subprocess.run(
+            [
+                "dpkg-query",
+                f"--admindir={self.root}/var/lib/dpkg",
+                "--show",
+                "--showformat=${Package}\t${Version} ${db:Status-Want} ${db:Status-Status}\n",
+            ],
+            timeout=30,
+            text=True,
+            stdout=subprocess.PIPE,
+            check=True,
+        )
         return dict(line.split("\t") for line in done.stdout.splitlines())
 
 

@@ -81,8 +81,11 @@ def test_a_download_that_fails_does_not_keep_the_other_mounts_from_being_made(
         made.append(name)
         return Outcome(True)
 
-    steps = [replace(step, run=make) if step.each_mount else step for step in STEPS
-             if step.name == "clients" or step.each_mount]
+    steps = [
+        replace(step, run=make) if step.each_mount else step
+        for step in STEPS
+        if step.name == "clients" or step.each_mount
+    ]
     gone = debian.listed(debian.deb("mount-s3", "1.22.0"), url=server.offer("/x", b"") + "/mount-s3.deb")
     node, said = debian.node([DATA, HOME], [gone]), []
     status = apply(node, plan(steps, node.mounts, "compute", "on_create"), "on_create", said.append)

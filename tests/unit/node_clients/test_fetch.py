@@ -85,11 +85,14 @@ def silent_port() -> str:
 OPEN: list[socket.socket] = []
 
 
-@pytest.mark.parametrize("where, said", [
-    (refusing_port, "Connection refused"),
-    (silent_port, "timed out"),
-    (lambda: "http://nowhere.invalid/mount-s3.deb", "not known|resolution|No address"),
-])
+@pytest.mark.parametrize(
+    "where, said",
+    [
+        (refusing_port, "Connection refused"),
+        (silent_port, "timed out"),
+        (lambda: "http://nowhere.invalid/mount-s3.deb", "not known|resolution|No address"),
+    ],
+)
 def test_a_network_that_is_not_there_costs_bounded_time(
     debian: DebianRoot, deb: Path, where: Callable[[], str], said: str
 ) -> None:

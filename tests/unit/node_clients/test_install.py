@@ -33,28 +33,38 @@ def test_out_of_the_bundle_without_a_network_and_only_once(debian: DebianRoot, o
     fuse = debian.listed(debian.deb("libfuse2", "2.9.9-5"), client="mount-s3")
     efs = debian.listed(debian.deb("amazon-efs-utils", "3.1.0", files=["usr/sbin/mount.efs"]))
     node = debian.node([DATA, HOME], [fuse, s3, efs])
-    assert pending(node) == ("install mount-s3, libfuse2: /usr/bin/mount-s3 is not there; "
-                             "install amazon-efs-utils: /usr/sbin/mount.efs is not there")
+    assert pending(node) == (
+        "install mount-s3, libfuse2: /usr/bin/mount-s3 is not there; "
+        "install amazon-efs-utils: /usr/sbin/mount.efs is not there"
+    )
     assert debian.changes() == []
     changed, detail = install_clients(node)
-    assert changed and detail == ("installed mount-s3 1.22.0: /usr/bin/mount-s3 is not there; "
-                                  "installed amazon-efs-utils 3.1.0: /usr/sbin/mount.efs is not there")
+    assert changed and detail == (
+        "installed mount-s3 1.22.0: /usr/bin/mount-s3 is not there; "
+        "installed amazon-efs-utils 3.1.0: /usr/sbin/mount.efs is not there"
+    )
     done = subprocess.run([str(debian.root / PROGRAM)], stdout=subprocess.PIPE, timeout=10)
     assert done.stdout == b"mount-s3 1.22.0\n"
-    assert debian.installed() == {"mount-s3": "1.22.0 install installed", "libfuse2": "2.9.9-5 install installed",
-                                  "amazon-efs-utils": "3.1.0 install installed"}
+    assert debian.installed() == {
+        "mount-s3": "1.22.0 install installed",
+        "libfuse2": "2.9.9-5 install installed",
+        "amazon-efs-utils": "3.1.0 install installed",
+    }
     before = debian.changes()
     assert install_clients(node) == (False, "") and pending(node) == ""
     assert debian.changes() == before
 
 
-@pytest.mark.parametrize("says, listed, becomes", [
-    ("mount-s3 1.22.0", "1.22.0", "mount-s3 1.22.0"),           # the same
-    ("mount-s3 1.30.1+1.amzn", "1.22.0", "mount-s3 1.30.1+1.amzn"),  # newer: never put back
-    ("mount-s3 1.21.9", "1.22.0", "mount-s3 1.22.0"),           # older than listed
-    ("mount-s3 1.8.0", None, "mount-s3 1.8.0"),                 # nothing is listed, and it will do
-    ("a build that says no number", "1.22.0", "a build that says no number"),
-])
+@pytest.mark.parametrize(
+    "says, listed, becomes",
+    [
+        ("mount-s3 1.22.0", "1.22.0", "mount-s3 1.22.0"),  # the same
+        ("mount-s3 1.30.1+1.amzn", "1.22.0", "mount-s3 1.30.1+1.amzn"),  # newer: never put back
+        ("mount-s3 1.21.9", "1.22.0", "mount-s3 1.22.0"),  # older than listed
+        ("mount-s3 1.8.0", None, "mount-s3 1.8.0"),  # nothing is listed, and it will do
+        ("a build that says no number", "1.22.0", "a build that says no number"),
+    ],
+)
 def test_what_is_there_is_kept_unless_it_is_older(debian: DebianRoot, says: str, listed: Any, becomes: str) -> None:
     program = debian.root / PROGRAM
     program.parent.mkdir(parents=True)
@@ -69,11 +79,14 @@ def test_what_is_there_is_kept_unless_it_is_older(debian: DebianRoot, says: str,
     assert install_clients(node) == (False, "")
 
 
-@pytest.mark.parametrize("script, said", [
-    (None, "/usr/bin/mount-s3 is not there"),
-    ('echo "mount-s3 1.4.0"', "/usr/bin/mount-s3 is 1.4.0, older than 1.8.0"),
-    ("echo libfuse.so.2: cannot open >&2; exit 127", "is there, but does not run: .*libfuse"),
-])
+@pytest.mark.parametrize(
+    "script, said",
+    [
+        (None, "/usr/bin/mount-s3 is not there"),
+        ('echo "mount-s3 1.4.0"', "/usr/bin/mount-s3 is 1.4.0, older than 1.8.0"),
+        ("echo libfuse.so.2: cannot open >&2; exit 127", "is there, but does not run: .*libfuse"),
+    ],
+)
 def test_nothing_is_listed_that_would_help(debian: DebianRoot, script: Any, said: str) -> None:
     if script:
         program = debian.root / PROGRAM
@@ -83,9 +96,11 @@ def test_nothing_is_listed_that_would_help(debian: DebianRoot, script: Any, said
     other = debian.listed(debian.deb("mount-s3", "1.22.0", files=[PROGRAM]), arch=OTHER_ARCH)
     with pytest.raises(NodeError, match=said) as caught:
         install_clients(debian.node([DATA], [other]))
-    assert caught.value.hint == (f"list mount-s3 for {'amd64' if ARCH == 'x86_64' else 'arm64'} under "
-                                 "hyperpod_kit.clients, or use an image that has it; "
-                                 f"listed are mount-s3 for {OTHER_ARCH}")
+    assert caught.value.hint == (
+        f"list mount-s3 for {'amd64' if ARCH == 'x86_64' else 'arm64'} under "
+        "hyperpod_kit.clients, or use an image that has it; "
+        f"listed are mount-s3 for {OTHER_ARCH}"
+    )
     assert debian.changes() == []
 
 
@@ -93,8 +108,7 @@ def test_a_needed_package_that_nobody_lists(debian: DebianRoot) -> None:
     s3 = debian.listed(debian.deb("mount-s3", "1.22.0", depends="libfuse2 (>= 2.9), fuse3", files=[PROGRAM]))
     with pytest.raises(NodeError) as caught:
         install_clients(debian.node([DATA], [s3]))
-    assert caught.value.message == ("cannot install mount-s3: mount-s3 needs libfuse2 (>= 2.9); "
-                                    "mount-s3 needs fuse3")
+    assert caught.value.message == ("cannot install mount-s3: mount-s3 needs libfuse2 (>= 2.9); mount-s3 needs fuse3")
     assert "same `client`" in str(caught.value.hint)
     # The same when the machine's own sources have it, in whatever version that is today.
     debian.put_in_sources(debian.deb("libfuse2", "3.0.1"), debian.deb("fuse3", "3.14.0"))
@@ -110,8 +124,10 @@ def test_what_would_have_to_go_stays(debian: DebianRoot) -> None:
     install_clients(debian.node([HOME], [debian.listed(old), debian.listed(stunnel, client="efs-utils")]))
     tree = debian.root / "tmp/amazon-efs-utils_3.1.0_x"
     (tree / "DEBIAN").mkdir(parents=True)
-    (tree / "DEBIAN/control").write_text("Package: amazon-efs-utils\nVersion: 3.1.0\nArchitecture: all\n"
-                                         "Maintainer: T <t@example.com>\nConflicts: stunnel4\nDescription: t\n")
+    (tree / "DEBIAN/control").write_text(
+        "Package: amazon-efs-utils\nVersion: 3.1.0\nArchitecture: all\n"
+        "Maintainer: T <t@example.com>\nConflicts: stunnel4\nDescription: t\n"
+    )
     target = debian.root / "debs/amazon-efs-utils_3.1.0_all.deb"
     subprocess.run(["dpkg-deb", "-Znone", "-b", str(tree), str(target)], check=True, stdout=subprocess.DEVNULL)
     with pytest.raises(NodeError, match="installing amazon-efs-utils would remove stunnel4"):

@@ -53,8 +53,11 @@ def test_and_with_a_bound(debian: DebianRoot, lock: str) -> None:
     deb = debian.deb("mount-s3", "1.22.0", files=[PROGRAM])
     with held(debian.root / lock, 60) as holder:
         started = time.monotonic()
-        with pytest.raises(NodeError, match="cannot install mount-s3: the package lock was taken for 1 s "
-                                            rf"by process {holder.pid} \(\w") as caught:
+        with pytest.raises(
+            NodeError,
+            match="cannot install mount-s3: the package lock was taken for 1 s "
+            rf"by process {holder.pid} \(\w",
+        ) as caught:
             apt.install(debian.node([DATA]), [str(deb)], ["mount-s3"], seconds=1.0)
         assert time.monotonic() - started < 20
     assert caught.value.hint and debian.installed() == {}

@@ -26,8 +26,12 @@ def present(debian: DebianRoot, *places: str) -> None:
 
 def test_a_module_that_works_is_left_alone_and_held(debian: DebianRoot) -> None:
     present(debian, HELPER, MODULE)
-    debs = [debian.deb("lustre-client-modules-aws", "6.8.0-1057"), debian.deb("linux-image-aws", "6.8.0-1057"),
-            debian.deb("linux-image-6.8.0-1057-aws", "6.8.0-1057"), debian.deb("lustre-client-utils", "2.15.6-1")]
+    debs = [
+        debian.deb("lustre-client-modules-aws", "6.8.0-1057"),
+        debian.deb("linux-image-aws", "6.8.0-1057"),
+        debian.deb("linux-image-6.8.0-1057-aws", "6.8.0-1057"),
+        debian.deb("lustre-client-utils", "2.15.6-1"),
+    ]
     newer = debian.listed(debian.deb(f"lustre-client-modules-{KERNEL}", "9.9-1", files=[MODULE, HELPER]))
     node = debian.node([FSX], [newer])
     apt.install(node, [str(deb) for deb in debs], [deb.name.split("_")[0] for deb in debs])
@@ -38,7 +42,8 @@ def test_a_module_that_works_is_left_alone_and_held(debian: DebianRoot) -> None:
         "linux-image-6.8.0-1057-aws": "6.8.0-1057 install installed",  # one kernel cannot move
         "linux-image-aws": "6.8.0-1057 hold installed",
         "lustre-client-modules-aws": "6.8.0-1057 hold installed",
-        "lustre-client-utils": "2.15.6-1 hold installed"}
+        "lustre-client-utils": "2.15.6-1 hold installed",
+    }
     assert install_clients(node) == (False, "") and pending(node) == ""
     # And that is what an upgrade then does.
     debian.put_in_sources(debian.deb("linux-image-aws", "6.17.0-1"), debian.deb("lustre-client-utils", "2.16-1"))
@@ -57,10 +62,13 @@ def test_the_module_of_the_running_kernel_is_chosen_from_several(debian: DebianR
     packages = [
         debian.listed(debian.deb(other, "2.15.6-1")),
         debian.listed(debian.deb(own, "2.15.6-1", depends="lustre-client-utils", files=[MODULE])),
-        debian.listed(debian.deb("lustre-client-utils", "2.15.6-1", files=[HELPER]), client="lustre")]
+        debian.listed(debian.deb("lustre-client-utils", "2.15.6-1", files=[HELPER]), client="lustre"),
+    ]
     changed, detail = install_clients(debian.node([FSX], packages))
-    assert changed and detail == (f"installed {own} 2.15.6-1: /usr/sbin/mount.lustre is not there; "
-                                  f"held {', '.join(sorted([own, 'lustre-client-utils']))}")
+    assert changed and detail == (
+        f"installed {own} 2.15.6-1: /usr/sbin/mount.lustre is not there; "
+        f"held {', '.join(sorted([own, 'lustre-client-utils']))}"
+    )
     assert set(debian.installed()) == {own, "lustre-client-utils"}
 
 
@@ -79,8 +87,10 @@ def test_a_lock_that_keeps_us_from_holding_does_not_cost_the_node(debian: Debian
     node = debian.node([FSX])
     apt.install(node, [str(debian.deb("linux-image-aws", "6.8.0-1057"))], ["linux-image-aws"])
     debian.shim("apt-mark", "echo 'E: Sub-process /usr/bin/dpkg returned an error code (2)' >&2; exit 100")
-    assert install_clients(node) == (False, "cannot hold linux-image-aws: E: Sub-process /usr/bin/dpkg returned an "
-                                            "error code (2)")
+    assert install_clients(node) == (
+        False,
+        "cannot hold linux-image-aws: E: Sub-process /usr/bin/dpkg returned an error code (2)",
+    )
 
 
 def test_without_lustre_nothing_is_held(debian: DebianRoot) -> None:
@@ -90,10 +100,12 @@ def test_without_lustre_nothing_is_held(debian: DebianRoot) -> None:
 
 
 def test_what_moves() -> None:
-    listing = ("linux-image-aws\tinstall\tinstalled\nlinux-image-6.8.0-1057-aws\tinstall\tinstalled\n"
-               "linux-image-generic\tdeinstall\tconfig-files\nlinux-image-unsigned-6.8.0-1057-aws\tinstall\tinstalled\n"
-               "linux-image-aws-6.8\tinstall\tinstalled\nlustre-client-modules-6.8.0-1057-aws\tinstall\tinstalled\n"
-               "lustre-client-modules-aws\thold\tinstalled\nlustre-client\tunknown\tnot-installed\n")
+    listing = (
+        "linux-image-aws\tinstall\tinstalled\nlinux-image-6.8.0-1057-aws\tinstall\tinstalled\n"
+        "linux-image-generic\tdeinstall\tconfig-files\nlinux-image-unsigned-6.8.0-1057-aws\tinstall\tinstalled\n"
+        "linux-image-aws-6.8\tinstall\tinstalled\nlustre-client-modules-6.8.0-1057-aws\tinstall\tinstalled\n"
+        "lustre-client-modules-aws\thold\tinstalled\nlustre-client\tunknown\tnot-installed\n"
+    )
     assert moving(listing) == ["linux-image-aws", "linux-image-aws-6.8", "lustre-client-modules-6.8.0-1057-aws"]
 
 
@@ -104,7 +116,8 @@ def test_after_a_change_of_kernel_what_we_hold_is_no_obstacle(debian: DebianRoot
     own = f"lustre-client-modules-{KERNEL}"
     packages = [
         debian.listed(debian.deb(own, "2.15.6-1", depends="lustre-client-utils (>= 2.15)", files=[MODULE])),
-        debian.listed(debian.deb("lustre-client-utils", "2.15.6-1", files=[HELPER]), client="lustre")]
+        debian.listed(debian.deb("lustre-client-utils", "2.15.6-1", files=[HELPER]), client="lustre"),
+    ]
     node = debian.node([FSX], packages)
     assert install_clients(node)[0] is True and install_clients(node) == (False, "")
     assert debian.installed() == {own: "2.15.6-1 hold installed", "lustre-client-utils": "2.15.6-1 hold installed"}

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from .fakes import make_operations
+from rehearsal.fakes import make_operations
 
 
 @pytest.fixture

@@ -99,8 +99,14 @@ def make_operations(root: Path, agent_says=lambda config: ("Running", "")) -> Op
     store = S3Store(layout.s3)
     store.create_bucket("sagemaker-test")
     machines = DirectoryMachines(layout, agent_says)
-    fleet = Fleet(layout, Settings("test", "image"), Network(layout, 1, RecordingRunner()),
-                  MetadataServers(lambda netns: socket.create_server(("127.0.0.1", 0))), machines,
-                  Secrets("ssh-ed25519 AAAA test", b"munge", Key("a", "b", "c", node=True)), "http://10.1.0.1:1",
-                  threading.Event())
+    fleet = Fleet(
+        layout,
+        Settings("test", "image"),
+        Network(layout, 1, RecordingRunner()),
+        MetadataServers(lambda netns: socket.create_server(("127.0.0.1", 0))),
+        machines,
+        Secrets("ssh-ed25519 AAAA test", b"munge", Key("a", "b", "c", node=True)),
+        "http://10.1.0.1:1",
+        threading.Event(),
+    )
     return Operations(fleet, SlurmControl(machines), store, lambda: None)

@@ -52,9 +52,17 @@ def node(tmp_path, monkeypatch, endpoint):
 
     def run(timeout=20.0):
         config = tmp_path / "node.json"
-        config.write_text(json.dumps({
-            "endpoint": endpoint, "slurm_role": "", "controller_ip": "", "timeout": timeout,
-            "lifecycle": {"SourceS3Uri": "s3://sagemaker-test/b/", "OnCreate": "on_create.sh"}}))
+        config.write_text(
+            json.dumps(
+                {
+                    "endpoint": endpoint,
+                    "slurm_role": "",
+                    "controller_ip": "",
+                    "timeout": timeout,
+                    "lifecycle": {"SourceS3Uri": "s3://sagemaker-test/b/", "OnCreate": "on_create.sh"},
+                }
+            )
+        )
         code = agent.main([str(config)])
         return code, json.loads((tmp_path / "node/var/lib/hyperpod-rehearsal/agent.json").read_text())
 
@@ -63,11 +71,15 @@ def node(tmp_path, monkeypatch, endpoint):
 
 def test_a_bundle_that_logs_through_tee_too_is_quoted_once(node, endpoint, tmp_path):
     log = tmp_path / "node/var/log/provision/provisioning.log"
-    put(endpoint, "b/on_create.sh", f"""
+    put(
+        endpoint,
+        "b/on_create.sh",
+        f"""
         echo an older line >> {log}
         for number in $(seq 30); do echo line $number | tee -a {log}; done
         echo only noted >> {log}
-        exit 100""")
+        exit 100""",
+    )
     code, report = node()
     said = report["message"].splitlines()
     assert code == 1 and said[0] == "on_create.sh exited 100; the end of its log:"
@@ -82,7 +94,11 @@ def test_the_script_runs_where_it_was_downloaded(node, endpoint, tmp_path):
     assert (code, report["state"], report["message"]) == (0, "Running", "")
     inside = tmp_path / "node"
     assert (inside / "var/log/hyperpod-rehearsal/lifecycle.log").read_text().splitlines() == [
-        f"{inside}/tmp/sagemaker-test/b", "payload", f"{inside}/opt/ml/config/resource_config.json", "/root"]
+        f"{inside}/tmp/sagemaker-test/b",
+        "payload",
+        f"{inside}/opt/ml/config/resource_config.json",
+        "/root",
+    ]
     assert (inside / "opt/ml/config/provisioning_parameters.json").read_text() == "{}"
 
 
@@ -112,8 +128,9 @@ def test_a_reboot_runs_no_script(node, endpoint, tmp_path):
     assert (tmp_path / "node/var/log/hyperpod-rehearsal/lifecycle.log").read_text() == "once\n"
 
 
-@pytest.mark.parametrize("uri, expected", [
-    ("s3://b/p/q/", ("b", "p/q/")), ("s3://b/p", ("b", "p/")), ("s3://b", ("b", ""))])
+@pytest.mark.parametrize(
+    "uri, expected", [("s3://b/p/q/", ("b", "p/q/")), ("s3://b/p", ("b", "p/")), ("s3://b", ("b", ""))]
+)
 def test_uris(uri, expected):
     assert split_uri(uri) == expected
 
@@ -153,12 +170,16 @@ def test_fsx_is_mounted_by_the_platform_once_and_for_later_boots(tmp_path, monke
     monkeypatch.setattr(managed_storage.subprocess, "run", lambda argv, **options: calls.append(argv))
     fstab, target = tmp_path / "fstab", tmp_path / "fsx"
     fstab.write_text("LABEL=root / ext4 defaults 0 1\n")
-    storage = [{"EbsVolumeConfig": {"VolumeSizeInGB": 1}},
-               {"FsxLustreConfig": {"DnsName": "fs-1.fsx", "MountName": "abcdefgh", "MountPath": str(target)}},
-               {"FsxOpenZfsConfig": {"DnsName": "fs-2.fsx", "MountPath": str(target / "zfs")}}]
+    storage = [
+        {"EbsVolumeConfig": {"VolumeSizeInGB": 1}},
+        {"FsxLustreConfig": {"DnsName": "fs-1.fsx", "MountName": "abcdefgh", "MountPath": str(target)}},
+        {"FsxOpenZfsConfig": {"DnsName": "fs-2.fsx", "MountPath": str(target / "zfs")}},
+    ]
     for _ in range(2):
         managed_storage.mount(storage, str(fstab))
     lines = fstab.read_text().splitlines()
-    assert lines[1:] == [f"fs-1.fsx@tcp:/abcdefgh {target} lustre noatime,flock,_netdev 0 0",
-                         f"fs-2.fsx:/fsx {target}/zfs nfs nfsvers=4.2,nconnect=16,_netdev 0 0"]
+    assert lines[1:] == [
+        f"fs-1.fsx@tcp:/abcdefgh {target} lustre noatime,flock,_netdev 0 0",
+        f"fs-2.fsx:/fsx {target}/zfs nfs nfsvers=4.2,nconnect=16,_netdev 0 0",
+    ]
     assert calls == [["mount", str(target)], ["mount", f"{target}/zfs"]] * 2 and target.is_dir()

@@ -50,13 +50,18 @@ def test_deb822_entries_become_lines_and_third_parties_stay_out(tmp_path):
 
 
 def test_one_line_entries_of_ubuntu(tmp_path):
-    root = root_with(tmp_path, {"apt/sources.list": """\
+    root = root_with(
+        tmp_path,
+        {
+            "apt/sources.list": """\
 deb http://archive.example/ubuntu jammy main universe # the archive
 deb-src http://archive.example/ubuntu jammy main
 deb http://archive.example/ubuntu jammy-backports main universe
 deb [arch=amd64] http://archive.example/ubuntu jammy-updates main universe
 deb [arch=amd64] https://vendor.example/apt jammy vendor
-"""})
+"""
+        },
+    )
     assert own_sources("jammy", root) == [
         "deb http://archive.example/ubuntu jammy main universe",
         "deb [arch=amd64] http://archive.example/ubuntu jammy-updates main universe",
@@ -68,10 +73,13 @@ def test_no_source_is_an_error_with_the_code_name(tmp_path):
         own_sources("bookworm", tmp_path)
 
 
-@pytest.mark.parametrize("release, expected", [
-    ('ID=debian\nVERSION_ID="12"\n', Distribution("debian", "12", "bookworm")),
-    ('NAME="Ubuntu"\nID=ubuntu\nVERSION_ID="24.04"\n', Distribution("ubuntu", "24.04", "noble")),
-])
+@pytest.mark.parametrize(
+    "release, expected",
+    [
+        ('ID=debian\nVERSION_ID="12"\n', Distribution("debian", "12", "bookworm")),
+        ('NAME="Ubuntu"\nID=ubuntu\nVERSION_ID="24.04"\n', Distribution("ubuntu", "24.04", "noble")),
+    ],
+)
 def test_supported_distributions(tmp_path, release, expected):
     assert host_distribution(root_with(tmp_path, {"os-release": release})) == expected
 
@@ -86,11 +94,16 @@ BOOKWORM = Distribution("debian", "12", "bookworm")
 
 
 def test_another_release_comes_from_the_same_mirrors(tmp_path):
-    root = root_with(tmp_path, {"apt/sources.list": """\
+    root = root_with(
+        tmp_path,
+        {
+            "apt/sources.list": """\
 deb [signed-by=/k.gpg] http://mirror.example/debian bookworm main non-free-firmware
 deb http://mirror.example/debian bookworm-updates main
 deb http://mirror.example/security bookworm-security main
-"""})
+"""
+        },
+    )
     assert sources_of("bullseye", BOOKWORM, root) == [
         "deb [signed-by=/k.gpg] http://mirror.example/debian bullseye main",
         "deb http://mirror.example/debian bullseye-updates main",

@@ -6,8 +6,7 @@ from hyperpod_kit.rehearsal.back_off import FIRST_PAUSE, LONGEST_PAUSE, STEADY, 
 from hyperpod_kit.rehearsal.cluster_state import Cluster
 from hyperpod_kit.rehearsal.machine import REBOOT_EXIT
 from hyperpod_kit.rehearsal.recovery import Recovery
-
-from .test_control_plane import until
+from rehearsal.test_control_plane import until
 
 
 def test_pauses_double_up_to_the_longest():
@@ -42,8 +41,14 @@ class Time:
 def dying_cluster(operations, code):
     """A cluster of one node that ran, and whose machine has ended with `code`, as all after it will."""
     machines = operations.fleet.machines
-    cluster = Cluster("demo", "abc", {"ClusterName": "demo", "InstanceGroups": [
-        {"InstanceGroupName": "gpu", "InstanceType": "ml.m5.large", "InstanceCount": 1}]})
+    cluster = Cluster(
+        "demo",
+        "abc",
+        {
+            "ClusterName": "demo",
+            "InstanceGroups": [{"InstanceGroupName": "gpu", "InstanceType": "ml.m5.large", "InstanceCount": 1}],
+        },
+    )
     operations.clusters["demo"] = cluster
     operations.create(cluster)
     assert cluster.status == "InService"

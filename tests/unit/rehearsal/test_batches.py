@@ -7,10 +7,9 @@ from botocore.exceptions import ClientError
 
 from hyperpod_kit.rehearsal.cluster_state import Node
 from hyperpod_kit.rehearsal.software_update import batches
-
-from .test_continuous import SLURM, events, groups
-from .test_control_plane import endpoint, group, nodes, sagemaker, until, wait, with_slurm
-from .test_request_rules import refused
+from rehearsal.test_continuous import SLURM, events, groups
+from rehearsal.test_control_plane import endpoint, group, nodes, sagemaker, until, wait, with_slurm
+from rehearsal.test_request_rules import refused
 
 __all__ = ["endpoint", "sagemaker"]
 
@@ -18,7 +17,8 @@ __all__ = ["endpoint", "sagemaker"]
 @pytest.fixture
 def continuous(sagemaker, operations):
     operations.fleet.machines.answers = {
-        "/opt/slurm/bin/scontrol -o show node": "NodeName=x State=DOWN SlurmdStartTime=2096-01-01T00:00:00"}
+        "/opt/slurm/bin/scontrol -o show node": "NodeName=x State=DOWN SlurmdStartTime=2096-01-01T00:00:00"
+    }
     sagemaker.create_cluster(ClusterName="demo", InstanceGroups=groups(2), **SLURM)
     wait(sagemaker)
     until(lambda: not operations.in_hand)
@@ -31,13 +31,17 @@ def target(sagemaker, name="gpu"):
 
 
 def workers(sagemaker):
-    return {node["InstanceId"]: node["InstanceStatus"]["Status"] for node in nodes(sagemaker)
-            if node["InstanceGroupName"] == "gpu"}
+    return {
+        node["InstanceId"]: node["InstanceStatus"]["Status"]
+        for node in nodes(sagemaker)
+        if node["InstanceGroupName"] == "gpu"
+    }
 
 
 def test_tags_are_kept_listed_overwritten_and_removed(sagemaker):
-    arn = sagemaker.create_cluster(ClusterName="demo", InstanceGroups=[group("gpu", 1)],
-                                   Tags=[{"Key": "team", "Value": "größe 1"}])["ClusterArn"]
+    arn = sagemaker.create_cluster(
+        ClusterName="demo", InstanceGroups=[group("gpu", 1)], Tags=[{"Key": "team", "Value": "größe 1"}]
+    )["ClusterArn"]
     assert sagemaker.list_tags(ResourceArn=arn)["Tags"] == [{"Key": "team", "Value": "größe 1"}]
     many = [{"Key": f"k{number:02}", "Value": str(number)} for number in range(48)]
     added = sagemaker.add_tags(ResourceArn=arn, Tags=[{"Key": "team", "Value": "2"}, *many])["Tags"]
@@ -58,10 +62,14 @@ def test_deleted_nodes_leave_with_their_groups_count(sagemaker, operations, endp
     head, first, second, third = (node["InstanceId"] for node in nodes(sagemaker))
     operations.take(operations.clusters["demo"].nodes[third])
     answer = sagemaker.batch_delete_cluster_nodes(
-        ClusterName="demo", NodeIds=[head, first, third, "i-0123456789abcdef0"])
+        ClusterName="demo", NodeIds=[head, first, third, "i-0123456789abcdef0"]
+    )
     assert answer["Successful"] == [first]
     assert [(failure["NodeId"], failure["Code"]) for failure in answer["Failed"]] == [
-        (head, "InvalidNodeStatus"), (third, "NodeIdInUse"), ("i-0123456789abcdef0", "NodeIdNotFound")]
+        (head, "InvalidNodeStatus"),
+        (third, "NodeIdInUse"),
+        ("i-0123456789abcdef0", "NodeIdNotFound"),
+    ]
     assert target(sagemaker) == 2
     until(lambda: set(workers(sagemaker)) == {second, third})
     # An update to the count that is there takes nobody away, whichever places are empty; the next one fills them.
@@ -74,16 +82,24 @@ def test_deleted_nodes_leave_with_their_groups_count(sagemaker, operations, endp
 
 
 def test_nodes_are_added_once_for_a_token_and_followed_by_their_logical_ids(continuous, operations):
-    request = {"ClusterName": "demo", "ClientToken": "once", "NodesToAdd": [
-        {"InstanceGroupName": "gpu", "IncrementTargetCountBy": 2},
-        {"InstanceGroupName": "other", "IncrementTargetCountBy": 3},
-        {"InstanceGroupName": "gpu", "IncrementTargetCountBy": 1, "InstanceTypes": ["ml.c5.xlarge"]},
-        {"InstanceGroupName": "gpu", "IncrementTargetCountBy": 1, "AvailabilityZones": ["us-east-1c"]}]}
+    request = {
+        "ClusterName": "demo",
+        "ClientToken": "once",
+        "NodesToAdd": [
+            {"InstanceGroupName": "gpu", "IncrementTargetCountBy": 2},
+            {"InstanceGroupName": "other", "IncrementTargetCountBy": 3},
+            {"InstanceGroupName": "gpu", "IncrementTargetCountBy": 1, "InstanceTypes": ["ml.c5.xlarge"]},
+            {"InstanceGroupName": "gpu", "IncrementTargetCountBy": 1, "AvailabilityZones": ["us-east-1c"]},
+        ],
+    }
     answer = continuous.batch_add_cluster_nodes(**request)
     added = [entry["NodeLogicalId"] for entry in answer["Successful"]]
     assert len(added) == 2 and {entry["InstanceGroupName"] for entry in answer["Successful"]} == {"gpu"}
     assert [(failure["ErrorCode"], failure["FailedCount"]) for failure in answer["Failed"]] == [
-        ("InstanceGroupNotFound", 3), ("IncompatibleInstanceTypes", 1), ("IncompatibleAvailabilityZones", 1)]
+        ("InstanceGroupNotFound", 3),
+        ("IncompatibleInstanceTypes", 1),
+        ("IncompatibleAvailabilityZones", 1),
+    ]
 
     def status(logical_id):
         details = continuous.describe_cluster_node(ClusterName="demo", NodeLogicalId=logical_id)["NodeDetails"]
@@ -92,7 +108,8 @@ def test_nodes_are_added_once_for_a_token_and_followed_by_their_logical_ids(cont
     until(lambda: [status(logical_id) for logical_id in added] == ["Running", "Running"])
     again = continuous.batch_add_cluster_nodes(**request)
     assert [(entry["NodeLogicalId"], entry["Status"]) for entry in again["Successful"]] == [
-        (logical_id, "Running") for logical_id in added]
+        (logical_id, "Running") for logical_id in added
+    ]
     assert (target(continuous), len(workers(continuous))) == (4, 4)
     listed = continuous.list_cluster_nodes(ClusterName="demo", IncludeNodeLogicalIds=True)["ClusterNodeSummaries"]
     assert set(added) < {node["NodeLogicalId"] for node in listed}
@@ -107,8 +124,12 @@ def test_nodes_are_added_once_for_a_token_and_followed_by_their_logical_ids(cont
 def test_nodes_can_be_added_to_continuous_clusters_only(sagemaker):
     sagemaker.create_cluster(ClusterName="demo", InstanceGroups=[group("gpu", 1)])
     wait(sagemaker)
-    refused(sagemaker.batch_add_cluster_nodes, "only supported for clusters with NodeProvisioningMode",
-            ClusterName="demo", NodesToAdd=[{"InstanceGroupName": "gpu", "IncrementTargetCountBy": 1}])
+    refused(
+        sagemaker.batch_add_cluster_nodes,
+        "only supported for clusters with NodeProvisioningMode",
+        ClusterName="demo",
+        NodesToAdd=[{"InstanceGroupName": "gpu", "IncrementTargetCountBy": 1}],
+    )
 
 
 def test_reboot_replacement_and_scaling_leave_events(continuous, operations):
@@ -125,11 +146,13 @@ def test_reboot_replacement_and_scaling_leave_events(continuous, operations):
 
     assert [text for text in said(NodeId=first) if "Reboot" in text] == [
         f"Reboot of instance {first} has Started: asked for: reboot",
-        f"Reboot of instance {first} has Succeeded: asked for: reboot"]
+        f"Reboot of instance {first} has Succeeded: asked for: reboot",
+    ]
     [replaced] = [text for text in said(NodeId=second) if "replaced" in text]
     assert replaced.endswith("asked for: replace")
     assert said(InstanceGroupName="gpu", ResourceType="InstanceGroup") == [
-        "Scaling of InstanceGroup gpu from 2 to 1 instances has Started"]
+        "Scaling of InstanceGroup gpu from 2 to 1 instances has Started"
+    ]
     assert any("was deleted" in text for text in said(InstanceGroupName="gpu", ResourceType="Instance"))
 
 
@@ -153,8 +176,10 @@ def test_a_software_update_that_fails_says_why_and_goes_no_further(sagemaker, op
     sagemaker.create_cluster(ClusterName="demo", InstanceGroups=[group("gpu", 3)])
     wait(sagemaker)
     operations.fleet.machines.agent_says = lambda config: ("Failed", "on_create.sh exited 1: no such package")
-    sagemaker.update_cluster_software(ClusterName="demo", DeploymentConfig={"RollingUpdatePolicy": {
-        "MaximumBatchSize": {"Type": "INSTANCE_COUNT", "Value": 1}}})
+    sagemaker.update_cluster_software(
+        ClusterName="demo",
+        DeploymentConfig={"RollingUpdatePolicy": {"MaximumBatchSize": {"Type": "INSTANCE_COUNT", "Value": 1}}},
+    )
     answer = wait(sagemaker)
     assert answer["ClusterStatus"] == "InService" and "no such package" in answer["FailureMessage"]
     assert [node["InstanceStatus"]["Status"] for node in nodes(sagemaker)] == ["Failure", "Running", "Running"]
@@ -163,8 +188,10 @@ def test_a_software_update_that_fails_says_why_and_goes_no_further(sagemaker, op
     assert not operations.in_hand
 
 
-@pytest.mark.parametrize("kind, value, sizes", [
-    ("INSTANCE_COUNT", 2, [2, 2, 1]), ("CAPACITY_PERCENTAGE", 40, [2, 2, 1]), ("CAPACITY_PERCENTAGE", 1, [1] * 5)])
+@pytest.mark.parametrize(
+    "kind, value, sizes",
+    [("INSTANCE_COUNT", 2, [2, 2, 1]), ("CAPACITY_PERCENTAGE", 40, [2, 2, 1]), ("CAPACITY_PERCENTAGE", 1, [1] * 5)],
+)
 def test_batches_of_a_rolling_update(kind, value, sizes):
     five = [Node(f"i-{number}", "gpu", "ml.m5.large", number, "10.1.0.1") for number in range(5)]
     policy = {"MaximumBatchSize": {"Type": kind, "Value": value}}

@@ -63,11 +63,29 @@ def up(monkeypatch):
     state.write_process(layout.daemon_file, identify(os.getpid()))
     state.write_json(layout.ready_file, {"endpoint": "http://127.0.0.1:1"})
     Keys.new().save(layout.root)
-    node = {"instance_id": "i-1", "place": "gpu/0", "host": "ip-10-1-41-18", "ip": "10.1.41.18", "role": "", "pid": 0,
-            "pid_started": 0, "group": "gpu", "index": 0, "status": "Failure", "message": "why\nmore", "booted_at": 0}
-    state.write_json(layout.state_file, {
-        "name": "demo", "endpoint": "http://127.0.0.1:1", "gateway": "10.1.0.1",
-        "clusters": [{"name": "one", "status": "Failed", "failure_message": "because", "nodes": [node]}]})
+    node = {
+        "instance_id": "i-1",
+        "place": "gpu/0",
+        "host": "ip-10-1-41-18",
+        "ip": "10.1.41.18",
+        "role": "",
+        "pid": 0,
+        "pid_started": 0,
+        "group": "gpu",
+        "index": 0,
+        "status": "Failure",
+        "message": "why\nmore",
+        "booted_at": 0,
+    }
+    state.write_json(
+        layout.state_file,
+        {
+            "name": "demo",
+            "endpoint": "http://127.0.0.1:1",
+            "gateway": "10.1.0.1",
+            "clusters": [{"name": "one", "status": "Failed", "failure_message": "because", "nodes": [node]}],
+        },
+    )
     return layout
 
 

@@ -6,8 +6,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from hyperpod_kit.rehearsal.recovery import Recovery
-
-from .test_control_plane import endpoint, group, nodes, sagemaker, until, wait
+from rehearsal.test_control_plane import endpoint, group, nodes, sagemaker, until, wait
 
 __all__ = ["endpoint", "sagemaker"]
 
@@ -15,8 +14,10 @@ SLURM = {"NodeProvisioningMode": "Continuous", "Orchestrator": {"Slurm": {}}}
 
 
 def groups(workers):
-    return [group("head", 1, SlurmConfig={"NodeType": "Controller"}),
-            group("gpu", workers, SlurmConfig={"NodeType": "Compute", "PartitionNames": ["p"]})]
+    return [
+        group("head", 1, SlurmConfig={"NodeType": "Controller"}),
+        group("gpu", workers, SlurmConfig={"NodeType": "Compute", "PartitionNames": ["p"]}),
+    ]
 
 
 def events(sagemaker, **filters):
@@ -27,10 +28,13 @@ def test_a_worker_that_fails_is_tried_again_and_the_cluster_is_in_service_all_th
     broken = [True]
     machines = operations.fleet.machines
     machines.agent_says = lambda config: (
-        ("Failed", "on_create.sh exited 1: boom") if broken[0] and config["slurm_role"] == "Compute"
-        else ("Running", ""))
+        ("Failed", "on_create.sh exited 1: boom")
+        if broken[0] and config["slurm_role"] == "Compute"
+        else ("Running", "")
+    )
     machines.answers = {
-        "/opt/slurm/bin/scontrol -o show node": "NodeName=x State=DOWN SlurmdStartTime=2096-01-01T00:00:00"}
+        "/opt/slurm/bin/scontrol -o show node": "NodeName=x State=DOWN SlurmdStartTime=2096-01-01T00:00:00"
+    }
     sagemaker.create_cluster(ClusterName="demo", InstanceGroups=groups(1), **SLURM)
     answer = wait(sagemaker)
     assert answer["ClusterStatus"] == "InService" and answer["NodeProvisioningMode"] == "Continuous"
@@ -75,8 +79,9 @@ def test_events_are_kept_for_no_other_cluster(sagemaker):
         events(sagemaker)
 
 
-@pytest.mark.parametrize("change", [
-    {"Orchestrator": {"Slurm": {"SlurmConfigStrategy": "Merge"}}}, {"InstanceGroups": [group("gpu", 1)]}])
+@pytest.mark.parametrize(
+    "change", [{"Orchestrator": {"Slurm": {"SlurmConfigStrategy": "Merge"}}}, {"InstanceGroups": [group("gpu", 1)]}]
+)
 def test_requests_that_hyperpod_refuses(sagemaker, change):
     with pytest.raises(ClientError, match="ValidationException"):
         sagemaker.create_cluster(**{"ClusterName": "demo", "InstanceGroups": groups(1), **SLURM, **change})

@@ -22,15 +22,20 @@ SOURCE = "s3://sagemaker-test/bundle/"
 
 @pytest.fixture
 def endpoint(operations):
-    server = serve([("127.0.0.1", 0)], operations.store, RehearsalControlPlane(operations),
-                   keys={"a": Key("a", "b")})
+    server = serve([("127.0.0.1", 0)], operations.store, RehearsalControlPlane(operations), keys={"a": Key("a", "b")})
     yield server.url
     server.close()
 
 
 def client(service, endpoint):
-    return boto3.client(service, endpoint_url=endpoint, region_name="us-east-1", aws_access_key_id="a",
-                        aws_secret_access_key="b", config=Config(retries={"total_max_attempts": 1}))
+    return boto3.client(
+        service,
+        endpoint_url=endpoint,
+        region_name="us-east-1",
+        aws_access_key_id="a",
+        aws_secret_access_key="b",
+        config=Config(retries={"total_max_attempts": 1}),
+    )
 
 
 @pytest.fixture
@@ -39,8 +44,14 @@ def sagemaker(endpoint):
 
 
 def group(name, count, **more):
-    return {"InstanceGroupName": name, "InstanceType": "ml.g5.8xlarge", "InstanceCount": count, "ExecutionRole": ROLE,
-            "LifeCycleConfig": {"SourceS3Uri": SOURCE, "OnCreate": "on_create.sh"}, **more}
+    return {
+        "InstanceGroupName": name,
+        "InstanceType": "ml.g5.8xlarge",
+        "InstanceCount": count,
+        "ExecutionRole": ROLE,
+        "LifeCycleConfig": {"SourceS3Uri": SOURCE, "OnCreate": "on_create.sh"},
+        **more,
+    }
 
 
 def wait(sagemaker, name="demo", status=("InService", "Failed")):
@@ -71,7 +82,10 @@ def test_a_cluster_comes_into_service(sagemaker):
     assert [(entry["CurrentCount"], entry["TargetCount"]) for entry in answer["InstanceGroups"]] == [(1, 1), (2, 2)]
     found = nodes(sagemaker, arn)
     assert [node["PrivateDnsHostname"] for node in found] == [
-        "ip-10-1-41-18.ec2.internal", "ip-10-1-42-18.ec2.internal", "ip-10-1-42-19.ec2.internal"]
+        "ip-10-1-41-18.ec2.internal",
+        "ip-10-1-42-18.ec2.internal",
+        "ip-10-1-42-19.ec2.internal",
+    ]
     details = sagemaker.describe_cluster_node(ClusterName="demo", NodeId=found[0]["InstanceId"])["NodeDetails"]
     assert details["PrivatePrimaryIp"] == "10.1.41.18" and details["InstanceStatus"]["Status"] == "Running"
 
@@ -87,18 +101,25 @@ def test_a_failing_script_fails_the_cluster_with_its_words(sagemaker, operations
 
 def test_logs_that_differ_in_a_name_only_are_not_all_quoted_in_full(sagemaker, operations):
     operations.fleet.machines.agent_says = lambda config: (
-        "Failed", f"on_create.sh exited 3; the end of its log:\nfirst\n{config['instance_id']}\nboom")
+        "Failed",
+        f"on_create.sh exited 3; the end of its log:\nfirst\n{config['instance_id']}\nboom",
+    )
     sagemaker.create_cluster(ClusterName="demo", InstanceGroups=[group("gpu", 3)])
     message = wait(sagemaker)["FailureMessage"]
     assert message.count("\nfirst\n") == 1 and message.count("boom") == 3 and len(message.splitlines()) == 7
     assert all(node["InstanceId"] in message for node in nodes(sagemaker))
 
 
-@pytest.mark.parametrize("change, code", [
-    ({"InstanceGroups": [group("a", 1), group("a", 1)]}, "ValidationException"),
-    ({"InstanceGroups": [group("a", 1, LifeCycleConfig={"SourceS3Uri": "s3://other/x", "OnCreate": "o.sh"})]},
-     "ValidationException"),
-])
+@pytest.mark.parametrize(
+    "change, code",
+    [
+        ({"InstanceGroups": [group("a", 1), group("a", 1)]}, "ValidationException"),
+        (
+            {"InstanceGroups": [group("a", 1, LifeCycleConfig={"SourceS3Uri": "s3://other/x", "OnCreate": "o.sh"})]},
+            "ValidationException",
+        ),
+    ],
+)
 def test_requests_that_hyperpod_refuses(sagemaker, change, code):
     with pytest.raises(ClientError) as caught:
         sagemaker.create_cluster(**{"ClusterName": "demo", **change})
@@ -121,14 +142,18 @@ def test_replacing_a_node_keeps_its_place(sagemaker):
     wait(sagemaker)
     old = nodes(sagemaker)[0]
     answer = sagemaker.batch_replace_cluster_nodes(
-        ClusterName="demo", NodeIds=[old["InstanceId"], "i-0123456789abcdef0"])
+        ClusterName="demo", NodeIds=[old["InstanceId"], "i-0123456789abcdef0"]
+    )
     assert answer["Successful"] == [old["InstanceId"]]
     assert [failure["ErrorCode"] for failure in answer["Failed"]] == ["InstanceIdNotFound"]
 
     def replaced():
         same_place = [node for node in nodes(sagemaker) if node["PrivateDnsHostname"] == old["PrivateDnsHostname"]]
-        return (same_place and same_place[0]["InstanceId"] != old["InstanceId"]
-                and same_place[0]["InstanceStatus"]["Status"] == "Running")
+        return (
+            same_place
+            and same_place[0]["InstanceId"] != old["InstanceId"]
+            and same_place[0]["InstanceStatus"]["Status"] == "Running"
+        )
 
     until(replaced)
 
@@ -156,15 +181,17 @@ def test_update_grows_and_shrinks_a_group(sagemaker):
 
 def with_slurm(store: S3Store, endpoint):
     parameters = {"controller_group": "head", "worker_groups": [{"instance_group_name": "gpu", "partition_name": "p"}]}
-    client("s3", endpoint).put_object(Bucket="sagemaker-test", Key="bundle/provisioning_parameters.json",
-                                      Body=json.dumps(parameters).encode())
+    client("s3", endpoint).put_object(
+        Bucket="sagemaker-test", Key="bundle/provisioning_parameters.json", Body=json.dumps(parameters).encode()
+    )
 
 
 def test_a_dead_worker_is_down_replaced_and_resumed(sagemaker, operations, endpoint):
     with_slurm(operations.store, endpoint)
     machines = operations.fleet.machines
     machines.answers = {
-        "/opt/slurm/bin/scontrol -o show node": "NodeName=x State=DOWN SlurmdStartTime=2096-01-01T00:00:00"}
+        "/opt/slurm/bin/scontrol -o show node": "NodeName=x State=DOWN SlurmdStartTime=2096-01-01T00:00:00"
+    }
     sagemaker.create_cluster(ClusterName="demo", InstanceGroups=[group("head", 1), group("gpu", 1)])
     wait(sagemaker)
     cluster = operations.clusters["demo"]
@@ -209,6 +236,11 @@ def test_without_recovery_a_dead_node_is_only_labelled(sagemaker, operations):
 
 def test_both_sources_of_slurm_fail_the_creation(sagemaker, operations, endpoint):
     with_slurm(operations.store, endpoint)
-    sagemaker.create_cluster(ClusterName="demo", InstanceGroups=[
-        group("head", 1, SlurmConfig={"NodeType": "Controller"}), group("gpu", 1, SlurmConfig={"NodeType": "Compute"})])
+    sagemaker.create_cluster(
+        ClusterName="demo",
+        InstanceGroups=[
+            group("head", 1, SlurmConfig={"NodeType": "Controller"}),
+            group("gpu", 1, SlurmConfig={"NodeType": "Compute"}),
+        ],
+    )
     assert "cannot include both" in wait(sagemaker)["FailureMessage"]

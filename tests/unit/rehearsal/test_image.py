@@ -15,14 +15,21 @@ import pytest
 from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.rehearsal import image, image_root
 from hyperpod_kit.rehearsal.image import Recipe
-
-from .test_control_plane import until
+from rehearsal.test_control_plane import until
 
 RECIPE = Recipe("bookworm", "x86_64", ("systemd",), ("deb http://x bookworm main",), "0")
 
 
-@pytest.mark.parametrize("field, value", [("packages", ("systemd", "jq")), ("sources", ()), ("customize", "1"),
-                                          ("architecture", "aarch64"), ("codename", "jammy")])
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("packages", ("systemd", "jq")),
+        ("sources", ()),
+        ("customize", "1"),
+        ("architecture", "aarch64"),
+        ("codename", "jammy"),
+    ],
+)
 def test_every_input_is_in_the_digest(field, value):
     assert dataclasses.replace(RECIPE, **{field: value}).digest != RECIPE.digest
 
@@ -40,6 +47,7 @@ def test_an_image_that_is_there_is_used(cache):
 
 def fake_build(monkeypatch, log):
     """Programs of the build replaced by one that writes the files which they would have written."""
+
     def run(argv, progress, log_file):
         log.append(argv[0])
         if argv[0] == "mmdebstrap":
@@ -77,8 +85,7 @@ def test_a_second_builder_waits_and_uses_the_first_ones(cache, monkeypatch):
 
 def test_a_failed_build_shows_the_end_of_its_log(cache, tmp_path):
     with pytest.raises(RehearsalError, match=r"(?s)exited 3.*no such package"):
-        image._run_reporting(["sh", "-c", "echo 'E: no such package' >&2; exit 3"], lambda text: None,
-                             tmp_path / "log")
+        image._run_reporting(["sh", "-c", "echo 'E: no such package' >&2; exit 3"], lambda text: None, tmp_path / "log")
 
 
 def test_only_the_last_images_stay(cache):
@@ -96,7 +103,7 @@ def test_an_image_has_no_identity(tmp_path):
         (tmp_path / path).write_text("#user_allow_other\n")
     (tmp_path / "etc/passwd").write_text("ubuntu:x:1000:1000::/home/ubuntu:/bin/bash\n")
 
-    from .fakes import RecordingRunner
+    from rehearsal.fakes import RecordingRunner
 
     runner = RecordingRunner()
     image_root.customize(tmp_path, runner)
@@ -104,8 +111,10 @@ def test_an_image_has_no_identity(tmp_path):
         assert not (tmp_path / path).exists()
     assert (tmp_path / "etc/machine-id").read_text() == ""
     assert (tmp_path / "etc/slurm").readlink().as_posix() == "/opt/slurm/etc"
-    assert "ExecStart=/opt/slurm/sbin/slurmd -D $SLURMD_OPTIONS" in (
-        tmp_path / "etc/systemd/system/slurmd.service").read_text()
+    assert (
+        "ExecStart=/opt/slurm/sbin/slurmd -D $SLURMD_OPTIONS"
+        in (tmp_path / "etc/systemd/system/slurmd.service").read_text()
+    )
     enabled = next(command.split() for command in runner.commands if "systemctl -q enable" in command)
     # AWS's own bundle starts Slurm's daemons and counts on munge.
     assert {"ssh.service", "munge.service"} <= set(enabled)
@@ -115,8 +124,10 @@ def test_an_image_has_no_identity(tmp_path):
 @pytest.mark.skipif(os.geteuid() != 0, reason="builds are made by root")
 def test_a_build_does_not_outlive_a_killed_command(tmp_path):
     marker = "86399.25"
-    program = ("from pathlib import Path; from hyperpod_kit.rehearsal import image; "
-               f"image._run_reporting(['sh', '-c', 'sleep {marker}; true'], print, Path({str(tmp_path / 'log')!r}))")
+    program = (
+        "from pathlib import Path; from hyperpod_kit.rehearsal import image; "
+        f"image._run_reporting(['sh', '-c', 'sleep {marker}; true'], print, Path({str(tmp_path / 'log')!r}))"
+    )
     command = subprocess.Popen([sys.executable, "-c", program])
 
     def sleeping():

@@ -14,8 +14,17 @@ from hyperpod_kit.node.secrets.role import credentials
 from hyperpod_kit.rehearsal.instance_metadata import Instance, Metadata
 from hyperpod_kit.rehearsal.metadata_server import MetadataServers
 
-NODE = Instance("i-0123456789abcdef0", "ml.g5.8xlarge", "10.1.42.18", "ip-10-1-42-18", "us-east-1", "111122223333",
-                "arn:aws:iam::111122223333:role/service/ClusterRole", "REHEARSAL", "secret")
+NODE = Instance(
+    "i-0123456789abcdef0",
+    "ml.g5.8xlarge",
+    "10.1.42.18",
+    "ip-10-1-42-18",
+    "us-east-1",
+    "111122223333",
+    "arn:aws:iam::111122223333:role/service/ClusterRole",
+    "REHEARSAL",
+    "secret",
+)
 
 
 @pytest.fixture
@@ -30,8 +39,13 @@ def service():
 
 def curl(*arguments):
     """(status, body)"""
-    done = subprocess.run(["curl", "-s", "--noproxy", "*", "--max-time", "20", "-w", "\n%{http_code}", *arguments],
-                          capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run(
+        ["curl", "-s", "--noproxy", "*", "--max-time", "20", "-w", "\n%{http_code}", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
     body, _, status = done.stdout.rpartition("\n")
     return int(status), body
 
@@ -45,23 +59,28 @@ def test_what_scripts_ask_with_curl(service):
     def get(path):
         return curl("-H", f"X-aws-ec2-metadata-token: {token}", f"{service}/latest/{path}")
 
-    assert get("meta-data/instance-type") == (200, "g5.8xlarge")        # EC2's name: scripts put `ml.` before it
+    assert get("meta-data/instance-type") == (200, "g5.8xlarge")  # EC2's name: scripts put `ml.` before it
     assert get("meta-data/instance-id") == (200, NODE.id)
     assert get("meta-data/placement/availability-zone") == (200, "us-east-1a")
     assert get("meta-data/placement/") == (200, "availability-zone\navailability-zone-id\nregion")
     assert get("meta-data")[1].splitlines()[1:3] == ["iam/", "instance-id"]
     assert json.loads(get("dynamic/instance-identity/document")[1])["region"] == "us-east-1"
     assert get("meta-data/spot/instance-action")[0] == 404
-    assert curl(f"{service}/latest/meta-data/instance-id")[0] == 401     # version 1
+    assert curl(f"{service}/latest/meta-data/instance-id")[0] == 401  # version 1
     assert curl("-H", "X-aws-ec2-metadata-token: made-up", f"{service}/latest/meta-data/instance-id")[0] == 401
 
 
-@pytest.mark.parametrize("headers, status", [
-    ({}, 400), ({"x-aws-ec2-metadata-token-ttl-seconds": "0"}, 400),
-    ({"x-aws-ec2-metadata-token-ttl-seconds": "21601"}, 400), ({"x-aws-ec2-metadata-token-ttl-seconds": "x"}, 400),
-    ({"x-aws-ec2-metadata-token-ttl-seconds": "60", "x-forwarded-for": "10.0.0.1"}, 403),
-    ({"x-aws-ec2-metadata-token-ttl-seconds": "60"}, 200),
-])
+@pytest.mark.parametrize(
+    "headers, status",
+    [
+        ({}, 400),
+        ({"x-aws-ec2-metadata-token-ttl-seconds": "0"}, 400),
+        ({"x-aws-ec2-metadata-token-ttl-seconds": "21601"}, 400),
+        ({"x-aws-ec2-metadata-token-ttl-seconds": "x"}, 400),
+        ({"x-aws-ec2-metadata-token-ttl-seconds": "60", "x-forwarded-for": "10.0.0.1"}, 403),
+        ({"x-aws-ec2-metadata-token-ttl-seconds": "60"}, 200),
+    ],
+)
 def test_who_gets_a_token(headers, status):
     assert Metadata(NODE).answer("PUT", "/latest/api/token", headers)[0] == status
 

@@ -19,15 +19,24 @@ def test_the_command_offers_every_fault():
     assert list(fault.type.choices) == list(mount_faults.FAULTS) and set(mount_faults.UNDO) < set(mount_faults.FAULTS)
 
 
-@pytest.mark.parametrize(("fs_type", "serving", "expected"), [
-    ("fuse", ["python3", "mount-s3", "--prefix", "corpus/", storage.BUCKETS[1], "/m"],
-     ["/usr/bin/mount-s3", "--allow-other", storage.BUCKETS[0], "/m"]),
-    ("fuse", ["python3", "mount-s3", storage.BUCKETS[0], "/m"],
-     ["/usr/bin/mount-s3", "--allow-other", storage.BUCKETS[1], "/m"]),
-    ("fuse.efs", [], ["/usr/bin/mount", "-t", "efs", "-o", "tls", f"{storage.OTHER_EFS_ID}:/", "/m"]),
-    ("fuse.nfs4", [], ["/usr/bin/mount", "-t", "nfs", f"{storage.OTHER_OPENZFS_DNS_NAME}:/fsx", "/m"]),
-    ("ext4", [], ["/usr/bin/mount", "-t", "tmpfs", "somebody-elses", "/m"]),
-])
+@pytest.mark.parametrize(
+    ("fs_type", "serving", "expected"),
+    [
+        (
+            "fuse",
+            ["python3", "mount-s3", "--prefix", "corpus/", storage.BUCKETS[1], "/m"],
+            ["/usr/bin/mount-s3", "--allow-other", storage.BUCKETS[0], "/m"],
+        ),
+        (
+            "fuse",
+            ["python3", "mount-s3", storage.BUCKETS[0], "/m"],
+            ["/usr/bin/mount-s3", "--allow-other", storage.BUCKETS[1], "/m"],
+        ),
+        ("fuse.efs", [], ["/usr/bin/mount", "-t", "efs", "-o", "tls", f"{storage.OTHER_EFS_ID}:/", "/m"]),
+        ("fuse.nfs4", [], ["/usr/bin/mount", "-t", "nfs", f"{storage.OTHER_OPENZFS_DNS_NAME}:/fsx", "/m"]),
+        ("ext4", [], ["/usr/bin/mount", "-t", "tmpfs", "somebody-elses", "/m"]),
+    ],
+)
 def test_something_else_of_the_same_kind(fs_type, serving, expected):
     assert foreign_mount(fs_type, serving, "/m") == expected
 
@@ -47,9 +56,19 @@ def test_a_mount_without_a_process_has_none_to_signal():
         mount_faults.kill_daemon(at)
 
 
-@pytest.mark.parametrize(("name", "expected"), [
-    ("ml.c5.xlarge", False), ("ml.m6i.large", False), ("ml.r5d.large", True), ("ml.i3en.large", True),
-    ("ml.p6-b200.48xlarge", True),
-    ("ml.p5.48xlarge", True), ("ml.p4d.24xlarge", True), ("ml.g5.xlarge", True), ("ml.trn1.32xlarge", True)])
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("ml.c5.xlarge", False),
+        ("ml.m6i.large", False),
+        ("ml.r5d.large", True),
+        ("ml.i3en.large", True),
+        ("ml.p6-b200.48xlarge", True),
+        ("ml.p5.48xlarge", True),
+        ("ml.p4d.24xlarge", True),
+        ("ml.g5.xlarge", True),
+        ("ml.trn1.32xlarge", True),
+    ],
+)
 def test_instance_types_with_local_nvme(name, expected):
     assert has_instance_store(name) is expected

@@ -41,9 +41,14 @@ def test_existing_rehearsals_are_directories_with_a_name(tmp_path, monkeypatch):
 
 def test_hierarchies_of_a_hybrid_host():
     found = {entry.kind: str(entry.mount) for entry in cgroups.hierarchies(HYBRID)}
-    assert found == {"v2": "/sys/fs/cgroup/unified", "name=systemd": "/sys/fs/cgroup/systemd",
-                     "memory": "/sys/fs/cgroup/memory", "devices": "/sys/fs/cgroup/devices",
-                     "freezer": "/sys/fs/cgroup/freezer", "pids": "/sys/fs/cgroup/pids"}
+    assert found == {
+        "v2": "/sys/fs/cgroup/unified",
+        "name=systemd": "/sys/fs/cgroup/systemd",
+        "memory": "/sys/fs/cgroup/memory",
+        "devices": "/sys/fs/cgroup/devices",
+        "freezer": "/sys/fs/cgroup/freezer",
+        "pids": "/sys/fs/cgroup/pids",
+    }
 
 
 def test_hierarchies_of_a_v2_host():
@@ -60,21 +65,30 @@ def test_mounts_below_are_newest_first_and_unescaped():
 14 12 0:5 / /var/tmp/x/demo/a\\040b rw - tmpfs tmpfs rw
 """
     assert [str(point) for point in mounts.below(Path("/var/tmp/x/demo"), text)] == [
-        "/var/tmp/x/demo/a b", "/var/tmp/x/demo/nodes/i-1/root", "/var/tmp/x/demo/image"]
+        "/var/tmp/x/demo/a b",
+        "/var/tmp/x/demo/nodes/i-1/root",
+        "/var/tmp/x/demo/image",
+    ]
 
 
 def node(instance_id, place, ip, role=""):
     return {"instance_id": instance_id, "place": place, "ip": ip, "host": "ip-" + ip.replace(".", "-"), "role": role}
 
 
-STATE = {"clusters": [
-    {"name": "demo", "nodes": [node("i-1", "head/0", "10.1.41.18", "Controller"), node("i-2", "gpu/0", "10.1.42.18")]},
-    {"name": "other", "nodes": [node("i-3", "gpu/0", "10.1.42.19")]},
-]}
+STATE = {
+    "clusters": [
+        {
+            "name": "demo",
+            "nodes": [node("i-1", "head/0", "10.1.41.18", "Controller"), node("i-2", "gpu/0", "10.1.42.18")],
+        },
+        {"name": "other", "nodes": [node("i-3", "gpu/0", "10.1.42.19")]},
+    ]
+}
 
 
-@pytest.mark.parametrize("text", ["i-1", "ip-10-1-41-18", "ip-10-1-41-18.ec2.internal", "10.1.41.18", "head/0",
-                                  "controller"])
+@pytest.mark.parametrize(
+    "text", ["i-1", "ip-10-1-41-18", "ip-10-1-41-18.ec2.internal", "10.1.41.18", "head/0", "controller"]
+)
 def test_a_node_is_found_by_all_its_names(text):
     assert targets.find(STATE, text)["instance_id"] == "i-1"
 

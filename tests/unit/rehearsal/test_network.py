@@ -9,19 +9,21 @@ from hyperpod_kit.errors import RehearsalError, RunError
 from hyperpod_kit.rehearsal import network
 from hyperpod_kit.rehearsal.layout import Layout
 from hyperpod_kit.rehearsal.network import CANDIDATES, Network, choose_subnet
-
-from .fakes import RecordingRunner
+from rehearsal.fakes import RecordingRunner
 
 LAYOUT = Layout(Path("/var/tmp/x/demo"))
 
 
-@pytest.mark.parametrize("taken, expected", [
-    ([], 1),
-    (["192.168.0.0/24", "172.17.0.0/16", "fd00::/8", "nonsense"], 1),
-    (["10.1.200.0/24"], 101),
-    (["10.1.0.1/16", "10.101.0.0/16"], 102),
-    (["10.64.0.0/10"], 1),
-])
+@pytest.mark.parametrize(
+    "taken, expected",
+    [
+        ([], 1),
+        (["192.168.0.0/24", "172.17.0.0/16", "fd00::/8", "nonsense"], 1),
+        (["10.1.200.0/24"], 101),
+        (["10.1.0.1/16", "10.101.0.0/16"], 102),
+        (["10.64.0.0/10"], 1),
+    ],
+)
 def test_the_first_free_subnet_is_chosen(taken, expected):
     assert choose_subnet(taken) == expected
 
@@ -34,9 +36,12 @@ def test_a_company_that_uses_all_of_10_is_told():
 
 
 def test_routes_and_addresses_count_as_used():
-    runner = RecordingRunner({
-        "ip -j -4 route": json.dumps([{"dst": "default", "gateway": "192.0.2.1"}, {"dst": "10.9.0.0/16"}]),
-        "ip -j -4 addr": json.dumps([{"addr_info": [{"local": "10.1.0.1", "prefixlen": 16}]}, {}])})
+    runner = RecordingRunner(
+        {
+            "ip -j -4 route": json.dumps([{"dst": "default", "gateway": "192.0.2.1"}, {"dst": "10.9.0.0/16"}]),
+            "ip -j -4 addr": json.dumps([{"addr_info": [{"local": "10.1.0.1", "prefixlen": 16}]}, {}]),
+        }
+    )
     assert network.networks_in_use(runner) == ["10.9.0.0/16", "10.1.0.1/16"]
 
 
@@ -64,8 +69,13 @@ def test_a_firewall_between_nodes_and_endpoint_is_named():
 
 def test_removal_touches_only_links_of_this_rehearsal():
     veth = LAYOUT.veth("i-0123456789abcdef0")
-    runner = RecordingRunner({"ip -j link": json.dumps(
-        [{"ifname": name} for name in ("lo", "eth0", LAYOUT.bridge, veth, "hvffff9abcdef0", "hpk-ffff")])})
+    runner = RecordingRunner(
+        {
+            "ip -j link": json.dumps(
+                [{"ifname": name} for name in ("lo", "eth0", LAYOUT.bridge, veth, "hvffff9abcdef0", "hpk-ffff")]
+            )
+        }
+    )
     network.remove_all(LAYOUT, runner)
     deleted = [command for command in runner.commands if "link del" in command]
     assert deleted == [f"ip link del {LAYOUT.bridge}", f"ip link del {veth}"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from botocore.exceptions import ClientError
 
-from .test_control_plane import ROLE, SOURCE, endpoint, group, nodes, sagemaker, wait
+from rehearsal.test_control_plane import ROLE, SOURCE, endpoint, group, nodes, sagemaker, wait
 
 __all__ = ["endpoint", "sagemaker"]
 
@@ -26,20 +26,29 @@ def lifecycle(**fields):
 NO_TYPE = {"InstanceGroupName": "gpu", "InstanceCount": 1, "ExecutionRole": ROLE}
 
 
-@pytest.mark.parametrize("change, match", [
-    ({"InstanceGroups": None}, "At least one instance group"),
-    ({"InstanceGroups": [NO_TYPE]}, "Exactly one of InstanceType and InstanceRequirements"),
-    ({"InstanceGroups": [group("gpu", 1, InstanceRequirements={"InstanceTypes": ["ml.g5.xlarge"]})]}, "Exactly one of"),
-    ({"InstanceGroups": [group("gpu", 1, MinInstanceCount=2)]}, "MinInstanceCount of gpu"),
-    (lifecycle(SourceS3Uri=SOURCE), "must name a script in OnCreate or OnInitComplete"),
-    (lifecycle(OnCreate="on_create.sh"), "must say in SourceS3Uri"),
-    (lifecycle(SourceS3Uri=SOURCE, OnCreate="a.sh", OnInitComplete="b.sh"), "mutually exclusive"),
-    (lifecycle(SourceS3Uri="s3://other/x", OnCreate="a.sh"), "must start with s3://sagemaker-"),
-    ({"Orchestrator": {"Eks": {"ClusterArn": "arn:aws:eks:us-east-1:111122223333:cluster/x"}}}, "no Kubernetes here"),
-    ({"Orchestrator": {}}, "Exactly one orchestrator"),
-    ({"Tags": [{"Key": "aws:team", "Value": "x"}]}, "aws: prefixed tag key names are not allowed"),
-    ({"Tags": [{"Key": "team", "Value": "x"}, {"Key": "team", "Value": "y"}]}, "Tag keys must be unique"),
-])
+@pytest.mark.parametrize(
+    "change, match",
+    [
+        ({"InstanceGroups": None}, "At least one instance group"),
+        ({"InstanceGroups": [NO_TYPE]}, "Exactly one of InstanceType and InstanceRequirements"),
+        (
+            {"InstanceGroups": [group("gpu", 1, InstanceRequirements={"InstanceTypes": ["ml.g5.xlarge"]})]},
+            "Exactly one of",
+        ),
+        ({"InstanceGroups": [group("gpu", 1, MinInstanceCount=2)]}, "MinInstanceCount of gpu"),
+        (lifecycle(SourceS3Uri=SOURCE), "must name a script in OnCreate or OnInitComplete"),
+        (lifecycle(OnCreate="on_create.sh"), "must say in SourceS3Uri"),
+        (lifecycle(SourceS3Uri=SOURCE, OnCreate="a.sh", OnInitComplete="b.sh"), "mutually exclusive"),
+        (lifecycle(SourceS3Uri="s3://other/x", OnCreate="a.sh"), "must start with s3://sagemaker-"),
+        (
+            {"Orchestrator": {"Eks": {"ClusterArn": "arn:aws:eks:us-east-1:111122223333:cluster/x"}}},
+            "no Kubernetes here",
+        ),
+        ({"Orchestrator": {}}, "Exactly one orchestrator"),
+        ({"Tags": [{"Key": "aws:team", "Value": "x"}]}, "aws: prefixed tag key names are not allowed"),
+        ({"Tags": [{"Key": "team", "Value": "x"}, {"Key": "team", "Value": "y"}]}, "Tag keys must be unique"),
+    ],
+)
 def test_a_creation_that_is_refused(sagemaker, change, match):
     request = {"ClusterName": "demo", "InstanceGroups": [group("gpu", 1)], **change}
     refused(sagemaker.create_cluster, match, **{key: value for key, value in request.items() if value is not None})
@@ -53,15 +62,21 @@ def cluster(sagemaker):
     return sagemaker
 
 
-@pytest.mark.parametrize("change, match", [
-    ({}, "UpdateCluster changes nothing"),
-    ({"InstanceGroups": [group("gpu", 1, InstanceType="ml.c5.xlarge")]}, "InstanceType of the existing instance group"),
-    ({"InstanceGroups": [group("gpu", 1, SlurmConfig={"NodeType": "Compute"})]}, "SlurmConfig of the existing"),
-    ({"InstanceGroupsToDelete": ["other"]}, "names no instance group of the cluster: other"),
-    ({"InstanceGroups": [group("gpu", 1)], "InstanceGroupsToDelete": ["gpu"]}, "both updated and deleted"),
-    ({"InstanceGroups": [group("gpu", 1), group("gpu", 2)]}, "must be unique"),
-    ({"InstanceGroups": [group("gpu", 1, MinInstanceCount=2)]}, "MinInstanceCount"),
-])
+@pytest.mark.parametrize(
+    "change, match",
+    [
+        ({}, "UpdateCluster changes nothing"),
+        (
+            {"InstanceGroups": [group("gpu", 1, InstanceType="ml.c5.xlarge")]},
+            "InstanceType of the existing instance group",
+        ),
+        ({"InstanceGroups": [group("gpu", 1, SlurmConfig={"NodeType": "Compute"})]}, "SlurmConfig of the existing"),
+        ({"InstanceGroupsToDelete": ["other"]}, "names no instance group of the cluster: other"),
+        ({"InstanceGroups": [group("gpu", 1)], "InstanceGroupsToDelete": ["gpu"]}, "both updated and deleted"),
+        ({"InstanceGroups": [group("gpu", 1), group("gpu", 2)]}, "must be unique"),
+        ({"InstanceGroups": [group("gpu", 1, MinInstanceCount=2)]}, "MinInstanceCount"),
+    ],
+)
 def test_an_update_that_is_refused_changes_nothing(cluster, change, match):
     before = cluster.describe_cluster(ClusterName="demo")
     refused(cluster.update_cluster, match, ClusterName="demo", **change)
@@ -70,8 +85,9 @@ def test_an_update_that_is_refused_changes_nothing(cluster, change, match):
     assert {node["InstanceType"] for node in nodes(cluster)} == {"ml.g5.8xlarge"}
 
 
-@pytest.mark.parametrize("operation", ["batch_reboot_cluster_nodes", "batch_replace_cluster_nodes",
-                                       "batch_delete_cluster_nodes"])
+@pytest.mark.parametrize(
+    "operation", ["batch_reboot_cluster_nodes", "batch_replace_cluster_nodes", "batch_delete_cluster_nodes"]
+)
 def test_a_batch_wants_to_know_which_nodes(cluster, operation):
     call = getattr(cluster, operation)
     refused(call, "Either NodeIds or NodeLogicalIds", ClusterName="demo")
@@ -79,11 +95,14 @@ def test_a_batch_wants_to_know_which_nodes(cluster, operation):
     refused(call, "Cluster other not found", "ResourceNotFound", ClusterName="other")
 
 
-@pytest.mark.parametrize("change, match", [
-    ({"InstanceGroups": [{"InstanceGroupName": "other"}]}, "names no instance group of the cluster: other"),
-    ({"ImageId": "ami-0123456789abcdef0"}, "one image"),
-    ({"InstanceGroups": [{"InstanceGroupName": "gpu", "ImageReleaseVersion": "1.2.3"}]}, "one image"),
-])
+@pytest.mark.parametrize(
+    "change, match",
+    [
+        ({"InstanceGroups": [{"InstanceGroupName": "other"}]}, "names no instance group of the cluster: other"),
+        ({"ImageId": "ami-0123456789abcdef0"}, "one image"),
+        ({"InstanceGroups": [{"InstanceGroupName": "gpu", "ImageReleaseVersion": "1.2.3"}]}, "one image"),
+    ],
+)
 def test_a_software_update_that_is_refused(cluster, change, match):
     refused(cluster.update_cluster_software, match, ClusterName="demo", **change)
     assert cluster.describe_cluster(ClusterName="demo")["ClusterStatus"] == "InService"
@@ -91,8 +110,10 @@ def test_a_software_update_that_is_refused(cluster, change, match):
 
 def test_a_flexible_group_has_instances_of_its_first_type(sagemaker):
     types = ["ml.g5.xlarge", "ml.g5.2xlarge"]
-    sagemaker.create_cluster(ClusterName="demo", InstanceGroups=[
-        {**NO_TYPE, "InstanceRequirements": {"InstanceTypes": types}, "MinInstanceCount": 1}])
+    sagemaker.create_cluster(
+        ClusterName="demo",
+        InstanceGroups=[{**NO_TYPE, "InstanceRequirements": {"InstanceTypes": types}, "MinInstanceCount": 1}],
+    )
     described = wait(sagemaker)["InstanceGroups"][0]
     assert described["InstanceRequirements"]["DesiredInstanceTypes"] == types
     assert described["MinCount"] == 1

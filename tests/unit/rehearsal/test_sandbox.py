@@ -32,8 +32,13 @@ def shim(tmp_path):
         link = tmp_path / argv[0]
         if not link.exists():
             link.symlink_to(program)
-        return subprocess.run([str(link), *argv[1:]], env={**os.environ, "HPK_ROOT": str(root)}, timeout=20,
-                              stdout=subprocess.PIPE, text=True)
+        return subprocess.run(
+            [str(link), *argv[1:]],
+            env={**os.environ, "HPK_ROOT": str(root)},
+            timeout=20,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
 
     run.root = root
     return run
@@ -61,7 +66,8 @@ def test_mounts_come_and_go_in_mountinfo(shim):
 
 def test_starting_a_unit_runs_its_commands(shim):
     (shim.root / "etc/systemd/system/data.service").write_text(
-        "[Service]\nExecStart=/usr/bin/mount-s3 --foreground bucket /mnt/data\n")
+        "[Service]\nExecStart=/usr/bin/mount-s3 --foreground bucket /mnt/data\n"
+    )
     assert shim("systemctl", "is-active", "data").returncode == 3
     assert shim("systemctl", "enable", "--now", "data").returncode == 0
     assert "fuse mountpoint-s3" in mountinfo(shim)
@@ -91,11 +97,22 @@ def test_the_example_with_every_kind_of_mount_runs_on_every_kind_of_node(tmp_pat
     own["cluster"]["instance_groups"][1]["instance_type"] = "ml.p5.48xlarge"
     own["mounts"] += [
         {"kind": "s3files", "name": "files", "path": "/files", "file_system_id": "fs-0123456789abcdef1"},
-        {"kind": "openzfs", "name": "homes", "path": "/home",
-         "dns_name": "fs-0123456789abcdef2.fsx.us-east-1.amazonaws.com"},
+        {
+            "kind": "openzfs",
+            "name": "homes",
+            "path": "/home",
+            "dns_name": "fs-0123456789abcdef2.fsx.us-east-1.amazonaws.com",
+        },
         {"kind": "nvme", "name": "scratch", "path": "/scratch", "groups": ["worker-group"]},
-        {"kind": "mountpoint-s3", "name": "cached", "path": "/mnt/cached", "bucket": "sagemaker-other",
-         "cache_dir": "/scratch/s3", "groups": ["worker-group"]}]
+        {
+            "kind": "mountpoint-s3",
+            "name": "cached",
+            "path": "/mnt/cached",
+            "bucket": "sagemaker-other",
+            "cache_dir": "/scratch/s3",
+            "groups": ["worker-group"],
+        },
+    ]
     config = tmp_path / "provisioning_parameters.json"
     config.write_text(json.dumps(values))
     result = sandbox.run(str(config))
@@ -114,14 +131,22 @@ def test_homes_need_no_root_there(tmp_path):
     values["hyperpod_kit"].update(mounts=[], homes={"file_system_id": "fs-0123456789abcdef0"})
     config = tmp_path / "parameters.json"
     config.write_text(json.dumps(values))
-    point = {"user": "trainer", "file_system_id": "fs-0123456789abcdef0", "uid": 2001, "gid": 2001,
-             "root": "/home/trainer", "id": "fsap-0123456789abcdef0"}
+    point = {
+        "user": "trainer",
+        "file_system_id": "fs-0123456789abcdef0",
+        "uid": 2001,
+        "gid": 2001,
+        "root": "/home/trainer",
+        "id": "fsap-0123456789abcdef0",
+    }
     (tmp_path / "parameters.access-points.json").write_text(
-        json.dumps({"format": "hpk-access-points/1", "access_points": [point]}))
+        json.dumps({"format": "hpk-access-points/1", "access_points": [point]})
+    )
     result = sandbox.run(str(config))
     for run in result.runs:
         assert run.exit_code == 0, run.output
         assert ("chown", "--no-dereference", "0:2001", "/home/.homes/trainer") in run.commands
         assert ("nft", "--file", "-") in run.commands
-        assert any(command[:2] == ("mount", "-t") and command[-1] == "/home/.homes/trainer/home"
-                   for command in run.commands), run.commands
+        assert any(
+            command[:2] == ("mount", "-t") and command[-1] == "/home/.homes/trainer/home" for command in run.commands
+        ), run.commands

@@ -9,22 +9,33 @@ from hyperpod_kit.rehearsal import resource_config, slurm_conf
 from hyperpod_kit.rehearsal.cluster_state import CONTROLLER, Cluster, Node
 from hyperpod_kit.rehearsal.slurm_control import SlurmControl, parse_node
 
-GROUPS = [{"InstanceGroupName": "head", "InstanceType": "ml.m5.large"},
-          {"InstanceGroupName": "login", "InstanceType": "ml.m5.large"},
-          {"InstanceGroupName": "gpu", "InstanceType": "ml.p5.48xlarge"}]
-PARAMETERS = {"controller_group": "head", "login_group": "login",
-              "worker_groups": [{"instance_group_name": "gpu", "partition_name": "train"},
-                                {"instance_group_name": "gone", "partition_name": "x"}]}
+GROUPS = [
+    {"InstanceGroupName": "head", "InstanceType": "ml.m5.large"},
+    {"InstanceGroupName": "login", "InstanceType": "ml.m5.large"},
+    {"InstanceGroupName": "gpu", "InstanceType": "ml.p5.48xlarge"},
+]
+PARAMETERS = {
+    "controller_group": "head",
+    "login_group": "login",
+    "worker_groups": [
+        {"instance_group_name": "gpu", "partition_name": "train"},
+        {"instance_group_name": "gone", "partition_name": "x"},
+    ],
+}
 
 
 def api_groups():
-    kinds = {"head": {"NodeType": "Controller"}, "login": {"NodeType": "Login"},
-             "gpu": {"NodeType": "Compute", "PartitionNames": ["train"]}}
+    kinds = {
+        "head": {"NodeType": "Controller"},
+        "login": {"NodeType": "Login"},
+        "gpu": {"NodeType": "Compute", "PartitionNames": ["train"]},
+    }
     return [{**group, "SlurmConfig": kinds[group["InstanceGroupName"]]} for group in GROUPS]
 
 
-@pytest.mark.parametrize("request_, parameters", [({"InstanceGroups": GROUPS}, PARAMETERS),
-                                                  ({"InstanceGroups": api_groups()}, None)])
+@pytest.mark.parametrize(
+    "request_, parameters", [({"InstanceGroups": GROUPS}, PARAMETERS), ({"InstanceGroups": api_groups()}, None)]
+)
 def test_both_sources_give_the_same_roles(request_, parameters):
     roles, partitions = slurm_conf.roles_of(request_, parameters)
     assert roles == {"head": "Controller", "login": "Login", "gpu": "Compute"}
@@ -46,10 +57,18 @@ def test_slurm_without_a_controller_is_refused():
 
 
 def cluster():
-    made = Cluster("demo", "abc", {"InstanceGroups": GROUPS}, slurm={"head": "Controller", "gpu": "Compute"},
-                   partitions={"dev": ["gpu"], "train": ["gpu"]})
-    for instance_id, group, index, ip in (("i-1", "head", 0, "10.1.41.18"), ("i-3", "gpu", 1, "10.1.43.19"),
-                                          ("i-2", "gpu", 0, "10.1.43.18")):
+    made = Cluster(
+        "demo",
+        "abc",
+        {"InstanceGroups": GROUPS},
+        slurm={"head": "Controller", "gpu": "Compute"},
+        partitions={"dev": ["gpu"], "train": ["gpu"]},
+    )
+    for instance_id, group, index, ip in (
+        ("i-1", "head", 0, "10.1.41.18"),
+        ("i-3", "gpu", 1, "10.1.43.19"),
+        ("i-2", "gpu", 0, "10.1.43.18"),
+    ):
         made.nodes[instance_id] = Node(instance_id, group, "ml.x", index, ip, role=made.slurm[group])
     return made
 
@@ -80,14 +99,20 @@ def test_resource_config_lists_instances_in_order():
     assert data["SlurmConfig"]["PrimaryControllerIp"] == "10.1.41.18"
     groups = {group["Name"]: group["Instances"] for group in data["InstanceGroups"]}
     assert [instance["InstanceId"] for instance in groups["gpu"]] == ["i-2", "i-3"]
-    assert groups["gpu"][0] == {"InstanceName": "gpu-1", "InstanceId": "i-2", "AgentIpAddress": "10.1.43.18",
-                                "CustomerIpAddress": "10.1.43.18"}
+    assert groups["gpu"][0] == {
+        "InstanceName": "gpu-1",
+        "InstanceId": "i-2",
+        "AgentIpAddress": "10.1.43.18",
+        "CustomerIpAddress": "10.1.43.18",
+    }
     assert groups["login"] == []
 
 
 def test_a_node_line_of_scontrol():
-    said = parse_node("NodeName=ip-10-1-43-18 State=DOWN+FAIL BootTime=2026-01-02T03:04:05 "
-                      "SlurmdStartTime=2026-01-02T03:04:06 Reason=Action:Replace [root@2026-01-02T03:04:07]")
+    said = parse_node(
+        "NodeName=ip-10-1-43-18 State=DOWN+FAIL BootTime=2026-01-02T03:04:05 "
+        "SlurmdStartTime=2026-01-02T03:04:06 Reason=Action:Replace [root@2026-01-02T03:04:07]"
+    )
     assert (said.state, said.reason, said.registered_at) == ("DOWN+FAIL", "Action:Replace", 1767323046.0)
 
 

@@ -17,15 +17,23 @@ from hyperpod_kit.rehearsal.s3.store import S3Store
 from hyperpod_kit.rehearsal.sagemaker.server import serve
 
 FS = "fs-0123456789abcdef0"
-ALICE = {"FileSystemId": FS, "ClientToken": "a", "PosixUser": {"Uid": 2001, "Gid": 2001}, "RootDirectory": {
-    "Path": "/home/alice", "CreationInfo": {"OwnerUid": 2001, "OwnerGid": 2001, "Permissions": "0700"}}}
+ALICE = {
+    "FileSystemId": FS,
+    "ClientToken": "a",
+    "PosixUser": {"Uid": 2001, "Gid": 2001},
+    "RootDirectory": {
+        "Path": "/home/alice",
+        "CreationInfo": {"OwnerUid": 2001, "OwnerGid": 2001, "Permissions": "0700"},
+    },
+}
 
 
 @pytest.fixture
 def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     state.write_json(tmp_path / "registry.json", {"file_systems": [FS, "fs-0fedcba9876543210"], "access_points": {}})
-    server = serve([("127.0.0.1", 0)], S3Store(tmp_path / "s3"), efs=EfsService(tmp_path),
-                   keys={"test": Key("test", "test")})
+    server = serve(
+        [("127.0.0.1", 0)], S3Store(tmp_path / "s3"), efs=EfsService(tmp_path), keys={"test": Key("test", "test")}
+    )
     monkeypatch.delenv("AWS_PROFILE", raising=False)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "test")

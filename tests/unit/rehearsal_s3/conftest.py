@@ -30,6 +30,10 @@ def endpoint(store):
 @pytest.fixture
 def s3(endpoint):
     return boto3.client(
-        "s3", endpoint_url=endpoint.url, region_name="us-east-1", aws_access_key_id="test",
+        "s3",
+        endpoint_url=endpoint.url,
+        region_name="us-east-1",
+        aws_access_key_id="test",
         aws_secret_access_key="secret",
-        config=Config(retries={"total_max_attempts": 1}, s3={"addressing_style": "path"}))
+        config=Config(retries={"total_max_attempts": 1}, s3={"addressing_style": "path"}),
+    )

@@ -11,8 +11,15 @@ from hyperpod_kit.rehearsal.standins.sigv4 import Credentials, sign
 ME = Credentials("test", "secret")
 
 
-def signed(url: str, method: str, headers: Optional[Dict[str, str]] = None, body: bytes = b"", *, service: str = "s3",
-           who: Credentials = ME) -> Dict[str, str]:
+def signed(
+    url: str,
+    method: str,
+    headers: Optional[Dict[str, str]] = None,
+    body: bytes = b"",
+    *,
+    service: str = "s3",
+    who: Credentials = ME,
+) -> Dict[str, str]:
     """`headers`, lower-case names, with those that sign a request to `url`."""
     parts = urlsplit(url)
     whole = {"host": parts.netloc, "x-amz-content-sha256": hashlib.sha256(body).hexdigest(), **(headers or {})}

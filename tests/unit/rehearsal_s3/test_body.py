@@ -20,7 +20,7 @@ def aws_chunked(chunks, trailers=(), signed=False):
 
 
 def http_chunked(data, size):
-    pieces = [data[start:start + size] for start in range(0, len(data), size)]
+    pieces = [data[start : start + size] for start in range(0, len(data), size)]
     return b"".join(f"{len(piece):x}\r\n".encode() + piece + b"\r\n" for piece in pieces) + b"0\r\n\r\n"
 
 
@@ -36,12 +36,11 @@ def test_client_that_goes_away_is_an_incomplete_body():
     assert caught.value.code == "IncompleteBody"
 
 
-@given(chunks=st.lists(st.binary(min_size=1, max_size=40), max_size=5), signed=st.booleans(),
-       nested=st.integers(0, 7))
+@given(chunks=st.lists(st.binary(min_size=1, max_size=40), max_size=5), signed=st.booleans(), nested=st.integers(0, 7))
 def test_aws_chunked_in_any_framing(chunks, signed, nested):
     wire = aws_chunked(chunks, [("x-amz-checksum-crc32", "AAAAAA==")], signed)
     headers = {"content-encoding": "gzip,aws-chunked", "content-length": str(len(wire))}
-    if nested:                  # HTTP's own chunks cut the other ones anywhere
+    if nested:  # HTTP's own chunks cut the other ones anywhere
         wire = http_chunked(wire, nested)
         headers = {"x-amz-content-sha256": "STREAMING-UNSIGNED-PAYLOAD-TRAILER", "transfer-encoding": "chunked"}
     body = RequestBody(io.BytesIO(wire), headers)

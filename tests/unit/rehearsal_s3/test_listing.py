@@ -41,8 +41,12 @@ def test_no_keys_asked_for():
     assert list_page(KEYS, limit=0).resume is None
 
 
-@given(keys=st.sets(st.text("ab/é", min_size=1, max_size=5)), limit=st.integers(1, 4),
-       prefix=st.text("ab/", max_size=2), delimiter=st.sampled_from(["", "/"]))
+@given(
+    keys=st.sets(st.text("ab/é", min_size=1, max_size=5)),
+    limit=st.integers(1, 4),
+    prefix=st.text("ab/", max_size=2),
+    delimiter=st.sampled_from(["", "/"]),
+)
 def test_paging_gives_what_one_page_gives(keys, limit, prefix, delimiter):
     ordered = sorted(keys)
     whole = list_page(ordered, prefix=prefix, delimiter=delimiter)

@@ -3,8 +3,8 @@ import os
 import pytest
 from boto3.s3.transfer import TransferConfig
 
-from .conftest import BUCKET
-from .test_objects import status_of
+from rehearsal_s3.conftest import BUCKET
+from rehearsal_s3.test_objects import status_of
 
 MIB = 1 << 20
 
@@ -15,13 +15,19 @@ def begun(s3):
 
 
 def put_parts(s3, upload, bodies):
-    return [{"PartNumber": number, "ETag": s3.upload_part(Bucket=BUCKET, Key="big", UploadId=upload, PartNumber=number,
-                                                          Body=body)["ETag"]} for number, body in enumerate(bodies, 1)]
+    return [
+        {
+            "PartNumber": number,
+            "ETag": s3.upload_part(Bucket=BUCKET, Key="big", UploadId=upload, PartNumber=number, Body=body)["ETag"],
+        }
+        for number, body in enumerate(bodies, 1)
+    ]
 
 
 def complete(s3, upload, parts, **more):
-    return s3.complete_multipart_upload(Bucket=BUCKET, Key="big", UploadId=upload, MultipartUpload={"Parts": parts},
-                                        **more)
+    return s3.complete_multipart_upload(
+        Bucket=BUCKET, Key="big", UploadId=upload, MultipartUpload={"Parts": parts}, **more
+    )
 
 
 def test_parts_become_an_object_at_completion_and_not_before(s3, store, begun):
@@ -34,7 +40,7 @@ def test_parts_become_an_object_at_completion_and_not_before(s3, store, begun):
     assert done["ETag"].endswith('-3"')
     assert store.get(BUCKET, "big") == b"".join(bodies)
     across = s3.get_object(Bucket=BUCKET, Key="big", Range=f"bytes={5 * MIB - 2}-{10 * MIB + 1}")
-    assert across["Body"].read() == b"".join(bodies)[5 * MIB - 2:10 * MIB + 2]
+    assert across["Body"].read() == b"".join(bodies)[5 * MIB - 2 : 10 * MIB + 2]
     second = s3.get_object(Bucket=BUCKET, Key="big", PartNumber=2)
     assert second["PartsCount"] == 3 and second["Body"].read() == bodies[1]
     assert s3.list_multipart_uploads(Bucket=BUCKET).get("Uploads") is None
@@ -44,8 +50,10 @@ def test_abort(s3, store, begun):
     put_parts(s3, begun, [b"x"])
     assert [item["UploadId"] for item in s3.list_multipart_uploads(Bucket=BUCKET)["Uploads"]] == [begun]
     s3.abort_multipart_upload(Bucket=BUCKET, Key="big", UploadId=begun)
-    assert status_of(s3.upload_part, Bucket=BUCKET, Key="big", UploadId=begun, PartNumber=1,
-                     Body=b"") == (404, "NoSuchUpload")
+    assert status_of(s3.upload_part, Bucket=BUCKET, Key="big", UploadId=begun, PartNumber=1, Body=b"") == (
+        404,
+        "NoSuchUpload",
+    )
     assert not list((store.root / BUCKET / "blobs").glob("*/*"))
 
 
@@ -70,7 +78,7 @@ def test_conditional_completion(s3, store, begun):
     parts = put_parts(s3, begun, [b"mine"])
     assert status_of(complete, s3, begun, parts, IfNoneMatch="*") == (412, "PreconditionFailed")
     assert store.get(BUCKET, "big") == b"there"
-    complete(s3, begun, parts)          # the upload is still open after a refusal
+    complete(s3, begun, parts)  # the upload is still open after a refusal
     assert store.get(BUCKET, "big") == b"mine"
 
 
@@ -88,8 +96,9 @@ def test_managed_transfer_with_default_checksums(s3, store, tmp_path):
 
 
 def test_whole_object_checksum(s3):
-    upload = s3.create_multipart_upload(Bucket=BUCKET, Key="big", ChecksumAlgorithm="CRC32",
-                                        ChecksumType="FULL_OBJECT")["UploadId"]
+    upload = s3.create_multipart_upload(
+        Bucket=BUCKET, Key="big", ChecksumAlgorithm="CRC32", ChecksumType="FULL_OBJECT"
+    )["UploadId"]
     parts = put_parts(s3, upload, [b"hello"])
     assert status_of(complete, s3, upload, parts, ChecksumCRC32="AAAAAA==")[1] == "BadDigest"
     assert complete(s3, upload, parts)["ChecksumCRC32"] == "NhCmhg=="
@@ -98,5 +107,6 @@ def test_whole_object_checksum(s3):
 
 @pytest.mark.parametrize("number", [0, 10001])
 def test_a_part_number_is_looked_at_before_the_upload(s3, number):
-    assert status_of(s3.upload_part, Bucket=BUCKET, Key="k", UploadId="no-such-upload", PartNumber=number,
-                     Body=b"x") == (400, "InvalidArgument")
+    assert status_of(
+        s3.upload_part, Bucket=BUCKET, Key="k", UploadId="no-such-upload", PartNumber=number, Body=b"x"
+    ) == (400, "InvalidArgument")

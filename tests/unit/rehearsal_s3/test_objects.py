@@ -18,9 +18,8 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from hyperpod_kit.rehearsal.s3.store import S3Store
-
-from .conftest import BUCKET
-from .raw import signed
+from rehearsal_s3.conftest import BUCKET
+from rehearsal_s3.raw import signed
 
 
 def status_of(call, *args, **kwargs):
@@ -30,8 +29,14 @@ def status_of(call, *args, **kwargs):
 
 
 def test_what_is_put_is_got(s3):
-    put = s3.put_object(Bucket=BUCKET, Key="a/b c+é.txt", Body=b"hello", Metadata={"k": "v"}, ContentType="text/plain",
-                        CacheControl="no-store")
+    put = s3.put_object(
+        Bucket=BUCKET,
+        Key="a/b c+é.txt",
+        Body=b"hello",
+        Metadata={"k": "v"},
+        ContentType="text/plain",
+        CacheControl="no-store",
+    )
     got = s3.get_object(Bucket=BUCKET, Key="a/b c+é.txt")
     assert got["Body"].read() == b"hello"
     assert (got["Metadata"], got["ContentType"], got["CacheControl"]) == ({"k": "v"}, "text/plain", "no-store")
@@ -46,14 +51,17 @@ def test_empty_object(s3):
     assert s3.head_object(Bucket=BUCKET, Key="empty")["ContentLength"] == 0
 
 
-@pytest.mark.parametrize(("asked", "expected", "content_range"), [
-    ("bytes=0-0", b"0", "bytes 0-0/10"),
-    ("bytes=3-5", b"345", "bytes 3-5/10"),
-    ("bytes=7-", b"789", "bytes 7-9/10"),
-    ("bytes=-3", b"789", "bytes 7-9/10"),
-    ("bytes=-30", b"0123456789", "bytes 0-9/10"),
-    ("bytes=8-99", b"89", "bytes 8-9/10"),
-])
+@pytest.mark.parametrize(
+    ("asked", "expected", "content_range"),
+    [
+        ("bytes=0-0", b"0", "bytes 0-0/10"),
+        ("bytes=3-5", b"345", "bytes 3-5/10"),
+        ("bytes=7-", b"789", "bytes 7-9/10"),
+        ("bytes=-3", b"789", "bytes 7-9/10"),
+        ("bytes=-30", b"0123456789", "bytes 0-9/10"),
+        ("bytes=8-99", b"89", "bytes 8-9/10"),
+    ],
+)
 def test_ranges(s3, asked, expected, content_range):
     s3.put_object(Bucket=BUCKET, Key="k", Body=b"0123456789")
     got = s3.get_object(Bucket=BUCKET, Key="k", Range=asked)
@@ -128,12 +136,24 @@ def test_checksums_that_cannot_be_computed_are_kept(s3):
 
 
 def test_a_trailing_checksum_is_verified(endpoint, store):
-    for value, status in (("NhCmhg==", 200), ("AAAAAA==", 400)):        # crc32 of `hello`
+    for value, status in (("NhCmhg==", 200), ("AAAAAA==", 400)):  # crc32 of `hello`
         body = f"5\r\nhello\r\n0\r\nx-amz-checksum-crc32:{value}\r\n\r\n".encode()
         connection = http.client.HTTPConnection("127.0.0.1", endpoint.port, timeout=5)
-        connection.request("PUT", f"/{BUCKET}/k", body, signed(f"{endpoint.url}/{BUCKET}/k", "PUT", {
-            "content-encoding": "aws-chunked", "x-amz-trailer": "x-amz-checksum-crc32",
-            "x-amz-decoded-content-length": "5", "x-amz-content-sha256": "STREAMING-UNSIGNED-PAYLOAD-TRAILER"}))
+        connection.request(
+            "PUT",
+            f"/{BUCKET}/k",
+            body,
+            signed(
+                f"{endpoint.url}/{BUCKET}/k",
+                "PUT",
+                {
+                    "content-encoding": "aws-chunked",
+                    "x-amz-trailer": "x-amz-checksum-crc32",
+                    "x-amz-decoded-content-length": "5",
+                    "x-amz-content-sha256": "STREAMING-UNSIGNED-PAYLOAD-TRAILER",
+                },
+            ),
+        )
         assert connection.getresponse().status == status
         connection.close()
     assert store.get(BUCKET, "k") == b"hello"
@@ -142,8 +162,13 @@ def test_a_trailing_checksum_is_verified(endpoint, store):
 def test_copy(s3, store):
     s3.put_object(Bucket=BUCKET, Key="from", Body=b"bytes", Metadata={"a": "1"})
     s3.copy_object(Bucket=BUCKET, Key="to", CopySource={"Bucket": BUCKET, "Key": "from"})
-    s3.copy_object(Bucket=BUCKET, Key="changed", CopySource={"Bucket": BUCKET, "Key": "from"}, Metadata={"b": "2"},
-                   MetadataDirective="REPLACE")
+    s3.copy_object(
+        Bucket=BUCKET,
+        Key="changed",
+        CopySource={"Bucket": BUCKET, "Key": "from"},
+        Metadata={"b": "2"},
+        MetadataDirective="REPLACE",
+    )
     s3.delete_object(Bucket=BUCKET, Key="from")
     assert store.get(BUCKET, "to") == b"bytes"
     assert s3.head_object(Bucket=BUCKET, Key="to")["Metadata"] == {"a": "1"}
@@ -156,10 +181,14 @@ def test_listing_pages_through_both_versions(s3):
         s3.put_object(Bucket=BUCKET, Key=f"p/k {number}&<", Body=b"x")
     s3.put_object(Bucket=BUCKET, Key="p/sub/z", Body=b"x")
     for operation in ("list_objects", "list_objects_v2"):
-        pages = list(s3.get_paginator(operation).paginate(Bucket=BUCKET, Prefix="p/", Delimiter="/",
-                                                          PaginationConfig={"PageSize": 3}))
+        pages = list(
+            s3.get_paginator(operation).paginate(
+                Bucket=BUCKET, Prefix="p/", Delimiter="/", PaginationConfig={"PageSize": 3}
+            )
+        )
         assert [item["Key"] for page in pages for item in page.get("Contents", [])] == [
-            f"p/k {number}&<" for number in range(7)]
+            f"p/k {number}&<" for number in range(7)
+        ]
         assert [item["Prefix"] for page in pages for item in page.get("CommonPrefixes", [])] == ["p/sub/"]
         assert len(pages) == 3
     after = s3.list_objects_v2(Bucket=BUCKET, Prefix="p/", StartAfter="p/k 4&<")
@@ -198,12 +227,20 @@ def test_presigned(s3):
     assert urllib.request.urlopen(url, timeout=5).read() == b"signed"
 
 
-@pytest.mark.parametrize("version, made, expired", [
-    ("s3v4", r"X-Amz-Date=\d{8}", "X-Amz-Date=20200101"), ("s3", r"Expires=\d+", "Expires=1577836800")])
+@pytest.mark.parametrize(
+    "version, made, expired",
+    [("s3v4", r"X-Amz-Date=\d{8}", "X-Amz-Date=20200101"), ("s3", r"Expires=\d+", "Expires=1577836800")],
+)
 def test_a_presigned_url_ends(s3, endpoint, version, made, expired):
     s3.put_object(Bucket=BUCKET, Key="k", Body=b"signed")
-    signer = boto3.client("s3", endpoint_url=endpoint.url, region_name="us-east-1", aws_access_key_id="test",
-                          aws_secret_access_key="secret", config=Config(signature_version=version))
+    signer = boto3.client(
+        "s3",
+        endpoint_url=endpoint.url,
+        region_name="us-east-1",
+        aws_access_key_id="test",
+        aws_secret_access_key="secret",
+        config=Config(signature_version=version),
+    )
     url = signer.generate_presigned_url("get_object", Params={"Bucket": BUCKET, "Key": "k"})
     assert urllib.request.urlopen(url, timeout=5).read() == b"signed"
     old, count = re.subn(made, expired, url)
@@ -238,8 +275,12 @@ def test_a_storage_class_is_given_back(s3):
     upload = s3.create_multipart_upload(Bucket=BUCKET, Key="parts", StorageClass="GLACIER_IR")["UploadId"]
     assert s3.list_multipart_uploads(Bucket=BUCKET)["Uploads"][0]["StorageClass"] == "GLACIER_IR"
     part = s3.upload_part(Bucket=BUCKET, Key="parts", UploadId=upload, PartNumber=1, Body=b"p")
-    s3.complete_multipart_upload(Bucket=BUCKET, Key="parts", UploadId=upload, MultipartUpload={
-        "Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]})
+    s3.complete_multipart_upload(
+        Bucket=BUCKET,
+        Key="parts",
+        UploadId=upload,
+        MultipartUpload={"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]},
+    )
     # A copy has the class that it asks for, and the metadata of what it copies.
     s3.copy_object(Bucket=BUCKET, Key="copy", CopySource=f"{BUCKET}/cold")
     copied = s3.head_object(Bucket=BUCKET, Key="copy")
@@ -248,9 +289,16 @@ def test_a_storage_class_is_given_back(s3):
     assert status_of(s3.get_object, Bucket=BUCKET, Key="frozen") == (403, "InvalidObjectState")
     listed = s3.list_objects_v2(Bucket=BUCKET)["Contents"]
     assert {item["Key"]: item["StorageClass"] for item in listed} == {
-        "cold": "STANDARD_IA", "warm": "STANDARD", "parts": "GLACIER_IR", "copy": "STANDARD", "frozen": "DEEP_ARCHIVE"}
+        "cold": "STANDARD_IA",
+        "warm": "STANDARD",
+        "parts": "GLACIER_IR",
+        "copy": "STANDARD",
+        "frozen": "DEEP_ARCHIVE",
+    }
     assert status_of(s3.put_object, Bucket=BUCKET, Key="x", Body=b"", StorageClass="LUKEWARM") == (
-        400, "InvalidStorageClass")
+        400,
+        "InvalidStorageClass",
+    )
 
 
 def test_a_bucket_knows_when_it_was_made(s3, store):
@@ -269,8 +317,12 @@ def test_streamed_upload_of_unknown_length(s3, store):
 def test_one_connection_serves_many_requests(endpoint, store):
     store.put(BUCKET, "k", b"hello")
     connection = http.client.HTTPConnection("127.0.0.1", urlsplit(endpoint.url).port, timeout=5)
-    for method, path, status in (("GET", f"/{BUCKET}/k", 200), ("HEAD", f"/{BUCKET}/no", 404),
-                                 ("PATCH", "/", 501), ("GET", f"/{BUCKET}/k", 200)):
+    for method, path, status in (
+        ("GET", f"/{BUCKET}/k", 200),
+        ("HEAD", f"/{BUCKET}/no", 404),
+        ("PATCH", "/", 501),
+        ("GET", f"/{BUCKET}/k", 200),
+    ):
         connection.request(method, path, headers=signed(endpoint.url + path, method))
         response = connection.getresponse()
         response.read()

@@ -10,8 +10,7 @@ from hyperpod_kit.rehearsal.s3.errors import S3Error
 from hyperpod_kit.rehearsal.s3.objects import Attributes, Checksums
 from hyperpod_kit.rehearsal.s3.receive import receive
 from hyperpod_kit.rehearsal.s3.store import S3Store
-
-from .conftest import BUCKET
+from rehearsal_s3.conftest import BUCKET
 
 
 def blob_count(store):
@@ -112,7 +111,7 @@ def test_killing_the_process_never_mixes_two_versions(store):
         with subprocess.Popen([sys.executable, "-c", WRITER, str(store.root)], stdout=subprocess.PIPE) as writer:
             assert writer.stdout is not None
             writer.stdout.readline()
-            time.sleep(0.1 + 0.013 * round_number)      # how long it writes, not a wait for anything
+            time.sleep(0.1 + 0.013 * round_number)  # how long it writes, not a wait for anything
             writer.kill()
         again = S3Store(store.root)
         infos = again.list(BUCKET)

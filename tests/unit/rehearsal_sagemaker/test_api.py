@@ -27,7 +27,9 @@ def test_the_life_of_a_cluster(client, request_body):
     assert described["ClusterArn"] == arn and described["ClusterStatus"] == "InService"
     assert described["CreationTime"].astimezone(timezone.utc) == datetime(2023, 11, 14, 22, 13, 21, tzinfo=timezone.utc)
     assert [(group["InstanceGroupName"], group["TargetCount"]) for group in described["InstanceGroups"]] == [
-        ("controller-machine", 1), ("worker-group", 24)]
+        ("controller-machine", 1),
+        ("worker-group", 24),
+    ]
     assert client.describe_cluster(ClusterName=arn)["ClusterName"] == "demo"
     assert [item["ClusterName"] for item in client.list_clusters()["ClusterSummaries"]] == ["demo"]
     node = client.list_cluster_nodes(ClusterName="demo")["ClusterNodeSummaries"][0]
@@ -54,9 +56,14 @@ def test_nodes_come_in_pages(client, request_body):
     client.create_cluster(**request_body)
     first = client.list_cluster_nodes(ClusterName="demo")
     assert len(first["ClusterNodeSummaries"]) == 10 and "NextToken" in first
-    pages = list(client.get_paginator("list_cluster_nodes").paginate(
-        ClusterName="demo", InstanceGroupNameContains="worker", SortOrder="Descending",
-        PaginationConfig={"PageSize": 7}))
+    pages = list(
+        client.get_paginator("list_cluster_nodes").paginate(
+            ClusterName="demo",
+            InstanceGroupNameContains="worker",
+            SortOrder="Descending",
+            PaginationConfig={"PageSize": 7},
+        )
+    )
     times = [node["LaunchTime"] for page in pages for node in page["ClusterNodeSummaries"]]
     assert len(pages) == 4 and len(times) == 24 and times == sorted(times, reverse=True)
 
@@ -65,8 +72,11 @@ def test_a_token_belongs_to_its_question(client, request_body):
     client.create_cluster(**request_body)
     token = client.list_cluster_nodes(ClusterName="demo", MaxResults=5)["NextToken"]
     assert len(client.list_cluster_nodes(ClusterName="demo", NextToken=token)["ClusterNodeSummaries"]) == 10
-    for arguments in ({"NextToken": "bm9uc2Vuc2U="}, {"NextToken": "%"},
-                      {"NextToken": token, "InstanceGroupNameContains": "worker"}):
+    for arguments in (
+        {"NextToken": "bm9uc2Vuc2U="},
+        {"NextToken": "%"},
+        {"NextToken": token, "InstanceGroupNameContains": "worker"},
+    ):
         assert error_of(client.list_cluster_nodes, ClusterName="demo", **arguments)[0] == "ValidationException"
 
 
@@ -82,10 +92,14 @@ def test_requests_are_validated_in_awss_words(client, control, request_body):
     request_body["InstanceGroups"][1]["InstanceType"] = "ml.none.large"
     code, message = error_of(client.create_cluster, **request_body)
     assert code == "ValidationException"
-    assert message.startswith("2 validation errors detected: Value 'under_score' at 'clusterName' failed to satisfy "
-                              "constraint: Member must satisfy regular expression pattern: ")
-    assert ("Value 'ml.none.large' at 'instanceGroups.2.member.instanceType' failed to satisfy constraint: "
-            "Member must satisfy enum value set: [ml.p4d.24xlarge, ") in message
+    assert message.startswith(
+        "2 validation errors detected: Value 'under_score' at 'clusterName' failed to satisfy "
+        "constraint: Member must satisfy regular expression pattern: "
+    )
+    assert (
+        "Value 'ml.none.large' at 'instanceGroups.2.member.instanceType' failed to satisfy constraint: "
+        "Member must satisfy enum value set: [ml.p4d.24xlarge, "
+    ) in message
     assert control.requests == []
 
 
@@ -107,16 +121,20 @@ def test_operations_that_are_not_there(client):
     assert error_of(client.list_training_jobs)[0] == "UnknownOperationException"
 
 
-@pytest.mark.parametrize(("target", "body", "code"), [
-    ("SageMaker.NoSuch", b"{}", "UnknownOperationException"),
-    ("Other.ListClusters", b"{}", "UnknownOperationException"),
-    ("SageMaker.ListClusters", b"{", "SerializationException"),
-    ("SageMaker.ListClusters", b"[]", "SerializationException"),
-    ("SageMaker.ListClusters", b'{"MaxResults": "5"}', "SerializationException"),
-])
+@pytest.mark.parametrize(
+    ("target", "body", "code"),
+    [
+        ("SageMaker.NoSuch", b"{}", "UnknownOperationException"),
+        ("Other.ListClusters", b"{}", "UnknownOperationException"),
+        ("SageMaker.ListClusters", b"{", "SerializationException"),
+        ("SageMaker.ListClusters", b"[]", "SerializationException"),
+        ("SageMaker.ListClusters", b'{"MaxResults": "5"}', "SerializationException"),
+    ],
+)
 def test_what_is_no_call(endpoint, target, body, code):
-    request = urllib.request.Request(endpoint.url, body, signed(endpoint.url, "POST", {"x-amz-target": target}, body,
-                                                                service="sagemaker"))
+    request = urllib.request.Request(
+        endpoint.url, body, signed(endpoint.url, "POST", {"x-amz-target": target}, body, service="sagemaker")
+    )
     with pytest.raises(urllib.error.HTTPError) as caught:
         urllib.request.urlopen(request, timeout=5)
     with caught.value as answer:
@@ -128,8 +146,14 @@ def test_the_aws_cli(endpoint, request_body, tmp_path):
     if not os.access(aws, os.X_OK):
         pytest.skip("the AWS CLI is not installed")
     (tmp_path / "request.json").write_text(json.dumps(request_body))
-    environment = {**os.environ, "AWS_ENDPOINT_URL": endpoint.url, "AWS_ACCESS_KEY_ID": "test",
-                   "AWS_SECRET_ACCESS_KEY": "secret", "AWS_DEFAULT_REGION": "us-east-1", "AWS_PAGER": ""}
+    environment = {
+        **os.environ,
+        "AWS_ENDPOINT_URL": endpoint.url,
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_PAGER": "",
+    }
 
     def run(*arguments):
         done = subprocess.run([aws, *arguments], env=environment, capture_output=True, text=True, timeout=60)
@@ -139,7 +163,7 @@ def test_the_aws_cli(endpoint, request_body, tmp_path):
     run("sagemaker", "create-cluster", "--cli-input-json", f"file://{tmp_path}/request.json")
     nodes = json.loads(run("sagemaker", "list-cluster-nodes", "--cluster-name", "demo"))["ClusterNodeSummaries"]
     assert len(nodes) == 25
-    data = os.urandom(9 << 20)          # above the CLI's threshold for multipart
+    data = os.urandom(9 << 20)  # above the CLI's threshold for multipart
     (tmp_path / "bundle").mkdir()
     (tmp_path / "bundle" / "data.bin").write_bytes(data)
     run("s3", "mb", "s3://sagemaker-cli")

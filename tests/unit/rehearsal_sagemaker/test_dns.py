@@ -20,14 +20,17 @@ def answer_of(reply):
     return flags & 15, reply[-4:] if answers else None
 
 
-@pytest.mark.parametrize(("name", "expected"), [
-    ("ip-10-1-42-18", (0, bytes([10, 1, 42, 18]))),
-    ("IP-10-1-42-18.ec2.internal", (0, bytes([10, 1, 42, 18]))),
-    ("ip-10-1-42-18.us-west-2.compute.internal", (0, bytes([10, 1, 42, 18]))),
-    ("ip-10-1-42-300", (3, None)),
-    ("sagemaker.us-east-1.amazonaws.com", (0, bytes([10, 1, 0, 1]))),
-    ("fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com", (0, bytes([10, 1, 0, 1]))),
-])
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("ip-10-1-42-18", (0, bytes([10, 1, 42, 18]))),
+        ("IP-10-1-42-18.ec2.internal", (0, bytes([10, 1, 42, 18]))),
+        ("ip-10-1-42-18.us-west-2.compute.internal", (0, bytes([10, 1, 42, 18]))),
+        ("ip-10-1-42-300", (3, None)),
+        ("sagemaker.us-east-1.amazonaws.com", (0, bytes([10, 1, 0, 1]))),
+        ("fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com", (0, bytes([10, 1, 0, 1]))),
+    ],
+)
 def test_names(name, expected):
     assert answer_of(respond(question(name), "10.1.0.1")) == expected
 

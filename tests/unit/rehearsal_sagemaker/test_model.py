@@ -13,21 +13,38 @@ def test_a_right_request(request_body):
     assert check_request("CreateCluster", request_body) == []
 
 
-@pytest.mark.parametrize(("operation", "request_body", "expected"), [
-    ("DescribeCluster", {}, failed("null", "clusterName", "not be null")),
-    ("DescribeCluster", {"ClusterName": None}, failed("null", "clusterName", "not be null")),
-    ("ListClusters", {"MaxResults": 0}, failed("'0'", "maxResults", "have value greater than or equal to 1")),
-    ("ListClusters", {"MaxResults": 101}, failed("'101'", "maxResults", "have value less than or equal to 100")),
-    ("ListClusters", {"SortOrder": "Up"},
-     failed("'Up'", "sortOrder", "satisfy enum value set: [Ascending, Descending]")),
-    ("BatchReplaceClusterNodes", {**NODES, "NodeIds": []},
-     failed("'[]'", "nodeIds", "have length greater than or equal to 1")),
-    ("AddTags", {"ResourceArn": "arn:aws:sagemaker:us-east-1:111122223333:cluster/a", "Tags": [
-        {"Key": "k", "Value": "v"}] * 51},
-     failed(f"'[{', '.join(['{Key=k, Value=v}'] * 51)}]'", "tags", "have length less than or equal to 50")),
-    ("BatchReplaceClusterNodes", {**NODES, "NodeIds": ["web-1"]},
-     failed("'web-1'", "nodeIds.1.member", "satisfy regular expression pattern: i-[a-f0-9]{8}(?:[a-f0-9]{9})?")),
-])
+@pytest.mark.parametrize(
+    ("operation", "request_body", "expected"),
+    [
+        ("DescribeCluster", {}, failed("null", "clusterName", "not be null")),
+        ("DescribeCluster", {"ClusterName": None}, failed("null", "clusterName", "not be null")),
+        ("ListClusters", {"MaxResults": 0}, failed("'0'", "maxResults", "have value greater than or equal to 1")),
+        ("ListClusters", {"MaxResults": 101}, failed("'101'", "maxResults", "have value less than or equal to 100")),
+        (
+            "ListClusters",
+            {"SortOrder": "Up"},
+            failed("'Up'", "sortOrder", "satisfy enum value set: [Ascending, Descending]"),
+        ),
+        (
+            "BatchReplaceClusterNodes",
+            {**NODES, "NodeIds": []},
+            failed("'[]'", "nodeIds", "have length greater than or equal to 1"),
+        ),
+        (
+            "AddTags",
+            {
+                "ResourceArn": "arn:aws:sagemaker:us-east-1:111122223333:cluster/a",
+                "Tags": [{"Key": "k", "Value": "v"}] * 51,
+            },
+            failed(f"'[{', '.join(['{Key=k, Value=v}'] * 51)}]'", "tags", "have length less than or equal to 50"),
+        ),
+        (
+            "BatchReplaceClusterNodes",
+            {**NODES, "NodeIds": ["web-1"]},
+            failed("'web-1'", "nodeIds.1.member", "satisfy regular expression pattern: i-[a-f0-9]{8}(?:[a-f0-9]{9})?"),
+        ),
+    ],
+)
 def test_every_constraint(operation, request_body, expected):
     assert check_request(operation, request_body) == [expected]
     assert validation_message([expected]) == f"1 validation error detected: {expected}"

@@ -15,20 +15,29 @@ from botocore.exceptions import ClientError
 HERE = "only SageMaker's clusters, S3 and EFS are here: this is a rehearsal and has no "
 
 
-@pytest.mark.parametrize("service, operation, arguments, what", [
-    ("sts", "get_caller_identity", {}, "GetCallerIdentity of sts"),
-    ("iam", "get_role", {"RoleName": "x"}, "GetRole of iam"),
-    ("ec2", "describe_vpcs", {}, "DescribeVpcs of ec2"),
-    ("fsx", "describe_file_systems", {}, "DescribeFileSystems of fsx"),
-    ("ssm", "describe_instance_information", {}, "DescribeInstanceInformation of ssm"),
-    ("cloudwatch", "list_metrics", {}, "ListMetrics of monitoring"),
-    ("eks", "list_clusters", {}, "eks"),
-    ("route53", "list_hosted_zones", {}, "route53"),
-    ("sagemaker-runtime", "invoke_endpoint", {"EndpointName": "x", "Body": b""}, "sagemaker"),
-])
+@pytest.mark.parametrize(
+    "service, operation, arguments, what",
+    [
+        ("sts", "get_caller_identity", {}, "GetCallerIdentity of sts"),
+        ("iam", "get_role", {"RoleName": "x"}, "GetRole of iam"),
+        ("ec2", "describe_vpcs", {}, "DescribeVpcs of ec2"),
+        ("fsx", "describe_file_systems", {}, "DescribeFileSystems of fsx"),
+        ("ssm", "describe_instance_information", {}, "DescribeInstanceInformation of ssm"),
+        ("cloudwatch", "list_metrics", {}, "ListMetrics of monitoring"),
+        ("eks", "list_clusters", {}, "eks"),
+        ("route53", "list_hosted_zones", {}, "route53"),
+        ("sagemaker-runtime", "invoke_endpoint", {"EndpointName": "x", "Body": b""}, "sagemaker"),
+    ],
+)
 def test_a_client_reads_which_services_are_here(endpoint, service, operation, arguments, what):
-    client = boto3.client(service, endpoint_url=endpoint.url, region_name="us-east-1", aws_access_key_id="test",
-                          aws_secret_access_key="secret", config=Config(retries={"total_max_attempts": 1}))
+    client = boto3.client(
+        service,
+        endpoint_url=endpoint.url,
+        region_name="us-east-1",
+        aws_access_key_id="test",
+        aws_secret_access_key="secret",
+        config=Config(retries={"total_max_attempts": 1}),
+    )
     with pytest.raises(ClientError) as caught:
         getattr(client, operation)(**arguments)
     error = caught.value.response["Error"]
@@ -37,10 +46,19 @@ def test_a_client_reads_which_services_are_here(endpoint, service, operation, ar
 
 def test_awss_own_command_line_prints_it(endpoint):
     done = subprocess.run(
-        [str(Path(sys.executable).with_name("aws")), "sts", "get-caller-identity"], capture_output=True, text=True,
-        timeout=60, env={"PATH": os.environ["PATH"], "HOME": "/nonexistent", "AWS_ENDPOINT_URL": endpoint.url,
-                         "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "secret",
-                         "AWS_DEFAULT_REGION": "us-east-1"})
+        [str(Path(sys.executable).with_name("aws")), "sts", "get-caller-identity"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={
+            "PATH": os.environ["PATH"],
+            "HOME": "/nonexistent",
+            "AWS_ENDPOINT_URL": endpoint.url,
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_DEFAULT_REGION": "us-east-1",
+        },
+    )
     assert done.returncode != 0 and HERE + "GetCallerIdentity of sts" in done.stderr
 
 

@@ -36,8 +36,11 @@ def why_no_mounts() -> str:
     """Why nothing can be mounted here; empty when it can."""
     if not os.path.exists(PYTHON):
         return f"there is no {PYTHON}"
-    capabilities = next(int(line.split()[1], 16) for line in Path("/proc/self/status").read_text().splitlines()
-                        if line.startswith("CapEff:"))
+    capabilities = next(
+        int(line.split()[1], 16)
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith("CapEff:")
+    )
     if os.geteuid() != 0 or not capabilities >> 21 & 1:
         return "mounting needs root with CAP_SYS_ADMIN"
     try:
@@ -87,8 +90,9 @@ class Node:
     def run(self, *argv: str | Path, timeout: float = 30) -> subprocess.CompletedProcess[str]:
         """Run a stand-in by name; what it mounts on any of its arguments is unmounted at the end."""
         self._mounted += [item for item in argv if isinstance(item, Path)]
-        return subprocess.run(self.command(*map(str, argv)), env=self._environment, capture_output=True, text=True,
-                              timeout=timeout)
+        return subprocess.run(
+            self.command(*map(str, argv)), env=self._environment, capture_output=True, text=True, timeout=timeout
+        )
 
     def mount(self, *argv: str | Path) -> None:
         """Run a stand-in that must succeed."""
@@ -98,8 +102,13 @@ class Node:
     def start(self, *argv: str | Path) -> subprocess.Popen[str]:
         """Start a stand-in in the foreground; it has mounted once it has printed a line."""
         self._mounted += [item for item in argv if isinstance(item, Path)]
-        process = subprocess.Popen(self.command(*map(str, argv)), env=self._environment, stdout=subprocess.PIPE,
-                                   stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            self.command(*map(str, argv)),
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         self._processes.append(process)
         assert process.stdout is not None
         process.stdout.readline()
@@ -148,19 +157,46 @@ def node(installed, open_path):
     """A node with an EFS file system, an access point and a Lustre file system."""
     data = open_path / "data"
     (data / "efs" / EFS).mkdir(parents=True)
-    (data / "efs" / "registry.json").write_text(json.dumps({"file_systems": [EFS], "access_points": {
-        POINT: {"FileSystemId": EFS, "PosixUser": {"Uid": USER, "Gid": USER, "SecondaryGids": [2100]},
-                "RootDirectory": {"Path": "/home/trainer", "CreationInfo": {
-                    "OwnerUid": USER, "OwnerGid": USER, "Permissions": "0750"}}},
-        "fsap-00000000000000001": {"FileSystemId": EFS, "RootDirectory": {"Path": "/absent"}},
-        "fsap-00000000000000002": {"FileSystemId": "fs-11111111", "RootDirectory": {"Path": "/"}}}}))
+    (data / "efs" / "registry.json").write_text(
+        json.dumps(
+            {
+                "file_systems": [EFS],
+                "access_points": {
+                    POINT: {
+                        "FileSystemId": EFS,
+                        "PosixUser": {"Uid": USER, "Gid": USER, "SecondaryGids": [2100]},
+                        "RootDirectory": {
+                            "Path": "/home/trainer",
+                            "CreationInfo": {"OwnerUid": USER, "OwnerGid": USER, "Permissions": "0750"},
+                        },
+                    },
+                    "fsap-00000000000000001": {"FileSystemId": EFS, "RootDirectory": {"Path": "/absent"}},
+                    "fsap-00000000000000002": {"FileSystemId": "fs-11111111", "RootDirectory": {"Path": "/"}},
+                },
+            }
+        )
+    )
     (data / "fsx" / "abcdefgh").mkdir(parents=True)
     (data / "fsx" / "abcdefgh").chmod(0o1777)
     (data / "fsx" / "registry.json").write_text(json.dumps({"abcdefgh": {"dns": LUSTRE_DNS, "ip": "10.1.0.1"}}))
     (data / "s3files" / S3FILES).mkdir(parents=True)
-    (data / "s3files" / "registry.json").write_text(json.dumps({"file_systems": [S3FILES], "access_points": {
-        S3FILES_POINT: {"FileSystemId": S3FILES, "PosixUser": {"Uid": USER, "Gid": USER}, "RootDirectory": {
-            "Path": "/trainer", "CreationInfo": {"OwnerUid": USER, "OwnerGid": USER, "Permissions": "0750"}}}}}))
+    (data / "s3files" / "registry.json").write_text(
+        json.dumps(
+            {
+                "file_systems": [S3FILES],
+                "access_points": {
+                    S3FILES_POINT: {
+                        "FileSystemId": S3FILES,
+                        "PosixUser": {"Uid": USER, "Gid": USER},
+                        "RootDirectory": {
+                            "Path": "/trainer",
+                            "CreationInfo": {"OwnerUid": USER, "OwnerGid": USER, "Permissions": "0750"},
+                        },
+                    }
+                },
+            }
+        )
+    )
     (data / "openzfs" / OPENZFS_DNS.split(".")[0] / "fsx").mkdir(parents=True)
     (data / "openzfs" / "registry.json").write_text(json.dumps({OPENZFS_DNS: {"exports": ["/fsx"]}}))
     made = Node(installed, open_path, {"HPK_STANDIN_DATA": str(data), "HPK_STANDIN_STATE": str(open_path / "run-efs")})
@@ -179,9 +215,18 @@ def store(tmp_path):
 def s3_node(installed, open_path, store):
     """A node that reaches the store's endpoint."""
     server = serve([("127.0.0.1", 0)], store, keys={"test": Key("test", "secret")})
-    made = Node(installed, open_path, {
-        "AWS_ENDPOINT_URL": server.url, "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "secret",
-        "AWS_REGION": "us-east-1", "AWS_CONFIG_FILE": "/nonexistent", "AWS_SHARED_CREDENTIALS_FILE": "/nonexistent"})
+    made = Node(
+        installed,
+        open_path,
+        {
+            "AWS_ENDPOINT_URL": server.url,
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_REGION": "us-east-1",
+            "AWS_CONFIG_FILE": "/nonexistent",
+            "AWS_SHARED_CREDENTIALS_FILE": "/nonexistent",
+        },
+    )
     try:
         yield made
     finally:

@@ -8,7 +8,7 @@ from hyperpod_kit.rehearsal.standins.install import LAUNCHERS, LIBRARY, install
 
 def test_launchers_and_library(tmp_path):
     install(tmp_path)
-    install(tmp_path)           # again is no error
+    install(tmp_path)  # again is no error
     for path, program in LAUNCHERS.items():
         text = (tmp_path / path).read_text()
         assert text.splitlines()[-1] == f'exec /usr/bin/python3 -I -S /{LIBRARY} {program} "$@"'
@@ -29,7 +29,11 @@ def test_every_program_starts_without_site_packages(tmp_path):
     install(tmp_path)
     programs = [(program, 0) for program in LAUNCHERS.values() if program != "mount.mount-s3"]
     for program, code in [*programs, ("mount.cifs", 2)]:
-        done = subprocess.run(["/usr/bin/python3", "-I", "-S", str(tmp_path / LIBRARY), program, "--version"],
-                              capture_output=True, text=True, timeout=20)
+        done = subprocess.run(
+            ["/usr/bin/python3", "-I", "-S", str(tmp_path / LIBRARY), program, "--version"],
+            capture_output=True,
+            text=True,
+            timeout=20,
+        )
         assert done.returncode == code, done.stderr
         assert code or "stand-in" in done.stdout

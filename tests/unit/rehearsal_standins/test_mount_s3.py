@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from hyperpod_kit.rehearsal.s3.faults import Fault
-
-from .conftest import BUCKET, PYTHON, eventually, mount_line, needs_mounts
+from rehearsal_standins.conftest import BUCKET, PYTHON, eventually, mount_line, needs_mounts
 
 pytestmark = needs_mounts
 
@@ -27,8 +26,18 @@ def test_it_says_what_it_is(s3_node):
 
 def test_in_the_background(s3_node, store):
     target = s3_node.mount_point("mnt")
-    done = s3_node.run("mount-s3", "--allow-other", "--read-only", "--uid=7", "--gid=8", "--file-mode=0640",
-                       "--dir-mode", "0750", BUCKET, target)
+    done = s3_node.run(
+        "mount-s3",
+        "--allow-other",
+        "--read-only",
+        "--uid=7",
+        "--gid=8",
+        "--file-mode=0640",
+        "--dir-mode",
+        "0750",
+        BUCKET,
+        target,
+    )
     assert (done.returncode, done.stdout) == (0, f"bucket {BUCKET} is mounted at {target}\n")
     source, _, kind, options = mount_line(target)[:4]
     assert (source, kind) == ("mountpoint-s3", "fuse")
@@ -81,23 +90,31 @@ def test_a_killed_daemon_leaves_a_dead_mount_that_cannot_be_mounted_over(s3_node
 def test_the_form_of_fstab(s3_node, store):
     store.put(BUCKET, "deep/er/f", b"1")
     target = s3_node.mount_point("mnt")
-    s3_node.mount("mount.mount-s3", f"s3://{BUCKET}/deep/", target, "-o",
-                  "ro,_netdev,nosuid,nodev,noatime,allow-other,x-systemd.automount,uid=5")
+    s3_node.mount(
+        "mount.mount-s3",
+        f"s3://{BUCKET}/deep/",
+        target,
+        "-o",
+        "ro,_netdev,nosuid,nodev,noatime,allow-other,x-systemd.automount,uid=5",
+    )
     assert os.listdir(target) == ["er"]
     assert os.stat(target / "er" / "f").st_uid == 5
 
 
-@pytest.mark.parametrize(("arguments", "code", "message"), [
-    ([BUCKET], 2, "the following arguments are required: DIRECTORY"),
-    ([BUCKET, "MNT", "--no-such-option"], 2, "unrecognized arguments: --no-such-option"),
-    ([BUCKET, "MNT", "--prefix", "no-slash"], 2, "must end in '/'"),
-    ([BUCKET, "MNT", "--metadata-ttl", "soon"], 2, "--metadata-ttl"),
-    (["Not_A_Bucket!", "MNT"], 2, "invalid value 'Not_A_Bucket!' for '<BUCKET_NAME>'"),
-    (["no-such-bucket", "MNT"], 1, "404 NoSuchBucket"),
-    ([BUCKET, "MNT/absent"], 1, "does not exist"),
-    ([BUCKET, "/etc/passwd"], 1, "is not a directory"),
-    ([BUCKET, "MNT", "--endpoint-url", "http://127.0.0.1:9"], 1, "initial ListObjectsV2 failed"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ([BUCKET], 2, "the following arguments are required: DIRECTORY"),
+        ([BUCKET, "MNT", "--no-such-option"], 2, "unrecognized arguments: --no-such-option"),
+        ([BUCKET, "MNT", "--prefix", "no-slash"], 2, "must end in '/'"),
+        ([BUCKET, "MNT", "--metadata-ttl", "soon"], 2, "--metadata-ttl"),
+        (["Not_A_Bucket!", "MNT"], 2, "invalid value 'Not_A_Bucket!' for '<BUCKET_NAME>'"),
+        (["no-such-bucket", "MNT"], 1, "404 NoSuchBucket"),
+        ([BUCKET, "MNT/absent"], 1, "does not exist"),
+        ([BUCKET, "/etc/passwd"], 1, "is not a directory"),
+        ([BUCKET, "MNT", "--endpoint-url", "http://127.0.0.1:9"], 1, "initial ListObjectsV2 failed"),
+    ],
+)
 def test_wrong_commands(s3_node, arguments, code, message):
     target = s3_node.mount_point("mnt")
     done = s3_node.run("mount-s3", *(item.replace("MNT", str(target)) for item in arguments))
@@ -179,7 +196,7 @@ def test_reads_in_parallel_and_at_random(s3_node, store):
         with open(target / "big", "rb", buffering=0) as file:
             for step in range(40):
                 offset = (start * 7919 + step * 1_234_567) % len(data)
-                if os.pread(file.fileno(), 70_000, offset) != data[offset:offset + 70_000]:
+                if os.pread(file.fileno(), 70_000, offset) != data[offset : offset + 70_000]:
                     wrong.append(offset)
 
     threads = [threading.Thread(target=read, args=(start,)) for start in range(4)]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import BUCKET, eventually, needs_mounts, refused
+from rehearsal_standins.conftest import BUCKET, eventually, needs_mounts, refused
 
 pytestmark = needs_mounts
 
@@ -225,17 +225,25 @@ def test_an_object_that_is_replaced_while_it_is_read(place):
         refused(errno.ESTALE, os.pread, file.fileno(), 10, 7 << 20)
 
 
-@pytest.mark.parametrize("command", [
-    "cp /etc/passwd {0}", "echo hi > {0}", "dd if=/dev/zero of={0} bs=1M count=9 status=none",
-    "head -c 3000000 /dev/urandom | tee {0} > /dev/null"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "cp /etc/passwd {0}",
+        "echo hi > {0}",
+        "dd if=/dev/zero of={0} bs=1M count=9 status=none",
+        "head -c 3000000 /dev/urandom | tee {0} > /dev/null",
+    ],
+)
 def test_ordinary_programs(place, command):
     assert subprocess.run(["sh", "-c", command.format(place / "out")], timeout=20).returncode == 0
     assert place.there("out")
 
 
 def test_a_writer_that_is_killed_publishes_what_it_wrote(place):
-    script = (f"import os, time; f = os.open({place / 'killed'!r}, os.O_WRONLY | os.O_CREAT, 0o644); "
-              f"os.write(f, b'z' * 100); print(1, flush=True); time.sleep(60)")
+    script = (
+        f"import os, time; f = os.open({place / 'killed'!r}, os.O_WRONLY | os.O_CREAT, 0o644); "
+        f"os.write(f, b'z' * 100); print(1, flush=True); time.sleep(60)"
+    )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as writer:
         assert writer.stdout is not None
         writer.stdout.readline()

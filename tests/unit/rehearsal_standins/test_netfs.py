@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import (
+from rehearsal_standins.conftest import (
     EFS,
     LUSTRE_DNS,
     OTHER_USER,
@@ -30,8 +30,16 @@ pytestmark = needs_mounts
 def as_user(uid, script, *arguments, groups=()):
     """Run Python as another user; its output, or the name of the errno it died of."""
     code = f"import os, sys, errno\ntry:\n exec({script!r})\nexcept OSError as e:\n print(errno.errorcode[e.errno])"
-    done = subprocess.run([SYSTEM_PYTHON, "-c", code, *map(str, arguments)], capture_output=True, text=True,
-                          timeout=20, user=uid, group=uid, extra_groups=list(groups), cwd="/")
+    done = subprocess.run(
+        [SYSTEM_PYTHON, "-c", code, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        user=uid,
+        group=uid,
+        extra_groups=list(groups),
+        cwd="/",
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -86,22 +94,25 @@ def test_root_is_no_one_special_on_efs(efs, node):
     assert not os.access(efs / "secret", os.R_OK)
     (efs / "mine").write_text("1")
     refused(errno.EPERM, os.chown, efs / "mine", 0, 0)
-    os.chown(efs / "mine", -1, 2100)        # a secondary group of the access point's user
+    os.chown(efs / "mine", -1, 2100)  # a secondary group of the access point's user
     assert os.access(efs / "mine", os.R_OK | os.W_OK) and not os.access(efs / "mine", os.X_OK)
 
 
-@pytest.mark.parametrize(("source", "options", "code", "message"), [
-    (f"{EFS}:/", f"accesspoint={POINT}", 1, 'The "tls" option is required when mounting via "accesspoint"'),
-    (f"{EFS}:/", "iam", 1, 'The "tls" option is required when mounting via "iam"'),
-    (f"{EFS}:/sub", f"tls,accesspoint={POINT}", 1, 'the path must be "/"'),
-    (f"{EFS}:/", "tls,accesspoint=fsap-0000", 32, "access denied by server"),
-    (f"{EFS}:/", "tls,accesspoint=fsap-00000000000000001", 32, "access denied by server"),
-    (f"{EFS}:/", "tls,accesspoint=fsap-00000000000000002", 32, "access denied by server"),
-    ("fs-99999999:/", "tls", 1, 'Failed to resolve "fs-99999999.efs.us-east-1.amazonaws.com"'),
-    ("not-a-file-system:/", "tls", 1, "Invalid file system name"),
-    (f"{EFS}:/absent", "tls", 32, "No such file or directory"),
-    (f"{EFS}:/", "tls,typo=1", 32, "an incorrect mount option was specified (typo)"),
-])
+@pytest.mark.parametrize(
+    ("source", "options", "code", "message"),
+    [
+        (f"{EFS}:/", f"accesspoint={POINT}", 1, 'The "tls" option is required when mounting via "accesspoint"'),
+        (f"{EFS}:/", "iam", 1, 'The "tls" option is required when mounting via "iam"'),
+        (f"{EFS}:/sub", f"tls,accesspoint={POINT}", 1, 'the path must be "/"'),
+        (f"{EFS}:/", "tls,accesspoint=fsap-0000", 32, "access denied by server"),
+        (f"{EFS}:/", "tls,accesspoint=fsap-00000000000000001", 32, "access denied by server"),
+        (f"{EFS}:/", "tls,accesspoint=fsap-00000000000000002", 32, "access denied by server"),
+        ("fs-99999999:/", "tls", 1, 'Failed to resolve "fs-99999999.efs.us-east-1.amazonaws.com"'),
+        ("not-a-file-system:/", "tls", 1, "Invalid file system name"),
+        (f"{EFS}:/absent", "tls", 32, "No such file or directory"),
+        (f"{EFS}:/", "tls,typo=1", 32, "an incorrect mount option was specified (typo)"),
+    ],
+)
 def test_efs_refuses(node, source, options, code, message):
     target = node.mount_point("mnt")
     done = node.run("mount.efs", source, target, "-o", options)
@@ -115,9 +126,15 @@ def test_efs_by_name_without_access_point(node):
     refused(errno.EROFS, (target / "f").write_text, "")
 
 
-@pytest.mark.parametrize(("source", "options", "code"), [
-    (f"{LUSTRE_DNS}@tcp:/wrong", "flock", 2), ("other.dns@tcp:/abcdefgh", "flock", 2), ("nonsense", "flock", 22),
-    (f"{LUSTRE_DNS}@tcp:/abcdefgh", "flock,typo", 22)])
+@pytest.mark.parametrize(
+    ("source", "options", "code"),
+    [
+        (f"{LUSTRE_DNS}@tcp:/wrong", "flock", 2),
+        ("other.dns@tcp:/abcdefgh", "flock", 2),
+        ("nonsense", "flock", 22),
+        (f"{LUSTRE_DNS}@tcp:/abcdefgh", "flock,typo", 22),
+    ],
+)
 def test_lustre_refuses(node, source, options, code):
     target = node.mount_point("mnt")
     done = node.run("mount.lustre", source, target, "-o", options)
@@ -132,7 +149,7 @@ def test_on_lustre_everyone_is_himself(lustre):
     assert (os.stat(lustre / "by-other").st_uid, os.stat(lustre / "by-other").st_gid) == (OTHER_USER, OTHER_USER)
     os.chmod(lustre / "by-root", 0o600)
     assert as_user(OTHER_USER, "open(sys.argv[1])", lustre / "by-root") == "EACCES"
-    assert as_user(OTHER_USER, "os.unlink(sys.argv[1])", lustre / "by-root") in ("EPERM", "EACCES")     # sticky
+    assert as_user(OTHER_USER, "os.unlink(sys.argv[1])", lustre / "by-root") in ("EPERM", "EACCES")  # sticky
 
 
 def test_supplementary_groups_count(lustre):
@@ -146,8 +163,12 @@ def test_supplementary_groups_count(lustre):
 
 
 def test_the_callers_umask_counts(lustre):
-    assert as_user(OTHER_USER, "os.umask(0o077); os.close(os.open(sys.argv[1], os.O_CREAT | os.O_WRONLY, 0o666))",
-                   lustre / "f") == ""
+    assert (
+        as_user(
+            OTHER_USER, "os.umask(0o077); os.close(os.open(sys.argv[1], os.O_CREAT | os.O_WRONLY, 0o666))", lustre / "f"
+        )
+        == ""
+    )
     assert stat.S_IMODE(os.stat(lustre / "f").st_mode) == 0o600
 
 

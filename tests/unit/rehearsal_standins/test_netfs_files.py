@@ -10,10 +10,7 @@ import stat
 import subprocess
 import threading
 
-from .conftest import (
-    needs_mounts,
-    refused,
-)
+from rehearsal_standins.conftest import needs_mounts, refused
 
 pytestmark = needs_mounts
 
@@ -72,8 +69,9 @@ def test_of_many_exclusive_creators_one_wins(lustre, lustre_elsewhere):
         except FileExistsError:
             pass
 
-    threads = [threading.Thread(target=create, args=((lustre, lustre_elsewhere)[number % 2], number))
-               for number in range(12)]
+    threads = [
+        threading.Thread(target=create, args=((lustre, lustre_elsewhere)[number % 2], number)) for number in range(12)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -118,7 +116,10 @@ def test_attributes(efs):
     os.utime(path, ns=(1_500_000_000_123_456_789, -1_000_000_001))
     found = os.stat(path)
     assert (stat.S_IMODE(found.st_mode), found.st_atime_ns, found.st_mtime_ns) == (
-        0o604, 1_500_000_000_123_456_789, -1_000_000_001)
+        0o604,
+        1_500_000_000_123_456_789,
+        -1_000_000_001,
+    )
     subprocess.run(["touch", "-a", str(path)], check=True, timeout=10)
     assert os.stat(path).st_mtime_ns == -1_000_000_001 and os.stat(path).st_atime > 1_600_000_000
     assert os.statvfs(efs).f_bavail > 0
@@ -142,8 +143,11 @@ def test_syncing_files_and_directories(efs):
 
 
 def test_direct_and_mapped_io(lustre):
-    done = subprocess.run(["dd", "if=/dev/zero", f"of={lustre}/direct", "bs=1M", "count=4", "oflag=direct"],
-                          capture_output=True, timeout=20)
+    done = subprocess.run(
+        ["dd", "if=/dev/zero", f"of={lustre}/direct", "bs=1M", "count=4", "oflag=direct"],
+        capture_output=True,
+        timeout=20,
+    )
     assert done.returncode == 0 and os.stat(lustre / "direct").st_size == 4 << 20
     with open(lustre / "direct", "r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
         mapped[4096:4100] = b"mmap"

@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 
-from .conftest import (
+from rehearsal_standins.conftest import (
     EFS,
     OPENZFS_DNS,
     POINT,
@@ -60,28 +60,34 @@ def test_s3_files_renames_and_squashes(s3files):
     refused(errno.EPERM, os.chown, s3files / "whole", 0, 0)
 
 
-@pytest.mark.parametrize(("source", "options", "code", "message"), [
-    (f"{S3FILES}:/", "notls", 1, 'Unsupported mount options detected: "notls"'),
-    (f"{S3FILES}:/", "az=use1-az1", 1, 'Unsupported mount options detected: "az"'),
-    (f"{S3FILES}:/", "nfsvers=4.0", 1, "NFSv4.0 is not supported for S3 Files mounts"),
-    (f"{S3FILES}:/", "accesspoint=fsap-1", 1, "Access Point ID fsap-1 is malformed"),
-    (f"{S3FILES}:/", "accesspoint=fsap-00000000000000001", 32, "access denied by server"),
-    (f"{EFS}:/", "", 1, f'Failed to resolve "{EFS}.s3files.us-east-1.on.aws"'),
-    (f"{S3FILES}:/", "typo=1", 32, "an incorrect mount option was specified (typo)"),
-])
+@pytest.mark.parametrize(
+    ("source", "options", "code", "message"),
+    [
+        (f"{S3FILES}:/", "notls", 1, 'Unsupported mount options detected: "notls"'),
+        (f"{S3FILES}:/", "az=use1-az1", 1, 'Unsupported mount options detected: "az"'),
+        (f"{S3FILES}:/", "nfsvers=4.0", 1, "NFSv4.0 is not supported for S3 Files mounts"),
+        (f"{S3FILES}:/", "accesspoint=fsap-1", 1, "Access Point ID fsap-1 is malformed"),
+        (f"{S3FILES}:/", "accesspoint=fsap-00000000000000001", 32, "access denied by server"),
+        (f"{EFS}:/", "", 1, f'Failed to resolve "{EFS}.s3files.us-east-1.on.aws"'),
+        (f"{S3FILES}:/", "typo=1", 32, "an incorrect mount option was specified (typo)"),
+    ],
+)
 def test_s3_files_refuses(node, source, options, code, message):
     target = node.mount_point("mnt")
     done = node.run("mount.s3files", source, target, *(["-o", options] if options else []))
     assert (done.returncode, mount_line(target)) == (code, []) and message in done.stderr
 
 
-@pytest.mark.parametrize(("source", "options", "message"), [
-    (f"{OPENZFS_DNS}:/other", "nfsvers=4.2", "No such file or directory"),
-    ("elsewhere:/fsx", "nfsvers=4.2", "Failed to resolve server elsewhere"),
-    (OPENZFS, "nfsvers=5", "an incorrect mount option was specified"),
-    (OPENZFS, "nconnect=17", "an incorrect mount option was specified"),
-    (OPENZFS, "tls", "an incorrect mount option was specified (tls)"),
-])
+@pytest.mark.parametrize(
+    ("source", "options", "message"),
+    [
+        (f"{OPENZFS_DNS}:/other", "nfsvers=4.2", "No such file or directory"),
+        ("elsewhere:/fsx", "nfsvers=4.2", "Failed to resolve server elsewhere"),
+        (OPENZFS, "nfsvers=5", "an incorrect mount option was specified"),
+        (OPENZFS, "nconnect=17", "an incorrect mount option was specified"),
+        (OPENZFS, "tls", "an incorrect mount option was specified (tls)"),
+    ],
+)
 def test_nfs_refuses(node, source, options, message):
     target = node.mount_point("mnt")
     done = node.run("mount.nfs", source, target, "-o", options)

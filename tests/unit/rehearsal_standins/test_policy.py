@@ -12,30 +12,42 @@ import pytest
 
 from hyperpod_kit.aws.policies import file_system_policy, without_open_statements
 from hyperpod_kit.rehearsal.standins.policy import ARN, Client, Granted, Unsupported, evaluate
-
-from .conftest import EFS, OTHER_USER, POINT, USER, mount_line, needs_mounts, refused
+from rehearsal_standins.conftest import EFS, OTHER_USER, POINT, USER, mount_line, needs_mounts, refused
 
 ROLE = "arn:aws:iam::111122223333:role/Nodes"
 OTHER_POINT = "fsap-0123456789abcdeff"
 NOTHING, EVERYTHING, ORDINARY = Granted(False, False, False), Granted(True, True, True), Granted(True, True, False)
-OPEN = {"Sid": "console", "Effect": "Allow", "Principal": {"AWS": "*"}, "Action": "elasticfilesystem:Client*",
-        "Condition": {"Bool": {"elasticfilesystem:AccessedViaMountTarget": "true"}}}
+OPEN = {
+    "Sid": "console",
+    "Effect": "Allow",
+    "Principal": {"AWS": "*"},
+    "Action": "elasticfilesystem:Client*",
+    "Condition": {"Bool": {"elasticfilesystem:AccessedViaMountTarget": "true"}},
+}
 
 
 def generated(existing: Any = None) -> dict[str, Any]:
-    return file_system_policy(cluster="demo", file_system_arn=f"{ARN}:file-system/{EFS}", role_arn=ROLE,
-                              access_point_arns=[f"{ARN}:access-point/{POINT}"], existing=existing)
+    return file_system_policy(
+        cluster="demo",
+        file_system_arn=f"{ARN}:file-system/{EFS}",
+        role_arn=ROLE,
+        access_point_arns=[f"{ARN}:access-point/{POINT}"],
+        existing=existing,
+    )
 
 
-@pytest.mark.parametrize(("client", "granted"), [
-    (Client(ROLE, True, POINT), ORDINARY),
-    (Client(ROLE, True, ""), NOTHING),                      # without an access point
-    (Client(ROLE, True, OTHER_POINT), NOTHING),             # one that is not in the list
-    (Client(ROLE, False, POINT), NOTHING),                  # without TLS
-    (Client("", True, POINT), NOTHING),                     # without IAM
-    (Client("", False, ""), NOTHING),
-    (Client("arn:aws:iam::111122223333:role/Other", True, POINT), NOTHING),
-])
+@pytest.mark.parametrize(
+    ("client", "granted"),
+    [
+        (Client(ROLE, True, POINT), ORDINARY),
+        (Client(ROLE, True, ""), NOTHING),  # without an access point
+        (Client(ROLE, True, OTHER_POINT), NOTHING),  # one that is not in the list
+        (Client(ROLE, False, POINT), NOTHING),  # without TLS
+        (Client("", True, POINT), NOTHING),  # without IAM
+        (Client("", False, ""), NOTHING),
+        (Client("arn:aws:iam::111122223333:role/Other", True, POINT), NOTHING),
+    ],
+)
 def test_the_generated_policy_lets_in_the_nodes_alone(client: Client, granted: Granted) -> None:
     assert evaluate(generated(), EFS, client) == granted
     assert evaluate(None, EFS, client) == EVERYTHING, "which is why there must be one"
@@ -54,25 +66,44 @@ def test_another_file_systems_policy_says_nothing_about_this_one() -> None:
     assert evaluate(generated(), "fs-11111111", Client(ROLE, True, POINT)) == NOTHING
 
 
-@pytest.mark.parametrize(("operator", "wanted", "holds"), [
-    ("StringEquals", [f"{ARN}:access-point/{POINT}"], True), ("StringEquals", [f"{ARN}:access-point/*"], False),
-    ("StringLike", f"{ARN}:access-point/*", True), ("ArnLike", [f"{ARN}:*"], True), ("ArnEquals", "arn:*:x", False),
-    ("Null", "false", True), ("Null", "true", False), ("StringEqualsIfExists", ["x"], False)])
+@pytest.mark.parametrize(
+    ("operator", "wanted", "holds"),
+    [
+        ("StringEquals", [f"{ARN}:access-point/{POINT}"], True),
+        ("StringEquals", [f"{ARN}:access-point/*"], False),
+        ("StringLike", f"{ARN}:access-point/*", True),
+        ("ArnLike", [f"{ARN}:*"], True),
+        ("ArnEquals", "arn:*:x", False),
+        ("Null", "false", True),
+        ("Null", "true", False),
+        ("StringEqualsIfExists", ["x"], False),
+    ],
+)
 def test_operators(operator: str, wanted: Any, holds: bool) -> None:
-    statement = {"Effect": "Allow", "Principal": "*", "Action": "*",
-                 "Condition": {operator: {"elasticfilesystem:AccessPointArn": wanted}}}
+    statement = {
+        "Effect": "Allow",
+        "Principal": "*",
+        "Action": "*",
+        "Condition": {operator: {"elasticfilesystem:AccessPointArn": wanted}},
+    }
     assert evaluate({"Statement": statement}, EFS, Client("", True, POINT)).mount is holds
     absent = evaluate({"Statement": statement}, EFS, Client("", True)).mount
     assert absent is (operator == "StringEqualsIfExists" or (operator, wanted) == ("Null", "true"))
 
 
-@pytest.mark.parametrize(("policy", "why"), [
-    ({}, "no Statement"),
-    ({"Statement": {**OPEN, "Effect": "allow"}}, "Effect is allow"),
-    ({"Statement": {"Effect": "Allow", "Principal": "*", "NotAction": "x"}}, "no Action"),
-    ({"Statement": {**OPEN, "Condition": {"Null": {"aws:PrincipalArn": "true"}}}}, "EFS does not evaluate aws:Princ"),
-    ({"Statement": {**OPEN, "Condition": {"DateLessThan": {"aws:SourceIp": "x"}}}}, "operator DateLessThan"),
-])
+@pytest.mark.parametrize(
+    ("policy", "why"),
+    [
+        ({}, "no Statement"),
+        ({"Statement": {**OPEN, "Effect": "allow"}}, "Effect is allow"),
+        ({"Statement": {"Effect": "Allow", "Principal": "*", "NotAction": "x"}}, "no Action"),
+        (
+            {"Statement": {**OPEN, "Condition": {"Null": {"aws:PrincipalArn": "true"}}}},
+            "EFS does not evaluate aws:Princ",
+        ),
+        ({"Statement": {**OPEN, "Condition": {"DateLessThan": {"aws:SourceIp": "x"}}}}, "operator DateLessThan"),
+    ],
+)
 def test_what_efs_would_not_evaluate_is_not_believed_in(policy: dict[str, Any], why: str) -> None:
     with pytest.raises(Unsupported, match=why):
         evaluate(policy, EFS, Client())
@@ -86,9 +117,11 @@ class TestMounts:
     @pytest.fixture
     def put(self, node: Any) -> Any:
         """put(policy) makes it the file system's."""
+
         def put(policy: Any) -> None:
             path = node.directory / "data/efs/registry.json"
             path.write_text(json.dumps({**json.loads(path.read_text()), "policies": {EFS: policy}}))
+
         return put
 
     @pytest.fixture
@@ -97,8 +130,10 @@ class TestMounts:
         made: Path = node.mount_point("mnt")
         return made
 
-    @pytest.mark.parametrize("options", ["tls,iam", "tls", f"tls,accesspoint={POINT}", "noatime",
-                                         "tls,iam,accesspoint=fsap-00000000000000001"])
+    @pytest.mark.parametrize(
+        "options",
+        ["tls,iam", "tls", f"tls,accesspoint={POINT}", "noatime", "tls,iam,accesspoint=fsap-00000000000000001"],
+    )
     def test_nobody_mounts_but_through_the_access_point_with_iam(
         self, node: Any, put: Any, target: Path, options: str
     ) -> None:

@@ -22,27 +22,45 @@ def test_signatures_are_those_of_botocore():
     request.headers["x-amz-content-sha256"] = EMPTY_SHA256
     S3SigV4Auth(BotoCredentials("AKID", "secret", "token"), "s3", "us-east-1").add_auth(request)
     moment = datetime.strptime(request.headers["X-Amz-Date"], "%Y%m%dT%H%M%SZ").replace(tzinfo=timezone.utc)
-    ours = sign(Credentials("AKID", "secret", "token"), "us-east-1", "GET", "/bucket/a%20b", "list-type=2&prefix=x%2F",
-                {"host": "127.0.0.1:9000", "x-amz-content-sha256": EMPTY_SHA256}, moment)
+    ours = sign(
+        Credentials("AKID", "secret", "token"),
+        "us-east-1",
+        "GET",
+        "/bucket/a%20b",
+        "list-type=2&prefix=x%2F",
+        {"host": "127.0.0.1:9000", "x-amz-content-sha256": EMPTY_SHA256},
+        moment,
+    )
     assert ours["authorization"] == request.headers["Authorization"]
 
 
 def test_settings_come_from_the_environment_before_the_files(tmp_path):
-    (tmp_path / "config").write_text("[default]\nregion = eu-west-1\nendpoint_url = http://10.1.0.1:9000\n"
-                                     "[profile two]\nregion = us-west-2\n")
+    (tmp_path / "config").write_text(
+        "[default]\nregion = eu-west-1\nendpoint_url = http://10.1.0.1:9000\n[profile two]\nregion = us-west-2\n"
+    )
     (tmp_path / "credentials").write_text("[default]\naws_access_key_id = A%\naws_secret_access_key = B:=\n")
     files = {"AWS_CONFIG_FILE": str(tmp_path / "config"), "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "credentials")}
     found = load_settings(files)
     assert found == ("http://10.1.0.1:9000", "eu-west-1", Credentials("A%", "B:=", None))
     assert load_settings({**files, "AWS_PROFILE": "two"}) == ("", "us-west-2", None)
-    more = load_settings({**files, "AWS_REGION": "us-east-2", "AWS_ENDPOINT_URL": "http://e", "AWS_ACCESS_KEY_ID": "C",
-                          "AWS_SECRET_ACCESS_KEY": "D", "AWS_SESSION_TOKEN": "T"}, endpoint="http://option")
+    more = load_settings(
+        {
+            **files,
+            "AWS_REGION": "us-east-2",
+            "AWS_ENDPOINT_URL": "http://e",
+            "AWS_ACCESS_KEY_ID": "C",
+            "AWS_SECRET_ACCESS_KEY": "D",
+            "AWS_SESSION_TOKEN": "T",
+        },
+        endpoint="http://option",
+    )
     assert more == ("http://option", "us-east-2", Credentials("C", "D", "T"))
 
 
 def test_the_form_of_fstab_becomes_a_command_line():
-    argv = from_fstab(["s3://bucket/pre/fix/", "/mnt", "-o", "rw,_netdev,nofail,allow-other,uid=5,x-systemd.automount",
-                       "-o", "ro"])
+    argv = from_fstab(
+        ["s3://bucket/pre/fix/", "/mnt", "-o", "rw,_netdev,nofail,allow-other,uid=5,x-systemd.automount", "-o", "ro"]
+    )
     assert argv == ["--allow-other", "--uid=5", "--read-only", "s3://bucket/pre/fix/", "/mnt"]
     options = parse_options(argv)
     assert (options.bucket, options.prefix, options.mount_point) == ("bucket", "pre/fix/", "/mnt")
@@ -50,14 +68,23 @@ def test_the_form_of_fstab_becomes_a_command_line():
 
 
 def test_metadata_ttl():
-    assert [parse_options(["bucket", "/m", *more]).rules().ttl for more in (
-        [], ["--cache", "/c"], ["--metadata-ttl", "30"], ["--metadata-ttl=minimal"], ["--metadata-ttl=0"],
-        ["--metadata-ttl=indefinite"])] == [0.1, 60, 30, 0.1, 0, 1e9]
+    assert [
+        parse_options(["bucket", "/m", *more]).rules().ttl
+        for more in (
+            [],
+            ["--cache", "/c"],
+            ["--metadata-ttl", "30"],
+            ["--metadata-ttl=minimal"],
+            ["--metadata-ttl=0"],
+            ["--metadata-ttl=indefinite"],
+        )
+    ] == [0.1, 60, 30, 0.1, 0, 1e9]
 
 
 def test_arguments_of_mount_helpers():
-    found = parse_mount_arguments(["fs:/", "/mnt", "-s", "-N", "/proc/1/ns/mnt", "-t", "efs.x",
-                                   "-o", "tls,accesspoint=a=b", "-orw,"])
+    found = parse_mount_arguments(
+        ["fs:/", "/mnt", "-s", "-N", "/proc/1/ns/mnt", "-t", "efs.x", "-o", "tls,accesspoint=a=b", "-orw,"]
+    )
     assert found.positional == ["fs:/", "/mnt"]
     assert found.options == {"tls": "", "accesspoint": "a=b", "rw": ""}
     assert unknown_options({"tls": "", "rw": "", "x-systemd.a": "", "typo": ""}, ["tls"]) == ["typo"]
@@ -84,6 +111,6 @@ def test_directories_are_packed_without_loss(names, size):
         position = 0
         while position < len(block):
             inode, offset, length, kind = wire.DIRENT.unpack_from(block, position)
-            seen.append((block[position + wire.DIRENT.size:][:length], kind, inode))
+            seen.append((block[position + wire.DIRENT.size :][:length], kind, inode))
             position += (wire.DIRENT.size + length + 7) // 8 * 8
     assert seen == entries

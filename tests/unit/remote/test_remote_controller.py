@@ -28,8 +28,9 @@ MOUNT = {"name": "data", "kind": "mountpoint-s3", "path": "/mnt/data", "state": 
 
 
 def report(index: int) -> str:
-    return json.dumps({"node": "n", "instance_id": f"i-{index}", "bundle_id": "b", "checked_at": 1.0,
-                       "mounts": [MOUNT]})
+    return json.dumps(
+        {"node": "n", "instance_id": f"i-{index}", "bundle_id": "b", "checked_at": 1.0, "mounts": [MOUNT]}
+    )
 
 
 class Controller:
@@ -60,13 +61,25 @@ class Controller:
         assert command == f"{COMMAND[0]} node ask"
         given = self._network.settings
         config = self._directory / "ssh_config"
-        config.write_text(f"Host *\n  User root\n  Port {given.port}\n  IdentityFile {given.key}\n"
-                          f"  IdentitiesOnly yes\n  UserKnownHostsFile {given.known_hosts}\n")
+        config.write_text(
+            f"Host *\n  User root\n  Port {given.port}\n  IdentityFile {given.key}\n"
+            f"  IdentitiesOnly yes\n  UserKnownHostsFile {given.known_hosts}\n"
+        )
         self.put(self.shims / "ssh", f'#!/bin/sh\nexec /usr/bin/ssh -F {config} "$@"\n')
-        environment = {**os.environ, "PATH": f"{self.shims}:{os.environ['PATH']}", "HPK_ROOT": str(self.root),
-                       "PYTHONPATH": str(REPOSITORY)}
-        done = subprocess.run([sys.executable, "-m", "hyperpod_kit.node", "ask"], env=environment, text=True,
-                              capture_output=True, timeout=60, input=self.node.stdin.decode())
+        environment = {
+            **os.environ,
+            "PATH": f"{self.shims}:{os.environ['PATH']}",
+            "HPK_ROOT": str(self.root),
+            "PYTHONPATH": str(REPOSITORY),
+        }
+        done = subprocess.run(
+            [sys.executable, "-m", "hyperpod_kit.node", "ask"],
+            env=environment,
+            text=True,
+            capture_output=True,
+            timeout=60,
+            input=self.node.stdin.decode(),
+        )
         return done.returncode, done.stdout, done.stderr
 
 
@@ -77,31 +90,51 @@ def always(code: int, out: str, err: str = "") -> Any:
 def test_the_controller_asks_all_and_each_failure_is_one_nodes(network: Network, tmp_path: Path) -> None:
     controller = Controller(network, tmp_path)
     sound = network.node(always(0, report(1)))
-    others = [sound, network.node(always(1, report(2))), network.node(always(0, report(3)), key="other"),
-              network.node(always(0, report(4)), accepts="nobody"), network.node(always(0, "x" * 400_000)),
-              network.node(None), network.node(always(0, report(99)))]
+    others = [
+        sound,
+        network.node(always(1, report(2))),
+        network.node(always(0, report(3)), key="other"),
+        network.node(always(0, report(4)), accepts="nobody"),
+        network.node(always(0, "x" * 400_000)),
+        network.node(None),
+        network.node(always(0, report(99))),
+    ]
     addresses = ["10.0.0.1", *(node.address for node in others), network.address(), ""]
     targets = [Target(f"i-{index}", "w", "compute", address) for index, address in enumerate(addresses)]
     settings = network.settings
     access = SshAccess(type(settings)(settings.user, settings.known_hosts, settings.key, settings.port, 3.0, 2.0))
     told: list[int] = []
-    found = validate_mounts(targets, ControllerTransport(access, controller.node.address), expected={},
-                            progress=told.append)
+    found = validate_mounts(
+        targets, ControllerTransport(access, controller.node.address), expected={}, progress=told.append
+    )
     assert sum(told) == len(targets)
     assert found[0].healthy, "the controller itself is asked without any login"
     assert found[1].healthy and sound.commands == [" ".join(COMMAND)]
     errors = [report.error for report in found[2:]]
-    for error, words in zip(errors, (
-        "exit code 1, but its report names no mount", "Host key verification failed", "Permission denied",
-        "not a report", "no answer within 5 s", "another node answers there: i-99", "Connection refused",
-        "AWS tells no address")):
+    for error, words in zip(
+        errors,
+        (
+            "exit code 1, but its report names no mount",
+            "Host key verification failed",
+            "Permission denied",
+            "not a report",
+            "no answer within 5 s",
+            "another node answers there: i-99",
+            "Connection refused",
+            "AWS tells no address",
+        ),
+    ):
         assert words in error, errors
     assert "over Slurm: squeue: error: no Slurm here" in errors[2]
 
 
-@pytest.mark.parametrize(("answer", "words"), [
-    ((2, "", "hyperpod-kit node: error: argument COMMAND: invalid choice: 'ask'"), "exit code 2: .*invalid choice"),
-    ((127, "", "bash: no such file"), "exit code 127: bash: no such file")])
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ((2, "", "hyperpod-kit node: error: argument COMMAND: invalid choice: 'ask'"), "exit code 2: .*invalid choice"),
+        ((127, "", "bash: no such file"), "exit code 127: bash: no such file"),
+    ],
+)
 def test_a_controller_that_cannot_ask_is_no_verdict(network: Network, answer: Any, words: str) -> None:
     node = network.node(always(*answer))
     with pytest.raises(Unreachable, match=words):
@@ -114,4 +147,6 @@ def test_what_the_controller_leaves_out_is_a_failure(network: Network) -> None:
     targets = [Target(f"i-{index}", "w", "", "10.0.0.9") for index in (1, 2)]
     found = ControllerTransport(SshAccess(network.settings), node.address).hear(targets, lambda count: None)
     assert [one.error for one in found] == [
-        "what the controller said of it cannot be read", "the controller said nothing of it"]
+        "what the controller said of it cannot be read",
+        "the controller said nothing of it",
+    ]

@@ -14,15 +14,14 @@ from hyperpod_kit.remote.diagnose import Diagnosis, Told, diagnose
 from hyperpod_kit.remote.ssh import SshRunner
 from hyperpod_kit.remote.ssh_access import SshAccess
 from hyperpod_kit.remote.target import Target
-
-from .conftest import Network
+from tests.unit.remote.conftest import Network
 
 SAID = {
     "apt-lock": "E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 1234 (unattended-upgr)",
     "dns": "curl: (6) Could not resolve host: github.com",
     "crlf": "/bin/bash^M: bad interpreter: No such file or directory: ./on_create.sh: bad interpreter: /bin/bash^M",
     "mode-conflict": "The LifeCycleConfig cannot include both a SLURM Orchestrator Config and a "
-                     "provisioning_parameters.json file simultaneously.",
+    "provisioning_parameters.json file simultaneously.",
     "damaged-bundle": "/tmp/b/p: extra.txt is not listed in SHA256SUMS",
     "s3-denied": "Error: Failed to create mount process: mount-s3: Client error: Forbidden: Access Denied",
     "efs-denied": "mount.nfs4: access denied by server while mounting 127.0.0.1:/",
@@ -54,6 +53,7 @@ def node(log: list[dict[str, Any]], status: Any = None, mounts: Any = ()) -> Cal
         if command.startswith("cat"):
             return (0, json.dumps(status), "") if status else (1, "", "No such file")
         return 0, "Welcome!\n" + json.dumps({"mounts": list(mounts)}), ""
+
     return answer
 
 
@@ -68,16 +68,24 @@ def test_a_node_says_which_step_failed_and_what_is_known_of_it(network: Network)
     nodes = [
         network.node(node(old + now)),
         network.node(node(old, status={"ok": True, "steps": [step("mount:fsx")]})),
-        network.node(node([], status={"ok": True, "steps": []}, mounts=[
-            {"name": "data", "state": "stale", "detail": "Transport endpoint is not connected"},
-            {"name": "extra", "state": "absent", "required": False}])),
+        network.node(
+            node(
+                [],
+                status={"ok": True, "steps": []},
+                mounts=[
+                    {"name": "data", "state": "stale", "detail": "Transport endpoint is not connected"},
+                    {"name": "extra", "state": "absent", "required": False},
+                ],
+            )
+        ),
         network.node(node([step("verify-bundle")])),
     ]
     targets = [(Target(f"i-{number}", "workers", "compute", one.address), Told()) for number, one in enumerate(nodes)]
     targets.append((Target("i-9", "workers", "compute", network.silent()), Told("Insufficient capacity")))
     targets.append((Target("i-10", "workers", "compute", "", "Pending"), Told()))
     failed, well, stale, unfinished, silent, pending = diagnose(
-        targets, lambda target: SshRunner(target.address, SshAccess(network.settings)), timeout=10)
+        targets, lambda target: SshRunner(target.address, SshAccess(network.settings)), timeout=10
+    )
     assert [one.step for one in failed.failures] == ["names"], "the run before it is over"
     assert [one.cause.code for one in failed.known] == ["dns"]
     assert well.healthy and well.known == () and list(sentences(well)) == []

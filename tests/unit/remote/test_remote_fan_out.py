@@ -56,8 +56,10 @@ def test_nodes_that_hang_hold_up_no_others() -> None:
     assert len(ask_all(targets, ask, lambda answer: None)) == len(targets)
 
 
-@pytest.mark.parametrize(("soft", "each", "most"), [(fan_out.SPARE_DESCRIPTORS + 20, 1, 20),
-                                                    (fan_out.SPARE_DESCRIPTORS + 20, 3, 6), (10, 1, 1)])
+@pytest.mark.parametrize(
+    ("soft", "each", "most"),
+    [(fan_out.SPARE_DESCRIPTORS + 20, 1, 20), (fan_out.SPARE_DESCRIPTORS + 20, 3, 6), (10, 1, 1)],
+)
 def test_no_more_at_once_than_there_are_files_to_open(
     monkeypatch: pytest.MonkeyPatch, soft: int, each: int, most: int
 ) -> None:

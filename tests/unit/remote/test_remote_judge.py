@@ -24,8 +24,13 @@ NOW = 1000.0
 
 
 def said(*mounts: MountStatus, **changed: Any) -> str:
-    report = {"node": "ip-10-0-0-1", "instance_id": "i-0", "bundle_id": "b", "checked_at": 1.0,
-              "mounts": [asdict(mount) for mount in mounts]}
+    report = {
+        "node": "ip-10-0-0-1",
+        "instance_id": "i-0",
+        "bundle_id": "b",
+        "checked_at": 1.0,
+        "mounts": [asdict(mount) for mount in mounts],
+    }
     return json.dumps({**report, **changed})
 
 
@@ -39,12 +44,30 @@ def test_a_sound_report_amid_what_a_login_prints() -> None:
     assert found.healthy and found.bundle_id == "b" and found.said_at == NOW and found.mounts == (OK,)
 
 
-@pytest.mark.parametrize("text", [
-    "", "[]", "{}", '{"mounts": 1}', '{"mounts": [1]}', '{"mounts": [{"name": "a"}]}', said(OK)[:-5], "\x00\x1b[2J",
-    '{"mounts": ' + "[" * 100_000, said(OK).replace("0.0", "1" * 5000), said(OK).replace("0.0", "NaN"),
-    said(OK).replace("0.0", "Infinity"), said(OK).replace("0.0", "1e999"), said(OK).replace("0.0", '"soon"'),
-    said(OK).replace("0.0", "true"), said(*[OK] * 300), said(replace(OK, name=1)),  # type: ignore[arg-type]
-    said(OK, mounts={"data": "ok"}), "\ud800" + said(OK)[1:]])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"mounts": 1}',
+        '{"mounts": [1]}',
+        '{"mounts": [{"name": "a"}]}',
+        said(OK)[:-5],
+        "\x00\x1b[2J",
+        '{"mounts": ' + "[" * 100_000,
+        said(OK).replace("0.0", "1" * 5000),
+        said(OK).replace("0.0", "NaN"),
+        said(OK).replace("0.0", "Infinity"),
+        said(OK).replace("0.0", "1e999"),
+        said(OK).replace("0.0", '"soon"'),
+        said(OK).replace("0.0", "true"),
+        said(*[OK] * 300),
+        said(replace(OK, name=1)),  # type: ignore[arg-type]
+        said(OK, mounts={"data": "ok"}),
+        "\ud800" + said(OK)[1:],
+    ],
+)
 def test_nonsense_is_no_report_and_nothing_worse(text: str) -> None:
     found = verdict(text)
     assert not found.healthy and found.error and found.mounts == ()
@@ -68,18 +91,25 @@ def test_warnings_are_shown_and_fail_nothing() -> None:
 def test_words_of_a_node_cannot_reach_the_terminal() -> None:
     nasty = replace(OK, state="stale", detail="\x1b]0;owned\x07\x1b[2J\n\rall is\twell\u202e\x00" + "x" * 10_000)
     [mount] = verdict(said(nasty), 1).mounts
-    assert mount.detail.isprintable() and mount.detail.startswith("]0;owned [2J all is well") and "\u202e" not in \
-        mount.detail and len(mount.detail) <= LONGEST
+    assert (
+        mount.detail.isprintable()
+        and mount.detail.startswith("]0;owned [2J all is well")
+        and "\u202e" not in mount.detail
+        and len(mount.detail) <= LONGEST
+    )
     assert not verdict("", 3).healthy and verdict("\x1b[2Jgone", 0).error.isprintable()
 
 
-@pytest.mark.parametrize(("changed", "healthy"), [
-    ({}, True),
-    ({"instance_id": "i-9"}, True),  # resource_config.json lags behind a replacement; the address is its own
-    ({"node": "n"}, True),
-    ({"instance_id": "i-9", "node": "ip-10-0-0-9"}, False),
-    ({"instance_id": "", "node": ""}, False),
-])
+@pytest.mark.parametrize(
+    ("changed", "healthy"),
+    [
+        ({}, True),
+        ({"instance_id": "i-9"}, True),  # resource_config.json lags behind a replacement; the address is its own
+        ({"node": "n"}, True),
+        ({"instance_id": "i-9", "node": "ip-10-0-0-9"}, False),
+        ({"instance_id": "", "node": ""}, False),
+    ],
+)
 def test_a_report_of_another_node_is_not_this_nodes(changed: dict[str, str], healthy: bool) -> None:
     found = verdict(said(OK, **changed))
     assert found.healthy is healthy and ("another node answers" in found.error) is not healthy
@@ -97,11 +127,14 @@ def test_what_is_required_is_for_the_configuration_to_say() -> None:
     assert verdict(said(replace(sick, required=True)), 1, wanted=[replace(WANTED, required=False)]).healthy
 
 
-@pytest.mark.parametrize(("mount", "why"), [
-    (replace(OK, path="/mnt/other"), "the node has mountpoint-s3 at /mnt/other"),
-    (replace(OK, kind="nvme"), "the node has nvme at /mnt/data"),
-    (replace(OK, name="other"), "the node's bundle does not know it"),
-])
+@pytest.mark.parametrize(
+    ("mount", "why"),
+    [
+        (replace(OK, path="/mnt/other"), "the node has mountpoint-s3 at /mnt/other"),
+        (replace(OK, kind="nvme"), "the node has nvme at /mnt/data"),
+        (replace(OK, name="other"), "the node's bundle does not know it"),
+    ],
+)
 def test_another_mount_is_not_the_one_that_is_asked_for(mount: MountStatus, why: str) -> None:
     found = verdict(said(mount), wanted=[WANTED])
     absent = next(one for one in found.mounts if one.name == "data")
@@ -126,6 +159,7 @@ def test_exit_code_and_report_must_agree() -> None:
 
 def test_an_old_report_is_no_answer() -> None:
     """By whichever clock it is older: the node's, or that of the log that had it."""
+
     def aged(said_ago: float, received_ago: float) -> NodeReport:
         return verdict(said(OK, checked_at=NOW - said_ago), None, at=NOW - received_ago)
 
@@ -140,4 +174,6 @@ def test_all_that_is_missing_is_named() -> None:
     wanted = [WANTED, LustreMount("fsx", "/fsx", "fs.example", "m", required=False)]
     found = verdict(said(), wanted=wanted)
     assert [(one.name, one.state, one.required) for one in found.mounts] == [
-        ("data", "absent", True), ("fsx", "absent", False)]
+        ("data", "absent", True),
+        ("fsx", "absent", False),
+    ]

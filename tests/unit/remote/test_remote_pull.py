@@ -27,11 +27,21 @@ WANTED = {"w": [S3Mount("data", "/mnt/data", "bucket")]}
 
 
 def line(index: int, *, state: str = "ok", at: float = 0.0, instance: str = "") -> str:
-    return json.dumps({
-        "ts": "x", "node": f"ip-10-0-0-{index}", "role": "compute", "step": "mounts", "status": "ok",
-        "instance_id": instance or f"i-{index}", "bundle_id": "b", "checked_at": at or BEGAN,
-        "mounts": [{key: value for key, value in asdict(OK).items() if key in ("name", "kind", "path")} |
-                   {"state": state}]})
+    return json.dumps(
+        {
+            "ts": "x",
+            "node": f"ip-10-0-0-{index}",
+            "role": "compute",
+            "step": "mounts",
+            "status": "ok",
+            "instance_id": instance or f"i-{index}",
+            "bundle_id": "b",
+            "checked_at": at or BEGAN,
+            "mounts": [
+                {key: value for key, value in asdict(OK).items() if key in ("name", "kind", "path")} | {"state": state}
+            ],
+        }
+    )
 
 
 @pytest.fixture
@@ -47,16 +57,20 @@ def send(logs: Any, index: int, *lines: str, age: float = 0.0) -> None:
     stream = f"LifecycleConfig/w/i-{index}"
     logs.create_log_stream(logGroupName=GROUP, logStreamName=stream)
     now = int((time.time() - age) * 1000)
-    logs.put_log_events(logGroupName=GROUP, logStreamName=stream,
-                        logEvents=[{"timestamp": now + number, "message": one} for number, one in enumerate(lines)])
+    logs.put_log_events(
+        logGroupName=GROUP,
+        logStreamName=stream,
+        logEvents=[{"timestamp": now + number, "message": one} for number, one in enumerate(lines)],
+    )
 
 
 def look(count: int) -> list[NodeReport]:
     targets = [Target(f"i-{index}", "w", "compute", f"10.0.0.{index}") for index in range(count)]
     transport = PullTransport(Logs("us-east-1"), "demo", ARN, max_age=60.0, clock=lambda: BEGAN)
     told: list[int] = []
-    reports = validate_mounts(targets, transport, expected=WANTED, max_age=60.0, progress=told.append,
-                              clock=lambda: BEGAN)
+    reports = validate_mounts(
+        targets, transport, expected=WANTED, max_age=60.0, progress=told.append, clock=lambda: BEGAN
+    )
     assert sum(told) == count
     return reports
 
@@ -74,8 +88,9 @@ def test_the_newest_report_of_each_node_counts_and_silence_is_a_failure(logs: An
     assert well.healthy and well.mounts == (OK,)
     assert [mount.state for mount in hung.mounts] == ["hung"] and not hung.healthy
     assert "has sent no report for 120 s" in mute.error and "has sent no report" in unsaid.error
-    assert "aws logs tail /aws/sagemaker/Clusters/demo/abcdefghijkl --log-stream-names LifecycleConfig/w/i-2" in \
-        mute.hint
+    assert (
+        "aws logs tail /aws/sagemaker/Clusters/demo/abcdefghijkl --log-stream-names LifecycleConfig/w/i-2" in mute.hint
+    )
     assert not torn.healthy and "not a report" in torn.error
     assert "another node answers" in impostor.error
     assert "its last report is 90 s old" in late.error

@@ -43,15 +43,16 @@ def test_a_thousand_nodes_are_read_at_one_glance() -> None:
     assert problems(reports) == [
         "3 nodes of workers: data at /mnt/data is stale: Transport endpoint is not connected: ip-10-1-0-[8-9,20]",
         "3 nodes of workers: it is silent: no answer within 10 s: ip-10-1-0-[41-42],ip-10-1-3-201",
-        "workers i-0000000000000012c (10.1.1.51): data at /mnt/data is hung"]
+        "workers i-0000000000000012c (10.1.1.51): data at /mnt/data is hung",
+    ]
     assert summary(reports) == (
-        "997 mounts on 1000 nodes: 4 not healthy, 3 nodes without an answer; 993 of 1000 nodes are healthy")
+        "997 mounts on 1000 nodes: 4 not healthy, 3 nodes without an answer; 993 of 1000 nodes are healthy"
+    )
 
 
 def test_numbers_do_not_make_two_troubles_of_one() -> None:
     slow = [node(index, replace(OK, state="full", detail=f"answered after {index} ms")) for index in range(50)]
-    assert problems(slow) == [
-        "50 nodes of workers: data at /mnt/data is full: answered after 0 ms: ip-10-1-0-[1-50]"]
+    assert problems(slow) == ["50 nodes of workers: data at /mnt/data is full: answered after 0 ms: ip-10-1-0-[1-50]"]
 
 
 def test_a_thousand_different_troubles_are_not_a_thousand_lines() -> None:
@@ -77,25 +78,34 @@ def test_what_changed_between_two_looks() -> None:
         "new: workers i-00000000000000003 (10.1.0.4): 10.1.0.4 refuses",
         "well again: 2 nodes of workers: ip-10-1-0-[2-3]",
         "joined: workers i-00000000000000006 (10.1.0.7)",
-        "left: workers i-00000000000000004 (10.1.0.5)"]
+        "left: workers i-00000000000000004 (10.1.0.5)",
+    ]
     assert changes(after, after) == []
     later = [node(0, replace(DEAD, detail="other words"))]
     assert changes([node(0, DEAD)], later) == [], "the same trouble in other words is nothing new"
 
 
 def test_junit_has_a_case_for_each_mount_and_each_silence() -> None:
-    reports = [node(0), node(1, DEAD, replace(OK, name="x", state="hung", required=False)),
-               node(2, error='<no> "answer" & so on'), NodeReport(Target("i-9", "head", "controller", "10.0.0.9"))]
+    reports = [
+        node(0),
+        node(1, DEAD, replace(OK, name="x", state="hung", required=False)),
+        node(2, error='<no> "answer" & so on'),
+        NodeReport(Target("i-9", "head", "controller", "10.0.0.9")),
+    ]
     root = Xml.fromstring(to_xml("demo", reports, 0.0, 1.5))
     assert (root.get("tests"), root.get("failures"), root.get("errors"), root.get("skipped")) == ("5", "1", "1", "1")
     suites = {suite.get("name"): suite for suite in root}
     assert list(suites) == ["head", "workers"] and suites["workers"].get("timestamp") == "1970-01-01T00:00:00"
-    cases = {f"{case.get('classname')} {case.get('name')}": [child.tag for child in case]
-             for case in root.iter("testcase")}
+    cases = {
+        f"{case.get('classname')} {case.get('name')}": [child.tag for child in case] for case in root.iter("testcase")
+    }
     assert cases == {
-        "head.i-9 answers": [], "workers.i-00000000000000000 data at /mnt/data": [],
+        "head.i-9 answers": [],
+        "workers.i-00000000000000000 data at /mnt/data": [],
         "workers.i-00000000000000001 data at /mnt/data": ["failure"],
-        "workers.i-00000000000000001 x at /mnt/data": ["skipped"], "workers.i-00000000000000002 answers": ["error"]}
+        "workers.i-00000000000000001 x at /mnt/data": ["skipped"],
+        "workers.i-00000000000000002 answers": ["error"],
+    }
     [error] = root.iter("error")
     assert error.get("message") == '<no> "answer" & so on'
 

@@ -108,8 +108,15 @@ def script(directory: Path, text: str) -> list[str]:
 
 
 def test_a_report_comes_through_a_terminal_unharmed(aws: Aws, tmp_path: Path) -> None:
-    report = {"node": "n", "instance_id": "i-0", "bundle_id": "b", "checked_at": 1.0, "mounts": [
-        {"name": "data", "kind": "nvme", "path": "/mnt/ünï $(id) `x` \\n\t'\"", "state": "ok", "detail": "w" * 9000}]}
+    report = {
+        "node": "n",
+        "instance_id": "i-0",
+        "bundle_id": "b",
+        "checked_at": 1.0,
+        "mounts": [
+            {"name": "data", "kind": "nvme", "path": "/mnt/ünï $(id) `x` \\n\t'\"", "state": "ok", "detail": "w" * 9000}
+        ],
+    }
     (tmp_path / "report").write_text(json.dumps(report))
     command = script(tmp_path, f"echo noise >&2; cat {tmp_path}/report; exit 1")
     aws.how = {"i-1": "no-prompt", "i-2": f"eof-once@{tmp_path}/state"}
@@ -127,8 +134,15 @@ def test_sessions_that_go_wrong_are_their_nodes_alone(aws: Aws, tmp_path: Path) 
     found = validate_mounts(nodes(5), transport(script(tmp_path, f"echo '{report}'"), timeout=7.0), expected={})
     assert time.monotonic() - began < 40
     assert found[0].healthy
-    for entry, words in zip(found[1:], ("TargetNotConnected", "Cannot perform start session: EOF",
-                                        "gave no answer within 7 s", "said more than 512 KiB")):
+    for entry, words in zip(
+        found[1:],
+        (
+            "TargetNotConnected",
+            "Cannot perform start session: EOF",
+            "gave no answer within 7 s",
+            "said more than 512 KiB",
+        ),
+    ):
         assert words in entry.error, [one.error for one in found]
     assert "s-3" in aws.ended and aws.started.count("2") == 3
 

@@ -33,17 +33,28 @@ class Control:
         self.addresses: list[str] = []
 
     def list_cluster_nodes(self, name: str) -> list[dict[str, Any]]:
-        return [{"InstanceGroupName": "w", "InstanceId": f"i-{index}", "InstanceType": "ml.c5.xlarge",
-                 "LaunchTime": 1767225600.0, "InstanceStatus": {"Status": "Running"},
-                 "PrivateDnsHostname": f"ip-{address.replace('.', '-')}.ec2.internal"}
-                for index, address in enumerate(self.addresses)]
+        return [
+            {
+                "InstanceGroupName": "w",
+                "InstanceId": f"i-{index}",
+                "InstanceType": "ml.c5.xlarge",
+                "LaunchTime": 1767225600.0,
+                "InstanceStatus": {"Status": "Running"},
+                "PrivateDnsHostname": f"ip-{address.replace('.', '-')}.ec2.internal",
+            }
+            for index, address in enumerate(self.addresses)
+        ]
 
 
 @pytest.fixture
 def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Control]:
     made = Control()
-    server = serve([("127.0.0.1", 0)], S3Store(tmp_path / "s3"), made,  # type: ignore[arg-type]
-                   keys={"test": Key("test", "test")})
+    server = serve(
+        [("127.0.0.1", 0)],
+        S3Store(tmp_path / "s3"),
+        made,  # type: ignore[arg-type]
+        keys={"test": Key("test", "test")},
+    )
     monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
@@ -54,27 +65,49 @@ def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Control
 
 
 def report(index: int, state: str = "ok") -> str:
-    return json.dumps({"node": "n", "instance_id": f"i-{index}", "bundle_id": "b", "checked_at": 1.0, "mounts": [
-        {"name": "data", "kind": "nvme", "path": "/mnt/data", "state": state}]})
+    return json.dumps(
+        {
+            "node": "n",
+            "instance_id": f"i-{index}",
+            "bundle_id": "b",
+            "checked_at": 1.0,
+            "mounts": [{"name": "data", "kind": "nvme", "path": "/mnt/data", "state": state}],
+        }
+    )
 
 
 def words(network: Network, *more: str) -> list[str]:
     given = network.settings
-    return ["validate-mounts", "--cluster", "demo", "--ssh-key", str(given.key), "--ssh-port", str(given.port),
-            "--known-hosts", str(given.known_hosts), *more]
+    return [
+        "validate-mounts",
+        "--cluster",
+        "demo",
+        "--ssh-key",
+        str(given.key),
+        "--ssh-port",
+        str(given.port),
+        "--known-hosts",
+        str(given.known_hosts),
+        *more,
+    ]
 
 
 def begin(network: Network, *more: str) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-m", "hyperpod_kit.cli.main", *words(network, *more)], text=True,
-                            env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE)
+    return subprocess.Popen(
+        [sys.executable, "-m", "hyperpod_kit.cli.main", *words(network, *more)],
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
 
 
 def test_many_nodes_are_counted_and_each_is_a_row_on_demand(
     network: Network, control: Control, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     control.addresses = [
-        network.node(lambda command, index=index: (0, report(index), "")).address for index in range(13)]
+        network.node(lambda command, index=index: (0, report(index), "")).address for index in range(13)
+    ]
     assert run(words(network, "--junit", "mounts.xml")) == 0
     out, err = capsys.readouterr()
     row = next(line for line in out.splitlines() if "/mnt/data" in line)

@@ -31,19 +31,34 @@ class Control:
         return {"ClusterArn": ARN, "ClusterName": name, "ClusterStatus": "InService", "InstanceGroups": []}
 
     def list_cluster_nodes(self, name: str) -> list[dict[str, Any]]:
-        return [{"InstanceGroupName": group, "InstanceId": f"i-{index}", "InstanceType": "ml.c5.xlarge",
-                 "LaunchTime": 1767225600.0, "InstanceStatus": {"Status": "Running"},
-                 "PrivateDnsHostname": f"ip-127-78-0-{index + 1}.ec2.internal"}
-                for index, group in enumerate(("controller-machine", "worker-group"))]
+        return [
+            {
+                "InstanceGroupName": group,
+                "InstanceId": f"i-{index}",
+                "InstanceType": "ml.c5.xlarge",
+                "LaunchTime": 1767225600.0,
+                "InstanceStatus": {"Status": "Running"},
+                "PrivateDnsHostname": f"ip-127-78-0-{index + 1}.ec2.internal",
+            }
+            for index, group in enumerate(("controller-machine", "worker-group"))
+        ]
 
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    server = serve([("127.0.0.1", 0)], S3Store(tmp_path / "s3"), Control(),  # type: ignore[arg-type]
-                   # Where a test has moto in place, its keys are everybody's.
-                   keys={"test": Key("test", "test"), "FOOBARKEY": Key("FOOBARKEY", "FOOBARSECRET")})
-    for name, value in (("AWS_ENDPOINT_URL_SAGEMAKER", server.url), ("AWS_ACCESS_KEY_ID", "test"),
-                        ("AWS_SECRET_ACCESS_KEY", "test"), ("AWS_DEFAULT_REGION", "us-east-1")):
+    server = serve(
+        [("127.0.0.1", 0)],
+        S3Store(tmp_path / "s3"),
+        Control(),  # type: ignore[arg-type]
+        # Where a test has moto in place, its keys are everybody's.
+        keys={"test": Key("test", "test"), "FOOBARKEY": Key("FOOBARKEY", "FOOBARSECRET")},
+    )
+    for name, value in (
+        ("AWS_ENDPOINT_URL_SAGEMAKER", server.url),
+        ("AWS_ACCESS_KEY_ID", "test"),
+        ("AWS_SECRET_ACCESS_KEY", "test"),
+        ("AWS_DEFAULT_REGION", "us-east-1"),
+    ):
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
     monkeypatch.chdir(tmp_path)
@@ -59,8 +74,11 @@ def test_pull_as_a_user_types_it(cluster: None, capsys: pytest.CaptureFixture[st
         logs = boto3.client("logs", "us-east-1")
         logs.create_log_group(logGroupName=group)
         logs.create_log_stream(logGroupName=group, logStreamName=stream)
-        logs.put_log_events(logGroupName=group, logStreamName=stream, logEvents=[
-            {"timestamp": int(time.time() * 1000), "message": json.dumps(line)}])
+        logs.put_log_events(
+            logGroupName=group,
+            logStreamName=stream,
+            logEvents=[{"timestamp": int(time.time() * 1000), "message": json.dumps(line)}],
+        )
         assert run(["validate-mounts", "--cluster", "demo", "--via", "pull", "--json"]) == 1
     out, err = capsys.readouterr()
     assert [node["error"] for node in json.loads(out)["nodes"]] == ["it has sent no report for 1320 s", ""]
@@ -72,8 +90,18 @@ def test_a_controller_that_nobody_names_is_asked_for(
 ) -> None:
     network.node(lambda command: (0, "", ""))
     given = network.settings
-    words = ["--via", "controller", "--ssh-key", str(given.key), "--known-hosts", str(given.known_hosts), "--ssh-port",
-             str(given.port), "--connect-timeout", "2"]
+    words = [
+        "--via",
+        "controller",
+        "--ssh-key",
+        str(given.key),
+        "--known-hosts",
+        str(given.known_hosts),
+        "--ssh-port",
+        str(given.port),
+        "--connect-timeout",
+        "2",
+    ]
     assert run(["validate-mounts", "--cluster", "demo", *words]) == 2
     assert "which node of demo is the controller?" in capsys.readouterr().err
     assert run(["validate-mounts", str(EXAMPLE), *words]) == 3, "the controller is found, and not reached"

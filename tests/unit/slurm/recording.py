@@ -10,8 +10,16 @@ from hyperpod_kit.run import Completed
 
 Answer = Union[str, Tuple[int, str]]
 
-_SQUEUE = {"JobID": "JobId", "ArrayJobID": "ArrayJobId", "ArrayTaskID": "ArrayTaskId", "HetJobID": "HetJobId",
-           "State": "JobState", "RestartCnt": "Restarts", "UserID": "UserId", "GroupID": "GroupId"}
+_SQUEUE = {
+    "JobID": "JobId",
+    "ArrayJobID": "ArrayJobId",
+    "ArrayTaskID": "ArrayTaskId",
+    "HetJobID": "HetJobId",
+    "State": "JobState",
+    "RestartCnt": "Restarts",
+    "UserID": "UserId",
+    "GroupID": "GroupId",
+}
 
 
 class RecordingRunner:
@@ -27,8 +35,15 @@ class RecordingRunner:
         self.answers = dict(answers or {})
         self.calls: List[str] = []
 
-    def run(self, argv: Sequence[str], *, timeout: float = 60.0, check: bool = True, input: Optional[str] = None,
-            env: Optional[Mapping[str, Optional[str]]] = None) -> Completed:
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout: float = 60.0,
+        check: bool = True,
+        input: Optional[str] = None,
+        env: Optional[Mapping[str, Optional[str]]] = None,
+    ) -> Completed:
         wanted = (env or {}).get("SQUEUE_FORMAT2")
         line = command(argv, env)
         self.calls.append(line)

@@ -11,20 +11,33 @@ NODES = (
     "NodeName=n1 Arch=x86_64 CoresPerSocket=1 NodeAddr=10.1.41.18 NodeHostName=n1 Port=6818 Version=22.05.8"
     " OS=Linux 6.1.0 #1 SMP State=ALLOCATED ThreadsPerCore=1 Partitions=all \n"
     "NodeName=n2 NodeAddr=10.1.41.19 NodeHostName=n2 State=DOWN*+CLOUD Reason=Not responding [slurm@2026-11-20]\n"
-    "NodeName=n3 NodeAddr=10.1.41.20 NodeHostName=n3 State=MIXED+DRAIN Reason=hpk:mount:/fsx hung\n")
+    "NodeName=n3 NodeAddr=10.1.41.20 NodeHostName=n3 State=MIXED+DRAIN Reason=hpk:mount:/fsx hung\n"
+)
 
 
 def test_nodes_say_where_slurmd_is_and_what_slurm_thinks() -> None:
     runner = RecordingRunner({"scontrol -o show node n[1-3]": NODES})
     found = control.nodes(runner, ["n1", "n2", "n3"])
     assert [(node.address, node.port, node.usable, node.down) for node in found.values()] == [
-        ("10.1.41.18", 6818, True, False), ("10.1.41.19", 6818, False, True), ("10.1.41.20", 6818, False, False)]
+        ("10.1.41.18", 6818, True, False),
+        ("10.1.41.19", 6818, False, True),
+        ("10.1.41.20", 6818, False, False),
+    ]
     assert found["n3"].reason == "hpk:mount:/fsx hung"
 
 
-@pytest.mark.parametrize(("state", "usable", "down"), [
-    ("IDLE+CLOUD", True, False), ("ALLOCATED+POWERED_UP", True, False), ("IDLE+CLOUD+POWERED_DOWN", False, False),
-    ("ALLOCATED*", False, True), ("FAIL", False, True), ("ALLOCATED+FAIL", False, True), ("UNKNOWN", False, False)])
+@pytest.mark.parametrize(
+    ("state", "usable", "down"),
+    [
+        ("IDLE+CLOUD", True, False),
+        ("ALLOCATED+POWERED_UP", True, False),
+        ("IDLE+CLOUD+POWERED_DOWN", False, False),
+        ("ALLOCATED*", False, True),
+        ("FAIL", False, True),
+        ("ALLOCATED+FAIL", False, True),
+        ("UNKNOWN", False, False),
+    ],
+)
 def test_states_of_nodes(state: str, usable: bool, down: bool) -> None:
     node = control.NodeRecord("n1", "n1", 6818, state)
     assert (node.usable, node.down) == (usable, down)
@@ -37,14 +50,22 @@ def test_no_answer_is_an_error_and_not_an_empty_cluster() -> None:
 
 def test_free_text_of_a_node_is_no_field_and_no_other_node() -> None:
     """As 24.11.5 prints a node whose Reason, Comment and Extra have line feeds."""
-    forged = ("NodeName=n1 NodeAddr=10.0.0.1 Port=6818 OS=Linux 6.1 #1 SMP State=IDLE+DRAIN BootTime=None "
-              "Reason=x [root@2026-11-22T05:00:38]        NodeName=n2 State=DOWN Comment=State=DOWN c\n"
-              "NodeName=n2 State=DOWN Extra=e\n")
-    runner = RecordingRunner({"scontrol -o show node n[1-2]": forged + "NodeName=n2 NodeAddr=10.0.0.2 State=IDLE\n",
-                              "scontrol -o show node n2": "NodeName=n2 NodeAddr=10.0.0.2 State=IDLE\n"})
+    forged = (
+        "NodeName=n1 NodeAddr=10.0.0.1 Port=6818 OS=Linux 6.1 #1 SMP State=IDLE+DRAIN BootTime=None "
+        "Reason=x [root@2026-11-22T05:00:38]        NodeName=n2 State=DOWN Comment=State=DOWN c\n"
+        "NodeName=n2 State=DOWN Extra=e\n"
+    )
+    runner = RecordingRunner(
+        {
+            "scontrol -o show node n[1-2]": forged + "NodeName=n2 NodeAddr=10.0.0.2 State=IDLE\n",
+            "scontrol -o show node n2": "NodeName=n2 NodeAddr=10.0.0.2 State=IDLE\n",
+        }
+    )
     found = control.nodes(runner, ["n1", "n2"])
     assert [(node.name, node.address, node.state) for node in found.values()] == [
-        ("n1", "10.0.0.1", "IDLE+DRAIN"), ("n2", "10.0.0.2", "IDLE")]
+        ("n1", "10.0.0.1", "IDLE+DRAIN"),
+        ("n2", "10.0.0.2", "IDLE"),
+    ]
 
 
 def test_only_steps_of_ours_are_killed() -> None:

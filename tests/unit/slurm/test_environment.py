@@ -8,8 +8,9 @@ from hyperpod_kit.slurm.job_id import JobId
 
 
 def test_a_job_reads_itself() -> None:
-    job = JobEnvironment.read({"SLURM_JOB_ID": "12", "SLURM_RESTART_COUNT": "2", "SLURM_JOB_NODELIST": "n[1-2]",
-                               "SLURM_NTASKS": "4"})
+    job = JobEnvironment.read(
+        {"SLURM_JOB_ID": "12", "SLURM_RESTART_COUNT": "2", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NTASKS": "4"}
+    )
     assert (job.id, job.restart, job.nodes, job.tasks) == (JobId("12"), 2, ("n1", "n2"), 4)
 
 
@@ -18,9 +19,15 @@ def test_an_array_task_has_a_name_of_its_own() -> None:
     assert JobEnvironment.read(env).id.name == "12_3"
 
 
-HET = {"SLURM_JOB_ID": "16", "SLURM_JOB_NODELIST": "n1", "SLURM_HET_SIZE": "2", "SLURM_JOB_ID_HET_GROUP_0": "16",
-       "SLURM_JOB_ID_HET_GROUP_1": "17", "SLURM_JOB_NODELIST_HET_GROUP_0": "n1",
-       "SLURM_JOB_NODELIST_HET_GROUP_1": "n[1-3]"}
+HET = {
+    "SLURM_JOB_ID": "16",
+    "SLURM_JOB_NODELIST": "n1",
+    "SLURM_HET_SIZE": "2",
+    "SLURM_JOB_ID_HET_GROUP_0": "16",
+    "SLURM_JOB_ID_HET_GROUP_1": "17",
+    "SLURM_JOB_NODELIST_HET_GROUP_0": "n1",
+    "SLURM_JOB_NODELIST_HET_GROUP_1": "n[1-3]",
+}
 
 
 def test_a_heterogeneous_job_has_the_nodes_of_all_its_components() -> None:
@@ -39,11 +46,15 @@ def test_outside_of_a_job_there_is_a_reason() -> None:
         JobEnvironment.read({})
 
 
-@pytest.mark.parametrize(("env", "comment", "wanted"), [
-    ({}, "", None),
-    ({"HPK_AUTO_RESUME": "0", "SLURM_SPANK_HPK_AUTO_RESUME": "1"}, "", 0),
-    ({"SLURM_SPANK_HPK_AUTO_RESUME": "1"}, "", 1),
-    ({"HPK_AUTO_RESUME": ""}, "mine hpk:auto-resume=5", 5),
-    ({}, "auto-resume=1", None)])
+@pytest.mark.parametrize(
+    ("env", "comment", "wanted"),
+    [
+        ({}, "", None),
+        ({"HPK_AUTO_RESUME": "0", "SLURM_SPANK_HPK_AUTO_RESUME": "1"}, "", 0),
+        ({"SLURM_SPANK_HPK_AUTO_RESUME": "1"}, "", 1),
+        ({"HPK_AUTO_RESUME": ""}, "mine hpk:auto-resume=5", 5),
+        ({}, "auto-resume=1", None),
+    ],
+)
 def test_the_choice_of_auto_resume(env: dict[str, str], comment: str, wanted: int | None) -> None:
     assert auto_resume(env, comment) == wanted

@@ -23,8 +23,9 @@ LAST = JobId("1", "1", "3")
 def slurm(version: str, het: bool = False) -> RecordingRunner:
     """Answers as that Slurm did."""
     cases = [case for case in PRINTED if case["slurm"] == version and bool(case.get("het")) == het]
-    return RecordingRunner({case["asked"]: (case["code"], case["printed"]) if case["code"] else case["printed"]
-                            for case in cases})
+    return RecordingRunner(
+        {case["asked"]: (case["code"], case["printed"]) if case["code"] else case["printed"] for case in cases}
+    )
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -61,13 +62,20 @@ def test_every_order_names_the_task() -> None:
     control.requeue(runner, LAST)
     control.set_comment(runner, LAST, "mark")
     control.signal_steps(runner, LAST, "USR1")
-    assert runner.calls == ["scontrol requeue 1_3", "scontrol update jobid=1_3 comment=mark",
-                            "scancel --signal=USR1 1_3"]
+    assert runner.calls == [
+        "scontrol requeue 1_3",
+        "scontrol update jobid=1_3 comment=mark",
+        "scancel --signal=USR1 1_3",
+    ]
 
 
 def test_several_records_are_never_made_into_one() -> None:
-    runner = RecordingRunner({"squeue": "JobId=8 ArrayJobId=7 ArrayTaskId=1 JobState=RUNNING\n"
-                                        "JobId=9 ArrayJobId=7 ArrayTaskId=2 JobState=FAILED\n"})
+    runner = RecordingRunner(
+        {
+            "squeue": "JobId=8 ArrayJobId=7 ArrayTaskId=1 JobState=RUNNING\n"
+            "JobId=9 ArrayJobId=7 ArrayTaskId=2 JobState=FAILED\n"
+        }
+    )
     with pytest.raises(JobError, match="Slurm answers with 7_1, 7_2 when it is asked for job 7 "):
         control.job(runner, JobId("7"))
     twice = RecordingRunner({"squeue": "JobId=7 JobState=RUNNING\nJobId=7 JobState=FAILED\n"})
@@ -81,14 +89,21 @@ def test_the_components_of_a_heterogeneous_job(version: str) -> None:
     job = JobId("1", components=("1", "2"))
     assert [record["JobId"] for record in control.parts(runner, job)] == ["1", "2"]
     assert control.job(runner, job)["HetJobOffset"] == "0"
-    runner.answers.update({"squeue --steps --noheader -j 1,2": "1.1 hpk-x\n1.batch batch\n2.1 hpk-x\n3.1 hpk-x\n",
-                           "scancel": ""})
+    runner.answers.update(
+        {"squeue --steps --noheader -j 1,2": "1.1 hpk-x\n1.batch batch\n2.1 hpk-x\n3.1 hpk-x\n", "scancel": ""}
+    )
     assert control.kill_steps(runner, job, "hpk-") == ["1.1", "2.1"]
 
 
-@pytest.mark.parametrize(("one", "other", "siblings"), [
-    (JobId("", "7", "1"), JobId("7", "7", "2"), True), (JobId("", "7", "1"), JobId("8", "7", "1"), False),
-    (JobId("7"), JobId("7"), False), (JobId("", "7", "1"), JobId("9", "9", "2"), False)])
+@pytest.mark.parametrize(
+    ("one", "other", "siblings"),
+    [
+        (JobId("", "7", "1"), JobId("7", "7", "2"), True),
+        (JobId("", "7", "1"), JobId("8", "7", "1"), False),
+        (JobId("7"), JobId("7"), False),
+        (JobId("", "7", "1"), JobId("9", "9", "2"), False),
+    ],
+)
 def test_siblings(one: JobId, other: JobId, siblings: bool) -> None:
     assert one.is_sibling(other) == siblings
     assert JobId.parse(one.name).name == one.name

@@ -19,8 +19,15 @@ def test_open_refused_and_silent_within_the_deadline() -> None:
             filler.setblocking(False)
             filler.connect_ex(full.getsockname())
         start = time.monotonic()
-        found = reach({"open": listening.getsockname(), "refused": bound.getsockname(), "silent": full.getsockname(),
-                       "nameless": ("no.such.host.invalid", 6818)}, timeout=0.5)
+        found = reach(
+            {
+                "open": listening.getsockname(),
+                "refused": bound.getsockname(),
+                "silent": full.getsockname(),
+                "nameless": ("no.such.host.invalid", 6818),
+            },
+            timeout=0.5,
+        )
         seconds = time.monotonic() - start
         for filler in fillers:
             filler.close()

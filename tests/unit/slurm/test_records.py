@@ -25,8 +25,9 @@ def test_what_stands_between_the_fields_is_on_no_command_line_and_never_the_same
     assert "@" not in (tmp_path / "argv").read_text()
 
 
-@pytest.mark.parametrize("printed", ["JobID", "7@m@", "7@m@x\n8@m@x", "@m@" * 15, "x@m@" * 15,
-                                     ("7" + "@m@" * 15) * 2 + "8"])
+@pytest.mark.parametrize(
+    "printed", ["JobID", "7@m@", "7@m@x\n8@m@x", "@m@" * 15, "x@m@" * 15, ("7" + "@m@" * 15) * 2 + "8"]
+)
 def test_what_is_no_answer_is_no_record(printed: str) -> None:
     assert records.split(printed, "@m@") is None
 
@@ -37,10 +38,14 @@ def test_an_answer_that_is_not_understood_is_an_error_and_not_an_empty_queue() -
 
 
 def test_a_record_that_cannot_be_judged_costs_no_other_job_its_requeue() -> None:
-    runner = RecordingRunner({"squeue job": """\
+    runner = RecordingRunner(
+        {
+            "squeue job": """\
 JobId=1 JobState=RUNNING Requeue=1 BatchFlag=1 BatchHost=a NodeList=b[
 JobId=2 JobState=RUNNING Requeue=1 BatchFlag=1 BatchHost=a NodeList=b[0-4294967295]
-JobId=3 JobState=RUNNING Requeue=1 BatchFlag=1 BatchHost=a NodeList=b"""})
+JobId=3 JobState=RUNNING Requeue=1 BatchFlag=1 BatchHost=a NodeList=b"""
+        }
+    )
     found, problems = sweep.orphans(sweep.jobs(runner))
     assert [one.job_id for one in found] == ["3"]
     assert [problem.partition(":")[0] for problem in problems] == ["job 1", "job 2"]

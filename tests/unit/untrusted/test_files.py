@@ -35,9 +35,16 @@ def place(path: Path, what: str) -> None:
         path.write_bytes(b"x" * 101)
 
 
-@pytest.mark.parametrize(("what", "words"), [
-    ("link", "a symbolic link to /dev/zero"), ("fifo", "a fifo"), ("directory", "a directory"), ("socket", "a socket"),
-    ("large", "has 101 bytes, expected at most 100")])
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("link", "a symbolic link to /dev/zero"),
+        ("fifo", "a fifo"),
+        ("directory", "a directory"),
+        ("socket", "a socket"),
+        ("large", "has 101 bytes, expected at most 100"),
+    ],
+)
 def test_what_is_no_small_file_is_refused_at_once(tmp_path: Path, what: str, words: str) -> None:
     place(tmp_path / "name", what)
     with pytest.raises(Untrusted, match=words):

@@ -14,11 +14,10 @@ import os
 import stat
 from typing import Iterator, Optional, Tuple
 
+from hyperpod_kit.checkpoint.repository.store.base import SMALL, NotAnObject
 from hyperpod_kit.errors import Untrusted
 from hyperpod_kit.untrusted import files
 from hyperpod_kit.untrusted.files import MAYBE_NO_FILE, kind_of
-
-from .base import SMALL, NotAnObject
 
 _OVERWRITE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC

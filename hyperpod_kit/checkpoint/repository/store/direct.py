@@ -11,7 +11,7 @@ import mmap
 import os
 import secrets
 
-from .base import ALIGN
+from hyperpod_kit.checkpoint.repository.store.base import ALIGN
 
 _CANNOT = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EISDIR)
 PROBE_PREFIX = ".hpk-probe-"

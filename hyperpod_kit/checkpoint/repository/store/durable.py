@@ -8,8 +8,16 @@ from typing import Any
 
 from hyperpod_kit.checkpoint.repository.failpoint import failpoint
 
-_NO_TMPFILE = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT, errno.ENOSYS, errno.EPERM, errno.EACCES,
-               errno.EXDEV)
+_NO_TMPFILE = (
+    errno.EOPNOTSUPP,
+    errno.EISDIR,
+    errno.EINVAL,
+    errno.ENOENT,
+    errno.ENOSYS,
+    errno.EPERM,
+    errno.EACCES,
+    errno.EXDEV,
+)
 
 
 def sync_directory(path: str) -> None:
@@ -39,14 +47,14 @@ def write_all(fd: int, data: Any) -> None:
     """Write all of `data` at the file's position. Raises OSError."""
     view = memoryview(data)
     while len(view):
-        view = view[os.write(fd, view):]
+        view = view[os.write(fd, view) :]
 
 
 def _write_in_two(fd: int, data: bytes) -> None:
     """All of `data`; between the halves a test may end this process."""
-    write_all(fd, data[:len(data) // 2])
+    write_all(fd, data[: len(data) // 2])
     failpoint("store.in_create")
-    write_all(fd, data[len(data) // 2:])
+    write_all(fd, data[len(data) // 2 :])
 
 
 def write_once(path: str, data: bytes) -> None:

@@ -5,9 +5,16 @@ from __future__ import annotations
 import threading
 from typing import Dict, List
 
+from hyperpod_kit.checkpoint.repository.store.base import (
+    SMALL,
+    Capabilities,
+    NotAnObject,
+    Reader,
+    Writer,
+    between,
+    check_name,
+)
 from hyperpod_kit.untrusted.files import too_large
-
-from .base import SMALL, Capabilities, NotAnObject, Reader, Writer, between, check_name
 
 
 class BytesReader:
@@ -21,8 +28,8 @@ class BytesReader:
 
     def read_into(self, view: memoryview, offset: int) -> int:
         """See Reader."""
-        part = self._data[offset:offset + len(view)]
-        view[:len(part)] = part
+        part = self._data[offset : offset + len(view)]
+        view[: len(part)] = part
         return len(part)
 
     def close(self) -> None:
@@ -49,7 +56,7 @@ class MemoryStore:
         with self._lock:
             for name in self._objects:
                 if name.startswith(start):
-                    first, slash, _ = name[len(start):].partition("/")
+                    first, slash, _ = name[len(start) :].partition("/")
                     found.add(first + slash)
         return between(found, after, until)
 
@@ -117,7 +124,7 @@ class _MemoryWriter:
         with self._lock:
             if offset + len(view) > len(self._data):
                 raise OSError(27, f"byte {offset + len(view)} of {len(self._data)}", self._name)
-            self._data[offset:offset + len(view)] = view
+            self._data[offset : offset + len(view)] = view
             self._written += len(view)
 
     def finish(self) -> None:

@@ -6,10 +6,10 @@ import os
 import re
 from typing import Tuple, Union
 
-from .base import Store
-from .memory import memory_store
-from .posix import PosixStore
-from .restricted import RestrictedStore
+from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.checkpoint.repository.store.memory import memory_store
+from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
+from hyperpod_kit.checkpoint.repository.store.restricted import RestrictedStore
 
 Where = Union[str, Store]
 """A root as people write it, or one that is open."""
@@ -26,7 +26,7 @@ def open_store(root: str) -> Store:
     """
     scheme, slashes, _ = root.partition("://")
     if slashes and scheme == "s3":
-        from .s3 import connect
+        from hyperpod_kit.checkpoint.repository.store.s3 import connect
 
         return connect(root)
     if slashes and scheme == "memory":

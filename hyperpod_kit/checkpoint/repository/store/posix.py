@@ -10,10 +10,18 @@ import os
 import threading
 from typing import List, Optional, Tuple
 
+from hyperpod_kit.checkpoint.repository.store import below, direct, durable
+from hyperpod_kit.checkpoint.repository.store.base import (
+    ALIGN,
+    SMALL,
+    Capabilities,
+    Reader,
+    Unsupported,
+    Writer,
+    between,
+    check_name,
+)
 from hyperpod_kit.untrusted import files
-
-from . import below, direct, durable
-from .base import ALIGN, SMALL, Capabilities, Reader, Unsupported, Writer, between, check_name
 
 NOT_ALLOWED = (errno.EPERM, errno.EACCES, errno.EROFS)
 
@@ -199,8 +207,9 @@ class PosixStore:
         path = self._path(prefix) if prefix else self.url
         try:
             with os.scandir(path) as entries:
-                return between((entry.name + "/" if _is_folder(entry) else entry.name for entry in entries), after,
-                               until)
+                return between(
+                    (entry.name + "/" if _is_folder(entry) else entry.name for entry in entries), after, until
+                )
         except OSError as err:
             # A link that leads nowhere is not the same as nothing: what it led to may be back tomorrow.
             if prefix and err.errno in (errno.ENOENT, *files.MAYBE_NO_FILE) and files.kind_of(path):

@@ -12,9 +12,9 @@ import errno
 import os
 import threading
 
-from . import below, durable
-from .base import SMALL, Capabilities, Reader, Unsupported, Writer, check_name
-from .posix import FileReader, PosixStore
+from hyperpod_kit.checkpoint.repository.store import below, durable
+from hyperpod_kit.checkpoint.repository.store.base import SMALL, Capabilities, Reader, Unsupported, Writer, check_name
+from hyperpod_kit.checkpoint.repository.store.posix import FileReader, PosixStore
 
 
 class SequentialWriter:

@@ -10,12 +10,20 @@ import errno
 import time
 from typing import Any, Dict, List
 
+from hyperpod_kit.checkpoint.repository.store.base import (
+    SMALL,
+    Capabilities,
+    NotAnObject,
+    Reader,
+    Unsupported,
+    Writer,
+    between,
+    check_name,
+)
+from hyperpod_kit.checkpoint.repository.store.s3_errors import code_of, failed, retried
+from hyperpod_kit.checkpoint.repository.store.s3_upload import S3Writer
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.untrusted.files import too_large
-
-from .base import SMALL, Capabilities, NotAnObject, Reader, Unsupported, Writer, between, check_name
-from .s3_errors import code_of, failed, retried
-from .s3_upload import S3Writer
 
 _CONFLICT_TRIES = 6
 _READ_TRIES = 3
@@ -50,7 +58,7 @@ class S3Reader:
                     part = body.read(min(1 << 20, end - offset - done))
                     if not part:
                         break
-                    view[done:done + len(part)] = part
+                    view[done : done + len(part)] = part
                     done += len(part)
         except Exception as err:
             # A connection that broke in the middle: the caller asks for the rest again.
@@ -67,7 +75,7 @@ class S3Store:
 
     def __init__(self, url: str, client: Any) -> None:
         self.url = url.rstrip("/")
-        self._bucket, _, prefix = self.url[len("s3://"):].partition("/")
+        self._bucket, _, prefix = self.url[len("s3://") :].partition("/")
         self._prefix = prefix + "/" if prefix else ""
         self._client = client
         self._delete = True
@@ -90,8 +98,8 @@ class S3Store:
                 page = self._client.list_objects_v2(Bucket=self._bucket, Prefix=start, Delimiter="/", **more)
             except Exception as err:
                 raise failed(err, f"s3://{self._bucket}/{start}") from None
-            found += [item["Key"][len(start):] for item in page.get("Contents", ())]
-            found += [item["Prefix"][len(start):] for item in page.get("CommonPrefixes", ())]
+            found += [item["Key"][len(start) :] for item in page.get("Contents", ())]
+            found += [item["Prefix"][len(start) :] for item in page.get("CommonPrefixes", ())]
             if not page.get("IsTruncated") or (until and max(found, default="") > until):
                 # An object that is named like the directory itself, "", is what some consoles make.
                 return between(found, after, until)
@@ -140,7 +148,7 @@ class S3Store:
                 return
             except Exception as err:
                 if code_of(err) == "ConditionalRequestConflict" and attempt + 1 < _CONFLICT_TRIES:
-                    time.sleep(0.05 * 2 ** attempt)
+                    time.sleep(0.05 * 2**attempt)
                     continue
                 # The answer to a first try may have been lost; then the object that is in the way is ours.
                 lost = code_of(err) == "PreconditionFailed" and retried(err)
@@ -187,10 +195,15 @@ def connect(url: str) -> S3Store:
         from botocore.exceptions import BotoCoreError
     except ImportError:
         raise CheckpointError(f"{url} needs boto3, which this Python does not have", hint="pip install boto3") from None
-    if not url[len("s3://"):].partition("/")[0]:
+    if not url[len("s3://") :].partition("/")[0]:
         raise CheckpointError(f"{url} names no bucket", hint="s3://BUCKET/PREFIX")
-    config = Config(retries={"mode": "standard", "total_max_attempts": 5}, max_pool_connections=32,
-                    connect_timeout=10, read_timeout=60, tcp_keepalive=True)
+    config = Config(
+        retries={"mode": "standard", "total_max_attempts": 5},
+        max_pool_connections=32,
+        connect_timeout=10,
+        read_timeout=60,
+        tcp_keepalive=True,
+    )
     try:
         return S3Store(url, boto3.client("s3", config=config))
     except (BotoCoreError, ValueError) as err:

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import errno
 
-_ERRNO = {"404": errno.ENOENT, "NoSuchKey": errno.ENOENT, "NotFound": errno.ENOENT, "NoSuchBucket": errno.ENOENT,
-          "403": errno.EACCES, "AccessDenied": errno.EACCES, "InvalidAccessKeyId": errno.EACCES,
-          "SignatureDoesNotMatch": errno.EACCES, "ExpiredToken": errno.EACCES,
-          "PreconditionFailed": errno.EEXIST, "412": errno.EEXIST, "ConditionalRequestConflict": errno.EEXIST,
-          "SlowDown": errno.EAGAIN, "503": errno.EAGAIN, "ServiceUnavailable": errno.EAGAIN,
-          "QuotaExceeded": errno.EDQUOT}
+_ERRNO = {
+    "404": errno.ENOENT,
+    "NoSuchKey": errno.ENOENT,
+    "NotFound": errno.ENOENT,
+    "NoSuchBucket": errno.ENOENT,
+    "403": errno.EACCES,
+    "AccessDenied": errno.EACCES,
+    "InvalidAccessKeyId": errno.EACCES,
+    "SignatureDoesNotMatch": errno.EACCES,
+    "ExpiredToken": errno.EACCES,
+    "PreconditionFailed": errno.EEXIST,
+    "412": errno.EEXIST,
+    "ConditionalRequestConflict": errno.EEXIST,
+    "SlowDown": errno.EAGAIN,
+    "503": errno.EAGAIN,
+    "ServiceUnavailable": errno.EAGAIN,
+    "QuotaExceeded": errno.EDQUOT,
+}
 
 
 def code_of(err: BaseException) -> str:

@@ -7,7 +7,7 @@ import errno
 import threading
 from typing import Any, Dict, List, Optional
 
-from .s3_errors import code_of, failed, retried
+from hyperpod_kit.checkpoint.repository.store.s3_errors import code_of, failed, retried
 
 PART = 16 * 1024 * 1024
 """Bytes of a part; larger for objects that would need more than MAX_PARTS of them."""
@@ -51,14 +51,14 @@ class S3Writer:
         while at < len(view):
             number, inside = divmod(offset + at, self._part)
             whole = min(self._part, self._size - number * self._part)
-            piece = view[at:at + whole - inside]
+            piece = view[at : at + whole - inside]
             at += len(piece)
             if len(piece) == whole:
                 self._send(number, bytes(piece))
                 continue
             with self._lock:
                 part = self._open.setdefault(number, _Part(whole))
-                part.data[inside:inside + len(piece)] = piece
+                part.data[inside : inside + len(piece)] = piece
                 part.got += len(piece)
                 if part.got < whole:
                     continue
@@ -72,10 +72,12 @@ class S3Writer:
         try:
             with self._lock:
                 if self._upload is None:
-                    self._upload = self._client.create_multipart_upload(
-                        ChecksumAlgorithm="CRC32", **self._where)["UploadId"]
-            done = self._client.upload_part(PartNumber=number + 1, UploadId=self._upload, Body=body,
-                                            ChecksumAlgorithm="CRC32", **self._where)
+                    self._upload = self._client.create_multipart_upload(ChecksumAlgorithm="CRC32", **self._where)[
+                        "UploadId"
+                    ]
+            done = self._client.upload_part(
+                PartNumber=number + 1, UploadId=self._upload, Body=body, ChecksumAlgorithm="CRC32", **self._where
+            )
         except Exception as err:
             raise failed(err, self._url, "written") from None
         entry = {"PartNumber": number + 1, "ETag": done["ETag"]}
@@ -89,15 +91,22 @@ class S3Writer:
         if self._single is not None:
             if len(self._single) != self._size:
                 raise OSError(errno.EIO, f"not all of {self._size} bytes were written", self._url)
-            self._conclude(lambda: self._client.put_object(Body=self._single, IfNoneMatch="*",
-                                                           ChecksumAlgorithm="CRC32", **self._where))
+            self._conclude(
+                lambda: self._client.put_object(
+                    Body=self._single, IfNoneMatch="*", ChecksumAlgorithm="CRC32", **self._where
+                )
+            )
             return
         parts: List[Dict[str, Any]] = [self._sent[number] for number in sorted(self._sent)]
         if len(parts) != -(-self._size // self._part):
-            raise OSError(errno.EIO, f"{len(parts)} parts of {self._part} bytes of {self._size} were written",
-                          self._url)
-        self._conclude(lambda: self._client.complete_multipart_upload(
-            UploadId=self._upload, MultipartUpload={"Parts": parts}, IfNoneMatch="*", **self._where))
+            raise OSError(
+                errno.EIO, f"{len(parts)} parts of {self._part} bytes of {self._size} were written", self._url
+            )
+        self._conclude(
+            lambda: self._client.complete_multipart_upload(
+                UploadId=self._upload, MultipartUpload={"Parts": parts}, IfNoneMatch="*", **self._where
+            )
+        )
         self._upload = None
 
     def _conclude(self, call: Any) -> None:

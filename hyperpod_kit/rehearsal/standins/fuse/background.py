@@ -31,13 +31,13 @@ def run_in_background(start: Callable[[], Session], target: str, after: Optional
             code, _, message = pipe.read().partition(b"\n")
         if message:
             sys.stderr.write(message.decode("utf-8", "replace") + "\n")
-        return int(code) if code else 1         # nothing written: the child died
+        return int(code) if code else 1  # nothing written: the child died
     os.close(reader)
     os.setsid()
     os.chdir("/")
     try:
         session = start()
-        os.stat(target)                         # waits for the kernel's INIT: usable from here on
+        os.stat(target)  # waits for the kernel's INIT: usable from here on
     except StartFailed as err:
         os.write(writer, f"{err.code}\n{err.message}".encode())
         os._exit(err.code)

@@ -32,8 +32,9 @@ def mount(source: str, target: str, kind: str, *, options: str = "", flags: int 
     data = f"fd={descriptor},rootmode=40000,user_id={os.getuid()},group_id={os.getgid()}"
     if options:
         data += f",{options}"
-    if _libc.mount(os.fsencode(source), os.fsencode(target), os.fsencode(kind), ctypes.c_ulong(flags),
-                   os.fsencode(data)):
+    if _libc.mount(
+        os.fsencode(source), os.fsencode(target), os.fsencode(kind), ctypes.c_ulong(flags), os.fsencode(data)
+    ):
         number = ctypes.get_errno()
         os.close(descriptor)
         raise OSError(number, os.strerror(number), target)
@@ -53,16 +54,24 @@ class Session:
     every error but ENOENT.
     """
 
-    def __init__(self, descriptor: int, target: str, handlers: Mapping[int, Handler],
-                 forget: Callable[[int, int], None], *, threads: int = 4,
-                 report: Optional[Callable[[int, BaseException], None]] = None) -> None:
+    def __init__(
+        self,
+        descriptor: int,
+        target: str,
+        handlers: Mapping[int, Handler],
+        forget: Callable[[int, int], None],
+        *,
+        threads: int = 4,
+        report: Optional[Callable[[int, BaseException], None]] = None,
+    ) -> None:
         self._descriptor = descriptor
         self._target = target
         self._handlers = handlers
         self._forget = forget
         self._report = report
         self._threads: List[threading.Thread] = [
-            threading.Thread(target=self._serve, name=f"fuse-{number}", daemon=True) for number in range(threads)]
+            threading.Thread(target=self._serve, name=f"fuse-{number}", daemon=True) for number in range(threads)
+        ]
 
     def start(self) -> None:
         """Begin to answer."""
@@ -75,7 +84,7 @@ class Session:
             signal.signal(number, lambda *_: unmount(self._target))
         for thread in self._threads:
             while thread.is_alive():
-                thread.join(timeout=1.0)        # bounded, so that signal handlers get their turn
+                thread.join(timeout=1.0)  # bounded, so that signal handlers get their turn
         os.close(self._descriptor)
 
     def _serve(self) -> None:
@@ -88,9 +97,9 @@ class Session:
             except OSError as err:
                 if err.errno in (errno.EINTR, errno.EAGAIN, errno.ENOENT):
                     continue
-                return                          # ENODEV: unmounted
+                return  # ENODEV: unmounted
             _, opcode, unique, node, uid, gid, pid, _ = wire.IN_HEADER.unpack_from(buffer)
-            body = view[wire.IN_HEADER.size:length]
+            body = view[wire.IN_HEADER.size : length]
             if opcode in (wire.FORGET, wire.BATCH_FORGET):
                 self._forget_nodes(opcode, node, body)
             elif opcode != wire.INTERRUPT:
@@ -105,7 +114,7 @@ class Session:
             number = err.errno or errno.EIO
             if number != errno.ENOENT and self._report is not None:
                 self._report(request.opcode, err)
-        except Exception as err:                # the kernel must get an answer, whatever broke
+        except Exception as err:  # the kernel must get an answer, whatever broke
             number = errno.EIO
             if self._report is not None:
                 self._report(request.opcode, err)
@@ -141,4 +150,3 @@ def name_process(name: str) -> None:
     """The name that `ps` and /proc show for this process instead of `python3`."""
     set_name = 15
     _libc.prctl(set_name, os.fsencode(name)[:15], 0, 0, 0)
-

@@ -18,17 +18,17 @@ ROOT = 1
 MAX_WRITE = 1 << 20
 """Most bytes of one read or write request."""
 
-IN_HEADER = struct.Struct("<IIQQIIII")      # length, opcode, unique, node, uid, gid, pid, padding
-OUT_HEADER = struct.Struct("<IiQ")          # length, -errno, unique
-IN_INIT = struct.Struct("<IIII")            # major, minor, max_readahead, flags
+IN_HEADER = struct.Struct("<IIQQIIII")  # length, opcode, unique, node, uid, gid, pid, padding
+OUT_HEADER = struct.Struct("<IiQ")  # length, -errno, unique
+IN_INIT = struct.Struct("<IIII")  # major, minor, max_readahead, flags
 OUT_INIT = struct.Struct("<IIIIHHIIHHI7I")
 IN_SETATTR = struct.Struct("<IIQQQQQQIIIIIIII")
-IN_MKNOD = struct.Struct("<IIII")           # mode, rdev, umask, padding
-IN_MKDIR = struct.Struct("<II")             # mode, umask
-IN_CREATE = struct.Struct("<IIII")          # flags, mode, umask, open_flags
-IN_RENAME2 = struct.Struct("<QII")          # new parent, flags, padding
-IN_READ = struct.Struct("<QQI")             # handle, offset, size
-IN_WRITE_SIZE = 40                          # bytes before a write's data
+IN_MKNOD = struct.Struct("<IIII")  # mode, rdev, umask, padding
+IN_MKDIR = struct.Struct("<II")  # mode, umask
+IN_CREATE = struct.Struct("<IIII")  # flags, mode, umask, open_flags
+IN_RENAME2 = struct.Struct("<QII")  # new parent, flags, padding
+IN_READ = struct.Struct("<QQI")  # handle, offset, size
+IN_WRITE_SIZE = 40  # bytes before a write's data
 ENTRY = struct.Struct("<4Q2I")
 ATTR = struct.Struct("<6Q10I")
 ATTR_OUT = struct.Struct("<Q2I")
@@ -41,7 +41,16 @@ U64 = struct.Struct("<Q")
 FORGET_ONE = struct.Struct("<QQ")
 
 SET_MODE, SET_UID, SET_GID, SET_SIZE, SET_ATIME, SET_MTIME, SET_HANDLE, SET_ATIME_NOW, SET_MTIME_NOW = (
-    1 << 0, 1 << 1, 1 << 2, 1 << 3, 1 << 4, 1 << 5, 1 << 6, 1 << 7, 1 << 8)
+    1 << 0,
+    1 << 1,
+    1 << 2,
+    1 << 3,
+    1 << 4,
+    1 << 5,
+    1 << 6,
+    1 << 7,
+    1 << 8,
+)
 
 INIT_ASYNC_READ, INIT_ATOMIC_O_TRUNC, INIT_BIG_WRITES = 1 << 0, 1 << 3, 1 << 5
 INIT_PARALLEL_DIROPS, INIT_MAX_PAGES = 1 << 18, 1 << 22
@@ -77,21 +86,48 @@ class Request(NamedTuple):
 def init_reply(body: memoryview) -> bytes:
     """Reply to INIT: version, limits and the features that both sides have."""
     _, _, readahead, flags = IN_INIT.unpack_from(body)
-    return OUT_INIT.pack(7, 31, min(max(readahead, 1), MAX_WRITE), WANTED & flags, 64, 48, MAX_WRITE, 1,
-                         MAX_WRITE // 4096, 0, 0, *[0] * 7)
+    return OUT_INIT.pack(
+        7,
+        31,
+        min(max(readahead, 1), MAX_WRITE),
+        WANTED & flags,
+        64,
+        48,
+        MAX_WRITE,
+        1,
+        MAX_WRITE // 4096,
+        0,
+        0,
+        *[0] * 7,
+    )
 
 
 def pack_attr(status: os.stat_result) -> bytes:
     """Attributes of a real file."""
     return ATTR.pack(
-        status.st_ino, status.st_size, status.st_blocks, *_seconds(status),
-        status.st_atime_ns % 10**9, status.st_mtime_ns % 10**9, status.st_ctime_ns % 10**9,
-        status.st_mode, status.st_nlink, status.st_uid, status.st_gid, status.st_rdev, status.st_blksize, 0)
+        status.st_ino,
+        status.st_size,
+        status.st_blocks,
+        *_seconds(status),
+        status.st_atime_ns % 10**9,
+        status.st_mtime_ns % 10**9,
+        status.st_ctime_ns % 10**9,
+        status.st_mode,
+        status.st_nlink,
+        status.st_uid,
+        status.st_gid,
+        status.st_rdev,
+        status.st_blksize,
+        0,
+    )
 
 
 def _seconds(status: os.stat_result) -> Tuple[int, int, int]:
-    return (status.st_atime_ns // 10**9 & _U64_MASK, status.st_mtime_ns // 10**9 & _U64_MASK,
-            status.st_ctime_ns // 10**9 & _U64_MASK)
+    return (
+        status.st_atime_ns // 10**9 & _U64_MASK,
+        status.st_mtime_ns // 10**9 & _U64_MASK,
+        status.st_ctime_ns // 10**9 & _U64_MASK,
+    )
 
 
 def entry_reply(node: int, attr: bytes, entry_ttl: float, attr_ttl: float) -> bytes:

@@ -71,8 +71,11 @@ def _start(options: Options) -> Session:
     settings = load_settings(os.environ, options.profile, options.endpoint_url, options.region)
     failed = f"initial ListObjectsV2 failed for bucket {options.bucket} in region {settings.region}"
     if not settings.endpoint:
-        raise _failure("Failed to create S3 client", "this is the stand-in of a rehearsal and has no AWS: set "
-                       "AWS_ENDPOINT_URL, --endpoint-url, or endpoint_url in ~/.aws/config")
+        raise _failure(
+            "Failed to create S3 client",
+            "this is the stand-in of a rehearsal and has no AWS: set "
+            "AWS_ENDPOINT_URL, --endpoint-url, or endpoint_url in ~/.aws/config",
+        )
     if settings.credentials is None and not options.no_sign_request:
         raise _failure("Failed to create S3 client", failed, "Client error", "No signing credentials available")
     credentials = None if options.no_sign_request else settings.credentials
@@ -94,8 +97,13 @@ def _start(options: Options) -> Session:
         raise _failure("Failed to create FUSE session", str(err)) from err
     name_process("mount-s3")
     syslog.openlog("mount-s3", syslog.LOG_PID, syslog.LOG_DAEMON)
-    session = Session(descriptor, options.mount_point, {**names.handlers(), **files.handlers()}, tree.forget,
-                      report=_report if not options.foreground else _report_and_print)
+    session = Session(
+        descriptor,
+        options.mount_point,
+        {**names.handlers(), **files.handlers()},
+        tree.forget,
+        report=_report if not options.foreground else _report_and_print,
+    )
     session.start()
     return session
 

@@ -55,12 +55,21 @@ class S3Client:
         self._credentials = credentials
         self._idle: queue.LifoQueue[http.client.HTTPConnection] = queue.LifoQueue()
 
-    def request(self, method: str, key: str = "", query: Sequence[Tuple[str, str]] = (), body: bytes = b"",
-                headers: Optional[Dict[str, str]] = None, tries: int = TRIES) -> Tuple[http.client.HTTPResponse, bytes]:
+    def request(
+        self,
+        method: str,
+        key: str = "",
+        query: Sequence[Tuple[str, str]] = (),
+        body: bytes = b"",
+        headers: Optional[Dict[str, str]] = None,
+        tries: int = TRIES,
+    ) -> Tuple[http.client.HTTPResponse, bytes]:
         """The response and its body. Raises S3Failure once the tries are used up, or at once for a 3xx or 4xx."""
         path = f"/{self._bucket}" + (f"/{quote(key.encode('utf-8', 'surrogateescape'), safe='/-_.~')}" if key else "")
-        encoded = "&".join(f"{quote(name, safe='-_.~')}={quote(value.encode('utf-8', 'surrogateescape'), safe='-_.~')}"
-                           for name, value in sorted(query))
+        encoded = "&".join(
+            f"{quote(name, safe='-_.~')}={quote(value.encode('utf-8', 'surrogateescape'), safe='-_.~')}"
+            for name, value in sorted(query)
+        )
         failure = S3Failure(0, "no attempt was made")
         for attempt in range(tries):
             if attempt:
@@ -78,8 +87,9 @@ class S3Client:
                 raise failure
         raise failure
 
-    def _attempt(self, method: str, path: str, query: str, body: bytes,
-                 extra: Dict[str, str]) -> Tuple[http.client.HTTPResponse, bytes]:
+    def _attempt(
+        self, method: str, path: str, query: str, body: bytes, extra: Dict[str, str]
+    ) -> Tuple[http.client.HTTPResponse, bytes]:
         headers = {"host": self._url.netloc, "x-amz-content-sha256": UNSIGNED if body else EMPTY_SHA256, **extra}
         if method in ("PUT", "POST"):
             headers["content-length"] = str(len(body))
@@ -94,7 +104,7 @@ class S3Client:
             except (OSError, http.client.HTTPException):
                 connection.close()
                 if used:
-                    continue                    # the server had closed an idle connection; a fresh one decides
+                    continue  # the server had closed an idle connection; a fresh one decides
                 raise
             if response.will_close:
                 connection.close()
@@ -122,8 +132,11 @@ class S3Client:
                 return None
             raise
         modified = response.getheader("last-modified")
-        return Found(int(response.getheader("content-length") or 0),
-                     parsedate_to_datetime(modified).timestamp() if modified else 0.0, response.getheader("etag") or "")
+        return Found(
+            int(response.getheader("content-length") or 0),
+            parsedate_to_datetime(modified).timestamp() if modified else 0.0,
+            response.getheader("etag") or "",
+        )
 
     def list(self, prefix: str, *, delimiter: str = "/", limit: int = 1000, token: Optional[str] = None) -> Listing:
         """A page of the keys that start with `prefix`."""
@@ -134,13 +147,18 @@ class S3Client:
             query.append(("continuation-token", token))
         _, data = self.request("GET", query=query)
         root = ElementTree.fromstring(data)
-        space = root.tag[:root.tag.index("}") + 1] if root.tag.startswith("{") else ""
+        space = root.tag[: root.tag.index("}") + 1] if root.tag.startswith("{") else ""
 
         def text(element: ElementTree.Element, name: str) -> str:
             return element.findtext(space + name) or ""
 
-        objects = [(text(item, "Key"), Found(int(text(item, "Size")), _seconds(text(item, "LastModified")),
-                                             text(item, "ETag"))) for item in root.iter(f"{space}Contents")]
+        objects = [
+            (
+                text(item, "Key"),
+                Found(int(text(item, "Size")), _seconds(text(item, "LastModified")), text(item, "ETag")),
+            )
+            for item in root.iter(f"{space}Contents")
+        ]
         prefixes = [text(item, "Prefix") for item in root.iter(f"{space}CommonPrefixes")]
         return Listing(objects, prefixes, root.findtext(f"{space}NextContinuationToken"))
 
@@ -170,10 +188,12 @@ class S3Client:
 
     def complete_upload(self, key: str, upload: str, etags: Sequence[str]) -> str:
         """Make the parts an object; returns its ETag."""
-        parts = "".join(f"<Part><PartNumber>{number}</PartNumber><ETag>{etag}</ETag></Part>"
-                        for number, etag in enumerate(etags, 1))
-        _, data = self.request("POST", key, [("uploadId", upload)],
-                               f"<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>".encode())
+        parts = "".join(
+            f"<Part><PartNumber>{number}</PartNumber><ETag>{etag}</ETag></Part>" for number, etag in enumerate(etags, 1)
+        )
+        _, data = self.request(
+            "POST", key, [("uploadId", upload)], f"<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>".encode()
+        )
         return _element(data, b"ETag").replace("&quot;", '"').replace("&#34;", '"')
 
     def abort_upload(self, key: str, upload: str) -> None:
@@ -184,7 +204,7 @@ class S3Client:
 def _element(data: bytes, name: bytes) -> str:
     found = re.search(b"<" + name + b">([^<]+)", data)
     if found is None:
-        raise S3Failure(500, f"no {name.decode()} in the answer")       # S3 may answer 200 with an error inside
+        raise S3Failure(500, f"no {name.decode()} in the answer")  # S3 may answer 200 with an error inside
     return found[1].decode()
 
 

@@ -46,9 +46,17 @@ class Files:
 
     def handlers(self) -> Dict[int, Handler]:
         """What to call for each opcode."""
-        return {wire.OPEN: self.open, wire.READ: self.read, wire.WRITE: self.write, wire.FLUSH: self.flush,
-                wire.FSYNC: self.fsync, wire.RELEASE: self.release, wire.OPENDIR: self.opendir,
-                wire.READDIR: self.readdir, wire.RELEASEDIR: self.releasedir}
+        return {
+            wire.OPEN: self.open,
+            wire.READ: self.read,
+            wire.WRITE: self.write,
+            wire.FLUSH: self.flush,
+            wire.FSYNC: self.fsync,
+            wire.RELEASE: self.release,
+            wire.OPENDIR: self.opendir,
+            wire.READDIR: self.readdir,
+            wire.RELEASEDIR: self.releasedir,
+        }
 
     def open(self, request: Request) -> bytes:
         """EPERM where an object would have to be changed in place, or be read while it is written."""
@@ -109,7 +117,7 @@ class Files:
         try:
             writer.complete()
         except Refusal:
-            node.status = REMOTE            # what S3 has, if anything, shows again
+            node.status = REMOTE  # what S3 has, if anything, shows again
             raise
         if node.status == WRITING:
             self._tree.publish(node, Found(writer.offset, time.time(), writer.etag))
@@ -139,7 +147,7 @@ class Files:
                 raise Refusal(errno.EBADF, "file handle has been invalidated by a newer handle opened")
             held.flushed = False
         try:
-            count = held.writer.write(offset, request.body[wire.IN_WRITE_SIZE:wire.IN_WRITE_SIZE + size])
+            count = held.writer.write(offset, request.body[wire.IN_WRITE_SIZE : wire.IN_WRITE_SIZE + size])
         except Refusal:
             held.node.status = REMOTE
             raise

@@ -40,10 +40,19 @@ class Names:
         """What to call for each opcode. CREATE is left out: the kernel falls back to MKNOD and OPEN, as Mountpoint
         has it."""
         return {
-            wire.LOOKUP: self.lookup, wire.GETATTR: self.getattr, wire.SETATTR: self.setattr, wire.MKNOD: self.mknod,
-            wire.MKDIR: self.mkdir, wire.UNLINK: self.unlink, wire.RMDIR: self.rmdir, wire.RENAME: self.rename,
-            wire.RENAME2: self.rename, wire.LINK: self.no_links, wire.SYMLINK: self.no_links,
-            wire.STATFS: self.statfs}
+            wire.LOOKUP: self.lookup,
+            wire.GETATTR: self.getattr,
+            wire.SETATTR: self.setattr,
+            wire.MKNOD: self.mknod,
+            wire.MKDIR: self.mkdir,
+            wire.UNLINK: self.unlink,
+            wire.RMDIR: self.rmdir,
+            wire.RENAME: self.rename,
+            wire.RENAME2: self.rename,
+            wire.LINK: self.no_links,
+            wire.SYMLINK: self.no_links,
+            wire.STATFS: self.statfs,
+        }
 
     def list_directory(self, node: Node) -> List[Tuple[bytes, int, int]]:
         """Entries of a directory, sorted: what S3 lists and what is local."""
@@ -54,11 +63,11 @@ class Names:
             while True:
                 page = self._client.list(prefix, token=token)
                 for key, _ in page.objects:
-                    name = key[len(prefix):]
+                    name = key[len(prefix) :]
                     if name and not name.endswith("/"):
                         names.setdefault(name, False)
                 for key in page.prefixes:
-                    names[key[len(prefix):-1]] = True       # a directory shadows a file of the same name
+                    names[key[len(prefix) : -1]] = True  # a directory shadows a file of the same name
                 token = page.token
                 if not token:
                     break
@@ -66,18 +75,38 @@ class Names:
             raise Refusal(errno.EIO, f"ListObjectsV2 failed for {prefix}: {err}") from None
         for child in self._tree.local_children(node):
             names.setdefault(child.name, child.directory)
-        entries = [(name.encode("utf-8", "surrogateescape"), directory) for name, directory in names.items()
-                   if name not in ("", ".", "..")]
+        entries = [
+            (name.encode("utf-8", "surrogateescape"), directory)
+            for name, directory in names.items()
+            if name not in ("", ".", "..")
+        ]
         return [(b".", 4, 1), (b"..", 4, 1)] + [
             (name, 4 if directory else 8, (1 << 62) + number)
-            for number, (name, directory) in enumerate(sorted(entries))]
+            for number, (name, directory) in enumerate(sorted(entries))
+        ]
 
     def _attr(self, node: Node) -> bytes:
         rules = self._rules
         mode = stat.S_IFDIR | rules.directory_mode if node.directory else stat.S_IFREG | rules.file_mode
         size, moment = (0 if node.directory else node.found.size), int(node.found.modified)
-        return wire.ATTR.pack(node.number, size, (size + 511) // 512, moment, moment, moment, 0, 0, 0, mode,
-                              2 if node.directory else 1, rules.uid, rules.gid, 0, 4096, 0)
+        return wire.ATTR.pack(
+            node.number,
+            size,
+            (size + 511) // 512,
+            moment,
+            moment,
+            moment,
+            0,
+            0,
+            0,
+            mode,
+            2 if node.directory else 1,
+            rules.uid,
+            rules.gid,
+            0,
+            4096,
+            0,
+        )
 
     def _ttl(self, node: Node) -> float:
         return self._rules.ttl if node.status == REMOTE else 0.0
@@ -113,8 +142,11 @@ class Names:
         """Nothing of an object can be changed; on a file not yet uploaded it is accepted and has no effect."""
         node = self._tree.node(request.node)
         if node.status == REMOTE:
-            raise Refusal(errno.EPERM, f"{self._tree.key(node)} is remote and its attributes cannot be modified; to "
-                                       f"overwrite, mount with --allow-overwrite and open with O_TRUNC")
+            raise Refusal(
+                errno.EPERM,
+                f"{self._tree.key(node)} is remote and its attributes cannot be modified; to "
+                f"overwrite, mount with --allow-overwrite and open with O_TRUNC",
+            )
         return wire.attr_reply(self._attr(node), self._ttl(node))
 
     def mknod(self, request: Request) -> bytes:

@@ -13,14 +13,55 @@ from hyperpod_kit.rehearsal.standins.mountpoint_s3.filesystem import Rules
 
 VERSION = "mount-s3 1.22.0+standin (hyperpod-kit rehearsal stand-in, not Mountpoint for Amazon S3)"
 
-FLAGS = ("force-path-style", "transfer-acceleration", "dual-stack", "requester-pays", "no-sign-request", "read-only",
-         "allow-delete", "allow-overwrite", "incremental-upload", "auto-unmount", "allow-root", "allow-other",
-         "log-metrics", "debug", "debug-crt", "no-log")
-TEXTS = ("prefix", "region", "endpoint-url", "bucket-type", "profile", "storage-class", "ca-bundle",
-         "expected-bucket-owner", "cache", "cache-xz", "metadata-ttl", "negative-metadata-ttl", "sse", "sse-kms-key-id",
-         "upload-checksums", "user-agent-prefix", "otlp-endpoint", "otlp-export-interval", "bind")
-NUMBERS = ("maximum-throughput-gbps", "max-threads", "memory-target", "part-size", "read-part-size", "write-part-size",
-           "max-cache-size", "cache-block-size")
+FLAGS = (
+    "force-path-style",
+    "transfer-acceleration",
+    "dual-stack",
+    "requester-pays",
+    "no-sign-request",
+    "read-only",
+    "allow-delete",
+    "allow-overwrite",
+    "incremental-upload",
+    "auto-unmount",
+    "allow-root",
+    "allow-other",
+    "log-metrics",
+    "debug",
+    "debug-crt",
+    "no-log",
+)
+TEXTS = (
+    "prefix",
+    "region",
+    "endpoint-url",
+    "bucket-type",
+    "profile",
+    "storage-class",
+    "ca-bundle",
+    "expected-bucket-owner",
+    "cache",
+    "cache-xz",
+    "metadata-ttl",
+    "negative-metadata-ttl",
+    "sse",
+    "sse-kms-key-id",
+    "upload-checksums",
+    "user-agent-prefix",
+    "otlp-endpoint",
+    "otlp-export-interval",
+    "bind",
+)
+NUMBERS = (
+    "maximum-throughput-gbps",
+    "max-threads",
+    "memory-target",
+    "part-size",
+    "read-part-size",
+    "write-part-size",
+    "max-cache-size",
+    "cache-block-size",
+)
 BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,253}[a-z0-9]")
 PART_SIZE = 8 << 20
 ENDLESS = 1e9
@@ -69,8 +110,17 @@ class Options(argparse.Namespace):
     def rules(self) -> Rules:
         """The rules of the file system that these options ask for."""
         part = self.part_size or PART_SIZE
-        return Rules(self.allow_delete, self.allow_overwrite, self.uid, self.gid, self.dir_mode, self.file_mode,
-                     self._ttl(), self.read_part_size or part, self.write_part_size or part)
+        return Rules(
+            self.allow_delete,
+            self.allow_overwrite,
+            self.uid,
+            self.gid,
+            self.dir_mode,
+            self.file_mode,
+            self._ttl(),
+            self.read_part_size or part,
+            self.write_part_size or part,
+        )
 
     def _ttl(self) -> float:
         if self.metadata_ttl is None:

@@ -48,7 +48,7 @@ class Reader:
                     self._ranges = [item for item in self._ranges if item is not current]
                 number = errno.ESTALE if err.status == 412 else errno.EIO
                 raise Refusal(number, f"get request failed for {self._key}: {err}") from None
-            piece = data[offset - current.start:end - current.start]
+            piece = data[offset - current.start : end - current.start]
             if not piece:
                 raise Refusal(errno.EIO, f"get request for {self._key} brought fewer bytes than asked for")
             pieces.append(piece)
@@ -62,7 +62,7 @@ class Reader:
             if current is None:
                 last = max((item.end for item in self._ranges), default=0)
                 if offset != last:
-                    self._size = FIRST_RANGE        # a jump: nothing is known about what comes next
+                    self._size = FIRST_RANGE  # a jump: nothing is known about what comes next
                 current = self._fetch(offset)
             newest = max(item.end for item in self._ranges)
             if current.end == newest and newest < self._found.size and self._sequential(current, offset):
@@ -73,8 +73,7 @@ class Reader:
 
     def _sequential(self, current: _Range, offset: int) -> bool:
         """Whether reading has gone on from the start of the object, from another range, or deep into this one."""
-        return current.start == 0 or offset > current.start or any(
-            item.end == current.start for item in self._ranges)
+        return current.start == 0 or offset > current.start or any(item.end == current.start for item in self._ranges)
 
     def _fetch(self, start: int) -> _Range:
         end = min(start + self._size, self._found.size)

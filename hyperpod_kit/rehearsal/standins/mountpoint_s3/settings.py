@@ -17,8 +17,12 @@ class Settings(NamedTuple):
     credentials: Optional[Credentials]
 
 
-def load_settings(environ: Mapping[str, str], profile: Optional[str] = None, endpoint: Optional[str] = None,
-                  region: Optional[str] = None) -> Settings:
+def load_settings(
+    environ: Mapping[str, str],
+    profile: Optional[str] = None,
+    endpoint: Optional[str] = None,
+    region: Optional[str] = None,
+) -> Settings:
     """Options win over the environment, the environment over ~/.aws. An empty endpoint means that none is set."""
     # A colon is part of a profile's values, and AWS's files know no interpolation.
     config = configparser.RawConfigParser(delimiters=("=",))
@@ -33,13 +37,17 @@ def load_settings(environ: Mapping[str, str], profile: Optional[str] = None, end
 
     credentials = None
     for access, secret, token in (
-            (environ.get("AWS_ACCESS_KEY_ID"), environ.get("AWS_SECRET_ACCESS_KEY"), environ.get("AWS_SESSION_TOKEN")),
-            (configured("aws_access_key_id"), configured("aws_secret_access_key"), configured("aws_session_token"))):
+        (environ.get("AWS_ACCESS_KEY_ID"), environ.get("AWS_SECRET_ACCESS_KEY"), environ.get("AWS_SESSION_TOKEN")),
+        (configured("aws_access_key_id"), configured("aws_secret_access_key"), configured("aws_session_token")),
+    ):
         if credentials is None and access and secret:
             credentials = Credentials(access, secret, token)
     return Settings(
-        endpoint or environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL")
-        or configured("endpoint_url") or "",
-        region or environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or configured("region")
-        or "us-east-1",
-        credentials)
+        endpoint
+        or environ.get("AWS_ENDPOINT_URL_S3")
+        or environ.get("AWS_ENDPOINT_URL")
+        or configured("endpoint_url")
+        or "",
+        region or environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or configured("region") or "us-east-1",
+        credentials,
+    )

@@ -21,8 +21,9 @@ class Node:
 
     __slots__ = ("directory", "found", "lookups", "name", "number", "parent", "readers", "status", "valid", "writer")
 
-    def __init__(self, number: int, parent: Optional[Node], name: str, directory: bool, status: str,
-                 found: Found) -> None:
+    def __init__(
+        self, number: int, parent: Optional[Node], name: str, directory: bool, status: str, found: Found
+    ) -> None:
         self.number = number
         self.parent = parent
         self.name = name
@@ -31,8 +32,8 @@ class Node:
         self.found = found
         self.lookups = 0
         self.valid = 0.0
-        self.writer: Optional[int] = None       # handle that writes it
-        self.readers: Set[int] = set()          # handles that read it
+        self.writer: Optional[int] = None  # handle that writes it
+        self.readers: Set[int] = set()  # handles that read it
 
 
 class Tree:
@@ -108,7 +109,7 @@ class Tree:
 
     def make_local(self, parent: Node, name: str, directory: bool) -> Node:
         """A node that S3 does not know of. Raises Refusal EEXIST."""
-        taken = self.find(parent, name) is not None         # asks S3, so not under the lock
+        taken = self.find(parent, name) is not None  # asks S3, so not under the lock
         with self._lock:
             if taken or (parent.number, name) in self._children:
                 raise Refusal(errno.EEXIST, f"{name} exists")
@@ -132,8 +133,11 @@ class Tree:
     def local_children(self, parent: Node) -> List[Node]:
         """Children that S3 does not know of."""
         with self._lock:
-            return [node for (number, _), node in self._children.items()
-                    if number == parent.number and node.status != REMOTE]
+            return [
+                node
+                for (number, _), node in self._children.items()
+                if number == parent.number and node.status != REMOTE
+            ]
 
     def count_lookup(self, node: Node) -> None:
         """The kernel was told of the node once more."""

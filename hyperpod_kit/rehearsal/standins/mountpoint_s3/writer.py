@@ -44,8 +44,11 @@ class Writer:
             if offset != self.offset:
                 expected = self.offset
                 self.abort()
-                raise Refusal(errno.EINVAL, f"out of order write NOT supported by Mountpoint, aborting the upload; "
-                                            f"expected offset {expected} but got {offset}")
+                raise Refusal(
+                    errno.EINVAL,
+                    f"out of order write NOT supported by Mountpoint, aborting the upload; "
+                    f"expected offset {expected} but got {offset}",
+                )
             self._buffer += data
             self.offset += len(data)
             if len(self._buffer) >= self._part_size:
@@ -57,10 +60,11 @@ class Writer:
         try:
             if self._upload is None:
                 self._upload = self._client.begin_upload(self.key)
-            self._parts.append(self._pool.submit(self._client.put_part, self.key, self._upload,
-                                                 len(self._parts) + 1, body))
+            self._parts.append(
+                self._pool.submit(self._client.put_part, self.key, self._upload, len(self._parts) + 1, body)
+            )
             if len(self._parts) > PARTS_IN_FLIGHT:
-                self._parts[-PARTS_IN_FLIGHT - 1].result()      # memory stays bounded
+                self._parts[-PARTS_IN_FLIGHT - 1].result()  # memory stays bounded
         except S3Failure as err:
             self.abort()
             raise Refusal(errno.EIO, f"put request failed for {self.key}: {err}") from None

@@ -27,8 +27,15 @@ class OpenFiles:
 
     def handlers(self) -> Dict[int, Handler]:
         """What to call for each opcode on an open file."""
-        return {wire.READ: self.read, wire.WRITE: self.write, wire.RELEASE: self.release, wire.FSYNC: self.fsync,
-                wire.FSYNCDIR: self.fsync, wire.READDIR: self.readdir, wire.RELEASEDIR: self.release}
+        return {
+            wire.READ: self.read,
+            wire.WRITE: self.write,
+            wire.RELEASE: self.release,
+            wire.FSYNC: self.fsync,
+            wire.FSYNCDIR: self.fsync,
+            wire.READDIR: self.readdir,
+            wire.RELEASEDIR: self.release,
+        }
 
     def descriptor(self, handle: int) -> int:
         """Handles are descriptors."""
@@ -52,12 +59,12 @@ class OpenFiles:
         """As many bytes as there are, up to the size asked for."""
         handle, offset, size = wire.IN_READ.unpack_from(request.body)
         room = request.scratch[:size]
-        return room[:os.preadv(handle, [room], offset)]
+        return room[: os.preadv(handle, [room], offset)]
 
     def write(self, request: Request) -> bytes:
         """All bytes, or the error that stopped them."""
         handle, offset, size = wire.IN_READ.unpack_from(request.body)
-        data = request.body[wire.IN_WRITE_SIZE:wire.IN_WRITE_SIZE + size]
+        data = request.body[wire.IN_WRITE_SIZE : wire.IN_WRITE_SIZE + size]
         done = 0
         while done < size:
             count = os.pwrite(handle, data[done:], offset + done)

@@ -39,17 +39,31 @@ class PassThrough:
     def handlers(self) -> Dict[int, Handler]:
         """What to call for each opcode; operations on names first assume the caller's identity."""
         as_caller: Dict[int, Handler] = {
-            wire.LOOKUP: self.lookup, wire.GETATTR: self.getattr, wire.SETATTR: self.setattr,
-            wire.READLINK: self.readlink, wire.SYMLINK: self.symlink, wire.MKNOD: self.mknod, wire.MKDIR: self.mkdir,
-            wire.UNLINK: self.unlink, wire.RMDIR: self.rmdir, wire.RENAME: self.rename, wire.RENAME2: self.rename,
-            wire.LINK: self.link, wire.STATFS: self.statfs, wire.ACCESS: self.access, wire.CREATE: self.create,
-            wire.OPEN: self._files.open, wire.OPENDIR: self._files.opendir}
+            wire.LOOKUP: self.lookup,
+            wire.GETATTR: self.getattr,
+            wire.SETATTR: self.setattr,
+            wire.READLINK: self.readlink,
+            wire.SYMLINK: self.symlink,
+            wire.MKNOD: self.mknod,
+            wire.MKDIR: self.mkdir,
+            wire.UNLINK: self.unlink,
+            wire.RMDIR: self.rmdir,
+            wire.RENAME: self.rename,
+            wire.RENAME2: self.rename,
+            wire.LINK: self.link,
+            wire.STATFS: self.statfs,
+            wire.ACCESS: self.access,
+            wire.CREATE: self.create,
+            wire.OPEN: self._files.open,
+            wire.OPENDIR: self._files.opendir,
+        }
         return {**{opcode: self._assuming(handler) for opcode, handler in as_caller.items()}, **self._files.handlers()}
 
     def _assuming(self, handler: Handler) -> Handler:
         def call(request: Request) -> wire.Payload:
             self._identities.assume(request)
             return handler(request)
+
         return call
 
     def _entry(self, parent: int, name: bytes) -> bytes:
@@ -74,8 +88,9 @@ class PassThrough:
 
     def setattr(self, request: Request) -> bytes:
         """chmod, chown, truncate, utimens, in the order that keeps each possible."""
-        (valid, _, handle, size, _, atime, mtime, _, atime_ns, mtime_ns, _, mode, _, uid, gid,
-         _) = wire.IN_SETATTR.unpack_from(request.body)
+        (valid, _, handle, size, _, atime, mtime, _, atime_ns, mtime_ns, _, mode, _, uid, gid, _) = (
+            wire.IN_SETATTR.unpack_from(request.body)
+        )
         path = self._nodes.path(request.node)
         if valid & wire.SET_MODE:
             os.chmod(path, stat.S_IMODE(mode))
@@ -87,14 +102,24 @@ class PassThrough:
             else:
                 os.truncate(path, size)
         if valid & wire.SET_ATIME_NOW and valid & wire.SET_MTIME_NOW:
-            os.utime(path)          # a writer may do this, an explicit time only the owner
+            os.utime(path)  # a writer may do this, an explicit time only the owner
         elif valid & (wire.SET_ATIME | wire.SET_MTIME):
             old, now = os.fstat(self._nodes.descriptor(request.node)), time.time_ns()
-            os.utime(path, ns=(
-                now if valid & wire.SET_ATIME_NOW else _nanoseconds(atime, atime_ns) if valid & wire.SET_ATIME
-                else old.st_atime_ns,
-                now if valid & wire.SET_MTIME_NOW else _nanoseconds(mtime, mtime_ns) if valid & wire.SET_MTIME
-                else old.st_mtime_ns))
+            os.utime(
+                path,
+                ns=(
+                    now
+                    if valid & wire.SET_ATIME_NOW
+                    else _nanoseconds(atime, atime_ns)
+                    if valid & wire.SET_ATIME
+                    else old.st_atime_ns,
+                    now
+                    if valid & wire.SET_MTIME_NOW
+                    else _nanoseconds(mtime, mtime_ns)
+                    if valid & wire.SET_MTIME
+                    else old.st_mtime_ns,
+                ),
+            )
         return self._attr(request.node)
 
     def readlink(self, request: Request) -> bytes:
@@ -149,8 +174,12 @@ class PassThrough:
     def link(self, request: Request) -> bytes:
         """A second name for a file; EEXIST when it is taken, atomically."""
         name = request.names(wire.U64.size)[0]
-        os.link(self._nodes.path(request.handle()), name, dst_dir_fd=self._nodes.descriptor(request.node),
-                follow_symlinks=True)
+        os.link(
+            self._nodes.path(request.handle()),
+            name,
+            dst_dir_fd=self._nodes.descriptor(request.node),
+            follow_symlinks=True,
+        )
         return self._entry(request.node, name)
 
     def create(self, request: Request) -> bytes:
@@ -167,8 +196,18 @@ class PassThrough:
     def statfs(self, request: Request) -> bytes:
         """Figures of the file system underneath."""
         found = os.fstatvfs(self._nodes.descriptor(request.node))
-        return wire.STATFS_OUT.pack(found.f_blocks, found.f_bfree, found.f_bavail, found.f_files, found.f_ffree,
-                                    found.f_bsize, found.f_namemax, found.f_frsize, 0, *[0] * 6)
+        return wire.STATFS_OUT.pack(
+            found.f_blocks,
+            found.f_bfree,
+            found.f_bavail,
+            found.f_files,
+            found.f_ffree,
+            found.f_bsize,
+            found.f_namemax,
+            found.f_frsize,
+            0,
+            *[0] * 6,
+        )
 
     def access(self, request: Request) -> bytes:
         """access(2) with the identity that counts."""

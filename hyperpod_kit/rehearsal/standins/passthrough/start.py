@@ -22,9 +22,19 @@ from hyperpod_kit.rehearsal.standins.passthrough.identity import Identity
 from hyperpod_kit.rehearsal.standins.proxy_state import ProxyState
 
 
-def mount_directory(directory: str, target: str, *, program: str, source: str, subtype: str,
-                    squash: Optional[Identity] = None, read_only: bool = False, no_atime: bool = False,
-                    root_squash: bool = False, state: Optional[ProxyState] = None) -> int:
+def mount_directory(
+    directory: str,
+    target: str,
+    *,
+    program: str,
+    source: str,
+    subtype: str,
+    squash: Optional[Identity] = None,
+    read_only: bool = False,
+    no_atime: bool = False,
+    root_squash: bool = False,
+    state: Optional[ProxyState] = None,
+) -> int:
     """Show `directory` at `target` as file system `fuse.<subtype>` from `source`; returns an exit code.
 
     With `squash` the file system alone decides what is allowed, as a server does; without, the kernel checks the
@@ -36,7 +46,7 @@ def mount_directory(directory: str, target: str, *, program: str, source: str, s
 
     def start() -> Session:
         name_process(program)
-        os.umask(0)                     # the kernel has applied the caller's
+        os.umask(0)  # the kernel has applied the caller's
         syslog.openlog(program, syslog.LOG_PID, syslog.LOG_DAEMON)
         if state is not None:
             state.write(os.getpid(), sys.argv)

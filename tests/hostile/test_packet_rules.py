@@ -139,6 +139,7 @@ for address, family, protocol in WAYS:
     assert reaches(0, address, 2049, family, protocol), (address, protocol)
 assert not reaches(ATTACKER, "127.0.0.1", 20050) and reaches(0, "127.0.0.1", 20050)
 assert not reaches(ATTACKER, "::1", 20050, socket.AF_INET6) and reaches(0, "::1", 20050, socket.AF_INET6)
+assert not reaches(ATTACKER, "::ffff:127.0.0.1", 20050, socket.AF_INET6), "a mapped address"
 # Rank 0 of a job reaches its own address by the loopback device: whose port that is, is the job's business.
 serving = serve_as(ATTACKER, "10.99.0.1", 20060)
 assert reaches(ATTACKER, "10.99.0.1", 20060) and reaches(LISTED, "10.99.0.1", 20060)

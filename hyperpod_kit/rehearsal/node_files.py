@@ -13,7 +13,6 @@ from hyperpod_kit.rehearsal.keys import Key
 
 AGENT_STATUS = "/var/lib/hyperpod-rehearsal/agent.json"
 AGENT_CONFIG = "/etc/hyperpod-rehearsal/node.json"
-LIFECYCLE_LOG = "/var/log/hyperpod-rehearsal/lifecycle.log"
 PROVISION_LOG = "/var/log/provision/provisioning.log"
 PROVISIONING_PARAMETERS = "/opt/ml/config/provisioning_parameters.json"
 RESOURCE_CONFIG = "/opt/ml/config/resource_config.json"

@@ -119,18 +119,15 @@ def create(path: str, mode: int = 0o600, *, directory: Optional[int] = None) -> 
         raise
 
 
-def own_directory(path: str, mode: int = 0o700, *, uid: Optional[int] = None) -> None:
-    """Make `path`, below a directory that is there, a directory of the user `uid` (default: of this process's).
+def own_directory(path: str, mode: int = 0o700) -> None:
+    """Make `path`, below a directory that is there, a directory of this process's user.
 
     One that is there already is kept when it is that user's, and gets this mode.
     Raises Untrusted when it is anything else, with what and whose it is, OSError.
     """
-    owner = os.geteuid() if uid is None else uid
-    try:
+    owner = os.geteuid()
+    with contextlib.suppress(FileExistsError):
         os.mkdir(path, 0o700)
-        made = True
-    except FileExistsError:
-        made = False
     try:
         fd = os.open(path, DIRECTORY)
     except OSError as err:
@@ -139,9 +136,7 @@ def own_directory(path: str, mode: int = 0o700, *, uid: Optional[int] = None) ->
         raise
     try:
         found = os.fstat(fd)
-        if made and found.st_uid == os.geteuid() and owner != found.st_uid:
-            os.fchown(fd, owner, -1)
-        elif found.st_uid != owner:
+        if found.st_uid != owner:
             raise _not_ours(path, owner)
         if stat.S_IMODE(found.st_mode) != mode:
             os.fchmod(fd, mode)

@@ -109,13 +109,3 @@ def test_a_directory_of_somebody_else_is_refused_with_his_uid(tmp_path: Path) ->
     os.chown(tmp_path / "own", OTHER, OTHER)
     with pytest.raises(Untrusted, match=f"of uid {OTHER}"):
         files.own_directory(str(tmp_path / "own"))
-
-
-@root_only
-def test_root_makes_a_directory_for_its_user_and_only_for_him(tmp_path: Path) -> None:
-    files.own_directory(str(tmp_path / "own"), uid=OTHER)
-    files.own_directory(str(tmp_path / "own"), uid=OTHER)
-    found = (tmp_path / "own").stat()
-    assert (found.st_uid, stat.S_IMODE(found.st_mode)) == (OTHER, 0o700)
-    with pytest.raises(Untrusted, match=f"of uid {OTHER}"):
-        files.own_directory(str(tmp_path / "own"), uid=OTHER + 1)

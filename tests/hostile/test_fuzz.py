@@ -11,9 +11,9 @@ from random import Random
 
 import pytest
 
-from hostile.fuzz import engine
-from hostile.fuzz.engine import MEGABYTES, Parser, Row, run
-from hostile.fuzz.table import PARSERS
+from tests.hostile.fuzz import engine
+from tests.hostile.fuzz.engine import MEGABYTES, Parser, Row, run
+from tests.hostile.fuzz.table import PARSERS
 
 SHARE = 150
 CASES = sorted((Path(__file__).parent / "fuzz" / "cases").glob("*.json"))

@@ -12,8 +12,8 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
-from hostile.fuzz.engine import Row, lines, run
-from hostile.fuzz.table import PARSERS
+from tests.hostile.fuzz.engine import Row, lines, run
+from tests.hostile.fuzz.table import PARSERS
 
 
 def main() -> int:

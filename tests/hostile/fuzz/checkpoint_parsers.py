@@ -13,9 +13,6 @@ from io import BytesIO
 from random import Random
 from typing import Any, Callable, List
 
-from hostile.fuzz.engine import Parser
-from hostile.fuzz.mutate import a_json, a_text, some_bytes, value_changed
-from hostile.fuzz.places import file_of, folder
 from hyperpod_kit.checkpoint.repository import (
     arena,
     catalog,
@@ -41,6 +38,9 @@ from hyperpod_kit.checkpoint.repository.store.memory import MemoryStore
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.job.foreign import archive, dcp, deepspeed, huggingface, lightning, megatron
 from hyperpod_kit.untrusted import parse
+from tests.hostile.fuzz.engine import Parser
+from tests.hostile.fuzz.mutate import a_json, a_text, some_bytes, value_changed
+from tests.hostile.fuzz.places import file_of, folder
 
 ATTEMPT = str(layout.AttemptName(5, 50, 2, "abcd"))
 SHARDS = tuple(FileRecord(layout.shard_file(rank), 4096, "blake2b:" + "0" * 32, rank) for rank in range(2))

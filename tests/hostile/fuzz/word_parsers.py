@@ -11,9 +11,6 @@ from pathlib import Path
 from random import Random
 from typing import Any, Callable, Dict, List, Sequence
 
-from hostile.fuzz.engine import Parser
-from hostile.fuzz.mutate import a_json, some_bytes, some_lines
-from hostile.fuzz.places import file_of, folder
 from hyperpod_kit.checkpoint.repository.lines import Channel
 from hyperpod_kit.cli.diagnose_command import sentences
 from hyperpod_kit.config import document, load
@@ -29,6 +26,9 @@ from hyperpod_kit.run import Completed
 from hyperpod_kit.slurm import control, hostlist, records
 from hyperpod_kit.slurm.job_id import JobId
 from hyperpod_kit.untrusted.lines import Lines
+from tests.hostile.fuzz.engine import Parser
+from tests.hostile.fuzz.mutate import a_json, some_bytes, some_lines
+from tests.hostile.fuzz.places import file_of, folder
 
 TARGET = Target("i-0123456789abcdef0", "workers", "compute", "10.0.0.1", "Running")
 STATUS = {

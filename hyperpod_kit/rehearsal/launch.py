@@ -22,11 +22,12 @@ def main(argv: list[str]) -> None:
     # A machine of its own has booted just now. With the host's uptime slurmctld could not see that a node was
     # replaced, and its jobs would hang for ever.
     with open("/proc/uptime") as handle:
-        uptime = int(float(handle.read().split()[0]))
+        uptime = handle.read().split()[0]
+    seconds, nanoseconds = divmod(-int(uptime.replace(".", "")) * 10**7, 10**9)
     if libc.unshare(CLONE_NEWTIME) != 0:
         raise OSError(ctypes.get_errno(), "unshare(CLONE_NEWTIME)")
     with open("/proc/self/timens_offsets", "w") as handle:
-        handle.write(f"monotonic -{uptime} 0\nboottime -{uptime} 0\n")
+        handle.write(f"monotonic {seconds} {nanoseconds}\nboottime {seconds} {nanoseconds}\n")
     for group in groups:
         with open(os.path.join(group, "cgroup.procs"), "w") as handle:
             handle.write("0")

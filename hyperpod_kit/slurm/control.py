@@ -35,7 +35,7 @@ _BAD = re.compile(r"down|fail|drain|not_resp|unk|inval|reboot|\*", re.IGNORECASE
 class NodeRecord:
     """A node as slurmctld sees it. `state` is Slurm's own word, for example `ALLOCATED` or `DOWN*+DRAIN`.
 
-    `booted`: when its machine was started, Unix seconds, 0 when that is not known.
+    `booted`: when its machine was started, at the latest, Unix seconds, 0 when that is not known.
     """
 
     name: str
@@ -119,11 +119,16 @@ def _node_record(line: str) -> Optional[NodeRecord]:
             number,
             record.get("State", "UNKNOWN"),
             record.get("Reason", ""),
-            _moment(record.get("BootTime", "")),
+            _latest(_moment(record.get("BootTime", ""))),
         )
         if name
         else None
     )
+
+
+def _latest(booted: float) -> float:
+    """slurmd takes the machine's uptime from the time, both in whole seconds: a second too early at most."""
+    return booted + 1.0 if booted else 0.0
 
 
 def _moment(text: str) -> float:

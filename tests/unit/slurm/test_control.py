@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import time
+from typing import Optional
+
 import pytest
 
 from hyperpod_kit.errors import RunError
@@ -46,6 +49,16 @@ def test_states_of_nodes(state: str, usable: bool, down: bool) -> None:
 def test_no_answer_is_an_error_and_not_an_empty_cluster() -> None:
     with pytest.raises(RunError):
         control.nodes(RecordingRunner({"scontrol": (1, "Unable to contact slurm controller")}), ["n1"])
+
+
+@pytest.mark.parametrize(
+    ("word", "booted"), [("2026-11-22T10:09:48", 1.0), ("None", None), ("Unknown", None), ("2026-11-22T10:09", None)]
+)
+def test_a_boot_is_said_in_whole_seconds_and_one_of_them_may_be_missing(word: str, booted: Optional[float]) -> None:
+    """A machine that was started half a second after an attempt must not look as if it had been there before it."""
+    runner = RecordingRunner({"scontrol": f"NodeName=n1 State=IDLE BootTime={word}\n"})
+    said = time.mktime((2026, 11, 22, 10, 9, 48, 0, 0, -1))
+    assert control.nodes(runner, ["n1"])["n1"].booted == (0.0 if booted is None else said + booted)
 
 
 def test_free_text_of_a_node_is_no_field_and_no_other_node() -> None:

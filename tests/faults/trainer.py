@@ -100,11 +100,14 @@ class Checkpoints:
     """Saves and loads one rank's weights."""
 
     def __init__(self, root: str, rank: int, ranks: int) -> None:
-        from hyperpod_kit.checkpoint.repository import layout
+        from hyperpod_kit.checkpoint.repository import identity, layout
         from hyperpod_kit.checkpoint.repository.store.open import open_store
 
         self._root, self._rank, self._ranks = root, rank, ranks
         self._store = open_store(root)
+        if rank == 0:
+            # Now and at no save: a root that is taken away must not be made anew.
+            identity.write(self._store, identity.RunIdentity("faults", "faults"))
         # No rank saves before all have met, so every rank finds the same.
         there = map(layout.parse_attempt, os.listdir(root))
         self._epoch = 1 + max((one.epoch for one in there if one), default=0)
@@ -121,7 +124,7 @@ class Checkpoints:
 
     def save(self, step: int, state: bytes, ranks: Ranks) -> None:
         """Every rank its shard; rank 0 commits once all are there."""
-        from hyperpod_kit.checkpoint.repository import commit, digest, identity, layout
+        from hyperpod_kit.checkpoint.repository import commit, digest, layout
         from hyperpod_kit.checkpoint.repository.manifest import FileRecord, Manifest, now
 
         self._seq += 1
@@ -134,7 +137,6 @@ class Checkpoints:
         if self._rank:
             return
         size = len(state) + len(leaves)
-        identity.write(self._store, identity.RunIdentity("faults", "faults"))
         shards = []
         for rank in range(self._ranks):
             data = Path(self._root, name, layout.shard_file(rank)).read_bytes()

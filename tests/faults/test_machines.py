@@ -67,8 +67,14 @@ def test_the_batch_host_is_killed_with_no_kill(job: Job, site: MachineSite, row:
     row("the batch host's machine is killed, `--no-kill`", "requeued, no orphan", seconds)
 
 
+def until_saved(site: MachineSite, since: float) -> None:
+    """What was submitted in the last seconds before a crash Slurm itself has not written down."""
+    wait_until("saved state", lambda: site.saved_at() > since, 60)
+
+
 def test_the_controller_reboots(job: Job, site: MachineSite, row: Row) -> None:
     job.submit("--steps", str(STEPS), "--pause", "0.1").running()
+    until_saved(site, job.rows("attempt")[-1]["t"])
     fault = job.broken(site.reboot_controller)
     job.ended_well(STEPS, timeout=150)
     unharmed = len(job.rows("attempt")) == 1
@@ -83,9 +89,7 @@ def test_the_controllers_machine_is_replaced(job: Job, site: MachineSite, row: R
     """Slurm's state is on shared storage: the job that runs and the one that waits are known to the new machine."""
     job.submit("--steps", "2000", "--pause", "0.1").running()
     waiting = Job(site).submit("--steps", "20", sbatch=("-N2", "--hold"))
-    submitted = time.time()
-    # What was submitted in the last seconds before a crash Slurm itself has not written down.
-    wait_until("saved state", lambda: site.saved_at() > submitted, 60)
+    until_saved(site, time.time())
     began = time.monotonic()
     site.replace_controller()
     seconds = time.monotonic() - began

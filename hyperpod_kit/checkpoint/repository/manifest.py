@@ -150,7 +150,7 @@ def decode(data: bytes) -> Manifest:
 
 _LARGEST_CHUNK = 1 << 30
 _DIGEST = re.compile("[a-z0-9][a-z0-9_-]{0,31}")
-_ROOT = re.compile("([a-z0-9][a-z0-9_-]{0,31}):[0-9a-f]{1,128}")
+_HEX = re.compile("[0-9a-f]{1,128}")
 
 
 def _check(made: Manifest) -> None:
@@ -175,9 +175,9 @@ def _check(made: Manifest) -> None:
         _require(f"size of {name}", record.size, is_count(record.size))
         small = record.rank is None
         _require(f"size of {name}", record.size, not small or record.size <= layout.LARGEST_SMALL)
-        root = _ROOT.fullmatch(record.root) if isinstance(record.root, str) else None
-        algorithm = digest.SMALL if small else made.digest
-        _require(f"root of {name}", record.root, root is not None and root[1] == algorithm)
+        algorithm, _, value = record.root.partition(":") if isinstance(record.root, str) else ("", "", "")
+        named = algorithm == (digest.SMALL if small else made.digest)
+        _require(f"root of {name}", record.root, named and _HEX.fullmatch(value) is not None)
 
 
 def _is_float(value: Union[int, float]) -> bool:

@@ -1,4 +1,4 @@
-"""What `make test` makes of tests that were skipped: pytest's own report, read by the script itself."""
+"""What `make test` makes of tests that were skipped or failed: pytest's own report, read by the script itself."""
 
 from __future__ import annotations
 
@@ -25,6 +25,10 @@ def test_expected(): raise OSError
 @pytest.mark.parametrize("x", [])
 def test_nothing(x): ...
 def test_passes(): ...
+def test_fails(): assert 3 == 4, "the job said\\nthis"
+@pytest.fixture
+def broken(): raise OSError("no machine")
+def test_setup(broken): ...
 """
 
 
@@ -71,6 +75,10 @@ def test_every_kind_of_skip_is_found_with_its_reason(
         "test_fixture": "no 'curl' (here)",
         "test_other": "it's not here",
     }
+    failing = dict(script.failures((tmp_path / "report.xml").read_text()))
+    assert set(failing) == {"test_some::test_fails", "test_some::test_setup"}
+    assert failing["test_some::test_fails"] == "AssertionError: the job said / this / assert 3 == 4"
+    assert failing["test_some::test_setup"] == "OSError: no machine"
     assert script.judged(found, root=True) == 5
     said = capsys.readouterr().out
     assert "FAILED: skipped  test_some::test_marked: not installed: slurmctld" in said

@@ -15,12 +15,12 @@ from typing import Callable, Iterator, List
 
 import pytest
 
-from faults.accounting import AccountedSlurm
-from faults.job import Job
-from faults.machines import PREEMPTION, RELEASE, machine_site
-from faults.site import PrivateSite, Site
-from faults.table import Table
 from hyperpod_kit.rehearsal import host
+from tests.faults.accounting import AccountedSlurm
+from tests.faults.job import Job
+from tests.faults.machines import PREEMPTION, RELEASE, machine_site
+from tests.faults.site import PrivateSite, Site
+from tests.faults.table import Table
 from tests.unit.job import private_slurm
 from tests.unit.job.private_slurm import PrivateSlurm
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Sequence
 
-from faults.site import Site
-from faults.trainer import weights
 from hyperpod_kit.job.ledger import read
+from tests.faults.site import Site
+from tests.faults.trainer import weights
 from tests.unit.job.private_slurm import wait_until
 
 SCRIPT = """\

@@ -12,12 +12,12 @@ from typing import Any, Dict, Iterator, List, Tuple
 
 from driver import CONFIG, Driver
 
-from faults.site import CAPTURER, TRAINER, output, settle
 from hyperpod_kit.rehearsal import boot, mount_faults, processes, targets
 from hyperpod_kit.rehearsal.machine import inside
 from hyperpod_kit.rehearsal.network import set_link
 from hyperpod_kit.rehearsal.node_files import SLURM_CONF
 from hyperpod_kit.rehearsal.storage import LUSTRE_MOUNT_NAME
+from tests.faults.site import CAPTURER, TRAINER, output, settle
 from tests.unit.job.private_slurm import wait_until
 
 UID = 2001

@@ -8,9 +8,9 @@ import time
 from dataclasses import dataclass
 from typing import Callable, Dict, List, cast
 
-from faults.job import Job
-from faults.machines import MachineSite
-from faults.test_checkpoints import flip
+from tests.faults.job import Job
+from tests.faults.machines import MachineSite
+from tests.faults.test_checkpoints import flip
 
 
 def exits(job: Job, rank: int) -> None:

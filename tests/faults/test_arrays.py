@@ -8,9 +8,9 @@ from typing import Any, Callable, cast
 
 import pytest
 
-from faults.job import SCRIPT, Job
-from faults.machines import MachineSite
-from faults.site import Site
+from tests.faults.job import SCRIPT, Job
+from tests.faults.machines import MachineSite
+from tests.faults.site import Site
 
 Row = Callable[..., None]
 STEPS = 80

@@ -9,10 +9,10 @@ from typing import Callable
 
 import pytest
 
-from faults import accounting
-from faults.job import Job
-from faults.site import Site
-from faults.test_checkpoints import flip
+from tests.faults import accounting
+from tests.faults.job import Job
+from tests.faults.site import Site
+from tests.faults.test_checkpoints import flip
 from tests.unit.job.private_slurm import wait_until
 
 Row = Callable[..., None]

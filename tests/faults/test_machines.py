@@ -8,9 +8,9 @@ from typing import Callable, cast
 
 import pytest
 
-from faults.job import Job
-from faults.machines import SHARED, MachineSite
-from faults.site import Site
+from tests.faults.job import Job
+from tests.faults.machines import SHARED, MachineSite
+from tests.faults.site import Site
 from tests.unit.job.private_slurm import wait_until
 
 pytestmark = pytest.mark.machines

@@ -13,9 +13,9 @@ from typing import Callable, Iterator, cast
 
 import pytest
 
-from faults.job import Job
-from faults.machines import REASON, MachineSite
-from faults.site import Site
+from tests.faults.job import Job
+from tests.faults.machines import REASON, MachineSite
+from tests.faults.site import Site
 from tests.unit.job.private_slurm import wait_until
 
 pytestmark = pytest.mark.machines

@@ -20,9 +20,9 @@ from typing import Any, Callable, Dict
 
 import pytest
 
-from faults.job import Job
-from faults.random_faults import Fault, drawn
-from faults.site import Site, own
+from tests.faults.job import Job
+from tests.faults.random_faults import Fault, drawn
+from tests.faults.site import Site, own
 
 COUNT = int(os.environ.get("HPK_FAULT_COUNT", "100"))
 SEED = int(os.environ.get("HPK_FAULT_SEED", "1"))

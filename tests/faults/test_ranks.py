@@ -7,7 +7,7 @@ from typing import Callable
 
 import pytest
 
-from faults.job import Job
+from tests.faults.job import Job
 
 Row = Callable[..., None]
 STEPS = 60

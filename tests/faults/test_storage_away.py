@@ -8,9 +8,9 @@ from typing import Callable, cast
 
 import pytest
 
-from faults.job import Job
-from faults.machines import MachineSite
-from faults.site import Site
+from tests.faults.job import Job
+from tests.faults.machines import MachineSite
+from tests.faults.site import Site
 
 Row = Callable[..., None]
 OUTAGE = 120.0

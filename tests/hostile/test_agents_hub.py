@@ -12,9 +12,9 @@ from typing import Any, Callable, Iterator, List, Tuple
 
 import pytest
 
-from hostile.network import Between, ended, flipped, resident, strangers, until
 from hyperpod_kit.checkpoint.repository import fabric, greeting
 from hyperpod_kit.checkpoint.repository.fabric import Hub, Uplink
+from tests.hostile.network import Between, ended, flipped, resident, strangers, until
 
 TOKEN = "0123456789abcdef" * 2
 

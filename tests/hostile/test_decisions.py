@@ -10,13 +10,13 @@ from typing import Any, Callable, Iterator
 
 import pytest
 
-from hostile.users import ATTACKER, ROOT, VICTIM, as_user, be, place
 from hyperpod_kit.errors import JobError, NoValidCheckpoint
 from hyperpod_kit.job import choose, decision, exits, ledger, ownership
 from hyperpod_kit.job.cli import __file__ as job_cli
 from hyperpod_kit.job.foreign import newest, quarantine
 from hyperpod_kit.slurm import control
 from hyperpod_kit.slurm.job_id import JobId
+from tests.hostile.users import ATTACKER, ROOT, VICTIM, as_user, be, place
 from tests.unit.slurm.recording import RecordingRunner
 
 RANK = {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "0", "SLURM_STEP_ID": "0", "SLURM_STEP_LAUNCHER_PORT": "41234"}

@@ -20,8 +20,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from hostile.users import ATTACKER, ROOT, be, place
 from hyperpod_kit.checkpoint.repository import catalog, verify
+from tests.hostile.users import ATTACKER, ROOT, be, place
 from tests.unit.job.conftest import Job, job  # noqa: F401
 from tests.unit.job.private_slurm import REPOSITORY
 

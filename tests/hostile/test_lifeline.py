@@ -11,9 +11,9 @@ from typing import Dict, List
 
 import pytest
 
-from hostile.network import Between, ended, flipped, resident, strangers, until
 from hyperpod_kit.job import lifeline
 from hyperpod_kit.job.lifeline import BYE, KEY, LOST, STORAGE, VARIABLE, Lifelines, Line
+from tests.hostile.network import Between, ended, flipped, resident, strangers, until
 
 SUPERVISING = """
 import json, resource, subprocess, sys, time

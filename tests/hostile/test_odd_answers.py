@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from hostile.checkpoints import put
-from hostile.test_words_on_a_terminal import Node
 from hyperpod_kit.checkpoint.repository import cli as checkpoint_cli
 from hyperpod_kit.cli import diff_rows
 from hyperpod_kit.cli.diagnose_command import sentences
@@ -22,6 +20,8 @@ from hyperpod_kit.remote.diagnose import Told, diagnose
 from hyperpod_kit.remote.installed import NodeBundle, installed
 from hyperpod_kit.remote.target import Target
 from hyperpod_kit.run import Completed
+from tests.hostile.checkpoints import put
+from tests.hostile.test_words_on_a_terminal import Node
 
 DEEP = '{"a":' + "[" * 100_000
 VALUES = [

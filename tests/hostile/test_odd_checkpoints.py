@@ -14,7 +14,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hostile.checkpoints import name_of, put
 from hyperpod_kit.checkpoint.repository import catalog, layout, manifest, pins, retention, selection, tombstone
 from hyperpod_kit.checkpoint.repository.store.memory import MemoryStore
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
@@ -25,6 +24,7 @@ from hyperpod_kit.model.mounts import MountStatus
 from hyperpod_kit.remote import junit
 from hyperpod_kit.remote.target import Target
 from hyperpod_kit.remote.validate_mounts import NodeReport
+from tests.hostile.checkpoints import name_of, put
 
 ROOT = Path(__file__).parents[2]
 VALUES = st.recursive(

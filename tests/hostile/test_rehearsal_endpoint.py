@@ -20,7 +20,6 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from hostile.users import ATTACKER, ROOT, as_user
 from hyperpod_kit.rehearsal import front_door
 from hyperpod_kit.rehearsal.control_plane import RehearsalControlPlane
 from hyperpod_kit.rehearsal.efs.service import EfsService
@@ -29,6 +28,7 @@ from hyperpod_kit.rehearsal.s3.store import S3Store
 from hyperpod_kit.rehearsal.sagemaker.server import serve
 from hyperpod_kit.rehearsal.standins import sigv4
 from hyperpod_kit.rehearsal.standins.sigv4 import Credentials
+from tests.hostile.users import ATTACKER, ROOT, as_user
 
 BUCKET = "sagemaker-hyperpod-kit-demo"
 CREATE = {

@@ -11,11 +11,11 @@ import urllib.request
 
 import pytest
 
-from hostile.users import ATTACKER, ROOT, as_user
 from hyperpod_kit.rehearsal import metadata_server
 from hyperpod_kit.rehearsal.dns import DnsResponder
 from hyperpod_kit.rehearsal.instance_metadata import MOST_TOKENS, TTL, Instance, Metadata
 from hyperpod_kit.rehearsal.metadata_server import MetadataServers
+from tests.hostile.users import ATTACKER, ROOT, as_user
 
 NODE = Instance(
     "i-0123456789abcdef0",

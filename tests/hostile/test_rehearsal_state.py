@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from hostile.users import ATTACKER, ROOT, as_user, place
 from hyperpod_kit.errors import Untrusted
 from hyperpod_kit.rehearsal import boot, cleanup, host, layout, own_place, processes, state
 from hyperpod_kit.rehearsal.layout import Layout
+from tests.hostile.users import ATTACKER, ROOT, as_user, place
 
 pytestmark = ROOT
 

@@ -10,12 +10,12 @@ from typing import Iterator, List, Set
 
 import pytest
 
-from hostile.loopback import VICTIM as OWNER
-from hostile.loopback import Two, two_users
 from hyperpod_kit.node.neighbours.ask import Question, ask
 from hyperpod_kit.remote.controller import _heard
 from hyperpod_kit.remote.target import Target
 from hyperpod_kit.run import LocalRunner
+from tests.hostile.loopback import VICTIM as OWNER
+from tests.hostile.loopback import Two, two_users
 from tests.unit.job.private_slurm import missing
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.skipif(missing() is not None, reason=missing() or "")]

@@ -9,8 +9,8 @@ from typing import Iterator
 
 import pytest
 
-from hostile.loopback import ATTACKER, VICTIM, Two, two_users
 from hyperpod_kit.job.cli import __file__ as job_cli
+from tests.hostile.loopback import ATTACKER, VICTIM, Two, two_users
 from tests.unit.job.private_slurm import PrivateSlurm, missing, wait_until
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.skipif(missing() is not None, reason=missing() or "")]

@@ -11,7 +11,6 @@ from typing import Any, Dict, Iterator, List, Tuple
 
 import pytest
 
-from hostile.loopback import ATTACKER, VICTIM, Two, two_users
 from hyperpod_kit import audit
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.job import cli, ownership
@@ -19,6 +18,7 @@ from hyperpod_kit.run import LocalRunner
 from hyperpod_kit.slurm import control, records
 from hyperpod_kit.slurm.environment import AWAY_MARK
 from hyperpod_kit.slurm.job_id import JobId
+from tests.hostile.loopback import ATTACKER, VICTIM, Two, two_users
 from tests.unit.job.private_slurm import missing, wait_until
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.skipif(missing() is not None, reason=missing() or "")]

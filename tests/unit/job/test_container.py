@@ -18,7 +18,7 @@ import pytest
 
 from hyperpod_kit.errors import GaveUp
 from hyperpod_kit.job import container, step
-from job.conftest import Job
+from tests.unit.job.conftest import Job
 
 IMAGE = "--container-image=/images/a.sqsh"
 

@@ -17,8 +17,8 @@ from hyperpod_kit.checkpoint.repository import layout
 from hyperpod_kit.errors import GaveUp, JobError
 from hyperpod_kit.job import allocation, exits, ledger, status, timeline
 from hyperpod_kit.job.allocation import Allocation
-from job.conftest import Job
-from job.toy_trainer import commit_checkpoint
+from tests.unit.job.conftest import Job
+from tests.unit.job.toy_trainer import commit_checkpoint
 
 
 def steps_of(job: Job) -> list[int]:

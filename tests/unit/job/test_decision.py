@@ -12,7 +12,7 @@ import pytest
 
 from hyperpod_kit.errors import JobError
 from hyperpod_kit.job import cli, decision
-from job.toy_trainer import commit_checkpoint
+from tests.unit.job.toy_trainer import commit_checkpoint
 
 RANK = {
     "SLURM_JOB_ID": "7",

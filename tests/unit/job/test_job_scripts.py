@@ -8,9 +8,9 @@ from typing import Iterator
 
 import pytest
 
-from job.private_slurm import PrivateSlurm, missing, wait_until
-from job.test_real_slurm import MAIN, PYTHON, Work
-from job.test_real_slurm import slurm as slurm
+from tests.unit.job.private_slurm import PrivateSlurm, missing, wait_until
+from tests.unit.job.test_real_slurm import MAIN, PYTHON, Work
+from tests.unit.job.test_real_slurm import slurm as slurm
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
 

@@ -14,7 +14,7 @@ import pytest
 
 from hyperpod_kit.job import lifeline
 from hyperpod_kit.job.lifeline import BYE, LOST, SERVES, STORAGE, UNNOTICED, VARIABLE, Lifelines, Line
-from job.private_slurm import wait_until
+from tests.unit.job.private_slurm import wait_until
 
 
 class Ends:

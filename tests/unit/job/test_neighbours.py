@@ -14,7 +14,7 @@ from hyperpod_kit.errors import RunError
 from hyperpod_kit.node.neighbours.ask import Question, ask
 from hyperpod_kit.node.neighbours.over_slurm import OverSlurm, Way
 from hyperpod_kit.run import LocalRunner
-from job.private_slurm import PrivateSlurm, missing, wait_until
+from tests.unit.job.private_slurm import PrivateSlurm, missing, wait_until
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
 

@@ -13,7 +13,7 @@ from hyperpod_kit.job import sweep
 from hyperpod_kit.job.own_node import OwnNode, held_alone
 from hyperpod_kit.job.storage import RootWatch
 from hyperpod_kit.slurm.environment import JobEnvironment
-from job.private_slurm import wait_until
+from tests.unit.job.private_slurm import wait_until
 from tests.unit.slurm.recording import RecordingRunner
 
 JOB = JobEnvironment.read({"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]"})

@@ -12,7 +12,7 @@ import pytest
 from hyperpod_kit.errors import GaveUp, RunIsOwned, Unreachable
 from hyperpod_kit.job import ownership
 from hyperpod_kit.slurm.job_id import JobId
-from job.conftest import Job
+from tests.unit.job.conftest import Job
 from tests.unit.slurm.recording import RecordingRunner
 
 

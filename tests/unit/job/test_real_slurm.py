@@ -13,8 +13,8 @@ import pytest
 
 from hyperpod_kit.job import cli
 from hyperpod_kit.job.report import PREFIX
-from job.private_slurm import PrivateSlurm, missing, wait_until
-from job.toy_trainer import commit_checkpoint
+from tests.unit.job.private_slurm import PrivateSlurm, missing, wait_until
+from tests.unit.job.toy_trainer import commit_checkpoint
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
 

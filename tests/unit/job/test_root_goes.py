@@ -8,7 +8,7 @@ import pytest
 
 from hyperpod_kit.job.ledger import Ledger
 from hyperpod_kit.job.ledger import read as ledger_rows
-from job.conftest import Job
+from tests.unit.job.conftest import Job
 
 
 @pytest.mark.parametrize("moment", ["attempt", "ended"])

@@ -14,25 +14,8 @@ import pytest
 
 from hyperpod_kit.bundle.render import Bundle, render, write
 from hyperpod_kit.config import load
+from tests.unit.node import fakes, serving_fuse, silent_fuse, swept
 
-
-def _load(name: str) -> Any:
-    """A module that lies beside this file: the tests are no package."""
-    import importlib.util
-    import sys
-
-    spec = importlib.util.spec_from_file_location(f"node_{name}", Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-fakes = _load("fakes")
-silent_fuse = _load("silent_fuse")
-swept = _load("swept")
-serving_fuse = _load("serving_fuse")
 CHECKOUT = Path(__file__).parents[3]
 PROGRAMS = (
     "systemctl",

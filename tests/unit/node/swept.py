@@ -1,7 +1,7 @@
 """One creation, killed before its n-th effect: a forked process, real files, and recorder.py's programs called in it.
 
 An effect is what another process or the next run could see: a file opened for writing, renamed, linked or removed, a
-directory made, a command begun and a command ended; not one that only asks. Loaded by conftest.py.
+directory made, a command begun and a command ended; not one that only asks.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from rehearsal.fakes import make_operations
+from tests.unit.rehearsal.fakes import make_operations
 
 
 @pytest.fixture

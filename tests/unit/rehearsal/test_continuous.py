@@ -6,7 +6,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from hyperpod_kit.rehearsal.recovery import Recovery
-from rehearsal.test_control_plane import endpoint, group, nodes, sagemaker, until, wait
+from tests.unit.rehearsal.test_control_plane import endpoint, group, nodes, sagemaker, until, wait
 
 __all__ = ["endpoint", "sagemaker"]
 

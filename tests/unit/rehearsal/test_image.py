@@ -15,7 +15,7 @@ import pytest
 from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.rehearsal import image, image_root
 from hyperpod_kit.rehearsal.image import Recipe
-from rehearsal.test_control_plane import until
+from tests.unit.rehearsal.test_control_plane import until
 
 RECIPE = Recipe("bookworm", "x86_64", ("systemd",), ("deb http://x bookworm main",), "0")
 
@@ -103,7 +103,7 @@ def test_an_image_has_no_identity(tmp_path):
         (tmp_path / path).write_text("#user_allow_other\n")
     (tmp_path / "etc/passwd").write_text("ubuntu:x:1000:1000::/home/ubuntu:/bin/bash\n")
 
-    from rehearsal.fakes import RecordingRunner
+    from tests.unit.rehearsal.fakes import RecordingRunner
 
     runner = RecordingRunner()
     image_root.customize(tmp_path, runner)

@@ -9,7 +9,7 @@ from hyperpod_kit.errors import RehearsalError, RunError
 from hyperpod_kit.rehearsal import network
 from hyperpod_kit.rehearsal.layout import Layout
 from hyperpod_kit.rehearsal.network import CANDIDATES, Network, choose_subnet
-from rehearsal.fakes import RecordingRunner
+from tests.unit.rehearsal.fakes import RecordingRunner
 
 LAYOUT = Layout(Path("/var/tmp/x/demo"))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from botocore.exceptions import ClientError
 
-from rehearsal.test_control_plane import ROLE, SOURCE, endpoint, group, nodes, sagemaker, wait
+from tests.unit.rehearsal.test_control_plane import ROLE, SOURCE, endpoint, group, nodes, sagemaker, wait
 
 __all__ = ["endpoint", "sagemaker"]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hyperpod_kit.rehearsal.s3.faults import Fault
-from rehearsal_standins.conftest import BUCKET, PYTHON, eventually, mount_line, needs_mounts
+from tests.unit.rehearsal_standins.conftest import BUCKET, PYTHON, eventually, mount_line, needs_mounts
 
 pytestmark = needs_mounts
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from rehearsal_standins.conftest import BUCKET, eventually, needs_mounts, refused
+from tests.unit.rehearsal_standins.conftest import BUCKET, eventually, needs_mounts, refused
 
 pytestmark = needs_mounts
 

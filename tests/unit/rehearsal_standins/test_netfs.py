@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rehearsal_standins.conftest import (
+from tests.unit.rehearsal_standins.conftest import (
     EFS,
     LUSTRE_DNS,
     OTHER_USER,

@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 
-from rehearsal_standins.conftest import (
+from tests.unit.rehearsal_standins.conftest import (
     EFS,
     OPENZFS_DNS,
     POINT,

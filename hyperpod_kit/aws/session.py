@@ -30,7 +30,7 @@ def client(service: str, region: Optional[str], *, connections: int = 10) -> Any
     if "AWS_MAX_ATTEMPTS" not in os.environ:
         options["retries"]["total_max_attempts"] = ATTEMPTS
     if os.environ.get(f"AWS_ENDPOINT_URL_{service.upper()}") or os.environ.get("AWS_ENDPOINT_URL"):
-        # Bucket names are no host names behind an endpoint of one's own.
+        # Use path-style URLs with a custom endpoint, which has no DNS name per bucket.
         options["s3"] = {"addressing_style": "path"}
     with translated(f"open {service}"):
         core = botocore.session.get_session()

@@ -33,8 +33,10 @@ class Agreement:
         return [value for _, value in everybody]
 
     def settle(self, problems: Sequence[str | DigestUnavailable | None]) -> None:
-        """None of the ranks has a problem; `problems` are those of all. Raises Rejected, DigestUnavailable,
-        CheckpointError when the fault is not the checkpoint's."""
+        """Raise the first of all ranks' `problems`, on every rank; return when there is none.
+
+        Raises Rejected, DigestUnavailable, CheckpointError when the fault is not the checkpoint's.
+        """
         for found in problems:
             if isinstance(found, DigestUnavailable):
                 raise found

@@ -78,7 +78,7 @@ class Fence:
         self._hooks: list[Any] = []
 
     def watch(self, optimizers: Iterable[torch.optim.Optimizer]) -> bool:
-        """Let each of them wait for the fence before its step. False when there is none that could."""
+        """Make each optimizer wait for the fence before its step. False when there is no optimizer."""
         found = False
         for optimizer in optimizers:
             found = True

@@ -133,7 +133,8 @@ class Taking:
         self._agent.send(op="captured", slot=target.slot.name.slot)
 
     def _give_up(self, handle: Handle, why: str) -> None:
-        """This rank will not have this save. An end is never left: the agent's answer, dropped, comes too late."""
+        """This rank will not have this save. The agent then replies `dropped`, which changes nothing: a handle never leaves a
+        final state."""
         self._saves.lose(handle, "failed", why)
         self._agent.send(op="skipped", key=self._key(handle), why=why)
 

@@ -15,7 +15,7 @@ from hyperpod_kit.errors import UsageError
 
 @click.group()
 def config() -> None:
-    """The configuration as it counts, and its format for editors.
+    """Show the effective configuration, or its JSON Schema for editors.
 
     \b
     Examples:

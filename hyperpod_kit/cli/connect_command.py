@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     "--proxy",
     metavar="PORT",
     type=click.IntRange(1, 65535),
-    help="Be ssh's ProxyCommand: a tunnel through SSM to this port of the node.",
+    help="For ssh's ProxyCommand: forward stdin and stdout to PORT of the node through SSM.",
 )
 @click.option("--dry-run", is_flag=True, help="Only print the command.")
 @click.option(

@@ -69,7 +69,7 @@ def events(
 ) -> None:
     """What HyperPod did and what failed, with AWS's reason. Oldest first.
 
-    AWS keeps events of clusters whose nodes are provisioned continuously; of others, exit code 2. With --follow, --json
+    Only for clusters with continuous provisioning; for others the exit code is 2. With --follow, --json
     prints a line an event.
 
     \b

@@ -43,9 +43,13 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option(
     "--lifecycle-mode",
     type=click.Choice(LIFECYCLE_MODES),
-    help="What HyperPod starts on a new node: our script last (the default), our script alone, or none.",
+    help="on_init_complete: after HyperPod's own set-up (default). on_create: instead of it. ami_only: no script.",
 )
-@click.option("--continuous/--no-continuous", default=None, help="Start with the nodes that there are, go on trying.")
+@click.option(
+    "--continuous/--no-continuous",
+    default=None,
+    help="Start the cluster when some nodes are up; keep provisioning the rest.",
+)
 @click.option("--controller-type", metavar="TYPE", help="Of the controller; default: ml.c5.xlarge.")
 @click.option("--login-type", metavar="TYPE", help="Of a login node; default: there is none.")
 @click.option("--worker-type", metavar="TYPE", help="Of the workers; default: ml.p5.48xlarge.")

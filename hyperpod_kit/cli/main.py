@@ -20,10 +20,12 @@ _C = "hyperpod_kit.cli"
 SECTIONS = {
     "Configuration and bundle": {
         "init": Entry(f"{_C}.init_command:init", "Write a configuration to start from."),
-        "config": Entry(f"{_C}.config_group:config", "The configuration as it counts, and its JSON Schema."),
+        "config": Entry(f"{_C}.config_group:config", "Show the effective configuration, or its JSON Schema."),
         "validate": Entry(f"{_C}.validate_command:validate", "Check a configuration, offline or against AWS."),
         "policy": Entry(f"{_C}.policy_command:policy", "The least IAM policies of the nodes' role."),
-        "describe-package": Entry(f"{_C}.package_command:describe_package", "Entries for packages of mount clients."),
+        "describe-package": Entry(
+            f"{_C}.package_command:describe_package", "Print the configuration entry for a client .deb."
+        ),
         "render": Entry(f"{_C}.bundle_commands:render", "Write the lifecycle bundle to a directory."),
         "diff": Entry(f"{_C}.diff_command:diff", "Compare the configuration with S3 and with what nodes run."),
         "upload": Entry(f"{_C}.bundle_commands:upload", "Put the lifecycle bundle into its bucket."),
@@ -40,7 +42,7 @@ SECTIONS = {
         "connect": Entry(f"{_C}.connect_command:connect", "A shell on a node, by an SSM session or ssh."),
         "delete-cluster": Entry(f"{_C}.cluster_commands:delete_cluster", "Delete the cluster and its nodes."),
         "validate-mounts": Entry(f"{_C}.mounts_command:validate_mounts", "Check every mount on every node."),
-        "diagnose": Entry(f"{_C}.diagnose_command:diagnose", "Why a node is not well, and what to do."),
+        "diagnose": Entry(f"{_C}.diagnose_command:diagnose", "Why a node is not well, and what to do about it."),
     },
     "Users": {
         "users": Entry(f"{_C}.users_commands:users", "Homes on EFS: access points and the file system's policy."),
@@ -53,7 +55,9 @@ SECTIONS = {
         "rehearse": Entry(f"{_C}.rehearse_commands:rehearse", "A HyperPod cluster on this machine."),
     },
     "This program": {
-        "completion": Entry(f"{_C}.completion_command:completion", "Make a shell complete words: bash, zsh, fish."),
+        "completion": Entry(
+            f"{_C}.completion_command:completion", "Print the completion script for bash, zsh or fish."
+        ),
     },
 }
 

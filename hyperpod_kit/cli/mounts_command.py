@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     type=click.Choice(["ssh", "controller", "pull", "ssm"]),
     default="ssh",
     show_default=True,
-    help="Log in to each node; or to the controller, which asks the others; or read what they have sent; or a session "
-    "of SSM to each, three a second.",
+    help="How to reach the nodes. ssh: log in to each. controller: log in to the controller, which asks the others. "
+    "pull: read their last reports from CloudWatch. ssm: one SSM session each, three per second.",
 )
 @click.option("--controller", metavar="HOST", help="With --via controller: where it is; default: its private address.")
 @click.option(
     "--max-age",
     type=click.FloatRange(1),
-    help="With --via pull: seconds after which a report is too old; default: two should have come since, 660.",
+    help="With --via pull: a report older than this many seconds counts as a failure; default: 660, two reports missed.",
 )
-@click.option("--nodes", "each", is_flag=True, help="A row for each node, however many there are.")
+@click.option("--nodes", "each", is_flag=True, help="Print one row per node instead of grouping them.")
 @click.option(
     "--junit", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write JUnit XML to FILE too."
 )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.command()
 @config_argument
 @click.option("--group", metavar="NAME", help="The role of this instance group; default: the cluster's own role.")
-@click.option("--trust", "of_trust", is_flag=True, help="Who may be the role, in place of what it may do.")
+@click.option("--trust", "of_trust", is_flag=True, help="Print the trust policy instead of the permissions.")
 def policy(config: Path, group: Optional[str], of_trust: bool) -> None:
     """Print the least policy of the nodes' role, from the configuration.
 

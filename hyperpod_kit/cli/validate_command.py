@@ -30,11 +30,11 @@ COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
     type=click.Choice(["error", "warning", "info"]),
     default="error",
     show_default=True,
-    help="The least finding that makes the exit code 1.",
+    help="Lowest severity that makes the command exit 1.",
 )
 @json_option
 def validate(config: Path, live: bool, suppressed: tuple[str, ...], fail_on: str, as_json: bool) -> int:
-    """Check a configuration; every finding at once.
+    """Check a configuration and report all findings.
 
     Offline, or with --aws against the account too: bucket, role, network, file systems, quotas. Exit code 1 when there
     is a finding as bad as --fail-on; else 3 when AWS did not answer a question. What your own role may not ask is a

@@ -32,7 +32,7 @@ class Node:
 
     @property
     def gone(self) -> bool:
-        """Whether it is on its way out."""
+        """Whether AWS is shutting the node down or no longer knows it."""
         return self.status in GONE
 
 

@@ -1,4 +1,4 @@
-"""The configuration as it counts: every key there is with its value, and a word beside those that nobody wrote.
+"""The effective configuration: every key with its value, and a word beside those that nobody wrote.
 
 Read again, it is the same configuration.
 """

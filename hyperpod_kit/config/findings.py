@@ -17,9 +17,10 @@ SEVERITIES = (INFO, WARNING, ERROR)
 
 @dataclass(frozen=True)
 class Finding:
-    """`path`.
+    """What is wrong at one place of the configuration, and what to do about it.
 
-    Like `hyperpod_kit.mounts[1].bucket`; `line`, `column`: in the file, from 1, 0 when there is nothing to point at.
+    `path`: like `hyperpod_kit.mounts[1].bucket`. `line`, `column`: in the file, from 1; 0 when there is nothing to point
+    at.
     """
 
     code: str

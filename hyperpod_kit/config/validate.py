@@ -1,4 +1,4 @@
-"""All rules that a configuration must follow, in the order in which their findings are thought of.
+"""All rules that a configuration must follow, in the order in which their findings are reported.
 
 A rule is a pure function Settings -> findings. It never raises and never asks the network.
 """

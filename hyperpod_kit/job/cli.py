@@ -103,15 +103,14 @@ def build_parser() -> argparse.ArgumentParser:
         type=float,
         default=0.0,
         metavar="SECONDS",
-        help="end the step when it neither prints nor saves for so long, at its start three times as long "
-        "(default: never)",
+        help="end the step after SECONDS without output or a save (three times that until the first; default: never)",
     )
     run.add_argument(
         "--grace",
         type=float,
         default=90.0,
         metavar="SECONDS",
-        help="what the step gets to save after USR1 (default %(default)g)",
+        help="seconds that the step has to save after SIGUSR1 (default %(default)g)",
     )
     run.add_argument("--srun-args", action="append", default=[], metavar="ARGS", help="more arguments for srun")
     run.add_argument(

@@ -1,4 +1,4 @@
-"""One rank under our eyes: its command is started, outlived and its end written down.
+"""Supervise one rank: start its command, wait for it, record how it ended.
 
 The wrapper is Slurm's task. Should its slurmstepd die, which Slurm does not notice, it ends the command: a rank that
 nobody manages any more would write beside the ranks of the next attempt.

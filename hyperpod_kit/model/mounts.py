@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Dict, List, Mapping, Optional, Tuple, Type, Un
 ROLES = ("controller", "login", "compute")
 
 STATES = ("ok", "absent", "wrong_target", "stale", "hung", "readonly", "full", "slow", "unknown")
-"""States of a mount's health, best first is not implied; only `ok` and `slow` serve a job."""
+"""States of a mount's health, in no order. Only `ok` and `slow` serve a job."""
 
 PROTECTED = ("nosuid", "nodev")
 """Flags of every mount but those with `suid_and_devices`: root of another client of a file system, or whoever its

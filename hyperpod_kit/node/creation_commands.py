@@ -116,7 +116,11 @@ def line_of(step: Dict[str, Any]) -> str:
 
 
 def report_other_mode(node: Node, mode: str) -> None:
-    """Legitimate beside other scripts; as a mistake in LifeCycleConfig it explains what is waited for in vain."""
+    """Log that the bundle runs in another mode than it was rendered for.
+
+    This is legitimate beside other lifecycle scripts. Otherwise LifeCycleConfig names the wrong script, and later steps
+    will time out.
+    """
     append(
         node.paths.log,
         StepRecord(

@@ -249,7 +249,7 @@ STEPS = (
     Step("secrets", keep_secrets, secrets_pending),
     Step("clients", see_to_clients, clients_pending),
     Step("fuse", allow_fuse_users, fuse_pending),
-    # Before the new ones: a mount that was renamed needs its path.
+    # Old mounts go first: a renamed mount uses the same path.
     Step("retire", retire_earlier, retire_pending),
     Step("units", install_units, units_pending),
     Step("packet-rules", set_packet_rules, packet_rules_pending),

@@ -1,4 +1,4 @@
-"""All checks, in the order in which their findings are thought of. docs/preflight.md has the table of codes."""
+"""All checks, in the order in which their findings are reported. docs/preflight.md has the table of codes."""
 
 from __future__ import annotations
 

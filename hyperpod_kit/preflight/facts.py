@@ -29,7 +29,7 @@ class Unasked:
 
 
 UNKNOWN = Unasked("", "", "", "", False)
-"""Stands for what nobody asked, because something else about it is wrong already."""
+"""Not queried: an earlier finding makes the answer irrelevant."""
 
 Answer = Union[T, Unasked]
 

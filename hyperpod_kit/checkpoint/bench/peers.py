@@ -1,4 +1,4 @@
-"""The ranks of a bench run: barrier, the slowest, the sum. Alone, all of them do nothing."""
+"""The ranks of a bench run: barrier, the slowest, the sum. With one rank they are no-ops."""
 
 from __future__ import annotations
 

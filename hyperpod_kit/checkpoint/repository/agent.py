@@ -113,7 +113,7 @@ class Agent(Orders):
         """Serve until the end."""
         signal.signal(lock.STOP, lambda *_: self.events.put(("stop",)))
         for number in (signal.SIGTERM, signal.SIGUSR1):
-            # A batch system signals every process of the step; what kills the trainer must not kill its memory.
+            # Slurm signals every process of a step. The agent must outlive the trainer to save its captures.
             signal.signal(number, lambda *_: self.events.put(("hurry",)))
         self.files.recover(but=self.incarnation if self.again else "")
         self.sealer = agent_work.Worker("seal", self.events.put)

@@ -99,7 +99,7 @@ def complete(settings: Settings) -> Iterator[Finding]:
                 "List the client's own package too",
             )
         first = seen.setdefault((package.client, package.name, package.arch), index)
-        # One that two clients need is listed for both, and is one file.
+        # A package that two clients need is listed once for each, with the same sha256.
         twin = files.setdefault((package.name, package.version, package.arch), index)
         if first != index or settings.packages[twin].package.sha256 != package.sha256:
             yield Finding(

@@ -46,7 +46,7 @@ def efs(settings: Settings) -> Iterator[Finding]:
 
 
 def regions(settings: Settings) -> Iterator[Finding]:
-    """A region that a mount names is one."""
+    """The `region` of a mount is a valid AWS region."""
     for mount, place in zip(settings.mounts, settings.mount_places):
         region = getattr(mount, "region", None)
         if region is not None and not REGION.fullmatch(region):

@@ -92,7 +92,7 @@ def look_at(
         operation = earlier_probe_is_stuck(node, mount, entry)
         if operation is not None:
             stuck[mount.name] = operation
-        # A second process would only join the first: the mount is not asked again what has not been answered yet.
+        # Do not repeat a probe that is still stuck in the kernel: a second process would only join the first.
         if operation is None or operation in DEEP:
             asked[mount.name] = modes(mount, entry) if operation is None else ""
     targets = [(node.paths.real(mount.path), asked[mount.name]) for mount in mounts if mount.name in asked]

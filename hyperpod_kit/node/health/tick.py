@@ -165,7 +165,7 @@ def count(before: Optional[HealthRecord], look: Look, policy: HealthPolicy) -> H
     answered = probed is not None and probed.outcome == "answered"
     failed = probed is not None and probed.operation in DEEP
     deep_at = record.deep_at
-    # What root may not do says nothing, and the mount is `ok` (check.py).
+    # EACCES for root (root_squash) is not a failure: the mount is `ok` (check.py).
     if look.mode and answered and (not failed or look.status.state == "ok"):
         deep_at = look.status.checked_at
     elif failed or mount_id != record.mount_id:

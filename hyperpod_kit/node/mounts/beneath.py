@@ -59,7 +59,7 @@ def carry_over(node: Node, mount: Mount) -> List[str]:
     view = f"/run/hyperpod-kit/beneath/{mount.name}"
     os.makedirs(node.paths.real(view), exist_ok=True)
     try:
-        # Bound alone, the root file system shows its own directories, and nothing that is mounted on them.
+        # A non-recursive bind mount of / shows the directories that other mounts hide.
         node.runner.run(["mount", "--bind", "/", view], timeout=30)
         try:
             return [home.path for home in missing if _carry(node, node.paths.real(view), home)]

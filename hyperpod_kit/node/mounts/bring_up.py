@@ -72,7 +72,7 @@ def pending(node: Node, mount: Mount) -> str:
     unit = carrier_unit(mount)
     running = systemd.is_active(node, unit)
     record = read_json(node.paths.unit_record(mount.name))
-    # Before the units are installed, what counts is what will be installed.
+    # Compare with the unit in the bundle: in a dry run it is not installed yet.
     digest = hashlib.sha256(systemd.bundled(node, unit).encode()).hexdigest()
     outdated = running and isinstance(mount, S3Mount) and record is not None and record["unit"] != digest
     if status.state in MADE and running and not outdated:

@@ -69,8 +69,8 @@ def events(
 ) -> None:
     """What HyperPod did and what failed, with AWS's reason. Oldest first.
 
-    Only for clusters with continuous provisioning; for others the exit code is 2. With --follow, --json
-    prints a line an event.
+    Only for clusters with continuous provisioning; for others the exit code is 2. With --follow, --json prints one line
+    per event.
 
     \b
     Examples:

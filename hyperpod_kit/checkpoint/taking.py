@@ -133,8 +133,10 @@ class Taking:
         self._agent.send(op="captured", slot=target.slot.name.slot)
 
     def _give_up(self, handle: Handle, why: str) -> None:
-        """This rank will not have this save. The agent then replies `dropped`, which changes nothing: a handle never leaves a
-        final state."""
+        """This rank will not have this save.
+
+        The agent then replies `dropped`, which changes nothing: a handle never leaves a final state.
+        """
         self._saves.lose(handle, "failed", why)
         self._agent.send(op="skipped", key=self._key(handle), why=why)
 

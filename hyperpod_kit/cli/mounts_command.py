@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @click.option(
     "--max-age",
     type=click.FloatRange(1),
-    help="With --via pull: a report older than this many seconds counts as a failure; default: 660, two reports missed.",
+    help="With --via pull: a report older than so many seconds counts as a failure; default: 660, two missed reports.",
 )
 @click.option("--nodes", "each", is_flag=True, help="Print one row per node instead of grouping them.")
 @click.option(

@@ -19,8 +19,7 @@ SEVERITIES = (INFO, WARNING, ERROR)
 class Finding:
     """What is wrong at one place of the configuration, and what to do about it.
 
-    `path`: like `hyperpod_kit.mounts[1].bucket`. `line`, `column`: in the file, from 1; 0 when there is nothing to point
-    at.
+    `path`: like `hyperpod_kit.mounts[1].bucket`. `line`, `column`: in the file, from 1; 0 when there is no place.
     """
 
     code: str

@@ -135,7 +135,7 @@ def tick(root: Path, python: str) -> Dict[str, float]:
     """Run the command once: CPU seconds and peak memory (bytes) of all its processes, the abandoned ones too."""
     began = time.monotonic()
     # What the unit's ExecStart says.
-    command = [python, "-I", "-S", f"{root}/opt/hyperpod-kit/current/lib/hyperpod_kit/node/health/glance.py"]
+    command = [f"{root}/opt/hyperpod-kit/current/bin/hyperpod-kit", "node", "health"]
     with open(root / "said", "ab") as said:
         # As systemd starts a service: from /, with an environment of its own.
         child = subprocess.Popen(

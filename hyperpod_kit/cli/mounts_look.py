@@ -128,7 +128,7 @@ def write_junit(chosen: Cluster, looked: Looked, path: Path) -> None:
 
 
 def max_age(chosen: Cluster) -> float:
-    """Seconds in which a node sends two reports: a calm one is looked at thoroughly every 300 s, by some tick."""
+    """Seconds in which a node sends two reports: one every 300 s where nothing changes, by the next check."""
     interval = chosen.settings.node_config().health.interval if chosen.settings is not None else 30.0
     return 2 * (300.0 + interval)
 

@@ -15,7 +15,6 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from dataclasses import dataclass
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
@@ -52,13 +51,12 @@ class Wanted:
 @dataclass(frozen=True)
 class Guarded:
     """What a look found. holds: whether the rules are in force, None where none are wanted; said: a line for a person,
-    "" when nothing is new; why: what keeps them from being set; generation: of the packet filter, "" unknown."""
+    "" when nothing is new; why: what keeps them from being set."""
 
     holds: Optional[bool] = None
     said: str = ""
     why: str = ""
     required: bool = False
-    generation: str = ""
 
 
 def wanted(node: Node) -> Wanted:
@@ -126,10 +124,10 @@ def see_to(node: Node, ask: Callable[[], str] = ruleset.generation) -> Guarded:
     before = noted if isinstance(noted, dict) else {}
     if not asked and not before.get("digest"):
         return Guarded()
-    digest, generation = hashlib.sha256(text(asked).encode()).hexdigest(), ask()
+    digest, generation = _sha256(text(asked)), ask()
     known = (before.get("generation"), before.get("digest")) == (generation, digest)
     if known and generation and before.get("holds"):
-        return Guarded(True, generation=generation, required=asked.required)
+        return Guarded(True, required=asked.required)
     why, changed = "", False
     try:
         changed = guard(node)
@@ -150,7 +148,7 @@ def see_to(node: Node, ask: Callable[[], str] = ruleset.generation) -> Guarded:
     note = {"holds": holds, "why": why, "generation": generation, "digest": digest if asked else ""}
     if note != before:
         jot(node.paths.packet_rules, note)
-    return Guarded(holds if asked else None, said, why, asked.required, generation)
+    return Guarded(holds if asked else None, said, why, asked.required)
 
 
 def warnings(node: Node) -> List[str]:
@@ -207,7 +205,13 @@ def _rules(asked: Wanted, hook: str) -> List[str]:
 
 
 def _mark(rule: str) -> str:
-    return f"hyperpod-kit {hashlib.sha256(rule.encode()).hexdigest()[:12]}"
+    return f"hyperpod-kit {_sha256(rule)[:12]}"
+
+
+def _sha256(words: str) -> str:
+    import hashlib  # loads OpenSSL: not for nodes that want no rules
+
+    return hashlib.sha256(words.encode()).hexdigest()
 
 
 def _held_by(node: Node, asked: Wanted) -> str:

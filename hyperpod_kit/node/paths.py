@@ -71,11 +71,6 @@ class NodePaths:
         return self.real("/run/hyperpod-kit/health.json")
 
     @property
-    def calm(self) -> str:
-        """What all mounts looked like when nothing was wrong; glance.py and nobody else goes by it."""
-        return self.real("/run/hyperpod-kit/calm")
-
-    @property
     def told(self) -> str:
         """What the last line about the mounts in provisioning.log said, and when."""
         return self.real("/run/hyperpod-kit/told")

@@ -1,7 +1,7 @@
 """The generation of this kernel's packet filter: a number that every change of its rules changes, whoever makes it.
 
 Asked for over netlink in 50 microseconds, where listing the rules takes a process. The rules of the old iptables
-(iptables-legacy) are not counted. Imports nothing that is not compiled in: glance.py asks at every tick.
+(iptables-legacy) are not counted. Imports nothing that is not compiled in: every health check asks.
 Standard library only, Python 3.8: this file is part of the bundle.
 """
 

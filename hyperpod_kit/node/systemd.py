@@ -90,16 +90,6 @@ def properties(node: Node, unit: str, names: Sequence[str]) -> Dict[str, str]:
     return {name: value for name, found, value in pairs if found}
 
 
-def processes_file(node: Node, unit: str) -> str:
-    """The kernel's list of the processes of a unit, which is there and not empty while it runs; "" otherwise."""
-    for tree in ("", "/unified", "/systemd"):
-        path = f"{node.paths.cgroups}{tree}/system.slice/{unit}/cgroup.procs"
-        with contextlib.suppress(OSError):
-            if read_text(path):
-                return path
-    return ""
-
-
 def processes(node: Node, unit: str) -> List[int]:
     """Ids of the processes of a unit, its main process among them; empty when it does not run.
 

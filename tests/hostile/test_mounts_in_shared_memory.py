@@ -31,7 +31,6 @@ BEGIN = """
 import contextlib, ctypes, os, signal, stat, sys
 from pathlib import Path
 from hyperpod_kit.checkpoint.repository import arena, flush, places, saves_note
-from hyperpod_kit.node.health import glance
 from hyperpod_kit.node.memory import glance as memory_glance
 from hyperpod_kit.node.memory.left import held
 from hyperpod_kit.untrusted.held import by_handle, mount_of
@@ -67,7 +66,7 @@ def hangs(path):
 def look_at_all():
     "What root does at each tick of its timers, and before each job."
     signal.alarm(20)
-    glance.saves(str(base))
+    list(places.listed(str(base), ".saves", 1))
     saves_note.read_all(str(base))
     found = held(str(base))
     with contextlib.suppress(OSError):

@@ -105,6 +105,7 @@ def save(node: Node, records: Mapping[str, HealthRecord], checked_at: float) -> 
         {
             "node": node.facts.node,
             "checked_at": checked_at,
-            "mounts": {name: asdict(record) for name, record in records.items()},
+            # `status` is a plain dictionary already: asdict would copy every word of it.
+            "mounts": {name: vars(record) for name, record in records.items()},
         },
     )

@@ -20,8 +20,8 @@ from hyperpod_kit.node.warnings import warnings
 STEP = "mounts"
 """What the lines are known by, among those of the steps of the node's creation."""
 
-EVERY = 240.0
-"""Seconds after which an unchanged state is said again; a calm node looks thoroughly every 300 (look.DEEP_EVERY)."""
+EVERY = 300.0
+"""Seconds after which an unchanged state is said again, by the first check that comes then."""
 
 _KEPT = ("kind", "path", "state", "source", "detail")
 

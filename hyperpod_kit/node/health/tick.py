@@ -21,7 +21,7 @@ from hyperpod_kit.node import packet_rules
 from hyperpod_kit.node.bounded import in_child
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_json, remove_partials, write_volatile
-from hyperpod_kit.node.health import calm, glance, metrics
+from hyperpod_kit.node.health import metrics
 from hyperpod_kit.node.health import record as health_record
 from hyperpod_kit.node.health.decide import decide
 from hyperpod_kit.node.health.look import DEEP, DEEP_EVERY, Look, deep_mode, look_at
@@ -30,7 +30,7 @@ from hyperpod_kit.node.health.tell import tell
 from hyperpod_kit.node.locks import held, is_held
 from hyperpod_kit.node.mounts.protect import unprotected
 from hyperpod_kit.node.mounts.table import Entry
-from hyperpod_kit.node.slurm import drain, munge
+from hyperpod_kit.node.slurm import munge
 
 if TYPE_CHECKING:
     from hyperpod_kit.checkpoint.repository.saves_note import Found
@@ -82,8 +82,11 @@ def _tick(node: Node) -> Tick:
     munged = munge.see_to(node)
     guarded = packet_rules.see_to(node)
     said = [*(words for words in (unkept, munged.said, guarded.said) if words), *changes(before, records)]
-    if node.config.health.drain and drain.is_due(node, records, first=not before):
-        units.append(DRAIN_UNIT)
+    if node.config.health.drain:
+        from hyperpod_kit.node.slurm import drain  # off by default, and dear to import
+
+        if drain.is_due(node, records, first=not before):
+            units.append(DRAIN_UNIT)
     if units:
         try:
             # Not waited for: neither may hold up the next tick.
@@ -92,17 +95,14 @@ def _tick(node: Node) -> Tick:
             said.append(f"cannot start {' '.join(units)}: {err.message}")
     directory = node.config.health.textfile_directory
     textfile = f"{directory}/{metrics.FILE}" if directory else ""
-    marks = ""
     if textfile:
-        # Looked at before they are read: what changes meanwhile is news to the next tick.
-        marks = glance.saves(node.paths.shared_memory)
         text = metrics.text(
             node,
             records,
             node.clock.monotonic() - began,
             kept=not unkept,
             munged=munged.runs,
-            saves=saves_of(node) if marks else (),
+            saves=saves_of(node),
             unprotected=len(unprotected(node)),
             guarded=guarded.holds,
         )
@@ -111,22 +111,23 @@ def _tick(node: Node) -> Tick:
             in_child(textfile, partial(write_volatile, node.paths.real(textfile), text), METRICS_WITHIN)
         except NodeError as err:
             said.append(f"no metrics: {err.message}")
-            textfile = ""
     try:
         tell(node, records, now)
     except OSError as err:
         said.append(f"nobody outside is told: {err}")
-    read_only = {look.status.name: look.seen.probed is not None and look.seen.probed.read_only for look in looks}
-    owing = units or unkept or munged.runs is False or (guarded.required and not guarded.holds)
-    calm.note(node, {} if owing else records, read_only, textfile, now, munged.procs, marks, guarded.generation)
     return Tick(records, tuple(ordered), tuple(said), unkept)
 
 
 def saves_of(node: Node) -> Sequence[Found]:
     """How the saves of the runs here fare, by the word of rank 0's agents."""
-    from hyperpod_kit.checkpoint.repository import saves_note  # most nodes have no run most of the time
+    from hyperpod_kit.checkpoint.repository import places
 
     try:
+        with contextlib.closing(places.listed(node.paths.shared_memory, ".saves", 1)) as notes:
+            if next(notes, None) is None:
+                return ()  # most nodes have no run most of the time
+        from hyperpod_kit.checkpoint.repository import saves_note
+
         return saves_note.read_all(node.paths.shared_memory)
     except OSError:
         return []

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Iterator, Optional, Tuple
 
 
@@ -42,11 +43,21 @@ class Entry:
 
 def unescape(text: str) -> str:
     """The kernel writes space, tab, newline and backslash as three octal digits."""
+    if "\\" not in text:
+        return text
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), text)
 
 
-def parse(mountinfo: str) -> Iterator[Entry]:
-    """Entries in the kernel's order: of two at one path, the later one is what a process sees."""
+@lru_cache(maxsize=1)
+def parse(mountinfo: str) -> Tuple[Entry, ...]:
+    """Entries in the kernel's order: of two at one path, the later one is what a process sees.
+
+    Kept for the next caller: a check of many mounts reads one list many times.
+    """
+    return tuple(_entries(mountinfo))
+
+
+def _entries(mountinfo: str) -> Iterator[Entry]:
     for line in mountinfo.splitlines():
         left, separator, right = line.partition(" - ")
         before, after = left.split(" "), right.split(" ")

@@ -25,26 +25,23 @@ UNIT = "munge.service"
 
 @dataclass(frozen=True)
 class Munge:
-    """runs: None where nobody wants it; said: a line for a person, "" when nothing is new; procs: the file that is
-    there for as long as it runs, "" for none."""
+    """runs: None where nobody wants it; said: a line for a person, "" when nothing is new."""
 
     runs: Optional[bool] = None
     said: str = ""
-    procs: str = ""
 
 
 def see_to(node: Node) -> Munge:
     """Look, and order a start when one is due. Costs no command while it runs."""
     if not os.path.exists(node.paths.munge_key):
         return Munge()
-    procs = systemd.processes_file(node, UNIT)
     noted = read_json(node.paths.munge_note)
     before = noted if isinstance(noted, dict) else {}
     tries = int(before.get("tries", 0))
-    if procs or systemd.processes(node, UNIT):
+    if systemd.processes(node, UNIT):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(node.paths.munge_note)
-        return Munge(True, "munged runs again" if tries else "", procs)
+        return Munge(True, "munged runs again" if tries else "")
     if not systemd.is_enabled(node, UNIT):
         return Munge()
     if tries and 0 <= node.clock.wall() - before.get("at", 0.0) < pause(tries, node.config.health.interval):

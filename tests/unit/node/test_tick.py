@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from hyperpod_kit.checkpoint.repository import saves_note
 from hyperpod_kit.model.mounts import EfsMount, LustreMount, S3Mount
 from hyperpod_kit.model.node_config import HealthPolicy
 from hyperpod_kit.node.health import tick as module
@@ -194,7 +195,6 @@ def test_a_node_that_is_too_busy_to_ask_is_not_held_against_the_mount(
         for _ in range(9):
             record = ticked(fake.node).records["fsx"]
         assert (record.state, record.failures, record.degraded) == ("unknown", 0, False)
-        assert not Path(fake.node.paths.calm).exists()
     assert ticked(fake.node).records["fsx"].state == "ok"
 
 
@@ -348,7 +348,6 @@ def test_munged_that_should_run_is_started_later_and_later(make_node: Any) -> No
             assert said[0].startswith("munged does not run") and said[0].endswith(f"start {len(at)}")
         else:
             assert said == ()
-        assert not os.path.exists(fake.node.paths.calm)
         fake.clock.now += 30
     gaps = [second - first for first, second in zip(at, at[1:], strict=False)]
     assert at[0] == 0 and gaps == sorted(gaps) and gaps[-1] == 10
@@ -360,3 +359,85 @@ def test_munged_that_should_run_is_started_later_and_later(make_node: Any) -> No
     fake.runner.on("systemctl is-enabled --quiet munge.service", 1)
     count = fake.runner.calls.count(start)
     assert ticked(fake.node).said == () and fake.runner.calls.count(start) == count, "somebody has disabled it"
+
+
+TEXTFILE = "var/lib/node_exporter/textfile_collector/hyperpod_kit.prom"
+
+
+def test_a_check_that_finds_nothing_new_runs_no_command_and_renews_the_times(make_node: Any) -> None:
+    fake = make_node([LUSTRE, EFS])
+    fake.mounted("/fsx", "lustre", "10.1.0.1@tcp:/abcdefgh")
+    fake.mounted("/efs/trainer", "nfs4", "127.0.0.1:/")
+    assert ticked(fake.node).records["home"].state == "ok"
+    for path in ("run/hyperpod-kit/health.json", TEXTFILE):
+        os.utime(fake.root / path, (1, 1))
+    assert ticked(fake.node).said == () and not fake.runner.calls
+    for path in ("run/hyperpod-kit/health.json", TEXTFILE):
+        assert time.time() - (fake.root / path).stat().st_mtime < 60
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount")
+def test_a_mount_that_has_filled_up_is_seen_by_the_next_check(make_node: Any) -> None:
+    fake = make_node([LUSTRE])
+    fake.mounted("/fsx", "lustre", "10.1.0.1@tcp:/abcdefgh")
+    place = fake.root / "fsx"
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)], timeout=20).returncode:
+        pytest.skip("cannot mount a tmpfs here")
+    try:
+        assert ticked(fake.node).records["fsx"].state == "ok"
+        with pytest.raises(OSError, match="No space"):
+            (place / "ballast").write_bytes(bytes(100_000))
+        assert ticked(fake.node).records["fsx"].state == "full"
+    finally:
+        subprocess.run(["umount", "--lazy", str(place)], check=True, timeout=20)
+
+
+def test_what_has_changed_since_is_seen_by_the_next_check(make_node: Any) -> None:
+    fake = make_node([LUSTRE])
+    fake.mounted("/fsx", "lustre", "10.1.0.1@tcp:/abcdefgh")
+    listed, text = fake.root / "proc/self/mountinfo", fake.root / TEXTFILE
+    before, place = listed.read_text(), fake.root / "fsx"
+    assert ticked(fake.node).records["fsx"].state == "ok"
+    place.rmdir()
+    assert ticked(fake.node).records["fsx"].state == "unknown"
+    place.mkdir()
+    listed.write_text(before.replace("50 1 0:50 / /fsx rw", "51 1 0:51 / /fsx rw"))
+    assert ticked(fake.node).records["fsx"].mount_id == 51
+    listed.write_text(before.replace("/fsx rw", "/fsx ro"))
+    assert ticked(fake.node).records["fsx"].state == "readonly"
+    listed.write_text(before.replace(" /fsx ", " /elsewhere "))
+    assert ticked(fake.node).records["fsx"].state == "absent"
+    listed.write_text(before + "99 1 0:99 / /fsx rw - fuse mountpoint-s3 rw\n")
+    assert ticked(fake.node).records["fsx"].state == "wrong_target"
+    listed.write_text(before)
+    text.unlink()
+    assert ticked(fake.node).records["fsx"].state == "ok" and text.exists()
+
+
+def test_a_word_of_a_run_about_its_saves_gets_into_the_metrics(make_node: Any) -> None:
+    """What is none is passed over, and waited for never."""
+    fake = make_node([LUSTRE])
+    fake.mounted("/fsx", "lustre", "10.1.0.1@tcp:/abcdefgh")
+    shm, text = fake.root / "dev/shm", fake.root / TEXTFILE
+    shm.mkdir(parents=True)
+    assert ticked(fake.node) and "checkpoint" not in text.read_text()
+    path = shm / f"hpk-{os.getuid()}-0123456789ab-00000.saves"
+    word = saves_note.Note('llama "a"', "/fsx/run", "7", None, None, 1, "full")
+    saves_note.write(str(path), word)
+    assert ticked(fake.node).records["fsx"].state == "ok"
+    labels = f'{{run="llama \\"a\\"",id="0123456789ab",uid="{os.getuid()}",job="7"}}'
+    assert f"hyperpod_kit_checkpoint_lost_saves{labels} 1\n" in text.read_text()
+    assert "hyperpod_kit_checkpoint_durable_timestamp_seconds{" not in text.read_text()
+    saves_note.write(str(path), word._replace(durable_step=80, durable_at=1.5, lost_in_row=0))
+    assert ticked(fake.node)
+    assert f"hyperpod_kit_checkpoint_lost_saves{labels} 0\n" in text.read_text()
+    assert f"hyperpod_kit_checkpoint_durable_timestamp_seconds{labels} 1.5\n" in text.read_text()
+    path.unlink()
+    os.mkfifo(path)
+    assert ticked(fake.node) and "checkpoint" not in text.read_text()
+    path.unlink()
+    own = shm / f"hyperpod-kit-{os.getuid()}"
+    own.mkdir()
+    saves_note.write(str(own / path.name), word)
+    assert ticked(fake.node)
+    assert f"hyperpod_kit_checkpoint_lost_saves{labels} 1\n" in text.read_text()

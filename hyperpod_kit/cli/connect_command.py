@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shlex
 import shutil
@@ -13,16 +14,15 @@ import click
 
 from hyperpod_kit.cli.options import cluster_of_nodes, json_option, resolve_cluster
 from hyperpod_kit.cli.output import data, document, say
+from hyperpod_kit.cli.ssh_options import login_options
 
 if TYPE_CHECKING:
     from hyperpod_kit.cluster.nodes import Node
-    from hyperpod_kit.cluster.session import Start
+    from hyperpod_kit.cluster.session import SshLogin, Start
 
 
 @click.command("connect")
-@click.argument("node", required=False, metavar="[NODE]")
-@click.argument("command", nargs=-1, metavar="[COMMAND…]", type=click.UNPROCESSED)
-@cluster_of_nodes
+@functools.partial(cluster_of_nodes, after="[NODE] [COMMAND…]")
 @click.option("--ssh", "over_ssh", is_flag=True, help="ssh straight to the node's address in place of SSM.")
 @click.option("--ssh-config", "as_config", is_flag=True, help="Print a Host block a node, for ~/.ssh/config.")
 @click.option(
@@ -32,40 +32,25 @@ if TYPE_CHECKING:
     help="For ssh's ProxyCommand: forward stdin and stdout to PORT of the node through SSM.",
 )
 @click.option("--dry-run", is_flag=True, help="Only print the command.")
-@click.option(
-    "--ssh-user",
-    default="ubuntu",
-    show_default=True,
-    envvar="HPK_SSH_USER",
-    show_envvar=True,
-    help="Whom to log in as.",
-)
-@click.option("--ssh-key", default="", envvar="HPK_SSH_KEY", show_envvar=True, help="Private key file.")
-@click.option(
-    "--ssh-port", default=22, envvar="HPK_SSH_PORT", show_envvar=True, show_default=True, help="Port of sshd."
-)
-@click.option("--known-hosts", default="", envvar="HPK_KNOWN_HOSTS", show_envvar=True, help="Host keys to verify by.")
+@login_options
 @json_option
 def connect(
-    node: Optional[str],
-    command: tuple[str, ...],
     config: Path,
+    nodes: tuple[str, ...],
     cluster: Optional[str],
     region: Optional[str],
     over_ssh: bool,
     as_config: bool,
     proxy: Optional[int],
     dry_run: bool,
-    ssh_user: str,
-    ssh_key: str,
-    ssh_port: int,
-    known_hosts: str,
+    login: SshLogin,
     as_json: bool,
 ) -> None:
     """A shell on a node: by a session of AWS Systems Manager, or over ssh.
 
-    NODE is an instance id, an address, or GROUP/INDEX; without one it is the Slurm controller. A session needs
-    session-manager-plugin on this machine, and nothing else of AWS's. COMMAND is for --ssh, after `--`.
+    NODE is an instance id, an address, or GROUP/INDEX; without one it is the Slurm controller. CONFIG ends in
+    .json, .yaml or .yml. A session needs session-manager-plugin on this machine, and nothing else of AWS's. COMMAND is
+    for --ssh, after `--`.
 
     \b
     Examples:
@@ -80,26 +65,24 @@ def connect(
     from hyperpod_kit.cluster.nodes import LOOKUPS, list_nodes, resolve
     from hyperpod_kit.errors import UsageError
 
+    node, command = nodes[0] if nodes else None, nodes[1:]
     if command and not over_ssh:
         raise UsageError("a session takes no command", hint="--ssh -- COMMAND, or begin the session and type it")
     chosen = resolve_cluster(config, cluster, region)
     sagemaker = SageMaker(chosen.region, connections=LOOKUPS)
     live = sagemaker.describe_cluster(chosen.name)
-    nodes = list_nodes(sagemaker, chosen.name)
-    access = session.SshAccess(ssh_user, ssh_key, known_hosts, ssh_port)
+    there = list_nodes(sagemaker, chosen.name)
     if as_config:
-        wanted = [one.instance_id for one in (resolve(nodes, [node]) if node else nodes) if not one.gone]
+        wanted = [one.instance_id for one in (resolve(there, [node]) if node else there) if not one.gone]
         program = shutil.which("hyperpod-kit") or "hyperpod-kit"
-        text = session.ssh_config(
-            chosen.name, sagemaker.region, nodes, wanted, access, program=program, direct=over_ssh
-        )
+        text = session.ssh_config(chosen.name, sagemaker.region, there, wanted, login, program=program, direct=over_ssh)
         data({"cluster": chosen.name, "ssh_config": text}) if as_json else document(text)
         return
     controller = chosen.settings.parameters.controller_group if chosen.settings else None
-    one = resolve(nodes, [node])[0] if node else session.choose(nodes, live, controller)
+    one = resolve(there, [node])[0] if node else session.choose(there, live, controller)
     session.require_running(one)
     if over_ssh:
-        _enter(session.ssh_start(one, access, command), one, dry_run, as_json)
+        _enter(session.ssh_start(one, login, command), one, dry_run, as_json)
         return
     request = session.ssm_request(one, live, proxy)
     if dry_run:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 
 @click.command("diagnose")
-@click.argument("nodes", nargs=-1, metavar="[NODE…]")
 @cluster_of_nodes
 @click.option("--log", "with_log", is_flag=True, help="Print the last lines of each node's log too.")
 @click.option("--actions", is_flag=True, help="Instead: what was done with root's rights, to whom, and why.")
@@ -50,9 +49,9 @@ def diagnose(
 ) -> int:
     """Why the cluster or a node is not well: node, step, cause, remedy.
 
-    NODE is an instance id, an address, or GROUP/INDEX; all nodes without one. Asks AWS for its messages and events, and
-    each node for its own record of its creation, its log and its mounts. Of a node that does not answer, or failed and
-    is gone, the log is read from CloudWatch.
+    NODE is an instance id, an address, or GROUP/INDEX; all nodes without one. CONFIG ends in .json, .yaml or .yml. Asks
+    AWS for its messages and events, and each node for its own record of its creation, its log and its mounts. Of a node
+    that does not answer, or failed and is gone, the log is read from CloudWatch.
 
     --actions lists, from the nodes' journals, what the kit did with root's rights to what is another's: requeued,
     drained, pruned, flushed, unmounted, restarted; on what, of whom, who asked and why. Only records of root's own

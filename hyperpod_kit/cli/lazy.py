@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Iterator, Mapping, NamedTuple, Optional
 import click
 
 from hyperpod_kit.cli.ending import READER_GONE, reader_gone
-from hyperpod_kit.errors import Unreachable
+from hyperpod_kit.errors import Unreachable, UsageError
 
 if TYPE_CHECKING:
     import argparse
@@ -24,10 +24,20 @@ class Entry(NamedTuple):
 
 
 class LazyGroup(click.Group):
-    """A group over a table of entries, in sections: title -> name -> Entry."""
+    """A group over a table of entries, in sections: title -> name -> Entry.
 
-    def __init__(self, *args: Any, sections: Mapping[str, Mapping[str, Entry]], **kwargs: Any) -> None:
+    `elsewhere`: names of commands that another machine has -> where they are, and what to type for that.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        sections: Mapping[str, Mapping[str, Entry]],
+        elsewhere: Mapping[str, tuple[str, str]] | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
+        self._elsewhere = elsewhere or {}
         self._sections = sections
         self._entries = {name: entry for section in sections.values() for name, entry in section.items()}
 
@@ -46,6 +56,9 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[Optional[str], Optional[click.Command], list[str]]:
         if args and args[0] not in self._entries and not args[0].startswith("-"):
+            if args[0] in self._elsewhere:
+                message, hint = self._elsewhere[args[0]]
+                raise UsageError(message, hint=hint)
             from difflib import get_close_matches
 
             near = get_close_matches(args[0], self._entries, 1, 0.5)

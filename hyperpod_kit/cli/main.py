@@ -60,11 +60,18 @@ SECTIONS = {
         ),
     },
 }
+ELSEWHERE = {
+    "node": (
+        "`hyperpod-kit node` is on the cluster's nodes, not on this machine",
+        "hyperpod-kit connect NODE, and the same words there; validate-mounts and diagnose ask all nodes from here",
+    )
+}
 
 
 @click.group(
     cls=LazyGroup,
     sections=SECTIONS,
+    elsewhere=ELSEWHERE,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 ok, 1 found something wrong, 2 usage, 3 could not check.",
 )

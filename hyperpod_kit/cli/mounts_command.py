@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     type=click.FloatRange(1),
     help="With --via pull: a report older than so many seconds counts as a failure; default: 660, two missed reports.",
 )
-@click.option("--nodes", "each", is_flag=True, help="Print one row per node instead of grouping them.")
+@click.option("--per-node", "--nodes", "each", is_flag=True, help="Print one row per node instead of grouping them.")
 @click.option(
     "--junit", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write JUnit XML to FILE too."
 )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Sequence, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Sequence
 
 import click
 
@@ -15,8 +16,6 @@ from hyperpod_kit.cli.output import cell, console, data, say
 if TYPE_CHECKING:
     from hyperpod_kit.aws.sagemaker import Batched, SageMaker
     from hyperpod_kit.cluster.nodes import Node
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 @click.command("list-cluster-nodes")
@@ -65,14 +64,13 @@ def list_cluster_nodes(config: Path, cluster: Optional[str], region: Optional[st
     say(f"{len(nodes)} nodes, {sum(1 for node in nodes if node.status == 'Running')} running")
 
 
-def chosen_nodes(command: Command) -> Command:
+def chosen_nodes(command: Callable[..., Any]) -> Callable[..., Any]:
     """NODE… and which cluster they are of."""
     for option in (
         json_option,
         click.option("--dry-run", is_flag=True, help="Only say which nodes are meant."),
         click.option("--yes", is_flag=True, help="Do not ask."),
-        cluster_of_nodes,
-        click.argument("nodes", nargs=-1, required=True, metavar="NODE…"),
+        functools.partial(cluster_of_nodes, required=True),
     ):
         command = option(command)
     return command
@@ -98,6 +96,8 @@ def replace_node(
     as_json: bool,
 ) -> int:
     """Replace nodes by fresh ones. NODE is an instance id, an address, or GROUP/INDEX as listed.
+
+    CONFIG ends in .json, .yaml or .yml.
 
     Exit code 1 when AWS refuses some of them; the others are being replaced then.
 

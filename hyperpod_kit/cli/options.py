@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, TypeVar
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 DEFAULT_CONFIG = "provisioning_parameters.json"
+CONFIG_SUFFIXES = (".json", ".yaml", ".yml")
 
 config_argument = click.argument("config", default=DEFAULT_CONFIG, type=click.Path(path_type=Path))
 json_option = click.option("--json", "as_json", is_flag=True, help="Data on stdout, in JSON.")
@@ -30,16 +32,32 @@ def cluster_options(command: Command) -> Command:
     return config_argument(_cluster_option(_region_option(command)))
 
 
-def cluster_of_nodes(command: Command) -> Command:
-    """The same where the arguments are nodes: --config in place of CONFIG."""
-    config = click.option(
-        "--config",
-        default=DEFAULT_CONFIG,
-        show_default=True,
-        type=click.Path(path_type=Path),
-        help="The configuration that names the cluster.",
-    )
-    return config(_cluster_option(_region_option(command)))
+def cluster_of_nodes(command: Callable[..., Any], *, required: bool = False, after: str = "") -> Callable[..., Any]:
+    """The same where nodes follow: `[CONFIG] [NODE…]`, handed to the command as `config` and `nodes`.
+
+    No node is called like a file of CONFIG_SUFFIXES, so a first word with one of them is CONFIG. `required`: at least
+    one node; `after`: what follows the nodes, for the usage.
+    """
+
+    @functools.wraps(command)
+    def with_config(*, earlier: Path | None, nodes: tuple[str, ...], **others: Any) -> Any:
+        context = click.get_current_context()
+        config = earlier
+        if nodes and nodes[0].endswith(CONFIG_SUFFIXES):
+            if earlier is not None:
+                raise UsageError(f"which configuration, {earlier} or {nodes[0]}?", hint="name one of them")
+            config, nodes = Path(nodes[0]), nodes[1:]
+        if required and not nodes:
+            raise click.UsageError("Missing argument 'NODE…'.", context)
+        if config is not None:
+            context.set_parameter_source("config", click.core.ParameterSource.COMMANDLINE)
+        return command(config=config or Path(DEFAULT_CONFIG), nodes=nodes, **others)
+
+    # Earlier releases had --config here; who wrote it into a script goes on with it.
+    earlier = click.option("--config", "earlier", type=click.Path(path_type=Path), hidden=True)
+    words = " ".join(filter(None, ("[CONFIG]", after or ("NODE…" if required else "[NODE…]"))))
+    nodes = click.argument("nodes", nargs=-1, required=required, metavar=words)
+    return nodes(earlier(_cluster_option(_region_option(with_config))))
 
 
 class Cluster(NamedTuple):
@@ -54,7 +72,8 @@ def resolve_cluster(config: Path, cluster: Optional[str], region: Optional[str])
     """The cluster of --cluster, or of the configuration. Raises UsageError, ConfigError."""
     from hyperpod_kit.config.load import load
 
-    written = click.get_current_context().get_parameter_source("config") is not click.core.ParameterSource.DEFAULT
+    source = click.get_current_context().get_parameter_source("config")
+    written = source not in (None, click.core.ParameterSource.DEFAULT)
     if cluster is None and not config.exists():
         raise UsageError(
             f"which cluster? There is no {config} here", hint="--cluster NAME, or name the configuration file"

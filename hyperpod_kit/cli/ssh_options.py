@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-_OPTIONS = (
+_LOGIN = (
     click.option(
         "--ssh-user",
-        default="root",
+        default="ubuntu",
         show_default=True,
         envvar="HPK_SSH_USER",
         show_envvar=True,
-        help="Who logs in to nodes.",
+        help="User that logs in to nodes; on HyperPod's images that is ubuntu.",
     ),
     click.option(
         "--ssh-key",
@@ -49,6 +49,9 @@ _OPTIONS = (
         show_default=True,
         help="Host keys to verify nodes by; no other is accepted.",
     ),
+)
+_OPTIONS = (
+    *_LOGIN,
     click.option(
         "--ssh-proxy",
         default="",
@@ -102,6 +105,23 @@ def ssh_options(command: Command, *, timeout: float = 60.0) -> Callable[..., Any
     for option in reversed((*_OPTIONS, limit)):
         with_settings = option(with_settings)
     return with_settings
+
+
+def login_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Those of them that ssh(1) takes too, handed to the command as one `login: SshLogin`."""
+
+    @functools.wraps(command)
+    def with_login(*, ssh_user: str, ssh_key: Path | None, ssh_port: int, known_hosts: Path, **others: Any) -> Any:
+        from hyperpod_kit.cluster.session import SshLogin
+
+        # Where nobody names a file, ssh looks into its own, the machine's among them.
+        source = click.get_current_context().get_parameter_source("known_hosts")
+        named = "" if source is click.core.ParameterSource.DEFAULT else str(known_hosts)
+        return command(login=SshLogin(ssh_user, str(ssh_key or ""), named, ssh_port), **others)
+
+    for option in reversed(_LOGIN):
+        with_login = option(with_login)
+    return with_login
 
 
 def open_sagemaker(chosen: Cluster) -> SageMaker:

@@ -80,7 +80,7 @@ def aws_command(request: Mapping[str, Any], region: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class SshAccess:
+class SshLogin:
     """How to log in. Empty or None: what ssh itself does."""
 
     user: str
@@ -100,7 +100,7 @@ class SshAccess:
         )
 
 
-def ssh_start(node: Node, access: SshAccess, command: Sequence[str] = ()) -> Start:
+def ssh_start(node: Node, access: SshLogin, command: Sequence[str] = ()) -> Start:
     """ssh straight to the node's address. Raises ClusterError when AWS tells none."""
     if not node.address:
         raise ClusterError(f"AWS tells no address of {node.instance_id}", hint="hyperpod-kit list-cluster-nodes")
@@ -113,7 +113,7 @@ def ssh_config(
     region: str,
     nodes: Sequence[Node],
     wanted: Collection[str],
-    access: SshAccess,
+    access: SshLogin,
     *,
     program: str,
     direct: bool,

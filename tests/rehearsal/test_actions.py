@@ -31,7 +31,7 @@ os.execvp("{0}", ["{0}", *"{1}".split(), fields])
 
 
 def actions(cluster: Driver) -> List[Dict[str, Any]]:
-    report = cluster.data("diagnose", "--actions", "--since", "1h", "--config", str(CONFIG), WORKER)
+    report = cluster.data("diagnose", str(CONFIG), WORKER, "--actions", "--since", "1h")
     (node,) = report["nodes"]
     assert not node["error"], node
     found: List[Dict[str, Any]] = node["actions"]

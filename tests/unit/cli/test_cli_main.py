@@ -42,6 +42,9 @@ def test_typing_mistakes(hk: Hk) -> None:
     assert wrong.code == 2 and "no such command `validat`. Did you mean `validate`?" in wrong.err
     assert hk("upload", "--nope").code == 2
     assert hk("init", "--workers", "-1").code == 2
+    there = hk("node", "mounts")
+    assert there.code == 2 and there.err.startswith("error: `hyperpod-kit node` is on the cluster's nodes, not on this")
+    assert "hint: hyperpod-kit connect NODE" in there.err and "Usage" not in there.err
 
 
 def test_start_up_imports_nothing_heavy(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hyperpod_kit.cluster.nodes import Node
 from hyperpod_kit.cluster.session import (
     RESPONSE_VARIABLE,
-    SshAccess,
+    SshLogin,
     aws_command,
     choose,
     plugin_start,
@@ -83,11 +83,11 @@ def test_no_session_with_a_node_that_goes() -> None:
 
 
 def test_ssh_straight_to_the_address() -> None:
-    access = SshAccess("root", "/k/id", "/k/known", 2222)
+    access = SshLogin("root", "/k/id", "/k/known", 2222)
     argv = ssh_start(NODES[2], access, ["ls", "a b"]).argv
     assert argv[0] == "ssh" and argv[-2:] == ("10.0.0.3", "ls 'a b'")
     assert "IdentityFile=/k/id" in argv and "Port=2222" in argv and "UserKnownHostsFile=/k/known" in argv
-    assert ssh_start(NODES[2], SshAccess("root")).argv == ("ssh", "-o", "User=root", "10.0.0.3")
+    assert ssh_start(NODES[2], SshLogin("root")).argv == ("ssh", "-o", "User=root", "10.0.0.3")
     with pytest.raises(ClusterError, match="tells no address"):
         ssh_start(Node("w", "i-1", "", "Running", "", "", ""), access)
 
@@ -95,7 +95,7 @@ def test_ssh_straight_to_the_address() -> None:
 @pytest.mark.parametrize("direct", [False, True])
 def test_ssh_itself_reads_the_configuration(tmp_path: Path, direct: bool) -> None:
     """`ssh -G` prints what ssh makes of it. An index counts what is listed, gone nodes too, as NODE does."""
-    access = SshAccess("ubuntu", "/my keys/id")
+    access = SshLogin("ubuntu", "/my keys/id")
     wanted = [one.instance_id for one in NODES if not one.gone]
     file = tmp_path / "config"
     file.write_text(

@@ -105,7 +105,7 @@ def test_a_controller_that_nobody_names_is_asked_for(
     assert run(["validate-mounts", "--cluster", "demo", *words]) == 2
     assert "which node of demo is the controller?" in capsys.readouterr().err
     assert run(["validate-mounts", str(EXAMPLE), *words]) == 3, "the controller is found, and not reached"
-    assert "root@127.78.0.1" in capsys.readouterr().err
+    assert "ubuntu@127.78.0.1" in capsys.readouterr().err
 
 
 def test_without_the_plugin_no_session_is_begun(

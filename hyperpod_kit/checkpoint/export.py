@@ -17,6 +17,7 @@ from hyperpod_kit.checkpoint import codec
 from hyperpod_kit.checkpoint.dcp import reshard
 from hyperpod_kit.checkpoint.dcp.boxes import Wants
 from hyperpod_kit.checkpoint.ranks import Ranks
+from hyperpod_kit.checkpoint.reason import Verdict
 from hyperpod_kit.checkpoint.repository import assemble, selection, verify
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.durable import sync_directory
@@ -81,12 +82,12 @@ def _read(store: Store, attempt: str) -> _State:
         tensors = {name: wants.add_whole(name) for name in sorted(names)}
         ranks = Ranks(alone=True)
         problem = reshard.carry_out(ranks, opened, reshard.divide([wants.freeze(body.chunk)]), wants)
-    if isinstance(problem, reshard.Unread):
+    if problem is not None and problem.verdict is Verdict.UNREAD:
         raise StorageUnreadable(
-            attempt, problem, hint=f"--attempt names an older one: hyperpod-kit checkpoint ls {store.url}"
+            attempt, problem.words, hint=f"--attempt names an older one: hyperpod-kit checkpoint ls {store.url}"
         )
     if problem is not None:
-        raise CheckpointError(problem)
+        raise CheckpointError(problem.words)
     nested = (
         _from_dcp(tree["dcp"], tensors)
         if "dcp" in tree

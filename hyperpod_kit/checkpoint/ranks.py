@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from hyperpod_kit.checkpoint import values
 from hyperpod_kit.checkpoint.holders import Holders
+from hyperpod_kit.checkpoint.reason import Reason, first_reason
 from hyperpod_kit.errors import CheckpointError
 
 _LENGTH = 8
@@ -20,13 +21,10 @@ _PIECE = 64 * 1024 * 1024
 
 
 def first_problem(problems: Sequence[str | None]) -> str | None:
-    """The first rank's that has one, with its number where there are several; None when none has.
-
-    Of the same type: a problem may be a kind of `str` that says more.
-    """
+    """The first rank's that has one, with its number where there are several; None when none has."""
     for rank, found in enumerate(problems):
         if found is not None:
-            return type(found)(f"rank {rank}: {found}") if len(problems) > 1 else found
+            return f"rank {rank}: {found}" if len(problems) > 1 else found
     return None
 
 
@@ -77,9 +75,9 @@ class Ranks:
         """The value of rank `source`."""
         return self.gather(value if self.rank == source else None)[source]
 
-    def agree(self, problem: str | None) -> str | None:
+    def agree(self, problem: Reason | None) -> Reason | None:
         """None when no rank has a problem, else the first one, the same on all ranks."""
-        return first_problem(self.gather(problem))
+        return first_reason(self.gather(problem))
 
     def send_bytes(self, data: torch.Tensor, source: int) -> None:
         """Copy a U8 tensor from rank `source` into everybody's tensor of the same size."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
+from hyperpod_kit.checkpoint.reason import Reason
 from hyperpod_kit.checkpoint.repository import tombstone, verify
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.errors import CheckpointError
@@ -12,14 +13,13 @@ from hyperpod_kit.errors import CheckpointError
 class Rejected(Exception):
     """This candidate cannot be restored, for a reason that is the same on all ranks.
 
-    `rank` is the one that has it, None when that is not known. A `reshard.Proof`: its bytes are not those that were
-    sealed. A `reshard.Unread`: they could not be read.
+    `rank` is the one that has it, None when that is not known.
     """
 
-    def __init__(self, reason: str, rank: int | None = None, kind: type[str] = str) -> None:
-        super().__init__(reason)
+    def __init__(self, reason: Reason, rank: int | None = None) -> None:
+        super().__init__(reason.words)
+        self.reason = reason
         self.rank = rank
-        self.kind = kind
 
 
 def mark(store: Store, attempt: str, rank: int, reason: str) -> None:

@@ -22,6 +22,7 @@ from hyperpod_kit.checkpoint.agreement import Agreement
 from hyperpod_kit.checkpoint.candidates import LOCAL, MEMORY, STORAGE, TIERS, Candidate, Held
 from hyperpod_kit.checkpoint.dcp import boxes, reshard
 from hyperpod_kit.checkpoint.ranks import Ranks
+from hyperpod_kit.checkpoint.reason import Reason, Verdict
 from hyperpod_kit.checkpoint.rejected import Rejected, mark
 from hyperpod_kit.checkpoint.repository import arena, assemble, digest, lease, replicas, verify
 from hyperpod_kit.checkpoint.repository.control import Key
@@ -182,9 +183,9 @@ class _Run:
                 head = self._head(tiers)
                 return "+".join(tier for tier in TIERS if tier in head.tiers), self._fill(head)
             except Rejected as err:
-                why = f"in {'+'.join(sorted(set(tiers)))}: {err.args[0]}"
+                why = f"in {'+'.join(sorted(set(tiers)))}: {err.reason}"
                 rejected.append((self._candidate.attempt, why))
-                if err.kind is reshard.Unread and (err.rank is None or tiers[err.rank] == STORAGE):
+                if err.reason.verdict is Verdict.UNREAD and (err.rank is None or tiers[err.rank] == STORAGE):
                     # No verdict, so no reason to take an older one. A node's own disk that fails is a copy less.
                     raise StorageUnreadable(
                         self._candidate.attempt,
@@ -192,8 +193,9 @@ class _Run:
                         hint="start again when storage answers, or name an older one in HPK_RESUME_FROM: "
                         f"hyperpod-kit checkpoint ls {self._store.url}",
                     ) from None
-                if err.rank == self._ranks.rank and err.kind is reshard.Proof and tiers[err.rank] == STORAGE:
-                    mark(self._store, self._candidate.attempt, err.rank, str(err.args[0]))
+                damaged = err.reason.verdict is Verdict.DAMAGED
+                if damaged and err.rank == self._ranks.rank and tiers[err.rank] == STORAGE:
+                    mark(self._store, self._candidate.attempt, err.rank, err.reason.words)
                 self._drop(tiers, err)
         return None
 
@@ -229,56 +231,54 @@ class _Run:
             one = self._held(rank, tier)
             if (one.key, one.world) != (first.key, self._ranks.world):
                 if not self._candidate.committed:
-                    raise Rejected("its parts are not of one capture")
+                    raise Rejected(Reason("its parts are not of one capture"))
                 self._left = [left & {STORAGE} for left in self._left]
                 return None
-        mine: list[Tree] = []
         near, tier = self._near, tiers[self._ranks.rank]
 
-        def read() -> replicas.Replicas:
-            mine.append(
+        def read() -> tuple[Tree, replicas.Replicas]:
+            tree = (
                 nearby.tree_in_memory(near.slots, first.key)
                 if tier == MEMORY
                 else nearby.tree_on_disk(str(near.local), near.run_id, self._ranks.rank, self._candidate.attempt)
             )
-            return replicas.of_tree(mine[0])
+            return tree, replicas.of_tree(tree)
 
-        differ = replicas.difference(dict(enumerate(self._all.proves(read))))
+        tree, alike = self._all.prove_and_tell(read)
+        differ = replicas.difference(dict(enumerate(alike)))
         if differ is not None:
             # The agents refused it, or were killed before they could.
-            raise Rejected(replicas.explain(differ))
+            raise Rejected(Reason(replicas.explain(differ)))
         plan = one_plan([self._held(rank, tier).plan for rank, tier in enumerate(tiers)])
-        return _Head(None, tiers, first.world, plan, first.root.partition(":")[0], mine[0])
+        return _Head(None, tiers, first.world, plan, first.root.partition(":")[0], tree)
 
     def _head_of_root(self, tiers: tuple[str, ...]) -> _Head:
-        found: list[tuple[Manifest, bytes]] = []
         attempt = self._candidate.attempt
 
-        def read() -> None:
+        def read() -> tuple[Manifest, bytes]:
             # From here on the root is read: nobody deletes the candidate, where the root can be written. Not earlier,
             # because making a lease durable takes longer than reading a small state from memory.
             self._lease = self._lease or lease.take(self._store, attempt, _LEASE)
             body = verify.read_manifest(self._store, attempt)
             if body.run_id != self._near.run_id:
                 raise CheckpointError(f"it belongs to another run, {body.run}")
-            found.append((body, verify.read_extra(self._store, attempt, body.extra)))
+            extra = verify.read_extra(self._store, attempt, body.extra)
             if body.index is not None:
                 # Not needed for the same topology; but a checkpoint that is damaged anywhere is not handed on.
                 verify.read_extra(self._store, attempt, body.index)
+            return body, extra
 
-        self._all.proves(read if self._ranks.rank == 0 else lambda: None)
-        body, extra = self._ranks.broadcast(found[0] if found else None)
-        trees: list[Tree] = []
+        body, extra = self._ranks.broadcast(self._all.prove(read if self._ranks.rank == 0 else lambda: None))
 
-        def parse() -> None:
+        def parse() -> Tree:
             digest.algorithm(body.digest)
             tree = assemble.tree_of(extra, self._ranks.rank)
             if self._ranks.rank >= body.world:
                 # Two ranks with one stream of random numbers would be worse than a new stream.
                 tree.pop("rng", None)
-            trees.append(tree)
+            return tree
 
-        self._all.proves(parse)
+        tree = self._all.prove(parse)
         # A copy outside the root is as good as the root's when it has the same digest.
         good = tuple(
             tier
@@ -287,7 +287,7 @@ class _Run:
             else STORAGE
             for rank, tier in enumerate(tiers)
         )
-        return _Head(body, good, body.world, body.plan, body.digest, trees[0])
+        return _Head(body, good, body.world, body.plan, body.digest, tree)
 
     # --- the tensors --------------------------------------------------------------------------------------------
 
@@ -307,28 +307,30 @@ class _Run:
                 if not self._candidate.committed:
                     # It has no index, so only the same division among the ranks could read it.
                     raise Rejected(
-                        "it was captured with other tensors or another division among the ranks, and never committed"
+                        Reason(
+                            "it was captured with other tensors or another division among the ranks, "
+                            "and never committed"
+                        )
                     )
                 head = self._head_of_root((STORAGE,) * self._ranks.world)
             loaded, size = self._other(head, targets)
-        self._all.fits(lambda: self._state.adopt(head.tree, loaded))
+        self._all.fit(lambda: self._state.adopt(head.tree, loaded))
         return size
 
     def _targets(self, head: _Head, reading: load.Reading | None) -> tuple[Snapshot, bool]:
         """(what the state wants filled, whether that is on every rank what it saved)."""
-        found: list[Snapshot] = []
 
-        def walk() -> str:
-            found.append(self._state.targets(self._ranks, head.tree))
+        def walk() -> tuple[Snapshot, str]:
+            targets = self._state.targets(self._ranks, head.tree)
             if reading is not None:
                 # The plan says nothing of what only this rank has.
-                reading.check({piece.spec.name: piece for piece in found[-1].pieces})
-            return found[-1].plan
+                reading.check({piece.spec.name: piece for piece in targets.pieces})
+            return targets, targets.plan
 
-        plans = self._all.fits(walk)
+        targets, plans = self._all.fit_and_tell(walk)
         if len(set(plans)) > 1 and stages.agree(self._ranks, self._state):
-            plans = self._all.fits(walk)
-        return found[-1], one_plan(plans) == head.plan
+            targets, plans = self._all.fit_and_tell(walk)
+        return targets, one_plan(plans) == head.plan
 
     @contextlib.contextmanager
     def _own(self, head: _Head) -> Iterator[load.Opened]:
@@ -350,49 +352,42 @@ class _Run:
     def _same(self, head: _Head, targets: Snapshot, reading: load.Reading) -> tuple[Mapping[str, torch.Tensor], int]:
         """Saved by the same ranks: each streams its own shard and shares what others hold too."""
         pieces = {piece.spec.name: piece for piece in targets.pieces}
-        own: list[load.OwnShard] = []
 
-        def read() -> int:
-            own.append(reading.into(pieces))
-            missing = [
-                piece.spec.name
-                for piece in targets.pieces
-                if piece.replica[1] == 1 and piece.spec.name not in own[0].here
-            ]
-            if missing:
-                raise CheckpointError(f"{missing[0]} is not in this rank's shard")
-            return reading.size
+        def read() -> tuple[load.OwnShard, int]:
+            own = reading.into(pieces)
+            for piece in targets.pieces:
+                if piece.replica[1] == 1 and piece.spec.name not in own.here:
+                    raise CheckpointError(f"{piece.spec.name} is not in this rank's shard")
+            return own, reading.size
 
-        sizes = self._all.proves(read)
-        self._all.settle(share.share(self._ranks, targets.pieces, own[0].here, head.algorithm))
-        return own[0].loaded, sum(sizes)
+        own, sizes = self._all.prove_and_tell(read)
+        self._all.settle(share.share(self._ranks, targets.pieces, own.here, head.algorithm))
+        return own.loaded, sum(sizes)
 
     def _other(self, head: _Head, targets: Snapshot) -> tuple[Mapping[str, torch.Tensor], int]:
         """Saved by other ranks or with another division: boxes of tensors, wherever they lie."""
         assert head.body is not None
         with reshard.opened(self._store, self._candidate.attempt, head.body) as attempt:
             rows = reshard.rows_of(self._ranks, attempt)
-            if isinstance(rows, str):
-                raise Rejected(rows, kind=type(rows))
-            self._all.fits(lambda: boxes.check_fit(rows, targets.pieces))
+            if isinstance(rows, Reason):
+                raise Rejected(rows)
+            self._all.fit(lambda: boxes.check_fit(rows, targets.pieces))
             wants = boxes.Wants(rows)
-            loaded: dict[str, torch.Tensor] = {}
 
-            def want() -> None:
+            def want() -> dict[str, torch.Tensor]:
                 for piece in targets.pieces:
                     spec = piece.spec
                     region = boxes.Region(spec.name, spec.offsets or (0,) * len(spec.shape), spec.shape)
                     wants.add(region, piece.tensor)
                 here = {piece.spec.name for piece in targets.pieces}.union(targets.absent)
-                for name in set(codec.tensor_names(head.tree)) - here:
-                    loaded[name] = wants.add_whole(name)
+                return {name: wants.add_whole(name) for name in set(codec.tensor_names(head.tree)) - here}
 
-            self._all.proves(want)
+            loaded = self._all.prove(want)
             work = reshard.work_of(self._ranks, wants.freeze(head.body.chunk))
             problem = reshard.carry_out(self._ranks, attempt, work, wants)
             self.touched = self.touched or wants.touched
-            if isinstance(problem, reshard.Fault):
-                raise self._all.unfit(problem)
+            if problem is not None and problem.verdict is Verdict.UNFILLED:
+                raise self._all.unfit(problem.words)
             if problem is not None:
-                raise Rejected(problem, kind=type(problem))
+                raise Rejected(problem)
         return loaded, head.body.total_bytes

@@ -17,6 +17,7 @@ from hyperpod_kit.checkpoint import partition
 from hyperpod_kit.checkpoint.dcp import reshard
 from hyperpod_kit.checkpoint.load import copy_into, is_plain, view_of
 from hyperpod_kit.checkpoint.ranks import Ranks
+from hyperpod_kit.checkpoint.reason import Reason
 from hyperpod_kit.checkpoint.repository import digest
 from hyperpod_kit.checkpoint.snapshot import Piece
 
@@ -34,20 +35,20 @@ class _Part(NamedTuple):
     end: int
 
 
-def share(ranks: Ranks, pieces: Sequence[Piece], here: Collection[str], algorithm: str) -> list[str | None]:
+def share(ranks: Ranks, pieces: Sequence[Piece], here: Collection[str], algorithm: str) -> list[Reason | None]:
     """Fill the pieces that are not `here` from the ranks that have read them. For each rank what is wrong there.
 
     A collective over all ranks. Raises what torch.distributed raises when a peer has gone.
     """
     alg = digest.algorithm(algorithm)
     owners = partition.owner(pieces)
-    problem: str | None = None
+    problem: Reason | None = None
     sets: dict[tuple[int, ...], list[Piece]] = {}
     for piece in pieces:
         if piece.replica[1] > 1:
             sets.setdefault(piece.holders, []).append(piece)
             if (owners[piece.spec.name] == piece.replica[0]) != (piece.spec.name in here):
-                problem = problem or f"{piece.spec.name} is not in the shard of the rank that saves it"
+                problem = problem or Reason(f"{piece.spec.name} is not in the shard of the rank that saves it")
     digests: dict[_Bucket, bytes] = {}
     for holders, members in sorted(sets.items(), key=lambda item: (-len(item[0]) if item[0] else 1 - 2**31, item[0])):
         mine = members[0].replica[0]
@@ -138,17 +139,17 @@ def _send(ranks: Ranks, data: torch.Tensor, like: Piece, owner: int) -> None:
 
 
 def _compare(
-    ranks: Ranks, problem: str | None, digests: Mapping[_Bucket, bytes], mine: Mapping[tuple[int, ...], int]
-) -> list[str | None]:
+    ranks: Ranks, problem: Reason | None, digests: Mapping[_Bucket, bytes], mine: Mapping[tuple[int, ...], int]
+) -> list[Reason | None]:
     """Whether every bucket arrived on every rank as it was sent. A collective over all ranks."""
     sent = {key for key in digests if key[1] == mine[key[0]]}
     everybody = ranks.gather((problem, digests, sent))
     true = {key: digests_[key] for _, digests_, sent_ in everybody for key in sent_}
 
-    def wrong(there: Mapping[_Bucket, bytes]) -> str | None:
+    def wrong(there: Mapping[_Bucket, bytes]) -> Reason | None:
         for key, value in there.items():
             if true.get(key) != value:
-                return f"bucket {key[2]} of replica {key[1]} did not arrive as it was sent"
+                return Reason(f"bucket {key[2]} of replica {key[1]} did not arrive as it was sent")
         return None
 
     return [found or wrong(there) for found, there, _ in everybody]

@@ -7,6 +7,7 @@ fields of the types that they declare; anything else is a CheckpointError.
 from __future__ import annotations
 
 import dataclasses
+import enum
 import json
 import types
 import typing
@@ -17,7 +18,7 @@ from hyperpod_kit.checkpoint.repository import identity, layout, manifest
 from hyperpod_kit.errors import CheckpointError, HyperpodKitError
 from hyperpod_kit.untrusted import parse
 
-PROTOCOL = "hpk-ranks/2"
+PROTOCOL = "hpk-ranks/3"
 
 LARGEST = 1 << 30
 """Bytes of JSON of one value."""
@@ -34,7 +35,7 @@ _Class = TypeVar("_Class", bound=type)
 
 
 def carried(kind: _Class) -> _Class:
-    """Let a dataclass, a NamedTuple or a kind of `str` be told to other ranks."""
+    """Let a dataclass, a NamedTuple or an Enum of words be told to other ranks."""
     _carried[kind.__name__] = kind
     return kind
 
@@ -100,8 +101,8 @@ def _said(value: Any, blobs: list[bytes]) -> Any:
         return _said_error(value)
     if _carried.get(kind.__name__) is not kind:
         raise TypeError(f"{kind.__name__} cannot be told to other ranks")
-    if issubclass(kind, str):
-        return {"is": kind.__name__, "of": str(value)}
+    if isinstance(value, enum.Enum):
+        return {"is": kind.__name__, "of": value.value}
     return {"is": kind.__name__, "of": [_said(getattr(value, name), blobs) for name in _fields(kind)]}
 
 
@@ -150,7 +151,7 @@ def _meant(said: Any, blobs: list[bytes]) -> Any:
 
 def _made(name: str, of: Any, blobs: list[bytes]) -> Any:
     kind = _carried[name]
-    if issubclass(kind, str):
+    if issubclass(kind, enum.Enum):
         return kind(_checked(of, str))
     fields = _fields(kind)
     values = _checked(_meant(of, blobs), list)

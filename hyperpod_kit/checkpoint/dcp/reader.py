@@ -30,11 +30,15 @@ from hyperpod_kit.checkpoint.dcp import reshard
 from hyperpod_kit.checkpoint.dcp.boxes import Chunk, Region, Rows, Wants, needs
 from hyperpod_kit.checkpoint.dtypes import TYPES
 from hyperpod_kit.checkpoint.ranks import Ranks
+from hyperpod_kit.checkpoint.reason import Reason, reason_in
 from hyperpod_kit.checkpoint.repository import assemble, digest, index, selection, verify
 from hyperpod_kit.errors import CheckpointError
 
 BYTES = "bytes"
 """Key of the tree that a Writer makes: names of the items that are no tensors, stored as U8 tensors."""
+
+
+_Targets = list[tuple[ReadItem, torch.Tensor]]
 
 
 class _Needs(NamedTuple):
@@ -170,21 +174,23 @@ class Reader(StorageReader):
         work: reshard.Work = plan.storage_data
         ranks = Ranks(self._group, alone=len(work.alone) == 1)
         wants = Wants(self._rows)
-        targets: list[tuple[ReadItem, torch.Tensor]] = []
-        bodies: list[tuple[ReadItem, torch.Tensor]] = []
+        chunk = self._attempt.manifest.chunk
 
-        def want() -> None:
+        def want() -> tuple[_Targets, _Targets]:
+            tensors: _Targets = []
+            bodies: _Targets = []
             for item in plan.items:
                 if item.type == LoadItemType.TENSOR:
-                    targets.append((item, planner.resolve_tensor(item).detach()))
-                    wants.add(self._region(item), targets[-1][1])
+                    tensors.append((item, planner.resolve_tensor(item).detach()))
+                    wants.add(self._region(item), tensors[-1][1])
                 elif self._is_stored(item):
                     bodies.append((item, wants.add_whole(self._alias[item.storage_index.fqn])))
             wants.freeze(chunk)
+            return tensors, bodies
 
-        chunk = self._attempt.manifest.chunk
         try:
-            problem = ranks.agree(reshard.guarded(want))
+            found = reshard.guarded(want)
+            problem = ranks.agree(reason_in(found))
             if problem is None:
                 problem = reshard.carry_out(ranks, self._attempt, work, wants)
         finally:
@@ -193,7 +199,9 @@ class Reader(StorageReader):
             raise CheckpointError(
                 f"{self._attempt.name}: {problem}", hint=f"hyperpod-kit checkpoint verify {self._store.url}"
             )
-        for item, target in targets:
+        assert not isinstance(found, Reason), "all ranks agreed that there is no problem"
+        tensors, bodies = found
+        for item, target in tensors:
             planner.commit_tensor(item, target)
         for item, body in bodies:
             planner.load_bytes(item, io.BytesIO(bytes(body.tolist())))

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 
-from hyperpod_kit.checkpoint import values
 from hyperpod_kit.checkpoint.dcp.boxes import Chunk, Rows, Wants
 from hyperpod_kit.checkpoint.load import TargetFault, view_of
 from hyperpod_kit.checkpoint.ranks import Ranks
+from hyperpod_kit.checkpoint.reason import Reason, Verdict, reason_in
 from hyperpod_kit.checkpoint.repository import digest, index, stream, tombstone, verify
 from hyperpod_kit.checkpoint.repository import shard as shards
 from hyperpod_kit.checkpoint.repository.manifest import Manifest
 from hyperpod_kit.checkpoint.repository.pump import Pump
 from hyperpod_kit.checkpoint.repository.store.base import Reader, Store
 from hyperpod_kit.errors import CheckpointError, DigestUnavailable
+
+T = TypeVar("T")
 
 _ROUND = 4
 """Chunks that each rank reads between two exchanges: bounds the memory that they wait in."""
@@ -84,49 +86,35 @@ def opened(store: Store, attempt: str, body: Manifest) -> Iterator[Attempt]:
         made.close()
 
 
-def rows_of(ranks: Ranks, attempt: Attempt) -> Rows | str:
+def rows_of(ranks: Ranks, attempt: Attempt) -> Rows | Reason:
     """Where everything lies, read by rank 0 for all; or why that is not known. A collective."""
-    found: list[bytes] = []
-    rows: list[Rows] = []
-    problem = ranks.agree(guarded(lambda: found.append(attempt.index_bytes())) if ranks.rank == 0 else None)
-    if problem is None:
-        data: bytes = ranks.broadcast(found[0] if found else None)
-        problem = ranks.agree(guarded(lambda: rows.append(index.decode(data).tensors())))
-    return problem if problem is not None else rows[0]
+    found = guarded(attempt.index_bytes) if ranks.rank == 0 else b""
+    problem = ranks.agree(reason_in(found))
+    if problem is not None:
+        return problem
+    data: bytes = ranks.broadcast(found)
+    rows = guarded(lambda: index.decode(data).tensors())
+    problem = ranks.agree(reason_in(rows))
+    return rows if problem is None else problem
 
 
-@values.carried
-class Proof(str):
-    """A reason that proves damage: bytes were read, and they are not the bytes that were sealed."""
-
-
-@values.carried
-class Unread(str):
-    """A reason that proves nothing: storage failed, and may give up the same bytes later."""
-
-
-@values.carried
-class Fault(str):
-    """A reason that has nothing to do with the checkpoint: this rank's memory could not take what was read."""
-
-
-def guarded(work: Callable[[], None]) -> str | None:
-    """Do this rank's part; an error becomes a reason, so that no rank leaves the others waiting.
+def guarded(work: Callable[[], T]) -> T | Reason:
+    """What this rank's part gives; an error becomes a reason, so that no rank leaves the others waiting.
 
     Raises DigestUnavailable, which is no verdict on what was read.
     """
     try:
-        work()
-        return None
+        return work()
     except DigestUnavailable:
         raise
     except (TargetFault, MemoryError) as err:
-        return Fault(str(err) or type(err).__name__)
+        return Reason(str(err) or type(err).__name__, Verdict.UNFILLED)
     except (CheckpointError, OSError) as err:
-        why = verify.reason_of(err)
-        return Proof(why) if tombstone.proves(err) else Unread(why) if verify.is_unread(err) else why
+        damaged, unread = tombstone.proves(err), verify.is_unread(err)
+        verdict = Verdict.DAMAGED if damaged else Verdict.UNREAD if unread else Verdict.UNUSABLE
+        return Reason(verify.reason_of(err), verdict)
     except Exception as err:  # whatever it is, a rank that left here would leave the others waiting
-        return f"{type(err).__name__}: {err}"
+        return Reason(f"{type(err).__name__}: {err}")
 
 
 class Share(NamedTuple):
@@ -171,7 +159,7 @@ def work_of(ranks: Ranks, needed: Sequence[Chunk]) -> Work:
     return divide([list(zip(found[::2], found[1::2], strict=True)) for found in everybody])
 
 
-def carry_out(ranks: Ranks, attempt: Attempt, work: Work, wants: Wants) -> str | None:
+def carry_out(ranks: Ranks, attempt: Attempt, work: Work, wants: Wants) -> Reason | None:
     """Read, check, send and hand on; None, or why not, the same on all ranks. A collective."""
 
     def read(chunks: Iterable[Chunk], kept: dict[Chunk, bytes]) -> None:
@@ -203,9 +191,9 @@ def carry_out(ranks: Ranks, attempt: Attempt, work: Work, wants: Wants) -> str |
 
 def _exchange(
     ranks: Ranks, attempt: Attempt, part: Sequence[Share], kept: Mapping[Chunk, bytes], wants: Wants
-) -> str | None:
+) -> Reason | None:
     """Send and receive in one order on all ranks; whatever is wrong with a chunk is said afterwards."""
-    problem: str | None = None
+    problem: Reason | None = None
     for share in part:
         number, place = share.chunk
         begin, end = _bounds(attempt.manifest, number, place)

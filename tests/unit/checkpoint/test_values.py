@@ -14,7 +14,7 @@ from hypothesis import strategies as some
 
 from hyperpod_kit.checkpoint import values
 from hyperpod_kit.checkpoint.candidates import Candidate, Held
-from hyperpod_kit.checkpoint.dcp.reshard import Fault, Proof
+from hyperpod_kit.checkpoint.reason import Reason, Verdict
 from hyperpod_kit.checkpoint.repository.identity import RunIdentity
 from hyperpod_kit.checkpoint.repository.layout import AttemptName
 from hyperpod_kit.checkpoint.repository.manifest import FileRecord, Manifest
@@ -85,8 +85,8 @@ def test_everything_that_ranks_tell_each_other_can_be_told() -> None:
         {((0, 1), 2, 3): b"x"},
     ):
         assert same(known(value), value)
-    for reason in (Proof("bytes"), Fault("memory")):
-        assert known(reason) == reason and type(known(reason)) is type(reason)
+    for verdict in Verdict:
+        assert same(known(verdict), verdict) and same(known(Reason("bytes", verdict)), Reason("bytes", verdict))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,55 @@
+"""Why something could not be read or filled, and what that says about the checkpoint.
+
+Whether a checkpoint gets a tombstone, or an older one may be taken, depends on the verdict. It is a value of its own
+and not a type of text: a reason that was formatted is only words, and no function takes words for a verdict.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from hyperpod_kit.checkpoint import values
+
+
+@values.carried
+class Verdict(enum.Enum):
+    """What a failure says about the checkpoint."""
+
+    DAMAGED = "damaged"
+    """Proof: bytes were read, and they are not the bytes that were sealed."""
+    UNREAD = "unread"
+    """Nothing: storage failed, and may give up the same bytes later."""
+    UNFILLED = "unfilled"
+    """Nothing to do with the checkpoint: this rank's memory could not take what was read."""
+    UNUSABLE = "unusable"
+    """It cannot be used, and that is no proof of damage: a file is missing, or does not fit the others."""
+
+
+@values.carried
+class Reason(NamedTuple):
+    """Words for people, and the verdict."""
+
+    words: str
+    verdict: Verdict = Verdict.UNUSABLE
+
+    def __str__(self) -> str:
+        return self.words
+
+    def of_rank(self, rank: int) -> Reason:
+        """The same with the number of the rank that has it."""
+        return self._replace(words=f"rank {rank}: {self.words}")
+
+
+def reason_in(found: object) -> Reason | None:
+    """The reason, where something gave one in place of its value."""
+    return found if isinstance(found, Reason) else None
+
+
+def first_reason(found: Sequence[Reason | None]) -> Reason | None:
+    """That of the first rank that has one, with its number where there are several ranks; None when none has."""
+    for rank, reason in enumerate(found):
+        if reason is not None:
+            return reason.of_rank(rank) if len(found) > 1 else reason
+    return None

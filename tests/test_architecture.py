@@ -5,36 +5,48 @@ from __future__ import annotations
 import ast
 import sys
 from pathlib import Path
-from typing import Dict, Iterator, List, Set
+from typing import Dict, Iterable, Iterator, List, Mapping, Set
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "hyperpod_kit"
 
-BASE = {"audit", "descriptors", "errors", "run", "untrusted", "model", "slurm"}
 MAY_IMPORT: Dict[str, Set[str]] = {
     "descriptors": set(),
     "errors": set(),
+    "model": set(),
     "untrusted": {"descriptors", "errors"},
     "audit": {"untrusted"},
     "run": {"errors"},
-    "model": {"errors", "untrusted"},
-    "slurm": {"descriptors", "errors", "run", "untrusted", "model"},
+    "slurm": {"descriptors", "errors", "run", "untrusted"},
     "checkpoint.repository": {"audit", "descriptors", "errors", "untrusted"},
-    "node": BASE | {"checkpoint.repository"},
-    "job": BASE | {"checkpoint.repository"},
-    "checkpoint": BASE | {"checkpoint.repository"},
-    "aws": BASE,
-    "config": BASE | {"aws"},
-    "bundle": BASE | {"aws", "config"},
-    "cluster": BASE | {"aws", "config", "bundle"},
-    "preflight": BASE | {"aws", "config"},
-    "remote": BASE | {"aws", "config"},
-    "rehearsal": BASE | {"aws", "config", "bundle", "remote"},
-    "cli": BASE | {"config", "bundle", "aws", "cluster", "preflight", "remote", "rehearsal", "job", "checkpoint"},
+    "node": {"audit", "checkpoint.repository", "errors", "model", "run", "slurm", "untrusted"},
+    "job": {"audit", "checkpoint.repository", "descriptors", "errors", "run", "slurm", "untrusted"},
+    "checkpoint": {"checkpoint.repository", "errors", "slurm", "untrusted"},
+    "aws": {"errors"},
+    "config": {"aws", "errors", "model"},
+    "bundle": {"aws", "config", "errors", "model", "run"},
+    "cluster": {"aws", "bundle", "config", "errors", "untrusted"},
+    "preflight": {"aws", "config", "errors", "model"},
+    "remote": {"aws", "errors", "model", "run", "slurm", "untrusted"},
+    "rehearsal": {"aws", "bundle", "config", "errors", "model", "run", "untrusted"},
+    "cli": {
+        "aws",
+        "bundle",
+        "checkpoint",
+        "cluster",
+        "config",
+        "errors",
+        "model",
+        "preflight",
+        "rehearsal",
+        "remote",
+        "run",
+        "untrusted",
+    },
 }
-"""Layer -> the layers that it may import besides itself. Arrows point down only."""
+"""Layer -> the layers that it imports besides itself, each of them somewhere. Arrows point down only."""
 
 VENDORED = (
     "audit",
@@ -77,16 +89,14 @@ def layer(name: str) -> str:
 
 
 def imports(path: Path) -> List[str]:
-    """Every module that a file imports, absolute; relative imports are resolved."""
-    package = ["hyperpod_kit", *path.relative_to(PACKAGE).parent.parts]
+    """Every module or name that a file imports, at its top or in a function."""
     found = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else []
-            prefix = ".".join([*base, *([node.module] if node.module else [])])
-            found += [f"{prefix}.{alias.name}" for alias in node.names]
+            assert not node.level, f"{path}: relative import"
+            found += [f"{node.module}.{alias.name}" for alias in node.names]
     return found
 
 
@@ -130,45 +140,62 @@ def test_what_ships_to_nodes_needs_only_the_standard_library(path: Path) -> None
         assert top in sys.stdlib_module_names or top == "hyperpod_kit" or top in OPTIONAL, f"{path} imports {target}"
 
 
-def test_layers_have_no_cycle() -> None:
+def without_cycle(graph: Mapping[str, Iterable[str]]) -> None:
+    """Fails with the names of a cycle."""
     done: Set[str] = set()
 
     def visit(name: str, trail: List[str]) -> None:
         assert name not in trail, f"cycle: {' -> '.join([*trail, name])}"
         if name not in done:
-            for below in MAY_IMPORT[name]:
+            for below in graph[name]:
                 visit(below, [*trail, name])
             done.add(name)
 
-    for name in MAY_IMPORT:
+    for name in graph:
         visit(name, [])
+
+
+def test_layers_have_no_cycle() -> None:
+    without_cycle(MAY_IMPORT)
+
+
+def test_every_permission_is_used() -> None:
+    used: Dict[str, Set[str]] = {name: set() for name in MAY_IMPORT}
+    for path in modules():
+        here = layer(dotted(path))
+        if here:
+            used[here] |= {ours(name) for name in imports(path) if name.startswith("hyperpod_kit.")} - {here}
+    assert {name: MAY_IMPORT[name] - used[name] for name in used if MAY_IMPORT[name] - used[name]} == {}
+
+
+def graph_of(files: Mapping[str, Path]) -> Dict[str, Set[str]]:
+    """Module -> the modules that it imports, at its top or in a function."""
+    graph: Dict[str, Set[str]] = {}
+    for name, path in files.items():
+        found = set()
+        for target in imports(path):
+            short = target[len("hyperpod_kit.") :] if target.startswith("hyperpod_kit.") else ""
+            found.add(short if short in files else short.rpartition(".")[0])
+        graph[name] = found & files.keys() - {name}
+    return graph
 
 
 def test_modules_have_no_cycle() -> None:
-    graph = {dotted(path): set() for path in modules()}
-    for path in modules():
-        tree = ast.parse(path.read_text())
-        top_level = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
-        source = ast.unparse(ast.Module(body=list(top_level), type_ignores=[]))
-        for node in ast.parse(source).body:
-            names = (
-                [node.module, *[f"{node.module}.{a.name}" for a in node.names]]
-                if isinstance(node, ast.ImportFrom) and node.module
-                else []
-            )
-            for name in names:
-                short = name[len("hyperpod_kit.") :] if name.startswith("hyperpod_kit.") else ""
-                if short in graph and short != dotted(path):
-                    graph[dotted(path)].add(short)
-    done: Set[str] = set()
+    without_cycle(graph_of({dotted(path): path for path in modules()}))
 
-    def visit(name: str, trail: List[str]) -> None:
-        assert name not in trail, f"cycle: {' -> '.join([*trail, name])}"
-        if name in done:
-            return
-        for below in graph[name]:
-            visit(below, [*trail, name])
-        done.add(name)
 
-    for name in graph:
-        visit(name, [])
+def test_a_cycle_through_a_function_is_seen(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("from hyperpod_kit import b\n")
+    (tmp_path / "b.py").write_text("def late():\n    from hyperpod_kit.a import name\n")
+    with pytest.raises(AssertionError, match="cycle: a -> b -> a"):
+        without_cycle(graph_of({"a": tmp_path / "a.py", "b": tmp_path / "b.py"}))
+
+
+def test_tests_are_one_package() -> None:
+    """A module that can be imported under two names would be there twice, with two states."""
+    folders = {path.parent for path in (ROOT / "tests").rglob("*.py")}
+    assert [folder for folder in folders if not (folder / "__init__.py").exists()] == []
+    inside = {folder.name for folder in folders} - {"tests"}
+    for path in (ROOT / "tests").rglob("*.py"):
+        wrong = {name.split(".")[0] for name in imports(path)} & inside
+        assert not wrong, f"{path} imports {wrong} without tests."

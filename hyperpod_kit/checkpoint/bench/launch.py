@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from hyperpod_kit.checkpoint.bench import machine, rank
+from hyperpod_kit.checkpoint.bench.assignment import Assignment
 from hyperpod_kit.checkpoint.bench.workload import MODES
 
 _LONGEST = 420.0
@@ -81,8 +82,8 @@ class Bench:
         least number of samples is enough. Raises BenchError."""
         self._count += 1
         world = MODES[mode]
-        jobs = [
-            rank.Job(
+        assignments = [
+            Assignment(
                 phase,
                 size,
                 mode,
@@ -97,13 +98,16 @@ class Bench:
             )
             for number in range(world)
         ]
-        processes = [_CONTEXT.Process(target=rank.run, args=(job,)) for job in jobs]
+        processes = [_CONTEXT.Process(target=rank.run, args=(assignment,)) for assignment in assignments]
         for process in processes:
             process.start()
         end = time.monotonic() + _LONGEST
         try:
             while any(process.is_alive() for process in processes) and time.monotonic() < end:
-                if any(job.result.exists() and "error" in json.loads(job.result.read_text()) for job in jobs):
+                if any(
+                    assignment.result.exists() and "error" in json.loads(assignment.result.read_text())
+                    for assignment in assignments
+                ):
                     end = min(end, time.monotonic() + _END_SECONDS)  # the other ranks wait for this one
                 time.sleep(0.02)
         finally:
@@ -112,15 +116,17 @@ class Bench:
                     process.kill()
                 process.join()
         results: list[dict[str, Any]] = [
-            json.loads(job.result.read_text())
-            if job.result.exists()
-            else {"error": f"rank {job.rank} left no result after {_LONGEST:g} s"}
-            for job in jobs
+            json.loads(assignment.result.read_text())
+            if assignment.result.exists()
+            else {"error": f"rank {assignment.rank} left no result after {_LONGEST:g} s"}
+            for assignment in assignments
         ]
-        for job, result in zip(jobs, results, strict=True):
+        for assignment, result in zip(assignments, results, strict=True):
             if "error" in result:
-                tail = job.log.read_text().splitlines()[-12:] if job.log.exists() else []
-                raise BenchError("\n".join([f"{size} {mode} {phase}, rank {job.rank}: {result['error']}", *tail]))
+                tail = assignment.log.read_text().splitlines()[-12:] if assignment.log.exists() else []
+                raise BenchError(
+                    "\n".join([f"{size} {mode} {phase}, rank {assignment.rank}: {result['error']}", *tail])
+                )
         self.patience.left = min(result.pop("patience") for result in results)
         return {**results[0], "digests": [result.pop("digest", None) for result in results]}
 

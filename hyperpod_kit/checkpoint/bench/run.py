@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from hyperpod_kit.checkpoint.bench import limits, machine, restoring
+from hyperpod_kit.checkpoint.bench.assignment import LEAST
 from hyperpod_kit.checkpoint.bench.launch import Bench, BenchError
-from hyperpod_kit.checkpoint.bench.rank import LEAST
 
 PHASES = ("save", "cold", "hot", "overlap")
 _SAMPLES_SECONDS = 330.0

@@ -10,8 +10,8 @@ from typing import Any
 
 from hyperpod_kit.checkpoint import Handle, Manager, State
 from hyperpod_kit.checkpoint.bench import limits, machine, usage
+from hyperpod_kit.checkpoint.bench.assignment import Assignment
 from hyperpod_kit.checkpoint.bench.peers import Peers
-from hyperpod_kit.checkpoint.bench.rank import Job
 from hyperpod_kit.checkpoint.bench.workload import Workload
 from hyperpod_kit.checkpoint.repository import places
 
@@ -28,11 +28,13 @@ def durable(handle: Handle) -> None:
 class Saving:
     """The samples of one rank; every time is the slowest rank's."""
 
-    def __init__(self, peers: Peers, work: Workload, directory: Path, job: Job, patience: machine.Patience) -> None:
-        self.peers, self.work, self.root, self.job = peers, work, directory / "root", job
+    def __init__(
+        self, peers: Peers, work: Workload, directory: Path, assignment: Assignment, patience: machine.Patience
+    ) -> None:
+        self.peers, self.work, self.root, self.assignment = peers, work, directory / "root", assignment
         self.patience = patience
         self.directory = directory
-        self.floor = limits.MemoryFloor(work.tensors, job.threads)
+        self.floor = limits.MemoryFloor(work.tensors, assignment.threads)
         self.state = State(work.model, work.optimizer)
         self._last: str | None = None
         self.samples: dict[str, Any] = {
@@ -55,7 +57,7 @@ class Saving:
         stall, persist = self.save(manager, 0)
         self.samples["first"] = {"stall": stall, "persist": persist}
         self._usage(manager, anonymous, opened)
-        while not self.job.enough(len(self.samples["stall"]), self.peers.slowest):
+        while not self.assignment.enough(len(self.samples["stall"]), self.peers.slowest):
             number = len(self.samples["stall"])
             self.measure_floor()
             stall, persist = self.save(manager, number + 10)

@@ -9,33 +9,33 @@ from typing import Any
 
 from hyperpod_kit.checkpoint import Manager, State
 from hyperpod_kit.checkpoint.bench import limits, saving
+from hyperpod_kit.checkpoint.bench.assignment import Assignment
 from hyperpod_kit.checkpoint.bench.peers import Peers
-from hyperpod_kit.checkpoint.bench.rank import Job
 from hyperpod_kit.checkpoint.bench.workload import Workload
 
 _IDLE_STEPS = 1
 _MOST_STEPS = 200
 
 
-def measure(peers: Peers, work: Workload, directory: Path, job: Job) -> dict[str, Any]:
+def measure(peers: Peers, work: Workload, directory: Path, assignment: Assignment) -> dict[str, Any]:
     """`overlap` and `block`: the same loop in both modes; `floor`, and `forward_backward` that was made long enough."""
-    memory = limits.MemoryFloor(work.tensors, job.threads)
+    memory = limits.MemoryFloor(work.tensors, assignment.threads)
     floor = min(peers.slowest(memory.seconds(way)) for way in memory.ways for _ in range(2))
     del memory
     length = work.lengthen(2.0 * floor, peers)
     return {
         "floor": floor,
         "forward_backward": length,
-        "overlap": Training(peers, work, directory / "overlap", job, overlap=True).run(),
-        "block": Training(peers, work, directory / "block", job, overlap=False).run(),
+        "overlap": Training(peers, work, directory / "overlap", assignment, overlap=True).run(),
+        "block": Training(peers, work, directory / "block", assignment, overlap=False).run(),
     }
 
 
 class Training:
     """Steps of forward, backward, fence and optimizer. Every time is the slowest rank's."""
 
-    def __init__(self, peers: Peers, work: Workload, root: Path, job: Job, *, overlap: bool) -> None:
-        self.peers, self.work, self.root, self.job, self.overlap = peers, work, root, job, overlap
+    def __init__(self, peers: Peers, work: Workload, root: Path, assignment: Assignment, *, overlap: bool) -> None:
+        self.peers, self.work, self.root, self.assignment, self.overlap = peers, work, root, assignment, overlap
         self.samples: dict[str, Any] = {"step": [], "save": [], "fence": [], "lost": [], "window": [], "steps": []}
 
     def run(self) -> dict[str, Any]:
@@ -44,7 +44,7 @@ class Training:
         state = State(self.work.model, self.work.optimizer)
         manager.restore(state)
         saving.durable(manager.save(0, state))
-        while not self.job.enough(len(self.samples["lost"]), self.peers.slowest):
+        while not self.assignment.enough(len(self.samples["lost"]), self.peers.slowest):
             number = len(self.samples["lost"])
             for _ in range(_IDLE_STEPS):
                 self.samples["step"].append(self._step(manager)[0])

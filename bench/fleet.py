@@ -92,13 +92,13 @@ def world(directory: Path, count: int, only: str) -> Iterator[Dict[str, Any]]:
 def serve_endpoint(directory: Path, nodes: List[Dict[str, str]], reader: int, writer: int) -> None:
     """Answer for SageMaker until the other end of the pipe is closed; does not return."""
     from hyperpod_kit.rehearsal.keys import Key
-    from hyperpod_kit.rehearsal.s3.store import S3Store
+    from hyperpod_kit.rehearsal.s3.store import StoredBuckets
     from hyperpod_kit.rehearsal.sagemaker.server import serve
 
     os.close(writer)
     server = serve(
         [("127.0.0.1", 0)],
-        S3Store(directory / "s3"),
+        StoredBuckets(directory / "s3"),
         Control(nodes),  # type: ignore[arg-type]
         keys={ACCESS_KEY: Key(ACCESS_KEY, SECRET_KEY)},
     )

@@ -34,12 +34,12 @@ from hyperpod_kit.node.facts import Facts
 PR_SET_CHILD_SUBREAPER = 36
 DAEMON = """
 import os, sys
-from hyperpod_kit.rehearsal.standins.fuse.session import Session, mount
+from hyperpod_kit.rehearsal.standins.fuse.session import FuseSession, mount
 from hyperpod_kit.rehearsal.standins.passthrough.filesystem import PassThrough
 store, target, source, subtype = sys.argv[1:5]
 files = PassThrough(store, None)
 kind = "fuse." + subtype if subtype else "fuse"
-session = Session(mount(source, target, kind, options="allow_other"), target, files.handlers(), files.forget)
+session = FuseSession(mount(source, target, kind, options="allow_other"), target, files.handlers(), files.forget)
 session.start()
 os.stat(target)
 print("mounted", flush=True)

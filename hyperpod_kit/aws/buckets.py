@@ -11,7 +11,7 @@ ZONAL = "--x-s3"
 """End of the names of directory buckets (S3 Express One Zone), `data--use1-az4--x-s3`."""
 
 
-class Looked(NamedTuple):
+class BucketHead(NamedTuple):
     """What HeadBucket said. `allowed`: False when the bucket is there and the caller may not list it."""
 
     exists: bool
@@ -25,7 +25,7 @@ class Buckets:
     def __init__(self, region: Optional[str] = None, *, connections: int = 10) -> None:
         self._client = client("s3", region, connections=connections)
 
-    def look(self, name: str) -> Looked:
+    def look(self, name: str) -> BucketHead:
         """HeadBucket. Its answer names the region even where it is a refusal or a redirection."""
         from botocore.exceptions import ClientError
 
@@ -37,12 +37,12 @@ class Buckets:
                 status = metadata.get("HTTPStatusCode")
                 region = metadata.get("HTTPHeaders", {}).get("x-amz-bucket-region")
                 if status == 404:
-                    return Looked(False, False, None)
+                    return BucketHead(False, False, None)
                 if status in (301, 307, 403) and region:
-                    return Looked(True, status != 403, region)
+                    return BucketHead(True, status != 403, region)
                 raise
         region = answer.get("BucketRegion") or answer["ResponseMetadata"]["HTTPHeaders"].get("x-amz-bucket-region")
-        return Looked(True, True, region)
+        return BucketHead(True, True, region)
 
     def is_empty(self, name: str, prefix: str) -> bool:
         """Whether no object's key begins with `prefix`."""

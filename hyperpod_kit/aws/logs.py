@@ -20,7 +20,7 @@ def creation_stream(group: str, instance_id: str) -> str:
     return f"LifecycleConfig/{group}/{instance_id}"
 
 
-class Line(NamedTuple):
+class LogLine(NamedTuple):
     """One line of a stream. `at`: when CloudWatch took it in, Unix seconds."""
 
     stream: str
@@ -50,7 +50,7 @@ class Logs:
                 return []
             raise
 
-    def search(self, group: str, *, prefix: str = "", pattern: str = "", after: float = 0.0) -> Iterator[Line]:
+    def search(self, group: str, *, prefix: str = "", pattern: str = "", after: float = 0.0) -> Iterator[LogLine]:
         """Every line of the streams whose names begin with `prefix`, over all pages; none without a log group.
 
         pattern: CloudWatch's filter pattern; after: Unix seconds.
@@ -72,7 +72,7 @@ class Logs:
                 raise
             for event in page["events"]:
                 at = event.get("ingestionTime", event["timestamp"]) / 1000
-                yield Line(event["logStreamName"], at, str(event["message"]).rstrip("\n"))
+                yield LogLine(event["logStreamName"], at, str(event["message"]).rstrip("\n"))
             if not page.get("nextToken"):
                 return
             request["nextToken"] = page["nextToken"]

@@ -11,7 +11,7 @@ from hyperpod_kit.bundle.render import Bundle, mode
 
 
 @dataclass(frozen=True)
-class Difference:
+class BundleDifference:
     """Places in a bundle, sorted, seen from the old one: what the new one adds, changes and removes."""
 
     added: tuple[str, ...] = ()
@@ -32,16 +32,16 @@ class Difference:
         return {word: list(places) for word, places in asdict(self).items()}
 
 
-def between(old: Mapping[str, str], new: Mapping[str, str]) -> Difference:
+def between(old: Mapping[str, str], new: Mapping[str, str]) -> BundleDifference:
     """Compare two bundles, each as place -> anything that is different for a different file, such as its digest."""
-    return Difference(
+    return BundleDifference(
         tuple(sorted(set(new) - set(old))),
         tuple(sorted(place for place in set(old) & set(new) if old[place] != new[place])),
         tuple(sorted(set(old) - set(new))),
     )
 
 
-def with_directory(bundle: Bundle, directory: Path) -> Difference:
+def with_directory(bundle: Bundle, directory: Path) -> BundleDifference:
     """What writing `bundle` to `directory` would change there: bytes, mode bits, or what kind of file it is."""
     wanted = {place: _mark(mode(place), data) for place, data in bundle.files.items()}
     found = {}

@@ -8,12 +8,12 @@ from typing import Mapping, Optional
 from hyperpod_kit.aws.parallel import in_order
 from hyperpod_kit.aws.s3 import Bucket
 from hyperpod_kit.bundle import manifest
-from hyperpod_kit.bundle.compare import Difference, between
+from hyperpod_kit.bundle.compare import BundleDifference, between
 from hyperpod_kit.bundle.render import Bundle
 from hyperpod_kit.bundle.upload import THREADS
 
 
-def stored(bundle: Bundle, bucket: Bucket) -> Optional[Difference]:
+def stored(bundle: Bundle, bucket: Bucket) -> Optional[BundleDifference]:
     """What would have to change under the bundle's prefix; None when there is nothing at all. Every byte counts.
 
     Raises AwsError, Unreachable.

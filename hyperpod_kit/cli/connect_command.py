@@ -17,8 +17,8 @@ from hyperpod_kit.cli.output import data, document, say
 from hyperpod_kit.cli.ssh_options import login_options
 
 if TYPE_CHECKING:
-    from hyperpod_kit.cluster.nodes import Node
-    from hyperpod_kit.cluster.session import SshLogin, Start
+    from hyperpod_kit.cluster.nodes import ClusterNode
+    from hyperpod_kit.cluster.session import SshLogin, Program
 
 
 @click.command("connect")
@@ -86,12 +86,12 @@ def connect(
         return
     request = session.ssm_request(one, live, proxy)
     if dry_run:
-        _enter(session.Start(session.aws_command(request, sagemaker.region)), one, dry_run, as_json)
+        _enter(session.Program(session.aws_command(request, sagemaker.region)), one, dry_run, as_json)
         return
     _enter(_session(request, chosen.region), one, dry_run, as_json)
 
 
-def _session(request: dict[str, Any], region: Optional[str]) -> Start:
+def _session(request: dict[str, Any], region: Optional[str]) -> Program:
     """Begin a session and say what takes it up. Raises UsageError, AwsError, Unreachable."""
     from hyperpod_kit.aws.ssm import Ssm
     from hyperpod_kit.cluster.session import PLUGIN, plugin_start
@@ -111,7 +111,7 @@ def _session(request: dict[str, Any], region: Optional[str]) -> Start:
     return plugin_start(token, request, region=ssm.region, endpoint=ssm.endpoint, version=version)
 
 
-def _enter(start: Start, node: Node, dry_run: bool, as_json: bool) -> None:
+def _enter(start: Program, node: ClusterNode, dry_run: bool, as_json: bool) -> None:
     """Become that program: Ctrl-C and the window's size are its own then."""
     from hyperpod_kit.errors import UsageError
 

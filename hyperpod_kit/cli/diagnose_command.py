@@ -21,7 +21,7 @@ from hyperpod_kit.untrusted.text import clean
 if TYPE_CHECKING:
     from hyperpod_kit.aws.sagemaker import SageMaker
     from hyperpod_kit.cluster.events import Event
-    from hyperpod_kit.cluster.nodes import Node
+    from hyperpod_kit.cluster.nodes import ClusterNode
     from hyperpod_kit.remote.diagnose import Diagnosis, Shipped, Told
     from hyperpod_kit.remote.target import SshSettings, Target
     from hyperpod_kit.run import Runner
@@ -150,7 +150,7 @@ def _troubles(sagemaker: SageMaker, name: str, answer: Mapping[str, Any]) -> lis
     return [event for event in found if not event.passing]
 
 
-def _told(node: Node, event: Optional[Event]) -> Told:
+def _told(node: ClusterNode, event: Optional[Event]) -> Told:
     """AWS's words about a node that is there. What an event says of one that runs by now is over."""
     from hyperpod_kit.remote.diagnose import Told
 

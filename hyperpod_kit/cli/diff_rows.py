@@ -16,7 +16,7 @@ from hyperpod_kit.cli.output import cell
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from hyperpod_kit.bundle.compare import Difference
+    from hyperpod_kit.bundle.compare import BundleDifference
     from hyperpod_kit.bundle.render import Bundle
     from hyperpod_kit.remote.installed import NodeBundle
 
@@ -47,7 +47,7 @@ def unknown(what: str, where: str, why: str) -> Row:
     return Row(what, where, "", "unknown", why)
 
 
-def of_s3(bundle: Bundle, found: Optional[Difference]) -> Row:
+def of_s3(bundle: Bundle, found: Optional[BundleDifference]) -> Row:
     """`found`: what an upload would change there, None when there is nothing."""
     if found is None:
         return Row("s3", bundle.source_s3_uri, "", "absent", "not uploaded: hyperpod-kit upload")
@@ -95,7 +95,7 @@ def exit_code(rows: Sequence[Row]) -> int:
     return 0 if not states else 3 if states == {"unknown"} else 1
 
 
-def to_json(bundle: Bundle, rows: Sequence[Row], changes: Mapping[str, Difference]) -> dict[str, Any]:
+def to_json(bundle: Bundle, rows: Sequence[Row], changes: Mapping[str, BundleDifference]) -> dict[str, Any]:
     """The whole answer. `changes`: other bundle id -> what the configuration's bundle would change in it."""
     return {
         "bundle_id": bundle.bundle_id,
@@ -119,7 +119,7 @@ def table(bundle: Bundle, rows: Sequence[Row]) -> Table:
     return grid
 
 
-def change_lines(changes: Mapping[str, Difference]) -> Iterator[str]:
+def change_lines(changes: Mapping[str, BundleDifference]) -> Iterator[str]:
     """For people: what lies between each other bundle and this configuration."""
     for identity, change in changes.items():
         yield f"from {identity} to this configuration: {len(change)} file{'s' * (len(change) != 1)}"

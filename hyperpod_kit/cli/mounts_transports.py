@@ -69,7 +69,7 @@ def _ssm(chosen: Cluster, sagemaker: SageMaker, ssh: SshSettings) -> Transport:
     from hyperpod_kit.aws.ssm import target as ssm_target
     from hyperpod_kit.cluster.session import PLUGIN, plugin_start
     from hyperpod_kit.errors import HyperpodKitError
-    from hyperpod_kit.remote.ssm_transport import Session, SsmTransport
+    from hyperpod_kit.remote.ssm_transport import SsmSession, SsmTransport
     from hyperpod_kit.remote.target import Target
     from hyperpod_kit.run import LocalRunner
 
@@ -80,7 +80,7 @@ def _ssm(chosen: Cluster, sagemaker: SageMaker, ssh: SshSettings) -> Transport:
     arn = str(sagemaker.describe_cluster(chosen.name)["ClusterArn"])
     ssm = Ssm(chosen.region)
 
-    def begin(target: Target) -> Session:
+    def begin(target: Target) -> SsmSession:
         request = session_request(ssm_target(arn, target.group, target.instance_id))
         token = ssm.start_session(request)
 
@@ -89,6 +89,6 @@ def _ssm(chosen: Cluster, sagemaker: SageMaker, ssh: SshSettings) -> Transport:
                 ssm.terminate_session(token["SessionId"])
 
         start = plugin_start(token, request, region=ssm.region, endpoint=ssm.endpoint, version=version)
-        return Session(start, end)
+        return SsmSession(start, end)
 
     return SsmTransport(begin, ssh.connect_timeout + ssh.command_timeout)

@@ -15,7 +15,7 @@ from hyperpod_kit.cli.output import cell, console, data, say
 
 if TYPE_CHECKING:
     from hyperpod_kit.aws.sagemaker import Batched, SageMaker
-    from hyperpod_kit.cluster.nodes import Node
+    from hyperpod_kit.cluster.nodes import ClusterNode
 
 
 @click.command("list-cluster-nodes")
@@ -79,7 +79,7 @@ def chosen_nodes(command: Callable[..., Any]) -> Callable[..., Any]:
 class Verb(NamedTuple):
     """What is done to nodes. `done`: `replaced`; `question`: with {} for the nodes."""
 
-    act: Callable[[SageMaker, str, Sequence[Node]], Batched]
+    act: Callable[[SageMaker, str, Sequence[ClusterNode]], Batched]
     done: str
     question: str
 

@@ -15,7 +15,7 @@ from hyperpod_kit.errors import UsageError
 if TYPE_CHECKING:
     from hyperpod_kit.config.findings import Finding
     from hyperpod_kit.config.load import Checked
-    from hyperpod_kit.preflight.facts import Facts
+    from hyperpod_kit.preflight.facts import AccountFacts
 
 CODE = re.compile(r"HPK-[A-Z]\d{3}")
 COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
@@ -82,7 +82,7 @@ def validate(config: Path, live: bool, suppressed: tuple[str, ...], fail_on: str
     return 3 if unanswered else 0
 
 
-def _ask(checked: Checked) -> Optional[Facts]:
+def _ask(checked: Checked) -> Optional[AccountFacts]:
     """The facts; a terminal shows that AWS is asked. None where nobody can be asked: the region is wrong."""
     from hyperpod_kit.preflight.gather import gather
 
@@ -93,7 +93,7 @@ def _ask(checked: Checked) -> Optional[Facts]:
         return gather(checked.settings, checked.is_sound)
 
 
-def _all_findings(checked: Checked, facts: Optional[Facts]) -> Sequence[Finding]:
+def _all_findings(checked: Checked, facts: Optional[AccountFacts]) -> Sequence[Finding]:
     """Those of the rules and those of the preflight, in the order of the file."""
     if facts is None:
         return checked.findings
@@ -112,7 +112,7 @@ def _show(config: Path, findings: Sequence[Finding]) -> None:
         out(f"    {finding.message}\n    {finding.hint}")
 
 
-def _verdict(checked: Checked, shown: Sequence[Finding], hidden: int, facts: Optional[Facts]) -> str:
+def _verdict(checked: Checked, shown: Sequence[Finding], hidden: int, facts: Optional[AccountFacts]) -> str:
     """The last line: how many findings, or what the configuration is."""
     counts = {level: sum(finding.severity == level for finding in shown) for level in COLOURS}
     numbers = [_count(counts["error"], "error"), _count(counts["warning"], "warning")]

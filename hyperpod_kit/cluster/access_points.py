@@ -18,7 +18,7 @@ GONE = ("deleting", "deleted")
 
 
 @dataclass(frozen=True)
-class Found:
+class ExistingPoint:
     """An access point of the file system. `user`: whose home it is by its tag, "" for one that is not ours."""
 
     point: AccessPoint
@@ -41,12 +41,12 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Item:
+class UserChange:
     """What happens for one user. `found`: the access point that is kept; `detail`: why there is a conflict."""
 
     wanted: AccessPoint
     action: str
-    found: Optional[Found] = None
+    found: Optional[ExistingPoint] = None
     detail: str = ""
 
     def to_dict(self) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class Item:
         }
 
 
-def read(described: Mapping[str, Any]) -> Found:
+def read(described: Mapping[str, Any]) -> ExistingPoint:
     """One entry of DescribeAccessPoints. Without a POSIX user uid and gid are -1."""
     tags = {tag["Key"]: tag["Value"] for tag in described.get("Tags", [])}
     user = described.get("PosixUser") or {}
@@ -75,16 +75,16 @@ def read(described: Mapping[str, Any]) -> Found:
         root,
         described["AccessPointId"],
     )
-    return Found(point, described["AccessPointArn"], described.get("LifeCycleState", "available"))
+    return ExistingPoint(point, described["AccessPointArn"], described.get("LifeCycleState", "available"))
 
 
-def plan(wanted: Sequence[AccessPoint], there: Sequence[Found]) -> tuple[Item, ...]:
+def plan(wanted: Sequence[AccessPoint], there: Sequence[ExistingPoint]) -> tuple[UserChange, ...]:
     """One item a user, in their order."""
     alive = [found for found in there if found.state not in GONE]
     return tuple(_item(point, alive) for point in wanted)
 
 
-def orphans(wanted: Sequence[AccessPoint], there: Sequence[Found]) -> tuple[Found, ...]:
+def orphans(wanted: Sequence[AccessPoint], there: Sequence[ExistingPoint]) -> tuple[ExistingPoint, ...]:
     """Access points of ours whose users are no longer in the configuration. They stay, with their files."""
     users = {point.user for point in wanted}
     return tuple(found for found in there if found.user and found.user not in users and found.state not in GONE)
@@ -110,16 +110,16 @@ def client_token(point: AccessPoint) -> str:
     return f"hpk-{hashlib.sha256(text.encode()).hexdigest()[:48]}"
 
 
-def _item(wanted: AccessPoint, alive: Sequence[Found]) -> Item:
+def _item(wanted: AccessPoint, alive: Sequence[ExistingPoint]) -> UserChange:
     exact = [found for found in alive if found.point.same_as(replace(wanted, user=found.user))]
     # One of ours before one that somebody else made, then the same one each time.
     for found in sorted(exact, key=lambda found: (found.user != wanted.user, found.id)):
         if found.user in ("", wanted.user):
-            return Item(wanted, KEEP, found)
+            return UserChange(wanted, KEEP, found)
     for found in sorted(alive, key=lambda found: found.id):
         if found.point.root == wanted.root or found.user == wanted.user:
             ours = f"{wanted.uid}:{wanted.gid} in {wanted.root}"
-            return Item(wanted, CONFLICT, detail=f"{found.does}, the configuration says {ours}")
+            return UserChange(wanted, CONFLICT, detail=f"{found.does}, the configuration says {ours}")
         if found.user and found.point.uid == wanted.uid:
-            return Item(wanted, CONFLICT, detail=f"uid {wanted.uid} is {found.user}'s: {found.does}")
-    return Item(wanted, CREATE)
+            return UserChange(wanted, CONFLICT, detail=f"uid {wanted.uid} is {found.user}'s: {found.does}")
+    return UserChange(wanted, CREATE)

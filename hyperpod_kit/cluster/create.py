@@ -21,14 +21,14 @@ from hyperpod_kit.errors import AwsError, ClusterError, ConfigError
 
 
 @dataclass(frozen=True)
-class Plan:
+class CreationPlan:
     """`request`: what CreateCluster gets; `bundle`: what its nodes will run, None in ami_only mode."""
 
     request: dict[str, Any]
     bundle: Optional[Bundle]
 
 
-def plan(settings: Settings) -> Plan:
+def plan(settings: Settings) -> CreationPlan:
     """The request for this configuration, checked offline against the installed botocore.
 
     Raises ConfigError, BundleError.
@@ -43,7 +43,7 @@ def plan(settings: Settings) -> Plan:
             findings=[str(problem) for problem in refused],
             hint="pip install -U boto3" if newer else "correct the configuration",
         )
-    return Plan(request, bundle)
+    return CreationPlan(request, bundle)
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Created:
     existed: bool = False
 
 
-def create(settings: Settings, planned: Plan, sagemaker: SageMaker) -> Created:
+def create(settings: Settings, planned: CreationPlan, sagemaker: SageMaker) -> Created:
     """Send the request.
 
     Raises BundleError when the bundle is not uploaded, ClusterError when there is another cluster of that name,

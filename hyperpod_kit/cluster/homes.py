@@ -14,7 +14,7 @@ from typing import Any, Callable, Optional
 from hyperpod_kit.aws import policies
 from hyperpod_kit.aws.efs import Efs
 from hyperpod_kit.cluster import access_points
-from hyperpod_kit.cluster.access_points import CONFLICT, CREATE, Found, Item
+from hyperpod_kit.cluster.access_points import CONFLICT, CREATE, ExistingPoint, UserChange
 from hyperpod_kit.config.access_points import AccessPoint
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.errors import ClusterError, ConfigError, UsageError, WaitTimeout
@@ -30,16 +30,16 @@ class Observed:
     cluster: str
     role: str
     arn: str
-    items: tuple[Item, ...]
-    orphans: tuple[Found, ...]
+    items: tuple[UserChange, ...]
+    orphans: tuple[ExistingPoint, ...]
     policy: Optional[dict[str, Any]]
 
     @property
-    def conflicts(self) -> tuple[Item, ...]:
+    def conflicts(self) -> tuple[UserChange, ...]:
         return tuple(item for item in self.items if item.action == CONFLICT)
 
     @property
-    def missing(self) -> tuple[Item, ...]:
+    def missing(self) -> tuple[UserChange, ...]:
         return tuple(item for item in self.items if item.action == CREATE)
 
     @property
@@ -137,7 +137,9 @@ def recorded(observed: Observed) -> list[AccessPoint]:
     return [replace(item.wanted, id=item.found.id) for item in observed.items if item.found]
 
 
-def _await_available(efs: Efs, found: list[Found], clock: Callable[[], float], sleep: Callable[[float], None]) -> None:
+def _await_available(
+    efs: Efs, found: list[ExistingPoint], clock: Callable[[], float], sleep: Callable[[float], None]
+) -> None:
     waiting = {point.id for point in found if point.state != "available"}
     deadline = clock() + AVAILABLE_WITHIN
     pause = 0.5

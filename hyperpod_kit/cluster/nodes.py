@@ -19,7 +19,7 @@ _HOST = re.compile(r"ip-(\d+)-(\d+)-(\d+)-(\d+)(\.|$)")
 
 
 @dataclass(frozen=True)
-class Node:
+class ClusterNode:
     """One node. `address`: its private IPv4 address, empty when AWS does not tell it yet."""
 
     group: str
@@ -36,7 +36,7 @@ class Node:
         return self.status in GONE
 
 
-def list_nodes(sagemaker: SageMaker, cluster: str, *, addresses: bool = True) -> list[Node]:
+def list_nodes(sagemaker: SageMaker, cluster: str, *, addresses: bool = True) -> list[ClusterNode]:
     """All nodes, by group and launch time. Raises AwsError, Unreachable.
 
     With `addresses`, a node whose host name is not made of its address is described: only that answer holds it, and
@@ -52,7 +52,7 @@ def list_nodes(sagemaker: SageMaker, cluster: str, *, addresses: bool = True) ->
     return sorted(nodes, key=lambda node: (node.group, _numeric(node.address), node.instance_id))
 
 
-def resolve(nodes: Sequence[Node], wanted: Sequence[str]) -> list[Node]:
+def resolve(nodes: Sequence[ClusterNode], wanted: Sequence[str]) -> list[ClusterNode]:
     """Nodes by instance id, address, or `group/index`. Raises UsageError for one that is not there."""
     found = []
     for name in wanted:
@@ -63,17 +63,17 @@ def resolve(nodes: Sequence[Node], wanted: Sequence[str]) -> list[Node]:
     return found
 
 
-def replace(sagemaker: SageMaker, cluster: str, nodes: Sequence[Node]) -> Batched:
+def replace(sagemaker: SageMaker, cluster: str, nodes: Sequence[ClusterNode]) -> Batched:
     """Begin to replace nodes: which are being replaced, and which AWS refuses. Raises AwsError, Unreachable."""
     return sagemaker.replace_nodes(cluster, _ids(nodes))
 
 
-def reboot(sagemaker: SageMaker, cluster: str, nodes: Sequence[Node]) -> Batched:
+def reboot(sagemaker: SageMaker, cluster: str, nodes: Sequence[ClusterNode]) -> Batched:
     """Begin to restart nodes; as `replace`."""
     return sagemaker.reboot_nodes(cluster, _ids(nodes))
 
 
-def _ids(nodes: Sequence[Node]) -> list[str]:
+def _ids(nodes: Sequence[ClusterNode]) -> list[str]:
     return list(dict.fromkeys(node.instance_id for node in nodes))
 
 
@@ -86,10 +86,10 @@ def _details(sagemaker: SageMaker, cluster: str, summary: dict[str, Any]) -> dic
         raise
 
 
-def _node(summary: dict[str, Any], detail: dict[str, Any]) -> Node:
+def _node(summary: dict[str, Any], detail: dict[str, Any]) -> ClusterNode:
     status = summary.get("InstanceStatus", {})
     address = detail.get("PrivatePrimaryIp") or _host_address(summary)
-    return Node(
+    return ClusterNode(
         summary["InstanceGroupName"],
         summary["InstanceId"],
         summary.get("InstanceType", ""),
@@ -106,7 +106,7 @@ def _host_address(summary: dict[str, Any]) -> str:
     return ".".join(match.groups()[:4]) if match else ""
 
 
-def _find(nodes: Sequence[Node], name: str) -> Optional[Node]:
+def _find(nodes: Sequence[ClusterNode], name: str) -> Optional[ClusterNode]:
     group, _, index = name.partition("/")
     if index.isdigit():
         members = [node for node in nodes if node.group == group]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Collection, Mapping, Optional, Sequence
 
 from hyperpod_kit.aws.ssm import session_request, target
-from hyperpod_kit.cluster.nodes import GONE, Node
+from hyperpod_kit.cluster.nodes import GONE, ClusterNode
 from hyperpod_kit.errors import ClusterError, UsageError
 
 PLUGIN = "session-manager-plugin"
@@ -24,14 +24,14 @@ _FIRST_WITH_VARIABLE = (1, 2, 498)
 
 
 @dataclass(frozen=True)
-class Start:
+class Program:
     """A program to start in place of this one. `environment`: what is added to it."""
 
     argv: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-def choose(nodes: Sequence[Node], live: Mapping[str, Any], controller: Optional[str]) -> Node:
+def choose(nodes: Sequence[ClusterNode], live: Mapping[str, Any], controller: Optional[str]) -> ClusterNode:
     """The node that is meant when none is named: the Slurm controller, or the only one there is.
 
     live: DescribeCluster's answer; controller: the configuration's controller group. Raises UsageError.
@@ -48,13 +48,13 @@ def choose(nodes: Sequence[Node], live: Mapping[str, Any], controller: Optional[
     return heads[0]
 
 
-def require_running(node: Node) -> None:
+def require_running(node: ClusterNode) -> None:
     """Raise ClusterError for a node that no session reaches."""
     if node.status in GONE:
         raise ClusterError(f"{node.instance_id} is {node.status}", hint="hyperpod-kit list-cluster-nodes")
 
 
-def ssm_request(node: Node, live: Mapping[str, Any], ssh_port: Optional[int] = None) -> dict[str, Any]:
+def ssm_request(node: ClusterNode, live: Mapping[str, Any], ssh_port: Optional[int] = None) -> dict[str, Any]:
     """StartSession's request: a login shell, or with `ssh_port` a tunnel to sshd."""
     where = target(live["ClusterArn"], node.group, node.instance_id)
     return session_request(where, SSH_DOCUMENT, {"portNumber": [str(ssh_port)]}) if ssh_port else session_request(where)
@@ -62,13 +62,13 @@ def ssm_request(node: Node, live: Mapping[str, Any], ssh_port: Optional[int] = N
 
 def plugin_start(
     token: Mapping[str, str], request: Mapping[str, Any], *, region: str, endpoint: str, version: str
-) -> Start:
+) -> Program:
     """session-manager-plugin with a session's token, as the AWS CLI starts it. `version`: what `--version` says."""
     response, environment = json.dumps(dict(token)), {}
     if _parts(version) >= _FIRST_WITH_VARIABLE:
         response, environment = RESPONSE_VARIABLE, {RESPONSE_VARIABLE: response}
     # The profile's place stays empty: the plugin asks AWS again with the credentials of the environment.
-    return Start((PLUGIN, response, region, "StartSession", "", json.dumps(dict(request)), endpoint), environment)
+    return Program((PLUGIN, response, region, "StartSession", "", json.dumps(dict(request)), endpoint), environment)
 
 
 def aws_command(request: Mapping[str, Any], region: str) -> tuple[str, ...]:
@@ -100,18 +100,18 @@ class SshLogin:
         )
 
 
-def ssh_start(node: Node, access: SshLogin, command: Sequence[str] = ()) -> Start:
+def ssh_start(node: ClusterNode, access: SshLogin, command: Sequence[str] = ()) -> Program:
     """ssh straight to the node's address. Raises ClusterError when AWS tells none."""
     if not node.address:
         raise ClusterError(f"AWS tells no address of {node.instance_id}", hint="hyperpod-kit list-cluster-nodes")
     options = [word for name, value in access.options for word in ("-o", f"{name}={value}")]
-    return Start(("ssh", *options, node.address, *([shlex.join(command)] if command else [])))
+    return Program(("ssh", *options, node.address, *([shlex.join(command)] if command else [])))
 
 
 def ssh_config(
     cluster: str,
     region: str,
-    nodes: Sequence[Node],
+    nodes: Sequence[ClusterNode],
     wanted: Collection[str],
     access: SshLogin,
     *,

@@ -14,7 +14,7 @@ from hyperpod_kit.aws import request_shape
 from hyperpod_kit.config.decode import decode
 from hyperpod_kit.config.emit import NODE_TYPES
 from hyperpod_kit.config.findings import under
-from hyperpod_kit.config.imported_storage import Storage
+from hyperpod_kit.config.imported_storage import ImportedStorage
 from hyperpod_kit.config.rules.passed_on import OURS, OURS_OF_A_GROUP
 from hyperpod_kit.errors import ConfigError
 
@@ -123,7 +123,7 @@ class _Reader:
             cluster["execution_role"] = roles.most_common(1)[0][0]
         if request.get("VpcConfig"):
             cluster["vpc"] = _vpc(request["VpcConfig"])
-        storage = Storage([str(group.get("InstanceGroupName")) for group in groups])
+        storage = ImportedStorage([str(group.get("InstanceGroupName")) for group in groups])
         cluster["instance_groups"] = [self._group(group, cluster, storage) for group in groups]
         if isinstance(request.get("Tags"), list):
             tags = [tag for tag in request["Tags"] if isinstance(tag, Mapping)]
@@ -200,7 +200,7 @@ class _Reader:
             if field not in ("SlurmConfigStrategy", "AccountingDatabase"):
                 self.notes.append(f"Orchestrator.Slurm.{field}: there is no key for it")
 
-    def _group(self, group: Mapping[str, Any], cluster: Mapping[str, Any], storage: Storage) -> dict[str, Any]:
+    def _group(self, group: Mapping[str, Any], cluster: Mapping[str, Any], storage: ImportedStorage) -> dict[str, Any]:
         name = str(group.get("InstanceGroupName"))
         types = [group["InstanceType"]] if group.get("InstanceType") else _several_types(group)
         if len(types) > 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Mapping, Sequence
 
 
-class Storage:
+class ImportedStorage:
     """Takes the storage of one group after the other. `groups`: the names of all of them."""
 
     def __init__(self, groups: Sequence[str]) -> None:

@@ -11,9 +11,9 @@ from typing import Mapping, Optional, Tuple
 
 from hyperpod_kit.errors import GaveUp, HyperpodKitError, JobError, RunError
 from hyperpod_kit.job import identity, ownership
-from hyperpod_kit.job.options import Options, prepare
-from hyperpod_kit.job.policy import Policy
-from hyperpod_kit.job.report import Report
+from hyperpod_kit.job.options import RunOptions, prepare
+from hyperpod_kit.job.policy import RetryPolicy
+from hyperpod_kit.job.report import JobReport
 from hyperpod_kit.job.signals import Signals
 from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm import control
@@ -27,9 +27,9 @@ CLAIM_WAIT = 120.0
 class Beginning:
     """Nothing here writes below the root before the root is ours."""
 
-    options: Options
+    options: RunOptions
     runner: Runner
-    report: Report
+    report: JobReport
     signals: Signals
 
     def identify(self, job: JobEnvironment) -> Optional[JobEnvironment]:
@@ -78,7 +78,7 @@ class Beginning:
                 return False
             raise (GaveUp(err.message, hint=err.hint) if job.restart else err) from None
 
-    def enabled(self, job: JobEnvironment, env: Mapping[str, str]) -> Tuple[bool, Policy]:
+    def enabled(self, job: JobEnvironment, env: Mapping[str, str]) -> Tuple[bool, RetryPolicy]:
         """The user's choice; a value above 1 is a number of restarts, unless the command line names one."""
         comment = ""
         with contextlib.suppress(RunError):

@@ -12,7 +12,7 @@ import sys
 from typing import List, Optional, Sequence, Tuple
 
 from hyperpod_kit.errors import JobError, UsageError
-from hyperpod_kit.job.policy import Policy
+from hyperpod_kit.job.policy import RetryPolicy
 from hyperpod_kit.run import LocalRunner
 from hyperpod_kit.slurm import control
 from hyperpod_kit.untrusted import terminal
@@ -69,7 +69,7 @@ def build_parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
 
-    defaults = Policy()
+    defaults = RetryPolicy()
     run = verb(
         "run",
         "inside of a batch script: choose a checkpoint, start the ranks, retry",
@@ -166,15 +166,15 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _run(args: argparse.Namespace, command: List[str]) -> int:
     from hyperpod_kit.job.decider import Decider
-    from hyperpod_kit.job.options import Options
-    from hyperpod_kit.job.report import Report
+    from hyperpod_kit.job.options import RunOptions
+    from hyperpod_kit.job.report import JobReport
 
     if not command:
         raise UsageError("no command given", hint="hyperpod-kit job run --checkpoint-root DIR -- python train.py")
-    options = Options(
+    options = RunOptions(
         root=os.path.abspath(args.checkpoint_root),
         command=tuple(command),
-        policy=Policy(max_requeues=args.max_requeues, backoff=args.backoff),
+        policy=RetryPolicy(max_requeues=args.max_requeues, backoff=args.backoff),
         max_restarts=args.max_restarts,
         nodes=args.nodes,
         srun_args=tuple(word for text in args.srun_args for word in shlex.split(text)),
@@ -187,7 +187,7 @@ def _run(args: argparse.Namespace, command: List[str]) -> int:
         silent_after=args.silent_after,
         refused_after=args.refused_after,
     )
-    return Decider(options, os.environ, runner=LocalRunner(), report=Report()).run()
+    return Decider(options, os.environ, runner=LocalRunner(), report=JobReport()).run()
 
 
 def _exec(words: List[str], command: List[str]) -> int:
@@ -201,12 +201,12 @@ def _exec(words: List[str], command: List[str]) -> int:
 
 def _task_prolog() -> int:
     from hyperpod_kit.job import decision
-    from hyperpod_kit.job.options import Options, prepare
+    from hyperpod_kit.job.options import RunOptions, prepare
 
     root = os.environ.get("HPK_CHECKPOINT_ROOT")
     if not root:
         return 0
-    options = Options(os.path.abspath(root), ())
+    options = RunOptions(os.path.abspath(root), ())
     by = f"{os.environ.get('SLURM_PROCID', '')}@{os.uname().nodename}"
     prepare(options)
     try:

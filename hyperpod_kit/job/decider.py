@@ -22,15 +22,15 @@ from hyperpod_kit.job.beginning import Beginning
 from hyperpod_kit.job.foreign.quarantine import set_aside
 from hyperpod_kit.job.ledger import Ledger
 from hyperpod_kit.job.lifeline import Lifelines
-from hyperpod_kit.job.options import Options
+from hyperpod_kit.job.options import RunOptions
 from hyperpod_kit.job.outcome import ENDED, Outcome, classify, earliest, furthest
 from hyperpod_kit.job.own_node import OwnNode
 from hyperpod_kit.job.patience import Patience
-from hyperpod_kit.job.policy import CRASHES, HANDED_BACK, Policy, delay, exhausted, poison, spent
-from hyperpod_kit.job.report import Report
+from hyperpod_kit.job.policy import CRASHES, HANDED_BACK, RetryPolicy, delay, exhausted, poison, spent
+from hyperpod_kit.job.report import JobReport
 from hyperpod_kit.job.signals import Signals
-from hyperpod_kit.job.storage import Storage
-from hyperpod_kit.job.supervise import Rules, supervise
+from hyperpod_kit.job.storage import CheckpointRoot
+from hyperpod_kit.job.supervise import SupervisionRules, supervise
 from hyperpod_kit.job.watch import NodeWatch
 from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm.environment import JobEnvironment
@@ -50,11 +50,11 @@ class Decider:
 
     def __init__(
         self,
-        options: Options,
+        options: RunOptions,
         env: Mapping[str, str],
         *,
         runner: Runner,
-        report: Report,
+        report: JobReport,
         chooser: choose.Chooser = choose.newest_valid,
     ) -> None:
         self._options = options
@@ -67,10 +67,10 @@ class Decider:
         if self._groups:
             self._job = self._job.within(self._groups)
         self._ledger = self._own_ledger(self._job)
-        self._policy: Policy = options.policy
+        self._policy: RetryPolicy = options.policy
         self._signals = Signals()
         self._patience = Patience(options, runner, self._signals, report, self._heed)
-        self._storage = Storage(options.state, options.storage_wait, self._signals, report)
+        self._storage = CheckpointRoot(options.state, options.storage_wait, self._signals, report)
         self._away_since: Optional[float] = None
         self._unwritten = 0
         self._limit = descriptors.soft()  # what the ranks get
@@ -221,7 +221,7 @@ class Decider:
         began = time.monotonic()
         here, hosts = self._env.get("SLURMD_NODENAME", ""), {name: host for name, (host, _) in nodes.addresses.items()}
         with contextlib.closing(Lifelines(hosts.get(here, ""), list(hosts.values()))) as lines:
-            process = step.Step(
+            process = step.SrunStep(
                 plan,
                 step.step_environment(
                     self._env,
@@ -236,7 +236,7 @@ class Decider:
                 ),
                 self._limit,
             )
-            rules = Rules(options, watch, self._storage, lines, hyperpod, use or nodes.nodes, time.time())
+            rules = SupervisionRules(options, watch, self._storage, lines, hyperpod, use or nodes.nodes, time.time())
             seen = supervise(
                 process, attempt, rules, job, runner=self._runner, signals=self._signals, report=self._report
             )

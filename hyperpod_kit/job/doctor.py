@@ -1,6 +1,6 @@
 """`job doctor`: what the running Slurm's configuration lacks for jobs that come back, with the line to add.
 
-Facts are gathered by doctor_look.py, judged by pure rules. Sources: man slurm.conf, prolog_epilog.html; what was
+SlurmFacts are gathered by doctor_look.py, judged by pure rules. Sources: man slurm.conf, prolog_epilog.html; what was
 measured with Slurm 22.05 is in docs/auto-resume.md.
 """
 
@@ -10,11 +10,11 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
-from hyperpod_kit.job.doctor_look import HOOKS, Facts, timeouts
+from hyperpod_kit.job.doctor_look import HOOKS, SlurmFacts, timeouts
 
 
 @dataclass(frozen=True)
-class Finding:
+class DoctorFinding:
     """severity: `error` (jobs do not come back, or do so for ever), `warning` (later, or with more loss than must be).
 
     line: for slurm.conf, "" when it is something else that is to be done.
@@ -34,17 +34,17 @@ class Finding:
         return asdict(self)
 
 
-def examine(facts: Facts) -> List[Finding]:
+def examine(facts: SlurmFacts) -> List[DoctorFinding]:
     """All findings, errors first."""
     found = [finding for rule in RULES for finding in rule(facts)]
     return sorted(found, key=lambda finding: (finding.severity != "error", finding.code))
 
 
-def _words(facts: Facts, key: str) -> List[str]:
+def _words(facts: SlurmFacts, key: str) -> List[str]:
     return [word.strip().lower() for word in facts.config.get(key, "").split(",") if word.strip()]
 
 
-def _with(facts: Facts, key: str, word: str) -> str:
+def _with(facts: SlurmFacts, key: str, word: str) -> str:
     """The comma list of a setting with our word behind the others."""
     return ",".join([*(given for given in facts.config.get(key, "").split(",") if given), word])
 
@@ -54,10 +54,10 @@ def _seconds(text: str) -> Optional[int]:
     return int(match.group(1)) if match else None
 
 
-def not_printed(facts: Facts) -> Iterator[Finding]:
+def not_printed(facts: SlurmFacts) -> Iterator[DoctorFinding]:
     if facts.untold:
         number, names = ".".join(f"{part:02}" for part in facts.version), ", ".join(facts.untold)
-        yield Finding(
+        yield DoctorFinding(
             "S015",
             "warning",
             f"not judged: Slurm {number} prints {names} in no form known here",
@@ -65,9 +65,9 @@ def not_printed(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def option_unknown(facts: Facts) -> Iterator[Finding]:
+def option_unknown(facts: SlurmFacts) -> Iterator[DoctorFinding]:
     if facts.option is False:
-        yield Finding(
+        yield DoctorFinding(
             "S001",
             "warning",
             "sbatch does not know --auto-resume: the plugin is not in plugstack.conf",
@@ -75,9 +75,9 @@ def option_unknown(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def no_mount_gate(facts: Facts) -> Iterator[Finding]:
+def no_mount_gate(facts: SlurmFacts) -> Iterator[DoctorFinding]:
     if "prolog" in facts.hooks:
-        yield Finding(
+        yield DoctorFinding(
             "S002",
             "error",
             f"Prolog {facts.hooks['prolog']}: a job may start on a node without its mounts",
@@ -85,10 +85,10 @@ def no_mount_gate(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def gate_comes_late(facts: Facts) -> Iterator[Finding]:
+def gate_comes_late(facts: SlurmFacts) -> Iterator[DoctorFinding]:
     flags = _words(facts, "prologflags")
     if "prologflags" in facts.config and not any(flag in ("alloc", "contain") for flag in flags):
-        yield Finding(
+        yield DoctorFinding(
             "S003",
             "error",
             "PrologFlags lacks Alloc: nodes that run no first step are not looked at",
@@ -96,9 +96,9 @@ def gate_comes_late(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def nothing_is_flushed(facts: Facts) -> Iterator[Finding]:
+def nothing_is_flushed(facts: SlurmFacts) -> Iterator[DoctorFinding]:
     if "epilog" in facts.hooks:
-        yield Finding(
+        yield DoctorFinding(
             "S004",
             "error",
             f"Epilog {facts.hooks['epilog']}: what a dead job left in shared memory is lost",
@@ -106,17 +106,17 @@ def nothing_is_flushed(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def hooks_without_deadline(facts: Facts) -> Iterator[Finding]:
+def hooks_without_deadline(facts: SlurmFacts) -> Iterator[DoctorFinding]:
     for key in timeouts(facts.version):
         if key in facts.config and _seconds(facts.config[key]) in (None, 65534):
             name = key.replace("prolog", "Prolog").replace("epilog", "Epilog").replace("timeout", "Timeout")
-            yield Finding("S006", "error", f"{name} is unlimited: a hook that hangs holds slurmd", f"{name}=60")
+            yield DoctorFinding("S006", "error", f"{name} is unlimited: a hook that hangs holds slurmd", f"{name}=60")
 
 
-def not_held(facts: Facts) -> Iterator[Finding]:
+def not_held(facts: SlurmFacts) -> Iterator[DoctorFinding]:
     if "requeueexithold" in facts.config and "86" not in re.split(r"[,\s]+", facts.config.get("requeueexithold", "")):
         theirs = [word for word in re.split(r"[,\s]+", facts.config.get("requeueexithold", "")) if word]
-        yield Finding(
+        yield DoctorFinding(
             "S007",
             "warning",
             "RequeueExitHold lacks 86: a job that gave up ends instead of being held",
@@ -124,9 +124,9 @@ def not_held(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def without_end(facts: Facts) -> Iterator[Finding]:
+def without_end(facts: SlurmFacts) -> Iterator[DoctorFinding]:
     if facts.config.get("requeueexit"):
-        yield Finding(
+        yield DoctorFinding(
             "S008",
             "error",
             f"RequeueExit is {facts.config['requeueexit']}: such a job is requeued without end",
@@ -134,9 +134,9 @@ def without_end(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def held_after_prolog(facts: Facts) -> Iterator[Finding]:
+def held_after_prolog(facts: SlurmFacts) -> Iterator[DoctorFinding]:
     if "schedulerparameters" in facts.config and "nohold_on_prolog_fail" not in _words(facts, "schedulerparameters"):
-        yield Finding(
+        yield DoctorFinding(
             "S009",
             "warning",
             "a job whose node fails the mount gate is held until a person releases it",
@@ -144,13 +144,13 @@ def held_after_prolog(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def unbounded_requeue(facts: Facts) -> Iterator[Finding]:
+def unbounded_requeue(facts: SlurmFacts) -> Iterator[DoctorFinding]:
     if (
         facts.version >= (23, 2)
         and "maxbatchrequeue" in facts.config
         and _seconds(facts.config["maxbatchrequeue"]) in (None, 0)
     ):
-        yield Finding(
+        yield DoctorFinding(
             "S010",
             "warning",
             "MaxBatchRequeue is not set: launch failures are requeued without end",
@@ -158,35 +158,35 @@ def unbounded_requeue(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def late_requeue(facts: Facts) -> Iterator[Finding]:
+def late_requeue(facts: SlurmFacts) -> Iterator[DoctorFinding]:
     match = re.search(r"cred_expire=(\d+)", facts.config.get("authinfo", ""))
     seconds = int(match.group(1)) if match else 120
     if facts.version < (25, 11) and "authinfo" in facts.config and seconds > 30:
-        yield Finding(
+        yield DoctorFinding(
             "S011", "warning", f"a requeued job waits {seconds} s before it may start", "AuthInfo=cred_expire=30"
         )
 
 
-def never_requeued(facts: Facts) -> Iterator[Finding]:
+def never_requeued(facts: SlurmFacts) -> Iterator[DoctorFinding]:
     if facts.config.get("jobrequeue") == "0":
-        yield Finding(
+        yield DoctorFinding(
             "S012", "warning", "JobRequeue=0: a job submitted without --requeue is lost with its node", "JobRequeue=1"
         )
 
 
-def hyperpod_needs(facts: Facts) -> Iterator[Finding]:
+def hyperpod_needs(facts: SlurmFacts) -> Iterator[DoctorFinding]:
     if not facts.hyperpod:
         return
     plugins = _words(facts, "taskplugin")
     if plugins not in ([], ["task/none"]):
-        yield Finding(
+        yield DoctorFinding(
             "S013",
             "error",
             f"TaskPlugin is {facts.config['taskplugin']}: HyperPod's auto-resume needs task/none",
             "TaskPlugin=task/none",
         )
     if "schedulerparameters" in facts.config and "permit_job_expansion" not in _words(facts, "schedulerparameters"):
-        yield Finding(
+        yield DoctorFinding(
             "S014",
             "error",
             "HyperPod cannot give a job a new node in place of a lost one",
@@ -194,12 +194,12 @@ def hyperpod_needs(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def inside_of_containers(facts: Facts) -> Iterator[Finding]:
+def inside_of_containers(facts: SlurmFacts) -> Iterator[DoctorFinding]:
     """Hooks of bundles up to 0.4; now the plugin asks, outside."""
     ours = [program for program in facts.task_prologs if program.startswith(f"{HOOKS}/")]
     hint = "take it out of slurm.conf (on the controller: hyperpod-kit node apply), then: scontrol reconfigure"
     if ours and facts.containers:
-        yield Finding(
+        yield DoctorFinding(
             "S016",
             "error",
             f"TaskProlog is {ours[0]}: pyxis runs it inside of the container, where it may "
@@ -207,7 +207,7 @@ def inside_of_containers(facts: Facts) -> Iterator[Finding]:
             hint=hint,
         )
     elif ours:
-        yield Finding(
+        yield DoctorFinding(
             "S016",
             "warning",
             f"TaskProlog is {ours[0]}: once there is pyxis, it may end every task in a container",
@@ -215,7 +215,7 @@ def inside_of_containers(facts: Facts) -> Iterator[Finding]:
         )
 
 
-RULES: Tuple[Callable[[Facts], Iterator[Finding]], ...] = (
+RULES: Tuple[Callable[[SlurmFacts], Iterator[DoctorFinding]], ...] = (
     option_unknown,
     no_mount_gate,
     gate_comes_late,

@@ -30,7 +30,7 @@ Version = Tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Facts:
+class SlurmFacts:
     """What was seen. `config`: `scontrol show config`, keys in lower case.
 
     option: whether sbatch knows --auto-resume, None when that could not be asked; hooks: setting -> what is wrong;
@@ -48,7 +48,7 @@ class Facts:
     containers: bool = False
 
 
-def look(runner: Runner, *, hooks: str = HOOKS, mark: str = HYPERPOD_MARK) -> Facts:
+def look(runner: Runner, *, hooks: str = HOOKS, mark: str = HYPERPOD_MARK) -> SlurmFacts:
     """Ask the running Slurm. Raises Unreachable when it does not answer, with what stands between here and there."""
     try:
         done = runner.run(["scontrol", "show", "config"], timeout=control.DEADLINE)
@@ -66,7 +66,7 @@ def look(runner: Runner, *, hooks: str = HOOKS, mark: str = HYPERPOD_MARK) -> Fa
         else:
             wrong[key] = hook_problem(found, name, hooks)
     option = control.has_option(runner, "sbatch", "--auto-resume")
-    return Facts(
+    return SlurmFacts(
         number,
         config,
         option,

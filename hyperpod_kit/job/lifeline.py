@@ -61,7 +61,7 @@ def shortage(nodes: int) -> str:
     )
 
 
-class _Node(NamedTuple):
+class _NodeLine(NamedTuple):
     """A node's line. `words`: what it has said, the last at the end."""
 
     name: str
@@ -84,7 +84,7 @@ class Lifelines:
         self._name = secrets.token_hex(4)
         self._strangers: Optional[Strangers] = None
         self._looked = -_EACH
-        self._lines: Dict[socket.socket, _Node] = {}
+        self._lines: Dict[socket.socket, _NodeLine] = {}
         self._greetings: Set[str] = set()
         self._gone: Dict[str, float] = {}
         self._room = max(1, descriptors.soft() // 2)
@@ -174,7 +174,7 @@ class Lifelines:
         else:
             self._lines[guest.sock] = node
 
-    def _greeted(self, guest: Guest) -> Optional[_Node]:
+    def _greeted(self, guest: Guest) -> Optional[_NodeLine]:
         older = guest.line.decode("ascii", "replace").split(" ")
         if older[0] == self._name and len(older) == 2:
             self._older(clean(older[1], 64))
@@ -187,7 +187,7 @@ class Lifelines:
         if not proof.same(said.get("proof"), proof.proof(key, PROTOCOL, nonce, name)):
             return None
         self._greetings.add(nonce)
-        return _Node(name, guest.lines, Seal(proof.derived(key, PROTOCOL, nonce, name)), [])
+        return _NodeLine(name, guest.lines, Seal(proof.derived(key, PROTOCOL, nonce, name)), [])
 
     def _older(self, name: str) -> None:
         if len(self._older_nodes) < 64 and name not in self._older_nodes:
@@ -213,7 +213,7 @@ class Lifelines:
         del self._lines[sock]
         sock.close()
 
-    def _ended(self, node: _Node) -> None:
+    def _ended(self, node: _NodeLine) -> None:
         """The connection is closed: in order after a last word, broken without one."""
         word = node.words[0] if node.words and node.words[0] != SERVES else ""
         self.words[node.name] = word
@@ -223,7 +223,7 @@ class Lifelines:
             self._gone.setdefault(node.name, self._clock())
 
 
-class Line:
+class Lifeline:
     """A rank's side: one a node. Without a listener, or when it cannot be reached, it does nothing."""
 
     def __init__(self, env: Mapping[str, str], node: str) -> None:

@@ -9,7 +9,7 @@ import re
 from typing import Callable, Iterator, List, Tuple
 
 from hyperpod_kit.job import lint_containers, lint_parts
-from hyperpod_kit.job.lint_finding import Finding
+from hyperpod_kit.job.lint_finding import LintFinding
 from hyperpod_kit.job.lint_parts import NODE_LOCAL
 from hyperpod_kit.job.script import Command, Script, exports, minutes
 
@@ -20,7 +20,7 @@ WARN_SECONDS = 60
 """Slurm may send --signal up to 60 s early or late (man sbatch), and the step gets 90 s to save."""
 
 
-def lint(script: Script) -> List[Finding]:
+def lint(script: Script) -> List[LintFinding]:
     """All findings, by line."""
     found = [finding for rule in RULES for finding in rule(script)]
     return sorted(found, key=lambda finding: (finding.line, finding.code))
@@ -39,9 +39,9 @@ def _bare_sruns(script: Script) -> List[Command]:
     return [one for one in script.commands if re.search(r"(?:^|[;&|(]\s*|exec\s+)srun\b", one.text)]
 
 
-def interpreter(script: Script) -> Iterator[Finding]:
+def interpreter(script: Script) -> Iterator[LintFinding]:
     if not script.text.startswith("#!"):
-        yield Finding(
+        yield LintFinding(
             "J001",
             "error",
             1,
@@ -50,9 +50,9 @@ def interpreter(script: Script) -> Iterator[Finding]:
         )
 
 
-def misplaced_options(script: Script) -> Iterator[Finding]:
+def misplaced_options(script: Script) -> Iterator[LintFinding]:
     for line in script.misplaced:
-        yield Finding(
+        yield LintFinding(
             "J002",
             "error",
             line,
@@ -61,9 +61,9 @@ def misplaced_options(script: Script) -> Iterator[Finding]:
         )
 
 
-def nobody_asked(script: Script) -> Iterator[Finding]:
+def nobody_asked(script: Script) -> Iterator[LintFinding]:
     if not _asked(script) and _runs(script):
-        yield Finding(
+        yield LintFinding(
             "J003",
             "warning",
             _runs(script)[0].line,
@@ -72,10 +72,10 @@ def nobody_asked(script: Script) -> Iterator[Finding]:
         )
 
 
-def nobody_restarts(script: Script) -> Iterator[Finding]:
+def nobody_restarts(script: Script) -> Iterator[LintFinding]:
     option = script.option("--auto-resume")
     if option and _asked(script) and not _runs(script) and not _bare_sruns(script):
-        yield Finding(
+        yield LintFinding(
             "J004",
             "error",
             option.line,
@@ -84,9 +84,9 @@ def nobody_restarts(script: Script) -> Iterator[Finding]:
         )
 
 
-def bare_srun_without_root(script: Script) -> Iterator[Finding]:
+def bare_srun_without_root(script: Script) -> Iterator[LintFinding]:
     if _asked(script) and not _runs(script) and _bare_sruns(script) and "HPK_CHECKPOINT_ROOT" not in exports(script):
-        yield Finding(
+        yield LintFinding(
             "J005",
             "error",
             _bare_sruns(script)[0].line,
@@ -95,10 +95,10 @@ def bare_srun_without_root(script: Script) -> Iterator[Finding]:
         )
 
 
-def log_is_truncated(script: Script) -> Iterator[Finding]:
+def log_is_truncated(script: Script) -> Iterator[LintFinding]:
     option = script.option("--open-mode")
     if _asked(script) and (option is None or option.value != "append"):
-        yield Finding(
+        yield LintFinding(
             "J006",
             "warning",
             option.line if option else 1,
@@ -107,18 +107,18 @@ def log_is_truncated(script: Script) -> Iterator[Finding]:
         )
 
 
-def must_not_requeue(script: Script) -> Iterator[Finding]:
+def must_not_requeue(script: Script) -> Iterator[LintFinding]:
     option = script.option("--no-requeue")
     if option and _asked(script):
-        yield Finding(
+        yield LintFinding(
             "J007", "error", option.line, "--no-requeue: a job that has lost a node cannot go on", "Use --requeue"
         )
 
 
-def orphan(script: Script) -> Iterator[Finding]:
+def orphan(script: Script) -> Iterator[LintFinding]:
     option = script.option("--no-kill")
     if option and option.value != "off":
-        yield Finding(
+        yield LintFinding(
             "J008",
             "warning",
             option.line,
@@ -127,11 +127,11 @@ def orphan(script: Script) -> Iterator[Finding]:
         )
 
 
-def too_short(script: Script) -> Iterator[Finding]:
+def too_short(script: Script) -> Iterator[LintFinding]:
     option = script.option("--time")
     limit = minutes(option.value) if option else None
     if option and limit is not None and _asked(script) and limit < REPLACEMENT_MINUTES:
-        yield Finding(
+        yield LintFinding(
             "J009",
             "warning",
             option.line,
@@ -140,13 +140,13 @@ def too_short(script: Script) -> Iterator[Finding]:
         )
 
 
-def unwarned(script: Script) -> Iterator[Finding]:
+def unwarned(script: Script) -> Iterator[LintFinding]:
     option = script.option("--signal")
     if not (_asked(script) and _runs(script)):
         return
     match = re.fullmatch(r"(?:([RB]+):)?(?:SIG)?(\w+)(?:@(\d+))?", option.value) if option else None
     if option is None:
-        yield Finding(
+        yield LintFinding(
             "J010",
             "warning",
             1,
@@ -154,7 +154,7 @@ def unwarned(script: Script) -> Iterator[Finding]:
             "Add #SBATCH --signal=B:USR1@120",
         )
     elif match is None or "B" not in (match.group(1) or "") or match.group(2) not in ("USR1", "10"):
-        yield Finding(
+        yield LintFinding(
             "J010",
             "warning",
             option.line,
@@ -162,7 +162,7 @@ def unwarned(script: Script) -> Iterator[Finding]:
             "Use --signal=B:USR1@120",
         )
     elif int(match.group(3) or 60) < WARN_SECONDS:
-        yield Finding(
+        yield LintFinding(
             "J010",
             "warning",
             option.line,
@@ -174,13 +174,13 @@ def unwarned(script: Script) -> Iterator[Finding]:
 _RENDEZVOUS = re.compile(r"\b(MASTER_ADDR|RDZV_ENDPOINT|HEAD_NODE\w*|head_node\w*)=.*(?:\$\(|`)")
 
 
-def rendezvous_outside(script: Script) -> Iterator[Finding]:
+def rendezvous_outside(script: Script) -> Iterator[LintFinding]:
     if not _asked(script):
         return
     for command in script.commands:
         match = _RENDEZVOUS.search(command.text)
         if match and not re.search(r"\b(?:srun|job\s+run)\b.*" + match.group(1), command.text):
-            yield Finding(
+            yield LintFinding(
                 "J011",
                 "error",
                 command.line,
@@ -189,12 +189,12 @@ def rendezvous_outside(script: Script) -> Iterator[Finding]:
             )
 
 
-def local_root(script: Script) -> Iterator[Finding]:
+def local_root(script: Script) -> Iterator[LintFinding]:
     for command in _runs(script):
         match = re.search(r"--checkpoint-root[= ]\"?(/[^\s\"]*)", command.text)
         place = match.group(1) if match else ""
         if any(place == part or place.startswith(part + "/") for part in NODE_LOCAL):
-            yield Finding(
+            yield LintFinding(
                 "J012",
                 "error",
                 command.line,
@@ -203,12 +203,12 @@ def local_root(script: Script) -> Iterator[Finding]:
             )
 
 
-def lost_exit_code(script: Script) -> Iterator[Finding]:
+def lost_exit_code(script: Script) -> Iterator[LintFinding]:
     pipefail = re.search(r"set\s+-\S*o\s+pipefail|set\s+-o\s+pipefail", script.text)
     for command in _runs(script):
         last = command is script.commands[-1]
         if re.search(r"(?<!\|)\|(?!\|)", command.bare) and not pipefail:
-            yield Finding(
+            yield LintFinding(
                 "J013",
                 "error",
                 command.line,
@@ -216,7 +216,7 @@ def lost_exit_code(script: Script) -> Iterator[Finding]:
                 "set -o pipefail, or #SBATCH --output=FILE",
             )
         elif re.search(r"\|\||;\s*\S|&\s*$", command.bare):
-            yield Finding(
+            yield LintFinding(
                 "J013",
                 "error",
                 command.line,
@@ -224,7 +224,7 @@ def lost_exit_code(script: Script) -> Iterator[Finding]:
                 "Let `exec hyperpod-kit job run …` be the last command",
             )
         elif not last and not re.search(r"set\s+-\S*e", script.text):
-            yield Finding(
+            yield LintFinding(
                 "J013",
                 "warning",
                 command.line,
@@ -233,10 +233,10 @@ def lost_exit_code(script: Script) -> Iterator[Finding]:
             )
 
 
-def shell_in_between(script: Script) -> Iterator[Finding]:
+def shell_in_between(script: Script) -> Iterator[LintFinding]:
     for command in _runs(script):
         if not re.match(r"(?:\w+=\S*\s+)*exec\b", command.text):
-            yield Finding(
+            yield LintFinding(
                 "J014",
                 "warning",
                 command.line,
@@ -245,10 +245,10 @@ def shell_in_between(script: Script) -> Iterator[Finding]:
             )
 
 
-def option_on_srun(script: Script) -> Iterator[Finding]:
+def option_on_srun(script: Script) -> Iterator[LintFinding]:
     for command in script.commands:
         if re.search(r"\bsrun\b.*--auto-resume", command.text):
-            yield Finding(
+            yield LintFinding(
                 "J015",
                 "warning",
                 command.line,
@@ -257,11 +257,11 @@ def option_on_srun(script: Script) -> Iterator[Finding]:
             )
 
 
-def ranks_outlive_a_crash(script: Script) -> Iterator[Finding]:
+def ranks_outlive_a_crash(script: Script) -> Iterator[LintFinding]:
     if _asked(script) and not _runs(script):
         for command in _bare_sruns(script):
             if "--kill-on-bad-exit" not in command.text and " -K" not in command.text:
-                yield Finding(
+                yield LintFinding(
                     "J016",
                     "warning",
                     command.line,
@@ -270,7 +270,7 @@ def ranks_outlive_a_crash(script: Script) -> Iterator[Finding]:
                 )
 
 
-Rule = Callable[[Script], Iterator[Finding]]
+Rule = Callable[[Script], Iterator[LintFinding]]
 
 RULES: Tuple[Rule, ...] = (
     interpreter,

@@ -7,18 +7,18 @@ import shlex
 from typing import Iterator, List
 
 from hyperpod_kit.job import container
-from hyperpod_kit.job.lint_finding import Finding
+from hyperpod_kit.job.lint_finding import LintFinding
 from hyperpod_kit.job.script import Command, Script
 
 
-def look(script: Script) -> Iterator[Finding]:
+def look(script: Script) -> Iterator[LintFinding]:
     """About each `hyperpod-kit job run …` of the script."""
     for command in script.commands:
         if re.search(r"hyperpod-kit\s+job\s+run\b", command.text):
             yield from _look(command)
 
 
-def _look(command: Command) -> Iterator[Finding]:
+def _look(command: Command) -> Iterator[LintFinding]:
     try:
         words = shlex.split(command.text)
     except ValueError:
@@ -31,7 +31,7 @@ def _look(command: Command) -> Iterator[Finding]:
     known = root.startswith("/") and not any("$" in place for place in inside.mounts)
     if known and not container.covered(root, inside.mounts):
         place = container.top(root)
-        yield Finding(
+        yield LintFinding(
             "J017",
             "warning",
             command.line,
@@ -41,7 +41,7 @@ def _look(command: Command) -> Iterator[Finding]:
         )
     scripts = [word for word in rest if word.endswith((".py", ".sh")) and not word.startswith(("/", "$", "-"))]
     if scripts and not inside.workdir:
-        yield Finding(
+        yield LintFinding(
             "J018",
             "warning",
             command.line,
@@ -49,7 +49,7 @@ def _look(command: Command) -> Iterator[Finding]:
             "--container-workdir=DIR, below a mount, or an absolute path",
         )
     if "ipc" in inside.unshare:
-        yield Finding(
+        yield LintFinding(
             "J019",
             "warning",
             command.line,

@@ -7,7 +7,7 @@ from typing import Any, Dict
 
 
 @dataclass(frozen=True)
-class Finding:
+class LintFinding:
     """One thing. severity: `error` (it will not come back), `warning` (it will lose more than it must)."""
 
     code: str

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from typing import Iterator, Set
 
-from hyperpod_kit.job.lint_finding import Finding
+from hyperpod_kit.job.lint_finding import LintFinding
 from hyperpod_kit.job.script import HET, Command, Script
 
 NODE_LOCAL = ("/tmp", "/dev/shm", "/var/tmp", "/run", "/opt/dlami/nvme", "/opt/sagemaker")
@@ -24,7 +24,7 @@ def root(command: Command) -> str:
     return match.group(1).strip("\"'") if match else ""
 
 
-def tasks_share_a_root(script: Script) -> Iterator[Finding]:
+def tasks_share_a_root(script: Script) -> Iterator[LintFinding]:
     option = script.option("--array")
     if option is None or option.value in ("", "0"):
         return
@@ -32,7 +32,7 @@ def tasks_share_a_root(script: Script) -> Iterator[Finding]:
     for command in script.commands:
         place = root(command)
         if place and not any(re.search(rf"\$\{{?!?{name}\b", place) for name in differ) and "$(" not in place:
-            yield Finding(
+            yield LintFinding(
                 "J020",
                 "error",
                 command.line,
@@ -53,13 +53,13 @@ def _names_that_differ(script: Script) -> Set[str]:
     return names
 
 
-def tasks_share_a_log(script: Script) -> Iterator[Finding]:
+def tasks_share_a_log(script: Script) -> Iterator[LintFinding]:
     array = script.option("--array")
     for option in (script.option("--output"), script.option("--error")):
         if array is None or option is None:
             continue
         if not re.search(r"%\d*[ajJ]", option.value):
-            yield Finding(
+            yield LintFinding(
                 "J021",
                 "warning",
                 option.line,
@@ -67,7 +67,7 @@ def tasks_share_a_log(script: Script) -> Iterator[Finding]:
                 f"Use {option.name}=%x-%A_%a.out",
             )
         elif not re.search(r"%\d*a", option.value):
-            yield Finding(
+            yield LintFinding(
                 "J022",
                 "warning",
                 option.line,
@@ -78,11 +78,11 @@ def tasks_share_a_log(script: Script) -> Iterator[Finding]:
             )
 
 
-def heterogeneous(script: Script) -> Iterator[Finding]:
+def heterogeneous(script: Script) -> Iterator[LintFinding]:
     parts = [option for option in script.options if option.name in HET]
     for command in script.commands if parts else ():
         if re.search(r"\bjob\s+run\b.*\s--nodes[= ]\d", command.text.split(" -- ")[0]):
-            yield Finding(
+            yield LintFinding(
                 "J023",
                 "error",
                 command.line,
@@ -91,10 +91,10 @@ def heterogeneous(script: Script) -> Iterator[Finding]:
             )
 
 
-def local_directory(script: Script) -> Iterator[Finding]:
+def local_directory(script: Script) -> Iterator[LintFinding]:
     option = script.option("--chdir")
     if option and _local(option.value):
-        yield Finding(
+        yield LintFinding(
             "J024",
             "error",
             option.line,
@@ -104,7 +104,7 @@ def local_directory(script: Script) -> Iterator[Finding]:
         )
     for log in (script.option("--output"), script.option("--error")):
         if log and _local(log.value) and not log.value.startswith("/dev/null"):
-            yield Finding(
+            yield LintFinding(
                 "J025",
                 "warning",
                 log.line,
@@ -117,7 +117,7 @@ def _local(path: str) -> bool:
     return any(path == place or path.startswith(place + "/") for place in NODE_LOCAL)
 
 
-def look(script: Script) -> Iterator[Finding]:
+def look(script: Script) -> Iterator[LintFinding]:
     """All of them."""
     for rule in (tasks_share_a_root, tasks_share_a_log, heterogeneous, local_directory):
         yield from rule(script)

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Optional, Tuple
 
 from hyperpod_kit.errors import JobError
-from hyperpod_kit.job.policy import Policy
+from hyperpod_kit.job.policy import RetryPolicy
 
 
 @dataclass(frozen=True)
-class Options:
+class RunOptions:
     """Times are seconds. `nodes`: how many of the allocation's nodes a step uses, the rest is spare; 0: all of them.
 
     `container_python`: the Python of the container's image; looked for when empty.
@@ -22,7 +22,7 @@ class Options:
 
     root: str
     command: Tuple[str, ...]
-    policy: Policy = field(default_factory=Policy)
+    policy: RetryPolicy = field(default_factory=RetryPolicy)
     max_restarts: Optional[int] = None
     nodes: int = 0
     srun_args: Tuple[str, ...] = ()
@@ -42,7 +42,7 @@ class Options:
         return os.path.join(self.root, ".hpk")
 
 
-def prepare(options: Options) -> None:
+def prepare(options: RunOptions) -> None:
     """Make the checkpoint root and our directory in it. Raises JobError.
 
     Only the last directory of the root is made: where its parent is missing, a file system is not mounted, and a

@@ -15,7 +15,7 @@ ENDED = ("cancelled", "requeued", "unknown")
 
 
 @dataclass(frozen=True)
-class Seen:
+class Observation:
     """What was observed. `code`: srun's exit code; `stop`: the signal that ended us, if any; `warned`: USR1 came;
     `lost`: nodes that do not answer; `stalled`: nothing moved and the step was ended for it.
     `away`: the checkpoint root did not answer, here ("") or on these nodes; `cut`: nodes whose part of the step was
@@ -37,7 +37,7 @@ class Outcome:
     """`kind` is one of CLASSES; `first`: the rank that failed first, by its own record; `code`: for our own exit.
 
     `reached`: the last step that any rank is known to have completed, `begins`: the first that they did.
-    `away`, `cut`, `end`: as in Seen.
+    `away`, `cut`, `end`: as in Observation.
     """
 
     kind: str
@@ -98,7 +98,7 @@ class Outcome:
         return f" on {names}" if names else ""
 
 
-def classify(seen: Seen) -> Outcome:
+def classify(seen: Observation) -> Outcome:
     """What happened, with the last step that it came to."""
     return replace(
         _classify(seen), reached=furthest(seen.exits), begins=earliest(seen.exits), cut=seen.cut, end=seen.end
@@ -115,7 +115,7 @@ def earliest(records: Sequence[Exit]) -> Optional[int]:
     return min((record.begins for record in records if record.begins is not None), default=None)
 
 
-def _classify(seen: Seen) -> Outcome:
+def _classify(seen: Observation) -> Outcome:
     """Strongest fact first: what Slurm told us, then success, then nodes, then ranks."""
     first = first_failure(seen.exits)
     code = _code(seen, first)
@@ -141,7 +141,7 @@ def first_failure(exits: Sequence[Exit]) -> Optional[Exit]:
     return min(bad, key=lambda record: (record.ended, record.rank)) if bad else None
 
 
-def _code(seen: Seen, first: Optional[Exit]) -> int:
+def _code(seen: Observation, first: Optional[Exit]) -> int:
     if first is None:
         return seen.code if seen.code >= 0 else 128 - seen.code
     return first.code if first.code is not None else 128 + (first.signal or 0)

@@ -8,8 +8,8 @@ from typing import Callable, Mapping
 
 from hyperpod_kit.errors import CheckpointError, GaveUp, NoValidCheckpoint, RunError
 from hyperpod_kit.job import allocation, choose
-from hyperpod_kit.job.options import Options
-from hyperpod_kit.job.report import Report
+from hyperpod_kit.job.options import RunOptions
+from hyperpod_kit.job.report import JobReport
 from hyperpod_kit.job.signals import Signals
 from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm import control
@@ -26,7 +26,7 @@ class Patience:
     """
 
     def __init__(
-        self, options: Options, runner: Runner, signals: Signals, report: Report, heed: Callable[[str], None]
+        self, options: RunOptions, runner: Runner, signals: Signals, report: JobReport, heed: Callable[[str], None]
     ) -> None:
         self._options = options
         self._runner = runner

@@ -28,7 +28,7 @@ QUICK = 600.0
 
 
 @dataclass(frozen=True)
-class Policy:
+class RetryPolicy:
     """Budgets, and the seconds between retries: `backoff` doubles with every crash up to `backoff_cap`."""
 
     max_restarts: int = 3
@@ -70,7 +70,7 @@ def spent(rows: Sequence[Row], chosen: Order, restart: int) -> Spent:
     return Spent(crashes, handed_back, max(0, restart - first_restart), quick)
 
 
-def exhausted(policy: Policy, used: Spent) -> Optional[str]:
+def exhausted(policy: RetryPolicy, used: Spent) -> Optional[str]:
     """Why the next attempt must not be made, or None."""
     if used.crashes > policy.max_restarts:
         return f"{used.crashes} failures without a newer valid checkpoint (--max-restarts {policy.max_restarts})"
@@ -136,7 +136,7 @@ def _words(row: Row) -> str:
     return f"rank {first.get('rank')} {how}"
 
 
-def delay(policy: Policy, crashes: int, draw: Callable[[], float] = random.random) -> float:
+def delay(policy: RetryPolicy, crashes: int, draw: Callable[[], float] = random.random) -> float:
     """Seconds before the retry after this many crashes: exponential, at least half of it, the rest drawn."""
     if crashes <= 0:
         return 0.0

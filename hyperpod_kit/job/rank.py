@@ -18,9 +18,9 @@ from typing import Any, Callable, Mapping, Sequence
 
 from hyperpod_kit.job import container
 from hyperpod_kit.job.exits import AGAIN, Exit, write
-from hyperpod_kit.job.lifeline import BYE, LOST, SERVES, STORAGE, Line
+from hyperpod_kit.job.lifeline import BYE, LOST, SERVES, STORAGE, Lifeline
 from hyperpod_kit.job.storage import Probe, RootWatch
-from hyperpod_kit.slurm.progress import VARIABLE, Progress
+from hyperpod_kit.slurm.progress import VARIABLE, RankProgress
 
 NO_STORAGE = 74
 """EX_IOERR: the command was not started, because the checkpoint root does not answer on this node."""
@@ -65,7 +65,7 @@ def run_rank(argv: Sequence[str], env: Mapping[str, str], inside: bool = False) 
     node = env.get("SLURMD_NODENAME") or os.uname().nodename
     state, attempt = env.get("HPK_STATE"), env.get("HPK_ATTEMPT")
     probe = Probe(state) if state else None
-    progress = Progress()
+    progress = RankProgress()
     # Slurm signals every process of a step, the command included; the wrapper only has to outlive it.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
         signal.signal(number, _ignore)
@@ -76,7 +76,7 @@ def run_rank(argv: Sequence[str], env: Mapping[str, str], inside: bool = False) 
             file=sys.stderr,
         )
         return container.NOT_MOUNTED
-    line = Line(env, node)
+    line = Lifeline(env, node)
     first = env.get("SLURM_LOCALID", "0") == "0"
     if probe and first and not probe.answers():
         print(f"hyperpod-kit: {state} does not answer on {node}", file=sys.stderr)

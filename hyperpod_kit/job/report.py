@@ -22,7 +22,7 @@ DEAD = (errno.ENOTCONN, errno.ESTALE, errno.EIO, errno.ESHUTDOWN, errno.ENODEV)
 """What a descriptor answers for ever whose mount was lost, also after the mount is back."""
 
 
-class Report:
+class JobReport:
     """Writes events to file descriptor `fd`, each in one write, so that srun's own output cannot cut into a line.
 
     A job does not die for its log. `dead`: the log's mount was lost under it; only a new run of the script gets a new

@@ -21,7 +21,7 @@ _TRIED = 8
 
 
 @dataclass(frozen=True)
-class Durable:
+class NewestDurable:
     """The newest committed checkpoint. `at`: Unix seconds, None when its manifest has no such time."""
 
     attempt: str
@@ -32,11 +32,11 @@ class Durable:
 
 
 @dataclass(frozen=True)
-class Saves:
+class SaveStatus:
     """durable: None when nothing was ever committed. lost: the newest row that came to nothing, when it is newer.
     unknown: why the root could not be asked, "" when it could."""
 
-    durable: Optional[Durable] = None
+    durable: Optional[NewestDurable] = None
     lost: Optional[Row] = None
     unknown: str = ""
 
@@ -48,11 +48,11 @@ class Saves:
         }
 
 
-def look(root: str) -> Saves:
+def look(root: str) -> SaveStatus:
     """What the root says. Never raises for what lies there: `job status` has more to show."""
     try:
         store = open_store(root)
-        durable: Optional[Durable] = None
+        durable: Optional[NewestDurable] = None
         for number, entry in enumerate(selection.walk(store)):
             at: Optional[float] = None
             try:
@@ -60,16 +60,16 @@ def look(root: str) -> Saves:
             except (CheckpointError, FileNotFoundError):
                 if number < _TRIED:
                     continue
-            durable = Durable(entry.attempt, entry.name.epoch, entry.name.seq, entry.name.step, at)
+            durable = NewestDurable(entry.attempt, entry.name.epoch, entry.name.seq, entry.name.step, at)
             break
         row = lost_rows.newest(store)
     except (CheckpointError, OSError, ValueError) as err:
-        return Saves(unknown=clean(verify.reason_of(err)))
+        return SaveStatus(unknown=clean(verify.reason_of(err)))
     newer = row is not None and (durable is None or (row.epoch, row.seq) > (durable.epoch, durable.seq))
-    return Saves(durable, row if newer else None)
+    return SaveStatus(durable, row if newer else None)
 
 
-def sentences(found: Saves, now: float) -> List[str]:
+def sentences(found: SaveStatus, now: float) -> List[str]:
     """For people, a line each; none when there is nothing to say. `now`: Unix seconds."""
     if found.unknown:
         return [f"newest durable: unknown: {found.unknown}"]

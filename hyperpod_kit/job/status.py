@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from typing import List, Sequence
 
-from hyperpod_kit.job.timeline import NONE, UNFINISHED, Attempt, Totals
+from hyperpod_kit.job.timeline import NONE, UNFINISHED, JobAttempt, Totals
 from hyperpod_kit.untrusted.text import clean
 
 HEAD = ("attempt", "started", "took", "from step", "reached", "lost", "ended as", "code", "then")
 
 
-def table(found: Sequence[Attempt], sums: Totals, more: Sequence[str] = ()) -> str:
+def table(found: Sequence[JobAttempt], sums: Totals, more: Sequence[str] = ()) -> str:
     """One line an attempt, then the sum and `more`. `?`: not known; an empty field: nothing to know."""
     rows: List[Sequence[str]] = [HEAD, *([clean(text) for text in _row(one)] for one in found)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD) - 1)]
@@ -50,7 +50,7 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def ending(one: Attempt) -> str:
+def ending(one: JobAttempt) -> str:
     """Class of the end, and who began it."""
     if one.kind == "unknown":
         return "unknown: its batch script was gone before it could say why" if one.code is None else one.kind
@@ -61,7 +61,7 @@ def ending(one: Attempt) -> str:
     return one.kind
 
 
-def _row(one: Attempt) -> Sequence[str]:
+def _row(one: JobAttempt) -> Sequence[str]:
     return (
         one.name,
         time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.started)),
@@ -75,12 +75,12 @@ def _row(one: Attempt) -> Sequence[str]:
     )
 
 
-def _reached(one: Attempt) -> str:
+def _reached(one: JobAttempt) -> str:
     ran = one.kind not in (NONE, UNFINISHED)
     return "?" if ran and one.reached is None else _text(one.reached)
 
 
-def _lost(one: Attempt) -> str:
+def _lost(one: JobAttempt) -> str:
     return "?" if one.followed and one.lost is None else _text(one.lost)
 
 

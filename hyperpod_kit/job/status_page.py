@@ -7,7 +7,7 @@ import time
 from typing import List, Sequence
 
 from hyperpod_kit.job.status import duration, ending, sentence
-from hyperpod_kit.job.timeline import NONE, Attempt, Totals
+from hyperpod_kit.job.timeline import NONE, JobAttempt, Totals
 
 WIDTH, HEIGHT, LEFT, BOTTOM = 960, 320, 64, 40
 
@@ -36,7 +36,7 @@ svg { width: 100%; height: auto; } svg text { fill: currentColor; font: 12px sys
 """
 
 
-def page(title: str, found: Sequence[Attempt], sums: Totals, now: float, more: Sequence[str] = ()) -> str:
+def page(title: str, found: Sequence[JobAttempt], sums: Totals, now: float, more: Sequence[str] = ()) -> str:
     """The whole document. `now`: until when an attempt that still runs is drawn, Unix seconds."""
     rows = "\n".join(_row(one) for one in found)
     return f"""<!DOCTYPE html>
@@ -56,7 +56,7 @@ def page(title: str, found: Sequence[Attempt], sums: Totals, now: float, more: S
 """
 
 
-def picture(found: Sequence[Attempt], now: float) -> str:
+def picture(found: Sequence[JobAttempt], now: float) -> str:
     """Steps over time: an attempt is a line from the step it resumed to the one it reached, dashed where unknown."""
     ran = [one for one in found if one.kind != NONE and one.step is not None]
     if not ran:
@@ -97,18 +97,18 @@ def picture(found: Sequence[Attempt], now: float) -> str:
     )
 
 
-def _end(one: Attempt, now: float) -> float:
+def _end(one: JobAttempt, now: float) -> float:
     if one.ended is not None:
         return one.ended
     return max(one.started, now) if one.kind == "unfinished" else one.started
 
 
-def _key(found: Sequence[Attempt]) -> str:
+def _key(found: Sequence[JobAttempt]) -> str:
     kinds = list(dict.fromkeys(one.kind for one in found if one.kind in COLOURS))
     return "".join(f'<span><i style="background:{COLOURS[kind]}"></i> {kind}</span>' for kind in kinds)
 
 
-def _row(one: Attempt) -> str:
+def _row(one: JobAttempt) -> str:
     def cell(value: object, number: bool = False) -> str:
         text = "" if value is None else html.escape(str(value))
         return f'<td class="n">{text}</td>' if number else f"<td>{text}</td>"

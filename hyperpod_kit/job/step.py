@@ -109,7 +109,7 @@ def on_hyperpod(runner: Runner, mark: str = HYPERPOD_MARK) -> bool:
     return os.path.isdir(mark) and bool(control.has_option(runner, "srun", "--auto-resume"))
 
 
-class Step:
+class SrunStep:
     """A running srun. It stays in the batch script's process group, so that Slurm's own clean-up finds it.
 
     `descriptors`: the soft limit that srun hands on to the ranks, None for our own.

@@ -10,7 +10,7 @@ import threading
 import time
 from typing import Callable, List, Optional
 
-from hyperpod_kit.job.report import Report
+from hyperpod_kit.job.report import JobReport
 from hyperpod_kit.job.signals import Signals
 
 DEADLINE = 5.0
@@ -128,10 +128,10 @@ class RootWatch:
         self._over.set()
 
 
-class Storage:
+class CheckpointRoot:
     """The checkpoint root as `job run` sees it. `limit`: seconds that an outage is waited for."""
 
-    def __init__(self, state: str, limit: float, signals: Signals, report: Report) -> None:
+    def __init__(self, state: str, limit: float, signals: Signals, report: JobReport) -> None:
         self._probe = Probe(state)
         self._state = state
         self._limit = limit

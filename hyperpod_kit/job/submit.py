@@ -44,7 +44,7 @@ _WITH_VALUE = frozenset(
 
 
 @dataclass(frozen=True)
-class Line:
+class SbatchLine:
     """A parsed sbatch line. `auto_resume` is None when nobody asked."""
 
     options: Tuple[str, ...]
@@ -53,7 +53,7 @@ class Line:
     auto_resume: Optional[int]
 
 
-def parse(argv: Sequence[str]) -> Line:
+def parse(argv: Sequence[str]) -> SbatchLine:
     """Split options, script and its arguments. Raises UsageError for a value that means nothing."""
     options: List[str] = []
     wanted: Optional[int] = None
@@ -70,7 +70,7 @@ def parse(argv: Sequence[str]) -> Line:
                 options.append(argv[index])
         index += 1
     rest = argv[index:]
-    return Line(tuple(options), rest[0] if rest else None, tuple(rest[1:]), wanted)
+    return SbatchLine(tuple(options), rest[0] if rest else None, tuple(rest[1:]), wanted)
 
 
 def number(text: Optional[str]) -> int:
@@ -97,7 +97,7 @@ def strip_script(text: str) -> Tuple[str, Optional[int]]:
     return "".join(lines), wanted
 
 
-def command(line: Line, script_wants: Optional[int], script: Optional[str]) -> List[str]:
+def command(line: SbatchLine, script_wants: Optional[int], script: Optional[str]) -> List[str]:
     """The sbatch call, with `script` (a rewritten copy) in place of the user's file. The command line wins."""
     wanted = line.auto_resume if line.auto_resume is not None else script_wants
     if wanted is None:
@@ -110,7 +110,7 @@ def command(line: Line, script_wants: Optional[int], script: Optional[str]) -> L
     return ["sbatch", *options, *([script] if script else []), *line.args]
 
 
-def rewrite(line: Line) -> Tuple[Optional[str], Optional[int]]:
+def rewrite(line: SbatchLine) -> Tuple[Optional[str], Optional[int]]:
     """Copy the script without the option if it has one. Returns (path to give to sbatch, what it asked for)."""
     if line.script is None:
         return None, None
@@ -145,7 +145,7 @@ def _with_comment(options: Sequence[str], mark: str) -> List[str]:
     return [*result, f"--comment={own + ' ' if own else ''}{mark}"]
 
 
-def warnings(line: Line, directory: str, mounts: str = "/proc/self/mounts") -> List[str]:
+def warnings(line: SbatchLine, directory: str, mounts: str = "/proc/self/mounts") -> List[str]:
     """What will go wrong with this submission as far as can be seen here: its options beside those of the script.
 
     `directory`: where sbatch is called, which is where the script starts.

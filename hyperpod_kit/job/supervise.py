@@ -9,12 +9,12 @@ from typing import Iterable, Mapping, Optional, Set, Tuple
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.job import allocation, ended, exits
 from hyperpod_kit.job.lifeline import BYE, Lifelines
-from hyperpod_kit.job.options import Options
-from hyperpod_kit.job.outcome import Seen
-from hyperpod_kit.job.report import Report
+from hyperpod_kit.job.options import RunOptions
+from hyperpod_kit.job.outcome import Observation
+from hyperpod_kit.job.report import JobReport
 from hyperpod_kit.job.signals import Signals
-from hyperpod_kit.job.step import Step
-from hyperpod_kit.job.storage import Storage
+from hyperpod_kit.job.step import SrunStep
+from hyperpod_kit.job.storage import CheckpointRoot
 from hyperpod_kit.job.watch import AwayWatch, NodeWatch, StallWatch, settle
 from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm import control
@@ -26,16 +26,16 @@ STOP_GRACE, LOST_GRACE, STALL_GRACE = 20.0, 3.0, 10.0
 
 
 @dataclass(frozen=True)
-class Rules:
+class SupervisionRules:
     """When to step in. `nodes` is None when slurmctld did not say where the slurmds are.
 
     `hyperpod`: HyperPod replaces nodes under a running srun (20-30 min), so nothing is ended for a node or a stall.
     `used`: the step's nodes; `began`: its start, Unix seconds.
     """
 
-    options: Options
+    options: RunOptions
     nodes: Optional[NodeWatch]
-    storage: Storage
+    storage: CheckpointRoot
     lines: Lifelines
     hyperpod: bool = False
     used: Tuple[str, ...] = ()
@@ -43,8 +43,15 @@ class Rules:
 
 
 def supervise(
-    step: Step, attempt: str, rules: Rules, job: JobEnvironment, *, runner: Runner, signals: Signals, report: Report
-) -> Seen:
+    step: SrunStep,
+    attempt: str,
+    rules: SupervisionRules,
+    job: JobEnvironment,
+    *,
+    runner: Runner,
+    signals: Signals,
+    report: JobReport,
+) -> Observation:
     """Wait for the end of the step, or bring it about: TERM, USR1 and no end within `grace`, a lost node, a part of the
     step that is gone, a node without the checkpoint root, a stall."""
     options = rules.options
@@ -127,13 +134,13 @@ def supervise(
 def _seen(
     code: Optional[int],
     attempt: str,
-    rules: Rules,
+    rules: SupervisionRules,
     job: JobEnvironment,
     runner: Runner,
     signals: Signals,
     lost: Tuple[str, ...],
     stalled: bool,
-) -> Seen:
+) -> Observation:
     """Collect the facts of an ended step. What the ranks wrote is read once the checkpoint root answers."""
     stop = signals.stop
     rules.lines.cut()
@@ -159,7 +166,7 @@ def _seen(
         lost = () if end.kind == ended.CANCELLED else tuple(sorted({*lost, *_missing(nodes, rules, records)}))
     elif code != 0 and rules.nodes:
         lost = tuple(sorted({*lost, *_vanished(rules.nodes.doubted, rules.lines.words, records)}))
-    return Seen(
+    return Observation(
         code=-9 if code is None else code,
         exits=records,
         stop=stop,
@@ -171,7 +178,7 @@ def _seen(
     )
 
 
-def _missing(seen: allocation.Allocation, rules: Rules, records: Iterable[exits.Exit]) -> Set[str]:
+def _missing(seen: allocation.Allocation, rules: SupervisionRules, records: Iterable[exits.Exit]) -> Set[str]:
     """Nodes for whose sake Slurm may have ended the run: it counts them as lost, they were started anew since, or they
     did not answer us and left no last word."""
     told = {record.node for record in records} | {name for name, word in rules.lines.words.items() if word == BYE}
@@ -189,7 +196,7 @@ def _vanished(doubted: Iterable[str], words: Mapping[str, str], records: Iterabl
     return {name for name in doubted if words.get(name) == "" and name not in told}
 
 
-def _tell_to_save(runner: Runner, job_id: JobId, report: Report) -> None:
+def _tell_to_save(runner: Runner, job_id: JobId, report: JobReport) -> None:
     report("warned", "USR1: telling the step to save")
     try:
         control.signal_steps(runner, job_id, "USR1")

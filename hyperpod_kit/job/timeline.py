@@ -12,7 +12,7 @@ UNFINISHED, NONE = "unfinished", "none"
 
 
 @dataclass(frozen=True)
-class Attempt:
+class JobAttempt:
     """One start of the ranks. Times are Unix seconds, `seconds` its length.
 
     kind: a class of outcome.py, `unfinished` (it runs, or was ended so abruptly that nobody could write it down), or
@@ -63,7 +63,7 @@ class Totals:
     untold: int = 0
 
 
-def attempts(root: str, job: str = "", odd: Optional[List[str]] = None) -> List[Attempt]:
+def attempts(root: str, job: str = "", odd: Optional[List[str]] = None) -> List[JobAttempt]:
     """The attempts on a checkpoint root, oldest first; of one job only when it is named. Raises OSError.
 
     `odd`: gets a sentence for each row that is none of ours, and is left out.
@@ -79,16 +79,16 @@ def attempts(root: str, job: str = "", odd: Optional[List[str]] = None) -> List[
     return chain(of_rows(rows))
 
 
-def of_rows(rows: Sequence[ledger.Row]) -> List[Attempt]:
+def of_rows(rows: Sequence[ledger.Row]) -> List[JobAttempt]:
     """Rows of a ledger, each of them sound, as attempts without what follows from their neighbours."""
-    found: Dict[str, Attempt] = {}
+    found: Dict[str, JobAttempt] = {}
     last: Dict[Tuple[Any, ...], str] = {}
     for row in rows:
         event, name = row.get("event"), row.get("attempt")
         run = (row.get("job"), row.get("restart"), row.get("life", ""))
         when = float(row.get("t") or 0.0)
         if event == "attempt" and name:
-            found[name] = Attempt(
+            found[name] = JobAttempt(
                 name,
                 str(run[0]),
                 when,
@@ -117,14 +117,14 @@ def of_rows(rows: Sequence[ledger.Row]) -> List[Attempt]:
             if run not in last:
                 # This run of the batch script started no rank: it must not be told of another job's attempt.
                 last[run] = f"{run[0]}{'-' if run[2] else ''}{run[2]}.{run[1]}.-"
-                found[last[run]] = Attempt(
+                found[last[run]] = JobAttempt(
                     last[run], str(run[0]), when, kind=NONE, rejected=tuple(row.get("rejected") or ())
                 )
             found[last[run]] = replace(found[last[run]], then=f"{event}: {row.get('why', '')}")
     return list(found.values())
 
 
-def chain(found: Sequence[Attempt]) -> List[Attempt]:
+def chain(found: Sequence[JobAttempt]) -> List[JobAttempt]:
     """Fill in what an attempt lost: known from the next one that started ranks."""
     out = list(found)
     started = [index for index, one in enumerate(out) if one.kind != NONE]
@@ -140,7 +140,7 @@ def chain(found: Sequence[Attempt]) -> List[Attempt]:
     return out
 
 
-def totals(found: Sequence[Attempt], now: float) -> Totals:
+def totals(found: Sequence[JobAttempt], now: float) -> Totals:
     """`now`: the end of an attempt that still runs, Unix seconds."""
     ran = [one for one in found if one.kind != NONE]
     kinds: Dict[str, int] = {}
@@ -165,7 +165,7 @@ def totals(found: Sequence[Attempt], now: float) -> Totals:
     )
 
 
-def _useful(one: Attempt) -> Optional[float]:
+def _useful(one: JobAttempt) -> Optional[float]:
     """Seconds of an attempt in which it did steps that lasted: its share of all the steps it did."""
     if one.reached is None or one.step is None or one.seconds is None:
         return None

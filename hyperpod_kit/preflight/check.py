@@ -7,9 +7,9 @@ from typing import Callable, Iterable
 from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.preflight.checks import buckets, fsx, groups, limits, network, role, shared, unasked
-from hyperpod_kit.preflight.facts import Facts
+from hyperpod_kit.preflight.facts import AccountFacts
 
-Check = Callable[[Settings, Facts], Iterable[Finding]]
+Check = Callable[[Settings, AccountFacts], Iterable[Finding]]
 
 CHECKS: tuple[Check, ...] = (
     unasked.not_checked,  # HPK-V0  what could not be asked
@@ -49,6 +49,6 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-def preflight(settings: Settings, facts: Facts) -> list[Finding]:
+def preflight(settings: Settings, facts: AccountFacts) -> list[Finding]:
     """Everything that the checks find, each once."""
     return list(dict.fromkeys(finding for check in CHECKS for finding in check(settings, facts)))

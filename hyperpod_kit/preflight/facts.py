@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Iterable, Mapping, Optional, TypeVar, Union
 
-from hyperpod_kit.aws.buckets import Looked
+from hyperpod_kit.aws.buckets import BucketHead
 from hyperpod_kit.aws.iam import Caller, Decision
 from hyperpod_kit.aws.quotas import Quota
 from hyperpod_kit.preflight.reach import SecurityGroup
@@ -101,7 +101,7 @@ class Door:
 
 
 @dataclass(frozen=True)
-class AccessPoint:
+class AccessPointFacts:
     """An access point as AWS describes it."""
 
     id: str
@@ -118,7 +118,7 @@ class FileSystem:
     zone: Optional[str]
     doors: Answer[tuple[Door, ...]]
     policy: Answer[Optional[Mapping[str, Any]]]
-    points: Mapping[str, Answer[Optional[AccessPoint]]] = field(default_factory=dict)
+    points: Mapping[str, Answer[Optional[AccessPointFacts]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class Role:
 
 
 @dataclass(frozen=True)
-class Network:
+class NetworkFacts:
     """The network that the nodes will be in. Absent ids are missing from the answers."""
 
     subnets: Answer[tuple[Subnet, ...]]
@@ -170,15 +170,15 @@ class Network:
 
 
 @dataclass(frozen=True)
-class Facts:
+class AccountFacts:
     """Everything that the checks look at. Keys: buckets by name, file systems by (region, id), prefixes by (bucket,
     prefix), types without `ml.`, roles and secrets by ARN, decisions by (role, Sid of the need)."""
 
     caller: Caller
-    network: Optional[Network] = None
+    network: Optional[NetworkFacts] = None
     roles: Mapping[str, Answer[Optional[Role]]] = field(default_factory=dict)
     decisions: Mapping[tuple[str, str], Answer[tuple[Decision, ...]]] = field(default_factory=dict)
-    buckets: Mapping[str, Answer[Looked]] = field(default_factory=dict)
+    buckets: Mapping[str, Answer[BucketHead]] = field(default_factory=dict)
     empty: Mapping[tuple[str, str], Answer[bool]] = field(default_factory=dict)
     efs: Mapping[tuple[str, str], Answer[Optional[FileSystem]]] = field(default_factory=dict)
     s3files: Mapping[tuple[str, str], Answer[Optional[FileSystem]]] = field(default_factory=dict)

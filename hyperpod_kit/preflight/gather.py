@@ -14,7 +14,7 @@ from hyperpod_kit.aws.back_off import patiently
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.mounts import EfsMount, S3FilesMount
 from hyperpod_kit.preflight import sites
-from hyperpod_kit.preflight.facts import Facts, group_ids
+from hyperpod_kit.preflight.facts import AccountFacts, group_ids
 from hyperpod_kit.preflight.look import buckets, fsx, limits, network, role, shared
 from hyperpod_kit.preflight.look.asker import Asker
 from hyperpod_kit.preflight.needs import needs
@@ -26,11 +26,11 @@ K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
 
-def gather(settings: Settings, sound: Callable[[str], bool] = lambda path: True) -> Facts:
+def gather(settings: Settings, sound: Callable[[str], bool] = lambda path: True) -> AccountFacts:
     """The facts about a configuration. `sound(path)`: whether nothing is wrong with that part of it yet.
 
     Raises Unreachable or AwsError when AWS cannot say who asks: then nothing else can be asked either. Everything else
-    that fails is in `Facts.unasked`.
+    that fails is in `AccountFacts.unasked`.
     """
     caller = patiently(lambda: iam.caller(settings.cluster.region))
     asker = Asker(WORKERS)
@@ -84,7 +84,7 @@ def gather(settings: Settings, sound: Callable[[str], bool] = lambda path: True)
         nodes = [group for site in sites.sites(settings) for group in site.vpc.security_group_ids]
         groups = {*nodes, *(group for found in systems for group in group_ids(found.values()))}
         surroundings = network.surroundings(asker, settings, subnets.result(), groups)
-        return Facts(
+        return AccountFacts(
             caller,
             surroundings if sites.sites(settings) else None,
             _results(there),

@@ -16,7 +16,7 @@ TCP = ("tcp", "6", ALL)
 
 
 @dataclass(frozen=True)
-class Rule:
+class SecurityRule:
     """One rule, of either direction. `ports`: None for all; unread: it names a prefix list that nobody could read."""
 
     protocol: str
@@ -40,8 +40,8 @@ class SecurityGroup:
 
     id: str
     vpc_id: str
-    ingress: tuple[Rule, ...]
-    egress: tuple[Rule, ...]
+    ingress: tuple[SecurityRule, ...]
+    egress: tuple[SecurityRule, ...]
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Peer:
     networks: tuple[IPv4Network, ...]
 
 
-def missing_ports(rules: Iterable[Rule], peer: Peer, ports: Sequence[int]) -> Optional[list[int]]:
+def missing_ports(rules: Iterable[SecurityRule], peer: Peer, ports: Sequence[int]) -> Optional[list[int]]:
     """Those TCP ports on which the rules do not admit all of the peer; None when that depends on an unread list."""
     given = tuple(rules)
     missing = [port for port in ports if not _admits(given, peer, "tcp", port)]
@@ -61,7 +61,7 @@ def missing_ports(rules: Iterable[Rule], peer: Peer, ports: Sequence[int]) -> Op
     return missing
 
 
-def admits_everything_from(rules: Iterable[Rule], groups: Iterable[str]) -> bool:
+def admits_everything_from(rules: Iterable[SecurityRule], groups: Iterable[str]) -> bool:
     """Whether one of the rules admits all traffic of one of these groups, by naming the group.
 
     Traffic of an EFA that bypasses the operating system is no IP traffic: rules with networks do not admit it.
@@ -89,7 +89,7 @@ def prefix_lists(described: Mapping[str, Any]) -> set[str]:
     }
 
 
-def _admits(rules: Sequence[Rule], peer: Peer, protocol: str, port: int) -> bool:
+def _admits(rules: Sequence[SecurityRule], peer: Peer, protocol: str, port: int) -> bool:
     fitting = [rule for rule in rules if rule.covers(protocol, port)]
     if any(rule.groups & peer.groups for rule in fitting):
         return True
@@ -97,12 +97,12 @@ def _admits(rules: Sequence[Rule], peer: Peer, protocol: str, port: int) -> bool
     return bool(peer.networks) and all(any(net.subnet_of(wide) for wide in covered) for net in peer.networks)
 
 
-def _read_rule(entry: Mapping[str, Any], lists: Mapping[str, Optional[Sequence[str]]]) -> Rule:
+def _read_rule(entry: Mapping[str, Any], lists: Mapping[str, Optional[Sequence[str]]]) -> SecurityRule:
     low, high = entry.get("FromPort"), entry.get("ToPort")
     named = [lists.get(item["PrefixListId"]) for item in entry.get("PrefixListIds", [])]
     cidrs = [item["CidrIp"] for item in entry.get("IpRanges", [])]
     cidrs += [cidr for networks in named if networks is not None for cidr in networks if ":" not in cidr]
-    return Rule(
+    return SecurityRule(
         str(entry.get("IpProtocol", ALL)),
         None if low is None or high is None or low == -1 else (int(low), int(high)),
         frozenset(pair["GroupId"] for pair in entry.get("UserIdGroupPairs", []) if "GroupId" in pair),

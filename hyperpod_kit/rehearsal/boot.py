@@ -18,7 +18,7 @@ from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.rehearsal import cleanup, host, image, own_place, processes, state
 from hyperpod_kit.rehearsal.image import Progress
 from hyperpod_kit.rehearsal.layout import NAME_PATTERN, Layout, cache_dir, existing, lock_file
-from hyperpod_kit.rehearsal.settings import Settings, parse_share, parse_tree
+from hyperpod_kit.rehearsal.settings import RehearsalSettings, parse_share, parse_tree
 
 START_DEADLINE = 60.0
 LOCK_PATIENCE = 90.0
@@ -136,7 +136,9 @@ def up(
         progress("starting the daemon")
         try:
             own_place.make(layout.root)
-            Settings(name, str(built), parsed, cred_expire, slurmd_timeout, shm_size, trees=laid_over).save(layout.root)
+            RehearsalSettings(name, str(built), parsed, cred_expire, slurmd_timeout, shm_size, trees=laid_over).save(
+                layout.root
+            )
             _start_daemon(layout)
         except BaseException:
             with _undisturbed():

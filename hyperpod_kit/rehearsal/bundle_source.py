@@ -8,12 +8,12 @@ from typing import Any, Dict, Mapping, Optional
 from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.rehearsal.agent.s3_client import split_uri
 from hyperpod_kit.rehearsal.s3.errors import S3Error
-from hyperpod_kit.rehearsal.s3.store import S3Store
+from hyperpod_kit.rehearsal.s3.store import StoredBuckets
 
 FILE = "provisioning_parameters.json"
 
 
-def read_object(store: S3Store, bucket: str, key: str) -> bytes:
+def read_object(store: StoredBuckets, bucket: str, key: str) -> bytes:
     """The bytes of an object. Raises S3Error."""
     _, ranges = store.bucket(bucket).open(key)
     parts = []
@@ -24,7 +24,7 @@ def read_object(store: S3Store, bucket: str, key: str) -> bytes:
     return b"".join(parts)
 
 
-def provisioning_parameters(store: S3Store, request: Mapping[str, Any]) -> Optional[Dict[str, Any]]:
+def provisioning_parameters(store: StoredBuckets, request: Mapping[str, Any]) -> Optional[Dict[str, Any]]:
     """The first provisioning_parameters.json beside the entry script of any group, None when there is none.
 
     Raises RehearsalError when it is no JSON object.

@@ -18,7 +18,7 @@ CONTROLLER, LOGIN, COMPUTE = "Controller", "Login", "Compute"
 
 
 @dataclass
-class Node:
+class RehearsedNode:
     """One instance. `status`: ClusterInstanceStatus; `role`: Slurm node type or ""; times: Unix seconds.
 
     `logical_id`: NodeLogicalId, which stays with the place through replacements.
@@ -51,7 +51,7 @@ class Node:
 
 
 @dataclass
-class Cluster:
+class RehearsedCluster:
     """One cluster. `request`: the CreateCluster request with later updates applied; `slurm`: group -> node type;
     `additions`: ClientToken of BatchAddClusterNodes -> logical ids of the nodes that it added."""
 
@@ -63,7 +63,7 @@ class Cluster:
     failure_message: str = ""
     slurm: Dict[str, str] = field(default_factory=dict)
     partitions: Dict[str, List[str]] = field(default_factory=dict)
-    nodes: Dict[str, Node] = field(default_factory=dict)
+    nodes: Dict[str, RehearsedNode] = field(default_factory=dict)
     events: List[Dict[str, Any]] = field(default_factory=list)
     tags: Dict[str, str] = field(default_factory=dict)
     additions: Dict[str, List[str]] = field(default_factory=dict)
@@ -95,12 +95,12 @@ class Cluster:
         """Whether dead nodes are replaced by themselves (NodeRecovery, Automatic unless the request says None)."""
         return bool(self.request.get("NodeRecovery", "Automatic") == "Automatic")
 
-    def in_group(self, name: str) -> List[Node]:
+    def in_group(self, name: str) -> List[RehearsedNode]:
         """Nodes of a group in order of their index."""
         return sorted((node for node in self.nodes.values() if node.group == name), key=lambda node: node.index)
 
     @property
-    def controller(self) -> Optional[Node]:
+    def controller(self) -> Optional[RehearsedNode]:
         """The Slurm controller's node, None without Slurm."""
         return next((node for node in self.nodes.values() if node.role == CONTROLLER), None)
 
@@ -112,7 +112,7 @@ def instance_type(group: Mapping[str, Any]) -> str:
     return str(group["InstanceRequirements"]["InstanceTypes"][0])
 
 
-def to_state(clusters: Mapping[str, Cluster]) -> List[Dict[str, Any]]:
+def to_state(clusters: Mapping[str, RehearsedCluster]) -> List[Dict[str, Any]]:
     """JSON form of all clusters."""
     return [
         {

@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 from hyperpod_kit.rehearsal import node_batches, request_rules, scaling, software_update
 from hyperpod_kit.rehearsal.agent.s3_client import split_uri
-from hyperpod_kit.rehearsal.cluster_state import ZONE, Cluster, Node
+from hyperpod_kit.rehearsal.cluster_state import ZONE, RehearsedCluster, RehearsedNode
 from hyperpod_kit.rehearsal.operations import Operations
 from hyperpod_kit.rehearsal.sagemaker.api import ApiError
 
@@ -31,7 +31,7 @@ class RehearsalControlPlane:
     def __init__(self, operations: Operations) -> None:
         self._operations = operations
 
-    def _find(self, name: str) -> Cluster:
+    def _find(self, name: str) -> RehearsedCluster:
         with self._operations.lock:
             for cluster in self._operations.clusters.values():
                 if name in (cluster.name, cluster.arn):
@@ -41,7 +41,7 @@ class RehearsalControlPlane:
     def create_cluster(self, request: Mapping[str, Any]) -> str:
         operations = self._operations
         request_rules.check_creation(request)
-        cluster = Cluster(
+        cluster = RehearsedCluster(
             request["ClusterName"],
             secrets.token_hex(6),
             copy.deepcopy(dict(request)),
@@ -184,14 +184,14 @@ class RehearsalControlPlane:
             for key in keys:
                 cluster.tags.pop(key, None)
 
-    def _tagged(self, arn: str) -> Cluster:
+    def _tagged(self, arn: str) -> RehearsedCluster:
         for cluster in self._operations.clusters.values():
             if cluster.arn == arn:
                 return cluster
         # What AWS answers for an ARN of nothing is not known.
         raise ApiError("ValidationException", f"The request cannot be processed. Resource {arn} does not exist.")
 
-    def _in_service(self, name: str) -> Cluster:
+    def _in_service(self, name: str) -> RehearsedCluster:
         """The cluster, when it can be changed now."""
         cluster = self._find(name)
         if cluster.status != "InService":
@@ -199,7 +199,7 @@ class RehearsalControlPlane:
         return cluster
 
 
-def _group(cluster: Cluster, group: Mapping[str, Any]) -> Dict[str, Any]:
+def _group(cluster: RehearsedCluster, group: Mapping[str, Any]) -> Dict[str, Any]:
     running = [node for node in cluster.in_group(group["InstanceGroupName"]) if node.status == "Running"]
     more: Dict[str, Any] = {}
     if "MinInstanceCount" in group:
@@ -215,7 +215,7 @@ def _group(cluster: Cluster, group: Mapping[str, Any]) -> Dict[str, Any]:
     }
 
 
-def _summary(node: Node) -> Dict[str, Any]:
+def _summary(node: RehearsedNode) -> Dict[str, Any]:
     more: Dict[str, Any] = {}
     status = {"Status": node.status}
     if node.message:

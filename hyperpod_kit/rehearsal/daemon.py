@@ -33,12 +33,12 @@ from hyperpod_kit.rehearsal.layout import Layout, lock_file
 from hyperpod_kit.rehearsal.machine import MachineOptions, Machines
 from hyperpod_kit.rehearsal.metadata_server import MetadataServers
 from hyperpod_kit.rehearsal.network import Network
-from hyperpod_kit.rehearsal.node_files import Secrets
+from hyperpod_kit.rehearsal.node_files import NodeSecrets
 from hyperpod_kit.rehearsal.operations import Operations
 from hyperpod_kit.rehearsal.recovery import Recovery
-from hyperpod_kit.rehearsal.s3.store import S3Store
+from hyperpod_kit.rehearsal.s3.store import StoredBuckets
 from hyperpod_kit.rehearsal.sagemaker.server import Server, serve
-from hyperpod_kit.rehearsal.settings import Settings
+from hyperpod_kit.rehearsal.settings import RehearsalSettings
 from hyperpod_kit.rehearsal.slurm_control import SlurmControl
 from hyperpod_kit.run import LocalRunner
 
@@ -48,7 +48,7 @@ class Daemon:
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
-        self.settings = Settings.load(layout.root)
+        self.settings = RehearsalSettings.load(layout.root)
         self.stopping = threading.Event()
         self._saving = threading.Lock()
         self._server: Optional[Server] = None
@@ -70,13 +70,13 @@ class Daemon:
             directory.mkdir(exist_ok=True)
         storage.create(layout, bridge.gateway)
         host_keys.generate(layout.ssh_key, f"hyperpod-kit rehearsal {self.settings.name}")
-        store = S3Store(layout.s3)
+        store = StoredBuckets(layout.s3)
         for bucket in storage.BUCKETS:
             store.create_bucket(bucket)
         machines = Machines(layout, MachineOptions(self.settings.shares, self.settings.shm_size))
         keys = Keys.new()
         keys.save(layout.root)
-        secrets = Secrets(Path(f"{layout.ssh_key}.pub").read_text(), os.urandom(1024), keys.node)
+        secrets = NodeSecrets(Path(f"{layout.ssh_key}.pub").read_text(), os.urandom(1024), keys.node)
         fleet = Fleet(layout, self.settings, bridge, MetadataServers(), machines, secrets, "", self.stopping)
         self._operations = Operations(fleet, SlurmControl(machines), store, self.save)
         self._server = serve(

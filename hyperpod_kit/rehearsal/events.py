@@ -6,7 +6,7 @@ import time
 import uuid
 from typing import Any, Dict, Mapping, Optional
 
-from hyperpod_kit.rehearsal.cluster_state import Cluster, Node
+from hyperpod_kit.rehearsal.cluster_state import RehearsedCluster, RehearsedNode
 
 INFO, WARN, ERROR = "Info", "Warn", "Error"
 KEPT = 1000
@@ -14,12 +14,12 @@ KEPT = 1000
 
 
 def note(
-    cluster: Cluster,
+    cluster: RehearsedCluster,
     description: str,
     *,
     level: str = INFO,
     group: str = "",
-    node: Optional[Node] = None,
+    node: Optional[RehearsedNode] = None,
     metadata: Optional[Mapping[str, Any]] = None,
 ) -> None:
     """Add an event to a Continuous cluster; others have none. `metadata`: EventMetadata's member for the resource."""
@@ -44,7 +44,7 @@ def note(
     del cluster.events[:-KEPT]
 
 
-def script(cluster: Cluster, node: Node, state: str) -> None:
+def script(cluster: RehearsedCluster, node: RehearsedNode, state: str) -> None:
     """The lifecycle script of a node has `Started` or `Succeeded`."""
     note(
         cluster,
@@ -54,18 +54,18 @@ def script(cluster: Cluster, node: Node, state: str) -> None:
     )
 
 
-def failed(cluster: Cluster, node: Node) -> None:
+def failed(cluster: RehearsedCluster, node: RehearsedNode) -> None:
     """A node could not be created; its message says why."""
     note(
         cluster,
-        f"Instance creation in Cluster {cluster.name} and InstanceGroup {node.group} failed",
+        f"Instance creation in RehearsedCluster {cluster.name} and InstanceGroup {node.group} failed",
         level=ERROR,
         node=node,
         metadata={"FailureMessage": node.message, "LcsExecutionState": "Failed"},
     )
 
 
-def replaced(cluster: Cluster, old: Node, new: Node, why: str) -> None:
+def replaced(cluster: RehearsedCluster, old: RehearsedNode, new: RehearsedNode, why: str) -> None:
     """A node gives way to a new instance. AWS's own words for this and what follows are not known."""
     note(
         cluster,
@@ -75,7 +75,7 @@ def replaced(cluster: Cluster, old: Node, new: Node, why: str) -> None:
     )
 
 
-def rebooted(cluster: Cluster, node: Node, state: str, why: str) -> None:
+def rebooted(cluster: RehearsedCluster, node: RehearsedNode, state: str, why: str) -> None:
     """The reboot of a node has `Started`, `Succeeded` or `Failed`."""
     note(
         cluster,
@@ -85,16 +85,16 @@ def rebooted(cluster: Cluster, node: Node, state: str, why: str) -> None:
     )
 
 
-def removed(cluster: Cluster, node: Node) -> None:
+def removed(cluster: RehearsedCluster, node: RehearsedNode) -> None:
     """A node has left with its machine."""
     note(cluster, f"Instance {node.instance_id} in InstanceGroup {node.group} was deleted", node=node)
 
 
-def software(cluster: Cluster, node: Node) -> None:
+def software(cluster: RehearsedCluster, node: RehearsedNode) -> None:
     """A node has its new software."""
     note(cluster, f"Software update of instance {node.instance_id} has Succeeded", node=node)
 
 
-def scaled(cluster: Cluster, group: str, before: int, after: int) -> None:
+def scaled(cluster: RehearsedCluster, group: str, before: int, after: int) -> None:
     """The wanted count of a group has changed."""
     note(cluster, f"Scaling of InstanceGroup {group} from {before} to {after} instances has Started", group=group)

@@ -9,7 +9,7 @@ REAL, STAND_IN, ABSENT = "real", "stand-in", "absent"
 
 
 @dataclass(frozen=True)
-class Line:
+class FidelityRow:
     """`kind`: REAL, STAND_IN or ABSENT."""
 
     what: str
@@ -17,26 +17,40 @@ class Line:
     detail: str
 
 
-TABLE: Tuple[Line, ...] = (
-    Line("node operating system", REAL, "systemd, sshd, users, units of this machine's distribution, on its kernel"),
-    Line("machines", REAL, "nspawn: own disk, network, processes, uptime, /dev/shm; no security boundary"),
-    Line("Slurm and munge", REAL, "the distribution's version; slurm.conf and munge at boot are assumptions about AWS"),
-    Line("lifecycle scripts", REAL, "downloaded from S3, run as root with HyperPod's paths and variables"),
-    Line("replacement of nodes", REAL, "new instance on the same address; seconds here, 20-30 minutes on AWS"),
-    Line("SageMaker cluster API", STAND_IN, "own endpoint, checked against AWS's service model; its calls are below"),
-    Line("software updates", STAND_IN, "a fresh root volume of the same image, lifecycle scripts run again"),
-    Line("S3", STAND_IN, "own endpoint on local disk: multipart, ranges, conditional writes; signatures checked"),
-    Line("Mountpoint for S3", STAND_IN, "FUSE, same command and documented semantics; its speed means nothing"),
-    Line("EFS", STAND_IN, "FUSE over a local directory; access points and policies hold; no NFS, node-local locks"),
-    Line("S3 Files", STAND_IN, "FUSE over a local directory, access points; nothing reaches S3, no NFS"),
-    Line("FSx for Lustre", STAND_IN, "FUSE over a local directory; no striping, no lfs, node-local locks"),
-    Line("FSx for OpenZFS", STAND_IN, "FUSE over a local directory; no NFS, no snapshots, node-local locks"),
-    Line("NVMe instance store", STAND_IN, "a tmpfs at /opt/dlami/nvme, empty after each boot; no block devices"),
-    Line("instance metadata", STAND_IN, "IMDSv2 at 169.254.169.254: id, type, zone, addresses, role's credentials"),
-    Line("DNS of the VPC", STAND_IN, "ip-A-B-C-D names; no internet behind it"),
-    Line("IAM, security groups, quotas", ABSENT, "every credential is accepted (EFS mounts aside), all reach all"),
-    Line("GPU, EFA, NCCL, DCGM", ABSENT, "nodes have CPUs only; no deep health checks"),
-    Line("SSM, CloudWatch, all else", ABSENT, "use ssh and `hyperpod-kit rehearse logs`"),
+TABLE: Tuple[FidelityRow, ...] = (
+    FidelityRow(
+        "node operating system", REAL, "systemd, sshd, users, units of this machine's distribution, on its kernel"
+    ),
+    FidelityRow("machines", REAL, "nspawn: own disk, network, processes, uptime, /dev/shm; no security boundary"),
+    FidelityRow(
+        "Slurm and munge", REAL, "the distribution's version; slurm.conf and munge at boot are assumptions about AWS"
+    ),
+    FidelityRow("lifecycle scripts", REAL, "downloaded from S3, run as root with HyperPod's paths and variables"),
+    FidelityRow("replacement of nodes", REAL, "new instance on the same address; seconds here, 20-30 minutes on AWS"),
+    FidelityRow(
+        "SageMaker cluster API", STAND_IN, "own endpoint, checked against AWS's service model; its calls are below"
+    ),
+    FidelityRow("software updates", STAND_IN, "a fresh root volume of the same image, lifecycle scripts run again"),
+    FidelityRow(
+        "S3", STAND_IN, "own endpoint on local disk: multipart, ranges, conditional writes; signatures checked"
+    ),
+    FidelityRow("Mountpoint for S3", STAND_IN, "FUSE, same command and documented semantics; its speed means nothing"),
+    FidelityRow(
+        "EFS", STAND_IN, "FUSE over a local directory; access points and policies hold; no NFS, node-local locks"
+    ),
+    FidelityRow("S3 Files", STAND_IN, "FUSE over a local directory, access points; nothing reaches S3, no NFS"),
+    FidelityRow("FSx for Lustre", STAND_IN, "FUSE over a local directory; no striping, no lfs, node-local locks"),
+    FidelityRow("FSx for OpenZFS", STAND_IN, "FUSE over a local directory; no NFS, no snapshots, node-local locks"),
+    FidelityRow("NVMe instance store", STAND_IN, "a tmpfs at /opt/dlami/nvme, empty after each boot; no block devices"),
+    FidelityRow(
+        "instance metadata", STAND_IN, "IMDSv2 at 169.254.169.254: id, type, zone, addresses, role's credentials"
+    ),
+    FidelityRow("DNS of the VPC", STAND_IN, "ip-A-B-C-D names; no internet behind it"),
+    FidelityRow(
+        "IAM, security groups, quotas", ABSENT, "every credential is accepted (EFS mounts aside), all reach all"
+    ),
+    FidelityRow("GPU, EFA, NCCL, DCGM", ABSENT, "nodes have CPUs only; no deep health checks"),
+    FidelityRow("SSM, CloudWatch, all else", ABSENT, "use ssh and `hyperpod-kit rehearse logs`"),
 )
 
 

@@ -13,14 +13,14 @@ from typing import Callable, Dict, Optional, Set
 from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.model.instance_types import has_instance_store
 from hyperpod_kit.rehearsal import host_keys, node_files, resource_config, slurm_conf
-from hyperpod_kit.rehearsal.cluster_state import ACCOUNT, CONTROLLER, REGION, Cluster, Node
-from hyperpod_kit.rehearsal.instance_metadata import Instance
+from hyperpod_kit.rehearsal.cluster_state import ACCOUNT, CONTROLLER, REGION, RehearsedCluster, RehearsedNode
+from hyperpod_kit.rehearsal.instance_metadata import InstanceIdentity
 from hyperpod_kit.rehearsal.layout import Layout
 from hyperpod_kit.rehearsal.machine import Machines
 from hyperpod_kit.rehearsal.metadata_server import MetadataServers
 from hyperpod_kit.rehearsal.network import Network
-from hyperpod_kit.rehearsal.node_files import Secrets
-from hyperpod_kit.rehearsal.settings import Settings
+from hyperpod_kit.rehearsal.node_files import NodeSecrets
+from hyperpod_kit.rehearsal.settings import RehearsalSettings
 
 BOOT_DEADLINE = 120.0
 """Seconds in which a machine's agent must have reported for the first time."""
@@ -40,11 +40,11 @@ class Fleet:
     """`endpoint`: URL of S3 and SageMaker as nodes reach it. `stopping` ends every wait."""
 
     layout: Layout
-    settings: Settings
+    settings: RehearsalSettings
     network: Network
     metadata: MetadataServers
     machines: Machines
-    secrets: Secrets
+    secrets: NodeSecrets
     endpoint: str
     stopping: threading.Event
 
@@ -58,19 +58,19 @@ class Fleet:
         with self._guard:
             return self._locks.setdefault(instance_id, threading.Lock())
 
-    def _require_wanted(self, node: Node) -> None:
+    def _require_wanted(self, node: RehearsedNode) -> None:
         """An operation that was under way when its node was removed, or everything was, must not bring it back."""
         if node.instance_id in self._gone or self.stopping.is_set():
             raise RehearsalError(f"{node.instance_id} was removed")
 
-    def launch(self, cluster: Cluster, node: Node, memory_mb: int) -> None:
+    def launch(self, cluster: RehearsedCluster, node: RehearsedNode, memory_mb: int) -> None:
         """Make a node's machine and boot it. Raises RehearsalError or RunError; the node may have been removed."""
         with self._lock(node.instance_id):
             self._require_wanted(node)
             self.network.attach(node.instance_id, node.ip)
             self.metadata.start(
                 self.layout.netns(node.instance_id),
-                Instance(
+                InstanceIdentity(
                     node.instance_id,
                     node.instance_type,
                     node.ip,
@@ -86,7 +86,7 @@ class Fleet:
             self._furnish(cluster, node, memory_mb)
             self._boot(node)
 
-    def reimage(self, cluster: Cluster, node: Node, memory_mb: int) -> None:
+    def reimage(self, cluster: RehearsedCluster, node: RehearsedNode, memory_mb: int) -> None:
         """Boot the same instance from a fresh root. Raises RehearsalError or RunError."""
         with self._lock(node.instance_id):
             self._require_wanted(node)
@@ -94,7 +94,7 @@ class Fleet:
             self._furnish(cluster, node, memory_mb)
             self._boot(node)
 
-    def _furnish(self, cluster: Cluster, node: Node, memory_mb: int) -> None:
+    def _furnish(self, cluster: RehearsedCluster, node: RehearsedNode, memory_mb: int) -> None:
         """A fresh root with all that a node has before its first boot."""
         root = self.machines.prepare(node.instance_id)
         group, controller = cluster.group(node.group), cluster.controller
@@ -127,12 +127,12 @@ class Fleet:
             node_files.write(root, node_files.SLURM_CONF, text)
             (root / "var/spool/slurmctld").mkdir(parents=True, exist_ok=True)
 
-    def _boot(self, node: Node) -> None:
+    def _boot(self, node: RehearsedNode) -> None:
         node.booted_at = time.time()
         process = self.machines.start(node.instance_id, node.host, has_instance_store(node.instance_type))
         node.pid, node.pid_started = process.pid, process.started
 
-    def restart(self, node: Node) -> None:
+    def restart(self, node: RehearsedNode) -> None:
         """Boot the same instance again over its own disk. Raises RehearsalError."""
         with self._lock(node.instance_id):
             self._require_wanted(node)
@@ -146,7 +146,7 @@ class Fleet:
                 )
             self._boot(node)
 
-    def remove(self, node: Node) -> None:
+    def remove(self, node: RehearsedNode) -> None:
         """End a node's machine and remove all of it; repeatable."""
         with self._lock(node.instance_id):
             self._gone.add(node.instance_id)
@@ -154,7 +154,7 @@ class Fleet:
             self.metadata.stop(node.instance_id)
             self.network.detach(node.instance_id)
 
-    def agent_report(self, node: Node) -> tuple[str, str]:
+    def agent_report(self, node: RehearsedNode) -> tuple[str, str]:
         """(state, message) of the agent since this boot; ("", "") before its first word."""
         path = self.machines.root(node.instance_id) / node_files.AGENT_STATUS.lstrip("/")
         try:
@@ -163,7 +163,7 @@ class Fleet:
         except (OSError, ValueError, KeyError):
             return "", ""
 
-    def wait_created(self, node: Node, wanted: Callable[[], bool] = lambda: True) -> None:
+    def wait_created(self, node: RehearsedNode, wanted: Callable[[], bool] = lambda: True) -> None:
         """Wait until the agent says Running. Raises CreationFailed, also when `wanted()` turns false."""
         booted = time.monotonic()
         while True:
@@ -185,14 +185,14 @@ class Fleet:
             if self.stopping.wait(0.1):
                 raise CreationFailed("the rehearsal is shutting down")
 
-    def _console_tail(self, node: Node) -> str:
+    def _console_tail(self, node: RehearsedNode) -> str:
         try:
             text = (self.machines.directory(node.instance_id) / "console.log").read_text(errors="replace")
         except OSError:
             return "(no console)"
         return " / ".join(text.splitlines()[-5:]) or "(silent console)"
 
-    def refresh(self, cluster: Cluster, memory_mb: int, skip: Optional[Node] = None) -> None:
+    def refresh(self, cluster: RehearsedCluster, memory_mb: int, skip: Optional[RehearsedNode] = None) -> None:
         """Rewrite what the platform tells running nodes: resource config, node lines of slurm.conf."""
         text = resource_config.render(cluster)
         for node in list(cluster.nodes.values()):

@@ -18,8 +18,8 @@ from hyperpod_kit.rehearsal.keys import Key
 from hyperpod_kit.rehearsal.other_services import Answer
 from hyperpod_kit.rehearsal.s3.body import DRAIN_LIMIT, RequestBody
 from hyperpod_kit.rehearsal.s3.errors import S3Error
-from hyperpod_kit.rehearsal.s3.seal import Seal
-from hyperpod_kit.rehearsal.signature import Claim, Refused
+from hyperpod_kit.rehearsal.s3.seal import BodySeal
+from hyperpod_kit.rehearsal.signature import Claim, SignatureRefused
 
 MOST_STRANGERS = 128
 """Connections without a signature that are kept; one more, and the oldest of them is closed."""
@@ -40,7 +40,7 @@ class FrontDoor(BaseHTTPRequestHandler):
     timeout = PATIENCE
     keys: Mapping[str, Key] = {}
     claim: Optional[Claim] = None
-    seal: Optional[Seal] = None
+    seal: Optional[BodySeal] = None
     read_body: Optional[bytes] = None
 
     def handle_expect_100(self) -> bool:
@@ -62,7 +62,7 @@ class FrontDoor(BaseHTTPRequestHandler):
         headers = {name.lower(): value for name, value in self.headers.items()}
         try:
             self._admit(headers)
-        except Refused as err:
+        except SignatureRefused as err:
             self.close_connection = True
             self.answer(refusals.refusal(err, headers, self.path))
             self._linger()
@@ -76,21 +76,21 @@ class FrontDoor(BaseHTTPRequestHandler):
         return True
 
     def _admit(self, headers: Mapping[str, str]) -> None:
-        """Raises Refused, S3Error, OSError."""
+        """Raises SignatureRefused, S3Error, OSError."""
         claim = signature.claim(self.keys, self.command, self.path, headers, time.time())
         if headers.get("expect", "").lower() == "100-continue" and self.request_version >= "HTTP/1.1":
             self.send_response_only(100)
             self.end_headers()
         if claim.payload is not None:
             claim.verify(claim.payload)
-            self.seal = Seal(claim) if claim.service == "s3" else None
+            self.seal = BodySeal(claim) if claim.service == "s3" else None
         if claim.payload is None or self.seal is None:
             self.read_body = RequestBody(self.rfile, headers).read(MOST_BODY)
             digest = hashlib.sha256(self.read_body).hexdigest()
             if claim.payload is None:
                 claim.verify(digest)
             elif claim.payload not in (digest, "UNSIGNED-PAYLOAD"):
-                raise Refused(signature.WRONG)
+                raise SignatureRefused(signature.WRONG)
         self.claim = claim
 
     def _linger(self) -> None:

@@ -23,7 +23,7 @@ Answer = Tuple[int, Dict[str, str], bytes]
 
 
 @dataclass(frozen=True)
-class Instance:
+class InstanceIdentity:
     """One instance. `type`: as HyperPod writes it; `role`: ARN of its execution role, or "" for none."""
 
     id: str
@@ -38,8 +38,8 @@ class Instance:
     token: str = ""
 
 
-def entries(instance: Instance, now: float) -> Dict[str, str]:
-    """Path below /latest -> content. Instance types are EC2's, without `ml.`."""
+def entries(instance: InstanceIdentity, now: float) -> Dict[str, str]:
+    """Path below /latest -> content. InstanceIdentity types are EC2's, without `ml.`."""
     zone = f"{instance.region}a"
     ec2_type = instance.type[3:] if instance.type.startswith("ml.") else instance.type
     name = f"{instance.host}.ec2.internal"
@@ -91,7 +91,7 @@ def _stamp(at: float) -> str:
 class Metadata:
     """The service of one instance. Methods may be called in any thread."""
 
-    instance: Instance
+    instance: InstanceIdentity
     clock: Callable[[], float] = time.time
     _tokens: Dict[str, float] = field(default_factory=dict)
 

@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any, Callable, Dict
 
 from hyperpod_kit.rehearsal.front_door import Listener
-from hyperpod_kit.rehearsal.instance_metadata import ADDRESS, Instance, Metadata
+from hyperpod_kit.rehearsal.instance_metadata import ADDRESS, InstanceIdentity, Metadata
 
 PORT = 80
 CLONE_NEWNET = 0x40000000
@@ -95,7 +95,7 @@ class MetadataServers:
         self._listen = listen
         self._running: Dict[str, _Listener] = {}
 
-    def start(self, netns: str, instance: Instance) -> None:
+    def start(self, netns: str, instance: InstanceIdentity) -> None:
         """Answer for an instance in its network. Raises OSError."""
         self._running[instance.id] = _Listener(self._listen(netns), Metadata(instance))
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.rehearsal.keys import Keys
 from hyperpod_kit.rehearsal.node_files import aws_environment
-from hyperpod_kit.rehearsal.s3.store import S3Store
+from hyperpod_kit.rehearsal.s3.store import StoredBuckets
 from hyperpod_kit.rehearsal.sagemaker.server import serve
 from hyperpod_kit.rehearsal.standins.install import LIBRARY, install
 
@@ -32,7 +32,7 @@ def run(options: Sequence[str], command: Sequence[str]) -> int:
         place, point = Path(made), Path(made, "mount")
         point.mkdir()
         install(place / "root")
-        store = S3Store(place / "s3")
+        store = StoredBuckets(place / "s3")
         store.create_bucket(BUCKET)
         key = Keys.new().admin
         server = serve([("127.0.0.1", 0)], store, keys={key.id: key})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit.rehearsal import request_rules, scaling
-from hyperpod_kit.rehearsal.cluster_state import CONTROLLER, ZONE, Cluster, Node, instance_type
+from hyperpod_kit.rehearsal.cluster_state import CONTROLLER, ZONE, RehearsedCluster, RehearsedNode, instance_type
 from hyperpod_kit.rehearsal.operations import Operations
 
 REPLACE_OR_REBOOT = {"absent": "InstanceIdNotFound", "status": "InvalidInstanceStatus", "taken": "InstanceIdInUse"}
@@ -15,7 +15,7 @@ DELETE = {"absent": "NodeIdNotFound", "status": "InvalidNodeStatus", "taken": "N
 Refusal = Tuple[str, str]
 
 
-def replace(operations: Operations, cluster: Cluster, request: Mapping[str, Any]) -> Dict[str, Any]:
+def replace(operations: Operations, cluster: RehearsedCluster, request: Mapping[str, Any]) -> Dict[str, Any]:
     """BatchReplaceClusterNodes."""
     taken, answer = _choose(
         operations,
@@ -30,7 +30,7 @@ def replace(operations: Operations, cluster: Cluster, request: Mapping[str, Any]
     return answer
 
 
-def reboot(operations: Operations, cluster: Cluster, request: Mapping[str, Any]) -> Dict[str, Any]:
+def reboot(operations: Operations, cluster: RehearsedCluster, request: Mapping[str, Any]) -> Dict[str, Any]:
     """BatchRebootClusterNodes."""
     taken, answer = _choose(operations, cluster, request, REPLACE_OR_REBOOT, "ErrorCode", lambda node: None)
     for node in taken:
@@ -38,7 +38,7 @@ def reboot(operations: Operations, cluster: Cluster, request: Mapping[str, Any])
     return answer
 
 
-def delete(operations: Operations, cluster: Cluster, request: Mapping[str, Any]) -> Dict[str, Any]:
+def delete(operations: Operations, cluster: RehearsedCluster, request: Mapping[str, Any]) -> Dict[str, Any]:
     """BatchDeleteClusterNodes. The groups' counts go down with their nodes; lists without content are left out."""
     taken, answer = _choose(
         operations,
@@ -54,14 +54,14 @@ def delete(operations: Operations, cluster: Cluster, request: Mapping[str, Any])
     return {name: content for name, content in answer.items() if content}
 
 
-def add(operations: Operations, cluster: Cluster, request: Mapping[str, Any]) -> Dict[str, Any]:
+def add(operations: Operations, cluster: RehearsedCluster, request: Mapping[str, Any]) -> Dict[str, Any]:
     """BatchAddClusterNodes; a request with a ClientToken that is known adds nothing and tells of the same nodes."""
     request_rules.check_addition(cluster, request)
     token = request.get("ClientToken", "")
     with operations.lock:
         known = cluster.additions.get(token) if token else None
         if known is None:
-            made: List[Node] = []
+            made: List[RehearsedNode] = []
             failed: List[Dict[str, Any]] = []
             for entry in request["NodesToAdd"]:
                 refusal = _misfit(cluster, entry)
@@ -94,7 +94,7 @@ def add(operations: Operations, cluster: Cluster, request: Mapping[str, Any]) ->
     return {"Successful": successful, "Failed": failed}
 
 
-def _misfit(cluster: Cluster, entry: Mapping[str, Any]) -> Optional[Refusal]:
+def _misfit(cluster: RehearsedCluster, entry: Mapping[str, Any]) -> Optional[Refusal]:
     """Why no node can be added for one entry of NodesToAdd: (error code, words)."""
     name = entry["InstanceGroupName"]
     try:
@@ -110,17 +110,19 @@ def _misfit(cluster: Cluster, entry: Mapping[str, Any]) -> Optional[Refusal]:
 
 def _choose(
     operations: Operations,
-    cluster: Cluster,
+    cluster: RehearsedCluster,
     request: Mapping[str, Any],
     codes: Mapping[str, str],
     code: str,
-    unfit: Callable[[Node], Optional[str]],
-) -> Tuple[List[Node], Dict[str, Any]]:
+    unfit: Callable[[RehearsedNode], Optional[str]],
+) -> Tuple[List[RehearsedNode], Dict[str, Any]]:
     """(nodes that are now ours, the answer). `code`: what the operation calls the member with the error's code."""
     request_rules.check_nodes(cluster, request)
-    taken: List[Node] = []
+    taken: List[RehearsedNode] = []
 
-    def look(ids: Sequence[str], known: Mapping[str, Node], member: str) -> Tuple[List[str], List[Dict[str, str]]]:
+    def look(
+        ids: Sequence[str], known: Mapping[str, RehearsedNode], member: str
+    ) -> Tuple[List[str], List[Dict[str, str]]]:
         successful: List[str] = []
         failed: List[Dict[str, str]] = []
         for each in ids:

@@ -21,7 +21,7 @@ NODE_PATH = "/opt/slurm/bin:/opt/slurm/sbin:/usr/local/sbin:/usr/local/bin:/usr/
 
 
 @dataclass(frozen=True)
-class Secrets:
+class NodeSecrets:
     """What the control plane hands to every node of a rehearsal. `authorized_key`: one line; `key`: their role's."""
 
     authorized_key: str
@@ -83,7 +83,7 @@ def write_identity(
     ip: str,
     gateway: str,
     endpoint: str,
-    secrets: Secrets,
+    secrets: NodeSecrets,
     host_key: str,
     agent: Dict[str, Any],
 ) -> None:

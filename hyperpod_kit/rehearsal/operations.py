@@ -12,9 +12,9 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set
 from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.rehearsal import events, slurm_conf
 from hyperpod_kit.rehearsal.bundle_source import provisioning_parameters
-from hyperpod_kit.rehearsal.cluster_state import CONTROLLER, Cluster, Node, instance_type
+from hyperpod_kit.rehearsal.cluster_state import CONTROLLER, RehearsedCluster, RehearsedNode, instance_type
 from hyperpod_kit.rehearsal.fleet import CreationFailed, Fleet, new_instance_id
-from hyperpod_kit.rehearsal.s3.store import S3Store
+from hyperpod_kit.rehearsal.s3.store import StoredBuckets
 from hyperpod_kit.rehearsal.slurm_control import SlurmControl
 
 REGISTRATION_DEADLINE = 300.0
@@ -32,7 +32,7 @@ AWS_WORDING = "Lifecycle scripts did not run successfully. Ensure the scripts ex
 """How DescribeCluster begins its FailureMessage on AWS; the details that follow are the rehearsal's own."""
 
 
-def failure_message(failed: Sequence[Node]) -> str:
+def failure_message(failed: Sequence[RehearsedNode]) -> str:
     """One paragraph per reason, naming the instances that share it. The first in full; of the others the first line and
     the last, since what differs in them is mostly a name or a time."""
     reasons: Dict[str, List[str]] = {}
@@ -49,11 +49,11 @@ def failure_message(failed: Sequence[Node]) -> str:
 class Operations:
     """`clusters` by name, shared with the control plane; `lock` guards it; `changed()` is called after each change."""
 
-    def __init__(self, fleet: Fleet, slurm: SlurmControl, store: S3Store, changed: Callable[[], None]) -> None:
+    def __init__(self, fleet: Fleet, slurm: SlurmControl, store: StoredBuckets, changed: Callable[[], None]) -> None:
         self.fleet = fleet
         self.slurm = slurm
         self.store = store
-        self.clusters: Dict[str, Cluster] = {}
+        self.clusters: Dict[str, RehearsedCluster] = {}
         self.lock = threading.RLock()
         self.in_hand: Set[str] = set()
         """Instances that an operation works on: the recovery loop leaves them alone."""
@@ -72,7 +72,7 @@ class Operations:
 
         threading.Thread(target=guarded, daemon=True, name=work.__name__).start()
 
-    def add_nodes(self, cluster: Cluster, group: Mapping[str, Any], count: int) -> List[Node]:
+    def add_nodes(self, cluster: RehearsedCluster, group: Mapping[str, Any], count: int) -> List[RehearsedNode]:
         """Give a group `count` instances in all, in its free places; returns the new ones. Call with the lock held."""
         name = group["InstanceGroupName"]
         position = [entry["InstanceGroupName"] for entry in cluster.groups].index(name)
@@ -85,13 +85,15 @@ class Operations:
             while (address := self.fleet.network.address(position, index + offset)) in taken:
                 offset += 1
             taken.add(address)
-            node = Node(new_instance_id(), name, instance_type(group), index, address, role=cluster.slurm.get(name, ""))
+            node = RehearsedNode(
+                new_instance_id(), name, instance_type(group), index, address, role=cluster.slurm.get(name, "")
+            )
             cluster.nodes[node.instance_id] = node
             self.in_hand.add(node.instance_id)
             added.append(node)
         return added
 
-    def create(self, cluster: Cluster) -> None:
+    def create(self, cluster: RehearsedCluster) -> None:
         """Bring a new cluster up: InService, or Failed with the reason; the machines stay, to be looked at.
 
         Where nodes are provisioned continuously the controller decides, and the others come while it is in service.
@@ -124,7 +126,9 @@ class Operations:
             if cluster.status == "Creating":
                 cluster.status = "InService"
 
-    def launch_all(self, cluster: Cluster, nodes: Sequence[Node], needed: Sequence[Node]) -> None:
+    def launch_all(
+        self, cluster: RehearsedCluster, nodes: Sequence[RehearsedNode], needed: Sequence[RehearsedNode]
+    ) -> None:
         """Launch nodes side by side and wait for the scripts of those that are needed.
 
         Raises CreationFailed naming those that failed.
@@ -143,7 +147,7 @@ class Operations:
         if failed:
             raise CreationFailed(failure_message(failed))
 
-    def _bring_up_one(self, cluster: Cluster, node: Node, memory: int) -> None:
+    def _bring_up_one(self, cluster: RehearsedCluster, node: RehearsedNode, memory: int) -> None:
         try:
             self.fleet.launch(cluster, node, memory)
             self.changed()
@@ -160,7 +164,7 @@ class Operations:
                 self.in_hand.discard(node.instance_id)
             self.changed()
 
-    def take(self, node: Node) -> bool:
+    def take(self, node: RehearsedNode) -> bool:
         """Claim a node for one operation; False when another has it."""
         with self.lock:
             if node.instance_id in self.in_hand:
@@ -168,9 +172,9 @@ class Operations:
             self.in_hand.add(node.instance_id)
             return True
 
-    def replace(self, cluster: Cluster, old: Node, why: str) -> None:
+    def replace(self, cluster: RehearsedCluster, old: RehearsedNode, why: str) -> None:
         """Swap a claimed node's machine: Slurm is told, the place and address stay, the instance is new."""
-        new = Node(
+        new = RehearsedNode(
             new_instance_id(),
             old.group,
             old.instance_type,
@@ -200,7 +204,7 @@ class Operations:
         self._bring_up_one(cluster, new, memory)
         self.resume(cluster, new)
 
-    def reboot(self, cluster: Cluster, node: Node, why: str) -> None:
+    def reboot(self, cluster: RehearsedCluster, node: RehearsedNode, why: str) -> None:
         """Boot a claimed node's instance again; its disk and instance id stay, no lifecycle script runs."""
         node.status, node.message = "Pending", why
         self.changed()
@@ -222,7 +226,7 @@ class Operations:
             self.changed()
         self.resume(cluster, node)
 
-    def resume(self, cluster: Cluster, node: Node) -> None:
+    def resume(self, cluster: RehearsedCluster, node: RehearsedNode) -> None:
         """Give the node back to Slurm once its new slurmd has registered, not before."""
         if node.role in ("", CONTROLLER):
             return
@@ -238,13 +242,13 @@ class Operations:
             if self.fleet.stopping.wait(0.2):
                 return
 
-    def delete(self, cluster: Cluster) -> None:
+    def delete(self, cluster: RehearsedCluster) -> None:
         """Remove all machines of a cluster, then the cluster."""
         self.remove_nodes(cluster)
         with self.lock:
             self.clusters.pop(cluster.name, None)
 
-    def remove_nodes(self, cluster: Cluster, only: Optional[Sequence[Node]] = None) -> None:
+    def remove_nodes(self, cluster: RehearsedCluster, only: Optional[Sequence[RehearsedNode]] = None) -> None:
         """End machines side by side."""
         nodes = list(cluster.nodes.values() if only is None else only)
         for node in nodes:

@@ -8,7 +8,7 @@ import traceback
 from typing import Callable, List, Tuple
 
 from hyperpod_kit.rehearsal.back_off import BackOff
-from hyperpod_kit.rehearsal.cluster_state import CONTROLLER, Cluster, Node
+from hyperpod_kit.rehearsal.cluster_state import CONTROLLER, RehearsedCluster, RehearsedNode
 from hyperpod_kit.rehearsal.machine import REBOOT_EXIT
 from hyperpod_kit.rehearsal.operations import Operations
 from hyperpod_kit.rehearsal.slurm_control import ACTION_REBOOT, ACTION_REPLACE
@@ -37,13 +37,13 @@ class Recovery:
                 except Exception:  # one bad round must not end the loop that everybody relies on
                     traceback.print_exc()
 
-    def _watched(self) -> List[Cluster]:
+    def _watched(self) -> List[RehearsedCluster]:
         with self._operations.lock:
             return [
                 cluster for cluster in self._operations.clusters.values() if cluster.status in ("InService", "Updating")
             ]
 
-    def look(self, cluster: Cluster) -> None:
+    def look(self, cluster: RehearsedCluster) -> None:
         """One round over a cluster. Starts what is needed in the background."""
         for node in list(cluster.nodes.values()):
             code = self._operations.fleet.machines.exit_code(node.instance_id)
@@ -62,7 +62,7 @@ class Recovery:
                 work = self._operations.replace if action == ACTION_REPLACE else self._operations.reboot
                 self._operations.spawn(work, cluster, node, f"Slurm's reason: {action}")
 
-    def _ended(self, cluster: Cluster, node: Node, code: int) -> None:
+    def _ended(self, cluster: RehearsedCluster, node: RehearsedNode, code: int) -> None:
         operations = self._operations
         if code == REBOOT_EXIT:
             self._bring_back(cluster, node, operations.reboot, "rebooted from inside")
@@ -74,7 +74,13 @@ class Recovery:
             node.message = f"the machine ended at {time.strftime('%H:%M:%S')}; NodeRecovery is None"
             operations.changed()
 
-    def _bring_back(self, cluster: Cluster, node: Node, work: Callable[[Cluster, Node, str], None], why: str) -> None:
+    def _bring_back(
+        self,
+        cluster: RehearsedCluster,
+        node: RehearsedNode,
+        work: Callable[[RehearsedCluster, RehearsedNode, str], None],
+        why: str,
+    ) -> None:
         """Act at once on the first death of a place, later and later when what comes up there dies again and again."""
         operations, now = self._operations, self._clock()
         place = f"{cluster.id}/{node.place}"
@@ -96,7 +102,7 @@ class Recovery:
             self._back_off.acted(place, now, steady)
             operations.spawn(work, cluster, node, why)
 
-    def _asked_for(self, cluster: Cluster) -> List[Tuple[Node, str]]:
+    def _asked_for(self, cluster: RehearsedCluster) -> List[Tuple[RehearsedNode, str]]:
         """Nodes whose reason is exactly an action and that no job uses any more."""
         if cluster.controller is None or not cluster.recovers:
             return []

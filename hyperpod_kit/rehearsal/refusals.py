@@ -10,7 +10,7 @@ from hyperpod_kit.rehearsal import signature
 from hyperpod_kit.rehearsal.other_services import Answer, signed_for
 from hyperpod_kit.rehearsal.s3.errors import S3Error
 from hyperpod_kit.rehearsal.s3.xml import error_document
-from hyperpod_kit.rehearsal.signature import Refused
+from hyperpod_kit.rehearsal.signature import SignatureRefused
 
 AGAIN = 'In a rehearsal keys are new each time: eval "$(hyperpod-kit rehearse env)"'
 _MATCH = "The request signature we calculated does not match the signature you provided. Check your"
@@ -66,7 +66,7 @@ _JSON = {
 TARGET = "application/x-amz-json-1.1"
 
 
-def refusal(refused: Refused, headers: Mapping[str, str], path: str) -> Answer:
+def refusal(refused: SignatureRefused, headers: Mapping[str, str], path: str) -> Answer:
     """Status, headers and body. `headers`: of the request, lower-case names; `path`: of it, for S3's document."""
     target = "x-amz-target" in headers
     if target or signed_for(headers) not in ("", "s3"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any, Mapping, Sequence
 
-from hyperpod_kit.rehearsal.cluster_state import CONTROLLER, Cluster
+from hyperpod_kit.rehearsal.cluster_state import CONTROLLER, RehearsedCluster
 from hyperpod_kit.rehearsal.sagemaker.api import ApiError
 
 SOURCE_URI = re.compile(r"s3://sagemaker-[^/]+(/.*)?")
@@ -40,7 +40,7 @@ def check_creation(request: Mapping[str, Any]) -> None:
     check_tags(request.get("Tags", []))
 
 
-def check_update(cluster: Cluster, request: Mapping[str, Any]) -> None:
+def check_update(cluster: RehearsedCluster, request: Mapping[str, Any]) -> None:
     """Raises ApiError. AWS's words are not known for any of these, nor whether it takes an update that repeats what is
     there already; that one is taken, as no documentation forbids it."""
     if not any(request.get(field) is not None for field in UPDATABLE):
@@ -67,7 +67,7 @@ def check_update(cluster: Cluster, request: Mapping[str, Any]) -> None:
             raise _invalid("The Slurm controller's instance group cannot be removed.")
 
 
-def check_software(cluster: Cluster, request: Mapping[str, Any]) -> None:
+def check_software(cluster: RehearsedCluster, request: Mapping[str, Any]) -> None:
     """Raises ApiError. The rehearsal has one image."""
     present = {group["InstanceGroupName"] for group in cluster.groups}
     unknown = [
@@ -83,7 +83,7 @@ def check_software(cluster: Cluster, request: Mapping[str, Any]) -> None:
         raise _invalid("ImageId, ImageReleaseVersion: the rehearsal has one image, its default.")
 
 
-def check_nodes(cluster: Cluster, request: Mapping[str, Any]) -> None:
+def check_nodes(cluster: RehearsedCluster, request: Mapping[str, Any]) -> None:
     """Which nodes a Batch call means. Raises ApiError: the documentation demands one of both lists."""
     if not request.get("NodeIds") and not request.get("NodeLogicalIds"):
         raise _invalid("Either NodeIds or NodeLogicalIds must be provided.")
@@ -91,7 +91,7 @@ def check_nodes(cluster: Cluster, request: Mapping[str, Any]) -> None:
         raise _invalid("NodeLogicalIds is only supported for clusters with NodeProvisioningMode set to Continuous.")
 
 
-def check_addition(cluster: Cluster, request: Mapping[str, Any]) -> None:
+def check_addition(cluster: RehearsedCluster, request: Mapping[str, Any]) -> None:
     """Raises ApiError."""
     if not cluster.continuous:
         raise _invalid(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any, Dict
 
-from hyperpod_kit.rehearsal.cluster_state import Cluster
+from hyperpod_kit.rehearsal.cluster_state import RehearsedCluster
 
 
-def render(cluster: Cluster) -> str:
+def render(cluster: RehearsedCluster) -> str:
     """The file's text for a cluster. The shape follows AWS's readers of it; there is no published schema."""
     groups = []
     for group in cluster.groups:

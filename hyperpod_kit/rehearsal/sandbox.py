@@ -13,7 +13,7 @@ from typing import Any, Dict, List, Tuple
 
 from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.rehearsal import sandbox_root
-from hyperpod_kit.rehearsal.cluster_state import Cluster, Node
+from hyperpod_kit.rehearsal.cluster_state import RehearsedCluster, RehearsedNode
 
 DEADLINE = 300.0
 NOT_EXERCISED = (
@@ -81,14 +81,14 @@ def run(config: str, keep: bool = False) -> SandboxResult:
     return SandboxResult(settings.entry_script, bundle.bundle_id, tuple(runs), str(work) if keep else "")
 
 
-def _one_of_each_role(cluster: Cluster) -> List[Node]:
-    found: Dict[str, Node] = {}
+def _one_of_each_role(cluster: RehearsedCluster) -> List[RehearsedNode]:
+    found: Dict[str, RehearsedNode] = {}
     for node in cluster.nodes.values():
         found.setdefault(node.role, node)
     return list(found.values())
 
 
-def _run_role(work: Path, script: str, cluster: Cluster, node: Node) -> RoleRun:
+def _run_role(work: Path, script: str, cluster: RehearsedCluster, node: RehearsedNode) -> RoleRun:
     place = work / node.role.lower()
     place.mkdir()
     shims, root = sandbox_root.build(place, cluster, node)

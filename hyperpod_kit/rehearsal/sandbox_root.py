@@ -9,7 +9,7 @@ from typing import Dict, Tuple
 from hyperpod_kit.model.cluster import ClusterSpec
 from hyperpod_kit.model.instance_types import has_instance_store
 from hyperpod_kit.rehearsal import resource_config, slurm_conf
-from hyperpod_kit.rehearsal.cluster_state import COMPUTE, CONTROLLER, LOGIN, Cluster, Node
+from hyperpod_kit.rehearsal.cluster_state import COMPUTE, CONTROLLER, LOGIN, RehearsedCluster, RehearsedNode
 
 RECORDED = (
     "systemctl",
@@ -63,7 +63,7 @@ PRESENT = (
 NODE_TYPES = {"controller": CONTROLLER, "login": LOGIN, "compute": COMPUTE}
 
 
-def cluster_of(spec: ClusterSpec) -> Cluster:
+def cluster_of(spec: ClusterSpec) -> RehearsedCluster:
     """The cluster as the control plane would know it, with made-up instances."""
     groups = [
         {"InstanceGroupName": group.name, "InstanceType": group.instance_type, "InstanceCount": group.count}
@@ -71,14 +71,14 @@ def cluster_of(spec: ClusterSpec) -> Cluster:
     ]
     roles = {group.name: NODE_TYPES[group.role] for group in spec.groups}
     partitions: Dict[str, list[str]] = {slurm_conf.DEFAULT_PARTITION: []}
-    cluster = Cluster(spec.name, "sandbox00000", {"InstanceGroups": groups}, slurm=roles)
+    cluster = RehearsedCluster(spec.name, "sandbox00000", {"InstanceGroups": groups}, slurm=roles)
     for position, group in enumerate(spec.groups):
         if group.role == "compute":
             partitions[slurm_conf.DEFAULT_PARTITION].append(group.name)
             if group.partition:
                 partitions.setdefault(group.partition, []).append(group.name)
         for index in range(group.count):
-            node = Node(
+            node = RehearsedNode(
                 f"i-{position:02d}{index:015d}",
                 group.name,
                 group.instance_type,
@@ -91,7 +91,7 @@ def cluster_of(spec: ClusterSpec) -> Cluster:
     return cluster
 
 
-def build(root: Path, cluster: Cluster, node: Node) -> Tuple[Path, Path]:
+def build(root: Path, cluster: RehearsedCluster, node: RehearsedNode) -> Tuple[Path, Path]:
     """Fill an empty directory for `node`; returns the shims' directory and the root that is HPK_ROOT."""
     shims, inside = root / "shims", root / "root"
     for directory in (

@@ -7,11 +7,11 @@ from typing import Any, Dict, List, Mapping, Sequence
 from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.rehearsal import events, slurm_conf
 from hyperpod_kit.rehearsal.bundle_source import provisioning_parameters
-from hyperpod_kit.rehearsal.cluster_state import Cluster, Node
+from hyperpod_kit.rehearsal.cluster_state import RehearsedCluster, RehearsedNode
 from hyperpod_kit.rehearsal.operations import Operations, memory_per_node
 
 
-def resize(operations: Operations, cluster: Cluster, request: Mapping[str, Any]) -> None:
+def resize(operations: Operations, cluster: RehearsedCluster, request: Mapping[str, Any]) -> None:
     """Apply an UpdateCluster request: groups grow, shrink, come and go; the cluster is Updating meanwhile.
 
     Where nodes are provisioned continuously it stays InService, and a node that fails fails no update.
@@ -52,7 +52,7 @@ def resize(operations: Operations, cluster: Cluster, request: Mapping[str, Any])
             cluster.status, cluster.failure_message = "InService", failure
 
 
-def grow(operations: Operations, cluster: Cluster, name: str, by: int) -> List[Node]:
+def grow(operations: Operations, cluster: RehearsedCluster, name: str, by: int) -> List[RehearsedNode]:
     """Raise the count of a group; returns its new nodes, which `bring_up` boots. Call with the lock held."""
     group = cluster.group(name)
     before = group.get("InstanceCount", 0)
@@ -61,12 +61,12 @@ def grow(operations: Operations, cluster: Cluster, name: str, by: int) -> List[N
     return operations.add_nodes(cluster, group, len(cluster.in_group(name)) + by)
 
 
-def bring_up(operations: Operations, cluster: Cluster, arriving: Sequence[Node]) -> None:
+def bring_up(operations: Operations, cluster: RehearsedCluster, arriving: Sequence[RehearsedNode]) -> None:
     """Boot nodes that `grow` has made."""
     _change(operations, cluster, [], arriving)
 
 
-def forget(operations: Operations, cluster: Cluster, leaving: Sequence[Node]) -> None:
+def forget(operations: Operations, cluster: RehearsedCluster, leaving: Sequence[RehearsedNode]) -> None:
     """Take claimed nodes out of their groups' counts, before anybody could bring them back."""
     with operations.lock:
         before = {node.group: cluster.group(node.group).get("InstanceCount", 0) for node in leaving}
@@ -76,12 +76,17 @@ def forget(operations: Operations, cluster: Cluster, leaving: Sequence[Node]) ->
         _note_counts(cluster, before, {name: cluster.group(name)["InstanceCount"] for name in before})
 
 
-def drop(operations: Operations, cluster: Cluster, leaving: Sequence[Node]) -> None:
+def drop(operations: Operations, cluster: RehearsedCluster, leaving: Sequence[RehearsedNode]) -> None:
     """End the machines of nodes that `forget` has taken out."""
     _change(operations, cluster, leaving, [])
 
 
-def _change(operations: Operations, cluster: Cluster, leaving: Sequence[Node], arriving: Sequence[Node]) -> str:
+def _change(
+    operations: Operations,
+    cluster: RehearsedCluster,
+    leaving: Sequence[RehearsedNode],
+    arriving: Sequence[RehearsedNode],
+) -> str:
     """Remove and boot machines, tell those that stay; returns what failed, "" when nothing did."""
     operations.changed()
     try:
@@ -101,7 +106,7 @@ def _change(operations: Operations, cluster: Cluster, leaving: Sequence[Node], a
     return ""
 
 
-def _note_counts(cluster: Cluster, before: Mapping[str, int], after: Mapping[str, int]) -> None:
+def _note_counts(cluster: RehearsedCluster, before: Mapping[str, int], after: Mapping[str, int]) -> None:
     changed: Dict[str, tuple[int, int]] = {
         name: (before.get(name, 0), after.get(name, 0))
         for name in {**before, **after}

@@ -11,7 +11,7 @@ from hyperpod_kit.rehearsal import state
 
 
 @dataclass(frozen=True)
-class Settings:
+class RehearsalSettings:
     """`shares`: (directory here, path in every node), read-only; `trees`: directories whose content is laid over the
     image. The Slurm values are assumptions about AWS's own slurm.conf, which is not public: cred_expire (seconds; a
     requeued job waits that long), slurmd_timeout (seconds). `image`: path of the node image. `shm_size`: size of each
@@ -30,7 +30,7 @@ class Settings:
         state.write_json(root / "settings.json", asdict(self))
 
     @classmethod
-    def load(cls, root: Path) -> Settings:
+    def load(cls, root: Path) -> RehearsalSettings:
         """Raises RehearsalError when `up` left none."""
         data = state.read_json(root / "settings.json")
         if data is None:

@@ -70,7 +70,7 @@ _SUBRESOURCES = frozenset(
 """Of the query, what version 2 signs."""
 
 
-class Refused(Exception):
+class SignatureRefused(Exception):
     """A request that nobody with a key has signed. `why`: one of the constants above."""
 
     def __init__(self, why: str, message: str = "") -> None:
@@ -104,7 +104,7 @@ class Claim:
         return sigv4.signing_key(self.key.secret, self.scope)
 
     def verify(self, payload: str) -> None:
-        """`payload`: digest of the body, or what stands for it. Raises Refused WRONG."""
+        """`payload`: digest of the body, or what stands for it. Raises SignatureRefused WRONG."""
         if self.verified:
             return
         key = self.signing_key
@@ -114,11 +114,11 @@ class Claim:
                 made = sigv4.signature(key, sigv4.ALGORITHM, self.stamp, self.scope, hashlib.sha256(asked).hexdigest())
                 if hmac.compare_digest(made, self.signature):
                     return
-        raise Refused(WRONG)
+        raise SignatureRefused(WRONG)
 
 
 def claim(known: Mapping[str, Key], method: str, target: str, headers: Mapping[str, str], now: float) -> Claim:
-    """What a request claims. `target`: of the request line; `headers`: lower-case names. Raises Refused."""
+    """What a request claims. `target`: of the request line; `headers`: lower-case names. Raises SignatureRefused."""
     url = urlsplit(target)
     query = dict(parse_qsl(url.query, keep_blank_values=True))
     if "X-Amz-Signature" in query or "X-Amz-Expires" in query:
@@ -127,18 +127,18 @@ def claim(known: Mapping[str, Key], method: str, target: str, headers: Mapping[s
         return _version_2(known, method, url.path, query, headers, now)
     said = headers.get("authorization")
     if said is None:
-        raise Refused(ABSENT)
+        raise SignatureRefused(ABSENT)
     found = _FORM.fullmatch(said.strip())
     if found is None:
-        raise Refused(MALFORMED)
+        raise SignatureRefused(MALFORMED)
     access, scope, names, signature = found.groups()
     key = _key(known, access, headers.get("x-amz-security-token", ""))
     service, stamp = scope.split("/")[2], headers.get("x-amz-date", "")
     if abs(_moment(stamp, scope) - now) > SKEW:
-        raise Refused(SKEWED, stamp)
+        raise SignatureRefused(SKEWED, stamp)
     payload = headers.get("x-amz-content-sha256")
     if payload is None and service == "s3":
-        raise Refused(NO_DIGEST)
+        raise SignatureRefused(NO_DIGEST)
     return Claim(
         key,
         service,
@@ -157,30 +157,30 @@ def claim(known: Mapping[str, Key], method: str, target: str, headers: Mapping[s
 def _key(known: Mapping[str, Key], access: str, token: str) -> Key:
     key = known.get(access)
     if key is None:
-        raise Refused(UNKNOWN, access)
+        raise SignatureRefused(UNKNOWN, access)
     if not hmac.compare_digest(key.token.encode(), token.encode()):
-        raise Refused(TOKEN)
+        raise SignatureRefused(TOKEN)
     return key
 
 
 def _moment(stamp: str, scope: str) -> float:
-    """Unix seconds of an x-amz-date that is of the scope's day. Raises Refused."""
+    """Unix seconds of an x-amz-date that is of the scope's day. Raises SignatureRefused."""
     try:
         moment = calendar.timegm(time.strptime(stamp, "%Y%m%dT%H%M%SZ"))
     except ValueError:
-        raise Refused(MALFORMED) from None
+        raise SignatureRefused(MALFORMED) from None
     if not scope.startswith(f"{stamp[:8]}/"):
-        raise Refused(MALFORMED)
+        raise SignatureRefused(MALFORMED)
     return moment
 
 
 def _signed_names(said: str, headers: Mapping[str, str]) -> Sequence[str]:
-    """The headers that are signed. Raises Refused where one that counts is not."""
+    """The headers that are signed. Raises SignatureRefused where one that counts is not."""
     names = said.split(";")
     if "host" not in names or names != sorted(set(names)) or any(name not in headers for name in names):
-        raise Refused(MALFORMED if "host" not in names else WRONG)
+        raise SignatureRefused(MALFORMED if "host" not in names else WRONG)
     if any(name.startswith("x-amz-") and name not in names for name in headers):
-        raise Refused(UNSIGNED_HEADERS)
+        raise SignatureRefused(UNSIGNED_HEADERS)
     return names
 
 
@@ -199,27 +199,29 @@ def _presigned(
             _moment(query.get("X-Amz-Date", ""), query.get("X-Amz-Date", "")[:8] + "/"),
             int(query["X-Amz-Expires"]),
         )
-    except (KeyError, ValueError, Refused):
-        raise Refused(
+    except (KeyError, ValueError, SignatureRefused):
+        raise SignatureRefused(
             QUERY, "X-Amz-Date must be in the ISO8601 Long Format \"yyyyMMdd'T'HHmmss'Z'\" and X-Amz-Expires a number"
         ) from None
     if not 0 <= lasts <= LONGEST:
-        raise Refused(
+        raise SignatureRefused(
             QUERY,
             "X-Amz-Expires must be less than a week (in seconds); that is, the given X-Amz-Expires "
             f"must be less than {LONGEST} seconds",
         )
     if signed - now > SKEW:
-        raise Refused(SKEWED, query["X-Amz-Date"])
+        raise SignatureRefused(SKEWED, query["X-Amz-Date"])
     if now > signed + lasts:
-        raise Refused(EXPIRED)
+        raise SignatureRefused(EXPIRED)
     form = _FORM.fullmatch(
         f"{query.get('X-Amz-Algorithm')} Credential={access}/{scope}, "
         f"SignedHeaders={query.get('X-Amz-SignedHeaders')}, "
         f"Signature={query.get('X-Amz-Signature')}"
     )
     if form is None or not scope.startswith(query["X-Amz-Date"][:8] + "/"):
-        raise Refused(QUERY, "X-Amz-Algorithm, X-Amz-Credential, X-Amz-SignedHeaders or X-Amz-Signature is wrong")
+        raise SignatureRefused(
+            QUERY, "X-Amz-Algorithm, X-Amz-Credential, X-Amz-SignedHeaders or X-Amz-Signature is wrong"
+        )
     key = _key(known, access, query.get("X-Amz-Security-Token", ""))
     rest = "&".join(part for part in raw.split("&") if not part.startswith("X-Amz-Signature="))
     return Claim(
@@ -240,12 +242,12 @@ def _presigned(
 def _version_2(
     known: Mapping[str, Key], method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str], now: float
 ) -> Claim:
-    """A URL that was presigned as S3 took it before version 4, and still takes it in old regions. Raises Refused."""
+    """A URL presigned as S3 took it before version 4, and still takes it in old regions. Raises SignatureRefused."""
     expires = query.get("Expires", "")
     if not (expires.isascii() and expires.isdigit()):
-        raise Refused(ABSENT)
+        raise SignatureRefused(ABSENT)
     if now > int(expires):
-        raise Refused(EXPIRED)
+        raise SignatureRefused(EXPIRED)
     key = _key(known, query.get("AWSAccessKeyId", ""), query.get("x-amz-security-token", ""))
     amz = {name: value.strip() for name, value in headers.items() if name.startswith("x-amz-")}
     if key.token:
@@ -265,7 +267,7 @@ def _version_2(
     )
     made = base64.b64encode(hmac.new(key.secret.encode(), text.encode("latin-1"), hashlib.sha1).digest()).decode()
     if not hmac.compare_digest(made.encode(), query["Signature"].encode()):
-        raise Refused(WRONG)
+        raise SignatureRefused(WRONG)
     return Claim(key, "s3", "", "", (), "", sigv4.UNSIGNED, method, path, "", headers, verified=True)
 
 

@@ -10,7 +10,7 @@ import re
 from typing import Dict, List, Mapping, Sequence
 
 from hyperpod_kit.errors import RehearsalError
-from hyperpod_kit.rehearsal.cluster_state import COMPUTE, CONTROLLER, LOGIN, Cluster, Node
+from hyperpod_kit.rehearsal.cluster_state import COMPUTE, CONTROLLER, LOGIN, RehearsedCluster, RehearsedNode
 
 BEGIN = "# BEGIN nodes (kept by the platform)"
 END = "# END nodes"
@@ -96,7 +96,7 @@ def roles_of(
     return roles, partitions
 
 
-def parameters_of(cluster: Cluster) -> Dict[str, object]:
+def parameters_of(cluster: RehearsedCluster) -> Dict[str, object]:
     """The provisioning_parameters.json that the platform itself writes for a cluster with SlurmConfig."""
 
     def first(role: str) -> str:
@@ -119,10 +119,10 @@ def parameters_of(cluster: Cluster) -> Dict[str, object]:
     return data
 
 
-def node_lines(cluster: Cluster, memory_mb: int) -> str:
+def node_lines(cluster: RehearsedCluster, memory_mb: int) -> str:
     """NodeName and PartitionName lines between the platform's marks. `memory_mb`: RealMemory of every node."""
     lines = [BEGIN]
-    members: Dict[str, List[Node]] = {name: cluster.in_group(name) for name in cluster.slurm}
+    members: Dict[str, List[RehearsedNode]] = {name: cluster.in_group(name) for name in cluster.slurm}
     for name, role in cluster.slurm.items():
         if role == CONTROLLER:
             continue
@@ -138,7 +138,7 @@ def node_lines(cluster: Cluster, memory_mb: int) -> str:
     return "\n".join([*lines, END, ""])
 
 
-def render(cluster: Cluster, memory_mb: int, cred_expire: int, slurmd_timeout: int) -> str:
+def render(cluster: RehearsedCluster, memory_mb: int, cred_expire: int, slurmd_timeout: int) -> str:
     """The whole file for a new controller."""
     controller = cluster.controller
     if controller is None:

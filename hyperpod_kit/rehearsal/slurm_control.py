@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Dict, Optional
 
 from hyperpod_kit.errors import HyperpodKitError
-from hyperpod_kit.rehearsal.cluster_state import CONTROLLER, Cluster, Node
+from hyperpod_kit.rehearsal.cluster_state import CONTROLLER, RehearsedCluster, RehearsedNode
 from hyperpod_kit.rehearsal.machine import Machines
 
 SCONTROL = "/opt/slurm/bin/scontrol"
@@ -33,7 +33,7 @@ class SlurmControl:
     def __init__(self, machines: Machines) -> None:
         self._machines = machines
 
-    def _run(self, cluster: Cluster, *argv: str, timeout: float = 15.0) -> Optional[str]:
+    def _run(self, cluster: RehearsedCluster, *argv: str, timeout: float = 15.0) -> Optional[str]:
         controller = cluster.controller
         if controller is None:
             return None
@@ -42,7 +42,7 @@ class SlurmControl:
         except HyperpodKitError:
             return None
 
-    def lost(self, cluster: Cluster, node: Node) -> bool:
+    def lost(self, cluster: RehearsedCluster, node: RehearsedNode) -> bool:
         """Tell Slurm at once that a machine is gone: its jobs are requeued now, not after SlurmdTimeout."""
         if node.role in ("", CONTROLLER):
             return False
@@ -51,11 +51,11 @@ class SlurmControl:
             is not None
         )
 
-    def resume(self, cluster: Cluster, node: Node) -> bool:
+    def resume(self, cluster: RehearsedCluster, node: RehearsedNode) -> bool:
         """Let Slurm use a node again."""
         return self._run(cluster, SCONTROL, "update", f"nodename={node.host}", "state=resume") is not None
 
-    def reasons(self, cluster: Cluster) -> Dict[str, SlurmNode]:
+    def reasons(self, cluster: RehearsedCluster) -> Dict[str, SlurmNode]:
         """Host name -> what Slurm says, for the nodes that carry a reason."""
         text = self._run(cluster, SINFO, "-h", "-N", "-o", "%N|%T|%E") or ""
         found: Dict[str, SlurmNode] = {}
@@ -65,17 +65,17 @@ class SlurmControl:
                 found[parts[0].strip()] = SlurmNode(parts[1].rstrip("*~#!%$@^-"), parts[2], 0.0)
         return found
 
-    def describe(self, cluster: Cluster, node: Node) -> Optional[SlurmNode]:
+    def describe(self, cluster: RehearsedCluster, node: RehearsedNode) -> Optional[SlurmNode]:
         """What Slurm says of one node."""
         text = self._run(cluster, SCONTROL, "-o", "show", "node", node.host)
         return None if text is None else parse_node(text)
 
-    def registered(self, cluster: Cluster, node: Node) -> bool:
+    def registered(self, cluster: RehearsedCluster, node: RehearsedNode) -> bool:
         """Whether slurmd of the machine that runs now, not of the one before it, has registered."""
         said = self.describe(cluster, node)
         return said is not None and said.registered_at >= int(node.booted_at)
 
-    def reconfigure(self, cluster: Cluster) -> bool:
+    def reconfigure(self, cluster: RehearsedCluster) -> bool:
         """Make a running slurmctld read changed node lines; adding nodes needs its restart in Slurm before 23.11.
 
         False at once where none runs: a bundle may start no Slurm at all.

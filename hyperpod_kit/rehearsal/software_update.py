@@ -13,13 +13,13 @@ from typing import Any, List, Mapping, Sequence
 
 from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.rehearsal import events
-from hyperpod_kit.rehearsal.cluster_state import CONTROLLER, Cluster, Node
+from hyperpod_kit.rehearsal.cluster_state import CONTROLLER, RehearsedCluster, RehearsedNode
 from hyperpod_kit.rehearsal.operations import Operations, failure_message, memory_per_node
 
 UPDATING = "SystemUpdating"
 
 
-def update(operations: Operations, cluster: Cluster, request: Mapping[str, Any]) -> None:
+def update(operations: Operations, cluster: RehearsedCluster, request: Mapping[str, Any]) -> None:
     """Update the groups that are named, or all; the cluster is SystemUpdating meanwhile and InService afterwards.
 
     Batch after batch where a RollingUpdatePolicy says so, the controller first; the first batch with a failure is the
@@ -52,7 +52,7 @@ def update(operations: Operations, cluster: Cluster, request: Mapping[str, Any])
                 cluster.status, cluster.failure_message = "InService", failure
 
 
-def batches(nodes: Sequence[Node], policy: Mapping[str, Any] | None) -> List[List[Node]]:
+def batches(nodes: Sequence[RehearsedNode], policy: Mapping[str, Any] | None) -> List[List[RehearsedNode]]:
     """Nodes in portions of the policy's size, at least one; all at once without a policy."""
     if policy is None:
         return [list(nodes)] if nodes else []
@@ -62,14 +62,14 @@ def batches(nodes: Sequence[Node], policy: Mapping[str, Any] | None) -> List[Lis
     return [list(nodes[start : start + step]) for start in range(0, len(nodes), step)]
 
 
-def _update_batch(operations: Operations, cluster: Cluster, batch: Sequence[Node]) -> None:
+def _update_batch(operations: Operations, cluster: RehearsedCluster, batch: Sequence[RehearsedNode]) -> None:
     memory = memory_per_node(len(cluster.nodes))
     for node in batch:
         node.status, node.message = UPDATING, "its software is being updated"
         operations.slurm.lost(cluster, node)
     operations.changed()
 
-    def one(node: Node) -> None:
+    def one(node: RehearsedNode) -> None:
         try:
             operations.fleet.reimage(cluster, node, memory)
             operations.fleet.wait_created(node, wanted=lambda: cluster.status != "Deleting")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import Callable, Sequence
 
-from hyperpod_kit.aws.logs import Line, Logs, creation_stream, log_group
+from hyperpod_kit.aws.logs import LogLine, Logs, creation_stream, log_group
 from hyperpod_kit.remote.answer import NoReport, read
 from hyperpod_kit.remote.target import Target
 from hyperpod_kit.remote.transport import Heard, Progress
@@ -34,7 +34,7 @@ class PullTransport:
         """As Transport; one question for all nodes. Raises AwsError, Unreachable."""
         streams = [creation_stream(target.group, target.instance_id) for target in targets]
         wanted = set(streams)
-        newest: dict[str, Line] = {}
+        newest: dict[str, LogLine] = {}
         # Twice the age: a node that fell silent is told with how long ago from one that never said a word.
         began = self._clock() - 2 * self._max_age
         for line in self._logs.search(self.group, prefix=STREAMS, pattern=PATTERN, after=began):
@@ -47,7 +47,7 @@ class PullTransport:
         progress(len(wanted) - len(newest))
         return [self._heard(stream, newest.get(stream)) for stream in streams]
 
-    def _heard(self, stream: str, line: Line | None) -> Heard:
+    def _heard(self, stream: str, line: LogLine | None) -> Heard:
         if line is None:
             return Heard(
                 error=f"it has sent no report for {2 * self._max_age:.0f} s",

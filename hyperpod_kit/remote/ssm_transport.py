@@ -19,7 +19,7 @@ TRIES = 3
 """A session may end with "Cannot perform start session: EOF" for no reason."""
 
 
-class Session(NamedTuple):
+class SsmSession(NamedTuple):
     """A session that was begun. `end`: ends it on AWS's side when nobody has used it up."""
 
     start: Start
@@ -31,7 +31,7 @@ class SsmTransport:
 
     def __init__(
         self,
-        begin: Callable[[Target], Session],
+        begin: Callable[[Target], SsmSession],
         timeout: float,
         *,
         bucket: Optional[TokenBucket] = None,

@@ -22,7 +22,7 @@ _BEGINS = 64
 """Where the first step stands: behind what a person may write."""
 
 
-class Progress:
+class RankProgress:
     """The wrapper's side."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from docs_build.blocks import ROOT, Block, pages
 from hyperpod_kit.rehearsal import state
 from hyperpod_kit.rehearsal.efs.service import EfsService
 from hyperpod_kit.rehearsal.keys import Key
-from hyperpod_kit.rehearsal.s3.store import S3Store
+from hyperpod_kit.rehearsal.s3.store import StoredBuckets
 from hyperpod_kit.rehearsal.sagemaker.server import serve
 from tests.docs import pasted
 from tests.unit.cli.conftest import Control
@@ -51,7 +51,7 @@ def test_training(blocks: list[Block], project: Path) -> None:
 @pytest.fixture
 def cloud(tmp_path: Path) -> Iterator[dict[str, str]]:
     """An endpoint on loopback: the rehearsal's S3, SageMaker and EFS; clusters come up at once, without machines."""
-    store = S3Store(tmp_path / "s3")
+    store = StoredBuckets(tmp_path / "s3")
     store.create_bucket("sagemaker-hyperpod-kit-demo")
     efs = tmp_path / "efs"
     efs.mkdir()

@@ -12,7 +12,7 @@ from typing import Dict, List
 import pytest
 
 from hyperpod_kit.job import lifeline
-from hyperpod_kit.job.lifeline import BYE, KEY, LOST, STORAGE, VARIABLE, Lifelines, Line
+from hyperpod_kit.job.lifeline import BYE, KEY, LOST, STORAGE, VARIABLE, Lifeline, Lifelines
 from tests.hostile.network import Between, ended, flipped, resident, strangers, until
 
 SUPERVISING = """
@@ -53,7 +53,7 @@ class Here:
         return {**self.lines.environment, VARIABLE: f"127.0.0.1:{port}:x"}
 
     def works(self, name: str = "n9") -> None:
-        Line(self.lines.environment, name).end(BYE)
+        Lifeline(self.lines.environment, name).end(BYE)
         until(lambda: (self.turn(), self.lines.words.get(name) == BYE)[1])
 
 
@@ -67,7 +67,7 @@ def test_idle_strangers_take_no_descriptor_that_job_run_needs_and_it_does_not_sp
         with strangers(("127.0.0.1", int(environment[VARIABLE].split(":")[1])), 300):
             job.stdin.write("begin\n")
             job.stdin.flush()
-            Line(environment, "n1").end(LOST)
+            Lifeline(environment, "n1").end(LOST)
             turns, started, words = json.loads(job.stdout.readline())
         assert turns < 100 and started and words == {"n1": LOST}
     finally:
@@ -123,7 +123,7 @@ def test_odd_greetings_end_only_their_own_connection(line: bytes) -> None:
 def test_the_key_does_not_pass_by_and_a_recorded_greeting_counts_once() -> None:
     here = Here()
     way = Between(here.address)
-    line = Line(here.by_way_of(way.port), "n1")
+    line = Lifeline(here.by_way_of(way.port), "n1")
     line.say(STORAGE)
     until(lambda: (here.turn(), here.lines.without_storage)[1])
     key = here.lines.environment[KEY].encode()
@@ -152,9 +152,9 @@ def test_the_key_does_not_pass_by_and_a_recorded_greeting_counts_once() -> None:
 def test_a_word_that_was_changed_on_its_way_is_no_word(change: object) -> None:
     here = Here()
     way = Between(here.address, change)  # type: ignore[arg-type]
-    line = Line(here.by_way_of(way.port), "n1")
+    line = Lifeline(here.by_way_of(way.port), "n1")
     line.end(STORAGE)
-    line = Line(here.lines.environment, "n3")
+    line = Lifeline(here.lines.environment, "n3")
     line.end(BYE)
     until(lambda: (here.turn(), "n3" in here.lines.words)[1])
     until(lambda: len(way.up) == 2)

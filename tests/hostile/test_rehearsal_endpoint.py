@@ -24,10 +24,10 @@ from hyperpod_kit.rehearsal import front_door
 from hyperpod_kit.rehearsal.control_plane import RehearsalControlPlane
 from hyperpod_kit.rehearsal.efs.service import EfsService
 from hyperpod_kit.rehearsal.keys import Keys
-from hyperpod_kit.rehearsal.s3.store import S3Store
+from hyperpod_kit.rehearsal.s3.store import StoredBuckets
 from hyperpod_kit.rehearsal.sagemaker.server import serve
 from hyperpod_kit.rehearsal.standins import sigv4
-from hyperpod_kit.rehearsal.standins.sigv4 import Credentials
+from hyperpod_kit.rehearsal.standins.sigv4 import AccessKey
 from tests.hostile.users import ATTACKER, ROOT, as_user
 
 BUCKET = "sagemaker-hyperpod-kit-demo"
@@ -63,7 +63,7 @@ class Operations:
 @pytest.fixture
 def world(tmp_path):
     """A running rehearsal's endpoint, without machines: (URL, store, operations, keys)."""
-    store, operations, keys = S3Store(tmp_path / "s3"), Operations(), Keys.new()
+    store, operations, keys = StoredBuckets(tmp_path / "s3"), Operations(), Keys.new()
     store.create_bucket(BUCKET)
     store.put(BUCKET, "bundle/on_create.sh", b"#!/bin/bash\n")
     (tmp_path / "registry.json").write_text('{"file_systems": ["fs-0123456789abcdef0"], "access_points": {}}')
@@ -95,8 +95,8 @@ def signed(url, method, path, body=b"", *, who, service="s3", now=None, **header
     return sigv4.sign(who, "us-east-1", method, path, query, whole, now, service)
 
 
-def of(key) -> Credentials:
-    return Credentials(key.id, key.secret, key.token)
+def of(key) -> AccessKey:
+    return AccessKey(key.id, key.secret, key.token)
 
 
 def client(service, url, key, token=None, **config):

@@ -13,11 +13,11 @@ import pytest
 
 from hyperpod_kit.rehearsal import metadata_server
 from hyperpod_kit.rehearsal.dns import DnsResponder
-from hyperpod_kit.rehearsal.instance_metadata import MOST_TOKENS, TTL, Instance, Metadata
+from hyperpod_kit.rehearsal.instance_metadata import MOST_TOKENS, TTL, InstanceIdentity, Metadata
 from hyperpod_kit.rehearsal.metadata_server import MetadataServers
 from tests.hostile.users import ATTACKER, ROOT, as_user
 
-NODE = Instance(
+NODE = InstanceIdentity(
     "i-0123456789abcdef0",
     "ml.c5.large",
     "10.1.42.18",

@@ -18,7 +18,7 @@ import pytest
 from hyperpod_kit.checkpoint.repository import fabric
 from hyperpod_kit.checkpoint.repository.lines import Channel
 from hyperpod_kit.descriptors import soft, under
-from hyperpod_kit.job.lifeline import BYE, Line
+from hyperpod_kit.job.lifeline import BYE, Lifeline
 
 ROOT = Path(__file__).resolve().parents[2]
 MANY = 300
@@ -152,7 +152,7 @@ def test_lifelines_of_more_nodes_than_descriptors(limit: str, hard: str, held: i
     with limited(program, limit, hard=hard) as run:
         environment, said = run.hear()
         assert bool(said) == (held < MANY)
-        nodes = [Line(environment, f"n{number}") for number in range(MANY)]
+        nodes = [Lifeline(environment, f"n{number}") for number in range(MANY)]
         assert run.ask("join") == [held, held == MANY, [], []]
         for node in nodes:
             node.end(BYE)

@@ -63,7 +63,7 @@ def main(argv: list[str]) -> int:
     with launch.Bench(args.dir, places.base(), args.patience) as scratch:
         measured: list[run.Run] = []
         kinds = [(size, mode) for size in args.sizes for mode in args.modes]
-        pace = run.Pace(begin, len(kinds) * len({"save", *args.phases} - {"overlap"}))
+        pace = run.TimeShare(begin, len(kinds) * len({"save", *args.phases} - {"overlap"}))
         for each in [run.Run(scratch, size, mode, args.repeat, pace, say) for size, mode in kinds]:
             if _tried(found, lambda each=each: each.measure(args.phases)):  # type: ignore[misc]
                 measured.append(each)

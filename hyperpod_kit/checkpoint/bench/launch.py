@@ -43,7 +43,7 @@ class Bench:
         self.directory = Path(tempfile.mkdtemp(prefix="hyperpod-kit-bench-", dir=base))
         self.shared = tempfile.mkdtemp(prefix="hyperpod-kit-bench-", dir=shared)
         self._before = os.environ.get("HPK_SHM_DIR")
-        self.patience = machine.Patience(patience)
+        self.patience = machine.QuietWait(patience)
         self._count = 0
 
     def __enter__(self) -> Bench:

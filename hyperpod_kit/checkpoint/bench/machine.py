@@ -52,7 +52,7 @@ def _busy_seconds() -> float:
     return (sum(fields) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")
 
 
-class Patience:
+class QuietWait:
     """Waits for a quiet machine before a sample: up to `_EACH` seconds, and `seconds` in all, `left` of which are left.
 
     What an earlier sample started (write-back, removal of its files) must not run into the next one. On a machine that

@@ -39,13 +39,13 @@ def _work(assignment: Assignment) -> dict[str, Any]:
     import torch
 
     from hyperpod_kit.checkpoint.bench import restoring, saving, training
-    from hyperpod_kit.checkpoint.bench.machine import Patience
+    from hyperpod_kit.checkpoint.bench.machine import QuietWait
     from hyperpod_kit.checkpoint.bench.peers import Peers
     from hyperpod_kit.checkpoint.bench.workload import Workload
 
     torch.set_num_threads(assignment.threads)
     directory = Path(assignment.directory)
-    patience = Patience(assignment.patience)
+    patience = QuietWait(assignment.patience)
     peers = Peers(assignment.rank, assignment.world, directory / f"{assignment.tag}-meeting")
     work = Workload(
         assignment.size,

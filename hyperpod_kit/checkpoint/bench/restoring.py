@@ -28,7 +28,7 @@ def leave_in_memory(work: Workload, root: Path) -> dict[str, Any]:
 
 
 def restore(
-    peers: Peers, work: Workload, root: Path, tier: str, threads: int, patience: machine.Patience
+    peers: Peers, work: Workload, root: Path, tier: str, threads: int, patience: machine.QuietWait
 ) -> dict[str, Any]:
     """One timed restore. Raises RuntimeError when it did not come from `tier`."""
     if tier == "storage":

@@ -22,7 +22,7 @@ _GUESS = 60.0
 """Seconds of the first training loop; later ones are expected to take as long a byte as the slowest so far."""
 
 
-class Pace:
+class TimeShare:
     """Shares the time out among `count` phases: what an early one leaves, later ones have."""
 
     def __init__(self, begin: float, count: int) -> None:
@@ -45,7 +45,9 @@ class Pace:
 class Run:
     """A size and a mode. `found` has its samples."""
 
-    def __init__(self, bench: Bench, size: str, mode: str, repeat: int, pace: Pace, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, bench: Bench, size: str, mode: str, repeat: int, pace: TimeShare, say: Callable[[str], None]
+    ) -> None:
         self.bench, self.size, self.mode, self.repeat, self.pace, self.say = bench, size, mode, repeat, pace, say
         self.found: dict[str, Any] = {"size": size, "mode": mode, "phase_seconds": {}}
 
@@ -115,7 +117,7 @@ class Run:
         self.found["phase_seconds"][name] = time.monotonic() - begin
 
 
-def train_all(runs: list[Run], pace: Pace, say: Callable[[str], None]) -> list[str]:
+def train_all(runs: list[Run], pace: TimeShare, say: Callable[[str], None]) -> list[str]:
     """The training loops of all runs as far as time permits; those that were left out, with the reason.
 
     They come last, because a loop of large steps takes longer than everything else. Raises BenchError.

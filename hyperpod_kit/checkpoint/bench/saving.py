@@ -29,7 +29,7 @@ class Saving:
     """The samples of one rank; every time is the slowest rank's."""
 
     def __init__(
-        self, peers: Peers, work: Workload, directory: Path, assignment: Assignment, patience: machine.Patience
+        self, peers: Peers, work: Workload, directory: Path, assignment: Assignment, patience: machine.QuietWait
     ) -> None:
         self.peers, self.work, self.root, self.assignment = peers, work, directory / "root", assignment
         self.patience = patience

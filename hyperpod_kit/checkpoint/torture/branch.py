@@ -10,11 +10,11 @@ from typing import Any
 from hyperpod_kit.checkpoint.repository import catalog, policy
 from hyperpod_kit.checkpoint.torture import life
 from hyperpod_kit.checkpoint.torture.ground import Ground
-from hyperpod_kit.checkpoint.torture.life import Order
-from hyperpod_kit.checkpoint.torture.report import Budget, Part
+from hyperpod_kit.checkpoint.torture.life import LifeSpec
+from hyperpod_kit.checkpoint.torture.report import Budget, PartOutcome
 
 
-def run(here: Ground, seed: int, part: Part, budget: Budget) -> None:
+def run(here: Ground, seed: int, part: PartOutcome, budget: Budget) -> None:
     """Roll runs back until `part.asked` are done or the budget is over."""
     begin = time.monotonic()
     dice = random.Random(f"branch/{seed}")
@@ -26,11 +26,11 @@ def run(here: Ground, seed: int, part: Part, budget: Budget) -> None:
     part.seconds = time.monotonic() - begin
 
 
-def _roll_back(here: Ground, seed: int, dice: random.Random, part: Part) -> str:
+def _roll_back(here: Ground, seed: int, dice: random.Random, part: PartOutcome) -> str:
     """Steps 0…long, back to `to`, one or more steps there, then an ordinary start; what was wrong, or ""."""
     long, to = dice.randrange(4, 7), dice.randrange(0, 3)
     new = dice.randrange(1, 3)
-    order = Order(
+    order = LifeSpec(
         root=here.root,
         shm=str(here.shm),
         events=str(here.disk / "abandoned"),
@@ -67,7 +67,7 @@ def _roll_back(here: Ground, seed: int, dice: random.Random, part: Part) -> str:
     return ""
 
 
-def _live(order: Order) -> list[dict[str, Any]]:
+def _live(order: LifeSpec) -> list[dict[str, Any]]:
     process = life.start(order)
     process.join(60.0)
     return life.events(order.events)

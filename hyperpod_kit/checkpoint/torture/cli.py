@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from hyperpod_kit.checkpoint.torture import branch, damage, faults, flips, kills, memory_flips, owners, reshard
 from hyperpod_kit.checkpoint.torture.ground import Ground, ground
-from hyperpod_kit.checkpoint.torture.report import Budget, Part
+from hyperpod_kit.checkpoint.torture.report import Budget, PartOutcome
 
 PARTS = ("flips", "damage", "memory", "kills", "faults", "reshard", "branch", "owners")
 SHARES = {
@@ -70,7 +70,7 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _run(name: str, here: Ground, args: argparse.Namespace, budget: Budget) -> Part:
+def _run(name: str, here: Ground, args: argparse.Namespace, budget: Budget) -> PartOutcome:
     asked = {
         "flips": args.flips,
         "damage": args.damage,
@@ -81,7 +81,7 @@ def _run(name: str, here: Ground, args: argparse.Namespace, budget: Budget) -> P
         "branch": args.meetings,
         "owners": args.meetings,
     }
-    part = Part(name, asked[name])
+    part = PartOutcome(name, asked[name])
     run: dict[str, Callable[[], None]] = {
         "flips": lambda: flips.run(here, args.seed, part, budget),
         "damage": lambda: damage.run(here, args.seed, part, budget, most=args.damage, mounted=args.mounted),
@@ -96,7 +96,7 @@ def _run(name: str, here: Ground, args: argparse.Namespace, budget: Budget) -> P
     return part
 
 
-def torture(args: argparse.Namespace, budget: Budget) -> list[Part]:
+def torture(args: argparse.Namespace, budget: Budget) -> list[PartOutcome]:
     """Run the chosen parts one after the other."""
     wanted = args.only.split(",")
     parts = []
@@ -109,7 +109,7 @@ def torture(args: argparse.Namespace, budget: Budget) -> list[Part]:
     return parts
 
 
-def _print(part: Part) -> None:
+def _print(part: PartOutcome) -> None:
     counts = ", ".join(f"{name} {number:,}" for name, number in sorted(part.counts.items()))
     short = "" if part.done >= part.asked else " (the budget was over)"
     print(f"{part.name}: {part.done:,} of {part.asked:,}{short} in {part.seconds:.0f} s: {counts}")

@@ -17,11 +17,11 @@ from pathlib import Path
 
 from hyperpod_kit.checkpoint.repository import policy
 from hyperpod_kit.checkpoint.torture import damage_case, damage_kinds, damage_special, life
-from hyperpod_kit.checkpoint.torture.damage_case import Look, Looker
-from hyperpod_kit.checkpoint.torture.damage_kinds import NEWEST, OLDER, Kind, Objects
+from hyperpod_kit.checkpoint.torture.damage_case import CaseResult, Looker
+from hyperpod_kit.checkpoint.torture.damage_kinds import NEWEST, OLDER, DamageKind, Objects
 from hyperpod_kit.checkpoint.torture.ground import Ground
-from hyperpod_kit.checkpoint.torture.life import Order
-from hyperpod_kit.checkpoint.torture.report import Budget, Part
+from hyperpod_kit.checkpoint.torture.life import LifeSpec
+from hyperpod_kit.checkpoint.torture.report import Budget, PartOutcome
 from hyperpod_kit.errors import CheckpointError
 
 STEPS = 3
@@ -37,7 +37,7 @@ class _Template:
     objects: Objects
 
 
-def run(here: Ground, seed: int, part: Part, budget: Budget, *, most: int, mounted: str | None = None) -> None:
+def run(here: Ground, seed: int, part: PartOutcome, budget: Budget, *, most: int, mounted: str | None = None) -> None:
     """At most `most` kinds, drawn by lot, in the scratch directory, or below `mounted` when that is given."""
     begin = time.monotonic()
     dice = random.Random(f"damage/{seed}")
@@ -60,7 +60,7 @@ def run(here: Ground, seed: int, part: Part, budget: Budget, *, most: int, mount
     part.seconds = time.monotonic() - begin
 
 
-def _one(looker: Looker, scene: _Scene, made: _Template, kind: Kind, seed: int, part: Part) -> None:
+def _one(looker: Looker, scene: _Scene, made: _Template, kind: DamageKind, seed: int, part: PartOutcome) -> None:
     seen = looker.look(str(scene.damaged(made, kind)))
     part.done += 1
     outcome = _outcome(seen)
@@ -72,13 +72,13 @@ def _one(looker: Looker, scene: _Scene, made: _Template, kind: Kind, seed: int, 
         )
 
 
-def _outcome(seen: Look) -> str:
+def _outcome(seen: CaseResult) -> str:
     if seen.restored is None:
         return f"refused, {seen.error.partition(':')[0]}" if seen.declared else f"FAILED, {seen.error}"
     return NEWEST if seen.restored == (1, STEPS - 1) else OLDER
 
 
-def _judge(kind: Kind, seen: Look) -> Iterator[str]:
+def _judge(kind: DamageKind, seen: CaseResult) -> Iterator[str]:
     outcome = _outcome(seen)
     if not seen.declared:
         yield seen.error
@@ -103,7 +103,7 @@ class _Disk:
     def __init__(self, case: Path) -> None:
         self._case = case
 
-    def damaged(self, made: _Template, kind: Kind) -> Path:
+    def damaged(self, made: _Template, kind: DamageKind) -> Path:
         """The root, damaged."""
         if self._case.exists():
             shutil.rmtree(self._case)
@@ -125,7 +125,7 @@ class _Mount:
         self._place = place
         self._there: dict[Path, Objects] = {}
 
-    def damaged(self, made: _Template, kind: Kind) -> Path:
+    def damaged(self, made: _Template, kind: DamageKind) -> Path:
         """The root, damaged."""
         assert kind.change is not None
         root = self._place / f"damaged-{made.world}"
@@ -161,7 +161,7 @@ def _template(here: Ground, seed: int, world: int) -> _Template:
     made = here.fresh(f"template-{world}")
     processes = [
         life.start(
-            Order(
+            LifeSpec(
                 root=made.root,
                 shm=str(made.shm),
                 events=str(made.disk / f"life-{rank}"),

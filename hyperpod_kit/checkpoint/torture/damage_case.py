@@ -31,7 +31,7 @@ NOBODY = 65534
 
 
 @dataclass(frozen=True)
-class Look:
+class CaseResult:
     """What was seen. `restored`: (epoch, step), None when nothing was. `error`: a refusal, or whatever else was raised.
 
     `declared`: the error is one that the engine says it raises. `rejected`: newer ones that were passed over.
@@ -60,7 +60,7 @@ class Looker:
         self._process: BaseProcess | None = None
         self._pipe: Connection | None = None
 
-    def look(self, root: str) -> Look:
+    def look(self, root: str) -> CaseResult:
         """What there is to be seen at `root`."""
         if self._process is None or self._pipe is None:
             mine, theirs = life.CONTEXT.Pipe()
@@ -70,15 +70,15 @@ class Looker:
         try:
             self._pipe.send(root)
             if self._pipe.poll(DEADLINE):
-                seen: Look = self._pipe.recv()
+                seen: CaseResult = self._pipe.recv()
                 return seen
             self.close()
-            return Look(error=f"it did not end within {DEADLINE:g} s", declared=False)
+            return CaseResult(error=f"it did not end within {DEADLINE:g} s", declared=False)
         except (EOFError, OSError):
             self._process.join(DEADLINE)
             code = self._process.exitcode
             self.close()
-            return Look(error=f"it died: exit code {code}", declared=False)
+            return CaseResult(error=f"it died: exit code {code}", declared=False)
 
     def close(self) -> None:
         """End the process."""
@@ -130,7 +130,7 @@ def _memory() -> int:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM:"))
 
 
-def _both(root: str, subject: Any) -> Look:
+def _both(root: str, subject: Any) -> CaseResult:
     seen: dict[str, Any] = {"verify": _verify(root)}
     try:
         seen.update(_restore(root, subject))
@@ -138,7 +138,7 @@ def _both(root: str, subject: Any) -> Look:
         from hyperpod_kit.errors import CheckpointError
 
         seen.update(error=f"{type(err).__name__}: {err}"[:500], declared=isinstance(err, CheckpointError))
-    return Look(**seen)
+    return CaseResult(**seen)
 
 
 def _verify(root: str) -> int:

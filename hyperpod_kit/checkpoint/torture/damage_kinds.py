@@ -23,7 +23,7 @@ NEWEST, OLDER, ANY = "the newest", "an older one", "any, or refused"
 
 
 @dataclass(frozen=True)
-class Kind:
+class DamageKind:
     """One kind. `change` makes other objects of a root's; `special` does to a directory what only a file system can.
 
     `unprivileged`: whoever looks is not root, so that modes count.
@@ -37,7 +37,7 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Names:
+class RootNames:
     """What a root consists of: attempts from the newest to the oldest, and what lies beside them."""
 
     attempts: tuple[str, ...]
@@ -45,10 +45,10 @@ class Names:
     beside: tuple[str, ...]  # LATEST, RUN.json, epoch files
 
     @staticmethod
-    def of(objects: Objects) -> Names:
+    def of(objects: Objects) -> RootNames:
         attempts = sorted({name.partition("/")[0] for name in objects if "/" in name}, reverse=True)
         files = sorted(name.partition("/")[2] for name in objects if name.startswith(attempts[0] + "/"))
-        return Names(tuple(attempts), tuple(files), tuple(sorted(name for name in objects if "/" not in name)))
+        return RootNames(tuple(attempts), tuple(files), tuple(sorted(name for name in objects if "/" not in name)))
 
     def of_newest(self) -> list[str]:
         return [f"{self.attempts[0]}/{file}" for file in self.files]
@@ -60,9 +60,9 @@ class Names:
         return OLDER if name.startswith(self.attempts[0]) else NEWEST
 
 
-def kinds(objects: Objects, dice: random.Random) -> list[Kind]:
+def kinds(objects: Objects, dice: random.Random) -> list[DamageKind]:
     """All kinds that can be done to any storage, for a root with these objects; the same for the same dice."""
-    names = Names.of(objects)
+    names = RootNames.of(objects)
     every = [*names.of_newest(), *names.beside]
     return [
         *_of_bytes(objects, names, every, dice),
@@ -98,7 +98,7 @@ def _torn_from(at: int, other: bytes, data: bytes) -> bytes:
     return data[:at] + other[at:]
 
 
-def _of_bytes(objects: Objects, names: Names, every: Sequence[str], dice: random.Random) -> Iterator[Kind]:
+def _of_bytes(objects: Objects, names: RootNames, every: Sequence[str], dice: random.Random) -> Iterator[DamageKind]:
     """Bits, truncation, growth, holes."""
     for name in every:
         data, expected = objects[name], names.expected(name)
@@ -107,7 +107,7 @@ def _of_bytes(objects: Objects, names: Names, every: Sequence[str], dice: random
         places |= set(dice.sample(range(len(data)), min(len(data), 100 if large else 60)))
         for at in sorted(place for place in places if 0 <= place < len(data)):
             mask = dice.randrange(1, 256)
-            yield Kind(
+            yield DamageKind(
                 f"byte {at} of {name} ^ {mask:#04x}", expected, partial(_edit, name, partial(_flipped, at, mask))
             )
         for to in sorted(
@@ -128,10 +128,10 @@ def _of_bytes(objects: Objects, names: Names, every: Sequence[str], dice: random
             }
         ):
             if 0 <= to < len(data):
-                yield Kind(f"{name} cut to {to} bytes", expected, partial(_edit, name, partial(_cut, to)))
+                yield DamageKind(f"{name} cut to {to} bytes", expected, partial(_edit, name, partial(_cut, to)))
         tails = (b"\n", b"\0", b"x", b"}", bytes(7), bytes(8), bytes(4096), bytes(1 << 20), data, data[-8:], data[:1])
         for tail in tails:
-            yield Kind(
+            yield DamageKind(
                 f"{name} with {len(tail)} bytes more, {tail[:1]!r}",
                 expected,
                 partial(_edit, name, partial(_grown, tail)),
@@ -140,13 +140,13 @@ def _of_bytes(objects: Objects, names: Names, every: Sequence[str], dice: random
             begin = dice.randrange(len(data))
             end = min(len(data), begin + dice.choice((1, 8, 512, 4096, len(data))))
             if any(data[begin:end]):
-                yield Kind(
+                yield DamageKind(
                     f"{name} with zeros from {begin} to {end}",
                     expected,
                     partial(_edit, name, partial(_hole, begin, end)),
                 )
-        yield Kind(f"{name} all zeros", expected, partial(_edit, name, lambda old: bytes(len(old))))
-        yield Kind(f"{name} reversed", expected, partial(_edit, name, lambda old: old[::-1]))
+        yield DamageKind(f"{name} all zeros", expected, partial(_edit, name, lambda old: bytes(len(old))))
+        yield DamageKind(f"{name} reversed", expected, partial(_edit, name, lambda old: old[::-1]))
 
 
 def _put(name: str, data: bytes, objects: Objects) -> Objects:
@@ -161,23 +161,25 @@ def _swapped(one: str, two: str, objects: Objects) -> Objects:
     return {**objects, one: objects[two], two: objects[one]}
 
 
-def _of_exchange(objects: Objects, names: Names, every: Sequence[str]) -> Iterator[Kind]:
+def _of_exchange(objects: Objects, names: RootNames, every: Sequence[str]) -> Iterator[DamageKind]:
     """Files that are gone, or another file's bytes in their place: of another attempt, of another rank, of another
     kind; a half of each."""
     manifest = f"{names.attempts[0]}/{layout.MANIFEST_FILE}"
     for name in every:
         # Without its manifest it was never committed: the older one is right, and verify has nothing to say.
-        yield Kind(f"{name} deleted", names.expected(name), partial(_without, (name,)))
+        yield DamageKind(f"{name} deleted", names.expected(name), partial(_without, (name,)))
         for other in sorted(objects):
             if other == name or objects[other] == objects[name]:
                 continue
-            yield Kind(f"{name} with the bytes of {other}", names.expected(name), partial(_put, name, objects[other]))
+            yield DamageKind(
+                f"{name} with the bytes of {other}", names.expected(name), partial(_put, name, objects[other])
+            )
         twin = f"{names.attempts[1]}/{name.partition('/')[2]}"
         if twin in objects and objects[twin] != objects[name]:
             for part in (1, 2, 3):
                 at = len(objects[name]) * part // 4
                 if _torn_from(at, objects[twin], objects[name]) != objects[name]:
-                    yield Kind(
+                    yield DamageKind(
                         f"{name} from byte {at} on that of the older one",
                         names.expected(name),
                         partial(_edit, name, partial(_torn_from, at, objects[twin])),
@@ -185,16 +187,16 @@ def _of_exchange(objects: Objects, names: Names, every: Sequence[str]) -> Iterat
     for one in names.of_newest():
         for two in names.of_newest():
             if one < two and objects[one] != objects[two]:
-                yield Kind(f"{one} and {two} exchanged", OLDER, partial(_swapped, one, two))
+                yield DamageKind(f"{one} and {two} exchanged", OLDER, partial(_swapped, one, two))
         others = tuple(name for name in names.of_newest() if name != one)
-        yield Kind(f"nothing left of the newest but {one}", OLDER, partial(_without, others))
-        yield Kind(
+        yield DamageKind(f"nothing left of the newest but {one}", OLDER, partial(_without, others))
+        yield DamageKind(
             f"only {one} of the newest, and no {layout.LATEST_FILE}",
             OLDER,
             partial(_without, (*others, layout.LATEST_FILE)),
         )
         if one != manifest:
-            yield Kind(f"{one} gone and {layout.RUN_FILE} too", ANY, partial(_without, (one, layout.RUN_FILE)))
+            yield DamageKind(f"{one} gone and {layout.RUN_FILE} too", ANY, partial(_without, (one, layout.RUN_FILE)))
 
 
 def _renamed(old: str, new: str, keep: bool, objects: Objects) -> Objects:
@@ -204,13 +206,13 @@ def _renamed(old: str, new: str, keep: bool, objects: Objects) -> Objects:
     return {**rest, **moved}
 
 
-def _of_attempts(names: Names) -> Iterator[Kind]:
+def _of_attempts(names: RootNames) -> Iterator[DamageKind]:
     """Whole attempts that are renamed, copied, deleted, mixed up, or beside strange things."""
     for index, attempt in enumerate(names.attempts):
         name = layout.parse_attempt(attempt)
         assert name is not None
         expected = OLDER if index == 0 else NEWEST
-        yield Kind(
+        yield DamageKind(
             f"attempt {index} deleted",
             expected,
             lambda objects, gone=attempt: {
@@ -230,14 +232,16 @@ def _of_attempts(names: Names) -> Iterator[Kind]:
             if str(other) in names.attempts:
                 continue
             for keep in (False, True):
-                yield Kind(
+                yield DamageKind(
                     f"attempt {index} {'copied' if keep else 'renamed'} to {other}",
                     NEWEST if keep else expected,
                     partial(_renamed, attempt, str(other), keep),
                 )
         for strange in ("seq-1.step-2.e3-zz", "SEQ", attempt + ".BAD", attempt + "~", "." + attempt, attempt + ".old"):
-            yield Kind(f"attempt {index} renamed to {strange}", expected, partial(_renamed, attempt, strange, False))
-            yield Kind(f"attempt {index} copied to {strange}", NEWEST, partial(_renamed, attempt, strange, True))
+            yield DamageKind(
+                f"attempt {index} renamed to {strange}", expected, partial(_renamed, attempt, strange, False)
+            )
+            yield DamageKind(f"attempt {index} copied to {strange}", NEWEST, partial(_renamed, attempt, strange, True))
     newest = names.attempts[0]
     for added_name, added_data in (
         (f"{newest}.BAD", b"{}"),
@@ -262,10 +266,10 @@ def _of_attempts(names: Names) -> Iterator[Kind]:
             rest = {other: old for other, old in objects.items() if not name.startswith(other + "/")}
             return {**rest, name: data}
 
-        yield Kind(f"{added_name} of {len(added_data)} bytes there too", NEWEST, added)
+        yield DamageKind(f"{added_name} of {len(added_data)} bytes there too", NEWEST, added)
 
 
-def _of_pairs(objects: Objects, names: Names, dice: random.Random) -> Iterator[Kind]:
+def _of_pairs(objects: Objects, names: RootNames, dice: random.Random) -> Iterator[DamageKind]:
     """Two at once: the newest and the one before it, each in its own way; the oldest must do."""
     ways: list[tuple[str, Callable[[bytes], bytes]]] = [
         ("empty", lambda data: b""),
@@ -289,13 +293,13 @@ def _of_pairs(objects: Objects, names: Names, dice: random.Random) -> Iterator[K
             name, older = f"{names.attempts[0]}/{one}", f"{names.attempts[1]}/{two}"
             return {**objects, name: first(objects[name]), older: second(objects[older])}
 
-        yield Kind(f"{one} of the newest {how}, {two} of the older {how_two}", OLDER, both)
+        yield DamageKind(f"{one} of the newest {how}, {two} of the older {how_two}", OLDER, both)
 
 
 _ODD: tuple[object, ...] = (None, "x", "../../x", -1, 10**30, 1.5, True, [], {}, [[]], "0" * 10_000)
 
 
-def _of_fields(objects: Objects, names: Names) -> Iterator[Kind]:
+def _of_fields(objects: Objects, names: RootNames) -> Iterator[DamageKind]:
     """A manifest that proves itself and says something odd, as another version or somebody else would write it."""
     name = f"{names.attempts[0]}/{layout.MANIFEST_FILE}"
     try:
@@ -311,7 +315,7 @@ def _of_fields(objects: Objects, names: Names) -> Iterator[Kind]:
             changed = _changed(body, place, odd)
             if changed != body:
                 shown = "gone" if odd is _GONE else repr(odd)[:20]
-                yield Kind(
+                yield DamageKind(
                     f"{layout.MANIFEST_FILE} whose {'.'.join(map(str, place))} is {shown}",
                     ANY,
                     partial(_put, name, manifest.seal_json(changed)),

@@ -12,12 +12,12 @@ from functools import partial
 from pathlib import Path
 
 from hyperpod_kit.checkpoint.repository import layout
-from hyperpod_kit.checkpoint.torture.damage_kinds import ANY, NEWEST, OLDER, Kind, Names, Objects
+from hyperpod_kit.checkpoint.torture.damage_kinds import ANY, NEWEST, OLDER, DamageKind, Objects, RootNames
 
 
-def kinds(objects: Objects) -> list[Kind]:
+def kinds(objects: Objects) -> list[DamageKind]:
     """All of them, for a root with these objects. Owners, devices and modes that count need root."""
-    names = Names.of(objects)
+    names = RootNames.of(objects)
     every = [*names.of_newest(), *names.beside]
     found = [*_special(names, every), *_of_linked_attempts(names)]
     return [*found, *_of_modes(names, every)] if os.geteuid() == 0 else found
@@ -65,7 +65,7 @@ def _ring(path: Path) -> None:
     (path.parent / (path.name + ".2")).symlink_to(path.name)
 
 
-def _special(names: Names, every: Sequence[str]) -> Iterator[Kind]:
+def _special(names: RootNames, every: Sequence[str]) -> Iterator[DamageKind]:
     ways: list[tuple[str, Callable[[Path], None]]] = [
         ("a fifo", os.mkfifo),
         ("a socket", _socket),
@@ -105,15 +105,15 @@ def _special(names: Names, every: Sequence[str]) -> Iterator[Kind]:
     ]
     for name in every:
         for how, make in ways:
-            yield Kind(f"{name} is {how}", names.expected(name), special=partial(_in_place, name, make))
+            yield DamageKind(f"{name} is {how}", names.expected(name), special=partial(_in_place, name, make))
 
         def hard(root: Path, name: str = name) -> None:
             os.link(root / name, root.parent / "second name")
 
-        yield Kind(f"{name} has a second name outside", NEWEST, special=hard)
+        yield DamageKind(f"{name} has a second name outside", NEWEST, special=hard)
     for place in (layout.LEASES, layout.PINS):
         for how, make in ways:
-            yield Kind(f"{place} is {how}", NEWEST, special=partial(_made, place, make))
+            yield DamageKind(f"{place} is {how}", NEWEST, special=partial(_made, place, make))
 
 
 def _made(name: str, make: Callable[[Path], None], root: Path) -> None:
@@ -121,20 +121,20 @@ def _made(name: str, make: Callable[[Path], None], root: Path) -> None:
     _in_place(name, make, root)
 
 
-def _of_linked_attempts(names: Names) -> Iterator[Kind]:
+def _of_linked_attempts(names: RootNames) -> Iterator[DamageKind]:
     for index, attempt in enumerate(names.attempts):
 
         def moved(root: Path, attempt: str = attempt) -> None:
             (root / attempt).rename(root.parent / "archive")
             (root / attempt).symlink_to(root.parent / "archive")
 
-        yield Kind(f"attempt {index} moved outside, a link in its place", NEWEST, special=moved)
+        yield DamageKind(f"attempt {index} moved outside, a link in its place", NEWEST, special=moved)
 
         def to_another(root: Path, attempt: str = attempt, index: int = index) -> None:
             (root / attempt).rename(root.parent / "archive")
             (root / attempt).symlink_to(names.attempts[index - 1])
 
-        yield Kind(f"attempt {index} is a link to another", OLDER if index == 0 else NEWEST, special=to_another)
+        yield DamageKind(f"attempt {index} is a link to another", OLDER if index == 0 else NEWEST, special=to_another)
         for target in ("nowhere", attempt, "/dev/zero", "/proc", "."):
 
             def elsewhere(root: Path, attempt: str = attempt, target: str = target) -> None:
@@ -142,15 +142,17 @@ def _of_linked_attempts(names: Names) -> Iterator[Kind]:
                 (root / attempt).symlink_to(target)
 
             shown = "itself" if target == attempt else target
-            yield Kind(f"attempt {index} is a link to {shown}", OLDER if index == 0 else NEWEST, special=elsewhere)
+            yield DamageKind(
+                f"attempt {index} is a link to {shown}", OLDER if index == 0 else NEWEST, special=elsewhere
+            )
         for how, make in (("fifo", os.mkfifo), ("file", Path.touch)):
-            yield Kind(
+            yield DamageKind(
                 f"attempt {index} is a {how}",
                 OLDER if index == 0 else NEWEST,
                 special=partial(_in_place, attempt, make),
             )
     for target in (".", "..", "/proc", "seq-000099.step-0000000099.e9-abcd"):
-        yield Kind(
+        yield DamageKind(
             f"one more attempt, a link to {target}",
             NEWEST,
             special=lambda root, target=target: (  # type: ignore[misc]
@@ -159,7 +161,7 @@ def _of_linked_attempts(names: Names) -> Iterator[Kind]:
         )
 
 
-def _of_modes(names: Names, every: Sequence[str]) -> Iterator[Kind]:
+def _of_modes(names: RootNames, every: Sequence[str]) -> Iterator[DamageKind]:
     """Owners and modes; whoever looks is not root, and so may be kept from looking."""
     places = [*every, *names.attempts, "."]
     for name in places:
@@ -168,11 +170,11 @@ def _of_modes(names: Names, every: Sequence[str]) -> Iterator[Kind]:
             def chmod(root: Path, name: str = name, mode: int = mode) -> None:
                 (root / name).chmod(mode)
 
-            yield Kind(f"{name} has mode {mode:o}", ANY, special=chmod, unprivileged=True)
-            yield Kind(f"{name} has mode {mode:o}, seen by root", NEWEST, special=chmod)
+            yield DamageKind(f"{name} has mode {mode:o}", ANY, special=chmod, unprivileged=True)
+            yield DamageKind(f"{name} has mode {mode:o}, seen by root", NEWEST, special=chmod)
         for uid in (1, 12345, 65534):
 
             def chown(root: Path, name: str = name, uid: int = uid) -> None:
                 os.lchown(root / name, uid, uid)
 
-            yield Kind(f"{name} belongs to uid {uid}", NEWEST, special=chown)
+            yield DamageKind(f"{name} belongs to uid {uid}", NEWEST, special=chown)

@@ -22,10 +22,10 @@ from hyperpod_kit.checkpoint.repository import flush, layout, selection, verify
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.checkpoint.torture import backends, life
-from hyperpod_kit.checkpoint.torture.faulty import KINDS, FaultyStore, Kind
+from hyperpod_kit.checkpoint.torture.faulty import KINDS, FailureKind, FaultyStore
 from hyperpod_kit.checkpoint.torture.faulty_calls import FaultyCalls
 from hyperpod_kit.checkpoint.torture.ground import Ground
-from hyperpod_kit.checkpoint.torture.report import Budget, Part
+from hyperpod_kit.checkpoint.torture.report import Budget, PartOutcome
 from hyperpod_kit.errors import CheckpointError
 
 PREVIOUS, NEW = 1, 2
@@ -44,7 +44,7 @@ class Template:
     shards: dict[int, list[bytes]]
 
 
-def run(here: Ground, seed: int, part: Part, budget: Budget, *, every: int = 1) -> None:
+def run(here: Ground, seed: int, part: PartOutcome, budget: Budget, *, every: int = 1) -> None:
     """Sweep all backends; `part.asked` is set to what was found to be there.
 
     `every`: each N-th operation only, and four kinds of failure drawn by lot.
@@ -82,14 +82,14 @@ class _Sweep:
     here: Ground
     template: Template
     make: Callable[[], Store]
-    kind: Kind
+    kind: FailureKind
     calls: bool
     name: str
     first: int
     every: int
 
 
-def _sweep(sweep: _Sweep, part: Part, budget: Budget) -> None:
+def _sweep(sweep: _Sweep, part: PartOutcome, budget: Budget) -> None:
     """n = 1, 2, … until nothing fails any more."""
     at = sweep.first + 1 - sweep.every
     while True:
@@ -204,7 +204,7 @@ def _template(here: Ground, seed: int) -> Template:
     for rank in range(_WORLD):
         ranks.append(
             life.start(
-                life.Order(
+                life.LifeSpec(
                     root=made.root,
                     shm=str(made.shm),
                     events=str(made.disk / f"life.{rank}"),

@@ -12,7 +12,7 @@ from hyperpod_kit.checkpoint.repository.store.base import SMALL, Capabilities, R
 
 
 @dataclass(frozen=True)
-class Kind:
+class FailureKind:
     """How an operation fails: with which errno, and what of it has happened by then.
 
     `leaves`: "nothing"; "half" of the bytes (a short write: of an object that is made in one go, a torn object); "all"
@@ -29,19 +29,19 @@ class Kind:
 
 
 _ONCE = (
-    Kind("EIO", errno.EIO),
-    Kind("ENOSPC", errno.ENOSPC),
-    Kind("EDQUOT", errno.EDQUOT),
-    Kind("short write", errno.ENOSPC, "half"),
-    Kind("lost answer", errno.EIO, "all"),
+    FailureKind("EIO", errno.EIO),
+    FailureKind("ENOSPC", errno.ENOSPC),
+    FailureKind("EDQUOT", errno.EDQUOT),
+    FailureKind("short write", errno.ENOSPC, "half"),
+    FailureKind("lost answer", errno.EIO, "all"),
 )
-KINDS = _ONCE + tuple(Kind(kind.name, kind.number, kind.leaves, True) for kind in _ONCE)
+KINDS = _ONCE + tuple(FailureKind(kind.name, kind.number, kind.leaves, True) for kind in _ONCE)
 
 
 class FaultyStore:
     """`inner`, with the `at`-th operation from now on failing as `kind` says; 0: none. Counts from 1."""
 
-    def __init__(self, inner: Store, kind: Kind, at: int) -> None:
+    def __init__(self, inner: Store, kind: FailureKind, at: int) -> None:
         self.inner = inner
         self.url = inner.url
         self.kind = kind

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from hyperpod_kit.checkpoint.torture.faulty import Kind
+from hyperpod_kit.checkpoint.torture.faulty import FailureKind
 
 _ON_PATHS = ("open", "mkdir", "scandir", "listdir", "unlink", "rmdir", "lstat", "stat", "rename", "replace")
 _ON_DESCRIPTORS = ("write", "pwrite", "fsync", "fdatasync", "ftruncate", "posix_fallocate", "read", "pread", "preadv")
@@ -22,7 +22,7 @@ class FaultyCalls:
     is the one that fails.
     """
 
-    def __init__(self, folder: str, kind: Kind, at: int) -> None:
+    def __init__(self, folder: str, kind: FailureKind, at: int) -> None:
         self._folder = folder
         self.kind = kind
         self.at = at

@@ -14,7 +14,7 @@ from pathlib import Path
 from hyperpod_kit.checkpoint import Manager, Restored
 from hyperpod_kit.checkpoint.repository import digest, layout, verify
 from hyperpod_kit.checkpoint.torture.ground import Ground
-from hyperpod_kit.checkpoint.torture.report import Budget, Part
+from hyperpod_kit.checkpoint.torture.report import Budget, PartOutcome
 from hyperpod_kit.checkpoint.torture.subject import Subject
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint
 
@@ -118,7 +118,7 @@ class _Target:
         return out
 
 
-def run(here: Ground, seed: int, part: Part, budget: Budget) -> None:
+def run(here: Ground, seed: int, part: PartOutcome, budget: Budget) -> None:
     """Flip bytes until `part.asked` are done or the budget is over."""
     begin = time.monotonic()
     dice = random.Random(f"flips/{seed}")
@@ -140,7 +140,7 @@ def run(here: Ground, seed: int, part: Part, budget: Budget) -> None:
     part.seconds = time.monotonic() - begin
 
 
-def _flip_one(target: _Target, stretch: Stretch, dice: random.Random, part: Part, seed: int) -> None:
+def _flip_one(target: _Target, stretch: Stretch, dice: random.Random, part: PartOutcome, seed: int) -> None:
     at, mask = dice.randrange(stretch.begin, stretch.end), dice.randrange(1, 256)
     flip(stretch.file, at, mask)
     try:

@@ -20,9 +20,9 @@ from typing import Any
 from hyperpod_kit.checkpoint.torture import life, places
 from hyperpod_kit.checkpoint.torture.features import options
 from hyperpod_kit.checkpoint.torture.ground import Ground, until
-from hyperpod_kit.checkpoint.torture.ledger import Ledger
-from hyperpod_kit.checkpoint.torture.life import Order
-from hyperpod_kit.checkpoint.torture.report import Budget, Part
+from hyperpod_kit.checkpoint.torture.ledger import RootHistory
+from hyperpod_kit.checkpoint.torture.life import LifeSpec
+from hyperpod_kit.checkpoint.torture.report import Budget, PartOutcome
 
 LIVES_PER_RUN = 25
 _LIFE_SECONDS = 60.0
@@ -55,7 +55,9 @@ class Scene:
 class Campaign:
     """One root after the other; `run` until enough were killed or the budget is over."""
 
-    def __init__(self, ground: Ground, seed: int, part: Part, *, worlds: tuple[int, ...] = (1, 1, 1, 1, 2)) -> None:
+    def __init__(
+        self, ground: Ground, seed: int, part: PartOutcome, *, worlds: tuple[int, ...] = (1, 1, 1, 1, 2)
+    ) -> None:
         self._top = ground
         self._seed = seed
         self._part = part
@@ -84,7 +86,7 @@ class Campaign:
         self._part.seconds = time.monotonic() - begin
 
     def _one_run(self, here: Ground, budget: Budget) -> None:
-        ledger = Ledger()
+        ledger = RootHistory()
         world = self._dice.choice(self._worlds)
         width = 800 if self._dice.random() < 0.05 else 32
         self._options = options(self._dice, here.disk / "node-local")
@@ -143,7 +145,7 @@ class Campaign:
         """Play it; (events by rank, the place of each death)."""
         victim = self._dice.randrange(scene.world)
         trace = here.disk / f"trace-{scene.number}"
-        common = Order(
+        common = LifeSpec(
             root=here.root,
             shm=str(here.shm),
             events="",
@@ -184,7 +186,7 @@ class Campaign:
                 rank.kill()
                 rank.join(10.0)
 
-    def _between(self, here: Ground, scene: Scene, ledger: Ledger) -> None:
+    def _between(self, here: Ground, scene: Scene, ledger: RootHistory) -> None:
         if scene.afterwards in ("agent too", "node lost"):
             self._part.counts["agents killed besides"] += here.kill_agents()
         if scene.afterwards == "node lost":
@@ -225,6 +227,6 @@ def _deaths(trace: Path) -> list[str]:
     return [line.split()[0] for line in trace.read_text().splitlines()] if trace.exists() else []
 
 
-def run(here: Ground, seed: int, part: Part, budget: Budget) -> None:
+def run(here: Ground, seed: int, part: PartOutcome, budget: Budget) -> None:
     """Kill until `part.asked` processes have died at named places or the budget is over."""
     Campaign(here, seed, part).run(budget)

@@ -7,7 +7,7 @@ from typing import Any
 Order = tuple[int, int]  # (epoch, seq)
 
 
-class Ledger:
+class RootHistory:
     """One root's history. `begun` are the (epoch, step) of which a save was ever started."""
 
     def __init__(self) -> None:

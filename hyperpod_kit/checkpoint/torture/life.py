@@ -32,7 +32,7 @@ _PRELOAD = [
 
 
 @dataclass(frozen=True)
-class Order:
+class LifeSpec:
     """What a life is to do.
 
     `lingers`: after each save wait for that level ("" = go on at once). `holds`: before its last save it waits, within
@@ -59,7 +59,7 @@ class Order:
     env: tuple[tuple[str, str], ...] = ()
 
 
-def start(order: Order) -> BaseProcess:
+def start(order: LifeSpec) -> BaseProcess:
     """Begin a life. The caller joins it."""
     return spawn(_run, (order,))
 
@@ -89,7 +89,7 @@ class _Teller:
         os.write(self._fd, json.dumps({"what": what, **values}).encode() + b"\n")
 
 
-def _run(order: Order) -> None:
+def _run(order: LifeSpec) -> None:
     out = os.open(order.events + ".out", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(out, 1)
     os.dup2(out, 2)
@@ -117,7 +117,7 @@ def _run(order: Order) -> None:
     os._exit(0)
 
 
-def _live(order: Order, teller: _Teller) -> None:
+def _live(order: LifeSpec, teller: _Teller) -> None:
     from hyperpod_kit.checkpoint import Manager, Restored
     from hyperpod_kit.checkpoint.torture.subject import Subject
 

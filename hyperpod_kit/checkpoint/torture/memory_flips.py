@@ -12,8 +12,8 @@ from hyperpod_kit.checkpoint.repository import selection
 from hyperpod_kit.checkpoint.torture import life
 from hyperpod_kit.checkpoint.torture.flips import flip
 from hyperpod_kit.checkpoint.torture.ground import Ground
-from hyperpod_kit.checkpoint.torture.life import Order
-from hyperpod_kit.checkpoint.torture.report import Budget, Part
+from hyperpod_kit.checkpoint.torture.life import LifeSpec
+from hyperpod_kit.checkpoint.torture.report import Budget, PartOutcome
 from hyperpod_kit.errors import CheckpointError
 
 _DURABLE, _SEALED = 1, 2
@@ -22,11 +22,11 @@ _PAGE = 8192
 
 
 @dataclass(frozen=True)
-class _Template:
+class _MemoryTemplate:
     """A dead trainer and a dead agent: seq 1 is durable, seq 2 is sealed in memory only."""
 
     here: Ground
-    order: Order
+    order: LifeSpec
     kept: Path
 
     def restore(self) -> None:
@@ -36,7 +36,7 @@ class _Template:
             shutil.copytree(self.kept / name, path)
 
 
-def run(here: Ground, seed: int, part: Part, budget: Budget) -> None:
+def run(here: Ground, seed: int, part: PartOutcome, budget: Budget) -> None:
     """Flip until `part.asked` are done or the budget is over."""
     begin = time.monotonic()
     dice = random.Random(f"memory/{seed}")
@@ -55,7 +55,7 @@ def run(here: Ground, seed: int, part: Part, budget: Budget) -> None:
     part.seconds = time.monotonic() - begin
 
 
-def _restored(order: Order) -> str:
+def _restored(order: LifeSpec) -> str:
     """What a start gets now."""
     process = life.start(order)
     process.join(60.0)
@@ -68,9 +68,9 @@ def _restored(order: Order) -> str:
     return {_DURABLE: "the durable one", _SEALED: "the sealed one"}.get(found["seq"], f"seq {found['seq']}")
 
 
-def _template(here: Ground, seed: int) -> _Template:
+def _template(here: Ground, seed: int) -> _MemoryTemplate:
     made = here.fresh("template")
-    order = Order(
+    order = LifeSpec(
         root=made.root,
         shm=str(made.shm),
         events=str(made.disk / "life"),
@@ -89,7 +89,7 @@ def _template(here: Ground, seed: int) -> _Template:
     kept = here.disk / "kept"
     shutil.copytree(made.root, kept / "root")
     shutil.copytree(made.shm, kept / "shm")
-    template = _Template(made, replace(order, saves=0, failpoint=""), kept)
+    template = _MemoryTemplate(made, replace(order, saves=0, failpoint=""), kept)
     result = _restored(replace(template.order, events=str(here.disk / "undamaged")))
     made.kill_agents()
     if result != "the sealed one":

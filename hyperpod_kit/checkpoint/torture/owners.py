@@ -9,12 +9,12 @@ from typing import Any
 
 from hyperpod_kit.checkpoint.torture import life
 from hyperpod_kit.checkpoint.torture.ground import Ground, until
-from hyperpod_kit.checkpoint.torture.ledger import Ledger
-from hyperpod_kit.checkpoint.torture.life import Order
-from hyperpod_kit.checkpoint.torture.report import Budget, Part
+from hyperpod_kit.checkpoint.torture.ledger import RootHistory
+from hyperpod_kit.checkpoint.torture.life import LifeSpec
+from hyperpod_kit.checkpoint.torture.report import Budget, PartOutcome
 
 
-def run(here: Ground, seed: int, part: Part, budget: Budget) -> None:
+def run(here: Ground, seed: int, part: PartOutcome, budget: Budget) -> None:
     """Let jobs meet until `part.asked` did or the budget is over."""
     begin = time.monotonic()
     meetings = (_same_node, _another_run, _other_nodes)
@@ -28,8 +28,8 @@ def run(here: Ground, seed: int, part: Part, budget: Budget) -> None:
     part.seconds = time.monotonic() - begin
 
 
-def _first(here: Ground, seed: int) -> Order:
-    return Order(
+def _first(here: Ground, seed: int) -> LifeSpec:
+    return LifeSpec(
         root=here.root,
         shm=str(here.shm),
         events=str(here.disk / "first"),
@@ -40,7 +40,7 @@ def _first(here: Ground, seed: int) -> Order:
     )
 
 
-def _meet(first: Order, second: Order) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _meet(first: LifeSpec, second: LifeSpec) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Start the second one while the first one trains, which goes on after the second one's end; both events."""
     one = life.start(first)
     until(lambda: any(e["what"] == "durable" for e in life.events(first.events)), 30.0)
@@ -58,11 +58,11 @@ def _refused(told: list[dict[str, Any]]) -> str:
     return ""
 
 
-def _undamaged(first: Order, told: list[dict[str, Any]], *others: list[dict[str, Any]]) -> str:
+def _undamaged(first: LifeSpec, told: list[dict[str, Any]], *others: list[dict[str, Any]]) -> str:
     """The first job came to a good end, and what is there afterwards restores."""
     if not any(event["what"] == "closed" and event["clean"] for event in told):
         return f"the first job did not end well: {told[-3:]}"
-    ledger = Ledger()
+    ledger = RootHistory()
     for events in (told, *others):
         ledger.fold(events)
     after = replace(first, events=first.events + ".after", saves=1, holds="")

@@ -11,7 +11,7 @@ _KEPT = 20
 
 
 @dataclass
-class Part:
+class PartOutcome:
     """One part's outcome. `violations` is empty, or the engine is broken; each names what to repeat."""
 
     name: str

@@ -12,13 +12,13 @@ from typing import Any
 
 from hyperpod_kit.checkpoint.torture import life
 from hyperpod_kit.checkpoint.torture.ground import Ground
-from hyperpod_kit.checkpoint.torture.report import Budget, Part
+from hyperpod_kit.checkpoint.torture.report import Budget, PartOutcome
 
 CHANGES = ((4, 2), (4, 3), (2, 4), (3, 1), (1, 2))
 _STEP = 7
 
 
-def run(here: Ground, seed: int, part: Part, budget: Budget) -> None:
+def run(here: Ground, seed: int, part: PartOutcome, budget: Budget) -> None:
     """Each change of the world once; more only as `part.asked` says."""
     begin = time.monotonic()
     while part.done < part.asked and not budget.over:

@@ -32,7 +32,7 @@ class Incomplete(CheckpointError):
 
 
 @dataclass(frozen=True)
-class Candidate:
+class ForeignCandidate:
     """A checkpoint that is there. `name`: path below the root; `prove` returns one of PROOFS, or raises.
 
     `prove` raises Incomplete or another CheckpointError for what is damaged, OSError for what cannot be read.
@@ -44,7 +44,7 @@ class Candidate:
     prove: Callable[[], str]
 
 
-Detector = Callable[[str], Iterator[Candidate]]
+Detector = Callable[[str], Iterator[ForeignCandidate]]
 """detector(root): every candidate of its kind, in any order. Nothing of a checkpoint is unpickled."""
 
 

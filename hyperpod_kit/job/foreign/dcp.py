@@ -13,7 +13,7 @@ from functools import partial
 from typing import Iterator, Optional, Set
 
 from hyperpod_kit.errors import Untrusted
-from hyperpod_kit.job.foreign.candidate import Candidate, Incomplete
+from hyperpod_kit.job.foreign.candidate import ForeignCandidate, Incomplete
 from hyperpod_kit.untrusted import files
 
 METADATA = ".metadata"
@@ -21,7 +21,7 @@ _LONGEST = 1 << 30
 _FILE = re.compile(r"^__\d+_\d+\.distcp$|\.distcp$|^shard-[\w-]+\.safetensors$")
 
 
-def detect(root: str) -> Iterator[Candidate]:
+def detect(root: str) -> Iterator[ForeignCandidate]:
     """Directories below the root that hold, or begin to hold, a DCP checkpoint and end in their step."""
     for entry in os.scandir(root):
         step = step_of(entry.name)
@@ -29,7 +29,7 @@ def detect(root: str) -> Iterator[Candidate]:
             continue
         names = os.listdir(entry.path)
         if METADATA in names or any(name.endswith(".distcp") for name in names):
-            yield Candidate("dcp", entry.name, step, partial(prove, entry.path))
+            yield ForeignCandidate("dcp", entry.name, step, partial(prove, entry.path))
 
 
 def step_of(name: str) -> Optional[int]:

@@ -11,18 +11,18 @@ from functools import partial
 from typing import Dict, Iterator, Optional, Set
 
 from hyperpod_kit.job.foreign.archive import prove_torch
-from hyperpod_kit.job.foreign.candidate import Candidate, Incomplete, weakest
+from hyperpod_kit.job.foreign.candidate import ForeignCandidate, Incomplete, weakest
 
 _MODEL = re.compile(r"(?:zero_pp_rank_\d+_)?mp_rank_(\d+)(?:_\w+)?_model_states\.pt$")
 _ZERO = re.compile(r"(?:bf16_|fp16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt$")
 
 
-def detect(root: str) -> Iterator[Candidate]:
+def detect(root: str) -> Iterator[ForeignCandidate]:
     """The `global_stepN` directories; a tag of another name has no step that could be compared."""
     for entry in os.scandir(root):
         match = re.fullmatch(r"global_step(\d+)", entry.name)
         if match and entry.is_dir():
-            yield Candidate("deepspeed", entry.name, int(match.group(1)), partial(prove, entry.path))
+            yield ForeignCandidate("deepspeed", entry.name, int(match.group(1)), partial(prove, entry.path))
 
 
 def prove(place: str) -> str:

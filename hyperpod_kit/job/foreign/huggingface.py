@@ -12,7 +12,7 @@ from typing import Any, Iterator, List
 
 from hyperpod_kit.errors import Untrusted
 from hyperpod_kit.job.foreign.archive import prove_file
-from hyperpod_kit.job.foreign.candidate import Candidate, Incomplete, weakest
+from hyperpod_kit.job.foreign.candidate import ForeignCandidate, Incomplete, weakest
 from hyperpod_kit.untrusted import files, parse
 
 STATE = "trainer_state.json"
@@ -24,13 +24,13 @@ _LONGEST = 64 << 20
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 
 
-def detect(root: str) -> Iterator[Candidate]:
+def detect(root: str) -> Iterator[ForeignCandidate]:
     """The `checkpoint-N` directories of an output directory."""
     for entry in os.scandir(root):
         match = re.fullmatch(r"checkpoint-(\d+)", entry.name)
         if match and entry.is_dir() and not os.path.exists(os.path.join(entry.path, ".metadata")):
             step = int(match.group(1))
-            yield Candidate("huggingface", entry.name, step, partial(prove, entry.path, step))
+            yield ForeignCandidate("huggingface", entry.name, step, partial(prove, entry.path, step))
 
 
 def prove(place: str, step: int) -> str:

@@ -11,10 +11,10 @@ from functools import partial
 from typing import Iterator
 
 from hyperpod_kit.job.foreign.archive import prove_torch
-from hyperpod_kit.job.foreign.candidate import Candidate
+from hyperpod_kit.job.foreign.candidate import ForeignCandidate
 
 
-def detect(root: str) -> Iterator[Candidate]:
+def detect(root: str) -> Iterator[ForeignCandidate]:
     """Checkpoint files in the root and in `checkpoints/` below it, whose names say the step."""
     for place in (root, os.path.join(root, "checkpoints")):
         if not os.path.isdir(place):
@@ -22,7 +22,7 @@ def detect(root: str) -> Iterator[Candidate]:
         for entry in os.scandir(place):
             match = re.search(r"step=(\d+)(?:-v\d+)?\.ckpt$", entry.name)
             if match and entry.is_file():
-                yield Candidate(
+                yield ForeignCandidate(
                     "lightning",
                     os.path.relpath(entry.path, root),
                     int(match.group(1)),

@@ -14,19 +14,19 @@ from typing import Iterator, List, Optional
 from hyperpod_kit.errors import Untrusted
 from hyperpod_kit.job.foreign import dcp
 from hyperpod_kit.job.foreign.archive import prove_torch
-from hyperpod_kit.job.foreign.candidate import Candidate, Incomplete, weakest
+from hyperpod_kit.job.foreign.candidate import ForeignCandidate, Incomplete, weakest
 from hyperpod_kit.untrusted import files
 
 TRACKER = "latest_checkpointed_iteration.txt"
 
 
-def detect(root: str) -> Iterator[Candidate]:
+def detect(root: str) -> Iterator[ForeignCandidate]:
     """The `iter_N` directories of a save directory."""
     for entry in os.scandir(root):
         match = re.fullmatch(r"iter_(\d{7,})", entry.name)
         if match and entry.is_dir():
             step = int(match.group(1))
-            yield Candidate("megatron", entry.name, step, partial(prove, root, entry.path, step))
+            yield ForeignCandidate("megatron", entry.name, step, partial(prove, root, entry.path, step))
 
 
 def tracked(root: str) -> Optional[int]:

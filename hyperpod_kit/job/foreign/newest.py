@@ -11,14 +11,14 @@ from typing import List, Mapping, Optional, Tuple
 
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint
 from hyperpod_kit.job.foreign import dcp, deepspeed, huggingface, lightning, megatron
-from hyperpod_kit.job.foreign.candidate import MOST_STEPS, Candidate, Detector, well_named
+from hyperpod_kit.job.foreign.candidate import MOST_STEPS, Detector, ForeignCandidate, well_named
 from hyperpod_kit.untrusted.text import clean
 
 DETECTORS: Tuple[Detector, ...] = (dcp.detect, megatron.detect, deepspeed.detect, huggingface.detect, lightning.detect)
 
 
 @dataclass(frozen=True)
-class Found:
+class ForeignCheckpoint:
     """As `repository.selection.Found`, with the framework and how far validity was proven.
 
     Its order is (0, step): these frameworks number nothing but steps.
@@ -36,7 +36,7 @@ class Found:
         return self.step
 
 
-def candidates(root: str) -> List[Candidate]:
+def candidates(root: str) -> List[ForeignCandidate]:
     """All of all kinds, newest step first. Raises OSError."""
     if not os.path.isdir(root):
         return []
@@ -44,13 +44,13 @@ def candidates(root: str) -> List[Candidate]:
     return sorted(found, key=lambda candidate: (-candidate.step, candidate.name))
 
 
-def newest(root: str, passed_over: Mapping[str, str]) -> Optional[Found]:
+def newest(root: str, passed_over: Mapping[str, str]) -> Optional[ForeignCheckpoint]:
     """None when there is none at all. Raises NoValidCheckpoint when there are some and none is whole.
 
     An OSError is raised and never a verdict: a file system that does not answer must not lead to an older checkpoint.
     """
     rejected: List[Tuple[str, str]] = []
-    later: List[Candidate] = []
+    later: List[ForeignCandidate] = []
     for candidate in candidates(root):
         if not well_named(candidate.name) or candidate.step > MOST_STEPS:
             # Quoted as no file is called that we would ever act upon.
@@ -77,7 +77,7 @@ def newest(root: str, passed_over: Mapping[str, str]) -> Optional[Found]:
     return None
 
 
-def _proved(candidate: Candidate, rejected: List[Tuple[str, str]]) -> Optional[Found]:
+def _proved(candidate: ForeignCandidate, rejected: List[Tuple[str, str]]) -> Optional[ForeignCheckpoint]:
     try:
         proof = candidate.prove()
     except (CheckpointError, FileNotFoundError) as err:
@@ -88,4 +88,4 @@ def _proved(candidate: Candidate, rejected: List[Tuple[str, str]]) -> Optional[F
     except Exception as err:  # a checkpoint that nobody foresaw must not hide an older one that is whole
         rejected.append((candidate.name, f"cannot be judged: {type(err).__name__}: {clean(err)}"))
         return None
-    return Found(candidate.name, candidate.step, candidate.kind, proof, tuple(rejected))
+    return ForeignCheckpoint(candidate.name, candidate.step, candidate.kind, proof, tuple(rejected))

@@ -7,11 +7,11 @@ from typing import Iterator
 from hyperpod_kit.aws.buckets import zone_of
 from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.preflight.facts import Facts, known
+from hyperpod_kit.preflight.facts import AccountFacts, known
 from hyperpod_kit.preflight.look import buckets
 
 
-def there(settings: Settings, facts: Facts) -> Iterator[Finding]:
+def there(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Every bucket exists, and the caller may look into it."""
     for name, path in buckets.wanted(settings).items():
         looked = known(facts.buckets.get(name))
@@ -35,7 +35,7 @@ def there(settings: Settings, facts: Facts) -> Iterator[Finding]:
             )
 
 
-def region(settings: Settings, facts: Facts) -> Iterator[Finding]:
+def region(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """The bundle's bucket is in the cluster's region; a mount's is where the mount says, or in the cluster's."""
     here = settings.cluster.region
     bundle = known(facts.buckets.get(settings.bundle.bucket)) if settings.entry_script else None
@@ -67,7 +67,7 @@ def region(settings: Settings, facts: Facts) -> Iterator[Finding]:
             )
 
 
-def zone(settings: Settings, facts: Facts) -> Iterator[Finding]:
+def zone(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """A directory bucket lies in one zone: the nodes should be there."""
     subnets = known(facts.network.subnets) if facts.network else None
     zones = {subnet.zone for subnet in subnets or ()}
@@ -83,7 +83,7 @@ def zone(settings: Settings, facts: Facts) -> Iterator[Finding]:
             )
 
 
-def something_to_read(settings: Settings, facts: Facts) -> Iterator[Finding]:
+def something_to_read(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """A mount that only reads has something to read."""
     for (name, prefix), path in buckets.read_prefixes(settings).items():
         looked = known(facts.buckets.get(name))

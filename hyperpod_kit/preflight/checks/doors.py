@@ -8,8 +8,8 @@ from typing import Iterator, NamedTuple, Optional, Sequence
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.mounts import Mount
 from hyperpod_kit.preflight.checks.groups import Members, members
-from hyperpod_kit.preflight.facts import Door, Facts, Unasked, known
-from hyperpod_kit.preflight.reach import Peer, Rule, missing_ports
+from hyperpod_kit.preflight.facts import AccountFacts, Door, Unasked, known
+from hyperpod_kit.preflight.reach import Peer, SecurityRule, missing_ports
 
 
 class Shut(NamedTuple):
@@ -21,7 +21,7 @@ class Shut(NamedTuple):
 
 
 def to_doors(
-    settings: Settings, facts: Facts, mounts: Sequence[Mount], doors: Sequence[Door], ports: Sequence[int]
+    settings: Settings, facts: AccountFacts, mounts: Sequence[Mount], doors: Sequence[Door], ports: Sequence[int]
 ) -> Iterator[Shut]:
     """What keeps the nodes that carry the mounts from connecting to the doors."""
     for found, door, into_door, _ in _pairs(settings, facts, mounts, doors):
@@ -35,7 +35,7 @@ def to_doors(
 
 
 def from_doors(
-    settings: Settings, facts: Facts, mounts: Sequence[Mount], doors: Sequence[Door], ports: Sequence[int]
+    settings: Settings, facts: AccountFacts, mounts: Sequence[Mount], doors: Sequence[Door], ports: Sequence[int]
 ) -> Iterator[Shut]:
     """What keeps the doors from connecting to the nodes that carry the mounts."""
     for found, door, _, out_of_door in _pairs(settings, facts, mounts, doors):
@@ -51,8 +51,8 @@ def from_doors(
 
 
 def _pairs(
-    settings: Settings, facts: Facts, mounts: Sequence[Mount], doors: Sequence[Door]
-) -> Iterator[tuple[Members, Door, list[Rule], list[Rule]]]:
+    settings: Settings, facts: AccountFacts, mounts: Sequence[Mount], doors: Sequence[Door]
+) -> Iterator[tuple[Members, Door, list[SecurityRule], list[SecurityRule]]]:
     """Every site with every door, and the door's rules, in and out."""
     for found in members(settings, facts):
         for door in doors if found.site.carries(mounts) else ():
@@ -66,7 +66,7 @@ def _of_door(door: Door, direction: str, closed: Sequence[int]) -> Shut:
     return Shut(f"{', '.join(groups) or 'no security group'} of {door.id}, {direction}", groups, tuple(closed))
 
 
-def _rules(facts: Facts, door: Door) -> Optional[tuple[list[Rule], list[Rule]]]:
+def _rules(facts: AccountFacts, door: Door) -> Optional[tuple[list[SecurityRule], list[SecurityRule]]]:
     """Rules of a door's groups, in and out; None when not all are known."""
     assert facts.network is not None
     if isinstance(door.groups, Unasked):

@@ -8,7 +8,7 @@ from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.mounts import LustreMount, OpenZfsMount
 from hyperpod_kit.preflight.checks.doors import from_doors, ports_text, to_doors
-from hyperpod_kit.preflight.facts import UNKNOWN, Facts, FsxFileSystem, known
+from hyperpod_kit.preflight.facts import UNKNOWN, AccountFacts, FsxFileSystem, known
 from hyperpod_kit.preflight.look import fsx
 from hyperpod_kit.preflight.look.fsx import FsxMount
 from hyperpod_kit.preflight.sites import sites
@@ -22,7 +22,7 @@ OPENZFS_PORTS = (2049,)
 """NFS 4.2 needs no other; the guide's further ones serve older versions."""
 
 
-def there(settings: Settings, facts: Facts) -> Iterator[Finding]:
+def there(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Every file system exists and is ready."""
     for want in fsx.wanted(settings):
         system = facts.fsx.get((want.region, want.id), UNKNOWN)
@@ -39,7 +39,7 @@ def there(settings: Settings, facts: Facts) -> Iterator[Finding]:
             )
 
 
-def names(settings: Settings, facts: Facts) -> Iterator[Finding]:
+def names(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Kind, DNS name, mount name and volume are the file system's own."""
     for mount, at, at_name, system in _found(settings, facts):
         kind = "LUSTRE" if isinstance(mount, LustreMount) else "OPENZFS"
@@ -76,7 +76,7 @@ def names(settings: Settings, facts: Facts) -> Iterator[Finding]:
             )
 
 
-def place(settings: Settings, facts: Facts) -> Iterator[Finding]:
+def place(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """The file system is in the nodes' VPC, and best in their zone."""
     everywhere = known(facts.network.subnets) if facts.network else None
     for mount, at, _, system in _found(settings, facts):
@@ -113,7 +113,7 @@ def place(settings: Settings, facts: Facts) -> Iterator[Finding]:
             )
 
 
-def fabric(settings: Settings, facts: Facts) -> Iterator[Finding]:
+def fabric(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """A mount that wants EFA has a file system that has it."""
     for mount, at, _, system in _found(settings, facts):
         if isinstance(mount, LustreMount) and mount.efa and system.kind == "LUSTRE" and not system.efa:
@@ -125,7 +125,7 @@ def fabric(settings: Settings, facts: Facts) -> Iterator[Finding]:
             )
 
 
-def seen(settings: Settings, facts: Facts) -> Iterator[Finding]:
+def seen(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """The network interfaces and their security groups are visible; those of another account are not."""
     for _, at, _, system in _found(settings, facts):
         doors = known(system.doors)
@@ -143,7 +143,7 @@ def seen(settings: Settings, facts: Facts) -> Iterator[Finding]:
             )
 
 
-def ports(settings: Settings, facts: Facts) -> Iterator[Finding]:
+def ports(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Security groups let the protocol through, from the nodes to the file system and for Lustre back again."""
     seen: set[str] = set()
     for mount, at, _, system in _found(settings, facts):
@@ -172,7 +172,7 @@ def ports(settings: Settings, facts: Facts) -> Iterator[Finding]:
                 )
 
 
-def _found(settings: Settings, facts: Facts) -> Iterator[tuple[FsxMount, str, str, FsxFileSystem]]:
+def _found(settings: Settings, facts: AccountFacts) -> Iterator[tuple[FsxMount, str, str, FsxFileSystem]]:
     """Every FSx mount whose file system is there, with the paths of its DNS name and of its mount name or export."""
     for mount, at, at_name in fsx.places(settings):
         system = known(facts.fsx.get(fsx.identify(mount.dns_name, settings.cluster.region)))

@@ -8,8 +8,8 @@ from typing import Iterator, NamedTuple
 from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.preflight.checks.network import needs_s3
-from hyperpod_kit.preflight.facts import Facts, known
-from hyperpod_kit.preflight.reach import Peer, Rule, admits_everything_from, missing_ports
+from hyperpod_kit.preflight.facts import AccountFacts, known
+from hyperpod_kit.preflight.reach import Peer, SecurityRule, admits_everything_from, missing_ports
 from hyperpod_kit.preflight.sites import Site, sites
 
 SLURM_PORTS = (22, 6817, 6818, 32768, 60999)
@@ -22,8 +22,8 @@ class Members(NamedTuple):
 
     site: Site
     peer: Peer
-    ingress: list[Rule]
-    egress: list[Rule]
+    ingress: list[SecurityRule]
+    egress: list[SecurityRule]
 
     @property
     def names(self) -> str:
@@ -31,7 +31,7 @@ class Members(NamedTuple):
         return ", ".join(sorted(self.peer.groups))
 
 
-def members(settings: Settings, facts: Facts) -> Iterator[Members]:
+def members(settings: Settings, facts: AccountFacts) -> Iterator[Members]:
     """The nodes of every site of which all is known."""
     network = facts.network
     subnets = known(network.subnets) if network else None
@@ -50,7 +50,7 @@ def members(settings: Settings, facts: Facts) -> Iterator[Members]:
             )
 
 
-def fabric(settings: Settings, facts: Facts) -> Iterator[Finding]:
+def fabric(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Where there is an EFA, its security group allows all traffic from and to itself."""
     for found in members(settings, facts):
         types, closed = _fabric(facts, found)
@@ -64,7 +64,7 @@ def fabric(settings: Settings, facts: Facts) -> Iterator[Finding]:
             )
 
 
-def each_other(settings: Settings, facts: Facts) -> Iterator[Finding]:
+def each_other(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Nodes reach nodes by Slurm's TCP, within a site and from each to each."""
     everywhere = list(members(settings, facts))
     for one in everywhere:
@@ -88,7 +88,7 @@ def each_other(settings: Settings, facts: Facts) -> Iterator[Finding]:
                 )
 
 
-def s3(settings: Settings, facts: Facts) -> Iterator[Finding]:
+def s3(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """The groups let the nodes out to S3, by HTTPS."""
     endpoints = known(facts.network.endpoints) if facts.network else None
     for found in members(settings, facts) if endpoints is not None and needs_s3(settings) else ():
@@ -104,7 +104,7 @@ def s3(settings: Settings, facts: Facts) -> Iterator[Finding]:
             )
 
 
-def _fabric(facts: Facts, found: Members) -> tuple[list[str], list[str]]:
+def _fabric(facts: AccountFacts, found: Members) -> tuple[list[str], list[str]]:
     """Instance types with an EFA there, and the directions in which its traffic is not allowed."""
     types = known(facts.types) or {}
     names = sorted({group.instance_type.removeprefix("ml.") for group in found.site.groups if group.count})

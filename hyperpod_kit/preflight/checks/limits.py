@@ -8,11 +8,11 @@ from typing import Iterator
 from hyperpod_kit.aws.quotas import ALTOGETHER, PER_CLUSTER, Quota, for_type
 from hyperpod_kit.config.findings import INFO, WARNING, Finding
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.preflight.facts import Facts, known
+from hyperpod_kit.preflight.facts import AccountFacts, known
 from hyperpod_kit.preflight.sites import TYPES
 
 
-def quotas(settings: Settings, facts: Facts) -> Iterator[Finding]:
+def quotas(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """The quota of each instance type, of a cluster and of all clusters is not exceeded."""
     applied = known(facts.quotas)
     if applied is None:
@@ -46,7 +46,7 @@ def quotas(settings: Settings, facts: Facts) -> Iterator[Finding]:
             yield from _exceeded(TYPES, applied[name], total, used, settings)
 
 
-def secrets(settings: Settings, facts: Facts) -> Iterator[Finding]:
+def secrets(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Every secret and parameter that nodes fetch is there."""
     for index, secret in enumerate(settings.secrets):
         if facts.secrets.get(secret.arn) is False:
@@ -58,7 +58,7 @@ def secrets(settings: Settings, facts: Facts) -> Iterator[Finding]:
             )
 
 
-def not_yet(settings: Settings, facts: Facts) -> Iterator[Finding]:
+def not_yet(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """A cluster of this name is there already: what differs from it is for update-cluster."""
     clusters = known(facts.used)
     if clusters is not None and settings.cluster.name in clusters:

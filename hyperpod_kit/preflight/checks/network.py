@@ -8,14 +8,14 @@ from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.mounts import NvmeMount, S3Mount
 from hyperpod_kit.model.secrets import ARN
-from hyperpod_kit.preflight.facts import UNKNOWN, Endpoint, Facts, RouteTable, Subnet, known
+from hyperpod_kit.preflight.facts import UNKNOWN, AccountFacts, Endpoint, RouteTable, Subnet, known
 from hyperpod_kit.preflight.look.network import SUBNETS
 from hyperpod_kit.preflight.sites import TYPES, site_of, sites
 
 EVERYWHERE = ("0.0.0.0/0", "::/0")
 
 
-def there(settings: Settings, facts: Facts) -> Iterator[Finding]:
+def there(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Every subnet and security group exists."""
     network, here = facts.network, settings.cluster.region
     subnets = known(network.subnets) if network else None
@@ -39,7 +39,7 @@ def there(settings: Settings, facts: Facts) -> Iterator[Finding]:
                 )
 
 
-def one_vpc(settings: Settings, facts: Facts) -> Iterator[Finding]:
+def one_vpc(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Subnets and security groups belong to one VPC."""
     if facts.network is None:
         return
@@ -59,7 +59,7 @@ def one_vpc(settings: Settings, facts: Facts) -> Iterator[Finding]:
         )
 
 
-def private(settings: Settings, facts: Facts) -> Iterator[Finding]:
+def private(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """No subnet sends what leaves it to an internet gateway: nodes have no public address and would reach nothing."""
     for path, subnet, table in _tables(settings, facts):
         for route in table.routes:
@@ -73,7 +73,7 @@ def private(settings: Settings, facts: Facts) -> Iterator[Finding]:
                 break
 
 
-def seen(settings: Settings, facts: Facts) -> Iterator[Finding]:
+def seen(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Every subnet's route table is visible; those of a subnet that another account shares are not."""
     subnets = known(facts.network.subnets) if facts.network else None
     tables = known(facts.network.tables) if facts.network else None
@@ -91,7 +91,7 @@ def seen(settings: Settings, facts: Facts) -> Iterator[Finding]:
             )
 
 
-def way_to_s3(settings: Settings, facts: Facts) -> Iterator[Finding]:
+def way_to_s3(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """A node fetches its bundle from S3: by a route, or through an endpoint of S3, and its groups let it."""
     network = facts.network
     endpoints = known(network.endpoints) if network else None
@@ -108,7 +108,7 @@ def way_to_s3(settings: Settings, facts: Facts) -> Iterator[Finding]:
             )
 
 
-def closed(settings: Settings, facts: Facts) -> Iterator[Finding]:
+def closed(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Where nothing leads out, what nodes fetch besides S3 has an endpoint."""
     network = facts.network
     endpoints = known(network.endpoints) if network else None
@@ -143,7 +143,7 @@ def closed(settings: Settings, facts: Facts) -> Iterator[Finding]:
             )
 
 
-def names(settings: Settings, facts: Facts) -> Iterator[Finding]:
+def names(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """The VPC resolves names and has host names: file systems are mounted by name."""
     by_name = [mount for mount in settings.mounts if not isinstance(mount, (S3Mount, NvmeMount))]
     if facts.network is None or not by_name:
@@ -162,7 +162,7 @@ def names(settings: Settings, facts: Facts) -> Iterator[Finding]:
             )
 
 
-def room(settings: Settings, facts: Facts) -> Iterator[Finding]:
+def room(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """The subnets have an address for each node that there is not yet; some types take more than one."""
     subnets = known(facts.network.subnets) if facts.network else None
     running = sum((known(facts.used) or {}).get(settings.cluster.name, {}).values())
@@ -180,7 +180,7 @@ def room(settings: Settings, facts: Facts) -> Iterator[Finding]:
             )
 
 
-def zones(settings: Settings, facts: Facts) -> Iterator[Finding]:
+def zones(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """EC2 has the instance types in a zone of the subnets; SageMaker's own capacity may differ, hence a warning."""
     subnets = known(facts.network.subnets) if facts.network else None
     offered, types = known(facts.offered), known(facts.types)
@@ -210,7 +210,7 @@ def needs_s3(settings: Settings) -> bool:
     return bool(settings.entry_script) or any(isinstance(mount, S3Mount) for mount in settings.mounts)
 
 
-def _tables(settings: Settings, facts: Facts) -> Iterator[tuple[str, Subnet, RouteTable]]:
+def _tables(settings: Settings, facts: AccountFacts) -> Iterator[tuple[str, Subnet, RouteTable]]:
     """Each subnet with its path and its route table: its own, or the main one of its VPC."""
     network = facts.network
     if network is None:

@@ -8,13 +8,13 @@ from hyperpod_kit.aws.iam import ALLOWED, Decision
 from hyperpod_kit.aws.policies import lets_in
 from hyperpod_kit.config.findings import ERROR, WARNING, Finding
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.preflight.facts import UNKNOWN, Facts, Role, Unasked, known
+from hyperpod_kit.preflight.facts import UNKNOWN, AccountFacts, Role, Unasked, known
 from hyperpod_kit.preflight.needs import Need, needs
 from hyperpod_kit.preflight.policy import SERVICE, trusts_sagemaker
 from hyperpod_kit.preflight.sites import RoleOf, roles
 
 
-def there(settings: Settings, facts: Facts) -> Iterator[Finding]:
+def there(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Every role exists in the caller's account, and its trust policy names SageMaker."""
     for role in roles(settings):
         if role.account and role.account != facts.caller.account:
@@ -46,7 +46,7 @@ def there(settings: Settings, facts: Facts) -> Iterator[Finding]:
             )
 
 
-def allowed(settings: Settings, facts: Facts) -> Iterator[Finding]:
+def allowed(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """IAM would allow every action that the nodes need."""
     for role in roles(settings):
         found = facts.roles.get(role.arn)
@@ -67,7 +67,7 @@ def allowed(settings: Settings, facts: Facts) -> Iterator[Finding]:
             )
 
 
-def _let_in_by_the_file_system(facts: Facts, role: RoleOf, need: Need, refused: Sequence[Decision]) -> bool:
+def _let_in_by_the_file_system(facts: AccountFacts, role: RoleOf, need: Need, refused: Sequence[Decision]) -> bool:
     """Whether the policy of an EFS file system allows what the role's own does not: one of the two is enough.
 
     Without a policy EFS lets every client in; a policy that could not be read is given the benefit of the doubt.

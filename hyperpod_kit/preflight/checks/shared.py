@@ -9,24 +9,24 @@ from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.mounts import EfsMount, S3FilesMount, carried_by
 from hyperpod_kit.preflight.checks.doors import ports_text, to_doors
-from hyperpod_kit.preflight.facts import UNKNOWN, Facts, FileSystem, Subnet, Unasked, known
+from hyperpod_kit.preflight.facts import UNKNOWN, AccountFacts, FileSystem, Subnet, Unasked, known
 from hyperpod_kit.preflight.look.asker import region_of
-from hyperpod_kit.preflight.look.shared import Wanted, wanted
+from hyperpod_kit.preflight.look.shared import FileSystemQuery, wanted
 from hyperpod_kit.preflight.sites import roles, sites
 
 NFS = 2049
 READY = ("available", "updating")
 
 
-class Found(NamedTuple):
+class FoundFileSystem(NamedTuple):
     """A file system that is there, as the configuration names it. `service`: aws's word for it."""
 
-    want: Wanted
+    want: FileSystemQuery
     system: FileSystem
     service: str
 
 
-def there(settings: Settings, facts: Facts) -> Iterator[Finding]:
+def there(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Every file system exists and is ready."""
     for kind, answers, name, command in (
         (EfsMount, facts.efs, "EFS", "aws efs describe-file-systems"),
@@ -50,7 +50,7 @@ def there(settings: Settings, facts: Facts) -> Iterator[Finding]:
                 )
 
 
-def targets(settings: Settings, facts: Facts) -> Iterator[Finding]:
+def targets(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Each zone of the nodes has a mount target in their VPC: the file system's name resolves in no other zone."""
     for found in _systems(settings, facts):
         doors, subnets = known(found.system.doors), _subnets(settings, facts, found)
@@ -81,7 +81,7 @@ def targets(settings: Settings, facts: Facts) -> Iterator[Finding]:
             )
 
 
-def port(settings: Settings, facts: Facts) -> Iterator[Finding]:
+def port(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Security groups let NFS through, out of the nodes and into the mount targets of their zones."""
     for found in _systems(settings, facts):
         places = {(subnet.vpc_id, subnet.zone) for subnet in _subnets(settings, facts, found)}
@@ -96,7 +96,7 @@ def port(settings: Settings, facts: Facts) -> Iterator[Finding]:
             )
 
 
-def access_points(settings: Settings, facts: Facts) -> Iterator[Finding]:
+def access_points(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Every access point exists, is ready and belongs to the file system that is mounted through it."""
     for mount, place in zip(settings.mounts, settings.mount_places):
         if not isinstance(mount, (EfsMount, S3FilesMount)) or mount.access_point_id is None:
@@ -131,7 +131,7 @@ def access_points(settings: Settings, facts: Facts) -> Iterator[Finding]:
             )
 
 
-def policy(settings: Settings, facts: Facts) -> Iterator[Finding]:
+def policy(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """A file system with a policy lets these mounts in: homes by the nodes' role, those without IAM as anybody."""
     for mount, place in zip(settings.mounts, settings.mount_places):
         system = _system(settings, facts, mount) if isinstance(mount, EfsMount) else None
@@ -159,7 +159,7 @@ def policy(settings: Settings, facts: Facts) -> Iterator[Finding]:
             )
 
 
-def closed(settings: Settings, facts: Facts) -> Iterator[Finding]:
+def closed(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Not everybody in the network is root of a file system: its policy asks clients for IAM."""
     seen = set()
     for mount, place in zip(settings.mounts, settings.mount_places):
@@ -180,20 +180,20 @@ def closed(settings: Settings, facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _systems(settings: Settings, facts: Facts) -> Iterator[Found]:
+def _systems(settings: Settings, facts: AccountFacts) -> Iterator[FoundFileSystem]:
     for kind, answers, service in ((EfsMount, facts.efs, "efs"), (S3FilesMount, facts.s3files, "s3files")):
         for want in wanted(settings, kind):
             system = known(answers.get((want.region, want.id)))
             if system is not None:
-                yield Found(want, system, service)
+                yield FoundFileSystem(want, system, service)
 
 
-def _system(settings: Settings, facts: Facts, mount: Union[EfsMount, S3FilesMount]) -> Union[FileSystem, None]:
+def _system(settings: Settings, facts: AccountFacts, mount: Union[EfsMount, S3FilesMount]) -> Union[FileSystem, None]:
     answers = facts.efs if isinstance(mount, EfsMount) else facts.s3files
     return known(answers.get((region_of(mount.region, settings.cluster.region), mount.file_system_id)))
 
 
-def _subnets(settings: Settings, facts: Facts, found: Found) -> list[Subnet]:
+def _subnets(settings: Settings, facts: AccountFacts, found: FoundFileSystem) -> list[Subnet]:
     """The subnets of the nodes that carry a mount of the file system."""
     ids = {name for site in sites(settings) if site.carries(found.want.mounts) for name in site.vpc.subnet_ids}
     subnets = known(facts.network.subnets) if facts.network else None

@@ -6,10 +6,10 @@ from typing import Iterator
 
 from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.preflight.facts import Facts
+from hyperpod_kit.preflight.facts import AccountFacts
 
 
-def not_checked(settings: Settings, facts: Facts) -> Iterator[Finding]:
+def not_checked(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """One warning a question: the caller's own role has no permission, or nobody answered."""
     for missing in facts.unasked:
         if missing.denied:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hyperpod_kit.aws.buckets import Buckets, Looked
+from hyperpod_kit.aws.buckets import BucketHead, Buckets
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.mounts import S3Mount
 from hyperpod_kit.preflight.facts import Answer
@@ -31,7 +31,7 @@ def read_prefixes(settings: Settings) -> dict[tuple[str, str], str]:
     return {(bucket, mount.prefix): path for bucket, path, mount in places(settings) if mount.read_only}
 
 
-def look(asker: Asker, settings: Settings, bucket: str, path: str) -> Answer[Looked]:
+def look(asker: Asker, settings: Settings, bucket: str, path: str) -> Answer[BucketHead]:
     """Whether a bucket is there, and where."""
     calls = asker.client(Buckets, settings.cluster.region)
     return asker.ask("s3:ListBucket", path, f"whether bucket {bucket} is there", lambda: calls.look(bucket))

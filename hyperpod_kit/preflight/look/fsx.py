@@ -14,7 +14,7 @@ from hyperpod_kit.preflight.look.asker import Asker
 FsxMount = Union[LustreMount, OpenZfsMount]
 
 
-class Wanted(NamedTuple):
+class FsxQuery(NamedTuple):
     """A file system that a mount names by its DNS name. `volumes`: whether a volume besides the root is mounted."""
 
     region: str
@@ -43,18 +43,18 @@ def places(settings: Settings) -> list[tuple[FsxMount, str, str]]:
     return found
 
 
-def wanted(settings: Settings) -> list[Wanted]:
+def wanted(settings: Settings) -> list[FsxQuery]:
     """Every file system once, in the order of the mounts."""
-    found: dict[tuple[str, str], Wanted] = {}
+    found: dict[tuple[str, str], FsxQuery] = {}
     for mount, path, _ in places(settings):
         key = identify(mount.dns_name, settings.cluster.region)
-        here = found.setdefault(key, Wanted(*key, path, False))
+        here = found.setdefault(key, FsxQuery(*key, path, False))
         if isinstance(mount, OpenZfsMount) and mount.export != "/fsx":
             found[key] = here._replace(volumes=True)
     return list(found.values())
 
 
-def file_system(asker: Asker, want: Wanted) -> Answer[Optional[FsxFileSystem]]:
+def file_system(asker: Asker, want: FsxQuery) -> Answer[Optional[FsxFileSystem]]:
     """One file system, None when there is no such one."""
     calls = asker.client(Fsx, want.region)
     described = asker.ask(
@@ -86,7 +86,7 @@ def file_system(asker: Asker, want: Wanted) -> Answer[Optional[FsxFileSystem]]:
     )
 
 
-def _doors(asker: Asker, want: Wanted, ids: list[str]) -> Answer[tuple[Door, ...]]:
+def _doors(asker: Asker, want: FsxQuery, ids: list[str]) -> Answer[tuple[Door, ...]]:
     if not ids:
         return ()
     ec2 = asker.client(Ec2, want.region)

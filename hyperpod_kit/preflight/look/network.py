@@ -6,7 +6,16 @@ from typing import Any, Iterable, Optional, Sequence
 
 from hyperpod_kit.aws.ec2 import Ec2
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.preflight.facts import Answer, Endpoint, InstanceType, Network, Route, RouteTable, Subnet, Unasked
+from hyperpod_kit.preflight.facts import (
+    Answer,
+    Endpoint,
+    InstanceType,
+    NetworkFacts,
+    Route,
+    RouteTable,
+    Subnet,
+    Unasked,
+)
 from hyperpod_kit.preflight.look.asker import Asker
 from hyperpod_kit.preflight.reach import SecurityGroup, prefix_lists, read_group
 from hyperpod_kit.preflight.sites import CLUSTER, TYPES, sites
@@ -31,7 +40,7 @@ def subnets(asker: Asker, settings: Settings) -> Answer[tuple[Subnet, ...]]:
 
 def surroundings(
     asker: Asker, settings: Settings, found: Answer[tuple[Subnet, ...]], group_ids: Iterable[str]
-) -> Network:
+) -> NetworkFacts:
     """The rest of the network, for subnets that are known. `group_ids`: security groups of nodes and file systems."""
     ec2 = asker.client(Ec2, settings.cluster.region)
     tables: Answer[tuple[RouteTable, ...]] = ()
@@ -58,7 +67,7 @@ def surroundings(
                 "whether the VPC resolves the names of file systems",
                 lambda vpc_id=vpc_id: ec2.has_dns(vpc_id),  # type: ignore[misc]
             )
-    return Network(found, tables, endpoints, _groups(asker, ec2, sorted(set(group_ids))), dns)
+    return NetworkFacts(found, tables, endpoints, _groups(asker, ec2, sorted(set(group_ids))), dns)
 
 
 def instance_types(asker: Asker, settings: Settings) -> Answer[dict[str, InstanceType]]:

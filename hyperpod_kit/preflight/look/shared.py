@@ -11,14 +11,14 @@ from hyperpod_kit.config.homes import NO_ACCESS_POINT
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.errors import AwsError
 from hyperpod_kit.model.mounts import EfsMount, Mount, S3FilesMount
-from hyperpod_kit.preflight.facts import AccessPoint, Answer, Door, FileSystem, Unasked
+from hyperpod_kit.preflight.facts import AccessPointFacts, Answer, Door, FileSystem, Unasked
 from hyperpod_kit.preflight.look.asker import Asker, region_of
 
 ONE_BY_ONE = 3
 """Up to so many access points are asked for by id; more come from one listing of their file system."""
 
 
-class Wanted(NamedTuple):
+class FileSystemQuery(NamedTuple):
     """A file system and its mounts. `path`: where the first one names it; points: their access points."""
 
     region: str
@@ -33,21 +33,21 @@ class Wanted(NamedTuple):
         return self.path.replace(".file_system_id", ".region")
 
 
-def wanted(settings: Settings, kind: type[Union[EfsMount, S3FilesMount]]) -> list[Wanted]:
+def wanted(settings: Settings, kind: type[Union[EfsMount, S3FilesMount]]) -> list[FileSystemQuery]:
     """Every file system of a kind, once, in the order of the mounts."""
-    found: dict[tuple[str, str], Wanted] = {}
+    found: dict[tuple[str, str], FileSystemQuery] = {}
     for mount, place in zip(settings.mounts, settings.mount_places):
         if not isinstance(mount, kind):
             continue
         key = (region_of(mount.region, settings.cluster.region), mount.file_system_id)
-        here = found.get(key) or Wanted(*key, f"{place}.file_system_id")
+        here = found.get(key) or FileSystemQuery(*key, f"{place}.file_system_id")
         point = mount.access_point_id
         points = here.points if point in (None, NO_ACCESS_POINT, *here.points) else (*here.points, str(point))
         found[key] = here._replace(points=points, mounts=(*here.mounts, mount))
     return list(found.values())
 
 
-def efs(asker: Asker, want: Wanted) -> Answer[Optional[FileSystem]]:
+def efs(asker: Asker, want: FileSystemQuery) -> Answer[Optional[FileSystem]]:
     """One EFS file system, None when there is no such one."""
     calls = asker.client(Efs, want.region)
     described = asker.ask(
@@ -80,7 +80,7 @@ def efs(asker: Asker, want: Wanted) -> Answer[Optional[FileSystem]]:
     )
 
 
-def s3files(asker: Asker, want: Wanted) -> Answer[Optional[FileSystem]]:
+def s3files(asker: Asker, want: FileSystemQuery) -> Answer[Optional[FileSystem]]:
     """One S3 Files file system, None when there is no such one."""
     calls = asker.client(S3Files, want.region)
     described = asker.ask(
@@ -109,7 +109,7 @@ def s3files(asker: Asker, want: Wanted) -> Answer[Optional[FileSystem]]:
     return FileSystem(want.id, described["status"], None, doors, None, points)
 
 
-def _efs_door(asker: Asker, calls: Efs, want: Wanted, target: Mapping[str, Any]) -> Door:
+def _efs_door(asker: Asker, calls: Efs, want: FileSystemQuery, target: Mapping[str, Any]) -> Door:
     door = Door(
         target["MountTargetId"],
         target["AvailabilityZoneId"],
@@ -127,7 +127,7 @@ def _efs_door(asker: Asker, calls: Efs, want: Wanted, target: Mapping[str, Any])
     return replace(door, groups=groups)
 
 
-def _s3files_door(asker: Asker, calls: S3Files, want: Wanted, target: Mapping[str, Any]) -> Door:
+def _s3files_door(asker: Asker, calls: S3Files, want: FileSystemQuery, target: Mapping[str, Any]) -> Door:
     door = Door(
         target["mountTargetId"],
         target.get("availabilityZoneId", ""),
@@ -145,9 +145,9 @@ def _s3files_door(asker: Asker, calls: S3Files, want: Wanted, target: Mapping[st
     return replace(door, groups=groups)
 
 
-def _efs_points(asker: Asker, calls: Efs, want: Wanted) -> dict[str, Answer[Optional[AccessPoint]]]:
+def _efs_points(asker: Asker, calls: Efs, want: FileSystemQuery) -> dict[str, Answer[Optional[AccessPointFacts]]]:
     action = "elasticfilesystem:DescribeAccessPoints"
-    listed: Sequence[AccessPoint] = ()
+    listed: Sequence[AccessPointFacts] = ()
     if len(want.points) > ONE_BY_ONE:
         answer = asker.ask(
             action,
@@ -158,7 +158,7 @@ def _efs_points(asker: Asker, calls: Efs, want: Wanted) -> dict[str, Answer[Opti
         if isinstance(answer, Unasked):
             return dict.fromkeys(want.points, answer)
         listed = answer
-    there: dict[str, Answer[Optional[AccessPoint]]] = {point.id: point for point in listed}
+    there: dict[str, Answer[Optional[AccessPointFacts]]] = {point.id: point for point in listed}
     for point in want.points:
         if point not in there:
             there[point] = asker.ask(
@@ -173,15 +173,15 @@ def _efs_points(asker: Asker, calls: Efs, want: Wanted) -> dict[str, Answer[Opti
 def _efs_point(entry: Optional[Mapping[str, Any]]) -> Any:
     if entry is None:
         return None
-    return AccessPoint(
+    return AccessPointFacts(
         entry["AccessPointId"], entry["FileSystemId"], entry.get("LifeCycleState", "available") == "available"
     )
 
 
-def _s3files_point(entry: Optional[Mapping[str, Any]]) -> Optional[AccessPoint]:
+def _s3files_point(entry: Optional[Mapping[str, Any]]) -> Optional[AccessPointFacts]:
     if entry is None:
         return None
-    return AccessPoint(entry["accessPointId"], entry["fileSystemId"], entry["status"].upper() == "AVAILABLE")
+    return AccessPointFacts(entry["accessPointId"], entry["fileSystemId"], entry["status"].upper() == "AVAILABLE")
 
 
 def _or_none(code: str, call: Any) -> Any:

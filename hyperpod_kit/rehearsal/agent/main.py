@@ -15,7 +15,7 @@ import time
 from typing import Any, Dict, List
 
 from hyperpod_kit.rehearsal.agent import managed_slurm, managed_storage
-from hyperpod_kit.rehearsal.agent.s3_client import S3Error, credentials_of, download_prefix, split_uri
+from hyperpod_kit.rehearsal.agent.s3_client import S3ClientError, credentials_of, download_prefix, split_uri
 
 CONFIG = "/etc/hyperpod-rehearsal/node.json"
 STATUS = "/var/lib/hyperpod-rehearsal/agent.json"
@@ -71,7 +71,7 @@ def fetch(endpoint: str, uri: str, script: str) -> str:
     os.makedirs(target, exist_ok=True)
     try:
         count = download_prefix(credentials_of(os.environ), endpoint, uri, target)
-    except S3Error as err:
+    except S3ClientError as err:
         raise Failed(f"cannot download the lifecycle scripts from {uri}: {err}") from err
     if not os.path.isfile(os.path.join(target, script)):
         raise Failed(f"{script} was not found under {uri} ({count} objects there)")

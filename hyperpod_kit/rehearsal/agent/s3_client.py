@@ -13,36 +13,36 @@ import urllib.request
 from typing import Iterator, Mapping, Sequence, Tuple
 from xml.etree import ElementTree
 
-from hyperpod_kit.rehearsal.standins.sigv4 import EMPTY_SHA256, Credentials, sign
+from hyperpod_kit.rehearsal.standins.sigv4 import EMPTY_SHA256, AccessKey, sign
 
 # The endpoint is on the node's own network: a proxy from the environment would be wrong.
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-class S3Error(Exception):
+class S3ClientError(Exception):
     """The endpoint refused, or did not answer within the retries."""
 
 
 def split_uri(uri: str) -> Tuple[str, str]:
-    """(bucket, prefix) of s3://bucket/prefix/; the prefix is empty or ends in a slash. Raises S3Error."""
+    """(bucket, prefix) of s3://bucket/prefix/; the prefix is empty or ends in a slash. Raises S3ClientError."""
     if not uri.startswith("s3://"):
-        raise S3Error(f"not an S3 URI: {uri}")
+        raise S3ClientError(f"not an S3 URI: {uri}")
     bucket, _, prefix = uri[len("s3://") :].partition("/")
     prefix = prefix.strip("/")
     return bucket, prefix + "/" if prefix else ""
 
 
-def credentials_of(environ: Mapping[str, str]) -> Credentials:
-    """The role's, as the node's environment has them. Raises S3Error."""
+def credentials_of(environ: Mapping[str, str]) -> AccessKey:
+    """The role's, as the node's environment has them. Raises S3ClientError."""
     try:
-        return Credentials(
+        return AccessKey(
             environ["AWS_ACCESS_KEY_ID"], environ["AWS_SECRET_ACCESS_KEY"], environ.get("AWS_SESSION_TOKEN")
         )
     except KeyError as err:
-        raise S3Error(f"no credentials: {err} is not set") from None
+        raise S3ClientError(f"no credentials: {err} is not set") from None
 
 
-def _get(who: Credentials, endpoint: str, path: str, query: Sequence[Tuple[str, str]], deadline: float) -> bytes:
+def _get(who: AccessKey, endpoint: str, path: str, query: Sequence[Tuple[str, str]], deadline: float) -> bytes:
     spelt = "&".join(f"{name}={urllib.parse.quote(value, safe='-_.~')}" for name, value in sorted(query))
     url = f"{endpoint}{path}" + (f"?{spelt}" if spelt else "")
     while True:
@@ -61,12 +61,12 @@ def _get(who: Credentials, endpoint: str, path: str, query: Sequence[Tuple[str, 
         except urllib.error.HTTPError as err:
             if err.code < 500:
                 code = _error_code(err.read())
-                raise S3Error(f"{url}: HTTP {err.code} {code}") from err
+                raise S3ClientError(f"{url}: HTTP {err.code} {code}") from err
             problem: Exception = err
         except OSError as err:
             problem = err
         if time.monotonic() > deadline:
-            raise S3Error(f"{url}: {problem}")
+            raise S3ClientError(f"{url}: {problem}")
         time.sleep(0.25)
 
 
@@ -77,7 +77,7 @@ def _error_code(body: bytes) -> str:
         return ""
 
 
-def list_keys(who: Credentials, endpoint: str, bucket: str, prefix: str, deadline: float) -> Iterator[str]:
+def list_keys(who: AccessKey, endpoint: str, bucket: str, prefix: str, deadline: float) -> Iterator[str]:
     """All keys below a prefix. `deadline`: monotonic seconds until which a silent endpoint is tried again."""
     token = ""
     while True:
@@ -93,8 +93,8 @@ def list_keys(who: Credentials, endpoint: str, bucket: str, prefix: str, deadlin
             return
 
 
-def download_prefix(who: Credentials, endpoint: str, uri: str, target: str, patience: float = 30.0) -> int:
-    """Fetch every object below `uri` into the directory `target`; returns how many. Raises S3Error."""
+def download_prefix(who: AccessKey, endpoint: str, uri: str, target: str, patience: float = 30.0) -> int:
+    """Fetch every object below `uri` into the directory `target`; returns how many. Raises S3ClientError."""
     bucket, prefix = split_uri(uri)
     deadline = time.monotonic() + patience
     count = 0
@@ -104,7 +104,7 @@ def download_prefix(who: Credentials, endpoint: str, uri: str, target: str, pati
             continue
         path = os.path.normpath(os.path.join(target, relative))
         if not path.startswith(os.path.normpath(target) + os.sep):
-            raise S3Error(f"key {key} leaves the bundle's directory")
+            raise S3ClientError(f"key {key} leaves the bundle's directory")
         os.makedirs(os.path.dirname(path), exist_ok=True)
         data = _get(who, endpoint, f"/{bucket}/{urllib.parse.quote(key, safe='/-_.~')}", (), deadline)
         with open(path, "wb") as file:

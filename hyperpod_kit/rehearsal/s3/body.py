@@ -8,7 +8,7 @@ from typing import Iterator, Mapping, Optional, Protocol
 
 from hyperpod_kit.rehearsal.s3.errors import S3Error
 from hyperpod_kit.rehearsal.s3.faults import Throttle
-from hyperpod_kit.rehearsal.s3.seal import Seal
+from hyperpod_kit.rehearsal.s3.seal import BodySeal
 
 CHUNK = 1 << 20
 LINE = 8 << 10
@@ -32,7 +32,7 @@ class Stream(Protocol):
 class RequestBody:
     """Iterate over it once. Raises S3Error IncompleteBody when the client goes away, InvalidRequest for bad framing."""
 
-    def __init__(self, stream: Stream, headers: Mapping[str, str], seal: Optional[Seal] = None) -> None:
+    def __init__(self, stream: Stream, headers: Mapping[str, str], seal: Optional[BodySeal] = None) -> None:
         """headers: with lower-case names; seal: what the signature says of the body."""
         self._stream = stream
         self._seal = seal

@@ -35,7 +35,7 @@ class OpenRange:
     length: int
 
 
-class Bucket:
+class StoredBucket:
     """Objects of one bucket, indexed in memory, kept on disk. Safe for threads."""
 
     def __init__(self, root: Path) -> None:
@@ -126,7 +126,7 @@ class Bucket:
                 start += segment.size
             return info, ranges
 
-    def copy_segments(self, source: Bucket, key: str) -> tuple[ObjectInfo, tuple[Segment, ...]]:
+    def copy_segments(self, source: StoredBucket, key: str) -> tuple[ObjectInfo, tuple[Segment, ...]]:
         """The object `key` of `source` and own names for its bytes, in this bucket."""
         with source._lock:
             info = source.get(key)

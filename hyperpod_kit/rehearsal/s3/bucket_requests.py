@@ -7,12 +7,12 @@ import binascii
 from urllib.parse import quote
 
 from hyperpod_kit.rehearsal.s3 import xml
-from hyperpod_kit.rehearsal.s3.bucket import Bucket
+from hyperpod_kit.rehearsal.s3.bucket import StoredBucket
 from hyperpod_kit.rehearsal.s3.errors import S3Error
 from hyperpod_kit.rehearsal.s3.listing import LAST, list_page
-from hyperpod_kit.rehearsal.s3.messages import Request, Response, xml_response
+from hyperpod_kit.rehearsal.s3.messages import Response, S3Request, xml_response
 from hyperpod_kit.rehearsal.s3.objects import ObjectInfo
-from hyperpod_kit.rehearsal.s3.store import S3Store
+from hyperpod_kit.rehearsal.s3.store import StoredBuckets
 
 ABSENT = {
     "policy": "NoSuchBucketPolicy",
@@ -42,7 +42,7 @@ UNSUPPORTED = (
 )
 
 
-def list_buckets(store: S3Store) -> Response:
+def list_buckets(store: StoredBuckets) -> Response:
     """ListBuckets."""
     buckets = (
         xml.nest("Bucket", xml.tag("Name", name), xml.tag("CreationDate", xml.timestamp(store.bucket(name).created)))
@@ -55,7 +55,7 @@ def list_buckets(store: S3Store) -> Response:
     )
 
 
-def bucket_request(store: S3Store, request: Request) -> Response:
+def bucket_request(store: StoredBuckets, request: S3Request) -> Response:
     """Every request whose path names a bucket and no key."""
     query = request.query
     unsupported = [name for name in UNSUPPORTED if name in query]
@@ -91,7 +91,7 @@ def bucket_request(store: S3Store, request: Request) -> Response:
     return list_objects(bucket, request)
 
 
-def list_objects(bucket: Bucket, request: Request) -> Response:
+def list_objects(bucket: StoredBucket, request: S3Request) -> Response:
     """ListObjects and ListObjectsV2."""
     query = request.query
     version_2 = query.get("list-type") == "2"
@@ -139,7 +139,7 @@ def list_objects(bucket: Bucket, request: Request) -> Response:
     return xml_response(xml.document("ListBucketResult", *parts))
 
 
-def delete_many(bucket: Bucket, request: Request) -> Response:
+def delete_many(bucket: StoredBucket, request: S3Request) -> Response:
     """DeleteObjects."""
     root = xml.parse(request.body.read())
     keys = [xml.text(item, "Key") or "" for item in xml.children(root, "Object")]
@@ -165,7 +165,7 @@ def delete_many(bucket: Bucket, request: Request) -> Response:
     )
 
 
-def list_uploads(bucket: Bucket, request: Request) -> Response:
+def list_uploads(bucket: StoredBucket, request: S3Request) -> Response:
     """ListMultipartUploads, in one page."""
     prefix = request.query.get("prefix", "")
     uploads = (

@@ -13,14 +13,14 @@ from dataclasses import asdict
 
 from hyperpod_kit.rehearsal.s3.errors import S3Error
 from hyperpod_kit.rehearsal.s3.faults import fault_from_json
-from hyperpod_kit.rehearsal.s3.messages import Request, Response
-from hyperpod_kit.rehearsal.s3.store import S3Store
+from hyperpod_kit.rehearsal.s3.messages import Response, S3Request
+from hyperpod_kit.rehearsal.s3.store import StoredBuckets
 
 CONTROL_PREFIX = "_rehearsal"
 """First part of the path; no bucket can have this name."""
 
 
-def control_request(store: S3Store, request: Request) -> Response:
+def control_request(store: StoredBuckets, request: S3Request) -> Response:
     """Answer with JSON: 200, 400 for what is not a fault, 404 for anything else."""
     try:
         body = request.body.read()

@@ -14,7 +14,7 @@ CODES = {400: "BadRequest", 403: "AccessDenied", 404: "NoSuchKey", 500: "Interna
 
 
 @dataclass
-class Fault:
+class S3Fault:
     """What goes wrong with requests whose `bucket/key` matches `path` (a regular expression, searched).
 
     status: answered instead of the request; delay: seconds before anything happens; bandwidth: bytes a second
@@ -36,7 +36,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Effect:
-    """The sum of the faults that hit one request; fields as in `Fault`, 0 for none."""
+    """The sum of the faults that hit one request; fields as in `S3Fault`, 0 for none."""
 
     status: int = 0
     code: str = ""
@@ -49,9 +49,9 @@ class Faults:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._active: list[Fault] = []
+        self._active: list[S3Fault] = []
 
-    def add(self, fault: Fault) -> None:
+    def add(self, fault: S3Fault) -> None:
         """Put a fault in force. Raises ValueError when its pattern is no regular expression."""
         try:
             re.compile(fault.path)
@@ -88,10 +88,10 @@ class Faults:
         return Effect(status, code, delay, bandwidth)
 
 
-def fault_from_json(raw: Mapping[str, Any]) -> Fault:
+def fault_from_json(raw: Mapping[str, Any]) -> S3Fault:
     """A fault from a JSON object with its field names. Raises ValueError for anything else."""
     try:
-        return Fault(**raw)
+        return S3Fault(**raw)
     except TypeError as err:
         raise ValueError(str(err)) from err
 

@@ -13,13 +13,13 @@ from hyperpod_kit.rehearsal.s3.bucket_requests import bucket_request, list_bucke
 from hyperpod_kit.rehearsal.s3.control_requests import CONTROL_PREFIX, control_request
 from hyperpod_kit.rehearsal.s3.errors import S3Error
 from hyperpod_kit.rehearsal.s3.faults import Effect, LoggedRequest, Throttle
-from hyperpod_kit.rehearsal.s3.messages import Request, Response, xml_response
+from hyperpod_kit.rehearsal.s3.messages import Response, S3Request, xml_response
 from hyperpod_kit.rehearsal.s3.object_requests import object_request
-from hyperpod_kit.rehearsal.s3.store import S3Store
+from hyperpod_kit.rehearsal.s3.store import StoredBuckets
 from hyperpod_kit.rehearsal.s3.xml import error_document
 
 
-def answer(store: S3Store, request: Request) -> Response:
+def answer(store: StoredBuckets, request: S3Request) -> Response:
     """The answer to a request. Raises S3Error."""
     if not request.bucket:
         if request.method != "GET":
@@ -35,7 +35,7 @@ def answer(store: S3Store, request: Request) -> Response:
 class S3Handler(FrontDoor):
     """One connection of an S3 client, path style. Set `store` in a subclass."""
 
-    store: S3Store
+    store: StoredBuckets
     server_version = "AmazonS3"
     sys_version = ""
     disable_nagle_algorithm = True
@@ -57,7 +57,7 @@ class S3Handler(FrontDoor):
         path = unquote(url.path, errors="surrogateescape").lstrip("/")
         bucket, _, key = path.partition("/")
         headers = {name.lower(): value for name, value in self.headers.items()}
-        request = Request(
+        request = S3Request(
             self.command,
             bucket,
             key,
@@ -103,7 +103,7 @@ class S3Handler(FrontDoor):
         """What keys of a bucket begin with that whoever asks may read only."""
         return ()
 
-    def respond(self, request: Request, effect: Effect) -> Response:
+    def respond(self, request: S3Request, effect: Effect) -> Response:
         """The answer, an error document included."""
         try:
             if effect.status:

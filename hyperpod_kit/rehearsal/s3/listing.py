@@ -11,7 +11,7 @@ LAST = "\U0010ffff"
 
 
 @dataclass(frozen=True)
-class Page:
+class ListingPage:
     """One page. keys: objects; prefixes: rolled up by the delimiter; resume: `after` of the next page, or None."""
 
     keys: tuple[str, ...]
@@ -19,7 +19,9 @@ class Page:
     resume: str | None
 
 
-def list_page(keys: Sequence[str], prefix: str = "", delimiter: str = "", after: str = "", limit: int = 1000) -> Page:
+def list_page(
+    keys: Sequence[str], prefix: str = "", delimiter: str = "", after: str = "", limit: int = 1000
+) -> ListingPage:
     """The first `limit` keys and common prefixes behind `after`.
 
     A common prefix of which `after` is itself the last one given out (it ends in LAST then) is not repeated.
@@ -33,7 +35,7 @@ def list_page(keys: Sequence[str], prefix: str = "", delimiter: str = "", after:
     while position < len(keys) and keys[position].startswith(prefix):
         key = keys[position]
         if len(found) + len(rolled) >= limit:
-            return Page(tuple(found), tuple(rolled), last or None)
+            return ListingPage(tuple(found), tuple(rolled), last or None)
         cut = key.find(delimiter, len(prefix)) if delimiter else -1
         if cut >= 0:
             group = key[: cut + len(delimiter)]
@@ -44,4 +46,4 @@ def list_page(keys: Sequence[str], prefix: str = "", delimiter: str = "", after:
             found.append(key)
             last = key
             position += 1
-    return Page(tuple(found), tuple(rolled), None)
+    return ListingPage(tuple(found), tuple(rolled), None)

@@ -14,7 +14,7 @@ KEPT_HEADERS = ("content-type", "cache-control", "content-disposition", "content
 
 
 @dataclass(frozen=True)
-class Request:
+class S3Request:
     """headers: lower-case names; query: decoded, last value of each name; key: empty for bucket requests; closed: what
     keys of this bucket begin with that whoever asks may read only."""
 

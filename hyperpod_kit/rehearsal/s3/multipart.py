@@ -12,7 +12,7 @@ from typing import Sequence
 
 from hyperpod_kit.rehearsal.s3.blobs import BlobDirectory, read_documents, write_document
 from hyperpod_kit.rehearsal.s3.errors import S3Error
-from hyperpod_kit.rehearsal.s3.objects import Attributes, Part, Received
+from hyperpod_kit.rehearsal.s3.objects import Attributes, Received, UploadPart
 
 MINIMUM_PART = 5 << 20
 """Bytes that every part but the last must have, as in S3."""
@@ -28,7 +28,7 @@ class Upload:
     attributes: Attributes
     checksum_algorithm: str = ""
     checksum_kind: str = "COMPOSITE"
-    parts: dict[int, Part] = field(default_factory=dict)
+    parts: dict[int, UploadPart] = field(default_factory=dict)
 
 
 class Uploads:
@@ -43,7 +43,7 @@ class Uploads:
             raw["attributes"] = Attributes(**raw["attributes"])
             upload = Upload(**{**raw, "parts": {}})
             for _, part in read_documents(path.parent, "part-*.json"):
-                upload.parts[part["number"]] = Part.from_json(part)
+                upload.parts[part["number"]] = UploadPart.from_json(part)
             self._open[upload.upload_id] = upload
 
     def blob_names(self) -> set[str]:
@@ -76,9 +76,9 @@ class Uploads:
             chosen = [upload for upload in self._open.values() if upload.key.startswith(prefix)]
         return sorted(chosen, key=lambda upload: (upload.key, upload.initiated))
 
-    def add(self, upload: Upload, number: int, received: Received) -> Part:
+    def add(self, upload: Upload, number: int, received: Received) -> UploadPart:
         """Keep a part; one of the same number is replaced. Raises S3Error NoSuchUpload after an abort."""
-        part = Part(number, received.md5, time.time(), received.segment, received.checksums)
+        part = UploadPart(number, received.md5, time.time(), received.segment, received.checksums)
         with self._lock:
             self.get(upload.upload_id, upload.key)
             write_document(self._root / upload.upload_id / f"part-{number}.json", part.to_json())
@@ -88,7 +88,7 @@ class Uploads:
             self._blobs.discard([replaced.segment.blob])
         return part
 
-    def choose(self, upload: Upload, wanted: Sequence[tuple[int, str]]) -> list[Part]:
+    def choose(self, upload: Upload, wanted: Sequence[tuple[int, str]]) -> list[UploadPart]:
         """The parts that a completion names as (number, ETag). Raises S3Error where S3 would refuse."""
         if not wanted:
             raise S3Error(400, "MalformedXML", "You must specify at least one part")
@@ -105,7 +105,7 @@ class Uploads:
             raise S3Error(400, "EntityTooSmall", "Your proposed upload is smaller than the minimum allowed size")
         return chosen
 
-    def close(self, upload: Upload, keep: Sequence[Part] = ()) -> None:
+    def close(self, upload: Upload, keep: Sequence[UploadPart] = ()) -> None:
         """Forget an upload: completed (its `keep` parts now belong to an object) or aborted (none do)."""
         kept = {part.segment.blob for part in keep}
         with self._lock:

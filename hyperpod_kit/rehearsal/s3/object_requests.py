@@ -7,12 +7,12 @@ from email.utils import formatdate, parsedate_to_datetime
 from urllib.parse import unquote
 
 from hyperpod_kit.rehearsal.s3 import checksums, xml
-from hyperpod_kit.rehearsal.s3.bucket import Bucket
+from hyperpod_kit.rehearsal.s3.bucket import StoredBucket
 from hyperpod_kit.rehearsal.s3.errors import S3Error, precondition_failed
-from hyperpod_kit.rehearsal.s3.messages import Request, Response, xml_response
+from hyperpod_kit.rehearsal.s3.messages import Response, S3Request, xml_response
 from hyperpod_kit.rehearsal.s3.objects import ARCHIVED, Checksums, ObjectInfo
 from hyperpod_kit.rehearsal.s3.receive import receive
-from hyperpod_kit.rehearsal.s3.store import S3Store
+from hyperpod_kit.rehearsal.s3.store import StoredBuckets
 from hyperpod_kit.rehearsal.s3.upload_requests import upload_request
 
 LONGEST_KEY = 1024
@@ -20,7 +20,7 @@ LONGEST_KEY = 1024
 UNSUPPORTED = ("acl", "attributes", "retention", "legal-hold", "torrent", "restore", "select", "versionId")
 
 
-def object_request(store: S3Store, request: Request) -> Response:
+def object_request(store: StoredBuckets, request: S3Request) -> Response:
     """Every request whose path names a key."""
     if len(request.key.encode("utf-8", "surrogateescape")) > LONGEST_KEY:
         raise S3Error(400, "KeyTooLongError", "Your key is too long")
@@ -46,7 +46,7 @@ def object_request(store: S3Store, request: Request) -> Response:
     raise S3Error(405, "MethodNotAllowed", "The specified method is not allowed against this resource.")
 
 
-def put_object(bucket: Bucket, request: Request) -> Response:
+def put_object(bucket: StoredBucket, request: S3Request) -> Response:
     """PutObject."""
     received = receive(request.body, bucket.blobs, request.headers, request.body.trailers)
     try:
@@ -67,7 +67,7 @@ def put_object(bucket: Bucket, request: Request) -> Response:
     return Response(200, headers)
 
 
-def copy_source(store: S3Store, request: Request) -> tuple[Bucket, str]:
+def copy_source(store: StoredBuckets, request: S3Request) -> tuple[StoredBucket, str]:
     """The bucket and the key that x-amz-copy-source names."""
     source = unquote(request.headers["x-amz-copy-source"]).lstrip("/")
     name, _, key = source.partition("/")
@@ -76,7 +76,7 @@ def copy_source(store: S3Store, request: Request) -> tuple[Bucket, str]:
     return store.bucket(name), key.partition("?versionId=")[0]
 
 
-def copy_object(store: S3Store, bucket: Bucket, request: Request) -> Response:
+def copy_object(store: StoredBuckets, bucket: StoredBucket, request: S3Request) -> Response:
     """CopyObject; the bytes are shared, not copied."""
     source, key = copy_source(store, request)
     info, segments = bucket.copy_segments(source, key)
@@ -98,7 +98,7 @@ def copy_object(store: S3Store, bucket: Bucket, request: Request) -> Response:
     )
 
 
-def get_object(bucket: Bucket, request: Request) -> Response:
+def get_object(bucket: StoredBucket, request: S3Request) -> Response:
     """GetObject and HeadObject: conditions, one range, one part."""
     info = bucket.get(request.key)
     headers = object_headers(info)
@@ -142,7 +142,7 @@ def object_headers(info: ObjectInfo) -> dict[str, str]:
     }
 
 
-def wanted_bytes(request: Request, info: ObjectInfo) -> tuple[int, int]:
+def wanted_bytes(request: S3Request, info: ObjectInfo) -> tuple[int, int]:
     """First and last byte (inclusive) that a Range or a partNumber asks for; (0, -1) for the whole object.
 
     Raises S3Error InvalidRange, InvalidPart. A Range that is not understood counts for the whole, as in HTTP.
@@ -168,7 +168,7 @@ def wanted_bytes(request: Request, info: ObjectInfo) -> tuple[int, int]:
     return first, last
 
 
-def _passes(request: Request, info: ObjectInfo) -> bool:
+def _passes(request: S3Request, info: ObjectInfo) -> bool:
     """False for 304 Not Modified. Raises S3Error PreconditionFailed."""
     headers = request.headers
     if "if-match" in headers:
@@ -188,7 +188,7 @@ def _seconds(date: str) -> float:
         raise S3Error(400, "InvalidArgument", f"not an HTTP date: {date}") from None
 
 
-def _tagging(bucket: Bucket, request: Request) -> Response:
+def _tagging(bucket: StoredBucket, request: S3Request) -> Response:
     """Tags are accepted and not kept."""
     bucket.get(request.key)
     request.body.read()

@@ -100,7 +100,7 @@ class Received:
 
 
 @dataclass(frozen=True)
-class Part:
+class UploadPart:
     """A part of a multipart upload. etag: its md5, without quotes; modified: Unix seconds."""
 
     number: int
@@ -114,6 +114,6 @@ class Part:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, raw: Mapping[str, Any]) -> Part:
+    def from_json(cls, raw: Mapping[str, Any]) -> UploadPart:
         """Inverse of `to_json`."""
         return cls(**{**raw, "segment": Segment(**raw["segment"])})

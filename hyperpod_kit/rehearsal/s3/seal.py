@@ -17,7 +17,7 @@ TRAILER_SIGNATURE = "x-amz-trailer-signature"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
-class Seal:
+class BodySeal:
     """Of one body. Every method raises S3Error as S3 answers what does not fit."""
 
     def __init__(self, claim: Claim) -> None:

@@ -7,7 +7,7 @@ import threading
 from contextlib import ExitStack
 from pathlib import Path
 
-from hyperpod_kit.rehearsal.s3.bucket import Bucket, Conditions
+from hyperpod_kit.rehearsal.s3.bucket import Conditions, StoredBucket
 from hyperpod_kit.rehearsal.s3.errors import S3Error, no_such_bucket
 from hyperpod_kit.rehearsal.s3.faults import Faults, RequestLog
 from hyperpod_kit.rehearsal.s3.objects import Attributes, Checksums, ObjectInfo
@@ -16,7 +16,7 @@ from hyperpod_kit.rehearsal.s3.receive import receive
 BUCKET_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 
 
-class S3Store:
+class StoredBuckets:
     """Buckets under `root`; the same objects through Python here and over HTTP through the endpoint.
 
     One process at a time may have a store on a directory: the index is in memory.
@@ -29,7 +29,7 @@ class S3Store:
         self.requests = RequestLog()
         self._lock = threading.Lock()
         root.mkdir(parents=True, exist_ok=True)
-        self._buckets = {path.name: Bucket(path) for path in root.iterdir() if path.is_dir()}
+        self._buckets = {path.name: StoredBucket(path) for path in root.iterdir() if path.is_dir()}
 
     def bucket_names(self) -> list[str]:
         """The names of all buckets, sorted."""
@@ -39,20 +39,20 @@ class S3Store:
         """Whether the bucket exists."""
         return name in self._buckets
 
-    def bucket(self, name: str) -> Bucket:
+    def bucket(self, name: str) -> StoredBucket:
         """The bucket. Raises S3Error NoSuchBucket."""
         try:
             return self._buckets[name]
         except KeyError:
             raise no_such_bucket(name) from None
 
-    def create_bucket(self, name: str) -> Bucket:
+    def create_bucket(self, name: str) -> StoredBucket:
         """The bucket, made when it does not exist (S3 in us-east-1 does the same for the owner)."""
         if not BUCKET_NAME.fullmatch(name):
             raise S3Error(400, "InvalidBucketName", f"The specified bucket is not valid: {name}")
         with self._lock:
             if name not in self._buckets:
-                self._buckets[name] = Bucket(self.root / name)
+                self._buckets[name] = StoredBucket(self.root / name)
             return self._buckets[name]
 
     def delete_bucket(self, name: str) -> None:

@@ -10,16 +10,16 @@ from typing import Iterator, Sequence
 from urllib.parse import unquote
 
 from hyperpod_kit.rehearsal.s3 import checksums, xml
-from hyperpod_kit.rehearsal.s3.bucket import Bucket, check_write
+from hyperpod_kit.rehearsal.s3.bucket import StoredBucket, check_write
 from hyperpod_kit.rehearsal.s3.errors import S3Error
-from hyperpod_kit.rehearsal.s3.messages import Request, Response, xml_response
+from hyperpod_kit.rehearsal.s3.messages import Response, S3Request, xml_response
 from hyperpod_kit.rehearsal.s3.multipart import Upload
-from hyperpod_kit.rehearsal.s3.objects import Checksums, Part
+from hyperpod_kit.rehearsal.s3.objects import Checksums, UploadPart
 from hyperpod_kit.rehearsal.s3.receive import receive
-from hyperpod_kit.rehearsal.s3.store import S3Store
+from hyperpod_kit.rehearsal.s3.store import StoredBuckets
 
 
-def upload_request(store: S3Store, bucket: Bucket, request: Request) -> Response:
+def upload_request(store: StoredBuckets, bucket: StoredBucket, request: S3Request) -> Response:
     """Every request with `uploads` or `uploadId` in its query."""
     if "uploads" in request.query:
         if request.method != "POST":
@@ -39,7 +39,7 @@ def upload_request(store: S3Store, bucket: Bucket, request: Request) -> Response
     return _list_parts(bucket, upload, request)
 
 
-def _begin(bucket: Bucket, request: Request) -> Response:
+def _begin(bucket: StoredBucket, request: S3Request) -> Response:
     request.body.read()
     algorithm = request.headers.get("x-amz-checksum-algorithm", "").lower()
     if algorithm and algorithm not in checksums.ALGORITHMS:
@@ -62,7 +62,7 @@ def _begin(bucket: Bucket, request: Request) -> Response:
     )
 
 
-def _put_part(store: S3Store, bucket: Bucket, upload: Upload, request: Request) -> Response:
+def _put_part(store: StoredBuckets, bucket: StoredBucket, upload: Upload, request: S3Request) -> Response:
     number = request.integer("partNumber", 0)
     copied = "x-amz-copy-source" in request.headers
     if copied:
@@ -86,7 +86,7 @@ def _put_part(store: S3Store, bucket: Bucket, upload: Upload, request: Request) 
     return Response(200, {"ETag": f'"{part.etag}"', **checksums.to_headers(part.checksums)})
 
 
-def _copied_bytes(store: S3Store, request: Request) -> Iterator[bytes]:
+def _copied_bytes(store: StoredBuckets, request: S3Request) -> Iterator[bytes]:
     name, _, key = unquote(request.headers["x-amz-copy-source"]).lstrip("/").partition("/")
     first, last = 0, None
     match = re.fullmatch(r"bytes=(\d+)-(\d+)", request.headers.get("x-amz-copy-source-range", ""))
@@ -103,13 +103,13 @@ def _copied_bytes(store: S3Store, request: Request) -> Iterator[bytes]:
                 yield data
 
 
-def _complete(bucket: Bucket, upload: Upload, request: Request) -> Response:
+def _complete(bucket: StoredBucket, upload: Upload, request: S3Request) -> Response:
     root = xml.parse(request.body.read())
     wanted = []
     for element in xml.children(root, "Part"):
         number, etag = xml.text(element, "PartNumber"), xml.text(element, "ETag")
         if number is None or not number.isdigit() or etag is None:
-            raise S3Error(400, "MalformedXML", "Each Part needs a PartNumber and an ETag")
+            raise S3Error(400, "MalformedXML", "Each UploadPart needs a PartNumber and an ETag")
         wanted.append((int(number), etag))
     parts = bucket.uploads.choose(upload, wanted)
     conditions = request.conditions()
@@ -133,7 +133,9 @@ def _complete(bucket: Bucket, upload: Upload, request: Request) -> Response:
     )
 
 
-def _object_checksums(bucket: Bucket, upload: Upload, parts: Sequence[Part], request: Request) -> Checksums:
+def _object_checksums(
+    bucket: StoredBucket, upload: Upload, parts: Sequence[UploadPart], request: S3Request
+) -> Checksums:
     """Checksums of the whole object: computed where the standard library can, else what the client says.
 
     Raises S3Error BadDigest when the client's value of a whole-object CRC-32 is not the bytes'.
@@ -157,7 +159,7 @@ def _object_checksums(bucket: Bucket, upload: Upload, parts: Sequence[Part], req
     return Checksums(values, "COMPOSITE")
 
 
-def _crc32(bucket: Bucket, parts: Sequence[Part]) -> str:
+def _crc32(bucket: StoredBucket, parts: Sequence[UploadPart]) -> str:
     value = 0
     for part in parts:
         with open(bucket.blobs.path(part.segment.blob), "rb") as file:
@@ -166,7 +168,7 @@ def _crc32(bucket: Bucket, parts: Sequence[Part]) -> str:
     return base64.b64encode(value.to_bytes(4, "big")).decode()
 
 
-def _list_parts(bucket: Bucket, upload: Upload, request: Request) -> Response:
+def _list_parts(bucket: StoredBucket, upload: Upload, request: S3Request) -> Response:
     limit = min(request.integer("max-parts", 1000), 1000)
     marker = request.integer("part-number-marker", 0)
     numbers = sorted(number for number in upload.parts if number > marker)

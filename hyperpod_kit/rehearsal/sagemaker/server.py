@@ -12,7 +12,7 @@ from hyperpod_kit.rehearsal.efs.service import EfsService
 from hyperpod_kit.rehearsal.front_door import Listener
 from hyperpod_kit.rehearsal.keys import Key
 from hyperpod_kit.rehearsal.s3.handler import S3Handler
-from hyperpod_kit.rehearsal.s3.store import S3Store
+from hyperpod_kit.rehearsal.s3.store import StoredBuckets
 from hyperpod_kit.rehearsal.sagemaker.api import ControlPlane
 from hyperpod_kit.rehearsal.sagemaker.protocol import TARGET_PREFIX, answer
 
@@ -100,7 +100,7 @@ class Server:
 
 def serve(
     addresses: Sequence[tuple[str, int]],
-    store: S3Store,
+    store: StoredBuckets,
     control: ControlPlane | None = None,
     efs: EfsService | None = None,
     *,

@@ -9,7 +9,7 @@ import tempfile
 from typing import Any, Dict, List, Optional, Tuple
 
 from hyperpod_kit.rehearsal.standins.fuse.background import StartFailed
-from hyperpod_kit.rehearsal.standins.passthrough.identity import Identity
+from hyperpod_kit.rehearsal.standins.passthrough.identity import PosixIdentity
 
 SHOWN = "127.0.0.1:/"
 """What efs-utils leaves in /proc/mounts, for EFS and S3 Files alike: its local proxy."""
@@ -23,7 +23,7 @@ def denied() -> StartFailed:
     return StartFailed(f"mount.nfs4: access denied by server while mounting {SHOWN}", 32)
 
 
-def enter(points: Dict[str, Any], point_id: str, file_system: str, base: str) -> Tuple[str, Optional[Identity]]:
+def enter(points: Dict[str, Any], point_id: str, file_system: str, base: str) -> Tuple[str, Optional[PosixIdentity]]:
     """(directory, POSIX user) of an access point over the file system at `base`. Raises StartFailed.
 
     `points`: id -> {"FileSystemId", "PosixUser", "RootDirectory"}, as in EFS's API.
@@ -65,8 +65,8 @@ def _move_to_a_free_name(source: str, target: str) -> None:
         raise OSError(number, os.strerror(number), target)
 
 
-def _user(user: Optional[Dict[str, Any]]) -> Optional[Identity]:
+def _user(user: Optional[Dict[str, Any]]) -> Optional[PosixIdentity]:
     if not user:
         return None
     groups: List[int] = [int(group) for group in user.get("SecondaryGids") or []]
-    return Identity(int(user["Uid"]), int(user["Gid"]), tuple(groups))
+    return PosixIdentity(int(user["Uid"]), int(user["Gid"]), tuple(groups))

@@ -23,7 +23,7 @@ from hyperpod_kit.rehearsal.standins.arguments import (
     unknown_options,
 )
 from hyperpod_kit.rehearsal.standins.fuse.background import StartFailed
-from hyperpod_kit.rehearsal.standins.passthrough.identity import Identity
+from hyperpod_kit.rehearsal.standins.passthrough.identity import PosixIdentity
 from hyperpod_kit.rehearsal.standins.passthrough.start import mount_directory
 from hyperpod_kit.rehearsal.standins.proxy_state import ProxyState
 
@@ -89,7 +89,7 @@ def _mount(argv: Sequence[str]) -> int:
         raise StartFailed(f"mount.nfs4: mount point {target} does not exist", 32)
     granted = _granted(registry, file_system, options)
     base = os.path.join(data_directory("efs"), file_system)
-    squash: Optional[Identity] = None
+    squash: Optional[PosixIdentity] = None
     if "accesspoint" in options:
         directory, squash = enter(registry["access_points"], options["accesspoint"], file_system, base)
     else:
@@ -129,7 +129,7 @@ def _granted(registry: Dict[str, Any], file_system: str, options: Dict[str, str]
     client = policy.Client(role, "tls" in options, options.get("accesspoint", ""))
     try:
         granted = policy.evaluate(registry.get("policies", {}).get(file_system), file_system, client)
-    except policy.Unsupported as err:
+    except policy.UnsupportedPolicy as err:
         raise StartFailed(f"mount.efs: the rehearsal cannot evaluate the policy of {file_system}: {err}") from err
     if not granted.mount:
         raise denied()

@@ -20,7 +20,7 @@ from hyperpod_kit.rehearsal.standins.arguments import (
     unknown_options,
 )
 from hyperpod_kit.rehearsal.standins.fuse.background import StartFailed
-from hyperpod_kit.rehearsal.standins.passthrough.identity import Identity
+from hyperpod_kit.rehearsal.standins.passthrough.identity import PosixIdentity
 from hyperpod_kit.rehearsal.standins.passthrough.start import mount_directory
 from hyperpod_kit.rehearsal.standins.proxy_state import ProxyState
 
@@ -91,7 +91,7 @@ def _mount(argv: Sequence[str]) -> int:
     if not os.path.isdir(target):
         raise StartFailed(f"mount.nfs4: mount point {target} does not exist", 32)
     base = os.path.join(data_directory("s3files"), file_system)
-    squash: Optional[Identity] = None
+    squash: Optional[PosixIdentity] = None
     directory = os.path.join(base, path.strip("/"))
     if point is not None:
         directory, squash = enter(registry["access_points"], point, file_system, base)

@@ -28,7 +28,7 @@ NODE_FILE = "/etc/hyperpod-rehearsal/node.json"
 ROLE_VARIABLE = "HPK_STANDIN_ROLE"
 
 
-class Unsupported(ValueError):
+class UnsupportedPolicy(ValueError):
     """A policy that EFS would not evaluate as its author thinks, or that is none at all."""
 
 
@@ -60,7 +60,7 @@ def node_role() -> str:
 
 
 def evaluate(policy: Optional[Mapping[str, Any]], file_system: str, client: Client) -> Granted:
-    """What `client` may do on `file_system` (an id). Raises Unsupported."""
+    """What `client` may do on `file_system` (an id). Raises UnsupportedPolicy."""
     if policy is None:
         return Granted(True, True, True)
     check(policy)
@@ -84,23 +84,23 @@ def evaluate(policy: Optional[Mapping[str, Any]], file_system: str, client: Clie
 
 
 def check(policy: Mapping[str, Any]) -> None:
-    """Raise Unsupported for a policy that cannot be evaluated here, naming what cannot."""
+    """Raise UnsupportedPolicy for a policy that cannot be evaluated here, naming what cannot."""
     found = statements(policy)
     if not found:
-        raise Unsupported("the policy has no Statement")
+        raise UnsupportedPolicy("the policy has no Statement")
     for statement in found:
         name = statement.get("Sid", "a statement")
         if statement.get("Effect") not in ("Allow", "Deny"):
-            raise Unsupported(f"{name}: Effect is {statement.get('Effect')}")
+            raise UnsupportedPolicy(f"{name}: Effect is {statement.get('Effect')}")
         for key in ("Principal", "Action"):
             if key not in statement:
-                raise Unsupported(f"{name}: no {key}")
+                raise UnsupportedPolicy(f"{name}: no {key}")
         for operator, tests in (statement.get("Condition") or {}).items():
             if _operator(operator) is None:
-                raise Unsupported(f"{name}: the condition operator {operator} is not known here")
+                raise UnsupportedPolicy(f"{name}: the condition operator {operator} is not known here")
             for key in tests:
                 if key.lower() not in KEYS:
-                    raise Unsupported(f"{name}: EFS does not evaluate {key} when a client mounts")
+                    raise UnsupportedPolicy(f"{name}: EFS does not evaluate {key} when a client mounts")
 
 
 def statements(policy: Mapping[str, Any]) -> List[Dict[str, Any]]:

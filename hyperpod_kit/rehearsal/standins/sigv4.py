@@ -16,7 +16,7 @@ UNSIGNED = "UNSIGNED-PAYLOAD"
 TERMINATOR = "aws4_request"
 
 
-class Credentials(NamedTuple):
+class AccessKey(NamedTuple):
     """Access key, secret key, session token."""
 
     access_key: str
@@ -54,7 +54,7 @@ def signature(key: bytes, *lines: str) -> str:
 
 
 def sign(
-    credentials: Credentials,
+    credentials: AccessKey,
     region: str,
     method: str,
     path: str,

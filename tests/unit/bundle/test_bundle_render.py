@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from hyperpod_kit.bundle import contents, manifest, portable, sources
-from hyperpod_kit.bundle.compare import Difference, with_directory
+from hyperpod_kit.bundle.compare import BundleDifference, with_directory
 from hyperpod_kit.bundle.render import Bundle, render, write
 from hyperpod_kit.config.load import load
 from hyperpod_kit.config.settings import Settings
@@ -200,7 +200,7 @@ def test_names_that_somebody_would_read_differently(place: str) -> None:
 def test_a_directory_is_compared_byte_for_byte(config: Settings, origin: sources.Sources, tmp_path: Path) -> None:
     bundle = render(config, origin)
     everything = tuple(bundle.files)
-    assert with_directory(bundle, tmp_path / "b") == Difference(added=everything)
+    assert with_directory(bundle, tmp_path / "b") == BundleDifference(added=everything)
     write(bundle, tmp_path / "b")
     assert not with_directory(bundle, tmp_path / "b")
     put(tmp_path / "b/units/old.service", "")
@@ -210,7 +210,7 @@ def test_a_directory_is_compared_byte_for_byte(config: Settings, origin: sources
     (tmp_path / "b/bundle.json").unlink()
     (tmp_path / "b/bundle.json").symlink_to("SHA256SUMS")
     found = with_directory(bundle, tmp_path / "b")
-    assert found == Difference(
+    assert found == BundleDifference(
         ("slurm/prolog.sh",), ("bundle.json", "node_config.json", "on_create.sh"), ("units/old.service",)
     )
     assert list(found.lines())[:2] == ["added    slurm/prolog.sh", "changed  bundle.json"]

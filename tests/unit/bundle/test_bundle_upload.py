@@ -14,7 +14,7 @@ from hyperpod_kit.bundle.render import Bundle
 from hyperpod_kit.bundle.upload import require_uploaded, upload
 from hyperpod_kit.errors import AwsError, BundleError, BundleIntegrityError
 from hyperpod_kit.rehearsal.keys import Key
-from hyperpod_kit.rehearsal.s3.store import S3Store
+from hyperpod_kit.rehearsal.s3.store import StoredBuckets
 from hyperpod_kit.rehearsal.sagemaker.server import serve
 
 NAME = "sagemaker-hyperpod-kit-demo"
@@ -29,8 +29,8 @@ def bundle(**more: bytes) -> Bundle:
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Store]:
-    made = S3Store(tmp_path / "s3")
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StoredBuckets]:
+    made = StoredBuckets(tmp_path / "s3")
     made.create_bucket(NAME)
     server = serve([("127.0.0.1", 0)], made, keys={"test": Key("test", "test")})
     monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
@@ -41,7 +41,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Store]:
 
 
 @pytest.fixture
-def bucket(store: S3Store) -> Bucket:
+def bucket(store: StoredBuckets) -> Bucket:
     return Bucket(NAME, "us-east-1", connections=16)
 
 

@@ -53,7 +53,7 @@ def test_slow_ways_to_a_limit_are_not_asked_again() -> None:
 def test_patience_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     busy = iter(range(0, 10**6, 1000))
     monkeypatch.setattr(machine, "_busy_seconds", lambda: float(next(busy)))
-    patience = machine.Patience(0.25)
+    patience = machine.QuietWait(0.25)
     assert not patience.quiet() and patience.left < 0.1
     looks = next(busy)
     assert not patience.quiet() and next(busy) == looks + 3000  # it looked once, at its beginning and at its end
@@ -72,7 +72,7 @@ def test_where_the_time_is_short_three_samples_are_enough_for_all_ranks(tmp_path
 
 
 def test_what_an_early_phase_leaves_later_ones_have() -> None:
-    pace = run.Pace(100.0, 3)
+    pace = run.TimeShare(100.0, 3)
     assert [pace.deadline() for _ in range(3)] == [210.0, 320.0, 430.0] and pace.last == 550.0
 
 

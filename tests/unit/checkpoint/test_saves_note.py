@@ -226,8 +226,8 @@ def test_dead_runs_leave_no_note_behind(shm: Path, capture: Any) -> None:
 )
 def test_what_job_status_says(durable: Any, lost: Any, expected: List[str]) -> None:
     at = 1_000_000.0
-    found = saves.Saves(
-        saves.Durable("a", 1, 1, durable, at) if durable else None,
+    found = saves.SaveStatus(
+        saves.NewestDurable("a", 1, 1, durable, at) if durable else None,
         Row(1, 2, lost, "the disk is full", at) if lost else None,
     )
     said = saves.sentences(found, at + 720)
@@ -272,7 +272,7 @@ def test_words_on_the_root_that_are_none_are_passed_over(tmp_path: Path) -> None
 def test_a_root_of_another_framework_says_nothing(tmp_path: Path) -> None:
     (tmp_path / "global_step80").mkdir()
     (tmp_path / "latest").write_text("global_step80")
-    assert saves.look(str(tmp_path)) == saves.Saves() and saves.sentences(saves.Saves(), 0.0) == []
+    assert saves.look(str(tmp_path)) == saves.SaveStatus() and saves.sentences(saves.SaveStatus(), 0.0) == []
 
 
 def test_a_run_whose_saves_fail_is_seen_from_elsewhere_until_one_is_durable(

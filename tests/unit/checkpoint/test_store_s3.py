@@ -19,8 +19,8 @@ from hyperpod_kit.checkpoint.repository.store import open, s3_upload  # noqa: E4
 from hyperpod_kit.checkpoint.repository.store.base import Store, Unsupported  # noqa: E402
 from hyperpod_kit.errors import CheckpointError  # noqa: E402
 from hyperpod_kit.rehearsal.keys import Key  # noqa: E402
-from hyperpod_kit.rehearsal.s3.faults import Fault  # noqa: E402
-from hyperpod_kit.rehearsal.s3.store import S3Store as Service  # noqa: E402
+from hyperpod_kit.rehearsal.s3.faults import S3Fault  # noqa: E402
+from hyperpod_kit.rehearsal.s3.store import StoredBuckets as Service  # noqa: E402
 from hyperpod_kit.rehearsal.sagemaker.server import serve  # noqa: E402
 from tests.unit.checkpoint.small_checkpoint import put_checkpoint  # noqa: E402
 from tests.unit.checkpoint.store_contract import ParallelStoreContract, aligned, get, put  # noqa: E402
@@ -111,27 +111,27 @@ def test_the_newest_of_thousands_takes_three_listings_at_most(own: Store, servic
 
 
 def test_a_busy_service_is_asked_again(own: Store, service: Service) -> None:
-    service.faults.add(Fault(status=503, count=2))
+    service.faults.add(S3Fault(status=503, count=2))
     own.create("x", b"1")
-    service.faults.add(Fault(status=500, count=2))
+    service.faults.add(S3Fault(status=500, count=2))
     assert own.read("x") == b"1"
 
 
 def test_errors_are_those_of_a_file_system(own: Store, service: Service) -> None:
     own.create("x", b"1")
-    service.faults.add(Fault(status=403, count=3))
+    service.faults.add(S3Fault(status=403, count=3))
     for call in (own.read, own.exists, own.open_read):
         with pytest.raises(PermissionError) as caught:
             call("x")
         assert caught.value.filename == f"{own.url}/x"
-    service.faults.add(Fault(status=500))
+    service.faults.add(S3Fault(status=500))
     with pytest.raises(OSError, match="InternalError"):
         own.list()
 
 
 def test_no_permission_to_delete_is_said_once_and_remembered(own: Store, service: Service) -> None:
     own.create("x", b"1")
-    service.faults.add(Fault(status=403, method="DELETE"))
+    service.faults.add(S3Fault(status=403, method="DELETE"))
     assert own.capabilities.delete
     for _ in range(2):
         with pytest.raises(Unsupported):

@@ -18,8 +18,8 @@ import torch
 
 from hyperpod_kit.checkpoint import Fresh, Manager, Restored, State
 from hyperpod_kit.checkpoint.torture import cli, damage, damage_case, damage_kinds, damage_special, places
-from hyperpod_kit.checkpoint.torture.damage_case import Look
-from hyperpod_kit.checkpoint.torture.ledger import Ledger
+from hyperpod_kit.checkpoint.torture.damage_case import CaseResult
+from hyperpod_kit.checkpoint.torture.ledger import RootHistory
 from hyperpod_kit.errors import NoValidCheckpoint
 
 
@@ -61,8 +61,8 @@ def test_there_are_enough_kinds_of_damage_and_each_damages() -> None:
 
 
 def test_the_judge_of_damage_knows_what_is_wrong() -> None:
-    older = damage_kinds.Kind("x", damage_kinds.OLDER)
-    good = Look(verify=1, restored=(1, 1), rejected=["seq"])
+    older = damage_kinds.DamageKind("x", damage_kinds.OLDER)
+    good = CaseResult(verify=1, restored=(1, 1), rejected=["seq"])
     assert list(damage._judge(older, good)) == []
     for bad in (
         replace(good, restored=(1, 2)),
@@ -71,8 +71,8 @@ def test_the_judge_of_damage_knows_what_is_wrong() -> None:
         replace(good, verify=-1),
         replace(good, restored=(2, 1)),
         replace(good, memory=301 << 20),
-        Look(verify=1, error="OSError: ELOOP", declared=False),
-        Look(verify=2, error="NoValidCheckpoint"),
+        CaseResult(verify=1, error="OSError: ELOOP", declared=False),
+        CaseResult(verify=2, error="NoValidCheckpoint"),
     ):
         assert list(damage._judge(older, bad)), bad
 
@@ -144,7 +144,7 @@ def test_an_engine_that_does_not_refuse_is_noticed(capsys, tmp_path: Path, monke
 
 
 def test_the_judge_of_kills_knows_what_is_wrong() -> None:
-    ledger = Ledger()
+    ledger = RootHistory()
     ledger.fold([{"what": "saving", "epoch": 1, "step": 4}, {"what": "sealed", "epoch": 1, "seq": 1}])
     good = {"what": "restored", "epoch": 1, "seq": 1, "step": 4, "wrong": []}
     assert ledger.judge([good], excused=False) == []

@@ -10,7 +10,7 @@ from typing import Any, Callable, Iterator, Mapping
 import pytest
 
 from hyperpod_kit.rehearsal.keys import Key
-from hyperpod_kit.rehearsal.s3.store import S3Store
+from hyperpod_kit.rehearsal.s3.store import StoredBuckets
 from hyperpod_kit.rehearsal.sagemaker.api import ApiError
 from hyperpod_kit.rehearsal.sagemaker.server import serve
 
@@ -136,7 +136,7 @@ class Cloud:
     """An endpoint on loopback, its buckets and its clusters."""
 
     url: str
-    store: S3Store
+    store: StoredBuckets
     control: Control
 
 
@@ -152,7 +152,7 @@ class Outcome:
 
 @pytest.fixture
 def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
-    store, control = S3Store(tmp_path / "s3"), Control()
+    store, control = StoredBuckets(tmp_path / "s3"), Control()
     server = serve([("127.0.0.1", 0)], store, control, keys={"test": Key("test", "test")})
     monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")

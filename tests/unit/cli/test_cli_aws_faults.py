@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Callable, Iterator
 import pytest
 
 from hyperpod_kit.aws.back_off import patiently
-from hyperpod_kit.rehearsal.s3.store import S3Store
+from hyperpod_kit.rehearsal.s3.store import StoredBuckets
 from tests.unit.cli.conftest import Control
 from tests.unit.cli.weather import Sky
 
@@ -40,7 +40,7 @@ def sky(tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     """An endpoint with an uploaded bundle's bucket; nothing but its address and keys in the environment."""
     for name in ("AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION"):
         monkeypatch.delenv(name, raising=False)
-    sky = Sky(S3Store(tmp_path / "s3"), Control(), monkeypatch)
+    sky = Sky(StoredBuckets(tmp_path / "s3"), Control(), monkeypatch)
     for name, value in (
         ("AWS_ENDPOINT_URL", sky.url),
         ("AWS_ACCESS_KEY_ID", "x"),

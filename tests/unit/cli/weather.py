@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hyperpod_kit.rehearsal.keys import Key
-from hyperpod_kit.rehearsal.s3.store import S3Store
+from hyperpod_kit.rehearsal.s3.store import StoredBuckets
 from hyperpod_kit.rehearsal.sagemaker import server
 
 ANSWERS = {
@@ -79,7 +79,7 @@ def handler(weather: Weather) -> type[server.EndpointHandler]:
 class Sky:
     """An endpoint that can go away and come back at the same address."""
 
-    def __init__(self, store: S3Store, control: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, store: StoredBuckets, control: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         self.store, self.control, self.weather = store, control, Weather()
         monkeypatch.setattr(server, "EndpointHandler", handler(self.weather))
         self._server: server.Server | None = server.serve([("127.0.0.1", 0)], store, control, keys=KEYS)

@@ -8,7 +8,7 @@ import pytest
 from botocore.exceptions import EndpointConnectionError
 
 from hyperpod_kit.aws.sagemaker import BATCH_LIMIT, NOT_ASKED, SageMaker
-from hyperpod_kit.cluster.nodes import Node, list_nodes, reboot, replace, resolve
+from hyperpod_kit.cluster.nodes import ClusterNode, list_nodes, reboot, replace, resolve
 from hyperpod_kit.errors import AwsError, Unreachable, UsageError
 
 
@@ -74,7 +74,7 @@ def test_replacement_goes_in_batches_and_reports_every_refusal() -> None:
 
     fleet = Fleet()
     client = fleet._client = Client()
-    nodes = [Node("w", f"i-{number}", "", "Running", "", "", "") for number in range(30)]
+    nodes = [ClusterNode("w", f"i-{number}", "", "Running", "", "", "") for number in range(30)]
     done, refused = replace(fleet, "demo", nodes)
     assert len(done) == 27 and [entry["NodeId"] for entry in refused] == ["i-9", "i-19", "i-29"]
     assert client.calls == [BATCH_LIMIT, 5]
@@ -93,7 +93,7 @@ def test_a_batch_that_fails_hides_no_batch_that_was_accepted() -> None:
             return {"Successful": NodeIds}
 
     fleet = Fleet()
-    nodes = [Node("w", f"i-{number}", "", "Running", "", "", "") for number in range(60)]
+    nodes = [ClusterNode("w", f"i-{number}", "", "Running", "", "", "") for number in range(60)]
     fleet._client = Client(1)
     done, refused = reboot(fleet, "demo", nodes)
     assert done == [f"i-{number}" for number in range(25)] and len(refused) == 35

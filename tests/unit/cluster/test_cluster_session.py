@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hyperpod_kit.cluster.nodes import Node
+from hyperpod_kit.cluster.nodes import ClusterNode
 from hyperpod_kit.cluster.session import (
     RESPONSE_VARIABLE,
     SshLogin,
@@ -27,8 +27,8 @@ ARN = "arn:aws:sagemaker:us-west-2:111122223333:cluster/abc123def456"
 TOKEN = {"SessionId": "s-1", "TokenValue": "secret", "StreamUrl": "wss://x"}
 
 
-def node(group: str, number: int, status: str = "Running", address: str = "") -> Node:
-    return Node(group, f"i-{number:017x}", "ml.m5.large", status, "", address or f"10.0.0.{number}", "")
+def node(group: str, number: int, status: str = "Running", address: str = "") -> ClusterNode:
+    return ClusterNode(group, f"i-{number:017x}", "ml.m5.large", status, "", address or f"10.0.0.{number}", "")
 
 
 NODES = [node("head", 1), node("work", 2, "ShuttingDown"), node("work", 3), node("work", 4)]
@@ -89,7 +89,7 @@ def test_ssh_straight_to_the_address() -> None:
     assert "IdentityFile=/k/id" in argv and "Port=2222" in argv and "UserKnownHostsFile=/k/known" in argv
     assert ssh_start(NODES[2], SshLogin("root")).argv == ("ssh", "-o", "User=root", "10.0.0.3")
     with pytest.raises(ClusterError, match="tells no address"):
-        ssh_start(Node("w", "i-1", "", "Running", "", "", ""), access)
+        ssh_start(ClusterNode("w", "i-1", "", "Running", "", "", ""), access)
 
 
 @pytest.mark.parametrize("direct", [False, True])

@@ -13,9 +13,9 @@ from typing import Any, Dict, List
 import pytest
 
 from hyperpod_kit.job.decider import Decider
-from hyperpod_kit.job.options import Options
-from hyperpod_kit.job.policy import Policy
-from hyperpod_kit.job.report import PREFIX, Report
+from hyperpod_kit.job.options import RunOptions
+from hyperpod_kit.job.policy import RetryPolicy
+from hyperpod_kit.job.report import PREFIX, JobReport
 from tests.unit.slurm.recording import RecordingRunner
 
 HERE = Path(__file__).parent
@@ -36,14 +36,14 @@ class Job:
     def run(self, *trainer: str, restart: int = 0, nodes: int = 0, command: Any = None, **options: Any) -> int:
         log = self.base / f"run-{len(list(self.base.glob('run-*')))}"
         env = {**self.environment, **({"SLURM_RESTART_COUNT": str(restart)} if restart else {})}
-        policy = Policy(**{"backoff": 0.01, **options.pop("policy", {})})
+        policy = RetryPolicy(**{"backoff": 0.01, **options.pop("policy", {})})
         defaults = {
             "srun": str(HERE / "fake_srun.py"),
             "probe_interval": 0.2,
             "silent_after": 0.3,
             "refused_after": 0.3,
         }
-        chosen = Options(
+        chosen = RunOptions(
             root=str(self.root),
             policy=policy,
             nodes=nodes,
@@ -53,7 +53,7 @@ class Job:
         fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         extra = {"chooser": self.chooser} if self.chooser else {}
         try:
-            return Decider(chosen, env, runner=self.runner, report=Report(fd), **extra).run()
+            return Decider(chosen, env, runner=self.runner, report=JobReport(fd), **extra).run()
         finally:
             os.close(fd)
             self.events += [json.loads(line[len(PREFIX) :]) for line in log.read_text().splitlines()]

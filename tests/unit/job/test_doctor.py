@@ -13,7 +13,7 @@ from hyperpod_kit.errors import RunError
 from hyperpod_kit.job import cli, cli_look, doctor, doctor_look, sweep
 from tests.unit.slurm.recording import RecordingRunner
 
-GOOD = doctor_look.Facts(
+GOOD = doctor_look.SlurmFacts(
     version=(22, 5),
     option=True,
     hyperpod=False,
@@ -31,7 +31,7 @@ GOOD = doctor_look.Facts(
 )
 
 
-def changed(**settings: Any) -> doctor_look.Facts:
+def changed(**settings: Any) -> doctor_look.SlurmFacts:
     facts = {
         key: settings.pop(key)
         for key in ("version", "option", "hyperpod", "hooks", "untold", "task_prologs", "containers")
@@ -52,7 +52,7 @@ def test_a_good_configuration_has_no_findings() -> None:
     )
 
 
-CASES: list[tuple[str, doctor_look.Facts, str]] = [
+CASES: list[tuple[str, doctor_look.SlurmFacts, str]] = [
     ("S001", changed(option=False), ""),
     ("S002", changed(hooks={"prolog": "is not set"}), "Prolog=/opt/hyperpod-kit/current/slurm/prolog.sh"),
     ("S003", changed(prologflags="X11"), "PrologFlags=X11,Alloc"),
@@ -82,7 +82,7 @@ CASES: list[tuple[str, doctor_look.Facts, str]] = [
 
 
 @pytest.mark.parametrize(("code", "facts", "line"), CASES, ids=[code for code, _, _ in CASES])
-def test_a_rule_names_the_line_to_add(code: str, facts: doctor_look.Facts, line: str) -> None:
+def test_a_rule_names_the_line_to_add(code: str, facts: doctor_look.SlurmFacts, line: str) -> None:
     [finding] = doctor.examine(facts)
     assert (finding.code, finding.line) == (code, line)
     assert finding.line or finding.hint
@@ -124,7 +124,7 @@ PRINTED = Path(__file__).with_name("printed")
 hooks (before 24.11 the last one counts); `-none`: without any line of ours in slurm.conf."""
 
 
-def examined(name: str, place: Path) -> tuple[list[str], doctor_look.Facts]:
+def examined(name: str, place: Path) -> tuple[list[str], doctor_look.SlurmFacts]:
     """(codes, facts) of what a Slurm printed, on a node whose hooks lie in `place`."""
     place.mkdir(exist_ok=True)
     for _, file in doctor_look.HOOK_FILES:

@@ -13,7 +13,7 @@ from typing import Dict, List
 import pytest
 
 from hyperpod_kit.job import lifeline
-from hyperpod_kit.job.lifeline import BYE, LOST, SERVES, STORAGE, UNNOTICED, VARIABLE, Lifelines, Line
+from hyperpod_kit.job.lifeline import BYE, LOST, SERVES, STORAGE, UNNOTICED, VARIABLE, Lifeline, Lifelines
 from tests.unit.job.private_slurm import wait_until
 
 
@@ -33,7 +33,7 @@ class Ends:
 
 def test_a_node_that_ends_in_order_is_not_missed() -> None:
     ends = Ends()
-    line = Line(ends.environment, "n1")
+    line = Lifeline(ends.environment, "n1")
     assert ends.after_traffic() == []
     line.end(BYE)
     ends.after_traffic()
@@ -43,7 +43,7 @@ def test_a_node_that_ends_in_order_is_not_missed() -> None:
 
 def test_a_connection_that_breaks_gives_slurm_time_to_notice() -> None:
     ends = Ends()
-    line = Line(ends.environment, "n2")
+    line = Lifeline(ends.environment, "n2")
     assert ends.after_traffic() == []
     ends.now += 1
     assert ends.here.due is None
@@ -55,8 +55,8 @@ def test_a_connection_that_breaks_gives_slurm_time_to_notice() -> None:
 
 def test_a_rank_without_slurmstepd_and_a_node_without_storage_say_so() -> None:
     ends = Ends()
-    Line(ends.environment, "n1").end(LOST)
-    Line(ends.environment, "n2").end(STORAGE)
+    Lifeline(ends.environment, "n1").end(LOST)
+    Lifeline(ends.environment, "n2").end(STORAGE)
     while len(ends.here.words) < 2:
         ends.after_traffic()
     assert ends.here.cut() == ["n1"] and ends.here.without_storage == ["n2"]
@@ -69,8 +69,8 @@ def test_strangers_are_not_heard_and_only_one_rank_a_node_speaks() -> None:
         stranger.sendall(b"guess n1\n")
         ends.after_traffic()
         assert stranger.recv(1) == b""
-    Line({**ends.environment, "SLURM_LOCALID": "1"}, "n2").end(LOST)
-    Line({}, "n3").end(LOST)
+    Lifeline({**ends.environment, "SLURM_LOCALID": "1"}, "n2").end(LOST)
+    Lifeline({}, "n3").end(LOST)
     ends.now += 60
     assert ends.here.cut() == [] and ends.here.words == {}
 
@@ -82,7 +82,7 @@ def test_no_address_no_listener() -> None:
 
 def test_a_node_may_complain_in_mid_step_take_it_back_and_still_break_off() -> None:
     ends = Ends()
-    line = Line(ends.environment, "n1")
+    line = Lifeline(ends.environment, "n1")
     for word, complaining in ((STORAGE, ["n1"]), (SERVES, []), (STORAGE, ["n1"]), (SERVES, [])):
         line.say(word)
         wait_until(word, lambda expected=word: (ends.here.cut(), ends.here.words.get("n1") == expected)[1])
@@ -162,7 +162,7 @@ def test_a_node_of_an_older_release_has_no_line_and_is_named(capfd: pytest.Captu
         ends.after_traffic()
     [sentence] = ends.here.news()
     assert sentence.startswith("n7 runs an older release") and ends.here.news() == [] and ends.here.cut() == []
-    Line({VARIABLE: f"127.0.0.1:{port}:0123456789abcdef"}, "n8").end(BYE)
+    Lifeline({VARIABLE: f"127.0.0.1:{port}:0123456789abcdef"}, "n8").end(BYE)
     assert "`job run` is of an older release than n8" in capfd.readouterr().err
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from hyperpod_kit.job.exits import Exit
-from hyperpod_kit.job.outcome import Seen, classify
+from hyperpod_kit.job.outcome import Observation, classify
 
 
 def end(rank: int, code: int | None = None, signal: int | None = None, ended: float = 1.0) -> Exit:
@@ -13,30 +13,30 @@ def end(rank: int, code: int | None = None, signal: int | None = None, ended: fl
 @pytest.mark.parametrize(
     ("seen", "kind", "code"),
     [
-        (Seen(0), "done", 0),
-        (Seen(0, warned=True), "done", 0),
-        (Seen(0, exits=(end(0, 75), end(1, 75))), "again", 0),
-        (Seen(137, exits=(end(0, signal=15, ended=2.0), end(1, 3))), "crash", 3),
-        (Seen(137, exits=(end(1, signal=9),)), "crash", 137),
-        (Seen(1), "crash", 1),
-        (Seen(-9), "crash", 137),
-        (Seen(143, lost=("n2",)), "node_lost", 143),
-        (Seen(143, exits=(end(0, 1),), lost=("n2",)), "node_lost", 1),
-        (Seen(143, stalled=True), "stall", 143),
-        (Seen(138, exits=(end(0, signal=10),), warned=True), "preempted", 138),
-        (Seen(143, stop="SIGTERM"), "cancelled", 143),
-        (Seen(143, stop="SIGTERM", warned=True), "cancelled", 143),
-        (Seen(143, stop="SIGTERM", lost=("n2",)), "node_lost", 143),
-        (Seen(0, stop="SIGTERM"), "cancelled", 0),
+        (Observation(0), "done", 0),
+        (Observation(0, warned=True), "done", 0),
+        (Observation(0, exits=(end(0, 75), end(1, 75))), "again", 0),
+        (Observation(137, exits=(end(0, signal=15, ended=2.0), end(1, 3))), "crash", 3),
+        (Observation(137, exits=(end(1, signal=9),)), "crash", 137),
+        (Observation(1), "crash", 1),
+        (Observation(-9), "crash", 137),
+        (Observation(143, lost=("n2",)), "node_lost", 143),
+        (Observation(143, exits=(end(0, 1),), lost=("n2",)), "node_lost", 1),
+        (Observation(143, stalled=True), "stall", 143),
+        (Observation(138, exits=(end(0, signal=10),), warned=True), "preempted", 138),
+        (Observation(143, stop="SIGTERM"), "cancelled", 143),
+        (Observation(143, stop="SIGTERM", warned=True), "cancelled", 143),
+        (Observation(143, stop="SIGTERM", lost=("n2",)), "node_lost", 143),
+        (Observation(0, stop="SIGTERM"), "cancelled", 0),
     ],
 )
-def test_classes(seen: Seen, kind: str, code: int) -> None:
+def test_classes(seen: Observation, kind: str, code: int) -> None:
     outcome = classify(seen)
     assert (outcome.kind, outcome.code) == (kind, code)
     assert outcome.sentence()
 
 
 def test_the_first_failure_is_the_cause() -> None:
-    seen = Seen(137, exits=(end(0, signal=15, ended=5.0), end(3, 7, ended=4.0), end(2, 75, ended=1.0)))
+    seen = Observation(137, exits=(end(0, signal=15, ended=5.0), end(3, 7, ended=4.0), end(2, 75, ended=1.0)))
     first = classify(seen).first
     assert first is not None and first.rank == 3

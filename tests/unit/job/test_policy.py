@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperpod_kit.job.policy import Policy, Spent, delay, exhausted, poison, spent
+from hyperpod_kit.job.policy import RetryPolicy, Spent, delay, exhausted, poison, spent
 
 A, B = (1, 1), (2, 2)
 
@@ -64,13 +64,13 @@ def test_requeues_count_from_the_last_release() -> None:
     ],
 )
 def test_what_is_exhausted(used: Spent, word: Any) -> None:
-    why = exhausted(Policy(), used)
+    why = exhausted(RetryPolicy(), used)
     assert why is None if word is None else word in str(why)
 
 
 @given(st.integers(1, 10_000), st.floats(0, 1))
 def test_the_delay_grows_and_stays_below_its_cap(crashes: int, draw: float) -> None:
-    policy = Policy()
+    policy = RetryPolicy()
     seconds = delay(policy, crashes, lambda: draw)
     assert 0 < seconds <= policy.backoff_cap
     assert seconds <= delay(policy, crashes + 1, lambda: 1.0)
@@ -81,7 +81,7 @@ def test_the_delay_grows_and_stays_below_its_cap(crashes: int, draw: float) -> N
 def test_a_loop_that_never_saves_always_ends(history: list[Any]) -> None:
     """Whatever came before: enough crashes from the same checkpoint exhaust the budget."""
     again = rows(*history, *[B, "crash"] * 4)
-    assert exhausted(Policy(), spent(again, B, 0))
+    assert exhausted(RetryPolicy(), spent(again, B, 0))
 
 
 def history(*ends: Any) -> list[dict[str, Any]]:
@@ -132,7 +132,7 @@ def test_a_job_that_saves_and_fails_at_once_is_given_up() -> None:
             {"event": "attempt", "from": f"at{number}", "order": [number, number]},
             {"event": "ended", "class": "crash", "seconds": 30.0},
         ]
-    why = exhausted(Policy(), spent(made, (99, 99), 0))
+    why = exhausted(RetryPolicy(), spent(made, (99, 99), 0))
     assert why is not None and why.startswith("29 failures in a row, each within 10 minutes")
     made[-11]["seconds"] = 700.0
-    assert exhausted(Policy(), spent(made, (99, 99), 0)) is None
+    assert exhausted(RetryPolicy(), spent(made, (99, 99), 0)) is None

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from hyperpod_kit.job.report import Report
+from hyperpod_kit.job.report import JobReport
 
 
 @pytest.mark.parametrize(("number", "dead"), [(errno.ENOTCONN, True), (errno.ESTALE, True), (errno.ENOSPC, False)])
@@ -15,7 +15,7 @@ def test_a_log_that_cannot_be_written(number: int, dead: bool) -> None:
     def write(fd: int, data: bytes) -> int:
         raise OSError(number, os.strerror(number))
 
-    report = Report(write=write)
+    report = JobReport(write=write)
     report("start", "words")
     assert report.dead is dead
 
@@ -27,6 +27,6 @@ def test_a_short_write_is_continued() -> None:
         written.append(data[:7])
         return len(written[-1])
 
-    report = Report(write=write)
+    report = JobReport(write=write)
     report("start", "words")
     assert b"".join(written) == b'hyperpod-kit: {"message": "words", "event": "start"}\n' and not report.dead

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from hyperpod_kit.job.exits import Exit
-from hyperpod_kit.job.outcome import Seen, classify
+from hyperpod_kit.job.outcome import Observation, classify
 from hyperpod_kit.job.policy import spent
-from hyperpod_kit.job.report import Report
+from hyperpod_kit.job.report import JobReport
 from hyperpod_kit.job.signals import Signals
-from hyperpod_kit.job.storage import Probe, Storage
+from hyperpod_kit.job.storage import CheckpointRoot, Probe
 
 
 def test_a_directory_that_can_be_written_answers_and_keeps_nothing(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_a_question_that_is_always_ended_has_an_end(tmp_path: Path, monkeypatch:
 def test_an_outage_is_outlasted(tmp_path: Path) -> None:
     state = tmp_path / "state"
     with Signals() as signals, open(tmp_path / "log", "w") as log:
-        storage = Storage(str(state), 30.0, signals, Report(log.fileno()))
+        storage = CheckpointRoot(str(state), 30.0, signals, JobReport(log.fileno()))
         back = threading.Timer(0.5, state.mkdir)
         back.start()
         began = time.monotonic()
@@ -61,7 +61,7 @@ def test_an_outage_is_outlasted(tmp_path: Path) -> None:
 
 def test_it_costs_no_budget() -> None:
     first = Exit(1, "n2", "", 1, None, 0.0, 1.0)
-    outcome = classify(Seen(1, (first,), away=("", "n2")))
+    outcome = classify(Observation(1, (first,), away=("", "n2")))
     assert outcome.kind == "storage" and outcome.sentence() == "lost the checkpoint root on n2"
     rows = [{"event": "attempt", "from": "none"}, {"event": "ended", **outcome.fields()}] * 30
     assert spent(rows, None, 0) == spent([], None, 0)

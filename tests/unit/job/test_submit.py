@@ -17,7 +17,7 @@ srun --auto-resume=1 train
 
 def test_the_same_line_as_sbatch() -> None:
     line = submit.parse(["--auto-resume=1", "-N", "2", "--comment", "mine", "train.sbatch", "--auto-resume=9", "x"])
-    assert line == submit.Line(("-N", "2", "--comment", "mine"), "train.sbatch", ("--auto-resume=9", "x"), 1)
+    assert line == submit.SbatchLine(("-N", "2", "--comment", "mine"), "train.sbatch", ("--auto-resume=9", "x"), 1)
     call = submit.command(line, None, "train.sbatch")
     assert call == [
         "sbatch",

@@ -6,10 +6,10 @@ from typing import Optional, Sequence
 from unittest import mock
 
 from hyperpod_kit.job.exits import Exit
-from hyperpod_kit.job.lifeline import BYE, SERVES, Lifelines, Line
-from hyperpod_kit.job.options import Options
+from hyperpod_kit.job.lifeline import BYE, SERVES, Lifeline, Lifelines
+from hyperpod_kit.job.options import RunOptions
 from hyperpod_kit.job.signals import Signals
-from hyperpod_kit.job.supervise import Rules, _vanished, supervise
+from hyperpod_kit.job.supervise import SupervisionRules, _vanished, supervise
 
 
 def test_a_machine_that_died_and_is_back_is_told_from_a_rank_that_failed() -> None:
@@ -46,9 +46,9 @@ class Looking(Signals):
 def test_a_node_that_has_connected_does_not_keep_job_run_from_waiting_on_hyperpod(tmp_path: Path) -> None:
     """There nothing is ended for what a node says, but it must be heard all the same."""
     lines, signals = Lifelines("127.0.0.1"), Looking()
-    line = Line(lines.environment, "n1")
+    line = Lifeline(lines.environment, "n1")
     line.say(SERVES)
-    rules = Rules(Options(root=str(tmp_path), command=("true",)), None, mock.Mock(), lines, hyperpod=True)
+    rules = SupervisionRules(RunOptions(root=str(tmp_path), command=("true",)), None, mock.Mock(), lines, hyperpod=True)
     seen = supervise(
         Running(12),
         "a",

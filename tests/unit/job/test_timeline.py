@@ -119,7 +119,7 @@ def test_the_page_is_one_whole_file_and_escapes_what_it_shows() -> None:
 
 
 def test_a_rank_tells_how_far_it_came_from_any_depth() -> None:
-    told = progress.Progress()
+    told = progress.RankProgress()
     assert told.read() is None
     progress.Teller({progress.VARIABLE: told.path}).reached(1234567)
     assert told.read() == 1234567
@@ -137,7 +137,7 @@ def test_a_rank_tells_how_far_it_came_from_any_depth() -> None:
 
 def test_in_a_container_with_its_own_processes_nobody_elses_file_is_written(tmp_path: Path) -> None:
     """The path then names a descriptor of whoever has the wrapper's number there."""
-    told = progress.Progress()
+    told = progress.RankProgress()
     assert int(told.path.rsplit("/", 1)[1]) >= 100, "none that a program opens by chance"
     with open(tmp_path / "checkpoint", "wb") as file:
         file.write(b"weights")
@@ -175,9 +175,9 @@ def test_a_job_is_found_by_its_id_and_by_its_place_in_an_array(tmp_path: Path) -
 def test_what_nobody_knows_is_not_zero(reached: tuple[int | None, ...], sentence: str) -> None:
     found = timeline.chain(
         [
-            timeline.Attempt("7.0.0", "7", 0.0, "crash", step=0, reached=reached[0], code=1),
-            timeline.Attempt("7.0.1", "7", 1.0, "crash", step=25, reached=reached[1], code=1),
-            timeline.Attempt("7.0.2", "7", 2.0, "done", step=30, reached=50, code=0),
+            timeline.JobAttempt("7.0.0", "7", 0.0, "crash", step=0, reached=reached[0], code=1),
+            timeline.JobAttempt("7.0.1", "7", 1.0, "crash", step=25, reached=reached[1], code=1),
+            timeline.JobAttempt("7.0.2", "7", 2.0, "done", step=30, reached=50, code=0),
         ]
     )
     sums = timeline.totals(found, 3.0)
@@ -191,8 +191,8 @@ def test_lost_is_counted_from_the_step_that_was_really_done_first(begins: int | 
     """`job run` names the newest checkpoint on storage; memory may hold a newer one, and steps may begin at 0."""
     found = timeline.chain(
         [
-            timeline.Attempt("7.0.0", "7", 0.0, "crash", step=0, reached=30),
-            timeline.Attempt("7.0.1", "7", 1.0, "done", step=25, reached=50, begins=begins),
+            timeline.JobAttempt("7.0.0", "7", 0.0, "crash", step=0, reached=30),
+            timeline.JobAttempt("7.0.1", "7", 1.0, "done", step=25, reached=50, begins=begins),
         ]
     )
     assert found[0].lost == lost

@@ -43,15 +43,15 @@ def serving_mount(path: Path, source: str = "source", subtype: str = "test") -> 
 
 
 def main(directory: str, target: str, source: str, subtype: str) -> None:
-    from hyperpod_kit.rehearsal.standins.fuse.session import Handler, Session, mount
-    from hyperpod_kit.rehearsal.standins.fuse.wire import Payload, Request
+    from hyperpod_kit.rehearsal.standins.fuse.session import FuseSession, Handler, mount
+    from hyperpod_kit.rehearsal.standins.fuse.wire import FuseRequest, Payload
     from hyperpod_kit.rehearsal.standins.passthrough.filesystem import PassThrough
 
     silent = threading.Event()
     signal.signal(signal.SIGUSR1, lambda *_: silent.set())
 
     def swallowing(handler: Handler) -> Handler:
-        def answer(request: Request) -> Payload:
+        def answer(request: FuseRequest) -> Payload:
             while silent.is_set():
                 time.sleep(3600)
             return handler(request)
@@ -60,7 +60,9 @@ def main(directory: str, target: str, source: str, subtype: str) -> None:
 
     files = PassThrough(directory, None)
     handlers = {opcode: swallowing(handler) for opcode, handler in files.handlers().items()}
-    session = Session(mount(source, target, f"fuse.{subtype}", options="allow_other"), target, handlers, files.forget)
+    session = FuseSession(
+        mount(source, target, f"fuse.{subtype}", options="allow_other"), target, handlers, files.forget
+    )
     session.start()
     os.stat(target)
     print("mounted", flush=True)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from ipaddress import IPv4Network
 from typing import Any, Callable, NamedTuple
 
-from hyperpod_kit.aws.buckets import Looked
+from hyperpod_kit.aws.buckets import BucketHead
 from hyperpod_kit.aws.iam import Decision
 from hyperpod_kit.aws.quotas import Quota
 from hyperpod_kit.config.settings import ListedPackage, Settings
@@ -15,14 +15,14 @@ from hyperpod_kit.model.mounts import OpenZfsMount, S3FilesMount
 from hyperpod_kit.model.secrets import Secret
 from hyperpod_kit.preflight import check
 from hyperpod_kit.preflight.facts import (
-    Facts,
+    AccountFacts,
     FileSystem,
     FsxFileSystem,
     InstanceType,
     Route,
     Unasked,
 )
-from hyperpod_kit.preflight.reach import Rule
+from hyperpod_kit.preflight.reach import SecurityRule
 from tests.unit.preflight.world import REGION, ROLE
 
 
@@ -30,7 +30,7 @@ class Case(NamedTuple):
     """A configuration with what AWS said about it."""
 
     settings: Settings
-    facts: Facts
+    facts: AccountFacts
 
     def network(self, **changes: Any) -> Case:
         assert self.facts.network is not None
@@ -114,7 +114,7 @@ def routes(case: Case, *routes: Route) -> Case:
     )
 
 
-def bucket(case: Case, name: str, looked: Looked) -> Case:
+def bucket(case: Case, name: str, looked: BucketHead) -> Case:
     return case.said(buckets={**case.facts.buckets, name: looked})
 
 
@@ -170,12 +170,12 @@ PACKAGE = ListedPackage(
 )
 LOCAL = Route("10.0.0.0/16", "local", True)
 ANYWHERE = (IPv4Network("0.0.0.0/0"),)
-TO_ALL = Rule("-1", None, frozenset(), ANYWHERE)
+TO_ALL = SecurityRule("-1", None, frozenset(), ANYWHERE)
 V = "hyperpod_kit.cluster.vpc"
 SUBNET, GROUPS, ROLE_AT = f"{V}.subnet_ids[0]", f"{V}.security_group_ids", "hyperpod_kit.cluster.execution_role"
 M0, M1, TYPES = "hyperpod_kit.mounts[0]", "hyperpod_kit.mounts[1]", "hyperpod_kit.cluster.instance_groups"
 DEMO, DATA = "sagemaker-hyperpod-kit-demo", "sagemaker-hyperpod-kit-data"
-NO_RULES: tuple[Rule, ...] = ()
+NO_RULES: tuple[SecurityRule, ...] = ()
 P4D = "ml.p4d.24xlarge"
 MISSING = Unasked("ec2:DescribeX", GROUPS, "something", "AccessDenied", True)
 
@@ -194,12 +194,12 @@ def without_efa(case: Case) -> Case:
     return case.said(types={"p4d.24xlarge": InstanceType("p4d.24xlarge", False)})
 
 
-def everything(group: str) -> Rule:
-    return Rule("-1", None, frozenset({group}), ())
+def everything(group: str) -> SecurityRule:
+    return SecurityRule("-1", None, frozenset({group}), ())
 
 
-def tcp(cidr: str, low: int = 0, high: int = 65535) -> Rule:
-    return Rule("tcp", (low, high), frozenset(), (IPv4Network(cidr),))
+def tcp(cidr: str, low: int = 0, high: int = 65535) -> SecurityRule:
+    return SecurityRule("tcp", (low, high), frozenset(), (IPv4Network(cidr),))
 
 
 def system_of(case: Case) -> FileSystem:

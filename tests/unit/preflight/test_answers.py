@@ -16,7 +16,7 @@ from moto.servicequotas.exceptions import NoSuchResource
 from moto.servicequotas.responses import ServiceQuotasResponse
 
 from hyperpod_kit.aws.back_off import patiently
-from hyperpod_kit.aws.buckets import Buckets, Looked, zone_of
+from hyperpod_kit.aws.buckets import BucketHead, Buckets, zone_of
 from hyperpod_kit.aws.efs import Efs
 from hyperpod_kit.aws.s3files import S3Files
 from hyperpod_kit.aws.session import client
@@ -24,7 +24,7 @@ from hyperpod_kit.cli.main import run
 from hyperpod_kit.config.load import load
 from hyperpod_kit.errors import AwsError, Throttled
 from hyperpod_kit.preflight.check import preflight
-from hyperpod_kit.preflight.facts import AccessPoint, FileSystem, Unasked
+from hyperpod_kit.preflight.facts import AccessPointFacts, FileSystem, Unasked
 from hyperpod_kit.preflight.gather import gather
 from hyperpod_kit.preflight.look import asker as asking
 from hyperpod_kit.preflight.look import fsx, shared
@@ -185,12 +185,12 @@ def test_buckets_that_are_not_plainly_there(keys: None) -> None:
     s3.create_bucket(Bucket="near")
     s3.put_object(Bucket="near", Key="corpus/0", Body=b"x")
     s3.create_bucket(Bucket="far", CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
-    assert buckets.look("far") == Looked(True, True, "eu-west-1")
-    assert buckets.look("nowhere-at-all") == Looked(False, False, None)
+    assert buckets.look("far") == BucketHead(True, True, "eu-west-1")
+    assert buckets.look("nowhere-at-all") == BucketHead(False, False, None)
     assert buckets.is_empty("far", "") and not buckets.is_empty("near", "corpus/")
     headers = {"HTTPHeaders": {"x-amz-bucket-region": "eu-west-1"}}
     with Stubber(buckets._client) as stub:
-        for status, looked in ((403, Looked(True, False, "eu-west-1")), (301, Looked(True, True, "eu-west-1"))):
+        for status, looked in ((403, BucketHead(True, False, "eu-west-1")), (301, BucketHead(True, True, "eu-west-1"))):
             stub.add_client_error("head_bucket", str(status), http_status_code=status, response_meta=headers)
             assert buckets.look("theirs") == looked
         stub.add_client_error("head_bucket", "403", http_status_code=403)
@@ -216,7 +216,7 @@ def test_many_access_points_come_from_one_listing(keys: None) -> None:
         stub.add_client_error("describe_access_points", "AccessPointNotFound")
         found = shared._efs_points(asker, efs, shared.Wanted(REGION, "fs-1", "p", points))
         stub.assert_no_pending_responses()
-    assert found == {**{point: AccessPoint(point, "fs-1", True) for point in points[:5]}, points[5]: None}
+    assert found == {**{point: AccessPointFacts(point, "fs-1", True) for point in points[:5]}, points[5]: None}
 
 
 def test_s3_files_which_moto_has_not(keys: None) -> None:
@@ -252,7 +252,7 @@ def test_s3_files_which_moto_has_not(keys: None) -> None:
         system = shared.s3files(asker, want)
         assert isinstance(system, FileSystem) and not isinstance(system.doors, Unasked)
         assert (system.doors[0].groups, system.doors[0].ready) == (("sg-00000000000000001",), True)
-        assert system.points == {"fsap-1": AccessPoint("fsap-1", "fs-2", True)}
+        assert system.points == {"fsap-1": AccessPointFacts("fsap-1", "fs-2", True)}
         stub.add_client_error("get_file_system", "ResourceNotFoundException")
         assert shared.s3files(asker, want) is None
         stub.add_client_error("get_file_system", "AccessDeniedException")

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_kit.aws.buckets import Looked
+from hyperpod_kit.aws.buckets import BucketHead
 from hyperpod_kit.aws.quotas import ALTOGETHER, PER_CLUSTER, Quota, for_type
 from hyperpod_kit.config.decode import decode
 from hyperpod_kit.model.cluster import Vpc
 from hyperpod_kit.model.mounts import S3Mount
 from hyperpod_kit.preflight import check, checks
-from hyperpod_kit.preflight.facts import Facts, Role, Unasked
+from hyperpod_kit.preflight.facts import AccountFacts, Role, Unasked
 from tests.unit.config.rule_cases import CASES as OFFLINE
 from tests.unit.preflight.account import (
     DATA,
@@ -47,27 +47,30 @@ CASES: Cases = {
     "no permission": (lambda c: c.said(unasked=(MISSING,)), [("HPK-V001", "warning", GROUPS)]),
     "no answer": (lambda c: c.said(unasked=(replace(MISSING, denied=False),)), [("HPK-V002", "warning", GROUPS)]),
     "no bundle bucket": (
-        lambda c: bucket(c, DEMO, Looked(False, False, None)),
+        lambda c: bucket(c, DEMO, BucketHead(False, False, None)),
         [("HPK-V101", "error", "hyperpod_kit.bundle.bucket")],
     ),
-    "no data bucket": (lambda c: bucket(c, DATA, Looked(False, False, None)), [("HPK-V101", "error", f"{M1}.bucket")]),
+    "no data bucket": (
+        lambda c: bucket(c, DATA, BucketHead(False, False, None)),
+        [("HPK-V101", "error", f"{M1}.bucket")],
+    ),
     "a bucket that may not be looked at": (
-        lambda c: bucket(c, DATA, Looked(True, False, REGION)),
+        lambda c: bucket(c, DATA, BucketHead(True, False, REGION)),
         [("HPK-V102", "warning", f"{M1}.bucket")],
     ),
     "bundle elsewhere": (
-        lambda c: bucket(c, DEMO, Looked(True, True, "eu-west-1")),
+        lambda c: bucket(c, DEMO, BucketHead(True, True, "eu-west-1")),
         [("HPK-V103", "error", "hyperpod_kit.bundle.bucket")],
     ),
     "data elsewhere": (
-        lambda c: bucket(c, DATA, Looked(True, True, "eu-west-1")),
+        lambda c: bucket(c, DATA, BucketHead(True, True, "eu-west-1")),
         [("HPK-V105", "warning", f"{M1}.bucket")],
     ),
     "a mount told the wrong region": (
         lambda c: bucket(
             c.mount(S3Mount("x", "/x", "other", read_only=False, region="eu-west-1")),
             "other",
-            Looked(True, True, REGION),
+            BucketHead(True, True, REGION),
         ),
         [("HPK-V104", "error", "hyperpod_kit.mounts[2].region")],
     ),
@@ -150,7 +153,7 @@ CASES: Cases = {
         [("HPK-V701", "error", "hyperpod_kit.secrets[0].arn")],
     ),
     "nothing could be asked": (
-        lambda c: Case(c.settings, Facts(c.facts.caller, unasked=(MISSING,))),
+        lambda c: Case(c.settings, AccountFacts(c.facts.caller, unasked=(MISSING,))),
         [("HPK-V001", "warning", GROUPS)],
     ),
 }
@@ -172,7 +175,7 @@ def test_every_check_is_wired_and_every_code_has_a_case() -> None:
     assert set(written) == {
         code for table in (CASES, NETWORK, STORAGE) for _, wanted in table.values() for code, _, _ in wanted
     }
-    signature = r"^def ([a-z]\w*)\(settings: Settings, facts: Facts\) -> Iterator\[Finding\]"
+    signature = r"^def ([a-z]\w*)\(settings: Settings, facts: AccountFacts\) -> Iterator\[Finding\]"
     functions = re.findall(signature, "\n".join(sources), re.MULTILINE)
     assert sorted(functions) == sorted(one.__name__ for one in check.CHECKS)
 
@@ -184,7 +187,7 @@ def test_no_wrong_configuration_breaks_a_check(right: Case) -> None:
         change(values)
         settings, _ = decode(values)
         check.preflight(settings, right.facts)
-        check.preflight(settings, Facts(right.facts.caller))
+        check.preflight(settings, AccountFacts(right.facts.caller))
 
 
 def test_a_group_with_a_network_of_its_own_is_judged_by_it(right: Case) -> None:

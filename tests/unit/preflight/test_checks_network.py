@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from hyperpod_kit.preflight.facts import Endpoint, Route
-from hyperpod_kit.preflight.reach import Rule
+from hyperpod_kit.preflight.reach import SecurityRule
 from tests.unit.preflight.account import (
     ANYWHERE,
     GROUPS,
@@ -120,7 +120,7 @@ CASES: Cases = {
         [],
     ),
     "no EFA, and shut": (
-        lambda c: without_efa(c).rules(0, ingress=(Rule("tcp", (988, 1023), frozenset(), ANYWHERE),)),
+        lambda c: without_efa(c).rules(0, ingress=(SecurityRule("tcp", (988, 1023), frozenset(), ANYWHERE),)),
         [("HPK-V312", "error", GROUPS)],
     ),
     "nothing leads out by the groups": (
@@ -130,7 +130,11 @@ CASES: Cases = {
     "out to a prefix list that nobody could read": (
         lambda c: c.rules(
             0,
-            egress=(everything(nodes_of(c)), everything(storage_of(c)), Rule("tcp", (443, 443), frozenset(), (), True)),
+            egress=(
+                everything(nodes_of(c)),
+                everything(storage_of(c)),
+                SecurityRule("tcp", (443, 443), frozenset(), (), True),
+            ),
         ),
         [],
     ),

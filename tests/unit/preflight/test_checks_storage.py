@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hyperpod_kit.preflight.facts import AccessPoint, FileSystem
-from hyperpod_kit.preflight.reach import Rule
+from hyperpod_kit.preflight.facts import AccessPointFacts, FileSystem
+from hyperpod_kit.preflight.reach import SecurityRule
 from tests.unit.preflight.account import (
     ANYWHERE,
     M0,
@@ -53,7 +53,7 @@ CASES: Cases = {
         [],
     ),
     "2049 shut in": (
-        lambda c: c.rules(1, ingress=(Rule("tcp", (988, 1023), frozenset(), ANYWHERE),)),
+        lambda c: c.rules(1, ingress=(SecurityRule("tcp", (988, 1023), frozenset(), ANYWHERE),)),
         [("HPK-V405", "error", f"{M0}.file_system_id")],
     ),
     "2049 shut out": (
@@ -61,8 +61,8 @@ CASES: Cases = {
             0,
             egress=(
                 everything(nodes_of(c)),
-                Rule("tcp", (443, 443), frozenset(), ANYWHERE),
-                Rule("tcp", (988, 1023), frozenset(), ANYWHERE),
+                SecurityRule("tcp", (443, 443), frozenset(), ANYWHERE),
+                SecurityRule("tcp", (988, 1023), frozenset(), ANYWHERE),
             ),
         ),
         [("HPK-V405", "error", f"{M0}.file_system_id")],
@@ -80,11 +80,11 @@ CASES: Cases = {
         [("HPK-V406", "error", f"{M0}.access_point_id")],
     ),
     "another file system's access point": (
-        lambda c: efs(c, points={name: AccessPoint(name, "fs-2", True) for name in points_of(c)}),
+        lambda c: efs(c, points={name: AccessPointFacts(name, "fs-2", True) for name in points_of(c)}),
         [("HPK-V407", "error", f"{M0}.access_point_id")],
     ),
     "an access point that is being made": (
-        lambda c: efs(c, points={name: AccessPoint(name, efs_id(c), False) for name in points_of(c)}),
+        lambda c: efs(c, points={name: AccessPointFacts(name, efs_id(c), False) for name in points_of(c)}),
         [("HPK-V408", "error", f"{M0}.access_point_id")],
     ),
     "without IAM where IAM is asked for": (

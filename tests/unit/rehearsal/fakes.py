@@ -15,11 +15,11 @@ from hyperpod_kit.rehearsal.keys import Key
 from hyperpod_kit.rehearsal.layout import Layout
 from hyperpod_kit.rehearsal.metadata_server import MetadataServers
 from hyperpod_kit.rehearsal.network import Network
-from hyperpod_kit.rehearsal.node_files import AGENT_STATUS, Secrets
+from hyperpod_kit.rehearsal.node_files import AGENT_STATUS, NodeSecrets
 from hyperpod_kit.rehearsal.operations import Operations
 from hyperpod_kit.rehearsal.processes import Process
-from hyperpod_kit.rehearsal.s3.store import S3Store
-from hyperpod_kit.rehearsal.settings import Settings
+from hyperpod_kit.rehearsal.s3.store import StoredBuckets
+from hyperpod_kit.rehearsal.settings import RehearsalSettings
 from hyperpod_kit.rehearsal.slurm_control import SlurmControl
 from hyperpod_kit.run import Completed
 
@@ -96,16 +96,16 @@ def make_operations(root: Path, agent_says=lambda config: ("Running", "")) -> Op
     """Operations over directories below `root`, with an S3 store that has the bucket sagemaker-test."""
     layout = Layout(root)
     layout.nodes.mkdir(parents=True)
-    store = S3Store(layout.s3)
+    store = StoredBuckets(layout.s3)
     store.create_bucket("sagemaker-test")
     machines = DirectoryMachines(layout, agent_says)
     fleet = Fleet(
         layout,
-        Settings("test", "image"),
+        RehearsalSettings("test", "image"),
         Network(layout, 1, RecordingRunner()),
         MetadataServers(lambda netns: socket.create_server(("127.0.0.1", 0))),
         machines,
-        Secrets("ssh-ed25519 AAAA test", b"munge", Key("a", "b", "c", node=True)),
+        NodeSecrets("ssh-ed25519 AAAA test", b"munge", Key("a", "b", "c", node=True)),
         "http://10.1.0.1:1",
         threading.Event(),
     )

@@ -11,20 +11,20 @@ import pytest
 
 from hyperpod_kit.rehearsal.agent import main as agent
 from hyperpod_kit.rehearsal.agent import managed_storage
-from hyperpod_kit.rehearsal.agent.s3_client import S3Error, download_prefix, list_keys, split_uri
+from hyperpod_kit.rehearsal.agent.s3_client import S3ClientError, download_prefix, list_keys, split_uri
 from hyperpod_kit.rehearsal.keys import Key
 from hyperpod_kit.rehearsal.s3.objects import Attributes, Checksums
-from hyperpod_kit.rehearsal.s3.store import S3Store
+from hyperpod_kit.rehearsal.s3.store import StoredBuckets
 from hyperpod_kit.rehearsal.sagemaker.server import serve
-from hyperpod_kit.rehearsal.standins.sigv4 import Credentials
+from hyperpod_kit.rehearsal.standins.sigv4 import AccessKey
 from tests.unit.rehearsal_s3.raw import signed
 
-ROLE = Credentials("role", "secret", "token")
+ROLE = AccessKey("role", "secret", "token")
 
 
 @pytest.fixture
 def store(tmp_path):
-    made = S3Store(tmp_path / "s3")
+    made = StoredBuckets(tmp_path / "s3")
     made.create_bucket("sagemaker-test")
     return made
 
@@ -136,7 +136,7 @@ def test_uris(uri, expected):
 
 
 def test_what_is_no_s3_uri_is_refused():
-    with pytest.raises(S3Error):
+    with pytest.raises(S3ClientError):
         split_uri("https://b/p")
 
 
@@ -156,12 +156,12 @@ def test_listing_goes_over_all_pages(endpoint, store):
 
 
 def test_a_missing_bucket_says_so(endpoint, tmp_path):
-    with pytest.raises(S3Error, match="NoSuchBucket"):
+    with pytest.raises(S3ClientError, match="NoSuchBucket"):
         download_prefix(ROLE, endpoint, "s3://sagemaker-none/b", str(tmp_path / "out"))
 
 
 def test_an_endpoint_that_is_not_there_ends_the_patience(tmp_path):
-    with pytest.raises(S3Error):
+    with pytest.raises(S3ClientError):
         download_prefix(ROLE, "http://127.0.0.1:9", "s3://sagemaker-test/b", str(tmp_path / "out"), patience=0.5)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hyperpod_kit.rehearsal.back_off import FIRST_PAUSE, LONGEST_PAUSE, STEADY, BackOff
-from hyperpod_kit.rehearsal.cluster_state import Cluster
+from hyperpod_kit.rehearsal.cluster_state import RehearsedCluster
 from hyperpod_kit.rehearsal.machine import REBOOT_EXIT
 from hyperpod_kit.rehearsal.recovery import Recovery
 from tests.unit.rehearsal.test_control_plane import until
@@ -41,7 +41,7 @@ class Time:
 def dying_cluster(operations, code):
     """A cluster of one node that ran, and whose machine has ended with `code`, as all after it will."""
     machines = operations.fleet.machines
-    cluster = Cluster(
+    cluster = RehearsedCluster(
         "demo",
         "abc",
         {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from botocore.exceptions import ClientError
 
-from hyperpod_kit.rehearsal.cluster_state import Node
+from hyperpod_kit.rehearsal.cluster_state import RehearsedNode
 from hyperpod_kit.rehearsal.software_update import batches
 from tests.unit.rehearsal.test_continuous import SLURM, events, groups
 from tests.unit.rehearsal.test_control_plane import endpoint, group, nodes, sagemaker, until, wait, with_slurm
@@ -193,7 +193,7 @@ def test_a_software_update_that_fails_says_why_and_goes_no_further(sagemaker, op
     [("INSTANCE_COUNT", 2, [2, 2, 1]), ("CAPACITY_PERCENTAGE", 40, [2, 2, 1]), ("CAPACITY_PERCENTAGE", 1, [1] * 5)],
 )
 def test_batches_of_a_rolling_update(kind, value, sizes):
-    five = [Node(f"i-{number}", "gpu", "ml.m5.large", number, "10.1.0.1") for number in range(5)]
+    five = [RehearsedNode(f"i-{number}", "gpu", "ml.m5.large", number, "10.1.0.1") for number in range(5)]
     policy = {"MaximumBatchSize": {"Type": kind, "Value": value}}
     assert [len(batch) for batch in batches(five, policy)] == sizes
     assert batches(five, None) == [five] and batches([], None) == []

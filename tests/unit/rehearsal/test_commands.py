@@ -14,7 +14,7 @@ from hyperpod_kit.rehearsal import boot, host, layer, own_place, state
 from hyperpod_kit.rehearsal.keys import Keys
 from hyperpod_kit.rehearsal.layout import STATE_BASE_VARIABLE, Layout
 from hyperpod_kit.rehearsal.processes import Process, alive, identify
-from hyperpod_kit.rehearsal.settings import Settings, parse_share, parse_tree
+from hyperpod_kit.rehearsal.settings import RehearsalSettings, parse_share, parse_tree
 
 
 @pytest.fixture(autouse=True)
@@ -121,9 +121,9 @@ def test_a_process_is_its_pid_and_its_start():
 
 
 def test_settings_survive_the_way_to_the_daemon(tmp_path):
-    settings = Settings("demo", "/image", (("/a", "/b"),), cred_expire=5, trees=("/c",))
+    settings = RehearsalSettings("demo", "/image", (("/a", "/b"),), cred_expire=5, trees=("/c",))
     settings.save(tmp_path)
-    assert Settings.load(tmp_path) == settings
+    assert RehearsalSettings.load(tmp_path) == settings
 
 
 def test_shares(tmp_path):

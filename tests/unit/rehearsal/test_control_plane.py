@@ -13,7 +13,7 @@ from botocore.exceptions import ClientError
 from hyperpod_kit.rehearsal.control_plane import RehearsalControlPlane
 from hyperpod_kit.rehearsal.keys import Key
 from hyperpod_kit.rehearsal.recovery import Recovery
-from hyperpod_kit.rehearsal.s3.store import S3Store
+from hyperpod_kit.rehearsal.s3.store import StoredBuckets
 from hyperpod_kit.rehearsal.sagemaker.server import serve
 
 ROLE = "arn:aws:iam::111122223333:role/Test"
@@ -179,7 +179,7 @@ def test_update_grows_and_shrinks_a_group(sagemaker):
     assert nodes(sagemaker)[0]["InstanceId"] == first
 
 
-def with_slurm(store: S3Store, endpoint):
+def with_slurm(store: StoredBuckets, endpoint):
     parameters = {"controller_group": "head", "worker_groups": [{"instance_group_name": "gpu", "partition_name": "p"}]}
     client("s3", endpoint).put_object(
         Bucket="sagemaker-test", Key="bundle/provisioning_parameters.json", Body=json.dumps(parameters).encode()

@@ -11,10 +11,10 @@ import pytest
 from botocore.utils import InstanceMetadataFetcher
 
 from hyperpod_kit.node.secrets.role import credentials
-from hyperpod_kit.rehearsal.instance_metadata import Instance, Metadata
+from hyperpod_kit.rehearsal.instance_metadata import InstanceIdentity, Metadata
 from hyperpod_kit.rehearsal.metadata_server import MetadataServers
 
-NODE = Instance(
+NODE = InstanceIdentity(
     "i-0123456789abcdef0",
     "ml.g5.8xlarge",
     "10.1.42.18",
@@ -103,7 +103,7 @@ def test_the_kit_and_an_sdk_find_the_roles_credentials(service):
 
 
 def test_an_instance_without_a_role_has_no_credentials():
-    service = Metadata(Instance(**{**NODE.__dict__, "role": ""}))
+    service = Metadata(InstanceIdentity(**{**NODE.__dict__, "role": ""}))
     token = service.answer("PUT", "/latest/api/token", {"x-aws-ec2-metadata-token-ttl-seconds": "60"})[2].decode()
     path = "/latest/meta-data/iam/security-credentials/"
     assert service.answer("GET", path, {"x-aws-ec2-metadata-token": token})[0] == 404

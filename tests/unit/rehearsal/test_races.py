@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from hyperpod_kit.rehearsal.cluster_state import Cluster
+from hyperpod_kit.rehearsal.cluster_state import RehearsedCluster
 from hyperpod_kit.rehearsal.scaling import resize
 
 GROUP = {"InstanceGroupName": "gpu", "InstanceType": "ml.m5.large", "InstanceCount": 2}
 
 
 def new_cluster(operations):
-    cluster = Cluster("demo", "abc", {"ClusterName": "demo", "InstanceGroups": [GROUP]})
+    cluster = RehearsedCluster("demo", "abc", {"ClusterName": "demo", "InstanceGroups": [GROUP]})
     operations.clusters["demo"] = cluster
     return cluster
 

@@ -6,7 +6,7 @@ import pytest
 
 from hyperpod_kit.errors import RehearsalError, RunError
 from hyperpod_kit.rehearsal import resource_config, slurm_conf
-from hyperpod_kit.rehearsal.cluster_state import CONTROLLER, Cluster, Node
+from hyperpod_kit.rehearsal.cluster_state import CONTROLLER, RehearsedCluster, RehearsedNode
 from hyperpod_kit.rehearsal.slurm_control import SlurmControl, parse_node
 
 GROUPS = [
@@ -57,7 +57,7 @@ def test_slurm_without_a_controller_is_refused():
 
 
 def cluster():
-    made = Cluster(
+    made = RehearsedCluster(
         "demo",
         "abc",
         {"InstanceGroups": GROUPS},
@@ -69,7 +69,7 @@ def cluster():
         ("i-3", "gpu", 1, "10.1.43.19"),
         ("i-2", "gpu", 0, "10.1.43.18"),
     ):
-        made.nodes[instance_id] = Node(instance_id, group, "ml.x", index, ip, role=made.slurm[group])
+        made.nodes[instance_id] = RehearsedNode(instance_id, group, "ml.x", index, ip, role=made.slurm[group])
     return made
 
 
@@ -130,8 +130,8 @@ def test_a_slurmctld_that_was_never_started_is_not_waited_for():
             self.asked.append(" ".join(argv))
             raise RunError(argv, 3)
 
-    cluster = Cluster("demo", "abc", {})
-    cluster.nodes["i-1"] = Node("i-1", "head", "ml.m5.large", 0, "10.1.41.18", role=CONTROLLER)
+    cluster = RehearsedCluster("demo", "abc", {})
+    cluster.nodes["i-1"] = RehearsedNode("i-1", "head", "ml.m5.large", 0, "10.1.41.18", role=CONTROLLER)
     machines = Machines()
     assert SlurmControl(machines).reconfigure(cluster) is False
     assert machines.asked == ["systemctl is-active --quiet slurmctld"]

@@ -7,7 +7,7 @@ import pytest
 from botocore.config import Config
 
 from hyperpod_kit.rehearsal.keys import Key
-from hyperpod_kit.rehearsal.s3.store import S3Store
+from hyperpod_kit.rehearsal.s3.store import StoredBuckets
 from hyperpod_kit.rehearsal.sagemaker.server import serve
 
 BUCKET = "sagemaker-test"
@@ -15,7 +15,7 @@ BUCKET = "sagemaker-test"
 
 @pytest.fixture
 def store(tmp_path):
-    made = S3Store(tmp_path / "s3")
+    made = StoredBuckets(tmp_path / "s3")
     made.create_bucket(BUCKET)
     return made
 

@@ -6,9 +6,9 @@ import hashlib
 from typing import Dict, Optional
 from urllib.parse import urlsplit
 
-from hyperpod_kit.rehearsal.standins.sigv4 import Credentials, sign
+from hyperpod_kit.rehearsal.standins.sigv4 import AccessKey, sign
 
-ME = Credentials("test", "secret")
+ME = AccessKey("test", "secret")
 
 
 def signed(
@@ -18,7 +18,7 @@ def signed(
     body: bytes = b"",
     *,
     service: str = "s3",
-    who: Credentials = ME,
+    who: AccessKey = ME,
 ) -> Dict[str, str]:
     """`headers`, lower-case names, with those that sign a request to `url`."""
     parts = urlsplit(url)

@@ -5,7 +5,7 @@ import urllib.request
 
 import pytest
 
-from hyperpod_kit.rehearsal.s3.faults import Fault, Faults
+from hyperpod_kit.rehearsal.s3.faults import Faults, S3Fault
 from tests.unit.rehearsal_s3.conftest import BUCKET
 from tests.unit.rehearsal_s3.raw import signed
 from tests.unit.rehearsal_s3.test_objects import status_of
@@ -20,7 +20,7 @@ def control(endpoint, what, method="GET", content=None):
 
 def test_a_status_for_so_many_requests(s3, store):
     store.put(BUCKET, "ckpt/1", b"x")
-    store.faults.add(Fault(path=r"^sagemaker-test/ckpt/", status=503, count=2, method="GET"))
+    store.faults.add(S3Fault(path=r"^sagemaker-test/ckpt/", status=503, count=2, method="GET"))
     assert status_of(s3.get_object, Bucket=BUCKET, Key="ckpt/1") == (503, "SlowDown")
     s3.put_object(Bucket=BUCKET, Key="ckpt/2", Body=b"another method")
     s3.put_object(Bucket=BUCKET, Key="other", Body=b"another key")
@@ -30,14 +30,14 @@ def test_a_status_for_so_many_requests(s3, store):
 
 
 def test_a_refused_put_stores_nothing(s3, store):
-    store.faults.add(Fault(status=403, method="PUT"))
+    store.faults.add(S3Fault(status=403, method="PUT"))
     assert status_of(s3.put_object, Bucket=BUCKET, Key="k", Body=bytes(1 << 20)) == (403, "AccessDenied")
     assert not store.exists(BUCKET, "k")
 
 
 def test_delay_and_bandwidth(s3, store):
     store.put(BUCKET, "k", bytes(100_000))
-    store.faults.add(Fault(delay=0.2, bandwidth=500_000, count=2))
+    store.faults.add(S3Fault(delay=0.2, bandwidth=500_000, count=2))
     started = time.monotonic()
     s3.get_object(Bucket=BUCKET, Key="k")["Body"].read()
     downloaded = time.monotonic()
@@ -75,7 +75,7 @@ def test_what_is_no_fault_is_refused(endpoint, content):
 
 def test_the_slower_bandwidth_and_both_delays_count():
     faults = Faults()
-    faults.add(Fault(bandwidth=5, delay=1))
-    faults.add(Fault(bandwidth=3, delay=2))
+    faults.add(S3Fault(bandwidth=5, delay=1))
+    faults.add(S3Fault(bandwidth=3, delay=2))
     effect = faults.hit("GET", "k")
     assert (effect.bandwidth, effect.delay, effect.status) == (3, 3, 0)

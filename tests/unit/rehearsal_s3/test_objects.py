@@ -17,7 +17,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from hyperpod_kit.rehearsal.s3.store import S3Store
+from hyperpod_kit.rehearsal.s3.store import StoredBuckets
 from tests.unit.rehearsal_s3.conftest import BUCKET
 from tests.unit.rehearsal_s3.raw import signed
 
@@ -306,7 +306,7 @@ def test_a_bucket_knows_when_it_was_made(s3, store):
     s3.create_bucket(Bucket="another-one")
     made = {item["Name"]: item["CreationDate"] for item in s3.list_buckets()["Buckets"]}
     assert before <= made["another-one"] <= datetime.now(timezone.utc)
-    assert S3Store(store.root).bucket("another-one").created == store.bucket("another-one").created
+    assert StoredBuckets(store.root).bucket("another-one").created == store.bucket("another-one").created
 
 
 def test_streamed_upload_of_unknown_length(s3, store):

@@ -9,7 +9,7 @@ from hyperpod_kit.rehearsal.s3.bucket import Conditions
 from hyperpod_kit.rehearsal.s3.errors import S3Error
 from hyperpod_kit.rehearsal.s3.objects import Attributes, Checksums
 from hyperpod_kit.rehearsal.s3.receive import receive
-from hyperpod_kit.rehearsal.s3.store import S3Store
+from hyperpod_kit.rehearsal.s3.store import StoredBuckets
 from tests.unit.rehearsal_s3.conftest import BUCKET
 
 
@@ -21,7 +21,7 @@ def test_objects_survive_a_restart(store):
     store.put(BUCKET, "a/b", b"one")
     store.put(BUCKET, "a/b", b"two")
     store.put(BUCKET, "é \U0001f600", b"")
-    again = S3Store(store.root)
+    again = StoredBuckets(store.root)
     assert again.get(BUCKET, "a/b") == b"two"
     assert [info.key for info in again.list(BUCKET)] == ["a/b", "é \U0001f600"]
     assert [info.key for info in again.list(BUCKET, "a/")] == ["a/b"]
@@ -31,7 +31,7 @@ def test_open_uploads_survive_a_restart(store):
     bucket = store.bucket(BUCKET)
     upload = bucket.uploads.begin("k", Attributes({"content-type": "text/plain"}), "crc32", "COMPOSITE")
     bucket.uploads.add(upload, 3, receive(iter([b"part"]), bucket.blobs))
-    again = S3Store(store.root).bucket(BUCKET)
+    again = StoredBuckets(store.root).bucket(BUCKET)
     found = again.uploads.get(upload.upload_id, "k")
     assert found.parts[3].segment.size == 4 and found.attributes.headers == {"content-type": "text/plain"}
     assert again.blobs.path(found.parts[3].segment.blob).read_bytes() == b"part"
@@ -52,7 +52,7 @@ def test_a_writer_killed_before_its_commit_leaves_nothing_behind(store):
     receive(iter([b"new bytes that nobody committed"]), bucket.blobs)
     (store.root / BUCKET / "objects" / "ab").mkdir()
     (store.root / BUCKET / "objects" / "ab" / ".0123.x.json").write_text('{"half')
-    again = S3Store(store.root)
+    again = StoredBuckets(store.root)
     assert again.get(BUCKET, "k") == b"old"
     assert blob_count(again) == 1
     assert not list((store.root / BUCKET / "objects").glob("*/.*"))
@@ -96,8 +96,8 @@ def test_only_an_empty_bucket_can_be_deleted(store):
 
 WRITER = """
 import itertools, pathlib, sys
-from hyperpod_kit.rehearsal.s3.store import S3Store
-store = S3Store(pathlib.Path(sys.argv[1]))
+from hyperpod_kit.rehearsal.s3.store import StoredBuckets
+store = StoredBuckets(pathlib.Path(sys.argv[1]))
 print("ready", flush=True)
 for number in itertools.count():
     store.put("sagemaker-test", f"k{number % 7}", str(number).encode() * 10_000)
@@ -113,7 +113,7 @@ def test_killing_the_process_never_mixes_two_versions(store):
             writer.stdout.readline()
             time.sleep(0.1 + 0.013 * round_number)  # how long it writes, not a wait for anything
             writer.kill()
-        again = S3Store(store.root)
+        again = StoredBuckets(store.root)
         infos = again.list(BUCKET)
         assert infos and len(infos) == blob_count(again)
         for info in infos:

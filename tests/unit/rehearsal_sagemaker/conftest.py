@@ -5,7 +5,7 @@ import pytest
 from botocore.config import Config
 
 from hyperpod_kit.rehearsal.keys import Key
-from hyperpod_kit.rehearsal.s3.store import S3Store
+from hyperpod_kit.rehearsal.s3.store import StoredBuckets
 from hyperpod_kit.rehearsal.sagemaker.server import serve
 from tests.unit.rehearsal_sagemaker.memory_control_plane import MemoryControlPlane
 
@@ -17,7 +17,7 @@ def control():
 
 @pytest.fixture
 def endpoint(tmp_path, control):
-    server = serve([("127.0.0.1", 0)], S3Store(tmp_path / "s3"), control, keys={"test": Key("test", "secret")})
+    server = serve([("127.0.0.1", 0)], StoredBuckets(tmp_path / "s3"), control, keys={"test": Key("test", "secret")})
     yield server
     server.close()
 

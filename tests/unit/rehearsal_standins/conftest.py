@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hyperpod_kit.rehearsal.keys import Key
-from hyperpod_kit.rehearsal.s3.store import S3Store
+from hyperpod_kit.rehearsal.s3.store import StoredBuckets
 from hyperpod_kit.rehearsal.sagemaker.server import serve
 from hyperpod_kit.rehearsal.standins.install import LIBRARY, install
 
@@ -206,7 +206,7 @@ def node(installed, open_path):
 
 @pytest.fixture
 def store(tmp_path):
-    made = S3Store(tmp_path / "s3")
+    made = StoredBuckets(tmp_path / "s3")
     made.create_bucket(BUCKET)
     return made
 

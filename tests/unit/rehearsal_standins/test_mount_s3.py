@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_kit.rehearsal.s3.faults import Fault
+from hyperpod_kit.rehearsal.s3.faults import S3Fault
 from tests.unit.rehearsal_standins.conftest import BUCKET, PYTHON, eventually, mount_line, needs_mounts
 
 pytestmark = needs_mounts
@@ -143,7 +143,7 @@ def test_a_short_outage_is_bridged(s3_node, store):
     store.put(BUCKET, "f", b"hello")
     target = s3_node.mount_point("mnt")
     s3_node.mount("mount-s3", BUCKET, target)
-    store.faults.add(Fault(status=503, count=4))
+    store.faults.add(S3Fault(status=503, count=4))
     assert (target / "f").read_bytes() == b"hello"
 
 
@@ -151,7 +151,7 @@ def test_denied_access_is_an_error_at_once(s3_node, store):
     store.put(BUCKET, "f", b"hello")
     target = s3_node.mount_point("mnt")
     s3_node.mount("mount-s3", BUCKET, target)
-    store.faults.add(Fault(status=403))
+    store.faults.add(S3Fault(status=403))
     started = time.monotonic()
     with pytest.raises(OSError) as caught:
         (target / "f").read_bytes()
@@ -163,7 +163,7 @@ def test_denied_access_is_an_error_at_once(s3_node, store):
 def test_a_failed_upload_fails_the_close_and_leaves_nothing(s3_node, store):
     target = s3_node.mount_point("mnt")
     s3_node.mount("mount-s3", BUCKET, target)
-    store.faults.add(Fault(status=403, method="PUT"))
+    store.faults.add(S3Fault(status=403, method="PUT"))
     with pytest.raises(OSError) as caught:
         (target / "f").write_bytes(bytes(20 << 20))
     assert caught.value.errno == errno.EIO

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hyperpod_kit.aws.policies import file_system_policy, without_open_statements
-from hyperpod_kit.rehearsal.standins.policy import ARN, Client, Granted, Unsupported, evaluate
+from hyperpod_kit.rehearsal.standins.policy import ARN, Client, Granted, UnsupportedPolicy, evaluate
 from tests.unit.rehearsal_standins.conftest import EFS, OTHER_USER, POINT, USER, mount_line, needs_mounts, refused
 
 ROLE = "arn:aws:iam::111122223333:role/Nodes"
@@ -105,7 +105,7 @@ def test_operators(operator: str, wanted: Any, holds: bool) -> None:
     ],
 )
 def test_what_efs_would_not_evaluate_is_not_believed_in(policy: dict[str, Any], why: str) -> None:
-    with pytest.raises(Unsupported, match=why):
+    with pytest.raises(UnsupportedPolicy, match=why):
         evaluate(policy, EFS, Client())
 
 

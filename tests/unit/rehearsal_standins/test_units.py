@@ -5,7 +5,7 @@ from datetime import datetime, timezone
 
 from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
-from botocore.credentials import Credentials as BotoCredentials
+from botocore.credentials import AccessKey as BotoCredentials
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,8 +13,8 @@ from hyperpod_kit.rehearsal.standins.arguments import parse_mount_arguments, unk
 from hyperpod_kit.rehearsal.standins.fuse import wire
 from hyperpod_kit.rehearsal.standins.mountpoint_s3.options import from_fstab, parse_options
 from hyperpod_kit.rehearsal.standins.mountpoint_s3.settings import load_settings
-from hyperpod_kit.rehearsal.standins.passthrough.identity import Identity, may_access
-from hyperpod_kit.rehearsal.standins.sigv4 import EMPTY_SHA256, Credentials, sign
+from hyperpod_kit.rehearsal.standins.passthrough.identity import PosixIdentity, may_access
+from hyperpod_kit.rehearsal.standins.sigv4 import EMPTY_SHA256, AccessKey, sign
 
 
 def test_signatures_are_those_of_botocore():
@@ -23,7 +23,7 @@ def test_signatures_are_those_of_botocore():
     S3SigV4Auth(BotoCredentials("AKID", "secret", "token"), "s3", "us-east-1").add_auth(request)
     moment = datetime.strptime(request.headers["X-Amz-Date"], "%Y%m%dT%H%M%SZ").replace(tzinfo=timezone.utc)
     ours = sign(
-        Credentials("AKID", "secret", "token"),
+        AccessKey("AKID", "secret", "token"),
         "us-east-1",
         "GET",
         "/bucket/a%20b",
@@ -41,7 +41,7 @@ def test_settings_come_from_the_environment_before_the_files(tmp_path):
     (tmp_path / "credentials").write_text("[default]\naws_access_key_id = A%\naws_secret_access_key = B:=\n")
     files = {"AWS_CONFIG_FILE": str(tmp_path / "config"), "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "credentials")}
     found = load_settings(files)
-    assert found == ("http://10.1.0.1:9000", "eu-west-1", Credentials("A%", "B:=", None))
+    assert found == ("http://10.1.0.1:9000", "eu-west-1", AccessKey("A%", "B:=", None))
     assert load_settings({**files, "AWS_PROFILE": "two"}) == ("", "us-west-2", None)
     more = load_settings(
         {
@@ -54,7 +54,7 @@ def test_settings_come_from_the_environment_before_the_files(tmp_path):
         },
         endpoint="http://option",
     )
-    assert more == ("http://option", "us-east-2", Credentials("C", "D", "T"))
+    assert more == ("http://option", "us-east-2", AccessKey("C", "D", "T"))
 
 
 def test_the_form_of_fstab_becomes_a_command_line():
@@ -93,10 +93,10 @@ def test_arguments_of_mount_helpers():
 @given(st.integers(0, 0o777), st.integers(0, 7), st.integers(0, 2), st.integers(0, 2))
 def test_access_by_mode_bits(mode, mask, uid_shift, gid_shift):
     status = os.stat_result((0o100000 | mode, 1, 1, 1, 1000, 2000, 0, 0, 0, 0))
-    user = Identity(1000 + uid_shift, 1999 + gid_shift, (2000,) if gid_shift == 2 else ())
+    user = PosixIdentity(1000 + uid_shift, 1999 + gid_shift, (2000,) if gid_shift == 2 else ())
     bits = mode >> 6 if uid_shift == 0 else mode >> 3 if gid_shift else mode
     assert may_access(user, status, mask) == (bits & mask == mask)
-    assert may_access(Identity(0, 0), status, mask & 6)
+    assert may_access(PosixIdentity(0, 0), status, mask & 6)
 
 
 @given(st.lists(st.binary(min_size=1, max_size=30), max_size=40), st.integers(64, 300))

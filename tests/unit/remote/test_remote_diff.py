@@ -18,7 +18,7 @@ from hyperpod_kit.bundle.upload import THREADS, upload
 from hyperpod_kit.cli.main import run
 from hyperpod_kit.config.load import load
 from hyperpod_kit.rehearsal.keys import Key
-from hyperpod_kit.rehearsal.s3.store import S3Store
+from hyperpod_kit.rehearsal.s3.store import StoredBuckets
 from hyperpod_kit.rehearsal.sagemaker.api import ApiError
 from hyperpod_kit.rehearsal.sagemaker.server import serve
 
@@ -123,7 +123,7 @@ def put(path: Path, text: str) -> None:
 
 @pytest.fixture
 def world(tmp_path: Path, small: None, network: Network, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    store, control = S3Store(tmp_path / "s3"), Control()
+    store, control = StoredBuckets(tmp_path / "s3"), Control()
     server = serve([("127.0.0.1", 0)], store, control, keys={"test": Key("test", "test")})  # type: ignore[arg-type]
     monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")

@@ -18,7 +18,7 @@ from hyperpod_kit.aws.ssm import Ssm, session_request, target
 from hyperpod_kit.cluster.session import plugin_start
 from hyperpod_kit.errors import HyperpodKitError, NoCredentials
 from hyperpod_kit.remote.pace import TokenBucket
-from hyperpod_kit.remote.ssm_transport import Session, SsmTransport
+from hyperpod_kit.remote.ssm_transport import SsmSession, SsmTransport
 from hyperpod_kit.remote.target import Target
 from hyperpod_kit.remote.validate_mounts import validate_mounts
 
@@ -83,7 +83,7 @@ def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Aws]:
 def transport(command: list[str], *, timeout: float = 20.0) -> SsmTransport:
     ssm = Ssm("us-east-1")
 
-    def begin(node: Target) -> Session:
+    def begin(node: Target) -> SsmSession:
         request = session_request(target(ARN, node.group, node.instance_id))
         token = ssm.start_session(request)
 
@@ -91,7 +91,9 @@ def transport(command: list[str], *, timeout: float = 20.0) -> SsmTransport:
             with suppress(HyperpodKitError):
                 ssm.terminate_session(token["SessionId"])
 
-        return Session(plugin_start(token, request, region=ssm.region, endpoint=ssm.endpoint, version="1.2.707.0"), end)
+        return SsmSession(
+            plugin_start(token, request, region=ssm.region, endpoint=ssm.endpoint, version="1.2.707.0"), end
+        )
 
     return SsmTransport(begin, timeout, bucket=TokenBucket(50.0), command=command)
 

@@ -17,7 +17,7 @@ import pytest
 from hyperpod_kit.cli import mounts_look
 from hyperpod_kit.cli.main import run
 from hyperpod_kit.rehearsal.keys import Key
-from hyperpod_kit.rehearsal.s3.store import S3Store
+from hyperpod_kit.rehearsal.s3.store import StoredBuckets
 from hyperpod_kit.rehearsal.sagemaker.server import serve
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Control
     made = Control()
     server = serve(
         [("127.0.0.1", 0)],
-        S3Store(tmp_path / "s3"),
+        StoredBuckets(tmp_path / "s3"),
         made,  # type: ignore[arg-type]
         keys={"test": Key("test", "test")},
     )

@@ -13,7 +13,7 @@ from moto import mock_aws
 
 from hyperpod_kit.cli.main import run
 from hyperpod_kit.rehearsal.keys import Key
-from hyperpod_kit.rehearsal.s3.store import S3Store
+from hyperpod_kit.rehearsal.s3.store import StoredBuckets
 from hyperpod_kit.rehearsal.sagemaker.server import serve
 from hyperpod_kit.remote.known_hosts import KnownHosts
 
@@ -48,7 +48,7 @@ class Control:
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     server = serve(
         [("127.0.0.1", 0)],
-        S3Store(tmp_path / "s3"),
+        StoredBuckets(tmp_path / "s3"),
         Control(),  # type: ignore[arg-type]
         # Where a test has moto in place, its keys are everybody's.
         keys={"test": Key("test", "test"), "FOOBARKEY": Key("FOOBARKEY", "FOOBARSECRET")},

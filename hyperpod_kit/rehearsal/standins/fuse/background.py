@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Callable, Optional
 
-from hyperpod_kit.rehearsal.standins.fuse.session import Session
+from hyperpod_kit.rehearsal.standins.fuse.session import FuseSession
 
 
 class StartFailed(Exception):
@@ -18,7 +18,7 @@ class StartFailed(Exception):
         self.code = code
 
 
-def run_in_background(start: Callable[[], Session], target: str, after: Optional[Callable[[], None]] = None) -> int:
+def run_in_background(start: Callable[[], FuseSession], target: str, after: Optional[Callable[[], None]] = None) -> int:
     """Fork; the child mounts with `start()` and serves until unmounted, the parent returns its exit code.
 
     `start` returns a session that is started, or raises StartFailed, whose message the parent prints; `after` is called

@@ -11,7 +11,7 @@ from typing import Callable, List, Mapping, Optional
 
 from hyperpod_kit.rehearsal.standins.fuse import wire
 
-Handler = Callable[[wire.Request], wire.Payload]
+Handler = Callable[[wire.FuseRequest], wire.Payload]
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOATIME = 1, 2, 4, 1024
 MNT_DETACH = 2
@@ -46,7 +46,7 @@ def unmount(target: str) -> None:
     _libc.umount2(os.fsencode(target), MNT_DETACH)
 
 
-class Session:
+class FuseSession:
     """Answers a mount's requests with the handlers of a file system, by opcode.
 
     A handler raises OSError for the error number to answer; an opcode without a handler is answered ENOSYS, which
@@ -103,9 +103,9 @@ class Session:
             if opcode in (wire.FORGET, wire.BATCH_FORGET):
                 self._forget_nodes(opcode, node, body)
             elif opcode != wire.INTERRUPT:
-                self._answer(unique, wire.Request(opcode, node, uid, gid, pid, body, scratch))
+                self._answer(unique, wire.FuseRequest(opcode, node, uid, gid, pid, body, scratch))
 
-    def _answer(self, unique: int, request: wire.Request) -> None:
+    def _answer(self, unique: int, request: wire.FuseRequest) -> None:
         payload: wire.Payload = b""
         number = 0
         try:
@@ -128,7 +128,7 @@ class Session:
             if err.errno not in (errno.ENOENT, errno.ENODEV) and self._report is not None:
                 self._report(request.opcode, err)
 
-    def _dispatch(self, request: wire.Request) -> wire.Payload:
+    def _dispatch(self, request: wire.FuseRequest) -> wire.Payload:
         if request.opcode == wire.INIT:
             return wire.init_reply(request.body)
         if request.opcode == wire.DESTROY:

@@ -62,7 +62,7 @@ Payload = Union[bytes, bytearray, memoryview]
 _U64_MASK = (1 << 64) - 1
 
 
-class Request(NamedTuple):
+class FuseRequest(NamedTuple):
     """One request. body: what follows the header; scratch: room for a reply of MAX_WRITE bytes. Both belong to
     the thread and are used again for its next request."""
 

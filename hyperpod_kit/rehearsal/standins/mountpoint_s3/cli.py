@@ -14,15 +14,15 @@ from hyperpod_kit.rehearsal.standins.fuse.session import (
     MS_NODEV,
     MS_NOSUID,
     MS_RDONLY,
+    FuseSession,
     Refusal,
-    Session,
     mount,
     name_process,
 )
 from hyperpod_kit.rehearsal.standins.mountpoint_s3.client import S3Client, S3Failure
 from hyperpod_kit.rehearsal.standins.mountpoint_s3.files import Files
-from hyperpod_kit.rehearsal.standins.mountpoint_s3.filesystem import Names
-from hyperpod_kit.rehearsal.standins.mountpoint_s3.options import Options, from_fstab, parse_options
+from hyperpod_kit.rehearsal.standins.mountpoint_s3.filesystem import NameOperations
+from hyperpod_kit.rehearsal.standins.mountpoint_s3.options import MountOptions, from_fstab, parse_options
 from hyperpod_kit.rehearsal.standins.mountpoint_s3.settings import load_settings
 from hyperpod_kit.rehearsal.standins.mountpoint_s3.tree import Tree
 
@@ -66,7 +66,7 @@ def _check_mount_point(path: str) -> None:
                 raise StartFailed(f"Error: mount point {path} is already mounted")
 
 
-def _start(options: Options) -> Session:
+def _start(options: MountOptions) -> FuseSession:
     """Reach the bucket and mount. Raises StartFailed."""
     settings = load_settings(os.environ, options.profile, options.endpoint_url, options.region)
     failed = f"initial ListObjectsV2 failed for bucket {options.bucket} in region {settings.region}"
@@ -87,7 +87,7 @@ def _start(options: Options) -> Session:
     rules = options.rules()
     pool = ThreadPoolExecutor(8)
     tree = Tree(client, pool, options.prefix or "", rules.ttl)
-    names = Names(tree, client, rules)
+    names = NameOperations(tree, client, rules)
     files = Files(tree, names, client, pool, rules)
     flags = MS_NOSUID | MS_NODEV | MS_NOATIME | (MS_RDONLY if options.read_only else 0)
     shared = ",allow_other" if options.allow_other or options.allow_root else ""
@@ -97,7 +97,7 @@ def _start(options: Options) -> Session:
         raise _failure("Failed to create FUSE session", str(err)) from err
     name_process("mount-s3")
     syslog.openlog("mount-s3", syslog.LOG_PID, syslog.LOG_DAEMON)
-    session = Session(
+    session = FuseSession(
         descriptor,
         options.mount_point,
         {**names.handlers(), **files.handlers()},

@@ -13,7 +13,7 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 from urllib.parse import quote, urlsplit
 from xml.etree import ElementTree
 
-from hyperpod_kit.rehearsal.standins.sigv4 import EMPTY_SHA256, UNSIGNED, Credentials, sign
+from hyperpod_kit.rehearsal.standins.sigv4 import EMPTY_SHA256, UNSIGNED, AccessKey, sign
 
 TRIES = 6
 """Attempts of a request; with the pauses between them about 3 s of outage are bridged."""
@@ -29,7 +29,7 @@ class S3Failure(Exception):
         self.code = code
 
 
-class Found(NamedTuple):
+class ObjectHead(NamedTuple):
     """An object as S3 describes it. modified: Unix seconds."""
 
     size: int
@@ -40,7 +40,7 @@ class Found(NamedTuple):
 class Listing(NamedTuple):
     """A page of a listing: objects by key, common prefixes, and the token of the next page."""
 
-    objects: List[Tuple[str, Found]]
+    objects: List[Tuple[str, ObjectHead]]
     prefixes: List[str]
     token: Optional[str]
 
@@ -48,7 +48,7 @@ class Listing(NamedTuple):
 class S3Client:
     """One bucket, path style. Safe for threads."""
 
-    def __init__(self, endpoint: str, region: str, bucket: str, credentials: Optional[Credentials]) -> None:
+    def __init__(self, endpoint: str, region: str, bucket: str, credentials: Optional[AccessKey]) -> None:
         self._url = urlsplit(endpoint)
         self._region = region
         self._bucket = bucket
@@ -123,7 +123,7 @@ class S3Client:
         connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection, False
 
-    def head(self, key: str) -> Optional[Found]:
+    def head(self, key: str) -> Optional[ObjectHead]:
         """The object, or None."""
         try:
             response, _ = self.request("HEAD", key)
@@ -132,7 +132,7 @@ class S3Client:
                 return None
             raise
         modified = response.getheader("last-modified")
-        return Found(
+        return ObjectHead(
             int(response.getheader("content-length") or 0),
             parsedate_to_datetime(modified).timestamp() if modified else 0.0,
             response.getheader("etag") or "",
@@ -155,7 +155,7 @@ class S3Client:
         objects = [
             (
                 text(item, "Key"),
-                Found(int(text(item, "Size")), _seconds(text(item, "LastModified")), text(item, "ETag")),
+                ObjectHead(int(text(item, "Size")), _seconds(text(item, "LastModified")), text(item, "ETag")),
             )
             for item in root.iter(f"{space}Contents")
         ]

@@ -9,12 +9,12 @@ from typing import Dict, List, NamedTuple, Tuple
 
 from hyperpod_kit.rehearsal.standins.fuse import wire
 from hyperpod_kit.rehearsal.standins.fuse.session import Handler, Refusal
-from hyperpod_kit.rehearsal.standins.fuse.wire import Request
+from hyperpod_kit.rehearsal.standins.fuse.wire import FuseRequest
 from hyperpod_kit.rehearsal.standins.mountpoint_s3.client import S3Client, S3Failure
-from hyperpod_kit.rehearsal.standins.mountpoint_s3.tree import REMOTE, Node, Tree
+from hyperpod_kit.rehearsal.standins.mountpoint_s3.tree import REMOTE, Inode, Tree
 
 
-class Rules(NamedTuple):
+class MountRules(NamedTuple):
     """What the command line allows and shows. ttl: seconds; modes: permission bits; sizes: bytes."""
 
     allow_delete: bool = False
@@ -28,10 +28,10 @@ class Rules(NamedTuple):
     write_part: int = 8 << 20
 
 
-class Names:
+class NameOperations:
     """Operations on names. Raises Refusal with the error numbers of Mountpoint."""
 
-    def __init__(self, tree: Tree, client: S3Client, rules: Rules) -> None:
+    def __init__(self, tree: Tree, client: S3Client, rules: MountRules) -> None:
         self._tree = tree
         self._client = client
         self._rules = rules
@@ -54,7 +54,7 @@ class Names:
             wire.STATFS: self.statfs,
         }
 
-    def list_directory(self, node: Node) -> List[Tuple[bytes, int, int]]:
+    def list_directory(self, node: Inode) -> List[Tuple[bytes, int, int]]:
         """Entries of a directory, sorted: what S3 lists and what is local."""
         prefix = self._tree.directory_prefix(node)
         names: Dict[str, bool] = {}
@@ -85,7 +85,7 @@ class Names:
             for number, (name, directory) in enumerate(sorted(entries))
         ]
 
-    def _attr(self, node: Node) -> bytes:
+    def _attr(self, node: Inode) -> bytes:
         rules = self._rules
         mode = stat.S_IFDIR | rules.directory_mode if node.directory else stat.S_IFREG | rules.file_mode
         size, moment = (0 if node.directory else node.found.size), int(node.found.modified)
@@ -108,26 +108,26 @@ class Names:
             0,
         )
 
-    def _ttl(self, node: Node) -> float:
+    def _ttl(self, node: Inode) -> float:
         return self._rules.ttl if node.status == REMOTE else 0.0
 
-    def _entry(self, node: Node) -> bytes:
+    def _entry(self, node: Inode) -> bytes:
         self._tree.count_lookup(node)
         ttl = self._ttl(node)
         return wire.entry_reply(node.number, self._attr(node), ttl, ttl)
 
-    def _child(self, request: Request, skip: int = 0) -> Node:
+    def _child(self, request: FuseRequest, skip: int = 0) -> Inode:
         parent = self._tree.node(request.node)
         child = self._tree.find(parent, _text(request.names(skip)[0]))
         if child is None:
             raise Refusal(errno.ENOENT, "no such file")
         return child
 
-    def lookup(self, request: Request) -> bytes:
+    def lookup(self, request: FuseRequest) -> bytes:
         """Objects of other clients are seen at once: nothing absent is remembered."""
         return self._entry(self._child(request))
 
-    def getattr(self, request: Request) -> bytes:
+    def getattr(self, request: FuseRequest) -> bytes:
         """Attributes, asked for again once they are older than the metadata TTL."""
         node = self._tree.node(request.node)
         if node.parent is not None and node.status == REMOTE and not node.directory and time.monotonic() > node.valid:
@@ -138,7 +138,7 @@ class Names:
                 raise Refusal(errno.ESTALE, f"{self._tree.key(node)} is another file now")
         return wire.attr_reply(self._attr(node), self._ttl(node))
 
-    def setattr(self, request: Request) -> bytes:
+    def setattr(self, request: FuseRequest) -> bytes:
         """Nothing of an object can be changed; on a file not yet uploaded it is accepted and has no effect."""
         node = self._tree.node(request.node)
         if node.status == REMOTE:
@@ -149,7 +149,7 @@ class Names:
             )
         return wire.attr_reply(self._attr(node), self._ttl(node))
 
-    def mknod(self, request: Request) -> bytes:
+    def mknod(self, request: FuseRequest) -> bytes:
         """A new regular file, to be opened for writing next."""
         mode, _, _, _ = wire.IN_MKNOD.unpack_from(request.body)
         if not stat.S_ISREG(mode):
@@ -157,12 +157,12 @@ class Names:
         name = _text(request.names(wire.IN_MKNOD.size)[0])
         return self._entry(self._tree.make_local(self._tree.node(request.node), name, directory=False))
 
-    def mkdir(self, request: Request) -> bytes:
+    def mkdir(self, request: FuseRequest) -> bytes:
         """A local directory: S3 learns of it with the first object inside."""
         name = _text(request.names(wire.IN_MKDIR.size)[0])
         return self._entry(self._tree.make_local(self._tree.node(request.node), name, directory=True))
 
-    def unlink(self, request: Request) -> bytes:
+    def unlink(self, request: FuseRequest) -> bytes:
         """Delete the object, where that is allowed."""
         if not self._rules.allow_delete:
             raise Refusal(errno.EPERM, "Deletes are disabled. Use '--allow-delete' mount option to enable it.")
@@ -178,7 +178,7 @@ class Names:
         self._tree.drop(node)
         return b""
 
-    def rmdir(self, request: Request) -> bytes:
+    def rmdir(self, request: FuseRequest) -> bytes:
         """Only a directory that is local and empty."""
         node = self._child(request)
         if not node.directory:
@@ -190,7 +190,7 @@ class Names:
         self._tree.drop(node)
         return b""
 
-    def rename(self, request: Request) -> bytes:
+    def rename(self, request: FuseRequest) -> bytes:
         """General purpose buckets have no rename."""
         node = self._child(request, wire.IN_RENAME2.size if request.opcode == wire.RENAME2 else wire.U64.size)
         if node.directory:
@@ -199,11 +199,11 @@ class Names:
             raise Refusal(errno.EPERM, f"{self._tree.key(node)} cannot be renamed while being written")
         raise Refusal(errno.ENOSYS, "rename is not supported on this bucket")
 
-    def no_links(self, request: Request) -> bytes:
+    def no_links(self, request: FuseRequest) -> bytes:
         """Neither hard nor symbolic links."""
         raise Refusal(errno.EPERM, "links are not supported")
 
-    def statfs(self, request: Request) -> bytes:
+    def statfs(self, request: FuseRequest) -> bytes:
         """As good as endless."""
         blocks = (1 << 64) // 1024 // 4096
         return wire.STATFS_OUT.pack(blocks, blocks, blocks, blocks, blocks, 4096, 255, 4096, 0, *[0] * 6)

@@ -9,7 +9,7 @@ import sys
 from typing import List, NoReturn, Optional, Sequence
 
 from hyperpod_kit.rehearsal.standins.arguments import IGNORED, parse_mount_arguments
-from hyperpod_kit.rehearsal.standins.mountpoint_s3.filesystem import Rules
+from hyperpod_kit.rehearsal.standins.mountpoint_s3.filesystem import MountRules
 
 VERSION = "mount-s3 1.22.0+standin (hyperpod-kit rehearsal stand-in, not Mountpoint for Amazon S3)"
 
@@ -81,7 +81,7 @@ class _PrintVersion(argparse.Action):
         sys.exit(0)
 
 
-class Options(argparse.Namespace):
+class MountOptions(argparse.Namespace):
     """The options that have an effect; the others are accepted, as the rehearsal has nothing for them to act on."""
 
     bucket: str
@@ -107,10 +107,10 @@ class Options(argparse.Namespace):
     read_part_size: Optional[int]
     write_part_size: Optional[int]
 
-    def rules(self) -> Rules:
+    def rules(self) -> MountRules:
         """The rules of the file system that these options ask for."""
         part = self.part_size or PART_SIZE
-        return Rules(
+        return MountRules(
             self.allow_delete,
             self.allow_overwrite,
             self.uid,
@@ -128,7 +128,7 @@ class Options(argparse.Namespace):
         return {"minimal": 0.1, "indefinite": ENDLESS}.get(self.metadata_ttl) or float(self.metadata_ttl)
 
 
-def parse_options(argv: Sequence[str]) -> Options:
+def parse_options(argv: Sequence[str]) -> MountOptions:
     """Options of `mount-s3 BUCKET DIRECTORY ...`; exits with 2 on wrong ones, 0 on --version and --help."""
     parser = _Parser(prog="mount-s3", allow_abbrev=False)
     parser.add_argument("bucket", metavar="BUCKET_NAME")
@@ -147,7 +147,7 @@ def parse_options(argv: Sequence[str]) -> Options:
     parser.add_argument("--gid", type=int, default=os.getgid())
     parser.add_argument("--dir-mode", type=_octal, default=0o755)
     parser.add_argument("--file-mode", type=_octal, default=0o644)
-    options = parser.parse_args(list(argv), namespace=Options())
+    options = parser.parse_args(list(argv), namespace=MountOptions())
     found = re.fullmatch(r"s3://([^/]+)/?(.*)", options.bucket)
     if found:
         options.bucket = found[1]

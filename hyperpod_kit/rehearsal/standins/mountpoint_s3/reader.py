@@ -8,7 +8,7 @@ from concurrent.futures import Executor, Future
 from typing import List, NamedTuple
 
 from hyperpod_kit.rehearsal.standins.fuse.session import Refusal
-from hyperpod_kit.rehearsal.standins.mountpoint_s3.client import Found, S3Client, S3Failure
+from hyperpod_kit.rehearsal.standins.mountpoint_s3.client import ObjectHead, S3Client, S3Failure
 
 FIRST_RANGE = 1 << 20
 KEPT = 4
@@ -21,10 +21,10 @@ class _Range(NamedTuple):
     data: Future[bytes]
 
 
-class Reader:
+class ObjectReader:
     """An open object, pinned to the version that was opened. Safe for threads."""
 
-    def __init__(self, client: S3Client, pool: Executor, key: str, found: Found, largest: int) -> None:
+    def __init__(self, client: S3Client, pool: Executor, key: str, found: ObjectHead, largest: int) -> None:
         """largest: bytes of the longest range that is fetched."""
         self._client = client
         self._pool = pool

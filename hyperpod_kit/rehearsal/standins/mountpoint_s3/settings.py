@@ -6,15 +6,15 @@ import configparser
 import os
 from typing import Mapping, NamedTuple, Optional
 
-from hyperpod_kit.rehearsal.standins.sigv4 import Credentials
+from hyperpod_kit.rehearsal.standins.sigv4 import AccessKey
 
 
-class Settings(NamedTuple):
+class S3Settings(NamedTuple):
     """How to reach S3. credentials: None when none were found."""
 
     endpoint: str
     region: str
-    credentials: Optional[Credentials]
+    credentials: Optional[AccessKey]
 
 
 def load_settings(
@@ -22,7 +22,7 @@ def load_settings(
     profile: Optional[str] = None,
     endpoint: Optional[str] = None,
     region: Optional[str] = None,
-) -> Settings:
+) -> S3Settings:
     """Options win over the environment, the environment over ~/.aws. An empty endpoint means that none is set."""
     # A colon is part of a profile's values, and AWS's files know no interpolation.
     config = configparser.RawConfigParser(delimiters=("=",))
@@ -41,8 +41,8 @@ def load_settings(
         (configured("aws_access_key_id"), configured("aws_secret_access_key"), configured("aws_session_token")),
     ):
         if credentials is None and access and secret:
-            credentials = Credentials(access, secret, token)
-    return Settings(
+            credentials = AccessKey(access, secret, token)
+    return S3Settings(
         endpoint
         or environ.get("AWS_ENDPOINT_URL_S3")
         or environ.get("AWS_ENDPOINT_URL")

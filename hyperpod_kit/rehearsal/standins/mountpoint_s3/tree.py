@@ -10,19 +10,19 @@ from typing import Dict, List, Optional, Set, Tuple
 
 from hyperpod_kit.rehearsal.standins.fuse.session import Refusal
 from hyperpod_kit.rehearsal.standins.fuse.wire import ROOT
-from hyperpod_kit.rehearsal.standins.mountpoint_s3.client import Found, S3Client, S3Failure
+from hyperpod_kit.rehearsal.standins.mountpoint_s3.client import ObjectHead, S3Client, S3Failure
 
 REMOTE, UNOPENED, WRITING = "remote", "unopened", "writing"
 """A node's status: in S3; made here and not yet written (local directories too); being written."""
 
 
-class Node:
+class Inode:
     """A file or directory. valid: monotonic time until which its attributes need not be asked for again."""
 
     __slots__ = ("directory", "found", "lookups", "name", "number", "parent", "readers", "status", "valid", "writer")
 
     def __init__(
-        self, number: int, parent: Optional[Node], name: str, directory: bool, status: str, found: Found
+        self, number: int, parent: Optional[Inode], name: str, directory: bool, status: str, found: ObjectHead
     ) -> None:
         self.number = number
         self.parent = parent
@@ -46,19 +46,19 @@ class Tree:
         self._prefix = prefix
         self._ttl = ttl
         self._lock = threading.RLock()
-        self.root = Node(ROOT, None, "", True, REMOTE, Found(0, time.time(), ""))
-        self._nodes: Dict[int, Node] = {ROOT: self.root}
-        self._children: Dict[Tuple[int, str], Node] = {}
+        self.root = Inode(ROOT, None, "", True, REMOTE, ObjectHead(0, time.time(), ""))
+        self._nodes: Dict[int, Inode] = {ROOT: self.root}
+        self._children: Dict[Tuple[int, str], Inode] = {}
         self._next = ROOT + 1
 
-    def node(self, number: int) -> Node:
+    def node(self, number: int) -> Inode:
         """The node of that number. Raises Refusal ENOENT."""
         found = self._nodes.get(number)
         if found is None:
             raise Refusal(errno.ENOENT, "no such node")
         return found
 
-    def key(self, node: Node) -> str:
+    def key(self, node: Inode) -> str:
         """Key of a file, or of a directory without its final `/`."""
         names = []
         while node.parent is not None:
@@ -66,11 +66,11 @@ class Tree:
             node = node.parent
         return self._prefix + "/".join(reversed(names))
 
-    def directory_prefix(self, node: Node) -> str:
+    def directory_prefix(self, node: Inode) -> str:
         """What the keys inside a directory start with."""
         return self._prefix if node is self.root else self.key(node) + "/"
 
-    def find(self, parent: Node, name: str) -> Optional[Node]:
+    def find(self, parent: Inode, name: str) -> Optional[Inode]:
         """The child, local or as S3 has it now, or None. Raises Refusal EIO when S3 fails."""
         known = self._children.get((parent.number, name))
         if known is not None and known.status != REMOTE:
@@ -90,7 +90,7 @@ class Tree:
             known.valid = time.monotonic() + self._ttl
             return known
 
-    def _ask(self, key: str) -> Tuple[bool, Optional[Found]]:
+    def _ask(self, key: str) -> Tuple[bool, Optional[ObjectHead]]:
         """Whether there is a directory, and the object. A directory shadows an object of the same name."""
         inside = self._pool.submit(self._client.list, key + "/", limit=1)
         try:
@@ -100,14 +100,14 @@ class Tree:
             raise Refusal(errno.EIO, f"HeadObject/ListObjectsV2 failed for {key}: {err}") from None
         return bool(listing.objects or listing.prefixes), found
 
-    def _make(self, parent: Node, name: str, directory: bool, status: str) -> Node:
-        node = Node(self._next, parent, name, directory, status, Found(0, time.time(), ""))
+    def _make(self, parent: Inode, name: str, directory: bool, status: str) -> Inode:
+        node = Inode(self._next, parent, name, directory, status, ObjectHead(0, time.time(), ""))
         self._next += 1
         self._nodes[node.number] = node
         self._children[parent.number, name] = node
         return node
 
-    def make_local(self, parent: Node, name: str, directory: bool) -> Node:
+    def make_local(self, parent: Inode, name: str, directory: bool) -> Inode:
         """A node that S3 does not know of. Raises Refusal EEXIST."""
         taken = self.find(parent, name) is not None  # asks S3, so not under the lock
         with self._lock:
@@ -115,7 +115,7 @@ class Tree:
                 raise Refusal(errno.EEXIST, f"{name} exists")
             return self._make(parent, name, directory, UNOPENED)
 
-    def publish(self, node: Node, found: Found) -> None:
+    def publish(self, node: Inode, found: ObjectHead) -> None:
         """A node is in S3 now, and with it the local directories above it."""
         with self._lock:
             node.status, node.found, node.valid = REMOTE, found, 0.0
@@ -124,13 +124,13 @@ class Tree:
                 above.status = REMOTE
                 above = above.parent
 
-    def drop(self, node: Node) -> None:
+    def drop(self, node: Inode) -> None:
         """The name is gone; handles that are open keep the node."""
         with self._lock:
             if node.parent is not None and self._children.get((node.parent.number, node.name)) is node:
                 del self._children[node.parent.number, node.name]
 
-    def local_children(self, parent: Node) -> List[Node]:
+    def local_children(self, parent: Inode) -> List[Inode]:
         """Children that S3 does not know of."""
         with self._lock:
             return [
@@ -139,7 +139,7 @@ class Tree:
                 if number == parent.number and node.status != REMOTE
             ]
 
-    def count_lookup(self, node: Node) -> None:
+    def count_lookup(self, node: Inode) -> None:
         """The kernel was told of the node once more."""
         with self._lock:
             node.lookups += 1

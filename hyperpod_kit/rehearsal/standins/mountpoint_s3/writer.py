@@ -15,7 +15,7 @@ from hyperpod_kit.rehearsal.standins.mountpoint_s3.client import S3Client, S3Fai
 PARTS_IN_FLIGHT = 4
 
 
-class Writer:
+class ObjectWriter:
     """The upload of one object. state: `open`, `done` or `failed`. Safe for threads.
 
     pid: of the process that opened the file; only its close completes the upload, as another's close may be that of

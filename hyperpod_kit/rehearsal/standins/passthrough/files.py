@@ -9,7 +9,7 @@ from typing import Dict, List, Tuple
 
 from hyperpod_kit.rehearsal.standins.fuse import wire
 from hyperpod_kit.rehearsal.standins.fuse.session import Handler
-from hyperpod_kit.rehearsal.standins.fuse.wire import Request
+from hyperpod_kit.rehearsal.standins.fuse.wire import FuseRequest
 from hyperpod_kit.rehearsal.standins.passthrough.nodes import Nodes
 
 NOT_PASSED_ON = os.O_CREAT | os.O_EXCL | os.O_NOCTTY | os.O_DIRECT | os.O_NOFOLLOW | os.O_NOATIME
@@ -41,7 +41,7 @@ class OpenFiles:
         """Handles are descriptors."""
         return handle
 
-    def open(self, request: Request) -> bytes:
+    def open(self, request: FuseRequest) -> bytes:
         """Open what the node is, with its permissions checked by the file system underneath."""
         flags = wire.U32.unpack_from(request.body)[0]
         return wire.open_reply(os.open(self._nodes.path(request.node), flags & ~NOT_PASSED_ON | os.O_CLOEXEC))
@@ -51,17 +51,17 @@ class OpenFiles:
         kept = flags & ~NOT_PASSED_ON | flags & os.O_EXCL
         return os.open(name, kept | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, mode & 0o7777, dir_fd=parent)
 
-    def opendir(self, request: Request) -> bytes:
+    def opendir(self, request: FuseRequest) -> bytes:
         """Open a directory for reading."""
         return wire.open_reply(os.open(self._nodes.path(request.node), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
-    def read(self, request: Request) -> wire.Payload:
+    def read(self, request: FuseRequest) -> wire.Payload:
         """As many bytes as there are, up to the size asked for."""
         handle, offset, size = wire.IN_READ.unpack_from(request.body)
         room = request.scratch[:size]
         return room[: os.preadv(handle, [room], offset)]
 
-    def write(self, request: Request) -> bytes:
+    def write(self, request: FuseRequest) -> bytes:
         """All bytes, or the error that stopped them."""
         handle, offset, size = wire.IN_READ.unpack_from(request.body)
         data = request.body[wire.IN_WRITE_SIZE : wire.IN_WRITE_SIZE + size]
@@ -73,12 +73,12 @@ class OpenFiles:
             done += count
         return wire.WRITE_OUT.pack(done, 0)
 
-    def fsync(self, request: Request) -> bytes:
+    def fsync(self, request: FuseRequest) -> bytes:
         """fsync(2) and fdatasync(2), of files and directories."""
         os.fsync(request.handle())
         return b""
 
-    def readdir(self, request: Request) -> bytes:
+    def readdir(self, request: FuseRequest) -> bytes:
         """Entries; reading from the start again lists anew."""
         handle, offset, size = wire.IN_READ.unpack_from(request.body)
         with self._lock:
@@ -97,7 +97,7 @@ class OpenFiles:
                 entries.append((os.fsencode(entry.name), kind, entry.inode()))
         return entries
 
-    def release(self, request: Request) -> bytes:
+    def release(self, request: FuseRequest) -> bytes:
         """The last reference to an open file is gone."""
         self.close(request.handle())
         return b""

@@ -11,9 +11,9 @@ from typing import Dict, Optional
 
 from hyperpod_kit.rehearsal.standins.fuse import wire
 from hyperpod_kit.rehearsal.standins.fuse.session import Handler
-from hyperpod_kit.rehearsal.standins.fuse.wire import Request
+from hyperpod_kit.rehearsal.standins.fuse.wire import FuseRequest
 from hyperpod_kit.rehearsal.standins.passthrough.files import OpenFiles
-from hyperpod_kit.rehearsal.standins.passthrough.identity import Identities, Identity, may_access
+from hyperpod_kit.rehearsal.standins.passthrough.identity import Identities, PosixIdentity, may_access
 from hyperpod_kit.rehearsal.standins.passthrough.nodes import Nodes
 
 DIRECTORY_TTL = 1.0
@@ -30,7 +30,7 @@ def _ttl(mode: int) -> float:
 class PassThrough:
     """Every operation on `root`, as `squash` or as each caller; with `root_squash` as nobody for uid 0."""
 
-    def __init__(self, root: str, squash: Optional[Identity], *, root_squash: bool = False) -> None:
+    def __init__(self, root: str, squash: Optional[PosixIdentity], *, root_squash: bool = False) -> None:
         self._nodes = Nodes(root)
         self._identities = Identities(squash, root_squash=root_squash)
         self._files = OpenFiles(self._nodes)
@@ -60,7 +60,7 @@ class PassThrough:
         return {**{opcode: self._assuming(handler) for opcode, handler in as_caller.items()}, **self._files.handlers()}
 
     def _assuming(self, handler: Handler) -> Handler:
-        def call(request: Request) -> wire.Payload:
+        def call(request: FuseRequest) -> wire.Payload:
             self._identities.assume(request)
             return handler(request)
 
@@ -78,15 +78,15 @@ class PassThrough:
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         return wire.attr_reply(wire.pack_attr(status), _ttl(status.st_mode))
 
-    def lookup(self, request: Request) -> bytes:
+    def lookup(self, request: FuseRequest) -> bytes:
         """An absent name is ENOENT each time: it is never cached, so a file made elsewhere appears at once."""
         return self._entry(request.node, request.names()[0])
 
-    def getattr(self, request: Request) -> bytes:
+    def getattr(self, request: FuseRequest) -> bytes:
         """Status of a node, also of one that has no name any more."""
         return self._attr(request.node)
 
-    def setattr(self, request: Request) -> bytes:
+    def setattr(self, request: FuseRequest) -> bytes:
         """chmod, chown, truncate, utimens, in the order that keeps each possible."""
         (valid, _, handle, size, _, atime, mtime, _, atime_ns, mtime_ns, _, mode, _, uid, gid, _) = (
             wire.IN_SETATTR.unpack_from(request.body)
@@ -122,41 +122,41 @@ class PassThrough:
             )
         return self._attr(request.node)
 
-    def readlink(self, request: Request) -> bytes:
+    def readlink(self, request: FuseRequest) -> bytes:
         """Target of a symbolic link."""
         return os.readlink(b"", dir_fd=self._nodes.descriptor(request.node))
 
-    def symlink(self, request: Request) -> bytes:
+    def symlink(self, request: FuseRequest) -> bytes:
         """A symbolic link."""
         name, target = request.names()
         os.symlink(target, name, dir_fd=self._nodes.descriptor(request.node))
         return self._entry(request.node, name)
 
-    def mknod(self, request: Request) -> bytes:
+    def mknod(self, request: FuseRequest) -> bytes:
         """A file, a pipe or a socket."""
         mode, device, _, _ = wire.IN_MKNOD.unpack_from(request.body)
         name = request.names(wire.IN_MKNOD.size)[0]
         os.mknod(name, mode, device, dir_fd=self._nodes.descriptor(request.node))
         return self._entry(request.node, name)
 
-    def mkdir(self, request: Request) -> bytes:
+    def mkdir(self, request: FuseRequest) -> bytes:
         """A directory."""
         mode, _ = wire.IN_MKDIR.unpack_from(request.body)
         name = request.names(wire.IN_MKDIR.size)[0]
         os.mkdir(name, mode, dir_fd=self._nodes.descriptor(request.node))
         return self._entry(request.node, name)
 
-    def unlink(self, request: Request) -> bytes:
+    def unlink(self, request: FuseRequest) -> bytes:
         """Remove a name; open files stay readable."""
         os.unlink(request.names()[0], dir_fd=self._nodes.descriptor(request.node))
         return b""
 
-    def rmdir(self, request: Request) -> bytes:
+    def rmdir(self, request: FuseRequest) -> bytes:
         """Remove an empty directory."""
         os.rmdir(request.names()[0], dir_fd=self._nodes.descriptor(request.node))
         return b""
 
-    def rename(self, request: Request) -> bytes:
+    def rename(self, request: FuseRequest) -> bytes:
         """rename(2) and renameat2(2) with its flags."""
         flags, size = 0, wire.U64.size
         if request.opcode == wire.RENAME2:
@@ -171,7 +171,7 @@ class PassThrough:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         return b""
 
-    def link(self, request: Request) -> bytes:
+    def link(self, request: FuseRequest) -> bytes:
         """A second name for a file; EEXIST when it is taken, atomically."""
         name = request.names(wire.U64.size)[0]
         os.link(
@@ -182,7 +182,7 @@ class PassThrough:
         )
         return self._entry(request.node, name)
 
-    def create(self, request: Request) -> bytes:
+    def create(self, request: FuseRequest) -> bytes:
         """Create and open in one step, so that O_EXCL holds between nodes."""
         flags, mode, _, _ = wire.IN_CREATE.unpack_from(request.body)
         name = request.names(wire.IN_CREATE.size)[0]
@@ -193,7 +193,7 @@ class PassThrough:
             self._files.close(handle)
             raise
 
-    def statfs(self, request: Request) -> bytes:
+    def statfs(self, request: FuseRequest) -> bytes:
         """Figures of the file system underneath."""
         found = os.fstatvfs(self._nodes.descriptor(request.node))
         return wire.STATFS_OUT.pack(
@@ -209,7 +209,7 @@ class PassThrough:
             *[0] * 6,
         )
 
-    def access(self, request: Request) -> bytes:
+    def access(self, request: FuseRequest) -> bytes:
         """access(2) with the identity that counts."""
         mask = wire.U32.unpack_from(request.body)[0]
         status = os.fstat(self._nodes.descriptor(request.node))

@@ -14,7 +14,7 @@ import threading
 import time
 from typing import Dict, NamedTuple, Optional, Tuple
 
-from hyperpod_kit.rehearsal.standins.fuse.wire import Request
+from hyperpod_kit.rehearsal.standins.fuse.wire import FuseRequest
 
 _libc = ctypes.CDLL(None, use_errno=True)
 # glibc's setgroups changes all threads of a process; the system call changes the calling one.
@@ -23,7 +23,7 @@ GROUPS_TTL = 1.0
 """Seconds for which a process's supplementary groups are remembered."""
 
 
-class Identity(NamedTuple):
+class PosixIdentity(NamedTuple):
     """A POSIX user: `groups` are the supplementary ones."""
 
     uid: int
@@ -31,7 +31,7 @@ class Identity(NamedTuple):
     groups: Tuple[int, ...] = ()
 
 
-NOBODY = Identity(65534, 65534)
+NOBODY = PosixIdentity(65534, 65534)
 
 
 class Identities:
@@ -40,7 +40,7 @@ class Identities:
     root_squash: whoever would be uid 0 is nobody, also when an access point says 0: EFS without ClientRootAccess.
     """
 
-    def __init__(self, squash: Optional[Identity], *, root_squash: bool = False) -> None:
+    def __init__(self, squash: Optional[PosixIdentity], *, root_squash: bool = False) -> None:
         if not _SETGROUPS:
             raise RuntimeError(f"no number of the setgroups system call for {os.uname().machine}")
         self.squash = squash
@@ -48,9 +48,9 @@ class Identities:
         self._thread = threading.local()
         self._groups: Dict[Tuple[int, int, int], Tuple[float, Tuple[int, ...]]] = {}
 
-    def assume(self, request: Request) -> Identity:
+    def assume(self, request: FuseRequest) -> PosixIdentity:
         """Make this thread act for the caller of a request; returns the identity it has now."""
-        wanted = self.squash or Identity(request.uid, request.gid, self._groups_of(request))
+        wanted = self.squash or PosixIdentity(request.uid, request.gid, self._groups_of(request))
         if self.root_squash and wanted.uid == 0:
             wanted = NOBODY
         if getattr(self._thread, "identity", None) != wanted:
@@ -58,7 +58,7 @@ class Identities:
             self._thread.identity = wanted
         return wanted
 
-    def _groups_of(self, request: Request) -> Tuple[int, ...]:
+    def _groups_of(self, request: FuseRequest) -> Tuple[int, ...]:
         """Supplementary groups of the calling process; its group alone when it is gone or not of this node."""
         key = (request.pid, request.uid, request.gid)
         now = time.monotonic()
@@ -80,7 +80,7 @@ class Identities:
         return groups
 
 
-def _switch(identity: Identity) -> None:
+def _switch(identity: PosixIdentity) -> None:
     _libc.setfsuid(0)
     groups = (ctypes.c_uint32 * len(identity.groups))(*identity.groups)
     if _libc.syscall(_SETGROUPS, len(identity.groups), groups):
@@ -90,7 +90,7 @@ def _switch(identity: Identity) -> None:
     _libc.setfsuid(identity.uid)
 
 
-def may_access(identity: Identity, status: os.stat_result, mask: int) -> bool:
+def may_access(identity: PosixIdentity, status: os.stat_result, mask: int) -> bool:
     """access(2) by mode bits alone. mask: R_OK, W_OK, X_OK added up."""
     mode = status.st_mode
     if identity.uid == 0:

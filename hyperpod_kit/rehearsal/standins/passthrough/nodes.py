@@ -15,7 +15,7 @@ from typing import Dict, Tuple
 from hyperpod_kit.rehearsal.standins.fuse.wire import ROOT
 
 
-class _Node:
+class _OpenInode:
     __slots__ = ("descriptor", "key", "lookups")
 
     def __init__(self, descriptor: int, key: Tuple[int, int]) -> None:
@@ -33,8 +33,8 @@ class Nodes:
         self._lock = threading.Lock()
         descriptor = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         status = os.fstat(descriptor)
-        node = _Node(descriptor, (status.st_dev, status.st_ino))
-        self._nodes: Dict[int, _Node] = {ROOT: node}
+        node = _OpenInode(descriptor, (status.st_dev, status.st_ino))
+        self._nodes: Dict[int, _OpenInode] = {ROOT: node}
         self._by_key: Dict[Tuple[int, int], int] = {node.key: ROOT}
         self._next = ROOT + 1
 
@@ -59,7 +59,7 @@ class Nodes:
             if number is None:
                 number = self._next
                 self._next += 1
-                self._nodes[number] = _Node(descriptor, key)
+                self._nodes[number] = _OpenInode(descriptor, key)
                 self._by_key[key] = number
             else:
                 os.close(descriptor)

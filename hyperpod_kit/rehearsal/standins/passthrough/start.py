@@ -13,12 +13,12 @@ from hyperpod_kit.rehearsal.standins.fuse.session import (
     MS_NODEV,
     MS_NOSUID,
     MS_RDONLY,
-    Session,
+    FuseSession,
     mount,
     name_process,
 )
 from hyperpod_kit.rehearsal.standins.passthrough.filesystem import PassThrough
-from hyperpod_kit.rehearsal.standins.passthrough.identity import Identity
+from hyperpod_kit.rehearsal.standins.passthrough.identity import PosixIdentity
 from hyperpod_kit.rehearsal.standins.proxy_state import ProxyState
 
 
@@ -29,7 +29,7 @@ def mount_directory(
     program: str,
     source: str,
     subtype: str,
-    squash: Optional[Identity] = None,
+    squash: Optional[PosixIdentity] = None,
     read_only: bool = False,
     no_atime: bool = False,
     root_squash: bool = False,
@@ -44,7 +44,7 @@ def mount_directory(
     options = "allow_other" if squash is not None else "allow_other,default_permissions"
     flags = MS_NOSUID | MS_NODEV | (MS_RDONLY if read_only else 0) | (MS_NOATIME if no_atime else 0)
 
-    def start() -> Session:
+    def start() -> FuseSession:
         name_process(program)
         os.umask(0)  # the kernel has applied the caller's
         syslog.openlog(program, syslog.LOG_PID, syslog.LOG_DAEMON)
@@ -57,7 +57,7 @@ def mount_directory(
             if state is not None:
                 state.remove()
             raise StartFailed(f"{program}: mounting {target} failed: {err.strerror}", 32) from err
-        session = Session(descriptor, target, files.handlers(), files.forget)
+        session = FuseSession(descriptor, target, files.handlers(), files.forget)
         session.start()
         return session
 

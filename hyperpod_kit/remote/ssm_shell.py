@@ -36,7 +36,7 @@ _PROMPT = re.compile(rb"[$#>%] ?(\x1b\[[0-9;?]*[a-zA-Z])*$")
 
 
 class Start(Protocol):
-    """The plugin with a session's token: cluster.session.Start."""
+    """The plugin with a session's token: cluster.session.Program."""
 
     @property
     def argv(self) -> tuple[str, ...]: ...

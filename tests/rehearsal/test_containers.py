@@ -46,8 +46,11 @@ def pyxis(cluster: Driver) -> Iterator[Driver]:
 
 
 def srun(driver: Driver, image: str, command: str, *options: str, user: Optional[str] = None, env: str = "") -> str:
-    """What a task in a container prints, with what Slurm says and the exit code in the last line."""
-    line = shlex.join(["srun", "-t2", f"--container-image={IMAGES}/{image}", *options, "sh", "-c", command])
+    """What a task in a container prints, with errors of Slurm's and the exit code in the last line.
+
+    Without srun's news: a job may well be "queued and waiting for resources" for a moment.
+    """
+    line = shlex.join(["srun", "-Q", "-t2", f"--container-image={IMAGES}/{image}", *options, "sh", "-c", command])
     return driver.on("controller", f"cd /tmp; {env} {line} 2>&1; echo exit $?", user=user)
 
 

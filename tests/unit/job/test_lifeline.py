@@ -108,13 +108,13 @@ def test_a_slurmstepd_that_dies_before_the_command_runs_is_missed_too() -> None:
 import os, sys, time
 from hyperpod_kit.job import rank
 
-class Late(rank.Line):
+class Late(rank.Lifeline):
     def __init__(self, *arguments):
         super().__init__(*arguments)
         while os.getppid() == slurmstepd:
             time.sleep(0.01)
 
-slurmstepd, rank.Line = os.getppid(), Late
+slurmstepd, rank.Lifeline = os.getppid(), Late
 sys.exit(rank.run_rank(["sleep", "60"], os.environ))
 """
     parent = subprocess.Popen(

@@ -214,7 +214,7 @@ def test_many_access_points_come_from_one_listing(keys: None) -> None:
                 },
             )
         stub.add_client_error("describe_access_points", "AccessPointNotFound")
-        found = shared._efs_points(asker, efs, shared.Wanted(REGION, "fs-1", "p", points))
+        found = shared._efs_points(asker, efs, shared.FileSystemQuery(REGION, "fs-1", "p", points))
         stub.assert_no_pending_responses()
     assert found == {**{point: AccessPointFacts(point, "fs-1", True) for point in points[:5]}, points[5]: None}
 
@@ -222,7 +222,7 @@ def test_many_access_points_come_from_one_listing(keys: None) -> None:
 def test_s3_files_which_moto_has_not(keys: None) -> None:
     asker = Asker(1)
     calls = asker.client(S3Files, REGION)
-    want = shared.Wanted(REGION, "fs-1", "p", ("fsap-1",))
+    want = shared.FileSystemQuery(REGION, "fs-1", "p", ("fsap-1",))
     target = {
         "mountTargetId": "fsmt-00000000000000001",
         "availabilityZoneId": "use1-az1",

@@ -5,7 +5,7 @@ from datetime import datetime, timezone
 
 from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
-from botocore.credentials import AccessKey as BotoCredentials
+from botocore.credentials import Credentials as BotoCredentials
 from hypothesis import given
 from hypothesis import strategies as st
 

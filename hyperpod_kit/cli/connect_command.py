@@ -18,7 +18,7 @@ from hyperpod_kit.cli.ssh_options import login_options
 
 if TYPE_CHECKING:
     from hyperpod_kit.cluster.nodes import ClusterNode
-    from hyperpod_kit.cluster.session import SshLogin, Program
+    from hyperpod_kit.cluster.session import Program, SshLogin
 
 
 @click.command("connect")

@@ -32,6 +32,7 @@ import os, socket, sys, time
 greetings = [b"", b"x" * 70000, b"[" * 60000 + b"\\n", b'{"token":"guess","rank":1,"again":true}\\n', b"\\xff\\n" * 99,
              b'{"protocol":"hpk-agents/2","nonce":"' + b"0" * 32 + b'","rank":1,"again":true,"proof":""}\\n']
 held, number = [], 0
+count = os.open(sys.argv[2], os.O_WRONLY)
 while True:
     with open(sys.argv[1]) as file:
         ports = [int(word) for word in file.read().split()]
@@ -47,8 +48,7 @@ while True:
     for sock in held[:-150]:
         sock.close()
     del held[:-150]
-    with open(sys.argv[2], "w") as file:
-        file.write(str(number))
+    os.pwrite(count, b"%12d" % number, 0)  # never empty: it is read when this was killed
     time.sleep(0.002 if ports else 0.05)
 """
 
@@ -131,7 +131,7 @@ class Crowd:
         assert self._process is not None
         self._process.kill()
         self._process.wait(30)
-        self.connections = int(self._count.read_text() or 0)
+        self.connections = int(self._count.read_text())
 
 
 def environment(pid: int) -> Dict[str, str]:

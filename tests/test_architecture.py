@@ -29,7 +29,7 @@ MAY_IMPORT: Dict[str, Set[str]] = {
     "bundle": {"aws", "config", "errors", "model", "run"},
     "cluster": {"aws", "bundle", "config", "errors", "untrusted"},
     "preflight": {"aws", "config", "errors", "model"},
-    "remote": {"aws", "errors", "model", "run", "slurm", "untrusted"},
+    "remote": {"aws", "cluster", "config", "errors", "model", "run", "slurm", "untrusted"},
     "rehearsal": {"aws", "bundle", "config", "errors", "model", "run", "untrusted"},
     "cli": {
         "aws",

@@ -9,15 +9,15 @@ import click
 
 from hyperpod_kit.cli.options import Cluster, config_argument, json_option
 from hyperpod_kit.cli.output import bar, console, data, out, say
-from hyperpod_kit.cli.ssh_options import open_sagemaker, ssh_options, targets_of
+from hyperpod_kit.cli.ssh_options import open_cluster, ssh_options
 from hyperpod_kit.errors import AwsError, HyperpodKitError, Unreachable, UsageError
 
 if TYPE_CHECKING:
     from hyperpod_kit.aws.s3 import Bucket
-    from hyperpod_kit.aws.sagemaker import SageMaker
     from hyperpod_kit.bundle.render import Bundle
     from hyperpod_kit.cli.diff_rows import Row
     from hyperpod_kit.remote.installed import NodeBundle
+    from hyperpod_kit.remote.live_cluster import LiveCluster
     from hyperpod_kit.remote.target import SshSettings, Target
 
 
@@ -52,18 +52,17 @@ def diff(config: Path, nodes: bool, ssh: SshSettings, as_json: bool) -> int:
     bundle = render(settings)
     bucket = Bucket(bundle.bucket, settings.cluster.region, connections=THREADS)
     rows = [_in_s3(bundle, bucket)]
-    chosen = Cluster(settings.cluster.name, settings.cluster.region, settings)
-    sagemaker = open_sagemaker(chosen)
-    groups, groups_error = _groups(chosen, sagemaker)
+    cluster = open_cluster(Cluster(settings.cluster.name, settings.cluster.region, settings))
+    groups, groups_error = _groups(cluster)
     rows += [diff_rows.of_group(bundle, group) for group in groups]
-    rows += [diff_rows.unknown("cluster", chosen.name, groups_error)] if groups_error else []
+    rows += [diff_rows.unknown("cluster", cluster.name, groups_error)] if groups_error else []
     answers: list[NodeBundle] = []
     if groups and nodes:
         try:
-            answers = _ask(targets_of(chosen, sagemaker), ssh)
+            answers = _ask(cluster.targets(), ssh)
         except (AwsError, Unreachable, UsageError) as err:
             # What is known of S3 and the groups is worth saying also where no node can be asked.
-            rows.append(diff_rows.unknown("nodes", chosen.name, err.message))
+            rows.append(diff_rows.unknown("nodes", cluster.name, err.message))
             say("nobody asked the nodes: --known-hosts and --ssh-key say how, --no-nodes leaves them out")
         rows += [diff_rows.of_node(bundle, answer) for answer in answers]
     changes = {
@@ -78,7 +77,7 @@ def diff(config: Path, nodes: bool, ssh: SshSettings, as_json: bool) -> int:
         for line in diff_rows.change_lines(changes):
             out(line)
     if not groups and not groups_error:
-        say(f"there is no cluster {chosen.name} yet")
+        say(f"there is no cluster {cluster.name} yet")
     say(diff_rows.summary(rows))
     return diff_rows.exit_code(rows)
 
@@ -99,12 +98,12 @@ def _in_s3(bundle: Bundle, bucket: Bucket) -> Row:
         return diff_rows.unknown("s3", bundle.source_s3_uri, err.message)
 
 
-def _groups(chosen: Cluster, sagemaker: SageMaker) -> tuple[list[Mapping[str, Any]], str]:
+def _groups(cluster: LiveCluster) -> tuple[list[Mapping[str, Any]], str]:
     """(instance groups of the cluster as AWS has them, none when there is no cluster; why AWS does not tell)."""
     from hyperpod_kit.aws.errors import NOT_FOUND
 
     try:
-        return list(sagemaker.describe_cluster(chosen.name).get("InstanceGroups", [])), ""
+        return list(cluster.sagemaker.describe_cluster(cluster.name).get("InstanceGroups", [])), ""
     except AwsError as err:
         return [], "" if err.code in NOT_FOUND else err.message
     except Unreachable as err:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Optional
 import click
 
 from hyperpod_kit.cli.options import cluster_options, json_option, resolve_cluster
-from hyperpod_kit.cli.ssh_options import open_sagemaker, ssh_options
+from hyperpod_kit.cli.output import bar
+from hyperpod_kit.cli.ssh_options import open_cluster, ssh_options
 
 if TYPE_CHECKING:
     from hyperpod_kit.remote.target import SshSettings
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     "--watch",
     type=click.FloatRange(1),
     metavar="SECONDS",
-    help="Look again that often until Ctrl-C, and say what has changed.",
+    help="Survey again that often until Ctrl-C, and say what has changed.",
 )
 @json_option
 def validate_mounts(
@@ -72,16 +73,19 @@ def validate_mounts(
       hyperpod-kit validate-mounts --via pull  # no login: what the nodes have sent
       hyperpod-kit validate-mounts --watch 60 --junit mounts.xml
     """
-    from hyperpod_kit.cli import mounts_look as looking
-    from hyperpod_kit.cli.mounts_transports import opened
+    from hyperpod_kit.cli.survey_show import Display, show_each
+    from hyperpod_kit.remote.survey import repeated, take_survey
+    from hyperpod_kit.remote.transports import opened
 
-    chosen = resolve_cluster(config, cluster, region)
-    sagemaker = open_sagemaker(chosen)
-    max_age = max_age or looking.max_age(chosen)
-    shown = looking.Shown(as_json, each, junit)
-    with opened(via, chosen, sagemaker, ssh, max_age, controller) as transport:
+    live = open_cluster(resolve_cluster(config, cluster, region))
+    max_age = max_age or live.max_age()
+    shown = Display(live.name, as_json, each, junit)
+    with opened(via, live, ssh, max_age, controller) as transport:
+        once = functools.partial(
+            take_survey, live, transport, max_age, lambda count: bar(f"asking {count} nodes {transport.words}", count)
+        )
         if watch is not None:
-            looking.watch(chosen, sagemaker, transport, max_age, watch, shown)
-        looked = looking.look(chosen, sagemaker, transport, max_age)
-    looking.show(chosen, looked, shown)
-    return 0 if looked.healthy else 1
+            show_each(shown, repeated(once, watch))
+        found = once()
+    shown.show(found)
+    return 0 if found.healthy else 1

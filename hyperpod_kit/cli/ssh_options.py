@@ -1,4 +1,4 @@
-"""How nodes are reached over ssh: the options that every command has that asks them, and the nodes to ask."""
+"""How nodes are reached over ssh: the options that every command has that asks them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import click
 from hyperpod_kit.cli.options import Cluster
 
 if TYPE_CHECKING:
-    from hyperpod_kit.aws.sagemaker import SageMaker
-    from hyperpod_kit.remote.target import Target
+    from hyperpod_kit.remote.live_cluster import LiveCluster
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -124,23 +123,10 @@ def login_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_login
 
 
-def open_sagemaker(chosen: Cluster) -> SageMaker:
-    """A client that `targets_of` can use from all its threads."""
+def open_cluster(chosen: Cluster) -> LiveCluster:
+    """The chosen cluster with a client that many threads can use."""
     from hyperpod_kit.aws.sagemaker import SageMaker
     from hyperpod_kit.cluster.nodes import LOOKUPS
+    from hyperpod_kit.remote.live_cluster import LiveCluster
 
-    return SageMaker(chosen.region, connections=LOOKUPS)
-
-
-def targets_of(chosen: Cluster, sagemaker: SageMaker) -> list[Target]:
-    """The nodes to ask: all but those on their way out. Raises AwsError, Unreachable."""
-    from hyperpod_kit.cluster.nodes import list_nodes
-    from hyperpod_kit.remote.target import Target
-
-    nodes = list_nodes(sagemaker, chosen.name)
-    roles = {group.name: group.role for group in chosen.settings.cluster.groups} if chosen.settings else {}
-    return [
-        Target(node.instance_id, node.group, roles.get(node.group, ""), node.address, node.status)
-        for node in nodes
-        if not node.gone
-    ]
+    return LiveCluster(chosen.name, chosen.region, chosen.settings, SageMaker(chosen.region, connections=LOOKUPS))

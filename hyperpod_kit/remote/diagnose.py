@@ -6,7 +6,7 @@ A node that cannot be asked has left its log with AWS: HyperPod ships it while t
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Callable, NamedTuple, Sequence
+from typing import Any, Callable, Iterator, NamedTuple, Sequence
 
 from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.remote.causes import Known, recognise
@@ -14,6 +14,7 @@ from hyperpod_kit.remote.fan_out import ask_all
 from hyperpod_kit.remote.target import Target
 from hyperpod_kit.run import Runner
 from hyperpod_kit.untrusted.parse import json_object
+from hyperpod_kit.untrusted.terminal import indented
 from hyperpod_kit.untrusted.text import clean
 
 LOG = "/var/log/provision/provisioning.log"
@@ -154,6 +155,34 @@ def judge(found: Diagnosis) -> Diagnosis:
     if not found.finished and not found.failures:
         texts += found.log
     return replace(found, known=tuple(recognise("\n".join(texts))))
+
+
+def sentences(one: Diagnosis) -> Iterator[str]:
+    """What is wrong with a node, for a person; nothing for a healthy one."""
+    if one.healthy:
+        return
+    where = f"{one.target.group} {one.target.instance_id}"
+    yield f"{where}{f' ({one.target.address})' if one.target.address else ''}: {one.target.status}"
+    if one.message:
+        yield indented(f"  AWS says: {one.message}")
+    if one.unreachable:
+        yield indented(f"  cannot be asked: {one.unreachable}")
+    if one.lifecycle:
+        yield indented(f"  lifecycle script: {one.lifecycle}")
+    for failure in one.failures:
+        yield indented(f"  step {failure.step} failed: {failure.error}")
+        if failure.hint:
+            yield indented(f"    do: {failure.hint}")
+    if not one.unreachable and not one.finished and not one.failures and not one.odd:
+        yield "  its creation has not come to an end"
+    for mount in one.sick:
+        yield f"  mount {mount}"
+    for odd in one.odd:
+        yield f"  odd: {odd}"
+    for known in one.known:
+        yield f"  {known.cause.code}: {known.cause.meaning}"
+        yield f"    because: {known.words}"
+        yield f"    do: {known.cause.remedy}"
 
 
 def _failures(record: dict[str, Any], log: Sequence[str], odd: list[str]) -> list[Failure]:

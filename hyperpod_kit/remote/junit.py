@@ -1,11 +1,14 @@
-"""Mount reports as JUnit XML, which CI systems show: a suite a group, a case for each mount of each node. Pure."""
+"""Mount reports as JUnit XML, which CI systems show: a suite a group, a case for each mount of each node."""
 
 from __future__ import annotations
 
+import os
 import time
+from pathlib import Path
 from typing import Sequence
 from xml.etree import ElementTree as Xml
 
+from hyperpod_kit.errors import UsageError
 from hyperpod_kit.model.mounts import MountStatus
 from hyperpod_kit.remote.validate_mounts import NodeReport
 from hyperpod_kit.untrusted.text import printable
@@ -71,3 +74,14 @@ def _count(element: Xml.Element, below: Xml.Element) -> None:
         ("skipped", "skipped"),
     ):
         element.set(attribute, str(sum(1 for _ in below.iter(tag))))
+
+
+def write(path: Path, cluster: str, reports: Sequence[NodeReport], checked_at: float, seconds: float) -> None:
+    """The document as a file, whole or not at all. Raises UsageError when it cannot be written."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        fresh.write_text(to_xml(cluster, reports, checked_at, seconds), encoding="utf-8")
+        fresh.replace(path)
+    except OSError as err:
+        fresh.unlink(missing_ok=True)
+        raise UsageError(f"cannot write {path}: {err.strerror}", hint="--junit FILE") from err

@@ -12,11 +12,10 @@ import pytest
 
 from hyperpod_kit.checkpoint.repository import cli as checkpoint_cli
 from hyperpod_kit.cli import diff_rows
-from hyperpod_kit.cli.diagnose_command import sentences
 from hyperpod_kit.job import cli as job_cli
 from hyperpod_kit.job import ledger_row
 from hyperpod_kit.remote.causes import CAUSES, LONGEST_TEXT, recognise, searched
-from hyperpod_kit.remote.diagnose import Told, diagnose
+from hyperpod_kit.remote.diagnose import Told, diagnose, sentences
 from hyperpod_kit.remote.installed import NodeBundle, installed
 from hyperpod_kit.remote.target import Target
 from hyperpod_kit.run import Completed

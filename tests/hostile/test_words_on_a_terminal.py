@@ -16,11 +16,10 @@ import pytest
 from hyperpod_kit.checkpoint.repository import tombstone
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.cli import output
-from hyperpod_kit.cli.diagnose_command import sentences
 from hyperpod_kit.cluster.state import ClusterState, brief
 from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.remote import installed
-from hyperpod_kit.remote.diagnose import Told, diagnose
+from hyperpod_kit.remote.diagnose import Told, diagnose, sentences
 from hyperpod_kit.remote.target import Target
 from hyperpod_kit.run import Completed
 from hyperpod_kit.untrusted import terminal

@@ -12,13 +12,12 @@ from random import Random
 from typing import Any, Callable, Dict, List, Sequence
 
 from hyperpod_kit.checkpoint.repository.lines import Channel
-from hyperpod_kit.cli.diagnose_command import sentences
 from hyperpod_kit.config import document, load
 from hyperpod_kit.errors import ConfigError, JobError, RunError, Untrusted, UsageError
 from hyperpod_kit.job import decision, exits, ledger, outcome, policy, status, status_page, sweep, timeline
 from hyperpod_kit.node.neighbours.ask import Question
 from hyperpod_kit.remote import answer, causes, controller, installed
-from hyperpod_kit.remote.diagnose import Told, diagnose
+from hyperpod_kit.remote.diagnose import Told, diagnose, sentences
 from hyperpod_kit.remote.known_hosts import KnownHosts
 from hyperpod_kit.remote.ssm_shell import _understood
 from hyperpod_kit.remote.target import Target

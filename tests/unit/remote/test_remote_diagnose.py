@@ -7,10 +7,9 @@ from typing import Any, Callable
 
 import pytest
 
-from hyperpod_kit.cli.diagnose_command import sentences
 from hyperpod_kit.errors import AwsError
 from hyperpod_kit.remote.causes import CAUSES, recognise
-from hyperpod_kit.remote.diagnose import Diagnosis, Told, diagnose
+from hyperpod_kit.remote.diagnose import Diagnosis, Told, diagnose, sentences
 from hyperpod_kit.remote.ssh import SshRunner
 from hyperpod_kit.remote.ssh_access import SshAccess
 from hyperpod_kit.remote.target import Target

@@ -14,11 +14,11 @@ from xml.etree import ElementTree as Xml
 
 import pytest
 
-from hyperpod_kit.cli import mounts_look
 from hyperpod_kit.cli.main import run
 from hyperpod_kit.rehearsal.keys import Key
 from hyperpod_kit.rehearsal.s3.store import StoredBuckets
 from hyperpod_kit.rehearsal.sagemaker.server import serve
+from hyperpod_kit.remote import survey
 
 if TYPE_CHECKING:
     from tests.unit.remote.conftest import Network
@@ -147,7 +147,7 @@ def test_a_line_is_a_whole_look_in_json(
         if len(paused) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(mounts_look, "time", Clock(pause))
+    monkeypatch.setattr(survey, "time", Clock(pause))
     assert run(words(network, "--watch", "30", "--json")) == 130
     out, err = capsys.readouterr()
     assert [json.loads(line)["healthy"] for line in out.splitlines()] == [True, True]

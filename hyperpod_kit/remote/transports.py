@@ -6,11 +6,10 @@ import shutil
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Iterator, Optional
 
-from hyperpod_kit.cli.options import Cluster
 from hyperpod_kit.errors import UsageError
 
 if TYPE_CHECKING:
-    from hyperpod_kit.aws.sagemaker import SageMaker
+    from hyperpod_kit.remote.live_cluster import LiveCluster
     from hyperpod_kit.remote.target import SshSettings
     from hyperpod_kit.remote.transport import Transport
 
@@ -18,18 +17,17 @@ if TYPE_CHECKING:
 @contextmanager
 def opened(
     via: str,
-    chosen: Cluster,
-    sagemaker: SageMaker,
+    cluster: LiveCluster,
     ssh: SshSettings,
     max_age: float,
     controller: Optional[str],
 ) -> Iterator[Transport]:
     """The transport, closed at the end. Raises UsageError, AwsError, Unreachable."""
     if via == "pull":
-        yield _pull(chosen, sagemaker, max_age)
+        yield _pull(cluster, max_age)
         return
     if via == "ssm":
-        yield _ssm(chosen, sagemaker, ssh)
+        yield _ssm(cluster, ssh)
         return
     from hyperpod_kit.remote.controller import ControllerTransport
     from hyperpod_kit.remote.ssh_access import SshAccess
@@ -38,33 +36,19 @@ def opened(
     with SshAccess(ssh) as access:
         access.load()
         if via == "controller":
-            yield ControllerTransport(access, controller or _controller(chosen, sagemaker))
+            yield ControllerTransport(access, controller or cluster.controller())
         else:
             yield SshTransport(access)
 
 
-def _controller(chosen: Cluster, sagemaker: SageMaker) -> str:
-    """The private address of the controller. Raises UsageError when it is not known which node that is."""
-    from hyperpod_kit.cli.ssh_options import targets_of
-
-    for target in targets_of(chosen, sagemaker):
-        if target.role == "controller" and target.address:
-            return target.address
-    raise UsageError(
-        f"which node of {chosen.name} is the controller?",
-        hint="--controller HOST, or name the configuration file, which says it",
-    )
-
-
-def _pull(chosen: Cluster, sagemaker: SageMaker, max_age: float) -> Transport:
+def _pull(cluster: LiveCluster, max_age: float) -> Transport:
     from hyperpod_kit.aws.logs import Logs
     from hyperpod_kit.remote.pull import PullTransport
 
-    arn = str(sagemaker.describe_cluster(chosen.name)["ClusterArn"])
-    return PullTransport(Logs(chosen.region), chosen.name, arn, max_age)
+    return PullTransport(Logs(cluster.region), cluster.name, cluster.arn, max_age)
 
 
-def _ssm(chosen: Cluster, sagemaker: SageMaker, ssh: SshSettings) -> Transport:
+def _ssm(cluster: LiveCluster, ssh: SshSettings) -> Transport:
     from hyperpod_kit.aws.ssm import Ssm, session_request
     from hyperpod_kit.aws.ssm import target as ssm_target
     from hyperpod_kit.cluster.session import PLUGIN, plugin_start
@@ -77,8 +61,8 @@ def _ssm(chosen: Cluster, sagemaker: SageMaker, ssh: SshSettings) -> Transport:
     if shutil.which(PLUGIN) is None:
         raise UsageError(f"{PLUGIN} is not on PATH", hint="install it, or --via ssh, controller or pull")
     version = LocalRunner().run([PLUGIN, "--version"], timeout=10.0, check=False).stdout
-    arn = str(sagemaker.describe_cluster(chosen.name)["ClusterArn"])
-    ssm = Ssm(chosen.region)
+    arn = cluster.arn
+    ssm = Ssm(cluster.region)
 
     def begin(target: Target) -> SsmSession:
         request = session_request(ssm_target(arn, target.group, target.instance_id))

@@ -1,0 +1,179 @@
+"""Why a cluster is not what it should be: AWS's messages and events about it and its nodes, and what each node says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from functools import lru_cache
+from threading import Lock
+from typing import Any, Callable, Collection, Iterator, Optional, Sequence
+
+from hyperpod_kit.aws.logs import Logs, creation_stream, log_group
+from hyperpod_kit.cluster.events import CONTINUOUS, WARN, Event, list_events
+from hyperpod_kit.cluster.nodes import ClusterNode, list_nodes, resolve
+from hyperpod_kit.errors import AwsError, UsageError
+from hyperpod_kit.remote.causes import recognise
+from hyperpod_kit.remote.diagnose import TAIL, Diagnosis, Shipped, Told, diagnose
+from hyperpod_kit.remote.live_cluster import LiveCluster
+from hyperpod_kit.remote.ssh import SshRunner
+from hyperpod_kit.remote.ssh_access import SshAccess
+from hyperpod_kit.remote.target import SshSettings, Target
+from hyperpod_kit.run import Runner
+
+RECENT = timedelta(hours=1)
+"""How old an event may be to count as the present trouble of a cluster."""
+
+GONE = 3
+"""Failed nodes of a group that are gone by now and are told of: the newest, of each reason."""
+
+Say = Callable[[str], None]
+"""Takes a sentence about what cannot be asked; the diagnosis goes on without it."""
+
+
+@dataclass(frozen=True)
+class ClusterCase:
+    """What AWS says of a cluster, and the nodes to ask, with its words on each. `failure`: "" without one."""
+
+    cluster: LiveCluster
+    status: str
+    failure: str
+    arn: str
+    targets: Sequence[tuple[Target, Told]]
+
+    def diagnose(
+        self, connect: Callable[[Target], Runner], timeout: float, progress: Callable[[Diagnosis], None]
+    ) -> ClusterDiagnosis:
+        """Ask the nodes."""
+        shipped = _shipped(self.cluster.region, self.cluster.name, self.arn)
+        nodes = diagnose(self.targets, connect, shipped=shipped, timeout=timeout, progress=progress)
+        return ClusterDiagnosis(self.cluster.name, self.status, self.failure, tuple(nodes))
+
+
+@dataclass(frozen=True)
+class ClusterDiagnosis:
+    """`failure`: AWS's message about the cluster, "" without one."""
+
+    name: str
+    status: str
+    failure: str
+    nodes: tuple[Diagnosis, ...]
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing speaks against the cluster or a node."""
+        return not self.failure and all(one.healthy for one in self.nodes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON form."""
+        known = [{"code": one.cause.code, "remedy": one.cause.remedy} for one in recognise(self.failure)]
+        return {
+            "cluster": self.name,
+            "status": self.status,
+            "failure": self.failure,
+            "known": known,
+            "nodes": [one.to_dict() for one in self.nodes],
+        }
+
+
+def wanted_nodes(cluster: LiveCluster, names: Sequence[str]) -> list[Target]:
+    """The nodes that `names` are, all without one. Raises UsageError, AwsError, Unreachable."""
+    return [_target(node) for node in _wanted(_listed(cluster), names)]
+
+
+def open_case(cluster: LiveCluster, names: Sequence[str], say: Say) -> ClusterCase:
+    """Ask AWS about the cluster and the nodes that `names` are; without one about all, failed ones that are gone too.
+
+    Raises UsageError, AwsError, Unreachable.
+    """
+    answer = cluster.sagemaker.describe_cluster(cluster.name)
+    listed = _listed(cluster)
+    wanted = _wanted(listed, names)
+    events = _troubles(cluster, answer.get("NodeProvisioningMode"), say)
+    said = {event.instance_id: event for event in events if event.instance_id}
+    targets = [(_target(node), _told(node, said.get(node.instance_id))) for node in wanted]
+    if not names:
+        targets += _gone(events, {node.instance_id for node in listed})
+    return ClusterCase(
+        cluster, answer["ClusterStatus"], answer.get("FailureMessage", ""), answer["ClusterArn"], targets
+    )
+
+
+@contextmanager
+def way_in(ssh: SshSettings, targets: Sequence[Target], say: Say) -> Iterator[Callable[[Target], Runner]]:
+    """How nodes are asked. Where ssh has no key to verify them by, AWS's side of it is still worth telling."""
+    access = SshAccess(ssh)
+    try:
+        if any(target.address for target in targets):
+            access.load()
+    except UsageError as err:
+        barred = err
+        say(f"nodes are not asked: {err.message}" + (f" ({err.hint})" if err.hint else ""))
+
+        def refuse(target: Target) -> Runner:
+            raise barred
+
+        yield refuse
+        return
+    with access:
+        yield lambda target: SshRunner(target.address, access)
+
+
+def _listed(cluster: LiveCluster) -> list[ClusterNode]:
+    return [node for node in list_nodes(cluster.sagemaker, cluster.name) if not node.gone]
+
+
+def _wanted(listed: list[ClusterNode], names: Sequence[str]) -> list[ClusterNode]:
+    return resolve(listed, names) if names else listed
+
+
+def _target(node: ClusterNode) -> Target:
+    return Target(node.instance_id, node.group, "", node.address, node.status)
+
+
+def _troubles(cluster: LiveCluster, provisioning: object, say: Say) -> list[Event]:
+    """What failed lately, oldest first; only clusters whose nodes are provisioned continuously have it noted."""
+    if provisioning != CONTINUOUS:
+        return []
+    try:
+        found = list_events(cluster.sagemaker, cluster.name, after=datetime.now(timezone.utc) - RECENT, level=WARN)
+    except AwsError as err:
+        say(f"without AWS's events: {err.message}")
+        return []
+    return [event for event in found if not event.passing]
+
+
+def _told(node: ClusterNode, event: Optional[Event]) -> Told:
+    """AWS's words about a node that is there. What an event says of one that runs by now is over."""
+    if event is None or node.status == "Running":
+        return Told(node.message)
+    return Told(node.message or event.failure or event.description, event.lifecycle)
+
+
+def _gone(events: Sequence[Event], there: Collection[str]) -> list[tuple[Target, Told]]:
+    """Nodes that failed and were taken away: AWS tries again with another one, for ever. Newest first."""
+    found: dict[tuple[str, str], tuple[Target, Told]] = {}
+    counts: Counter[str] = Counter()
+    for event in reversed(events):
+        key = (event.group, event.failure)
+        if event.instance_id and event.failure and event.instance_id not in there and key not in found:
+            counts[event.group] += 1
+            if counts[event.group] <= GONE:
+                target = Target(event.instance_id, event.group, "", "", "gone")
+                found[key] = (target, Told(event.failure, event.lifecycle))
+    return list(found.values())
+
+
+def _shipped(region: Optional[str], name: str, arn: str) -> Shipped:
+    """Reads logs from CloudWatch; the client is made when the first is needed."""
+    opened = lru_cache(maxsize=1)(lambda: Logs(region))
+    lock = Lock()
+
+    def tail(target: Target) -> list[str]:
+        with lock:
+            logs = opened()
+        # Twice as many: lines about mounts among them are left out.
+        return logs.tail(log_group(name, arn), creation_stream(target.group, target.instance_id), 2 * TAIL)
+
+    return tail

@@ -1,0 +1,71 @@
+"""A cluster whose nodes are asked: which nodes those are, and what its configuration says they must have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Optional, Sequence
+
+from hyperpod_kit.aws.sagemaker import SageMaker
+from hyperpod_kit.cluster.nodes import list_nodes
+from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.errors import ClusterError, UsageError
+from hyperpod_kit.model.mounts import Mount
+from hyperpod_kit.remote.target import Target
+
+THOROUGH = 300.0
+"""Seconds after which a node looks at all its mounts thoroughly, however calm they are."""
+
+
+@dataclass(frozen=True)
+class LiveCluster:
+    """`settings`: the cluster's configuration, None when only its name is known."""
+
+    name: str
+    region: Optional[str]
+    settings: Optional[Settings]
+    sagemaker: SageMaker
+
+    @property
+    def arn(self) -> str:
+        """The cluster's. Raises AwsError, Unreachable."""
+        return str(self.sagemaker.describe_cluster(self.name)["ClusterArn"])
+
+    def targets(self) -> list[Target]:
+        """The nodes to ask: all but those on their way out. Raises AwsError, Unreachable."""
+        roles = {group.name: group.role for group in self.settings.cluster.groups} if self.settings else {}
+        return [
+            Target(node.instance_id, node.group, roles.get(node.group, ""), node.address, node.status)
+            for node in list_nodes(self.sagemaker, self.name)
+            if not node.gone
+        ]
+
+    def some_targets(self) -> list[Target]:
+        """The same where there must be one. Raises ClusterError too."""
+        found = self.targets()
+        if not found:
+            raise ClusterError(
+                f"cluster {self.name} has no nodes", hint=f"hyperpod-kit describe-cluster --cluster {self.name}"
+            )
+        return found
+
+    def controller(self) -> str:
+        """The private address of the controller. Raises UsageError when it is not known which node that is."""
+        for target in self.targets():
+            if target.role == "controller" and target.address:
+                return target.address
+        raise UsageError(
+            f"which node of {self.name} is the controller?",
+            hint="--controller HOST, or name the configuration file, which says it",
+        )
+
+    def expected(self) -> dict[str, Sequence[Mount]]:
+        """Instance group -> the mounts that its nodes must have; empty without a configuration."""
+        if self.settings is None:
+            return {}
+        config = self.settings.node_config()
+        return {group: config.mounts_for(role, group) for group, role in config.roles.items()}
+
+    def max_age(self) -> float:
+        """Seconds in which a node sends two reports."""
+        interval = self.settings.node_config().health.interval if self.settings is not None else 30.0
+        return 2 * (THOROUGH + interval)

@@ -1,0 +1,56 @@
+"""One look at all mounts of a cluster, and looking again and again."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Callable, ContextManager, Iterator, Sequence, Union
+
+from hyperpod_kit.errors import AwsError, ClusterError, Unreachable
+from hyperpod_kit.remote.live_cluster import LiveCluster
+from hyperpod_kit.remote.transport import Progress, Transport
+from hyperpod_kit.remote.validate_mounts import NodeReport, validate_mounts
+
+NoSurvey = Union[AwsError, ClusterError, Unreachable]
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What one look found. `at`: Unix seconds at its end; `seconds`: how long it took."""
+
+    reports: Sequence[NodeReport]
+    at: float
+    seconds: float
+
+    @property
+    def healthy(self) -> bool:
+        return all(report.healthy for report in self.reports)
+
+
+def take_survey(
+    cluster: LiveCluster, transport: Transport, max_age: float, bar: Callable[[int], ContextManager[Progress]]
+) -> Survey:
+    """Ask AWS for the nodes and the nodes for their mounts. `bar`: shows how many of so many nodes are done.
+
+    Raises ClusterError, AwsError, Unreachable, UsageError.
+    """
+    began = time.monotonic()
+    targets = cluster.some_targets()
+    with bar(len(targets)) as advance:
+        reports = validate_mounts(targets, transport, expected=cluster.expected(), max_age=max_age, progress=advance)
+    return Survey(reports, time.time(), time.monotonic() - began)
+
+
+def repeated(once: Callable[[], Survey], seconds: float) -> Iterator[Union[Survey, NoSurvey]]:
+    """A look every `seconds` seconds, without an end. The first one raises its error, a later one's is a value."""
+    first = True
+    while True:
+        due = time.monotonic() + seconds
+        try:
+            yield once()
+            first = False
+        except (AwsError, ClusterError, Unreachable) as err:
+            if first:
+                raise
+            yield err
+        time.sleep(max(0.0, due - time.monotonic()))

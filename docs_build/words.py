@@ -1,6 +1,6 @@
 """What the code names in one word, in a sentence each. A name without a sentence ends the build with the name.
 
-The lists of names come from the code (model/mounts.py, checkpoint/handle.py, job/outcome.py, every HPK_ variable), so
+The lists of names come from the code (model/states.py, checkpoint/handle.py, job/outcome.py, every HPK_ variable), so
 that nothing new stays unexplained and nothing that is gone stays explained.
 """
 
@@ -12,7 +12,7 @@ from typing import Iterable, Mapping
 from docs_build.findings import PACKAGE
 from hyperpod_kit.checkpoint import handle
 from hyperpod_kit.job import outcome
-from hyperpod_kit.model import mounts
+from hyperpod_kit.model import states as mount_states
 
 EXIT_CODES = {
     "0": "ok",
@@ -107,7 +107,7 @@ _INTERNAL = re.compile(r"HPK_(FAILPOINT|STANDIN)")
 def states() -> dict[str, dict[str, str]]:
     """Heading -> state -> sentence. Raises KeyError."""
     return {
-        "Mounts": _in_order(mounts.STATES, _MOUNTS),
+        "Mounts": _in_order(map(str, mount_states.STATES), _MOUNTS),
         "Saves": _in_order(handle.STATES, _SAVES),
         "Attempts of a job": _in_order(outcome.CLASSES, _ATTEMPTS),
     }

@@ -10,10 +10,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar, Dict, List, Mapping, Optional, Tuple, Type, Union
 
-ROLES = ("controller", "login", "compute")
+from hyperpod_kit.model.states import SERVES, MountState
 
-STATES = ("ok", "absent", "wrong_target", "stale", "hung", "readonly", "full", "slow", "unknown")
-"""States of a mount's health, in no order. Only `ok` and `slow` serve a job."""
+ROLES = ("controller", "login", "compute")
 
 PROTECTED = ("nosuid", "nodev")
 """Flags of every mount but those with `suid_and_devices`: root of another client of a file system, or whoever its
@@ -254,7 +253,7 @@ class MountStatus:
     name: str
     kind: str
     path: str
-    state: str
+    state: MountState
     source: str = ""
     detail: str = ""
     latency_ms: float = 0.0
@@ -264,4 +263,4 @@ class MountStatus:
     @property
     def healthy(self) -> bool:
         """Whether a job may use the mount."""
-        return self.state in ("ok", "slow")
+        return self.state in SERVES

@@ -12,6 +12,7 @@ from typing import Any, Dict, Mapping, Optional, Tuple
 from hyperpod_kit.model.clients import Package, package_from_dict
 from hyperpod_kit.model.mounts import Mount, MountStatus, carried_by, mount_from_dict, mount_to_dict
 from hyperpod_kit.model.secrets import Secret, secret_from_dict
+from hyperpod_kit.model.states import MountState
 
 FORMAT = "hpk-node/1"
 
@@ -44,7 +45,7 @@ class HealthPolicy:
     def keeps_away(self, status: MountStatus) -> bool:
         """Whether a mount in this state is a reason to start no job on a node. Every user can fill a file system that
         all share, and must not close a cluster with it: unless the configuration says so, `full` is none."""
-        return not status.healthy and (status.state != "full" or self.refuse_when_full)
+        return not status.healthy and (status.state != MountState.FULL or self.refuse_when_full)
 
 
 @dataclass(frozen=True)

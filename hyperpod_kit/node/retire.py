@@ -18,6 +18,7 @@ from hyperpod_kit import audit
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.model.mounts import Mount, S3Mount, mount_from_dict, mount_to_dict
 from hyperpod_kit.model.platform import by_platform
+from hyperpod_kit.model.states import ANSWERS, MountState
 from hyperpod_kit.model.units import PREFIX, carrier_unit, units_of
 from hyperpod_kit.node import systemd
 from hyperpod_kit.node.context import Node
@@ -33,8 +34,6 @@ unmount what is still marked, and whoever walks over the mount takes the mark aw
 
 TARGET = ("file_system_id", "access_point_id", "dns_name", "mount_name", "export", "region")
 """Fields that say what is mounted, not how."""
-
-ANSWERING = ("ok", "slow", "readonly", "full")
 
 
 def carried(node: Node) -> List[Mount]:
@@ -134,9 +133,9 @@ def why_it_stays(node: Node, mount: Mount) -> str:
     if not made_by_us(node, mount):
         return ""
     state = check(node, mount).state
-    if state == "hung":
+    if state == MountState.HUNG:
         return "does not answer"
-    return "is in use" if state in ANSWERING and is_busy(node.paths.real(mount.path)) else ""
+    return "is in use" if state in ANSWERS and is_busy(node.paths.real(mount.path)) else ""
 
 
 def made_by_us(node: Node, mount: Mount) -> bool:

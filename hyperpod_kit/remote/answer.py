@@ -7,7 +7,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, Mapping, NoReturn
 
-from hyperpod_kit.model.mounts import STATES, MountStatus
+from hyperpod_kit.model.mounts import MountStatus
+from hyperpod_kit.model.states import STATES, MountState
 from hyperpod_kit.untrusted.text import clean
 
 MOST_MOUNTS = 200
@@ -98,7 +99,7 @@ def _status(raw: Mapping[str, Any]) -> MountStatus:
     for key in ("name", "kind", "path", "state"):
         if not isinstance(raw[key], str):
             raise ValueError(f"{key} is no text")
-    state = raw["state"] if raw["state"] in STATES else "unknown"
+    state = MountState(raw["state"]) if raw["state"] in STATES else MountState.UNKNOWN
     detail = clean(raw.get("detail", ""))
     return MountStatus(
         clean(raw["name"]),

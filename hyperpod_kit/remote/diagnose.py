@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Callable, Iterator, NamedTuple, Sequence
 
 from hyperpod_kit.errors import HyperpodKitError
+from hyperpod_kit.model.states import SERVES
 from hyperpod_kit.remote.causes import Known, recognise
 from hyperpod_kit.remote.fan_out import ask_all
 from hyperpod_kit.remote.target import Target
@@ -206,7 +207,7 @@ def _words(value: object) -> str:
 
 
 def _sick(answer: dict[str, Any], odd: list[str]) -> list[str]:
-    good = ("ok", "slow")
+    serves = tuple(SERVES)  # a node may say anything, also what a set cannot be asked for
     return [
         clean(
             f"{clean(mount.get('name'))} is {clean(mount.get('state'))}: "
@@ -214,7 +215,7 @@ def _sick(answer: dict[str, Any], odd: list[str]) -> list[str]:
             LONGEST_LINE,
         )
         for mount in _objects(answer, "mounts", odd)
-        if mount.get("state") not in good and mount.get("required", True)
+        if mount.get("state") not in serves and mount.get("required", True)
     ]
 
 

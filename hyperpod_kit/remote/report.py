@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Iterator, Sequence
 
-from hyperpod_kit.model.mounts import STATES
+from hyperpod_kit.model.states import STATES, MountState
 from hyperpod_kit.remote.validate_mounts import NodeReport
 
 if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-STYLES = {"ok": "green", "slow": "yellow"}
+STYLES: dict[str, str] = {MountState.OK: "green", MountState.SLOW: "yellow"}
+NO_MOUNTS = "none"
 WIDE = ("node", "group", "mount", "path", "state", "mounted", "checked")
 NARROW = 132
 """Columns that the wide form needs before it begins to fold ids."""
@@ -46,12 +47,12 @@ def counts(cluster: str, reports: Sequence[NodeReport]) -> Table:
             states[mount.state] = states.get(mount.state, 0) + 1
         if not report.error and not report.mounts:
             states = tally.setdefault((group, "-", "-"), {})
-            states["none"] = states.get("none", 0) + 1
+            states[NO_MOUNTS] = states.get(NO_MOUNTS, 0) + 1
     for group in silent:
         if not any(known == group for known, _, _ in tally):
             tally[group, "-", "-"] = {}
     seen = {state for states in tally.values() for state in states}
-    columns = [state for state in (*STATES, "none") if state in seen]
+    columns = [state for state in (*STATES, NO_MOUNTS) if state in seen]
     quiet = any(silent.values())
     grid = Table(title=f"mounts of cluster {cluster}", title_justify="left", box=box.SIMPLE_HEAD)
     for column in ("group", "mount", "path"):
@@ -103,7 +104,7 @@ def _cells(report: NodeReport, now: float) -> Iterator[tuple[str, str, Text, str
     if report.error:
         yield "-", "-", Text("no answer", "bold red"), report.error, "-"
     elif not report.mounts:
-        yield "-", "-", Text("none"), "this role carries no mounts", "-"
+        yield "-", "-", Text(NO_MOUNTS), "this role carries no mounts", "-"
     for mount in report.mounts:
         style = STYLES.get(mount.state, "bold red" if mount.required else "yellow")
         state = Text(mount.state if mount.required else f"{mount.state} (optional)", style)

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
 
 from hyperpod_kit.model.mounts import Mount, MountStatus
+from hyperpod_kit.model.states import MountState
 from hyperpod_kit.remote.answer import Answer, NoReport, last_words, read
 from hyperpod_kit.remote.fan_out import not_running
 from hyperpod_kit.remote.target import Target
@@ -142,7 +143,7 @@ def _compared(said: Sequence[MountStatus], expected: Sequence[Mount], now: float
 
 def _absent(mount: Mount, detail: str, now: float) -> MountStatus:
     return MountStatus(
-        mount.name, mount.kind, mount.path, "absent", required=mount.required, checked_at=now, detail=detail
+        mount.name, mount.kind, mount.path, MountState.ABSENT, required=mount.required, checked_at=now, detail=detail
     )
 
 

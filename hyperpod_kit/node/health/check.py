@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Optional, Tuple
 
 from hyperpod_kit.model.mounts import Mount, S3Mount
+from hyperpod_kit.model.states import MountState
 from hyperpod_kit.node.health.probe import SHORTAGE, Probed
 from hyperpod_kit.node.health.prober import TAKEN
 from hyperpod_kit.node.mounts.kind import Identity
@@ -38,49 +39,49 @@ class Seen:
     identity: Optional[Identity] = None
 
 
-def classify(mount: Mount, seen: Seen, deadline: float) -> Tuple[str, str]:
-    """(state, detail): the state is one of model.mounts.STATES, the detail is for a person and may be ""."""
+def classify(mount: Mount, seen: Seen, deadline: float) -> Tuple[MountState, str]:
+    """(state, detail); the detail is for a person and may be ""."""
     if seen.entry is None or seen.probed is None or seen.identity is None:
-        return "absent", f"nothing is mounted at {mount.path}"
+        return MountState.ABSENT, f"nothing is mounted at {mount.path}"
     probed, identity = seen.probed, seen.identity
     if probed.outcome == "error" and probed.errno in DEAD:
-        return "stale", _dead(probed.errno)
+        return MountState.STALE, _dead(probed.errno)
     if identity.ours is False:
-        return "wrong_target", identity.detail
+        return MountState.WRONG_TARGET, identity.detail
     if probed.outcome == "no_answer":
         if identity.endpoint_gone:
-            return "stale", "what served the mount is gone"
-        return "hung", f"no answer within {deadline:g} s"
+            return MountState.STALE, "what served the mount is gone"
+        return MountState.HUNG, f"no answer within {deadline:g} s"
     if probed.outcome == "not_asked":
-        return "unknown", "this node was too busy to ask"
+        return MountState.UNKNOWN, "this node was too busy to ask"
     writable = not getattr(mount, "read_only", False)
     if probed.outcome == "error":
-        return "unknown", f"{probed.operation}: {os.strerror(probed.errno)}"
+        return MountState.UNKNOWN, f"{probed.operation}: {os.strerror(probed.errno)}"
     failed = _failed(mount, probed)
     if failed is not None:
         return failed
     if identity.ours is None:
-        return "unknown", identity.detail
+        return MountState.UNKNOWN, identity.detail
     if writable and (probed.read_only or seen.entry.read_only):
-        return "readonly", "mounted read-only, expected read-write"
+        return MountState.READONLY, "mounted read-only, expected read-write"
     # A bucket is never full; what its daemon says about blocks is made up.
     if not isinstance(mount, S3Mount):
         if probed.blocks > 0 and probed.available == 0:
-            return "full", "no space left"
+            return MountState.FULL, "no space left"
         if probed.inodes > 0 and probed.available_inodes == 0:
-            return "full", "no inodes left: too many files"
+            return MountState.FULL, "no inodes left: too many files"
     if probed.latency_ms > deadline * SLOW_PART * 1000:
-        return "slow", f"answered after {probed.latency_ms:.0f} ms"
+        return MountState.SLOW, f"answered after {probed.latency_ms:.0f} ms"
     if seen.entry.stacked > 1:
-        return "ok", f"{seen.entry.stacked} mounts lie one above the other"
-    return "ok", identity.detail if identity.detail.startswith("known by") else ""
+        return MountState.OK, f"{seen.entry.stacked} mounts lie one above the other"
+    return MountState.OK, identity.detail if identity.detail.startswith("known by") else ""
 
 
 def _dead(number: int) -> str:
     return f"{os.strerror(number)}: {REMOVED}" if number == errno.ESTALE else os.strerror(number)
 
 
-def _failed(mount: Mount, probed: Probed) -> Optional[Tuple[str, str]]:
+def _failed(mount: Mount, probed: Probed) -> Optional[Tuple[MountState, str]]:
     """State and detail after a list or a write that failed; None when it says nothing of the mount, or none failed."""
     # Where others may write, one of them may lay something in the way of what is written.
     in_the_way = probed.operation == "write" and probed.errno in TAKEN
@@ -88,17 +89,17 @@ def _failed(mount: Mount, probed: Probed) -> Optional[Tuple[str, str]]:
         return None
     said = f"{probed.operation}: {os.strerror(probed.errno)}"
     if probed.errno in DEAD:
-        return "stale", f"{probed.operation}: {_dead(probed.errno)}"
+        return MountState.STALE, f"{probed.operation}: {_dead(probed.errno)}"
     if probed.errno == errno.ETIMEDOUT:
-        return "slow", f"{probed.operation}: no end in time"
+        return MountState.SLOW, f"{probed.operation}: no end in time"
     if probed.errno in NO_SPACE:
-        return "full", said
+        return MountState.FULL, said
     if probed.errno == errno.EROFS:
-        return "readonly", said
+        return MountState.READONLY, said
     if probed.errno in REFUSED:
         # A bucket has one identity for all, so what is refused to us is refused to jobs. Elsewhere root may be nobody
         # (root_squash), and somebody's directory with mode 0700 is as it should be.
         if not isinstance(mount, S3Mount):
             return None
-        return ("readonly" if probed.operation == "write" else "unknown"), said
-    return "unknown", said
+        return (MountState.READONLY if probed.operation == "write" else MountState.UNKNOWN), said
+    return MountState.UNKNOWN, said

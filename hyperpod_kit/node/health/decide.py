@@ -6,6 +6,7 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 from hyperpod_kit.model.mounts import Mount, MountStatus
+from hyperpod_kit.model.states import GONE, REPAIRS, MountState, RepairAction
 from hyperpod_kit.node.health.record import HealthRecord, pause
 from hyperpod_kit.node.mounts.kinds import kind_of
 
@@ -13,20 +14,21 @@ STRIKES = 2
 """A hung daemon is killed only when two checks in a row say that it hangs."""
 
 
-def wanted(mount: Mount, status: MountStatus, failures: int) -> str:
-    """`none`, `restart`, `kill`, or `wait` for another look; `failures` counts this check."""
-    if status.state in ("absent", "stale"):
-        return "restart"
-    if status.state == "hung" and kind_of(mount).restart_when_hung:
-        return "kill" if failures >= STRIKES else "wait"
-    return "none"  # it serves, or something lives there, or it is the server's business: a person must look
+def wanted(mount: Mount, status: MountStatus, failures: int) -> RepairAction:
+    """What the state asks for; `failures` counts this check."""
+    if status.state in GONE:
+        return RepairAction.RESTART
+    if status.state == MountState.HUNG and kind_of(mount).restart_when_hung:
+        return RepairAction.KILL if failures >= STRIKES else RepairAction.WAIT
+    # It serves, or something lives there, or it is the server's business: a person must look.
+    return RepairAction.NONE
 
 
-def decide(mount: Mount, status: MountStatus, record: HealthRecord, interval: float) -> str:
+def decide(mount: Mount, status: MountStatus, record: HealthRecord, interval: float) -> RepairAction:
     """As `wanted`, but `wait` also while the back-off lasts. `record` already counts this check."""
     action = wanted(mount, status, record.failures)
-    if action not in ("restart", "kill"):
+    if action not in REPAIRS:
         return action
     # A clock that was set back must not stop repairs for good.
     since = status.checked_at - record.repaired_at
-    return "wait" if 0 <= since < pause(record.repairs, interval) else action
+    return RepairAction.WAIT if 0 <= since < pause(record.repairs, interval) else action

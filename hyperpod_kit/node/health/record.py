@@ -13,6 +13,7 @@ from typing import Any, Dict, Mapping, Optional
 
 from hyperpod_kit.model.mounts import MountStatus
 from hyperpod_kit.model.node_config import HealthPolicy
+from hyperpod_kit.model.states import MountState
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_json, write_volatile_json
 
@@ -52,7 +53,7 @@ class HealthRecord:
     @property
     def serves(self) -> bool:
         """Whether a job can use the mount for all that it may want to."""
-        return self.failures == 0 and self.state != "full"
+        return self.failures == 0 and self.state != MountState.FULL
 
     def after(self, status: MountStatus, policy: HealthPolicy) -> HealthRecord:
         """The record after one more check."""

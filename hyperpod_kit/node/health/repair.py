@@ -11,6 +11,7 @@ from typing import Optional
 from hyperpod_kit import audit
 from hyperpod_kit.errors import HyperpodKitError, RunError
 from hyperpod_kit.model.mounts import Mount
+from hyperpod_kit.model.states import REPAIRS, MountState, RepairAction
 from hyperpod_kit.model.units import HEALTH_UNIT, carrier_unit
 from hyperpod_kit.node import systemd
 from hyperpod_kit.node.context import Node
@@ -46,10 +47,10 @@ def repair(node: Node, mount: Mount) -> Optional[Repaired]:
         action = wanted(mount, look.status, failures)
         if look.status.healthy:
             result = Repaired(True, "nothing to repair: it serves")
-        elif action not in ("restart", "kill"):
+        elif action not in REPAIRS:
             result = Repaired(False, f"{look.status.state} is not repaired from here: {look.status.detail}")
         elif (
-            look.status.state == "stale"
+            look.status.state == MountState.STALE
             and look.seen.identity is not None
             and look.seen.identity.endpoint_gone
             and _revived(node, mount)
@@ -70,12 +71,12 @@ def _revived(node: Node, mount: Mount) -> bool:
     return bool(wait_for(look, seconds=REVIVED_WITHIN, clock=node.clock, first=0.5, longest=2.0))
 
 
-def carry_out(node: Node, mount: Mount, action: str) -> Repaired:
-    """Do `restart` or `kill`. Only what is dead is detached; a unit that serves again by itself is left alone."""
+def carry_out(node: Node, mount: Mount, action: RepairAction) -> Repaired:
+    """Do one of REPAIRS. Only what is dead is detached; a unit that serves again by itself is left alone."""
     unit = carrier_unit(mount)
     asked_by = f"repair of mount {mount.name}"
     try:
-        if action == "kill":
+        if action == RepairAction.KILL:
             node.runner.run(["systemctl", "kill", "--signal=KILL", unit], timeout=30)
             audit.record("killed", f"the daemon of {mount.path}", "it hung at two checks in a row", asked_by=asked_by)
         clear_dead(node, mount)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Dict, List, Mapping, Optional, Sequence, Tuple
 from hyperpod_kit.errors import NodeError, RunError
 from hyperpod_kit.model.mounts import Mount, S3Mount
 from hyperpod_kit.model.node_config import HealthPolicy
+from hyperpod_kit.model.states import REPAIRS, MountState
 from hyperpod_kit.model.units import DRAIN_UNIT, repair_unit
 from hyperpod_kit.node import packet_rules
 from hyperpod_kit.node.bounded import in_child
@@ -70,7 +71,7 @@ def _tick(node: Node) -> Tick:
     for mount, look in zip(node.mounts, looks):
         record = take_up_result(node, mount.name, count(before.get(mount.name), look, node.config.health))
         action = decide(mount, look.status, record, node.config.health.interval)
-        if action in ("restart", "kill") and not is_held(node, f"{mount.name}.repair"):
+        if action in REPAIRS and not is_held(node, f"{mount.name}.repair"):
             ordered.append(mount.name)
             record = replace(
                 record, repairs=record.repairs + 1, repairs_total=record.repairs_total + 1, repaired_at=now
@@ -167,7 +168,7 @@ def count(before: Optional[HealthRecord], look: Look, policy: HealthPolicy) -> H
     failed = probed is not None and probed.operation in DEEP
     deep_at = record.deep_at
     # EACCES for root (root_squash) is not a failure: the mount is `ok` (check.py).
-    if look.mode and answered and (not failed or look.status.state == "ok"):
+    if look.mode and answered and (not failed or look.status.state == MountState.OK):
         deep_at = look.status.checked_at
     elif failed or mount_id != record.mount_id:
         # It is tried again at the next tick, so that the state stays what it is until it works.
@@ -215,7 +216,7 @@ def changes(before: Mapping[str, HealthRecord], after: Mapping[str, HealthRecord
     which has said its own words."""
     lines = []
     for name, record in after.items():
-        old = before.get(name) or HealthRecord({"state": "ok"})
+        old = before.get(name) or HealthRecord({"state": MountState.OK})
         detail = record.status.get("detail")
         if record.state != old.state:
             lines.append(f"{name}: {old.state} -> {record.state}{f': {detail}' if detail else ''}")

@@ -12,19 +12,17 @@ from typing import List, Optional, Sequence, Tuple
 from hyperpod_kit import audit
 from hyperpod_kit.errors import MountFailed, RunError
 from hyperpod_kit.model.mounts import PROTECTED, Mount, S3Mount, flags_of
+from hyperpod_kit.model.states import MOUNTED, OCCUPIED
 from hyperpod_kit.model.units import carrier_unit
 from hyperpod_kit.node import systemd
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_json, read_text, write_json
 from hyperpod_kit.node.health.look import check
 from hyperpod_kit.node.mounts import beneath
-from hyperpod_kit.node.mounts.ensure import MADE, await_healthy
+from hyperpod_kit.node.mounts.ensure import await_healthy
 from hyperpod_kit.node.mounts.kinds import kind_of
 from hyperpod_kit.node.mounts.protect import lacking, protect
 from hyperpod_kit.node.mounts.record import read_record
-
-OCCUPIED = ("wrong_target", "readonly", "unknown")
-"""States in which something lives at the path that starting a unit would not change."""
 
 
 def bring_up(node: Node, mount: Mount) -> Tuple[bool, str]:
@@ -36,7 +34,7 @@ def bring_up(node: Node, mount: Mount) -> Tuple[bool, str]:
     running = systemd.is_active(node, carrier_unit(mount))
     # A daemon of ours under an old unit: another bucket or other options. Nobody else's is ever stopped.
     outdated = running and isinstance(mount, S3Mount) and not started_as_installed(node, mount)
-    if status.state in MADE and running and not outdated:
+    if status.state in MOUNTED and running and not outdated:
         protected = protect(node, mount)
         carried = beneath.carry_over(node, mount)
         words = [
@@ -75,7 +73,7 @@ def pending(node: Node, mount: Mount) -> str:
     # Compare with the unit in the bundle: in a dry run it is not installed yet.
     digest = hashlib.sha256(systemd.bundled(node, unit).encode()).hexdigest()
     outdated = running and isinstance(mount, S3Mount) and record is not None and record["unit"] != digest
-    if status.state in MADE and running and not outdated:
+    if status.state in MOUNTED and running and not outdated:
         missing = [home.path for home in beneath.missing_homes(node, mount)]
         words = [
             f"set {' and '.join(lacking(node, mount))}" if lacking(node, mount) else "",

@@ -12,6 +12,7 @@ from hyperpod_kit import audit
 from hyperpod_kit.errors import MountFailed, RunError
 from hyperpod_kit.model.mounts import Mount, MountStatus
 from hyperpod_kit.model.platform import by_platform
+from hyperpod_kit.model.states import MOUNTED, MountState
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.health.look import check
 from hyperpod_kit.node.homes import make_mount_point
@@ -29,16 +30,11 @@ COMMAND_SECONDS = 45.0
 """Longest that one run of the mount helper may take."""
 
 
-MADE = ("ok", "slow", "full")
-"""States of a mount that is there and ours. A full one too: mounting again frees nothing, and a node that refused to
-start for it could never be used to clean up."""
-
-
 def clear_dead(node: Node, mount: Mount) -> bool:
     """Detach what is left of a dead mount at the path; True when something was. A living mount is never touched."""
     cleared = False
     for _ in range(8):  # dead mounts can lie one above the other
-        if check(node, mount).state != "stale":
+        if check(node, mount).state != MountState.STALE:
             break
         node.runner.run(["umount", "--lazy", mount.path], timeout=30)
         audit.record(
@@ -57,7 +53,7 @@ def prepare(node: Node, mount: Mount) -> None:
     with exclusively(node, mount):
         clear_dead(node, mount)
         status = check(node, mount)
-        if status.state != "absent":
+        if status.state != MountState.ABSENT:
             raise MountFailed(
                 f"{mount.name}: {mount.path} is taken by {status.source}: {status.detail}", hint=f"findmnt {mount.path}"
             )
@@ -70,9 +66,9 @@ def await_healthy(node: Node, mount: Mount, *, seconds: float) -> MountStatus:
 
     def look() -> Optional[MountStatus]:
         last[0] = check(node, mount)
-        return last[0] if last[0].state in MADE else None
+        return last[0] if last[0].state in MOUNTED else None
 
-    found = last[0] if last[0].state in MADE else wait_for(look, seconds=seconds, clock=node.clock, longest=1.0)
+    found = last[0] if last[0].state in MOUNTED else wait_for(look, seconds=seconds, clock=node.clock, longest=1.0)
     if found is None:
         raise MountFailed(
             f"{mount.name}: {mount.path} is {last[0].state} after {seconds:g} s: {last[0].detail}",
@@ -90,12 +86,12 @@ def ensure(node: Node, mount: Mount, *, seconds: float = MOUNT_WITHIN) -> bool:
     with exclusively(node, mount):
         clear_dead(node, mount)
         status = check(node, mount)
-        if status.state in MADE:
+        if status.state in MOUNTED:
             if not by_platform(mount):
                 remember(node, mount)  # its maker was killed before it could, or somebody mounted the same by hand
             protect(node, mount)
             return False
-        if status.state != "absent":
+        if status.state != MountState.ABSENT:
             raise MountFailed(
                 f"{mount.name}: {mount.path} is {status.state} ({status.source}): {status.detail}",
                 hint=f"findmnt {mount.path}",
@@ -121,10 +117,10 @@ def make(node: Node, mount: Mount, seconds: float) -> None:
         except RunError as err:
             said[0] = err.message
         now = check(node, mount)
-        return now if now.state != "absent" else None
+        return now if now.state != MountState.ABSENT else None
 
     made = wait_for(attempt, seconds=seconds, clock=node.clock, first=1.0, longest=15.0)
-    if made is None or made.state not in MADE:
+    if made is None or made.state not in MOUNTED:
         why = said[0] or (f"{made.state}: {made.detail}" if made else f"nothing is mounted at {mount.path}")
         raise MountFailed(f"{mount.name}: {why}", hint=f"on the node: {' '.join(kind_of(mount).command(node, mount))}")
 
@@ -139,12 +135,12 @@ def await_platform(node: Node, mount: Mount) -> None:
         except MountFailed as err:  # names may not resolve yet
             failed.append(err)
         now = check(node, mount)
-        return now if now.state != "absent" else None
+        return now if now.state != MountState.ABSENT else None
 
     made = wait_for(look, seconds=platform.WITHIN, clock=node.clock, first=1.0, longest=10.0)
     if made is None:
         raise failed[-1] if failed else platform.not_there(mount)
-    if made.state not in MADE:
+    if made.state not in MOUNTED:
         raise MountFailed(
             f"{mount.name}: {mount.path} is {made.state} ({made.source}): {made.detail}",
             hint=f"findmnt {mount.path}; InstanceStorageConfigs says what HyperPod mounts",

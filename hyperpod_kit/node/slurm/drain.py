@@ -18,7 +18,7 @@ from typing import Any, Dict, Mapping, Optional, Tuple
 
 from hyperpod_kit import audit
 from hyperpod_kit.errors import NodeError, RunError
-from hyperpod_kit.model.mounts import STATES
+from hyperpod_kit.model.states import STATES
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_json, write_json
 from hyperpod_kit.node.health import record as health_record

@@ -1,0 +1,137 @@
+"""States of a mount and actions of a repair are written as words in one file; everybody else names the member."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+from typing import Iterator
+
+import pytest
+
+from hyperpod_kit.model.states import (
+    ANSWERS,
+    GONE,
+    MOUNTED,
+    OCCUPIED,
+    REPAIRS,
+    SERVES,
+    STATES,
+    MountState,
+    RepairAction,
+)
+
+PACKAGE = Path(__file__).parents[1] / "hyperpod_kit"
+HOME = "model/states.py"
+
+MISTAKABLE = {"ok", "absent", "full", "unknown", "none", "wait", "restart", "kill"}
+"""Words that others use for other things: looked for only where mounts are spoken of, and where one is decided on."""
+
+ABOUT_MOUNTS = (
+    "cli/mounts_",
+    "cli/validate_mounts",
+    "model/",
+    "node/gate.py",
+    "node/health/",
+    "node/homes.py",
+    "node/mount_commands.py",
+    "node/mounts/",
+    "node/observe/",
+    "node/retire.py",
+    "node/slurm/drain.py",
+    "node/slurm/keeper.py",
+    "rehearsal/mount",
+    "remote/",
+)
+
+OTHERS = {
+    ("checkpoint/repository/xxh3.py", "readonly"): "a field of Python's Py_buffer",
+    ("remote/report.py", "none"): "NO_MOUNTS: what the table shows for a node without mounts",
+}
+
+
+def words(path: Path) -> Iterator[str]:
+    """Every literal of the file that could be a state or an action, as the rule above says."""
+    certain = {str(word) for word in (*MountState, *RepairAction)} - MISTAKABLE
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and node.value in certain:
+            yield str(node.value)
+    if not str(path.relative_to(PACKAGE)).startswith(ABOUT_MOUNTS):
+        return
+    for node in ast.walk(tree):
+        decided: list[ast.AST] = []
+        if isinstance(node, ast.Compare):
+            decided = [node.left, *node.comparators]
+        elif isinstance(node, ast.Return) and node.value is not None:
+            decided = [node.value]
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node in tree.body and node.value is not None:
+            decided = list(ast.walk(node.value))
+        elif isinstance(node, ast.keyword) and node.arg in ("state", "action"):
+            decided = [node.value]
+        for one in decided:
+            yield from (word for word in values(one) if word in MISTAKABLE)
+
+
+def values(node: ast.AST) -> Iterator[str]:
+    """The texts that an expression may have as its value, or as one of its items."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+    elif isinstance(node, ast.IfExp):
+        yield from (*values(node.body), *values(node.orelse))
+    elif isinstance(node, (ast.Tuple, ast.List, ast.Set)):
+        for item in node.elts:
+            yield from values(item)
+
+
+def test_states_and_actions_are_written_in_one_file() -> None:
+    found = set()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = str(path.relative_to(PACKAGE))
+        if name != HOME and "_bundle" not in path.parts:
+            found |= {(name, word) for word in words(path)}
+    assert found == set(OTHERS)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'X = ("ok", "slow")',
+        'if status.state == "ok": pass',
+        'if state in ("absent", "full"): pass',
+        'def f(): return "kill" if bad else "wait"',
+        'def f(): return "unknown", said',
+        'x = MountStatus(state="absent")',
+        'x = {"hung": 1}',
+    ],
+)
+def test_the_search_finds_them(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "remote").mkdir()
+    path = tmp_path / "remote/new.py"
+    path.write_text(text)
+    monkeypatch.setattr("tests.test_words_of_enums.PACKAGE", tmp_path)
+    assert list(words(path))
+
+
+def test_members_are_texts_to_everybody_who_takes_texts() -> None:
+    state, action = MountState.WRONG_TARGET, RepairAction.KILL
+    assert (f"{state}", str(state), "{}".format(state)) == ("wrong_target",) * 3  # noqa: UP032
+    assert f"{state:>13}" == " wrong_target" and ",".join([action, state]) == "kill,wrong_target"
+    assert json.dumps({state: [state, action]}, sort_keys=True) == '{"wrong_target": ["wrong_target", "kill"]}'
+    assert state == "wrong_target" and {"wrong_target": 1}[state] == 1 and "kill" in REPAIRS
+
+
+def test_the_sets_are_about_what_a_state_means() -> None:
+    """Each state is in the sets that it is in; a new one has to be placed here too."""
+    named = {"serves": SERVES, "mounted": MOUNTED, "answers": ANSWERS, "occupied": OCCUPIED, "gone": GONE}
+    assert {str(state): [name for name, states in named.items() if state in states] for state in STATES} == {
+        "ok": ["serves", "mounted", "answers"],
+        "absent": ["gone"],
+        "wrong_target": ["occupied"],
+        "stale": ["gone"],
+        "hung": [],
+        "readonly": ["answers", "occupied"],
+        "full": ["mounted", "answers"],
+        "slow": ["serves", "mounted", "answers"],
+        "unknown": ["occupied"],
+    }

@@ -22,7 +22,15 @@ ENTRY_SCRIPTS = ("on_create.sh", "on_init_complete.sh", "lifecycle_script.py")
 PROGRAM = {"bin/hyperpod-kit": "hyperpod-kit.sh", "lib/__main__.py": "node_main.py"}
 """Place in the bundle -> file of lifecycle_scripts/."""
 
-VENDORED_FILES = ("__init__.py", "audit.py", "descriptors.py", "errors.py", "run.py", "checkpoint/__init__.py")
+VENDORED_FILES = (
+    "__init__.py",
+    "audit.py",
+    "descriptors.py",
+    "ending.py",
+    "errors.py",
+    "run.py",
+    "checkpoint/__init__.py",
+)
 VENDORED_PACKAGES = ("untrusted", "model", "slurm", "node", "job", "checkpoint/repository")
 """The part of hyperpod_kit that nodes run; tests/test_architecture.py holds it to the standard library."""
 

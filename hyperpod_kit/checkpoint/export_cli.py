@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
+from hyperpod_kit import ending
 from hyperpod_kit.checkpoint.export import FORMATS, export
-from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.untrusted import terminal
 
 _EXAMPLES = """Examples:
@@ -32,11 +32,11 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: list[str]) -> int:
     """Exit codes: 0 written, 1 not, 2 usage, 3 could not check."""
     args = build_parser().parse_args(argv)
-    try:
-        made = export(args.root, args.to, args.output, attempt=args.attempt)
-    except (HyperpodKitError, OSError) as err:
-        terminal.error(err, getattr(err, "hint", None))
-        return int(getattr(err, "exit_code", 1))
+    return ending.run(lambda: _export(args), lambda err: ending.Ending(str(err), None, 1))
+
+
+def _export(args: argparse.Namespace) -> int:
+    made = export(args.root, args.to, args.output, attempt=args.attempt)
     if args.json:
         terminal.data({**asdict(made), "output": args.output})
         return 0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Iterator, Mapping, NamedTuple, Optional
 
 import click
 
-from hyperpod_kit.cli.ending import READER_GONE, reader_gone
+from hyperpod_kit.cli.exit_codes import READER_GONE, reader_gone
 from hyperpod_kit.errors import Unreachable, UsageError
 
 if TYPE_CHECKING:

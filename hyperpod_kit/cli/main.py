@@ -1,4 +1,4 @@
-"""The command line: the table of commands. cli/ending.py turns errors into sentences and exit codes.
+"""The command line: the table of commands. cli/exit_codes.py turns errors into sentences and exit codes.
 
 0 ok · 1 found something wrong · 2 usage · 3 could not check; job run: 75 checkpointed, run again · 86 gave up
 """
@@ -12,7 +12,7 @@ from typing import Optional, Sequence
 import click
 
 from hyperpod_kit import __version__
-from hyperpod_kit.cli.ending import STOPPED, ending_of
+from hyperpod_kit.cli.exit_codes import STOPPED, exit_code_of
 from hyperpod_kit.cli.lazy import Entry, LazyGroup
 
 PROGRAM = "hyperpod-kit"
@@ -98,7 +98,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
 
 def run(words: Sequence[str]) -> int:
     """Run one command line; its exit code."""
-    return ending_of(
+    return exit_code_of(
         lambda: cli.main(list(words), prog_name=PROGRAM, standalone_mode=False),
         debug=list(words[:1]) == ["--debug"],
     )

@@ -12,12 +12,7 @@ if __name__ == "__main__":
     # This directory itself must not be searched: its modules are named like others (`signals`, `options`).
     here = str(Path(__file__).absolute().parent)
     sys.path[:] = [str(Path(here).parents[1]), *(entry for entry in sys.path if entry != here)]
-    from hyperpod_kit.errors import HyperpodKitError
+    from hyperpod_kit import ending
     from hyperpod_kit.job.cli import main
-    from hyperpod_kit.untrusted import terminal
 
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except HyperpodKitError as error:
-        terminal.error(error, error.hint)
-        sys.exit(error.exit_code)
+    sys.exit(ending.run(lambda: main(sys.argv[1:])))

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import errno
 import os
-import sys
-from typing import TYPE_CHECKING, Callable, Sequence
+from typing import TYPE_CHECKING, Callable, Optional, Sequence
 
-from hyperpod_kit.errors import HyperpodKitError
+from hyperpod_kit import ending
 
 if TYPE_CHECKING:
     import argparse
@@ -23,22 +22,14 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 def run(argv: Sequence[str]) -> int:
     """As `main`, with errors on standard error and in the exit code."""
-    try:
-        return main(argv)
-    except HyperpodKitError as error:
-        print(f"error: {error}", *([f"hint: {error.hint}"] if error.hint else []), sep="\n", file=sys.stderr)
-        return error.exit_code
-    except OSError as error:
-        if error.errno not in NO_ROOM:
-            raise
-        place = os.path.dirname(str(error.filename or "/run/hyperpod-kit/"))
-        print(
-            f"error: {error.filename or place}: {error.strerror}",
-            f"hint: df -h {place}; df -i {place}",
-            sep="\n",
-            file=sys.stderr,
-        )
-        return 1
+    return ending.run(lambda: main(argv), _about_a_place)
+
+
+def _about_a_place(error: OSError) -> Optional[ending.Ending]:
+    if error.errno not in NO_ROOM:
+        return None
+    place = os.path.dirname(str(error.filename or "/run/hyperpod-kit/"))
+    return ending.Ending(f"{error.filename or place}: {error.strerror}", f"df -h {place}; df -i {place}", 1)
 
 
 def main(argv: Sequence[str]) -> int:

@@ -7,8 +7,9 @@ import os
 import sys
 from typing import Callable, List, Sequence
 
+from hyperpod_kit import ending
 from hyperpod_kit.checkpoint.repository import cli_keep, cli_look, cli_repair, verify
-from hyperpod_kit.errors import DigestUnavailable, HyperpodKitError, UsageError
+from hyperpod_kit.errors import DigestUnavailable, UsageError
 from hyperpod_kit.untrusted import terminal
 
 
@@ -155,18 +156,18 @@ def main(argv: List[str], also: Sequence[str] = ()) -> int:
         args = build_parser(also).parse_args(argv)
     except SystemExit as end:
         return int(end.code or 0)
-    try:
-        return int(args.run(args))
-    except HyperpodKitError as err:
-        terminal.error(err, err.hint)
-        return err.exit_code
-    except BrokenPipeError:
-        # The reader has seen enough (`ls | head`); Python must not complain about it once more at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except OSError as err:
-        terminal.error(f"{err.filename or args.root}: {verify.reason_of(err)}")
-        return DigestUnavailable.exit_code
+
+    def work() -> int:
+        try:
+            return int(args.run(args))
+        except BrokenPipeError:
+            return ending.without_reader(0)  # it has seen enough (`ls | head`)
+
+    return ending.run(work, lambda err: _of_a_file(err, args))
+
+
+def _of_a_file(err: OSError, args: argparse.Namespace) -> ending.Ending:
+    return ending.Ending(f"{err.filename or args.root}: {verify.reason_of(err)}", None, DigestUnavailable.exit_code)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """How a command line ends: every exception becomes a sentence, a hint and an exit code; none becomes a stack trace.
 
+What vendored programs share is in hyperpod_kit/ending.py; here are click's exceptions, defects and missing extras too.
+
 0 ok · 1 found something wrong · 2 usage · 3 could not check · 130 stopped · 141 the reader of a pipe has gone
 """
 
@@ -13,7 +15,8 @@ from typing import Any, Callable, Optional
 
 import click
 
-from hyperpod_kit.errors import ConfigError, HyperpodKitError
+from hyperpod_kit.ending import ending_of, without_reader
+from hyperpod_kit.errors import HyperpodKitError
 
 EXTRAS = ("boto3", "botocore", "jinja2", "paramiko", "yaml")
 """What an admin's installation has and a training job's has not."""
@@ -25,7 +28,7 @@ READER_GONE = 141
 """128 + SIGPIPE, as a shell reports it for other programs."""
 
 
-def ending_of(call: Callable[[], Any], *, debug: bool) -> int:
+def exit_code_of(call: Callable[[], Any], *, debug: bool) -> int:
     """Run `call` (a click command with standalone_mode=False) and return the exit code. `debug`: stack traces too."""
     try:
         result = call()
@@ -35,7 +38,7 @@ def ending_of(call: Callable[[], Any], *, debug: bool) -> int:
         return _exit_code(err)
     except BaseException as err:
         if isinstance(err, BrokenPipeError) and reader_gone():
-            return _silently(READER_GONE)
+            return without_reader(READER_GONE)
         if debug:
             import traceback
 
@@ -68,8 +71,7 @@ def _said(err: BaseException) -> int:
         _say(usage.getvalue().rstrip("\n"))
         return err.exit_code
     if isinstance(err, HyperpodKitError):
-        findings = err.findings if isinstance(err, ConfigError) else ()
-        return _error("\n  ".join([err.message, *findings]), err.hint, err.exit_code)
+        return _error(*ending_of(err))
     if isinstance(err, ModuleNotFoundError) and (err.name or "").split(".")[0] in EXTRAS:
         return _error(f"this command needs {err.name}, which is not installed", 'pip install "hyperpod-kit[admin]"', 1)
     if isinstance(err, OSError):
@@ -114,9 +116,3 @@ def _exit_code(err: SystemExit) -> int:
     if isinstance(err.code, str):
         _say(err.code)
     return err.code if isinstance(err.code, int) else 0 if err.code is None else 1
-
-
-def _silently(code: int) -> int:
-    """Python flushes standard output once more at its end, and must not complain about the reader then."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return code

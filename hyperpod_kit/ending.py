@@ -1,0 +1,49 @@
+"""How a program of ours ends: an error becomes `error: …`, `hint: …` on standard error and an exit code.
+
+Standard library only, Python 3.8: this file is part of the bundle. cli/exit_codes.py adds what click and rich bring.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Callable, NamedTuple, Optional
+
+from hyperpod_kit.errors import ConfigError, HyperpodKitError
+
+
+class Ending(NamedTuple):
+    """What failed, what to type next, and the exit code."""
+
+    message: str
+    hint: Optional[str]
+    code: int
+
+
+def ending_of(error: HyperpodKitError) -> Ending:
+    """Of an error of ours; the findings of a configuration each on a line."""
+    findings = error.findings if isinstance(error, ConfigError) else ()
+    return Ending("\n  ".join([error.message, *findings]), error.hint, error.exit_code)
+
+
+def run(work: Callable[[], int], system: Callable[[OSError], Optional[Ending]] = lambda error: None) -> int:
+    """The exit code of `work`, whose errors are said. `system`: how an error of the system ends it, None: raise it."""
+    try:
+        return work()
+    except HyperpodKitError as error:
+        ending = ending_of(error)
+    except OSError as error:
+        found = system(error)
+        if found is None:
+            raise
+        ending = found
+    from hyperpod_kit.untrusted import terminal
+
+    terminal.error(ending.message, ending.hint)
+    return ending.code
+
+
+def without_reader(code: int) -> int:
+    """`code`, when nobody reads standard output any more: Python flushes it at its end and must not complain then."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code

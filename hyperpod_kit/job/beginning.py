@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from typing import Mapping, Optional, Tuple
 
 from hyperpod_kit.errors import GaveUp, HyperpodKitError, JobError, RunError
-from hyperpod_kit.job import identity, ownership
+from hyperpod_kit.job import allocation, ended, exits, identity, ownership
+from hyperpod_kit.job.ledger import Ledger
 from hyperpod_kit.job.options import RunOptions, prepare
+from hyperpod_kit.job.outcome import earliest, furthest
 from hyperpod_kit.job.policy import RetryPolicy
 from hyperpod_kit.job.report import JobReport
 from hyperpod_kit.job.signals import Signals
@@ -89,3 +91,26 @@ class Beginning:
             restarts = wanted
         policy = self.options.policy
         return wanted > 0, policy if restarts is None else dataclasses.replace(policy, max_restarts=restarts)
+
+    def close_unfinished(self, ledger: Ledger) -> None:
+        """An attempt without an end: the batch host was lost, or Slurm killed the run before it could write why."""
+        rows = ledger.rows()
+        closed = {row.get("attempt") for row in rows if row.get("event") == "ended"}
+        for row in rows:
+            if row.get("event") == "attempt" and row.get("attempt") not in closed:
+                lost = allocation.lost_since(self.runner, row.get("nodes") or (), float(row.get("t") or 0.0))
+                try:
+                    records = exits.read(self.options.state, str(row.get("attempt")))
+                except OSError:
+                    records = []
+                ledger.append(
+                    "ended",
+                    attempt=row.get("attempt"),
+                    code=None,
+                    lost=list(lost),
+                    first=None,
+                    reached=furthest(records),
+                    begins=earliest(records),
+                    note="its batch script was gone before it could say why",
+                    **{"class": ended.NODE_LOST if lost else ended.UNKNOWN},
+                )

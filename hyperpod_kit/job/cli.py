@@ -32,7 +32,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         from hyperpod_kit.job import cli_look
 
         return cli_look.main(args)
-    return _task_prolog() if args.verb == "task-prolog" else _epilog()
+    return _task_prolog()
 
 
 def _split(argv: List[str]) -> Tuple[List[str], List[str]]:
@@ -160,7 +160,6 @@ def build_parser() -> argparse.ArgumentParser:
         "submit --auto-resume=1 --nodes 8 train.sbatch",
     )
     verb("task-prolog", "for slurm/task_prolog.sh: one checkpoint for all ranks of a bare srun", "task-prolog")
-    verb("epilog", "for an epilog: save what dead trainers left in shared memory; exits 0", "epilog")
     return parser
 
 
@@ -200,7 +199,7 @@ def _exec(words: List[str], command: List[str]) -> int:
 
 
 def _task_prolog() -> int:
-    from hyperpod_kit.job import decision
+    from hyperpod_kit.job import shared_decision
     from hyperpod_kit.job.options import RunOptions, prepare
 
     root = os.environ.get("HPK_CHECKPOINT_ROOT")
@@ -210,24 +209,13 @@ def _task_prolog() -> int:
     by = f"{os.environ.get('SLURM_PROCID', '')}@{os.uname().nodename}"
     prepare(options)
     try:
-        record = decision.agree(options.state, decision.key(os.environ), lambda: decision.decide(options.root, by))
+        record = shared_decision.agree(
+            options.state, shared_decision.key(os.environ), lambda: shared_decision.decide(options.root, by)
+        )
     except OSError as err:
         raise JobError(f"{options.state}: {err.strerror or err}") from err
-    print("\n".join(decision.task_prolog_lines(record, os.environ.get("SLURM_PROCID", ""))))
+    print("\n".join(shared_decision.task_prolog_lines(record, os.environ.get("SLURM_PROCID", ""))))
     return 86 if record.get("from") is None else 0
-
-
-def _epilog() -> int:
-    # Each component of a heterogeneous job has a number of its own; its ranks have their leader's.
-    job_id = os.environ.get("SLURM_HET_JOB_ID") or os.environ.get("SLURM_JOB_ID")
-    if job_id:
-        from hyperpod_kit.checkpoint.repository import cli
-
-        try:
-            cli.main(["flush", "--job", job_id])
-        except (Exception, SystemExit) as err:  # an epilog that fails drains the node
-            terminal.say(f"hyperpod-kit: flush of job {job_id} failed: {err}")
-    return 0
 
 
 def _submit(words: List[str], rest: List[str]) -> int:

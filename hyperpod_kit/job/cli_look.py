@@ -9,7 +9,7 @@ import time
 from typing import List
 
 from hyperpod_kit.errors import HyperpodKitError, RunError, Unreachable, UsageError
-from hyperpod_kit.job import doctor, doctor_look, lint, saves, script, status, status_page, sweep, timeline, where
+from hyperpod_kit.job import doctor, doctor_look, job_index, lint, saves, script, status, status_page, sweep, timeline
 from hyperpod_kit.run import LocalRunner
 from hyperpod_kit.slurm import control
 from hyperpod_kit.slurm.job_id import JobId
@@ -25,7 +25,7 @@ def main(args: argparse.Namespace) -> int:
 def status_command(args: argparse.Namespace) -> int:
     job, root, now = args.job or "", args.root, time.time()
     try:
-        noted = where.find(job) if job else None
+        noted = job_index.find(job) if job else None
         if noted:
             job, root = noted[0], root or noted[1]
         if not root:
@@ -68,7 +68,7 @@ def _few(odd: List[str]) -> List[str]:
 
 def _not_noted(job: str) -> UsageError:
     """`job run` notes the root in the home of the batch host, which is another file on another node."""
-    tasks = where.tasks(job)
+    tasks = job_index.tasks(job)
     if tasks:
         shown = f"{tasks[0]} to {tasks[-1]}" if len(tasks) > 2 else " and ".join(tasks)
         return UsageError(
@@ -79,7 +79,7 @@ def _not_noted(job: str) -> UsageError:
     with contextlib.suppress(RunError, HyperpodKitError):
         host = control.job(LocalRunner(), JobId.parse(job)).get("BatchHost", "")
     return UsageError(
-        f"the checkpoint root of job {job} is not noted in {where.notes()}: `job run` notes it in the "
+        f"the checkpoint root of job {job} is not noted in {job_index.notes()}: `job run` notes it in the "
         f"home of the node that ran the batch script{f' ({host})' if host else ''}, of the job's owner",
         hint=f"hyperpod-kit job status {job} --root DIR, or ask there",
     )

@@ -1,6 +1,6 @@
 """`job run`: the one decider of a job. Per attempt: choose, start, watch, classify; then retry, requeue or give up.
 
-choose    the newest valid checkpoint, once for all ranks      (choose.py)
+choose    the newest valid checkpoint, once for all ranks      (checkpoint_choice.py)
 start     srun, every rank under a wrapper that records its end (step.py, exits.py)
 watch     the nodes' slurmds, progress, signals                 (supervise.py, watch.py, signals.py)
 classify  what happened, from facts                             (outcome.py)
@@ -17,14 +17,24 @@ from typing import ContextManager, Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit import audit, descriptors
 from hyperpod_kit.errors import GaveUp, JobError, NoValidCheckpoint, RunError
-from hyperpod_kit.job import allocation, choose, container, ended, exits, identity, life, lifeline, step, where
+from hyperpod_kit.job import (
+    allocation,
+    checkpoint_choice,
+    container,
+    ended,
+    identity,
+    job_index,
+    life,
+    lifeline,
+    step,
+)
+from hyperpod_kit.job.batch_host_watch import BatchHostWatch
 from hyperpod_kit.job.beginning import Beginning
 from hyperpod_kit.job.foreign.quarantine import set_aside
 from hyperpod_kit.job.ledger import Ledger
 from hyperpod_kit.job.lifeline import Lifelines
 from hyperpod_kit.job.options import RunOptions
-from hyperpod_kit.job.outcome import ENDED, Outcome, classify, earliest, furthest
-from hyperpod_kit.job.own_node import OwnNode
+from hyperpod_kit.job.outcome import ENDED, Outcome, classify
 from hyperpod_kit.job.patience import Patience
 from hyperpod_kit.job.policy import CRASHES, HANDED_BACK, RetryPolicy, delay, exhausted, poison, spent
 from hyperpod_kit.job.report import JobReport
@@ -55,7 +65,7 @@ class Decider:
         *,
         runner: Runner,
         report: JobReport,
-        chooser: choose.Chooser = choose.newest_valid,
+        chooser: checkpoint_choice.Chooser = checkpoint_choice.newest_valid,
     ) -> None:
         self._options = options
         self._env = env
@@ -85,9 +95,9 @@ class Decider:
             if known is None or not first.prepare(known) or not first.claim(known):
                 return TERMINATED
         self._job, self._ledger = known, self._own_ledger(known)
-        where.note(self._job, self._options.root, self._env)
+        job_index.note(self._job, self._options.root, self._env)
         enabled, self._policy = first.enabled(self._job, self._env)
-        self._close_unfinished()
+        first.close_unfinished(self._ledger)
         self._report(
             "start",
             f"job {self._job.id}, run {self._job.restart}, auto-resume " + ("on" if enabled else "off"),
@@ -106,7 +116,7 @@ class Decider:
             self._report("container", doubt)
         if short := lifeline.shortage(len(self._job.nodes)):
             self._report("descriptors", short)
-        with self._signals, self._own_node(enabled):
+        with self._signals, self._batch_host_watch(enabled):
             try:
                 number = 0
                 lost: Tuple[str, ...] = ()
@@ -129,35 +139,12 @@ class Decider:
     def _own_ledger(self, job: JobEnvironment) -> Ledger:
         return Ledger(self._options.state, job.id.name, job.restart, born=life.birth(self._env))
 
-    def _own_node(self, enabled: bool) -> ContextManager[object]:
+    def _batch_host_watch(self, enabled: bool) -> ContextManager[object]:
         """What gives the job back when the root hangs on this host alone."""
         node = self._env.get("SLURMD_NODENAME", "")
         if not enabled or not node:
             return contextlib.nullcontext()
-        return OwnNode(self._runner, self._job, node, self._options.state)
-
-    def _close_unfinished(self) -> None:
-        """An attempt without an end: the batch host was lost, or Slurm killed the run before it could write why."""
-        rows = self._ledger.rows()
-        closed = {row.get("attempt") for row in rows if row.get("event") == "ended"}
-        for row in rows:
-            if row.get("event") == "attempt" and row.get("attempt") not in closed:
-                lost = allocation.lost_since(self._runner, row.get("nodes") or (), float(row.get("t") or 0.0))
-                try:
-                    records = exits.read(self._options.state, str(row.get("attempt")))
-                except OSError:
-                    records = []
-                self._ledger.append(
-                    "ended",
-                    attempt=row.get("attempt"),
-                    code=None,
-                    lost=list(lost),
-                    first=None,
-                    reached=furthest(records),
-                    begins=earliest(records),
-                    note="its batch script was gone before it could say why",
-                    **{"class": ended.NODE_LOST if lost else ended.UNKNOWN},
-                )
+        return BatchHostWatch(self._runner, self._job, node, self._options.state)
 
     def _attempt(self, number: int, hyperpod: bool, lost: Tuple[str, ...], before: Optional[Outcome]) -> Outcome:
         """One step, from the choice to the row of its end. `lost`: nodes not to use; `before`: the attempt before."""
@@ -178,7 +165,7 @@ class Decider:
             why = f"{bad.name}: {bad.why}; {choice.source}, the one before it, ends in the same way"
         if why:
             raise GaveUp(why)
-        if choice.kind != choose.OURS:
+        if choice.kind != checkpoint_choice.OURS:
             damaged = [name for name, _ in choice.rejected if bad is None or name != bad.name]
             for name, new in set_aside(options.root, damaged, now=time.time()):
                 self._report("set_aside", f"{name} is damaged and is called {new} now", attempt=name, now=new)
@@ -359,7 +346,7 @@ class Decider:
 
     def _gave_up(self, err: GaveUp) -> None:
         cause = err.__cause__
-        rejected = choose.reasons(cause.reasons) if isinstance(cause, NoValidCheckpoint) else []
+        rejected = checkpoint_choice.reasons(cause.reasons) if isinstance(cause, NoValidCheckpoint) else []
         self._remember("gave_up", why=err.message, rejected=rejected)
         for one in rejected:
             self._report("rejected", f"{one['attempt']}: {one['why']}", attempt=one["attempt"], why=one["why"])

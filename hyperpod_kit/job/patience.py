@@ -7,7 +7,7 @@ import time
 from typing import Callable, Mapping
 
 from hyperpod_kit.errors import CheckpointError, GaveUp, NoValidCheckpoint, RunError
-from hyperpod_kit.job import allocation, choose
+from hyperpod_kit.job import allocation, checkpoint_choice
 from hyperpod_kit.job.options import RunOptions
 from hyperpod_kit.job.report import JobReport
 from hyperpod_kit.job.signals import Signals
@@ -34,7 +34,7 @@ class Patience:
         self._report = report
         self._heed = heed
 
-    def choice(self, chooser: choose.Chooser, passed_over: Mapping[str, str]) -> choose.Choice:
+    def choice(self, chooser: checkpoint_choice.Chooser, passed_over: Mapping[str, str]) -> checkpoint_choice.Choice:
         """Waits for storage that does not answer; what cannot be trusted or checked is given up at once.
 
         An older checkpoint is taken in place of one that cannot be read only when waiting has not helped.
@@ -44,7 +44,7 @@ class Patience:
         pause = 1.0
         while True:
             try:
-                choice = choose.choose(self._options.root, chooser, passed_over)
+                choice = checkpoint_choice.choose(self._options.root, chooser, passed_over)
                 os.stat(self._options.state)  # a root that is away reads like an empty one
                 if not choice.unread or time.monotonic() >= end:
                     return choice

@@ -1,7 +1,7 @@
 """`job sweep`, on the controller by a timer: jobs that nobody else puts back into the queue.
 
 One that Slurm keeps RUNNING although its batch script is gone, and one whose `job run` has left a host that alone had
-lost the checkpoint root (own_node.py).
+lost the checkpoint root (batch_host_watch.py).
 
 With --no-kill a job survives the loss of a node; when that node was the batch host, Slurm removes it from the job, the
 script is gone, and nothing ever ends the job (observed with 22.05; the same code is in 26.11).

@@ -11,7 +11,7 @@ from typing import Any, Callable, Iterator
 import pytest
 
 from hyperpod_kit.errors import JobError, NoValidCheckpoint
-from hyperpod_kit.job import choose, decision, exits, ledger, ownership
+from hyperpod_kit.job import checkpoint_choice, exits, ledger, ownership, shared_decision
 from hyperpod_kit.job.cli import __file__ as job_cli
 from hyperpod_kit.job.foreign import newest, quarantine
 from hyperpod_kit.slurm import control
@@ -20,7 +20,7 @@ from tests.hostile.users import ATTACKER, ROOT, VICTIM, as_user, be, place
 from tests.unit.slurm.recording import RecordingRunner
 
 RANK = {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "0", "SLURM_STEP_ID": "0", "SLURM_STEP_LAUNCHER_PORT": "41234"}
-KEY = decision.key(RANK)
+KEY = shared_decision.key(RANK)
 PROGRAM = Path(job_cli).with_name("__main__.py")
 
 
@@ -78,8 +78,8 @@ NAMES = [
 def test_a_directorys_name_is_no_environment_and_says_so(root: Path, name: str) -> None:
     dcp(root, "step-5")
     dcp(root, name)
-    record = decision.decide(str(root), "0@n1")
-    assert decision.task_prolog_lines(record, "1") == [
+    record = shared_decision.decide(str(root), "0@n1")
+    assert shared_decision.task_prolog_lines(record, "1") == [
         "export HPK_RESUME_FROM=step-5",
         "export HPK_RESUME_STEP=5",
         "export HPK_RESUME_KIND=dcp",
@@ -210,11 +210,11 @@ def test_the_victims_own_record_is_read_again_by_its_other_nodes(root: Path) -> 
 )
 def test_a_record_that_we_do_not_write_is_no_answer(record: dict[str, Any]) -> None:
     with pytest.raises(JobError, match="not to be trusted"):
-        decision.task_prolog_lines(record, "0")
+        shared_decision.task_prolog_lines(record, "0")
 
 
 def test_why_nothing_is_valid_is_one_line() -> None:
-    [line] = decision.task_prolog_lines(
+    [line] = shared_decision.task_prolog_lines(
         {
             "from": None,
             "rejected": [{"attempt": "a\nexport LD_PRELOAD=x", "why": "b\x1b[2J\nexport X=y" + "z" * 100_000}],
@@ -226,7 +226,7 @@ def test_why_nothing_is_valid_is_one_line() -> None:
 
 def test_every_kind_that_is_found_is_one_that_is_told() -> None:
     found = {detect.__module__.rpartition(".")[2] for detect in newest.DETECTORS}
-    assert {choose.OURS, *found} == set(choose.KINDS)
+    assert {checkpoint_choice.OURS, *found} == set(checkpoint_choice.KINDS)
 
 
 @pytest.mark.parametrize("harm", ["fifo", "zero", "deep", "text", "list", "words"])

@@ -18,7 +18,7 @@ from hyperpod_kit.checkpoint.repository import catalog, layout, manifest, pins, 
 from hyperpod_kit.checkpoint.repository.store.memory import MemoryStore
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint
-from hyperpod_kit.job import choose
+from hyperpod_kit.job import checkpoint_choice
 from hyperpod_kit.job.foreign import deepspeed, newest
 from hyperpod_kit.model.mounts import MountStatus
 from hyperpod_kit.remote import junit
@@ -135,8 +135,8 @@ def test_nothing_in_a_files_place_hides_the_older_one(tmp_path: Path, kind: str,
     program = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_AS, (1 << 31, 1 << 31))
-from hyperpod_kit.job import choose
-print(choose.choose(sys.argv[1]).source)
+from hyperpod_kit.job import checkpoint_choice
+print(checkpoint_choice.choose(sys.argv[1]).source)
 """
     done = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=60
@@ -148,7 +148,7 @@ print(choose.choose(sys.argv[1]).source)
 def test_a_world_of_a_number_takes_no_memory(tmp_path: Path) -> None:
     put(tmp_path, 1)
     put(tmp_path, 2, lambda body: body.update(world=2**62))
-    assert choose.choose(str(tmp_path)).source == name_of(1)
+    assert checkpoint_choice.choose(str(tmp_path)).source == name_of(1)
 
 
 def test_a_rank_of_a_file_name_takes_no_memory(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, List, Sequence
 from hyperpod_kit.checkpoint.repository.lines import Channel
 from hyperpod_kit.config import document, load
 from hyperpod_kit.errors import ConfigError, JobError, RunError, Untrusted, UsageError
-from hyperpod_kit.job import decision, exits, ledger, outcome, policy, status, status_page, sweep, timeline
+from hyperpod_kit.job import exits, ledger, outcome, policy, shared_decision, status, status_page, sweep, timeline
 from hyperpod_kit.node.neighbours.ask import Question
 from hyperpod_kit.remote import answer, causes, controller, installed
 from hyperpod_kit.remote.diagnose import Told, diagnose, sentences
@@ -124,8 +124,8 @@ def read_ledger(data: bytes) -> None:
 
 def read_decision(data: bytes) -> None:
     file_of(data, "state/decisions/7.0.0.0.json")
-    record = decision.agree(folder("state"), "7.0.0.0", lambda: {"from": None}, patience=0.0)
-    for line in decision.task_prolog_lines(record, "0"):
+    record = shared_decision.agree(folder("state"), "7.0.0.0", lambda: {"from": None}, patience=0.0)
+    for line in shared_decision.task_prolog_lines(record, "0"):
         if not line.isprintable():
             raise AssertionError(f"a line for the environment: {line!r}")
 

@@ -62,8 +62,3 @@ def test_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / ".hpk" / "attempts.jsonl").mkdir()
     with pytest.raises(Unreachable):
         cli.main(["status", "--root", str(tmp_path)])
-
-
-def test_an_epilog_never_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    assert cli.main(["epilog"]) == 0

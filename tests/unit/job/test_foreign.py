@@ -15,7 +15,7 @@ import torch.distributed.checkpoint
 from safetensors.torch import save_file
 
 from hyperpod_kit.errors import NoValidCheckpoint
-from hyperpod_kit.job import choose
+from hyperpod_kit.job import checkpoint_choice
 from hyperpod_kit.job.foreign import archive, dcp, newest
 
 STATE = {"weights": torch.arange(5000.0), "more": torch.ones(300), "step": 7}
@@ -76,12 +76,12 @@ MAKERS: dict[str, tuple[Callable[[Path, int], Path], str]] = {
 @pytest.mark.parametrize("kind", MAKERS)
 def test_the_newest_whole_one_is_taken_and_says_how_far_it_is_proven(kind: str, tmp_path: Path) -> None:
     make, proof = MAKERS[kind]
-    assert choose.choose(str(tmp_path)).source == choose.NONE
+    assert checkpoint_choice.choose(str(tmp_path)).source == checkpoint_choice.NONE
     for step in (90, 1000):  # 90 is behind 1000 by number and not by name
         path = make(tmp_path, step)
-    choice = choose.choose(str(tmp_path))
+    choice = checkpoint_choice.choose(str(tmp_path))
     assert (choice.source, choice.step, choice.order) == (str(path.relative_to(tmp_path)), 1000, (0, 1000))
-    assert (choice.kind, choice.proof) == (kind, proof) and choose.PROVEN[proof] in choice.sentence()
+    assert (choice.kind, choice.proof) == (kind, proof) and checkpoint_choice.PROVEN[proof] in choice.sentence()
     assert choice.environment()["HPK_RESUME_KIND"] == kind
 
 
@@ -120,9 +120,9 @@ def test_what_is_damaged_is_passed_over_with_its_reason(
     damage(path / file if file else path)
     if why == "names no iteration":  # then no iteration of this format can be trusted
         with pytest.raises(NoValidCheckpoint, match=why):
-            choose.choose(str(tmp_path))
+            checkpoint_choice.choose(str(tmp_path))
         return
-    choice = choose.choose(str(tmp_path))
+    choice = checkpoint_choice.choose(str(tmp_path))
     assert choice.step == 90
     [(name, reason)] = choice.rejected
     assert name == str(path.relative_to(tmp_path)) and why in reason
@@ -176,7 +176,7 @@ def test_what_ended_every_run_is_taken_only_when_there_is_nothing_else(tmp_path:
     for step in (90, 1000):
         make_lightning(tmp_path, step)
     name = "checkpoints/epoch=1-step=1000.ckpt"
-    choice = choose.choose(str(tmp_path), passed_over={name: "it ends every run"})
+    choice = checkpoint_choice.choose(str(tmp_path), passed_over={name: "it ends every run"})
     assert (choice.step, choice.stepped_back) == (90, True)
     (tmp_path / "checkpoints" / "epoch=1-step=90.ckpt").unlink()
-    assert choose.choose(str(tmp_path), passed_over={name: "it ends every run"}).step == 1000
+    assert checkpoint_choice.choose(str(tmp_path), passed_over={name: "it ends every run"}).step == 1000

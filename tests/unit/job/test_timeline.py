@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hyperpod_kit.job import ledger, status, status_page, timeline, where
+from hyperpod_kit.job import job_index, ledger, status, status_page, timeline
 from hyperpod_kit.slurm import progress
 from hyperpod_kit.slurm.environment import JobEnvironment
 from hyperpod_kit.slurm.job_id import JobId
@@ -152,16 +152,18 @@ def run_of(raw: str, array: str = "", task: str = "") -> JobEnvironment:
 
 def test_a_job_is_found_by_its_id_and_by_its_place_in_an_array(tmp_path: Path) -> None:
     env = {"XDG_STATE_HOME": str(tmp_path)}
-    assert where.find("7", env) is None
-    where.note(run_of("7"), "/old", env)
-    where.note(run_of("7"), "/new", env)
-    where.note(run_of("12", "9", "3"), "/array", env)
-    assert where.find("7", env) == ("7", "/new") and where.find("9_3", env) == ("9_3", "/array")
-    assert where.find("12", env) == ("9_3", "/array"), "by its own number too"
-    where.note(run_of("9", "9", "11"), "/last", env)
-    assert where.find("9", env) is None and where.tasks("9", env) == ["9_3", "9_11"], "the array, not its last task"
-    where.note(run_of("7"), "/x", {"XDG_STATE_HOME": "/proc/nowhere"})
-    assert ledger.read(where.notes(env))[0]["root"] == "/old"
+    assert job_index.find("7", env) is None
+    job_index.note(run_of("7"), "/old", env)
+    job_index.note(run_of("7"), "/new", env)
+    job_index.note(run_of("12", "9", "3"), "/array", env)
+    assert job_index.find("7", env) == ("7", "/new") and job_index.find("9_3", env) == ("9_3", "/array")
+    assert job_index.find("12", env) == ("9_3", "/array"), "by its own number too"
+    job_index.note(run_of("9", "9", "11"), "/last", env)
+    assert job_index.find("9", env) is None and job_index.tasks("9", env) == ["9_3", "9_11"], (
+        "the array, not its last task"
+    )
+    job_index.note(run_of("7"), "/x", {"XDG_STATE_HOME": "/proc/nowhere"})
+    assert ledger.read(job_index.notes(env))[0]["root"] == "/old"
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import zlib
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from hyperpod_kit.errors import JobError, NoValidCheckpoint, Untrusted
-from hyperpod_kit.job import choose
+from hyperpod_kit.job import checkpoint_choice
 from hyperpod_kit.job.foreign.candidate import MOST_STEPS, well_named
 from hyperpod_kit.slurm.job_id import het_size
 from hyperpod_kit.untrusted import files, parse
@@ -90,17 +90,17 @@ class _Owners:
             )
 
 
-def decide(root: str, by: str, chooser: choose.Chooser = choose.newest_valid) -> Record:
+def decide(root: str, by: str, chooser: checkpoint_choice.Chooser = checkpoint_choice.newest_valid) -> Record:
     """A new record: the choice, or why there is none."""
     try:
-        return {"by": by, "t": round(time.time(), 3), **choose.choose(root, chooser).fields()}
+        return {"by": by, "t": round(time.time(), 3), **checkpoint_choice.choose(root, chooser).fields()}
     except NoValidCheckpoint as err:
         return {
             "by": by,
             "t": round(time.time(), 3),
             "from": None,
             "error": "NoValidCheckpoint",
-            "rejected": choose.reasons(err.reasons),
+            "rejected": checkpoint_choice.reasons(err.reasons),
         }
 
 
@@ -118,12 +118,12 @@ def task_prolog_lines(record: Record, rank: str) -> List[str]:
     lines = [
         f"export HPK_RESUME_FROM={record['from']}",
         f"export HPK_RESUME_STEP={record['step']}",
-        f"export HPK_RESUME_KIND={record.get('kind', choose.OURS)}",
+        f"export HPK_RESUME_KIND={record.get('kind', checkpoint_choice.OURS)}",
     ]
     if rank == "0":
         lines.append(
             "print hyperpod-kit: starts at step 0: nothing was ever committed"
-            if record["from"] == choose.NONE
+            if record["from"] == checkpoint_choice.NONE
             else f"print hyperpod-kit: resumes from {record['from']}, step {record['step']}"
         )
     return lines
@@ -131,7 +131,7 @@ def task_prolog_lines(record: Record, rank: str) -> List[str]:
 
 def problem(record: Mapping[str, Any]) -> str:
     """Why this is no record of ours, "" when it is one."""
-    source, step, kind = record.get("from"), record.get("step"), record.get("kind", choose.OURS)
+    source, step, kind = record.get("from"), record.get("step"), record.get("kind", checkpoint_choice.OURS)
     rejected = record.get("rejected")
     if rejected is not None and not (
         isinstance(rejected, list)
@@ -147,7 +147,7 @@ def problem(record: Mapping[str, Any]) -> str:
         return f"its from is {clean(source, 80)!r}"
     if type(step) is not int or not 0 <= step <= MOST_STEPS:
         return f"its step is {clean(step, 80)!r}"
-    return "" if kind in choose.KINDS else f"its kind is {clean(kind, 80)!r}"
+    return "" if kind in checkpoint_choice.KINDS else f"its kind is {clean(kind, 80)!r}"
 
 
 def _read(path: str, name: str, owners: _Owners) -> Optional[Record]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hyperpod_kit.errors import JobError
-from hyperpod_kit.job import cli, decision
+from hyperpod_kit.job import cli, shared_decision
 from tests.unit.job.toy_trainer import commit_checkpoint
 
 RANK = {
@@ -30,7 +30,7 @@ def race(tmp_path: Path, ranks: int = 8) -> list[dict[str, object]]:
 
     def rank(number: int) -> None:
         barrier.wait()
-        told.append(decision.agree(str(tmp_path), "7.0.0.1", lambda: {"from": f"seq-{number}", "step": number}))
+        told.append(shared_decision.agree(str(tmp_path), "7.0.0.1", lambda: {"from": f"seq-{number}", "step": number}))
 
     threads = [threading.Thread(target=rank, args=(number,)) for number in range(ranks)]
     for thread in threads:
@@ -75,7 +75,7 @@ def test_task_prolog_exports_the_choice(
 
 
 def test_a_first_start_is_called_one() -> None:
-    lines = decision.task_prolog_lines({"from": "none", "step": 0}, "0")
+    lines = shared_decision.task_prolog_lines({"from": "none", "step": 0}, "0")
     assert lines[0] == "export HPK_RESUME_FROM=none"
     assert lines[-1].endswith("starts at step 0: nothing was ever committed")
 
@@ -104,5 +104,5 @@ def test_a_file_system_that_is_not_mounted_is_no_fresh_root(tmp_path: Path, monk
 
 
 def test_the_key_tells_hyperpods_retries_of_a_step_apart() -> None:
-    assert decision.key(RANK) == "7.0.0.4242"
-    assert decision.key({**RANK, "SLURM_STEP_LAUNCHER_PORT": "4243"}) != decision.key(RANK)
+    assert shared_decision.key(RANK) == "7.0.0.4242"
+    assert shared_decision.key({**RANK, "SLURM_STEP_LAUNCHER_PORT": "4243"}) != shared_decision.key(RANK)

@@ -44,7 +44,7 @@ def children() -> List[int]:
     return found
 
 
-class OwnNode:
+class BatchHostWatch:
     """`node`: this host in Slurm, `state`: the directory to ask for. Runs while it is entered. `end`: ends us."""
 
     def __init__(
@@ -69,7 +69,7 @@ class OwnNode:
         self._end = end
         self._over = threading.Event()
 
-    def __enter__(self) -> OwnNode:
+    def __enter__(self) -> BatchHostWatch:
         threading.Thread(target=self._watch, daemon=True).start()
         return self
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hyperpod_kit.job import sweep
-from hyperpod_kit.job.own_node import OwnNode, held_alone
+from hyperpod_kit.job.batch_host_watch import BatchHostWatch, held_alone
 from hyperpod_kit.job.storage import RootWatch
 from hyperpod_kit.slurm.environment import JobEnvironment
 from tests.unit.job.private_slurm import wait_until
@@ -56,7 +56,7 @@ def test_the_job_is_marked_and_ended_once_and_only_while_the_root_is_away(tmp_pa
             "scontrol update jobid=7": "",
         }
     )
-    with OwnNode(runner, JOB, "n1", str(state), marks=str(marks), look=0.01, patience=0.05, end=ended.put):
+    with BatchHostWatch(runner, JOB, "n1", str(state), marks=str(marks), look=0.01, patience=0.05, end=ended.put):
         (marks / "data").write_text("hung: another mount\n")
         with pytest.raises(queue.Empty):
             ended.get(timeout=0.3)  # the root itself answers
@@ -81,7 +81,9 @@ def test_the_job_is_marked_and_ended_once_and_only_while_the_root_is_away(tmp_pa
 def test_nobody_is_ended_whom_nobody_would_queue_again(tmp_path: Path, marks: Path, answers: dict[str, str]) -> None:
     ended, runner = queue.Queue[int](), RecordingRunner(dict(answers))
     (marks / "fsx").write_text("hung\n")
-    with OwnNode(runner, JOB, "n1", str(tmp_path / "no"), marks=str(marks), look=0.01, patience=0.0, end=ended.put):
+    with BatchHostWatch(
+        runner, JOB, "n1", str(tmp_path / "no"), marks=str(marks), look=0.01, patience=0.0, end=ended.put
+    ):
         wait_until("questions", lambda: len(runner.calls) > 3)
     assert ended.empty()
 
@@ -104,9 +106,9 @@ def test_the_sweep_queues_it_again_and_takes_the_mark_away() -> None:
 
 def test_leaving_takes_the_children_along(tmp_path: Path) -> None:
     program = (
-        "import subprocess, threading; from hyperpod_kit.job import own_node\n"
+        "import subprocess, threading; from hyperpod_kit.job import batch_host_watch\n"
         "print(subprocess.Popen(['sleep', '600']).pid, flush=True)\n"
-        "threading.Thread(target=own_node.leave, args=(74,)).start()\n"
+        "threading.Thread(target=batch_host_watch.leave, args=(74,)).start()\n"
         "threading.Event().wait(60)"
     )
     done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, timeout=30)

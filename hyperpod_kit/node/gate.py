@@ -13,7 +13,7 @@ from hyperpod_kit.model.units import repair_unit
 from hyperpod_kit.node import packet_rules
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import jot
-from hyperpod_kit.node.health.look import check_all
+from hyperpod_kit.node.observe.check import check_all
 from hyperpod_kit.node.timing import wait_for
 
 SECONDS = 30.0

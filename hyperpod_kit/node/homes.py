@@ -18,7 +18,7 @@ from hyperpod_kit.model.mounts import EfsMount, Mount, OpenZfsMount, S3FilesMoun
 from hyperpod_kit.model.node_config import User
 from hyperpod_kit.node import packet_rules
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.health.look import check
+from hyperpod_kit.node.observe.check import check
 
 SKELETON = "/etc/skel"
 ABOVE_MODE = 0o711

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def mounts_command(args: argparse.Namespace) -> int:
     from hyperpod_kit.node import warnings
-    from hyperpod_kit.node.health.look import check_all
+    from hyperpod_kit.node.observe.check import check_all
 
     if args.names and args.names[0] in ACTIONS:
         if len(args.names) != 2:
@@ -77,8 +77,8 @@ def prepare_action(node: Node, name: str) -> int:
 def await_action(node: Node, name: str) -> int:
     from hyperpod_kit.node.mounts import back_off
     from hyperpod_kit.node.mounts.ensure import await_healthy
+    from hyperpod_kit.node.mounts.kinds.record import remember
     from hyperpod_kit.node.mounts.protect import protect
-    from hyperpod_kit.node.mounts.record import remember
 
     await_healthy(node, node.mount(name), seconds=60.0)
     protect(node, node.mount(name))

@@ -27,7 +27,7 @@ from hyperpod_kit.node import containers, homes, names, packet_rules, retire, sy
 from hyperpod_kit.node.clients import install as clients
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.mounts import bring_up
-from hyperpod_kit.node.mounts.mountpoint_s3 import allow_other_users, other_users_may
+from hyperpod_kit.node.mounts.kinds.mountpoint_s3 import allow_other_users, other_users_may
 from hyperpod_kit.node.secrets import keep as secrets
 from hyperpod_kit.node.slurm import controller, plugin, worker
 

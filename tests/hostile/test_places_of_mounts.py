@@ -27,7 +27,7 @@ from hyperpod_kit.model.node_config import NodeConfig
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.facts import Facts
 from hyperpod_kit.node.mounts import beneath
-from hyperpod_kit.node.mounts.kinds import kind_of
+from hyperpod_kit.node.mounts.kinds.registry import kind_of
 from hyperpod_kit.node.paths import NodePaths
 from hyperpod_kit.node.timing import Clock
 from hyperpod_kit.run import LocalRunner

@@ -12,12 +12,12 @@ import pytest
 
 from hyperpod_kit.model.mounts import LustreMount, MountStatus
 from hyperpod_kit.model.node_config import HealthPolicy
-from hyperpod_kit.node.health.check import Seen, classify
-from hyperpod_kit.node.health.look import deep_mode
-from hyperpod_kit.node.health.probe import probe_all
 from hyperpod_kit.node.health.record import HealthRecord
-from hyperpod_kit.node.mounts.kind import Identity
-from hyperpod_kit.node.mounts.table import Entry
+from hyperpod_kit.node.mountinfo import Entry
+from hyperpod_kit.node.mounts.kinds.kind import Identity
+from hyperpod_kit.node.observe.check import deep_mode
+from hyperpod_kit.node.observe.classify import Seen, classify
+from hyperpod_kit.node.observe.probe import probe_all
 from hyperpod_kit.node.slurm import drain
 from tests.hostile.users import ATTACKER, ROOT, as_user, busy_as, place
 

@@ -10,7 +10,7 @@ from typing import Dict, List, Sequence, Tuple
 
 from hyperpod_kit.model.clients import CLIENT_OF_KIND
 from hyperpod_kit.model.mounts import Mount
-from hyperpod_kit.node.mounts.kinds import kind_of
+from hyperpod_kit.node.mounts.kinds.registry import kind_of
 
 
 @dataclass(frozen=True)

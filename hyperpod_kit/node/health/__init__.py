@@ -1,1 +1,1 @@
-"""Whether a mount serves: probe in a child with a deadline, then a pure check, then a bounded repair."""
+"""Whether the mounts of this node serve, over time: a record of each, bounded repairs, and who is told."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from hyperpod_kit.model.mounts import Mount, MountStatus
 from hyperpod_kit.model.states import GONE, REPAIRS, MountState, RepairAction
 from hyperpod_kit.node.health.record import HealthRecord, pause
-from hyperpod_kit.node.mounts.kinds import kind_of
+from hyperpod_kit.node.mounts.kinds.registry import kind_of
 
 STRIKES = 2
 """A hung daemon is killed only when two checks in a row say that it hangs."""

@@ -18,10 +18,10 @@ from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import jot
 from hyperpod_kit.node.health import record as health_record
 from hyperpod_kit.node.health.decide import wanted
-from hyperpod_kit.node.health.look import check, look_at
 from hyperpod_kit.node.health.record import HealthRecord
 from hyperpod_kit.node.locks import held
 from hyperpod_kit.node.mounts.ensure import await_healthy, clear_dead
+from hyperpod_kit.node.observe.check import check, look_at
 from hyperpod_kit.node.timing import wait_for
 
 REVIVED_WITHIN = 15.0

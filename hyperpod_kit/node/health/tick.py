@@ -25,12 +25,12 @@ from hyperpod_kit.node.files import read_json, remove_partials, write_volatile
 from hyperpod_kit.node.health import metrics
 from hyperpod_kit.node.health import record as health_record
 from hyperpod_kit.node.health.decide import decide
-from hyperpod_kit.node.health.look import DEEP, DEEP_EVERY, Look, deep_mode, look_at
 from hyperpod_kit.node.health.record import HealthRecord
 from hyperpod_kit.node.health.tell import tell
 from hyperpod_kit.node.locks import held, is_held
+from hyperpod_kit.node.mountinfo import Entry
 from hyperpod_kit.node.mounts.protect import unprotected
-from hyperpod_kit.node.mounts.table import Entry
+from hyperpod_kit.node.observe.check import DEEP, DEEP_EVERY, Look, deep_mode, look_at
 from hyperpod_kit.node.slurm import munge
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def count(before: Optional[HealthRecord], look: Look, policy: HealthPolicy) -> H
     answered = probed is not None and probed.outcome == "answered"
     failed = probed is not None and probed.operation in DEEP
     deep_at = record.deep_at
-    # EACCES for root (root_squash) is not a failure: the mount is `ok` (check.py).
+    # EACCES for root (root_squash) is not a failure: the mount is `ok` (classify.py).
     if look.mode and answered and (not failed or look.status.state == MountState.OK):
         deep_at = look.status.checked_at
     elif failed or mount_id != record.mount_id:

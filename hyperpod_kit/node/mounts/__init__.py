@@ -1,1 +1,1 @@
-"""How each kind of mount is made and recognised: one file a kind, and what they share."""
+"""How mounts are made and kept: through their units, by their kind's command, with the flags that they must have."""

@@ -17,12 +17,12 @@ from hyperpod_kit.model.units import carrier_unit
 from hyperpod_kit.node import systemd
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_json, read_text, write_json
-from hyperpod_kit.node.health.look import check
 from hyperpod_kit.node.mounts import beneath
 from hyperpod_kit.node.mounts.ensure import await_healthy
-from hyperpod_kit.node.mounts.kinds import kind_of
+from hyperpod_kit.node.mounts.kinds.record import read_record
+from hyperpod_kit.node.mounts.kinds.registry import kind_of
 from hyperpod_kit.node.mounts.protect import lacking, protect
-from hyperpod_kit.node.mounts.record import read_record
+from hyperpod_kit.node.observe.check import check
 
 
 def bring_up(node: Node, mount: Mount) -> Tuple[bool, str]:

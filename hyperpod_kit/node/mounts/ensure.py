@@ -14,13 +14,13 @@ from hyperpod_kit.model.mounts import Mount, MountStatus
 from hyperpod_kit.model.platform import by_platform
 from hyperpod_kit.model.states import MOUNTED, MountState
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.health.look import check
 from hyperpod_kit.node.homes import make_mount_point
 from hyperpod_kit.node.locks import held
 from hyperpod_kit.node.mounts import platform
-from hyperpod_kit.node.mounts.kinds import kind_of
+from hyperpod_kit.node.mounts.kinds.record import forget, remember
+from hyperpod_kit.node.mounts.kinds.registry import kind_of
 from hyperpod_kit.node.mounts.protect import protect
-from hyperpod_kit.node.mounts.record import forget, remember
+from hyperpod_kit.node.observe.check import check
 from hyperpod_kit.node.timing import wait_for
 
 MOUNT_WITHIN = 120.0

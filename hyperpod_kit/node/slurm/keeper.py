@@ -19,7 +19,7 @@ from hyperpod_kit import audit
 from hyperpod_kit.errors import NodeError, RunError
 from hyperpod_kit.node.bounded import NoAnswer, in_child
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.health.look import check
+from hyperpod_kit.node.observe.check import check
 from hyperpod_kit.node.slurm import lease
 from hyperpod_kit.node.slurm.state import Place, place
 

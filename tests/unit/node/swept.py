@@ -23,8 +23,8 @@ from hyperpod_kit.errors import HyperpodKitError, RunError
 from hyperpod_kit.node import cli, mount_commands
 from hyperpod_kit.node.apply import apply, foresee
 from hyperpod_kit.node.context import Node, open_node
-from hyperpod_kit.node.health import look
-from hyperpod_kit.node.health.probe import Probed
+from hyperpod_kit.node.observe import check as look
+from hyperpod_kit.node.observe.probe import Probed
 from hyperpod_kit.node.paths import NodePaths
 from hyperpod_kit.node.plan import plan
 from hyperpod_kit.node.steps import STEPS

@@ -10,12 +10,12 @@ import pytest
 
 from hyperpod_kit.model.mounts import EfsMount, LustreMount, MountStatus, S3Mount
 from hyperpod_kit.model.node_config import HealthPolicy
-from hyperpod_kit.node.health.check import Seen, classify
 from hyperpod_kit.node.health.decide import decide
-from hyperpod_kit.node.health.probe import Probed
 from hyperpod_kit.node.health.record import LONGEST_PAUSE, HealthRecord, pause
-from hyperpod_kit.node.mounts.kind import Identity
-from hyperpod_kit.node.mounts.table import Entry
+from hyperpod_kit.node.mountinfo import Entry
+from hyperpod_kit.node.mounts.kinds.kind import Identity
+from hyperpod_kit.node.observe.classify import Seen, classify
+from hyperpod_kit.node.observe.probe import Probed
 
 HERE = Path(__file__).parent
 MOUNTS = {

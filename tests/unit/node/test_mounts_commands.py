@@ -21,7 +21,7 @@ from hyperpod_kit.model.mounts import (
 from hyperpod_kit.model.units import carrier_unit
 from hyperpod_kit.node.mounts.bring_up import bring_up
 from hyperpod_kit.node.mounts.ensure import ensure
-from hyperpod_kit.node.mounts.kinds import KINDS, kind_of
+from hyperpod_kit.node.mounts.kinds.registry import KINDS, kind_of
 from hyperpod_kit.node.names import names_of
 from hyperpod_kit.rehearsal.standins.mountpoint_s3.options import parse_options
 

@@ -12,10 +12,10 @@ import pytest
 
 from hyperpod_kit.errors import MountFailed
 from hyperpod_kit.model.mounts import EfsMount, NvmeMount, S3Mount
-from hyperpod_kit.node.health.look import check
 from hyperpod_kit.node.mount_commands import ACTIONS
 from hyperpod_kit.node.mounts.bring_up import bring_up
 from hyperpod_kit.node.mounts.ensure import ensure
+from hyperpod_kit.node.observe.check import check
 
 CACHED = S3Mount("data", "/mnt/data", "bucket", cache_dir="/scratch/s3", cache_mib=100)
 SCRATCH = NvmeMount("scratch", "/scratch")

@@ -10,7 +10,7 @@ import pytest
 from hyperpod_kit.errors import MountFailed
 from hyperpod_kit.model.mounts import LustreMount, OpenZfsMount
 from hyperpod_kit.node.mounts.ensure import ensure
-from hyperpod_kit.node.mounts.record import read_record
+from hyperpod_kit.node.mounts.kinds.record import read_record
 
 FSX = "fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com"
 LUSTRE = LustreMount("fsx", "/data/fsx-1", FSX, "abcdefgh", platform=True)

@@ -12,7 +12,7 @@ from hyperpod_kit.model.mounts import LustreMount, Mount, NvmeMount, S3Mount
 from hyperpod_kit.node.health import tell
 from hyperpod_kit.node.mount_commands import mounts_command
 from hyperpod_kit.node.mounts import bring_up, protect
-from hyperpod_kit.node.mounts.record import remember
+from hyperpod_kit.node.mounts.kinds.record import remember
 from hyperpod_kit.node.warnings import warnings
 
 FSX = "fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com"

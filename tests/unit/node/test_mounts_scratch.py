@@ -16,9 +16,9 @@ import pytest
 
 from hyperpod_kit.errors import MountFailed
 from hyperpod_kit.model.mounts import NvmeMount, S3Mount
-from hyperpod_kit.node.mounts import instance_store
 from hyperpod_kit.node.mounts.ensure import ensure
-from hyperpod_kit.node.mounts.kinds import kind_of
+from hyperpod_kit.node.mounts.kinds import instance_store
+from hyperpod_kit.node.mounts.kinds.registry import kind_of
 from hyperpod_kit.run import LocalRunner
 
 CHECKOUT = Path(__file__).parents[3]
@@ -126,9 +126,9 @@ REAL = textwrap.dedent("""
     from hyperpod_kit.model.node_config import NodeConfig
     from hyperpod_kit.node.context import Node
     from hyperpod_kit.node.facts import Facts
-    from hyperpod_kit.node.health.look import check
+    from hyperpod_kit.node.observe.check import check
     from hyperpod_kit.node.mounts.ensure import ensure
-    from hyperpod_kit.node.mounts import instance_store
+    from hyperpod_kit.node.mounts.kinds import instance_store
     from hyperpod_kit.node.paths import NodePaths
     from hyperpod_kit.node.timing import Clock
     from hyperpod_kit.run import LocalRunner

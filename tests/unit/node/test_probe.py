@@ -13,9 +13,9 @@ from typing import Any, Iterator
 
 import pytest
 
-from hyperpod_kit.node.health import probe as module
-from hyperpod_kit.node.health.look import start_time
-from hyperpod_kit.node.health.probe import Probed, probe, probe_all
+from hyperpod_kit.node.observe import probe as module
+from hyperpod_kit.node.observe.check import start_time
+from hyperpod_kit.node.observe.probe import Probed, probe, probe_all
 
 FUSE = pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/dev/fuse"), reason="needs root and /dev/fuse")
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount")

@@ -13,7 +13,7 @@ import pytest
 from hyperpod_kit.model.mounts import EfsMount, LustreMount, S3Mount, mount_to_dict
 from hyperpod_kit.node import retire
 from hyperpod_kit.node.files import write_json
-from hyperpod_kit.node.mounts.record import remember
+from hyperpod_kit.node.mounts.kinds.record import remember
 
 OLD = EfsMount("old", "/old", "fs-0123456789abcdef0")
 UNITS = "etc/systemd/system"

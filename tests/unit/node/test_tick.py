@@ -18,10 +18,10 @@ from hyperpod_kit.checkpoint.repository import saves_note
 from hyperpod_kit.model.mounts import EfsMount, LustreMount, S3Mount
 from hyperpod_kit.model.node_config import HealthPolicy
 from hyperpod_kit.node.health import tick as module
-from hyperpod_kit.node.health.probe import probe
 from hyperpod_kit.node.health.record import HealthRecord
 from hyperpod_kit.node.health.repair import repair
 from hyperpod_kit.node.health.tick import Tick, due_mode, tick
+from hyperpod_kit.node.observe.probe import probe
 
 FUSE = pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/dev/fuse"), reason="needs root and /dev/fuse")
 EFS = EfsMount("home", "/efs/trainer", "fs-0123456789abcdef0", "fsap-0123456789abcdef0")
@@ -185,8 +185,8 @@ def test_a_write_that_failed_is_tried_at_every_tick_until_it_works(make_node: An
 def test_a_node_that_is_too_busy_to_ask_is_not_held_against_the_mount(
     make_node: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hyperpod_kit.node.health import look
-    from hyperpod_kit.node.health.probe import Probed
+    from hyperpod_kit.node.observe import check as look
+    from hyperpod_kit.node.observe.probe import Probed
 
     fake = make_node([LUSTRE])
     fake.mounted("/fsx", "lustre", "10.1.0.1@tcp:/abcdefgh")
@@ -199,9 +199,9 @@ def test_a_node_that_is_too_busy_to_ask_is_not_held_against_the_mount(
 
 
 def test_a_proxy_that_its_watchdog_revives_is_not_torn_away(make_node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hyperpod_kit.node.health import look
     from hyperpod_kit.node.health import repair as repairing
-    from hyperpod_kit.node.health.probe import Probed
+    from hyperpod_kit.node.observe import check as look
+    from hyperpod_kit.node.observe.probe import Probed
 
     fake = make_node([EFS])
     fake.mounted("/efs/trainer", "nfs4", "127.0.0.1:/", "rw,port=1")  # nobody listens at port 1

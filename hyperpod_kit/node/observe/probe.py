@@ -20,7 +20,7 @@ import time
 from dataclasses import dataclass
 from typing import List, Optional, Sequence, Tuple
 
-from hyperpod_kit.node.health.prober import ANSWERS, OPERATIONS
+from hyperpod_kit.node.observe.prober import ANSWERS, OPERATIONS
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "prober.py")
 

@@ -14,9 +14,9 @@ from hyperpod_kit.model.mounts import NvmeMount, S3Mount
 from hyperpod_kit.model.units import carrier_unit, s3_unit
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text, write_if_different
-from hyperpod_kit.node.mounts.kind import Identity, Kind
-from hyperpod_kit.node.mounts.record import read_record, replaced
-from hyperpod_kit.node.mounts.table import Entry, find
+from hyperpod_kit.node.mountinfo import Entry, find
+from hyperpod_kit.node.mounts.kinds.kind import Identity, Kind
+from hyperpod_kit.node.mounts.kinds.record import read_record, replaced
 from hyperpod_kit.node.systemd import processes
 from hyperpod_kit.untrusted.files import own_directory
 

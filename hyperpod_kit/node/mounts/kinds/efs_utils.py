@@ -16,9 +16,9 @@ from typing import Any, Dict, List
 from hyperpod_kit.model.mounts import EfsMount, Mount, S3FilesMount, mount_to_dict
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text
-from hyperpod_kit.node.mounts.kind import Identity
-from hyperpod_kit.node.mounts.record import read_record, replaced
-from hyperpod_kit.node.mounts.table import Entry
+from hyperpod_kit.node.mountinfo import Entry
+from hyperpod_kit.node.mounts.kinds.kind import Identity
+from hyperpod_kit.node.mounts.kinds.record import read_record, replaced
 
 
 def described(mount: Mount) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Optional, Sequence
 
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.mounts.table import Entry
+from hyperpod_kit.node.mountinfo import Entry
 
 
 @dataclass(frozen=True)

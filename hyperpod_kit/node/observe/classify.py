@@ -12,10 +12,10 @@ from typing import Optional, Tuple
 
 from hyperpod_kit.model.mounts import Mount, S3Mount
 from hyperpod_kit.model.states import MountState
-from hyperpod_kit.node.health.probe import SHORTAGE, Probed
-from hyperpod_kit.node.health.prober import TAKEN
-from hyperpod_kit.node.mounts.kind import Identity
-from hyperpod_kit.node.mounts.table import Entry
+from hyperpod_kit.node.mountinfo import Entry
+from hyperpod_kit.node.mounts.kinds.kind import Identity
+from hyperpod_kit.node.observe.probe import SHORTAGE, Probed
+from hyperpod_kit.node.observe.prober import TAKEN
 
 DEAD = frozenset((errno.ENOTCONN, errno.ECONNABORTED, errno.ESTALE, errno.ESHUTDOWN))
 """What a mount answers whose daemon or handle is gone for good; no retry brings it back."""

@@ -15,7 +15,7 @@ from hyperpod_kit.errors import MountFailed, RunError
 from hyperpod_kit.node import systemd
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text
-from hyperpod_kit.node.mounts.table import Entry, find, parse
+from hyperpod_kit.node.mountinfo import Entry, find, parse
 from hyperpod_kit.node.timing import wait_for
 
 PLATFORM = "/opt/dlami/nvme"

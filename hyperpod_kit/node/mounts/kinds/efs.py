@@ -9,9 +9,9 @@ from typing import Sequence
 
 from hyperpod_kit.model.mounts import EfsMount, flags_of
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.mounts import efs_utils
-from hyperpod_kit.node.mounts.kind import Identity, Kind
-from hyperpod_kit.node.mounts.table import Entry
+from hyperpod_kit.node.mountinfo import Entry
+from hyperpod_kit.node.mounts.kinds import efs_utils
+from hyperpod_kit.node.mounts.kinds.kind import Identity, Kind
 
 
 class Efs(Kind):

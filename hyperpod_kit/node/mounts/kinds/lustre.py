@@ -9,8 +9,8 @@ from typing import Sequence
 
 from hyperpod_kit.model.mounts import LustreMount, flags_of
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.mounts.kind import Identity, Kind
-from hyperpod_kit.node.mounts.table import Entry
+from hyperpod_kit.node.mountinfo import Entry
+from hyperpod_kit.node.mounts.kinds.kind import Identity, Kind
 
 
 class Lustre(Kind):

@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import Dict
 
 from hyperpod_kit.model.mounts import EfsMount, LustreMount, Mount, NvmeMount, OpenZfsMount, S3FilesMount, S3Mount
-from hyperpod_kit.node.mounts.efs import Efs
-from hyperpod_kit.node.mounts.kind import Kind
-from hyperpod_kit.node.mounts.lustre import Lustre
-from hyperpod_kit.node.mounts.mountpoint_s3 import MountpointS3
-from hyperpod_kit.node.mounts.nvme import Nvme
-from hyperpod_kit.node.mounts.openzfs import OpenZfs
-from hyperpod_kit.node.mounts.s3files import S3Files
+from hyperpod_kit.node.mounts.kinds.efs import Efs
+from hyperpod_kit.node.mounts.kinds.kind import Kind
+from hyperpod_kit.node.mounts.kinds.lustre import Lustre
+from hyperpod_kit.node.mounts.kinds.mountpoint_s3 import MountpointS3
+from hyperpod_kit.node.mounts.kinds.nvme import Nvme
+from hyperpod_kit.node.mounts.kinds.openzfs import OpenZfs
+from hyperpod_kit.node.mounts.kinds.s3files import S3Files
 
 KINDS: Dict[str, Kind] = {
     EfsMount.kind: Efs(),

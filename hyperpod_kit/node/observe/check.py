@@ -13,11 +13,11 @@ from hyperpod_kit.errors import RunError
 from hyperpod_kit.model.mounts import Mount, MountStatus, S3Mount
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import jot, read_json, read_text
-from hyperpod_kit.node.health.check import Seen, classify
-from hyperpod_kit.node.health.probe import Probed, probe_all
-from hyperpod_kit.node.mounts.kind import Identity
-from hyperpod_kit.node.mounts.kinds import kind_of
-from hyperpod_kit.node.mounts.table import Entry, find
+from hyperpod_kit.node.mountinfo import Entry, find
+from hyperpod_kit.node.mounts.kinds.kind import Identity
+from hyperpod_kit.node.mounts.kinds.registry import kind_of
+from hyperpod_kit.node.observe.classify import Seen, classify
+from hyperpod_kit.node.observe.probe import Probed, probe_all
 
 Modes = Callable[[Mount, Entry], str]
 """What the probe of a mount may do beyond stat and statvfs, given what is mounted now."""

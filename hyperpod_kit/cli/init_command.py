@@ -5,19 +5,38 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 import click
 
 from hyperpod_kit.cli.options import config_argument
 from hyperpod_kit.cli.output import say
+from hyperpod_kit.config.answers import QUESTIONS, Answers, Question, count, yes
 from hyperpod_kit.errors import HyperpodKitError, UsageError
-from hyperpod_kit.model.cluster import LIFECYCLE_MODES
 
 if TYPE_CHECKING:
     from hyperpod_kit.config.imported import Imported
 
 FILE = click.Path(path_type=Path, dir_okay=False)
+_TYPES: dict[Callable[[str], Any], click.IntRange] = {count: click.IntRange(0)}
+
+
+def _answer_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """A flag for each question."""
+    for question in reversed(QUESTIONS):
+        flag = f"{question.flag}/--no-{question.flag[2:]}" if question.one is yes else question.flag
+        command = click.option(
+            flag,
+            question.key,
+            type=click.Choice(question.choices) if question.choices else _TYPES.get(question.one),
+            default=None,
+            multiple=question.several,
+            metavar=question.metavar,
+            envvar=question.envvar,
+            show_envvar=question.envvar is not None,
+            help=question.help,
+        )(command)
+    return command
 
 
 @click.command()
@@ -32,36 +51,7 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 )
 @click.option("--from-parameters", type=FILE, metavar="FILE", help="Begin with AWS's own provisioning_parameters.json.")
 @click.option("--force", is_flag=True, help="Write over an existing file.")
-@click.option("--name", help="Name of the cluster.")
-@click.option("--region", envvar="AWS_DEFAULT_REGION", help="AWS region.", show_envvar=True)
-@click.option("--execution-role", metavar="ARN", help="IAM role of the nodes.")
-@click.option(
-    "--security-group", "security_groups", multiple=True, metavar="SG", help="Security group; may be repeated."
-)
-@click.option("--subnet", "subnets", multiple=True, metavar="SUBNET", help="Subnet; may be repeated.")
-@click.option("--bucket", help="Bucket for the bundle; default: SageMaker's own, sagemaker-REGION-ACCOUNT.")
-@click.option(
-    "--lifecycle-mode",
-    type=click.Choice(LIFECYCLE_MODES),
-    help="on_init_complete: after HyperPod's own set-up (default). on_create: instead of it. ami_only: no script.",
-)
-@click.option(
-    "--continuous/--no-continuous",
-    default=None,
-    help="Start the cluster when some nodes are up; keep provisioning the rest.",
-)
-@click.option("--controller-type", metavar="TYPE", help="Of the controller; default: ml.c5.xlarge.")
-@click.option("--login-type", metavar="TYPE", help="Of a login node; default: there is none.")
-@click.option("--worker-type", metavar="TYPE", help="Of the workers; default: ml.p5.48xlarge.")
-@click.option("--workers", type=click.IntRange(0), help="Number of compute nodes; default: 1.")
-@click.option("--efs", metavar="FS", help="EFS file system, mounted at /efs.")
-@click.option("--efs-access-point", metavar="FSAP", help="Its access point.")
-@click.option("--data-bucket", help="Bucket with training data, mounted read-only at /mnt/data.")
-@click.option("--data-prefix", metavar="PREFIX/", help="Only this prefix of it.")
-@click.option("--fsx-dns-name", metavar="DNS", help="FSx for Lustre file system, mounted at /fsx.")
-@click.option("--fsx-mountname", metavar="NAME", help="Its mount name.")
-@click.option("--homes", metavar="FS", help="EFS file system with a home for each user; see `users apply`.")
-@click.option("--user", "users", multiple=True, metavar="NAME:UID", help="Account on every node; may be repeated.")
+@_answer_options
 def init(
     config: Path,
     from_example: bool,
@@ -69,7 +59,6 @@ def init(
     from_cluster_config: Optional[Path],
     from_parameters: Optional[Path],
     force: bool,
-    users: tuple[str, ...],
     **flags: Any,
 ) -> None:
     """Write a configuration to start from.
@@ -99,7 +88,7 @@ def init(
             say(f"not carried over: {note}")
         if _region_is_a_habit() and "region" in found.values.get("hyperpod_kit", {}).get("cluster", {}):
             flags["region"] = None
-        answers = starter.Answers(users=_accounts(users), **flags)
+        answers = Answers(**{question.key: _value(question, flags[question.key]) for question in QUESTIONS})
         missing = questions.needed(found.values, answers)
         if missing and not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise UsageError(
@@ -168,13 +157,14 @@ def _legacy_file(source: Optional[str], region: Optional[str]) -> Any:
         return None
 
 
-def _accounts(users: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
-    from hyperpod_kit.config.questions import account
-
+def _value(question: Question, given: Any) -> Any:
+    """What a flag was given, as an answer. Raises UsageError."""
+    if not question.several:
+        return given
     try:
-        return tuple(account(user) for user in users)
+        return tuple(question.one(text) for text in given)
     except ValueError as err:
-        raise UsageError(f"--user {err}", hint="--user trainer:2001") from err
+        raise UsageError(f"{question.flag} {err}", hint=f"{question.flag} {question.metavar}") from err
 
 
 def _report(config: Path) -> None:

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from hyperpod_kit.cli.output import out, prompted, say
-from hyperpod_kit.config.questions import Question, objections, open_questions
-from hyperpod_kit.config.starter import Answers
+from hyperpod_kit.config.answers import Answers, Question
+from hyperpod_kit.config.questions import objections, open_questions
 
 
 def interview(base: dict[str, Any], answers: Answers) -> Answers:
@@ -20,8 +20,8 @@ def interview(base: dict[str, Any], answers: Answers) -> Answers:
 
 
 def _ask(base: dict[str, Any], answers: Answers, question: Question) -> Any:
-    usual = question.usual(answers)
-    out(f"\n{question.why}", dim=True, err=True)
+    usual = question.proposed(answers)
+    out(f"\n{question.explanation}", dim=True, err=True)
     while True:
         text = prompted(
             question.prompt, default="" if question.optional else usual, show_default=usual is not None

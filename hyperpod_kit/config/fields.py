@@ -33,8 +33,8 @@ _KIT: Mapping[str, Field] = {
     "cluster.region": Field("AWS region of the cluster."),
     "cluster.execution_role": Field("ARN of the IAM role that the nodes act as.", request=f"{_G}.ExecutionRole"),
     "cluster.lifecycle_mode": Field(
-        "on_init_complete: HyperPod configures Slurm and FSx, then our script adds the rest; on_create: our script "
-        "does everything; ami_only: no script at all.",
+        "on_init_complete: our script runs after HyperPod's own set-up of Slurm and FSx; on_create: instead of it; "
+        "ami_only: no script of ours.",
         LIFECYCLE_MODES,
     ),
     "cluster.node_recovery": Field(
@@ -42,7 +42,7 @@ _KIT: Mapping[str, Field] = {
         ("Automatic", "None"),
     ),
     "cluster.node_provisioning_mode": Field(
-        "Continuous: the cluster starts with the nodes that there are and HyperPod goes on trying for the others; "
+        "Continuous: the cluster starts when some nodes are up, and HyperPod keeps provisioning the rest; "
         "without it a cluster comes whole or not at all. A cluster keeps what it was created with.",
         ("Continuous",),
     ),

@@ -5,50 +5,16 @@ from __future__ import annotations
 import copy
 import json
 import os
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
+from hyperpod_kit.config.answers import CONTROLLER_TYPE, WORKER_TYPE, Answers, default_bucket
 from hyperpod_kit.config.document import YAML
 from hyperpod_kit.config.effective import as_yaml
 from hyperpod_kit.errors import UsageError
 
 CONTROLLER, LOGIN, WORKERS, PARTITION = "controller-machine", "login-group", "worker-group", "train"
 """Names for what has none yet."""
-
-CONTROLLER_TYPE, WORKER_TYPE = "ml.c5.xlarge", "ml.p5.48xlarge"
-
-
-@dataclass(frozen=True)
-class Answers:
-    """What flags and questions say; None and empty: nothing, so that what is there already stays."""
-
-    name: Optional[str] = None
-    region: Optional[str] = None
-    execution_role: Optional[str] = None
-    security_groups: tuple[str, ...] = ()
-    subnets: tuple[str, ...] = ()
-    bucket: Optional[str] = None
-    lifecycle_mode: Optional[str] = None
-    continuous: Optional[bool] = None
-    controller_type: Optional[str] = None
-    login_type: Optional[str] = None
-    worker_type: Optional[str] = None
-    workers: Optional[int] = None
-    efs: Optional[str] = None
-    efs_access_point: Optional[str] = None
-    data_bucket: Optional[str] = None
-    data_prefix: Optional[str] = None
-    fsx_dns_name: Optional[str] = None
-    fsx_mountname: Optional[str] = None
-    users: tuple[tuple[str, int], ...] = ()
-    homes: Optional[str] = None
-
-
-def default_bucket(region: str, execution_role: str) -> str:
-    """SageMaker's own default bucket of the account that the role belongs to."""
-    parts = execution_role.split(":")
-    return f"sagemaker-{region}-{parts[4]}" if len(parts) > 4 else f"sagemaker-{region}"
 
 
 def fill(base: dict[str, Any], answers: Answers) -> dict[str, Any]:

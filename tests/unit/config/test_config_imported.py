@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from hyperpod_kit.config.answers import Answers
 from hyperpod_kit.config.decode import decode
 from hyperpod_kit.config.emit import create_cluster_request, provisioning_parameters
 from hyperpod_kit.config.findings import errors
 from hyperpod_kit.config.imported import from_aws, lifecycle_source
-from hyperpod_kit.config.starter import Answers, fill
+from hyperpod_kit.config.starter import fill
 from hyperpod_kit.config.validate import validate
 from hyperpod_kit.errors import ConfigError
 from tests.unit.config.combinations import COMBINATIONS, URI, allowed, settings_of

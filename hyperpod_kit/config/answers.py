@@ -1,0 +1,232 @@
+"""What `init` is told, by flags or by questions: the one table of which flags, questions and answers are made."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Callable, Optional, Union
+
+from hyperpod_kit.config.fields import FIELDS
+from hyperpod_kit.model.cluster import LIFECYCLE_MODES
+
+CONTROLLER_TYPE, WORKER_TYPE = "ml.c5.xlarge", "ml.p5.48xlarge"
+
+_C = "hyperpod_kit.cluster"
+_TYPE = rf"{_C}\.instance_groups\[\d+\]\.instance_type"
+_COUNT = rf"{_C}\.instance_groups\[\d+\]\.(count|min_count)"
+_MOUNT = r"hyperpod_kit\.mounts\[\d+\]"
+
+
+@dataclass(frozen=True)
+class Question:
+    """One answer, as it is asked for and as a flag.
+
+    why: what it is for, below its prompt; about: the same for who sees no prompt. at: pattern of the paths whose
+    findings the answer has to answer for. one: text -> value, raises ValueError; several: any number of them. usual:
+    the answer of an empty line, None where there is none; optional: an empty line means none of it; when: whether it
+    makes sense after the answers so far. needed: without it there is no configuration.
+    """
+
+    prompt: str
+    why: str
+    about: str
+    at: str
+    flag: str = ""
+    metavar: Optional[str] = None
+    envvar: Optional[str] = None
+    one: Callable[[str], Any] = str
+    choices: tuple[str, ...] = ()
+    several: bool = False
+    usual: Union[str, Callable[[Answers], str], None] = None
+    optional: bool = False
+    when: Callable[[Answers], bool] = lambda answers: True
+    needed: bool = False
+    key: str = ""
+
+    @property
+    def explanation(self) -> str:
+        """What is said before the question."""
+        several = "Several: with blanks between them." if self.several else ""
+        return " ".join(filter(None, (self.why, several, "Empty: none." if self.optional else "")))
+
+    @property
+    def help(self) -> str:
+        """What is said of the flag."""
+        default = f"Default: {self.usual}." if isinstance(self.usual, str) and self.one is not yes else ""
+        return " ".join(filter(None, (self.about, "May be repeated." if self.several else "", default)))
+
+    def proposed(self, answers: Answers) -> Optional[str]:
+        """The answer of an empty line, None where there is none."""
+        return self.usual(answers) if callable(self.usual) else self.usual
+
+    def parse(self, text: str) -> Any:
+        """The value of a line. Raises ValueError."""
+        if self.several:
+            return tuple(self.one(word) for word in re.split(r"[\s,]+", text) if word)
+        if self.choices and text not in self.choices:
+            raise ValueError(f"{text}: expected {', '.join(self.choices)}")
+        return self.one(text)
+
+
+def account(text: str) -> tuple[str, int]:
+    """NAME:UID. Raises ValueError."""
+    name, _, uid = text.partition(":")
+    if not name or not uid.isdecimal() or len(uid) > 10:
+        raise ValueError(f"{text}: expected NAME:UID, like trainer:2001")
+    return name, int(uid)
+
+
+def count(text: str) -> int:
+    """A whole number. Raises ValueError."""
+    if not text.isdecimal() or len(text) > 10:
+        raise ValueError(f"{text}: expected a whole number")
+    return int(text)
+
+
+def yes(text: str) -> bool:
+    """Raises ValueError."""
+    if text.lower() not in ("y", "yes", "n", "no"):
+        raise ValueError(f"{text}: expected y or n")
+    return text.lower().startswith("y")
+
+
+def default_bucket(region: str, execution_role: str) -> str:
+    """SageMaker's own default bucket of the account that the role belongs to."""
+    parts = execution_role.split(":")
+    return f"sagemaker-{region}-{parts[4]}" if len(parts) > 4 else f"sagemaker-{region}"
+
+
+def _ours(answers: Answers) -> bool:
+    return answers.lifecycle_mode != "ami_only"
+
+
+def _asked(prompt: str, about: str, at: str = "", **more: Any) -> Any:
+    """A field of Answers. `about`: what it is for, or the key of the configuration that says it in FIELDS."""
+    known = FIELDS.get(about)
+    why, alone = (known.text, known.text) if known else (about, f"{prompt}. {about}")
+    question = Question(prompt, why, alone, at or re.escape(about), **more)
+    return field(default=() if question.several else None, metadata={"question": question})
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What flags and questions say, in the order of the questions; None and (): nothing, so what is there stays."""
+
+    name: Optional[str] = _asked("Cluster name", f"{_C}.name", needed=True)
+    region: Optional[str] = _asked("Region", f"{_C}.region", needed=True, envvar="AWS_DEFAULT_REGION")
+    execution_role: Optional[str] = _asked("Execution role", f"{_C}.execution_role", needed=True, metavar="ARN")
+    security_groups: tuple[str, ...] = _asked(
+        "Security groups",
+        f"{_C}.vpc.security_group_ids",
+        rf"{_C}\.vpc(\.security_group_ids.*)?",
+        needed=True,
+        several=True,
+        flag="--security-group",
+        metavar="SG",
+    )
+    subnets: tuple[str, ...] = _asked(
+        "Subnets",
+        f"{_C}.vpc.subnet_ids",
+        rf"{_C}\.vpc(\.subnet_ids.*)?",
+        needed=True,
+        several=True,
+        flag="--subnet",
+        metavar="SUBNET",
+    )
+    bucket: Optional[str] = _asked(
+        "Bucket for the bundle",
+        "HyperPod's managed policy reads sagemaker-* only; SageMaker's own is sagemaker-REGION-ACCOUNT.",
+        r"hyperpod_kit\.bundle\.bucket",
+        usual=lambda answers: default_bucket(answers.region or "", answers.execution_role or ""),
+    )
+    lifecycle_mode: Optional[str] = _asked(
+        "Lifecycle mode", f"{_C}.lifecycle_mode", choices=LIFECYCLE_MODES, usual="on_init_complete"
+    )
+    continuous: Optional[bool] = _asked(
+        "Continuous provisioning, y or n",
+        f"{_C}.node_provisioning_mode",
+        one=yes,
+        usual="n",
+        when=lambda answers: answers.lifecycle_mode != "on_create",
+    )
+    controller_type: Optional[str] = _asked(
+        "Instance type of the controller",
+        "One node that runs slurmctld. A small one does.",
+        _TYPE,
+        metavar="TYPE",
+        usual=CONTROLLER_TYPE,
+    )
+    login_type: Optional[str] = _asked(
+        "Instance type of a login node",
+        "A node for people, so that nobody works on the controller.",
+        _TYPE,
+        metavar="TYPE",
+        optional=True,
+    )
+    worker_type: Optional[str] = _asked(
+        "Instance type of the workers", "The nodes that compute.", _TYPE, metavar="TYPE", usual=WORKER_TYPE
+    )
+    workers: Optional[int] = _asked(
+        "Number of workers", "It can be changed later: update-cluster.", _COUNT, one=count, usual="1"
+    )
+    fsx_dns_name: Optional[str] = _asked(
+        "DNS name of FSx for Lustre",
+        "A file system for checkpoints and data, mounted at /fsx.",
+        "fsx_dns_name",
+        metavar="DNS",
+        optional=True,
+    )
+    fsx_mountname: Optional[str] = _asked(
+        "Its mount name", "fsx_mountname", metavar="NAME", when=lambda answers: answers.fsx_dns_name is not None
+    )
+    efs: Optional[str] = _asked(
+        "EFS file system", "Mounted at /efs.", rf"{_MOUNT}(\.file_system_id)?", metavar="FS", optional=True, when=_ours
+    )
+    efs_access_point: Optional[str] = _asked(
+        "Its access point",
+        "Without one the root of the file system is mounted.",
+        rf"{_MOUNT}\.access_point_id",
+        metavar="FSAP",
+        optional=True,
+        when=lambda answers: answers.efs is not None,
+    )
+    data_bucket: Optional[str] = _asked(
+        "Bucket with training data",
+        "Mounted read-only at /mnt/data.",
+        rf"{_MOUNT}(\.bucket)?",
+        optional=True,
+        when=_ours,
+    )
+    data_prefix: Optional[str] = _asked(
+        "Only this prefix of it",
+        "Ends in /.",
+        rf"{_MOUNT}\.prefix",
+        metavar="PREFIX/",
+        optional=True,
+        when=lambda answers: answers.data_bucket is not None,
+    )
+    homes: Optional[str] = _asked(
+        "EFS file system for homes",
+        "A home for each user behind an access point of its own; see `users apply`.",
+        r"hyperpod_kit\.homes.*",
+        metavar="FS",
+        optional=True,
+        when=_ours,
+    )
+    users: tuple[tuple[str, int], ...] = _asked(
+        "Users, NAME:UID",
+        "Accounts, the same on every node.",
+        r"hyperpod_kit\.(users|homes).*",
+        one=account,
+        several=True,
+        flag="--user",
+        metavar="NAME:UID",
+        optional=True,
+    )
+
+
+QUESTIONS = tuple(
+    replace(asked, key=one.name, flag=asked.flag or "--" + one.name.replace("_", "-"))
+    for one in fields(Answers)
+    for asked in (one.metadata["question"],)
+)

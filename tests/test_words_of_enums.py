@@ -46,6 +46,7 @@ ABOUT_MOUNTS = (
 
 OTHERS = {
     ("checkpoint/repository/xxh3.py", "readonly"): "a field of Python's Py_buffer",
+    ("node/mounts/bring_up.py", "restart"): "a verb of systemctl",
     ("remote/report.py", "none"): "NO_MOUNTS: what the table shows for a node without mounts",
 }
 

@@ -6,7 +6,7 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import os
-from typing import List, Optional
+from typing import List
 
 from hyperpod_kit.model.mounts import MountStatus
 from hyperpod_kit.model.units import repair_unit
@@ -14,7 +14,7 @@ from hyperpod_kit.node import packet_rules
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import jot
 from hyperpod_kit.node.observe.check import check_all
-from hyperpod_kit.node.timing import wait_for
+from hyperpod_kit.node.timing import look_until
 
 SECONDS = 30.0
 """The gate's own bound, of which the Prolog allows 40. A node must not be drained for a daemon that is back in two
@@ -30,24 +30,26 @@ def closed_by(node: Node, user: str = "") -> List[MountStatus]:
     The homes of others do not matter to a job; with "" every home does.
     """
     end = node.clock.monotonic() + SECONDS
-    last = [_unhealthy(node, user, end)]
-    if not last[0]:
+    bad = _unhealthy(node, user, end)
+    if not bad:
         return []
     # Through systemd and without waiting: nothing that is started here may live in slurmd's process tree.
-    units = [repair_unit(status.name) for status in last[0]]
+    units = [repair_unit(status.name) for status in bad]
     node.runner.run(["systemctl", "start", "--no-block", *units], timeout=5, check=False)
-
-    def look() -> Optional[bool]:
-        last[0] = _unhealthy(node, user, end)
-        return None if last[0] else True
-
     # A look may last, so the wait ends early enough for one.
     left = end - LONGEST_LOOK - node.clock.monotonic()
-    wait_for(look, seconds=max(0.0, left), clock=node.clock, first=0.5, longest=2.0)
-    if last[0] and node.config.health.drain:
+    bad = look_until(
+        lambda: _unhealthy(node, user, end),
+        lambda found: not found,
+        seconds=max(0.0, left),
+        clock=node.clock,
+        first=0.5,
+        longest=2.0,
+    )
+    if bad and node.config.health.drain:
         # Slurm drains this node with its own words, `Prolog error`: this is how we know that they are about us.
-        jot(node.paths.gate_mark, {"at": node.clock.wall(), "reason": reason(last[0])})
-    return last[0]
+        jot(node.paths.gate_mark, {"at": node.clock.wall(), "reason": reason(bad)})
+    return bad
 
 
 def unguarded(node: Node) -> str:

@@ -26,20 +26,34 @@ class Clock:
         time.sleep(seconds)
 
 
-def wait_for(
-    condition: Callable[[], Optional[T]], *, seconds: float, clock: Clock, first: float = 0.1, longest: float = 5.0
-) -> Optional[T]:
-    """The first result of `condition` that is not None, or None after `seconds`.
+def look_until(
+    look: Callable[[], T],
+    good: Callable[[T], bool],
+    *,
+    seconds: float,
+    clock: Clock,
+    first: float = 0.1,
+    longest: float = 5.0,
+) -> T:
+    """What the first good look found, or the last one after `seconds`.
 
-    The pause between two tries doubles from `first` to `longest`. `condition` is tried at least once, and once more
-    at the very end.
+    The pause between two looks doubles from `first` to `longest`. There is at least one, and one more at the very end.
     """
     end = clock.monotonic() + seconds
     pause = first
     while True:
-        result = condition()
+        found = look()
         left = end - clock.monotonic()
-        if result is not None or left <= 0:
-            return result
+        if good(found) or left <= 0:
+            return found
         clock.sleep(min(pause, left))
         pause = min(pause * 2, longest)
+
+
+def wait_for(
+    condition: Callable[[], Optional[T]], *, seconds: float, clock: Clock, first: float = 0.1, longest: float = 5.0
+) -> Optional[T]:
+    """The first result of `condition` that is not None, or None after `seconds`: see `look_until`."""
+    return look_until(
+        condition, lambda found: found is not None, seconds=seconds, clock=clock, first=first, longest=longest
+    )

@@ -134,16 +134,17 @@ def when_free(node: Node, action: Callable[[], T], what: str, *, seconds: float)
 
     Raises NodeError with whoever holds the lock, or with the error that is no lock's.
     """
-    holder: List[str] = [""]
+    holder = ""
 
     def attempt() -> Optional[bool]:
+        nonlocal holder
         for step in (action, lambda: _finish_interrupted(node), action):
             try:
                 step()
             except RunError as err:
                 said = err.stdout + err.stderr
                 if any(words in said for words in LOCKED):
-                    holder[0] = holder_in(said) or holder[0]
+                    holder = holder_in(said) or holder
                     return None
                 if step is action and INTERRUPTED in said:
                     continue
@@ -154,7 +155,7 @@ def when_free(node: Node, action: Callable[[], T], what: str, *, seconds: float)
 
     if wait_for(attempt, seconds=seconds, clock=node.clock, first=0.5, longest=2.0) is None:
         raise NodeError(
-            f"cannot {what}: the package lock was taken for {seconds:g} s{' by ' + holder[0] if holder[0] else ''}",
+            f"cannot {what}: the package lock was taken for {seconds:g} s{' by ' + holder if holder else ''}",
             hint="on the node: systemctl status apt-daily*",
         )
 

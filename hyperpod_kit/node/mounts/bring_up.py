@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+from dataclasses import dataclass
 from typing import List, Optional, Sequence, Tuple
 
 from hyperpod_kit import audit
 from hyperpod_kit.errors import MountFailed, RunError
-from hyperpod_kit.model.mounts import PROTECTED, Mount, S3Mount, flags_of
+from hyperpod_kit.model.mounts import PROTECTED, Mount, MountStatus, S3Mount, flags_of
 from hyperpod_kit.model.states import MOUNTED, OCCUPIED
 from hyperpod_kit.model.units import carrier_unit
 from hyperpod_kit.node import systemd
@@ -25,40 +26,59 @@ from hyperpod_kit.node.mounts.protect import lacking, protect
 from hyperpod_kit.node.observe.check import check
 
 
-def bring_up(node: Node, mount: Mount) -> Tuple[bool, str]:
-    """Start the mount's unit unless it runs and serves, and wait until the mount answers; (changed, what is mounted).
+@dataclass(frozen=True)
+class MountPlan:
+    """What is seen of a mount, and what has to be done to its unit: verb of systemctl, "" when it runs and serves;
+    outdated: it is a daemon of ours with another bucket or other options. Nobody else's is ever stopped."""
 
-    Raises MountFailed with the last words of whatever failed, or when something lives at the path that is not ours.
+    status: MountStatus
+    verb: str
+    outdated: bool
+
+
+def plan(node: Node, mount: Mount, unit: str) -> MountPlan:
+    """What `bring_up` does. unit: the text that the mount's unit has, or will have once the units are installed.
+
+    Raises MountFailed when something lives at the path that starting a unit would not change.
     """
     status = check(node, mount)
     running = systemd.is_active(node, carrier_unit(mount))
-    # A daemon of ours under an old unit: another bucket or other options. Nobody else's is ever stopped.
-    outdated = running and isinstance(mount, S3Mount) and not started_as_installed(node, mount)
-    if status.state in MOUNTED and running and not outdated:
-        protected = protect(node, mount)
-        carried = beneath.carry_over(node, mount)
-        words = [
-            status.source,
-            status.detail,
-            "its new options count from the next mount on" if made_otherwise(node, mount) else "",
-            *carried,
-            f"{' and '.join(PROTECTED)} set" if protected else "",
-        ]
-        return bool(carried) or protected, "; ".join(word for word in words if word)
+    outdated = running and isinstance(mount, S3Mount) and not started_as(node, mount, unit)
     if status.state in OCCUPIED and not outdated:
         raise MountFailed(
             f"{mount.path} is {status.state} ({status.source}): {status.detail}",
             hint=f"on the node: findmnt {mount.path}; or hyperpod-kit replace-node {node.facts.node}",
         )
-    if running:
+    serves = status.state in MOUNTED and running and not outdated
+    return MountPlan(status, "" if serves else "restart" if running else "start", outdated)
+
+
+def bring_up(node: Node, mount: Mount) -> Tuple[bool, str]:
+    """Start the mount's unit unless it runs and serves, and wait until the mount answers; (changed, what is mounted).
+
+    Raises MountFailed with the last words of whatever failed, or as `plan`.
+    """
+    todo = plan(node, mount, _installed(node, mount))
+    if not todo.verb:
+        protected = protect(node, mount)
+        carried = beneath.carry_over(node, mount)
+        words = [
+            todo.status.source,
+            todo.status.detail,
+            "its new options count from the next mount on" if made_otherwise(node, mount) else "",
+            *carried,
+            f"{' and '.join(PROTECTED)} set" if protected else "",
+        ]
+        return bool(carried) or protected, "; ".join(word for word in words if word)
+    if todo.verb == "restart":
         audit.record(
             "restarted",
             carrier_unit(mount),
-            f"{mount.path} was {status.state}" if not outdated else "its bucket or its options changed",
+            "its bucket or its options changed" if todo.outdated else f"{mount.path} was {todo.status.state}",
             asked_by="node apply",
             owner=getattr(mount, "owner", None) or "",
         )
-    changed, source = _start(node, mount, "restart" if running else "start")
+    changed, source = _start(node, mount, todo.verb)
     protect(node, mount)
     beneath.carry_over(node, mount)
     return changed, source
@@ -66,23 +86,16 @@ def bring_up(node: Node, mount: Mount) -> Tuple[bool, str]:
 
 def pending(node: Node, mount: Mount) -> str:
     """What `bring_up` would do now, in words; "" when nothing. Raises MountFailed as it would."""
-    status = check(node, mount)
-    unit = carrier_unit(mount)
-    running = systemd.is_active(node, unit)
-    record = read_json(node.paths.unit_record(mount.name))
     # Compare with the unit in the bundle: in a dry run it is not installed yet.
-    digest = hashlib.sha256(systemd.bundled(node, unit).encode()).hexdigest()
-    outdated = running and isinstance(mount, S3Mount) and record is not None and record["unit"] != digest
-    if status.state in MOUNTED and running and not outdated:
-        missing = [home.path for home in beneath.missing_homes(node, mount)]
-        words = [
-            f"set {' and '.join(lacking(node, mount))}" if lacking(node, mount) else "",
-            f"make {', '.join(missing)}" if missing else "",
-        ]
-        return "; ".join(word for word in words if word)
-    if status.state in OCCUPIED and not outdated:
-        raise MountFailed(f"{mount.path} is {status.state} ({status.source}): {status.detail}")
-    return f"restart {unit}" if running else f"start {unit}"
+    todo = plan(node, mount, systemd.bundled(node, carrier_unit(mount)))
+    if todo.verb:
+        return f"{todo.verb} {carrier_unit(mount)}"
+    missing = [home.path for home in beneath.missing_homes(node, mount)]
+    words = [
+        f"set {' and '.join(lacking(node, mount))}" if lacking(node, mount) else "",
+        f"make {', '.join(missing)}" if missing else "",
+    ]
+    return "; ".join(word for word in words if word)
 
 
 def _start(node: Node, mount: Mount, verb: str) -> Tuple[bool, str]:
@@ -125,15 +138,23 @@ def _without_flags(command: Sequence[str]) -> List[str]:
     return [",".join(option for option in word.split(",") if option not in PROTECTED) for word in command]
 
 
+def _installed(node: Node, mount: Mount) -> str:
+    return read_text(node.paths.unit(carrier_unit(mount))) or ""
+
+
 def unit_digest(node: Node, mount: Mount) -> str:
     """Digest of the mount's unit as it is installed."""
-    return hashlib.sha256((read_text(node.paths.unit(carrier_unit(mount))) or "").encode()).hexdigest()
+    return _digest(_installed(node, mount))
 
 
-def started_as_installed(node: Node, mount: Mount) -> bool:
-    """Whether the unit is still the one the mount was last brought up with; True when that was at boot, by the unit."""
+def _digest(unit: str) -> str:
+    return hashlib.sha256(unit.encode()).hexdigest()
+
+
+def started_as(node: Node, mount: Mount, unit: str) -> bool:
+    """Whether that is the unit the mount was last brought up with; True when that was at boot, by the unit."""
     record = read_json(node.paths.unit_record(mount.name))
-    return record is None or record["unit"] == unit_digest(node, mount)
+    return record is None or record["unit"] == _digest(unit)
 
 
 def note_running(node: Node, mounts: Sequence[Mount]) -> None:

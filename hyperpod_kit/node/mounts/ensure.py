@@ -6,7 +6,7 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import contextlib
-from typing import Iterator, List, Optional
+from typing import Iterator, Optional
 
 from hyperpod_kit import audit
 from hyperpod_kit.errors import MountFailed, RunError
@@ -21,7 +21,7 @@ from hyperpod_kit.node.mounts.kinds.record import forget, remember
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
 from hyperpod_kit.node.mounts.protect import protect
 from hyperpod_kit.node.observe.check import check
-from hyperpod_kit.node.timing import wait_for
+from hyperpod_kit.node.timing import look_until
 
 MOUNT_WITHIN = 120.0
 """Seconds in which a mount must succeed: names may not resolve yet, an access point may be seconds old."""
@@ -62,16 +62,16 @@ def prepare(node: Node, mount: Mount) -> None:
 
 def await_healthy(node: Node, mount: Mount, *, seconds: float) -> MountStatus:
     """Wait until the mount answers as ours. Raises MountFailed with the last state after `seconds`."""
-    last = [check(node, mount)]
-
-    def look() -> Optional[MountStatus]:
-        last[0] = check(node, mount)
-        return last[0] if last[0].state in MOUNTED else None
-
-    found = last[0] if last[0].state in MOUNTED else wait_for(look, seconds=seconds, clock=node.clock, longest=1.0)
-    if found is None:
+    found = look_until(
+        lambda: check(node, mount),
+        lambda status: status.state in MOUNTED,
+        seconds=seconds,
+        clock=node.clock,
+        longest=1.0,
+    )
+    if found.state not in MOUNTED:
         raise MountFailed(
-            f"{mount.name}: {mount.path} is {last[0].state} after {seconds:g} s: {last[0].detail}",
+            f"{mount.name}: {mount.path} is {found.state} after {seconds:g} s: {found.detail}",
             hint=f"hyperpod-kit node mounts {mount.name}",
         )
     return found
@@ -109,37 +109,41 @@ def ensure(node: Node, mount: Mount, *, seconds: float = MOUNT_WITHIN) -> bool:
 
 def make(node: Node, mount: Mount, seconds: float) -> None:
     """Run the kind's command until the mount is there and answers. Raises MountFailed."""
-    said = [""]
+    said = ""
 
-    def attempt() -> Optional[MountStatus]:
+    def attempt() -> MountStatus:
+        nonlocal said
         try:
             node.runner.run(kind_of(mount).command(node, mount), timeout=COMMAND_SECONDS)
         except RunError as err:
-            said[0] = err.message
-        now = check(node, mount)
-        return now if now.state != MountState.ABSENT else None
+            said = err.message
+        return check(node, mount)
 
-    made = wait_for(attempt, seconds=seconds, clock=node.clock, first=1.0, longest=15.0)
-    if made is None or made.state not in MOUNTED:
-        why = said[0] or (f"{made.state}: {made.detail}" if made else f"nothing is mounted at {mount.path}")
+    made = look_until(attempt, _is_there, seconds=seconds, clock=node.clock, first=1.0, longest=15.0)
+    if made.state not in MOUNTED:
+        why = said or (f"{made.state}: {made.detail}" if _is_there(made) else f"nothing is mounted at {mount.path}")
         raise MountFailed(f"{mount.name}: {why}", hint=f"on the node: {' '.join(kind_of(mount).command(node, mount))}")
+
+
+def _is_there(status: MountStatus) -> bool:
+    return status.state != MountState.ABSENT
 
 
 def await_platform(node: Node, mount: Mount) -> None:
     """Wait for a mount of HyperPod's own, through its own unit where it has one. Raises MountFailed."""
-    failed: List[MountFailed] = []
+    failed: Optional[MountFailed] = None
 
-    def look() -> Optional[MountStatus]:
+    def look() -> MountStatus:
+        nonlocal failed
         try:
             platform.start_platform_unit(node, mount)
         except MountFailed as err:  # names may not resolve yet
-            failed.append(err)
-        now = check(node, mount)
-        return now if now.state != MountState.ABSENT else None
+            failed = err
+        return check(node, mount)
 
-    made = wait_for(look, seconds=platform.WITHIN, clock=node.clock, first=1.0, longest=10.0)
-    if made is None:
-        raise failed[-1] if failed else platform.not_there(mount)
+    made = look_until(look, _is_there, seconds=platform.WITHIN, clock=node.clock, first=1.0, longest=10.0)
+    if not _is_there(made):
+        raise failed or platform.not_there(mount)
     if made.state not in MOUNTED:
         raise MountFailed(
             f"{mount.name}: {mount.path} is {made.state} ({made.source}): {made.detail}",

@@ -11,11 +11,18 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import hyperpod_kit
 from hyperpod_kit.checkpoint.repository import arena, places
 from hyperpod_kit.checkpoint.repository.lines import Channel, Message
+from hyperpod_kit.checkpoint.repository.protocol.trainer_channel import (
+    AgentEnded,
+    AgentEvent,
+    Ready,
+    StartRefused,
+    TrainerMessage,
+    agent_event,
+)
 from hyperpod_kit.errors import CheckpointError, NotEnoughSharedMemory, RunIsOwned
 
 _MODULE = "hyperpod_kit.checkpoint.repository.agent_main"
@@ -23,9 +30,9 @@ _REFUSALS = {"RunIsOwned": RunIsOwned, "NotEnoughSharedMemory": NotEnoughSharedM
 
 
 class AgentLink:
-    """A running agent. `on_event` is called from a thread; {"ev": "ended"} is its death."""
+    """A running agent. `on_event` is called from a thread; `AgentEnded` is its death."""
 
-    def __init__(self, setup: Message, on_event: Callable[[Message], None]) -> None:
+    def __init__(self, setup: Message, on_event: Callable[[AgentEvent], None]) -> None:
         ours, theirs = socket.socketpair()
         name = arena.log_file(places.node_uid(), arena.run_hash(setup["run_id"]), setup["rank"])
         log = os.path.join(setup.get("folder") or places.mine(), name)
@@ -58,21 +65,22 @@ class AgentLink:
         self._on_event = on_event
         self._ready = threading.Event()
         self.gone = threading.Event()
-        self._hello: Message = {}
+        self._hello: Ready | StartRefused | None = None
         self._channel.send(setup)
         self._channel.listen(self._receive, self._ended)
 
-    def _receive(self, message: Message) -> None:
-        if message["ev"] in ("ready", "refused"):
-            self._hello = message
+    def _receive(self, said: Message) -> None:
+        event = agent_event(said)
+        if isinstance(event, (Ready, StartRefused)):
+            self._hello = event
             self._ready.set()
-        else:
-            self._on_event(message)
+        elif event is not None:
+            self._on_event(event)
 
     def _ended(self) -> None:
         self.gone.set()
         self._ready.set()
-        self._on_event({"ev": "ended"})
+        self._on_event(AgentEnded("the checkpoint agent has ended"))
 
     def wait_ready(self, timeout: float) -> int:
         """Wait until the agent has adopted what was there; its port (0 except at rank 0).
@@ -81,15 +89,16 @@ class AgentLink:
         """
         if not self._ready.wait(timeout):
             raise CheckpointError(f"the checkpoint agent did not start within {timeout:g} s", hint=f"see {self._log}")
-        if self._hello.get("ev") == "refused":
-            kind = _REFUSALS.get(self._hello["kind"], CheckpointError)
-            raise kind(self._hello["why"], hint=self._hello["hint"])
-        if self._hello.get("ev") != "ready":
+        hello = self._hello
+        if hello is None:
             raise CheckpointError("the checkpoint agent ended at its start", hint=f"see {self._log}")
-        return int(self._hello["port"])
+        if isinstance(hello, StartRefused):
+            raise _REFUSALS.get(hello.kind, CheckpointError)(hello.why, hint=hello.hint)
+        return hello.port
 
-    def send(self, **message: Any) -> bool:
-        return self._channel.send(message)
+    def send(self, message: TrainerMessage) -> bool:
+        """False when the agent is gone."""
+        return self._channel.send(message.to_json())
 
     def let_go(self) -> None:
         """The trainer is gone, as far as the agent is concerned: it goes on alone."""

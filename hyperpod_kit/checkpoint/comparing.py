@@ -142,15 +142,18 @@ class Comparing:
             self._open[seq] = plan, made
             return made
 
-    def heard(self, seq: int, event: str) -> None:
-        """What became of a save: once every rank has sealed it, it was equal."""
+    def found_equal(self, seq: int) -> None:
+        """Every rank has sealed that save, so its replicas were equal."""
         with self._lock:
             plan, _ = self._open.get(seq, ("", None))
-            if plan and event in ("sealed", "durable"):
+            if plan:
                 self._equal = plan
                 self._open = {other: one for other, one in self._open.items() if other > seq}
-            elif event in ("failed", "dropped", "skipped"):
-                self._open.pop(seq, None)
+
+    def lost(self, seq: int) -> None:
+        """That save came to nothing: nobody asks for its tensors any more."""
+        with self._lock:
+            self._open.pop(seq, None)
 
     def tensors(self, seq: int, holders: str) -> list[tuple[str, str, str]] | None:
         """Of save `seq`, for an agent that asks; None when it is not known any more."""

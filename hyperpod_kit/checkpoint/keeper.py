@@ -8,10 +8,24 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 from hyperpod_kit.checkpoint.agent_link import AgentLink
 from hyperpod_kit.checkpoint.repository.lines import Message
+from hyperpod_kit.checkpoint.repository.protocol.trainer_channel import (
+    AgentEnded,
+    AgentEvent,
+    AgentTrouble,
+    Alive,
+    Close,
+    Connect,
+    Fatal,
+    SaveDurable,
+    SaveSkipped,
+    Settle,
+    Stalled,
+    TakeOver,
+    TrainerMessage,
+)
 from hyperpod_kit.errors import CheckpointError
 
 SILENCE = 120.0
@@ -26,21 +40,21 @@ _TICK = 1.0
 
 
 class Keeper:
-    """`on_event` hears what the agent says, and {"ev": "ended"} when no agent will be there any more.
+    """`on_event` hears what the agent says, and `AgentEnded` when no agent will be there any more.
 
     `tries`: so many agents are started in the place of dead ones, counted from the last save that became durable.
     """
 
-    def __init__(self, setup: Message, on_event: Callable[[Message], None]) -> None:
+    def __init__(self, setup: Message, on_event: Callable[[AgentEvent], None]) -> None:
         """Raises CheckpointError, OSError."""
         self.tries = len(_PAUSES)
         self._setup = setup
         self._on_event = on_event
         self._lock = threading.Lock()
         self._used = 0
-        self._connect: Message | None = None
-        self._settle: Message | None = None
-        self._unheard: list[Message] = []
+        self._connect: Connect | None = None
+        self._settle: Settle | None = None
+        self._unheard: list[SaveSkipped] = []
         self._closing = self._left = self._final = False
         self._over = threading.Event()
         self._heard = threading.Event()
@@ -75,17 +89,17 @@ class Keeper:
         threading.Thread(target=self._watch, args=(limit,), daemon=True, name="hpk-agent").start()
         return port
 
-    def send(self, **message: Any) -> bool:
+    def send(self, message: TrainerMessage) -> bool:
         """Tell the agent; what a dead one did not hear, and the next cannot see in memory, is said to the next."""
         with self._lock:
-            if message["op"] == "connect":
+            if isinstance(message, Connect):
                 self._connect = message
-            elif message["op"] == "settle":
+            elif isinstance(message, Settle):
                 self._settle = message
-            elif message["op"] == "close":
+            elif isinstance(message, Close):
                 self._closing = True
-            heard = self._link.send(**message)
-            if not heard and message["op"] == "skipped":
+            heard = self._link.send(message)
+            if not heard and isinstance(message, SaveSkipped):
                 self._unheard = [*self._unheard, message][-64:]
             return heard
 
@@ -108,16 +122,15 @@ class Keeper:
 
     # --- hearing ------------------------------------------------------------------------------------------------
 
-    def _hear(self, message: Message) -> None:
-        kind = message["ev"]
+    def _hear(self, event: AgentEvent) -> None:
         self._heard.set()
-        if kind == "ended":
+        if isinstance(event, AgentEnded):
             threading.Thread(target=self._ended, daemon=True, name="hpk-agent-ended").start()
-        elif kind != "alive":
-            if kind == "durable":
+        elif not isinstance(event, Alive):
+            if isinstance(event, SaveDurable):
                 self._used = 0
-            self._final = self._final or kind == "fatal"
-            self._on_event(message)
+            self._final = self._final or isinstance(event, Fatal)
+            self._on_event(event)
 
     def _watch(self, limit: float) -> None:
         """Counts its own ticks, not time: a trainer that was stopped itself has heard nobody, and that is nothing."""
@@ -128,19 +141,19 @@ class Keeper:
             if self._heard.is_set() or link is not self._link:
                 self._heard.clear()
                 if said:
-                    self._on_event({"ev": "stalled", "why": ""})
+                    self._on_event(Stalled(""))
                 silent, link, killed, said = 0.0, self._link, False, False
                 continue
             silent += tick
             why = f"the checkpoint agent (pid {link.pid}) has said nothing for {silent:.0f} s"
             if silent >= limit and not killed:
                 killed = True
-                self._on_event({"ev": "trouble", "why": f"{why}: it is killed"})
+                self._on_event(AgentTrouble(f"{why}: it is killed"))
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(link.pid, signal.SIGKILL)
             elif silent >= 1.5 * limit and not said:
                 said = True  # it waits in the kernel, and nobody can take its place while it does
-                self._on_event({"ev": "stalled", "why": why})
+                self._on_event(Stalled(why))
 
     def _ended(self) -> None:
         """The agent is gone, in a thread of its own."""
@@ -153,16 +166,16 @@ class Keeper:
                 self._over.wait(_PAUSES[min(self._used, len(_PAUSES) - 1)])
                 self._used += 1
                 if self._start():
-                    self._on_event({"ev": "trouble", "why": f"{why}, another one (pid {self.pid}) has taken its place"})
+                    self._on_event(AgentTrouble(f"{why}, another one (pid {self.pid}) has taken its place"))
                     return
             if self._used:
                 why += f", and {self._used} in its place"
         self._over.set()
-        self._on_event({"ev": "ended", "why": why})
+        self._on_event(AgentEnded(why))
 
     def _start(self) -> bool:
         try:
-            link = AgentLink(self._setup, lambda message: self._hear_of(link, message))
+            link = AgentLink(self._setup, lambda event: self._hear_of(link, event))
         except (CheckpointError, OSError):
             return False
         try:
@@ -179,17 +192,17 @@ class Keeper:
             for message in (
                 self._connect,
                 self._settle,
-                {"op": "again"},
+                TakeOver(),
                 *unheard,
-                {"op": "close"} if self._closing else None,
+                Close() if self._closing else None,
             ):
                 if message is not None:
-                    link.send(**message)
+                    link.send(message)
         return True
 
-    def _hear_of(self, link: AgentLink, message: Message) -> None:
+    def _hear_of(self, link: AgentLink, event: AgentEvent) -> None:
         """Of one that has not taken over, an end is no news: `_start` sees it."""
         with self._lock:
             known = link is self._link
-        if message["ev"] != "ended" or known:
-            self._hear(message)
+        if known or not isinstance(event, AgentEnded):
+            self._hear(event)

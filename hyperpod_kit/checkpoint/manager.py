@@ -29,6 +29,17 @@ from hyperpod_kit.checkpoint.ranks import Ranks
 from hyperpod_kit.checkpoint.repository import catalog, policy
 from hyperpod_kit.checkpoint.repository.control import Key, Page
 from hyperpod_kit.checkpoint.repository.lines import Message
+from hyperpod_kit.checkpoint.repository.protocol.trainer_channel import (
+    AgentEvent,
+    Close,
+    SaveDropped,
+    SaveDurable,
+    SaveFailed,
+    SaveSealed,
+    Settle,
+    TensorDigests,
+    TensorQuestion,
+)
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.checkpoint.results import Fresh, Restored
 from hyperpod_kit.checkpoint.saves import Saves, log
@@ -180,7 +191,7 @@ class Manager:
 
     def _settle(self, keep: Key | None) -> None:
         self._settled = True
-        self._agent.send(op="settle", keep=list(keep) if keep else None, tier="local" if self._local else "memory")
+        self._agent.send(Settle(keep, "local" if self._local else "memory"))
 
     def _prepare(self, state: State) -> None:
         """Make and fault in the slots while training goes on; the first save finds them."""
@@ -269,14 +280,15 @@ class Manager:
         calls it before its step; call it before changing the weights in another way."""
         self._fence.wait()
 
-    def _on_event(self, message: Message) -> None:
-        if message["ev"] == "which":
-            key = message["key"]
-            self._agent.send(op="which", key=key, tensors=self._comparing.tensors(int(key[1]), message["holders"]))
+    def _on_event(self, event: AgentEvent) -> None:
+        if isinstance(event, TensorQuestion):
+            self._agent.send(TensorDigests(event.key, self._comparing.tensors(event.key[1], event.holders)))
             return
-        if "key" in message:
-            self._comparing.heard(int(message["key"][1]), message["ev"])
-        self._saves.hear(message, self._start.incarnation)
+        if isinstance(event, (SaveSealed, SaveDurable)):
+            self._comparing.found_equal(event.key[1])
+        elif isinstance(event, (SaveFailed, SaveDropped)):
+            self._comparing.lost(event.key[1])
+        self._saves.hear(event, self._start.incarnation)
 
     def _mine(self) -> None:
         """Raises CheckpointError unless this process made the Manager and it is open."""
@@ -302,7 +314,7 @@ class Manager:
         self._fence.close()
         self._copier.close()
         self._pool.close()
-        self._agent.send(op="close")
+        self._agent.send(Close())
         done = self._agent.wait_end(drain)
         if not done:
             self._saves.say(f"saves were not durable after {drain:g} s; the agent (pid {self._agent.pid}) goes on")

@@ -9,9 +9,26 @@ import warnings
 from collections.abc import Callable
 
 from hyperpod_kit.checkpoint.handle import Handle
-from hyperpod_kit.checkpoint.repository.agent_captures import OVERTAKEN
-from hyperpod_kit.checkpoint.repository.lines import Message
 from hyperpod_kit.checkpoint.repository.losses import NO_SLOT, Tally
+from hyperpod_kit.checkpoint.repository.protocol.message import CaptureOutcome, never
+from hyperpod_kit.checkpoint.repository.protocol.trainer_channel import (
+    AgentEnded,
+    AgentEvent,
+    AgentTrouble,
+    Alive,
+    Fatal,
+    Ready,
+    SaveDropped,
+    SaveDurable,
+    SaveEvent,
+    SaveFailed,
+    SaveLocal,
+    SaveSealed,
+    SlotReleased,
+    Stalled,
+    StartRefused,
+    TensorQuestion,
+)
 from hyperpod_kit.errors import CheckpointError
 
 log = logging.getLogger("hyperpod_kit.checkpoint")
@@ -98,40 +115,48 @@ class Saves:
 
     # --- from the agent -----------------------------------------------------------------------------------------
 
-    def hear(self, message: Message, incarnation: str) -> None:
-        """An event of the agent, in a thread of its own."""
-        self._hear(message, incarnation)
+    def hear(self, event: AgentEvent, incarnation: str) -> None:
+        """What the agent says, in a thread of its own."""
+        self._hear(event, incarnation)
         self._call_back()
 
-    def _hear(self, message: Message, incarnation: str) -> None:
+    def _hear(self, event: AgentEvent, incarnation: str) -> None:
         with self.changed:
-            kind = message["ev"]
-            if kind in ("fatal", "ended"):
-                self._agent_ended(message.get("why", "the checkpoint agent has ended"))
-            elif kind == "released":
+            if isinstance(event, (Fatal, AgentEnded)):
+                self._agent_ended(event.why)
+            elif isinstance(event, SlotReleased):
                 self.released += 1
                 self.changed.notify_all()
-            elif kind == "trouble":
-                self.say(message["why"])
-            elif kind == "stalled":
-                self.stalled = message["why"] or None
-                self.say(message["why"] or "the checkpoint agent goes on")
-            elif "key" in message and message["key"][2] == incarnation:
-                self._event(kind, message, self._open.get(int(message["key"][1])))
+            elif isinstance(event, AgentTrouble):
+                self.say(event.why)
+            elif isinstance(event, Stalled):
+                self.stalled = event.why or None
+                self.say(event.why or "the checkpoint agent goes on")
+            elif isinstance(event, (Ready, StartRefused, Alive, TensorQuestion)):
+                """Of no save, and answered by others."""
+            elif event.key[2] == incarnation:
+                self._event(event, self._open.get(event.key[1]))
 
-    def _event(self, kind: str, message: Message, handle: Handle | None) -> None:
+    def _event(self, event: SaveEvent, handle: Handle | None) -> None:
         if handle is None:
             return
-        if kind == "durable" and not handle.final:
-            handle.attempt = message["note"]
-            handle.become(kind)
-            if self._tally.kept(handle.seq, handle.step):
-                log.info("save of step %d: durable again", handle.step)
-        elif kind in ("failed", "dropped"):
+        if isinstance(event, SaveDurable):
+            if not handle.final:
+                handle.attempt = event.note
+                handle.become("durable")
+                if self._tally.kept(handle.seq, handle.step):
+                    log.info("save of step %d: durable again", handle.step)
+        elif isinstance(event, SaveFailed):
+            self._end(handle, "failed", event.note)
+        elif isinstance(event, SaveDropped):
             # Overtaken: it is on the nodes' disks, and a newer one goes to storage in its place.
-            self._end(handle, kind, str(message.get("note")), counts=message.get("was") != OVERTAKEN)
+            self._end(handle, "dropped", event.note, counts=event.was is not CaptureOutcome.OVERTAKEN)
+        elif isinstance(event, SaveSealed):
+            handle.become("sealed")
+        elif isinstance(event, SaveLocal):
+            handle.become("local")
         else:
-            handle.become(kind)
+            never(event)
 
     def _agent_ended(self, why: str) -> None:
         if self.agent_error is None:

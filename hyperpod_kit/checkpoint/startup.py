@@ -19,6 +19,7 @@ from hyperpod_kit.checkpoint.repository import catalog, commit, digest, greeting
 from hyperpod_kit.checkpoint.repository import identity as identities
 from hyperpod_kit.checkpoint.repository.control import Key
 from hyperpod_kit.checkpoint.repository.lines import Message
+from hyperpod_kit.checkpoint.repository.protocol.trainer_channel import AgentEvent, Connect
 from hyperpod_kit.checkpoint.repository.store.open import is_path
 from hyperpod_kit.errors import CheckpointError, RunIsOwned
 from hyperpod_kit.untrusted import listening, proof
@@ -102,7 +103,7 @@ def _attempt_key() -> bytes:
     return b""
 
 
-def start_agent(ranks: Ranks, identity: Identity, options: Message, on_event: Callable[[Message], None]) -> Keeper:
+def start_agent(ranks: Ranks, identity: Identity, options: Message, on_event: Callable[[AgentEvent], None]) -> Keeper:
     """This rank's agent, connected to rank 0's. Raises RunIsOwned, CheckpointError, OSError; alike on all ranks."""
     own = _addresses(list(identity.hosts)) if ranks.rank == 0 else []
     setup: Message = {
@@ -134,8 +135,8 @@ def start_agent(ranks: Ranks, identity: Identity, options: Message, on_event: Ca
             agent.let_go()
         raise errors[0]
     # The name comes last: where none of the addresses is of this machine, its agent listens on all interfaces.
-    told = [[host, port] for host in (*own, *([socket.gethostname()] if _spread(identity.hosts) else ()))]
-    agent.send(op="connect", addresses=ranks.broadcast(told if ranks.rank == 0 else None))
+    told = [(host, port) for host in (*own, *([socket.gethostname()] if _spread(identity.hosts) else ()))]
+    agent.send(Connect(ranks.broadcast(told if ranks.rank == 0 else None)))
     return agent
 
 

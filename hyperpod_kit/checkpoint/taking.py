@@ -13,6 +13,7 @@ from hyperpod_kit.checkpoint.keeper import Keeper
 from hyperpod_kit.checkpoint.repository import control
 from hyperpod_kit.checkpoint.repository.control import Page
 from hyperpod_kit.checkpoint.repository.losses import NO_SLOT
+from hyperpod_kit.checkpoint.repository.protocol.trainer_channel import MakeRoom, SaveSkipped, SlotCaptured
 from hyperpod_kit.checkpoint.saves import Saves
 from hyperpod_kit.checkpoint.slots import SlotPool
 from hyperpod_kit.checkpoint.snapshot import Piece, Snapshot
@@ -82,8 +83,8 @@ class Taking:
         if target is None:
             target = self._make_room(plan, handle, room, on_busy)
         if target is None:
-            self._comparing.heard(handle.seq, "skipped")
-            self._agent.send(op="skipped", key=self._key(handle), why=NO_SLOT)
+            self._comparing.lost(handle.seq)
+            self._agent.send(SaveSkipped(self._key(handle), NO_SLOT))
             self._saves.skip(handle)
             return None
         page = replace(self._page, epoch=self.epoch, seq=handle.seq, step=handle.step)
@@ -130,7 +131,7 @@ class Taking:
         target.end(control.CAPTURED, compared.held() if compared is not None else None)
         with self._saves.changed:
             handle.become("captured")
-        self._agent.send(op="captured", slot=target.slot.name.slot)
+        self._agent.send(SlotCaptured(target.slot.name.slot))
 
     def _give_up(self, handle: Handle, why: str) -> None:
         """This rank will not have this save.
@@ -138,7 +139,7 @@ class Taking:
         The agent then replies `dropped`, which changes nothing: a handle never leaves a final state.
         """
         self._saves.lose(handle, "failed", why)
-        self._agent.send(op="skipped", key=self._key(handle), why=why)
+        self._agent.send(SaveSkipped(self._key(handle), why))
 
     def _make_room(self, plan: capture.Plan, handle: Handle, extra: int, on_busy: OnBusy) -> capture.Target | None:
         if on_busy == "skip":
@@ -146,7 +147,7 @@ class Taking:
         end = time.monotonic() + (_RELEASE_SECONDS if on_busy == "replace" else float("inf"))
         asked = self._saves.released
         if on_busy == "replace":
-            self._agent.send(op="release", key=self._key(handle))
+            self._agent.send(MakeRoom(self._key(handle)))
         target = None
         while target is None and self._saves.agent_error is None and time.monotonic() < end:
             answered = self._saves.released != asked
@@ -159,5 +160,5 @@ class Taking:
                     self._saves.changed.wait(_POLL_SECONDS)
         return target
 
-    def _key(self, handle: Handle) -> list[int | str]:
-        return [self.epoch, handle.seq, self._page.incarnation]
+    def _key(self, handle: Handle) -> control.Key:
+        return (self.epoch, handle.seq, self._page.incarnation)

@@ -17,6 +17,7 @@ from unittest import mock
 
 from hyperpod_kit.checkpoint.repository import (
     agent,
+    agent_events,
     agent_head,
     agent_work,
     arena,
@@ -30,6 +31,13 @@ from hyperpod_kit.checkpoint.repository import (
 )
 from hyperpod_kit.checkpoint.repository.control import Key
 from hyperpod_kit.checkpoint.repository.process import Owner
+from hyperpod_kit.checkpoint.repository.protocol.trainer_channel import (
+    SaveSkipped,
+    Settle,
+    SlotCaptured,
+    TensorDigests,
+    TrainerMessage,
+)
 from hyperpod_kit.checkpoint.repository.shard import TensorSpec, lay_out
 from hyperpod_kit.errors import CheckpointError, NoCheckpoint
 
@@ -40,24 +48,24 @@ ITEMS = 700
 class Worker:
     """agent_work.Worker, a job at a time when `work` is called."""
 
-    def __init__(self, name: str, post: Callable[[Tuple[Any, ...]], None]) -> None:
+    def __init__(self, name: str, post: agent_work.Post) -> None:
         self.name = name
         self.post = post
-        self.jobs: deque[Tuple[str, Key, Callable[[], Any]]] = deque()
+        self.jobs: deque[Tuple[agent_work.Result[Any], Key, Callable[[], Any]]] = deque()
 
-    def submit(self, event: str, key: Key, job: Callable[[], Any]) -> None:
-        self.jobs.append((event, key, job))
+    def submit(self, result: agent_work.Result[Any], key: Key, job: Callable[[], Any]) -> None:
+        self.jobs.append((result, key, job))
 
     def work(self, error: Optional[str] = None) -> None:
         """Do the next job; with `error`, it fails instead."""
-        event, key, job = self.jobs.popleft()
+        result, key, job = self.jobs.popleft()
         if error is not None:
-            self.post((event, key, None, error))
+            self.post(result(key, None, error))
             return
         try:
-            self.post((event, key, job(), ""))
+            self.post(result(key, job(), ""))
         except (CheckpointError, OSError) as err:
-            self.post((event, key, None, verify.reason_of(err)))
+            self.post(result(key, None, verify.reason_of(err)))
 
 
 class Pipe:
@@ -86,7 +94,7 @@ class Hub:
 
     def broadcast(self, message: Dict[str, Any]) -> None:
         for peer in self.peers.values():
-            peer.events.put(("order", json.loads(json.dumps(message))))
+            peer._heard_head(json.loads(json.dumps(message)))
 
 
 class World:
@@ -143,9 +151,7 @@ class World:
         for rank in range(1, self.world):
             head.hub.peers[rank] = self.agents[rank]
             self.agents[rank].uplink = Pipe(  # type: ignore[assignment]
-                lambda message, rank=rank: (
-                    self.agents[0].events.put(("peer", rank, message)) if 0 in self.agents else None
-                )
+                lambda message, rank=rank: self.agents[0]._heard_rank(rank, message) if 0 in self.agents else None
             )
         in_memory = self.in_memory()
         seqs = [key[1] for key in in_memory] + [entry.name.seq for entry in selection.catalog.attempts(self.root)]
@@ -154,8 +160,7 @@ class World:
         self.captured = dict.fromkeys(range(self.world), max(seqs, default=0))
         found = self.newest()
         for rank in range(self.world):
-            keep = list(found) if found is not None and found in in_memory else None
-            self.agents[rank].events.put(("trainer", {"op": "settle", "keep": keep}))
+            self._say(rank, Settle(found if found in in_memory else None, "memory"))
         return found
 
     def _make_agent(self, rank: int) -> agent.Agent:
@@ -179,7 +184,7 @@ class World:
         """What a trainer is told; False when it is dead."""
         if message["ev"] == "which":
             if self.trainers:
-                self._say(rank, {"op": "which", "key": message["key"], "tensors": [["w", "F32 [1]", str(rank)]]})
+                self._say(rank, TensorDigests(tuple(message["key"]), [("w", "F32 [1]", str(rank))]))
             return self.trainers
         if "key" in message and self.trainers:
             epoch, seq, incarnation = message["key"]
@@ -192,7 +197,7 @@ class World:
         self.alive.clear()
         self.half.clear()
         for held in self.agents.values():
-            held.events.put(("gone",))
+            held.events.put(agent_events.TrainerGone())
 
     def kill_agent(self, rank: int) -> None:
         """SIGKILL: the kernel drops the lock and closes the connections."""
@@ -200,12 +205,12 @@ class World:
         os.close(dead.lock._fd)
         if rank == 0:
             for peer in self.agents.values():
-                peer.events.put(("orphaned",))
+                peer.events.put(agent_events.HeadGone())
         elif 0 in self.agents:
             head = self.agents[0].head
             assert head is not None
             head.hub.peers.pop(rank, None)
-            self.agents[0].events.put(("peer", rank, None))
+            self.agents[0]._heard_rank(rank, None)
 
     def wipe(self) -> None:
         """The node is gone, and all that it had in memory."""
@@ -235,7 +240,7 @@ class World:
                 self._half_copy(slot, layout, rank, seq)
                 return
             slot.close()
-        self._say(rank, {"op": "skipped", "key": [self.epoch, seq, self.incarnation], "why": "no slot was free"})
+        self._say(rank, SaveSkipped((self.epoch, seq, self.incarnation), "no slot was free"))
 
     def _half_copy(self, slot: arena.Slot, layout: Any, rank: int, seq: int) -> None:
         told = f"of rank {rank}" if self.apart[self.epoch, seq] else "the same"
@@ -278,11 +283,11 @@ class World:
         slot.move(control.CAPTURED)
         number = slot.name.slot
         slot.close()
-        self._say(rank, {"op": "captured", "slot": number})
+        self._say(rank, SlotCaptured(number))
 
-    def _say(self, rank: int, message: Dict[str, Any]) -> None:
+    def _say(self, rank: int, message: TrainerMessage) -> None:
         if rank in self.agents:
-            self.agents[rank].events.put(("trainer", message))
+            self.agents[rank]._heard_trainer(json.loads(json.dumps(message.to_json())))
 
     def _layout(self, rank: int) -> Any:
         return lay_out(
@@ -308,8 +313,7 @@ class World:
     def step(self, rank: int) -> None:
         """The agent takes one event from its queue."""
         mine = self.agents[rank]
-        event = mine.events.get_nowait()
-        getattr(mine, "_on_" + event[0])(*event[1:])
+        mine.handle(mine.events.get_nowait())
         if mine.head is not None:
             mine.head.look_round()
         if mine._finished():

@@ -14,12 +14,12 @@ import signal
 import sys
 import threading
 import time
-from typing import Any, List, Optional, Tuple
+from typing import List, Optional, Tuple
 
 from hyperpod_kit import __version__
 from hyperpod_kit.checkpoint.repository import (
     adopt,
-    agent_captures,
+    agent_events,
     agent_work,
     arena,
     control,
@@ -36,13 +36,15 @@ from hyperpod_kit.checkpoint.repository import (
 from hyperpod_kit.checkpoint.repository.agent_asked import Asked
 from hyperpod_kit.checkpoint.repository.agent_captures import Captures, Held, SlotFiles
 from hyperpod_kit.checkpoint.repository.agent_head import Head
-from hyperpod_kit.checkpoint.repository.agent_orders import Orders, key_of
+from hyperpod_kit.checkpoint.repository.agent_orders import Orders
 from hyperpod_kit.checkpoint.repository.agent_pulse import Pulse
 from hyperpod_kit.checkpoint.repository.agent_storage import Storage
 from hyperpod_kit.checkpoint.repository.control import Key, Page
 from hyperpod_kit.checkpoint.repository.failpoint import failpoint
 from hyperpod_kit.checkpoint.repository.lines import Channel, Message
 from hyperpod_kit.checkpoint.repository.process import Owner, alive
+from hyperpod_kit.checkpoint.repository.protocol import rank_channel, trainer_channel
+from hyperpod_kit.checkpoint.repository.protocol.message import CaptureOutcome, never
 from hyperpod_kit.checkpoint.repository.saves_counted import Counted
 from hyperpod_kit.checkpoint.repository.seal import Sealing
 
@@ -63,7 +65,7 @@ class Agent(Orders):
         self.folder = setup.get("folder") or places.mine()
         self.run_hash = arena.run_hash(setup["run_id"])
         self.linger = float(os.environ.get("HPK_AGENT_LINGER", "600"))
-        self.events: queue.SimpleQueue[Tuple[Any, ...]] = queue.SimpleQueue()
+        self.events: queue.SimpleQueue[agent_events.Event] = queue.SimpleQueue()
         self.files = SlotFiles(self.folder, self.run_hash, self.rank)
         self.captures = Captures()
         self.again = bool(setup.get("again"))
@@ -95,7 +97,7 @@ class Agent(Orders):
         if self.rank == 0:
             hub = fabric.Hub(
                 self.token,
-                lambda rank, message: self.events.put(("peer", rank, message)),
+                self._heard_rank,
                 peers=self.world - 1,
                 addresses=setup.get("addresses", ()),
                 port=int(setup.get("port", 0)),
@@ -111,20 +113,20 @@ class Agent(Orders):
 
     def run(self) -> None:
         """Serve until the end."""
-        signal.signal(lock.STOP, lambda *_: self.events.put(("stop",)))
+        signal.signal(lock.STOP, lambda *_: self.events.put(agent_events.StopAsked()))
         for number in (signal.SIGTERM, signal.SIGUSR1):
             # Slurm signals every process of a step. The agent must outlive the trainer to save its captures.
-            signal.signal(number, lambda *_: self.events.put(("hurry",)))
+            signal.signal(number, lambda *_: self.events.put(agent_events.HurryAsked()))
         self.files.recover(but=self.incarnation if self.again else "")
         self.sealer = agent_work.Worker("seal", self.events.put)
         self.writer = agent_work.Worker("write", self.events.put)
         self.uploader = agent_work.Worker("upload", self.events.put)
-        self.trainer.listen(lambda message: self.events.put(("trainer", message)), lambda: self.events.put(("gone",)))
-        self.chores.submit("swept", (0, 0, ""), lambda: janitor.sweep(*places.of_mine(), but=self.run_hash))
-        self.trainer.send({"ev": "ready", "port": self.head.hub.port if self.head else 0})
-        pulse = Pulse(
-            self.trainer.send, [self.sealer, self.writer, self.uploader], self.head.worker if self.head else None
+        self.trainer.listen(self._heard_trainer, lambda: self.events.put(agent_events.TrainerGone()))
+        self.chores.submit(
+            agent_events.SweepResult, (0, 0, ""), lambda: janitor.sweep(*places.of_mine(), but=self.run_hash)
         )
+        self._tell(trainer_channel.Ready(self.head.hub.port if self.head else 0))
+        pulse = Pulse(self._tell, [self.sealer, self.writer, self.uploader], self.head.worker if self.head else None)
         while not self._finished():
             pulse.beat()
             if self.head is not None:
@@ -135,8 +137,53 @@ class Agent(Orders):
                 if self.gone_at is None and not alive(self.owner):
                     self._on_gone()
                 continue
-            getattr(self, "_on_" + event[0])(*event[1:])
+            self.handle(event)
         self._leave()
+
+    def handle(self, event: agent_events.Event) -> None:
+        """What one event changes."""
+        if isinstance(event, agent_events.FromTrainer):
+            self._on_trainer(event.message)
+        elif isinstance(event, agent_events.FromHead):
+            self._on_order(event.order)
+        elif isinstance(event, agent_events.FromRank):
+            assert self.head is not None
+            self.head.heard(event.rank, event.report)
+        elif isinstance(event, agent_events.RankGone):
+            assert self.head is not None
+            self.head.lost(event.rank)
+        elif isinstance(event, agent_events.TrainerGone):
+            self._on_gone()
+        elif isinstance(event, agent_events.HeadGone):
+            self._on_orphaned()
+        elif isinstance(event, agent_events.HeadSought):
+            self._on_rejoined(event.uplink)
+        elif isinstance(event, agent_events.StopAsked):
+            self.stop = True
+        elif isinstance(event, agent_events.HurryAsked):
+            # Storage first, training's comfort second.
+            self.storage.hurry()
+        else:
+            self._on_result(event)
+
+    # --- the threads that listen --------------------------------------------------------------------------------
+
+    def _heard_trainer(self, said: Message) -> None:
+        message = trainer_channel.trainer_message(said)
+        if message is not None:
+            self.events.put(agent_events.FromTrainer(message))
+
+    def _heard_head(self, said: Message) -> None:
+        order = rank_channel.order_of(said)
+        if order is not None:
+            self.events.put(agent_events.FromHead(order))
+
+    def _heard_rank(self, rank: int, said: Optional[Message]) -> None:
+        report = rank_channel.rank_report(said) if said is not None else None
+        if report is not None:
+            self.events.put(agent_events.FromRank(rank, report))
+        elif said is None:
+            self.events.put(agent_events.RankGone(rank))
 
     def _finished(self) -> bool:
         if self.stop:
@@ -195,11 +242,11 @@ class Agent(Orders):
         """Go on with a capture of an earlier start."""
         self.captures.add(held)
         if durable:
-            held.outcome = agent_captures.DURABLE
+            held.outcome = CaptureOutcome.DURABLE
             return
         same = replicas.of_slot(held.slot) if held.slot is not None and self.again else None
-        self._report({"op": "captured", "key": list(held.key), "adopted": True, "replicas": same})
-        self._report({"op": "sealed", "key": list(held.key)})
+        self._report(rank_channel.RankCaptured(held.key, True, same))
+        self._report(rank_channel.RankSealed(held.key))
 
     def _take_over(self) -> None:
         """Go on with what this start has captured and a dead agent of it did not bring to its end."""
@@ -221,11 +268,11 @@ class Agent(Orders):
             if held.ended:
                 continue
             same = replicas.of_slot(held.slot) if held.slot is not None else None
-            self._report({"op": "captured", "key": list(held.key), "adopted": True, "replicas": same})
+            self._report(rank_channel.RankCaptured(held.key, True, same))
             if "seal" not in held.jobs:
-                self._report({"op": "sealed", "key": list(held.key)})
+                self._report(rank_channel.RankSealed(held.key))
         if self.gone_at is not None:
-            self._report({"op": "done"})
+            self._report(rank_channel.RankDone())
 
     def _attempt(self, page: Page) -> str:
         """The attempt that this start writes a capture to: all its agents name it alike, and no earlier start did."""
@@ -233,34 +280,41 @@ class Agent(Orders):
 
     # --- the trainer --------------------------------------------------------------------------------------------
 
-    def _on_trainer(self, message: Message) -> None:
-        op = message["op"]
-        if op == "connect" and self.rank != 0:
-            self.addresses = [(str(h), int(p)) for h, p in message["addresses"]]
-            self._linked(fabric.join(self.addresses, self.token, self.rank, again=self.again))
-            if self.uplink is None:
-                self.trainer.send({"ev": "fatal", "why": f"no answer from rank 0's agent at {message['addresses']}"})
-                self.stop = True
-        elif op == "again":
+    def _on_trainer(self, message: trainer_channel.TrainerMessage) -> None:
+        if isinstance(message, trainer_channel.Connect):
+            self._connect(message)
+        elif isinstance(message, trainer_channel.TakeOver):
             self._take_over()
-        elif op == "settle":
-            self._settle(key_of(message["keep"]) if message["keep"] else None, str(message.get("tier", "memory")))
-        elif op == "captured":
-            self._capture(self.files.get(int(message["slot"])))
-        elif op == "skipped":
-            self._report({"op": "skipped", "key": message["key"], "why": message["why"]})
-        elif op == "which":
-            self.asked.answer(key_of(message["key"]), message["tensors"])
-        elif op == "release":
+        elif isinstance(message, trainer_channel.Settle):
+            self._settle(message.keep, message.tier)
+        elif isinstance(message, trainer_channel.SlotCaptured):
+            self._capture(self.files.get(message.slot))
+        elif isinstance(message, trainer_channel.SaveSkipped):
+            self._report(rank_channel.RankSkipped(message.key, message.why))
+        elif isinstance(message, trainer_channel.TensorDigests):
+            self.asked.answer(message.key, message.tensors)
+        elif isinstance(message, trainer_channel.MakeRoom):
             self._make_room()
-        elif op == "close":
+        elif isinstance(message, trainer_channel.Close):
             self.closing = True
             self._end()
+        else:
+            never(message)
+
+    def _connect(self, message: trainer_channel.Connect) -> None:
+        if self.rank == 0:
+            return
+        self.addresses = list(message.addresses)
+        self._linked(fabric.join(self.addresses, self.token, self.rank, again=self.again))
+        if self.uplink is None:
+            where = ", ".join(f"{host} port {port}" for host, port in self.addresses)
+            self._tell(trainer_channel.Fatal(f"no answer from rank 0's agent at {where}"))
+            self.stop = True
 
     def _linked(self, uplink: Optional[Channel]) -> None:
         self.uplink = uplink
         if uplink is not None:
-            uplink.listen(lambda order: self.events.put(("order", order)), lambda: self.events.put(("orphaned",)))
+            uplink.listen(self._heard_head, lambda: self.events.put(agent_events.HeadGone()))
 
     def _capture(self, slot: arena.Slot) -> None:
         page = slot.page
@@ -270,16 +324,16 @@ class Agent(Orders):
         sealing = Sealing(slot)
         held = self.captures.add(Held(page, self._attempt(page), sealing=sealing))
         held.jobs.add("seal")
-        self.sealer.submit("sealed", page.key, sealing.run)
-        self._report({"op": "captured", "key": list(page.key), "replicas": replicas.of_slot(slot)})
+        self.sealer.submit(agent_events.SealResult, page.key, sealing.run)
+        self._report(rank_channel.RankCaptured(page.key, False, replicas.of_slot(slot)))
 
     def _make_room(self) -> None:
         held = self.captures.make_room()
         number = None
         if held is not None and held.sealing is not None:
             number = held.sealing.slot.name.slot
-            self._report({"op": "skipped", "key": list(held.key), "why": losses.REPLACED})
-        self.trainer.send({"ev": "released", "slot": number})
+            self._report(rank_channel.RankSkipped(held.key, losses.REPLACED))
+        self._tell(trainer_channel.SlotReleased(number))
 
     def _on_gone(self) -> None:
         """The trainer is gone: look for a capture that it did not get to announce, free its half copy."""
@@ -302,14 +356,7 @@ class Agent(Orders):
         """No capture will come any more."""
         self.gone_at = time.monotonic()
         self.storage.hurry()
-        self._report({"op": "done"})
-
-    def _on_stop(self) -> None:
-        self.stop = True
-
-    def _on_hurry(self) -> None:
-        """The machine or the job is about to go: storage first, training's comfort second."""
-        self.storage.hurry()
+        self._report(rank_channel.RankDone())
 
     def _on_orphaned(self) -> None:
         """Rank 0's agent is gone. While training runs its trainer starts another one, which listens at the same place;
@@ -320,13 +367,12 @@ class Agent(Orders):
             self._on_rejoined(None)
             return
         self.rejoining = True
-        self.trainer.send({"ev": "trouble", "why": "rank 0's agent is gone; another one is waited for"})
-        threading.Thread(
-            target=lambda: self.events.put(
-                ("rejoined", fabric.join(self.addresses, self.token, self.rank, again=True, deadline=fabric.REJOIN))
-            ),
-            daemon=True,
-        ).start()
+        self._tell(trainer_channel.AgentTrouble("rank 0's agent is gone; another one is waited for"))
+        threading.Thread(target=self._seek_head, daemon=True).start()
+
+    def _seek_head(self) -> None:
+        found = fabric.join(self.addresses, self.token, self.rank, again=True, deadline=fabric.REJOIN)
+        self.events.put(agent_events.HeadSought(found))
 
     def _on_rejoined(self, uplink: Optional[Channel]) -> None:
         self.rejoining = False
@@ -336,15 +382,11 @@ class Agent(Orders):
             return
         self.orphaned = True
         if self.gone_at is None or self.closing:
-            self.trainer.send({"ev": "fatal", "why": "rank 0's agent is gone"})
+            self._tell(trainer_channel.Fatal("rank 0's agent is gone"))
 
-    def _on_peer(self, rank: int, message: Optional[Message]) -> None:
-        assert self.head is not None
-        self.head.peer(rank, message)
-
-    def _report(self, message: Message) -> None:
+    def _report(self, report: rank_channel.RankReport) -> None:
         """Tell the coordinator, which may be here."""
         if self.head is not None:
-            self.head.peer(0, message)
+            self.head.heard(0, report)
         elif self.uplink is not None:
-            self.uplink.send(message)
+            self.uplink.send(report.to_json())

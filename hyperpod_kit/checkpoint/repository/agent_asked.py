@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Sequence, Set
+from typing import Callable, Sequence, Set
 
 from hyperpod_kit.checkpoint.repository.control import Key
-from hyperpod_kit.checkpoint.repository.lines import Channel, Message
+from hyperpod_kit.checkpoint.repository.lines import Channel
+from hyperpod_kit.checkpoint.repository.protocol.rank_channel import RankTensors
+from hyperpod_kit.checkpoint.repository.protocol.trainer_channel import TensorQuestion
+from hyperpod_kit.checkpoint.repository.replicas import Tensors
 
 
 class Asked:
     """Questions to the trainer at the other end of `trainer`; each is answered through `report` exactly once."""
 
-    def __init__(self, rank: int, trainer: Channel, report: Callable[[Message], None]) -> None:
+    def __init__(self, rank: int, trainer: Channel, report: Callable[[RankTensors], None]) -> None:
         self._rank = rank
         self._trainer = trainer
         self._report = report
@@ -22,13 +25,13 @@ class Asked:
         if self._rank not in ranks:
             return
         self._open.add(key)
-        if not self._trainer.send({"ev": "which", "key": list(key), "holders": holders}):
+        if not self._trainer.send(TensorQuestion(key, holders).to_json()):
             self.answer(key, None)
 
-    def answer(self, key: Key, tensors: Any) -> None:
+    def answer(self, key: Key, tensors: Tensors) -> None:
         if key in self._open:
             self._open.discard(key)
-            self._report({"op": "which", "key": list(key), "tensors": tensors})
+            self._report(RankTensors(key, tensors))
 
     def gone(self) -> None:
         """Nobody will answer any more."""

@@ -12,19 +12,13 @@ from hyperpod_kit.checkpoint.repository.assemble import Report
 from hyperpod_kit.checkpoint.repository.control import Key, Page
 from hyperpod_kit.checkpoint.repository.failpoint import failpoint
 from hyperpod_kit.checkpoint.repository.local import Part
+from hyperpod_kit.checkpoint.repository.protocol.message import CaptureOutcome
 from hyperpod_kit.checkpoint.repository.seal import Sealing
 from hyperpod_kit.errors import CheckpointError
 
-LOCAL, DURABLE, FAILED, DROPPED, OVERTAKEN, REFUSED = "local", "durable", "failed", "dropped", "overtaken", "refused"
-_ENDS = (DURABLE, FAILED, DROPPED, OVERTAKEN, REFUSED)
-SAID = {OVERTAKEN: DROPPED, REFUSED: FAILED}
-"""What the trainer is told, where it is another word."""
-USELESS = (DROPPED, REFUSED)
-"""Of these nothing is worth its place in memory."""
-
 
 class Held:
-    """One capture. `outcome` is "" while it is on its way, LOCAL, or an end; `jobs` names who works at it.
+    """One capture. `outcome` is None until it is on every node's disk or has had an end; `jobs` names who works at it.
 
     It lies in a slot (with `sealing`), or on the node's disk (as `part`), or in both.
     """
@@ -37,7 +31,7 @@ class Held:
         self.slot: Optional[arena.Slot] = sealing.slot if sealing is not None else None
         self.part = part
         self.attempt = attempt
-        self.outcome = ""
+        self.outcome: Optional[CaptureOutcome] = None
         self.ordered = False
         """All ranks have captured it: it is to be written."""
         self.report: Optional[Report] = None
@@ -62,12 +56,12 @@ class Held:
 
     @property
     def ended(self) -> bool:
-        return self.outcome in _ENDS
+        return self.outcome is not None and self.outcome.is_end
 
     @property
     def state(self) -> str:
         """For people."""
-        return self.outcome or ("sealed by all" if self.full else "captured")
+        return self.outcome.value if self.outcome is not None else "sealed by all" if self.full else "captured"
 
 
 class SlotFiles:
@@ -150,7 +144,7 @@ class Captures:
 
     def unsaved(self) -> List[Held]:
         """Those that are nowhere but in memory."""
-        return [held for held in self if held.slot is not None and held.outcome in ("", FAILED)]
+        return [held for held in self if held.slot is not None and held.outcome in (None, CaptureOutcome.FAILED)]
 
     def unended_parts(self) -> FrozenSet[str]:
         """The local attempts that storage may still be given from."""
@@ -166,7 +160,7 @@ class Captures:
         newest = self._newest_full()
         for held in self:
             older = newest is not None and held.key < newest
-            if not held.jobs and (held.outcome in USELESS or (older and held.outcome)):
+            if not held.jobs and held.outcome is not None and (older or held.outcome.is_useless):
                 self._free(held)
             if held.slot is None and held.ended:
                 del self._held[held.key]

@@ -7,14 +7,29 @@ import time
 from dataclasses import replace
 from typing import Callable, Dict, List, Optional, Set, Tuple
 
-from hyperpod_kit.checkpoint.repository import coordinator, fabric
+from hyperpod_kit.checkpoint.repository import fabric
 from hyperpod_kit.checkpoint.repository.agent_captures import Captures
+from hyperpod_kit.checkpoint.repository.agent_events import CommitResult, LookResult, RetentionResult
 from hyperpod_kit.checkpoint.repository.agent_storage import Storage
 from hyperpod_kit.checkpoint.repository.agent_work import Post, Worker
 from hyperpod_kit.checkpoint.repository.assemble import Report
 from hyperpod_kit.checkpoint.repository.control import Key
-from hyperpod_kit.checkpoint.repository.coordinator import Coordinator, Order
-from hyperpod_kit.checkpoint.repository.lines import Message
+from hyperpod_kit.checkpoint.repository.coordinator import Coordinator
+from hyperpod_kit.checkpoint.repository.protocol.message import never
+from hyperpod_kit.checkpoint.repository.protocol.rank_channel import (
+    Order,
+    OrderKind,
+    RankCaptured,
+    RankDone,
+    RankFailed,
+    RankJoined,
+    RankLocal,
+    RankPersisted,
+    RankReport,
+    RankSealed,
+    RankSkipped,
+    RankTensors,
+)
 from hyperpod_kit.checkpoint.repository.saves_counted import Counted
 from hyperpod_kit.checkpoint.repository.shard import Placed
 
@@ -29,7 +44,7 @@ class Head:
         captures: Captures,
         storage: Storage,
         post: Post,
-        deliver: Callable[[Message], None],
+        deliver: Callable[[Order], None],
         chores: Worker,
         counted: Counted,
     ) -> None:
@@ -51,47 +66,33 @@ class Head:
         self.keeping = 0
         """Commits behind which there is still to be cleaned up."""
 
-    def peer(self, rank: int, message: Optional[Message]) -> None:
-        """A report of a rank; None: its agent is gone."""
-        if message is None:
-            self._lost(rank)
-            return
-        op = message["op"]
-        if op == "joined":
+    def heard(self, rank: int, report: RankReport) -> None:
+        """What the agent of `rank` reports."""
+        brain = self._brain
+        if isinstance(report, RankJoined):
             self._joined(rank)
-            return
-        if op == "done":
+        elif isinstance(report, RankDone):
             self._ended.add(rank)
-            self._obey(self._brain.done(rank, "its trainer is gone"))
-            return
-        epoch, seq, incarnation = message["key"]
-        key = (int(epoch), int(seq), str(incarnation))
-        if op == "captured":
-            self._obey(
-                self._brain.captured(rank, key, adopted=bool(message.get("adopted")), held=message.get("replicas"))
-            )
-        elif op == "which":
-            tensors = message.get("tensors")
-            self._obey(
-                self._brain.which(
-                    rank,
-                    key,
-                    [(str(name), str(layout), str(value)) for name, layout, value in tensors] if tensors else None,
-                )
-            )
-        elif op == "sealed":
-            self._obey(self._brain.sealed(rank, key))
-        elif op == "skipped":
-            self._obey(self._brain.skipped(rank, key, message["why"]))
-        elif op == "persisted":
-            self._obey(self._brain.persisted(rank, key, self._whole(rank, Report.from_json(message["report"]))))
-        elif op == "local":
-            self._obey(self._brain.local(rank, key, bool(message["there"])))
-        elif op == "failed":
-            self._obey(self._brain.failed(rank, key, message["why"]))
+            self._obey(brain.done(rank, "its trainer is gone"))
+        elif isinstance(report, RankCaptured):
+            self._obey(brain.captured(rank, report.key, adopted=report.adopted, held=report.replicas))
+        elif isinstance(report, RankTensors):
+            self._obey(brain.which(rank, report.key, report.tensors or None))
+        elif isinstance(report, RankSealed):
+            self._obey(brain.sealed(rank, report.key))
+        elif isinstance(report, RankSkipped):
+            self._obey(brain.skipped(rank, report.key, report.why))
+        elif isinstance(report, RankPersisted):
+            self._obey(brain.persisted(rank, report.key, self._whole(rank, Report.from_json(report.report))))
+        elif isinstance(report, RankLocal):
+            self._obey(brain.local(rank, report.key, report.there))
+        elif isinstance(report, RankFailed):
+            self._obey(brain.failed(rank, report.key, report.why))
+        else:
+            never(report)
 
-    def _lost(self, rank: int) -> None:
-        """Its trainer starts another agent, unless it has ended itself."""
+    def lost(self, rank: int) -> None:
+        """The agent of `rank` is gone. Its trainer starts another one, unless it has ended itself."""
         if self.hurried or rank in self._ended:
             self._obey(self._brain.lost(rank))
         else:
@@ -104,9 +105,7 @@ class Head:
         if self._away.pop(rank, None) is not None or rank in self._given_up:
             self._given_up.discard(rank)
             self._brain.renew(rank)
-            again: Message = {"op": coordinator.AGAIN, "key": [], "note": ""}
-            self.hub.broadcast(again)
-            self._deliver(again)
+            self._pass_on(Order(OrderKind.AGAIN, None))
 
     def look_round(self) -> None:
         """Give up those that have been away for too long."""
@@ -141,7 +140,7 @@ class Head:
         self._obey(self._brain.committed(key) if attempt else self._brain.failed(0, key, why))
         if attempt:
             self.keeping += 1
-            self._chores.submit("kept", key, self._storage.keep_up())
+            self._chores.submit(RetentionResult, key, self._storage.keep_up())
 
     def kept(self, left: Optional[List[str]], why: str) -> None:
         """Storage is as the policy wants it, but for what is left; each reason is said once."""
@@ -154,20 +153,18 @@ class Head:
     def _obey(self, orders: List[Order]) -> None:
         for order in orders:
             held = self._captures.get(order.key) if order.key else None
-            if order.kind == coordinator.LOOK and held is not None:
-                self.worker.submit("looked", held.key, self._storage.look(held))
-            elif order.kind == coordinator.COMMIT and held is not None:
+            if order.kind is OrderKind.LOOK and held is not None:
+                self.worker.submit(LookResult, held.key, self._storage.look(held))
+            elif order.kind is OrderKind.COMMIT and held is not None:
                 held.jobs.add("commit")
                 reports: Dict[int, Report] = dict(self._brain.reports(held.key))
-                self.worker.submit("committed", held.key, self._storage.commit(held, reports))
+                self.worker.submit(CommitResult, held.key, self._storage.commit(held, reports))
             else:
-                note = held.attempt if held is not None and order.kind == coordinator.COMMITTED else order.why
-                self.counted.ended(order.kind, order.key, note)
-                message: Message = {
-                    "op": order.kind,
-                    "key": list(order.key or ()),
-                    "note": note,
-                    **({"ranks": list(order.ranks)} if order.ranks else {}),
-                }
-                self.hub.broadcast(message)
-                self._deliver(message)
+                if order.kind is OrderKind.COMMITTED and held is not None:
+                    order = order._replace(note=held.attempt)
+                self.counted.ended(order)
+                self._pass_on(order)
+
+    def _pass_on(self, order: Order) -> None:
+        self.hub.broadcast(order.to_json())
+        self._deliver(order)

@@ -14,6 +14,7 @@ from hyperpod_kit import descriptors
 from hyperpod_kit.checkpoint.repository.agent import Agent
 from hyperpod_kit.checkpoint.repository.lines import Channel
 from hyperpod_kit.checkpoint.repository.process import be_gentle
+from hyperpod_kit.checkpoint.repository.protocol.trainer_channel import StartRefused
 from hyperpod_kit.errors import HyperpodKitError
 
 
@@ -39,7 +40,7 @@ def main(argv: List[str]) -> int:
     try:
         agent = Agent(trainer, setup)
     except (HyperpodKitError, OSError) as err:
-        trainer.send({"ev": "refused", "kind": type(err).__name__, "why": str(err), "hint": getattr(err, "hint", None)})
+        trainer.send(StartRefused(type(err).__name__, str(err), getattr(err, "hint", None)).to_json())
         return 1
     threading.excepthook = lambda what: _end()
     try:

@@ -3,24 +3,57 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, List, Optional
+from typing import Optional, Union
 
-from hyperpod_kit.checkpoint.repository import agent_captures, control, coordinator
+from hyperpod_kit.checkpoint.repository import control
 from hyperpod_kit.checkpoint.repository.agent_asked import Asked
 from hyperpod_kit.checkpoint.repository.agent_captures import Captures, Held
+from hyperpod_kit.checkpoint.repository.agent_events import (
+    CommitResult,
+    JobResult,
+    LocalResult,
+    LookResult,
+    LossNoteResult,
+    PruneResult,
+    RetentionResult,
+    SealResult,
+    SweepResult,
+    WriteResult,
+)
 from hyperpod_kit.checkpoint.repository.agent_head import Head
 from hyperpod_kit.checkpoint.repository.agent_storage import Storage
 from hyperpod_kit.checkpoint.repository.agent_work import Worker
 from hyperpod_kit.checkpoint.repository.assemble import Report
-from hyperpod_kit.checkpoint.repository.control import Key, Page
+from hyperpod_kit.checkpoint.repository.control import Key
 from hyperpod_kit.checkpoint.repository.failpoint import failpoint
-from hyperpod_kit.checkpoint.repository.lines import Channel, Message
+from hyperpod_kit.checkpoint.repository.lines import Channel
 from hyperpod_kit.checkpoint.repository.local import Part
+from hyperpod_kit.checkpoint.repository.protocol.message import CaptureOutcome, never
+from hyperpod_kit.checkpoint.repository.protocol.rank_channel import (
+    Order,
+    OrderKind,
+    RankFailed,
+    RankLocal,
+    RankPersisted,
+    RankReport,
+    RankSealed,
+    RankSkipped,
+)
+from hyperpod_kit.checkpoint.repository.protocol.trainer_channel import (
+    END_EVENTS,
+    AgentEvent,
+    AgentTrouble,
+    SaveLocal,
+    SaveSealed,
+)
 
-
-def key_of(value: Any) -> Key:
-    """A capture's key, as a message has it."""
-    return (int(value[0]), int(value[1]), str(value[2]))
+_ENDS = {
+    OrderKind.COMMITTED: CaptureOutcome.DURABLE,
+    OrderKind.DROPPED: CaptureOutcome.DROPPED,
+    OrderKind.FAILED: CaptureOutcome.FAILED,
+    OrderKind.OVERTAKEN: CaptureOutcome.OVERTAKEN,
+    OrderKind.REFUSED: CaptureOutcome.REFUSED,
+}
 
 
 class Orders:
@@ -38,7 +71,7 @@ class Orders:
     told_layout: str
     told_local: str
 
-    def _report(self, message: Message) -> None:
+    def _report(self, report: RankReport) -> None:
         """Tell the coordinator."""
         raise NotImplementedError
 
@@ -46,19 +79,54 @@ class Orders:
         """Say once more what is held."""
         raise NotImplementedError
 
+    def _tell(self, event: AgentEvent) -> bool:
+        """Tell the trainer; False when it is gone."""
+        return self.trainer.send(event.to_json())
+
     # --- the workers --------------------------------------------------------------------------------------------
 
-    def _on_sealed(self, key: Key, page: Optional[Page], why: str) -> None:
+    def _on_result(self, result: JobResult) -> None:
+        if isinstance(result, SealResult):
+            self._on_sealed(result)
+        elif isinstance(result, LocalResult):
+            self._on_localized(result)
+        elif isinstance(result, WriteResult):
+            self._on_written(result)
+        elif isinstance(result, PruneResult):
+            if result.why:
+                print(f"old local checkpoints stay: {result.why}", file=sys.stderr, flush=True)
+        elif isinstance(result, SweepResult):
+            if result.why:
+                print(f"segments of dead runs stay: {result.why}", file=sys.stderr, flush=True)
+        else:
+            self._on_result_for_head(result)
+
+    def _on_result_for_head(self, result: Union[LookResult, CommitResult, RetentionResult, LossNoteResult]) -> None:
+        assert self.head is not None
+        if isinstance(result, LookResult):
+            self.head.looked(*result)
+        elif isinstance(result, CommitResult):
+            self.head.committed(*result)
+        elif isinstance(result, RetentionResult):
+            self.head.kept(result.found, result.why)
+        elif isinstance(result, LossNoteResult):
+            self.head.counted.said(result.why)
+        else:
+            never(result)
+
+    def _on_sealed(self, result: SealResult) -> None:
+        key, page, why = result
         held = self.captures.get(key)
         assert held is not None, "what is being sealed is held"
         held.jobs.discard("seal")
         if page is None:
-            self._report({"op": "skipped", "key": list(key), "why": why})
+            self._report(RankSkipped(key, why))
         else:
-            self._report({"op": "sealed", "key": list(key)})
+            self._report(RankSealed(key))
         self.captures.release()
 
-    def _on_localized(self, key: Key, report: Optional[Report], why: str) -> None:
+    def _on_localized(self, result: LocalResult) -> None:
+        key, report, why = result
         held = self.captures.get(key)
         if held is not None:
             held.jobs.discard("write")
@@ -67,123 +135,105 @@ class Orders:
             print(f"capture {key}: not on the node's disk: {why}", file=sys.stderr, flush=True)
             if why != self.told_local:
                 self.told_local = why
-                self.trainer.send({"ev": "trouble", "why": f"a save is not on the node's disk: {why}"})
+                self._tell(AgentTrouble(f"a save is not on the node's disk: {why}"))
         failpoint("agent.localized")
-        self._report({"op": "local", "key": list(key), "there": report is not None})
+        self._report(RankLocal(key, report is not None))
         self.captures.release()
 
-    def _on_pruned(self, key: Key, _: None, why: str) -> None:
-        if why:
-            print(f"old local checkpoints stay: {why}", file=sys.stderr, flush=True)
-
-    def _on_written(self, key: Key, report: Optional[Report], why: str) -> None:
+    def _on_written(self, result: WriteResult) -> None:
+        key, report, why = result
         held = self.captures.get(key)
         if held is not None:
             held.jobs -= {"write", "upload"}
             held.report = report
         if report is None:
-            self._report({"op": "failed", "key": list(key), "why": why})
+            self._report(RankFailed(key, why))
         else:
             failpoint("agent.written")
             self._persisted(report, key)
         self.captures.release()
 
-    def _on_looked(self, key: Key, attempt: Optional[str], why: str) -> None:
-        assert self.head is not None
-        self.head.looked(key, attempt, why)
-
-    def _on_committed(self, key: Key, attempt: Optional[str], why: str) -> None:
-        assert self.head is not None
-        self.head.committed(key, attempt, why)
-
-    def _on_kept(self, _: Key, left: Optional[List[str]], why: str) -> None:
-        assert self.head is not None
-        self.head.kept(left, why)
-
-    def _on_told(self, _: Key, said: None, why: str) -> None:
-        assert self.head is not None
-        self.head.counted.said(why)
-
-    def _on_swept(self, _: Key, runs: Optional[List[str]], why: str) -> None:
-        if why:
-            print(f"segments of dead runs stay: {why}", file=sys.stderr, flush=True)
-
     # --- orders -------------------------------------------------------------------------------------------------
 
-    def _on_order(self, message: Message) -> None:
-        op, note = message["op"], message["note"]
-        if op == coordinator.BYE:
+    def _on_order(self, order: Order) -> None:
+        kind, key, note, ranks = order
+        if kind is OrderKind.BYE:
             self.bye = True
             return
-        if op == coordinator.AGAIN:
+        if kind is OrderKind.AGAIN:
             self._report_again()
             return
-        key = key_of(message["key"])
+        assert key is not None, "all other orders are about a capture"
         held = self.captures.get(key)
         failpoint("agent.ordered")
-        if op == coordinator.PERSIST:
+        if kind is OrderKind.PERSIST:
             self._persist(key, held)
-        elif op == coordinator.LOCAL:
+        elif kind is OrderKind.LOCAL:
             self._localized(key, held)
-        elif op == coordinator.UPLOAD:
+        elif kind is OrderKind.UPLOAD:
             self._upload(key, held)
-        elif op == coordinator.WHICH:
-            self.asked.ask(key, note, message["ranks"])
-        elif op == coordinator.SEALED:
+        elif kind is OrderKind.WHICH:
+            self.asked.ask(key, note, ranks)
+        elif kind is OrderKind.SEALED:
             if held is not None:
                 held.full = True
-            self.trainer.send({"ev": "sealed", "key": list(key)})
-        elif op == coordinator.COMMITTED:
-            if held is not None and held.slot is not None:
+            self._tell(SaveSealed(key))
+        elif (
+            kind is OrderKind.COMMITTED
+            or kind is OrderKind.DROPPED
+            or kind is OrderKind.FAILED
+            or kind is OrderKind.OVERTAKEN
+            or kind is OrderKind.REFUSED
+        ):
+            if kind is OrderKind.COMMITTED and held is not None and held.slot is not None:
                 held.slot.move(control.SEALED, durable=True)
-            self._finish(key, agent_captures.DURABLE, note)
+            self._finish(key, _ENDS[kind], note)
+        elif kind is OrderKind.LOOK or kind is OrderKind.COMMIT:
+            raise AssertionError(f"{order} is for rank 0's agent itself")
         else:
-            self._finish(key, op, note)
+            never(kind)
         self.captures.release()
 
     def _persist(self, key: Key, held: Optional[Held]) -> None:
         if held is not None and held.report is not None:
             self._persisted(held.report, key)
         elif held is not None and held.part is not None:
-            self._report({"op": "local", "key": list(key), "there": True})
+            self._report(RankLocal(key, True))
         elif held is None or held.slot is None:
-            self._report({"op": "failed", "key": list(key), "why": "it is not in memory any more"})
+            self._report(RankFailed(key, "it is not in memory any more"))
         elif "write" not in held.jobs:  # asked again, after an agent was lost
             held.jobs.add("write")
-            event, job = (
-                ("written", self.storage.write)
-                if self.storage.local is None
-                else ("localized", self.storage.write_local)
-            )
-            self.writer.submit(event, key, job(held))
+            if self.storage.local is None:
+                self.writer.submit(WriteResult, key, self.storage.write(held))
+            else:
+                self.writer.submit(LocalResult, key, self.storage.write_local(held))
 
     def _upload(self, key: Key, held: Optional[Held]) -> None:
         if held is None:
-            self._report({"op": "failed", "key": list(key), "why": "it is not here any more"})
+            self._report(RankFailed(key, "it is not here any more"))
         elif held.report is not None:
             self._persisted(held.report, key)
         elif "upload" not in held.jobs:
             held.jobs.add("upload")
-            self.uploader.submit("written", key, self.storage.write(held, upload=True))
+            self.uploader.submit(WriteResult, key, self.storage.write(held, upload=True))
 
     def _persisted(self, report: Report, key: Key) -> None:
         news = report.page.layout != self.told_layout
         self.told_layout = report.page.layout
-        self._report({"op": "persisted", "key": list(key), "report": report.to_json(pieces=news)})
+        self._report(RankPersisted(key, report.to_json(pieces=news)))
 
     def _localized(self, key: Key, held: Optional[Held]) -> None:
         """Every rank has it on its node's disk."""
         if held is not None and not held.ended:
-            held.outcome = agent_captures.LOCAL
-        self.trainer.send({"ev": agent_captures.LOCAL, "key": list(key)})
+            held.outcome = CaptureOutcome.LOCAL
+        self._tell(SaveLocal(key))
         if held is not None and held.part is not None:
             busy = self.captures.unended_parts()
-            self.writer.submit("pruned", key, self.storage.prune_local(held.part.attempt, busy))
+            self.writer.submit(PruneResult, key, self.storage.prune_local(held.part.attempt, busy))
 
-    def _finish(self, key: Key, outcome: str, note: str) -> None:
+    def _finish(self, key: Key, outcome: CaptureOutcome, note: str) -> None:
         """An end of no use overrides `failed`: what some rank cannot seal is of no use in memory either."""
         held = self.captures.get(key)
-        if held is not None and (not held.ended or outcome in agent_captures.USELESS):
+        if held is not None and (not held.ended or outcome.is_useless):
             held.outcome = outcome
-        kind = agent_captures.SAID.get(outcome, outcome)
-        self.trainer.send({"ev": kind, "key": list(key), "note": note, "was": outcome})
+        self._tell(END_EVENTS[outcome](key, note, outcome))

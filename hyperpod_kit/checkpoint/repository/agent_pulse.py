@@ -11,7 +11,7 @@ from typing import Callable, List, Optional
 
 from hyperpod_kit.checkpoint.repository import movement
 from hyperpod_kit.checkpoint.repository.agent_work import Worker
-from hyperpod_kit.checkpoint.repository.lines import Message
+from hyperpod_kit.checkpoint.repository.protocol.trainer_channel import AgentEvent, Alive, Stalled
 
 EVERY = 5.0
 """Seconds between two signs of life."""
@@ -24,7 +24,7 @@ number. Storage that fails over needs a minute or two."""
 class Pulse:
     """Called from the agent's main thread: so it also says that this thread goes on."""
 
-    def __init__(self, tell: Callable[[Message], object], workers: List[Worker], commits: Optional[Worker]) -> None:
+    def __init__(self, tell: Callable[[AgentEvent], object], workers: List[Worker], commits: Optional[Worker]) -> None:
         self._tell = tell
         self._workers = [*workers, *([commits] if commits is not None else [])]
         self._limit = float(os.environ.get("HPK_AGENT_STALL", STALL))
@@ -40,8 +40,8 @@ class Pulse:
         why = self.standstill()
         if bool(why) != bool(self._said):
             self._said = why
-            self._tell({"ev": "stalled", "why": why})
-        self._tell({"ev": "alive"})
+            self._tell(Stalled(why))
+        self._tell(Alive())
 
     def standstill(self) -> str:
         """Which work does not go on; "" when all does, or there is none."""

@@ -6,31 +6,35 @@ import queue
 import sys
 import threading
 import traceback
-from typing import Any, Callable, Tuple
+from typing import Any, Callable, Optional, Tuple, TypeVar
 
 from hyperpod_kit.checkpoint.repository import movement, verify
+from hyperpod_kit.checkpoint.repository.agent_events import Event, JobResult
 from hyperpod_kit.checkpoint.repository.control import Key
 from hyperpod_kit.errors import CheckpointError
 
-Post = Callable[[Tuple[Any, ...]], None]
+Post = Callable[[Event], None]
+Found = TypeVar("Found")
+Result = Callable[[Key, Optional[Found], str], JobResult]
+"""The class of a job's result."""
 
 
 class Worker:
     """One thread that does jobs in their order."""
 
     def __init__(self, name: str, post: Post) -> None:
-        self._jobs: queue.SimpleQueue[Tuple[str, Key, Callable[[], Any]]] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Tuple[Result[Any], Key, Callable[[], Any]]] = queue.SimpleQueue()
         self._post = post
         self.name = name
         self._given = self._done = 0
         threading.Thread(target=self._loop, daemon=True, name=name).start()
 
-    def submit(self, event: str, key: Key, job: Callable[[], Any]) -> None:
-        """Do `job` some time; post (event, key, what it returned, "") or (event, key, None, why it failed)."""
+    def submit(self, result: Result[Found], key: Key, job: Callable[[], Found]) -> None:
+        """Do `job` some time; post `result` of (key, what it returned, ""), or of (key, None, why it failed)."""
         if not self.busy:
             movement.moved()  # time without work is no standstill
         self._given += 1
-        self._jobs.put((event, key, job))
+        self._jobs.put((result, key, job))
 
     @property
     def busy(self) -> bool:
@@ -43,17 +47,17 @@ class Worker:
 
     def _loop(self) -> None:
         while True:
-            event, key, job = self._jobs.get()
+            result, key, job = self._jobs.get()
             try:
                 found = job()
                 self._end()
-                self._post((event, key, found, ""))
+                self._post(result(key, found, ""))
             except (CheckpointError, OSError) as err:
                 self._end()
-                self._post((event, key, None, verify.reason_of(err)))
+                self._post(result(key, None, verify.reason_of(err)))
             except Exception as err:
                 # A save whose thread died would have no end: a defect must become a visible failure, too.
                 traceback.print_exc()
                 sys.stderr.flush()
                 self._end()
-                self._post((event, key, None, f"{type(err).__name__}: {err}"))
+                self._post(result(key, None, f"{type(err).__name__}: {err}"))

@@ -17,39 +17,61 @@ It ends otherwise as
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
+import enum
+from typing import Any, Dict, List, Optional, Set
 
 from hyperpod_kit.checkpoint.repository import replicas
 from hyperpod_kit.checkpoint.repository.control import Key
+from hyperpod_kit.checkpoint.repository.protocol.rank_channel import Order, OrderKind
 
-LOOK, PERSIST, SEALED, LOCAL, UPLOAD, COMMIT, COMMITTED = (
-    "look",
-    "persist",
-    "sealed",
-    "local",
-    "upload",
-    "commit",
-    "committed",
+
+class CaptureState(enum.Enum):
+    """Where a capture is. What is neither CAPTURING nor busy has had its end."""
+
+    CAPTURING = "capturing"
+    COMPARING = "comparing"
+    LOOKING = "looking"
+    PERSISTING = "persisting"
+    WAITING = "waiting"
+    UPLOADING = "uploading"
+    COMMITTING = "committing"
+    COMMITTED = "committed"
+    REFUSED = "refused"
+    DROPPED = "dropped"
+    FAILED = "failed"
+    OVERTAKEN = "overtaken"
+
+    @property
+    def is_busy(self) -> bool:
+        """Every rank has it, and it has had no end."""
+        return self in _BUSY
+
+    @property
+    def is_end(self) -> bool:
+        return self in _END_ORDERS
+
+
+_BUSY = frozenset(
+    {
+        CaptureState.COMPARING,
+        CaptureState.LOOKING,
+        CaptureState.PERSISTING,
+        CaptureState.WAITING,
+        CaptureState.UPLOADING,
+        CaptureState.COMMITTING,
+    }
 )
-DROPPED, FAILED, OVERTAKEN, BYE = "dropped", "failed", "overtaken", "bye"
-WHICH, REFUSED, AGAIN = "which", "refused", "again"
+_END_ORDERS = {
+    CaptureState.COMMITTED: OrderKind.COMMITTED,
+    CaptureState.REFUSED: OrderKind.REFUSED,
+    CaptureState.DROPPED: OrderKind.DROPPED,
+    CaptureState.FAILED: OrderKind.FAILED,
+    CaptureState.OVERTAKEN: OrderKind.OVERTAKEN,
+}
+"""What all agents are told of an end."""
 
 _REMEMBERED = 256
 """Captures that have had their end and are still known, so that a late report about one is not taken for a new one."""
-
-_BUSY = ("comparing", "looking", "persisting", "waiting", "uploading", "committing")
-
-
-class Order(NamedTuple):
-    """What is to be done. `look` and `commit` are for rank 0's agent itself, everything else goes to every agent.
-
-    `which` is for `ranks`, and `why` the set of holders that it is about.
-    """
-
-    kind: str
-    key: Optional[Key]
-    why: str = ""
-    ranks: Tuple[int, ...] = ()
 
 
 class _Capture:
@@ -62,8 +84,7 @@ class _Capture:
         self.replicas: Dict[int, replicas.Replicas] = {}
         self.different: Optional[replicas.Difference] = None
         self.tensors: Dict[int, replicas.Tensors] = {}
-        # capturing, those of _BUSY, committed, refused, dropped, failed, overtaken
-        self.state = "capturing"
+        self.state = CaptureState.CAPTURING
 
 
 class Coordinator:
@@ -95,14 +116,14 @@ class Coordinator:
         capture.captured.add(rank)
         capture.adopted = capture.adopted or adopted
         capture.replicas[rank] = held or {}
-        if capture.state == "dropped":
-            orders.append(Order(DROPPED, key, "another rank does not have it"))
-        elif capture.state in ("committed", "failed", "overtaken", "refused"):
+        if capture.state is CaptureState.DROPPED:
+            orders.append(Order(OrderKind.DROPPED, key, "another rank does not have it"))
+        elif capture.state in _END_ORDERS:
             # Of an agent that has come back and did not hear it.
-            orders.append(Order(capture.state, key))
-        elif capture.state == "capturing" and len(capture.captured) == self.world:
+            orders.append(Order(_END_ORDERS[capture.state], key))
+        elif capture.state is CaptureState.CAPTURING and len(capture.captured) == self.world:
             orders += self._compare(key, capture)
-        elif capture.state == "capturing" and self._done - capture.captured:
+        elif capture.state is CaptureState.CAPTURING and self._done - capture.captured:
             orders += self._drop(key, f"rank {min(self._done - capture.captured)} has ended without it")
         return orders
 
@@ -111,15 +132,15 @@ class Coordinator:
         found = replicas.difference(capture.replicas)
         capture.replicas.clear()
         if found is not None:
-            capture.state, capture.different = "comparing", found
-            return [Order(WHICH, key, found.holders, found.ranks)]
-        capture.state = "looking" if capture.adopted else "persisting"
-        return [Order(LOOK if capture.adopted else PERSIST, key)]
+            capture.state, capture.different = CaptureState.COMPARING, found
+            return [Order(OrderKind.WHICH, key, found.holders, found.ranks)]
+        capture.state = CaptureState.LOOKING if capture.adopted else CaptureState.PERSISTING
+        return [Order(OrderKind.LOOK if capture.adopted else OrderKind.PERSIST, key)]
 
     def which(self, rank: int, key: Key, tensors: replicas.Tensors) -> List[Order]:
         """The tensors of `rank`, which was asked for them; None when its trainer cannot be asked any more."""
         capture = self._captures.get(key)
-        if capture is None or capture.state != "comparing" or capture.different is None:
+        if capture is None or capture.state is not CaptureState.COMPARING or capture.different is None:
             return []
         capture.tensors[rank] = tensors
         one, other = capture.different.ranks
@@ -127,24 +148,28 @@ class Coordinator:
             return []
         why = replicas.explain(capture.different, capture.tensors.get(one), capture.tensors.get(other))
         capture.tensors.clear()
-        return self._become(capture, REFUSED, key, why)
+        return self._become(capture, CaptureState.REFUSED, key, why)
 
     def looked(self, key: Key, found: bool) -> List[Order]:
         """Whether storage has this adopted capture already."""
         capture = self._captures.get(key)
-        if capture is None or capture.state != "looking":
+        if capture is None or capture.state is not CaptureState.LOOKING:
             return []
         if found:
             return self.committed(key)
-        capture.state = "persisting"
-        return [Order(PERSIST, key)]
+        capture.state = CaptureState.PERSISTING
+        return [Order(OrderKind.PERSIST, key)]
 
     def sealed(self, rank: int, key: Key) -> List[Order]:
         """`rank` has computed all digests of this capture."""
         capture = self._captures.setdefault(key, _Capture())
         capture.sealed.add(rank)
-        if len(capture.sealed) == self.world and capture.state not in ("comparing", "refused", "dropped"):
-            return [Order(SEALED, key)]
+        if len(capture.sealed) == self.world and capture.state not in (
+            CaptureState.COMPARING,
+            CaptureState.REFUSED,
+            CaptureState.DROPPED,
+        ):
+            return [Order(OrderKind.SEALED, key)]
         return []
 
     def skipped(self, rank: int, key: Key, why: str) -> List[Order]:
@@ -156,25 +181,25 @@ class Coordinator:
     def local(self, rank: int, key: Key, there: bool) -> List[Order]:
         """`rank` has its shard on the node's disk, or (not `there`) could not write it and will upload from memory."""
         capture = self._captures.get(key)
-        if capture is None or capture.state != "persisting" or not self._local:
+        if capture is None or capture.state is not CaptureState.PERSISTING or not self._local:
             return []
         capture.local[rank] = there
         if len(capture.local) < self.world:
             return []
-        capture.state = "waiting"
-        orders = [Order(LOCAL, key)] if all(capture.local.values()) else []
+        capture.state = CaptureState.WAITING
+        orders = [Order(OrderKind.LOCAL, key)] if all(capture.local.values()) else []
         return orders + self._upload()
 
     def persisted(self, rank: int, key: Key, report: Any) -> List[Order]:
         """`rank` has its shard on storage."""
         capture = self._captures.get(key)
-        if capture is None or capture.state != ("uploading" if self._local else "persisting"):
+        if capture is None or capture.state != (CaptureState.UPLOADING if self._local else CaptureState.PERSISTING):
             return []
         capture.reports[rank] = report
         if len(capture.reports) < self.world:
             return []
-        capture.state = "committing"
-        return [Order(COMMIT, key)]
+        capture.state = CaptureState.COMMITTING
+        return [Order(OrderKind.COMMIT, key)]
 
     def failed(self, rank: int, key: Key, why: str) -> List[Order]:
         """`rank` could not write its shard (or rank 0 the manifest)."""
@@ -182,23 +207,25 @@ class Coordinator:
 
     def committed(self, key: Key) -> List[Order]:
         """The manifest is on storage."""
-        self._captures[key].state = "committed"
+        self._captures[key].state = CaptureState.COMMITTED
         self._captures[key].reports.clear()
-        return [Order(COMMITTED, key), *self._upload(), *self._end()]
+        return [Order(OrderKind.COMMITTED, key), *self._upload(), *self._end()]
 
     def _upload(self) -> List[Order]:
         """The next one for the slow tier: the newest; what is older than it is not worth its time any more."""
-        if any(capture.state in ("uploading", "committing") for capture in self._captures.values()):
+        if any(
+            capture.state in (CaptureState.UPLOADING, CaptureState.COMMITTING) for capture in self._captures.values()
+        ):
             return []
-        waiting = sorted(key for key, capture in self._captures.items() if capture.state == "waiting")
+        waiting = sorted(key for key, capture in self._captures.items() if capture.state is CaptureState.WAITING)
         if not waiting:
             return []
         newest = waiting.pop()
-        self._captures[newest].state = "uploading"
-        orders = [Order(UPLOAD, newest)]
+        self._captures[newest].state = CaptureState.UPLOADING
+        orders = [Order(OrderKind.UPLOAD, newest)]
         for key in waiting:
-            self._captures[key].state = "overtaken"
-            orders.append(Order(OVERTAKEN, key, f"seq {newest[1]} goes to storage in its place"))
+            self._captures[key].state = CaptureState.OVERTAKEN
+            orders.append(Order(OrderKind.OVERTAKEN, key, f"seq {newest[1]} goes to storage in its place"))
         return orders
 
     # --- ends ---------------------------------------------------------------------------------------------------
@@ -208,7 +235,7 @@ class Coordinator:
         self._done.add(rank)
         orders: List[Order] = []
         for key, capture in sorted(self._captures.items()):
-            if capture.state == "capturing" and rank not in capture.captured:
+            if capture.state is CaptureState.CAPTURING and rank not in capture.captured:
                 orders += self._drop(key, f"rank {rank}: {why}")
         return orders + self._end()
 
@@ -217,9 +244,7 @@ class Coordinator:
         what is on its way is forgotten here; only a commit that has begun needs nobody any more."""
         self._done.discard(rank)
         kept = {
-            key: one
-            for key, one in self._captures.items()
-            if one.state == "committing" or one.state not in ("capturing", *_BUSY)
+            key: one for key, one in self._captures.items() if one.state is CaptureState.COMMITTING or one.state.is_end
         }
         self._captures.clear()
         self._captures.update(kept)
@@ -228,9 +253,17 @@ class Coordinator:
         """The agent of `rank` does not answer any more: what it has not written it never will."""
         orders: List[Order] = []
         for key, capture in sorted(self._captures.items()):
-            if capture.state == "comparing" and capture.different is not None and rank in capture.different.ranks:
+            if (
+                capture.state is CaptureState.COMPARING
+                and capture.different is not None
+                and rank in capture.different.ranks
+            ):
                 orders += self.which(rank, key, None)
-            if capture.state in ("looking", "persisting", "waiting", "uploading") and rank not in capture.reports:
+            if (
+                capture.state
+                in (CaptureState.LOOKING, CaptureState.PERSISTING, CaptureState.WAITING, CaptureState.UPLOADING)
+                and rank not in capture.reports
+            ):
                 orders += self._fail(key, f"rank {rank}: its agent is lost")
         return orders + self.done(rank, "its agent is lost")
 
@@ -238,35 +271,35 @@ class Coordinator:
         """A rank that is at `key` will not come back for anything older that it has not captured."""
         orders: List[Order] = []
         for other, capture in sorted(self._captures.items()):
-            if other < key and capture.state == "capturing" and rank not in capture.captured:
+            if other < key and capture.state is CaptureState.CAPTURING and rank not in capture.captured:
                 orders += self._drop(other, f"rank {rank} went on without it")
         return orders
 
     def _drop(self, key: Key, why: str) -> List[Order]:
         capture = self._captures.setdefault(key, _Capture())
-        if capture.state in ("dropped", "refused", "committed"):
+        if capture.state in (CaptureState.DROPPED, CaptureState.REFUSED, CaptureState.COMMITTED):
             return []
-        return self._become(capture, DROPPED, key, why)
+        return self._become(capture, CaptureState.DROPPED, key, why)
 
     def _fail(self, key: Key, why: str) -> List[Order]:
         capture = self._captures.get(key)
-        if capture is None or capture.state not in _BUSY or capture.state == "comparing":
+        if capture is None or not capture.state.is_busy or capture.state is CaptureState.COMPARING:
             return []
-        return self._become(capture, FAILED, key, why)
+        return self._become(capture, CaptureState.FAILED, key, why)
 
-    def _become(self, capture: _Capture, state: str, key: Key, why: str) -> List[Order]:
+    def _become(self, capture: _Capture, state: CaptureState, key: Key, why: str) -> List[Order]:
         capture.state = state
         capture.reports.clear()
-        return [Order(state, key, why), *self._upload(), *self._end()]
+        return [Order(_END_ORDERS[state], key, why), *self._upload(), *self._end()]
 
     def _forget(self) -> None:
-        ended = sorted(key for key, capture in self._captures.items() if capture.state not in ("capturing", *_BUSY))
+        ended = sorted(key for key, capture in self._captures.items() if capture.state.is_end)
         for key in ended[:-_REMEMBERED]:
             del self._captures[key]
 
     def _end(self) -> List[Order]:
-        busy = any(capture.state in _BUSY for capture in self._captures.values())
+        busy = any(capture.state.is_busy for capture in self._captures.values())
         if len(self._done) < self.world or busy or self._bye:
             return []
         self._bye = True
-        return [Order(BYE, None)]
+        return [Order(OrderKind.BYE, None)]

@@ -9,13 +9,15 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import Callable, Optional, Set
+from typing import Callable, Set
 
-from hyperpod_kit.checkpoint.repository import arena, coordinator, identity, layout, lost_rows, places, saves_note
+from hyperpod_kit.checkpoint.repository import arena, identity, layout, lost_rows, places, saves_note
+from hyperpod_kit.checkpoint.repository.agent_events import LossNoteResult
 from hyperpod_kit.checkpoint.repository.agent_storage import Storage
 from hyperpod_kit.checkpoint.repository.agent_work import Worker
 from hyperpod_kit.checkpoint.repository.control import Key
 from hyperpod_kit.checkpoint.repository.losses import Tally
+from hyperpod_kit.checkpoint.repository.protocol.rank_channel import Order, OrderKind
 
 _REMEMBERED = 1024
 _ON_ROOT = 100
@@ -47,16 +49,17 @@ class Counted:
         self._owed = False
         self._said = self._longest = 0
 
-    def ended(self, kind: str, key: Optional[Key], note: str) -> None:
-        """An order of the coordinator's. `note`: the attempt of what is committed, else why not."""
+    def ended(self, order: Order) -> None:
+        """An order of the coordinator's."""
+        kind, key, note, _ = order
         if key is None or key[2] != self._incarnation or key[1] in self._ended:
             return
-        if kind == coordinator.COMMITTED:
+        if kind is OrderKind.COMMITTED:
             name = layout.parse_attempt(note)
             if name is None:
                 return
             self._tally.kept(key[1], name.step)
-        elif kind in (coordinator.FAILED, coordinator.REFUSED, coordinator.DROPPED):
+        elif kind in (OrderKind.FAILED, OrderKind.REFUSED, OrderKind.DROPPED):
             self._last = note
             if self._tally.lost(key[1], note) or (self._owed and self._tally.in_a_row):
                 self._say_on_root(key, note)
@@ -92,4 +95,4 @@ class Counted:
         self._said += 1
         self._longest = max(self._longest, count)
         row = lost_rows.Row(key[0], key[1], count, why, self._clock())
-        self._chores.submit("told", key, lambda: lost_rows.leave(self._storage.store, self._whose, row))
+        self._chores.submit(LossNoteResult, key, lambda: lost_rows.leave(self._storage.store, self._whose, row))

@@ -16,6 +16,7 @@ from typing import Any, Callable, Dict, List, Optional
 from hyperpod_kit.checkpoint.agent_link import AgentLink
 from hyperpod_kit.checkpoint.repository import arena, identity, process
 from hyperpod_kit.checkpoint.repository.control import Key
+from hyperpod_kit.checkpoint.repository.protocol.trainer_channel import Close, Connect, Settle, SlotCaptured
 
 CHUNK = 4096
 """Small chunks, so that a small shard has several leaves."""
@@ -77,20 +78,20 @@ class Start:
                         "versions": {},
                         **setup,
                     },
-                    self.events[rank].put,
+                    lambda event, rank=rank: self.events[rank].put(event.to_json()),
                 )
             self.links.append(link)
         for link in self.links:
             port = link.wait_ready(20) or port
         for link in self.links:
-            link.send(op="connect", addresses=[["127.0.0.1", port]])
+            link.send(Connect([("127.0.0.1", port)]))
 
     def settle(self, keep: Optional[Key] = None, tier: str = "memory") -> None:
         for link in self.links:
-            link.send(op="settle", keep=list(keep) if keep else None, tier=tier)
+            link.send(Settle(keep, tier))
 
     def captured(self, rank: int, slot: arena.Slot) -> None:
-        self.links[rank].send(op="captured", slot=slot.name.slot)
+        self.links[rank].send(SlotCaptured(slot.name.slot))
 
     def until(self, *kinds: str, rank: int = 0, timeout: float = 15.0) -> List[Dict[str, Any]]:
         """The rank's events up to the first of one of `kinds`."""
@@ -117,7 +118,7 @@ class Start:
     def close(self) -> bool:
         """A normal end."""
         for link in self.links:
-            link.send(op="close")
+            link.send(Close())
         return all([link.wait_end(20) for link in self.links])
 
     def destroy(self) -> None:

@@ -20,6 +20,7 @@ from hyperpod_kit.checkpoint.repository import (
     selection,
     verify,
 )
+from hyperpod_kit.checkpoint.repository.protocol.trainer_channel import MakeRoom, SaveSkipped
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.errors import CheckpointError
@@ -46,7 +47,7 @@ def test_a_rank_that_skips_drops_the_save_for_all(start, capture, shm: Path) -> 
     run.settle()
     slot = capture(rank=0, world=2, seq=1, incarnation=run.incarnation, owner=tuple(run.trainers[0].owner))
     run.captured(0, slot)
-    run.links[1].send(op="skipped", key=[1, 1, run.incarnation], why="no slot was free")
+    run.links[1].send(SaveSkipped((1, 1, run.incarnation), "no slot was free"))
     (*_, last) = run.until("dropped")
     assert last["note"] == "rank 1: no slot was free" and run.until("dropped", rank=1)
     wait_for(lambda: states(shm) == ["FREE"])
@@ -157,10 +158,10 @@ def test_room_is_made_by_giving_up_what_nobody_writes_yet(start, capture, shm: P
         save(run, capture, seq, slot=seq - 1)
         run.until("sealed")
     wait_for(lambda: states(shm) == ["FREE", "SEALED", "SEALED", "SEALED"])
-    run.links[0].send(op="release")
+    run.links[0].send(MakeRoom((1, 5, run.incarnation)))
     told = run.until("released")
     assert told[-1]["slot"] == 2 and told[0]["ev"] == "dropped" and told[0]["key"][1] == 3
-    run.links[0].send(op="release")
+    run.links[0].send(MakeRoom((1, 5, run.incarnation)))
     assert run.until("released")[-1]["slot"] is None  # 2 is being written, 4 is the newest
     os.kill(run.links[0].pid, signal.SIGTERM)
     run.until("durable")

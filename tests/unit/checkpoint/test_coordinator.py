@@ -7,28 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperpod_kit.checkpoint.repository.control import Key
-from hyperpod_kit.checkpoint.repository.coordinator import (
-    BYE,
-    COMMIT,
-    COMMITTED,
-    DROPPED,
-    FAILED,
-    LOCAL,
-    LOOK,
-    OVERTAKEN,
-    PERSIST,
-    SEALED,
-    UPLOAD,
-    Coordinator,
-    Order,
-)
+from hyperpod_kit.checkpoint.repository.coordinator import Coordinator
+from hyperpod_kit.checkpoint.repository.protocol.rank_channel import Order, OrderKind
 
 
 def key(seq: int) -> Key:
     return (1, seq, "a")
 
 
-def kinds(orders: List[Order]) -> List[str]:
+def kinds(orders: List[Order]) -> List[OrderKind]:
     return [order.kind for order in orders]
 
 
@@ -42,44 +29,44 @@ def captured(brain: Coordinator, seq: int) -> List[Order]:
 def test_all_write_as_soon_as_all_have_it_and_it_is_committed_when_all_wrote_it() -> None:
     brain = Coordinator(2)
     assert brain.captured(0, key(1)) == []
-    assert brain.captured(1, key(1)) == [Order(PERSIST, key(1))]
+    assert brain.captured(1, key(1)) == [Order(OrderKind.PERSIST, key(1))]
     assert brain.sealed(0, key(1)) == []
     assert brain.persisted(0, key(1), "a") == []
-    assert brain.sealed(1, key(1)) == [Order(SEALED, key(1))]
-    assert brain.persisted(1, key(1), "b") == [Order(COMMIT, key(1))]
+    assert brain.sealed(1, key(1)) == [Order(OrderKind.SEALED, key(1))]
+    assert brain.persisted(1, key(1), "b") == [Order(OrderKind.COMMIT, key(1))]
     assert brain.reports(key(1)) == {0: "a", 1: "b"}
-    assert kinds(brain.committed(key(1))) == [COMMITTED]
+    assert kinds(brain.committed(key(1))) == [OrderKind.COMMITTED]
 
 
 def test_a_skip_drops_only_that_save() -> None:
     brain = Coordinator(2)
     brain.captured(0, key(1))
     brain.captured(0, key(2))
-    assert [(o.kind, o.key) for o in brain.skipped(1, key(2), "busy")] == [(DROPPED, key(2))]
-    assert kinds(brain.captured(1, key(1))) == [PERSIST]  # it was still busy with the older one
-    assert kinds(brain.captured(0, key(2))) == [DROPPED]
+    assert [(o.kind, o.key) for o in brain.skipped(1, key(2), "busy")] == [(OrderKind.DROPPED, key(2))]
+    assert kinds(brain.captured(1, key(1))) == [OrderKind.PERSIST]  # it was still busy with the older one
+    assert kinds(brain.captured(0, key(2))) == [OrderKind.DROPPED]
 
 
 def test_a_rank_that_went_on_will_not_come_back() -> None:
     brain = Coordinator(2)
     brain.captured(0, key(1))
-    assert [(o.kind, o.key) for o in brain.captured(1, key(2))] == [(DROPPED, key(1))]
+    assert [(o.kind, o.key) for o in brain.captured(1, key(2))] == [(OrderKind.DROPPED, key(1))]
 
 
 def test_a_failed_write_never_becomes_a_commit_but_memory_has_it_still() -> None:
     brain = Coordinator(2)
     captured(brain, 1)
-    assert kinds(brain.failed(1, key(1), "No space left on device")) == [FAILED]
+    assert kinds(brain.failed(1, key(1), "No space left on device")) == [OrderKind.FAILED]
     assert brain.persisted(0, key(1), "a") == []
-    assert brain.sealed(0, key(1)) == [] and kinds(brain.sealed(1, key(1))) == [SEALED]
+    assert brain.sealed(0, key(1)) == [] and kinds(brain.sealed(1, key(1))) == [OrderKind.SEALED]
 
 
 def test_what_one_rank_cannot_seal_is_of_no_use_even_if_storage_has_it_half() -> None:
     brain = Coordinator(2)
     captured(brain, 1)
     brain.sealed(0, key(1))
-    assert kinds(brain.failed(0, key(1), "No space left on device")) == [FAILED]
-    assert kinds(brain.skipped(1, key(1), "its control page is damaged")) == [DROPPED]
+    assert kinds(brain.failed(0, key(1), "No space left on device")) == [OrderKind.FAILED]
+    assert kinds(brain.skipped(1, key(1), "its control page is damaged")) == [OrderKind.DROPPED]
     assert brain.sealed(1, key(1)) == []
 
 
@@ -87,16 +74,16 @@ def test_a_rank_that_died_in_mid_copy_ends_the_wait() -> None:
     brain = Coordinator(2)
     brain.captured(0, key(1))
     orders = brain.done(1, "its trainer is gone")
-    assert kinds(orders) == [DROPPED] and "rank 1" in orders[0].why
-    assert kinds(brain.captured(0, key(2))) == [DROPPED]
-    assert kinds(brain.done(0, "")) == [BYE]
+    assert kinds(orders) == [OrderKind.DROPPED] and "rank 1" in orders[0].note
+    assert kinds(brain.captured(0, key(2))) == [OrderKind.DROPPED]
+    assert kinds(brain.done(0, "")) == [OrderKind.BYE]
 
 
 def test_a_lost_agent_ends_what_it_had_not_written() -> None:
     brain = Coordinator(2)
     captured(brain, 1)
     brain.done(0, "")
-    assert kinds(brain.lost(1)) == [FAILED, BYE]
+    assert kinds(brain.lost(1)) == [OrderKind.FAILED, OrderKind.BYE]
 
 
 def test_a_lost_agent_that_had_written_its_part_does_no_harm() -> None:
@@ -104,26 +91,26 @@ def test_a_lost_agent_that_had_written_its_part_does_no_harm() -> None:
     captured(brain, 1)
     brain.persisted(1, key(1), "b")
     assert brain.lost(1) == []
-    assert kinds(brain.persisted(0, key(1), "a")) == [COMMIT]
+    assert kinds(brain.persisted(0, key(1), "a")) == [OrderKind.COMMIT]
 
 
 def test_the_end_waits_for_the_commit() -> None:
     brain = Coordinator(1)
     brain.captured(0, key(1))
     assert brain.done(0, "") == []
-    assert kinds(brain.persisted(0, key(1), "a")) == [COMMIT]
-    assert kinds(brain.committed(key(1))) == [COMMITTED, BYE]
+    assert kinds(brain.persisted(0, key(1), "a")) == [OrderKind.COMMIT]
+    assert kinds(brain.committed(key(1))) == [OrderKind.COMMITTED, OrderKind.BYE]
 
 
 def test_what_an_earlier_start_captured_is_looked_for_on_storage_first() -> None:
     brain = Coordinator(2)
     brain.captured(0, key(1), adopted=True)
-    assert brain.captured(1, key(1), adopted=True) == [Order(LOOK, key(1))]
+    assert brain.captured(1, key(1), adopted=True) == [Order(OrderKind.LOOK, key(1))]
     assert brain.done(0, "") == [] and brain.done(1, "") == []
-    assert kinds(brain.looked(key(1), True)) == [COMMITTED, BYE]
+    assert kinds(brain.looked(key(1), True)) == [OrderKind.COMMITTED, OrderKind.BYE]
     brain = Coordinator(1)
     brain.captured(0, key(1), adopted=True)
-    assert brain.looked(key(1), False) == [Order(PERSIST, key(1))]
+    assert brain.looked(key(1), False) == [Order(OrderKind.PERSIST, key(1))]
     assert brain.looked(key(1), False) == []
 
 
@@ -132,31 +119,35 @@ def test_the_slow_tier_gets_one_at_a_time_and_the_newest_first() -> None:
     for seq in (1, 2, 3):
         captured(brain, seq)
     assert brain.local(0, key(1), True) == []
-    assert brain.local(1, key(1), True) == [Order(LOCAL, key(1)), Order(UPLOAD, key(1))]
+    assert brain.local(1, key(1), True) == [Order(OrderKind.LOCAL, key(1)), Order(OrderKind.UPLOAD, key(1))]
     for seq in (2, 3):
         brain.local(0, key(seq), True)
-        assert brain.local(1, key(seq), True) == [Order(LOCAL, key(seq))]
+        assert brain.local(1, key(seq), True) == [Order(OrderKind.LOCAL, key(seq))]
     brain.persisted(0, key(1), "a")
-    assert kinds(brain.persisted(1, key(1), "b")) == [COMMIT]
+    assert kinds(brain.persisted(1, key(1), "b")) == [OrderKind.COMMIT]
     orders = brain.committed(key(1))
-    assert [(o.kind, o.key) for o in orders] == [(COMMITTED, key(1)), (UPLOAD, key(3)), (OVERTAKEN, key(2))]
-    assert kinds(brain.failed(1, key(3), "503")) == [FAILED]
+    assert [(o.kind, o.key) for o in orders] == [
+        (OrderKind.COMMITTED, key(1)),
+        (OrderKind.UPLOAD, key(3)),
+        (OrderKind.OVERTAKEN, key(2)),
+    ]
+    assert kinds(brain.failed(1, key(3), "503")) == [OrderKind.FAILED]
 
 
 def test_a_full_local_disk_costs_the_local_tier_only() -> None:
     brain = Coordinator(2, local=True)
     captured(brain, 1)
     brain.local(0, key(1), False)
-    assert brain.local(1, key(1), True) == [Order(UPLOAD, key(1))]  # rank 0 uploads from memory
+    assert brain.local(1, key(1), True) == [Order(OrderKind.UPLOAD, key(1))]  # rank 0 uploads from memory
 
 
 def test_the_end_waits_for_the_upload() -> None:
     brain = Coordinator(1, local=True)
     brain.captured(0, key(1))
     assert brain.done(0, "") == []
-    assert kinds(brain.local(0, key(1), True)) == [LOCAL, UPLOAD]
-    assert kinds(brain.persisted(0, key(1), "a")) == [COMMIT]
-    assert kinds(brain.committed(key(1))) == [COMMITTED, BYE]
+    assert kinds(brain.local(0, key(1), True)) == [OrderKind.LOCAL, OrderKind.UPLOAD]
+    assert kinds(brain.persisted(0, key(1), "a")) == [OrderKind.COMMIT]
+    assert kinds(brain.committed(key(1))) == [OrderKind.COMMITTED, OrderKind.BYE]
 
 
 def test_what_is_over_is_forgotten() -> None:
@@ -191,19 +182,19 @@ def test_any_interleaving_commits_exactly_what_all_ranks_captured(data: st.DataO
     def obey(orders: List[Order]) -> None:
         nonlocal byes
         for order in orders:
-            assert order.key is not None or order.kind == BYE
-            if order.kind == BYE:
+            assert order.key is not None or order.kind == OrderKind.BYE
+            if order.kind == OrderKind.BYE:
                 byes += 1
-            elif order.kind == PERSIST:
+            elif order.kind == OrderKind.PERSIST:
                 later("local" if local else "write", order.key, list(range(world)))
-            elif order.kind == UPLOAD:
+            elif order.kind == OrderKind.UPLOAD:
                 later("write", order.key, list(range(world)))
-            elif order.kind == COMMIT:
+            elif order.kind == OrderKind.COMMIT:
                 assert sorted(brain.reports(order.key)) == list(range(world))
                 obey(brain.committed(order.key))
-            elif order.kind == SEALED:
+            elif order.kind == OrderKind.SEALED:
                 full.add(order.key)
-            elif order.kind in (COMMITTED, DROPPED, OVERTAKEN):
+            elif order.kind in (OrderKind.COMMITTED, OrderKind.DROPPED, OrderKind.OVERTAKEN):
                 assert ends.setdefault(order.key, order.kind) == order.kind
 
     def step(rank: int) -> None:
@@ -231,11 +222,11 @@ def test_any_interleaving_commits_exactly_what_all_ranks_captured(data: st.DataO
     whole = {key(seq) for seq in range(1, saves + 1) if not any((rank, seq) in skips for rank in range(world))}
     assert full == whole
     for seq in range(1, saves + 1):
-        expected = (COMMITTED, OVERTAKEN) if local else (COMMITTED,)
-        assert ends[key(seq)] in (expected if key(seq) in whole else (DROPPED,))
+        expected = (OrderKind.COMMITTED, OrderKind.OVERTAKEN) if local else (OrderKind.COMMITTED,)
+        assert ends[key(seq)] in (expected if key(seq) in whole else (OrderKind.DROPPED,))
     if whole:
-        assert ends[max(whole)] == COMMITTED or local
-        assert COMMITTED in {ends[one] for one in whole}
+        assert ends[max(whole)] == OrderKind.COMMITTED or local
+        assert OrderKind.COMMITTED in {ends[one] for one in whole}
     assert byes == 1
 
 

@@ -18,6 +18,7 @@ torch = pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint import Manager, Restored, State  # noqa: E402
 from hyperpod_kit.checkpoint.repository import catalog, losses  # noqa: E402
+from hyperpod_kit.checkpoint.repository.protocol.trainer_channel import agent_event  # noqa: E402
 from hyperpod_kit.checkpoint.saves import Saves  # noqa: E402
 from hyperpod_kit.errors import CheckpointError  # noqa: E402
 from tests.unit.checkpoint.agent_run import wait_for  # noqa: E402
@@ -35,7 +36,9 @@ class Clock:
 
 def ended(saves: Saves, seq: int, kind: str, note: str = "the disk is full", **more: Any) -> None:
     handle = saves.new(10 * seq, seq)
-    saves.hear({"ev": kind, "key": [1, seq, KEY], "note": note, **more}, KEY)
+    event = agent_event({"ev": kind, "key": [1, seq, KEY], "note": note, "was": kind, **more})
+    assert event is not None
+    saves.hear(event, KEY)
     assert handle.final
 
 

@@ -9,7 +9,8 @@ from typing import Any, Dict, List, Tuple
 import pytest
 
 from hyperpod_kit.checkpoint.repository import replicas
-from hyperpod_kit.checkpoint.repository.coordinator import COMMIT, DROPPED, PERSIST, REFUSED, SEALED, WHICH, Coordinator
+from hyperpod_kit.checkpoint.repository.coordinator import Coordinator
+from hyperpod_kit.checkpoint.repository.protocol.rank_channel import OrderKind
 from hyperpod_kit.checkpoint.repository.replicas import Difference
 
 KEY = (1, 1, "a")
@@ -70,19 +71,19 @@ def _captured(brain: Coordinator, *held: Dict[str, str]) -> List[Any]:
 
 def test_equal_ranks_write_at_once() -> None:
     orders = _captured(Coordinator(2), {"all": "a"}, {"all": "a"})
-    assert [order.kind for order in orders] == [PERSIST]
+    assert [order.kind for order in orders] == [OrderKind.PERSIST]
 
 
 def test_two_of_the_ranks_that_differ_are_asked_and_nothing_of_it_counts() -> None:
     brain = Coordinator(4)
     (order,) = _captured(brain, {"all": "a"}, {"all": "a"}, {"all": "b"}, {"all": "b"})
-    assert (order.kind, order.why, order.ranks) == (WHICH, "all", (0, 2))
+    assert (order.kind, order.note, order.ranks) == (OrderKind.WHICH, "all", (0, 2))
     # Sealed by all, and still not: an older capture must not be given up for it.
     assert [order.kind for rank in range(4) for order in brain.sealed(rank, KEY)] == []
     assert brain.failed(1, KEY, "no space") == [] and brain.done(0, "end") == []
     assert brain.which(0, KEY, [("w", "F32 [1]", "1")]) == []
     (order,) = brain.which(2, KEY, [("w", "F32 [1]", "2")])
-    assert order.kind == REFUSED and order.why.startswith("w has other bytes on rank 0 than on rank 2")
+    assert order.kind == OrderKind.REFUSED and order.note.startswith("w has other bytes on rank 0 than on rank 2")
     assert brain.persisted(0, KEY, "x") == [] and brain.skipped(1, KEY, "late") == [] and brain.sealed(3, KEY) == []
 
 
@@ -91,21 +92,21 @@ def test_who_can_not_be_asked_any_more_is_not_waited_for(how: str) -> None:
     brain = Coordinator(2)
     _captured(brain, {"all": "a"}, {"all": "b"})
     (order, *_) = brain.which(1, KEY, None) if how == "trainer" else brain.lost(1)
-    assert order.kind == REFUSED and "not known any more" in order.why
+    assert order.kind == OrderKind.REFUSED and "not known any more" in order.note
 
 
 def test_what_a_rank_cannot_seal_is_dropped_while_the_others_are_asked() -> None:
     brain = Coordinator(2)
     _captured(brain, {"all": "a"}, {"all": "b"})
-    assert [order.kind for order in brain.skipped(1, KEY, "damaged")] == [DROPPED]
+    assert [order.kind for order in brain.skipped(1, KEY, "damaged")] == [OrderKind.DROPPED]
     assert brain.which(0, KEY, []) == [] and brain.which(1, KEY, []) == []
 
 
 def test_a_save_in_which_not_all_compared_goes_its_way() -> None:
     brain = Coordinator(2)
-    assert [order.kind for order in _captured(brain, {"all": "a"}, {})] == [PERSIST]
-    assert [order.kind for rank in (0, 1) for order in brain.sealed(rank, KEY)] == [SEALED]
-    assert [order.kind for rank in (0, 1) for order in brain.persisted(rank, KEY, rank)] == [COMMIT]
+    assert [order.kind for order in _captured(brain, {"all": "a"}, {})] == [OrderKind.PERSIST]
+    assert [order.kind for rank in (0, 1) for order in brain.sealed(rank, KEY)] == [OrderKind.SEALED]
+    assert [order.kind for rank in (0, 1) for order in brain.persisted(rank, KEY, rank)] == [OrderKind.COMMIT]
 
 
 # --- one rank's digests ---------------------------------------------------------------------------------------------
@@ -214,8 +215,8 @@ def test_the_next_save_digests_the_bytes_of_its_own_moment_and_leaves_an_open_on
     tensors[5][0] ^= 1
     second, after = compare(2)
     assert second is not first and after != before and every.tensors(1, "all") == first.tensors("all")
-    every.heard(1, "sealed")
-    every.heard(2, "sealed")
+    every.found_equal(1)
+    every.found_equal(2)
     tensors[5][0] ^= 1
     third, again = compare(3)
     assert third is second and again == before == {"all": _digest_of(third)}
@@ -235,16 +236,15 @@ def test_compared_until_found_equal_then_every_so_often_and_after_a_failure_agai
         return one.begin(seq, plan, pieces, last=last) is not None
 
     assert begins(1) and begins(2)  # nobody has said yet how the first one ended
-    one.heard(2, "captured")
     assert begins(3)
-    one.heard(2, "sealed")
-    one.heard(3, "sealed")
+    one.found_equal(2)
+    one.found_equal(3)
     assert not begins(5) and not begins(6) and begins(6, last=True)
-    one.heard(6, "sealed")
+    one.found_equal(6)
     assert not begins(7) and begins(7, plan="q")
-    one.heard(7, "sealed")
+    one.found_equal(7)
     assert begins(8, plan="q") and one.tensors(8, "all") is not None
-    one.heard(8, "failed")
+    one.lost(8)
     assert begins(9, plan="q") and one.tensors(8, "all") is None
     assert comparing.Comparing(None, "xxh3").begin(1, "p", pieces, last=True) is None
     alone = [Piece(TensorSpec("w", "F32", (1,)), torch.zeros(1), (0, 1), None, False)]

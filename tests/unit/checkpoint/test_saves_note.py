@@ -22,9 +22,9 @@ from hyperpod_kit.checkpoint.repository import (
     retention,
     saves_note,
 )
-from hyperpod_kit.checkpoint.repository.coordinator import COMMITTED, DROPPED, FAILED, OVERTAKEN, REFUSED
 from hyperpod_kit.checkpoint.repository.layout import AttemptName
 from hyperpod_kit.checkpoint.repository.lost_rows import Row
+from hyperpod_kit.checkpoint.repository.protocol.rank_channel import Order, OrderKind
 from hyperpod_kit.checkpoint.repository.saves_counted import Counted
 from hyperpod_kit.checkpoint.repository.saves_note import Note
 from hyperpod_kit.checkpoint.repository.store.open import open_store
@@ -77,16 +77,22 @@ def the_note(folder: Path) -> Note:
 def test_rank_0_counts_what_is_of_its_start_and_each_save_once(shm: Path, tmp_path: Path) -> None:
     root = tmp_path / "root"
     heard = counted(shm, root)
-    heard.ended(COMMITTED, (1, 3, "other0"), str(AttemptName(3, 30, 1, "other0")))
-    heard.ended(OVERTAKEN, (2, 4, "abc123"), "seq 5 goes to storage in its place")
-    heard.ended("sealed", (2, 4, "abc123"), "")
+    heard.ended(Order(OrderKind.COMMITTED, (1, 3, "other0"), str(AttemptName(3, 30, 1, "other0"))))
+    heard.ended(Order(OrderKind.OVERTAKEN, (2, 4, "abc123"), "seq 5 goes to storage in its place"))
+    heard.ended(Order(OrderKind.SEALED, (2, 4, "abc123"), ""))
     assert not saves_note.read_all(str(shm))  # nothing has ended: nothing is said
-    for seq, kind in ((5, FAILED), (6, REFUSED), (7, DROPPED), (7, FAILED), (8, FAILED)):
-        heard.ended(kind, (2, seq, "abc123"), f"why {seq}\x1b[31m")
+    for seq, kind in (
+        (5, OrderKind.FAILED),
+        (6, OrderKind.REFUSED),
+        (7, OrderKind.DROPPED),
+        (7, OrderKind.FAILED),
+        (8, OrderKind.FAILED),
+    ):
+        heard.ended(Order(kind, (2, seq, "abc123"), f"why {seq}\x1b[31m"))
     assert the_note(shm) == Note("run", str(root), "", None, None, 4, "why 8 [31m")
     assert sorted(os.listdir(root / ".hpk")) == [f"saves-e000002-00000{seq}.json" for seq in (5, 6, 8)]
     assert lost_rows.newest(str(root)) == Row(2, 8, 4, "why 8 [31m", 5000.0)
-    heard.ended(COMMITTED, (2, 9, "abc123"), str(AttemptName(9, 90, 2, "abc123")))
+    heard.ended(Order(OrderKind.COMMITTED, (2, 9, "abc123"), str(AttemptName(9, 90, 2, "abc123"))))
     assert the_note(shm) == Note("run", str(root), "", 90, 5000.0, 0, "")
     (info,) = [os.stat(shm / name) for name in os.listdir(shm)]
     assert info.st_size == saves_note.PAGE and info.st_mode & 0o777 == 0o600
@@ -97,14 +103,14 @@ def test_what_the_root_did_not_take_is_said_with_the_next_loss(shm: Path, tmp_pa
     heard = counted(shm, root, worker)
     os.rename(root, tmp_path / "away")
     root.mkdir()  # another's, or a mount point without its mount: nothing is put there
-    heard.ended(FAILED, (1, 1, "abc123"), "gone")
+    heard.ended(Order(OrderKind.FAILED, (1, 1, "abc123"), "gone"))
     heard.said(worker.why[-1])
     assert "no RUN.json" in worker.why[-1] and not os.listdir(root)
-    heard.ended(FAILED, (1, 2, "abc123"), "gone")
+    heard.ended(Order(OrderKind.FAILED, (1, 2, "abc123"), "gone"))
     heard.said(worker.why[-1])
     root.rmdir()
     os.rename(tmp_path / "away", root)
-    heard.ended(FAILED, (1, 3, "abc123"), "full")  # the third is no doubling
+    heard.ended(Order(OrderKind.FAILED, (1, 3, "abc123"), "full"))  # the third is no doubling
     heard.said(worker.why[-1])
     assert worker.why[-1] == "" and lost_rows.newest(str(root)) == Row(1, 3, 3, "full", 5000.0)
 
@@ -112,11 +118,11 @@ def test_what_the_root_did_not_take_is_said_with_the_next_loss(shm: Path, tmp_pa
 def test_saves_that_are_lost_by_turns_do_not_fill_the_root(shm: Path, tmp_path: Path) -> None:
     heard = counted(shm, tmp_path / "root")
     for seq in range(1, 401, 2):
-        heard.ended(DROPPED, (1, seq, "abc123"), "no slot was free")
-        heard.ended(COMMITTED, (1, seq + 1, "abc123"), str(AttemptName(seq + 1, seq, 1, "abc123")))
+        heard.ended(Order(OrderKind.DROPPED, (1, seq, "abc123"), "no slot was free"))
+        heard.ended(Order(OrderKind.COMMITTED, (1, seq + 1, "abc123"), str(AttemptName(seq + 1, seq, 1, "abc123"))))
     assert len(os.listdir(tmp_path / "root/.hpk")) == 100
     for seq in range(401, 405):
-        heard.ended(DROPPED, (1, seq, "abc123"), "no slot was free")
+        heard.ended(Order(OrderKind.DROPPED, (1, seq, "abc123"), "no slot was free"))
     found = lost_rows.newest(str(tmp_path / "root"))
     assert found is not None and (found.seq, found.lost_in_row) == (404, 4)
 

@@ -1,0 +1,115 @@
+"""The bytes of every message between trainers and agents: an agent of the release before may be the other end."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Tuple, get_args
+
+import pytest
+
+from hyperpod_kit.checkpoint.repository.protocol import rank_channel as ranks
+from hyperpod_kit.checkpoint.repository.protocol import trainer_channel as trainer
+from hyperpod_kit.checkpoint.repository.protocol.message import CaptureOutcome
+
+KEY = (2, 5, "ab12cd")
+
+TRAINER: Tuple[Tuple[Any, str], ...] = (
+    (trainer.Connect((("10.0.0.1", 4711),)), '{"op":"connect","addresses":[["10.0.0.1",4711]]}'),
+    (trainer.TakeOver(), '{"op":"again"}'),
+    (trainer.Settle(KEY, "local"), '{"op":"settle","keep":[2,5,"ab12cd"],"tier":"local"}'),
+    (trainer.Settle(None, "memory"), '{"op":"settle","keep":null,"tier":"memory"}'),
+    (trainer.SlotCaptured(1), '{"op":"captured","slot":1}'),
+    (trainer.SaveSkipped(KEY, "no slot"), '{"op":"skipped","key":[2,5,"ab12cd"],"why":"no slot"}'),
+    (
+        trainer.TensorDigests(KEY, [("w", "F32 [1]", "00")]),
+        '{"op":"which","key":[2,5,"ab12cd"],"tensors":[["w","F32 [1]","00"]]}',
+    ),
+    (trainer.TensorDigests(KEY, None), '{"op":"which","key":[2,5,"ab12cd"],"tensors":null}'),
+    (trainer.MakeRoom(KEY), '{"op":"release","key":[2,5,"ab12cd"]}'),
+    (trainer.Close(), '{"op":"close"}'),
+)
+AGENT: Tuple[Tuple[Any, str], ...] = (
+    (trainer.Ready(0), '{"ev":"ready","port":0}'),
+    (
+        trainer.StartRefused("RunIsOwned", "theirs", None),
+        '{"ev":"refused","kind":"RunIsOwned","why":"theirs","hint":null}',
+    ),
+    (trainer.Alive(), '{"ev":"alive"}'),
+    (trainer.AgentTrouble("x"), '{"ev":"trouble","why":"x"}'),
+    (trainer.Stalled(""), '{"ev":"stalled","why":""}'),
+    (trainer.Fatal("x"), '{"ev":"fatal","why":"x"}'),
+    (trainer.AgentEnded("x"), '{"ev":"ended","why":"x"}'),
+    (trainer.SlotReleased(0), '{"ev":"released","slot":0}'),
+    (trainer.SlotReleased(None), '{"ev":"released","slot":null}'),
+    (trainer.TensorQuestion(KEY, "all"), '{"ev":"which","key":[2,5,"ab12cd"],"holders":"all"}'),
+    (trainer.SaveSealed(KEY), '{"ev":"sealed","key":[2,5,"ab12cd"]}'),
+    (trainer.SaveLocal(KEY), '{"ev":"local","key":[2,5,"ab12cd"]}'),
+    (
+        trainer.SaveDurable(KEY, "seq-5", CaptureOutcome.DURABLE),
+        '{"ev":"durable","key":[2,5,"ab12cd"],"note":"seq-5","was":"durable"}',
+    ),
+    (
+        trainer.SaveFailed(KEY, "x", CaptureOutcome.REFUSED),
+        '{"ev":"failed","key":[2,5,"ab12cd"],"note":"x","was":"refused"}',
+    ),
+    (
+        trainer.SaveDropped(KEY, "x", CaptureOutcome.OVERTAKEN),
+        '{"ev":"dropped","key":[2,5,"ab12cd"],"note":"x","was":"overtaken"}',
+    ),
+)
+RANKS: Tuple[Tuple[Any, str], ...] = (
+    (ranks.RankJoined(), '{"op":"joined"}'),
+    (
+        ranks.RankCaptured(KEY, False, {"all": "d"}),
+        '{"op":"captured","key":[2,5,"ab12cd"],"replicas":{"all":"d"}}',
+    ),
+    (ranks.RankCaptured(KEY, True, None), '{"op":"captured","key":[2,5,"ab12cd"],"adopted":true,"replicas":null}'),
+    (ranks.RankSealed(KEY), '{"op":"sealed","key":[2,5,"ab12cd"]}'),
+    (ranks.RankSkipped(KEY, "x"), '{"op":"skipped","key":[2,5,"ab12cd"],"why":"x"}'),
+    (ranks.RankLocal(KEY, False), '{"op":"local","key":[2,5,"ab12cd"],"there":false}'),
+    (ranks.RankPersisted(KEY, {"a": 1}), '{"op":"persisted","key":[2,5,"ab12cd"],"report":{"a":1}}'),
+    (ranks.RankFailed(KEY, "x"), '{"op":"failed","key":[2,5,"ab12cd"],"why":"x"}'),
+    (ranks.RankTensors(KEY, None), '{"op":"which","key":[2,5,"ab12cd"],"tensors":null}'),
+    (ranks.RankDone(), '{"op":"done"}'),
+)
+ORDERS: Tuple[Tuple[Any, str], ...] = (
+    (ranks.Order(ranks.OrderKind.PERSIST, KEY), '{"op":"persist","key":[2,5,"ab12cd"],"note":""}'),
+    (
+        ranks.Order(ranks.OrderKind.WHICH, KEY, "all", (0, 3)),
+        '{"op":"which","key":[2,5,"ab12cd"],"note":"all","ranks":[0,3]}',
+    ),
+    (ranks.Order(ranks.OrderKind.COMMITTED, KEY, "seq-5"), '{"op":"committed","key":[2,5,"ab12cd"],"note":"seq-5"}'),
+    (ranks.Order(ranks.OrderKind.AGAIN, None), '{"op":"again","key":[],"note":""}'),
+    (ranks.Order(ranks.OrderKind.BYE, None), '{"op":"bye","key":[],"note":""}'),
+)
+READERS = (
+    (TRAINER, trainer.trainer_message),
+    (AGENT, trainer.agent_event),
+    (RANKS, ranks.rank_report),
+    (ORDERS, ranks.order_of),
+)
+
+
+@pytest.mark.parametrize(("cases", "read"), READERS)
+def test_every_message_has_the_bytes_it_always_had_and_is_read_from_them(cases: Any, read: Any) -> None:
+    for message, text in cases:
+        assert json.dumps(message.to_json(), separators=(",", ":")) == text
+        assert read(json.loads(text)) == message
+
+
+@pytest.mark.parametrize(
+    ("cases", "union"), [(TRAINER, trainer.TrainerMessage), (AGENT, trainer.AgentEvent), (RANKS, ranks.RankReport)]
+)
+def test_no_message_is_left_out(cases: Any, union: Any) -> None:
+    assert {type(message) for message, _ in cases} == set(get_args(union))
+    assert len({kind.TAG for kind in get_args(union)}) == len(get_args(union)), "two messages of one name"
+
+
+def test_what_this_release_does_not_know_is_passed_over() -> None:
+    assert trainer.trainer_message({"op": "tomorrow"}) is None and ranks.rank_report({"op": "tomorrow"}) is None
+    assert trainer.agent_event({"ev": "tomorrow"}) is None
+    assert ranks.order_of({"op": "tomorrow", "key": [], "note": ""}) is None
+
+
+def test_every_end_of_a_capture_is_told_to_the_trainer() -> None:
+    assert set(trainer.END_EVENTS) == {outcome for outcome in CaptureOutcome if outcome.is_end}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Callable, Optional, Union
 
 from hyperpod_kit.config.fields import FIELDS
-from hyperpod_kit.model.cluster import LIFECYCLE_MODES
+from hyperpod_kit.model.states import LIFECYCLE_MODES
 
 CONTROLLER_TYPE, WORKER_TYPE = "ml.c5.xlarge", "ml.p5.48xlarge"
 

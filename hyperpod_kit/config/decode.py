@@ -13,9 +13,9 @@ from hyperpod_kit.config.homes import PLACE, decode_homes, home_mounts
 from hyperpod_kit.config.reads import Read
 from hyperpod_kit.config.section import Section
 from hyperpod_kit.config.settings import BundleLocation, ProvisioningParameters, Settings, WorkerGroup
-from hyperpod_kit.model.mounts import ROLES
 from hyperpod_kit.model.node_config import HealthPolicy, User
 from hyperpod_kit.model.secrets import Secret
+from hyperpod_kit.model.states import ROLES
 
 PASSED_ON = ("slurm_configurations", "fsx_openzfs_dns_name")
 """AWS's keys that go on to AWS's own scripts as they are."""

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Mapping, Optional
 
 from hyperpod_kit.config.field_mounts import MOUNT_FIELDS
-from hyperpod_kit.model.cluster import LIFECYCLE_MODES
-from hyperpod_kit.model.mounts import ROLES
+from hyperpod_kit.model.states import LIFECYCLE_MODES, ROLES
 
 
 @dataclass(frozen=True)

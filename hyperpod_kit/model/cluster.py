@@ -8,9 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Mapping, Optional, Tuple
 
-LIFECYCLE_MODES = ("on_init_complete", "on_create", "ami_only")
-"""Which of HyperPod's three lifecycle modes: ours after HyperPod's own set-up, ours alone, HyperPod's alone."""
-
 
 @dataclass(frozen=True)
 class Vpc:
@@ -22,7 +19,7 @@ class Vpc:
 
 @dataclass(frozen=True)
 class InstanceGroup:
-    """One instance group. `role` is one of model.mounts.ROLES; `partition` only for compute groups.
+    """One instance group. `role` is one of model.states.ROLES; `partition` only for compute groups.
 
     min_count: fewer running nodes than that after three hours undo the change; execution_role, vpc: where they are not
     the cluster's; ebs_gib: of a volume at /opt/sagemaker; api: further fields of CreateCluster's instance group.

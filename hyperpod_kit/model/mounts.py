@@ -10,9 +10,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar, Dict, List, Mapping, Optional, Tuple, Type, Union
 
-from hyperpod_kit.model.states import SERVES, MountState
-
-ROLES = ("controller", "login", "compute")
+from hyperpod_kit.model.states import ROLES, SERVES, MountState
 
 PROTECTED = ("nosuid", "nodev")
 """Flags of every mount but those with `suid_and_devices`: root of another client of a file system, or whoever its

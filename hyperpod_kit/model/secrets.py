@@ -9,7 +9,7 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any, Dict, Mapping, Tuple
 
-from hyperpod_kit.model.mounts import ROLES
+from hyperpod_kit.model.states import ROLES
 
 ARN = re.compile(
     r"arn:aws[a-z-]*:(?:secretsmanager:[a-z]{2}(?:-[a-z]+)+-\d:\d{12}:secret:[A-Za-z0-9/_+=.@-]{1,519}"

@@ -1,6 +1,6 @@
-"""States of a mount and actions of a repair, and the sets of them that anybody asks about.
+"""States of a mount, actions of a repair, roles of a node and lifecycle modes, and the sets that anybody asks about.
 
-A new state is a line here and in each set that it belongs to. Nothing else in the package writes one as a word
+A new member is a line here and in each set that it belongs to. Nothing else in the package writes one as a word
 (tests/test_words_of_enums.py). Members are texts: JSON, dictionaries and comparisons take them as such.
 
 Standard library only, Python 3.8: this file is part of the bundle.
@@ -65,3 +65,27 @@ class RepairAction(_Word):
 
 REPAIRS = frozenset((RepairAction.RESTART, RepairAction.KILL))
 """Actions that do something now."""
+
+
+class Role(_Word):
+    """What a node of an instance group is to Slurm."""
+
+    CONTROLLER = "controller"
+    LOGIN = "login"
+    COMPUTE = "compute"
+
+
+ROLES = tuple(role.value for role in Role)
+"""As the configuration writes them."""
+
+
+class LifecycleMode(_Word):
+    """Which of HyperPod's three lifecycle modes: ours after HyperPod's own set-up, ours alone, HyperPod's alone."""
+
+    ON_INIT_COMPLETE = "on_init_complete"
+    ON_CREATE = "on_create"
+    AMI_ONLY = "ami_only"
+
+
+LIFECYCLE_MODES = tuple(mode.value for mode in LifecycleMode)
+"""As the configuration writes them."""

@@ -12,14 +12,14 @@ from hyperpod_kit.errors import HyperpodKitError, NodeError
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import write_json
 from hyperpod_kit.node.locks import held
-from hyperpod_kit.node.plan import Planned
+from hyperpod_kit.node.step import Step
 from hyperpod_kit.node.steplog import StepRecord, append
 
 ONE_AT_A_TIME = 300.0
 """Seconds to wait for another apply: of a script that was killed, the program may still be at work."""
 
 
-def apply(node: Node, planned: Sequence[Planned], mode: str, say: Callable[[str], None] = print) -> Dict[str, Any]:
+def apply(node: Node, planned: Sequence[Step], mode: str, say: Callable[[str], None] = print) -> Dict[str, Any]:
     """Make this node what its configuration says; what became of it, as status.json holds it.
 
     A failure does not keep the other mounts from being made: one run shows everything that is wrong. Raises NodeError
@@ -34,16 +34,16 @@ def apply(node: Node, planned: Sequence[Planned], mode: str, say: Callable[[str]
         return _apply(node, planned, mode, say)
 
 
-def _apply(node: Node, planned: Sequence[Planned], mode: str, say: Callable[[str], None]) -> Dict[str, Any]:
+def _apply(node: Node, planned: Sequence[Step], mode: str, say: Callable[[str], None]) -> Dict[str, Any]:
     records: List[StepRecord] = []
     failed: List[str] = []
-    for item in planned:
-        if failed and item.step.after_success:
-            record = _record(node, item.title, "skipped", 0, detail=f"because {failed[0]} failed")
+    for step in planned:
+        if failed and step.after_success:
+            record = _record(node, step.name, "skipped", 0, detail=f"because {failed[0]} failed")
         else:
-            record = _run(node, item)
-            if record.status == "failed" and item.required:
-                failed.append(item.title)
+            record = _run(node, step)
+            if record.status == "failed" and step.required:
+                failed.append(step.name)
         records.append(record)
         append(node.paths.log, record)
         say(record.to_words())
@@ -73,40 +73,40 @@ def _apply(node: Node, planned: Sequence[Planned], mode: str, say: Callable[[str
     return status
 
 
-def foresee(node: Node, planned: Sequence[Planned]) -> List[Dict[str, Any]]:
+def foresee(node: Node, planned: Sequence[Step]) -> List[Dict[str, Any]]:
     """What `apply` would do now, a step each: `would` in words ("" when nothing), `error` where that cannot be told."""
     seen = []
-    for item in planned:
+    for step in planned:
         would, error = "", ""
         try:
-            would = item.step.pending(node, item.subject)
+            would = step.pending(node)
         except HyperpodKitError as err:
             error = err.message
-        seen.append({**item.to_dict(), "would": would, "error": error})
+        seen.append({**step.to_dict(), "would": would, "error": error})
     return seen
 
 
-def _run(node: Node, item: Planned) -> StepRecord:
+def _run(node: Node, step: Step) -> StepRecord:
     started = node.clock.monotonic()
 
     def spent() -> int:
         return round((node.clock.monotonic() - started) * 1000)
 
     try:
-        outcome = item.step.run(node, item.subject)
+        outcome = step.run(node)
     except HyperpodKitError as err:
-        return _record(node, item.title, "failed", spent(), error=err.message, hint=err.hint or "")
+        return _record(node, step.name, "failed", spent(), error=err.message, hint=err.hint or "")
     except Exception as err:  # a defect of ours: the log must say where, and the other steps still run
         where = traceback.extract_tb(err.__traceback__)[-1]
         return _record(
             node,
-            item.title,
+            step.name,
             "failed",
             spent(),
             hint="this is a defect of hyperpod-kit: please report it",
             error=f"{type(err).__name__}: {err} ({where.filename}:{where.lineno})",
         )
-    return _record(node, item.title, "changed" if outcome.changed else "ok", spent(), detail=outcome.detail)
+    return _record(node, step.name, "changed" if outcome.changed else "ok", spent(), detail=outcome.detail)
 
 
 def _record(

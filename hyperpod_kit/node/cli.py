@@ -59,7 +59,7 @@ def actions_command(args: argparse.Namespace) -> int:
 def build_parser() -> argparse.ArgumentParser:
     import argparse
 
-    from hyperpod_kit.model.cluster import LIFECYCLE_MODES
+    from hyperpod_kit.model.states import LIFECYCLE_MODES
     from hyperpod_kit.node import creation_commands as creation
     from hyperpod_kit.node import mount_commands as mounts
 

@@ -12,6 +12,7 @@ import os
 
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text, write_if_different
+from hyperpod_kit.node.step import Step, StepOutcome
 
 FSTAB = "/etc/enroot/mounts.d/50-hyperpod-kit.fstab"
 
@@ -34,3 +35,10 @@ def show(node: Node) -> bool:
     # The first container may come before the first check of a mount makes the directory.
     os.makedirs(node.paths.real("/run/hyperpod-kit"), mode=0o755, exist_ok=True)
     return changed
+
+
+def _run(node: Node) -> StepOutcome:
+    return StepOutcome(show(node))
+
+
+STEP = Step("containers", _run, pending, required=False)

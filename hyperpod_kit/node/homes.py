@@ -19,6 +19,7 @@ from hyperpod_kit.model.node_config import User
 from hyperpod_kit.node import packet_rules
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.observe.check import check
+from hyperpod_kit.node.step import Step, StepOutcome
 
 SKELETON = "/etc/skel"
 ABOVE_MODE = 0o711
@@ -187,3 +188,11 @@ def _fill(node: Node, mount: EfsMount) -> bool:
     # Another node may fill it at the same moment: whatever is there then is left as it is.
     node.runner.run(["cp", "--recursive", "--no-clobber", f"{skeleton}/.", home], timeout=60, check=False)
     return bool(node.runner.run(anything, timeout=30).stdout)
+
+
+def _run(node: Node) -> StepOutcome:
+    done = settle(node)
+    return StepOutcome(bool(done), "; ".join(done))
+
+
+STEP = Step("homes", _run, pending)

@@ -12,6 +12,7 @@ from hyperpod_kit.errors import NodeError, RunError
 from hyperpod_kit.model.mounts import EfsMount, LustreMount, Mount, OpenZfsMount, S3Mount
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.facts import Facts
+from hyperpod_kit.node.step import Step, StepOutcome
 from hyperpod_kit.node.timing import wait_for
 
 RESOLVED_WITHIN = 60.0
@@ -54,3 +55,11 @@ def wait_until_resolvable(node: Node, seconds: float = RESOLVED_WITHIN) -> None:
             f"{missing[0]} does not resolve after {seconds:g} s",
             hint="check the VPC: DNS resolution, DNS host names, a route to the service",
         )
+
+
+def _run(node: Node) -> StepOutcome:
+    wait_until_resolvable(node)
+    return StepOutcome()
+
+
+STEP = Step("names", _run, required=False)

@@ -24,6 +24,7 @@ from hyperpod_kit.model.mounts import EfsMount, OpenZfsMount, S3FilesMount
 from hyperpod_kit.node import efs_ports, ruleset
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import jot, read_json, read_text
+from hyperpod_kit.node.step import Step, StepOutcome
 
 NFT, IPTABLES, IP6TABLES = "/usr/sbin/nft", "/usr/sbin/iptables", "/usr/sbin/ip6tables"
 TABLE = "hyperpod_kit"
@@ -297,3 +298,19 @@ def _accounts(node: Node) -> Dict[str, int]:
 
 def _there(node: Node, program: str) -> bool:
     return os.path.exists(node.paths.real(program))
+
+
+def _run(node: Node) -> StepOutcome:
+    try:
+        return StepOutcome(guard(node))
+    except NodeError as err:
+        if wanted(node).required:
+            raise
+        return StepOutcome(detail=f"not set: {err.message}")
+
+
+def _pending(node: Node) -> str:
+    return "set them" if could(node) and not is_guarded(node) else ""
+
+
+STEP = Step("packet-rules", _run, _pending)

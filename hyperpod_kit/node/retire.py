@@ -27,6 +27,7 @@ from hyperpod_kit.node.mountinfo import find
 from hyperpod_kit.node.mounts.ensure import clear_dead
 from hyperpod_kit.node.mounts.kinds.record import forget, read_record
 from hyperpod_kit.node.observe.check import check
+from hyperpod_kit.node.step import Step, StepOutcome
 
 MNT_EXPIRE = 4
 """umount2(2): of a mount that is in use it says EBUSY, of any other EAGAIN, and marks that one; a second call would
@@ -188,3 +189,11 @@ def _enabled(node: Node, units: Sequence[str]) -> List[str]:
 def _stop(node: Node, units: Sequence[str]) -> None:
     if units:
         node.runner.run(["systemctl", "stop", *units], timeout=120, check=False)
+
+
+def _run(node: Node) -> StepOutcome:
+    changed, notes = retire(node)
+    return StepOutcome(changed, "; ".join(notes))
+
+
+STEP = Step("retire", _run, pending)

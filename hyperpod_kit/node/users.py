@@ -11,6 +11,7 @@ from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.node_config import User
 from hyperpod_kit.node import homes
 from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.step import Step, StepOutcome
 
 
 def entry(node: Node, database: str, key: str) -> Optional[List[str]]:
@@ -54,3 +55,16 @@ def ensure_user(node: Node, user: User) -> bool:
         timeout=30,
     )
     return True
+
+
+def _run(node: Node) -> StepOutcome:
+    created = [user.name for user in node.config.users if ensure_user(node, user)]
+    return StepOutcome(bool(created), f"created {', '.join(created)}" if created else "")
+
+
+def _pending(node: Node) -> str:
+    missing = [user.name for user in node.config.users if not is_there(node, user)]
+    return f"create {', '.join(missing)}" if missing else ""
+
+
+STEP = Step("users", _run, _pending)

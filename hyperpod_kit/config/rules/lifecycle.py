@@ -7,8 +7,8 @@ from typing import Iterator
 from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.rules.cluster import AT
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.model.cluster import LIFECYCLE_MODES
 from hyperpod_kit.model.platform import by_platform
+from hyperpod_kit.model.states import LIFECYCLE_MODES
 
 
 def mode(settings: Settings) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from typing import Iterator
 
 from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.model.mounts import ROLES
+from hyperpod_kit.model.states import ROLES
 
 MOUNT_NAME = re.compile(r"[a-z0-9-]{1,40}")
 

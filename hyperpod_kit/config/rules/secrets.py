@@ -8,8 +8,8 @@ from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.rules.names import MOUNT_NAME
 from hyperpod_kit.config.rules.users import USER_NAME
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.model.mounts import ROLES
 from hyperpod_kit.model.secrets import ARN
+from hyperpod_kit.model.states import ROLES
 
 AT = "hyperpod_kit.secrets"
 

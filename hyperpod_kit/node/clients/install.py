@@ -19,6 +19,7 @@ from hyperpod_kit.node.clients.look import Found, look
 from hyperpod_kit.node.clients.lustre_hold import hold_lustre, to_hold
 from hyperpod_kit.node.clients.want import Want, wanted
 from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.step import Step, StepOutcome
 
 
 def install_clients(node: Node) -> Tuple[bool, str]:
@@ -131,3 +132,10 @@ def _check(node: Node, package: Package, path: str) -> None:
             f"listed as {listed.name} {listed.version} for {listed.arch}",
             hint="correct hyperpod_kit.clients, then hyperpod-kit upload",
         )
+
+
+def _run(node: Node) -> StepOutcome:
+    return StepOutcome(*install_clients(node))
+
+
+STEP = Step("clients", _run, pending)

@@ -15,7 +15,7 @@ from hyperpod_kit.errors import MountFailed, RunError
 from hyperpod_kit.model.mounts import PROTECTED, Mount, MountStatus, S3Mount, flags_of
 from hyperpod_kit.model.states import MOUNTED, OCCUPIED
 from hyperpod_kit.model.units import carrier_unit
-from hyperpod_kit.node import systemd
+from hyperpod_kit.node import retire, systemd
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_json, read_text, write_json
 from hyperpod_kit.node.mounts import beneath
@@ -24,6 +24,7 @@ from hyperpod_kit.node.mounts.kinds.record import read_record
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
 from hyperpod_kit.node.mounts.protect import lacking, protect
 from hyperpod_kit.node.observe.check import check
+from hyperpod_kit.node.step import MountStep, StepOutcome
 
 
 @dataclass(frozen=True)
@@ -165,3 +166,20 @@ def note_running(node: Node, mounts: Sequence[Mount]) -> None:
     for mount in mounts:
         if read_json(node.paths.unit_record(mount.name)) is None and systemd.is_active(node, carrier_unit(mount)):
             write_json(node.paths.unit_record(mount.name), {"unit": unit_digest(node, mount)})
+
+
+def _run(node: Node, name: str) -> StepOutcome:
+    return StepOutcome(*bring_up(node, node.mount(name)))
+
+
+def _pending(node: Node, name: str) -> str:
+    mount = node.mount(name)
+    try:
+        return pending(node, mount)
+    except MountFailed:
+        if any(old.path == mount.path for old in retire.leaving(node)):
+            return f"start {carrier_unit(mount)}"  # what lies there now goes before
+        raise
+
+
+STEP = MountStep("mount", _run, _pending)

@@ -14,6 +14,7 @@ from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.secrets import Secret
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.secrets.fetch import fetch
+from hyperpod_kit.node.step import Step, StepOutcome
 from hyperpod_kit.node.timing import Clock
 from hyperpod_kit.node.users import entry
 
@@ -80,3 +81,16 @@ def _write(path: str, value: bytes, uid: int, gid: int) -> bool:
         stream.write(value)
     os.replace(partial, path)
     return True
+
+
+def _run(node: Node) -> StepOutcome:
+    changed = keep(node)
+    return StepOutcome(bool(changed), ", ".join(changed))
+
+
+def _pending(node: Node) -> str:
+    names = missing(node)
+    return f"fetch {', '.join(names)}" if names else ""
+
+
+STEP = Step("secrets", _run, _pending)

@@ -10,6 +10,7 @@ from typing import Dict, List, Optional, Tuple
 
 from hyperpod_kit import audit
 from hyperpod_kit.errors import NodeError, RunError
+from hyperpod_kit.model.states import LifecycleMode, Role
 from hyperpod_kit.model.units import SLURM_STATE_UNIT, SWEEP_UNIT, carrier_unit, escape_path
 from hyperpod_kit.node import owed, systemd
 from hyperpod_kit.node.context import Node
@@ -17,6 +18,7 @@ from hyperpod_kit.node.files import read_text, write_if_different
 from hyperpod_kit.node.paths import SPANK_PLUGIN
 from hyperpod_kit.node.slurm import state
 from hyperpod_kit.node.slurm.hooks import merge_hooks, settings, with_block
+from hyperpod_kit.node.step import SCRIPTED, Step, StepOutcome
 from hyperpod_kit.node.timing import wait_for
 
 ANSWERS_WITHIN = 120.0
@@ -203,3 +205,24 @@ def await_answer(node: Node) -> None:
             f"slurmctld does not answer after {ANSWERS_WITHIN:g} s: {systemd.last_words(node, 'slurmctld.service')}",
             hint="journalctl -u slurmctld",
         )
+
+
+def _hooks(node: Node) -> StepOutcome:
+    changed, notes = install_hooks(node)
+    return StepOutcome(changed, "; ".join(notes))
+
+
+def _start(node: Node) -> StepOutcome:
+    return StepOutcome(start_controller(node))
+
+
+HOOKS_STEP = Step("slurm-hooks", _hooks, hooks_pending, roles=(Role.CONTROLLER,), modes=SCRIPTED, after_success=True)
+# In on_init_complete mode HyperPod has started Slurm, and restarting slurmd there would undo its configuration.
+STEP = Step(
+    "slurm-controller",
+    _start,
+    daemons_pending,
+    roles=(Role.CONTROLLER,),
+    modes=(LifecycleMode.ON_CREATE,),
+    after_success=True,
+)

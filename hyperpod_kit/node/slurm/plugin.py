@@ -12,6 +12,7 @@ from typing import Dict
 from hyperpod_kit.errors import NodeError
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_json, read_text, write_json
+from hyperpod_kit.node.step import SCRIPTED, Step, StepOutcome
 
 INCLUDES = ("/opt/slurm/include", "/usr/include")
 HEADERS = ("slurm_version.h", "spank.h")
@@ -69,3 +70,15 @@ def build(node: Node) -> bool:
     os.replace(partial, target)
     write_json(target + ".json", made)
     return True
+
+
+def _run(node: Node) -> StepOutcome:
+    return StepOutcome(build(node))
+
+
+def _pending(node: Node) -> str:
+    return "" if is_built(node) else f"build {node.paths.spank_plugin}"
+
+
+# Not required: without it, `hyperpod-kit job submit --auto-resume` still works.
+STEP = Step("spank-plugin", _run, _pending, required=False, modes=SCRIPTED)

@@ -10,9 +10,11 @@ import time
 from typing import Optional, Tuple
 
 from hyperpod_kit.errors import NodeError, RunError
+from hyperpod_kit.model.states import LifecycleMode, Role
 from hyperpod_kit.node import owed, systemd
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text, write_if_different
+from hyperpod_kit.node.step import Step, StepOutcome
 from hyperpod_kit.node.timing import wait_for
 from hyperpod_kit.slurm.control import node_fields
 
@@ -117,3 +119,18 @@ def start_worker(node: Node) -> bool:
             hint="journalctl -u slurmd; is the node in slurm.conf?",
         )
     return changed
+
+
+def _run(node: Node) -> StepOutcome:
+    return StepOutcome(start_worker(node), f"registered with {node.facts.controller_address}")
+
+
+# In on_init_complete mode HyperPod has started Slurm: see controller.py.
+STEP = Step(
+    "slurm-worker",
+    _run,
+    pending,
+    roles=(Role.COMPUTE, Role.LOGIN),
+    modes=(LifecycleMode.ON_CREATE,),
+    after_success=True,
+)

@@ -11,7 +11,7 @@ from hyperpod_kit.config.decode import decode
 from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.config.validate import validate
-from hyperpod_kit.model.cluster import LIFECYCLE_MODES
+from hyperpod_kit.model.states import LIFECYCLE_MODES
 
 EXAMPLE = json.loads((Path(__file__).parents[3] / "provisioning_parameters.example.json").read_text())
 URI = "s3://sagemaker-hyperpod-kit-demo/hyperpod-kit/demo/0123456789abcdef/"

@@ -19,7 +19,7 @@ from hyperpod_kit.config.emit import create_cluster_request
 from hyperpod_kit.config.findings import ERROR, WARNING
 from hyperpod_kit.config.load import check, load
 from hyperpod_kit.config.validate import validate
-from hyperpod_kit.model.cluster import LIFECYCLE_MODES
+from hyperpod_kit.model.states import LIFECYCLE_MODES
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = json.loads((ROOT / "provisioning_parameters.example.json").read_text())

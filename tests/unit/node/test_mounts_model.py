@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from hyperpod_kit.model.mounts import KINDS, ROLES, EfsMount, LustreMount, OpenZfsMount, S3Mount, mount_from_dict
+from hyperpod_kit.model.mounts import KINDS, EfsMount, LustreMount, OpenZfsMount, S3Mount, mount_from_dict
 from hyperpod_kit.model.node_config import NodeConfig
 from hyperpod_kit.model.platform import decide_platform
+from hyperpod_kit.model.states import ROLES
 
 OTHER_VALUES = {"str": "x", "Optional[str]": "y", "Optional[int]": 7, "int": 3, "Tuple[str, ...]": ("compute",)}
 

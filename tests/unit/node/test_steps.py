@@ -66,8 +66,8 @@ ORDER = [
 )
 def test_plan(role: str, mode: str, left_out: str) -> None:
     planned = plan(STEPS, CONFIG.mounts_for(role, "g"), role, mode)
-    assert [item.title for item in planned] == [title for title in ORDER if title not in left_out.split()]
-    optional = {item.title for item in planned if not item.required}
+    assert [step.name for step in planned] == [title for title in ORDER if title not in left_out.split()]
+    optional = {step.name for step in planned if not step.required}
     assert {"names", "containers", "spank-plugin", "mount:fsx"} >= optional
 
 

@@ -25,7 +25,8 @@ from hyperpod_kit.node.clients.look import Found
 from hyperpod_kit.node.clients.want import wanted
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.plan import plan
-from hyperpod_kit.node.steps import STEPS, Outcome
+from hyperpod_kit.node.step import MountStep, StepOutcome
+from hyperpod_kit.node.steps import STEPS
 from tests.unit.node_clients.debian_root import DebianRoot
 from tests.unit.node_clients.package_server import PackageServer
 
@@ -66,9 +67,9 @@ def test_with_good_clients_no_network_and_no_package_manager_is_touched(
         path.parent.mkdir(parents=True)
         path.write_text("#!/bin/sh\necho 9.9.9\n")
         path.chmod(0o755)
-    step = next(step for step in STEPS if step.name == "clients")
+    [step] = [step for step in plan(STEPS, (), "compute", "on_create") if step.name == "clients"]
     node = debian.node([HOME, DATA])
-    assert step.run(node, "").changed is False
+    assert step.run(node).changed is False
     assert debian.calls == []
 
 
@@ -77,14 +78,14 @@ def test_a_download_that_fails_does_not_keep_the_other_mounts_from_being_made(
 ) -> None:
     made: List[str] = []
 
-    def make(_: Node, name: str) -> Outcome:
+    def make(_: Node, name: str) -> StepOutcome:
         made.append(name)
-        return Outcome(True)
+        return StepOutcome(True)
 
     steps = [
-        replace(step, run=make) if step.each_mount else step
+        replace(step, run=make) if isinstance(step, MountStep) else step
         for step in STEPS
-        if step.name == "clients" or step.each_mount
+        if step.name == "clients" or isinstance(step, MountStep)
     ]
     gone = debian.listed(debian.deb("mount-s3", "1.22.0"), url=server.offer("/x", b"") + "/mount-s3.deb")
     node, said = debian.node([DATA, HOME], [gone]), []

@@ -13,7 +13,7 @@ from hyperpod_kit.errors import MountFailed, Untrusted
 from hyperpod_kit.model.mounts import NvmeMount, S3Mount
 from hyperpod_kit.model.units import carrier_unit, s3_unit
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import read_text, write_if_different
+from hyperpod_kit.node.files import read_text
 from hyperpod_kit.node.mountinfo import Entry, find
 from hyperpod_kit.node.mounts.kinds.kind import Identity, Kind
 from hyperpod_kit.node.mounts.kinds.record import read_record, replaced
@@ -126,18 +126,3 @@ def parse_command(words: Sequence[str]) -> Optional[Served]:
         elif word.startswith("--prefix="):
             prefix = word[len("--prefix=") :]
     return Served(given[-2], prefix, os.path.normpath(given[-1]))
-
-
-def other_users_may(node: Node) -> bool:
-    """Whether /etc/fuse.conf lets --allow-other work for a daemon that is not root."""
-    lines = (read_text(node.paths.fuse_conf) or "").splitlines()
-    return any(line.strip() == "user_allow_other" for line in lines)
-
-
-def allow_other_users(node: Node) -> bool:
-    """Put `user_allow_other` into /etc/fuse.conf; True when it was not there."""
-    if other_users_may(node):
-        return False
-    text = read_text(node.paths.fuse_conf) or ""
-    joint = "" if not text or text.endswith("\n") else "\n"
-    return write_if_different(node.paths.fuse_conf, f"{text}{joint}user_allow_other\n")

@@ -1,0 +1,41 @@
+"""/etc/fuse.conf: whether a FUSE daemon may let others than its own user into its mount.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+from hyperpod_kit.model.mounts import S3Mount
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.files import read_text, write_if_different
+from hyperpod_kit.node.step import Step, StepOutcome
+
+
+def other_users_may(node: Node) -> bool:
+    """Whether /etc/fuse.conf lets --allow-other work for a daemon that is not root."""
+    lines = (read_text(node.paths.fuse_conf) or "").splitlines()
+    return any(line.strip() == "user_allow_other" for line in lines)
+
+
+def allow_other_users(node: Node) -> bool:
+    """Put `user_allow_other` into /etc/fuse.conf; True when it was not there."""
+    if other_users_may(node):
+        return False
+    text = read_text(node.paths.fuse_conf) or ""
+    joint = "" if not text or text.endswith("\n") else "\n"
+    return write_if_different(node.paths.fuse_conf, f"{text}{joint}user_allow_other\n")
+
+
+def _any_s3(node: Node) -> bool:
+    return any(isinstance(mount, S3Mount) for mount in node.mounts)
+
+
+def _run(node: Node) -> StepOutcome:
+    return StepOutcome(_any_s3(node) and allow_other_users(node))
+
+
+def _pending(node: Node) -> str:
+    return "user_allow_other in /etc/fuse.conf" if _any_s3(node) and not other_users_may(node) else ""
+
+
+STEP = Step("fuse", _run, _pending)

@@ -1,0 +1,70 @@
+"""The units of this node: installed and enabled, and the timers among them started.
+
+They make the mounts at a reboot, when no lifecycle script runs.
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+from typing import List
+
+from hyperpod_kit.model.units import (
+    HEALTH_TIMER,
+    MEMORY_TIMER,
+    ONLY,
+    SECRETS_UNIT,
+    SWEEP_TIMER,
+    carrier_unit,
+    units_of,
+)
+from hyperpod_kit.node import retire, systemd
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.mounts import bring_up
+from hyperpod_kit.node.secrets import keep as secrets
+from hyperpod_kit.node.step import Step, StepOutcome
+
+
+def timers(node: Node) -> List[str]:
+    """What runs again and again."""
+    return [HEALTH_TIMER, *(unit for unit in (SWEEP_TIMER, MEMORY_TIMER) if ONLY[unit] == node.facts.role)]
+
+
+def at_boot(node: Node) -> List[str]:
+    """The units that start by themselves."""
+    return [
+        *(carrier_unit(mount) for mount in node.mounts),
+        *timers(node),
+        *([SECRETS_UNIT] if secrets.secrets_of(node) else []),
+    ]
+
+
+def _install(node: Node) -> StepOutcome:
+    retire.carry(node)
+    bring_up.note_running(node, node.mounts)
+    return StepOutcome(systemd.install(node, units_of(node.mounts, node.facts.role), at_boot(node)))
+
+
+def _to_install(node: Node) -> str:
+    units = units_of(node.mounts, node.facts.role)
+    installing = systemd.outdated(node, units)
+    # A unit that is not there yet cannot be asked about.
+    enabling = [unit for unit in at_boot(node) if unit not in installing and not systemd.is_enabled(node, unit)]
+    words = [
+        f"install {', '.join(installing)}" if installing else "",
+        f"enable {', '.join(enabling)}" if enabling else "",
+        "daemon-reload" if not installing and systemd.must_reload(node, units) else "",
+    ]
+    return "; ".join(word for word in words if word)
+
+
+def _start_timers(node: Node) -> StepOutcome:
+    return StepOutcome(any([systemd.start(node, unit, timeout=30) for unit in timers(node)]))
+
+
+def _to_start(node: Node) -> str:
+    resting = [unit for unit in timers(node) if not systemd.is_active(node, unit)]
+    return f"start {', '.join(resting)}" if resting else ""
+
+
+STEP = Step("units", _install, _to_install)
+TIMERS_STEP = Step("health", _start_timers, _to_start)

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Callable, Optional, Sequence
 from hyperpod_kit.cli.output import bar, data, out, say
 
 if TYPE_CHECKING:
-    from hyperpod_kit.remote.target import Target
+    from hyperpod_kit.remote.target import NodeTarget
     from hyperpod_kit.run import Runner
 
 A_DAY = timedelta(days=1)
 
 
 def show(
-    targets: Sequence[Target],
-    connect: Callable[[Target], Runner],
+    targets: Sequence[NodeTarget],
+    connect: Callable[[NodeTarget], Runner],
     since: Optional[datetime],
     *,
     timeout: float,

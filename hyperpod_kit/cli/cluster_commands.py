@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Optional
 
 import click
 
-from hyperpod_kit.cli.consent import ask
+from hyperpod_kit.cli.confirm import confirm
 from hyperpod_kit.cli.options import cluster_options, config_argument, json_option, resolve_cluster
 from hyperpod_kit.cli.output import cell, console, data, out, say
 from hyperpod_kit.cli.waiting import interval_option, timeout_option, until_gone, until_ready
@@ -212,7 +212,7 @@ def delete_cluster(
     if state.status == "Deleting":
         say(f"cluster {name} is being deleted already")
     else:
-        ask(f"Delete {lost}?", yes=yes)
+        confirm(f"Delete {lost}?", yes=yes)
         sagemaker.delete_cluster(name)
         say(f"cluster {name} is being deleted")
     if then_wait:

@@ -15,10 +15,10 @@ from hyperpod_kit.errors import AwsError, HyperpodKitError, Unreachable, UsageEr
 if TYPE_CHECKING:
     from hyperpod_kit.aws.s3 import Bucket
     from hyperpod_kit.bundle.render import Bundle
-    from hyperpod_kit.cli.diff_rows import Row
+    from hyperpod_kit.cli.diff_rows import DiffRow
     from hyperpod_kit.remote.installed import NodeBundle
     from hyperpod_kit.remote.live_cluster import LiveCluster
-    from hyperpod_kit.remote.target import SshSettings, Target
+    from hyperpod_kit.remote.target import NodeTarget, SshSettings
 
 
 @click.command()
@@ -82,7 +82,7 @@ def diff(config: Path, nodes: bool, ssh: SshSettings, as_json: bool) -> int:
     return diff_rows.exit_code(rows)
 
 
-def _in_s3(bundle: Bundle, bucket: Bucket) -> Row:
+def _in_s3(bundle: Bundle, bucket: Bucket) -> DiffRow:
     from hyperpod_kit.aws.errors import NOT_FOUND
     from hyperpod_kit.bundle.stored import stored
     from hyperpod_kit.cli import diff_rows
@@ -110,7 +110,7 @@ def _groups(cluster: LiveCluster) -> tuple[list[Mapping[str, Any]], str]:
         return [], err.message
 
 
-def _ask(targets: list[Target], ssh: SshSettings) -> list[NodeBundle]:
+def _ask(targets: list[NodeTarget], ssh: SshSettings) -> list[NodeBundle]:
     from hyperpod_kit.remote.installed import installed
     from hyperpod_kit.remote.ssh import SshRunner
     from hyperpod_kit.remote.ssh_access import SshAccess
@@ -127,7 +127,9 @@ def _ask(targets: list[Target], ssh: SshSettings) -> list[NodeBundle]:
         )
 
 
-def _others(rows: list[Row], bundle: Bundle, bucket: Bucket, answers: list[NodeBundle]) -> dict[str, Mapping[str, str]]:
+def _others(
+    rows: list[DiffRow], bundle: Bundle, bucket: Bucket, answers: list[NodeBundle]
+) -> dict[str, Mapping[str, str]]:
     """Bundle id -> its list of digests, for every other bundle that was seen: from a node that has it, else from S3."""
     from hyperpod_kit.bundle.stored import listing
 

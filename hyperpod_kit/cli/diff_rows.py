@@ -26,7 +26,7 @@ SHOWN = 12
 
 
 @dataclass(frozen=True)
-class Row:
+class DiffRow:
     """One place where a bundle is. `what`: s3, group, node or cluster; `bundle_id`: what is there, "" for none."""
 
     what: str
@@ -42,60 +42,62 @@ def digests(bundle: Bundle) -> dict[str, str]:
     return manifest.digests(bundle.files[manifest.SUMS])
 
 
-def unknown(what: str, where: str, why: str) -> Row:
+def unknown(what: str, where: str, why: str) -> DiffRow:
     """A place that did not answer."""
-    return Row(what, where, "", "unknown", why)
+    return DiffRow(what, where, "", "unknown", why)
 
 
-def of_s3(bundle: Bundle, found: Optional[BundleDifference]) -> Row:
+def of_s3(bundle: Bundle, found: Optional[BundleDifference]) -> DiffRow:
     """`found`: what an upload would change there, None when there is nothing."""
     if found is None:
-        return Row("s3", bundle.source_s3_uri, "", "absent", "not uploaded: hyperpod-kit upload")
+        return DiffRow("s3", bundle.source_s3_uri, "", "absent", "not uploaded: hyperpod-kit upload")
     if not found:
-        return Row("s3", bundle.source_s3_uri, bundle.bundle_id, "same")
+        return DiffRow("s3", bundle.source_s3_uri, bundle.bundle_id, "same")
     wrong = (("missing", found.added), ("damaged", found.changed), ("not of this bundle", found.removed))
     files = tuple(f"{place}: {word}" for word, places in wrong for place in places)
-    return Row("s3", bundle.source_s3_uri, bundle.bundle_id, "damaged", _first(files), files)
+    return DiffRow("s3", bundle.source_s3_uri, bundle.bundle_id, "damaged", _first(files), files)
 
 
-def of_group(bundle: Bundle, group: Mapping[str, Any]) -> Row:
+def of_group(bundle: Bundle, group: Mapping[str, Any]) -> DiffRow:
     """`group`: one of InstanceGroups of DescribeCluster."""
     uri = (group.get("LifeCycleConfig") or {}).get("SourceS3Uri", "")
     name = str(group["InstanceGroupName"])
     if not uri:
-        return Row("group", name, "", "absent", "its nodes run no lifecycle script")
+        return DiffRow("group", name, "", "absent", "its nodes run no lifecycle script")
     if uri.rstrip("/") == bundle.source_s3_uri.rstrip("/"):
-        return Row("group", name, bundle.bundle_id, "same")
+        return DiffRow("group", name, bundle.bundle_id, "same")
     identity = uri.rstrip("/").rpartition("/")[2]
     same = identity == bundle.bundle_id
-    return Row("group", name, identity, "differs", f"new nodes run {uri}" if same else "what new nodes would run")
+    return DiffRow("group", name, identity, "differs", f"new nodes run {uri}" if same else "what new nodes would run")
 
 
-def of_node(bundle: Bundle, answer: NodeBundle) -> Row:
+def of_node(bundle: Bundle, answer: NodeBundle) -> DiffRow:
     """What one node runs, against the bundle of the configuration."""
     where = f"{answer.target.instance_id} ({answer.target.group})"
     if answer.error:
         return unknown("node", where, answer.error)
     if not answer.current:
-        return Row("node", where, "", "absent", "no bundle is installed: see /var/log/provision/provisioning.log there")
+        return DiffRow(
+            "node", where, "", "absent", "no bundle is installed: see /var/log/provision/provisioning.log there"
+        )
     if answer.damaged:
-        return Row("node", where, answer.current, "damaged", _first(answer.damaged), answer.damaged)
+        return DiffRow("node", where, answer.current, "damaged", _first(answer.damaged), answer.damaged)
     if answer.recorded != answer.current:
         last = f"the last creation that ended was of {answer.recorded}" if answer.recorded else "no creation ended"
-        return Row("node", where, answer.current, "failed", last)
+        return DiffRow("node", where, answer.current, "failed", last)
     if not answer.created_ok:
-        return Row("node", where, answer.current, "failed", "its creation failed: see status.json there")
+        return DiffRow("node", where, answer.current, "failed", "its creation failed: see status.json there")
     when = f"created {_moment(answer.finished_at)}"
-    return Row("node", where, answer.current, "same" if answer.current == bundle.bundle_id else "differs", when)
+    return DiffRow("node", where, answer.current, "same" if answer.current == bundle.bundle_id else "differs", when)
 
 
-def exit_code(rows: Sequence[Row]) -> int:
+def exit_code(rows: Sequence[DiffRow]) -> int:
     """0 all the same, 1 something differs, 3 nothing differs but something is unknown."""
     states = {row.state for row in rows} - {"same"}
     return 0 if not states else 3 if states == {"unknown"} else 1
 
 
-def to_json(bundle: Bundle, rows: Sequence[Row], changes: Mapping[str, BundleDifference]) -> dict[str, Any]:
+def to_json(bundle: Bundle, rows: Sequence[DiffRow], changes: Mapping[str, BundleDifference]) -> dict[str, Any]:
     """The whole answer. `changes`: other bundle id -> what the configuration's bundle would change in it."""
     return {
         "bundle_id": bundle.bundle_id,
@@ -106,7 +108,7 @@ def to_json(bundle: Bundle, rows: Sequence[Row], changes: Mapping[str, BundleDif
     }
 
 
-def table(bundle: Bundle, rows: Sequence[Row]) -> Table:
+def table(bundle: Bundle, rows: Sequence[DiffRow]) -> Table:
     """A row a place."""
     from rich.table import Table
 
@@ -129,7 +131,7 @@ def change_lines(changes: Mapping[str, BundleDifference]) -> Iterator[str]:
             yield f"  and {len(lines) - SHOWN} more (--json has all)"
 
 
-def summary(rows: Sequence[Row]) -> str:
+def summary(rows: Sequence[DiffRow]) -> str:
     """One sentence."""
     counts = {state: sum(row.state == state for row in rows) for state in dict.fromkeys(row.state for row in rows)}
     if set(counts) == {"same"}:

@@ -109,7 +109,7 @@ def _region_is_a_habit() -> bool:
 
 
 def _interview(base: dict[str, Any], answers: Any) -> Any:
-    from hyperpod_kit.cli.interview import interview
+    from hyperpod_kit.cli.prompts import interview
 
     try:
         return interview(base, answers)

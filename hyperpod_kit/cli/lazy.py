@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 
-class Entry(NamedTuple):
+class CommandEntry(NamedTuple):
     """Where a command lies, `module:attribute`, and its line in --help, so that --help imports nothing."""
 
     place: str
@@ -24,7 +24,7 @@ class Entry(NamedTuple):
 
 
 class LazyGroup(click.Group):
-    """A group over a table of entries, in sections: title -> name -> Entry.
+    """A group over a table of entries, in sections: title -> name -> CommandEntry.
 
     `elsewhere`: names of commands that another machine has -> where they are, and what to type for that.
     """
@@ -32,7 +32,7 @@ class LazyGroup(click.Group):
     def __init__(
         self,
         *args: Any,
-        sections: Mapping[str, Mapping[str, Entry]],
+        sections: Mapping[str, Mapping[str, CommandEntry]],
         elsewhere: Mapping[str, tuple[str, str]] | None = None,
         **kwargs: Any,
     ) -> None:

@@ -13,49 +13,57 @@ import click
 
 from hyperpod_kit import __version__
 from hyperpod_kit.cli.exit_codes import STOPPED, exit_code_of
-from hyperpod_kit.cli.lazy import Entry, LazyGroup
+from hyperpod_kit.cli.lazy import CommandEntry, LazyGroup
 
 PROGRAM = "hyperpod-kit"
 _C = "hyperpod_kit.cli"
 SECTIONS = {
     "Configuration and bundle": {
-        "init": Entry(f"{_C}.init_command:init", "Write a configuration to start from."),
-        "config": Entry(f"{_C}.config_group:config", "Show the effective configuration, or its JSON Schema."),
-        "validate": Entry(f"{_C}.validate_command:validate", "Check a configuration, offline or against AWS."),
-        "policy": Entry(f"{_C}.policy_command:policy", "The least IAM policies of the nodes' role."),
-        "describe-package": Entry(
+        "init": CommandEntry(f"{_C}.init_command:init", "Write a configuration to start from."),
+        "config": CommandEntry(f"{_C}.config_group:config", "Show the effective configuration, or its JSON Schema."),
+        "validate": CommandEntry(f"{_C}.validate_command:validate", "Check a configuration, offline or against AWS."),
+        "policy": CommandEntry(f"{_C}.policy_command:policy", "The least IAM policies of the nodes' role."),
+        "describe-package": CommandEntry(
             f"{_C}.package_command:describe_package", "Print the configuration entry for a client .deb."
         ),
-        "render": Entry(f"{_C}.bundle_commands:render", "Write the lifecycle bundle to a directory."),
-        "diff": Entry(f"{_C}.diff_command:diff", "Compare the configuration with S3 and with what nodes run."),
-        "upload": Entry(f"{_C}.bundle_commands:upload", "Put the lifecycle bundle into its bucket."),
+        "render": CommandEntry(f"{_C}.bundle_commands:render", "Write the lifecycle bundle to a directory."),
+        "diff": CommandEntry(f"{_C}.diff_command:diff", "Compare the configuration with S3 and with what nodes run."),
+        "upload": CommandEntry(f"{_C}.bundle_commands:upload", "Put the lifecycle bundle into its bucket."),
     },
     "Cluster": {
-        "create-cluster": Entry(f"{_C}.cluster_commands:create_cluster", "Create the cluster."),
-        "update-cluster": Entry(f"{_C}.update_command:update_cluster", "Bring the cluster to the configuration."),
-        "wait": Entry(f"{_C}.cluster_commands:wait", "Wait until every node runs."),
-        "describe-cluster": Entry(f"{_C}.cluster_commands:describe_cluster", "Status, groups and failures."),
-        "list-cluster-nodes": Entry(f"{_C}.node_commands:list_cluster_nodes", "Every node with its address and state."),
-        "replace-node": Entry(f"{_C}.node_commands:replace_node", "Replace nodes by fresh ones."),
-        "reboot-node": Entry(f"{_C}.node_commands:reboot_node", "Restart nodes; what is on their disks stays."),
-        "events": Entry(f"{_C}.events_command:events", "What HyperPod did and what failed, with its reasons."),
-        "connect": Entry(f"{_C}.connect_command:connect", "A shell on a node, by an SSM session or ssh."),
-        "delete-cluster": Entry(f"{_C}.cluster_commands:delete_cluster", "Delete the cluster and its nodes."),
-        "validate-mounts": Entry(f"{_C}.mounts_command:validate_mounts", "Check every mount on every node."),
-        "diagnose": Entry(f"{_C}.diagnose_command:diagnose", "Why a node is not well, and what to do about it."),
+        "create-cluster": CommandEntry(f"{_C}.cluster_commands:create_cluster", "Create the cluster."),
+        "update-cluster": CommandEntry(
+            f"{_C}.update_command:update_cluster", "Bring the cluster to the configuration."
+        ),
+        "wait": CommandEntry(f"{_C}.cluster_commands:wait", "Wait until every node runs."),
+        "describe-cluster": CommandEntry(f"{_C}.cluster_commands:describe_cluster", "Status, groups and failures."),
+        "list-cluster-nodes": CommandEntry(
+            f"{_C}.node_commands:list_cluster_nodes", "Every node with its address and state."
+        ),
+        "replace-node": CommandEntry(f"{_C}.node_commands:replace_node", "Replace nodes by fresh ones."),
+        "reboot-node": CommandEntry(f"{_C}.node_commands:reboot_node", "Restart nodes; what is on their disks stays."),
+        "events": CommandEntry(f"{_C}.events_command:events", "What HyperPod did and what failed, with its reasons."),
+        "connect": CommandEntry(f"{_C}.connect_command:connect", "A shell on a node, by an SSM session or ssh."),
+        "delete-cluster": CommandEntry(f"{_C}.cluster_commands:delete_cluster", "Delete the cluster and its nodes."),
+        "validate-mounts": CommandEntry(f"{_C}.mounts_command:validate_mounts", "Check every mount on every node."),
+        "diagnose": CommandEntry(f"{_C}.diagnose_command:diagnose", "Why a node is not well, and what to do about it."),
     },
     "Users": {
-        "users": Entry(f"{_C}.users_commands:users", "Homes on EFS: access points and the file system's policy."),
+        "users": CommandEntry(
+            f"{_C}.users_commands:users", "Homes on EFS: access points and the file system's policy."
+        ),
     },
     "Jobs and checkpoints": {
-        "job": Entry(f"{_C}.passthrough:job", "Run a training job that comes back by itself."),
-        "checkpoint": Entry(f"{_C}.passthrough:checkpoint", "List, verify, prune, export and measure checkpoints."),
+        "job": CommandEntry(f"{_C}.passthrough:job", "Run a training job that comes back by itself."),
+        "checkpoint": CommandEntry(
+            f"{_C}.passthrough:checkpoint", "List, verify, prune, export and measure checkpoints."
+        ),
     },
     "Without AWS": {
-        "rehearse": Entry(f"{_C}.rehearse_commands:rehearse", "A HyperPod cluster on this machine."),
+        "rehearse": CommandEntry(f"{_C}.rehearse_commands:rehearse", "A HyperPod cluster on this machine."),
     },
     "This program": {
-        "completion": Entry(
+        "completion": CommandEntry(
             f"{_C}.completion_command:completion", "Print the completion script for bash, zsh or fish."
         ),
     },

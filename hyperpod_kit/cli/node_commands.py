@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Sequence
 
 import click
 
-from hyperpod_kit.cli.consent import ask
+from hyperpod_kit.cli.confirm import confirm
 from hyperpod_kit.cli.options import Cluster, cluster_of_nodes, cluster_options, json_option, resolve_cluster
 from hyperpod_kit.cli.output import cell, console, data, say
 
@@ -149,7 +149,7 @@ def _act(names: tuple[str, ...], chosen: Cluster, verb: Verb, yes: bool, dry_run
         if as_json:
             data({"cluster": chosen.name, "nodes": [asdict(node) for node in targets]})
         return 0
-    ask(verb.question.format(listed), yes=yes)
+    confirm(verb.question.format(listed), yes=yes)
     done, refused = verb.act(sagemaker, chosen.name, targets)
     if as_json:
         data({"cluster": chosen.name, verb.done: done, "refused": refused})

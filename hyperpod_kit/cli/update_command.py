@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Sequence
 
 import click
 
-from hyperpod_kit.cli.consent import ask
+from hyperpod_kit.cli.confirm import confirm
 from hyperpod_kit.cli.options import config_argument, json_option
 from hyperpod_kit.cli.output import cell, console, data, say
 from hyperpod_kit.cli.waiting import interval_option, timeout_option, until_ready
@@ -71,7 +71,7 @@ def update_cluster(
     if found.changes:
         update.require_sendable(live, found)
         if found.destroys:
-            ask(f"{found.destroys} nodes go, with everything on their own disks. Go on?", yes=yes)
+            confirm(f"{found.destroys} nodes go, with everything on their own disks. Go on?", yes=yes)
         if planned.bundle is not None:
             require_uploaded(planned.bundle, Bucket(planned.bundle.bucket, settings.cluster.region))
         sagemaker.update_cluster(found.request)

@@ -9,7 +9,7 @@ from typing import Any, Callable, Sequence
 from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.model.actions import LONGEST, MOST, Action
 from hyperpod_kit.remote.fan_out import ask_all, cannot_be_asked
-from hyperpod_kit.remote.target import Target
+from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.run import Completed, Runner
 from hyperpod_kit.untrusted.parse import json_object
 from hyperpod_kit.untrusted.text import clean
@@ -18,58 +18,58 @@ WORDS = ("action", "on", "owner", "why", "asked_by", "unit")
 
 
 @dataclass(frozen=True)
-class Told:
+class NodeActions:
     """One node's actions, oldest first. error: why it could not be asked or understood, "" when it was."""
 
-    target: Target
+    target: NodeTarget
     actions: tuple[Action, ...] = ()
     error: str = ""
 
 
 def ask(
-    targets: Sequence[Target],
-    connect: Callable[[Target], Runner],
+    targets: Sequence[NodeTarget],
+    connect: Callable[[NodeTarget], Runner],
     since: float,
     *,
     timeout: float = 60.0,
-    progress: Callable[[Told], None] = lambda told: None,
-) -> list[Told]:
+    progress: Callable[[NodeActions], None] = lambda told: None,
+) -> list[NodeActions]:
     """Ask each node at once; one that cannot be asked is an answer too."""
 
-    def one(target: Target) -> Told:
+    def one(target: NodeTarget) -> NodeActions:
         silent = cannot_be_asked(target)
         if silent:
-            return Told(target, error=silent.error)
+            return NodeActions(target, error=silent.error)
         command = ["hyperpod-kit", "node", "actions", "--json", f"--since=@{int(since)}"]
         try:
             runner = connect(target)
-            heard = runner.run(command, timeout=timeout, check=False)
-            if heard.returncode == 1:
+            response = runner.run(command, timeout=timeout, check=False)
+            if response.returncode == 1:
                 # Who may log in may not read the journal everywhere; who administers may become root.
-                heard = runner.run(["sudo", "-n", *command], timeout=timeout, check=False)
-            return understood(target, heard)
+                response = runner.run(["sudo", "-n", *command], timeout=timeout, check=False)
+            return understood(target, response)
         except HyperpodKitError as err:
-            return Told(target, error=err.message)
+            return NodeActions(target, error=err.message)
         except Exception as err:  # whatever one node says, the others are told of
-            return Told(target, error=f"its answer cannot be read: {type(err).__name__}: {clean(err)}")
+            return NodeActions(target, error=f"its answer cannot be read: {type(err).__name__}: {clean(err)}")
 
     return ask_all(list(targets), one, progress)
 
 
-def understood(target: Target, heard: Completed) -> Told:
+def understood(target: NodeTarget, response: Completed) -> NodeActions:
     """What a node's answer says."""
-    if heard.returncode == 2:
-        return Told(target, error="its release knows no actions: give it this one's bundle")
-    if heard.returncode != 0:
-        return Told(target, error=clean(heard.stderr) or f"exit code {heard.returncode}")
-    begin = heard.stdout.find("{")
+    if response.returncode == 2:
+        return NodeActions(target, error="its release knows no actions: give it this one's bundle")
+    if response.returncode != 0:
+        return NodeActions(target, error=clean(response.stderr) or f"exit code {response.returncode}")
+    begin = response.stdout.find("{")
     try:
-        listed = json_object(heard.stdout[max(0, begin) :])["actions"]
+        listed = json_object(response.stdout[max(0, begin) :])["actions"]
         if not isinstance(listed, list):
             raise ValueError(f"its actions are of type {type(listed).__name__}, expected a list")
     except (ValueError, KeyError) as err:
-        return Told(target, error=f"its answer cannot be read: {clean(err)}")
-    return Told(target, tuple(_action(one) for one in listed[-MOST:] if isinstance(one, dict)))
+        return NodeActions(target, error=f"its answer cannot be read: {clean(err)}")
+    return NodeActions(target, tuple(_action(one) for one in listed[-MOST:] if isinstance(one, dict)))
 
 
 def _action(raw: dict[str, Any]) -> Action:

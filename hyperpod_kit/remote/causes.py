@@ -136,7 +136,7 @@ CAUSES = (
 
 
 @dataclass(frozen=True)
-class Known:
+class RecognisedCause:
     """A cause that was recognised, with the words that it was recognised by."""
 
     cause: Cause
@@ -150,7 +150,7 @@ LONGEST_LINE = 4 << 10
 """Characters of one line that are searched."""
 
 
-def recognise(text: str) -> Iterator[Known]:
+def recognise(text: str) -> Iterator[RecognisedCause]:
     """Every known cause in a text, each once, with the line that shows it. The time is bounded, whatever the text."""
     text = searched(text)
     for cause in CAUSES:
@@ -158,7 +158,7 @@ def recognise(text: str) -> Iterator[Known]:
         if match:
             begin = text.rfind("\n", 0, match.start()) + 1
             end = text.find("\n", match.end())
-            yield Known(cause, clean(text[begin : end if end >= 0 else None], 200))
+            yield RecognisedCause(cause, clean(text[begin : end if end >= 0 else None], 200))
 
 
 def searched(text: str) -> str:

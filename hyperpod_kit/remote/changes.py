@@ -7,7 +7,7 @@ from typing import Iterator, Sequence
 
 from hyperpod_kit.model.mounts import MountStatus
 from hyperpod_kit.remote.groups import MOST_KINDS, shortened, troubles, where
-from hyperpod_kit.remote.target import Target
+from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.remote.validate_mounts import NodeReport, slurm_name
 
 NO_ANSWER = "no answer"
@@ -49,8 +49,8 @@ def _recovered(old: dict[str, NodeReport], report: NodeReport) -> bool:
     return earlier is not None and bool(_wrong(earlier)) and not _wrong(report)
 
 
-def _named(what: str, nodes: Sequence[Target]) -> Iterator[str]:
-    groups: dict[str, list[Target]] = {}
+def _named(what: str, nodes: Sequence[NodeTarget]) -> Iterator[str]:
+    groups: dict[str, list[NodeTarget]] = {}
     for node in nodes:
         groups.setdefault(node.group, []).append(node)
     for group, members in sorted(groups.items()):

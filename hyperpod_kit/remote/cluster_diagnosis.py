@@ -15,11 +15,11 @@ from hyperpod_kit.cluster.events import CONTINUOUS, WARN, Event, list_events
 from hyperpod_kit.cluster.nodes import ClusterNode, list_nodes, resolve
 from hyperpod_kit.errors import AwsError, UsageError
 from hyperpod_kit.remote.causes import recognise
-from hyperpod_kit.remote.diagnose import TAIL, Diagnosis, Shipped, Told, diagnose
+from hyperpod_kit.remote.diagnose import TAIL, AwsWords, Diagnosis, Shipped, diagnose
 from hyperpod_kit.remote.live_cluster import LiveCluster
 from hyperpod_kit.remote.ssh import SshRunner
 from hyperpod_kit.remote.ssh_access import SshAccess
-from hyperpod_kit.remote.target import SshSettings, Target
+from hyperpod_kit.remote.target import NodeTarget, SshSettings
 from hyperpod_kit.run import Runner
 
 RECENT = timedelta(hours=1)
@@ -40,10 +40,10 @@ class ClusterCase:
     status: str
     failure: str
     arn: str
-    targets: Sequence[tuple[Target, Told]]
+    targets: Sequence[tuple[NodeTarget, AwsWords]]
 
     def diagnose(
-        self, connect: Callable[[Target], Runner], timeout: float, progress: Callable[[Diagnosis], None]
+        self, connect: Callable[[NodeTarget], Runner], timeout: float, progress: Callable[[Diagnosis], None]
     ) -> ClusterDiagnosis:
         """Ask the nodes."""
         shipped = _shipped(self.cluster.region, self.cluster.name, self.arn)
@@ -77,7 +77,7 @@ class ClusterDiagnosis:
         }
 
 
-def wanted_nodes(cluster: LiveCluster, names: Sequence[str]) -> list[Target]:
+def wanted_nodes(cluster: LiveCluster, names: Sequence[str]) -> list[NodeTarget]:
     """The nodes that `names` are, all without one. Raises UsageError, AwsError, Unreachable."""
     return [_target(node) for node in _wanted(_listed(cluster), names)]
 
@@ -101,7 +101,7 @@ def open_case(cluster: LiveCluster, names: Sequence[str], say: Say) -> ClusterCa
 
 
 @contextmanager
-def way_in(ssh: SshSettings, targets: Sequence[Target], say: Say) -> Iterator[Callable[[Target], Runner]]:
+def way_in(ssh: SshSettings, targets: Sequence[NodeTarget], say: Say) -> Iterator[Callable[[NodeTarget], Runner]]:
     """How nodes are asked. Where ssh has no key to verify them by, AWS's side of it is still worth telling."""
     access = SshAccess(ssh)
     try:
@@ -111,7 +111,7 @@ def way_in(ssh: SshSettings, targets: Sequence[Target], say: Say) -> Iterator[Ca
         barred = err
         say(f"nodes are not asked: {err.message}" + (f" ({err.hint})" if err.hint else ""))
 
-        def refuse(target: Target) -> Runner:
+        def refuse(target: NodeTarget) -> Runner:
             raise barred
 
         yield refuse
@@ -128,8 +128,8 @@ def _wanted(listed: list[ClusterNode], names: Sequence[str]) -> list[ClusterNode
     return resolve(listed, names) if names else listed
 
 
-def _target(node: ClusterNode) -> Target:
-    return Target(node.instance_id, node.group, "", node.address, node.status)
+def _target(node: ClusterNode) -> NodeTarget:
+    return NodeTarget(node.instance_id, node.group, "", node.address, node.status)
 
 
 def _troubles(cluster: LiveCluster, provisioning: object, say: Say) -> list[Event]:
@@ -144,24 +144,24 @@ def _troubles(cluster: LiveCluster, provisioning: object, say: Say) -> list[Even
     return [event for event in found if not event.passing]
 
 
-def _told(node: ClusterNode, event: Optional[Event]) -> Told:
+def _told(node: ClusterNode, event: Optional[Event]) -> AwsWords:
     """AWS's words about a node that is there. What an event says of one that runs by now is over."""
     if event is None or node.status == "Running":
-        return Told(node.message)
-    return Told(node.message or event.failure or event.description, event.lifecycle)
+        return AwsWords(node.message)
+    return AwsWords(node.message or event.failure or event.description, event.lifecycle)
 
 
-def _gone(events: Sequence[Event], there: Collection[str]) -> list[tuple[Target, Told]]:
+def _gone(events: Sequence[Event], there: Collection[str]) -> list[tuple[NodeTarget, AwsWords]]:
     """Nodes that failed and were taken away: AWS tries again with another one, for ever. Newest first."""
-    found: dict[tuple[str, str], tuple[Target, Told]] = {}
+    found: dict[tuple[str, str], tuple[NodeTarget, AwsWords]] = {}
     counts: Counter[str] = Counter()
     for event in reversed(events):
         key = (event.group, event.failure)
         if event.instance_id and event.failure and event.instance_id not in there and key not in found:
             counts[event.group] += 1
             if counts[event.group] <= GONE:
-                target = Target(event.instance_id, event.group, "", "", "gone")
-                found[key] = (target, Told(event.failure, event.lifecycle))
+                target = NodeTarget(event.instance_id, event.group, "", "", "gone")
+                found[key] = (target, AwsWords(event.failure, event.lifecycle))
     return list(found.values())
 
 
@@ -170,7 +170,7 @@ def _shipped(region: Optional[str], name: str, arn: str) -> Shipped:
     opened = lru_cache(maxsize=1)(lambda: Logs(region))
     lock = Lock()
 
-    def tail(target: Target) -> list[str]:
+    def tail(target: NodeTarget) -> list[str]:
         with lock:
             logs = opened()
         # Twice as many: lines about mounts among them are left out.

@@ -10,11 +10,11 @@ import math
 from typing import Any, Mapping, Optional, Sequence
 
 from hyperpod_kit.errors import RunTimeout, Unreachable
-from hyperpod_kit.remote.answer import last_words
+from hyperpod_kit.remote.node_report import last_words
 from hyperpod_kit.remote.ssh import SshRunner
 from hyperpod_kit.remote.ssh_access import SshAccess
-from hyperpod_kit.remote.target import Target
-from hyperpod_kit.remote.transport import COMMAND, LONGEST_REPORT, Heard, Progress
+from hyperpod_kit.remote.target import NodeTarget
+from hyperpod_kit.remote.transport import COMMAND, LONGEST_REPORT, NodeResponse, Progress
 from hyperpod_kit.remote.validate_mounts import slurm_name
 from hyperpod_kit.untrusted.parse import json_object
 from hyperpod_kit.untrusted.text import clean
@@ -31,7 +31,7 @@ class ControllerTransport:
     def __init__(self, access: SshAccess, address: str) -> None:
         self._access, self._address = access, address
 
-    def hear(self, targets: Sequence[Target], progress: Progress) -> list[Heard]:
+    def query(self, targets: Sequence[NodeTarget], progress: Progress) -> list[NodeResponse]:
         """As Transport. Raises Unreachable when the controller cannot be asked, and UsageError."""
         settings = self._access.settings
         question = {
@@ -59,11 +59,11 @@ class ControllerTransport:
             )
         said = _said(done.stdout)
         progress(len(targets))
-        return [_heard(target, said.get(target.instance_id)) for target in targets]
+        return [_response(target, said.get(target.instance_id)) for target in targets]
 
 
 def _said(text: str) -> dict[str, Mapping[str, Any]]:
-    """Instance id -> what the controller heard of that node."""
+    """Instance id -> what the controller was told by that node."""
     found: dict[str, Mapping[str, Any]] = {}
     for line in text.splitlines():
         try:
@@ -75,17 +75,19 @@ def _said(text: str) -> dict[str, Mapping[str, Any]]:
     return found
 
 
-def _heard(target: Target, said: Optional[Mapping[str, Any]]) -> Heard:
+def _response(target: NodeTarget, said: Optional[Mapping[str, Any]]) -> NodeResponse:
     if not target.address:
-        return Heard(error="AWS tells no address of the node")
+        return NodeResponse(error="AWS tells no address of the node")
     if said is None:
-        return Heard(error="the controller said nothing of it", hint="--via ssh")
+        return NodeResponse(error="the controller said nothing of it", hint="--via ssh")
     if said.get("error"):
-        return Heard(error=clean(said["error"]))
+        return NodeResponse(error=clean(said["error"]))
     returncode = said.get("returncode")
     if not isinstance(returncode, int):
-        return Heard(error="what the controller said of it cannot be read")
-    return Heard(str(said.get("stdout", "")), returncode, str(said.get("stderr", "")), doubt=_doubt(said.get("owner")))
+        return NodeResponse(error="what the controller said of it cannot be read")
+    return NodeResponse(
+        str(said.get("stdout", "")), returncode, str(said.get("stderr", "")), doubt=_doubt(said.get("owner"))
+    )
 
 
 def _doubt(owner: object) -> str:

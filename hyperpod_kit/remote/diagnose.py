@@ -10,9 +10,9 @@ from typing import Any, Callable, Iterator, NamedTuple, Sequence
 
 from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.model.states import SERVES
-from hyperpod_kit.remote.causes import Known, recognise
+from hyperpod_kit.remote.causes import RecognisedCause, recognise
 from hyperpod_kit.remote.fan_out import ask_all
-from hyperpod_kit.remote.target import Target
+from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.run import Runner
 from hyperpod_kit.untrusted.parse import json_object
 from hyperpod_kit.untrusted.terminal import indented
@@ -52,14 +52,14 @@ class Diagnosis:
     lifecycle: how far AWS says that its lifecycle script is, "" when it does not.
     """
 
-    target: Target
+    target: NodeTarget
     message: str
     unreachable: str = ""
     finished: bool = False
     failures: tuple[Failure, ...] = ()
     sick: tuple[str, ...] = ()
     log: tuple[str, ...] = ()
-    known: tuple[Known, ...] = ()
+    known: tuple[RecognisedCause, ...] = ()
     lifecycle: str = ""
     odd: tuple[str, ...] = ()
 
@@ -74,20 +74,20 @@ class Diagnosis:
         return {**asdict(self), "known": known, "healthy": self.healthy}
 
 
-class Told(NamedTuple):
+class AwsWords(NamedTuple):
     """What AWS says of a node: its message, "" without one, and how far its lifecycle script is."""
 
     message: str = ""
     lifecycle: str = ""
 
 
-Shipped = Callable[[Target], Sequence[str]]
+Shipped = Callable[[NodeTarget], Sequence[str]]
 """The last lines of a node's log as AWS has them; raises HyperpodKitError."""
 
 
 def diagnose(
-    targets: Sequence[tuple[Target, Told]],
-    connect: Callable[[Target], Runner],
+    targets: Sequence[tuple[NodeTarget, AwsWords]],
+    connect: Callable[[NodeTarget], Runner],
     *,
     shipped: Shipped = lambda target: [],
     timeout: float = 60.0,
@@ -96,7 +96,7 @@ def diagnose(
     """Ask each node at once; of those that do not answer, read what they have shipped."""
     told = {target.instance_id: said for target, said in targets}
 
-    def ask(target: Target) -> Diagnosis:
+    def ask(target: NodeTarget) -> Diagnosis:
         said = told[target.instance_id]
         try:
             found = _ask(target, said.message, connect, timeout)
@@ -118,7 +118,7 @@ def _with_shipped(found: Diagnosis, shipped: Shipped) -> Diagnosis:
     return replace(found, log=tuple(log), failures=tuple(_failures({}, log, [])))
 
 
-def _ask(target: Target, message: str, connect: Callable[[Target], Runner], timeout: float) -> Diagnosis:
+def _ask(target: NodeTarget, message: str, connect: Callable[[NodeTarget], Runner], timeout: float) -> Diagnosis:
     if not target.address:
         return Diagnosis(target, message, unreachable="AWS tells no address of it yet")
     try:

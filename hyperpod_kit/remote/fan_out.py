@@ -8,7 +8,7 @@ import time
 from collections import deque
 from typing import Callable, NamedTuple, Optional, Sequence, TypeVar
 
-from hyperpod_kit.remote.target import Target
+from hyperpod_kit.remote.target import NodeTarget
 
 BUSY = 48
 """Nodes that are being talked to at once: a login costs milliseconds of processor time here."""
@@ -32,20 +32,20 @@ class Silent(NamedTuple):
     hint: str = ""
 
 
-def not_running(target: Target) -> Optional[Silent]:
+def not_running(target: NodeTarget) -> Optional[Silent]:
     """What AWS says of a node that needs no question; None for one that runs."""
     return None if target.status == "Running" else Silent(f"the node is {target.status}", "hyperpod-kit wait")
 
 
-def cannot_be_asked(target: Target) -> Optional[Silent]:
+def cannot_be_asked(target: NodeTarget) -> Optional[Silent]:
     """As `not_running`, and why a node that runs cannot be reached by its address."""
     missing = None if target.address else Silent("AWS tells no address of the node")
     return not_running(target) or missing
 
 
 def ask_all(
-    targets: Sequence[Target],
-    ask: Callable[[Target], Answer],
+    targets: Sequence[NodeTarget],
+    ask: Callable[[NodeTarget], Answer],
     progress: Callable[[Answer], None],
     *,
     descriptors: int = 1,
@@ -61,7 +61,7 @@ def ask_all(
     begun: dict[int, float] = {}
     waiting = deque(enumerate(targets))
 
-    def work(number: int, target: Target) -> None:
+    def work(number: int, target: NodeTarget) -> None:
         try:
             done.put((number, ask(target), None))
         except BaseException as err:

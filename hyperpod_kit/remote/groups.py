@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Iterable, Iterator, Sequence
 
-from hyperpod_kit.remote.target import Target
+from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.remote.validate_mounts import NodeReport, slurm_name
 from hyperpod_kit.slurm.hostlist import compress
 
@@ -27,7 +27,7 @@ class Trouble:
     group: str
     what: str
     hint: str
-    nodes: tuple[Target, ...]
+    nodes: tuple[NodeTarget, ...]
     optional: bool = False
 
     def sentence(self) -> str:
@@ -45,7 +45,7 @@ class Trouble:
 
 def troubles(reports: Sequence[NodeReport]) -> list[Trouble]:
     """Everything that is wrong, what most nodes have first."""
-    found: dict[tuple[str, str, bool], list[tuple[Target, str, str]]] = {}
+    found: dict[tuple[str, str, bool], list[tuple[NodeTarget, str, str]]] = {}
     for report in reports:
         for what, hint, optional in said(report):
             key = (report.target.group, re.sub(r"\d+(\.\d+)?", "#", _anonymous(what, report.target)), optional)
@@ -100,7 +100,7 @@ def summary(reports: Sequence[NodeReport]) -> str:
     return f"{count}: {', '.join(parts) or 'all healthy'}{told}"
 
 
-def where(node: Target) -> str:
+def where(node: NodeTarget) -> str:
     """A node with everything that it is known by."""
     return f"{node.group} {node.instance_id}" + (f" ({node.address})" if node.address else "")
 
@@ -118,7 +118,7 @@ def shortened(names: Iterable[str]) -> str:
     return f"{text} and {len(listed) - shown} more"
 
 
-def _anonymous(text: str, node: Target) -> str:
+def _anonymous(text: str, node: NodeTarget) -> str:
     """The text without what tells this node from others."""
     # Looked for first: the pattern takes its time with long words, and a node may say what it likes.
     if node.address and node.address in text:

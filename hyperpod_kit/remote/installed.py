@@ -11,9 +11,9 @@ from itertools import islice
 from typing import Any, Callable, Iterator, Mapping, Sequence
 
 from hyperpod_kit.errors import HyperpodKitError
-from hyperpod_kit.remote.answer import last_words
 from hyperpod_kit.remote.fan_out import ask_all, cannot_be_asked
-from hyperpod_kit.remote.target import Target
+from hyperpod_kit.remote.node_report import last_words
+from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.run import Runner
 from hyperpod_kit.untrusted.parse import json_object
 from hyperpod_kit.untrusted.text import clean
@@ -47,7 +47,7 @@ class NodeBundle:
     what is wrong with it; error: why there is no answer, empty when there is one.
     """
 
-    target: Target
+    target: NodeTarget
     current: str = ""
     recorded: str = ""
     created_ok: bool = False
@@ -64,8 +64,8 @@ class NodeBundle:
 
 
 def installed(
-    targets: Sequence[Target],
-    connect: Callable[[Target], Runner],
+    targets: Sequence[NodeTarget],
+    connect: Callable[[NodeTarget], Runner],
     *,
     timeout: float = 60.0,
     progress: Callable[[NodeBundle], None] = lambda answer: None,
@@ -74,7 +74,7 @@ def installed(
     return ask_all(targets, lambda target: _ask(target, connect, timeout), progress)
 
 
-def _ask(target: Target, connect: Callable[[Target], Runner], timeout: float) -> NodeBundle:
+def _ask(target: NodeTarget, connect: Callable[[NodeTarget], Runner], timeout: float) -> NodeBundle:
     silent = cannot_be_asked(target)
     if silent:
         return NodeBundle(target, error=silent.error, hint=silent.hint)
@@ -87,7 +87,7 @@ def _ask(target: Target, connect: Callable[[Target], Runner], timeout: float) ->
         return NodeBundle(target, error=f"its answer cannot be read: {type(err).__name__}: {clean(err)}")
 
 
-def understand(target: Target, text: str) -> NodeBundle:
+def understand(target: NodeTarget, text: str) -> NodeBundle:
     """What the script printed, after any login banner."""
     parts = _SECTION.split(text)
     said = dict(zip(parts[1::2], parts[2::2]))

@@ -10,7 +10,7 @@ from hyperpod_kit.cluster.nodes import list_nodes
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.errors import ClusterError, UsageError
 from hyperpod_kit.model.mounts import Mount
-from hyperpod_kit.remote.target import Target
+from hyperpod_kit.remote.target import NodeTarget
 
 THOROUGH = 300.0
 """Seconds after which a node looks at all its mounts thoroughly, however calm they are."""
@@ -30,16 +30,16 @@ class LiveCluster:
         """The cluster's. Raises AwsError, Unreachable."""
         return str(self.sagemaker.describe_cluster(self.name)["ClusterArn"])
 
-    def targets(self) -> list[Target]:
+    def targets(self) -> list[NodeTarget]:
         """The nodes to ask: all but those on their way out. Raises AwsError, Unreachable."""
         roles = {group.name: group.role for group in self.settings.cluster.groups} if self.settings else {}
         return [
-            Target(node.instance_id, node.group, roles.get(node.group, ""), node.address, node.status)
+            NodeTarget(node.instance_id, node.group, roles.get(node.group, ""), node.address, node.status)
             for node in list_nodes(self.sagemaker, self.name)
             if not node.gone
         ]
 
-    def some_targets(self) -> list[Target]:
+    def some_targets(self) -> list[NodeTarget]:
         """The same where there must be one. Raises ClusterError too."""
         found = self.targets()
         if not found:

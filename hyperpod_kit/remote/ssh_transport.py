@@ -8,8 +8,8 @@ from hyperpod_kit.errors import HyperpodKitError, RunTimeout
 from hyperpod_kit.remote.fan_out import ask_all
 from hyperpod_kit.remote.ssh import SshRunner, TooMuchOutput
 from hyperpod_kit.remote.ssh_access import SshAccess
-from hyperpod_kit.remote.target import Target
-from hyperpod_kit.remote.transport import COMMAND, LONGEST_REPORT, Heard, Progress
+from hyperpod_kit.remote.target import NodeTarget
+from hyperpod_kit.remote.transport import COMMAND, LONGEST_REPORT, NodeResponse, Progress
 
 
 class SshTransport:
@@ -20,22 +20,24 @@ class SshTransport:
     def __init__(self, access: SshAccess) -> None:
         self._access = access
 
-    def hear(self, targets: Sequence[Target], progress: Progress) -> list[Heard]:
+    def query(self, targets: Sequence[NodeTarget], progress: Progress) -> list[NodeResponse]:
         # A proxy has two ends of a socket and a file for its words.
         descriptors = 3 if self._access.settings.proxy else 1
-        return ask_all(targets, self._ask, lambda heard: progress(1), descriptors=descriptors)
+        return ask_all(targets, self._ask, lambda response: progress(1), descriptors=descriptors)
 
-    def _ask(self, target: Target) -> Heard:
+    def _ask(self, target: NodeTarget) -> NodeResponse:
         if not target.address:
-            return Heard(error="AWS tells no address of the node")
+            return NodeResponse(error="AWS tells no address of the node")
         runner = SshRunner(target.address, self._access, limit=LONGEST_REPORT)
         seconds = self._access.settings.command_timeout
         try:
             done = runner.run(COMMAND, timeout=seconds, check=False)
         except RunTimeout:
-            return Heard(error=f"its check did not end within {seconds:g} s", hint="hyperpod-kit diagnose; --timeout")
+            return NodeResponse(
+                error=f"its check did not end within {seconds:g} s", hint="hyperpod-kit diagnose; --timeout"
+            )
         except TooMuchOutput as err:
-            return Heard(error=f"its answer is not a report: {err.stderr}")
+            return NodeResponse(error=f"its answer is not a report: {err.stderr}")
         except HyperpodKitError as err:
-            return Heard(error=err.message, hint=err.hint or "")
-        return Heard(done.stdout, done.returncode, done.stderr)
+            return NodeResponse(error=err.message, hint=err.hint or "")
+        return NodeResponse(done.stdout, done.returncode, done.stderr)

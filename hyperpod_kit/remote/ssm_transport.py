@@ -7,10 +7,10 @@ from typing import Callable, NamedTuple, Optional, Sequence
 from hyperpod_kit.errors import HyperpodKitError, NoCredentials, RunTimeout, Unreachable
 from hyperpod_kit.remote.deadlines import Deadlines
 from hyperpod_kit.remote.fan_out import ask_all
-from hyperpod_kit.remote.pace import TokenBucket
+from hyperpod_kit.remote.rate_limiter import TokenBucket
 from hyperpod_kit.remote.ssm_shell import Start, run_in_shell
-from hyperpod_kit.remote.target import Target
-from hyperpod_kit.remote.transport import COMMAND, LONGEST_REPORT, Heard, Progress
+from hyperpod_kit.remote.target import NodeTarget
+from hyperpod_kit.remote.transport import COMMAND, LONGEST_REPORT, NodeResponse, Progress
 
 RATE = 3.0
 """StartSession's quota: calls a second, of the whole account."""
@@ -31,7 +31,7 @@ class SsmTransport:
 
     def __init__(
         self,
-        begin: Callable[[Target], SsmSession],
+        begin: Callable[[NodeTarget], SsmSession],
         timeout: float,
         *,
         bucket: Optional[TokenBucket] = None,
@@ -43,18 +43,18 @@ class SsmTransport:
         self._deadlines = Deadlines()
         self._stopped = False
 
-    def hear(self, targets: Sequence[Target], progress: Progress) -> list[Heard]:
+    def query(self, targets: Sequence[NodeTarget], progress: Progress) -> list[NodeResponse]:
         """As Transport. Raises NoCredentials: what AWS refuses to one it refuses to all."""
         try:
             # A terminal has two ends, and the call before it a connection.
-            return ask_all(targets, self._ask, lambda heard: progress(1), descriptors=3)
+            return ask_all(targets, self._ask, lambda response: progress(1), descriptors=3)
         except BaseException:
             self._stopped = True
             self._deadlines.end_all()
             raise
 
-    def _ask(self, target: Target) -> Heard:
-        last = Heard(error="not tried")
+    def _ask(self, target: NodeTarget) -> NodeResponse:
+        last = NodeResponse(error="not tried")
         for _ in range(TRIES):
             self._bucket.take()
             if self._stopped:
@@ -64,7 +64,7 @@ class SsmTransport:
             except NoCredentials:
                 raise
             except HyperpodKitError as err:
-                return Heard(error=err.message, hint=err.hint or "")
+                return NodeResponse(error=err.message, hint=err.hint or "")
             try:
                 done = run_in_shell(
                     session.start,
@@ -76,10 +76,10 @@ class SsmTransport:
                 )
             except RunTimeout:
                 session.end()
-                return Heard(error=f"its session gave no answer within {self._timeout:g} s", hint="--timeout")
+                return NodeResponse(error=f"its session gave no answer within {self._timeout:g} s", hint="--timeout")
             except Unreachable as err:
                 session.end()
-                last = Heard(error=err.message)
+                last = NodeResponse(error=err.message)
                 continue
-            return Heard(done.stdout, done.returncode)
+            return NodeResponse(done.stdout, done.returncode)
         return last

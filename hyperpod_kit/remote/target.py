@@ -8,7 +8,7 @@ from typing import Optional
 
 
 @dataclass(frozen=True)
-class Target:
+class NodeTarget:
     """One node of a cluster. `status`: what AWS says of it; `address`: empty when AWS tells none."""
 
     instance_id: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Callable, Optional, Protocol, Sequence
 
-from hyperpod_kit.remote.target import Target
+from hyperpod_kit.remote.target import NodeTarget
 
 COMMAND = ("/opt/hyperpod-kit/current/bin/hyperpod-kit", "node", "mounts", "--json")
 """The look that every node takes at its own mounts; the program of any release has it."""
@@ -15,7 +15,7 @@ LONGEST_REPORT = 256 << 10
 
 
 @dataclass(frozen=True)
-class Heard:
+class NodeResponse:
     """What came from one node: the output of its check, or why there is none.
 
     returncode: None where the node sent its report by itself; at: when it said so, in Unix seconds of a clock that is
@@ -41,7 +41,7 @@ class Transport(Protocol):
 
     words: str
 
-    def hear(self, targets: Sequence[Target], progress: Progress) -> list[Heard]:
+    def query(self, targets: Sequence[NodeTarget], progress: Progress) -> list[NodeResponse]:
         """One answer a target, in the order of the targets.
 
         What is wrong with one node is its answer. Raises Unreachable, AwsError or UsageError only when no node at all

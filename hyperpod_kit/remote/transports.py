@@ -43,9 +43,9 @@ def opened(
 
 def _pull(cluster: LiveCluster, max_age: float) -> Transport:
     from hyperpod_kit.aws.logs import Logs
-    from hyperpod_kit.remote.pull import PullTransport
+    from hyperpod_kit.remote.cloudwatch_transport import CloudWatchTransport
 
-    return PullTransport(Logs(cluster.region), cluster.name, cluster.arn, max_age)
+    return CloudWatchTransport(Logs(cluster.region), cluster.name, cluster.arn, max_age)
 
 
 def _ssm(cluster: LiveCluster, ssh: SshSettings) -> Transport:
@@ -54,7 +54,7 @@ def _ssm(cluster: LiveCluster, ssh: SshSettings) -> Transport:
     from hyperpod_kit.cluster.session import PLUGIN, plugin_start
     from hyperpod_kit.errors import HyperpodKitError
     from hyperpod_kit.remote.ssm_transport import SsmSession, SsmTransport
-    from hyperpod_kit.remote.target import Target
+    from hyperpod_kit.remote.target import NodeTarget
     from hyperpod_kit.run import LocalRunner
 
     # Before any call: a session that nobody takes up stays open on the node.
@@ -64,7 +64,7 @@ def _ssm(cluster: LiveCluster, ssh: SshSettings) -> Transport:
     arn = cluster.arn
     ssm = Ssm(cluster.region)
 
-    def begin(target: Target) -> SsmSession:
+    def begin(target: NodeTarget) -> SsmSession:
         request = session_request(ssm_target(arn, target.group, target.instance_id))
         token = ssm.start_session(request)
 

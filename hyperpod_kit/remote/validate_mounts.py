@@ -12,10 +12,10 @@ from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
 
 from hyperpod_kit.model.mounts import Mount, MountStatus
 from hyperpod_kit.model.states import MountState
-from hyperpod_kit.remote.answer import Answer, NoReport, last_words, read
 from hyperpod_kit.remote.fan_out import not_running
-from hyperpod_kit.remote.target import Target
-from hyperpod_kit.remote.transport import Heard, Progress, Transport
+from hyperpod_kit.remote.node_report import NoReport, SentReport, last_words, read_report
+from hyperpod_kit.remote.target import NodeTarget
+from hyperpod_kit.remote.transport import NodeResponse, Progress, Transport
 from hyperpod_kit.untrusted.text import clean
 
 LOG = "see /var/log/provision/provisioning.log there"
@@ -29,7 +29,7 @@ class NodeReport:
     serve.
     """
 
-    target: Target
+    target: NodeTarget
     mounts: tuple[MountStatus, ...] = ()
     error: str = ""
     hint: str = ""
@@ -57,7 +57,7 @@ class NodeReport:
 
 
 def validate_mounts(
-    targets: Sequence[Target],
+    targets: Sequence[NodeTarget],
     transport: Transport,
     *,
     expected: Mapping[str, Sequence[Mount]],
@@ -73,7 +73,7 @@ def validate_mounts(
     silent = {target.instance_id: not_running(target) for target in targets}
     asked = [target for target in targets if silent[target.instance_id] is None]
     progress(len(targets) - len(asked))
-    heard = dict(zip((target.instance_id for target in asked), transport.hear(asked, progress)))
+    responses = dict(zip((target.instance_id for target in asked), transport.query(asked, progress)))
     reports = []
     for target in targets:
         why = silent[target.instance_id]
@@ -81,44 +81,48 @@ def validate_mounts(
             reports.append(NodeReport(target, error=why.error, hint=why.hint))
         else:
             wanted = expected.get(target.group, ())
-            reports.append(judge(target, heard[target.instance_id], wanted, max_age, clock()))
+            reports.append(judge(target, responses[target.instance_id], wanted, max_age, clock()))
     return reports
 
 
-def judge(target: Target, heard: Heard, expected: Sequence[Mount], max_age: float, now: float) -> NodeReport:
+def judge(
+    target: NodeTarget, response: NodeResponse, expected: Sequence[Mount], max_age: float, now: float
+) -> NodeReport:
     """What to think of one node. Pure; `now` in Unix seconds."""
-    if heard.error:
-        return NodeReport(target, error=clean(heard.error), hint=heard.hint)
-    if heard.returncode not in (0, 1, None):
-        return NodeReport(target, error=_not_checked(heard.returncode, heard.stderr), hint=LOG)
+    if response.error:
+        return NodeReport(target, error=clean(response.error), hint=response.hint)
+    if response.returncode not in (0, 1, None):
+        return NodeReport(target, error=_not_checked(response.returncode, response.stderr), hint=LOG)
     try:
-        answer = read(heard.text)
+        sent = read_report(response.text)
     except NoReport as err:
-        words = f"its answer is not a report: {last_words(heard.stderr)}" if not heard.text.strip() else str(err)
+        words = f"its answer is not a report: {last_words(response.stderr)}" if not response.text.strip() else str(err)
         return NodeReport(target, error=words, hint=LOG)
     # Of a report that was sent the older time counts: what is delivered late is old, whenever it came.
-    said_at = now if heard.at is None else min(heard.at, answer.checked_at or heard.at)
-    wrong = _disbelief(target, heard, answer, now - said_at, max_age)
+    said_at = now if response.at is None else min(response.at, sent.checked_at or response.at)
+    wrong = _disbelief(target, response, sent, now - said_at, max_age)
     if wrong is not None:
-        return NodeReport(target, error=wrong, bundle_id=answer.bundle_id, said_at=said_at)
+        return NodeReport(target, error=wrong, bundle_id=sent.bundle_id, said_at=said_at)
     return NodeReport(
         target,
-        tuple(_compared(answer.mounts, expected, now)),
-        bundle_id=answer.bundle_id,
+        tuple(_compared(sent.mounts, expected, now)),
+        bundle_id=sent.bundle_id,
         said_at=said_at,
-        warnings=(*answer.warnings, *([heard.doubt] if heard.doubt else [])),
+        warnings=(*sent.warnings, *([response.doubt] if response.doubt else [])),
     )
 
 
-def _disbelief(target: Target, heard: Heard, answer: Answer, age: float, max_age: float) -> Optional[str]:
+def _disbelief(
+    target: NodeTarget, response: NodeResponse, sent: SentReport, age: float, max_age: float
+) -> Optional[str]:
     """Why the report is not taken for the node's present state; None when it is."""
     # By its address a node is known too: resource_config.json may lag behind a replacement and still have the old id.
-    names = ((answer.instance_id, target.instance_id), (answer.node, slurm_name(target.address)))
+    names = ((sent.instance_id, target.instance_id), (sent.node, slurm_name(target.address)))
     if not any(said and said == known for said, known in names):
-        return f"another node answers there: {answer.instance_id or 'without an instance id'} ({answer.node or '-'})"
+        return f"another node answers there: {sent.instance_id or 'without an instance id'} ({sent.node or '-'})"
     if age > max_age:
         return f"its last report is {age:.0f} s old, expected one every {max_age:.0f} s at least"
-    if heard.returncode == 1 and all(mount.healthy for mount in answer.mounts):
+    if response.returncode == 1 and all(mount.healthy for mount in sent.mounts):
         return "its check ended with exit code 1, but its report names no mount that is not healthy"
     return None
 

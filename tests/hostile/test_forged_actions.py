@@ -12,7 +12,7 @@ from hyperpod_kit.errors import NodeError, UsageError
 from hyperpod_kit.model.actions import LONGEST, MOST, Action
 from hyperpod_kit.node import actions
 from hyperpod_kit.remote.actions import understood
-from hyperpod_kit.remote.target import Target
+from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.run import Completed
 
 OURS: Dict[str, Any] = {
@@ -134,7 +134,7 @@ def test_since_what_is_no_time(text: str) -> None:
         actions.moment(text, 1000.0)
 
 
-NODE = Target("i-0a", "workers", "", "10.0.0.1", "Running")
+NODE = NodeTarget("i-0a", "workers", "", "10.0.0.1", "Running")
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ from hyperpod_kit.cli import diff_rows
 from hyperpod_kit.job import cli as job_cli
 from hyperpod_kit.job import ledger_row
 from hyperpod_kit.remote.causes import CAUSES, LONGEST_TEXT, recognise, searched
-from hyperpod_kit.remote.diagnose import Told, diagnose, sentences
+from hyperpod_kit.remote.diagnose import AwsWords, diagnose, sentences
 from hyperpod_kit.remote.installed import NodeBundle, installed
-from hyperpod_kit.remote.target import Target
+from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.run import Completed
 from tests.hostile.checkpoints import put
 from tests.hostile.test_words_on_a_terminal import Node
@@ -59,13 +59,13 @@ ODD = [
 GOOD = '{"ok": true, "steps": [], "mounts": []}'
 
 
-def target(number: int) -> Target:
-    return Target(f"i-{number}", "workers", "compute", "10.0.0.1", "Running")
+def target(number: int) -> NodeTarget:
+    return NodeTarget(f"i-{number}", "workers", "compute", "10.0.0.1", "Running")
 
 
 @pytest.mark.parametrize("odd", ODD, ids=lambda text: ascii(text[:60]))
 def test_diagnose_tells_of_the_others(odd: str) -> None:
-    targets = [(target(number), Told()) for number in range(3)]
+    targets = [(target(number), AwsWords()) for number in range(3)]
     nodes = {"i-0": Node(GOOD, GOOD), "i-1": Node(odd, odd, odd + "\n" + odd), "i-2": Node(GOOD, GOOD)}
     first, strange, last = diagnose(targets, lambda one: nodes[one.instance_id])  # type: ignore[arg-type, return-value]
     assert first.healthy and last.healthy
@@ -84,7 +84,7 @@ def test_diagnose_tells_of_the_others(odd: str) -> None:
     ],
 )
 def test_its_line_says_what_is_odd(status: str, why: str) -> None:
-    [one] = diagnose([(target(1), Told())], lambda one: Node(status, GOOD))  # type: ignore[arg-type, return-value]
+    [one] = diagnose([(target(1), AwsWords())], lambda one: Node(status, GOOD))  # type: ignore[arg-type, return-value]
     assert not one.healthy and why in "\n".join(sentences(one))
 
 
@@ -94,7 +94,7 @@ def test_what_nobody_thought_of_is_the_nodes_own_trouble() -> None:
             raise KeyError("\x1b]0;x\x07")
 
     nodes = {"i-0": Node(GOOD, GOOD), "i-1": Worse()}
-    well, odd = diagnose([(target(0), Told()), (target(1), Told())], lambda one: nodes[one.instance_id])  # type: ignore[arg-type, return-value]
+    well, odd = diagnose([(target(0), AwsWords()), (target(1), AwsWords())], lambda one: nodes[one.instance_id])  # type: ignore[arg-type, return-value]
     assert well.healthy and "cannot be read: KeyError" in "".join(sentences(odd))
     _, bad = installed([target(0), target(1)], lambda one: nodes[one.instance_id])  # type: ignore[arg-type, return-value]
     assert "its answer cannot be read: KeyError" in bad.error

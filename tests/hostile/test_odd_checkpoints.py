@@ -22,7 +22,7 @@ from hyperpod_kit.job import checkpoint_choice
 from hyperpod_kit.job.foreign import deepspeed, newest
 from hyperpod_kit.model.mounts import MountStatus
 from hyperpod_kit.remote import junit
-from hyperpod_kit.remote.target import Target
+from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.remote.validate_mounts import NodeReport
 from tests.hostile.checkpoints import name_of, put
 
@@ -196,7 +196,7 @@ def test_junit_of_control_characters_is_xml() -> None:
     from xml.etree import ElementTree as Xml
 
     evil = "\x1b]0;x\x07\0\x0b\ufffe\ud800<&\"']]>\x9b"
-    target = Target(evil, evil, evil, evil, evil)
+    target = NodeTarget(evil, evil, evil, evil, evil)
     mount = MountStatus(evil, "s3", evil, "stale", source=evil, detail=evil, latency_ms=float("nan"))
     reports = [NodeReport(target, mounts=(mount,)), NodeReport(target, error=evil, hint=evil)]
     text = junit.to_xml(evil, reports, 1.0, 1.0)

@@ -19,8 +19,8 @@ from hyperpod_kit.cli import output
 from hyperpod_kit.cluster.state import ClusterState, brief
 from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.remote import installed
-from hyperpod_kit.remote.diagnose import Told, diagnose, sentences
-from hyperpod_kit.remote.target import Target
+from hyperpod_kit.remote.diagnose import AwsWords, diagnose, sentences
+from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.run import Completed
 from hyperpod_kit.untrusted import terminal
 from tests.hostile.checkpoints import put
@@ -32,7 +32,7 @@ BIDI, INVISIBLE, OVER = "\u202egnp.exe\u2066\u2069", "a\u200b\u200d\ufeff\U000e0
 ALL = [TITLE, CLIPBOARD, CLEAR, LINK, C1, HIDDEN, BIDI, INVISIBLE, OVER, "\udc9b]0;x\udcff", "\0\x0c\x0b\x0e"]
 EVIL = "".join(ALL)
 STYLE = re.compile(r"\x1b\[[0-9;]*m")
-TARGET = Target("i-0123456789abcdef0", "workers", "compute", "10.0.0.1")
+TARGET = NodeTarget("i-0123456789abcdef0", "workers", "compute", "10.0.0.1")
 
 
 def obeyed(text: str) -> str:
@@ -159,7 +159,7 @@ class Node:
 def test_diagnose_and_its_log(capsys: pytest.CaptureFixture[str]) -> None:
     status = json.dumps({"ok": False, "steps": [{"step": EVIL, "status": "failed", "error": EVIL, "hint": EVIL}]})
     mounts = json.dumps({"mounts": [{"name": EVIL, "state": EVIL, "detail": EVIL}]})
-    [one] = diagnose([(TARGET, Told(EVIL, EVIL))], lambda target: Node(status, mounts, EVIL + "\n" + EVIL))
+    [one] = diagnose([(TARGET, AwsWords(EVIL, EVIL))], lambda target: Node(status, mounts, EVIL + "\n" + EVIL))
     for line in [*sentences(one), *one.log]:
         output.out(line)
     assert obeyed(capsys.readouterr().out) == "" and "mount" in "".join(sentences(one))

@@ -16,11 +16,11 @@ from hyperpod_kit.config import document, load
 from hyperpod_kit.errors import ConfigError, JobError, RunError, Untrusted, UsageError
 from hyperpod_kit.job import exits, ledger, outcome, policy, shared_decision, status, status_page, sweep, timeline
 from hyperpod_kit.node.neighbours.ask import Question
-from hyperpod_kit.remote import answer, causes, controller, installed
-from hyperpod_kit.remote.diagnose import Told, diagnose, sentences
+from hyperpod_kit.remote import causes, controller, installed, node_report
+from hyperpod_kit.remote.diagnose import AwsWords, diagnose, sentences
 from hyperpod_kit.remote.known_hosts import KnownHosts
 from hyperpod_kit.remote.ssm_shell import _understood
-from hyperpod_kit.remote.target import Target
+from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.run import Completed
 from hyperpod_kit.slurm import control, hostlist, records
 from hyperpod_kit.slurm.job_id import JobId
@@ -29,7 +29,7 @@ from tests.hostile.fuzz.engine import Parser
 from tests.hostile.fuzz.mutate import a_json, some_bytes, some_lines
 from tests.hostile.fuzz.places import file_of, folder
 
-TARGET = Target("i-0123456789abcdef0", "workers", "compute", "10.0.0.1", "Running")
+TARGET = NodeTarget("i-0123456789abcdef0", "workers", "compute", "10.0.0.1", "Running")
 STATUS = {
     "bundle_id": "ab12",
     "ok": False,
@@ -93,7 +93,7 @@ class Said:
 
 
 def read_diagnosis(data: bytes) -> None:
-    [found] = diagnose([(TARGET, Told())], lambda target: Said(text_of(data)))  # type: ignore[arg-type, return-value]
+    [found] = diagnose([(TARGET, AwsWords())], lambda target: Said(text_of(data)))  # type: ignore[arg-type, return-value]
     list(sentences(found))
     found.to_dict()
     if any("its answers cannot be read" in odd for odd in found.odd):
@@ -107,7 +107,7 @@ def read_bundle(data: bytes) -> None:
 
 def read_controller(data: bytes) -> None:
     for said in controller._said(text_of(data)).values():
-        controller._heard(TARGET, said)
+        controller._response(TARGET, said)
 
 
 def read_ledger(data: bytes) -> None:
@@ -382,8 +382,8 @@ PARSERS = [
     ),
     Parser(
         "node: mount report",
-        lambda data: answer.read(text_of(data)),
-        (answer.NoReport,),
+        lambda data: node_report.read_report(text_of(data)),
+        (node_report.NoReport,),
         of_json(MOUNTS),
         (js(MOUNTS),),
     ),

@@ -9,8 +9,8 @@ from typing import Any
 from hyperpod_kit.model.mounts import EfsMount, LustreMount
 from hyperpod_kit.node.health.tell import EVERY
 from hyperpod_kit.node.health.tick import tick
-from hyperpod_kit.remote.target import Target
-from hyperpod_kit.remote.transport import Heard
+from hyperpod_kit.remote.target import NodeTarget
+from hyperpod_kit.remote.transport import NodeResponse
 from hyperpod_kit.remote.validate_mounts import judge
 
 EFS = EfsMount("home", "/efs/trainer", "fs-0123456789abcdef0", "fsap-0123456789abcdef0", required=False)
@@ -60,8 +60,10 @@ def test_a_line_is_a_report_that_the_other_side_takes(make_node: Any) -> None:
     tick(fake.node)
     [line] = told(fake)
     facts = fake.node.facts
-    target = Target(facts.instance_id, facts.group, facts.role, facts.address)
-    found = judge(target, Heard(json.dumps(line), at=line["checked_at"]), [EFS, LUSTRE], 60.0, line["checked_at"] + 1)
+    target = NodeTarget(facts.instance_id, facts.group, facts.role, facts.address)
+    found = judge(
+        target, NodeResponse(json.dumps(line), at=line["checked_at"]), [EFS, LUSTRE], 60.0, line["checked_at"] + 1
+    )
     assert found.healthy and [mount.state for mount in found.mounts] == ["absent", "ok"]
 
 

@@ -16,7 +16,7 @@ from hyperpod_kit.model.node_config import NodeConfig
 from hyperpod_kit.node.facts import Facts
 from hyperpod_kit.remote.controller import ControllerTransport
 from hyperpod_kit.remote.ssh_access import SshAccess
-from hyperpod_kit.remote.target import Target
+from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.remote.transport import COMMAND
 from hyperpod_kit.remote.validate_mounts import validate_mounts
 
@@ -100,7 +100,7 @@ def test_the_controller_asks_all_and_each_failure_is_one_nodes(network: Network,
         network.node(always(0, report(99))),
     ]
     addresses = ["10.0.0.1", *(node.address for node in others), network.address(), ""]
-    targets = [Target(f"i-{index}", "w", "compute", address) for index, address in enumerate(addresses)]
+    targets = [NodeTarget(f"i-{index}", "w", "compute", address) for index, address in enumerate(addresses)]
     settings = network.settings
     access = SshAccess(type(settings)(settings.user, settings.known_hosts, settings.key, settings.port, 3.0, 2.0))
     told: list[int] = []
@@ -138,14 +138,16 @@ def test_the_controller_asks_all_and_each_failure_is_one_nodes(network: Network,
 def test_a_controller_that_cannot_ask_is_no_verdict(network: Network, answer: Any, words: str) -> None:
     node = network.node(always(*answer))
     with pytest.raises(Unreachable, match=words):
-        ControllerTransport(SshAccess(network.settings), node.address).hear([Target("i-1", "w", "", "10.0.0.9")], print)
+        ControllerTransport(SshAccess(network.settings), node.address).query(
+            [NodeTarget("i-1", "w", "", "10.0.0.9")], print
+        )
 
 
 def test_what_the_controller_leaves_out_is_a_failure(network: Network) -> None:
     lines = ['{"id": "i-1", "returncode": "0"}', "[" * 100_000, '{"id": 5}', "null", '{"end": 3}']
     node = network.node(always(0, "\n".join(lines)))
-    targets = [Target(f"i-{index}", "w", "", "10.0.0.9") for index in (1, 2)]
-    found = ControllerTransport(SshAccess(network.settings), node.address).hear(targets, lambda count: None)
+    targets = [NodeTarget(f"i-{index}", "w", "", "10.0.0.9") for index in (1, 2)]
+    found = ControllerTransport(SshAccess(network.settings), node.address).query(targets, lambda count: None)
     assert [one.error for one in found] == [
         "what the controller said of it cannot be read",
         "the controller said nothing of it",

@@ -9,10 +9,10 @@ import pytest
 
 from hyperpod_kit.errors import AwsError
 from hyperpod_kit.remote.causes import CAUSES, recognise
-from hyperpod_kit.remote.diagnose import Diagnosis, Told, diagnose, sentences
+from hyperpod_kit.remote.diagnose import AwsWords, Diagnosis, diagnose, sentences
 from hyperpod_kit.remote.ssh import SshRunner
 from hyperpod_kit.remote.ssh_access import SshAccess
-from hyperpod_kit.remote.target import Target
+from hyperpod_kit.remote.target import NodeTarget
 from tests.unit.remote.conftest import Network
 
 SAID = {
@@ -79,9 +79,11 @@ def test_a_node_says_which_step_failed_and_what_is_known_of_it(network: Network)
         ),
         network.node(node([step("verify-bundle")])),
     ]
-    targets = [(Target(f"i-{number}", "workers", "compute", one.address), Told()) for number, one in enumerate(nodes)]
-    targets.append((Target("i-9", "workers", "compute", network.silent()), Told("Insufficient capacity")))
-    targets.append((Target("i-10", "workers", "compute", "", "Pending"), Told()))
+    targets = [
+        (NodeTarget(f"i-{number}", "workers", "compute", one.address), AwsWords()) for number, one in enumerate(nodes)
+    ]
+    targets.append((NodeTarget("i-9", "workers", "compute", network.silent()), AwsWords("Insufficient capacity")))
+    targets.append((NodeTarget("i-10", "workers", "compute", "", "Pending"), AwsWords()))
     failed, well, stale, unfinished, silent, pending = diagnose(
         targets, lambda target: SshRunner(target.address, SshAccess(network.settings)), timeout=10
     )
@@ -99,12 +101,14 @@ def test_a_node_says_which_step_failed_and_what_is_known_of_it(network: Network)
 
 def test_a_node_that_is_gone_has_left_its_log_with_aws() -> None:
     """Where nodes come continuously, one that failed is away before anybody can look."""
-    gone = [(Target(f"i-{number}", "w", "", "", "gone"), Told("creation failed", "Failed")) for number in range(3)]
+    gone = [
+        (NodeTarget(f"i-{number}", "w", "", "", "gone"), AwsWords("creation failed", "Failed")) for number in range(3)
+    ]
     why = "mount.nfs4: access denied by server while mounting 127.0.0.1:/"
     lines = [step("verify-bundle"), step("mount-home", "failed", why, "the role"), step("mounts", "failed", "old news")]
     left = {"i-0": [json.dumps(line) for line in lines], "i-1": ["+ ./on_create.sh", "Could not resolve host: x"]}
 
-    def shipped(target: Target) -> list[str]:
+    def shipped(target: NodeTarget) -> list[str]:
         if target.instance_id == "i-2":
             raise AwsError("GetLogEvents", "AccessDeniedException", "no")
         return left[target.instance_id]
@@ -118,7 +122,7 @@ def test_a_node_that_is_gone_has_left_its_log_with_aws() -> None:
 
 
 def test_json_has_what_the_words_have() -> None:
-    found = Diagnosis(Target("i-1", "g", "compute", "10.0.0.1"), "", known=tuple(recognise(SAID["dns"])))
+    found = Diagnosis(NodeTarget("i-1", "g", "compute", "10.0.0.1"), "", known=tuple(recognise(SAID["dns"])))
     made = found.to_dict()
     assert made["healthy"] is False and made["known"][0]["code"] == "dns" and made["known"][0]["words"]
     json.dumps(made)

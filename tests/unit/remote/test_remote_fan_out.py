@@ -10,11 +10,11 @@ import pytest
 
 from hyperpod_kit.remote import fan_out
 from hyperpod_kit.remote.fan_out import ask_all
-from hyperpod_kit.remote.target import Target
+from hyperpod_kit.remote.target import NodeTarget
 
 
-def nodes(count: int) -> list[Target]:
-    return [Target(f"i-{index}", "g", "compute", f"10.0.0.{index}") for index in range(count)]
+def nodes(count: int) -> list[NodeTarget]:
+    return [NodeTarget(f"i-{index}", "g", "compute", f"10.0.0.{index}") for index in range(count)]
 
 
 class Crowd:
@@ -25,7 +25,7 @@ class Crowd:
         self.lock = threading.Lock()
         self.free = threading.Event()
 
-    def answer(self, target: Target) -> str:
+    def answer(self, target: NodeTarget) -> str:
         with self.lock:
             self.now += 1
             self.most = max(self.most, self.now)
@@ -46,7 +46,7 @@ def test_nodes_that_hang_hold_up_no_others() -> None:
     crowd = Crowd()
     targets = nodes(3 * fan_out.BUSY)
 
-    def ask(target: Target) -> str:
+    def ask(target: NodeTarget) -> str:
         # All but the last hang until that has been asked: the last one is only begun when the others are passed over.
         if target is targets[-1]:
             crowd.free.set()
@@ -81,7 +81,7 @@ def test_a_process_that_may_have_no_more_threads_goes_on_with_those_it_has(monke
             raise RuntimeError("can't start new thread")
         start(self)
 
-    def ask(target: Target) -> str:
+    def ask(target: NodeTarget) -> str:
         time.sleep(0.01)
         alive.release()
         return target.instance_id
@@ -91,7 +91,7 @@ def test_a_process_that_may_have_no_more_threads_goes_on_with_those_it_has(monke
 
 
 def test_a_defect_in_the_question_is_raised() -> None:
-    def ask(target: Target) -> str:
+    def ask(target: NodeTarget) -> str:
         raise ZeroDivisionError(target.instance_id)
 
     with pytest.raises(ZeroDivisionError):

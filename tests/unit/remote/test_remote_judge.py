@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from hyperpod_kit.model.mounts import LustreMount, MountStatus, S3Mount
-from hyperpod_kit.remote.answer import NoReport, read
 from hyperpod_kit.remote.changes import changes
 from hyperpod_kit.remote.groups import problems
-from hyperpod_kit.remote.target import Target
-from hyperpod_kit.remote.transport import Heard
+from hyperpod_kit.remote.node_report import NoReport, read_report
+from hyperpod_kit.remote.target import NodeTarget
+from hyperpod_kit.remote.transport import NodeResponse
 from hyperpod_kit.remote.validate_mounts import NodeReport, judge
 from hyperpod_kit.untrusted.text import LONGEST
 
-NODE = Target("i-0", "g", "compute", "10.0.0.1")
+NODE = NodeTarget("i-0", "g", "compute", "10.0.0.1")
 OK = MountStatus("data", "mountpoint-s3", "/mnt/data", "ok", "bucket")
 WANTED = S3Mount("data", "/mnt/data", "bucket")
 NOW = 1000.0
@@ -35,7 +35,7 @@ def said(*mounts: MountStatus, **changed: Any) -> str:
 
 
 def verdict(text: str, returncode: int | None = 0, *, wanted: Any = (), at: float | None = None) -> NodeReport:
-    return judge(NODE, Heard(text, returncode, at=at), wanted, max_age=60.0, now=NOW)
+    return judge(NODE, NodeResponse(text, returncode, at=at), wanted, max_age=60.0, now=NOW)
 
 
 def test_a_sound_report_amid_what_a_login_prints() -> None:
@@ -72,7 +72,7 @@ def test_nonsense_is_no_report_and_nothing_worse(text: str) -> None:
     found = verdict(text)
     assert not found.healthy and found.error and found.mounts == ()
     with pytest.raises(NoReport):
-        read(text)
+        read_report(text)
     found.error.encode()
 
 
@@ -116,7 +116,7 @@ def test_a_report_of_another_node_is_not_this_nodes(changed: dict[str, str], hea
 
 
 def test_an_empty_address_is_no_proof_of_identity() -> None:
-    found = judge(replace(NODE, address=""), Heard(said(OK, instance_id="i-9", node=""), 0), (), 60.0, NOW)
+    found = judge(replace(NODE, address=""), NodeResponse(said(OK, instance_id="i-9", node=""), 0), (), 60.0, NOW)
     assert "another node answers" in found.error
 
 

@@ -14,7 +14,7 @@ from hyperpod_kit.remote.changes import changes
 from hyperpod_kit.remote.groups import MOST_KINDS, problems, summary
 from hyperpod_kit.remote.junit import to_xml
 from hyperpod_kit.remote.report import counts
-from hyperpod_kit.remote.target import Target
+from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.remote.validate_mounts import NodeReport
 
 OK = MountStatus("data", "mountpoint-s3", "/mnt/data", "ok", "bucket", checked_at=1.0)
@@ -22,7 +22,7 @@ DEAD = replace(OK, state="stale", detail="Transport endpoint is not connected")
 
 
 def node(index: int, *mounts: MountStatus, error: str = "", group: str = "workers") -> NodeReport:
-    target = Target(f"i-{index:017x}", group, "compute", f"10.1.{index // 250}.{index % 250 + 1}")
+    target = NodeTarget(f"i-{index:017x}", group, "compute", f"10.1.{index // 250}.{index % 250 + 1}")
     return NodeReport(target, mounts or (() if error else (OK,)), error=error.replace("ADDRESS", target.address))
 
 
@@ -90,7 +90,7 @@ def test_junit_has_a_case_for_each_mount_and_each_silence() -> None:
         node(0),
         node(1, DEAD, replace(OK, name="x", state="hung", required=False)),
         node(2, error='<no> "answer" & so on'),
-        NodeReport(Target("i-9", "head", "controller", "10.0.0.9")),
+        NodeReport(NodeTarget("i-9", "head", "controller", "10.0.0.9")),
     ]
     root = Xml.fromstring(to_xml("demo", reports, 0.0, 1.5))
     assert (root.get("tests"), root.get("failures"), root.get("errors"), root.get("skipped")) == ("5", "1", "1", "1")
@@ -110,7 +110,7 @@ def test_junit_has_a_case_for_each_mount_and_each_silence() -> None:
     assert error.get("message") == '<no> "answer" & so on'
 
 
-@pytest.mark.parametrize("reports", [[], [node(0, error="x")], [NodeReport(Target("i-9", "head", "", ""))]])
+@pytest.mark.parametrize("reports", [[], [node(0, error="x")], [NodeReport(NodeTarget("i-9", "head", "", ""))]])
 def test_tables_without_mounts_are_tables(reports: list[NodeReport]) -> None:
     out = io.StringIO()
     Console(file=out, width=100).print(counts("demo", reports))

@@ -17,9 +17,9 @@ import pytest
 from hyperpod_kit.aws.ssm import Ssm, session_request, target
 from hyperpod_kit.cluster.session import plugin_start
 from hyperpod_kit.errors import HyperpodKitError, NoCredentials
-from hyperpod_kit.remote.pace import TokenBucket
+from hyperpod_kit.remote.rate_limiter import TokenBucket
 from hyperpod_kit.remote.ssm_transport import SsmSession, SsmTransport
-from hyperpod_kit.remote.target import Target
+from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.remote.validate_mounts import validate_mounts
 
 ARN = "arn:aws:sagemaker:us-east-1:111122223333:cluster/abc123def456"
@@ -83,7 +83,7 @@ def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Aws]:
 def transport(command: list[str], *, timeout: float = 20.0) -> SsmTransport:
     ssm = Ssm("us-east-1")
 
-    def begin(node: Target) -> SsmSession:
+    def begin(node: NodeTarget) -> SsmSession:
         request = session_request(target(ARN, node.group, node.instance_id))
         token = ssm.start_session(request)
 
@@ -98,8 +98,8 @@ def transport(command: list[str], *, timeout: float = 20.0) -> SsmTransport:
     return SsmTransport(begin, timeout, bucket=TokenBucket(50.0), command=command)
 
 
-def nodes(count: int) -> list[Target]:
-    return [Target(f"i-{index}", "w", "compute", "") for index in range(count)]
+def nodes(count: int) -> list[NodeTarget]:
+    return [NodeTarget(f"i-{index}", "w", "compute", "") for index in range(count)]
 
 
 def script(directory: Path, text: str) -> list[str]:
@@ -122,9 +122,9 @@ def test_a_report_comes_through_a_terminal_unharmed(aws: Aws, tmp_path: Path) ->
     (tmp_path / "report").write_text(json.dumps(report))
     command = script(tmp_path, f"echo noise >&2; cat {tmp_path}/report; exit 1")
     aws.how = {"i-1": "no-prompt", "i-2": f"eof-once@{tmp_path}/state"}
-    heard = transport(command).hear(nodes(3), lambda count: None)
-    assert [(one.returncode, one.error) for one in heard] == [(1, "")] * 3
-    assert all(json.loads(one.text) == report for one in heard)
+    responses = transport(command).query(nodes(3), lambda count: None)
+    assert [(one.returncode, one.error) for one in responses] == [(1, "")] * 3
+    assert all(json.loads(one.text) == report for one in responses)
     assert sorted(aws.started) == ["0", "1", "2", "2"], "an EOF at the start is tried again"
     assert aws.ended == ["s-2"], "the one that broke is ended, the others have ended by themselves"
 
@@ -152,7 +152,7 @@ def test_sessions_that_go_wrong_are_their_nodes_alone(aws: Aws, tmp_path: Path) 
 def test_what_aws_refuses_to_all_ends_the_question(aws: Aws) -> None:
     aws.how = {f"i-{index}": "ExpiredTokenException" for index in range(20)}
     with pytest.raises(NoCredentials):
-        transport(["true"]).hear(nodes(20), lambda count: None)
+        transport(["true"]).query(nodes(20), lambda count: None)
 
 
 def test_three_a_second_and_no_more() -> None:

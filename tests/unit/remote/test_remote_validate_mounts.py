@@ -16,8 +16,8 @@ from rich.console import Console
 from hyperpod_kit.cli.main import run
 from hyperpod_kit.model.mounts import MountStatus
 from hyperpod_kit.remote.report import age, rows
-from hyperpod_kit.remote.target import Target
-from hyperpod_kit.remote.transport import Heard, Progress
+from hyperpod_kit.remote.target import NodeTarget
+from hyperpod_kit.remote.transport import NodeResponse, Progress
 from hyperpod_kit.remote.validate_mounts import NodeReport, validate_mounts
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def test_no_answer_from_aws_is_no_verdict(
     assert "http://127.0.0.1:1 does not answer" in capsys.readouterr().err
 
 
-NODE = Target("i-00000000000000000", "g", "compute", "10.0.0.1")
+NODE = NodeTarget("i-00000000000000000", "g", "compute", "10.0.0.1")
 
 
 class Said:
@@ -202,16 +202,16 @@ class Said:
 
     words = "by heart"
 
-    def __init__(self, *heard: Heard) -> None:
-        self.heard = heard
+    def __init__(self, *responses: NodeResponse) -> None:
+        self.responses = responses
 
-    def hear(self, targets: Sequence[Target], progress: Progress) -> list[Heard]:
-        return [self.heard[number % len(self.heard)] for number in range(len(targets))]
+    def query(self, targets: Sequence[NodeTarget], progress: Progress) -> list[NodeResponse]:
+        return [self.responses[number % len(self.responses)] for number in range(len(targets))]
 
 
 def test_an_optional_mount_may_be_sick() -> None:
     sick = MountStatus("data", "mountpoint-s3", "/mnt/data", "hung", required=False)
-    [entry] = validate_mounts([NODE], Said(Heard(report(sick), 1)), expected={})
+    [entry] = validate_mounts([NODE], Said(NodeResponse(report(sick), 1)), expected={})
     assert entry.healthy and not entry.mounts[0].healthy
 
 
@@ -224,7 +224,7 @@ def test_age(seconds: float, text: str) -> None:
 
 @pytest.mark.parametrize("width", [80, 160])
 def test_no_id_is_broken_on_any_screen(width: int) -> None:
-    target = Target("i-00000001000000001", "worker-group", "compute", "10.0.0.1")
+    target = NodeTarget("i-00000001000000001", "worker-group", "compute", "10.0.0.1")
     reports = [NodeReport(target, (FSX, HOME, DEAD)), NodeReport(target, error="root@10.0.0.1 is silent")]
     out = io.StringIO()
     Console(file=out, width=width).print(rows("demo", reports, 10.0, width))

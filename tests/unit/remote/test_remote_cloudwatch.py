@@ -13,8 +13,8 @@ from moto import mock_aws
 
 from hyperpod_kit.aws.logs import Logs
 from hyperpod_kit.model.mounts import MountStatus, S3Mount
-from hyperpod_kit.remote.pull import PullTransport
-from hyperpod_kit.remote.target import Target
+from hyperpod_kit.remote.cloudwatch_transport import CloudWatchTransport
+from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.remote.validate_mounts import NodeReport, validate_mounts
 
 ARN = "arn:aws:sagemaker:us-east-1:111122223333:cluster/abcdefghijkl"
@@ -65,8 +65,8 @@ def send(logs: Any, index: int, *lines: str, age: float = 0.0) -> None:
 
 
 def look(count: int) -> list[NodeReport]:
-    targets = [Target(f"i-{index}", "w", "compute", f"10.0.0.{index}") for index in range(count)]
-    transport = PullTransport(Logs("us-east-1"), "demo", ARN, max_age=60.0, clock=lambda: BEGAN)
+    targets = [NodeTarget(f"i-{index}", "w", "compute", f"10.0.0.{index}") for index in range(count)]
+    transport = CloudWatchTransport(Logs("us-east-1"), "demo", ARN, max_age=60.0, clock=lambda: BEGAN)
     told: list[int] = []
     reports = validate_mounts(
         targets, transport, expected=WANTED, max_age=60.0, progress=told.append, clock=lambda: BEGAN

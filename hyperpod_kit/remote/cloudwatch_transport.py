@@ -11,15 +11,15 @@ import time
 from typing import Callable, Sequence
 
 from hyperpod_kit.aws.logs import LogLine, Logs, creation_stream, log_group
-from hyperpod_kit.remote.answer import NoReport, read
-from hyperpod_kit.remote.target import Target
-from hyperpod_kit.remote.transport import Heard, Progress
+from hyperpod_kit.remote.node_report import NoReport, read_report
+from hyperpod_kit.remote.target import NodeTarget
+from hyperpod_kit.remote.transport import NodeResponse, Progress
 
 STREAMS = "LifecycleConfig/"
 PATTERN = '{ $.step = "mounts" }'
 
 
-class PullTransport:
+class CloudWatchTransport:
     """The newest report of each node. `max_age`: how far back to look, in seconds."""
 
     words = "by what they have sent to CloudWatch"
@@ -30,7 +30,7 @@ class PullTransport:
         self._logs, self._max_age, self._clock = logs, max_age, clock
         self.group = log_group(cluster, arn)
 
-    def hear(self, targets: Sequence[Target], progress: Progress) -> list[Heard]:
+    def query(self, targets: Sequence[NodeTarget], progress: Progress) -> list[NodeResponse]:
         """As Transport; one question for all nodes. Raises AwsError, Unreachable."""
         streams = [creation_stream(target.group, target.instance_id) for target in targets]
         wanted = set(streams)
@@ -45,20 +45,20 @@ class PullTransport:
             if line.stream not in newest or line.at >= newest[line.stream].at:
                 newest[line.stream] = line
         progress(len(wanted) - len(newest))
-        return [self._heard(stream, newest.get(stream)) for stream in streams]
+        return [self._response(stream, newest.get(stream)) for stream in streams]
 
-    def _heard(self, stream: str, line: LogLine | None) -> Heard:
+    def _response(self, stream: str, line: LogLine | None) -> NodeResponse:
         if line is None:
-            return Heard(
+            return NodeResponse(
                 error=f"it has sent no report for {2 * self._max_age:.0f} s",
                 hint=f"aws logs tail {self.group} --log-stream-names {stream}; or --via ssh",
             )
-        return Heard(line.message, at=line.at)
+        return NodeResponse(line.message, at=line.at)
 
 
 def _is_report(message: str) -> bool:
     """Whether a line is one of ours; the others are of the node's creation, ours and other scripts'."""
     try:
-        return bool(read(message))
+        return bool(read_report(message))
     except NoReport:
         return '"step": "mounts"' in message

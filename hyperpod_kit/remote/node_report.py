@@ -23,7 +23,7 @@ class NoReport(ValueError):
 
 
 @dataclass(frozen=True)
-class Answer:
+class SentReport:
     """What one node reported. `node`: its name in Slurm; `checked_at`: Unix seconds by its own clock, 0.0 unsaid."""
 
     node: str
@@ -34,7 +34,7 @@ class Answer:
     warnings: tuple[str, ...] = ()
 
 
-def read(text: str) -> Answer:
+def read_report(text: str) -> SentReport:
     """The report in a node's standard output, which `hyperpod-kit node mounts --json` prints. Raises NoReport."""
     raw = _object(text)
     mounts = raw.get("mounts")
@@ -43,7 +43,7 @@ def read(text: str) -> Answer:
     if len(mounts) > MOST_MOUNTS:
         raise NoReport(f"its report has {len(mounts)} mounts")
     try:
-        return Answer(
+        return SentReport(
             clean(raw.get("node", "")),
             clean(raw.get("instance_id", "")),
             clean(raw.get("bundle_id", "")),

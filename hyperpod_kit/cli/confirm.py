@@ -10,7 +10,7 @@ from hyperpod_kit.cli.output import confirmed, say
 from hyperpod_kit.errors import UsageError
 
 
-def ask(question: str, *, yes: bool) -> None:
+def confirm(question: str, *, yes: bool) -> None:
     """Return when the answer is yes. Raises click.Abort on no, UsageError where nobody is there to answer."""
     if yes:
         return

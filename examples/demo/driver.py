@@ -88,10 +88,10 @@ class Driver:
 
     def down(self) -> None:
         """Take everything down. Safe to call at any moment and twice."""
-        self.kit("rehearse", "down", "--name", self.name, timeout=120)
+        self.kit("rehearse", "down", "--name", self.name, timeout=300)
 
     def on(
-        self, node: str, command: str, *, user: Optional[str] = None, check: bool = True, timeout: float = 60
+        self, node: str, command: str, *, user: Optional[str] = None, check: bool = True, timeout: float = 180
     ) -> str:
         """Run a shell command on a node, as root or as `user`."""
         inner = ["runuser", "-l", user, "-c", command] if user else ["bash", "-c", command]

@@ -90,7 +90,7 @@ class Job:
     def find(self, key: str) -> Any:
         return next((event[key] for event in self.events() if key in event), None)
 
-    def until(self, what: str, condition: Callable[[], Any], timeout: float = 30.0) -> Any:
+    def until(self, what: str, condition: Callable[[], Any], timeout: float = 120.0) -> Any:
         end = time.monotonic() + timeout
         while time.monotonic() < end:
             found = condition()
@@ -113,7 +113,7 @@ class Job:
         for rank in self.ranks:
             rank.join(10)
 
-    def wait(self, timeout: float = 60.0) -> list[int | None]:
+    def wait(self, timeout: float = 120.0) -> list[int | None]:
         """Exit codes; None for a rank that has not ended within `timeout` seconds."""
         for rank in self.ranks:
             rank.join(timeout)

@@ -63,7 +63,7 @@ def job(kind: str, root: str, do: str) -> dict[str, Any]:
     if do == "save":
         for number in range(2):
             step(model, optimizer, average, number)
-        assert manager.save(1, state, on_busy="wait").wait("durable", 30)
+        assert manager.save(1, state, on_busy="wait").wait("durable", 60)
     answer["kept"] = extra["ema"] is average
     answer["rank"] = extra["rank"]
     step(model, optimizer, average, 2)

@@ -111,7 +111,7 @@ def differ(kind: str, root: str, how: Dict[str, Any]) -> Dict[str, Any]:
     for number in range(3):
         step(model, optimizer, number)
         handles.append(manager.save(number, state, on_busy="wait"))
-        handles[-1].wait("durable", 20)
+        handles[-1].wait("durable", 60)
     closed = manager.close()
     return {
         "states": [handle.state for handle in handles],
@@ -133,7 +133,7 @@ def diverge_after(root: str, equal_saves: int, every: int, saves: int) -> List[s
         if number >= equal_saves:
             model[0].bias.data.fill_(float(os.environ["RANK"]))
         handles.append(manager.save(number, state))
-        handles[-1].wait("durable", 20)
+        handles[-1].wait("durable", 60)
     manager.close()
     return [handle.state for handle in handles]
 
@@ -148,7 +148,7 @@ def killed_before_the_verdict(root: str) -> Dict[str, Any]:
     model = _net()
     state, manager = State(model), Manager(root)
     manager.restore(state)
-    assert manager.save(0, state, on_busy="wait").wait("durable", 20)
+    assert manager.save(0, state, on_busy="wait").wait("durable", 60)
     os.kill(manager._agent.pid, signal.SIGSTOP)
     dist.barrier()
     model[0].bias.data.fill_(float(rank))

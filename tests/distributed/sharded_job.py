@@ -145,7 +145,7 @@ def job(kind: str, root: str, do: str, full: bool = False) -> dict[str, Any]:
     if do == "save":
         for number in range(3):
             step(model, optimizer, number)
-        assert manager.save(2, state, on_busy="wait").wait("durable", 20)
+        assert manager.save(2, state, on_busy="wait").wait("durable", 60)
     answer["extra_is_as_saved"] = all(equal(extra["own"][k], v) for k, v in odd_tensors(rank).items())
     answer["holds"] = holds(model, optimizer)
     step(model, optimizer, 7)

@@ -121,7 +121,7 @@ def saved_without_restore(kind: str, root: str) -> Tuple[str, str]:
     model = _linear(0, 8 + 8 * _rank()[0]) if kind == "shapes" else _build(kind, 0)
     manager = Manager(root)
     handle = manager.save(0, State(model))
-    handle.wait("durable", 20)
+    handle.wait("durable", 60)
     manager.close()
     return handle.state, str(handle.reason)
 
@@ -140,7 +140,7 @@ def changes_in_mid_training(root: str) -> List[Tuple[str, str]]:
 
     def save(number: int) -> None:
         handle = manager.save(number, state)
-        handle.wait("durable", 20)
+        handle.wait("durable", 60)
         out.append((handle.state, str(handle.reason)))
 
     save(0)

@@ -133,7 +133,7 @@ def save_with_manager(root: str) -> bool:
     manager = Manager(root)
     state = State(model, optimizer)
     manager.restore(state)
-    assert manager.save(1, state, on_busy="wait").wait("durable", 20)
+    assert manager.save(1, state, on_busy="wait").wait("durable", 60)
     return manager.close()
 
 

@@ -28,7 +28,7 @@ def die(kind: str, root: str, local: str | None, saves: int, committed: int) -> 
         extra["rank and step"] = [int(os.environ["RANK"]), number]
         handle = manager.save(number, state, on_busy="wait")
         if number < committed:
-            assert handle.wait("durable", 20), handle.reason
+            assert handle.wait("durable", 60), handle.reason
     if first and committed < saves:
         # It dies about to commit: every rank has sealed and written by then.
         manager._agent.wait_end(20)
@@ -62,7 +62,7 @@ def come_back(kind: str, root: str, local: str | None, memory: bool = True) -> d
         "holds": sharded_job.holds(model, optimizer),
     }
     sharded_job.step(model, optimizer, 7)
-    assert manager.save(7, state, on_busy="wait").wait("durable", 20)
+    assert manager.save(7, state, on_busy="wait").wait("durable", 60)
     assert manager.close()
     return answer
 

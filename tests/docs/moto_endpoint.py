@@ -33,7 +33,7 @@ class MotoEndpoint:
     def __exit__(self, kind: type[BaseException] | None, err: BaseException | None, at: TracebackType | None) -> None:
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join(timeout=5)
+        self._thread.join(timeout=60)
 
 
 class _Handler(BaseHTTPRequestHandler):

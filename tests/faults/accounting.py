@@ -8,7 +8,8 @@ import subprocess
 from pathlib import Path
 from typing import Optional
 
-from tests.unit.job.private_slurm import PrivateSlurm, wait_until
+from tests.support.wait import until
+from tests.unit.job.private_slurm import PrivateSlurm
 
 PROGRAMS = ("mariadbd", "mariadb-install-db", "slurmdbd", "sacctmgr")
 
@@ -95,14 +96,14 @@ class AccountedSlurm(PrivateSlurm):
             f"--pid-file={self.base}/database.pid",
             "--skip-name-resolve",
         )
-        wait_until("database", lambda: answers(self._database))
+        until(lambda: answers(self._database), what="database")
 
     def _start_accounting(self) -> None:
         conf = self.base / "slurmdbd.conf"
         conf.write_text(SLURMDBD.format(base=self.base, port=self._port, database=self._database))
         conf.chmod(0o600)
         self._spawn("slurmdbd", "-D")
-        wait_until("slurmdbd", lambda: answers(self._port))
+        until(lambda: answers(self._port), what="slurmdbd")
         name = (self.base / "slurm.conf").read_text().split("ClusterName=")[1].split()[0]
         user = subprocess.run(["id", "-nu", str(self.user)], text=True, check=True, capture_output=True).stdout.strip()
         for words in (

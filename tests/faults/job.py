@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, List, Sequence
 from hyperpod_kit.job.ledger import read
 from tests.faults.site import Site
 from tests.faults.trainer import weights
-from tests.unit.job.private_slurm import wait_until
+from tests.support.wait import until
 
 SCRIPT = """\
 #!/bin/bash
@@ -226,6 +226,6 @@ class Job:
 
     def _wait(self, what: str, condition: Callable[[], Any], timeout: float) -> Any:
         try:
-            return wait_until(f"{what} of {self.name} ({self.id})", condition, timeout)
+            return until(condition, timeout, what=f"{what} of {self.name} ({self.id})")
         except AssertionError as err:
             raise AssertionError(f"{err}\n{self.told()}") from None

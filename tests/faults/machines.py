@@ -18,7 +18,7 @@ from hyperpod_kit.rehearsal.network import set_link
 from hyperpod_kit.rehearsal.node_files import SLURM_CONF
 from hyperpod_kit.rehearsal.storage import LUSTRE_MOUNT_NAME
 from tests.faults.site import CAPTURER, TRAINER, output, settle
-from tests.unit.job.private_slurm import wait_until
+from tests.support.wait import until
 
 UID = 2001
 SHARED = "/fsx"
@@ -109,7 +109,7 @@ class MachineSite:
 
     def start_controller(self) -> None:
         self.on("controller", "systemctl", "start", "slurmctld")
-        wait_until("slurmctld", lambda: "UP" in self.slurm("scontrol", "ping", check=False), 30)
+        until(lambda: "UP" in self.slurm("scontrol", "ping", check=False), what="slurmctld")
 
     def saved_at(self) -> float:
         """When slurmctld last wrote its jobs down, Unix seconds."""
@@ -125,15 +125,15 @@ class MachineSite:
             node = self._node("controller")
             return bool(node["instance_id"] != old and node["status"] == "Running")
 
-        wait_until("another controller", another, 240)
-        wait_until("slurmctld", lambda: "UP" in self.slurm("scontrol", "ping", check=False), 60)
+        until(another, 240, what="another controller")
+        until(lambda: "UP" in self.slurm("scontrol", "ping", check=False), what="slurmctld")
 
     def reboot_controller(self) -> None:
         """Returns when it answers again: what is asked inside while it goes down is ended with it, or holds it up."""
         before = processes.children(self._node("controller")["pid"])
         self.on("controller", "systemctl", "reboot", "--force", check=False)
-        wait_until("another boot", lambda: processes.children(self._node("controller")["pid"]) not in ([], before), 60)
-        wait_until("slurmctld", lambda: "UP" in self.slurm("scontrol", "ping", check=False), 60)
+        until(lambda: processes.children(self._node("controller")["pid"]) not in ([], before), what="another boot")
+        until(lambda: "UP" in self.slurm("scontrol", "ping", check=False), what="slurmctld")
 
     def break_mount(self, node: str, fault: str, undo: bool = False) -> None:
         """A fault of rehearsal/mount_faults.py at the shared file system of one node."""
@@ -146,7 +146,7 @@ class MachineSite:
         self.break_mount(node, "kill-daemon")
         # A daemon that was killed serves until it has ended.
         look = f"mountpoint -q {SHARED} 2>/dev/null || echo lost"
-        wait_until("the end of the mount", lambda: self.on(node, "bash", "-c", look, check=False), 20)
+        until(lambda: self.on(node, "bash", "-c", look, check=False), what="the end of the mount")
 
     def give_mount_back(self, node: str) -> None:
         self.on(node, "umount", HELPER, check=False)
@@ -165,7 +165,7 @@ class MachineSite:
 
     def settle(self) -> None:
         with contextlib.suppress(AssertionError):
-            wait_until("workers", lambda: all(targets.is_running(node) for node in self._all()), 60)
+            until(lambda: all(targets.is_running(node) for node in self._all()), what="workers")
         settle(self, timeout=120)
 
 

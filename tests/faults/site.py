@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import List, Protocol, Sequence, Tuple
 
 from hyperpod_kit.job import cli
+from tests.support.wait import until
 from tests.unit.job.private_slurm import REPOSITORY, PrivateSlurm
 
 TRAINER = Path(__file__).with_name("trainer.py")
@@ -82,7 +83,6 @@ class PrivateSite:
 
 def settle(site: Site, *, timeout: float = 60.0) -> None:
     """Cancel what is left and bring every node back that only Slurm holds against us. Raises AssertionError."""
-    from tests.unit.job.private_slurm import wait_until
 
     jobs = site.slurm("squeue", "-h", "-o", "%A").split()
     if jobs:
@@ -96,7 +96,7 @@ def settle(site: Site, *, timeout: float = 60.0) -> None:
             site.slurm("scontrol", "update", f"nodename={name}", "state=resume", check=False)
         return not bad
 
-    wait_until("quiet cluster", quiet, timeout)
+    until(quiet, timeout, what="quiet cluster")
 
 
 def not_idle(site: Site) -> List[str]:

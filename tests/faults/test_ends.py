@@ -13,7 +13,7 @@ from tests.faults import accounting
 from tests.faults.job import Job
 from tests.faults.site import Site
 from tests.faults.test_checkpoints import flip
-from tests.unit.job.private_slurm import wait_until
+from tests.support.wait import until
 
 Row = Callable[..., None]
 
@@ -28,9 +28,9 @@ def nothing_lost(job: Job) -> None:
 def test_the_time_limit(job: Job, row: Row) -> None:
     # Slurm looks at limits every half minute or so, and may warn up to a minute early.
     job.submit("--steps", "900", "--every", "10000", "--pause", "0.1", sbatch=("-N2", "--time=2", "--signal=B:USR1@60"))
-    wait_until("warning", lambda: "USR1" in job.log, 120)
+    until(lambda: "USR1" in job.log, 120, what="warning")
     warned = next(line["t"] for line in reversed(job.progress()))
-    wait_until("second attempt", lambda: len(job.rows("attempt")) > 1, 60)
+    until(lambda: len(job.rows("attempt")) > 1, what="second attempt")
     job.at_step(job.rows("attempt")[1]["step"] + 1)
     nothing_lost(job)
     seconds = next(line["t"] for line in job.progress() if line["attempt"] == job.attempt()) - warned
@@ -101,19 +101,19 @@ def to_stage(job: Job, site: Site, stage: str) -> None:
     )
     if stage == "pending":
         return
-    wait_until("an attempt", lambda: job.rows("attempt"), 30)
+    until(lambda: job.rows("attempt"), what="an attempt")
     if stage == "saving":
         job.at_step(1)
         site.slurm("scancel", "--batch", "--signal=USR1", job.id, user=True)
-        wait_until("a warning", lambda: "telling the step to save" in job.log, 30)
+        until(lambda: "telling the step to save" in job.log, what="a warning")
     elif stage != "starting":
         job.running()
     if stage == "backing off":
         job.send(signal.SIGKILL)
-        wait_until("a pause", lambda: "trying again" in job.log, 30)
+        until(lambda: "trying again" in job.log, what="a pause")
     if stage == "waiting for storage":
         os.rename(job.root, job.root.with_name(f"{job.name}.away"))
-        wait_until("waiting", lambda: "waiting up to" in job.log, 30)
+        until(lambda: "waiting up to" in job.log, what="waiting")
     if stage == "held":
         job.send(signal.SIGSTOP, rank=0)
         for checkpoint in job.checkpoints():
@@ -122,7 +122,7 @@ def to_stage(job: Job, site: Site, stage: str) -> None:
         assert job.finish() in ("HELD", "SPECIAL_EXIT"), job.told()
     if stage == "requeued":
         site.slurm("scontrol", "requeue", job.id, user=True)
-        wait_until("requeue", lambda: job.show().get("JobState") == "PENDING", 40)
+        until(lambda: job.show().get("JobState") == "PENDING", what="requeue")
 
 
 @pytest.mark.parametrize(
@@ -132,11 +132,11 @@ def test_scancel(job: Job, site: Site, row: Row, stage: str) -> None:
     to_stage(job, site, stage)
     site.slurm("scancel", job.id, user=True)
     if stage == "waiting for storage":
-        wait_until("an end", lambda: job.show()["JobState"] == "CANCELLED", 60)
+        until(lambda: job.show()["JobState"] == "CANCELLED", what="an end")
         os.rename(job.root.with_name(f"{job.name}.away"), job.root)
     assert job.finish() == "CANCELLED", job.told()
     attempts = len(job.rows("attempt"))
-    wait_until("a free cluster", lambda: not site.slurm("squeue", "-h", "-j", job.id, check=False).strip(), 40)
+    until(lambda: not site.slurm("squeue", "-h", "-j", job.id, check=False).strip(), what="a free cluster")
     time.sleep(1.0)  # whatever would bring it back has had its chance: cred_expire counts from the requeue
     assert job.show()["JobState"] == "CANCELLED" and len(job.rows("attempt")) == attempts
     assert not job.processes(0) and not job.rows("requeue")
@@ -179,7 +179,7 @@ def test_eight_ranks_take_one_decision(job: Job, site: Site, row: Row) -> None:
     thread = threading.Thread(target=appear)
     thread.start()
     late.submit("--steps", "30", options="--srun-args '--ntasks=8 --ntasks-per-node=4 --overcommit'")
-    wait_until("eight ranks", lambda: len(said(late)) >= 8, 60)
+    until(lambda: len(said(late)) >= 8, what="eight ranks")
     over.set()
     thread.join()
     assert len(set(said(late)[:8])) == 1, late.told()

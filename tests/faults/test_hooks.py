@@ -17,7 +17,7 @@ import pytest
 from tests.faults.job import Job
 from tests.faults.machines import SLURM_CONF, MachineSite
 from tests.faults.site import Site
-from tests.unit.job.private_slurm import wait_until
+from tests.support.wait import until
 
 pytestmark = pytest.mark.machines
 Row = Callable[..., None]
@@ -50,7 +50,7 @@ def starts(site: MachineSite, node: str) -> List[float]:
         began = time.monotonic()
         site.slurm("srun", "-N1", "-w", node, "true", user=True)
         found.append(time.monotonic() - began)
-        wait_until("idle node", lambda: site.node(node)[0] == "IDLE", 20)
+        until(lambda: site.node(node)[0] == "IDLE", what="idle node")
     return found
 
 
@@ -64,8 +64,8 @@ def test_the_prolog_of_a_healthy_node(site: MachineSite, row: Row) -> None:
     with_it = statistics.median(starts(site, node))
     site.on("controller", "sh", "-c", f"sed -i.faults 's/^Prolog=/#&/' {SLURM_CONF} && scontrol reconfigure")
     try:
-        wait_until(
-            "no Prolog", lambda: re.search(r"^Prolog += \(null\)", site.slurm("scontrol", "show", "config"), re.M), 20
+        until(
+            lambda: re.search(r"^Prolog += \(null\)", site.slurm("scontrol", "show", "config"), re.M), what="no Prolog"
         )
         without = statistics.median(starts(site, node))
     finally:
@@ -95,7 +95,7 @@ def test_eight_ranks_of_a_bare_srun_take_one_decision(job: Job, site: MachineSit
     script = site.here / f"{late.name}.sbatch"
     script.write_text(BARE.format(there=site.there, name=late.name))
     late.id = site.slurm("sbatch", "--parsable", f"{site.there}/{script.name}", user=True).strip()
-    wait_until("a start", lambda: late.show().get("JobState") == "RUNNING", 30)
+    until(lambda: late.show().get("JobState") == "RUNNING", what="a start")
     thread.start()
     try:
         assert late.finish() == "COMPLETED", late.told()

@@ -11,7 +11,7 @@ import pytest
 from tests.faults.job import Job
 from tests.faults.machines import SHARED, MachineSite
 from tests.faults.site import Site
-from tests.unit.job.private_slurm import wait_until
+from tests.support.wait import until
 
 pytestmark = pytest.mark.machines
 Row = Callable[..., None]
@@ -69,7 +69,7 @@ def test_the_batch_host_is_killed_with_no_kill(job: Job, site: MachineSite, row:
 
 def until_saved(site: MachineSite, since: float) -> None:
     """What was submitted in the last seconds before a crash Slurm itself has not written down."""
-    wait_until("saved state", lambda: site.saved_at() > since, 60)
+    until(lambda: site.saved_at() > since, what="saved state")
 
 
 def test_the_controller_reboots(job: Job, site: MachineSite, row: Row) -> None:
@@ -129,7 +129,7 @@ def test_a_worker_is_cut_off_and_comes_back(site: MachineSite, row: Row) -> None
     script = site.here / f"{name}.sbatch"
     script.write_text(CAPTURING.format(there=site.there, library=site.library, root=f"{site.there}/{name}"))
     job = site.slurm("sbatch", "--parsable", f"{site.there}/{script.name}", user=True).strip()
-    wait_until("two captures", lambda: log.exists() and log.read_text().count("captured") == 2, 60)
+    until(lambda: log.exists() and log.read_text().count("captured") == 2, what="two captures")
     shown = site.slurm("scontrol", "-o", "show", "job", job)
     victim = next(
         node
@@ -138,19 +138,19 @@ def test_a_worker_is_cut_off_and_comes_back(site: MachineSite, row: Row) -> None
     )
     site.cut_off(victim)
     try:
-        wait_until("its loss", lambda: "DOWN" in site.node(victim)[0], 90)
-        wait_until(
-            "the job's end elsewhere",
+        until(lambda: "DOWN" in site.node(victim)[0], 90, what="its loss")
+        until(
             lambda: "JobState=COMPLETED" in site.slurm("scontrol", "-o", "show", "job", job, check=False),
             90,
+            what="the job's end elsewhere",
         )
     finally:
         site.cut_off(victim, heal=True)
     healed = time.monotonic()
     assert site.on(victim, "find", "/dev/shm", "-type", "f").split(), "nothing was left to sweep"
-    wait_until("free memory", lambda: not site.on(victim, "find", "/dev/shm", "-type", "f").split(), 300)
+    until(lambda: not site.on(victim, "find", "/dev/shm", "-type", "f").split(), 300, what="free memory")
     seconds = round(time.monotonic() - healed, 1)
-    wait_until("the commit", lambda: [*root.glob("seq-*/MANIFEST.json")], 10)
+    until(lambda: [*root.glob("seq-*/MANIFEST.json")], what="the commit")
     row(
         "a worker is cut off the network for longer than `SlurmdTimeout`, and comes back",
         "the job goes on elsewhere; what was captured there is saved, its shared memory freed",

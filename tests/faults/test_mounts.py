@@ -16,7 +16,7 @@ import pytest
 from tests.faults.job import Job
 from tests.faults.machines import REASON, MachineSite
 from tests.faults.site import Site
-from tests.unit.job.private_slurm import wait_until
+from tests.support.wait import until
 
 pytestmark = pytest.mark.machines
 Row = Callable[..., None]
@@ -50,7 +50,7 @@ def drained(site: MachineSite, node: str) -> str:
         state, why = site.node(node)
         return why if "DRAIN" in state and why.startswith(REASON) else ""
 
-    return wait_until(f"drain of {node} with our reason", reason, 90)
+    return until(reason, 90, what=f"drain of {node} with our reason")
 
 
 def given_back(site: MachineSite, node: str) -> None:
@@ -60,7 +60,7 @@ def given_back(site: MachineSite, node: str) -> None:
         state, why = site.node(node)
         return "DRAIN" not in state and not why.startswith(REASON)
 
-    wait_until(f"{node} undrained, which is {site.node(node)}", idle, 90)
+    until(idle, 90, what=f"{node} undrained, which is {site.node(node)}")
 
 
 @pytest.mark.parametrize("who", ["a worker", "the batch host"])
@@ -74,7 +74,7 @@ def test_a_mount_goes_in_mid_job(job: Job, site: MachineSite, row: Row, fault: s
         drained(site, victim)
         seconds = job.resumed_after(hit, at, 150)
         assert victim not in job.rows("attempt")[-1]["nodes"], job.told()
-        wait_until("nothing that waits in the kernel", lambda: not site.waiting(victim), 20)
+        until(lambda: not site.waiting(victim), what="nothing that waits in the kernel")
     given_back(site, victim)
     job.ended_well(STEPS)
     assert "crash" not in job.classes, job.classes
@@ -95,7 +95,7 @@ def test_a_mount_goes_before_the_start(job: Job, site: MachineSite, row: Row, fa
         seconds = job.resumed_after("", at, 150)
         assert victim not in job.rows("attempt")[-1]["nodes"] and job.rows("attempt")[-1]["nodes"], job.told()
         drained(site, victim)
-        wait_until("nothing that waits in the kernel", lambda: not site.waiting(victim), 20)
+        until(lambda: not site.waiting(victim), what="nothing that waits in the kernel")
     given_back(site, victim)
     job.ended_well(STEPS)
     row(
@@ -118,9 +118,9 @@ def test_an_administrators_drain_is_left_alone(site: MachineSite, row: Row) -> N
 
     site.slurm("scontrol", "update", f"nodename={node}", "state=drain", "reason=fan 3 rattles")
     with broken(site, node, "hang"):
-        wait_until("the node's own verdict", lambda: (wish() or "").startswith(REASON), 60)
+        until(lambda: (wish() or "").startswith(REASON), what="the node's own verdict")
         assert site.node(node)[1] == "fan 3 rattles"
-    wait_until("the end of it", lambda: wish() == "", 60)
+    until(lambda: wish() == "", what="the end of it")
     state, why = site.node(node)
     assert "DRAIN" in state and why == "fan 3 rattles"
     row("a mount hangs on a node that an administrator has drained", "the administrator's drain and reason stay", None)

@@ -10,7 +10,8 @@ import tempfile
 from pathlib import Path
 from typing import Dict, Iterator, Type
 
-from tests.unit.job.private_slurm import PrivateSlurm, wait_until
+from tests.support.wait import until
+from tests.unit.job.private_slurm import PrivateSlurm
 
 VICTIM, ATTACKER = 65534, 9
 """`nobody` and `news`: slurmd starts no job of a number that has no name."""
@@ -48,7 +49,7 @@ class Two:
     def train(self, *argv: str) -> str:
         """A job of the victim's that runs."""
         job = self.submit(VICTIM, "-o", "/dev/null", "--comment=hpk:auto-resume=1", *argv, "--wrap", "sleep 600")
-        wait_until("running job", lambda: self.slurm.state(job) == "RUNNING")
+        until(lambda: self.slurm.state(job) == "RUNNING", what="running job")
         return job
 
     def untouched(self, job: str) -> bool:
@@ -59,12 +60,12 @@ class Two:
     def over(self, *jobs: str) -> None:
         """End them, whosever they are, and wait."""
         self.slurm.call("scancel", *jobs, check=False)
-        wait_until(
-            "the ends",
+        until(
             lambda: (
                 not self.slurm.call("squeue", "-h", "-j", ",".join(jobs), check=False).strip()
                 or all(self.slurm.state(job) in ("CANCELLED", "FAILED", "COMPLETED", "") for job in jobs)
             ),
+            what="the ends",
         )
 
 

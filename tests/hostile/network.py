@@ -5,19 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-import time
-from typing import Any, Callable, Iterator, List, Optional, Tuple
-
-
-def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
-    """What `condition` gives, once it gives something."""
-    end = time.monotonic() + seconds
-    while True:
-        found = condition()
-        if found:
-            return found
-        assert time.monotonic() < end, f"not within {seconds:g} s"
-        time.sleep(0.02)
+from typing import Callable, Iterator, List, Optional, Tuple
 
 
 def ended(sock: socket.socket, seconds: float = 60.0) -> bool:
@@ -36,7 +24,7 @@ def ended(sock: socket.socket, seconds: float = 60.0) -> bool:
 @contextlib.contextmanager
 def strangers(address: Tuple[str, int], count: int, say: bytes = b"") -> Iterator[List[socket.socket]]:
     """So many connections, each of which says this and then nothing."""
-    socks = [socket.create_connection(address, timeout=10) for _ in range(count)]
+    socks = [socket.create_connection(address, timeout=60) for _ in range(count)]
     for sock in socks:
         with contextlib.suppress(OSError):
             sock.sendall(say)

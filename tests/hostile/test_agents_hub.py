@@ -14,7 +14,8 @@ import pytest
 
 from hyperpod_kit.checkpoint.repository import fabric, greeting
 from hyperpod_kit.checkpoint.repository.fabric import Hub, Uplink
-from tests.hostile.network import Between, ended, flipped, resident, strangers, until
+from tests.hostile.network import Between, ended, flipped, resident, strangers
+from tests.support.wait import until
 
 TOKEN = "0123456789abcdef" * 2
 
@@ -141,7 +142,7 @@ def test_no_more_strangers_are_held_than_allowed(head: Head) -> None:
 def test_who_fills_the_room_keeps_out_himself() -> None:
     """An agent of another machine that is slow to say who it is stays, while one machine connects without end."""
     head = Head()
-    with socket.create_connection(head.address, timeout=10, source_address=("127.0.0.2", 0)) as slow:
+    with socket.create_connection(head.address, timeout=60, source_address=("127.0.0.2", 0)) as slow:
         asked = slow.recv(4096).rstrip(b"\n")
         with strangers(head.address, 300):
             until(lambda: len(head.hub._strangers) == 16)
@@ -319,4 +320,4 @@ def test_one_that_comes_back_is_let_in_though_its_predecessor_was_never_seen_to_
 
 def test_the_hub_is_heard_at_its_address_and_at_no_other(head: Head) -> None:
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.2", head.hub.port), timeout=10)
+        socket.create_connection(("127.0.0.2", head.hub.port), timeout=60)

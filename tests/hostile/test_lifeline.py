@@ -13,7 +13,8 @@ import pytest
 
 from hyperpod_kit.job import lifeline
 from hyperpod_kit.job.lifeline import BYE, KEY, LOST, STORAGE, VARIABLE, Lifeline, Lifelines
-from tests.hostile.network import Between, ended, flipped, resident, strangers, until
+from tests.hostile.network import Between, ended, flipped, resident, strangers
+from tests.support.wait import until
 
 SUPERVISING = """
 import json, resource, subprocess, sys, time
@@ -72,7 +73,7 @@ def test_idle_strangers_take_no_descriptor_that_job_run_needs_and_it_does_not_sp
         assert turns < 100 and started and words == {"n1": LOST}
     finally:
         job.kill()
-        job.communicate(timeout=10)
+        job.communicate(timeout=60)
 
 
 def test_who_does_not_say_who_he_is_is_gone_after_his_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,4 +167,4 @@ def test_a_word_that_was_changed_on_its_way_is_no_word(change: object) -> None:
 
 def test_job_run_is_heard_at_its_address_and_at_no_other() -> None:
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.2", Here().address[1]), timeout=10)
+        socket.create_connection(("127.0.0.2", Here().address[1]), timeout=60)

@@ -11,7 +11,8 @@ import pytest
 
 from hyperpod_kit.job.cli import __file__ as job_cli
 from tests.hostile.loopback import ATTACKER, VICTIM, Two, two_users
-from tests.unit.job.private_slurm import PrivateSlurm, missing, wait_until
+from tests.support.wait import until
+from tests.unit.job.private_slurm import PrivateSlurm, missing
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
 
@@ -62,7 +63,7 @@ def sweep(two: Two, uid: int) -> subprocess.CompletedProcess[str]:
 
 def test_slurmuser_queues_an_orphan_again_and_another_user_does_not(two: Two) -> None:
     orphan = two.submit(VICTIM, "-o", "/dev/null", "--requeue", "--comment=mine hpk:elsewhere", "--wrap", "exit 3")
-    wait_until("failed job", lambda: two.slurm.state(orphan) == "FAILED")
+    until(lambda: two.slurm.state(orphan) == "FAILED", what="failed job")
     refused = sweep(two, ATTACKER)
     assert refused.returncode == 1 and f"job {orphan} left a host" in refused.stdout
     assert two.slurm.state(orphan) == "FAILED"

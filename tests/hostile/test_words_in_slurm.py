@@ -19,7 +19,8 @@ from hyperpod_kit.slurm import control, records
 from hyperpod_kit.slurm.environment import AWAY_MARK
 from hyperpod_kit.slurm.job_id import JobId
 from tests.hostile.loopback import ATTACKER, VICTIM, Two, two_users
-from tests.unit.job.private_slurm import missing, wait_until
+from tests.support.wait import until
+from tests.unit.job.private_slurm import missing
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
 
@@ -161,7 +162,7 @@ def test_a_mark_moves_its_own_job_only_and_the_journal_says_whose(
         "--wrap",
         "exit 3",
     )
-    wait_until("failed job", lambda: two.slurm.state(attack) == "FAILED")
+    until(lambda: two.slurm.state(attack) == "FAILED", what="failed job")
     try:
         assert [one["job_id"] for one in swept(capsys)] == [attack]
         assert said == [("requeued", f"job {attack}", "job sweep", f"uid {ATTACKER}")]
@@ -184,7 +185,7 @@ def test_an_array_of_the_attackers_gives_no_name_to_another_job(two: Two, capsys
         "--wrap",
         "[ $SLURM_ARRAY_TASK_ID = 1 ] && exit 3; sleep 600",
     )
-    wait_until("failed task", lambda: two.slurm.state(f"{array}_1") == "FAILED")
+    until(lambda: two.slurm.state(f"{array}_1") == "FAILED", what="failed task")
     try:
         assert [one["job_id"] for one in swept(capsys)] == [f"{array}_1"]
         assert two.untouched(job)

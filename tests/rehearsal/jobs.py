@@ -21,7 +21,7 @@ def told(driver: Driver, job: str) -> Iterator[None]:
         raise DemoError(f"{err}\n{record}\n{driver.output(job)}") from None
 
 
-def finish(driver: Driver, job: str, timeout: float = 200) -> str:
+def finish(driver: Driver, job: str, timeout: float = 300) -> str:
     """Wait for the end of a job and return its last state."""
 
     def ended() -> str:
@@ -47,7 +47,7 @@ def attempts(driver: Driver, root: str) -> list[str]:
     return sorted(path.split("/")[-2] for path in listed)
 
 
-def until_committed(driver: Driver, job: str, root: str, count: int, timeout: float = 150) -> None:
+def until_committed(driver: Driver, job: str, root: str, count: int, timeout: float = 300) -> None:
     """Wait until a running job has `count` committed checkpoints."""
 
     def committed() -> bool:

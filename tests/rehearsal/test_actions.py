@@ -46,7 +46,7 @@ def test_a_repair_is_read_and_no_forgery_is(cluster: Driver) -> None:
     # The daemon is gone for good: only a repair brings the mount back.
     cluster.on(WORKER, f"systemctl stop {UNIT}")
     cluster.on(WORKER, "hyperpod-kit node repair data")
-    wait_until("record of the repair", lambda: any(one["on"] == UNIT for one in actions(cluster)), timeout=60)
+    wait_until("record of the repair", lambda: any(one["on"] == UNIT for one in actions(cluster)), timeout=180)
     found = actions(cluster)
     assert [
         one

@@ -39,13 +39,13 @@ def delete(driver: Driver, name: str) -> None:
         listed = driver.aws("sagemaker", "list-clusters")["ClusterSummaries"]
         return name not in [entry["ClusterName"] for entry in listed]  # type: ignore[attr-defined]
 
-    wait_until(f"end of cluster {name}", gone, timeout=60)
+    wait_until(f"end of cluster {name}", gone, timeout=180)
 
 
 def test_a_bundle_of_three_lines_of_bash_boots_too(endpoint: Driver) -> None:
     bare_cluster(endpoint, "bare", "#!/bin/bash\nset -e\ntouch /root/was-here\n")
     try:
-        wait_until("bare in service", lambda: status_of(endpoint, "bare")["ClusterStatus"] == "InService", timeout=120)
+        wait_until("bare in service", lambda: status_of(endpoint, "bare")["ClusterStatus"] == "InService", timeout=180)
         node = endpoint.aws("sagemaker", "list-cluster-nodes", "--cluster-name", "bare")
         instance = node["ClusterNodeSummaries"][0]["InstanceId"]  # type: ignore[index]
         endpoint.on(instance, "test -e /root/was-here")
@@ -56,7 +56,7 @@ def test_a_bundle_of_three_lines_of_bash_boots_too(endpoint: Driver) -> None:
 def test_a_script_that_fails_makes_the_cluster_failed_with_its_message(endpoint: Driver) -> None:
     bare_cluster(endpoint, "broken", "#!/bin/bash\necho the disk is made of cheese >&2\nexit 7\n")
     try:
-        wait_until("broken failed", lambda: status_of(endpoint, "broken")["ClusterStatus"] == "Failed", timeout=120)
+        wait_until("broken failed", lambda: status_of(endpoint, "broken")["ClusterStatus"] == "Failed", timeout=180)
         message = str(status_of(endpoint, "broken")["FailureMessage"])
         assert "Lifecycle scripts did not run successfully" in message
         assert "the disk is made of cheese" in message
@@ -78,7 +78,7 @@ def test_every_mount_of_every_node_is_ok(cluster: Driver) -> None:
 
 
 def test_a_second_creation_changes_nothing(cluster: Driver) -> None:
-    cluster.on("worker-group/0", "hyperpod-kit node apply --mode on_create", timeout=120)
+    cluster.on("worker-group/0", "hyperpod-kit node apply --mode on_create", timeout=180)
     log = cluster.on("worker-group/0", "grep changed= /var/log/provision/provisioning.log")
     details = [json.loads(line)["detail"] for line in log.splitlines()]
     assert details[0] != "changed=0" and details[-1] == "changed=0", details
@@ -93,7 +93,7 @@ def test_a_dead_mount_daemon_is_reported_and_comes_back(cluster: Driver) -> None
         fresh = cluster.on("worker-group/0", daemon, check=False).strip()
         return fresh not in ("", "0", old) and cluster.data("validate-mounts", str(CONFIG), check=False)["healthy"]
 
-    wait_until("repair of the mount", healed, timeout=60)
+    wait_until("repair of the mount", healed, timeout=180)
     cluster.on("worker-group/0", "ls /mnt/data/ast.py", user="trainer")
 
 
@@ -109,7 +109,7 @@ def test_the_sweep_works_within_the_rights_of_its_unit(cluster: Driver) -> None:
     wait_until(
         "the job's second run",
         lambda: " Restarts=1 " in cluster.on("controller", f"scontrol -o show job {job}"),
-        timeout=120,
+        timeout=180,
         every=1,
     )
     said = cluster.on("controller", "journalctl --no-pager -o cat HYPERPOD_KIT_ACTION=requeued")

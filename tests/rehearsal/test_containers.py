@@ -27,7 +27,7 @@ def reconfigure(driver: Driver) -> None:
         if node["group"] == "worker-group":
             driver.on(node["instance_id"], "systemctl restart slurmd")
     wait_until(
-        "idle nodes", lambda: driver.on("controller", "sinfo -h -o %t | sort -u").split() == ["idle"], timeout=60
+        "idle nodes", lambda: driver.on("controller", "sinfo -h -o %t | sort -u").split() == ["idle"], timeout=180
     )
 
 
@@ -121,7 +121,7 @@ def submit(driver: Driver, root: str, image: str) -> str:
 def test_a_job_in_an_image_without_python_is_held_with_the_reason(pyxis: Driver) -> None:
     job = submit(pyxis, "/fsx/trainer/no-python", PLAIN)
     try:
-        wait_until("end of the job", lambda: pyxis.job_state(job) == "SPECIAL_EXIT", timeout=90)
+        wait_until("end of the job", lambda: pyxis.job_state(job) == "SPECIAL_EXIT", timeout=180)
     finally:
         pyxis.on("controller", f"scancel {job}", check=False)
     output = pyxis.output(job)
@@ -141,5 +141,5 @@ def test_a_job_in_a_container_that_is_killed_resumes(pyxis: Driver) -> None:
     assert [event["class"] for event in ended] == ["crash", "done"] and ended[0]["first"]["signal"] == 9, output
     assert restored(output)["step"] > 0 and restored(output)["tier"] == "memory", output
     for node in {node["instance_id"] for node in pyxis.nodes() if node["group"] == "worker-group"}:
-        wait_until("free memory", lambda at=node: not pyxis.on(at, "find /dev/shm -type f").split(), timeout=30)
+        wait_until("free memory", lambda at=node: not pyxis.on(at, "find /dev/shm -type f").split(), timeout=180)
         assert pyxis.on(node, "ls /var/lib/enroot/data-2001 2>/dev/null", check=False).split() == []

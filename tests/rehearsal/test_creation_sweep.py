@@ -98,7 +98,7 @@ def test_killed_at_every_step_boundary(endpoint: Driver) -> None:
         wait_until(
             "end of swept",
             lambda: not any(found["ClusterName"] == "swept" for found in sagemaker.list_clusters()["ClusterSummaries"]),
-            timeout=60,
+            timeout=180,
         )
 
 
@@ -118,7 +118,7 @@ def look(driver: Driver, node: str) -> Dict[str, Any]:
         "hyperpod-kit node mounts --json",
         "hyperpod-kit node plan --mode on_init_complete --json",
     ]
-    said = driver.on(node, f"; echo {mark}; ".join(command.strip() for command in commands), timeout=120)
+    said = driver.on(node, f"; echo {mark}; ".join(command.strip() for command in commands), timeout=180)
     first, second, state, mounts, planned = said.split(mark + "\n")
     return {
         "first": first.strip(),

@@ -27,7 +27,7 @@ total = 101
 torch.manual_seed(0)
 model = torch.nn.Linear(4, 4)
 optimizer = torch.optim.AdamW(model.parameters())
-world.join(dict(os.environ), timeout=60)
+world.join(dict(os.environ), timeout=180)
 
 def train_step(step):
     loss = model(torch.ones(4)).square().sum()
@@ -95,7 +95,7 @@ def test_an_admin_has_sessions(
 @pytest.mark.parametrize("blocks", marked("runs: node"))
 def test_root_types_it_on_a_node(cluster: Driver, blocks: list[Block]) -> None:
     for block in blocks:
-        cluster.on("worker-group/0", f"set -euo pipefail\n{block.text}", timeout=120)
+        cluster.on("worker-group/0", f"set -euo pipefail\n{block.text}", timeout=180)
 
 
 @pytest.mark.parametrize("blocks", marked("runs: job"))
@@ -108,7 +108,7 @@ def test_the_owner_of_a_job_types_it(cluster: Driver, blocks: list[Block]) -> No
         cluster.on("controller", f"printf %s {shlex.quote(text)} >{HERE}/{name}")
     typed(cluster, submit)
     job = cluster.on("controller", "squeue -h -u trainer -o %i").split()[-1]
-    state = wait_until("end of the job", lambda: ended(cluster, job), timeout=120)
+    state = wait_until("end of the job", lambda: ended(cluster, job), timeout=180)
     assert state == "COMPLETED", cluster.on("controller", f"cat {HERE}/slurm-{job}.out", check=False)
     for block in looks:
         typed(cluster, block)

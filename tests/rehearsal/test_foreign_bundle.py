@@ -67,7 +67,7 @@ def foreign(endpoint: Driver) -> Iterator[dict[str, str]]:
             assert found["ClusterStatus"] != "Failed", found.get("FailureMessage")
             return found["ClusterStatus"] == "InService"
 
-        wait_until("foreign in service", settled, timeout=120)
+        wait_until("foreign in service", settled, timeout=180)
         nodes = sagemaker.list_cluster_nodes(ClusterName="foreign")["ClusterNodeSummaries"]
         yield {node["InstanceGroupName"]: node["InstanceId"] for node in nodes}
     finally:
@@ -75,7 +75,7 @@ def foreign(endpoint: Driver) -> Iterator[dict[str, str]]:
         wait_until(
             "end of cluster foreign",
             lambda: not sagemaker.list_clusters(NameContains="foreign")["ClusterSummaries"],
-            timeout=60,
+            timeout=180,
         )
 
 
@@ -85,8 +85,8 @@ def test_slurm_works_though_the_bundle_never_heard_of_munge(endpoint: Driver, fo
     def idle() -> bool:
         return endpoint.on(head, "sinfo --noheader --partition gpu --format %T", check=False).strip() == "idle"
 
-    wait_until("a node that Slurm can use", idle, timeout=120)
-    said = endpoint.on(head, "srun --partition gpu hostname", timeout=60).strip()
+    wait_until("a node that Slurm can use", idle, timeout=180)
+    said = endpoint.on(head, "srun --partition gpu hostname", timeout=180).strip()
     assert said == endpoint.on(foreign["foreign-gpu"], "hostname").strip()
 
 

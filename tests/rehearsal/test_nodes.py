@@ -20,7 +20,7 @@ def test_a_frozen_node_is_a_row_that_says_so(cluster: Driver) -> None:
     assert time.monotonic() - start < 30
     silent = [found for found in report["nodes"] if found["error"]]
     assert not report["healthy"] and len(silent) == 1 and "silent" in silent[0]["error"], report
-    wait_until("thawed node", lambda: cluster.data("validate-mounts", str(CONFIG), check=False)["healthy"], timeout=30)
+    wait_until("thawed node", lambda: cluster.data("validate-mounts", str(CONFIG), check=False)["healthy"], timeout=180)
 
 
 def mounted_at(driver: Driver, target: str, path: str) -> List[str]:
@@ -63,7 +63,7 @@ def test_on_init_complete_adds_to_what_the_platform_set_up(endpoint: Driver, tmp
         worker = found["worker-group"]
         before = mounted_at(endpoint, worker, "/fsx")
         endpoint.on(worker, "umount /fsx")
-        wait_until("repair of /fsx", lambda: mounted_at(endpoint, worker, "/fsx"), timeout=40)
+        wait_until("repair of /fsx", lambda: mounted_at(endpoint, worker, "/fsx"), timeout=180)
         assert mounted_at(endpoint, worker, "/fsx") == before
         assert "generator" in endpoint.on(worker, "systemctl show fsx.mount -P FragmentPath -P ActiveState")
     finally:

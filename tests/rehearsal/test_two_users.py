@@ -64,7 +64,7 @@ def attacked(mallory: Driver) -> Dict[str, Any]:
                 lambda: (
                     mallory.on("controller", "squeue -h -u mallory") or any(work.done() for work in at_work.values())
                 ),
-                timeout=60,
+                timeout=180,
             )
             mallory.on("controller", "systemctl start hyperpod-kit-sweep.service", check=False)
             state = finish(mallory, job)

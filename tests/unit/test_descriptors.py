@@ -79,7 +79,7 @@ def limited(program: str, *args: object, hard: str = "256") -> Iterator[Limited]
         yield one
     finally:
         one.process.kill()
-        one.process.communicate(timeout=10)
+        one.process.communicate(timeout=60)
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def slurmds() -> Iterator[int]:
         yield int(server.stdout.readline())
     finally:
         server.kill()
-        server.communicate(timeout=10)
+        server.communicate(timeout=60)
 
 
 WATCH = f"""

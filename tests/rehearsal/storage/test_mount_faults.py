@@ -73,7 +73,7 @@ class Worker:
             *(PATHS[kind] for kind in kinds),
         )
 
-    def await_ok(self, timeout: float = 60) -> Dict[str, str]:
+    def await_ok(self, timeout: float = 180) -> Dict[str, str]:
         """States once all are ok; the last ones when they are not in time."""
         last = self.states()
 
@@ -221,7 +221,7 @@ def test_a_root_that_is_gone_on_its_server_is_stale_and_mounted_again(worker: Wo
         return bool(seen["state"] == "stale")
 
     # The kernel of the node believes for a second what it knew.
-    wait_until("the check to see it", stale, timeout=20)
+    wait_until("the check to see it", stale, timeout=180)
     assert "no longer exists on its server" in seen["detail"], seen
     worker.timer("start")
     assert worker.await_ok()["s3files"] == "ok"

@@ -28,9 +28,9 @@ def test_without_the_staging_directory_a_reboot_brings_everything_back(storage: 
         running = worker_of(storage)["status"] == "Running"
         return said.splitlines()[:1] == [lines] and booted not in said and running
 
-    wait_until("reboot", is_back, timeout=90)
+    wait_until("reboot", is_back, timeout=180)
     wait_until(
-        "mounts", lambda: storage.data("validate-mounts", str(storage.config), check=False)["healthy"], timeout=60
+        "mounts", lambda: storage.data("validate-mounts", str(storage.config), check=False)["healthy"], timeout=180
     )
     # The instance store was emptied, and is there with its directory all the same.
     assert storage.on(WORKER, "ls /fsx/kept /scratch/gone 2>/dev/null; stat -c %a /scratch", check=False).split() == [

@@ -35,12 +35,12 @@ def test_the_bundle_boots_applies_twice_and_repairs_itself(
         config = create_storage(driver, tmp_path)
         assert f"Python {python}." in driver.on(WORKER, "/usr/bin/python3 --version")
         assert driver.data("validate-mounts", str(config))["healthy"]
-        assert "changed=0" in driver.on(WORKER, "hyperpod-kit node apply", timeout=120)
+        assert "changed=0" in driver.on(WORKER, "hyperpod-kit node apply", timeout=180)
         driver.kit("rehearse", "break-mount", "--name", driver.name, "kill-daemon", WORKER, *SERVED)
         wait_until(
             "repair by the timer",
             lambda: driver.data("validate-mounts", str(config), check=False)["healthy"],
-            timeout=60,
+            timeout=180,
         )
         driver.on("controller", "timeout 30 srun true", user="trainer")
     finally:

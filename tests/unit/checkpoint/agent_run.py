@@ -9,7 +9,6 @@ import secrets
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional
 
@@ -17,6 +16,7 @@ from hyperpod_kit.checkpoint.agent_link import AgentLink
 from hyperpod_kit.checkpoint.repository import arena, identity, process
 from hyperpod_kit.checkpoint.repository.control import Key
 from hyperpod_kit.checkpoint.repository.protocol.trainer_channel import Close, Connect, Settle, SlotCaptured
+from tests.support.wait import until
 
 CHUNK = 4096
 """Small chunks, so that a small shard has several leaves."""
@@ -143,22 +143,12 @@ def _environment(more: Dict[str, str]) -> Any:
                 os.environ[name] = value
 
 
-def wait_for(what: Callable[[], Any], timeout: float = 15.0) -> Any:
-    end = time.monotonic() + timeout
-    while True:
-        found = what()
-        if found:
-            return found
-        assert time.monotonic() < end, "it did not come about"
-        time.sleep(0.01)
-
-
 def abandon(manager: Any) -> None:
     """As if this trainer had died: its agent is killed for good, its slots stay."""
     manager._agent.tries = 0
     os.kill(manager._agent.pid, signal.SIGKILL)
     manager._agent.wait_end(5)
-    wait_for(lambda: not manager.protects)
+    until(lambda: not manager.protects)
 
 
 def states(shm: Path) -> List[str]:

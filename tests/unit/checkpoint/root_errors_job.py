@@ -87,7 +87,7 @@ def full() -> None:
 
 
 def readonly() -> None:
-    subprocess.run(["mount", "-o", "remount,ro", str(ROOT)], check=True, timeout=10)
+    subprocess.run(["mount", "-o", "remount,ro", str(ROOT)], check=True, timeout=60)
     manager, heard = started()
     assert any("cannot be written: Read-only file system" in line for line in heard), heard
     got = manager.restore(state())

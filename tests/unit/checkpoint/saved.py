@@ -12,7 +12,7 @@ def save(root: str, state: Any, step: int = 0) -> None:
     manager = Manager(root)
     try:
         manager.restore(state)
-        assert manager.save(step, state).wait("durable", 20)
+        assert manager.save(step, state).wait("durable", 60)
     finally:
         assert manager.close()
 

@@ -24,7 +24,8 @@ from hyperpod_kit.checkpoint.repository.protocol.trainer_channel import MakeRoom
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.errors import CheckpointError
-from tests.unit.checkpoint.agent_run import save, states, wait_for
+from tests.support.wait import until
+from tests.unit.checkpoint.agent_run import save, states
 from tests.unit.checkpoint.small_checkpoint import put_checkpoint
 
 
@@ -38,7 +39,7 @@ def test_a_save_is_sealed_then_durable_and_the_older_one_makes_room(start, captu
     (*_, last) = run.until("durable")
     found = selection.newest_valid(run.root)
     assert (found.attempt, found.seq) == (last["note"], 2) and found.attempt.endswith(run.incarnation)
-    wait_for(lambda: states(shm) == ["FREE", "FREE", "SEALED", "SEALED"])
+    until(lambda: states(shm) == ["FREE", "FREE", "SEALED", "SEALED"])
     assert run.close() and os.listdir(shm) == []
 
 
@@ -50,7 +51,7 @@ def test_a_rank_that_skips_drops_the_save_for_all(start, capture, shm: Path) -> 
     run.links[1].send(SaveSkipped((1, 1, run.incarnation), "no slot was free"))
     (*_, last) = run.until("dropped")
     assert last["note"] == "rank 1: no slot was free" and run.until("dropped", rank=1)
-    wait_for(lambda: states(shm) == ["FREE"])
+    until(lambda: states(shm) == ["FREE"])
     assert run.close() and catalog.attempts(run.root) == []
 
 
@@ -94,12 +95,12 @@ def test_an_agent_killed_anywhere_loses_nothing(start, capture, shm: Path, place
     run.until("durable")
     run.until("durable", rank=1)
     run.kill_trainers()
-    wait_for(lambda: all(link._process.poll() is not None for link in run.links))
+    until(lambda: all(link._process.poll() is not None for link in run.links))
     run = start(world=2, rank_env={0: {"HPK_FAILPOINT": place}})
     run.settle((1, 1, "none"))
     save(run, capture, 2, slot=1)
     if place in ("agent.before_free", "agent.after_free"):
-        wait_for(lambda: control.SEALED in states(shm))
+        until(lambda: control.SEALED in states(shm))
         save(run, capture, 3, slot=2)
     assert run.links[0]._process.wait(15) == -signal.SIGKILL
     run.kill_trainers()
@@ -135,7 +136,7 @@ def test_a_full_disk_is_a_failed_save_whose_bytes_stay_in_memory(start, capture,
     (tmp_path / "away").rename(root)
     save(run, capture, 2, slot=1)
     run.until("durable")
-    wait_for(lambda: states(shm) == ["FREE", "SEALED"])
+    until(lambda: states(shm) == ["FREE", "SEALED"])
 
 
 def test_the_rate_limit_ends_when_the_machine_is_about_to_go(start, capture) -> None:
@@ -157,7 +158,7 @@ def test_room_is_made_by_giving_up_what_nobody_writes_yet(start, capture, shm: P
     for seq in (2, 3, 4):  # the limit holds the second one back, and the others behind it
         save(run, capture, seq, slot=seq - 1)
         run.until("sealed")
-    wait_for(lambda: states(shm) == ["FREE", "SEALED", "SEALED", "SEALED"])
+    until(lambda: states(shm) == ["FREE", "SEALED", "SEALED", "SEALED"])
     run.links[0].send(MakeRoom((1, 5, run.incarnation)))
     told = run.until("released")
     assert told[-1]["slot"] == 2 and told[0]["ev"] == "dropped" and told[0]["key"][1] == 3
@@ -227,7 +228,7 @@ def test_segments_of_dead_runs_that_hold_nothing_go_and_captures_stay(start, cap
     run.settle()
     save(run, capture, 1)
     run.until("durable")
-    wait_for(lambda: not any((shm / name.file("ctl")).exists() for name in gone))
+    until(lambda: not any((shm / name.file("ctl")).exists() for name in gone))
     assert all((shm / name.file("img")).exists() for name in stay)
     assert janitor.sweep(str(shm), but=arena.run_hash(run.identity.run_id), max_age=-1.0) == ["c" * 12]
     assert run.close()

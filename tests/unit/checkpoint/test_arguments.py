@@ -118,7 +118,7 @@ def test_a_second_manager_of_a_root_is_refused_while_the_first_is_open(shm: Path
         with pytest.raises(RunIsOwned, match="this process has a Manager of"):
             Manager(again)
     with Manager(tmp_path / "other"):
-        assert first.save(0, state).wait("durable", 10)  # the first's agent is still there
+        assert first.save(0, state).wait("durable", 60)  # the first's agent is still there
     assert first.close()
     with Manager(root) as second:
         assert second.restore(state).next_step == 1

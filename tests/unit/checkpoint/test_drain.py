@@ -11,7 +11,8 @@ import pytest
 from hyperpod_kit.checkpoint.repository import arena, catalog, drain, local, persist, selection
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.errors import CheckpointError, DigestMismatch
-from tests.unit.checkpoint.agent_run import Start, save, states, wait_for
+from tests.support.wait import until
+from tests.unit.checkpoint.agent_run import Start, save, states
 
 
 def parts(run: Start, disk: Path, rank: int = 0) -> list[local.Part]:
@@ -27,9 +28,9 @@ def test_local_comes_before_durable_and_two_stay_on_the_disk(start, capture, shm
         kinds = [event["ev"] for event in run.until("durable")]
         assert sorted(kinds) == ["durable", "local", "sealed"] and kinds.index("local") < kinds.index("durable")
         run.until("durable", rank=1)
-    wait_for(lambda: states(shm) == ["FREE"] * 4 + ["SEALED"] * 2)
-    wait_for(lambda: [part.report.page.seq for part in parts(run, disk)] == [3, 2])
-    wait_for(lambda: len(list(disk.glob("*/*/shard-*"))) == 4 and len(list(disk.glob("*/seq-*"))) == 2)
+    until(lambda: states(shm) == ["FREE"] * 4 + ["SEALED"] * 2)
+    until(lambda: [part.report.page.seq for part in parts(run, disk)] == [3, 2])
+    until(lambda: len(list(disk.glob("*/*/shard-*"))) == 4 and len(list(disk.glob("*/seq-*"))) == 2)
     assert run.close() and os.listdir(shm) == []
     assert selection.newest_valid(run.root).seq == 3
 

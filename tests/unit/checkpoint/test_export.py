@@ -29,7 +29,7 @@ def saved(shm: Path, tmp_path: Path) -> tuple[Path, Any]:
         for parameter in model.parameters():
             parameter.grad = torch.ones_like(parameter)
         optimizer.step()
-        assert manager.save(step, state, on_busy="wait").wait("durable", 10)
+        assert manager.save(step, state, on_busy="wait").wait("durable", 60)
     assert manager.close()
     return tmp_path / "root", model
 
@@ -88,7 +88,7 @@ def test_of_what_is_each_ranks_own_rank_0s_is_written_and_that_is_said(
     manager = Manager(tmp_path / "root")
     state = State(model, own=["model.bias"])
     manager.restore(state)
-    assert manager.save(0, state, on_busy="wait").wait("durable", 10) and manager.close()
+    assert manager.save(0, state, on_busy="wait").wait("durable", 60) and manager.close()
     out = tmp_path / "out"
     assert cli.main(["export", str(tmp_path / "root"), "--to", "safetensors", "--output", str(out)]) == 0
     assert "1 of the model's tensors are each rank's own: those of rank 0" in capsys.readouterr().err

@@ -15,7 +15,7 @@ from hyperpod_kit.checkpoint.repository.lines import Channel
 
 
 def ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, timeout=10)
+    subprocess.run(["ip", *words], check=True, timeout=60)
 
 
 @pytest.fixture
@@ -39,14 +39,14 @@ def cut_off_pair() -> Iterator[tuple[socket.socket, str]]:
         try:
             assert peer.stdout is not None
             peer.stdout.readline()
-            with socket.create_connection(("169.254.77.2", 7077), timeout=10) as sock:
+            with socket.create_connection(("169.254.77.2", 7077), timeout=60) as sock:
                 sock.settimeout(None)
                 yield sock, link
         finally:
             peer.kill()
-            peer.communicate(timeout=10)
+            peer.communicate(timeout=60)
     finally:
-        subprocess.run(["ip", "link", "del", link], check=False, timeout=10, stderr=subprocess.DEVNULL)
+        subprocess.run(["ip", "link", "del", link], check=False, timeout=60, stderr=subprocess.DEVNULL)
         ip("netns", "del", name)
 
 

@@ -79,7 +79,7 @@ def test_the_optimizer_waits_for_the_copy_and_buffers_are_copied_at_once(
     go.set()
     stepping.join(10)
     assert not stepping.is_alive() and not torch.equal(job.model[0].weight, want["0.weight"])
-    assert handle.wait("durable", 10), handle
+    assert handle.wait("durable", 60), handle
     assert manager.close()
 
     other, manager = Job(), Manager(root)
@@ -111,7 +111,7 @@ def test_a_copy_that_fails_is_a_failed_save_and_the_slot_is_free_again(
     assert not handle.wait("durable", 10)
     assert handle.state == "failed" and "no memory for this test" in str(handle.reason)
     handles = [manager.save(step, job.state, on_busy="wait") for step in (1, 2)]
-    assert all(handle.wait("durable", 10) for handle in handles)
+    assert all(handle.wait("durable", 60) for handle in handles)
     manager.close()
 
 
@@ -153,7 +153,7 @@ def test_a_thousand_saves_leave_no_memory_no_descriptor_and_touch_no_file(
     assert rss() - start < 8 * 2**20
     assert len(os.listdir("/proc/self/fd")) <= before
     monkeypatch.undo()
-    assert manager.save(1020, job.state, on_busy="wait").wait("durable", 20)
+    assert manager.save(1020, job.state, on_busy="wait").wait("durable", 60)
     manager.close()
 
 
@@ -166,7 +166,7 @@ def test_replace_drops_what_waits_and_the_newest_save_is_the_one_that_stays(root
         manager.save(0, job.state, on_busy="later")  # type: ignore[arg-type]
     handles = [manager.save(step, job.state, on_busy="replace") for step in range(6)]
     for handle in handles:
-        handle.wait("durable", 10)
+        handle.wait("durable", 60)
     assert {handle.state for handle in handles} <= {"durable", "dropped", "skipped"}
     assert handles[0].state == "durable" or handles[-1].state == "durable"
     manager.close()

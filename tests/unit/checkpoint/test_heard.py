@@ -14,6 +14,8 @@ from typing import Any, List
 
 import pytest
 
+from tests.support.wait import until
+
 torch = pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint import Manager, Restored, State  # noqa: E402
@@ -21,7 +23,6 @@ from hyperpod_kit.checkpoint.repository import catalog, losses  # noqa: E402
 from hyperpod_kit.checkpoint.repository.protocol.trainer_channel import agent_event  # noqa: E402
 from hyperpod_kit.checkpoint.saves import Saves  # noqa: E402
 from hyperpod_kit.errors import CheckpointError  # noqa: E402
-from tests.unit.checkpoint.agent_run import wait_for  # noqa: E402
 
 KEY = "abc123"
 
@@ -145,7 +146,7 @@ def test_a_root_that_takes_nothing_any_more_is_heard_and_ends_the_run_after_so_m
     """The root was deleted under the run and is a file now; the same for full and read-only ones."""
     manager = Manager(root, max_lost=2, every=1)
     manager.restore(state)
-    assert manager.save(0, state).wait("durable", 10)
+    assert manager.save(0, state).wait("durable", 60)
     shutil.rmtree(root)
     Path(root).write_text("no directory")
     # By the next call at the latest; by the very one where the agent is faster than the trainer.
@@ -170,7 +171,7 @@ def test_close_is_false_when_the_newest_save_was_skipped(root: str, state: State
     with pytest.warns(RuntimeWarning, match="save of step 2: skipped: .* no slot was free"):
         handles = [manager.save(step, state) for step in range(3)]
     os.kill(manager._agent.pid, signal.SIGCONT)
-    assert handles[0].wait("durable", 10) and handles[1].wait("durable", 10)
+    assert handles[0].wait("durable", 60) and handles[1].wait("durable", 60)
     with pytest.warns(RuntimeWarning, match="the newest save, of step 2, is not durable: skipped"):
         assert manager.close() is False
     assert manager.close() is False  # asked again
@@ -188,7 +189,7 @@ def test_an_older_save_that_failed_is_no_reason_for_false(root: str, state: Stat
             last = manager.save(step, state)
     os.kill(manager._agent.pid, signal.SIGCONT)
     assert not last.wait("durable", 10)
-    assert manager.save(3, state, on_busy="wait").wait("durable", 10)
+    assert manager.save(3, state, on_busy="wait").wait("durable", 60)
     assert manager.close()
 
 
@@ -242,4 +243,4 @@ def test_a_callback_is_called_once_at_the_end_of_a_save(
         assert came.wait(10) and called == ["durable"]
         handle.add_done_callback(lambda ended: called.append(ended))
         assert called == ["durable", handle]
-    wait_for(lambda: "a callback of <save of step 0: durable> failed" in caplog.text)
+    until(lambda: "a callback of <save of step 0: durable> failed" in caplog.text)

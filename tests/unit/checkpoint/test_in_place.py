@@ -195,7 +195,7 @@ def losses(root: str, stop: int, save_at: int | None = None) -> list[float]:
         for _ in torch.utils.data.DataLoader([1, 2]):
             pass  # an evaluation
         if step == save_at:
-            assert manager.save(step, state).wait("durable", 20)
+            assert manager.save(step, state).wait("durable", 60)
     assert manager.close()
     return seen
 
@@ -209,7 +209,7 @@ def test_what_memory_half_filled_before_it_turned_out_bad_is_not_called_fresh(ro
     manager, state = Manager(root), State(extra={"big": torch.ones(96 << 20, dtype=torch.uint8)}, rng=False)
     manager.restore(state)
     handle = manager.save(0, state)
-    assert handle.wait("durable", 20)
+    assert handle.wait("durable", 60)
     abandon(manager)
     disown()
     shutil.rmtree(Path(root, str(handle.attempt)))  # as if it had never been committed

@@ -11,13 +11,15 @@ from typing import Any
 
 import pytest
 
+from tests.support.wait import until
+
 torch = pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint import Manager, Restored, State  # noqa: E402
 from hyperpod_kit.checkpoint.keeper import Keeper  # noqa: E402
 from hyperpod_kit.checkpoint.repository import catalog, cli  # noqa: E402
 from hyperpod_kit.errors import CheckpointError  # noqa: E402
-from tests.unit.checkpoint.agent_run import save, wait_for  # noqa: E402
+from tests.unit.checkpoint.agent_run import save  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
@@ -36,7 +38,7 @@ def kill(manager: Manager, number: int = signal.SIGKILL) -> int:
     """End the agent, wait for the one that takes its place; the pid of the dead one."""
     dead = manager._agent.pid
     os.kill(dead, number)
-    wait_for(lambda: manager._agent.pid != dead)
+    until(lambda: manager._agent.pid != dead)
     return dead
 
 
@@ -52,9 +54,9 @@ def test_another_agent_brings_to_storage_what_the_dead_one_held(
     os.kill(manager._agent.pid, signal.SIGSTOP)  # captured, neither sealed nor written
     handles = [manager.save(step, state) for step in (0, 1)]
     dead = kill(manager)
-    assert all(handle.wait("durable", 20) for handle in handles), handles
+    assert all(handle.wait("durable", 60) for handle in handles), handles
     assert f"killed by SIGKILL), another one (pid {manager._agent.pid}) has taken its place" in caplog.text
-    assert manager._agent.pid != dead and manager.save(2, state, on_busy="wait").wait("durable", 20)
+    assert manager._agent.pid != dead and manager.save(2, state, on_busy="wait").wait("durable", 60)
     assert manager.close() and committed(root) == [2, 1, 0] and os.listdir(shm) == []
     with Manager(root) as manager:
         got = manager.restore(state)
@@ -91,7 +93,7 @@ def test_wherever_it_dies_the_save_becomes_durable_once(
     first = manager._agent.pid
     for step in range(4):
         torch.nn.init.constant_(state.model.weight, float(step))
-        assert manager.save(step, state, on_busy="wait").wait("durable", 20), place
+        assert manager.save(step, state, on_busy="wait").wait("durable", 60), place
     assert manager.close() and manager._agent.pid != first, f"it did not die at {place}"
     assert committed(root) == [3, 2, 1, 0] and os.listdir(shm) == []
     assert cli.main(["verify", root]) == 0
@@ -121,7 +123,7 @@ def test_so_many_agents_and_no_more(root: str, state: State) -> None:
     for _ in range(manager._agent.tries):
         kill(manager)
     os.kill(manager._agent.pid, signal.SIGKILL)
-    wait_for(lambda: not manager.protects)
+    until(lambda: not manager.protects)
     with pytest.raises(CheckpointError, match=r"has ended \(killed by SIGKILL\), and 3 in its place"):
         manager.step(0, state)
     assert not manager.close()
@@ -133,7 +135,7 @@ def test_a_stopped_agent_is_noticed_and_another_one_does_its_work(
     monkeypatch.setenv("HPK_AGENT_SILENCE", "8")
     manager = Manager(root)
     manager.restore(state)
-    assert manager.save(0, state).wait("durable", 20)
+    assert manager.save(0, state).wait("durable", 60)
     stopped = manager._agent.pid
     os.kill(stopped, signal.SIGSTOP)
     handle = manager.save(1, state)
@@ -151,11 +153,11 @@ def test_work_that_stands_still_is_an_error_until_it_goes_on(
     manager.restore(state)
     manager.save(0, state)
     handle = manager.save(1, state)
-    wait_for(lambda: manager._saves.stalled)
+    until(lambda: manager._saves.stalled)
     assert "has moved nothing for" in caplog.text and "busy with: write" in caplog.text
     with pytest.raises(CheckpointError, match=r"no save reaches storage: the agent .* has moved nothing for"):
         manager.step(1, state)
-    wait_for(lambda: not manager._saves.stalled, 60)
+    until(lambda: not manager._saves.stalled)
     assert "the checkpoint agent goes on" in caplog.text and handle.wait("durable", 60)
 
 
@@ -163,7 +165,7 @@ def test_an_agent_without_memory_ends_no_save_in_silence(root: str, state: State
     """ENOMEM for whatever it maps: it used to stay alive with a dead thread, saves `captured` for ever."""
     manager = Manager(root, max_lost=None)
     manager.restore(state)
-    assert manager.save(0, state).wait("durable", 20)
+    assert manager.save(0, state).wait("durable", 60)
     pid = manager._agent.pid
     size = int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
     resource.prlimit(pid, resource.RLIMIT_AS, (size, size))
@@ -176,7 +178,7 @@ def test_an_agent_without_memory_ends_no_save_in_silence(root: str, state: State
     assert all(handle.final for handle in handles), handles
     if manager._agent.pid == pid:
         kill(manager)
-    assert manager.save(99, state, on_busy="wait").wait("durable", 20)
+    assert manager.save(99, state, on_busy="wait").wait("durable", 60)
     assert manager.close()
 
 
@@ -195,7 +197,7 @@ class Kept:
         keeper = self.run.links[rank]
         dead = keeper.pid
         os.kill(dead, signal.SIGKILL)
-        wait_for(lambda: keeper.pid != dead)
+        until(lambda: keeper.pid != dead)
 
     def durable(self, seq: int) -> bool:
         """Whether both trainers hear of it."""

@@ -57,6 +57,6 @@ def test_keep_none_deletes_nothing(tmp_path: Path, shm: Path) -> None:
     manager = Manager(tmp_path / "root", keep=None)
     manager.restore(state)
     for step in range(5):
-        assert manager.save(step, state, on_busy="wait").wait("durable", 30)
+        assert manager.save(step, state, on_busy="wait").wait("durable", 60)
     assert manager.close()
     assert len([entry for entry in catalog.attempts(str(tmp_path / "root")) if entry.committed]) == 5

@@ -74,7 +74,7 @@ def test_save_close_restore_gives_the_same_state_and_leaves_nothing(root: str) -
     for step in range(3):
         job.step()
         handle = manager.save(step, job.state)
-        assert handle.wait("durable", 10), handle
+        assert handle.wait("durable", 60), handle
         assert handle.stall_ms > 0 and handle.attempt
     want = job.fingerprint()
     assert manager.close() and segments() == []
@@ -93,7 +93,7 @@ def test_save_close_restore_gives_the_same_state_and_leaves_nothing(root: str) -
 def test_what_died_with_the_agent_is_restored_from_memory_and_then_committed(root: str) -> None:
     job, manager = Job(), Manager(root, every=100)
     manager.restore(job.state)
-    assert manager.save(0, job.state).wait("durable", 10)
+    assert manager.save(0, job.state).wait("durable", 60)
     job.step()
     os.kill(manager._agent.pid, signal.SIGSTOP)  # captured, neither sealed nor persisted
     handle = manager.save(1, job.state)
@@ -117,7 +117,7 @@ def test_what_died_with_the_agent_is_restored_from_memory_and_then_committed(roo
 def test_a_flipped_bit_in_memory_falls_back_to_storage_with_the_reason(root: str) -> None:
     job, manager = Job(), Manager(root)
     manager.restore(job.state)
-    assert manager.save(7, job.state).wait("durable", 10)
+    assert manager.save(7, job.state).wait("durable", 60)
     want = job.fingerprint()
     abandon(manager)
     disown()
@@ -143,8 +143,8 @@ def test_a_save_without_a_free_slot_is_skipped_and_says_so(root: str) -> None:
     assert manager.skipped == 1 and "no slot was free" in str(handles[2].reason)
     assert not handles[2].wait("sealed", 1)
     os.kill(manager._agent.pid, signal.SIGCONT)
-    assert handles[0].wait("durable", 10) and handles[1].wait("durable", 10)
-    assert manager.save(3, job.state).wait("durable", 10)
+    assert handles[0].wait("durable", 60) and handles[1].wait("durable", 60)
+    assert manager.save(3, job.state).wait("durable", 60)
     assert manager.close() and segments() == []
     assert [entry.name.step for entry in catalog.attempts(root)] == [3, 1, 0]
 
@@ -175,7 +175,7 @@ def test_layout_may_change_between_saves(root: str) -> None:
     job, manager = Job(), Manager(root)
     manager.restore(job.state)
     for step in range(4):  # the optimizer has no state before its first step; the extra tensor grows
-        assert manager.save(step, job.state).wait("durable", 10)
+        assert manager.save(step, job.state).wait("durable", 60)
         job.step()
         job.extra["note"] = torch.ones(3 + 5000 * step, dtype=torch.bfloat16)
     assert manager.close() and segments() == []
@@ -193,7 +193,7 @@ def test_refusals(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(StateNotSerializable, match=r"rank\.00000\.extra\.bad\.0"):
         manager.save(0, job.state)
     del job.extra["bad"]
-    assert manager.save(0, job.state).wait("durable", 10)
+    assert manager.save(0, job.state).wait("durable", 60)
     assert manager.close() and manager.close()
     with pytest.raises(CheckpointError, match="is closed"):
         manager.save(1, job.state)

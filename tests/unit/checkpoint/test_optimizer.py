@@ -134,7 +134,7 @@ def test_a_wrapped_optimizer_is_restored_and_its_steps_are_waited_for(root: str,
         handle = manager.save(step, state, on_busy="wait")
         other(torch.ones(4)).sum().backward()
         again.step()
-        assert handle.wait("durable", 20)
+        assert handle.wait("durable", 60)
     assert manager.close()
     assert optimizer.bare(wrapped) is (inner if kind is Prepared else wrapped)
 

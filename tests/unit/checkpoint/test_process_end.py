@@ -11,12 +11,13 @@ from typing import List
 
 import pytest
 
+from tests.support.wait import until
+
 torch = pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint import Manager, State  # noqa: E402
 from hyperpod_kit.checkpoint.repository import catalog  # noqa: E402
 from hyperpod_kit.errors import CheckpointError  # noqa: E402
-from tests.unit.checkpoint.agent_run import wait_for  # noqa: E402
 
 PROGRAM = """
 import os, signal, sys, torch
@@ -75,11 +76,10 @@ def test_an_end_without_close_is_the_programs_own_end(
         assert one.returncode == code, said
         assert ("no close(): <save of step 0: " in said) == (how != "making slots"), said
     if how != "making slots":
-        wait_for(
+        until(
             lambda: all(
                 [entry.committed for entry in catalog.attempts(str(tmp_path / str(n)))] == [True] for n in range(times)
-            ),
-            60,
+            )
         )
 
 
@@ -102,7 +102,7 @@ def test_a_forked_child_is_refused_and_the_parents_saves_are_its_own(shm: Path, 
     state = State(torch.nn.Linear(4, 4))
     manager = Manager(tmp_path / "run", every=1)
     manager.restore(state)
-    assert manager.save(0, state).wait("durable", 10)
+    assert manager.save(0, state).wait("durable", 60)
     for call in (
         lambda: manager.save(50, state),
         lambda: manager.step(50, state),
@@ -110,7 +110,7 @@ def test_a_forked_child_is_refused_and_the_parents_saves_are_its_own(shm: Path, 
         manager.close,
     ):
         assert child(call) == 0
-    assert manager.save(9, state).wait("durable", 10)
+    assert manager.save(9, state).wait("durable", 60)
     assert manager.close()
     assert [entry.name.step for entry in catalog.attempts(str(tmp_path / "run"))] == [9, 0]
 
@@ -142,7 +142,7 @@ def test_workers_of_a_data_loader_keep_neither_socket_nor_slots(shm: Path, tmp_p
     state = State(torch.nn.Linear(4, 4))
     manager = Manager(tmp_path / "run")
     manager.restore(state)
-    assert manager.save(0, state).wait("durable", 10)
+    assert manager.save(0, state).wait("durable", 60)
     ours = os.readlink(f"/proc/self/fd/{manager._agent.fileno()}")
     assert len(held(os.getpid(), shm, [ours])) > 1
     loader = torch.utils.data.DataLoader(
@@ -154,7 +154,7 @@ def test_workers_of_a_data_loader_keep_neither_socket_nor_slots(shm: Path, tmp_p
         for worker in batches._workers:
             assert held(worker.pid, shm, [ours]) == []
         assert len([first, *batches]) == 32
-        assert manager.save(1, state).wait("durable", 10)
+        assert manager.save(1, state).wait("durable", 60)
         assert manager.close() and os.listdir(shm) == []
     finally:
         for worker in batches._workers:

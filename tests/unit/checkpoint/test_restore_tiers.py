@@ -40,7 +40,7 @@ class Site:
         manager.restore(state)
         for step in range(2):
             state.model.weight.data.fill_(float(step))
-            assert manager.save(step, state, on_busy="wait").wait("durable", 10)
+            assert manager.save(step, state, on_busy="wait").wait("durable", 60)
         abandon(manager)
         self.run_id = identity.of_root(str(self.root)).run_id
         self.attempt = next(path.name for path in self.root.glob("seq-*1.e*"))

@@ -24,7 +24,7 @@ for what in readonly memory; do "$@" $what; done
 
 def can_mount() -> bool:
     return (
-        subprocess.run([*UNSHARE, "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True, timeout=10).returncode
+        subprocess.run([*UNSHARE, "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True, timeout=60).returncode
         == 0
     )
 

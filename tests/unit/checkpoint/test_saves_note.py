@@ -31,7 +31,7 @@ from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.checkpoint.repository.store.restricted import RestrictedStore
 from hyperpod_kit.job import cli, saves
-from tests.unit.checkpoint.agent_run import wait_for
+from tests.support.wait import until
 
 NOTE = Note("run", "/root", "7", 80, 1000.5, 0, "")
 NAME = f"hpk-{os.getuid()}-{'0a' * 6}-00000.saves"
@@ -291,8 +291,8 @@ def test_a_run_whose_saves_fail_is_seen_from_elsewhere_until_one_is_durable(
     state = State(torch.nn.Linear(8, 8))
     manager = Manager(str(root), max_lost=None)
     manager.restore(state)
-    assert manager.save(0, state).wait("durable", 10)
-    wait_for(lambda: the_note(shm).durable_step == 0)
+    assert manager.save(0, state).wait("durable", 60)
+    until(lambda: the_note(shm).durable_step == 0)
     os.rename(root, tmp_path / "away")
     root.write_text("no directory")
     with pytest.warns(RuntimeWarning, match="came to nothing|failed"):
@@ -304,14 +304,14 @@ def test_a_run_whose_saves_fail_is_seen_from_elsewhere_until_one_is_durable(
     (root / str(AttemptName(5, 4, 1, manager._start.incarnation))).write_text("in its place")
     with pytest.warns(RuntimeWarning):
         assert not manager.save(4, state, on_busy="wait").wait("durable", 10)
-        wait_for(lambda: the_note(shm).lost_in_row == 4)
+        until(lambda: the_note(shm).lost_in_row == 4)
         assert the_note(shm).durable_step == 0 and the_note(shm).run == manager._start.run.run
-        wait_for(lambda: lost_rows.newest(str(root)) is not None)
+        until(lambda: lost_rows.newest(str(root)) is not None)
         assert cli.main(["status", "--root", str(root)]) == 0
         said = capsys.readouterr().out
         assert "newest durable: step 0, " in said and "\n4 saves in a row came to nothing since (at " in said
-        assert manager.save(5, state, on_busy="wait").wait("durable", 10)
-    wait_for(lambda: the_note(shm).lost_in_row == 0)
+        assert manager.save(5, state, on_busy="wait").wait("durable", 60)
+    until(lambda: the_note(shm).lost_in_row == 0)
     assert the_note(shm).durable_step == 5
     assert cli.main(["status", "--root", str(root), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["saves"]

@@ -50,7 +50,7 @@ def test_all_chunks_are_handed_on_once_whether_proved_before_or_after(file: Opti
     shard.check = counted  # type: ignore[method-assign]
     with Pump(whole(shard), workers=2, ahead=ahead) as moving:
         for _ in range(before):
-            assert proved.acquire(timeout=10)  # nobody has said where to
+            assert proved.acquire(timeout=60)  # nobody has said where to
         assert bytes(moving.first()) == data[:CHUNK]
         taken = []
         moving.finish(lambda _, begin, view: taken.append((begin, bytes(view))))

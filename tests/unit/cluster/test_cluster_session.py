@@ -102,7 +102,7 @@ def test_ssh_itself_reads_the_configuration(tmp_path: Path, direct: bool) -> Non
         ssh_config("demo", "us-west-2", NODES, wanted, access, program="/opt/a b/hyperpod-kit", direct=direct)
     )
     assert file.read_text().count("Host ") == 3 and "demo-work-0" not in file.read_text()
-    done = subprocess.run(["ssh", "-F", str(file), "-G", "demo-work-1"], capture_output=True, text=True, timeout=10)
+    done = subprocess.run(["ssh", "-F", str(file), "-G", "demo-work-1"], capture_output=True, text=True, timeout=60)
     said = dict(line.partition(" ")[::2] for line in done.stdout.splitlines())
     assert said["user"] == "ubuntu" and said["identityfile"] == "/my keys/id", done.stderr
     if direct:

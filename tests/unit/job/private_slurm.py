@@ -13,13 +13,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import Callable, Dict, List, Optional, TypeVar
+from typing import Dict, List, Optional
+
+from tests.support.wait import until
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "srun", "scontrol", "squeue", "scancel", "cc")
-T = TypeVar("T")
 
 SLURM_CONF = """\
 ClusterName=hpk{port}
@@ -65,17 +65,6 @@ def missing() -> Optional[str]:
     if os.geteuid() != 0:
         return "slurmd starts the jobs of another user only as root"
     return None
-
-
-def wait_until(what: str, condition: Callable[[], Optional[T]], timeout: float = 30.0) -> T:
-    """Poll for something true. Raises AssertionError naming `what`."""
-    end = time.monotonic() + timeout
-    while True:
-        value = condition()
-        if value:
-            return value
-        assert time.monotonic() < end, f"no {what} within {timeout:g} s"
-        time.sleep(0.05)
 
 
 class PrivateSlurm:
@@ -139,14 +128,13 @@ class PrivateSlurm:
             f"--seed-file={base}/munged.seed",
             "--num-threads=2",
         )
-        wait_until("munge socket", (base / "munge.socket").exists)
+        until((base / "munge.socket").exists, what="munge socket")
         self.start_controller("-i")
         for number in range(1, self.count + 1):
             self.start_node(f"n{number}")
-        wait_until(
-            f"{self.count} idle nodes (logs in {base})",
+        until(
             lambda: self.call("sinfo", "-h", "-t", "idle", "-o", "%D").strip() == str(self.count),
-            60,
+            what=f"{self.count} idle nodes (logs in {base})",
         )
 
     def stop(self) -> None:
@@ -156,7 +144,7 @@ class PrivateSlurm:
             if jobs:
                 self.call("scancel", "--signal=KILL", "--full", *jobs, check=False)
                 self.call("scancel", *jobs, check=False)
-            wait_until("empty queue", lambda: not self.call("squeue", "-h", "-t", "R,CG", "-o", "%i").split(), 10)
+            until(lambda: not self.call("squeue", "-h", "-t", "R,CG", "-o", "%i").split(), what="empty queue")
         for daemon in reversed(list(self._daemons.values())):
             daemon.terminate()
         for daemon in self._daemons.values():
@@ -172,7 +160,7 @@ class PrivateSlurm:
     def start_controller(self, *options: str) -> None:
         """Returns when slurmctld answers."""
         self._spawn("slurmctld", "-D", *options)
-        wait_until("slurmctld", lambda: self.call("scontrol", "ping", check=False).count("UP"))
+        until(lambda: self.call("scontrol", "ping", check=False).count("UP"), what="slurmctld")
 
     def kill_daemon(self, tag: str) -> None:
         """SIGKILL `slurmctld`, or the slurmd of a node."""

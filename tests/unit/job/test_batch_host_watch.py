@@ -13,7 +13,7 @@ from hyperpod_kit.job import sweep
 from hyperpod_kit.job.batch_host_watch import BatchHostWatch, held_alone
 from hyperpod_kit.job.storage import RootWatch
 from hyperpod_kit.slurm.environment import JobEnvironment
-from tests.unit.job.private_slurm import wait_until
+from tests.support.wait import until
 from tests.unit.slurm.recording import RecordingRunner
 
 JOB = JobEnvironment.read({"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]"})
@@ -84,7 +84,7 @@ def test_nobody_is_ended_whom_nobody_would_queue_again(tmp_path: Path, marks: Pa
     with BatchHostWatch(
         runner, JOB, "n1", str(tmp_path / "no"), marks=str(marks), look=0.01, patience=0.0, end=ended.put
     ):
-        wait_until("questions", lambda: len(runner.calls) > 3)
+        until(lambda: len(runner.calls) > 3, what="questions")
     assert ended.empty()
 
 
@@ -113,7 +113,7 @@ def test_leaving_takes_the_children_along(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, timeout=30)
     assert done.returncode == 74
-    wait_until("the end of the child", lambda: not Path("/proc", done.stdout.decode().strip()).exists())
+    until(lambda: not Path("/proc", done.stdout.decode().strip()).exists(), what="the end of the child")
 
 
 def test_a_rank_tells_of_a_root_that_goes_away_and_comes_back(tmp_path: Path, marks: Path) -> None:
@@ -122,9 +122,9 @@ def test_a_rank_tells_of_a_root_that_goes_away_and_comes_back(tmp_path: Path, ma
     with pytest.raises(queue.Empty):
         told.get(timeout=0.2)  # no check doubts a mount: nobody is asked
     (marks / "fsx").write_text("hung\n")
-    assert told.get(timeout=10) is True
+    assert told.get(timeout=60) is True
     state.mkdir()
-    assert told.get(timeout=10) is False
+    assert told.get(timeout=60) is False
     watch.stop()
 
 
@@ -132,7 +132,7 @@ def test_in_a_container_the_root_is_asked_without_a_doubt_of_the_node(tmp_path: 
     """The node has mounted it anew and is content; the container that runs keeps the dead mount."""
     state, told = tmp_path / "state", queue.Queue[bool]()
     watch = RootWatch(str(state), told.put, marks=str(marks), look=0.01, inside=True)
-    assert told.get(timeout=10) is True
+    assert told.get(timeout=60) is True
     state.mkdir()
-    assert told.get(timeout=10) is False
+    assert told.get(timeout=60) is False
     watch.stop()

@@ -8,7 +8,8 @@ from typing import Iterator
 
 import pytest
 
-from tests.unit.job.private_slurm import PrivateSlurm, missing, wait_until
+from tests.support.wait import until
+from tests.unit.job.private_slurm import PrivateSlurm, missing
 from tests.unit.job.test_real_slurm import MAIN, PYTHON, Work
 from tests.unit.job.test_real_slurm import slurm as slurm
 
@@ -40,7 +41,7 @@ def submit(work: Work, script: str, *args: str) -> str:
     work.id = work.slurm.sbatch(
         f"--output={work.place}/out", f"--export=ALL,PATH={path}", str(JOBS / script), *args, cwd=work.place
     )
-    wait_until("the end", lambda: work.slurm.state(work.id) in ("COMPLETED", "FAILED", "SPECIAL_EXIT"))
+    until(lambda: work.slurm.state(work.id) in ("COMPLETED", "FAILED", "SPECIAL_EXIT"), what="the end")
     return (work.place / "out").read_text()
 
 

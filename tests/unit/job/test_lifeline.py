@@ -14,7 +14,7 @@ import pytest
 
 from hyperpod_kit.job import lifeline
 from hyperpod_kit.job.lifeline import BYE, LOST, SERVES, STORAGE, UNNOTICED, VARIABLE, Lifeline, Lifelines
-from tests.unit.job.private_slurm import wait_until
+from tests.support.wait import until
 
 
 class Ends:
@@ -85,7 +85,7 @@ def test_a_node_may_complain_in_mid_step_take_it_back_and_still_break_off() -> N
     line = Lifeline(ends.environment, "n1")
     for word, complaining in ((STORAGE, ["n1"]), (SERVES, []), (STORAGE, ["n1"]), (SERVES, [])):
         line.say(word)
-        wait_until(word, lambda expected=word: (ends.here.cut(), ends.here.words.get("n1") == expected)[1])
+        until(lambda expected=word: (ends.here.cut(), ends.here.words.get("n1") == expected)[1], what=word)
         assert ends.here.without_storage == complaining and ends.here.cut() == []
     line._socket.close()  # type: ignore[union-attr]
     assert ends.after_traffic() == []
@@ -95,10 +95,10 @@ def test_a_node_may_complain_in_mid_step_take_it_back_and_still_break_off() -> N
 
 def lost_with(slurmstepd: subprocess.Popen[bytes], ends: Ends) -> None:
     """Once n1 is connected its slurmstepd is killed; n1 says that it is lost."""
-    wait_until("line", lambda: (ends.here.cut(), len(ends.here._lines) > 0)[1])
+    until(lambda: (ends.here.cut(), len(ends.here._lines) > 0)[1], what="line")
     slurmstepd.kill()
     slurmstepd.wait(10)
-    wait_until("last word", lambda: ends.here.cut() == ["n1"])
+    until(lambda: ends.here.cut() == ["n1"], what="last word")
     assert ends.here.words == {"n1": LOST}
 
 

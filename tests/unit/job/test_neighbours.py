@@ -14,7 +14,8 @@ from hyperpod_kit.errors import RunError
 from hyperpod_kit.node.neighbours.ask import Question, ask
 from hyperpod_kit.node.neighbours.over_slurm import OverSlurm, Way
 from hyperpod_kit.run import LocalRunner
-from tests.unit.job.private_slurm import PrivateSlurm, missing, wait_until
+from tests.support.wait import until
+from tests.unit.job.private_slurm import PrivateSlurm, missing
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
 
@@ -40,7 +41,7 @@ def test_free_nodes_get_a_job_and_busy_ones_a_step_beside_theirs(
     work.mkdir(mode=0o777)
     work.chmod(0o777)
     job = slurm.sbatch("--exclusive", "-w", "n1", "--wrap", "sleep 600", cwd=work)
-    wait_until("running job", lambda: slurm.state(job) == "RUNNING")
+    until(lambda: slurm.state(job) == "RUNNING", what="running job")
     shim = tmp_path / "ssh"
     shim.write_text("#!/bin/sh\necho 'Permission denied (publickey).' >&2\nexit 255\n")
     shim.chmod(0o755)

@@ -13,7 +13,8 @@ import pytest
 
 from hyperpod_kit.job import cli
 from hyperpod_kit.job.report import PREFIX
-from tests.unit.job.private_slurm import PrivateSlurm, missing, wait_until
+from tests.support.wait import until
+from tests.unit.job.private_slurm import PrivateSlurm, missing
 from tests.unit.job.toy_trainer import commit_checkpoint
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
@@ -73,7 +74,7 @@ class Work:
             return state if state in wanted else ""
 
         try:
-            return wait_until(f"{wanted} of job {self.id}", reached, 40)
+            return until(reached, what=f"{wanted} of job {self.id}")
         except AssertionError as err:
             raise AssertionError(f"{err}\n{self.slurm.call('squeue')}{(self.place / 'out').read_text()}") from None
 
@@ -98,10 +99,10 @@ def test_a_crash_and_a_killed_rank_are_retried_in_the_allocation(work: Work) -> 
 
 def test_a_cancelled_job_stays_cancelled(work: Work) -> None:
     work.submit("--steps", "5000")
-    wait_until("checkpoint", work.checkpoints)
+    until(work.checkpoints, what="checkpoint")
     work.slurm.call("scancel", work.id, as_user=True)
     work.state("CANCELLED")
-    wait_until("last word", lambda: work.events("ended"))
+    until(lambda: work.events("ended"), what="last word")
     assert work.events("ended")[0]["class"] == "cancelled"
     assert (work.detail("Restarts"), work.events("requeue")) == ("0", [])
 
@@ -117,7 +118,7 @@ def test_usr1_saves_requeues_and_goes_on(work: Work) -> None:
     work.submit("--steps", "30", "--every", "1000", "--save-on-usr1", "--pause", "0.1")
     # Both: a rank that does not listen yet is ended by the signal.
     out = work.place / "out"
-    wait_until("ranks", lambda: out.exists() and out.read_text().count('"rank": ') == 2)
+    until(lambda: out.exists() and out.read_text().count('"rank": ') == 2, what="ranks")
     work.slurm.call("scancel", "--batch", "--signal=USR1", work.id, as_user=True)
     work.state("COMPLETED")
     first, second = work.events("attempt")
@@ -128,7 +129,7 @@ def test_usr1_saves_requeues_and_goes_on(work: Work) -> None:
 
 def test_a_node_that_slurm_declares_down_costs_one_requeue(work: Work) -> None:
     work.submit("--steps", "60")
-    wait_until("checkpoint", work.checkpoints)
+    until(work.checkpoints, what="checkpoint")
     batch_host = work.detail("BatchHost")
     try:
         work.slurm.call("scontrol", "update", f"nodename={batch_host}", "state=down", "reason=test")
@@ -144,7 +145,7 @@ def test_nothing_valid_is_held_with_86(work: Work) -> None:
     work.root.mkdir()
     name = commit_checkpoint(str(work.root), 1, 1, 5)
     (work.root / name / "shard-00000.safetensors").write_bytes(b"x")
-    subprocess.run(["chown", "-R", f"{work.slurm.user}:{work.slurm.user}", work.root], check=True, timeout=10)
+    subprocess.run(["chown", "-R", f"{work.slurm.user}:{work.slurm.user}", work.root], check=True, timeout=60)
     work.submit("--steps", "9")
     work.state("SPECIAL_EXIT")
     assert work.detail("ExitCode") == "86:0"

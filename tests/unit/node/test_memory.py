@@ -85,7 +85,7 @@ def test_what_lives_here_is_not_even_asked_about(make_node: Any, tmp_path: Path)
         assert sweep(fake.node) == [] and fake.runner.calls == [] and len(files(fake)) == 4
     finally:
         trainer.kill()
-        trainer.wait(timeout=10)
+        trainer.wait(timeout=60)
     fake.runner.on("squeue job", 1, "slurm_load_jobs error: Invalid job id specified")
     assert [one.job for one in sweep(fake.node) or []] == ["5"] and len(files(fake)) == 2
 

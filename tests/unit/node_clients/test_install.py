@@ -43,7 +43,7 @@ def test_out_of_the_bundle_without_a_network_and_only_once(debian: DebianRoot, o
         "installed mount-s3 1.22.0: /usr/bin/mount-s3 is not there; "
         "installed amazon-efs-utils 3.1.0: /usr/sbin/mount.efs is not there"
     )
-    done = subprocess.run([str(debian.root / PROGRAM)], stdout=subprocess.PIPE, timeout=10)
+    done = subprocess.run([str(debian.root / PROGRAM)], stdout=subprocess.PIPE, timeout=60)
     assert done.stdout == b"mount-s3 1.22.0\n"
     assert debian.installed() == {
         "mount-s3": "1.22.0 install installed",
@@ -74,7 +74,7 @@ def test_what_is_there_is_kept_unless_it_is_older(debian: DebianRoot, says: str,
     node = debian.node([DATA], packages)
     changed, _ = install_clients(node)
     assert changed is (says != becomes)
-    assert subprocess.run([str(program)], stdout=subprocess.PIPE, timeout=10, text=True).stdout.strip() == becomes
+    assert subprocess.run([str(program)], stdout=subprocess.PIPE, timeout=60, text=True).stdout.strip() == becomes
     assert changed or debian.changes() == []
     assert install_clients(node) == (False, "")
 

@@ -39,7 +39,7 @@ def endpoint(store):
 def put(endpoint, key, text):
     url = f"{endpoint}/sagemaker-test/{urllib.parse.quote(key)}"
     headers = signed(url, "PUT", body=text.encode(), who=ROLE)
-    urllib.request.urlopen(urllib.request.Request(url, text.encode(), headers, method="PUT"), timeout=10).read()
+    urllib.request.urlopen(urllib.request.Request(url, text.encode(), headers, method="PUT"), timeout=60).read()
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from hyperpod_kit.rehearsal.back_off import FIRST_PAUSE, LONGEST_PAUSE, STEADY, 
 from hyperpod_kit.rehearsal.cluster_state import RehearsedCluster
 from hyperpod_kit.rehearsal.machine import REBOOT_EXIT
 from hyperpod_kit.rehearsal.recovery import Recovery
-from tests.unit.rehearsal.test_control_plane import until
+from tests.support.wait import until
 
 
 def test_pauses_double_up_to_the_longest():

@@ -7,8 +7,9 @@ from botocore.exceptions import ClientError
 
 from hyperpod_kit.rehearsal.cluster_state import RehearsedNode
 from hyperpod_kit.rehearsal.software_update import batches
+from tests.support.wait import until
 from tests.unit.rehearsal.test_continuous import SLURM, events, groups
-from tests.unit.rehearsal.test_control_plane import endpoint, group, nodes, sagemaker, until, wait, with_slurm
+from tests.unit.rehearsal.test_control_plane import endpoint, group, nodes, sagemaker, wait, with_slurm
 from tests.unit.rehearsal.test_request_rules import refused
 
 __all__ = ["endpoint", "sagemaker"]

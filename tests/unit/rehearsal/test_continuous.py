@@ -6,7 +6,8 @@ import pytest
 from botocore.exceptions import ClientError
 
 from hyperpod_kit.rehearsal.recovery import Recovery
-from tests.unit.rehearsal.test_control_plane import endpoint, group, nodes, sagemaker, until, wait
+from tests.support.wait import until
+from tests.unit.rehearsal.test_control_plane import endpoint, group, nodes, sagemaker, wait
 
 __all__ = ["endpoint", "sagemaker"]
 

@@ -15,6 +15,7 @@ from hyperpod_kit.rehearsal.keys import Key
 from hyperpod_kit.rehearsal.recovery import Recovery
 from hyperpod_kit.rehearsal.s3.store import StoredBuckets
 from hyperpod_kit.rehearsal.sagemaker.server import serve
+from tests.support.wait import until
 
 ROLE = "arn:aws:iam::111122223333:role/Test"
 SOURCE = "s3://sagemaker-test/bundle/"
@@ -62,13 +63,6 @@ def wait(sagemaker, name="demo", status=("InService", "Failed")):
             return answer
         time.sleep(0.02)
     raise AssertionError(f"still {answer['ClusterStatus']}")
-
-
-def until(condition):
-    deadline = time.monotonic() + 15
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def nodes(sagemaker, name="demo"):

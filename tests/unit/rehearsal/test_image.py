@@ -15,7 +15,7 @@ import pytest
 from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.rehearsal import image, image_root
 from hyperpod_kit.rehearsal.image import Recipe
-from tests.unit.rehearsal.test_control_plane import until
+from tests.support.wait import until
 
 RECIPE = Recipe("bookworm", "x86_64", ("systemd",), ("deb http://x bookworm main",), "0")
 
@@ -137,7 +137,7 @@ def test_a_build_does_not_outlive_a_killed_command(tmp_path):
         until(sleeping)
     finally:
         command.kill()
-        command.wait(timeout=10)
+        command.wait(timeout=60)
     until(lambda: not sleeping())
 
 

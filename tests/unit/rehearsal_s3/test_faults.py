@@ -14,7 +14,7 @@ from tests.unit.rehearsal_s3.test_objects import status_of
 def control(endpoint, what, method="GET", content=None):
     url, body = f"{endpoint.url}/_rehearsal/{what}", b"" if content is None else json.dumps(content).encode()
     request = urllib.request.Request(url, body or None, signed(url, method, body=body), method=method)
-    with urllib.request.urlopen(request, timeout=5) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         return json.load(answer)
 
 

@@ -138,7 +138,7 @@ def test_checksums_that_cannot_be_computed_are_kept(s3):
 def test_a_trailing_checksum_is_verified(endpoint, store):
     for value, status in (("NhCmhg==", 200), ("AAAAAA==", 400)):  # crc32 of `hello`
         body = f"5\r\nhello\r\n0\r\nx-amz-checksum-crc32:{value}\r\n\r\n".encode()
-        connection = http.client.HTTPConnection("127.0.0.1", endpoint.port, timeout=5)
+        connection = http.client.HTTPConnection("127.0.0.1", endpoint.port, timeout=60)
         connection.request(
             "PUT",
             f"/{BUCKET}/k",
@@ -224,7 +224,7 @@ def test_buckets(s3):
 def test_presigned(s3):
     s3.put_object(Bucket=BUCKET, Key="k", Body=b"signed")
     url = s3.generate_presigned_url("get_object", Params={"Bucket": BUCKET, "Key": "k"})
-    assert urllib.request.urlopen(url, timeout=5).read() == b"signed"
+    assert urllib.request.urlopen(url, timeout=60).read() == b"signed"
 
 
 @pytest.mark.parametrize(
@@ -242,11 +242,11 @@ def test_a_presigned_url_ends(s3, endpoint, version, made, expired):
         config=Config(signature_version=version),
     )
     url = signer.generate_presigned_url("get_object", Params={"Bucket": BUCKET, "Key": "k"})
-    assert urllib.request.urlopen(url, timeout=5).read() == b"signed"
+    assert urllib.request.urlopen(url, timeout=60).read() == b"signed"
     old, count = re.subn(made, expired, url)
     assert count == 1
     with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(old, timeout=5)
+        urllib.request.urlopen(old, timeout=60)
     said = caught.value.read()
     assert caught.value.code == 403 and b"<Code>AccessDenied</Code><Message>Request has expired</Message>" in said
 
@@ -255,7 +255,7 @@ def test_a_presigned_url_that_lasts_longer_than_a_week(s3):
     url = s3.generate_presigned_url("get_object", Params={"Bucket": BUCKET, "Key": "k"})
     url = re.sub(r"\?.*", "?X-Amz-Date=20260101T000000Z&X-Amz-Expires=604801", url)
     with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(url, timeout=5)
+        urllib.request.urlopen(url, timeout=60)
     assert caught.value.code == 400 and b"AuthorizationQueryParametersError" in caught.value.read()
 
 
@@ -316,7 +316,7 @@ def test_streamed_upload_of_unknown_length(s3, store):
 
 def test_one_connection_serves_many_requests(endpoint, store):
     store.put(BUCKET, "k", b"hello")
-    connection = http.client.HTTPConnection("127.0.0.1", urlsplit(endpoint.url).port, timeout=5)
+    connection = http.client.HTTPConnection("127.0.0.1", urlsplit(endpoint.url).port, timeout=60)
     for method, path, status in (
         ("GET", f"/{BUCKET}/k", 200),
         ("HEAD", f"/{BUCKET}/no", 404),

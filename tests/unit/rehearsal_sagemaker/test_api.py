@@ -136,7 +136,7 @@ def test_what_is_no_call(endpoint, target, body, code):
         endpoint.url, body, signed(endpoint.url, "POST", {"x-amz-target": target}, body, service="sagemaker")
     )
     with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(request, timeout=5)
+        urllib.request.urlopen(request, timeout=60)
     with caught.value as answer:
         assert answer.code == 400 and json.load(answer)["__type"] == code
 

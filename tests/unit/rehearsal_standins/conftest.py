@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
@@ -117,11 +116,11 @@ class Node:
     def close(self) -> None:
         """Unmount by path, end by process id."""
         for path in self._mounted:
-            subprocess.run(["umount", "-l", str(path)], capture_output=True, timeout=10)
+            subprocess.run(["umount", "-l", str(path)], capture_output=True, timeout=60)
         for process in self._processes:
             if process.poll() is None:
                 process.send_signal(signal.SIGKILL)
-            process.communicate(timeout=10)
+            process.communicate(timeout=60)
         left = [path for path in self._mounted if mount_line(path)]
         assert not left
 
@@ -132,16 +131,6 @@ def mount_line(path: Path) -> list[str]:
         if line.split()[1] == str(path):
             return line.split()
     return []
-
-
-def eventually(condition, seconds: float = 5.0):
-    """Whether the condition holds within so many seconds."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if condition():
-            return True
-        time.sleep(0.02)
-    return bool(condition())
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from hyperpod_kit.rehearsal.s3.faults import S3Fault
-from tests.unit.rehearsal_standins.conftest import BUCKET, PYTHON, eventually, mount_line, needs_mounts
+from tests.support.wait import until
+from tests.unit.rehearsal_standins.conftest import BUCKET, PYTHON, mount_line, needs_mounts
 
 pytestmark = needs_mounts
 
@@ -57,15 +58,15 @@ def test_in_the_foreground_it_ends_when_told_to(s3_node):
     assert Path(f"/proc/{process.pid}/comm").read_text() == "mount-s3\n"
     assert os.listdir(target) == []
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=5) == 0
+    assert process.wait(timeout=60) == 0
     assert not mount_line(target)
 
 
 def test_it_ends_when_unmounted(s3_node):
     target = s3_node.mount_point("mnt")
     process = s3_node.start("mount-s3", "-f", BUCKET, target)
-    subprocess.run(["umount", str(target)], check=True, timeout=10)
-    assert process.wait(timeout=5) == 0
+    subprocess.run(["umount", str(target)], check=True, timeout=60)
+    assert process.wait(timeout=60) == 0
 
 
 def test_a_killed_daemon_leaves_a_dead_mount_that_cannot_be_mounted_over(s3_node, store):
@@ -74,7 +75,7 @@ def test_a_killed_daemon_leaves_a_dead_mount_that_cannot_be_mounted_over(s3_node
     descriptor = os.open(target / "half", os.O_WRONLY | os.O_CREAT, 0o644)
     os.write(descriptor, b"x" * 100)
     process.send_signal(signal.SIGKILL)
-    process.wait(timeout=5)
+    process.wait(timeout=60)
     with pytest.raises(OSError) as caught:
         os.listdir(target)
     assert caught.value.errno == errno.ENOTCONN
@@ -82,7 +83,7 @@ def test_a_killed_daemon_leaves_a_dead_mount_that_cannot_be_mounted_over(s3_node
         os.close(descriptor)
     done = s3_node.run("mount-s3", BUCKET, target)
     assert (done.returncode, done.stderr) == (1, f"Error: mount point {target} does not exist\n")
-    subprocess.run(["umount", "-l", str(target)], check=True, timeout=10)
+    subprocess.run(["umount", "-l", str(target)], check=True, timeout=60)
     s3_node.mount("mount-s3", BUCKET, target)
     assert os.listdir(target) == [] and not store.exists(BUCKET, "half")
 
@@ -169,7 +170,7 @@ def test_a_failed_upload_fails_the_close_and_leaves_nothing(s3_node, store):
     assert caught.value.errno == errno.EIO
     store.faults.clear()
     assert not (target / "f").exists()
-    assert eventually(lambda: store.bucket(BUCKET).uploads.open() == [])
+    assert until(lambda: store.bucket(BUCKET).uploads.open() == [])
     (target / "f").write_bytes(b"again")
     assert store.get(BUCKET, "f") == b"again"
 

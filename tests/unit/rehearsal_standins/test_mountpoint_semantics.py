@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.rehearsal_standins.conftest import BUCKET, eventually, needs_mounts, refused
+from tests.support.wait import until
+from tests.unit.rehearsal_standins.conftest import BUCKET, needs_mounts, refused
 
 pytestmark = needs_mounts
 
@@ -34,7 +35,7 @@ class Place:
 
     def there(self, name) -> bool:
         """Whether S3 has the object, within what a release takes."""
-        return eventually(lambda: self.store.exists(BUCKET, f"sem/{name}"), 3)
+        return until(lambda: self.store.exists(BUCKET, f"sem/{name}"))
 
     def content(self, name) -> bytes:
         return self.store.get(BUCKET, f"sem/{name}")
@@ -170,12 +171,12 @@ def test_no_links_no_special_files(place):
 
 
 def test_touch(place):
-    assert subprocess.run(["touch", place / "touched"], timeout=10).returncode == 0
+    assert subprocess.run(["touch", place / "touched"], timeout=60).returncode == 0
     assert place.there("touched") and place.content("touched") == b""
 
 
 def test_no_allocation(place):
-    done = subprocess.run(["fallocate", "-l", "10", place / "fa"], capture_output=True, text=True, timeout=10)
+    done = subprocess.run(["fallocate", "-l", "10", place / "fa"], capture_output=True, text=True, timeout=60)
     assert "not supported" in done.stderr
 
 
@@ -213,7 +214,7 @@ def test_other_clients_objects_are_seen_at_once(place):
     place.store.put(BUCKET, "sem/late", b"1")
     assert os.path.exists(place / "late")
     place.store.put(BUCKET, "sem/late", b"22")
-    assert eventually(lambda: os.stat(place / "late").st_size == 2, 2)
+    assert until(lambda: os.stat(place / "late").st_size == 2)
     assert Path(place / "late").read_bytes() == b"22"
 
 

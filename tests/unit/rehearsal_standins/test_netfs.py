@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.wait import until
 from tests.unit.rehearsal_standins.conftest import (
     EFS,
     LUSTRE_DNS,
@@ -18,7 +19,6 @@ from tests.unit.rehearsal_standins.conftest import (
     POINT,
     SYSTEM_PYTHON,
     USER,
-    eventually,
     mount_line,
     needs_mounts,
     refused,
@@ -73,7 +73,7 @@ def test_an_access_points_root_is_made_on_first_use(efs, node):
 def test_a_root_that_was_removed_on_the_server_is_stale(efs, node):
     (node.directory / "data" / "efs" / EFS / "home" / "trainer").rmdir()
     # The kernel believes for a second what it knew, as an NFS client does.
-    assert eventually(lambda: number_of(os.stat, efs) == errno.ESTALE)
+    assert until(lambda: number_of(os.stat, efs) == errno.ESTALE)
 
 
 def test_everyone_is_the_access_points_user(efs):
@@ -188,20 +188,20 @@ def daemon_of(target):
 def test_the_daemon_ends_with_its_mount(efs):
     process = daemon_of(efs)
     assert Path(f"/proc/{process}/comm").read_text() == "mount.efs\n"
-    subprocess.run(["umount", str(efs)], check=True, timeout=10)
-    assert eventually(lambda: daemon_of(efs) is None)
+    subprocess.run(["umount", str(efs)], check=True, timeout=60)
+    assert until(lambda: daemon_of(efs) is None)
 
 
 def test_a_killed_daemon_leaves_a_dead_mount(node, efs):
     (efs / "f").write_text("1")
     os.kill(daemon_of(efs), signal.SIGKILL)
     # A request that the daemon takes with it fails with ECONNABORTED; from then on the endpoint is gone.
-    assert eventually(lambda: number_of(os.listdir, efs) == errno.ENOTCONN)
-    subprocess.run(["umount", "-l", str(efs)], check=True, timeout=10)
+    assert until(lambda: number_of(os.listdir, efs) == errno.ENOTCONN)
+    subprocess.run(["umount", "-l", str(efs)], check=True, timeout=60)
     node.mount("mount.efs", f"{EFS}:/", efs, "-o", f"tls,accesspoint={POINT}")
     assert (efs / "f").read_text() == "1"
 
 
 def test_a_told_daemon_unmounts(lustre):
     os.kill(daemon_of(lustre), signal.SIGTERM)
-    assert eventually(lambda: not mount_line(lustre))
+    assert until(lambda: not mount_line(lustre))

@@ -10,6 +10,7 @@ import subprocess
 
 import pytest
 
+from tests.support.wait import until
 from tests.unit.rehearsal_standins.conftest import (
     EFS,
     OPENZFS_DNS,
@@ -17,7 +18,6 @@ from tests.unit.rehearsal_standins.conftest import (
     S3FILES,
     S3FILES_POINT,
     USER,
-    eventually,
     mount_line,
     needs_mounts,
     refused,
@@ -100,13 +100,13 @@ def test_the_state_file_lives_as_long_as_the_mount(node, efs, s3files):
     assert found[EFS]["mountpoint"] == str(efs)
     names = [name for name in states(node) if name.startswith(EFS)]
     assert [name.rpartition(".")[0] for name in names] == [f"{EFS}.{str(efs).strip('/').replace('/', '.')}"]
-    subprocess.run(["umount", str(efs)], check=True, timeout=10)
-    assert eventually(lambda: [name.split(".")[0] for name in states(node)] == [S3FILES])
+    subprocess.run(["umount", str(efs)], check=True, timeout=60)
+    assert until(lambda: [name.split(".")[0] for name in states(node)] == [S3FILES])
 
 
 def test_what_a_dead_helper_left_is_replaced_by_the_next_mount(node, efs):
     os.kill(next(iter(states(node).values()))["pid"], signal.SIGKILL)
-    subprocess.run(["umount", "-l", str(efs)], check=True, timeout=10)
+    subprocess.run(["umount", "-l", str(efs)], check=True, timeout=60)
     assert len(states(node)) == 1
     node.mount("mount.efs", f"{EFS}:/", efs, "-o", "tls")
     assert ["accessPoint" in state for state in states(node).values()] == [False]

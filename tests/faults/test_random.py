@@ -1,8 +1,8 @@
 """Faults drawn at random, one after the other, on one run: it ends with the weights of a run that nobody disturbed.
 
-HPK_FAULT_COUNT faults (100) from seed HPK_FAULT_SEED (1) over 10,000 steps of 40 ms: nearly three hours of steps that take
-one second each, which is what a fault meets, at a twenty-fifth of the time. A fault falls into a random step of the
-first 6,000 or so; the rest is for a machine on which our own looks take long.
+HPK_FAULT_COUNT faults (100) from seed HPK_FAULT_SEED (1) over 10,000 steps of 40 ms: nearly three hours of steps that
+take one second each, which is what a fault meets, at a twenty-fifth of the time. A fault falls into a random step of
+the first 6,000 or so; the rest is for a machine on which our own looks take long.
 
 Where a quarter of an hour in one piece is not to be had, HPK_FAULT_KEEP=DIR keeps the run between pieces: after
 HPK_FAULT_SECONDS the job is cancelled and its root is put there; the next piece takes it from there as a new job of the

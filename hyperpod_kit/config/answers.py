@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Callable, Optional, Union
 
 from hyperpod_kit.config.fields import FIELDS
-from hyperpod_kit.model.states import LIFECYCLE_MODES
+from hyperpod_kit.model.states import LIFECYCLE_MODES, LifecycleMode
 
 CONTROLLER_TYPE, WORKER_TYPE = "ml.c5.xlarge", "ml.p5.48xlarge"
 
@@ -97,7 +97,7 @@ def default_bucket(region: str, execution_role: str) -> str:
 
 
 def _ours(answers: Answers) -> bool:
-    return answers.lifecycle_mode != "ami_only"
+    return answers.lifecycle_mode != LifecycleMode.AMI_ONLY
 
 
 def _asked(prompt: str, about: str, at: str = "", **more: Any) -> Any:
@@ -140,14 +140,14 @@ class Answers:
         usual=lambda answers: default_bucket(answers.region or "", answers.execution_role or ""),
     )
     lifecycle_mode: Optional[str] = _asked(
-        "Lifecycle mode", f"{_C}.lifecycle_mode", choices=LIFECYCLE_MODES, usual="on_init_complete"
+        "Lifecycle mode", f"{_C}.lifecycle_mode", choices=LIFECYCLE_MODES, usual=LifecycleMode.ON_INIT_COMPLETE.value
     )
     continuous: Optional[bool] = _asked(
         "Continuous provisioning, y or n",
         f"{_C}.node_provisioning_mode",
         one=yes,
         usual="n",
-        when=lambda answers: answers.lifecycle_mode != "on_create",
+        when=lambda answers: answers.lifecycle_mode != LifecycleMode.ON_CREATE,
     )
     controller_type: Optional[str] = _asked(
         "Instance type of the controller",

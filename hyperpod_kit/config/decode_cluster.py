@@ -7,6 +7,7 @@ from typing import Mapping, Optional
 from hyperpod_kit.config.section import Section
 from hyperpod_kit.config.settings import ProvisioningParameters
 from hyperpod_kit.model.cluster import AccountingDatabase, ClusterSpec, InstanceGroup, Vpc
+from hyperpod_kit.model.states import LifecycleMode, Role
 
 
 def decode_cluster(section: Section, parameters: ProvisioningParameters) -> ClusterSpec:
@@ -15,7 +16,7 @@ def decode_cluster(section: Section, parameters: ProvisioningParameters) -> Clus
     cluster = ClusterSpec(
         name=section.text("name"),
         region=section.text("region"),
-        lifecycle_mode=section.text("lifecycle_mode", "on_init_complete"),
+        lifecycle_mode=section.text("lifecycle_mode", LifecycleMode.ON_INIT_COMPLETE.value),
         node_recovery=section.text("node_recovery", "Automatic"),
         node_provisioning_mode=section.optional_text("node_provisioning_mode"),
         slurm_config_strategy=section.optional_text("slurm_config_strategy"),
@@ -80,5 +81,5 @@ def _accounting(section: Section) -> Optional[AccountingDatabase]:
 
 def _role(group: str, parameters: ProvisioningParameters) -> str:
     if group and group == parameters.controller_group:
-        return "controller"
-    return "login" if group and group == parameters.login_group else "compute"
+        return Role.CONTROLLER.value
+    return Role.LOGIN.value if group and group == parameters.login_group else Role.COMPUTE.value

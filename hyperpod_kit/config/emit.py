@@ -15,8 +15,9 @@ from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.cluster import ClusterSpec, InstanceGroup, Vpc
 from hyperpod_kit.model.mounts import LustreMount, Mount, OpenZfsMount, carried_by
 from hyperpod_kit.model.platform import by_platform
+from hyperpod_kit.model.states import LifecycleMode, Role
 
-NODE_TYPES = {"controller": "Controller", "login": "Login", "compute": "Compute"}
+NODE_TYPES: dict[str, str] = {Role.CONTROLLER: "Controller", Role.LOGIN: "Login", Role.COMPUTE: "Compute"}
 
 SLURM_CONFIG_STRATEGY = "Merge"
 """`Managed` calls our hooks in slurm.conf a drift and fails updates.
@@ -39,7 +40,7 @@ def create_cluster_request(settings: Settings, source_s3_uri: str) -> dict[str, 
     }
     if cluster.vpc is not None:
         request["VpcConfig"] = _vpc(cluster.vpc)
-    if cluster.lifecycle_mode != "on_create":
+    if cluster.lifecycle_mode != LifecycleMode.ON_CREATE:
         request["Orchestrator"] = {"Slurm": _slurm(cluster)}
     if cluster.node_provisioning_mode is not None:
         request["NodeProvisioningMode"] = cluster.node_provisioning_mode
@@ -70,7 +71,7 @@ def _written(**fields: Any) -> dict[str, Any]:
 
 def provisioning_parameters(settings: Settings) -> Optional[str]:
     """AWS's file for on_create mode, AWS's keys only; None in the other modes, where HyperPod would refuse it."""
-    if settings.cluster.lifecycle_mode != "on_create":
+    if settings.cluster.lifecycle_mode != LifecycleMode.ON_CREATE:
         return None
     given = settings.parameters
     data: dict[str, Any] = {
@@ -108,13 +109,13 @@ def _group(settings: Settings, group: InstanceGroup, source_s3_uri: str) -> dict
         ),
     }
     mode = settings.cluster.lifecycle_mode
-    if mode != "ami_only":
-        hook = "OnCreate" if mode == "on_create" else "OnInitComplete"
+    if mode != LifecycleMode.AMI_ONLY:
+        hook = "OnCreate" if mode == LifecycleMode.ON_CREATE else "OnInitComplete"
         entry["LifeCycleConfig"] = {"SourceS3Uri": source_s3_uri, hook: settings.entry_script}
     storage = _volumes(group)
-    if mode != "on_create":
+    if mode != LifecycleMode.ON_CREATE:
         entry["SlurmConfig"] = {"NodeType": NODE_TYPES[group.role]}
-        if group.partition is not None and group.role == "compute":
+        if group.partition is not None and group.role == Role.COMPUTE:
             entry["SlurmConfig"]["PartitionNames"] = [group.partition]
         storage += [
             _storage(mount)

@@ -17,6 +17,7 @@ from hyperpod_kit.config.findings import under
 from hyperpod_kit.config.imported_storage import ImportedStorage
 from hyperpod_kit.config.rules.passed_on import OURS, OURS_OF_A_GROUP
 from hyperpod_kit.errors import ConfigError
+from hyperpod_kit.model.states import LifecycleMode, Role
 
 PARAMETERS = (
     "version",
@@ -147,8 +148,8 @@ class _Reader:
         for group in groups:
             slurm = group.get("SlurmConfig")
             if isinstance(slurm, Mapping):
-                role, name = _ROLES.get(str(slurm.get("NodeType")), "compute"), group.get("InstanceGroupName")
-                if role in ("controller", "login"):
+                role, name = _ROLES.get(str(slurm.get("NodeType")), Role.COMPUTE.value), group.get("InstanceGroupName")
+                if role in (Role.CONTROLLER, Role.LOGIN):
                     values[f"{role}_group"] = name
                 elif isinstance(slurm.get("PartitionNames"), list) and slurm["PartitionNames"]:
                     partitions[name] = slurm["PartitionNames"][0]
@@ -169,28 +170,36 @@ class _Reader:
     def _mode(self, groups: Sequence[Mapping[str, Any]]) -> str:
         modes = Counter(self._group_mode(group) for group in groups)
         if len(modes) > 1:
-            chosen = "on_init_complete" if "on_init_complete" in modes else "on_create"
+            chosen = (
+                LifecycleMode.ON_INIT_COMPLETE.value
+                if LifecycleMode.ON_INIT_COMPLETE in modes
+                else LifecycleMode.ON_CREATE.value
+            )
             self.notes.append(f"lifecycle modes differ from group to group: the file says {chosen} for all")
             return chosen
-        return next(iter(modes), "on_init_complete")
+        return next(iter(modes), LifecycleMode.ON_INIT_COMPLETE.value)
 
     def _group_mode(self, group: Mapping[str, Any]) -> str:
         lifecycle = group.get("LifeCycleConfig")
         name = group.get("InstanceGroupName")
         if not isinstance(lifecycle, Mapping):
-            return "ami_only"
+            return LifecycleMode.AMI_ONLY.value
         hooks = [hook for hook in ("OnCreate", "OnInitComplete") if lifecycle.get(hook)]
         if len(hooks) != 1 or not lifecycle.get("SourceS3Uri"):
             wrong = "has both OnCreate and OnInitComplete" if len(hooks) == 2 else "is incomplete"
             self.notes.append(f"LifeCycleConfig of group `{name}` {wrong}, which AWS refuses")
-        return "on_create" if hooks == ["OnCreate"] else "on_init_complete"
+        return LifecycleMode.ON_CREATE.value if hooks == ["OnCreate"] else LifecycleMode.ON_INIT_COMPLETE.value
 
     def _slurm(self, cluster: dict[str, Any], orchestrator: Any) -> None:
         slurm = orchestrator.get("Slurm") if isinstance(orchestrator, Mapping) else None
         if not isinstance(slurm, Mapping):
             return
         strategy = slurm.get("SlurmConfigStrategy")
-        if strategy and "node_provisioning_mode" not in cluster and cluster["lifecycle_mode"] != "on_create":
+        if (
+            strategy
+            and "node_provisioning_mode" not in cluster
+            and cluster["lifecycle_mode"] != LifecycleMode.ON_CREATE
+        ):
             cluster["slurm_config_strategy"] = strategy
         database = slurm.get("AccountingDatabase")
         if isinstance(database, Mapping):

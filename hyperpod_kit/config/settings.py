@@ -14,6 +14,7 @@ from hyperpod_kit.model.node_config import HealthPolicy, NodeConfig, User
 from hyperpod_kit.model.platform import decide_platform
 from hyperpod_kit.model.secrets import Secret
 from hyperpod_kit.model.slurm_state import chosen
+from hyperpod_kit.model.states import LifecycleMode
 
 
 @dataclass(frozen=True)
@@ -87,9 +88,11 @@ class Settings:
     @property
     def entry_script(self) -> str:
         """The lifecycle script that HyperPod starts; empty in ami_only mode."""
-        return {"on_create": "on_create.sh", "on_init_complete": "on_init_complete.sh"}.get(
-            self.cluster.lifecycle_mode, ""
-        )
+        scripts: dict[str, str] = {
+            LifecycleMode.ON_CREATE: "on_create.sh",
+            LifecycleMode.ON_INIT_COMPLETE: "on_init_complete.sh",
+        }
+        return scripts.get(self.cluster.lifecycle_mode, "")
 
     @property
     def placed_mounts(self) -> tuple[Mount, ...]:

@@ -12,6 +12,7 @@ from hyperpod_kit.config.answers import CONTROLLER_TYPE, WORKER_TYPE, Answers, d
 from hyperpod_kit.config.document import YAML
 from hyperpod_kit.config.effective import as_yaml
 from hyperpod_kit.errors import UsageError
+from hyperpod_kit.model.states import LifecycleMode
 
 CONTROLLER, LOGIN, WORKERS, PARTITION = "controller-machine", "login-group", "worker-group", "train"
 """Names for what has none yet."""
@@ -33,7 +34,7 @@ def fill(base: dict[str, Any], answers: Answers) -> dict[str, Any]:
     ):
         if value is not None:
             cluster[key] = value
-    cluster.setdefault("lifecycle_mode", "on_init_complete")
+    cluster.setdefault("lifecycle_mode", LifecycleMode.ON_INIT_COMPLETE.value)
     if answers.continuous is not None:
         cluster.pop("node_provisioning_mode", None)
         if answers.continuous:

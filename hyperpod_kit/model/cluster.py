@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Mapping, Optional, Tuple
 
+from hyperpod_kit.model.states import LifecycleMode, Role
+
 
 @dataclass(frozen=True)
 class Vpc:
@@ -64,7 +66,7 @@ class ClusterSpec:
     region: str
     execution_role: str
     groups: Tuple[InstanceGroup, ...]
-    lifecycle_mode: str = "on_init_complete"
+    lifecycle_mode: str = LifecycleMode.ON_INIT_COMPLETE.value
     node_recovery: str = "Automatic"
     vpc: Optional[Vpc] = None
     tags: Tuple[Tuple[str, str], ...] = field(default=())
@@ -76,4 +78,4 @@ class ClusterSpec:
     @property
     def controller_group(self) -> str:
         """Name of the controller's group. Raises StopIteration when there is none (validation forbids it)."""
-        return next(group.name for group in self.groups if group.role == "controller")
+        return next(group.name for group in self.groups if group.role == Role.CONTROLLER)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Dict, List, Sequence, Tuple
 
 from hyperpod_kit.model.mounts import LustreMount, Mount, OpenZfsMount, carried_by
+from hyperpod_kit.model.states import LifecycleMode
 
 
 def platform_could(mount: Mount) -> bool:
@@ -27,7 +28,7 @@ def decide_platform(
     first of each that the configuration gives the group. A further one is ours.
     """
     theirs = set()
-    if lifecycle_mode != "on_create":
+    if lifecycle_mode != LifecycleMode.ON_CREATE:
         for group, role in groups:
             theirs.update(first_of_platform(mounts, group, role))
     return tuple(

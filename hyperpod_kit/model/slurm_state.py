@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Optional, Sequence
 
 from hyperpod_kit.model.mounts import EfsMount, LustreMount, Mount, OpenZfsMount, carried_by
+from hyperpod_kit.model.states import LifecycleMode, Role
 
 OWN_DISK = "own-disk"
 """What the configuration says for: leave StateSaveLocation where the platform has it."""
@@ -20,7 +21,7 @@ def why_unfit(mount: Mount, controller_group: str) -> str:
         return f"a {mount.kind} mount has no renames, links or locks to build on, or is one node's own"
     if isinstance(mount, EfsMount) and (mount.access_point_id or mount.owner):
         return "behind an access point every file is one user's"
-    if not carried_by(mount, "controller", controller_group):
+    if not carried_by(mount, Role.CONTROLLER, controller_group):
         return "the controller does not mount it"
     return "" if mount.required else "it is not required, and slurmctld could not start without it"
 
@@ -30,7 +31,7 @@ def chosen(mounts: Sequence[Mount], asked: Optional[str], controller_group: str,
 
     asked: a mount's name or OWN_DISK; None: the first mount that fits. No script of ours runs in ami_only mode.
     """
-    if asked == OWN_DISK or lifecycle_mode == "ami_only":
+    if asked == OWN_DISK or lifecycle_mode == LifecycleMode.AMI_ONLY:
         return ""
     fitting = [mount.name for mount in mounts if not why_unfit(mount, controller_group)]
     if asked is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import List, Sequence, Tuple
 
 from hyperpod_kit.model.mounts import Mount, S3Mount
+from hyperpod_kit.model.states import Role
 
 PREFIX = "hyperpod-kit-"
 """Every unit of ours begins so; whatever does not is somebody else's and is left alone."""
@@ -38,11 +39,11 @@ NODE_UNITS = (
 
 
 ONLY = {
-    SWEEP_UNIT: "controller",
-    SWEEP_TIMER: "controller",
-    SLURM_STATE_UNIT: "controller",
-    MEMORY_UNIT: "compute",
-    MEMORY_TIMER: "compute",
+    SWEEP_UNIT: Role.CONTROLLER,
+    SWEEP_TIMER: Role.CONTROLLER,
+    SLURM_STATE_UNIT: Role.CONTROLLER,
+    MEMORY_UNIT: Role.COMPUTE,
+    MEMORY_TIMER: Role.COMPUTE,
 }
 """Units that nodes of one role alone have: some are slurmctld's neighbours, captures lie where jobs run."""
 

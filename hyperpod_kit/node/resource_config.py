@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Iterator, List, Mapping, Optional, Tuple
 
 from hyperpod_kit.errors import NodeError
+from hyperpod_kit.model.states import Role
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,8 @@ def controller_address(resource_config: Mapping[str, Any], roles: Mapping[str, s
     if said:
         return str(said)
     return next(
-        (instance.address for instance in instances(resource_config) if roles.get(instance.group) == "controller"), None
+        (instance.address for instance in instances(resource_config) if roles.get(instance.group) == Role.CONTROLLER),
+        None,
     )
 
 
@@ -80,5 +82,5 @@ def role_by_parameters(parameters: Any, group: str) -> Optional[str]:
     if not isinstance(parameters, dict) or not parameters.get("controller_group"):
         return None
     if group == parameters["controller_group"]:
-        return "controller"
-    return "login" if group == parameters.get("login_group") else "compute"
+        return Role.CONTROLLER
+    return Role.LOGIN if group == parameters.get("login_group") else Role.COMPUTE

@@ -8,6 +8,7 @@ from typing import Dict, Tuple
 
 from hyperpod_kit.model.cluster import ClusterSpec
 from hyperpod_kit.model.instance_types import has_instance_store
+from hyperpod_kit.model.states import Role
 from hyperpod_kit.rehearsal import resource_config, slurm_conf
 from hyperpod_kit.rehearsal.cluster_state import COMPUTE, CONTROLLER, LOGIN, RehearsedCluster, RehearsedNode
 
@@ -60,7 +61,7 @@ PRESENT = (
     "usr/sbin/nft",
 )
 """Programs that the node side looks for by their place."""
-NODE_TYPES = {"controller": CONTROLLER, "login": LOGIN, "compute": COMPUTE}
+NODE_TYPES: dict[str, str] = {Role.CONTROLLER: CONTROLLER, Role.LOGIN: LOGIN, Role.COMPUTE: COMPUTE}
 
 
 def cluster_of(spec: ClusterSpec) -> RehearsedCluster:
@@ -73,7 +74,7 @@ def cluster_of(spec: ClusterSpec) -> RehearsedCluster:
     partitions: Dict[str, list[str]] = {slurm_conf.DEFAULT_PARTITION: []}
     cluster = RehearsedCluster(spec.name, "sandbox00000", {"InstanceGroups": groups}, slurm=roles)
     for position, group in enumerate(spec.groups):
-        if group.role == "compute":
+        if group.role == Role.COMPUTE:
             partitions[slurm_conf.DEFAULT_PARTITION].append(group.name)
             if group.partition:
                 partitions.setdefault(group.partition, []).append(group.name)

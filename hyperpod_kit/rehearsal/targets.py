@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, List
 
 from hyperpod_kit.errors import RehearsalError
+from hyperpod_kit.model.states import Role
 from hyperpod_kit.rehearsal import processes
 from hyperpod_kit.rehearsal.keys import Keys
 from hyperpod_kit.rehearsal.layout import Layout
@@ -26,7 +27,7 @@ def find(state: Dict[str, Any], text: str) -> Dict[str, Any]:
         node
         for node in all_nodes(state)
         if wanted in (node["instance_id"], node["host"], node["ip"], node["place"])
-        or (wanted == "controller" and node["role"] == "Controller")
+        or (wanted == Role.CONTROLLER and node["role"] == "Controller")
     ]
     if len(matches) == 1:
         return matches[0]

@@ -10,6 +10,7 @@ from hyperpod_kit.cluster.nodes import list_nodes
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.errors import ClusterError, UsageError
 from hyperpod_kit.model.mounts import Mount
+from hyperpod_kit.model.states import Role
 from hyperpod_kit.remote.target import NodeTarget
 
 THOROUGH = 300.0
@@ -51,7 +52,7 @@ class LiveCluster:
     def controller(self) -> str:
         """The private address of the controller. Raises UsageError when it is not known which node that is."""
         for target in self.targets():
-            if target.role == "controller" and target.address:
+            if target.role == Role.CONTROLLER and target.address:
                 return target.address
         raise UsageError(
             f"which node of {self.name} is the controller?",

@@ -10,6 +10,7 @@ from typing import Iterator
 from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.rules.cluster import AT, NAME
 from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.model.states import Role
 
 INSTANCE_TYPE = re.compile(r"ml\.[a-z0-9-]+\.[a-z0-9]+")
 
@@ -18,7 +19,7 @@ def one_controller(settings: Settings) -> Iterator[Finding]:
     """Exactly one instance group is the controller's, and it has exactly one node."""
     wanted = settings.parameters.controller_group
     groups = settings.cluster.groups
-    controllers = [index for index, group in enumerate(groups) if group.role == "controller"]
+    controllers = [index for index, group in enumerate(groups) if group.role == Role.CONTROLLER]
     if not controllers:
         yield Finding(
             "HPK-G001",
@@ -77,7 +78,7 @@ def instance_groups(settings: Settings) -> Iterator[Finding]:
                 f"`{group.name}` is not a group name",
                 "Use 1 to 63 letters, digits and hyphens, no hyphen first or last",
             )
-        elif seen[group.name] == 2 and group.role != "controller":
+        elif seen[group.name] == 2 and group.role != Role.CONTROLLER:
             yield Finding("HPK-G008", f"{at}.name", f"`{group.name}` is the name of two groups", "Rename one of them")
         if not INSTANCE_TYPE.fullmatch(group.instance_type):
             yield Finding(
@@ -102,7 +103,7 @@ def partitions(settings: Settings) -> Iterator[Finding]:
             yield Finding(
                 "HPK-G011", f"{at}.instance_group_name", f"there is no instance group `{name}`", _near(settings, name)
             )
-        elif roles[name] != "compute":
+        elif roles[name] != Role.COMPUTE:
             yield Finding(
                 "HPK-G012",
                 f"{at}.instance_group_name",
@@ -123,9 +124,9 @@ def partitions(settings: Settings) -> Iterator[Finding]:
     without = [
         (index, group)
         for index, group in enumerate(settings.cluster.groups)
-        if group.role == "compute" and group.name and group.name not in seen
+        if group.role == Role.COMPUTE and group.name and group.name not in seen
     ]
-    if len(without) == 1 and all(group.role != "controller" for group in settings.cluster.groups):
+    if len(without) == 1 and all(group.role != Role.CONTROLLER for group in settings.cluster.groups):
         return  # that one is the controller, whose name is misspelled: `one_controller` says so
     for index, group in without:
         yield Finding(
@@ -140,7 +141,7 @@ def options(settings: Settings) -> Iterator[Finding]:
     """What a group may have besides its nodes."""
     for index, group in enumerate(settings.cluster.groups):
         at = f"{AT}.instance_groups[{index}]"
-        if group.deep_health_checks and group.role != "compute":
+        if group.deep_health_checks and group.role != Role.COMPUTE:
             yield Finding(
                 "HPK-G016",
                 f"{at}.deep_health_checks",

@@ -8,7 +8,7 @@ from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.rules.cluster import AT
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.platform import by_platform
-from hyperpod_kit.model.states import LIFECYCLE_MODES
+from hyperpod_kit.model.states import LIFECYCLE_MODES, LifecycleMode
 
 
 def mode(settings: Settings) -> Iterator[Finding]:
@@ -28,7 +28,7 @@ def mode(settings: Settings) -> Iterator[Finding]:
             f"`{settings.parameters.workload_manager}`: only Slurm clusters are made here",
             'Use "slurm"',
         )
-    if chosen == "ami_only":
+    if chosen == LifecycleMode.AMI_ONLY:
         for mount, place in zip(settings.placed_mounts, settings.mount_places):
             if not by_platform(mount):
                 yield Finding(
@@ -54,14 +54,14 @@ def slurm_config(settings: Settings) -> Iterator[Finding]:
             f"`{strategy}` is not a strategy",
             f"Use one of {', '.join(STRATEGIES)}",
         )
-    elif strategy is not None and cluster.lifecycle_mode == "on_create":
+    elif strategy is not None and cluster.lifecycle_mode == LifecycleMode.ON_CREATE:
         yield Finding(
             "HPK-L005",
             f"{AT}.slurm_config_strategy",
             "in on_create mode HyperPod does not configure Slurm, so there is nothing for a strategy to do",
             "Remove it",
         )
-    elif strategy in ("Managed", "Overwrite") and cluster.lifecycle_mode == "on_init_complete":
+    elif strategy in ("Managed", "Overwrite") and cluster.lifecycle_mode == LifecycleMode.ON_INIT_COMPLETE:
         what = "is `Configuration drift detected.`, and updates fail" if strategy == "Managed" else "is written over"
         yield Finding(
             "HPK-L006",
@@ -69,7 +69,7 @@ def slurm_config(settings: Settings) -> Iterator[Finding]:
             f"{strategy}: what our script adds to slurm.conf (the hooks that gate mounts) {what}",
             "Use Merge, or remove the key",
         )
-    if settings.parameters.passed_on.get("slurm_configurations") and cluster.lifecycle_mode != "on_create":
+    if settings.parameters.passed_on.get("slurm_configurations") and cluster.lifecycle_mode != LifecycleMode.ON_CREATE:
         yield Finding(
             "HPK-L007",
             "slurm_configurations",
@@ -91,7 +91,7 @@ def continuous(settings: Settings) -> Iterator[Finding]:
             f"`{chosen}` is not a provisioning mode",
             f"Use {CONTINUOUS}, or remove the key",
         )
-    if chosen == CONTINUOUS and cluster.lifecycle_mode == "on_create":
+    if chosen == CONTINUOUS and cluster.lifecycle_mode == LifecycleMode.ON_CREATE:
         yield Finding(
             "HPK-L009",
             f"{AT}.node_provisioning_mode",

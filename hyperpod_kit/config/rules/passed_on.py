@@ -7,6 +7,7 @@ from typing import Any, Iterator, Mapping
 from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.rules.cluster import AT
 from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.model.states import LifecycleMode
 
 OURS = {
     "ClusterName": "name",
@@ -49,7 +50,7 @@ def api(settings: Settings) -> Iterator[Finding]:
         at = f"{AT}.instance_groups[{index}].api"
         yield from _fields(at, group.api, OURS_OF_A_GROUP)
         for key in IMAGES:
-            if group.api.get(key, "default") != "default" and cluster.lifecycle_mode != "on_create":
+            if group.api.get(key, "default") != "default" and cluster.lifecycle_mode != LifecycleMode.ON_CREATE:
                 yield Finding(
                     "HPK-R003",
                     f"{at}.{key}",

@@ -7,6 +7,7 @@ from typing import Iterator
 from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.slurm_state import OWN_DISK, why_unfit
+from hyperpod_kit.model.states import LifecycleMode
 
 AT = "hyperpod_kit.slurm.state"
 
@@ -29,7 +30,7 @@ def kept(settings: Settings) -> Iterator[Finding]:
     elif asked is None and not settings.slurm_state_mount:
         what = (
             "in ami_only mode Slurm's configuration is HyperPod's alone"
-            if settings.cluster.lifecycle_mode == "ami_only"
+            if settings.cluster.lifecycle_mode == LifecycleMode.AMI_ONLY
             else "no mount fits"
         )
         yield Finding(

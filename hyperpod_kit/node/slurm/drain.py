@@ -18,7 +18,7 @@ from typing import Any, Dict, Mapping, Optional, Tuple
 
 from hyperpod_kit import audit
 from hyperpod_kit.errors import NodeError, RunError
-from hyperpod_kit.model.states import STATES
+from hyperpod_kit.model.states import STATES, Role
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_json, write_json
 from hyperpod_kit.node.health import record as health_record
@@ -66,7 +66,7 @@ def refused_since(node: Node) -> Optional[float]:
 def is_due(node: Node, records: Mapping[str, HealthRecord], *, first: bool) -> bool:
     """Whether Slurm must be asked at all; costs no command. first: nothing is known yet since boot."""
     reason = wish(node, records)
-    if reason is None or node.facts.role == "controller":
+    if reason is None or node.facts.role == Role.CONTROLLER:
         return False
     note = _note(node)
     if reason != note.get("wish", None if first else CLEAR) or refused_since(node) is not None:

@@ -19,6 +19,7 @@ from typing import Optional
 
 from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.mounts import Mount
+from hyperpod_kit.model.states import Role
 from hyperpod_kit.node.bounded import in_child
 from hyperpod_kit.node.context import Node
 
@@ -47,7 +48,7 @@ class Place:
 
 def place(node: Node) -> Optional[Place]:
     """Where this node's slurmctld has its state on shared storage; None when it has none there, or runs none."""
-    if node.facts.role != "controller" or not node.config.slurm_state:
+    if node.facts.role != Role.CONTROLLER or not node.config.slurm_state:
         return None
     mount = node.mount(node.config.slurm_state)
     name = f"{node.config.cluster_name}-{node.facts.cluster}" if node.facts.cluster else node.config.cluster_name

@@ -10,7 +10,7 @@ from typing import Callable, Dict, List, cast
 
 from tests.faults.job import Job
 from tests.faults.machines import MachineSite
-from tests.faults.test_checkpoints import flip
+from tests.support.damage import flip
 
 
 def exits(job: Job, rank: int) -> None:
@@ -32,7 +32,7 @@ def slurmstepd(job: Job, rank: int) -> None:
 def corrupt(job: Job, rank: int) -> None:
     """The newest checkpoint, then a crash."""
     job.send(signal.SIGSTOP, rank=0)
-    flip(job.checkpoints()[-1] / f"shard-0000{rank}.safetensors")
+    flip(job.checkpoints()[-1] / f"shard-0000{rank}.safetensors", 0)
     job.send(signal.SIGKILL, rank=0)
 
 

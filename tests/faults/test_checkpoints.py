@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import signal
-from pathlib import Path
 from typing import Callable
 
 import pytest
 
 from tests.faults.job import Job
+from tests.support.damage import flip
 
 Row = Callable[..., None]
 STEPS = 60
-
-
-def flip(file: Path) -> None:
-    """One bit, in place."""
-    with open(file, "r+b") as stream:
-        byte = stream.read(1)
-        stream.seek(0)
-        stream.write(bytes([byte[0] ^ 1]))
 
 
 def stopped_and_damaged(job: Job, damage: Callable[[Job], None]) -> float:
@@ -31,7 +23,7 @@ def stopped_and_damaged(job: Job, damage: Callable[[Job], None]) -> float:
 
 
 def test_the_newest_is_corrupt(job: Job, row: Row) -> None:
-    seconds = stopped_and_damaged(job, lambda job: flip(job.checkpoints()[-1] / "shard-00001.safetensors"))
+    seconds = stopped_and_damaged(job, lambda job: flip(job.checkpoints()[-1] / "shard-00001.safetensors", 0))
     second = job.rows("attempt")[1]
     assert second["step"] == 10 and "shard-00001" in second["rejected"][0]["why"], second
     job.ended_well(STEPS)
@@ -51,7 +43,7 @@ def test_all_are_corrupt(job: Job, row: Row) -> None:
     job.submit("--steps", str(STEPS), "--pause", "0.1").at_step(12)
     job.send(signal.SIGSTOP, rank=0)
     for checkpoint in job.checkpoints():
-        flip(checkpoint / "shard-00000.safetensors")
+        flip(checkpoint / "shard-00000.safetensors", 0)
     job.send(signal.SIGKILL, rank=0)
     assert job.finish() in ("HELD", "SPECIAL_EXIT"), job.told()
     assert job.show()["ExitCode"] == "86:0" and len(job.rows("attempt")) == 1

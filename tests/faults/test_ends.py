@@ -12,7 +12,7 @@ import pytest
 from tests.faults import accounting
 from tests.faults.job import Job
 from tests.faults.site import Site
-from tests.faults.test_checkpoints import flip
+from tests.support.damage import flip
 from tests.support.wait import until
 
 Row = Callable[..., None]
@@ -117,7 +117,7 @@ def to_stage(job: Job, site: Site, stage: str) -> None:
     if stage == "held":
         job.send(signal.SIGSTOP, rank=0)
         for checkpoint in job.checkpoints():
-            flip(checkpoint / "shard-00000.safetensors")
+            flip(checkpoint / "shard-00000.safetensors", 0)
         job.send(signal.SIGKILL, rank=0)
         assert job.finish() in ("HELD", "SPECIAL_EXIT"), job.told()
     if stage == "requeued":

@@ -15,6 +15,7 @@ from hyperpod_kit.checkpoint.repository.policy import Latest
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.checkpoint.repository.store.restricted import RestrictedStore
 from hyperpod_kit.errors import CheckpointError, RunIsOwned
+from tests.support.damage import flip
 from tests.unit.checkpoint.small_checkpoint import SMALL_RUN, put_checkpoint
 
 OTHER = RunIdentity("other", "f" * 32)
@@ -35,9 +36,8 @@ def delete(path: Path) -> None:
     path.unlink()
 
 
-def flip(path: Path) -> None:
-    data = path.read_bytes()
-    path.write_bytes(data[:30] + bytes([data[30] ^ 1]) + data[31:])
+def flipped(path: Path) -> None:
+    flip(path, 30)
 
 
 def empty(path: Path) -> None:
@@ -59,7 +59,7 @@ def directory(path: Path) -> None:
     path.mkdir()
 
 
-DAMAGE = pytest.mark.parametrize("damage", [delete, flip, empty, fifo, link_to_zeros, directory])
+DAMAGE = pytest.mark.parametrize("damage", [delete, flipped, empty, fifo, link_to_zeros, directory])
 
 
 def answer(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> Any:

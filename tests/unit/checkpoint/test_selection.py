@@ -17,14 +17,7 @@ from hyperpod_kit.errors import (
     NoValidCheckpoint,
     StorageUnreadable,
 )
-
-
-def flip(path: Path, at: int) -> None:
-    with path.open("r+b") as file:
-        file.seek(at)
-        byte = file.read(1)[0]
-        file.seek(at)
-        file.write(bytes([byte ^ (1 << at % 8)]))
+from tests.support.damage import flip
 
 
 def test_nothing_committed_is_not_the_same_as_nothing_valid(committed, tmp_path: Path) -> None:
@@ -152,10 +145,10 @@ def test_every_flipped_byte_of_every_file_is_found(committed) -> None:
         places = {*range(0, 16), *range(size - 16, size), *(dice.randrange(size) for _ in range(120))}
         for at in places:
             if 0 <= at < size:
-                flip(path, at)
+                flip(path, at, at % 8)
                 with pytest.raises(CheckpointError):
                     verify.verify_attempt(root, attempt)
-                flip(path, at)
+                flip(path, at, at % 8)
     verify.verify_attempt(root, attempt)
 
 

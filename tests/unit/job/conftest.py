@@ -61,6 +61,10 @@ class Job:
     def said(self, event: str) -> List[Dict[str, Any]]:
         return [one for one in self.events if one["event"] == event]
 
+    def started_at(self) -> List[int]:
+        """The step that each attempt started from."""
+        return [event["step"] for event in self.said("attempt")]
+
     @property
     def sruns(self) -> List[List[str]]:
         return [json.loads(line) for line in (self.base / "srun.log").read_text().splitlines()]

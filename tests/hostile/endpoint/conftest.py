@@ -1,0 +1,43 @@
+"""A running rehearsal's endpoint."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from hyperpod_kit.rehearsal.control_plane import RehearsalControlPlane
+from hyperpod_kit.rehearsal.efs.service import EfsService
+from hyperpod_kit.rehearsal.keys import Keys
+from hyperpod_kit.rehearsal.s3.store import StoredBuckets
+from hyperpod_kit.rehearsal.sagemaker.server import serve
+from tests.hostile.endpoint.requests import BUCKET
+
+
+class Operations:
+    """Notes what it is told; no machine is booted."""
+
+    def __init__(self) -> None:
+        self.lock, self.clusters, self.told = threading.RLock(), {}, []
+
+    def changed(self) -> None:
+        return
+
+    def spawn(self, work, cluster, *more) -> None:
+        self.told.append(work)
+
+    create = "create: boots machines, runs the script as root"
+
+
+@pytest.fixture
+def world(tmp_path):
+    """A running rehearsal's endpoint, without machines: (URL, store, operations, keys)."""
+    store, operations, keys = StoredBuckets(tmp_path / "s3"), Operations(), Keys.new()
+    store.create_bucket(BUCKET)
+    store.put(BUCKET, "bundle/on_create.sh", b"#!/bin/bash\n")
+    (tmp_path / "registry.json").write_text('{"file_systems": ["fs-0123456789abcdef0"], "access_points": {}}')
+    server = serve(
+        [("127.0.0.1", 0)], store, RehearsalControlPlane(operations), EfsService(tmp_path), keys=keys.known()
+    )
+    yield server.url, store, operations, keys
+    server.close()

@@ -1,0 +1,190 @@
+"""`job run` while something does not answer or is gone: nodes, storage, slurmctld, a run that Slurm has ended."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+
+import pytest
+
+from hyperpod_kit.errors import GaveUp, JobError
+from hyperpod_kit.job import allocation
+from hyperpod_kit.job.allocation import Allocation
+from tests.unit.job.conftest import Job
+from tests.unit.job.toy_trainer import commit_checkpoint
+
+
+def test_a_lost_node_ends_the_step_and_requeues(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hyperpod_kit.job.decider.REQUEUE_WAIT", 0.2)
+    with socket.socket() as alive, socket.socket() as dead:
+        alive.bind(("127.0.0.1", 0))
+        alive.listen()
+        dead.bind(("127.0.0.1", 0))
+        job.runner.answers["scontrol -o show node"] = "\n".join(
+            f"NodeName={name} NodeAddr=127.0.0.1 Port={sock.getsockname()[1]} State=ALLOCATED"
+            for name, sock in (("n1", alive), ("n2", dead))
+        )
+        assert job.run("--steps", "5000") == 75
+    [ended] = job.said("ended")
+    assert (ended["class"], ended["lost"]) == ("node_lost", ["n2"])
+    assert job.said("intervene")[0]["lost"] == ["n2"]
+    assert "scontrol requeue 7" in job.runner.calls
+
+
+def test_a_spare_takes_the_place_of_a_node_that_is_down(job: Job) -> None:
+    job.environment.update(SLURM_JOB_NODELIST="n[1-3]", SLURM_NTASKS="2")
+    job.runner.answers["squeue job 7"] = "JobId=7 JobState=RUNNING NodeList=n[1-3] Comment=none"
+    job.runner.answers["scontrol -o show node"] = "\n".join(
+        f"NodeName={name} NodeAddr=127.0.0.1 Port=1 State={state}"
+        for name, state in (("n1", "ALLOCATED"), ("n2", "DOWN*"), ("n3", "ALLOCATED"))
+    )
+    assert job.run("--steps", "1", nodes=2, refused_after=60) == 0
+    assert "--nodelist=n[1,3]" in job.sruns[0] and "--nodes=2" in job.sruns[0]
+
+
+def test_a_run_that_slurm_has_ended_is_no_crash(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm requeued the job after a node failure: srun fails before our own TERM arrives."""
+    flag = job.base / "ended"
+    look = allocation.look
+    monkeypatch.setattr(
+        allocation,
+        "look",
+        lambda runner, job: Allocation(("n1", "n2"), "PENDING", down=("n2",)) if flag.exists() else look(runner, job),
+    )
+    assert job.run(command=["/bin/sh", "-c", f"touch {flag}; exit 1"]) == 143
+    assert job.said("ended")[0]["class"] == "node_lost" and job.said("ended")[0]["lost"] == ["n2"]
+    assert len(job.sruns) == 1 and "scontrol requeue 7" not in job.runner.calls
+
+
+def test_a_stall_is_ended_and_retried(job: Job) -> None:
+    once = job.base / "once"
+    assert job.run("--steps", "12", "--hang", "8", "--once", str(once), stall=3.0) == 0
+    first, *more, last = [event["class"] for event in job.said("ended")]
+    # On a machine that is very busy an attempt may not even get to its first line in that time.
+    assert (first, last) == ("stall", "done") and set(more) <= {"stall"}
+
+
+def test_a_newer_one_that_cannot_be_read_is_waited_for_before_an_older_one_is_taken(job: Job) -> None:
+    job.root.mkdir()
+    old, new = (commit_checkpoint(str(job.root), 1, seq, step) for seq, step in ((1, 5), (2, 10)))
+    stuck = [True]
+
+    def chooser(root: str, passed_over: object) -> object:
+        from hyperpod_kit.checkpoint.repository.selection import Found
+
+        if stuck:
+            stuck.pop()
+            return Found(old, 1, 1, 5, ((new, "cannot be read: Input/output error"),), (new,))
+        return Found(new, 1, 2, 10, ())
+
+    job.chooser = chooser
+    assert job.run("--steps", "12") == 0
+    assert job.started_at() == [10]
+    assert f"{new} cannot be read" in job.said("storage")[0]["message"]
+    stuck.append(True)
+    assert job.run("--steps", "12", storage_wait=0.0) == 0
+    assert job.started_at()[-1] == 5
+
+
+def test_storage_that_does_not_answer_is_waited_for(job: Job) -> None:
+    answers = [OSError(5, "Input/output error")]
+
+    def chooser(root: str, passed_over: object) -> object:
+        if answers:
+            raise answers.pop()
+        from hyperpod_kit.checkpoint.repository.selection import newest_valid
+
+        return newest_valid(root)
+
+    job.chooser = chooser
+    assert job.run("--steps", "2") == 0
+    # Under load the root itself may be slow to answer, and is waited for too.
+    assert any("Input/output error" in event["message"] for event in job.said("storage"))
+
+
+def test_a_controller_that_does_not_answer_is_waited_for_and_costs_no_restart(job: Job) -> None:
+    once, question = job.base / "once", "squeue job 7"
+    answer = job.runner.answers[question]
+    program = f"test -e {once} && exit 0; touch {once}; exit 3"
+    back = threading.Timer(4.0, job.runner.answers.__setitem__, (question, answer))
+
+    def silence() -> None:
+        while not once.exists():
+            threading.Event().wait(0.01)
+        job.runner.answers[question] = (1, "slurm_load_jobs error: Unable to contact slurm controller")
+        back.start()
+
+    thread = threading.Thread(target=silence)
+    thread.start()
+    assert job.run(command=["/bin/sh", "-c", program], policy={"backoff": 2.0}) == 0
+    thread.join()
+    assert [event["class"] for event in job.said("ended")] == ["crash", "done"]
+    assert job.said("controller"), "it was waited for"
+
+
+def test_a_controller_that_stays_away_is_not_waited_for_without_end(job: Job) -> None:
+    job.runner.answers["squeue job 7"] = (1, "Unable to contact slurm controller")
+    assert job.run("--steps", "2", controller_wait=0.0) == 0
+
+
+def test_a_job_that_slurm_has_forgotten_is_not_started_again(job: Job) -> None:
+    job.runner.answers["squeue job 7"] = (1, "slurm_load_jobs error: Invalid job id specified")
+    assert job.run("--steps", "2") == 143
+    assert job.said("attempt") == [] and "no longer knows the job" in job.said("stopped")[0]["message"]
+
+
+def test_a_requeue_waits_for_the_controller(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hyperpod_kit.job.decider.REQUEUE_WAIT", 0.2)
+    question, gone = "squeue job 7", (1, "Unable to contact slurm controller")
+    before = dict(job.runner.answers)
+
+    def down_while_it_runs() -> None:
+        while not (job.base / "ran").exists():
+            threading.Event().wait(0.01)
+        job.runner.answers.update({question: gone, "scontrol requeue 7": gone})
+        while "scontrol requeue 7" not in job.runner.calls:
+            threading.Event().wait(0.01)
+        job.runner.answers.update(before)
+
+    thread = threading.Thread(target=down_while_it_runs)
+    thread.start()
+    program = f"touch {job.base}/ran; sleep 0.5; exit 75"
+    assert job.run(command=["/bin/sh", "-c", program]) == 75
+    thread.join()
+    assert job.runner.calls.count("scontrol requeue 7") >= 2 and job.said("requeue_failed") == []
+
+
+def test_usr1_while_storage_does_not_answer_puts_the_job_back(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hyperpod_kit.job.decider.REQUEUE_WAIT", 0.2)
+    asked: list[str] = []
+
+    def chooser(root: str, passed_over: object) -> object:
+        asked.append(root)
+        raise OSError(5, "Input/output error")
+
+    job.chooser = chooser
+    thread = job.later(signal.SIGUSR1, lambda: asked)
+    assert job.run("--steps", "2") == 75
+    thread.join()
+    assert "scontrol requeue 7" in job.runner.calls and job.said("attempt") == []
+
+
+def test_a_missing_mount_is_not_a_fresh_root(job: Job) -> None:
+    job.root = job.base / "not-mounted" / "trainer" / "run"
+    with pytest.raises(JobError, match="is not there") as caught:
+        job.run("--steps", "2")
+    assert caught.value.exit_code == 1
+    with pytest.raises(GaveUp, match="is not there"):
+        job.run("--steps", "2", restart=1, storage_wait=0)
+
+
+def test_total_of_requeues_is_bounded(job: Job) -> None:
+    with pytest.raises(GaveUp, match="requeued 3 times"):
+        job.run("--steps", "2", restart=3, policy={"max_requeues": 2})
+
+
+def test_hyperpod_is_asked_to_retry_the_step(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hyperpod_kit.job.step.on_hyperpod", lambda runner: True)
+    assert job.run("--steps", "2") == 0
+    assert "--auto-resume=1" in job.sruns[0]

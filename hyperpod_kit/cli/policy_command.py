@@ -13,7 +13,7 @@ from hyperpod_kit.errors import UsageError
 
 if TYPE_CHECKING:
     from hyperpod_kit.config.settings import Settings
-    from hyperpod_kit.preflight.sites import RoleOf
+    from hyperpod_kit.preflight.placement import RoleOf
 
 
 @click.command()
@@ -64,7 +64,7 @@ def policy(config: Path, group: Optional[str], of_trust: bool) -> None:
 
 def _role(settings: Settings, group: Optional[str]) -> RoleOf:
     """The role of a group, or the first one. Raises UsageError."""
-    from hyperpod_kit.preflight.sites import roles
+    from hyperpod_kit.preflight.placement import roles
 
     for role in roles(settings):
         if group is None or any(member.name == group for member in role.groups):

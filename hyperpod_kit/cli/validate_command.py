@@ -59,7 +59,7 @@ def validate(config: Path, live: bool, suppressed: tuple[str, ...], fail_on: str
     shown = [finding for finding in found if finding.code not in suppressed]
     hidden = [finding for finding in found if finding.code in suppressed]
     failing = at_least(shown, fail_on)
-    unanswered = [one for one in facts.unasked if not one.denied] if facts else []
+    unanswered = [one for one in facts.not_queried if not one.denied] if facts else []
     if as_json:
         report: dict[str, object] = {
             "config": str(config),
@@ -71,7 +71,7 @@ def validate(config: Path, live: bool, suppressed: tuple[str, ...], fail_on: str
             report["aws"] = {
                 "account": facts.caller.account,
                 "caller": facts.caller.arn,
-                "not_checked": [vars(one) for one in facts.unasked],
+                "not_checked": [vars(one) for one in facts.not_queried],
             }
         data(report)
     else:

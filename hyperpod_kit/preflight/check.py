@@ -6,13 +6,13 @@ from typing import Callable, Iterable
 
 from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.preflight.checks import buckets, fsx, groups, limits, network, role, shared, unasked
+from hyperpod_kit.preflight.checks import buckets, fsx, groups, limits, network, not_queried, role, shared
 from hyperpod_kit.preflight.facts import AccountFacts
 
 Check = Callable[[Settings, AccountFacts], Iterable[Finding]]
 
 CHECKS: tuple[Check, ...] = (
-    unasked.not_checked,  # HPK-V0  what could not be asked
+    not_queried.not_checked,  # HPK-V0  what could not be asked
     buckets.there,  # HPK-V1  buckets
     buckets.region,
     buckets.zone,

@@ -1,4 +1,4 @@
-"""What AWS said, as far as the checks read it. A fact that could not be asked is an `Unasked` in its place."""
+"""What AWS said, as far as the checks read it. A fact that could not be asked is an `NotQueried` in its place."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Unasked:
+class NotQueried:
     """A question without an answer. `action`: what IAM calls it, `ec2:DescribeSubnets`.
 
     path: what in the configuration it is about; what: what stays unchecked; why: AWS's words; denied: the caller has no
@@ -28,15 +28,15 @@ class Unasked:
     denied: bool
 
 
-UNKNOWN = Unasked("", "", "", "", False)
+UNKNOWN = NotQueried("", "", "", "", False)
 """Not queried: an earlier finding makes the answer irrelevant."""
 
-Answer = Union[T, Unasked]
+Answer = Union[T, NotQueried]
 
 
 def known(answer: Answer[Optional[T]]) -> Optional[T]:
     """The fact, None where it was not asked (and where there is none)."""
-    return None if isinstance(answer, Unasked) else answer
+    return None if isinstance(answer, NotQueried) else answer
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class InstanceType:
 
 
 @dataclass(frozen=True)
-class Door:
+class StorageEndpoint:
     """An address of a file system in a network: a mount target, or a network interface of FSx."""
 
     id: str
@@ -116,7 +116,7 @@ class FileSystem:
     id: str
     state: str
     zone: Optional[str]
-    doors: Answer[tuple[Door, ...]]
+    endpoints: Answer[tuple[StorageEndpoint, ...]]
     policy: Answer[Optional[Mapping[str, Any]]]
     points: Mapping[str, Answer[Optional[AccessPointFacts]]] = field(default_factory=dict)
 
@@ -132,17 +132,17 @@ class FsxFileSystem:
     mount_name: str
     vpc_id: str
     efa: bool
-    doors: Answer[tuple[Door, ...]]
+    endpoints: Answer[tuple[StorageEndpoint, ...]]
     volumes: Answer[Optional[tuple[str, ...]]]
 
 
 def group_ids(systems: Iterable[Answer[Optional[Union[FileSystem, FsxFileSystem]]]]) -> set[str]:
-    """Security groups of every door that is known."""
+    """Security groups of every endpoint that is known."""
     found: set[str] = set()
     for system in systems:
-        if system is not None and not isinstance(system, Unasked) and not isinstance(system.doors, Unasked):
-            for door in system.doors:
-                found.update(() if isinstance(door.groups, Unasked) else door.groups)
+        if system is not None and not isinstance(system, NotQueried) and not isinstance(system.endpoints, NotQueried):
+            for endpoint in system.endpoints:
+                found.update(() if isinstance(endpoint.groups, NotQueried) else endpoint.groups)
     return found
 
 
@@ -188,4 +188,4 @@ class AccountFacts:
     quotas: Answer[Mapping[str, Quota]] = UNKNOWN
     used: Answer[Mapping[str, Mapping[str, int]]] = UNKNOWN
     secrets: Mapping[str, Answer[bool]] = field(default_factory=dict)
-    unasked: tuple[Unasked, ...] = ()
+    not_queried: tuple[NotQueried, ...] = ()

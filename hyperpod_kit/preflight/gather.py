@@ -13,11 +13,11 @@ from hyperpod_kit.aws import iam
 from hyperpod_kit.aws.back_off import patiently
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.mounts import EfsMount, S3FilesMount
-from hyperpod_kit.preflight import sites
+from hyperpod_kit.preflight import placement
 from hyperpod_kit.preflight.facts import AccountFacts, group_ids
-from hyperpod_kit.preflight.look import buckets, fsx, limits, network, role, shared
-from hyperpod_kit.preflight.look.asker import Asker
 from hyperpod_kit.preflight.needs import needs
+from hyperpod_kit.preflight.queries import buckets, fsx, limits, network, role, shared
+from hyperpod_kit.preflight.queries.client import QueryClient
 
 WORKERS = 8
 """Calls at a time. Each service allows some per second; IAM and EFS are the strictest."""
@@ -30,14 +30,14 @@ def gather(settings: Settings, sound: Callable[[str], bool] = lambda path: True)
     """The facts about a configuration. `sound(path)`: whether nothing is wrong with that part of it yet.
 
     Raises Unreachable or AwsError when AWS cannot say who asks: then nothing else can be asked either. Everything else
-    that fails is in `AccountFacts.unasked`.
+    that fails is in `AccountFacts.not_queried`.
     """
     caller = patiently(lambda: iam.caller(settings.cluster.region))
-    asker = Asker(WORKERS)
+    client = QueryClient(WORKERS)
     pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="preflight")
 
     def ask(function: Callable[..., T], *arguments: Any) -> Future[T]:
-        return pool.submit(function, asker, *arguments)
+        return pool.submit(function, client, *arguments)
 
     try:
         subnets = ask(network.subnets, settings)
@@ -54,7 +54,7 @@ def gather(settings: Settings, sound: Callable[[str], bool] = lambda path: True)
         lustre = {
             (want.region, want.id): ask(fsx.file_system, want) for want in fsx.wanted(settings) if sound(want.path)
         }
-        roles = [wanted for wanted in sites.roles(settings) if sound(wanted.path)]
+        roles = [wanted for wanted in placement.roles(settings) if sound(wanted.path)]
         there = {wanted.arn: ask(role.role, settings, wanted) for wanted in roles}
         decisions = {
             (wanted.arn, need.sid): ask(role.decisions, settings, wanted, need)
@@ -81,12 +81,12 @@ def gather(settings: Settings, sound: Callable[[str], bool] = lambda path: True)
         types, offered = ask(network.instance_types, settings), ask(network.offered, settings)
         quotas, used = ask(limits.quotas, settings), ask(limits.used, settings)
         systems = _results(efs), _results(files), _results(lustre)
-        nodes = [group for site in sites.sites(settings) for group in site.vpc.security_group_ids]
+        nodes = [group for one in placement.placements(settings) for group in one.vpc.security_group_ids]
         groups = {*nodes, *(group for found in systems for group in group_ids(found.values()))}
-        surroundings = network.surroundings(asker, settings, subnets.result(), groups)
+        surroundings = network.surroundings(client, settings, subnets.result(), groups)
         return AccountFacts(
             caller,
-            surroundings if sites.sites(settings) else None,
+            surroundings if placement.placements(settings) else None,
             _results(there),
             _results(decisions),
             _results(looked),
@@ -97,7 +97,7 @@ def gather(settings: Settings, sound: Callable[[str], bool] = lambda path: True)
             quotas.result(),
             used.result(),
             _results(secrets),
-            tuple(sorted(dict.fromkeys(asker.unasked), key=lambda one: (one.path, one.action, one.what))),
+            tuple(sorted(dict.fromkeys(client.not_queried), key=lambda one: (one.path, one.action, one.what))),
         )
     finally:
         pool.shutdown(wait=False, cancel_futures=True)

@@ -19,7 +19,7 @@ from hyperpod_kit.config.homes import NO_ACCESS_POINT
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.mounts import EfsMount, Mount, S3FilesMount, S3Mount, carried_by
 from hyperpod_kit.model.secrets import ARN
-from hyperpod_kit.preflight.sites import RoleOf
+from hyperpod_kit.preflight.placement import RoleOf
 
 CLUSTER_LOGS = "/aws/sagemaker/Clusters"
 """Log group and metric namespace of every HyperPod cluster."""

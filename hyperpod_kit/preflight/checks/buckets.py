@@ -8,7 +8,7 @@ from hyperpod_kit.aws.buckets import zone_of
 from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.preflight.facts import AccountFacts, known
-from hyperpod_kit.preflight.look import buckets
+from hyperpod_kit.preflight.queries import buckets
 
 
 def there(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:

@@ -7,11 +7,11 @@ from typing import Iterator
 from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.mounts import LustreMount, OpenZfsMount
-from hyperpod_kit.preflight.checks.doors import from_doors, ports_text, to_doors
+from hyperpod_kit.preflight.checks.endpoints import from_endpoints, ports_text, to_endpoints
 from hyperpod_kit.preflight.facts import UNKNOWN, AccountFacts, FsxFileSystem, known
-from hyperpod_kit.preflight.look import fsx
-from hyperpod_kit.preflight.look.fsx import FsxMount
-from hyperpod_kit.preflight.sites import sites
+from hyperpod_kit.preflight.placement import placements
+from hyperpod_kit.preflight.queries import fsx
+from hyperpod_kit.preflight.queries.fsx import FsxMount
 
 READY = ("AVAILABLE", "UPDATING", "MISCONFIGURED")
 """MISCONFIGURED serves its clients, with something else not right; MISCONFIGURED_UNAVAILABLE does not."""
@@ -80,7 +80,12 @@ def place(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """The file system is in the nodes' VPC, and best in their zone."""
     everywhere = known(facts.network.subnets) if facts.network else None
     for mount, at, _, system in _found(settings, facts):
-        ids = {name for site in sites(settings) if site.carries([mount]) for name in site.vpc.subnet_ids}
+        ids = {
+            name
+            for placement in placements(settings)
+            if placement.carries([mount])
+            for name in placement.vpc.subnet_ids
+        }
         subnets = [subnet for subnet in everywhere or () if subnet.id in ids]
         vpcs, zones = {subnet.vpc_id for subnet in subnets}, {subnet.zone for subnet in subnets}
         if vpcs and system.vpc_id and system.vpc_id not in vpcs:
@@ -91,7 +96,7 @@ def place(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
                 "Use a file system of the nodes' VPC",
             )
             continue
-        theirs = {door.zone for door in known(system.doors) or () if door.zone}
+        theirs = {endpoint.zone for endpoint in known(system.endpoints) or () if endpoint.zone}
         apart, lies = ", ".join(sorted(zones - theirs)), ", ".join(sorted(theirs))
         if not theirs or not apart:
             continue
@@ -128,11 +133,11 @@ def fabric(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
 def seen(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """The network interfaces and their security groups are visible; those of another account are not."""
     for _, at, _, system in _found(settings, facts):
-        doors = known(system.doors)
-        if doors is None or facts.network is None:
+        endpoints = known(system.endpoints)
+        if endpoints is None or facts.network is None:
             continue
-        groups = [name for door in doors for name in known(door.groups) or ()]
-        if not doors or any(facts.network.groups.get(name, UNKNOWN) is None for name in groups):
+        groups = [name for endpoint in endpoints for name in known(endpoint.groups) or ()]
+        if not endpoints or any(facts.network.groups.get(name, UNKNOWN) is None for name in groups):
             yield Finding(
                 "HPK-V513",
                 at,
@@ -147,13 +152,13 @@ def ports(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Security groups let the protocol through, from the nodes to the file system and for Lustre back again."""
     seen: set[str] = set()
     for mount, at, _, system in _found(settings, facts):
-        doors = known(system.doors)
-        if not doors or system.id in seen:
+        endpoints = known(system.endpoints)
+        if not endpoints or system.id in seen:
             continue
         seen.add(system.id)
         wanted = LUSTRE_PORTS if isinstance(mount, LustreMount) else OPENZFS_PORTS
         # All interfaces of a file system have its security groups: one of them stands for all.
-        shut = list(to_doors(settings, facts, [mount], doors[:1], wanted))
+        shut = list(to_endpoints(settings, facts, [mount], endpoints[:1], wanted))
         for one in shut:
             yield Finding(
                 "HPK-V510",
@@ -162,7 +167,7 @@ def ports(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
                 f"Allow it in {one.groups[0] if one.groups else 'a security group of the file system'}",
             )
         if isinstance(mount, LustreMount) and not shut:
-            for one in from_doors(settings, facts, [mount], doors[:1], wanted):
+            for one in from_endpoints(settings, facts, [mount], endpoints[:1], wanted):
                 yield Finding(
                     "HPK-V511",
                     at,

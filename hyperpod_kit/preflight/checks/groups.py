@@ -9,8 +9,8 @@ from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.preflight.checks.network import needs_s3
 from hyperpod_kit.preflight.facts import AccountFacts, known
+from hyperpod_kit.preflight.placement import Placement, placements
 from hyperpod_kit.preflight.reach import Peer, SecurityRule, admits_everything_from, missing_ports
-from hyperpod_kit.preflight.sites import Site, sites
 
 SLURM_PORTS = (22, 6817, 6818, 32768, 60999)
 """ssh, slurmctld, slurmd, and both ends of the range that srun and collectives take theirs from."""
@@ -18,9 +18,9 @@ HTTPS = 443
 
 
 class Members(NamedTuple):
-    """The nodes of a site as a peer, with the rules of all their groups."""
+    """The nodes of a placement as a peer, with the rules of all their groups."""
 
-    site: Site
+    placement: Placement
     peer: Peer
     ingress: list[SecurityRule]
     egress: list[SecurityRule]
@@ -32,19 +32,19 @@ class Members(NamedTuple):
 
 
 def members(settings: Settings, facts: AccountFacts) -> Iterator[Members]:
-    """The nodes of every site of which all is known."""
+    """The nodes of every placement of which all is known."""
     network = facts.network
     subnets = known(network.subnets) if network else None
-    for site in sites(settings):
+    for placement in placements(settings):
         if network is None or not subnets:
             continue
-        groups = [network.group(group_id) for group_id in site.vpc.security_group_ids]
+        groups = [network.group(group_id) for group_id in placement.vpc.security_group_ids]
         there = [group for group in groups if group is not None]
-        networks = tuple(IPv4Network(subnet.cidr) for subnet in subnets if subnet.id in site.vpc.subnet_ids)
+        networks = tuple(IPv4Network(subnet.cidr) for subnet in subnets if subnet.id in placement.vpc.subnet_ids)
         if there and len(there) == len(groups) and networks:
             yield Members(
-                site,
-                Peer(frozenset(site.vpc.security_group_ids), networks),
+                placement,
+                Peer(frozenset(placement.vpc.security_group_ids), networks),
                 [rule for group in there for rule in group.ingress],
                 [rule for group in there for rule in group.egress],
             )
@@ -57,7 +57,7 @@ def fabric(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
         if types and closed:
             yield Finding(
                 "HPK-V311",
-                found.site.groups_path,
+                found.placement.groups_path,
                 f"{found.names} does not allow all traffic {' and '.join(closed)} from and to itself, which the EFA of "
                 f"{', '.join(types)} needs: it is no IP traffic, so rules with address ranges do not allow it",
                 _authorize(sorted(found.peer.groups)[0], closed),
@@ -65,11 +65,11 @@ def fabric(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
 
 
 def each_other(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
-    """Nodes reach nodes by Slurm's TCP, within a site and from each to each."""
+    """Nodes reach nodes by Slurm's TCP, within a placement and from each to each."""
     everywhere = list(members(settings, facts))
     for one in everywhere:
         for other in everywhere:
-            if one is other and (one.site.nodes < 2 or all(_fabric(facts, one))):
+            if one is other and (one.placement.nodes < 2 or all(_fabric(facts, one))):
                 continue  # the same rule is missing that `fabric` has named
             closed = [
                 f"{word} on TCP {', '.join(map(str, ports))}"
@@ -80,7 +80,7 @@ def each_other(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
                 whom = "its own members" if one is other else f"nodes of {other.names}"
                 yield Finding(
                     "HPK-V312",
-                    one.site.groups_path,
+                    one.placement.groups_path,
                     f"nodes do not reach each other: {one.names} and {whom}, {' and '.join(closed)}",
                     _authorize(sorted(one.peer.groups)[0], sorted(word.split()[0] for word in closed))
                     if one is other
@@ -98,7 +98,7 @@ def s3(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
         if not outward and not (inside and fitting):
             yield Finding(
                 "HPK-V313",
-                found.site.groups_path,
+                found.placement.groups_path,
                 f"no rule of {found.names} lets the nodes out to S3, from which they fetch bundle and data",
                 "Allow TCP 443 out, to 0.0.0.0/0 or to the prefix list of S3",
             )
@@ -107,7 +107,7 @@ def s3(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
 def _fabric(facts: AccountFacts, found: Members) -> tuple[list[str], list[str]]:
     """Instance types with an EFA there, and the directions in which its traffic is not allowed."""
     types = known(facts.types) or {}
-    names = sorted({group.instance_type.removeprefix("ml.") for group in found.site.groups if group.count})
+    names = sorted({group.instance_type.removeprefix("ml.") for group in found.placement.groups if group.count})
     fast = [name for name in names if name in types and types[name].efa]
     directions = (("in", found.ingress), ("out", found.egress))
     return fast, [word for word, rules in directions if not admits_everything_from(rules, found.peer.groups)]

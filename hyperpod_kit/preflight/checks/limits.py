@@ -9,7 +9,7 @@ from hyperpod_kit.aws.quotas import ALTOGETHER, PER_CLUSTER, Quota, for_type
 from hyperpod_kit.config.findings import INFO, WARNING, Finding
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.preflight.facts import AccountFacts, known
-from hyperpod_kit.preflight.sites import TYPES
+from hyperpod_kit.preflight.placement import TYPES
 
 
 def quotas(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:

@@ -9,8 +9,8 @@ from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.mounts import NvmeMount, S3Mount
 from hyperpod_kit.model.secrets import ARN
 from hyperpod_kit.preflight.facts import UNKNOWN, AccountFacts, Endpoint, RouteTable, Subnet, known
-from hyperpod_kit.preflight.look.network import SUBNETS
-from hyperpod_kit.preflight.sites import TYPES, site_of, sites
+from hyperpod_kit.preflight.placement import TYPES, placement_of, placements
+from hyperpod_kit.preflight.queries.network import SUBNETS
 
 EVERYWHERE = ("0.0.0.0/0", "::/0")
 
@@ -20,20 +20,20 @@ def there(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     network, here = facts.network, settings.cluster.region
     subnets = known(network.subnets) if network else None
     found = {subnet.id for subnet in subnets or ()}
-    for site in sites(settings):
-        for index, subnet_id in enumerate(site.vpc.subnet_ids):
+    for placement in placements(settings):
+        for index, subnet_id in enumerate(placement.vpc.subnet_ids):
             if subnets is not None and subnet_id not in found:
                 yield Finding(
                     "HPK-V301",
-                    f"{site.subnets_path}[{index}]",
+                    f"{placement.subnets_path}[{index}]",
                     f"there is no subnet `{subnet_id}` in {here} that this account can see",
                     f"aws ec2 describe-subnets --region {here} lists them",
                 )
-        for index, group_id in enumerate(site.vpc.security_group_ids):
+        for index, group_id in enumerate(placement.vpc.security_group_ids):
             if network is not None and network.groups.get(group_id, UNKNOWN) is None:
                 yield Finding(
                     "HPK-V302",
-                    f"{site.groups_path}[{index}]",
+                    f"{placement.groups_path}[{index}]",
                     f"there is no security group `{group_id}` in {here} that this account can see",
                     f"aws ec2 describe-security-groups --region {here} lists them",
                 )
@@ -44,8 +44,8 @@ def one_vpc(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     if facts.network is None:
         return
     owners = {subnet.id: subnet.vpc_id for subnet in known(facts.network.subnets) or ()}
-    for site in sites(settings):
-        for group_id in site.vpc.security_group_ids:
+    for placement in placements(settings):
+        for group_id in placement.vpc.security_group_ids:
             group = facts.network.group(group_id)
             if group is not None:
                 owners[group_id] = group.vpc_id
@@ -53,7 +53,7 @@ def one_vpc(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
         listed = ", ".join(f"{name} of {owner}" for name, owner in owners.items())
         yield Finding(
             "HPK-V303",
-            sites(settings)[0].path,
+            placements(settings)[0].path,
             f"subnets and security groups are of different VPCs: {listed}",
             "Choose them all from one VPC",
         )
@@ -79,7 +79,7 @@ def seen(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     tables = known(facts.network.tables) if facts.network else None
     judged = {subnet.id for _, subnet, _ in _tables(settings, facts)}
     for subnet in subnets or ():
-        path = site_of(settings, subnet.id)
+        path = placement_of(settings, subnet.id)
         if tables is not None and subnet.id not in judged and path is not None:
             yield Finding(
                 "HPK-V314",
@@ -166,16 +166,16 @@ def room(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """The subnets have an address for each node that there is not yet; some types take more than one."""
     subnets = known(facts.network.subnets) if facts.network else None
     running = sum((known(facts.used) or {}).get(settings.cluster.name, {}).values())
-    everywhere = sites(settings)
+    everywhere = placements(settings)
     if not subnets or (running and len(everywhere) > 1):
         return  # which network the running nodes are in is not known
-    for site in everywhere:
-        free = sum(subnet.free for subnet in subnets if subnet.id in site.vpc.subnet_ids)
-        if site.nodes - running > free:
+    for placement in everywhere:
+        free = sum(subnet.free for subnet in subnets if subnet.id in placement.vpc.subnet_ids)
+        if placement.nodes - running > free:
             yield Finding(
                 "HPK-V309",
-                site.subnets_path,
-                f"the subnets have {free} free addresses for {site.nodes - running} more nodes",
+                placement.subnets_path,
+                f"the subnets have {free} free addresses for {placement.nodes - running} more nodes",
                 "Use larger subnets, or free addresses",
             )
 
@@ -187,9 +187,9 @@ def zones(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     if not subnets or offered is None or types is None:
         return
     said: set[str] = set()
-    for site in sites(settings):
-        have = {subnet.zone for subnet in subnets if subnet.id in site.vpc.subnet_ids}
-        for group in site.groups:
+    for placement in placements(settings):
+        have = {subnet.zone for subnet in subnets if subnet.id in placement.vpc.subnet_ids}
+        for group in placement.groups:
             name = group.instance_type.removeprefix("ml.")
             where = sorted(zone for kind, zone in offered if kind == name)
             if name not in types or not have or have & set(where) or name in said:
@@ -219,7 +219,7 @@ def _tables(settings: Settings, facts: AccountFacts) -> Iterator[tuple[str, Subn
     for subnet in known(network.subnets) or ():
         own = next((table for table in tables if subnet.id in table.subnets), None)
         main = next((table for table in tables if table.main and table.vpc_id == subnet.vpc_id), None)
-        table, path = own or main, site_of(settings, subnet.id)
+        table, path = own or main, placement_of(settings, subnet.id)
         if table is not None and path is not None:
             yield path, subnet, table
 

@@ -8,10 +8,10 @@ from hyperpod_kit.aws.iam import ALLOWED, Decision
 from hyperpod_kit.aws.policies import lets_in
 from hyperpod_kit.config.findings import ERROR, WARNING, Finding
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.preflight.facts import UNKNOWN, AccountFacts, Role, Unasked, known
+from hyperpod_kit.preflight.facts import UNKNOWN, AccountFacts, NotQueried, Role, known
 from hyperpod_kit.preflight.needs import Need, needs
+from hyperpod_kit.preflight.placement import RoleOf, roles
 from hyperpod_kit.preflight.policy import SERVICE, trusts_sagemaker
-from hyperpod_kit.preflight.sites import RoleOf, roles
 
 
 def there(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
@@ -27,7 +27,7 @@ def there(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
             )
             continue
         found = facts.roles.get(role.arn, UNKNOWN)
-        if isinstance(found, Unasked):
+        if isinstance(found, NotQueried):
             continue
         if found is None or found.arn != role.arn:
             only = f", only {found.arn}" if found else ""
@@ -77,7 +77,7 @@ def _let_in_by_the_file_system(facts: AccountFacts, role: RoleOf, need: Need, re
         return False
     region, file_system_id = need.resources[0].split(":")[3], need.resources[0].rpartition("/")[2]
     system = known(facts.efs.get((region, file_system_id)))
-    if system is None or isinstance(system.policy, Unasked):
+    if system is None or isinstance(system.policy, NotQueried):
         return True
     return system.policy is None or all(lets_in(system.policy, role.arn, one.action) for one in refused)
 

@@ -8,11 +8,11 @@ from hyperpod_kit.aws.policies import MOUNT, lets_in, open_statements
 from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.mounts import EfsMount, S3FilesMount, carried_by
-from hyperpod_kit.preflight.checks.doors import ports_text, to_doors
-from hyperpod_kit.preflight.facts import UNKNOWN, AccountFacts, FileSystem, Subnet, Unasked, known
-from hyperpod_kit.preflight.look.asker import region_of
-from hyperpod_kit.preflight.look.shared import FileSystemQuery, wanted
-from hyperpod_kit.preflight.sites import roles, sites
+from hyperpod_kit.preflight.checks.endpoints import ports_text, to_endpoints
+from hyperpod_kit.preflight.facts import UNKNOWN, AccountFacts, FileSystem, NotQueried, Subnet, known
+from hyperpod_kit.preflight.placement import placements, roles
+from hyperpod_kit.preflight.queries.client import region_of
+from hyperpod_kit.preflight.queries.shared import FileSystemQuery, wanted
 
 NFS = 2049
 READY = ("available", "updating")
@@ -53,13 +53,13 @@ def there(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
 def targets(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Each zone of the nodes has a mount target in their VPC: the file system's name resolves in no other zone."""
     for found in _systems(settings, facts):
-        doors, subnets = known(found.system.doors), _subnets(settings, facts, found)
-        if doors is None or not subnets or found.want.region != settings.cluster.region:
+        endpoints, subnets = known(found.system.endpoints), _subnets(settings, facts, found)
+        if endpoints is None or not subnets or found.want.region != settings.cluster.region:
             continue
         vpcs, names = {subnet.vpc_id for subnet in subnets}, {subnet.zone: subnet.zone_name for subnet in subnets}
-        ours = [door for door in doors if door.vpc_id in vpcs]
-        if doors and not ours:
-            others = ", ".join(sorted({door.vpc_id for door in doors}))
+        ours = [endpoint for endpoint in endpoints if endpoint.vpc_id in vpcs]
+        if endpoints and not ours:
+            others = ", ".join(sorted({endpoint.vpc_id for endpoint in endpoints}))
             yield Finding(
                 "HPK-V404",
                 found.want.path,
@@ -67,7 +67,7 @@ def targets(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
                 "Use a file system of the nodes' VPC, or make its mount targets there",
             )
             continue
-        missing = sorted(set(names) - {door.zone for door in ours if door.ready})
+        missing = sorted(set(names) - {endpoint.zone for endpoint in ours if endpoint.ready})
         if missing:
             one_zone = f", a One Zone file system of {found.system.zone}," if found.system.zone else ""
             yield Finding(
@@ -85,8 +85,10 @@ def port(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Security groups let NFS through, out of the nodes and into the mount targets of their zones."""
     for found in _systems(settings, facts):
         places = {(subnet.vpc_id, subnet.zone) for subnet in _subnets(settings, facts, found)}
-        near = [door for door in known(found.system.doors) or () if (door.vpc_id, door.zone) in places]
-        for shut in to_doors(settings, facts, found.want.mounts, near, (NFS,)):
+        near = [
+            endpoint for endpoint in known(found.system.endpoints) or () if (endpoint.vpc_id, endpoint.zone) in places
+        ]
+        for shut in to_endpoints(settings, facts, found.want.mounts, near, (NFS,)):
             group = shut.groups[0] if shut.groups else "the mount target's security group"
             yield Finding(
                 "HPK-V405",
@@ -115,7 +117,7 @@ def access_points(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
                 f"there is no access point `{mount.access_point_id}`",
                 "hyperpod-kit users apply makes those of homes; others: aws efs describe-access-points",
             )
-        elif isinstance(answer, Unasked):
+        elif isinstance(answer, NotQueried):
             continue
         elif answer.file_system_id != mount.file_system_id:
             yield Finding(
@@ -164,7 +166,7 @@ def closed(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     seen = set()
     for mount, place in zip(settings.mounts, settings.mount_places):
         system = _system(settings, facts, mount) if isinstance(mount, EfsMount) else None
-        if system is None or isinstance(system.policy, Unasked) or system.id in seen:
+        if system is None or isinstance(system.policy, NotQueried) or system.id in seen:
             continue
         seen.add(system.id)
         open_to_all = open_statements(system.policy)
@@ -195,6 +197,11 @@ def _system(settings: Settings, facts: AccountFacts, mount: Union[EfsMount, S3Fi
 
 def _subnets(settings: Settings, facts: AccountFacts, found: FoundFileSystem) -> list[Subnet]:
     """The subnets of the nodes that carry a mount of the file system."""
-    ids = {name for site in sites(settings) if site.carries(found.want.mounts) for name in site.vpc.subnet_ids}
+    ids = {
+        name
+        for placement in placements(settings)
+        if placement.carries(found.want.mounts)
+        for name in placement.vpc.subnet_ids
+    }
     subnets = known(facts.network.subnets) if facts.network else None
     return [subnet for subnet in subnets or () if subnet.id in ids]

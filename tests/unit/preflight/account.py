@@ -19,8 +19,8 @@ from hyperpod_kit.preflight.facts import (
     FileSystem,
     FsxFileSystem,
     InstanceType,
+    NotQueried,
     Route,
-    Unasked,
 )
 from hyperpod_kit.preflight.reach import SecurityRule
 from tests.unit.preflight.world import REGION, ROLE
@@ -68,9 +68,9 @@ def nodes_of(case: Case) -> str:
 
 def storage_of(case: Case) -> str:
     (system,) = case.facts.fsx.values()
-    assert isinstance(system, FsxFileSystem) and not isinstance(system.doors, Unasked)
-    groups = system.doors[0].groups
-    assert not isinstance(groups, Unasked)
+    assert isinstance(system, FsxFileSystem) and not isinstance(system.endpoints, NotQueried)
+    groups = system.endpoints[0].groups
+    assert not isinstance(groups, NotQueried)
     return groups[0]
 
 
@@ -81,11 +81,11 @@ def efs(case: Case, **changes: Any) -> Case:
     return case.said(efs={key: replace(system, **changes)})
 
 
-def door(case: Case, **changes: Any) -> Case:
+def endpoint(case: Case, **changes: Any) -> Case:
     """Other facts about its one mount target."""
     (system,) = case.facts.efs.values()
-    assert isinstance(system, FileSystem) and not isinstance(system.doors, Unasked)
-    return efs(case, doors=(replace(system.doors[0], **changes),))
+    assert isinstance(system, FileSystem) and not isinstance(system.endpoints, NotQueried)
+    return efs(case, endpoints=(replace(system.endpoints[0], **changes),))
 
 
 def fsx(case: Case, **changes: Any) -> Case:
@@ -95,20 +95,20 @@ def fsx(case: Case, **changes: Any) -> Case:
     return case.said(fsx={key: replace(system, **changes)})
 
 
-def fsx_door(case: Case, **changes: Any) -> Case:
+def fsx_endpoint(case: Case, **changes: Any) -> Case:
     (system,) = case.facts.fsx.values()
-    assert isinstance(system, FsxFileSystem) and not isinstance(system.doors, Unasked)
-    return fsx(case, doors=(replace(system.doors[0], **changes),))
+    assert isinstance(system, FsxFileSystem) and not isinstance(system.endpoints, NotQueried)
+    return fsx(case, endpoints=(replace(system.endpoints[0], **changes),))
 
 
 def subnet(case: Case, **changes: Any) -> Case:
-    assert case.facts.network is not None and not isinstance(case.facts.network.subnets, Unasked)
+    assert case.facts.network is not None and not isinstance(case.facts.network.subnets, NotQueried)
     return case.network(subnets=(replace(case.facts.network.subnets[0], **changes),))
 
 
 def routes(case: Case, *routes: Route) -> Case:
     """Other routes of the subnet's own table."""
-    assert case.facts.network is not None and not isinstance(case.facts.network.tables, Unasked)
+    assert case.facts.network is not None and not isinstance(case.facts.network.tables, NotQueried)
     return case.network(
         tables=tuple(replace(table, routes=routes) if table.subnets else table for table in case.facts.network.tables)
     )
@@ -119,7 +119,7 @@ def bucket(case: Case, name: str, looked: BucketHead) -> Case:
 
 
 def quota(case: Case, name: str, value: float) -> Case:
-    assert not isinstance(case.facts.quotas, Unasked)
+    assert not isinstance(case.facts.quotas, NotQueried)
     return case.said(quotas={**case.facts.quotas, name: Quota(name, "L-1", value)})
 
 
@@ -177,16 +177,16 @@ M0, M1, TYPES = "hyperpod_kit.mounts[0]", "hyperpod_kit.mounts[1]", "hyperpod_ki
 DEMO, DATA = "sagemaker-hyperpod-kit-demo", "sagemaker-hyperpod-kit-data"
 NO_RULES: tuple[SecurityRule, ...] = ()
 P4D = "ml.p4d.24xlarge"
-MISSING = Unasked("ec2:DescribeX", GROUPS, "something", "AccessDenied", True)
+MISSING = NotQueried("ec2:DescribeX", GROUPS, "something", "AccessDenied", True)
 
 
 def vpc_of(case: Case) -> str:
-    assert case.facts.network is not None and not isinstance(case.facts.network.subnets, Unasked)
+    assert case.facts.network is not None and not isinstance(case.facts.network.subnets, NotQueried)
     return case.facts.network.subnets[0].vpc_id
 
 
 def zone_of(case: Case) -> str:
-    assert case.facts.network is not None and not isinstance(case.facts.network.subnets, Unasked)
+    assert case.facts.network is not None and not isinstance(case.facts.network.subnets, NotQueried)
     return case.facts.network.subnets[0].zone
 
 

@@ -24,11 +24,11 @@ from hyperpod_kit.cli.main import run
 from hyperpod_kit.config.load import load
 from hyperpod_kit.errors import AwsError, Throttled
 from hyperpod_kit.preflight.check import preflight
-from hyperpod_kit.preflight.facts import AccessPointFacts, FileSystem, Unasked
+from hyperpod_kit.preflight.facts import AccessPointFacts, FileSystem, NotQueried
 from hyperpod_kit.preflight.gather import gather
-from hyperpod_kit.preflight.look import asker as asking
-from hyperpod_kit.preflight.look import fsx, shared
-from hyperpod_kit.preflight.look.asker import Asker
+from hyperpod_kit.preflight.queries import client as querying
+from hyperpod_kit.preflight.queries import fsx, shared
+from hyperpod_kit.preflight.queries.client import QueryClient
 from tests.unit.preflight.world import REGION, World, group, subnet
 
 Report = tuple[int, dict[str, Any]]
@@ -148,7 +148,7 @@ def test_a_network_as_networks_are(world: World, tmp_path: Path) -> None:
 
     settings = load(world.write(tmp_path, both))
     facts = gather(settings)
-    assert facts.network is not None and not isinstance(facts.network.tables, Unasked)
+    assert facts.network is not None and not isinstance(facts.network.tables, NotQueried)
     found = {(one.code, one.path) for one in preflight(settings, facts)}
     # The main table leads nowhere, the zone has no mount target and the Lustre is elsewhere. The list opens the ports.
     subnets = "hyperpod_kit.cluster.vpc.subnet_ids"
@@ -202,8 +202,8 @@ def test_buckets_that_are_not_plainly_there(keys: None) -> None:
 def test_many_access_points_come_from_one_listing(keys: None) -> None:
     points = tuple(f"fsap-{number:017x}" for number in range(6))
     listed = {"FileSystemId": "fs-1", "LifeCycleState": "available"}
-    asker = Asker(1)
-    efs = asker.client(Efs, REGION)
+    client = QueryClient(1)
+    efs = client.service(Efs, REGION)
     with Stubber(efs._client) as stub:
         for half, token in ((points[:3], "more"), (points[3:5], None)):
             stub.add_response(
@@ -214,14 +214,14 @@ def test_many_access_points_come_from_one_listing(keys: None) -> None:
                 },
             )
         stub.add_client_error("describe_access_points", "AccessPointNotFound")
-        found = shared._efs_points(asker, efs, shared.FileSystemQuery(REGION, "fs-1", "p", points))
+        found = shared._efs_points(client, efs, shared.FileSystemQuery(REGION, "fs-1", "p", points))
         stub.assert_no_pending_responses()
     assert found == {**{point: AccessPointFacts(point, "fs-1", True) for point in points[:5]}, points[5]: None}
 
 
 def test_s3_files_which_moto_has_not(keys: None) -> None:
-    asker = Asker(1)
-    calls = asker.client(S3Files, REGION)
+    client = QueryClient(1)
+    calls = client.service(S3Files, REGION)
     want = shared.FileSystemQuery(REGION, "fs-1", "p", ("fsap-1",))
     target = {
         "mountTargetId": "fsmt-00000000000000001",
@@ -249,14 +249,14 @@ def test_s3_files_which_moto_has_not(keys: None) -> None:
             },
         )
         stub.add_response("get_mount_target", {**target, "securityGroups": ["sg-00000000000000001"]})
-        system = shared.s3files(asker, want)
-        assert isinstance(system, FileSystem) and not isinstance(system.doors, Unasked)
-        assert (system.doors[0].groups, system.doors[0].ready) == (("sg-00000000000000001",), True)
+        system = shared.s3files(client, want)
+        assert isinstance(system, FileSystem) and not isinstance(system.endpoints, NotQueried)
+        assert (system.endpoints[0].groups, system.endpoints[0].ready) == (("sg-00000000000000001",), True)
         assert system.points == {"fsap-1": AccessPointFacts("fsap-1", "fs-2", True)}
         stub.add_client_error("get_file_system", "ResourceNotFoundException")
-        assert shared.s3files(asker, want) is None
+        assert shared.s3files(client, want) is None
         stub.add_client_error("get_file_system", "AccessDeniedException")
-        assert isinstance(shared.s3files(asker, want), Unasked)
+        assert isinstance(shared.s3files(client, want), NotQueried)
 
 
 def test_a_call_that_is_turned_away_is_repeated_and_then_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,13 +271,13 @@ def test_a_call_that_is_turned_away_is_repeated_and_then_not_answered(monkeypatc
 
         return once
 
-    monkeypatch.setattr(asking, "PATIENCE", 2.0)
-    assert Asker(1).ask("ec2:DescribeSubnets", "p", "w", call(1)) == "subnets"
-    monkeypatch.setattr(asking, "PATIENCE", 0.0)
+    monkeypatch.setattr(querying, "PATIENCE", 2.0)
+    assert QueryClient(1).ask("ec2:DescribeSubnets", "p", "w", call(1)) == "subnets"
+    monkeypatch.setattr(querying, "PATIENCE", 0.0)
     turned.clear()
-    asker = Asker(1)
-    answer = asker.ask("ec2:DescribeSubnets", "p", "w", call(9))
-    assert isinstance(answer, Unasked) and not answer.denied and asker.unasked == [answer]
+    client = QueryClient(1)
+    answer = client.ask("ec2:DescribeSubnets", "p", "w", call(9))
+    assert isinstance(answer, NotQueried) and not answer.denied and client.not_queried == [answer]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from hyperpod_kit.config.decode import decode
 from hyperpod_kit.model.cluster import Vpc
 from hyperpod_kit.model.mounts import S3Mount
 from hyperpod_kit.preflight import check, checks
-from hyperpod_kit.preflight.facts import AccountFacts, Role, Unasked
+from hyperpod_kit.preflight.facts import AccountFacts, NotQueried, Role
 from tests.unit.config.rule_cases import CASES as OFFLINE
 from tests.unit.preflight.account import (
     DATA,
@@ -44,8 +44,8 @@ from tests.unit.preflight.test_checks_storage import CASES as STORAGE
 from tests.unit.preflight.world import EXAMPLE, REGION, ROLE
 
 CASES: Cases = {
-    "no permission": (lambda c: c.said(unasked=(MISSING,)), [("HPK-V001", "warning", GROUPS)]),
-    "no answer": (lambda c: c.said(unasked=(replace(MISSING, denied=False),)), [("HPK-V002", "warning", GROUPS)]),
+    "no permission": (lambda c: c.said(not_queried=(MISSING,)), [("HPK-V001", "warning", GROUPS)]),
+    "no answer": (lambda c: c.said(not_queried=(replace(MISSING, denied=False),)), [("HPK-V002", "warning", GROUPS)]),
     "no bundle bucket": (
         lambda c: bucket(c, DEMO, BucketHead(False, False, None)),
         [("HPK-V101", "error", "hyperpod_kit.bundle.bucket")],
@@ -153,7 +153,7 @@ CASES: Cases = {
         [("HPK-V701", "error", "hyperpod_kit.secrets[0].arn")],
     ),
     "nothing could be asked": (
-        lambda c: Case(c.settings, AccountFacts(c.facts.caller, unasked=(MISSING,))),
+        lambda c: Case(c.settings, AccountFacts(c.facts.caller, not_queried=(MISSING,))),
         [("HPK-V001", "warning", GROUPS)],
     ),
 }
@@ -165,7 +165,7 @@ def test_one_change_and_what_follows(right: Case, name: str) -> None:
 
 
 def test_a_right_account_has_no_findings(right: Case) -> None:
-    assert check.preflight(*right) == [] and right.facts.unasked == ()
+    assert check.preflight(*right) == [] and right.facts.not_queried == ()
 
 
 def test_every_check_is_wired_and_every_code_has_a_case() -> None:
@@ -191,8 +191,8 @@ def test_no_wrong_configuration_breaks_a_check(right: Case) -> None:
 
 
 def test_a_group_with_a_network_of_its_own_is_judged_by_it(right: Case) -> None:
-    """Its mounts need doors in its own zone; the cluster's zone has none of its nodes any more."""
-    assert right.facts.network is not None and not isinstance(right.facts.network.subnets, Unasked)
+    """Its mounts need endpoints in its own zone; the cluster's zone has none of its nodes any more."""
+    assert right.facts.network is not None and not isinstance(right.facts.network.subnets, NotQueried)
     second = replace(right.facts.network.subnets[0], id="subnet-2", zone="use1-az9", cidr="10.0.2.0/24")
     controller, workers = right.settings.cluster.groups
     moved = replace(workers, vpc=Vpc((nodes_of(right),), ("subnet-2",)))

@@ -21,7 +21,7 @@ from tests.unit.preflight.account import (
     Case,
     Cases,
     V,
-    door,
+    endpoint,
     everything,
     fsx,
     judge,
@@ -41,7 +41,7 @@ CASES: Cases = {
         [("HPK-V302", "error", f"{GROUPS}[0]")],
     ),
     "a subnet of another VPC": (
-        lambda c: fsx(door(subnet(c, vpc_id="vpc-2"), vpc_id="vpc-2"), vpc_id="vpc-2"),
+        lambda c: fsx(endpoint(subnet(c, vpc_id="vpc-2"), vpc_id="vpc-2"), vpc_id="vpc-2"),
         [("HPK-V303", "error", V)],
     ),
     "public": (

@@ -13,13 +13,13 @@ from tests.unit.preflight.account import (
     Case,
     Cases,
     dns_of,
-    door,
     efs,
     efs_id,
+    endpoint,
     everything,
     first_mount,
     fsx,
-    fsx_door,
+    fsx_endpoint,
     judge,
     lustre,
     nodes_of,
@@ -39,13 +39,16 @@ CASES: Cases = {
         [("HPK-V411", "warning", f"{M0}.file_system_id")],
     ),
     "EFS not ready": (lambda c: efs(c, state="creating"), [("HPK-V402", "error", f"{M0}.file_system_id")]),
-    "no mount target in a zone": (lambda c: door(c, zone="use1-az9"), [("HPK-V403", "error", f"{M0}.file_system_id")]),
-    "no mount target at all": (lambda c: efs(c, doors=()), [("HPK-V403", "error", f"{M0}.file_system_id")]),
-    "a mount target that is being made": (
-        lambda c: door(c, ready=False),
+    "no mount target in a zone": (
+        lambda c: endpoint(c, zone="use1-az9"),
         [("HPK-V403", "error", f"{M0}.file_system_id")],
     ),
-    "EFS of another VPC": (lambda c: door(c, vpc_id="vpc-2"), [("HPK-V404", "error", f"{M0}.file_system_id")]),
+    "no mount target at all": (lambda c: efs(c, endpoints=()), [("HPK-V403", "error", f"{M0}.file_system_id")]),
+    "a mount target that is being made": (
+        lambda c: endpoint(c, ready=False),
+        [("HPK-V403", "error", f"{M0}.file_system_id")],
+    ),
+    "EFS of another VPC": (lambda c: endpoint(c, vpc_id="vpc-2"), [("HPK-V404", "error", f"{M0}.file_system_id")]),
     "EFS in another region is not judged by zones": (
         lambda c: first_mount(c, region="eu-west-1").said(
             efs={("eu-west-1", next(iter(c.facts.efs))[1]): FileSystem("fs", "available", None, (), CLOSED, {})}
@@ -114,15 +117,15 @@ CASES: Cases = {
     ),
     "a volume that is there": (zfs, []),
     "FSx of another VPC": (lambda c: fsx(c, vpc_id="vpc-2"), [("HPK-V507", "error", "fsx_dns_name")]),
-    "FSx in another zone": (lambda c: fsx_door(c, zone="use1-az9"), [("HPK-V508", "warning", "fsx_dns_name")]),
+    "FSx in another zone": (lambda c: fsx_endpoint(c, zone="use1-az9"), [("HPK-V508", "warning", "fsx_dns_name")]),
     "EFA in another zone": (
-        lambda c: fsx_door(fsx(lustre(c, efa=True), efa=True), zone="use1-az9"),
+        lambda c: fsx_endpoint(fsx(lustre(c, efa=True), efa=True), zone="use1-az9"),
         [("HPK-V512", "error", "fsx_dns_name")],
     ),
     "FSx without EFA": (lambda c: lustre(c, efa=True), [("HPK-V509", "error", "fsx_dns_name")]),
-    "no interface of FSx to be seen": (lambda c: fsx(c, doors=()), [("HPK-V513", "warning", "fsx_dns_name")]),
+    "no interface of FSx to be seen": (lambda c: fsx(c, endpoints=()), [("HPK-V513", "warning", "fsx_dns_name")]),
     "a group of FSx that is not to be seen": (
-        lambda c: fsx_door(c, groups=("sg-2",)).network(groups={**c.facts.network.groups, "sg-2": None}),
+        lambda c: fsx_endpoint(c, groups=("sg-2",)).network(groups={**c.facts.network.groups, "sg-2": None}),
         [("HPK-V513", "warning", "fsx_dns_name")],
     ),
     "988 shut": (

@@ -12,8 +12,8 @@ from hyperpod_kit.aws.iam import ALLOWED, Iam
 from hyperpod_kit.cli.main import run
 from hyperpod_kit.config.decode import decode
 from hyperpod_kit.preflight.needs import needs
+from hyperpod_kit.preflight.placement import roles
 from hyperpod_kit.preflight.policy import permissions, trust, trusts_sagemaker
-from hyperpod_kit.preflight.sites import roles
 from tests.unit.preflight.world import EXAMPLE, REGION, ROLE, World
 
 GOLDEN = Path(__file__).parent / "golden_policy.json"

@@ -12,7 +12,7 @@ from hyperpod_kit.aws.session import client
 from hyperpod_kit.config.load import load
 from hyperpod_kit.preflight import policy
 from hyperpod_kit.preflight.needs import needs
-from hyperpod_kit.preflight.sites import roles
+from hyperpod_kit.preflight.placement import roles
 from tests.unit.preflight import moto_more
 
 EXAMPLE = Path(__file__).parents[3] / "provisioning_parameters.example.json"

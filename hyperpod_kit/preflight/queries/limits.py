@@ -7,15 +7,15 @@ from hyperpod_kit.aws.secrets import Secrets
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.secrets import Secret
 from hyperpod_kit.preflight.facts import Answer
-from hyperpod_kit.preflight.look.asker import Asker
-from hyperpod_kit.preflight.sites import TYPES
+from hyperpod_kit.preflight.placement import TYPES
+from hyperpod_kit.preflight.queries.client import QueryClient
 
 
-def quotas(asker: Asker, settings: Settings) -> Answer[dict[str, Quota]]:
+def quotas(client: QueryClient, settings: Settings) -> Answer[dict[str, Quota]]:
     """The quotas that bound this cluster, by name."""
-    calls = asker.client(Quotas, settings.cluster.region)
+    calls = client.service(Quotas, settings.cluster.region)
     names = [for_type(group.instance_type) for group in settings.cluster.groups]
-    return asker.ask(
+    return client.ask(
         "servicequotas:ListServiceQuotas",
         TYPES,
         "whether the quotas allow so many nodes",
@@ -23,10 +23,10 @@ def quotas(asker: Asker, settings: Settings) -> Answer[dict[str, Quota]]:
     )
 
 
-def used(asker: Asker, settings: Settings) -> Answer[dict[str, dict[str, int]]]:
+def used(client: QueryClient, settings: Settings) -> Answer[dict[str, dict[str, int]]]:
     """Nodes of every cluster, by instance type."""
-    calls = asker.client(Quotas, settings.cluster.region)
-    return asker.ask(
+    calls = client.service(Quotas, settings.cluster.region)
+    return client.ask(
         "sagemaker:ListClusters",
         TYPES,
         "how much of the quotas other clusters use",
@@ -34,10 +34,10 @@ def used(asker: Asker, settings: Settings) -> Answer[dict[str, dict[str, int]]]:
     )
 
 
-def secret(asker: Asker, wanted: Secret, path: str) -> Answer[bool]:
+def secret(client: QueryClient, wanted: Secret, path: str) -> Answer[bool]:
     """Whether a secret or parameter is there."""
-    calls = asker.client(Secrets, wanted.region)
+    calls = client.service(Secrets, wanted.region)
     what = f"whether secret `{wanted.name}` is there"
     if wanted.service == "secretsmanager":
-        return asker.ask("secretsmanager:DescribeSecret", path, what, lambda: calls.secret_exists(wanted.arn))
-    return asker.ask("ssm:DescribeParameters", path, what, lambda: calls.parameter_exists(wanted.arn))
+        return client.ask("secretsmanager:DescribeSecret", path, what, lambda: calls.secret_exists(wanted.arn))
+    return client.ask("ssm:DescribeParameters", path, what, lambda: calls.parameter_exists(wanted.arn))

@@ -14,7 +14,7 @@ TYPES = f"{CLUSTER}.instance_groups"
 
 
 @dataclass(frozen=True)
-class Site:
+class Placement:
     """A network and the instance groups in it. `path`: where the configuration says so."""
 
     path: str
@@ -60,23 +60,23 @@ class RoleOf:
         return (self.arn.split(":") + [""] * 5)[4]
 
 
-def sites(settings: Settings) -> tuple[Site, ...]:
+def placements(settings: Settings) -> tuple[Placement, ...]:
     """The cluster's own network first, when any group is in it, then those of single groups."""
     found = []
     shared = tuple(group for group in settings.cluster.groups if group.vpc is None)
     if settings.cluster.vpc is not None and (shared or not settings.cluster.groups):
-        found.append(Site(f"{CLUSTER}.vpc", settings.cluster.vpc, shared))
+        found.append(Placement(f"{CLUSTER}.vpc", settings.cluster.vpc, shared))
     for index, group in enumerate(settings.cluster.groups):
         if group.vpc is not None:
-            found.append(Site(f"{TYPES}[{index}].vpc", group.vpc, (group,)))
+            found.append(Placement(f"{TYPES}[{index}].vpc", group.vpc, (group,)))
     return tuple(found)
 
 
-def site_of(settings: Settings, subnet_id: str) -> Optional[str]:
+def placement_of(settings: Settings, subnet_id: str) -> Optional[str]:
     """The path of the first place that names a subnet."""
-    for site in sites(settings):
-        if subnet_id in site.vpc.subnet_ids:
-            return f"{site.subnets_path}[{site.vpc.subnet_ids.index(subnet_id)}]"
+    for placement in placements(settings):
+        if subnet_id in placement.vpc.subnet_ids:
+            return f"{placement.subnets_path}[{placement.vpc.subnet_ids.index(subnet_id)}]"
     return None
 
 

@@ -8,14 +8,14 @@ from typing import Any, Callable, Optional, TypeVar
 from hyperpod_kit.aws.back_off import patiently
 from hyperpod_kit.aws.errors import DENIED
 from hyperpod_kit.errors import AwsError, Unreachable
-from hyperpod_kit.preflight.facts import Answer, Unasked
+from hyperpod_kit.preflight.facts import Answer, NotQueried
 
 T = TypeVar("T")
 PATIENCE = 20.0
 """Seconds in which a call that AWS turns away is repeated: there are many, and a person waits for all of them."""
 
 
-class Asker:
+class QueryClient:
     """Makes calls and keeps what failed. `make`: (service class, region) -> a client, made once each.
 
     Used by several threads; clients are made under a lock, because boto3's sessions are no thread's friends.
@@ -25,9 +25,9 @@ class Asker:
         self._connections = connections
         self._clients: dict[tuple[Callable[..., Any], str], Any] = {}
         self._lock = threading.Lock()
-        self.unasked: list[Unasked] = []
+        self.not_queried: list[NotQueried] = []
 
-    def client(self, service: Callable[..., T], region: str) -> T:
+    def service(self, service: Callable[..., T], region: str) -> T:
         """The client of a service in a region. Raises Unreachable."""
         with self._lock:
             key = (service, region)
@@ -37,15 +37,15 @@ class Asker:
             return made
 
     def ask(self, action: str, path: str, what: str, call: Callable[[], T]) -> Answer[T]:
-        """`call()`, or the Unasked that stands for it; see there for `action`, `path` and `what`."""
+        """`call()`, or the NotQueried that stands for it; see there for `action`, `path` and `what`."""
         try:
             return patiently(call, patience=PATIENCE)
         except AwsError as err:
-            failed = Unasked(action, path, what, _words(err.message), err.code in DENIED)
+            failed = NotQueried(action, path, what, _words(err.message), err.code in DENIED)
         except Unreachable as err:
-            failed = Unasked(action, path, what, _words(err.message), False)
+            failed = NotQueried(action, path, what, _words(err.message), False)
         with self._lock:
-            self.unasked.append(failed)
+            self.not_queried.append(failed)
         return failed
 
 

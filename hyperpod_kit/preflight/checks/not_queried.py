@@ -11,7 +11,7 @@ from hyperpod_kit.preflight.facts import AccountFacts
 
 def not_checked(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """One warning a question: the caller's own role has no permission, or nobody answered."""
-    for missing in facts.unasked:
+    for missing in facts.not_queried:
         if missing.denied:
             yield Finding(
                 "HPK-V001",

@@ -7,26 +7,26 @@ from typing import Optional
 from hyperpod_kit.aws.iam import Decision, Iam
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.preflight.facts import Answer, Role
-from hyperpod_kit.preflight.look.asker import Asker
 from hyperpod_kit.preflight.needs import Need
-from hyperpod_kit.preflight.sites import RoleOf
+from hyperpod_kit.preflight.placement import RoleOf
+from hyperpod_kit.preflight.queries.client import QueryClient
 
 
-def role(asker: Asker, settings: Settings, wanted: RoleOf) -> Answer[Optional[Role]]:
+def role(client: QueryClient, settings: Settings, wanted: RoleOf) -> Answer[Optional[Role]]:
     """An execution role, None when there is no such one."""
-    iam = asker.client(Iam, settings.cluster.region)
+    iam = client.service(Iam, settings.cluster.region)
 
     def found() -> Optional[Role]:
         described = iam.role(wanted.name)
         return None if described is None else Role(described["Arn"], described["AssumeRolePolicyDocument"])
 
-    return asker.ask("iam:GetRole", wanted.path, "whether the role is there and SageMaker may be it", found)
+    return client.ask("iam:GetRole", wanted.path, "whether the role is there and SageMaker may be it", found)
 
 
-def decisions(asker: Asker, settings: Settings, wanted: RoleOf, need: Need) -> Answer[tuple[Decision, ...]]:
+def decisions(client: QueryClient, settings: Settings, wanted: RoleOf, need: Need) -> Answer[tuple[Decision, ...]]:
     """What IAM would decide about one need, one entry a triple of action, resource and context."""
-    iam = asker.client(Iam, settings.cluster.region)
-    return asker.ask(
+    iam = client.service(Iam, settings.cluster.region)
+    return client.ask(
         "iam:SimulatePrincipalPolicy",
         wanted.path,
         "what the role is allowed",

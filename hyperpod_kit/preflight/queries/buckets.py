@@ -6,7 +6,7 @@ from hyperpod_kit.aws.buckets import BucketHead, Buckets
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.mounts import S3Mount
 from hyperpod_kit.preflight.facts import Answer
-from hyperpod_kit.preflight.look.asker import Asker
+from hyperpod_kit.preflight.queries.client import QueryClient
 
 
 def places(settings: Settings) -> list[tuple[str, str, S3Mount]]:
@@ -31,16 +31,16 @@ def read_prefixes(settings: Settings) -> dict[tuple[str, str], str]:
     return {(bucket, mount.prefix): path for bucket, path, mount in places(settings) if mount.read_only}
 
 
-def look(asker: Asker, settings: Settings, bucket: str, path: str) -> Answer[BucketHead]:
+def look(client: QueryClient, settings: Settings, bucket: str, path: str) -> Answer[BucketHead]:
     """Whether a bucket is there, and where."""
-    calls = asker.client(Buckets, settings.cluster.region)
-    return asker.ask("s3:ListBucket", path, f"whether bucket {bucket} is there", lambda: calls.look(bucket))
+    calls = client.service(Buckets, settings.cluster.region)
+    return client.ask("s3:ListBucket", path, f"whether bucket {bucket} is there", lambda: calls.look(bucket))
 
 
-def is_empty(asker: Asker, settings: Settings, bucket: str, prefix: str, path: str) -> Answer[bool]:
+def is_empty(client: QueryClient, settings: Settings, bucket: str, prefix: str, path: str) -> Answer[bool]:
     """Whether there is nothing below a prefix."""
-    calls = asker.client(Buckets, settings.cluster.region)
-    return asker.ask(
+    calls = client.service(Buckets, settings.cluster.region)
+    return client.ask(
         "s3:ListBucket",
         path,
         f"whether there is anything in s3://{bucket}/{prefix}",

@@ -11,8 +11,8 @@ from hyperpod_kit.config.homes import NO_ACCESS_POINT
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.errors import AwsError
 from hyperpod_kit.model.mounts import EfsMount, Mount, S3FilesMount
-from hyperpod_kit.preflight.facts import AccessPointFacts, Answer, Door, FileSystem, Unasked
-from hyperpod_kit.preflight.look.asker import Asker, region_of
+from hyperpod_kit.preflight.facts import AccessPointFacts, Answer, FileSystem, NotQueried, StorageEndpoint
+from hyperpod_kit.preflight.queries.client import QueryClient, region_of
 
 ONE_BY_ONE = 3
 """Up to so many access points are asked for by id; more come from one listing of their file system."""
@@ -47,24 +47,24 @@ def wanted(settings: Settings, kind: type[Union[EfsMount, S3FilesMount]]) -> lis
     return list(found.values())
 
 
-def efs(asker: Asker, want: FileSystemQuery) -> Answer[Optional[FileSystem]]:
+def efs(client: QueryClient, want: FileSystemQuery) -> Answer[Optional[FileSystem]]:
     """One EFS file system, None when there is no such one."""
-    calls = asker.client(Efs, want.region)
-    described = asker.ask(
+    calls = client.service(Efs, want.region)
+    described = client.ask(
         "elasticfilesystem:DescribeFileSystems",
         want.path,
         f"whether {want.id} is there",
         lambda: _or_none("FileSystemNotFound", lambda: calls.file_system(want.id)),
     )
-    if described is None or isinstance(described, Unasked):
+    if described is None or isinstance(described, NotQueried):
         return described
-    targets = asker.ask(
+    targets = client.ask(
         "elasticfilesystem:DescribeMountTargets",
         want.path,
         f"whether the nodes reach a mount target of {want.id}",
         lambda: calls.mount_targets(want.id),
     )
-    policy = asker.ask(
+    policy = client.ask(
         "elasticfilesystem:DescribeFileSystemPolicy",
         want.path,
         f"whether the policy of {want.id} lets the nodes in",
@@ -74,28 +74,30 @@ def efs(asker: Asker, want: FileSystemQuery) -> Answer[Optional[FileSystem]]:
         want.id,
         described["LifeCycleState"],
         described.get("AvailabilityZoneId"),
-        targets if isinstance(targets, Unasked) else tuple(_efs_door(asker, calls, want, one) for one in targets),
+        targets
+        if isinstance(targets, NotQueried)
+        else tuple(_efs_endpoint(client, calls, want, one) for one in targets),
         policy,
-        _efs_points(asker, calls, want),
+        _efs_points(client, calls, want),
     )
 
 
-def s3files(asker: Asker, want: FileSystemQuery) -> Answer[Optional[FileSystem]]:
+def s3files(client: QueryClient, want: FileSystemQuery) -> Answer[Optional[FileSystem]]:
     """One S3 Files file system, None when there is no such one."""
-    calls = asker.client(S3Files, want.region)
-    described = asker.ask(
+    calls = client.service(S3Files, want.region)
+    described = client.ask(
         "s3files:GetFileSystem", want.path, f"whether {want.id} is there", lambda: calls.file_system(want.id)
     )
-    if described is None or isinstance(described, Unasked):
+    if described is None or isinstance(described, NotQueried):
         return described
-    targets = asker.ask(
+    targets = client.ask(
         "s3files:ListMountTargets",
         want.path,
         f"whether the nodes reach a mount target of {want.id}",
         lambda: calls.mount_targets(want.id),
     )
     points = {
-        point: asker.ask(
+        point: client.ask(
             "s3files:GetAccessPoint",
             want.path,
             f"whether access point {point} is there",
@@ -103,14 +105,16 @@ def s3files(asker: Asker, want: FileSystemQuery) -> Answer[Optional[FileSystem]]
         )
         for point in want.points
     }
-    doors = (
-        targets if isinstance(targets, Unasked) else tuple(_s3files_door(asker, calls, want, one) for one in targets)
+    endpoints = (
+        targets
+        if isinstance(targets, NotQueried)
+        else tuple(_s3files_endpoint(client, calls, want, one) for one in targets)
     )
-    return FileSystem(want.id, described["status"], None, doors, None, points)
+    return FileSystem(want.id, described["status"], None, endpoints, None, points)
 
 
-def _efs_door(asker: Asker, calls: Efs, want: FileSystemQuery, target: Mapping[str, Any]) -> Door:
-    door = Door(
+def _efs_endpoint(client: QueryClient, calls: Efs, want: FileSystemQuery, target: Mapping[str, Any]) -> StorageEndpoint:
+    endpoint = StorageEndpoint(
         target["MountTargetId"],
         target["AvailabilityZoneId"],
         target["VpcId"],
@@ -118,17 +122,19 @@ def _efs_door(asker: Asker, calls: Efs, want: FileSystemQuery, target: Mapping[s
         (),
         target["LifeCycleState"] == "available",
     )
-    groups = asker.ask(
+    groups = client.ask(
         "elasticfilesystem:DescribeMountTargetSecurityGroups",
         want.path,
-        f"whether mount target {door.id} of {want.id} lets the nodes in",
-        lambda: tuple(calls.security_groups(door.id)),
+        f"whether mount target {endpoint.id} of {want.id} lets the nodes in",
+        lambda: tuple(calls.security_groups(endpoint.id)),
     )
-    return replace(door, groups=groups)
+    return replace(endpoint, groups=groups)
 
 
-def _s3files_door(asker: Asker, calls: S3Files, want: FileSystemQuery, target: Mapping[str, Any]) -> Door:
-    door = Door(
+def _s3files_endpoint(
+    client: QueryClient, calls: S3Files, want: FileSystemQuery, target: Mapping[str, Any]
+) -> StorageEndpoint:
+    endpoint = StorageEndpoint(
         target["mountTargetId"],
         target.get("availabilityZoneId", ""),
         target.get("vpcId", ""),
@@ -136,32 +142,34 @@ def _s3files_door(asker: Asker, calls: S3Files, want: FileSystemQuery, target: M
         (),
         target.get("status", "AVAILABLE").upper() == "AVAILABLE",
     )
-    groups = asker.ask(
+    groups = client.ask(
         "s3files:GetMountTarget",
         want.path,
-        f"whether mount target {door.id} of {want.id} lets the nodes in",
-        lambda: tuple(calls.security_groups(door.id)),
+        f"whether mount target {endpoint.id} of {want.id} lets the nodes in",
+        lambda: tuple(calls.security_groups(endpoint.id)),
     )
-    return replace(door, groups=groups)
+    return replace(endpoint, groups=groups)
 
 
-def _efs_points(asker: Asker, calls: Efs, want: FileSystemQuery) -> dict[str, Answer[Optional[AccessPointFacts]]]:
+def _efs_points(
+    client: QueryClient, calls: Efs, want: FileSystemQuery
+) -> dict[str, Answer[Optional[AccessPointFacts]]]:
     action = "elasticfilesystem:DescribeAccessPoints"
     listed: Sequence[AccessPointFacts] = ()
     if len(want.points) > ONE_BY_ONE:
-        answer = asker.ask(
+        answer = client.ask(
             action,
             want.path,
             f"whether the access points of {want.id} are there",
             lambda: [_efs_point(entry) for entry in calls.access_points(want.id)],
         )
-        if isinstance(answer, Unasked):
+        if isinstance(answer, NotQueried):
             return dict.fromkeys(want.points, answer)
         listed = answer
     there: dict[str, Answer[Optional[AccessPointFacts]]] = {point.id: point for point in listed}
     for point in want.points:
         if point not in there:
-            there[point] = asker.ask(
+            there[point] = client.ask(
                 action,
                 want.path,
                 f"whether access point {point} is there",

@@ -8,8 +8,8 @@ from hyperpod_kit.aws.ec2 import Ec2
 from hyperpod_kit.aws.fsx import Fsx
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.mounts import LustreMount, OpenZfsMount
-from hyperpod_kit.preflight.facts import Answer, Door, FsxFileSystem, Unasked
-from hyperpod_kit.preflight.look.asker import Asker
+from hyperpod_kit.preflight.facts import Answer, FsxFileSystem, NotQueried, StorageEndpoint
+from hyperpod_kit.preflight.queries.client import QueryClient
 
 FsxMount = Union[LustreMount, OpenZfsMount]
 
@@ -54,20 +54,20 @@ def wanted(settings: Settings) -> list[FsxQuery]:
     return list(found.values())
 
 
-def file_system(asker: Asker, want: FsxQuery) -> Answer[Optional[FsxFileSystem]]:
+def file_system(client: QueryClient, want: FsxQuery) -> Answer[Optional[FsxFileSystem]]:
     """One file system, None when there is no such one."""
-    calls = asker.client(Fsx, want.region)
-    described = asker.ask(
+    calls = client.service(Fsx, want.region)
+    described = client.ask(
         "fsx:DescribeFileSystems",
         want.path,
         f"whether {want.id} is there, in which network, and what it is mounted by",
         lambda: calls.file_system(want.id),
     )
-    if described is None or isinstance(described, Unasked):
+    if described is None or isinstance(described, NotQueried):
         return described
     volumes: Answer[Optional[tuple[str, ...]]] = None
     if want.volumes:
-        volumes = asker.ask(
+        volumes = client.ask(
             "fsx:DescribeVolumes",
             want.path,
             f"which volumes {want.id} has",
@@ -81,24 +81,24 @@ def file_system(asker: Asker, want: FsxQuery) -> Answer[Optional[FsxFileSystem]]
         described.get("LustreConfiguration", {}).get("MountName", ""),
         described.get("VpcId", ""),
         bool(described.get("LustreConfiguration", {}).get("EfaEnabled")),
-        _doors(asker, want, described.get("NetworkInterfaceIds", [])),
+        _endpoints(client, want, described.get("NetworkInterfaceIds", [])),
         volumes,
     )
 
 
-def _doors(asker: Asker, want: FsxQuery, ids: list[str]) -> Answer[tuple[Door, ...]]:
+def _endpoints(client: QueryClient, want: FsxQuery, ids: list[str]) -> Answer[tuple[StorageEndpoint, ...]]:
     if not ids:
         return ()
-    ec2 = asker.client(Ec2, want.region)
-    interfaces = asker.ask(
+    ec2 = client.service(Ec2, want.region)
+    interfaces = client.ask(
         "ec2:DescribeNetworkInterfaces",
         want.path,
         f"whether the security groups of {want.id} let the nodes in",
         lambda: ec2.network_interfaces(ids),
     )
-    if isinstance(interfaces, Unasked):
+    if isinstance(interfaces, NotQueried):
         return interfaces
-    zones = asker.ask(
+    zones = client.ask(
         "ec2:DescribeSubnets",
         want.path,
         f"whether {want.id} is in the nodes' zones",
@@ -107,12 +107,12 @@ def _doors(asker: Asker, want: FsxQuery, ids: list[str]) -> Answer[tuple[Door, .
             for entry in ec2.subnets(interface["SubnetId"] for interface in interfaces)
         },
     )
-    known_zones = {} if isinstance(zones, Unasked) else zones
-    return tuple(_door(interface, known_zones) for interface in interfaces)
+    known_zones = {} if isinstance(zones, NotQueried) else zones
+    return tuple(_endpoint(interface, known_zones) for interface in interfaces)
 
 
-def _door(interface: Mapping[str, Any], zones: Mapping[str, str]) -> Door:
-    return Door(
+def _endpoint(interface: Mapping[str, Any], zones: Mapping[str, str]) -> StorageEndpoint:
+    return StorageEndpoint(
         interface["NetworkInterfaceId"],
         zones.get(interface["SubnetId"], ""),
         interface["VpcId"],

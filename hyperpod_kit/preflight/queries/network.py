@@ -11,26 +11,26 @@ from hyperpod_kit.preflight.facts import (
     Endpoint,
     InstanceType,
     NetworkFacts,
+    NotQueried,
     Route,
     RouteTable,
     Subnet,
-    Unasked,
 )
-from hyperpod_kit.preflight.look.asker import Asker
+from hyperpod_kit.preflight.placement import CLUSTER, TYPES, placements
+from hyperpod_kit.preflight.queries.client import QueryClient
 from hyperpod_kit.preflight.reach import SecurityGroup, prefix_lists, read_group
-from hyperpod_kit.preflight.sites import CLUSTER, TYPES, sites
 
 SUBNETS = f"{CLUSTER}.vpc.subnet_ids"
 GROUPS = f"{CLUSTER}.vpc.security_group_ids"
 
 
-def subnets(asker: Asker, settings: Settings) -> Answer[tuple[Subnet, ...]]:
+def subnets(client: QueryClient, settings: Settings) -> Answer[tuple[Subnet, ...]]:
     """Those of the configuration's subnets that there are."""
-    wanted = [subnet for site in sites(settings) for subnet in site.vpc.subnet_ids]
+    wanted = [subnet for placement in placements(settings) for subnet in placement.vpc.subnet_ids]
     if not wanted:
         return ()
-    ec2 = asker.client(Ec2, settings.cluster.region)
-    return asker.ask(
+    ec2 = client.service(Ec2, settings.cluster.region)
+    return client.ask(
         "ec2:DescribeSubnets",
         SUBNETS,
         "whether the subnets are there, private and in the zones of the file systems",
@@ -39,41 +39,41 @@ def subnets(asker: Asker, settings: Settings) -> Answer[tuple[Subnet, ...]]:
 
 
 def surroundings(
-    asker: Asker, settings: Settings, found: Answer[tuple[Subnet, ...]], group_ids: Iterable[str]
+    client: QueryClient, settings: Settings, found: Answer[tuple[Subnet, ...]], group_ids: Iterable[str]
 ) -> NetworkFacts:
     """The rest of the network, for subnets that are known. `group_ids`: security groups of nodes and file systems."""
-    ec2 = asker.client(Ec2, settings.cluster.region)
+    ec2 = client.service(Ec2, settings.cluster.region)
     tables: Answer[tuple[RouteTable, ...]] = ()
     endpoints: Answer[tuple[Endpoint, ...]] = ()
     dns: dict[str, Answer[tuple[bool, bool]]] = {}
-    if not isinstance(found, Unasked) and found:
+    if not isinstance(found, NotQueried) and found:
         vpcs = sorted({subnet.vpc_id for subnet in found})
-        tables = asker.ask(
+        tables = client.ask(
             "ec2:DescribeRouteTables",
             SUBNETS,
             "whether the subnets are private and lead to S3",
             lambda: tuple(_table(entry) for entry in ec2.route_tables(vpcs)),
         )
-        endpoints = asker.ask(
+        endpoints = client.ask(
             "ec2:DescribeVpcEndpoints",
             SUBNETS,
             "whether there are endpoints for what the nodes fetch",
             lambda: tuple(_endpoint(entry) for entry in ec2.vpc_endpoints(vpcs)),
         )
         for vpc_id in vpcs:
-            dns[vpc_id] = asker.ask(
+            dns[vpc_id] = client.ask(
                 "ec2:DescribeVpcAttribute",
                 SUBNETS,
                 "whether the VPC resolves the names of file systems",
                 lambda vpc_id=vpc_id: ec2.has_dns(vpc_id),  # type: ignore[misc]
             )
-    return NetworkFacts(found, tables, endpoints, _groups(asker, ec2, sorted(set(group_ids))), dns)
+    return NetworkFacts(found, tables, endpoints, _groups(client, ec2, sorted(set(group_ids))), dns)
 
 
-def instance_types(asker: Asker, settings: Settings) -> Answer[dict[str, InstanceType]]:
+def instance_types(client: QueryClient, settings: Settings) -> Answer[dict[str, InstanceType]]:
     """What EC2 knows of the configuration's instance types; SageMaker's own are not among them."""
-    ec2 = asker.client(Ec2, settings.cluster.region)
-    return asker.ask(
+    ec2 = client.service(Ec2, settings.cluster.region)
+    return client.ask(
         "ec2:DescribeInstanceTypes",
         TYPES,
         "which instance types have an EFA, whose security group needs rules to itself",
@@ -81,10 +81,10 @@ def instance_types(asker: Asker, settings: Settings) -> Answer[dict[str, Instanc
     )
 
 
-def offered(asker: Asker, settings: Settings) -> Answer[frozenset[tuple[str, str]]]:
+def offered(client: QueryClient, settings: Settings) -> Answer[frozenset[tuple[str, str]]]:
     """(instance type, zone) pairs that EC2 offers."""
-    ec2 = asker.client(Ec2, settings.cluster.region)
-    return asker.ask(
+    ec2 = client.service(Ec2, settings.cluster.region)
+    return client.ask(
         "ec2:DescribeInstanceTypeOfferings",
         TYPES,
         "whether the zones of the subnets have the instance types",
@@ -97,23 +97,23 @@ def plain_types(settings: Settings) -> list[str]:
     return sorted({group.instance_type.removeprefix("ml.") for group in settings.cluster.groups})
 
 
-def _groups(asker: Asker, ec2: Ec2, ids: Sequence[str]) -> dict[str, Answer[Optional[SecurityGroup]]]:
+def _groups(client: QueryClient, ec2: Ec2, ids: Sequence[str]) -> dict[str, Answer[Optional[SecurityGroup]]]:
     if not ids:
         return {}
     what = "the rules of the security groups"
-    described = asker.ask("ec2:DescribeSecurityGroups", GROUPS, what, lambda: ec2.security_groups(ids))
-    if isinstance(described, Unasked):
+    described = client.ask("ec2:DescribeSecurityGroups", GROUPS, what, lambda: ec2.security_groups(ids))
+    if isinstance(described, NotQueried):
         return dict.fromkeys(ids, described)
     lists: dict[str, Optional[list[str]]] = {}
     for name in sorted({name for entry in described for name in prefix_lists(entry)}):
         what = f"rules that name prefix list {name}"
-        answer = asker.ask(
+        answer = client.ask(
             "ec2:GetManagedPrefixListEntries",
             GROUPS,
             what,
             lambda name=name: ec2.prefix_list(name),  # type: ignore[misc]
         )
-        lists[name] = None if isinstance(answer, Unasked) else answer
+        lists[name] = None if isinstance(answer, NotQueried) else answer
     there = {entry["GroupId"]: read_group(entry, lists) for entry in described}
     return {group_id: there.get(group_id) for group_id in ids}
 

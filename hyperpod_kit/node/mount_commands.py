@@ -110,13 +110,13 @@ def health_command(args: argparse.Namespace) -> int:
 
 
 def check_once(as_json: bool) -> int:
-    """One tick of the timer. Exit code 0 when every mount serves, 1 when not or when that cannot be kept, 3 when
-    another tick is at it."""
-    from hyperpod_kit.node.health.tick import tick
+    """One check, as the timer starts it. Exit code 0 when every mount serves, 1 when not or when that cannot be kept, 3
+    when another check is at it."""
+    from hyperpod_kit.node.health.check_cycle import check_cycle
 
     node = open_node()
     try:
-        done = tick(node)
+        done = check_cycle(node)
     except PermissionError as err:
         raise NodeError(f"{err.filename}: {err.strerror}", hint="sudo hyperpod-kit node health") from err
     if done is None:

@@ -1,6 +1,6 @@
 """Reports that the nodes send by themselves, read from CloudWatch: no login, no open port, busy nodes too.
 
-The health timer of each node writes a line to provisioning.log (node/health/tell.py), the file that HyperPod's own
+The health timer of each node writes a line to provisioning.log (node/health/publish.py), the file that HyperPod's own
 agent ships to /aws/sagemaker/Clusters/<name>/<id>, stream LifecycleConfig/<group>/<instance id>. The role needs
 nothing more than HyperPod's own policy gives it.
 """

@@ -13,8 +13,8 @@ from hyperpod_kit.model.mounts import Mount
 from hyperpod_kit.model.states import Role
 from hyperpod_kit.remote.target import NodeTarget
 
-THOROUGH = 300.0
-"""Seconds after which a node looks at all its mounts thoroughly, however calm they are."""
+REPORTED_EVERY = 300.0
+"""Seconds after which a node reports its mounts again when nothing has changed."""
 
 
 @dataclass(frozen=True)
@@ -69,4 +69,4 @@ class LiveCluster:
     def max_age(self) -> float:
         """Seconds in which a node sends two reports."""
         interval = self.settings.node_config().health.interval if self.settings is not None else 30.0
-        return 2 * (THOROUGH + interval)
+        return 2 * (REPORTED_EVERY + interval)

@@ -1,4 +1,4 @@
-"""What the checks of the mounts found so far, kept from one tick of the timer to the next.
+"""What the checks of the mounts found so far, kept from one check to the next.
 
 /run/hyperpod-kit/health.json, one file for all mounts: it costs no disk write, and it is gone after a reboot, as the
 mounts are.

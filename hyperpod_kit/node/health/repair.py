@@ -17,8 +17,8 @@ from hyperpod_kit.node import systemd
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import jot
 from hyperpod_kit.node.health import record as health_record
-from hyperpod_kit.node.health.decide import wanted
 from hyperpod_kit.node.health.record import HealthRecord
+from hyperpod_kit.node.health.repair_policy import wanted
 from hyperpod_kit.node.locks import held
 from hyperpod_kit.node.mounts.ensure import await_healthy, clear_dead
 from hyperpod_kit.node.observe.check import check, look_at
@@ -59,7 +59,7 @@ def repair(node: Node, mount: Mount) -> Optional[Repaired]:
         else:
             result = carry_out(node, mount, action)
         jot(node.paths.repair_result(mount.name), {"at": node.clock.wall(), "ok": result.ok, "words": result.words})
-    # The mark, the metrics and Slurm learn of it now, not at the next tick.
+    # The mark, the metrics and Slurm learn of it now, not at the next check.
     node.runner.run(["systemctl", "start", "--no-block", HEALTH_UNIT], timeout=10, check=False)
     return result
 

@@ -7,7 +7,7 @@ each path and ends at once: those are nobody's children to wait for. Each says, 
                                                     once stat and statvfs have answered
     D <index> <errno> <operation>                   at the end, when MODE has letters: `l` list, `w` write
 
-Imports nothing that is not compiled in: it runs for every tick of the timer.
+Imports nothing that is not compiled in: it runs for every health check.
 Standard library only, Python 3.8: this file is part of the bundle.
 """
 

@@ -162,7 +162,7 @@ def show(node: Node) -> Shown:
     if found.get("NodeName") != node.facts.node:
         raise RunError(argv, 1, done.stdout, done.stderr or f"no node {node.facts.node} in the answer")
     reason, when = _reason(found.get("Reason", ""))
-    import calendar  # not for every tick that asks `is_due`
+    import calendar  # not for every check that asks `is_due`
 
     at = 0.0
     with contextlib.suppress(ValueError):

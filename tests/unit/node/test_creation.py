@@ -164,7 +164,7 @@ def test_the_nodes_own_commands(make_sandbox: Any) -> None:
     assert sandbox.node("gate").returncode == 0
     assert json.loads(sandbox.node("facts", "--json").stdout)["controller_address"] == "10.1.0.10"
     assert "mount:home" in sandbox.node("plan").stdout
-    # Somebody unmounts: seen, repaired by what one tick of the timer orders, seen again.
+    # Somebody unmounts: seen, repaired by what one check orders, seen again.
     sandbox.run(["umount", "/fsx"])
     assert sandbox.node("mounts", "fsx").returncode == 1
     seen = sandbox.node("health", "--json")

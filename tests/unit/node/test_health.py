@@ -10,8 +10,8 @@ import pytest
 
 from hyperpod_kit.model.mounts import EfsMount, LustreMount, MountStatus, S3Mount
 from hyperpod_kit.model.node_config import HealthPolicy
-from hyperpod_kit.node.health.decide import decide
 from hyperpod_kit.node.health.record import LONGEST_PAUSE, HealthRecord, pause
+from hyperpod_kit.node.health.repair_policy import decide
 from hyperpod_kit.node.mountinfo import Entry
 from hyperpod_kit.node.mounts.kinds.kind import Identity
 from hyperpod_kit.node.observe.classify import Seen, classify

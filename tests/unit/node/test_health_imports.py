@@ -22,7 +22,7 @@ def test_a_check_imports_nothing_that_it_does_not_need() -> None:
     node = "hyperpod_kit.node"
     dear = {"argparse", "socket", "subprocess", "shutil", "configparser", "calendar", "datetime", "threading"}
     dear |= {"hashlib", "tempfile", "random", "urllib", "logging", f"{node}.slurm.drain"}
-    assert not dear & imported(f"{node}.cli, {node}.mount_commands, {node}.health.tick")
+    assert not dear & imported(f"{node}.cli, {node}.mount_commands, {node}.health.check_cycle")
 
 
 def test_the_program_that_touches_mounts_imports_only_what_is_compiled_in() -> None:

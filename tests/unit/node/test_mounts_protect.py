@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hyperpod_kit.model.mounts import LustreMount, Mount, NvmeMount, S3Mount
-from hyperpod_kit.node.health import tell
+from hyperpod_kit.node.health import publish
 from hyperpod_kit.node.mount_commands import mounts_command
 from hyperpod_kit.node.mounts import bring_up, protect
 from hyperpod_kit.node.mounts.kinds.record import remember
@@ -48,7 +48,7 @@ def test_flags_that_cannot_be_set_are_said_at_every_look(make_node: Any) -> None
     assert not protect.protect(fake.node, LUSTRE)
     [said] = warnings(fake.node)
     assert "/fsx (lustre from 10.0.0.1@tcp:/abcdefgh) is mounted without nodev" in said and "node apply" in said
-    line = tell.line(fake.node, {}, 0.0, warnings(fake.node))
+    line = publish.line(fake.node, {}, 0.0, warnings(fake.node))
     assert line["warnings"] == [said]
 
 

@@ -26,7 +26,7 @@ EVERY = 300.0
 _KEPT = ("kind", "path", "state", "source", "detail")
 
 
-def tell(node: Node, records: Mapping[str, HealthRecord], now: float) -> None:
+def publish(node: Node, records: Mapping[str, HealthRecord], now: float) -> None:
     """Append the line when it is due. Raises OSError when it cannot be written."""
     found = warnings(node)
     states = json.dumps([{name: record.state for name, record in records.items()}, found], sort_keys=True)

@@ -1,6 +1,6 @@
-"""One tick of the timer: look at all mounts, count, order repairs, tell Slurm and the log, leave metrics. Bounded.
+"""One health check: look at all mounts, count, order repairs, tell Slurm and the log, leave metrics. Bounded.
 
-Nothing is repaired here: a repair takes as long as it takes, in a unit of its own, while the ticks go on.
+Nothing is repaired here: a repair takes as long as it takes, in a unit of its own, while the checks go on.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -24,9 +24,9 @@ from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_json, remove_partials, write_volatile
 from hyperpod_kit.node.health import metrics
 from hyperpod_kit.node.health import record as health_record
-from hyperpod_kit.node.health.decide import decide
+from hyperpod_kit.node.health.publish import publish
 from hyperpod_kit.node.health.record import HealthRecord
-from hyperpod_kit.node.health.tell import tell
+from hyperpod_kit.node.health.repair_policy import decide
 from hyperpod_kit.node.locks import held, is_held
 from hyperpod_kit.node.mountinfo import Entry
 from hyperpod_kit.node.mounts.protect import unprotected
@@ -41,9 +41,9 @@ METRICS_WITHIN = 5.0
 
 
 @dataclass(frozen=True)
-class Tick:
-    """What one tick left. said: lines for a person, of what changed; ordered: names of the mounts to be repaired;
-    unkept: why the next tick will not know what this one has found, "" when it will."""
+class CheckCycle:
+    """What one check left. said: lines for a person, of what changed; ordered: names of the mounts to be repaired;
+    unkept: why the next check will not know what this one has found, "" when it will."""
 
     records: Mapping[str, HealthRecord]
     ordered: Tuple[str, ...] = ()
@@ -51,13 +51,13 @@ class Tick:
     unkept: str = ""
 
 
-def tick(node: Node) -> Optional[Tick]:
-    """Check all mounts of this node once; None when another tick is at it."""
+def check_cycle(node: Node) -> Optional[CheckCycle]:
+    """Check all mounts of this node once; None when another check is at it."""
     with held(node, "health", seconds=0) as mine:
-        return _tick(node) if mine else None
+        return _check_cycle(node) if mine else None
 
 
-def _tick(node: Node) -> Tick:
+def _check_cycle(node: Node) -> CheckCycle:
     began = node.clock.monotonic()
     now = node.clock.wall()
     before = health_record.load(node)
@@ -90,7 +90,7 @@ def _tick(node: Node) -> Tick:
             units.append(DRAIN_UNIT)
     if units:
         try:
-            # Not waited for: neither may hold up the next tick.
+            # Not waited for: neither may hold up the next check.
             node.runner.run(["systemctl", "start", "--no-block", *units], timeout=10)
         except RunError as err:
             said.append(f"cannot start {' '.join(units)}: {err.message}")
@@ -113,10 +113,10 @@ def _tick(node: Node) -> Tick:
         except NodeError as err:
             said.append(f"no metrics: {err.message}")
     try:
-        tell(node, records, now)
+        publish(node, records, now)
     except OSError as err:
         said.append(f"nobody outside is told: {err}")
-    return Tick(records, tuple(ordered), tuple(said), unkept)
+    return CheckCycle(records, tuple(ordered), tuple(said), unkept)
 
 
 def saves_of(node: Node) -> Sequence[Found]:
@@ -135,7 +135,7 @@ def saves_of(node: Node) -> Sequence[Found]:
 
 
 def keep(node: Node, records: Mapping[str, HealthRecord], now: float) -> str:
-    """Keep what was found, for the next tick, the repairs and the scripts; why that failed, in a line, or ""."""
+    """Keep what was found, for the next check, the repairs and the scripts; why that failed, in a line, or ""."""
     place = os.path.dirname(node.paths.health)
     try:
         with contextlib.suppress(FileNotFoundError):
@@ -171,13 +171,13 @@ def count(before: Optional[HealthRecord], look: Look, policy: HealthPolicy) -> H
     if look.mode and answered and (not failed or look.status.state == MountState.OK):
         deep_at = look.status.checked_at
     elif failed or mount_id != record.mount_id:
-        # It is tried again at the next tick, so that the state stays what it is until it works.
+        # It is tried again at the next check, so that the state stays what it is until it works.
         deep_at = 0.0
     return replace(record, mount_id=mount_id, deep_at=deep_at)
 
 
 def due_mode(mount: Mount, record: Optional[HealthRecord], mount_id: int, now: float) -> str:
-    """What this tick's probe does beyond stat and statvfs: not each time, and to a bucket a write once a mount.
+    """What this check's probe does beyond stat and statvfs: not each time, and to a bucket a write once a mount.
 
     In a versioned bucket every write of a probe would stay behind as a version for ever.
     """

@@ -1,4 +1,4 @@
-"""The timer's tick, what it orders, and the repair: real code on a root of our own, commands answered by the test."""
+"""The timer's check, what it orders, and the repair: real code on a root of our own, commands answered by the test."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ import pytest
 from hyperpod_kit.checkpoint.repository import saves_note
 from hyperpod_kit.model.mounts import EfsMount, LustreMount, S3Mount
 from hyperpod_kit.model.node_config import HealthPolicy
-from hyperpod_kit.node.health import tick as module
+from hyperpod_kit.node.health import check_cycle as module
+from hyperpod_kit.node.health.check_cycle import CheckCycle, check_cycle, due_mode
 from hyperpod_kit.node.health.record import HealthRecord
 from hyperpod_kit.node.health.repair import repair
-from hyperpod_kit.node.health.tick import Tick, due_mode, tick
 from hyperpod_kit.node.observe.probe import probe
 
 FUSE = pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/dev/fuse"), reason="needs root and /dev/fuse")
@@ -30,7 +30,7 @@ S3 = S3Mount("data", "/mnt/data", "sagemaker-data", "corpus/")
 
 @pytest.fixture(autouse=True)
 def no_packet_rules(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the rules of the packet filter add to a tick: test_packet_rules.py and tests/hostile."""
+    """What the rules of the packet filter add to a check: test_packet_rules.py and tests/hostile."""
     monkeypatch.setattr(module.packet_rules, "see_to", lambda node: module.packet_rules.Guarded())
 
 
@@ -40,8 +40,8 @@ S3_ARGV = ["/usr/bin/mount-s3", "--foreground", "--prefix", "corpus/", "sagemake
 ORDER = "systemctl start --no-block hyperpod-kit-repair@home.service"
 
 
-def ticked(node: Any) -> Tick:
-    done = tick(node)
+def ticked(node: Any) -> CheckCycle:
+    done = check_cycle(node)
     assert done is not None
     return done
 
@@ -52,7 +52,7 @@ def test_a_mount_that_vanished_is_ordered_repaired_and_seen_again(make_node: Any
     first = ticked(fake.node)
     assert first.ordered == ("home",) and ORDER in fake.runner.calls
     assert first.said == ("home: ok -> absent: nothing is mounted at /efs/trainer",)
-    assert not any("mount -t" in call for call in fake.runner.calls), "nothing is repaired within a tick"
+    assert not any("mount -t" in call for call in fake.runner.calls), "nothing is repaired within a check"
     fake.runner.on("systemctl is-active --quiet hyperpod-kit-mount-home.service", 0)
     fake.runner.on(
         "systemctl restart hyperpod-kit-mount-home.service",
@@ -61,7 +61,7 @@ def test_a_mount_that_vanished_is_ordered_repaired_and_seen_again(make_node: Any
     fake.clock.now += 1
     done = repair(fake.node, EFS)
     assert done is not None and done.ok and done.words.endswith("serves again")
-    # The tick that the repair asked for.
+    # The check that the repair asked for.
     assert fake.runner.calls[-1] == "systemctl start --no-block hyperpod-kit-health.service"
     second = ticked(fake.node)
     assert second.said == ("home: absent -> ok: known by source and path only",)
@@ -119,7 +119,7 @@ def test_two_ticks_at_once_are_one(make_node: Any) -> None:
     lock.parent.mkdir(parents=True)
     with lock.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        assert tick(fake.node) is None
+        assert check_cycle(fake.node) is None
     assert not Path(fake.node.paths.health).exists()
 
 

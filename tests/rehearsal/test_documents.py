@@ -107,7 +107,7 @@ def test_the_owner_of_a_job_types_it(cluster: Driver, blocks: list[Block]) -> No
     for name, text in (("train.sbatch", script.text), ("train.py", TRAINER + loop.text)):
         cluster.on("controller", f"printf %s {shlex.quote(text)} >{HERE}/{name}")
     typed(cluster, submit)
-    job = cluster.on("controller", "squeue -h -u trainer -o %i").split()[-1]
+    job = max(cluster.on("controller", "squeue -h -u trainer -o %A").split(), key=int)
     state = wait_until("end of the job", lambda: ended(cluster, job), timeout=180)
     assert state == "COMPLETED", cluster.on("controller", f"cat {HERE}/slurm-{job}.out", check=False)
     for block in looks:

@@ -10,7 +10,7 @@ from hyperpod_kit.config.decode_cluster import decode_cluster
 from hyperpod_kit.config.decode_mounts import decode_mounts
 from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.homes import PLACE, decode_homes, home_mounts
-from hyperpod_kit.config.reads import Read
+from hyperpod_kit.config.schema_recorder import Read
 from hyperpod_kit.config.section import Section
 from hyperpod_kit.config.settings import BundleLocation, ProvisioningParameters, Settings, WorkerGroup
 from hyperpod_kit.model.node_config import HealthPolicy, User

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hyperpod_kit.config import credentials, places, yaml_text
+from hyperpod_kit.config import credentials, source_map, yaml_text
 from hyperpod_kit.config.findings import Finding
-from hyperpod_kit.config.places import Places
+from hyperpod_kit.config.source_map import Places
 from hyperpod_kit.errors import ConfigError, UsageError
 
 LARGEST = 4 << 20
@@ -70,8 +70,8 @@ def read_text(path: Path, text: str) -> tuple[Any, Places]:
             f"{path} is not YAML that can be read: {_printable(str(err))}{where}" + (f": {shown}" if shown else ""),
             hint=f"correct line {err.mark.line}" if err.mark else None,
         ) from err
-    except (places.TooDeep, RecursionError):
-        raise ConfigError(f"{path} is nested deeper than {places.DEEPEST} levels") from None
+    except (source_map.TooDeep, RecursionError):
+        raise ConfigError(f"{path} is nested deeper than {source_map.DEEPEST} levels") from None
 
 
 def _text(path: Path) -> str:
@@ -96,7 +96,7 @@ def _text(path: Path) -> str:
 def _json(path: Path, text: str) -> tuple[Any, Places]:
     try:
         values = json.loads(text, parse_constant=_no_constant)
-        return values, places.of_json(text)
+        return values, source_map.of_json(text)
     except json.JSONDecodeError as err:
         raise ConfigError(
             f"{path} is not JSON: {err.msg} at line {err.lineno}, column {err.colno}: "

@@ -13,14 +13,14 @@ from typing import Any, Iterator
 from hyperpod_kit.config import access_points, document
 from hyperpod_kit.config.decode import decode
 from hyperpod_kit.config.load import load
-from hyperpod_kit.config.reads import Read, Trail, complete
+from hyperpod_kit.config.schema_recorder import KeyPath, Read, complete
 
 _PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./@=-]*")
 _NOT_TEXT = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
 """Words that this reader or another one takes for something else than text."""
 
 
-def effective(path: Path) -> tuple[dict[str, Any], set[Trail]]:
+def effective(path: Path) -> tuple[dict[str, Any], set[KeyPath]]:
     """(every value, where the default counts). Raises UsageError, ConfigError when anything is wrong with the file."""
     load(path)
     reads: list[Read] = []
@@ -34,14 +34,14 @@ def written(path: Path) -> dict[str, Any]:
     return document.read(path).values
 
 
-def as_yaml(values: dict[str, Any], defaults: set[Trail]) -> str:
+def as_yaml(values: dict[str, Any], defaults: set[KeyPath]) -> str:
     """The text, one key a line, `# default` beside every default."""
     return "".join(f"{line}\n" for line in _lines(values, (), "", defaults))
 
 
-def _lines(values: dict[str, Any], trail: Trail, indent: str, defaults: set[Trail]) -> Iterator[str]:
+def _lines(values: dict[str, Any], key_path: KeyPath, indent: str, defaults: set[KeyPath]) -> Iterator[str]:
     for key, value in values.items():
-        place = (*trail, key)
+        place = (*key_path, key)
         name = _text(str(key))
         if isinstance(value, dict) and value:
             yield f"{indent}{name}:"
@@ -54,11 +54,11 @@ def _lines(values: dict[str, Any], trail: Trail, indent: str, defaults: set[Trai
             yield f"{indent}{name}: {_value(value)}" + ("  # default" if place in defaults else "")
 
 
-def _item(item: Any, trail: Trail, indent: str, defaults: set[Trail]) -> Iterator[str]:
+def _item(item: Any, key_path: KeyPath, indent: str, defaults: set[KeyPath]) -> Iterator[str]:
     if not isinstance(item, dict) or not item:
         yield f"{indent}- {_value(item)}"
         return
-    for number, line in enumerate(_lines(item, trail, indent + "  ", defaults)):
+    for number, line in enumerate(_lines(item, key_path, indent + "  ", defaults)):
         yield f"{indent}- {line[len(indent) + 2 :]}" if number == 0 else line
 
 

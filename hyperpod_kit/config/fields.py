@@ -1,7 +1,7 @@
 """What each key of the configuration means, in one sentence: for editors (JSON Schema), for `init`, for the reference.
 
-Keys, types and defaults are the decoder's (config/reads.py); nothing of that is repeated here. `[]` stands for any
-item of a list, `[KIND]` for a mount of that kind.
+Keys, types and defaults are the decoder's (config/schema_recorder.py); none of that is repeated here. `[]` stands for
+any item of a list, `[KIND]` for a mount of that kind.
 """
 
 from __future__ import annotations

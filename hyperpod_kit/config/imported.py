@@ -15,7 +15,7 @@ from hyperpod_kit.config.decode import decode
 from hyperpod_kit.config.emit import NODE_TYPES
 from hyperpod_kit.config.findings import under
 from hyperpod_kit.config.imported_storage import ImportedStorage
-from hyperpod_kit.config.rules.passed_on import OURS, OURS_OF_A_GROUP
+from hyperpod_kit.config.rules.passthrough_fields import OURS, OURS_OF_A_GROUP
 from hyperpod_kit.errors import ConfigError
 from hyperpod_kit.model.states import LifecycleMode, Role
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Iterable
 
-from hyperpod_kit.config import access_points, document, text
+from hyperpod_kit.config import access_points, document, text_checks
 from hyperpod_kit.config.decode import decode
 from hyperpod_kit.config.findings import Finding, errors, under
-from hyperpod_kit.config.places import Places
 from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.config.source_map import Places
 from hyperpod_kit.config.validate import validate
 from hyperpod_kit.errors import ConfigError
 
@@ -49,8 +49,8 @@ def check(path: Path) -> Checked:
     known = access_points.read(path)
     settings, found = decode(doc.values, known)
     settings = replace(settings, directory=path.parent)
-    written = list(text.findings(doc.values))
-    secret = [finding.path for finding in written if finding.code == text.SECRET]
+    written = list(text_checks.findings(doc.values))
+    secret = [finding.path for finding in written if finding.code == text_checks.SECRET]
     # An unknown key is named without its value; whatever else is said about a secret would repeat it.
     found = [item for item in found if item.code == "HPK-C001" or not any(under(item.path, at) for at in secret)]
     found = [*doc.findings, *written, *found]

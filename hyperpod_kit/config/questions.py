@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from typing import Any, Iterator
 
-from hyperpod_kit.config import starter, text
+from hyperpod_kit.config import starter, text_checks
 from hyperpod_kit.config.answers import QUESTIONS, Answers, Question
 from hyperpod_kit.config.decode import decode
 from hyperpod_kit.config.findings import Finding, errors
@@ -43,5 +43,5 @@ def objections(base: dict[str, Any], answers: Answers, question: Question, value
     """What the rules say against this answer."""
     values = starter.fill(base, replace(answers, **{question.key: value}))
     settings, found = decode(values)
-    found = [*text.findings(values), *found, *validate(settings)]
+    found = [*text_checks.findings(values), *found, *validate(settings)]
     return [finding for finding in errors(found) if re.fullmatch(question.at, finding.path)]

@@ -12,11 +12,11 @@ from typing import Any
 from hyperpod_kit.aws import request_shape
 from hyperpod_kit.config.decode import decode
 from hyperpod_kit.config.fields import Field, describe
-from hyperpod_kit.config.reads import Read, Trail
+from hyperpod_kit.config.schema_recorder import KeyPath, Read
 from hyperpod_kit.model.mounts import KINDS
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-MOUNTS: Trail = ("hyperpod_kit", "mounts")
+MOUNTS: KeyPath = ("hyperpod_kit", "mounts")
 
 _TYPES: dict[str, dict[str, Any]] = {
     "text": {"type": "string"},
@@ -48,47 +48,47 @@ def _all_reads() -> tuple[Read, ...]:
             if read.kind in ("object", "list"):
                 grown |= _put(values, read)
         if not grown:
-            return tuple({read.trail: read for read in reads}.values())
+            return tuple({read.key_path: read for read in reads}.values())
 
 
 def _put(values: dict[str, Any], read: Read) -> bool:
     """Write an empty value for an object or list that is not there; whether it was not."""
     holder: Any = values
-    for step in read.trail[:-1]:
+    for step in read.key_path[:-1]:
         holder = holder[step] if isinstance(step, int) else holder.setdefault(step, {})
-    key = read.trail[-1]
+    key = read.key_path[-1]
     if key in holder:
         return False
-    items = [{"kind": kind} for kind in KINDS] if read.trail == MOUNTS else [{}]
+    items = [{"kind": kind} for kind in KINDS] if read.key_path == MOUNTS else [{}]
     holder[key] = items if read.kind == "list" else {}
     return True
 
 
-def _object(trail: Trail, reads: list[Read], kind: str, limits: bool) -> dict[str, Any]:
-    """The object at a trail. `kind`: of the mount that it lies in."""
-    inside = [read for read in reads if read.trail[:-1] == trail]
+def _object(key_path: KeyPath, reads: list[Read], kind: str, limits: bool) -> dict[str, Any]:
+    """The object at a key_path. `kind`: of the mount that it lies in."""
+    inside = [read for read in reads if read.key_path[:-1] == key_path]
     return {
         "type": "object",
-        "properties": {str(read.trail[-1]): _property(read, reads, kind, limits) for read in inside},
-        "required": [str(read.trail[-1]) for read in inside if not read.optional],
+        "properties": {str(read.key_path[-1]): _property(read, reads, kind, limits) for read in inside},
+        "required": [str(read.key_path[-1]) for read in inside if not read.optional],
         "additionalProperties": False,
     }
 
 
 def _property(read: Read, reads: list[Read], kind: str, limits: bool) -> dict[str, Any]:
-    field = describe(_place(read.trail), kind)
+    field = describe(_place(read.key_path), kind)
     found: dict[str, Any] = {"description": field.text}
     if read.kind == "object":
-        found.update(_object(read.trail, reads, kind, limits))
-    elif read.trail == MOUNTS:
+        found.update(_object(read.key_path, reads, kind, limits))
+    elif read.key_path == MOUNTS:
         found.update(type="array", items={"oneOf": [_mount(name, reads, limits) for name in KINDS]})
     elif read.kind == "list":
-        found.update(type="array", items=_object((*read.trail, 0), reads, kind, limits))
+        found.update(type="array", items=_object((*read.key_path, 0), reads, kind, limits))
     else:
         found.update(copy.deepcopy(_TYPES[read.kind]))
         if limits and read.kind != "anything":
             _limit(found, field)
-    if kind and read.trail[-1] == "kind":
+    if kind and read.key_path[-1] == "kind":
         found["const"] = kind
     if read.optional and "type" in found:
         # null is what leaving the key out means.
@@ -128,9 +128,9 @@ def _limit(found: dict[str, Any], field: Field) -> None:
         target["pattern"] = f"^(?:{model['pattern']})$"
 
 
-def _place(trail: Trail) -> str:
+def _place(key_path: KeyPath) -> str:
     """`hyperpod_kit.mounts[].path`."""
     text = ""
-    for step in trail:
+    for step in key_path:
         text += "[]" if isinstance(step, int) else f".{step}" if text else str(step)
     return text

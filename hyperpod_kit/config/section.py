@@ -2,7 +2,7 @@
 
 A key that nobody asked for is an unknown key. A wrong or missing value is replaced by a placeholder of the right type,
 so that reading goes on and all findings come at once. Every key that is asked for is noted too: what the decoder asks
-is what there is to know about the format, and what it got is the configuration with all defaults (config/reads.py).
+is what there is to know about the format, and what it got is the configuration with all defaults (schema_recorder.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from typing import Any, Iterator, Mapping, Optional
 
 from hyperpod_kit.config.findings import Finding
-from hyperpod_kit.config.reads import Kind, Read, Trail
+from hyperpod_kit.config.schema_recorder import KeyPath, Kind, Read
 
 _KINDS = {
     str: "a string",
@@ -28,12 +28,12 @@ class Section:
     """Reads `raw` (anything; wrong if not an object), which lies at `path`, and appends to `findings` and `reads`."""
 
     def __init__(
-        self, raw: Any, path: str, findings: list[Finding], reads: Optional[list[Read]] = None, trail: Trail = ()
+        self, raw: Any, path: str, findings: list[Finding], reads: Optional[list[Read]] = None, key_path: KeyPath = ()
     ) -> None:
         self.path = path
         self._findings = findings
         self._reads = [] if reads is None else reads
-        self._trail = trail
+        self._key_path = key_path
         self._known: list[str] = []
         if not isinstance(raw, Mapping):
             self.wrong("HPK-C003", "", f"expected an object, found {_show(raw)}", "Write it as {…}")
@@ -124,19 +124,21 @@ class Section:
         if not self.has(key):
             self._take(key, dict, None if required else {})
             self._note(key, "object", None, None, optional=not required)
-            stand_in = Section({}, self.place(key), [], self._reads, (*self._trail, key))
+            stand_in = Section({}, self.place(key), [], self._reads, (*self._key_path, key))
             stand_in._broken = True
             return stand_in
         self._known.append(key)
         self._note(key, "object", None, {}, optional=not required)
-        return Section(self.raw[key], self.place(key), self._findings, self._reads, (*self._trail, key))
+        return Section(self.raw[key], self.place(key), self._findings, self._reads, (*self._key_path, key))
 
     def children(self, key: str, *, required: bool = False) -> Iterator[Section]:
         """The objects of a list."""
         items = self._take(key, list, None if required else []) or ()
         self._note(key, "list", None if required else [], [])
         for index, item in enumerate(items):
-            yield Section(item, f"{self.place(key)}[{index}]", self._findings, self._reads, (*self._trail, key, index))
+            yield Section(
+                item, f"{self.place(key)}[{index}]", self._findings, self._reads, (*self._key_path, key, index)
+            )
 
     def anything(self, key: str) -> Any:
         """A value that is passed on as it is; None when it is not written."""
@@ -160,7 +162,7 @@ class Section:
 
     def _note(self, key: str, kind: Kind, default: Any, value: Any, *, optional: bool = False) -> None:
         self._reads.append(
-            Read((*self._trail, key), kind, optional or default is not None, default, value, self.has(key))
+            Read((*self._key_path, key), kind, optional or default is not None, default, value, self.has(key))
         )
 
     def _take(self, key: str, kind: type, default: Any) -> Any:

@@ -8,20 +8,20 @@ from __future__ import annotations
 from typing import Callable, Iterable
 
 from hyperpod_kit.config.findings import INFO, Finding, under
-from hyperpod_kit.config.refused import refused
+from hyperpod_kit.config.request_rules import refused
 from hyperpod_kit.config.rules import (
     bundle,
     clients,
     cluster,
     filesystems,
     groups,
+    health,
     lifecycle,
     metadata_service,
     mount_paths,
     names,
     nvme,
-    passed_on,
-    policies,
+    passthrough_fields,
     s3,
     s3_options,
     secrets,
@@ -43,7 +43,7 @@ RULES: tuple[Rule, ...] = (
     lifecycle.slurm_config,
     lifecycle.continuous,
     slurm_state.kept,
-    passed_on.api,  # HPK-R  the request
+    passthrough_fields.api,  # HPK-R  the request
     bundle.location,  # HPK-B  where the bundle goes
     bundle.nobody_writes,
     names.mount_names,  # HPK-M  every mount
@@ -77,7 +77,7 @@ RULES: tuple[Rule, ...] = (
     metadata_service.users,  # HPK-I
     users.homes,
     users.beside_homes,
-    policies.health,  # HPK-H
+    health.health,  # HPK-H
 )
 
 

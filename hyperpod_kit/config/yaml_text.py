@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any, Optional
 
-from hyperpod_kit.config.places import DEEPEST, Mark, Places, child
+from hyperpod_kit.config.source_map import DEEPEST, Mark, Places, child
 
 MOST_VALUES = 50_000
 """Values that a text may unfold to: aliases of aliases grow without limit."""

@@ -22,7 +22,7 @@ from hyperpod_kit.bundle.render import Bundle, render, write
 from hyperpod_kit.bundle.sources import locate
 from hyperpod_kit.bundle.templates import environment, shell_quote, systemd_quote, unit_text
 from hyperpod_kit.bundle.templates import render as render_template
-from hyperpod_kit.config import text
+from hyperpod_kit.config import text_checks
 from hyperpod_kit.config.decode import decode
 from hyperpod_kit.config.findings import Finding, errors, under
 from hyperpod_kit.config.load import load
@@ -76,7 +76,7 @@ def canary() -> Iterator[None]:
 def judge(values: dict[str, Any]) -> Tuple[Settings, List[Finding]]:
     """load.check without its file, which would cost ten times as much."""
     decoded, found = decode(values, ACCESS_POINTS)
-    return decoded, errors([*text.findings(values), *found, *validate(decoded)])
+    return decoded, errors([*text_checks.findings(values), *found, *validate(decoded)])
 
 
 def by_name(place: Place, finding: Finding) -> bool:

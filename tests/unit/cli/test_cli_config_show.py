@@ -15,7 +15,7 @@ from hyperpod_kit.config.access_points import write
 from hyperpod_kit.config.decode import decode
 from hyperpod_kit.config.effective import as_yaml
 from hyperpod_kit.config.load import load
-from hyperpod_kit.config.reads import Read, complete
+from hyperpod_kit.config.schema_recorder import Read, complete
 from tests.property.every_field import ACCESS_POINTS, document
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from hyperpod_kit.config import yaml_text
 from hyperpod_kit.config.document import LARGEST, read
 from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.load import check, load
-from hyperpod_kit.config.places import of_json
+from hyperpod_kit.config.source_map import of_json
 from hyperpod_kit.errors import ConfigError, HyperpodKitError, UsageError
 
 EXAMPLE = Path(__file__).parents[3] / "provisioning_parameters.example.json"

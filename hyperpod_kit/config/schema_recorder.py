@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Iterable, Literal, Union
 
-Trail = tuple[Union[str, int], ...]
+KeyPath = tuple[Union[str, int], ...]
 """Keys and indexes from the top of the file."""
 
 Kind = Literal[
@@ -25,7 +25,7 @@ class Read:
     decoder got, in JSON's types, None for nothing; written: it stands in the file.
     """
 
-    trail: Trail
+    key_path: KeyPath
     kind: Kind
     optional: bool
     default: Any
@@ -33,16 +33,16 @@ class Read:
     written: bool
 
 
-def complete(reads: Iterable[Read]) -> tuple[dict[str, Any], set[Trail]]:
-    """(the configuration with every value that counts, the trails of those that were not written). Pure.
+def complete(reads: Iterable[Read]) -> tuple[dict[str, Any], set[KeyPath]]:
+    """(the configuration with every value that counts, the key paths of those that were not written). Pure.
 
     Read again it is the same configuration: null stands for "none" and is what leaving the key out means.
     """
     top: dict[str, Any] = {}
-    defaults: set[Trail] = set()
+    defaults: set[KeyPath] = set()
     for read in reads:
         holder: Any = top
-        for step, following in zip(read.trail, read.trail[1:]):
+        for step, following in zip(read.key_path, read.key_path[1:]):
             fresh: Any = [] if isinstance(following, int) else {}
             if isinstance(step, int):
                 holder += [None] * (step + 1 - len(holder))
@@ -50,11 +50,11 @@ def complete(reads: Iterable[Read]) -> tuple[dict[str, Any], set[Trail]]:
             elif holder.get(step) is None:
                 holder[step] = fresh
             holder = holder[step]
-        key = read.trail[-1]
+        key = read.key_path[-1]
         if read.kind == "texts_by_key":
             holder[key] = holder.get(key) or {}
         else:
             holder[key] = read.value
         if not read.written:
-            defaults.add(read.trail)
+            defaults.add(read.key_path)
     return top, defaults

@@ -98,10 +98,16 @@ def _ready(value: object) -> object:
 
 def _printable(value: object) -> str:
     text = str(value)
-    # Cc: control characters, line breaks among them; Cs: halves of a surrogate pair, which no file can hold.
-    if any(unicodedata.category(char) in ("Cc", "Cs") for char in text):
+    if any(_unfit(char) for char in text):
         raise ValueError(f"a unit cannot hold {_show(text)}")
     return text
+
+
+def _unfit(char: str) -> bool:
+    """Control characters, line breaks among them (Cc); halves of a surrogate pair, which no file can hold (Cs);
+    noncharacters of Unicode, for which systemd passes over the whole line (src/basic/utf8.c: unichar_is_valid)."""
+    code = ord(char)
+    return unicodedata.category(char) in ("Cc", "Cs") or code & 0xFFFE == 0xFFFE or 0xFDD0 <= code <= 0xFDEF
 
 
 def _show(value: object) -> str:

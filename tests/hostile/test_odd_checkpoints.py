@@ -65,7 +65,7 @@ def _with(root: Path, change: Callable[[Dict[str, Any]], None]) -> None:
         path.write_bytes(json.dumps(body).encode("utf-8", "replace"))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
 @given(
     field=st.sampled_from(
         [

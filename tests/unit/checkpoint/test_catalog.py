@@ -104,7 +104,7 @@ def test_long_numbers_are_not_sought_by_name() -> None:
     assert catalog.highest(store) == (1, 1_000_001)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.randoms(use_true_random=False))
 def test_the_short_way_finds_what_the_long_way_finds(dice: random.Random) -> None:
     """Starts, zombies of older starts, deletions, a hint of any age."""

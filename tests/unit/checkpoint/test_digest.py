@@ -4,14 +4,13 @@ import hashlib
 import sys
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperpod_kit.checkpoint.repository import digest, xxh3
 from hyperpod_kit.errors import DigestUnavailable
 
 
-@settings(deadline=None)
 @given(st.integers(1, 10**9), st.integers(1, 1 << 24))
 def test_the_size_alone_says_where_the_leaves_begin(data_bytes: int, chunk: int) -> None:
     count = digest.leaf_count(data_bytes, chunk)
@@ -59,7 +58,6 @@ needs_library = pytest.mark.skipif(xxh3.load() is None, reason=f"{xxh3.LIBRARY} 
 
 
 @needs_library
-@settings(deadline=None)
 @given(st.binary(max_size=5000))
 def test_the_library_and_the_package_agree(data: bytes) -> None:
     package, library = pytest.importorskip("xxhash"), xxh3.load()

@@ -34,7 +34,6 @@ def specs(draw: st.DrawFn) -> TensorSpec:
     )
 
 
-@settings(deadline=None)
 @given(st.lists(st.builds(Piece, specs(), st.integers(0, 10**6), st.integers(0, 2**50)), max_size=12))
 def test_round_trip(pieces: List[Piece]) -> None:
     made = Index(tuple(pieces))
@@ -62,7 +61,7 @@ def test_every_flip_and_every_torn_end_is_found() -> None:
             index.decode(data[:length])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.integers(0, 400), st.binary(min_size=1, max_size=9))
 def test_an_index_that_contradicts_itself_is_refused(at: int, other: bytes) -> None:
     """Even with a digest that fits, nothing but CheckpointError comes out of `decode`."""
@@ -123,7 +122,6 @@ def test_what_does_not(bad: Index, words: str) -> None:
         coverage.check(bad)
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=3), st.randoms(use_true_random=False))
 def test_any_cut_covers_and_any_loss_or_repetition_does_not(full: List[int], dice: random.Random) -> None:
     def cut(box: coverage.Box) -> List[coverage.Box]:

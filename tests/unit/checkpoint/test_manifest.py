@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperpod_kit.checkpoint.repository import layout, manifest, selection, verify
@@ -107,14 +107,12 @@ def manifests(draw: st.DrawFn) -> manifest.Manifest:
     )
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(manifests())
 def test_any_manifest_comes_back(made: manifest.Manifest) -> None:
     data = made.encode()
     assert manifest.decode(data) == made and manifest.decode(data).encode() == data
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.recursive(values, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3)),
     st.data(),
@@ -150,7 +148,6 @@ def test_attempt_names_have_one_spelling() -> None:
         assert layout.parse_attempt(other) is None
 
 
-@settings(deadline=None)
 @given(
     st.builds(
         layout.AttemptName,
@@ -167,7 +164,6 @@ def test_any_attempt_name_comes_back(name: layout.AttemptName) -> None:
     assert layout.attempts_from(name.seq) < str(name)
 
 
-@settings(deadline=None)
 @given(st.text(max_size=60))
 def test_what_is_no_name_is_none(text: str) -> None:
     parsed = layout.parse_attempt(text)

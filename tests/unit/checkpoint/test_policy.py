@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import List, Optional
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperpod_kit.checkpoint.repository import policy
@@ -86,7 +86,6 @@ RULES = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(RULES)
 def test_policies_are_data(rule: Policy) -> None:
     assert policy.from_json(rule.to_json()) == rule

@@ -247,7 +247,7 @@ RULE = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(ATTEMPT, max_size=9), RULE, st.integers(0, 60))
 def test_the_newest_valid_one_survives_any_policy_and_any_crash(
     made: List[tuple[int, int, str, bool, bool]], rule: Policy, stop: int

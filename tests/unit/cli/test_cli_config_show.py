@@ -79,7 +79,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(value=st.dictionaries(st.sampled_from(["a", "no", "x y", "~", "1"]), VALUES, max_size=4))
 def test_any_values_come_back_from_the_text(value: Any) -> None:
     assert yaml_text.read(as_yaml(value, set()))[0] == (value or None)

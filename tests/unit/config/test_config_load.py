@@ -144,7 +144,7 @@ def places(value: Any, trail: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [trail, *[place for key, item in inner for place in places(item, (*trail, key))]]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(data=st.data())
 def test_whatever_stands_anywhere_reading_and_rules_never_raise(data: st.DataObject) -> None:
     values = copy.deepcopy(json.loads(EXAMPLE.read_text()))

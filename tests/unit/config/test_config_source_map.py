@@ -48,7 +48,7 @@ def inner(value: Any, path: str = "") -> Any:
         yield from inner(item, place)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(value=st.dictionaries(TEXT, JSON, max_size=4), indent=st.sampled_from([None, 1, "\t"]))
 def test_at_every_place_stands_the_value(value: Any, indent: Any) -> None:
     """The scanner against the parser: what begins at the position decodes to the value of the path."""
@@ -210,7 +210,7 @@ class YamlOfOurs(yaml.SafeDumper):
     yaml_implicit_resolvers = yaml_text._loader(yaml).yaml_implicit_resolvers
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(value=JSON)
 @example(value="0E0")
 def test_yaml_reads_back_what_was_written(value: Any) -> None:
@@ -218,7 +218,7 @@ def test_yaml_reads_back_what_was_written(value: Any) -> None:
     assert yaml_text.read(json.dumps(value, ensure_ascii=False))[0] == value
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(text=st.text(alphabet="ab:-[]{}&*<!?|>'\"%@`#,. \n\t0~", max_size=60))
 def test_any_text_is_values_or_one_error(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     for name in ("c.yaml", "c.json"):

@@ -31,7 +31,7 @@ def dispatch(part: str, rest: List[str]) -> int:
 
         return job_cli.main(rest)
     if part == "checkpoint":
-        from hyperpod_kit.checkpoint.repository import cli as checkpoint_cli
+        from hyperpod_kit.checkpoint.commands import cli as checkpoint_cli
 
         return checkpoint_cli.main(rest)
     print(USAGE, file=sys.stderr)

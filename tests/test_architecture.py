@@ -21,10 +21,30 @@ MAY_IMPORT: Dict[str, Set[str]] = {
     "ending": {"errors", "untrusted"},
     "run": {"errors"},
     "slurm": {"descriptors", "errors", "run", "untrusted"},
-    "checkpoint.repository": {"audit", "descriptors", "ending", "errors", "untrusted"},
-    "node": {"audit", "checkpoint.repository", "ending", "errors", "model", "run", "slurm", "untrusted"},
-    "job": {"audit", "checkpoint.repository", "descriptors", "ending", "errors", "run", "slurm", "untrusted"},
-    "checkpoint": {"checkpoint.repository", "ending", "errors", "slurm", "untrusted"},
+    "checkpoint.repository": {"errors", "untrusted"},
+    "checkpoint.agent": {"audit", "checkpoint.repository", "descriptors", "errors", "untrusted"},
+    "checkpoint.commands": {"checkpoint.agent", "checkpoint.repository", "ending", "errors", "untrusted"},
+    "node": {"audit", "checkpoint.agent", "ending", "errors", "model", "run", "slurm", "untrusted"},
+    "job": {
+        "audit",
+        "checkpoint.agent",
+        "checkpoint.repository",
+        "descriptors",
+        "ending",
+        "errors",
+        "run",
+        "slurm",
+        "untrusted",
+    },
+    "checkpoint": {
+        "checkpoint.agent",
+        "checkpoint.commands",
+        "checkpoint.repository",
+        "ending",
+        "errors",
+        "slurm",
+        "untrusted",
+    },
     "aws": {"errors"},
     "config": {"aws", "errors", "model"},
     "bundle": {"aws", "config", "errors", "model", "run"},
@@ -62,8 +82,13 @@ VENDORED = (
     "node",
     "job",
     "checkpoint.repository",
+    "checkpoint.agent",
+    "checkpoint.commands",
 )
 """What ships to the nodes: standard library only, Python 3.8."""
+
+OLD_DOORS = {"checkpoint.repository.agent_main", "checkpoint.repository.cli"}
+"""Names that processes of earlier releases know: each has nothing but the import of what it stands for."""
 
 STANDALONE = ("rehearsal/standins", "rehearsal/agent")
 """Programs that run inside rehearsal machines: the same rule, and they import nothing else of ours."""
@@ -87,8 +112,12 @@ def dotted(path: Path) -> str:
 
 
 def layer(name: str) -> str:
-    """`checkpoint.repository.cli` -> `checkpoint.repository`, `node.mounts.efs` -> `node`, `` -> ``."""
-    return "checkpoint.repository" if name.startswith("checkpoint.repository") else name.split(".")[0]
+    """`checkpoint.agent.seal` -> `checkpoint.agent`, `node.mounts.efs` -> `node`, `` -> ``."""
+    if name in OLD_DOORS:
+        return "checkpoint.commands"
+    parts = name.split(".")
+    inner = ".".join(parts[:2])
+    return inner if inner in MAY_IMPORT else parts[0]
 
 
 def imports(path: Path) -> List[str]:

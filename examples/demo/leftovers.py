@@ -31,7 +31,7 @@ def _processes() -> Set[str]:
         if (
             "hyperpod_kit.rehearsal" in text
             or ("systemd-nspawn" in text and _marked(text))
-            or "hyperpod_kit.checkpoint.repository" in text
+            or "hyperpod_kit.checkpoint." in text
             or "hyperpod-kit-rehearsal" in text
         ):
             found.add(f"process {entry.name}: {text[:120]}")

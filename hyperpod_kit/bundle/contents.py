@@ -31,7 +31,16 @@ VENDORED_FILES = (
     "run.py",
     "checkpoint/__init__.py",
 )
-VENDORED_PACKAGES = ("untrusted", "model", "slurm", "node", "job", "checkpoint/repository")
+VENDORED_PACKAGES = (
+    "untrusted",
+    "model",
+    "slurm",
+    "node",
+    "job",
+    "checkpoint/repository",
+    "checkpoint/agent",
+    "checkpoint/commands",
+)
 """The part of hyperpod_kit that nodes run; tests/test_architecture.py holds it to the standard library."""
 
 LEFT_OUT_SUFFIXES = (".pyc", ".pyo", ".o", ".so", ".swp", ".orig", ".rej", "~")

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import hyperpod_kit
-from hyperpod_kit.checkpoint.repository import arena, places
-from hyperpod_kit.checkpoint.repository.lines import Channel, Message
-from hyperpod_kit.checkpoint.repository.protocol.trainer_channel import (
+from hyperpod_kit.checkpoint.agent import places, shm_slots
+from hyperpod_kit.checkpoint.agent.channel import Channel, Message
+from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import (
     AgentEnded,
     AgentEvent,
     Ready,
@@ -25,7 +25,7 @@ from hyperpod_kit.checkpoint.repository.protocol.trainer_channel import (
 )
 from hyperpod_kit.errors import CheckpointError, NotEnoughSharedMemory, RunIsOwned
 
-_MODULE = "hyperpod_kit.checkpoint.repository.agent_main"
+_MODULE = "hyperpod_kit.checkpoint.agent.agent_main"
 _REFUSALS = {"RunIsOwned": RunIsOwned, "NotEnoughSharedMemory": NotEnoughSharedMemory}
 
 
@@ -34,7 +34,7 @@ class AgentLink:
 
     def __init__(self, setup: Message, on_event: Callable[[AgentEvent], None]) -> None:
         ours, theirs = socket.socketpair()
-        name = arena.log_file(places.node_uid(), arena.run_hash(setup["run_id"]), setup["rank"])
+        name = shm_slots.log_file(places.node_uid(), shm_slots.run_hash(setup["run_id"]), setup["rank"])
         log = os.path.join(setup.get("folder") or places.mine(), name)
         package = str(Path(hyperpod_kit.__file__).parent.parent)
         paths = [package, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
@@ -43,7 +43,7 @@ class AgentLink:
         except OSError as err:
             if err.errno != errno.ENOSPC:
                 raise CheckpointError(f"{log} cannot be written: {err.strerror}", hint=f"ls -l {log}") from None
-            raise arena.no_room(log, err) from None
+            raise shm_slots.no_room(log, err) from None
         try:
             # In a session of its own, and with no descriptor of the trainer's: what waits for the trainer's output
             # or its process group must not wait for the agent. The socket is its standard input: one descriptor less.

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from hyperpod_kit.checkpoint import values
+from hyperpod_kit.checkpoint.agent import control_page, local, shm_slots
+from hyperpod_kit.checkpoint.agent.control_page import Key, Page
 from hyperpod_kit.checkpoint.ranks import Ranks
-from hyperpod_kit.checkpoint.repository import arena, control, layout, local, selection, tombstone, verify
-from hyperpod_kit.checkpoint.repository.control import Key, Page
+from hyperpod_kit.checkpoint.repository import layout, selection, tombstone, verify
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.errors import CheckpointError
 
@@ -58,13 +59,13 @@ class Candidate:
         return next((one.key for tiers in self.held for one in tiers.values()), None)
 
 
-def sealed_pages(slots: Sequence[arena.Slot], run_id: str, rank: int) -> list[Page]:
+def sealed_pages(slots: Sequence[shm_slots.Slot], run_id: str, rank: int) -> list[Page]:
     """What this rank has sealed, of its slots in this node's shared memory."""
     pages = [slot.page for slot in slots]
     return [
         page
         for page in pages
-        if page is not None and page.state == control.SEALED and page.run_id == run_id and page.rank == rank
+        if page is not None and page.state == control_page.SEALED and page.run_id == run_id and page.rank == rank
     ]
 
 
@@ -77,7 +78,7 @@ def of_page(page: Page) -> Held:
     return Held(MEMORY, attempt_of(page), page.key, page.world, page.plan, page.shard_root, page.size)
 
 
-def here(slots: Sequence[arena.Slot], directory: str | None, run_id: str, rank: int) -> list[Held]:
+def here(slots: Sequence[shm_slots.Slot], directory: str | None, run_id: str, rank: int) -> list[Held]:
     """What this rank has besides the root: in its slots, and on the node's own disk (a disk that fails has nothing)."""
     found = [of_page(page) for page in sealed_pages(slots, run_id, rank)]
     if directory is not None:
@@ -92,7 +93,7 @@ def here(slots: Sequence[arena.Slot], directory: str | None, run_id: str, rank: 
                     part.report.record.root,
                     part.report.record.size,
                 )
-                for part in local.reports(directory, arena.run_hash(run_id), rank)
+                for part in local.reports(directory, shm_slots.run_hash(run_id), rank)
             ]
     return found
 

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import torch
 
 from hyperpod_kit.checkpoint import copier, device, partition
+from hyperpod_kit.checkpoint.agent import control_page, replicas, shm_slots
+from hyperpod_kit.checkpoint.agent.control_page import Page
 from hyperpod_kit.checkpoint.dtypes import TYPES
-from hyperpod_kit.checkpoint.repository import arena, control, digest, replicas
-from hyperpod_kit.checkpoint.repository.control import Page
+from hyperpod_kit.checkpoint.repository import digest
 from hyperpod_kit.checkpoint.repository.failpoint import failpoint
 from hyperpod_kit.checkpoint.repository.shard import ShardLayout, lay_out
 from hyperpod_kit.checkpoint.snapshot import Piece, Snapshot
@@ -58,7 +59,7 @@ class Plan:
 class Target:
     """A slot with the image's tensors as views, made once for a layout."""
 
-    def __init__(self, slot: arena.Slot, layout: ShardLayout) -> None:
+    def __init__(self, slot: shm_slots.Slot, layout: ShardLayout) -> None:
         self.slot = slot
         self.layout = layout
         self.views: dict[str, torch.Tensor] = {}
@@ -78,7 +79,7 @@ class Target:
     def begin(self, page: Page, extra: bytes) -> None:
         """FREE -> WRITING, with the header and the non-tensor state in place. Raises CheckpointError."""
         failpoint("capture.begin")
-        self.slot.put(page.to(control.WRITING))
+        self.slot.put(page.to(control_page.WRITING))
         head = self.layout.header(page.epoch, page.seq, page.step)
         self.slot.image[: len(head)] = head
         self.slot.put_extra(extra)

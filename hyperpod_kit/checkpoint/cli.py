@@ -21,7 +21,7 @@ def main(argv: list[str]) -> int:
     """Exit codes: 0 ok, 1 found something wrong, 2 usage (verify: nothing valid), 3 could not check."""
     command = argv[0] if argv else ""
     if command not in WITH_TORCH:
-        from hyperpod_kit.checkpoint.repository import cli
+        from hyperpod_kit.checkpoint.commands import cli
 
         return cli.main(argv, also=sorted(WITH_TORCH))
     try:

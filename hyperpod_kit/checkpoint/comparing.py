@@ -1,7 +1,7 @@
 """Whether replicas are equal, from one rank's side: digests of what it holds together with others, of a save's bytes.
 
 They are taken where the copy is made, before training may change the bytes; the agents compare them (see
-`repository.replicas`). Host memory is digested by the copier's threads, a device's where it lies (see `folding`).
+`agent.replicas`). Host memory is digested by the copier's threads, a device's where it lies (see `folding`).
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from collections.abc import Sequence
 import torch
 
 from hyperpod_kit.checkpoint import device
+from hyperpod_kit.checkpoint.agent import replicas
 from hyperpod_kit.checkpoint.copier import Batch
 from hyperpod_kit.checkpoint.device import Fold
 from hyperpod_kit.checkpoint.load import is_plain
-from hyperpod_kit.checkpoint.repository import digest, replicas
+from hyperpod_kit.checkpoint.repository import digest
 from hyperpod_kit.checkpoint.snapshot import Piece
 
 _CUT = 8 * 1024 * 1024

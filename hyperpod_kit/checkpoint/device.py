@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from hyperpod_kit.checkpoint import folding
-from hyperpod_kit.checkpoint.repository import arena
+from hyperpod_kit.checkpoint.agent import shm_slots
 
 _SMALL = 256 * 1024  # bytes below which a transfer of its own costs more than gathering
 _STAGE = 32 * 1024 * 1024  # bytes of pinned memory for gathered small tensors, at most
@@ -27,11 +27,11 @@ def is_on(tensor: torch.Tensor) -> bool:
     return tensor.device.type == "cuda"
 
 
-def _address(slot: arena.Slot) -> int:
+def _address(slot: shm_slots.Slot) -> int:
     return ctypes.addressof(slot.buffer)
 
 
-def register(slot: arena.Slot) -> bool:
+def register(slot: shm_slots.Slot) -> bool:
     """Let the driver know the slot's memory (cudaHostRegister), so that copies need no staging; False if it refuses."""
     address = _address(slot)
     if address in _registered:
@@ -42,7 +42,7 @@ def register(slot: arena.Slot) -> bool:
     return int(result) == 0
 
 
-def unregister(slot: arena.Slot) -> None:
+def unregister(slot: shm_slots.Slot) -> None:
     """Undo `register`; the memory must not be unmapped before."""
     if not _registered:
         return

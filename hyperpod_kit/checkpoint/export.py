@@ -14,11 +14,12 @@ from typing import Any
 import torch
 
 from hyperpod_kit.checkpoint import codec
+from hyperpod_kit.checkpoint.agent import assemble
 from hyperpod_kit.checkpoint.dcp import reshard
 from hyperpod_kit.checkpoint.dcp.boxes import Wants
 from hyperpod_kit.checkpoint.ranks import Ranks
 from hyperpod_kit.checkpoint.reason import Verdict
-from hyperpod_kit.checkpoint.repository import assemble, selection, verify
+from hyperpod_kit.checkpoint.repository import selection, verify
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.durable import sync_directory
 from hyperpod_kit.checkpoint.repository.store.open import Where, as_store

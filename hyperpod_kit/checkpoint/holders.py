@@ -3,7 +3,7 @@ the parameters, an average of the weights on rank 0 only.
 
 It is agreed at restore(), once, by a collective; a save asks nobody. What an optimizer makes later is held by the ranks
 that have its parameter, and any other new name by those that have its neighbours. Whether that was right is seen
-before a commit (`repository.held`): a wrong guess is a save that fails, never a hole.
+before a commit (`agent.held`): a wrong guess is a save that fails, never a hole.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from hyperpod_kit.checkpoint.repository import digest, held
+from hyperpod_kit.checkpoint.agent import held
+from hyperpod_kit.checkpoint.repository import digest
 from hyperpod_kit.errors import CheckpointError
 
 _MODEL = "model."

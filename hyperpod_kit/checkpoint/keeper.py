@@ -9,9 +9,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from hyperpod_kit.checkpoint.agent_link import AgentLink
-from hyperpod_kit.checkpoint.repository.lines import Message
-from hyperpod_kit.checkpoint.repository.protocol.trainer_channel import (
+from hyperpod_kit.checkpoint.agent.channel import Message
+from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import (
     AgentEnded,
     AgentEvent,
     AgentTrouble,
@@ -26,6 +25,7 @@ from hyperpod_kit.checkpoint.repository.protocol.trainer_channel import (
     TakeOver,
     TrainerMessage,
 )
+from hyperpod_kit.checkpoint.agent_link import AgentLink
 from hyperpod_kit.errors import CheckpointError
 
 SILENCE = 120.0

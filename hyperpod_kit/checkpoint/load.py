@@ -14,7 +14,7 @@ import torch
 from hyperpod_kit.checkpoint import copier
 from hyperpod_kit.checkpoint.dtypes import TYPES
 from hyperpod_kit.checkpoint.repository import digest, shard, stream
-from hyperpod_kit.checkpoint.repository.pump import Pump, whole
+from hyperpod_kit.checkpoint.repository.chunk_reader import Pump, whole
 from hyperpod_kit.checkpoint.repository.shard import Parsed, Placed, TensorSpec
 from hyperpod_kit.checkpoint.snapshot import Piece, is_own
 from hyperpod_kit.errors import CheckpointError

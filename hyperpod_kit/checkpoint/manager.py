@@ -23,13 +23,9 @@ from hyperpod_kit.checkpoint import (
     restore,
     startup,
 )
-from hyperpod_kit.checkpoint.fence import Fence
-from hyperpod_kit.checkpoint.handle import Handle
-from hyperpod_kit.checkpoint.ranks import Ranks
-from hyperpod_kit.checkpoint.repository import catalog, policy
-from hyperpod_kit.checkpoint.repository.control import Key, Page
-from hyperpod_kit.checkpoint.repository.lines import Message
-from hyperpod_kit.checkpoint.repository.protocol.trainer_channel import (
+from hyperpod_kit.checkpoint.agent.channel import Message
+from hyperpod_kit.checkpoint.agent.control_page import Key, Page
+from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import (
     AgentEvent,
     Close,
     SaveDropped,
@@ -40,6 +36,10 @@ from hyperpod_kit.checkpoint.repository.protocol.trainer_channel import (
     TensorDigests,
     TensorQuestion,
 )
+from hyperpod_kit.checkpoint.fence import Fence
+from hyperpod_kit.checkpoint.handle import Handle
+from hyperpod_kit.checkpoint.ranks import Ranks
+from hyperpod_kit.checkpoint.repository import catalog, policy
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.checkpoint.results import Fresh, Restored
 from hyperpod_kit.checkpoint.saves import Saves, log

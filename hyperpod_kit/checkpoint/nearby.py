@@ -7,25 +7,26 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from hyperpod_kit.checkpoint.agent import control_page, local, shm_slots
+from hyperpod_kit.checkpoint.agent.control_page import Key, Page
 from hyperpod_kit.checkpoint.candidates import Held
 from hyperpod_kit.checkpoint.load import Opened
-from hyperpod_kit.checkpoint.repository import arena, control, digest, layout, local, stream
-from hyperpod_kit.checkpoint.repository.control import Key, Page
+from hyperpod_kit.checkpoint.repository import digest, layout, stream
 from hyperpod_kit.errors import CheckpointError, DigestMismatch
 
 Tree = dict[str, Any]
 
 
-def _slot(slots: Sequence[arena.Slot], key: Key) -> tuple[arena.Slot, Page]:
+def _slot(slots: Sequence[shm_slots.Slot], key: Key) -> tuple[shm_slots.Slot, Page]:
     """This rank's sealed slot of a capture. Raises CheckpointError when it is gone."""
     for slot in slots:
         page = slot.page
-        if page is not None and page.state == control.SEALED and page.key == key:
+        if page is not None and page.state == control_page.SEALED and page.key == key:
             return slot, page
     raise CheckpointError("the capture is gone")
 
 
-def tree_in_memory(slots: Sequence[arena.Slot], key: Key) -> Tree:
+def tree_in_memory(slots: Sequence[shm_slots.Slot], key: Key) -> Tree:
     """The non-tensor state of this rank's capture. Raises DigestMismatch, CheckpointError."""
     slot, page = _slot(slots, key)
     extra = slot.extra(page.extra_size)
@@ -35,13 +36,13 @@ def tree_in_memory(slots: Sequence[arena.Slot], key: Key) -> Tree:
 
 
 @contextlib.contextmanager
-def shard_in_memory(slots: Sequence[arena.Slot], held: Held) -> Iterator[Opened]:
+def shard_in_memory(slots: Sequence[shm_slots.Slot], held: Held) -> Iterator[Opened]:
     """This rank's capture. Raises DigestMismatch, CheckpointError."""
     slot, page = _slot(slots, held.key)
 
     def still_there() -> None:
         after = slot.page
-        if after is None or after.state != control.SEALED or after.key != held.key:
+        if after is None or after.state != control_page.SEALED or after.key != held.key:
             raise CheckpointError("the capture was freed while it was read")
 
     image = stream.Mapped(slot.image[: page.size])
@@ -50,7 +51,7 @@ def shard_in_memory(slots: Sequence[arena.Slot], held: Held) -> Iterator[Opened]
 
 def tree_on_disk(directory: str, run_id: str, rank: int, attempt: str) -> Tree:
     """The non-tensor state of this rank's part. Raises DigestMismatch, CheckpointError, OSError."""
-    report = local.report(directory, arena.run_hash(run_id), rank, attempt)
+    report = local.report(directory, shm_slots.run_hash(run_id), rank, attempt)
     found = digest.small(report.extra.encode())
     if found != report.page.extra_root:
         raise DigestMismatch(layout.report_file(rank), report.page.extra_root, found)
@@ -60,7 +61,7 @@ def tree_on_disk(directory: str, run_id: str, rank: int, attempt: str) -> Tree:
 @contextlib.contextmanager
 def shard_on_disk(directory: str, run_id: str, rank: int, held: Held) -> Iterator[Opened]:
     """This rank's part. Raises DigestMismatch, CheckpointError, OSError."""
-    run_hash, name = arena.run_hash(run_id), layout.shard_file(rank)
+    run_hash, name = shm_slots.run_hash(run_id), layout.shard_file(rank)
     chunk = local.report(directory, run_hash, rank, held.attempt).page.chunk
     reader = local.store(directory, run_hash).open_read(f"{held.attempt}/{name}")
     try:

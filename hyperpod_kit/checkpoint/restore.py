@@ -18,15 +18,16 @@ from typing import Any
 import torch
 
 from hyperpod_kit.checkpoint import candidates, codec, load, nearby, share, stages
+from hyperpod_kit.checkpoint.agent import assemble, replicas, shm_slots
+from hyperpod_kit.checkpoint.agent.control_page import Key
+from hyperpod_kit.checkpoint.agent.held import plan_of as one_plan
 from hyperpod_kit.checkpoint.agreement import Agreement
 from hyperpod_kit.checkpoint.candidates import LOCAL, MEMORY, STORAGE, TIERS, Candidate, Held
 from hyperpod_kit.checkpoint.dcp import boxes, reshard
 from hyperpod_kit.checkpoint.ranks import Ranks
 from hyperpod_kit.checkpoint.reason import Reason, Verdict
 from hyperpod_kit.checkpoint.rejected import Rejected, mark
-from hyperpod_kit.checkpoint.repository import arena, assemble, digest, lease, replicas, verify
-from hyperpod_kit.checkpoint.repository.control import Key
-from hyperpod_kit.checkpoint.repository.held import plan_of as one_plan
+from hyperpod_kit.checkpoint.repository import digest, lease, verify
 from hyperpod_kit.checkpoint.repository.manifest import Manifest
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.results import Fresh, Restored
@@ -53,7 +54,7 @@ class _Near:
     """What this rank has besides the root."""
 
     run_id: str
-    slots: Sequence[arena.Slot]
+    slots: Sequence[shm_slots.Slot]
     local: str | None
     threads: int
 
@@ -77,7 +78,7 @@ def restore(
     *,
     run_id: str,
     held: Sequence[Sequence[Held]],
-    slots: Sequence[arena.Slot],
+    slots: Sequence[shm_slots.Slot],
     threads: int = 1,
     local: str | None = None,
     first: str | None = None,

@@ -8,10 +8,9 @@ import time
 import warnings
 from collections.abc import Callable
 
-from hyperpod_kit.checkpoint.handle import Handle
-from hyperpod_kit.checkpoint.repository.losses import NO_SLOT, Tally
-from hyperpod_kit.checkpoint.repository.protocol.message import CaptureOutcome, never
-from hyperpod_kit.checkpoint.repository.protocol.trainer_channel import (
+from hyperpod_kit.checkpoint.agent.losses import NO_SLOT, Tally
+from hyperpod_kit.checkpoint.agent.protocol.message import CaptureOutcome, never
+from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import (
     AgentEnded,
     AgentEvent,
     AgentTrouble,
@@ -29,6 +28,7 @@ from hyperpod_kit.checkpoint.repository.protocol.trainer_channel import (
     StartRefused,
     TensorQuestion,
 )
+from hyperpod_kit.checkpoint.handle import Handle
 from hyperpod_kit.errors import CheckpointError
 
 log = logging.getLogger("hyperpod_kit.checkpoint")

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable
 
 from hyperpod_kit.checkpoint import device
+from hyperpod_kit.checkpoint.agent import control_page, places, shm_slots
 from hyperpod_kit.checkpoint.capture import Target
-from hyperpod_kit.checkpoint.repository import arena, control, places
 from hyperpod_kit.checkpoint.repository.shard import ShardLayout
 from hyperpod_kit.errors import CheckpointError
 
@@ -21,10 +21,10 @@ class SlotPool:
     def __init__(self, run_id: str, rank: int, count: int, *, folder: str = "") -> None:
         """`folder`: where the agent has its own (default: this user's)."""
         self._folder = folder or places.mine()
-        self._uid, self._run, self._rank = places.node_uid(), arena.run_hash(run_id), rank
-        self._names = [arena.SlotName(self._uid, self._run, rank, n) for n in range(count)]
+        self._uid, self._run, self._rank = places.node_uid(), shm_slots.run_hash(run_id), rank
+        self._names = [shm_slots.SlotName(self._uid, self._run, rank, n) for n in range(count)]
         self._targets: dict[int, Target] = {}
-        self._busy: dict[int, arena.Slot] = {}
+        self._busy: dict[int, shm_slots.Slot] = {}
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
         self._ending = False
@@ -34,15 +34,15 @@ class SlotPool:
         self._all_made()
 
     @property
-    def slots(self) -> list[arena.Slot]:
+    def slots(self) -> list[shm_slots.Slot]:
         """Those that are mapped."""
         return [*self._busy.values(), *(target.slot for target in self._targets.values())]
 
     def attach(self) -> None:
         """Map the slots that are there, for restoring as well as for saving; a thread faults them in meanwhile."""
         self.settle()
-        names = arena.names(self._folder, uid=self._uid, run=self._run, rank=self._rank)
-        found = list(arena.attached(self._folder, names))
+        names = shm_slots.names(self._folder, uid=self._uid, run=self._run, rank=self._rank)
+        found = list(shm_slots.attached(self._folder, names))
         self._busy = {slot.name.slot: slot for slot in found}
         # What was captured last is likely to be needed first.
         order = sorted(found, key=lambda slot: slot.page.seq if slot.page is not None else 0, reverse=True)
@@ -113,12 +113,12 @@ class SlotPool:
                 return target
         return None
 
-    def _usable(self, name: arena.SlotName, layout: ShardLayout, extra: int) -> Target | None:
+    def _usable(self, name: shm_slots.SlotName, layout: ShardLayout, extra: int) -> Target | None:
         held = self._targets.get(name.slot)
         slot = held.slot if held is not None else self._busy.get(name.slot) or self._find(name)
         if slot is not None:
             page = slot.page
-            if page is not None and page.state != control.FREE:
+            if page is not None and page.state != control_page.FREE:
                 if held is None:
                     self._busy[name.slot] = slot
                 return None
@@ -133,14 +133,16 @@ class SlotPool:
             device.unregister(slot)
             slot.unlink()
             del slot, held
-        made = arena.create(self._folder, name, layout.size + SLACK // 2, extra_room=max(arena.EXTRA_ROOM, 4 * extra))
+        made = shm_slots.create(
+            self._folder, name, layout.size + SLACK // 2, extra_room=max(shm_slots.EXTRA_ROOM, 4 * extra)
+        )
         made.prefault()
         self._targets[name.slot] = Target(made, layout)
         return self._targets[name.slot]
 
-    def _find(self, name: arena.SlotName) -> arena.Slot | None:
+    def _find(self, name: shm_slots.SlotName) -> shm_slots.Slot | None:
         try:
-            return arena.attach(self._folder, name)
+            return shm_slots.attach(self._folder, name)
         except FileNotFoundError:
             return None
 

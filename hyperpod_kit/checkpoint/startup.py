@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 import torch
 
 from hyperpod_kit.checkpoint import opened, values
+from hyperpod_kit.checkpoint.agent import greeting, places, process
+from hyperpod_kit.checkpoint.agent.channel import Message
+from hyperpod_kit.checkpoint.agent.control_page import Key
+from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import AgentEvent, Connect
 from hyperpod_kit.checkpoint.keeper import Keeper
 from hyperpod_kit.checkpoint.ranks import Ranks, first_problem
-from hyperpod_kit.checkpoint.repository import catalog, commit, digest, greeting, places, process, verify
+from hyperpod_kit.checkpoint.repository import catalog, commit, digest, verify
 from hyperpod_kit.checkpoint.repository import identity as identities
-from hyperpod_kit.checkpoint.repository.control import Key
-from hyperpod_kit.checkpoint.repository.lines import Message
-from hyperpod_kit.checkpoint.repository.protocol.trainer_channel import AgentEvent, Connect
 from hyperpod_kit.checkpoint.repository.store.open import is_path
 from hyperpod_kit.errors import CheckpointError, RunIsOwned
 from hyperpod_kit.untrusted import listening, proof

@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Literal
 
 from hyperpod_kit.checkpoint import capture, codec, comparing, copier, device
+from hyperpod_kit.checkpoint.agent import control_page
+from hyperpod_kit.checkpoint.agent.control_page import Page
+from hyperpod_kit.checkpoint.agent.losses import NO_SLOT
+from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import MakeRoom, SaveSkipped, SlotCaptured
 from hyperpod_kit.checkpoint.fence import Flight
 from hyperpod_kit.checkpoint.handle import Handle
 from hyperpod_kit.checkpoint.keeper import Keeper
-from hyperpod_kit.checkpoint.repository import control
-from hyperpod_kit.checkpoint.repository.control import Page
-from hyperpod_kit.checkpoint.repository.losses import NO_SLOT
-from hyperpod_kit.checkpoint.repository.protocol.trainer_channel import MakeRoom, SaveSkipped, SlotCaptured
 from hyperpod_kit.checkpoint.saves import Saves
 from hyperpod_kit.checkpoint.slots import SlotPool
 from hyperpod_kit.checkpoint.snapshot import Piece, Snapshot
@@ -92,8 +92,8 @@ class Taking:
         try:
             return self._fly(target, [snapshot.pieces[n] for n in plan.mine], handle, compared)
         except BaseException:
-            if target.slot.page is not None and target.slot.page.state == control.WRITING:
-                target.end(control.FREE)
+            if target.slot.page is not None and target.slot.page.state == control_page.WRITING:
+                target.end(control_page.FREE)
             raise
 
     def _fly(
@@ -125,10 +125,10 @@ class Taking:
     ) -> None:
         """The copy has ended, in whatever thread."""
         if error is not None:
-            target.end(control.FREE)
+            target.end(control_page.FREE)
             self._give_up(handle, f"the copy failed: {error}")
             return
-        target.end(control.CAPTURED, compared.held() if compared is not None else None)
+        target.end(control_page.CAPTURED, compared.held() if compared is not None else None)
         with self._saves.changed:
             handle.become("captured")
         self._agent.send(SlotCaptured(target.slot.name.slot))
@@ -160,5 +160,5 @@ class Taking:
                     self._saves.changed.wait(_POLL_SECONDS)
         return target
 
-    def _key(self, handle: Handle) -> control.Key:
+    def _key(self, handle: Handle) -> control_page.Key:
         return (self.epoch, handle.seq, self._page.incarnation)

@@ -10,7 +10,7 @@ checkpoint = Passthrough(
     "checkpoint",
     "hyperpod_kit.checkpoint.cli:main",
     {
-        "": "hyperpod_kit.checkpoint.repository.cli:build_parser",
+        "": "hyperpod_kit.checkpoint.commands.cli:build_parser",
         **{word: f"{module}:build_parser" for word, module in WITH_TORCH.items()},
     },
 )

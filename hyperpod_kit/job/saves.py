@@ -9,9 +9,10 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any, Dict, List, Optional
 
-from hyperpod_kit.checkpoint.repository import lost_rows, manifest, selection, verify
-from hyperpod_kit.checkpoint.repository.losses import ago
-from hyperpod_kit.checkpoint.repository.lost_rows import Row
+from hyperpod_kit.checkpoint.agent import lost_rows
+from hyperpod_kit.checkpoint.agent.losses import ago
+from hyperpod_kit.checkpoint.agent.lost_rows import Row
+from hyperpod_kit.checkpoint.repository import manifest, selection, verify
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.untrusted.text import clean

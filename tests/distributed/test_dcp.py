@@ -233,7 +233,8 @@ def load_spread(root: str, order: list[int] | None) -> dict[str, Any]:
 def test_several_shards_of_one_tensor_on_a_rank(
     tmp_path: Path, writers: int, order: list[int], readers: int, other: list[int] | None
 ) -> None:
-    from hyperpod_kit.checkpoint.repository import cli, selection, verify
+    from hyperpod_kit.checkpoint.commands import cli
+    from hyperpod_kit.checkpoint.repository import selection, verify
 
     root = str(tmp_path / "root")
     wrote = sharded_job.run(tmp_path, writers, save_spread, root, order)

@@ -9,7 +9,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint.repository import catalog, flush
+from hyperpod_kit.checkpoint.agent import flush
+from hyperpod_kit.checkpoint.repository import catalog
 from tests.distributed import replicas_job, sharded_job
 
 pytestmark = pytest.mark.distributed

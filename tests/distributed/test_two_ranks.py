@@ -13,7 +13,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint.repository import catalog, lock, selection
+from hyperpod_kit.checkpoint.agent import lock
+from hyperpod_kit.checkpoint.repository import catalog, selection
 from hyperpod_kit.errors import NoCheckpoint
 
 pytestmark = pytest.mark.distributed

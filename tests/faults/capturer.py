@@ -17,7 +17,8 @@ def capture(
     folder: str, root: str, *, job: str, owner: Tuple[int, int], rank: int = 0, world: int = 1, seq: int = 1
 ) -> None:
     """What the trainer `owner` leaves in shared memory, of step 10 * seq."""
-    from hyperpod_kit.checkpoint.repository import arena, control, digest, identity
+    from hyperpod_kit.checkpoint.agent import control_page, shm_slots
+    from hyperpod_kit.checkpoint.repository import digest, identity
     from hyperpod_kit.checkpoint.repository.shard import TensorSpec, lay_out
 
     who = identity.open_root(root)
@@ -30,9 +31,9 @@ def capture(
         algorithm="blake2b",
         chunk=digest.CHUNK,
     )
-    name = arena.SlotName(os.getuid(), arena.run_hash(who.run_id), rank, 0)
-    slot = arena.create(folder, name, layout.size)
-    page = control.Page(
+    name = shm_slots.SlotName(os.getuid(), shm_slots.run_hash(who.run_id), rank, 0)
+    slot = shm_slots.create(folder, name, layout.size)
+    page = control_page.Page(
         rank=rank,
         world=world,
         epoch=1,
@@ -54,18 +55,18 @@ def capture(
         extra_size=2,
         extra_root=digest.small(b"{}"),
     )
-    slot.put(page.to(control.WRITING))
+    slot.put(page.to(control_page.WRITING))
     head = layout.header(1, seq, 10 * seq)
     slot.image[: len(head)] = head
     slot.put_extra(b"{}")
-    slot.move(control.CAPTURED)
+    slot.move(control_page.CAPTURED)
     slot.close()
 
 
 def main() -> None:
     library, root = sys.argv[1:]
     sys.path.insert(0, library)
-    from hyperpod_kit.checkpoint.repository import places, process
+    from hyperpod_kit.checkpoint.agent import places, process
 
     rank, world = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"])
     capture(places.mine(), root, job=os.environ["SLURM_JOB_ID"], owner=tuple(process.myself()), rank=rank, world=world)

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Callable, List
 
-from hyperpod_kit.checkpoint.repository import flush, flush_users, places
+from hyperpod_kit.checkpoint.agent import flush, flush_users, places
 from tests.faults.capturer import capture
 from tests.hostile.users import VICTIM, as_user
 

@@ -12,8 +12,8 @@ from typing import Any, Callable, Iterator, List, Tuple
 
 import pytest
 
-from hyperpod_kit.checkpoint.repository import fabric, greeting
-from hyperpod_kit.checkpoint.repository.fabric import Hub, Uplink
+from hyperpod_kit.checkpoint.agent import greeting, rpc
+from hyperpod_kit.checkpoint.agent.rpc import Hub, Uplink
 from tests.hostile.network import Between, ended, flipped, resident, strangers
 from tests.support.wait import until
 
@@ -29,7 +29,7 @@ class Head:
         self.address = ("127.0.0.1", self.hub.port)
 
     def join(self, rank: int, **options: Any) -> Uplink:
-        channel = fabric.join([self.address], TOKEN, rank, **options)
+        channel = rpc.join([self.address], TOKEN, rank, **options)
         assert channel is not None
         return channel
 
@@ -53,7 +53,7 @@ def head() -> Head:
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fabric, "GREET", 0.5)
+    monkeypatch.setattr(rpc, "GREET", 0.5)
 
 
 def test_a_line_without_an_end_is_not_kept(head: Head) -> None:
@@ -170,14 +170,14 @@ def between(head: Head) -> Iterator[Callable[..., Between]]:
 
 def test_the_token_does_not_pass_by(head: Head, between: Callable[..., Between]) -> None:
     way = between()
-    channel = fabric.join([("127.0.0.1", way.port)], TOKEN, 1)
+    channel = rpc.join([("127.0.0.1", way.port)], TOKEN, 1)
     assert channel and channel.send({"op": "done"}) and head.next() == (1, {"op": "done"})
     assert not [line for line in (*way.up, *way.down) if TOKEN.encode() in line or TOKEN[:16].encode() in line]
 
 
 def test_a_greeting_that_was_recorded_is_of_no_use(head: Head, between: Callable[..., Between]) -> None:
     way = between()
-    channel = fabric.join([("127.0.0.1", way.port)], TOKEN, 1)
+    channel = rpc.join([("127.0.0.1", way.port)], TOKEN, 1)
     assert channel and channel.send({"op": "done"}) and head.next() == (1, {"op": "done"})
     channel.close()
     assert head.next() == (1, None)
@@ -205,7 +205,7 @@ def test_what_was_changed_on_its_way_is_not_believed(
     head: Head, between: Callable[..., Between], name: str, change: Callable[[int, bytes], bytes], heard: int
 ) -> None:
     way = between(change)
-    channel = fabric.join([("127.0.0.1", way.port)], TOKEN, 2)
+    channel = rpc.join([("127.0.0.1", way.port)], TOKEN, 2)
     assert channel is not None
     for number in range(1, 5):
         channel.send({"op": "done", "n": number})
@@ -222,7 +222,7 @@ def test_what_was_changed_on_its_way_is_not_believed(
 @pytest.mark.parametrize("at", range(0, 90, 6))
 def test_a_bit_that_was_flipped_ends_the_connection(head: Head, between: Callable[..., Between], at: int) -> None:
     way = between(lambda number, line: flipped(line, at) if number == 1 else line)
-    channel = fabric.join([("127.0.0.1", way.port)], TOKEN, 2)
+    channel = rpc.join([("127.0.0.1", way.port)], TOKEN, 2)
     assert channel and channel.send({"op": "done", "n": 1})
     assert head.next() == (2, None) and head.nothing_heard()
 
@@ -236,7 +236,7 @@ def test_messages_that_change_places_are_not_believed(head: Head, between: Calla
             return b""
         return line + kept.pop() if number == 2 else line
 
-    channel = fabric.join([("127.0.0.1", between(change).port)], TOKEN, 2)
+    channel = rpc.join([("127.0.0.1", between(change).port)], TOKEN, 2)
     assert channel and channel.send({"n": 1}) and channel.send({"n": 2})
     assert head.next() == (2, None) and head.nothing_heard()
 
@@ -257,7 +257,7 @@ def test_an_order_of_another_connection_is_not_obeyed(head: Head) -> None:
         sock.sendall(welcome)  # once more, as an order
 
     threading.Thread(target=pose, daemon=True).start()
-    channel = fabric.join([impostor.getsockname()[:2]], TOKEN, 1)
+    channel = rpc.join([impostor.getsockname()[:2]], TOKEN, 1)
     assert channel is not None, "a machine that only passes on what it hears is not noticed"
     channel.listen(orders.put, lambda: orders.put("ended"))
     assert orders.get(timeout=60) == "ended" and orders.empty()
@@ -279,7 +279,7 @@ def test_an_impostor_at_the_port_learns_nothing_and_leads_nobody(soon: None) -> 
             sock.sendall(b'{"op":"welcome"}\n' + b"0" * 64 + b' {"op":"welcome"}\n')
 
     threading.Thread(target=pose, daemon=True).start()
-    assert fabric.join([impostor.getsockname()[:2]], TOKEN, 1, deadline=2.0) is None
+    assert rpc.join([impostor.getsockname()[:2]], TOKEN, 1, deadline=2.0) is None
     assert heard and not [line for line in heard if TOKEN.encode() in line]
     impostor.close()
 
@@ -290,7 +290,7 @@ def test_an_impostor_at_the_port_learns_nothing_and_leads_nobody(soon: None) -> 
 @pytest.mark.parametrize("rank", [0, -1, 4, 10**30])
 def test_a_rank_that_is_none_is_refused(soon: None, rank: int) -> None:
     head = Head()
-    assert fabric.join([head.address], TOKEN, rank, deadline=0.5) is None
+    assert rpc.join([head.address], TOKEN, rank, deadline=0.5) is None
     assert head.nothing_heard()
 
 
@@ -298,11 +298,11 @@ def test_a_rank_that_is_none_is_refused(soon: None, rank: int) -> None:
 def test_a_second_agent_does_not_take_the_place_of_one_that_answers(
     head: Head, again: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fabric, "ANSWER", 0.3)
+    monkeypatch.setattr(rpc, "ANSWER", 0.3)
     first = head.join(1)
     ends: queue.SimpleQueue[str] = queue.SimpleQueue()
     first.listen(lambda message: None, lambda: ends.put("ended"))
-    assert fabric.join([head.address], TOKEN, 1, again=again, deadline=1.5) is None
+    assert rpc.join([head.address], TOKEN, 1, again=again, deadline=1.5) is None
     first.send({"op": "done"})
     assert head.next() == (1, {"op": "done"}) and head.nothing_heard() and ends.empty()
 
@@ -310,7 +310,7 @@ def test_a_second_agent_does_not_take_the_place_of_one_that_answers(
 def test_one_that_comes_back_is_let_in_though_its_predecessor_was_never_seen_to_end(
     head: Head, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fabric, "ANSWER", 0.3)
+    monkeypatch.setattr(rpc, "ANSWER", 0.3)
     first = head.join(1)  # its machine is gone without a word: nobody listens at it, so nobody answers
     second = head.join(1, again=True)
     second.send({"op": "done"})

@@ -14,11 +14,13 @@ EXITS = ("untrusted/terminal.py", "cli/output.py", "cli/clean_console.py")
 
 ELSEWHERE = {
     "audit.py": "its one line is cleaned, and goes to a unit's log",
-    "checkpoint/repository/adopt.py": "the trainer's own output, to its owner",
-    "checkpoint/repository/agent": "the agent's own log file",
-    "checkpoint/repository/fabric.py": "the agent's own log file",
-    "checkpoint/repository/flush_users.py": "a child's stack trace, in the epilog's log",
-    "checkpoint/repository/places.py": "the trainer's own output, to its owner",
+    "checkpoint/agent/adopt.py": "the trainer's own output, to its owner",
+    "checkpoint/agent/agent": "the agent's own log file",
+    "checkpoint/agent/flush_users.py": "a child's stack trace, in the epilog's log",
+    "checkpoint/agent/leader.py": "the agent's own log file",
+    "checkpoint/agent/places.py": "the trainer's own output, to its owner",
+    "checkpoint/agent/rpc.py": "the agent's own log file",
+    "checkpoint/agent/worker.py": "the agent's own log file",
     "checkpoint/bench/": "what a person measures on their own machine; no other's words",
     "checkpoint/torture/": "the same",
     "job/lifeline.py": "the job's own output, to its owner",
@@ -98,7 +100,7 @@ def test_all_programs_that_show_what_others_wrote_are_watched() -> None:
     places = {str(path.relative_to(PACKAGE)) for path in watched()}
     wanted = {f"cli/{name}_command.py" for name in ("diagnose", "diff", "events", "update", "policy", "mounts")}
     wanted |= {"cli/exit_codes.py", "cli/main.py", "job/cli_look.py", "job/status.py", "remote/diagnose.py"}
-    wanted |= {f"checkpoint/repository/{name}.py" for name in ("cli", "cli_look", "cli_keep", "cli_repair")}
+    wanted |= {f"checkpoint/commands/{name}.py" for name in ("cli", "look", "keep", "repair")}
     assert wanted <= places
 
 

@@ -15,7 +15,7 @@ from typing import Any, Dict, Iterator, List, Tuple
 import pytest
 
 from hyperpod_kit import audit
-from hyperpod_kit.checkpoint.repository import arena, flush, flush_users, lock, places, process
+from hyperpod_kit.checkpoint.agent import flush, flush_users, lock, places, process, shm_slots
 from tests.hostile.captures import committed, flushed, lay
 from tests.hostile.users import ATTACKER, ROOT, VICTIM, as_user, be, busy_as, place
 
@@ -138,7 +138,7 @@ def test_it_ends_with_whoever_waits_for_it(base: Path) -> None:
     [page] = base.glob(f"hyperpod-kit-{ATTACKER}/*.ctl")
     program = f"""
 import os, sys
-from hyperpod_kit.checkpoint.repository import flush, flush_users
+from hyperpod_kit.checkpoint.agent import flush, flush_users
 print(os.getpid(), flush=True)
 flush_users.flush_as({ATTACKER}, folder={str(base)!r}, job=None, timeout=60.0, max_age=86400.0)
 """
@@ -225,7 +225,7 @@ def test_what_was_done_for_whom_is_recorded(base: Path, monkeypatch: pytest.Monk
 
 
 def test_only_root_flushes_for_others(base: Path) -> None:
-    from hyperpod_kit.checkpoint.repository import cli
+    from hyperpod_kit.checkpoint.commands import cli
 
     lay(base, base.parent / "root")
     assert as_user(ATTACKER, lambda: _exit(cli.main(["flush", "--all", "--uid", str(VICTIM)]))) == 1
@@ -243,7 +243,7 @@ def test_the_epilog_flushes_for_the_jobs_user(base: Path) -> None:
     program = base.parent / "program"
     program.write_text(
         f'#!/bin/sh\nexec {sys.executable} -c \'import sys; sys.path.insert(0, "{CHECKOUT}"); '
-        'from hyperpod_kit.checkpoint.repository import cli; sys.exit(cli.main(sys.argv[2:]))\' "$@"\n'
+        'from hyperpod_kit.checkpoint.commands import cli; sys.exit(cli.main(sys.argv[2:]))\' "$@"\n'
     )
     program.chmod(0o755)
     hook = base.parent / "epilog.sh"
@@ -350,7 +350,7 @@ while True:
 def test_a_slot_under_a_second_name_is_not_committed_twice(base: Path) -> None:
     lay(base, base.parent / "root")
     [page] = base.glob(f"hyperpod-kit-{VICTIM}/*.ctl")
-    other = arena.SlotName(VICTIM, "f" * 12, 3, 0)
+    other = shm_slots.SlotName(VICTIM, "f" * 12, 3, 0)
     for suffix in ("ctl", "img"):
         (page.parent / other.file(suffix)).write_bytes(page.with_suffix("." + suffix).read_bytes())
         os.chown(page.parent / other.file(suffix), VICTIM, VICTIM)

@@ -30,7 +30,7 @@ pytestmark = [
 BEGIN = """
 import contextlib, ctypes, os, signal, stat, sys
 from pathlib import Path
-from hyperpod_kit.checkpoint.repository import arena, flush, places, saves_note
+from hyperpod_kit.checkpoint.agent import flush, places, saves_note, shm_slots
 from hyperpod_kit.node.memory import glance as memory_glance
 from hyperpod_kit.node.memory.left import held
 from hyperpod_kit.untrusted.held import by_handle, mount_of

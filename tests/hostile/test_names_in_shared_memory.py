@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, Iterator
 
 import pytest
 
-from hyperpod_kit.checkpoint.repository import arena, flush_users, lock, places, process
+from hyperpod_kit.checkpoint.agent import flush_users, lock, places, process, shm_slots
 from hyperpod_kit.errors import Untrusted
 from tests.hostile.captures import committed, flushed, lay, within
 from tests.hostile.users import ATTACKER, ROOT, VICTIM, as_user, be, place
@@ -193,10 +193,10 @@ def test_a_lock_of_the_victims_under_a_second_name_is_none(base: Path) -> None:
     another run's."""
 
     def begin() -> None:
-        path = str(base / arena.lock_file(VICTIM, "a" * 12, 0))
+        path = str(base / shm_slots.lock_file(VICTIM, "a" * 12, 0))
         held = lock.try_acquire(path, process.myself())
         assert held is not None
-        other = str(base / arena.lock_file(VICTIM, "b" * 12, 0))
+        other = str(base / shm_slots.lock_file(VICTIM, "b" * 12, 0))
         os.link(path, other)
         with pytest.raises(Untrusted, match="with 2 names"):
             lock.take_over(other, process.Owner(1, 1), patience=0.2)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hyperpod_kit.checkpoint.repository import cli as checkpoint_cli
+from hyperpod_kit.checkpoint.commands import cli as checkpoint_cli
 from hyperpod_kit.cli import diff_rows
 from hyperpod_kit.job import cli as job_cli
 from hyperpod_kit.job import ledger_row

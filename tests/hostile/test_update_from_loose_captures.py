@@ -12,7 +12,8 @@ from typing import Any, Iterator, List
 
 import pytest
 
-from hyperpod_kit.checkpoint.repository import adopt, arena, control, janitor, lock, places, process, selection
+from hyperpod_kit.checkpoint.agent import adopt, control_page, lock, places, process, shm_gc, shm_slots
+from hyperpod_kit.checkpoint.repository import selection
 from hyperpod_kit.errors import RunIsOwned
 from tests.hostile.captures import DEAD, committed, flushed, lay, within
 from tests.hostile.users import ATTACKER, ROOT, VICTIM, as_user, place
@@ -41,10 +42,10 @@ def adopted(base: Path, run: str) -> List[int]:
 
     def work() -> None:
         folder = places.mine()
-        held = lock.take_over(os.path.join(folder, arena.lock_file(VICTIM, run, 0)), process.myself())
+        held = lock.take_over(os.path.join(folder, shm_slots.lock_file(VICTIM, run, 0)), process.myself())
         adopt.adopt(folder, run, 0, process.myself())
         held.release()
-        slots = list(arena.attached(folder, arena.names(folder, uid=VICTIM, run=run, rank=0)))
+        slots = list(shm_slots.attached(folder, shm_slots.names(folder, uid=VICTIM, run=run, rank=0)))
         answer.write_text(" ".join(str(slot.page.step) for slot in slots if slot.page is not None))
 
     code = as_user(VICTIM, within(60, work))
@@ -103,11 +104,11 @@ def test_a_trainer_of_the_first_release_that_lives_keeps_its_own(base: Path) -> 
     run = run_of(base)
 
     def work() -> None:
-        held = lock.try_acquire(str(base / arena.lock_file(VICTIM, run, 0)), process.myself())
+        held = lock.try_acquire(str(base / shm_slots.lock_file(VICTIM, run, 0)), process.myself())
         assert held is not None
         with pytest.raises(RunIsOwned, match=f"process {os.getpid()} on this node"):
             adopt.adopt(places.mine(), run, 0, process.Owner(1, 1))
-        assert len(arena.names(str(base), uid=VICTIM, run=run)) == 1
+        assert len(shm_slots.names(str(base), uid=VICTIM, run=run)) == 1
         held.release()
 
     assert as_user(VICTIM, within(60, work)) == 0
@@ -118,8 +119,8 @@ def test_the_janitor_looks_at_both(base: Path) -> None:
     lay(base, base.parent / "other")
 
     def work() -> None:
-        assert len(janitor.sweep(*places.of_mine(), but="", max_age=-1.0)) == 2
-        assert not [place for place in places.of_mine() if arena.names(place)]
+        assert len(shm_gc.sweep(*places.of_mine(), but="", max_age=-1.0)) == 2
+        assert not [place for place in places.of_mine() if shm_slots.names(place)]
 
     assert as_user(VICTIM, within(60, work)) == 0
 
@@ -158,7 +159,7 @@ def test_a_page_and_the_names_of_the_first_release_are_read(base: Path) -> None:
     text = json.dumps(PAGE_OF_THE_FIRST_RELEASE, separators=(",", ":")).encode()
     half = b"HPKSLOT1" + (2).to_bytes(8, "little") + len(text).to_bytes(4, "little") + text
     half += hashlib.blake2b(half, digest_size=8).digest()
-    found = control.read(memoryview(half.ljust(2048, b"\0") + bytes(2048)))
+    found = control_page.read(memoryview(half.ljust(2048, b"\0") + bytes(2048)))
     assert found is not None and found[0] == 2 and found[1].step == 10 and found[1].trainer == process.Owner(*DEAD)
-    assert arena.SlotName(4002, "0" * 12, 1, 2).file("ctl") == "hpk-4002-000000000000-00001-02.ctl"
-    assert arena.lock_file(4002, "0" * 12, 1) == "hpk-4002-000000000000-00001.lock"
+    assert shm_slots.SlotName(4002, "0" * 12, 1, 2).file("ctl") == "hpk-4002-000000000000-00001-02.ctl"
+    assert shm_slots.lock_file(4002, "0" * 12, 1) == "hpk-4002-000000000000-00001.lock"

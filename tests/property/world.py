@@ -15,29 +15,27 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 from unittest import mock
 
-from hyperpod_kit.checkpoint.repository import (
+from hyperpod_kit.checkpoint.agent import (
     agent,
     agent_events,
-    agent_head,
-    agent_work,
-    arena,
-    commit,
-    control,
-    digest,
-    identity,
+    control_page,
+    leader,
     replicas,
-    selection,
-    verify,
+    shm_slots,
 )
-from hyperpod_kit.checkpoint.repository.control import Key
-from hyperpod_kit.checkpoint.repository.process import Owner
-from hyperpod_kit.checkpoint.repository.protocol.trainer_channel import (
+from hyperpod_kit.checkpoint.agent import (
+    worker as agent_worker,
+)
+from hyperpod_kit.checkpoint.agent.control_page import Key
+from hyperpod_kit.checkpoint.agent.process import Owner
+from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import (
     SaveSkipped,
     Settle,
     SlotCaptured,
     TensorDigests,
     TrainerMessage,
 )
+from hyperpod_kit.checkpoint.repository import commit, digest, identity, selection, verify
 from hyperpod_kit.checkpoint.repository.shard import TensorSpec, lay_out
 from hyperpod_kit.errors import CheckpointError, NoCheckpoint
 
@@ -46,14 +44,14 @@ ITEMS = 700
 
 
 class Worker:
-    """agent_work.Worker, a job at a time when `work` is called."""
+    """agent_worker.Worker, a job at a time when `work` is called."""
 
-    def __init__(self, name: str, post: agent_work.Post) -> None:
+    def __init__(self, name: str, post: agent_worker.Post) -> None:
         self.name = name
         self.post = post
-        self.jobs: deque[Tuple[agent_work.Result[Any], Key, Callable[[], Any]]] = deque()
+        self.jobs: deque[Tuple[agent_worker.Result[Any], Key, Callable[[], Any]]] = deque()
 
-    def submit(self, result: agent_work.Result[Any], key: Key, job: Callable[[], Any]) -> None:
+    def submit(self, result: agent_worker.Result[Any], key: Key, job: Callable[[], Any]) -> None:
         self.jobs.append((result, key, job))
 
     def work(self, error: Optional[str] = None) -> None:
@@ -82,7 +80,7 @@ class Pipe:
 
 
 class Hub:
-    """fabric.Hub without sockets."""
+    """rpc.Hub without sockets."""
 
     port = 1
 
@@ -112,17 +110,17 @@ class World:
         self.trainers = False
         self.epoch = self.seq_before = 0
         self.captured: Dict[int, int] = {}
-        self.half: Dict[int, arena.Slot] = {}
+        self.half: Dict[int, shm_slots.Slot] = {}
         self.apart: Dict[Tuple[int, int], bool] = {}
         """Saves in which the ranks hold other bytes of what they hold alike, as (epoch, seq)."""
         self._starts = 0
         self._patches = contextlib.ExitStack()
         for target, name, value in (
-            (agent_work, "Worker", Worker),
-            (agent_head, "Worker", Worker),
+            (agent_worker, "Worker", Worker),
+            (leader, "Worker", Worker),
             (agent, "alive", lambda owner: owner in self.alive),
-            (agent.fabric, "Hub", lambda *_, **__: Hub()),
-            (agent.fabric, "REJOIN", -1.0),
+            (agent.rpc, "Hub", lambda *_, **__: Hub()),
+            (agent.rpc, "REJOIN", -1.0),
         ):
             self._patches.enter_context(mock.patch.object(target, name, value))
         self._patches.enter_context(mock.patch.dict(os.environ, {"HPK_SHM_DIR": str(self.shm)}))
@@ -228,25 +226,25 @@ class World:
         seq = self.captured[rank]
         self.apart.setdefault((self.epoch, seq), apart and self.world > 1)
         for number in range(SLOTS):
-            name = arena.SlotName(os.getuid(), arena.run_hash(self.identity.run_id), rank, number)
+            name = shm_slots.SlotName(os.getuid(), shm_slots.run_hash(self.identity.run_id), rank, number)
             layout = self._layout(rank)
             try:
-                slot = arena.attach(str(self.shm), name)
+                slot = shm_slots.attach(str(self.shm), name)
             except FileNotFoundError:
-                slot = arena.create(str(self.shm), name, layout.size)
+                slot = shm_slots.create(str(self.shm), name, layout.size)
             page = slot.page
             assert page is not None
-            if page.state == control.FREE:
+            if page.state == control_page.FREE:
                 self._half_copy(slot, layout, rank, seq)
                 return
             slot.close()
         self._say(rank, SaveSkipped((self.epoch, seq, self.incarnation), "no slot was free"))
 
-    def _half_copy(self, slot: arena.Slot, layout: Any, rank: int, seq: int) -> None:
+    def _half_copy(self, slot: shm_slots.Slot, layout: Any, rank: int, seq: int) -> None:
         told = f"of rank {rank}" if self.apart[self.epoch, seq] else "the same"
         extra = replicas.with_replicas(b'{"rng":0}', {"all": told})
         slot.put(
-            control.Page(
+            control_page.Page(
                 rank=rank,
                 world=self.world,
                 epoch=self.epoch,
@@ -266,7 +264,7 @@ class World:
                 plan_tensors=self.world,
                 extra_size=len(extra),
                 extra_root=digest.small(extra),
-            ).to(control.WRITING)
+            ).to(control_page.WRITING)
         )
         slot.put_extra(extra)
         head = layout.header(self.epoch, seq, seq)
@@ -280,7 +278,7 @@ class World:
         page = slot.page
         assert page is not None
         self._copy(slot, layout, (page.epoch, page.seq), rank, 1, 2)
-        slot.move(control.CAPTURED)
+        slot.move(control_page.CAPTURED)
         number = slot.name.slot
         slot.close()
         self._say(rank, SlotCaptured(number))
@@ -302,7 +300,9 @@ class World:
     def _data(self, position: Tuple[int, int], rank: int) -> bytes:
         return random.Random(f"{position}/{rank}").randbytes(4 * (ITEMS + rank))
 
-    def _copy(self, slot: arena.Slot, layout: Any, position: Tuple[int, int], rank: int, part: int, of: int) -> None:
+    def _copy(
+        self, slot: shm_slots.Slot, layout: Any, position: Tuple[int, int], rank: int, part: int, of: int
+    ) -> None:
         data = self._data(position, rank)
         begin, end = len(data) * part // of, len(data) * (part + 1) // of
         at = layout.tensors[0].begin
@@ -335,11 +335,11 @@ class World:
         """Captures that every rank has whole, and alike. CAPTURED counts: the next start seals it."""
         per_rank: List[Set[Key]] = []
         for rank in range(self.world):
-            names = arena.names(str(self.shm), uid=os.getuid(), rank=rank)
+            names = shm_slots.names(str(self.shm), uid=os.getuid(), rank=rank)
             mine = set()
-            for slot in arena.attached(str(self.shm), names):
+            for slot in shm_slots.attached(str(self.shm), names):
                 page = slot.page
-                if page is not None and page.state in (control.CAPTURED, control.SEALED):
+                if page is not None and page.state in (control_page.CAPTURED, control_page.SEALED):
                     self._check_bytes(bytes(slot.image), (page.epoch, page.seq), rank)
                     mine.add(page.key)
                 slot.close()

@@ -15,8 +15,8 @@ from typing import Any, Iterator, List
 
 import pytest
 
-from hyperpod_kit.checkpoint.repository import fabric
-from hyperpod_kit.checkpoint.repository.lines import Channel
+from hyperpod_kit.checkpoint.agent import rpc
+from hyperpod_kit.checkpoint.agent.channel import Channel
 from hyperpod_kit.descriptors import soft, under
 from hyperpod_kit.job.lifeline import BYE, Lifeline
 
@@ -163,14 +163,14 @@ def test_lifelines_of_more_nodes_than_descriptors(limit: str, hard: str, held: i
 
 
 FABRIC = """
-from hyperpod_kit.checkpoint.repository import fabric
+from hyperpod_kit.checkpoint.agent import rpc
 from hyperpod_kit.errors import CheckpointError
 import os, queue
 if sys.argv[1] == "raised":
     descriptors.raise_limit()
 gone = queue.SimpleQueue()
 try:
-    hub = fabric.Hub("token", lambda rank, message: gone.put((rank, message)), peers=int(sys.argv[2]),
+    hub = rpc.Hub("token", lambda rank, message: gone.put((rank, message)), peers=int(sys.argv[2]),
                      addresses=["127.0.0.1"])
 except CheckpointError as err:
     say(str(err))
@@ -191,7 +191,7 @@ say(sorted(gone.get(timeout=60)[0] for _ in range(int(sys.argv[2]))))
 
 
 def peers(port: int, count: int) -> List[Channel]:
-    joined = [fabric.join([("127.0.0.1", port)], "token", rank) for rank in range(1, count + 1)]
+    joined = [rpc.join([("127.0.0.1", port)], "token", rank) for rank in range(1, count + 1)]
     assert all(joined)
     return [channel for channel in joined if channel is not None]
 
@@ -212,7 +212,7 @@ def test_too_few_descriptors_for_the_ranks_are_refused_in_words() -> None:
 def test_ranks_that_come_while_descriptors_are_out_are_let_in_later() -> None:
     with limited(FABRIC, "full", 20) as head, ThreadPoolExecutor(20) as pool:
         port = head.hear()
-        joining = [pool.submit(fabric.join, [("127.0.0.1", port)], "token", rank) for rank in range(1, 21)]
+        joining = [pool.submit(rpc.join, [("127.0.0.1", port)], "token", rank) for rank in range(1, 21)]
         assert head.complaint() == "agents of other ranks wait: Too many open files\n"
         head.tell("descriptors are free again")
         for joined in joining:

@@ -16,9 +16,9 @@ import torch
 
 import hyperpod_kit
 from hyperpod_kit.checkpoint import bench
+from hyperpod_kit.checkpoint.agent import places
 from hyperpod_kit.checkpoint.bench import launch, machine, run, summary
 from hyperpod_kit.checkpoint.bench.workload import MODES, SIZES
-from hyperpod_kit.checkpoint.repository import places
 
 _LINES = (
     ("memory floor", "floor_s", None),

@@ -147,7 +147,7 @@ def _agents(shared: str) -> list[int]:
         if entry.name.isdigit():
             try:
                 ours = f"HPK_SHM_DIR={shared}\0".encode() in (entry / "environ").read_bytes()
-                if ours and b"checkpoint.repository.agent" in (entry / "cmdline").read_bytes():
+                if ours and b"checkpoint.agent.agent_main" in (entry / "cmdline").read_bytes():
                     found.append(int(entry.name))
             except OSError:
                 continue

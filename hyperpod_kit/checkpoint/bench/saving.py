@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from hyperpod_kit.checkpoint import Handle, Manager, State
+from hyperpod_kit.checkpoint.agent import places
 from hyperpod_kit.checkpoint.bench import limits, machine, usage
 from hyperpod_kit.checkpoint.bench.assignment import Assignment
 from hyperpod_kit.checkpoint.bench.peers import Peers
 from hyperpod_kit.checkpoint.bench.workload import Workload
-from hyperpod_kit.checkpoint.repository import places
 
 PATIENCE = 300.0
 """Seconds after which a save that is not durable is an error."""

@@ -20,7 +20,7 @@ def agents() -> list[int]:
                 command = (entry / "cmdline").read_bytes()
             except OSError:
                 continue
-            if b"checkpoint.repository.agent" in command:
+            if b"checkpoint.agent.agent_main" in command:
                 found.append(int(entry.name))
     return found
 

@@ -25,13 +25,14 @@ from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
 from hyperpod_kit.checkpoint import codec
+from hyperpod_kit.checkpoint.agent import assemble
 from hyperpod_kit.checkpoint.dcp import place as places
 from hyperpod_kit.checkpoint.dcp import reshard
 from hyperpod_kit.checkpoint.dcp.boxes import Chunk, Region, Rows, Wants, needs
 from hyperpod_kit.checkpoint.dtypes import TYPES
 from hyperpod_kit.checkpoint.ranks import Ranks
 from hyperpod_kit.checkpoint.reason import Reason, reason_in
-from hyperpod_kit.checkpoint.repository import assemble, digest, index, selection, verify
+from hyperpod_kit.checkpoint.repository import digest, index, selection, verify
 from hyperpod_kit.errors import CheckpointError
 
 BYTES = "bytes"

@@ -18,8 +18,8 @@ from hyperpod_kit.checkpoint.ranks import Ranks
 from hyperpod_kit.checkpoint.reason import Reason, Verdict, reason_in
 from hyperpod_kit.checkpoint.repository import digest, index, stream, tombstone, verify
 from hyperpod_kit.checkpoint.repository import shard as shards
+from hyperpod_kit.checkpoint.repository.chunk_reader import Pump
 from hyperpod_kit.checkpoint.repository.manifest import Manifest
-from hyperpod_kit.checkpoint.repository.pump import Pump
 from hyperpod_kit.checkpoint.repository.store.base import Reader, Store
 from hyperpod_kit.errors import CheckpointError, DigestUnavailable
 

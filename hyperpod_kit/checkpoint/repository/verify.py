@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from hyperpod_kit.checkpoint.repository import digest, layout, manifest, stream
-from hyperpod_kit.checkpoint.repository.pump import Pump, whole
+from hyperpod_kit.checkpoint.repository.chunk_reader import Pump, whole
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import Where, as_store
 from hyperpod_kit.errors import CheckpointError, DigestMismatch

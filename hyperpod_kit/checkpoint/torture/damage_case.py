@@ -142,7 +142,7 @@ def _both(root: str, subject: Any) -> CaseResult:
 
 
 def _verify(root: str) -> int:
-    from hyperpod_kit.checkpoint.repository import cli
+    from hyperpod_kit.checkpoint.commands import cli
 
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         try:

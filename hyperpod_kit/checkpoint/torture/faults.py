@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hyperpod_kit.checkpoint.repository import flush, layout, selection, verify
+from hyperpod_kit.checkpoint.agent import flush
+from hyperpod_kit.checkpoint.repository import layout, selection, verify
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.checkpoint.torture import backends, life
@@ -178,13 +179,16 @@ def _fill(store: Store, objects: dict[str, bytes]) -> None:
         writer.finish()
 
 
+_ENGINE = tuple(f"hyperpod_kit.checkpoint.{part}" for part in ("repository", "agent.", "commands"))
+
+
 @contextlib.contextmanager
 def _stores_are(store: object) -> Iterator[None]:
     """Whatever root the engine opens, it gets this store."""
     names = [
         (module, name)
         for module in list(sys.modules.values())
-        if getattr(module, "__name__", "").startswith("hyperpod_kit.checkpoint.repository")
+        if getattr(module, "__name__", "").startswith(_ENGINE)
         for name, value in list(vars(module).items())
         if value is open_store
     ]

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hyperpod_kit.checkpoint.repository import lock, process
-from hyperpod_kit.checkpoint.repository.process import Owner
+from hyperpod_kit.checkpoint.agent import lock, process
+from hyperpod_kit.checkpoint.agent.process import Owner
 
 
 @dataclass(frozen=True)

@@ -190,7 +190,7 @@ def _bounded(process: BaseProcess) -> None:
 
 def _flush(shm: str, failpoint: str, trace: str) -> None:
     os.environ.update(HPK_FAILPOINT=failpoint, HPK_FAILPOINT_TRACE=trace)
-    from hyperpod_kit.checkpoint.repository import flush as repository_flush
+    from hyperpod_kit.checkpoint.agent import flush as repository_flush
 
     repository_flush.flush(folder=shm, timeout=5.0)
     os._exit(0)

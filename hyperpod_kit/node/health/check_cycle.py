@@ -34,7 +34,7 @@ from hyperpod_kit.node.observe.check import DEEP, DEEP_EVERY, Look, deep_mode, l
 from hyperpod_kit.node.slurm import munge
 
 if TYPE_CHECKING:
-    from hyperpod_kit.checkpoint.repository.saves_note import Found
+    from hyperpod_kit.checkpoint.agent.saves_note import Found
 
 METRICS_WITHIN = 5.0
 """Seconds for the file of metrics."""
@@ -121,13 +121,13 @@ def _check_cycle(node: Node) -> CheckCycle:
 
 def saves_of(node: Node) -> Sequence[Found]:
     """How the saves of the runs here fare, by the word of rank 0's agents."""
-    from hyperpod_kit.checkpoint.repository import places
+    from hyperpod_kit.checkpoint.agent import places
 
     try:
         with contextlib.closing(places.listed(node.paths.shared_memory, ".saves", 1)) as notes:
             if next(notes, None) is None:
                 return ()  # most nodes have no run most of the time
-        from hyperpod_kit.checkpoint.repository import saves_note
+        from hyperpod_kit.checkpoint.agent import saves_note
 
         return saves_note.read_all(node.paths.shared_memory)
     except OSError:

@@ -11,7 +11,7 @@ from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.health.record import HealthRecord
 
 if TYPE_CHECKING:
-    from hyperpod_kit.checkpoint.repository.saves_note import Found
+    from hyperpod_kit.checkpoint.agent.saves_note import Found
 
 FILE = "hyperpod_kit.prom"
 

@@ -15,7 +15,7 @@ import sys
 
 def nothing_to_do(where: str) -> bool:
     """Whether no user has captures here, and users' directories can be made."""
-    from hyperpod_kit.checkpoint.repository import places
+    from hyperpod_kit.checkpoint.agent import places
 
     return places.is_ready(where) and next(places.listed(where, ".ctl", 1), None) is None
 

@@ -15,7 +15,7 @@ import re
 from dataclasses import dataclass
 from typing import Dict, Iterable, List, Mapping, Optional, Set, Tuple
 
-from hyperpod_kit.checkpoint.repository import arena, control, places, process
+from hyperpod_kit.checkpoint.agent import control_page, places, process, shm_slots
 from hyperpod_kit.slurm.hostlist import expand
 from hyperpod_kit.untrusted.held import opened
 
@@ -52,17 +52,17 @@ def held(folder: str) -> List[Held]:
     return [Held(uid, job, alive) for (uid, job), alive in sorted(found.items())]
 
 
-def _page(name: str, named: int) -> Optional[control.Page]:
+def _page(name: str, named: int) -> Optional[control_page.Page]:
     """The control page of a slot, None for what is none."""
-    if arena.NAME.fullmatch(name) is None:
+    if shm_slots.NAME.fullmatch(name) is None:
         return None
     try:
         handle = opened(named, os.O_RDONLY)
     except OSError:
         return None
     try:
-        text = os.pread(handle, control.PAGE, 0)
-        found = control.read(memoryview(text)) if len(text) == control.PAGE else None
+        text = os.pread(handle, control_page.PAGE, 0)
+        found = control_page.read(memoryview(text)) if len(text) == control_page.PAGE else None
         return None if found is None else found[1]
     except (OSError, TypeError, ValueError, AttributeError):
         return None

@@ -9,7 +9,7 @@ import os
 import sys
 
 from hyperpod_kit import audit
-from hyperpod_kit.checkpoint.repository import places
+from hyperpod_kit.checkpoint.agent import places
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.locks import held
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Set
 
-from hyperpod_kit.checkpoint.repository import flush_users
+from hyperpod_kit.checkpoint.agent import flush_users
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import jot, read_json

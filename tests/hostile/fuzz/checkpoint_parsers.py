@@ -13,25 +13,21 @@ from io import BytesIO
 from random import Random
 from typing import Any, Callable, List
 
+from hyperpod_kit.checkpoint.agent import control_page, local, lost_rows, saves_note, shm_slots
+from hyperpod_kit.checkpoint.agent.assemble import Report
 from hyperpod_kit.checkpoint.repository import (
-    arena,
     catalog,
-    control,
     digest,
     identity,
     index,
     layout,
     lease,
-    local,
-    lost_rows,
     manifest,
     pins,
-    saves_note,
     shard,
     tombstone,
     verify,
 )
-from hyperpod_kit.checkpoint.repository.assemble import Report
 from hyperpod_kit.checkpoint.repository.manifest import FileRecord, Manifest
 from hyperpod_kit.checkpoint.repository.store.base import Capabilities
 from hyperpod_kit.checkpoint.repository.store.memory import MemoryStore
@@ -72,8 +68,8 @@ SPECS = [
     shard.TensorSpec("scalar", "I64", ()),
 ]
 LAID = shard.lay_out(SPECS, rank=0, world=2, run="0" * 32, plan="p", algorithm="blake2b")
-PAGE = control.Page(
-    state=control.SEALED,
+PAGE = control_page.Page(
+    state=control_page.SEALED,
     rank=0,
     world=2,
     epoch=2,
@@ -241,8 +237,8 @@ def a_shard() -> Parser:
 
 
 def a_page() -> Parser:
-    room = bytearray(control.PAGE)
-    control.write(memoryview(room), 1, PAGE)
+    room = bytearray(control_page.PAGE)
+    control_page.write(memoryview(room), 1, PAGE)
     body = json.loads(json.dumps(PAGE.__dict__))
     seed = bytes(room)
 
@@ -250,20 +246,20 @@ def a_page() -> Parser:
         text = a_json(rng, [body])
         made = struct.pack("<8sQI", b"HPKSLOT1", rng.choice((1, 2, 3, 2**64 - 1)), len(text)) + text
         made += digest.algorithm("blake2b").leaf(made)
-        return made[: control.PAGE // 2].ljust(control.PAGE // 2, b"\0")
+        return made[: control_page.PAGE // 2].ljust(control_page.PAGE // 2, b"\0")
 
     def make(rng: Random) -> bytes:
         if rng.random() < 0.2:
-            return some_bytes(rng, seed, [seed], []).ljust(control.PAGE, b"\0")[: control.PAGE]
+            return some_bytes(rng, seed, [seed], []).ljust(control_page.PAGE, b"\0")[: control_page.PAGE]
         return half(rng) + half(rng)
 
     def read(data: bytes) -> None:
-        found = control.read(memoryview(data))
+        found = control_page.read(memoryview(data))
         if found is None:
             raise CheckpointError("no page")
         page = found[1]
         name = layout.AttemptName(page.seq, page.step, page.epoch, page.incarnation)
-        use(page.trainer, page.key, sorted([page.key, PAGE.key]), str(name), arena.run_hash(page.run_id))
+        use(page.trainer, page.key, sorted([page.key, PAGE.key]), str(name), shm_slots.run_hash(page.run_id))
         use(page.size + page.extra_size + page.chunk + page.tensors + page.plan_tensors, page.rank < page.world)
         use({page.state, page.root, page.digest, page.shard_root, page.layout, page.plan}, dict(page.job))
         use(layout.shard_file(page.rank))

@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Callable, Dict, List, Sequence
 
-from hyperpod_kit.checkpoint.repository.lines import Channel
+from hyperpod_kit.checkpoint.agent.channel import Channel
 from hyperpod_kit.config import document, load
 from hyperpod_kit.errors import ConfigError, JobError, RunError, Untrusted, UsageError
 from hyperpod_kit.job import exits, ledger, outcome, policy, shared_decision, status, status_page, sweep, timeline

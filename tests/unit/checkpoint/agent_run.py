@@ -12,10 +12,11 @@ import sys
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional
 
+from hyperpod_kit.checkpoint.agent import process, shm_slots
+from hyperpod_kit.checkpoint.agent.control_page import Key
+from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import Close, Connect, Settle, SlotCaptured
 from hyperpod_kit.checkpoint.agent_link import AgentLink
-from hyperpod_kit.checkpoint.repository import arena, identity, process
-from hyperpod_kit.checkpoint.repository.control import Key
-from hyperpod_kit.checkpoint.repository.protocol.trainer_channel import Close, Connect, Settle, SlotCaptured
+from hyperpod_kit.checkpoint.repository import identity
 from tests.support.wait import until
 
 CHUNK = 4096
@@ -90,7 +91,7 @@ class Start:
         for link in self.links:
             link.send(Settle(keep, tier))
 
-    def captured(self, rank: int, slot: arena.Slot) -> None:
+    def captured(self, rank: int, slot: shm_slots.Slot) -> None:
         self.links[rank].send(SlotCaptured(slot.name.slot))
 
     def until(self, *kinds: str, rank: int = 0, timeout: float = 15.0) -> List[Dict[str, Any]]:
@@ -154,13 +155,15 @@ def abandon(manager: Any) -> None:
 def states(shm: Path) -> List[str]:
     """The states of all slots."""
     found = []
-    for slot in arena.attached(str(shm), arena.names(str(shm))):
+    for slot in shm_slots.attached(str(shm), shm_slots.names(str(shm))):
         found.append(slot.page.state if slot.page is not None else "damaged")
         slot.close()
     return sorted(found)
 
 
-def save(run: Start, capture: Callable[..., arena.Slot], seq: int, *, slot: int = 0, tell: bool = True) -> arena.Slot:
+def save(
+    run: Start, capture: Callable[..., shm_slots.Slot], seq: int, *, slot: int = 0, tell: bool = True
+) -> shm_slots.Slot:
     """All ranks capture `seq`; rank 0's slot."""
     made = [
         capture(

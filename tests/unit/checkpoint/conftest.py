@@ -10,7 +10,8 @@ from typing import Any, Callable, Iterator, List, Tuple
 
 import pytest
 
-from hyperpod_kit.checkpoint.repository import arena, control, digest, flush, identity
+from hyperpod_kit.checkpoint.agent import control_page, flush, shm_slots
+from hyperpod_kit.checkpoint.repository import digest, identity
 from hyperpod_kit.checkpoint.repository.shard import TensorSpec, lay_out
 from tests.unit.checkpoint.agent_run import Start
 
@@ -28,7 +29,7 @@ def shm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-Capture = Callable[..., arena.Slot]
+Capture = Callable[..., shm_slots.Slot]
 
 
 @pytest.fixture
@@ -45,22 +46,22 @@ def capture(shm: Path, tmp_path: Path) -> Capture:
         step: int = 10,
         *,
         slot: int = 0,
-        state: str = control.CAPTURED,
+        state: str = control_page.CAPTURED,
         job: str = "7",
         owner: Tuple[int, int] = DEAD,
         algorithm: str = "blake2b",
         items: int = 3000,
         chunk: int = digest.CHUNK,
         incarnation: str = "abc123",
-    ) -> arena.Slot:
+    ) -> shm_slots.Slot:
         specs = [TensorSpec(f"w{n}.r{rank}", "F32", (items,)) for n in range(2)]
         layout = lay_out(
             specs, rank=rank, world=world, run=mine.run_id, plan="blake2b:p", algorithm=algorithm, chunk=chunk
         )
-        name = arena.SlotName(os.getuid(), arena.run_hash(mine.run_id), rank, slot)
-        made = arena.create(str(shm), name, layout.size)
+        name = shm_slots.SlotName(os.getuid(), shm_slots.run_hash(mine.run_id), rank, slot)
+        made = shm_slots.create(str(shm), name, layout.size)
         extra = json.dumps({"extra": {"seq": seq}, "rng": rank}).encode()
-        page = control.Page(
+        page = control_page.Page(
             rank=rank,
             world=world,
             epoch=epoch,
@@ -82,13 +83,13 @@ def capture(shm: Path, tmp_path: Path) -> Capture:
             extra_size=len(extra),
             extra_root=digest.small(extra),
         )
-        made.put(page.to(control.WRITING))
+        made.put(page.to(control_page.WRITING))
         head = layout.header(epoch, seq, step)
         made.image[: len(head)] = head
         made.image[len(head) : layout.data_end] = random.Random(seq).randbytes(layout.data_end - len(head))
         made.put_extra(extra)
-        if state == control.CAPTURED:
-            made.move(control.CAPTURED)
+        if state == control_page.CAPTURED:
+            made.move(control_page.CAPTURED)
         return made
 
     return make

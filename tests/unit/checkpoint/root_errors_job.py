@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from hyperpod_kit.checkpoint import Manager, Restored, State
-from hyperpod_kit.checkpoint.repository import arena, control, places
+from hyperpod_kit.checkpoint.agent import control_page, places, shm_slots
 from hyperpod_kit.errors import CheckpointError, NotEnoughSharedMemory
 
 ROOT, SHM = Path(os.environ["ROOT"]), Path(os.environ["HPK_SHM_DIR"])
@@ -55,8 +55,8 @@ def first() -> None:
     # The write may fail before the seal is done; what counts is that it comes.
     end = time.monotonic() + 30
     while not any(
-        page is not None and (page.step, page.state) == (2, control.SEALED)
-        for page in (slot.page for slot in arena.attached(places.mine(), arena.names(places.mine())))
+        page is not None and (page.step, page.state) == (2, control_page.SEALED)
+        for page in (slot.page for slot in shm_slots.attached(places.mine(), shm_slots.names(places.mine())))
     ):
         assert time.monotonic() < end, handle
         time.sleep(0.01)

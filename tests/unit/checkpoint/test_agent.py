@@ -9,18 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_kit.checkpoint.repository import (
-    arena,
-    catalog,
-    control,
-    identity,
-    janitor,
-    latest,
-    process,
-    selection,
-    verify,
-)
-from hyperpod_kit.checkpoint.repository.protocol.trainer_channel import MakeRoom, SaveSkipped
+from hyperpod_kit.checkpoint.agent import control_page, process, shm_gc, shm_slots
+from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import MakeRoom, SaveSkipped
+from hyperpod_kit.checkpoint.repository import catalog, identity, latest, selection, verify
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.errors import CheckpointError
@@ -100,13 +91,13 @@ def test_an_agent_killed_anywhere_loses_nothing(start, capture, shm: Path, place
     run.settle((1, 1, "none"))
     save(run, capture, 2, slot=1)
     if place in ("agent.before_free", "agent.after_free"):
-        until(lambda: control.SEALED in states(shm))
+        until(lambda: control_page.SEALED in states(shm))
         save(run, capture, 3, slot=2)
     assert run.links[0]._process.wait(15) == -signal.SIGKILL
     run.kill_trainers()
     run.kill_agents()
-    hot = [slot.page for slot in arena.attached(str(shm), arena.names(str(shm)))]
-    kept = [page for page in hot if page is not None and page.state in (control.SEALED, control.CAPTURED)]
+    hot = [slot.page for slot in shm_slots.attached(str(shm), shm_slots.names(str(shm)))]
+    kept = [page for page in hot if page is not None and page.state in (control_page.SEALED, control_page.CAPTURED)]
     newest = max(page.key for page in kept)
     again = start(world=2)
     again.settle(newest)
@@ -214,23 +205,23 @@ def test_a_root_that_is_exchanged_under_a_run_gets_no_commit_and_loses_nothing(
 
 
 def test_segments_of_dead_runs_that_hold_nothing_go_and_captures_stay(start, capture, shm: Path) -> None:
-    def other(run: str, state: str, owner: tuple[int, int]) -> arena.SlotName:
-        name = arena.SlotName(os.getuid(), run * 12, 0, 0)
-        slot = arena.create(str(shm), name, 4096)
-        slot.put(control.Page(state=state, owner=owner))
+    def other(run: str, state: str, owner: tuple[int, int]) -> shm_slots.SlotName:
+        name = shm_slots.SlotName(os.getuid(), run * 12, 0, 0)
+        slot = shm_slots.create(str(shm), name, 4096)
+        slot.put(control_page.Page(state=state, owner=owner))
         slot.close()
         return name
 
     dead, alive = (2**22 + 1, 1), tuple(process.myself())
-    gone = [other("a", control.FREE, dead), other("b", control.WRITING, dead)]
-    stay = [other("c", control.SEALED, dead), other("d", control.FREE, alive)]
+    gone = [other("a", control_page.FREE, dead), other("b", control_page.WRITING, dead)]
+    stay = [other("c", control_page.SEALED, dead), other("d", control_page.FREE, alive)]
     run = start()
     run.settle()
     save(run, capture, 1)
     run.until("durable")
     until(lambda: not any((shm / name.file("ctl")).exists() for name in gone))
     assert all((shm / name.file("img")).exists() for name in stay)
-    assert janitor.sweep(str(shm), but=arena.run_hash(run.identity.run_id), max_age=-1.0) == ["c" * 12]
+    assert shm_gc.sweep(str(shm), but=shm_slots.run_hash(run.identity.run_id), max_age=-1.0) == ["c" * 12]
     assert run.close()
 
 

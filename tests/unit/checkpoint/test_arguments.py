@@ -16,7 +16,8 @@ numpy = pytest.importorskip("numpy")
 
 from hyperpod_kit.checkpoint import Best, Latest, Manager, State  # noqa: E402
 from hyperpod_kit.checkpoint.arguments import metrics_of, step_of  # noqa: E402
-from hyperpod_kit.checkpoint.repository import catalog, cli, policy, verify  # noqa: E402
+from hyperpod_kit.checkpoint.commands import cli  # noqa: E402
+from hyperpod_kit.checkpoint.repository import catalog, policy, verify  # noqa: E402
 from hyperpod_kit.errors import RunIsOwned  # noqa: E402
 
 

@@ -12,17 +12,9 @@ from typing import Callable, Iterator
 
 import pytest
 
-from hyperpod_kit.checkpoint.repository import (
-    cli,
-    identity,
-    layout,
-    lease,
-    lock,
-    pins,
-    retention,
-    selection,
-    verify,
-)
+from hyperpod_kit.checkpoint.agent import lock
+from hyperpod_kit.checkpoint.commands import cli
+from hyperpod_kit.checkpoint.repository import identity, layout, lease, pins, retention, selection, verify
 from hyperpod_kit.checkpoint.repository.policy import Latest
 from hyperpod_kit.checkpoint.repository.store import below
 from hyperpod_kit.checkpoint.repository.store.base import SMALL, NotAnObject
@@ -234,7 +226,7 @@ def test_a_hostile_root_costs_no_memory_and_no_time(store: PosixStore) -> None:
         put(path)
     link_to_zeros(Path(store.url, "epoch-000007.json"))
     done = subprocess.run(
-        [sys.executable, "-m", "hyperpod_kit.checkpoint.repository.cli", "verify", store.url],
+        [sys.executable, "-m", "hyperpod_kit.checkpoint.commands.cli", "verify", store.url],
         capture_output=True,
         text=True,
         timeout=30,

@@ -11,7 +11,8 @@ from typing import Any, List
 
 import pytest
 
-from hyperpod_kit.checkpoint.repository import cli, cli_table, index, layout, lease, manifest, pins, tombstone
+from hyperpod_kit.checkpoint.commands import cli, table
+from hyperpod_kit.checkpoint.repository import index, layout, lease, manifest, pins, tombstone
 from hyperpod_kit.checkpoint.repository.shard import TensorSpec
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from tests.unit.checkpoint.small_checkpoint import put_checkpoint
@@ -153,7 +154,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(store: PosixStore) -> None:
     for seq in range(1, 200):
         put_checkpoint(store, seq, committed=False)
     done = subprocess.run(
-        f"{sys.executable} -m hyperpod_kit.checkpoint.repository.cli ls {store.url} --limit 0 "
+        f"{sys.executable} -m hyperpod_kit.checkpoint.commands.cli ls {store.url} --limit 0 "
         "| true; exit ${PIPESTATUS[0]}",
         shell=True,
         executable="/bin/bash",
@@ -168,7 +169,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(store: PosixStore) -> None:
 def test_ls_needs_neither_torch_nor_boto3_nor_shared_memory(store: PosixStore) -> None:
     put_checkpoint(store, 1)
     code = (
-        "import sys; from hyperpod_kit.checkpoint.repository import cli; cli.main(['ls', sys.argv[1]]); "
+        "import sys; from hyperpod_kit.checkpoint.commands import cli; cli.main(['ls', sys.argv[1]]); "
         "print([name for name in ('torch', 'numpy', 'boto3', 'multiprocessing') if name in sys.modules])"
     )
     done = subprocess.run(
@@ -182,10 +183,10 @@ def test_ls_needs_neither_torch_nor_boto3_nor_shared_memory(store: PosixStore) -
 
 
 def test_tables_and_sizes() -> None:
-    assert cli_table.table(("A", "NUMBER"), [("x", "1"), ("long", "23")], right=(1,)) == (
+    assert table.table(("A", "NUMBER"), [("x", "1"), ("long", "23")], right=(1,)) == (
         "A     NUMBER\nx          1\nlong      23"
     )
-    assert [cli_table.size(n) for n in (0, 999, 1000, 12_345_678, 5 * 10**13)] == [
+    assert [table.size(n) for n in (0, 999, 1000, 12_345_678, 5 * 10**13)] == [
         "0 B",
         "999 B",
         "1.0 kB",

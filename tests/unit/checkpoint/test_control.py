@@ -4,38 +4,38 @@ import random
 
 import pytest
 
-from hyperpod_kit.checkpoint.repository import control
-from hyperpod_kit.checkpoint.repository.control import CAPTURED, FREE, SEALED, WRITING, Page
+from hyperpod_kit.checkpoint.agent import control_page
+from hyperpod_kit.checkpoint.agent.control_page import CAPTURED, FREE, SEALED, WRITING, Page
 from hyperpod_kit.errors import CheckpointError
 
 
 def test_a_write_that_stops_anywhere_leaves_the_old_page() -> None:
-    page = memoryview(bytearray(control.PAGE))
-    control.write(page, 1, Page(seq=1))
-    control.write(page, 2, Page(seq=2))
+    page = memoryview(bytearray(control_page.PAGE))
+    control_page.write(page, 1, Page(seq=1))
+    control_page.write(page, 2, Page(seq=2))
     before = bytes(page)
     after = memoryview(bytearray(before))
-    control.write(after, 3, Page(seq=3, state=WRITING))
-    changed = [at for at in range(control.PAGE) if before[at] != after[at]]
+    control_page.write(after, 3, Page(seq=3, state=WRITING))
+    changed = [at for at in range(control_page.PAGE) if before[at] != after[at]]
     for stop in changed:
         torn = bytearray(before)
         torn[:stop] = after[:stop]
-        found = control.read(memoryview(torn))
+        found = control_page.read(memoryview(torn))
         assert found is not None and found[1].seq in (2, 3)
         assert found[1] == (Page(seq=2) if found[0] == 2 else Page(seq=3, state=WRITING))
 
 
 def test_a_flipped_byte_is_never_read_as_a_page() -> None:
-    page = memoryview(bytearray(control.PAGE))
-    control.write(page, 1, Page(seq=41, state=SEALED))
-    control.write(page, 2, Page(seq=42, state=SEALED))
+    page = memoryview(bytearray(control_page.PAGE))
+    control_page.write(page, 1, Page(seq=41, state=SEALED))
+    control_page.write(page, 2, Page(seq=42, state=SEALED))
     dice = random.Random(5)
     for _ in range(400):
         damaged = bytearray(page)
-        damaged[dice.randrange(control.PAGE)] ^= 1 << dice.randrange(8)
-        found = control.read(memoryview(damaged))
+        damaged[dice.randrange(control_page.PAGE)] ^= 1 << dice.randrange(8)
+        found = control_page.read(memoryview(damaged))
         assert found in ((2, Page(seq=42, state=SEALED)), (1, Page(seq=41, state=SEALED)))
-    assert control.read(memoryview(bytearray(control.PAGE))) is None
+    assert control_page.read(memoryview(bytearray(control_page.PAGE))) is None
 
 
 def test_only_the_legal_transitions_exist() -> None:
@@ -60,4 +60,4 @@ def test_only_the_legal_transitions_exist() -> None:
 
 def test_a_page_that_does_not_fit_is_refused() -> None:
     with pytest.raises(CheckpointError, match="shorten the root"):
-        control.write(memoryview(bytearray(control.PAGE)), 1, Page(root="/x" * 1000))
+        control_page.write(memoryview(bytearray(control_page.PAGE)), 1, Page(root="/x" * 1000))

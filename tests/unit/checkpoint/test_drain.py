@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_kit.checkpoint.repository import arena, catalog, drain, local, persist, selection
+from hyperpod_kit.checkpoint.agent import local, persist, shm_slots, upload_local
+from hyperpod_kit.checkpoint.repository import catalog, selection
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.errors import CheckpointError, DigestMismatch
 from tests.support.wait import until
@@ -16,7 +17,7 @@ from tests.unit.checkpoint.agent_run import Start, save, states
 
 
 def parts(run: Start, disk: Path, rank: int = 0) -> list[local.Part]:
-    return local.reports(str(disk), arena.run_hash(run.identity.run_id), rank)
+    return local.reports(str(disk), shm_slots.run_hash(run.identity.run_id), rank)
 
 
 def test_local_comes_before_durable_and_two_stay_on_the_disk(start, capture, shm: Path, tmp_path: Path) -> None:
@@ -60,8 +61,8 @@ def test_a_node_that_dies_on_the_way_goes_on_where_it_was(
     assert run.links[0]._process.wait(15) == -signal.SIGKILL
     run.kill_trainers()
     if memory_too:
-        for name in arena.names(str(shm)):
-            arena.remove(str(shm), name)
+        for name in shm_slots.names(str(shm)):
+            shm_slots.remove(str(shm), name)
     found = parts(run, disk)
     again = start(local=str(disk))
     key = (1, 1, run.incarnation)
@@ -86,8 +87,8 @@ def test_one_rank_from_memory_and_one_from_its_disk(start, capture, shm: Path, t
     for link in run.links:
         assert link._process.wait(15) == -signal.SIGKILL
     run.kill_trainers()
-    for name in arena.names(str(shm), rank=1):
-        arena.remove(str(shm), name)
+    for name in shm_slots.names(str(shm), rank=1):
+        shm_slots.remove(str(shm), name)
     again = start(world=2, local=str(disk))
     again.settle((1, 1, run.incarnation), tier="local")
     again.until("durable")
@@ -110,19 +111,19 @@ def test_a_disk_that_lies_never_becomes_a_checkpoint(start, capture, shm: Path, 
     save(run, capture, 1)
     run.until("durable")
     (part,) = parts(run, disk)
-    source = local.store(str(disk), arena.run_hash(run.identity.run_id))
+    source = local.store(str(disk), shm_slots.run_hash(run.identity.run_id))
     shard = Path(source.url) / part.attempt / part.report.record.file
     whole = shard.read_bytes()
     target = open_store("memory://lies")
-    assert drain.copy_shard(part, source, target, part.attempt, persist.How()) == part.report.record
+    assert upload_local.copy_shard(part, source, target, part.attempt, persist.How()) == part.report.record
     assert target.read(f"{part.attempt}/{part.report.record.file}") == whole
     for number, at in enumerate((0, 5000, len(whole) // 2, len(whole) - 1)):
         data = bytearray(whole)
         data[at] ^= 4
         shard.write_bytes(data)
         with pytest.raises(DigestMismatch, match="local shard-00000"):
-            drain.copy_shard(part, source, target, f"{number}", persist.How())
+            upload_local.copy_shard(part, source, target, f"{number}", persist.How())
         assert not target.exists(f"{number}/{part.report.record.file}")
     shard.write_bytes(whole[:-1])
     with pytest.raises(CheckpointError, match="expected"):
-        drain.copy_shard(part, source, target, "short", persist.How())
+        upload_local.copy_shard(part, source, target, "short", persist.How())

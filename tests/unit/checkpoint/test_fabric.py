@@ -11,7 +11,7 @@ from typing import Iterator
 
 import pytest
 
-from hyperpod_kit.checkpoint.repository.lines import Channel
+from hyperpod_kit.checkpoint.agent.channel import Channel
 
 
 def ip(*words: str) -> None:

@@ -9,17 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_kit.checkpoint.repository import (
-    arena,
-    catalog,
-    control,
-    flush,
-    handed,
-    lock,
-    process,
-    seal,
-    selection,
-)
+from hyperpod_kit.checkpoint.agent import control_page, flush, handoff_commit, lock, process, seal, shm_slots
+from hyperpod_kit.checkpoint.repository import catalog, selection
 from hyperpod_kit.errors import CheckpointError, NoCheckpoint, NotEnoughSharedMemory, RunIsOwned
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -45,7 +36,7 @@ def test_a_half_copy_is_passed_over_for_the_capture_before(capture, shm: Path, t
     for rank in (0, 1):
         capture(rank=rank, world=2, seq=4, step=40, slot=0)
     capture(rank=0, world=2, seq=5, slot=1)
-    capture(rank=1, world=2, seq=5, slot=1, state=control.WRITING)
+    capture(rank=1, world=2, seq=5, slot=1, state=control_page.WRITING)
     (outcome,) = flush.flush()
     assert outcome.removed and "seq 5 was never whole" in outcome.note
     assert selection.newest_valid(str(tmp_path / "root")).step == 40
@@ -80,7 +71,7 @@ def test_a_part_that_was_begun_and_never_finished_is_no_part(capture, shm: Path,
     slot = capture(rank=1, world=2, seq=4)
     page = slot.page
     assert page is not None
-    torn = tmp_path / "root" / handed.attempt_of(page) / "shard-00001.safetensors"
+    torn = tmp_path / "root" / handoff_commit.attempt_of(page) / "shard-00001.safetensors"
     torn.parent.mkdir()
     torn.write_bytes(b"half")
     (outcome,) = flush.flush()
@@ -90,9 +81,9 @@ def test_a_part_that_was_begun_and_never_finished_is_no_part(capture, shm: Path,
 
 
 def test_what_another_job_left_goes_when_it_is_empty_or_too_old(capture, shm: Path, tmp_path: Path) -> None:
-    slot = capture(job="6", state=control.WRITING)
+    slot = capture(job="6", state=control_page.WRITING)
     assert flush.flush(job="7") == [] and len(segments(shm)) == 2
-    slot.move(control.FREE)
+    slot.move(control_page.FREE)
     (outcome,) = flush.flush(job="7")
     assert outcome.removed and segments(shm) == []
     capture(job="6")
@@ -104,8 +95,8 @@ def test_what_another_job_left_goes_when_it_is_empty_or_too_old(capture, shm: Pa
 
 def test_a_slot_that_a_live_trainer_is_making_is_left_alone(shm: Path) -> None:
     """Its image is there before its control page."""
-    name = arena.SlotName(os.getuid(), "0" * 12, 0, 0)
-    held = lock.take_over(str(shm / arena.lock_file(*name[:3])), process.myself())
+    name = shm_slots.SlotName(os.getuid(), "0" * 12, 0, 0)
+    held = lock.take_over(str(shm / shm_slots.lock_file(*name[:3])), process.myself())
     (shm / name.file("img")).write_bytes(b"x")
     assert flush.flush(job="7") == []
     assert (shm / name.file("img")).exists()
@@ -145,7 +136,7 @@ def test_the_command_runs_on_bare_python(capture, shm: Path, tmp_path: Path) -> 
     lib.mkdir()
     (lib / "hyperpod_kit").symlink_to(REPOSITORY / "hyperpod_kit")
     program = (
-        f"import sys; sys.path.insert(0, {str(lib)!r}); from hyperpod_kit.checkpoint.repository import cli; "
+        f"import sys; sys.path.insert(0, {str(lib)!r}); from hyperpod_kit.checkpoint.commands import cli; "
         "sys.exit(cli.main(sys.argv[1:]))"
     )
 
@@ -181,7 +172,7 @@ def test_root_flushes_as_the_owner_and_trusts_nobody_elses_files(capture, shm: P
     for suffix in ("ctl", "img"):
         theirs = shm / ours._replace(uid=4242).file(suffix)
         (shm / ours.file(suffix)).rename(theirs)
-    from hyperpod_kit.checkpoint.repository import cli
+    from hyperpod_kit.checkpoint.commands import cli
 
     assert cli.main(["flush", "--all"]) == 0  # root's files under the name of uid 4242: nobody's
     assert len(segments(shm)) == 2
@@ -205,15 +196,15 @@ def test_memory_that_is_not_there_is_an_error_before_the_first_byte(shm: Path, m
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(NotEnoughSharedMemory, match="a slot needs 4096 bytes"):
-        arena.create(str(shm), arena.SlotName(0, "0" * 12, 0, 0), 4096)
+        shm_slots.create(str(shm), shm_slots.SlotName(0, "0" * 12, 0, 0), 4096)
     assert segments(shm) == []
 
 
 def test_an_image_without_a_control_page_is_swept(shm: Path) -> None:
-    name = arena.SlotName(os.getuid(), "0" * 12, 0, 0)
+    name = shm_slots.SlotName(os.getuid(), "0" * 12, 0, 0)
     (shm / name.file("img")).write_bytes(b"x")
     with pytest.raises((OSError, CheckpointError)):
-        arena.attach(str(shm), name)
+        shm_slots.attach(str(shm), name)
     flush.flush()
     assert segments(shm) == []
 
@@ -233,7 +224,7 @@ def test_one_agent_per_rank_and_none_is_ended_while_its_trainer_lives(shm: Path)
 def test_the_agent_of_a_dead_trainer_is_ended(shm: Path, tmp_path: Path) -> None:
     path = str(shm / "x.lock")
     program = (
-        "import sys, time; from hyperpod_kit.checkpoint.repository import lock, process\n"
+        "import sys, time; from hyperpod_kit.checkpoint.agent import lock, process\n"
         "held = lock.take_over(sys.argv[1], process.Owner(2**22 + 1, 1))\nprint('held', flush=True)\n"
         "time.sleep(60)"
     )

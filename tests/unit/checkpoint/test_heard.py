@@ -19,8 +19,9 @@ from tests.support.wait import until
 torch = pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint import Manager, Restored, State  # noqa: E402
-from hyperpod_kit.checkpoint.repository import catalog, losses  # noqa: E402
-from hyperpod_kit.checkpoint.repository.protocol.trainer_channel import agent_event  # noqa: E402
+from hyperpod_kit.checkpoint.agent import losses  # noqa: E402
+from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import agent_event  # noqa: E402
+from hyperpod_kit.checkpoint.repository import catalog  # noqa: E402
 from hyperpod_kit.checkpoint.saves import Saves  # noqa: E402
 from hyperpod_kit.errors import CheckpointError  # noqa: E402
 

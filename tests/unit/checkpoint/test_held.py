@@ -10,8 +10,9 @@ from typing import Any, Dict, List
 
 import pytest
 
-from hyperpod_kit.checkpoint.repository import assemble, held, layout
-from hyperpod_kit.checkpoint.repository.control import SEALED, Page
+from hyperpod_kit.checkpoint.agent import assemble, held
+from hyperpod_kit.checkpoint.agent.control_page import SEALED, Page
+from hyperpod_kit.checkpoint.repository import layout
 from hyperpod_kit.checkpoint.repository.digest import small
 from hyperpod_kit.checkpoint.repository.manifest import FileRecord
 from hyperpod_kit.checkpoint.repository.shard import Placed, TensorSpec

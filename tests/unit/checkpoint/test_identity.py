@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from hyperpod_kit.checkpoint.repository import cli, commit, identity, layout, retention
+from hyperpod_kit.checkpoint.commands import cli
+from hyperpod_kit.checkpoint.repository import commit, identity, layout, retention
 from hyperpod_kit.checkpoint.repository.identity import RunIdentity
 from hyperpod_kit.checkpoint.repository.policy import Latest
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore

@@ -16,8 +16,9 @@ from tests.support.wait import until
 torch = pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint import Manager, Restored, State  # noqa: E402
+from hyperpod_kit.checkpoint.commands import cli  # noqa: E402
 from hyperpod_kit.checkpoint.keeper import Keeper  # noqa: E402
-from hyperpod_kit.checkpoint.repository import catalog, cli  # noqa: E402
+from hyperpod_kit.checkpoint.repository import catalog  # noqa: E402
 from hyperpod_kit.errors import CheckpointError  # noqa: E402
 from tests.unit.checkpoint.agent_run import save  # noqa: E402
 

@@ -13,7 +13,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint import Fresh, Manager, Restored, State  # noqa: E402
-from hyperpod_kit.checkpoint.repository import arena, catalog, control, places, process  # noqa: E402
+from hyperpod_kit.checkpoint.agent import control_page, places, process, shm_slots  # noqa: E402
+from hyperpod_kit.checkpoint.repository import catalog  # noqa: E402
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint, RunIsOwned, StateNotSerializable  # noqa: E402
 from tests.unit.checkpoint.agent_run import abandon  # noqa: E402
 
@@ -62,10 +63,10 @@ def segments() -> list[str]:
 
 def disown() -> None:
     """Let the slots belong to a process that is dead."""
-    for slot in arena.attached(places.base(), arena.names(places.base())):
+    for slot in shm_slots.attached(places.base(), shm_slots.names(places.base())):
         page = slot.page
         assert page is not None
-        slot.put(control.Page(**{**page.__dict__, "owner": (2**22 + 1, 1)}))
+        slot.put(control_page.Page(**{**page.__dict__, "owner": (2**22 + 1, 1)}))
 
 
 def test_save_close_restore_gives_the_same_state_and_leaves_nothing(root: str) -> None:
@@ -222,7 +223,7 @@ def test_the_agent_ends_by_itself_when_its_trainer_is_gone(root: str) -> None:
     assert manager._agent.wait_end(10)
     assert [entry.committed for entry in catalog.attempts(root)] == [True]
     assert process.owner_of(manager._agent.pid) is None and handle.seq == 1
-    from hyperpod_kit.checkpoint.repository import cli
+    from hyperpod_kit.checkpoint.commands import cli
 
     disown()
     assert cli.main(["flush", "--all"]) == 0 and segments() == []

@@ -4,7 +4,8 @@ import gc
 import os
 from pathlib import Path
 
-from hyperpod_kit.checkpoint.repository import arena, mapping
+from hyperpod_kit.checkpoint.agent import shm_slots
+from hyperpod_kit.checkpoint.repository import mapping
 
 
 def _mapped(name: str) -> bool:
@@ -17,8 +18,8 @@ def _open(name: str) -> bool:
 
 
 def test_a_slot_holds_no_descriptor_and_is_unmapped_when_closed(tmp_path: Path) -> None:
-    name = arena.SlotName(os.getuid(), "0" * 12, 0, 0)
-    slot = arena.create(str(tmp_path), name, 8192)
+    name = shm_slots.SlotName(os.getuid(), "0" * 12, 0, 0)
+    slot = shm_slots.create(str(tmp_path), name, 8192)
     slot.prefault()
     slot.image[:3] = b"abc"
     assert (tmp_path / name.file("img")).read_bytes()[:3] == b"abc"

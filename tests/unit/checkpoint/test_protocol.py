@@ -7,9 +7,9 @@ from typing import Any, Tuple, get_args
 
 import pytest
 
-from hyperpod_kit.checkpoint.repository.protocol import rank_channel as ranks
-from hyperpod_kit.checkpoint.repository.protocol import trainer_channel as trainer
-from hyperpod_kit.checkpoint.repository.protocol.message import CaptureOutcome
+from hyperpod_kit.checkpoint.agent.protocol import rank_channel as ranks
+from hyperpod_kit.checkpoint.agent.protocol import trainer_channel as trainer
+from hyperpod_kit.checkpoint.agent.protocol.message import CaptureOutcome
 
 KEY = (2, 5, "ab12cd")
 

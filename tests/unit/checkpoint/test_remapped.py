@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_kit.checkpoint.repository import arena, flush, places, selection
+from hyperpod_kit.checkpoint.agent import flush, places, shm_slots
+from hyperpod_kit.checkpoint.repository import selection
 
 REMAPPED = ["unshare", "--user", "--map-user=4242", "--map-group=4242"]
 TRAINER = """
@@ -47,7 +48,7 @@ def test_what_a_remapped_trainer_left_is_saved_by_its_owner_outside(shm: Path, t
         stderr=subprocess.STDOUT,
     )
     assert done.returncode in (-9, 137), done.stdout
-    assert {name.uid for name in arena.names(str(shm))} == {os.getuid()}
+    assert {name.uid for name in shm_slots.names(str(shm))} == {os.getuid()}
     (outcome,) = flush.flush(job="9")
     assert outcome.removed and os.listdir(shm) == []
     assert selection.newest_valid(root).step == 7

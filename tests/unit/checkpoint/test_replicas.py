@@ -8,10 +8,10 @@ from typing import Any, Dict, List, Tuple
 
 import pytest
 
-from hyperpod_kit.checkpoint.repository import replicas
-from hyperpod_kit.checkpoint.repository.coordinator import Coordinator
-from hyperpod_kit.checkpoint.repository.protocol.rank_channel import OrderKind
-from hyperpod_kit.checkpoint.repository.replicas import Difference
+from hyperpod_kit.checkpoint.agent import replicas
+from hyperpod_kit.checkpoint.agent.coordinator import Coordinator
+from hyperpod_kit.checkpoint.agent.protocol.rank_channel import OrderKind
+from hyperpod_kit.checkpoint.agent.replicas import Difference
 
 KEY = (1, 1, "a")
 

@@ -11,20 +11,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint import Restored, State, candidates, restore  # noqa: E402
+from hyperpod_kit.checkpoint.agent import assemble, local, places, shm_slots  # noqa: E402
 from hyperpod_kit.checkpoint.manager import Manager  # noqa: E402
 from hyperpod_kit.checkpoint.ranks import Ranks  # noqa: E402
-from hyperpod_kit.checkpoint.repository import (  # noqa: E402
-    arena,
-    assemble,
-    identity,
-    layout,
-    local,
-    manifest,
-    places,
-    selection,
-    tombstone,
-    verify,
-)
+from hyperpod_kit.checkpoint.repository import identity, layout, manifest, selection, tombstone, verify  # noqa: E402
 from hyperpod_kit.checkpoint.repository.store.open import open_store  # noqa: E402
 from hyperpod_kit.errors import NoValidCheckpoint, StorageUnreadable  # noqa: E402
 from tests.unit.checkpoint.agent_run import abandon  # noqa: E402
@@ -53,10 +43,10 @@ class Site:
 
     def _copy_to_disk(self) -> None:
         record = verify.read_manifest(str(self.root), self.attempt).shards[0]
-        place = local.store(str(self.local), arena.run_hash(self.run_id))
+        place = local.store(str(self.local), shm_slots.run_hash(self.run_id))
         Path(place.url, self.attempt).mkdir(parents=True)
         shutil.copy(self.root / self.attempt / record.file, Path(place.url, self.attempt))
-        for slot in arena.attached(places.base(), arena.names(places.base())):
+        for slot in shm_slots.attached(places.base(), shm_slots.names(places.base())):
             page = slot.page
             if page is not None and page.step == 1:
                 report = assemble.report_of(slot, record)
@@ -72,7 +62,7 @@ class Site:
     def restored(self, *, memory: bool = True, first: str | None = None) -> tuple[Any, float]:
         """(result, the weight that it gave)."""
         ranks, state = Ranks(), self.state()
-        slots = list(arena.attached(places.base(), arena.names(places.base()))) if memory else []
+        slots = list(shm_slots.attached(places.base(), shm_slots.names(places.base()))) if memory else []
         got = restore.restore(
             ranks,
             open_store(str(self.root)),

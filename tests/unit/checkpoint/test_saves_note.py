@@ -11,22 +11,13 @@ from typing import Any, Dict, List
 
 import pytest
 
-from hyperpod_kit.checkpoint.repository import (
-    arena,
-    catalog,
-    flush,
-    identity,
-    janitor,
-    lost_rows,
-    policy,
-    retention,
-    saves_note,
-)
+from hyperpod_kit.checkpoint.agent import flush, lost_rows, saves_note, shm_gc, shm_slots
+from hyperpod_kit.checkpoint.agent.lost_rows import Row
+from hyperpod_kit.checkpoint.agent.protocol.rank_channel import Order, OrderKind
+from hyperpod_kit.checkpoint.agent.saves_counted import Counted
+from hyperpod_kit.checkpoint.agent.saves_note import Note
+from hyperpod_kit.checkpoint.repository import catalog, identity, policy, retention
 from hyperpod_kit.checkpoint.repository.layout import AttemptName
-from hyperpod_kit.checkpoint.repository.lost_rows import Row
-from hyperpod_kit.checkpoint.repository.protocol.rank_channel import Order, OrderKind
-from hyperpod_kit.checkpoint.repository.saves_counted import Counted
-from hyperpod_kit.checkpoint.repository.saves_note import Note
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.checkpoint.repository.store.restricted import RestrictedStore
@@ -204,13 +195,13 @@ def test_a_note_is_not_written_through_what_lies_in_its_place(tmp_path: Path) ->
 
 def test_dead_runs_leave_no_note_behind(shm: Path, capture: Any) -> None:
     slot = capture()
-    path = shm / arena.saves_file(os.getuid(), slot.name.run, 0)
+    path = shm / shm_slots.saves_file(os.getuid(), slot.name.run, 0)
     saves_note.write(str(path), NOTE)
     assert [one.removed for one in flush.flush(timeout=5)] == [True]
     assert not os.listdir(shm)
     capture(seq=2, state="writing")
     saves_note.write(str(path), NOTE)
-    assert janitor.sweep(str(shm), but="") == [slot.name.run] and not path.exists()
+    assert shm_gc.sweep(str(shm), but="") == [slot.name.run] and not path.exists()
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_kit.checkpoint.repository import arena, digest, layout, seal, shard
+from hyperpod_kit.checkpoint.agent import seal, shm_slots
+from hyperpod_kit.checkpoint.repository import digest, layout, shard
 from hyperpod_kit.checkpoint.repository.shard import TensorSpec
 from hyperpod_kit.errors import CheckpointError
 
@@ -85,7 +86,7 @@ def test_safetensors_and_torch_read_a_shard_without_us(capture, tmp_path: Path) 
 
     expected = {}
     for rank in range(2):
-        slot: arena.Slot = capture(rank=rank, world=2, chunk=4096)
+        slot: shm_slots.Slot = capture(rank=rank, world=2, chunk=4096)
         page = seal.seal(slot)
         (tmp_path / "out").mkdir(exist_ok=True)
         path = tmp_path / "out" / layout.shard_file(rank)

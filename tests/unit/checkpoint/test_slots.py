@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint.repository import arena, control
-from hyperpod_kit.checkpoint.repository.control import Page
+from hyperpod_kit.checkpoint.agent import control_page, shm_slots
+from hyperpod_kit.checkpoint.agent.control_page import Page
 from hyperpod_kit.checkpoint.repository.shard import TensorSpec, lay_out
 from hyperpod_kit.checkpoint.slots import SlotPool
 from hyperpod_kit.errors import NotEnoughSharedMemory
@@ -22,14 +22,14 @@ LAYOUT = lay_out([TensorSpec("w", "F32", (4096,))], rank=0, world=1, run="r", pl
 @pytest.fixture
 def gate(shm: Path, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """The second slot cannot be made before it is set."""
-    opened, real = threading.Event(), arena.create
+    opened, real = threading.Event(), shm_slots.create
 
-    def create(folder: str, name: arena.SlotName, size: int, **how: Any) -> arena.Slot:
+    def create(folder: str, name: shm_slots.SlotName, size: int, **how: Any) -> shm_slots.Slot:
         if name.slot:
             assert opened.wait(20)
         return real(folder, name, size, **how)
 
-    monkeypatch.setattr(arena, "create", create)
+    monkeypatch.setattr(shm_slots, "create", create)
     return opened
 
 
@@ -39,20 +39,20 @@ def test_the_first_save_does_not_wait_for_the_second_slot(gate: threading.Event)
     pool.planned()
     first = pool.acquire(LAYOUT, 100)
     assert first is not None and first.slot.name.slot == 0 and not gate.is_set()
-    first.slot.put(Page().to(control.WRITING))
+    first.slot.put(Page().to(control_page.WRITING))
     gate.set()
     second = pool.acquire(LAYOUT, 100)
     assert second is not None and second.slot.name.slot == 1
-    second.slot.put(Page().to(control.WRITING))
+    second.slot.put(Page().to(control_page.WRITING))
     assert pool.acquire(LAYOUT, 100) is None
     pool.close()
 
 
 def test_a_slot_that_could_not_be_made_is_an_error_of_a_save(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def create(*_: Any, **__: Any) -> arena.Slot:
+    def create(*_: Any, **__: Any) -> shm_slots.Slot:
         raise NotEnoughSharedMemory("no room")
 
-    monkeypatch.setattr(arena, "create", create)
+    monkeypatch.setattr(shm_slots, "create", create)
     pool = SlotPool("run", 0, 2)
     pool.prepare(lambda: (LAYOUT, 100))
     with pytest.raises(NotEnoughSharedMemory, match="no room"):

@@ -7,7 +7,7 @@ from typing import Optional
 import pytest
 
 from hyperpod_kit.checkpoint.repository import digest, stream
-from hyperpod_kit.checkpoint.repository.pump import READERS, Pump, whole
+from hyperpod_kit.checkpoint.repository.chunk_reader import READERS, Pump, whole
 from hyperpod_kit.checkpoint.repository.store.posix import FileReader
 from hyperpod_kit.errors import DigestMismatch
 

@@ -160,7 +160,10 @@ def test_the_judge_of_kills_knows_what_is_wrong() -> None:
 
 def test_the_places_are_in_the_trainer_and_in_the_agent() -> None:
     found = places.named()
-    assert len(found) >= 8 and {where.startswith("repository/") for where in found.values()} == {True, False}
+    assert len(found) >= 8 and {where.startswith(("agent/", "repository/")) for where in found.values()} == {
+        True,
+        False,
+    }
 
 
 @pytest.mark.parametrize("args", [["--only", "nonsense"], ["--budget", "soon"], ["--unknown"]])

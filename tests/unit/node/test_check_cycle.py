@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from hyperpod_kit.checkpoint.repository import saves_note
+from hyperpod_kit.checkpoint.agent import saves_note
 from hyperpod_kit.model.mounts import EfsMount, LustreMount, S3Mount
 from hyperpod_kit.model.node_config import HealthPolicy
 from hyperpod_kit.node.health import check_cycle as module

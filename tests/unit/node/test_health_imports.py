@@ -27,5 +27,5 @@ def test_a_check_imports_nothing_that_it_does_not_need() -> None:
 
 def test_the_program_that_touches_mounts_imports_only_what_is_compiled_in() -> None:
     assert not {"re", "typing", "enum", "dataclasses", "json", "contextlib"} & imported(
-        "hyperpod_kit.node.observe.prober, hyperpod_kit.node.ruleset, hyperpod_kit.checkpoint.repository.places"
+        "hyperpod_kit.node.observe.prober, hyperpod_kit.node.ruleset, hyperpod_kit.checkpoint.agent.places"
     )

@@ -10,7 +10,8 @@ from typing import Any, Dict, Iterator, List
 
 import pytest
 
-from hyperpod_kit.checkpoint.repository import flush, flush_users, places, process, selection
+from hyperpod_kit.checkpoint.agent import flush, flush_users, places, process
+from hyperpod_kit.checkpoint.repository import selection
 from hyperpod_kit.node.memory.left import MOST_JOBS, Held, ended, held, stepped
 from hyperpod_kit.node.memory.sweep import sweep
 from tests.faults import capturer

@@ -1,0 +1,84 @@
+"""Captures of this run and rank that lie in another directory of this user's: taken into the one that is used now.
+
+They were left before root made a directory for the user, or by the first release, which laid its files straight into
+/dev/shm. The locks of both places are held meanwhile, so that neither an agent nor a flush is at work on them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+
+from hyperpod_kit.checkpoint.agent import lock, places, saves_note, shm_slots
+from hyperpod_kit.checkpoint.agent.logs import last_words
+from hyperpod_kit.checkpoint.agent.process import Owner
+from hyperpod_kit.checkpoint.agent.shm_slots import SlotName
+from hyperpod_kit.checkpoint.repository.failpoint import failpoint
+from hyperpod_kit.errors import Untrusted
+
+_SLOTS = 100
+
+
+def adopt(folder: str, run: str, rank: int, trainer: Owner) -> None:
+    """The caller holds the lock in `folder`. Raises RunIsOwned when a trainer lives that writes there, CheckpointError,
+    OSError."""
+    for source in places.of_mine():
+        if not os.path.samefile(source, folder):
+            _from(source, folder, run, rank, trainer)
+
+
+def _from(source: str, folder: str, run: str, rank: int, trainer: Owner) -> None:
+    uid = places.node_uid()
+    path = os.path.join(source, shm_slots.lock_file(uid, run, rank))
+    if lock.holder(path) is None and not shm_slots.names(source, uid=uid, run=run, rank=rank):
+        return
+    try:
+        held = lock.take_over(path, trainer)
+    except Untrusted as err:
+        # Another's file in the lock's place: then no agent of ours has one there, and none can come by it.
+        print(f"hyperpod-kit: {err}", file=sys.stderr, flush=True)
+        _take(source, folder, run, rank)
+        return
+    try:
+        _take(source, folder, run, rank)
+    finally:
+        held.release()
+
+
+def _take(source: str, folder: str, run: str, rank: int) -> None:
+    uid = places.node_uid()
+    there = [
+        name
+        for name in shm_slots.names(folder, uid=uid, run=run, rank=rank)
+        if not shm_slots.remove_stray_image(folder, name)
+    ]
+    known = {_image(folder, name) for name in there}
+    free = (SlotName(uid, run, rank, number) for number in range(_SLOTS) if number not in {name.slot for name in there})
+    for name in shm_slots.names(source, uid=uid, run=run, rank=rank):
+        if shm_slots.remove_stray_image(source, name):
+            continue
+        if _image(source, name) not in known:
+            _link(source, folder, name, next(free))
+        shm_slots.remove(source, name)
+    said = last_words(os.path.join(source, shm_slots.log_file(uid, run, rank)))
+    if said:
+        print(f"an earlier agent said: {said}", file=sys.stderr, flush=True)
+    if rank == 0:
+        saves_note.remove(source, uid, run)
+
+
+def _image(folder: str, name: SlotName) -> int:
+    """Which file it is: one that ended between its links is there already."""
+    try:
+        return os.lstat(os.path.join(folder, name.file("img"))).st_ino
+    except FileNotFoundError:
+        return -1
+
+
+def _link(source: str, folder: str, name: SlotName, to: SlotName) -> None:
+    """Before anything is removed: wherever this ends, one place or both have the whole slot."""
+    for suffix in ("img", "ctl"):
+        with contextlib.suppress(FileNotFoundError):
+            os.link(os.path.join(source, name.file(suffix)), os.path.join(folder, to.file(suffix)))
+        failpoint("agent.adopting")

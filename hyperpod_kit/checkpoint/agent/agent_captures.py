@@ -1,0 +1,188 @@
+"""What one agent holds: its captures in memory, how far each is on its way, and when a slot may be given back."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from typing import Dict, FrozenSet, Iterator, List, Optional, Set, Tuple
+
+from hyperpod_kit.checkpoint.agent import control_page, places, shm_slots
+from hyperpod_kit.checkpoint.agent.assemble import Report
+from hyperpod_kit.checkpoint.agent.control_page import Key, Page
+from hyperpod_kit.checkpoint.agent.local import Part
+from hyperpod_kit.checkpoint.agent.protocol.message import CaptureOutcome
+from hyperpod_kit.checkpoint.agent.seal import Sealing
+from hyperpod_kit.checkpoint.repository.failpoint import failpoint
+from hyperpod_kit.errors import CheckpointError
+
+
+class Held:
+    """One capture. `outcome` is None until it is on every node's disk or has had an end; `jobs` names who works at it.
+
+    It lies in a slot (with `sealing`), or on the node's disk (as `part`), or in both.
+    """
+
+    def __init__(
+        self, page: Page, attempt: str, *, sealing: Optional[Sealing] = None, part: Optional[Part] = None
+    ) -> None:
+        self.key = page.key
+        self.sealing = sealing
+        self.slot: Optional[shm_slots.Slot] = sealing.slot if sealing is not None else None
+        self.part = part
+        self.attempt = attempt
+        self.outcome: Optional[CaptureOutcome] = None
+        self.ordered = False
+        """All ranks have captured it: it is to be written."""
+        self.report: Optional[Report] = None
+        """What is said of this rank's shard, which is on storage."""
+        self.full = False
+        """Every rank has sealed it: it can be restored from memory."""
+        self.jobs: Set[str] = set()
+        self._lock = threading.Lock()
+        self._begun = self._withdrawn = False
+
+    def begin(self) -> bool:
+        """Called by the thread that is about to write it; False when it was withdrawn before."""
+        with self._lock:
+            self._begun = True
+            return not self._withdrawn
+
+    def withdraw(self) -> bool:
+        """See to it that nobody begins to write it any more; False when somebody has begun."""
+        with self._lock:
+            self._withdrawn = not self._begun
+            return self._withdrawn
+
+    @property
+    def ended(self) -> bool:
+        return self.outcome is not None and self.outcome.is_end
+
+    @property
+    def state(self) -> str:
+        """For people."""
+        return self.outcome.value if self.outcome is not None else "sealed by all" if self.full else "captured"
+
+
+class SlotFiles:
+    """This rank's slots on the node, each mapped once: a second mapping would cost page faults and descriptors."""
+
+    def __init__(self, folder: str, run: str, rank: int) -> None:
+        self.folder = folder
+        self._place = (places.node_uid(), run, rank)
+        self._mapped: Dict[shm_slots.SlotName, Tuple[int, shm_slots.Slot]] = {}
+
+    def names(self) -> List[shm_slots.SlotName]:
+        uid, run, rank = self._place
+        return shm_slots.names(self.folder, uid=uid, run=run, rank=rank)
+
+    def get(self, number: int) -> shm_slots.Slot:
+        """Raises FileNotFoundError, CheckpointError when it is no slot, OSError."""
+        return self._get(shm_slots.SlotName(*self._place, number))
+
+    def _get(self, name: shm_slots.SlotName) -> shm_slots.Slot:
+        inode = os.stat(os.path.join(self.folder, name.file("img"))).st_ino
+        held = self._mapped.get(name)
+        if held is not None and held[0] != inode:
+            # The trainer has made it anew, in another size: it does so with free slots only.
+            held[1].close()
+            held = None
+        if held is None:
+            held = self._mapped[name] = (inode, shm_slots.attach(self.folder, name))
+        return held[1]
+
+    def all(self) -> Iterator[shm_slots.Slot]:
+        """Those that can be mapped; damaged or vanished ones are passed over."""
+        for name in self.names():
+            try:
+                yield self._get(name)
+            except (OSError, CheckpointError):
+                continue
+
+    def recover(self, *, but: str = "") -> None:
+        """Seal what a dead trainer captured, free what it had half copied. Sealed slots stay as they are, and those of
+        the incarnation `but`, whose trainer lives."""
+        for name in self.names():
+            shm_slots.remove_stray_image(self.folder, name)
+        for slot in self.all():
+            page = slot.page
+            if page is None:
+                slot.unlink()
+            elif but and page.incarnation == but:
+                continue
+            elif page.state == control_page.WRITING:
+                slot.move(control_page.FREE)
+            elif page.state == control_page.CAPTURED:
+                try:
+                    Sealing(slot).run()
+                except CheckpointError as err:
+                    print(f"{slot.name}: {err}", file=sys.stderr, flush=True)
+            failpoint("agent.adopted")
+
+
+class Captures:
+    """The captures by key. Only the agent's main thread adds, ends and frees them."""
+
+    def __init__(self) -> None:
+        self._held: Dict[Key, Held] = {}
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._held
+
+    def __iter__(self) -> Iterator[Held]:
+        return iter(list(self._held.values()))
+
+    def get(self, key: Key) -> Optional[Held]:
+        return self._held.get(key)
+
+    def add(self, held: Held) -> Held:
+        self._held[held.key] = held
+        return held
+
+    def busy(self, job: str) -> bool:
+        return any(job in held.jobs for held in self._held.values())
+
+    def unsaved(self) -> List[Held]:
+        """Those that are nowhere but in memory."""
+        return [held for held in self if held.slot is not None and held.outcome in (None, CaptureOutcome.FAILED)]
+
+    def unended_parts(self) -> FrozenSet[str]:
+        """The local attempts that storage may still be given from."""
+        return frozenset(held.part.attempt for held in self if held.part is not None and not held.ended)
+
+    def _newest_full(self) -> Optional[Key]:
+        return max((key for key, held in self._held.items() if held.full and held.slot is not None), default=None)
+
+    def release(self) -> None:
+        """Free what memory need not hold any more: what is of no use, and what has had its end *and* has a successor
+        that all ranks have sealed. A shard that is written is no end: an agent that dies before the commit takes its
+        report along, and the next one finds the capture in its slot alone."""
+        newest = self._newest_full()
+        for held in self:
+            older = newest is not None and held.key < newest
+            if not held.jobs and held.outcome is not None and (older or held.outcome.is_useless):
+                self._free(held)
+            if held.slot is None and held.ended:
+                del self._held[held.key]
+
+    def make_room(self) -> Optional[Held]:
+        """Free the oldest slot that a new save may take: sealed, not being written, and a newer one is sealed by all.
+
+        Returns what was given up, without its slot. None when there is no such slot.
+        """
+        newest = self._newest_full()
+        for key in sorted(self._held):
+            held = self._held[key]
+            if held.slot is None or held.sealing is None or held.sealing.page.state != control_page.SEALED:
+                continue
+            if newest is not None and key < newest and held.jobs <= {"write"} and held.withdraw():
+                self._free(held)
+                return held
+        return None
+
+    def _free(self, held: Held) -> None:
+        if held.slot is not None:
+            failpoint("agent.before_free")
+            held.slot.move(control_page.FREE)
+            held.slot = None
+            failpoint("agent.after_free")

@@ -1,0 +1,155 @@
+"""What an agent's main thread takes from its queue, one after the other: all else only puts something there.
+
+Messages of the other ends (see protocol), ends of connections, signals, and what the workers' jobs gave: `found` with
+`why` "", or None and why not.
+"""
+
+from __future__ import annotations
+
+from typing import List, NamedTuple, Optional, Union
+
+from hyperpod_kit.checkpoint.agent.assemble import Report
+from hyperpod_kit.checkpoint.agent.channel import Channel
+from hyperpod_kit.checkpoint.agent.control_page import Key, Page
+from hyperpod_kit.checkpoint.agent.protocol.rank_channel import Order, RankReport
+from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import TrainerMessage
+
+
+class FromTrainer(NamedTuple):
+    message: TrainerMessage
+
+
+class TrainerGone(NamedTuple):
+    """Its end of the socket is closed."""
+
+
+class FromHead(NamedTuple):
+    """From rank 0's agent."""
+
+    order: Order
+
+
+class HeadGone(NamedTuple):
+    """The connection to rank 0's agent has ended."""
+
+
+class HeadSought(NamedTuple):
+    """The search for another agent of rank 0 is over; None: nobody came."""
+
+    uplink: Optional[Channel]
+
+
+class FromRank(NamedTuple):
+    """To rank 0's agent, from that of `rank`."""
+
+    rank: int
+    report: RankReport
+
+
+class RankGone(NamedTuple):
+    """The connection to the agent of `rank` has ended."""
+
+    rank: int
+
+
+class StopAsked(NamedTuple):
+    """Leave everything as it is, and go: a new start takes over."""
+
+
+class HurryAsked(NamedTuple):
+    """The machine or the job is about to go."""
+
+
+class SealResult(NamedTuple):
+    key: Key
+    found: Optional[Page]
+    why: str
+
+
+class LocalResult(NamedTuple):
+    """Of a write to the node's disk."""
+
+    key: Key
+    found: Optional[Report]
+    why: str
+
+
+class WriteResult(NamedTuple):
+    """Of a write to storage, from memory or from the node's disk."""
+
+    key: Key
+    found: Optional[Report]
+    why: str
+
+
+class PruneResult(NamedTuple):
+    """Of making room on the node's disk."""
+
+    key: Key
+    found: None
+    why: str
+
+
+class LookResult(NamedTuple):
+    """The attempt on storage that has the capture; "": there is none."""
+
+    key: Key
+    found: Optional[str]
+    why: str
+
+
+class CommitResult(NamedTuple):
+    """The attempt."""
+
+    key: Key
+    found: Optional[str]
+    why: str
+
+
+class RetentionResult(NamedTuple):
+    """What could not be removed."""
+
+    key: Key
+    found: Optional[List[str]]
+    why: str
+
+
+class LossNoteResult(NamedTuple):
+    """Of a word on the root about a save that came to nothing."""
+
+    key: Key
+    found: None
+    why: str
+
+
+class SweepResult(NamedTuple):
+    """Of the search for what dead runs left in shared memory."""
+
+    key: Key
+    found: Optional[List[str]]
+    why: str
+
+
+JobResult = Union[
+    SealResult,
+    LocalResult,
+    WriteResult,
+    PruneResult,
+    LookResult,
+    CommitResult,
+    RetentionResult,
+    LossNoteResult,
+    SweepResult,
+]
+Event = Union[
+    FromTrainer,
+    TrainerGone,
+    FromHead,
+    HeadGone,
+    HeadSought,
+    FromRank,
+    RankGone,
+    StopAsked,
+    HurryAsked,
+    JobResult,
+]

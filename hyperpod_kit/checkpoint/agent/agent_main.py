@@ -1,0 +1,55 @@
+"""The agent's process: what the trainer starts beside each rank."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+import traceback
+from typing import List
+
+from hyperpod_kit import descriptors
+from hyperpod_kit.checkpoint.agent.agent import Agent
+from hyperpod_kit.checkpoint.agent.channel import Channel
+from hyperpod_kit.checkpoint.agent.process import be_gentle
+from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import StartRefused
+from hyperpod_kit.errors import HyperpodKitError
+
+
+def _end() -> None:
+    """A thread that dies takes the agent with it: the trainer starts another one, and a save never hangs in silence."""
+    try:
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(70)
+
+
+def main(argv: List[str]) -> int:
+    """`python -m hyperpod_kit.checkpoint.agent.agent_main FD`: serve the trainer at that socket."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
+    be_gentle()
+    descriptors.raise_limit()
+    trainer = Channel(socket.socket(fileno=int(argv[0])))
+    setup = trainer.receive()
+    if setup is None:
+        return 0
+    try:
+        agent = Agent(trainer, setup)
+    except (HyperpodKitError, OSError) as err:
+        trainer.send(StartRefused(type(err).__name__, str(err), getattr(err, "hint", None)).to_json())
+        return 1
+    threading.excepthook = lambda what: _end()
+    try:
+        agent.run()
+    except BaseException:
+        # Not by an exception: the interpreter's end would wait for threads that without memory never begin.
+        _end()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,178 @@
+"""The agent's dealings with storage and with the node's disk, each as a job for a worker."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Tuple
+
+from hyperpod_kit.checkpoint.agent import assemble, local, movement, persist, shm_slots, upload_local
+from hyperpod_kit.checkpoint.agent.agent_captures import Held
+from hyperpod_kit.checkpoint.agent.assemble import Report
+from hyperpod_kit.checkpoint.agent.control_page import Page
+from hyperpod_kit.checkpoint.agent.seal import Sealing
+from hyperpod_kit.checkpoint.repository import (
+    catalog,
+    commit,
+    identity,
+    layout,
+    manifest,
+    policy,
+    retention,
+    shard,
+    stream,
+    verify,
+)
+from hyperpod_kit.checkpoint.repository.failpoint import failpoint
+from hyperpod_kit.checkpoint.repository.store.open import open_store
+from hyperpod_kit.errors import CheckpointError
+
+
+class Storage:
+    """The root that this run writes to, and its directory on the node's disk where there is one.
+
+    `whose` the root was at the start. `keep`: the retention policy as JSON. `stopped`: the agent has to leave
+    everything as it is and go. Raises CheckpointError (S3 without boto3), UsageError when `keep` is no
+    policy.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        *,
+        whose: identity.RunIdentity,
+        directory: Optional[str],
+        rank: int,
+        versions: Dict[str, str],
+        rate_limit: Optional[float],
+        keep: Any,
+        stopped: Callable[[], bool],
+    ) -> None:
+        self.store, self._whose = open_store(root), whose
+        run_hash = shm_slots.run_hash(whose.run_id)
+        self.local = local.store(directory, run_hash) if directory else None
+        if directory:
+            local.take_over(directory, run_hash)
+        self._directory, self._run_hash, self._rank = directory or "", run_hash, rank
+        # Each of its own: disk and network are not one resource.
+        self._pace, self._upload_pace = persist.Pace(rate_limit), persist.Pace(rate_limit)
+        self._versions = versions
+        self._parser, self._columns = shard.Parser(), assemble.Columns()
+        self._keep = policy.from_json(keep) if keep else None
+        self._stopped = stopped
+
+    def hurry(self) -> None:
+        """No rate limit any more."""
+        self._pace.lift()
+        self._upload_pace.lift()
+
+    def _how(self, held: Held, pace: persist.Pace) -> persist.How:
+        return persist.How(stopped=lambda: self._stopped() or held.ended, pace=pace)
+
+    def write_local(self, held: Held) -> Callable[[], Report]:
+        """Write this rank's part to the node's disk."""
+
+        def job() -> Report:
+            assert self.local is not None and held.sealing is not None
+            if not held.begin():
+                raise persist.Stopped("withdrawn before it was begun")
+            return local.write(held.sealing, self.local, held.attempt, self._how(held, self._pace))
+
+        return job
+
+    def write(self, held: Held, *, upload: bool = False) -> Callable[[], Report]:
+        """Write this rank's shard to storage, from memory while it is there; what is to be said about it."""
+
+        def job() -> Report:
+            how = self._how(held, self._upload_pace if upload else self._pace)
+            if held.slot is not None and held.sealing is not None:
+                if not upload and not held.begin():
+                    raise persist.Stopped("withdrawn before it was begun")
+                record = self._write_shard(held, held.sealing, how)
+                return assemble.report_of(held.sealing.slot, record, self._parser)
+            if self.local is None or held.part is None:
+                raise CheckpointError("it is neither in memory nor on the node's disk any more")
+            upload_local.copy_shard(held.part, self.local, self.store, held.attempt, how)
+            return held.part.report
+
+        return job
+
+    def _write_shard(self, held: Held, sealing: Sealing, how: persist.How) -> manifest.FileRecord:
+        """As persist.write_shard; where an agent that died left the file, it is taken or replaced."""
+        try:
+            return persist.write_shard(sealing, self.store, held.attempt, how)
+        except FileExistsError:
+            sealing.covered(sealing.page.size)
+            page, name = sealing.slot.page or sealing.page, layout.shard_file(sealing.page.rank)
+            if not self._is_whole(f"{held.attempt}/{name}", page):
+                # The attempt is not committed: nobody reads it.
+                self.store.delete(f"{held.attempt}/{name}")
+                return persist.write_shard(sealing, self.store, held.attempt, how)
+            return manifest.FileRecord(name, page.size, page.shard_root, page.rank)
+
+    def _is_whole(self, name: str, page: Page) -> bool:
+        reader = self.store.open_read(name)
+        try:
+            found = stream.Shard(reader, page.size, page.shard_root, name=name, chunk=page.chunk)
+            buffer = stream.Buffer(stream.aligned_up(page.chunk))
+            for index in range(found.chunks):
+                found.check(index, found.fetch(index, buffer))
+                movement.moved()
+            return True
+        except CheckpointError:
+            return False
+        finally:
+            reader.close()
+
+    def parts(self) -> Tuple[local.Part, ...]:
+        """What earlier starts left on the node's disk for this rank, newest first. Raises OSError."""
+        return tuple(local.reports(self._directory, self._run_hash, self._rank)) if self.local is not None else ()
+
+    def prune_local(self, upto: str, busy: FrozenSet[str]) -> Callable[[], None]:
+        """Make room on the node's disk, see local.prune."""
+
+        def job() -> None:
+            if self.local is not None:
+                local.prune(self.local, self._rank, upto=upto, busy=busy)
+
+        return job
+
+    def look(self, held: Held) -> Callable[[], str]:
+        """The attempt in which this capture is committed already; "" when there is none.
+
+        A start that was killed between the manifest and the mark in shared memory leaves it so.
+        """
+
+        def job() -> str:
+            page = held.part.report.page if held.part is not None else None
+            page = held.sealing.page if held.sealing is not None else page
+            for entry in catalog.newest_first(self.store):
+                if page is None or (entry.name.epoch, entry.name.seq) < (page.epoch, page.seq):
+                    break
+                if entry.committed and (entry.name.epoch, entry.name.seq) == (page.epoch, page.seq):
+                    found = verify.read_manifest(self.store, entry.attempt)
+                    if found.shards[page.rank].root == page.shard_root:
+                        return entry.attempt
+            return ""
+
+        return job
+
+    def commit(self, held: Held, reports: Mapping[int, Report]) -> Callable[[], str]:
+        """Make a checkpoint of what all ranks have written; its attempt."""
+
+        def job() -> str:
+            failpoint("agent.before_commit")
+            made = assemble.assemble(reports, self._versions, self._columns)
+            commit.commit(self.store, held.attempt, made.manifest, made.extra, made.columns)
+            failpoint("agent.committed")
+            return held.attempt
+
+        return job
+
+    def keep_up(self) -> Callable[[], List[str]]:
+        """After a commit: what the policy does not keep goes. What could not be removed."""
+
+        def job() -> List[str]:
+            if self._keep is None or self._stopped():
+                return []
+            return [f"{name}: {why}" for name, why in retention.run(self.store, self._keep, self._whose).left]
+
+        return job

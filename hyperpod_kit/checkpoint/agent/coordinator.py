@@ -1,0 +1,305 @@
+"""What rank 0's agent decides, as a state machine without clock, disk or network.
+
+A capture goes, with one tier: captured by every rank -> `persist` (all seal and write at once) -> persisted by every
+rank -> `commit` (rank 0 writes the manifest) -> `committed`. With a node-local tier: -> `persist` (to the local disk)
+-> `local` -> `upload`, one at a time and the newest first -> `commit` -> `committed`. Beside that, once every rank has
+*sealed* it, all are told (`sealed`): only then may an older generation leave the memory.
+
+Where the save compares what several ranks hold (see replicas), that is the first thing to be done once all ranks have
+it: two ranks that differ are asked in which tensor (`which`), and nothing is sealed for all, written or committed.
+
+It ends otherwise as
+    refused     ranks differ in what they should hold alike: of use to nobody, in memory neither
+    dropped     a rank will never have it (skipped, died in mid-copy, went on, could not seal): of no use to anybody
+    failed      a rank could not write it; memory and local disks still hold all of it
+    overtaken   a newer one goes to storage in its place; the same holds
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, Dict, List, Optional, Set
+
+from hyperpod_kit.checkpoint.agent import replicas
+from hyperpod_kit.checkpoint.agent.control_page import Key
+from hyperpod_kit.checkpoint.agent.protocol.rank_channel import Order, OrderKind
+
+
+class CaptureState(enum.Enum):
+    """Where a capture is. What is neither CAPTURING nor busy has had its end."""
+
+    CAPTURING = "capturing"
+    COMPARING = "comparing"
+    LOOKING = "looking"
+    PERSISTING = "persisting"
+    WAITING = "waiting"
+    UPLOADING = "uploading"
+    COMMITTING = "committing"
+    COMMITTED = "committed"
+    REFUSED = "refused"
+    DROPPED = "dropped"
+    FAILED = "failed"
+    OVERTAKEN = "overtaken"
+
+    @property
+    def is_busy(self) -> bool:
+        """Every rank has it, and it has had no end."""
+        return self in _BUSY
+
+    @property
+    def is_end(self) -> bool:
+        return self in _END_ORDERS
+
+
+_BUSY = frozenset(
+    {
+        CaptureState.COMPARING,
+        CaptureState.LOOKING,
+        CaptureState.PERSISTING,
+        CaptureState.WAITING,
+        CaptureState.UPLOADING,
+        CaptureState.COMMITTING,
+    }
+)
+_END_ORDERS = {
+    CaptureState.COMMITTED: OrderKind.COMMITTED,
+    CaptureState.REFUSED: OrderKind.REFUSED,
+    CaptureState.DROPPED: OrderKind.DROPPED,
+    CaptureState.FAILED: OrderKind.FAILED,
+    CaptureState.OVERTAKEN: OrderKind.OVERTAKEN,
+}
+"""What all agents are told of an end."""
+
+_REMEMBERED = 256
+"""Captures that have had their end and are still known, so that a late report about one is not taken for a new one."""
+
+
+class _Capture:
+    def __init__(self) -> None:
+        self.captured: Set[int] = set()
+        self.sealed: Set[int] = set()
+        self.local: Dict[int, bool] = {}
+        self.reports: Dict[int, Any] = {}
+        self.adopted = False
+        self.replicas: Dict[int, replicas.Replicas] = {}
+        self.different: Optional[replicas.Difference] = None
+        self.tensors: Dict[int, replicas.Tensors] = {}
+        self.state = CaptureState.CAPTURING
+
+
+class Coordinator:
+    """Reports of ranks in, orders out. Every method returns the orders that follow, in their order."""
+
+    def __init__(self, world: int, *, local: bool = False) -> None:
+        self.world = world
+        self._local = local
+        self._captures: Dict[Key, _Capture] = {}
+        self._done: Set[int] = set()
+        self._bye = False
+
+    def reports(self, key: Key) -> Dict[int, Any]:
+        return self._captures[key].reports
+
+    # --- memory -------------------------------------------------------------------------------------------------
+
+    def captured(
+        self, rank: int, key: Key, *, adopted: bool = False, held: Optional[replicas.Replicas] = None
+    ) -> List[Order]:
+        """`rank` has all bytes of this capture. Ranks report their captures in the order in which they made them.
+
+        `adopted`: of an earlier start, so it may be on storage already and the answer to `look` decides. `held` are the
+        digests of what this rank holds together with others, where the save compares.
+        """
+        orders = self._passed(rank, key)
+        self._forget()
+        capture = self._captures.setdefault(key, _Capture())
+        capture.captured.add(rank)
+        capture.adopted = capture.adopted or adopted
+        capture.replicas[rank] = held or {}
+        if capture.state is CaptureState.DROPPED:
+            orders.append(Order(OrderKind.DROPPED, key, "another rank does not have it"))
+        elif capture.state in _END_ORDERS:
+            # Of an agent that has come back and did not hear it.
+            orders.append(Order(_END_ORDERS[capture.state], key))
+        elif capture.state is CaptureState.CAPTURING and len(capture.captured) == self.world:
+            orders += self._compare(key, capture)
+        elif capture.state is CaptureState.CAPTURING and self._done - capture.captured:
+            orders += self._drop(key, f"rank {min(self._done - capture.captured)} has ended without it")
+        return orders
+
+    def _compare(self, key: Key, capture: _Capture) -> List[Order]:
+        """Every rank has it: whether they hold the same."""
+        found = replicas.difference(capture.replicas)
+        capture.replicas.clear()
+        if found is not None:
+            capture.state, capture.different = CaptureState.COMPARING, found
+            return [Order(OrderKind.WHICH, key, found.holders, found.ranks)]
+        capture.state = CaptureState.LOOKING if capture.adopted else CaptureState.PERSISTING
+        return [Order(OrderKind.LOOK if capture.adopted else OrderKind.PERSIST, key)]
+
+    def which(self, rank: int, key: Key, tensors: replicas.Tensors) -> List[Order]:
+        """The tensors of `rank`, which was asked for them; None when its trainer cannot be asked any more."""
+        capture = self._captures.get(key)
+        if capture is None or capture.state is not CaptureState.COMPARING or capture.different is None:
+            return []
+        capture.tensors[rank] = tensors
+        one, other = capture.different.ranks
+        if tensors is not None and not {one, other} <= set(capture.tensors):
+            return []
+        why = replicas.explain(capture.different, capture.tensors.get(one), capture.tensors.get(other))
+        capture.tensors.clear()
+        return self._become(capture, CaptureState.REFUSED, key, why)
+
+    def looked(self, key: Key, found: bool) -> List[Order]:
+        """Whether storage has this adopted capture already."""
+        capture = self._captures.get(key)
+        if capture is None or capture.state is not CaptureState.LOOKING:
+            return []
+        if found:
+            return self.committed(key)
+        capture.state = CaptureState.PERSISTING
+        return [Order(OrderKind.PERSIST, key)]
+
+    def sealed(self, rank: int, key: Key) -> List[Order]:
+        """`rank` has computed all digests of this capture."""
+        capture = self._captures.setdefault(key, _Capture())
+        capture.sealed.add(rank)
+        if len(capture.sealed) == self.world and capture.state not in (
+            CaptureState.COMPARING,
+            CaptureState.REFUSED,
+            CaptureState.DROPPED,
+        ):
+            return [Order(OrderKind.SEALED, key)]
+        return []
+
+    def skipped(self, rank: int, key: Key, why: str) -> List[Order]:
+        """`rank` will never have this capture. It may still be busy with an older one, so that one is left alone."""
+        return self._drop(key, f"rank {rank}: {why}")
+
+    # --- storage ------------------------------------------------------------------------------------------------
+
+    def local(self, rank: int, key: Key, there: bool) -> List[Order]:
+        """`rank` has its shard on the node's disk, or (not `there`) could not write it and will upload from memory."""
+        capture = self._captures.get(key)
+        if capture is None or capture.state is not CaptureState.PERSISTING or not self._local:
+            return []
+        capture.local[rank] = there
+        if len(capture.local) < self.world:
+            return []
+        capture.state = CaptureState.WAITING
+        orders = [Order(OrderKind.LOCAL, key)] if all(capture.local.values()) else []
+        return orders + self._upload()
+
+    def persisted(self, rank: int, key: Key, report: Any) -> List[Order]:
+        """`rank` has its shard on storage."""
+        capture = self._captures.get(key)
+        if capture is None or capture.state != (CaptureState.UPLOADING if self._local else CaptureState.PERSISTING):
+            return []
+        capture.reports[rank] = report
+        if len(capture.reports) < self.world:
+            return []
+        capture.state = CaptureState.COMMITTING
+        return [Order(OrderKind.COMMIT, key)]
+
+    def failed(self, rank: int, key: Key, why: str) -> List[Order]:
+        """`rank` could not write its shard (or rank 0 the manifest)."""
+        return self._fail(key, f"rank {rank}: {why}")
+
+    def committed(self, key: Key) -> List[Order]:
+        """The manifest is on storage."""
+        self._captures[key].state = CaptureState.COMMITTED
+        self._captures[key].reports.clear()
+        return [Order(OrderKind.COMMITTED, key), *self._upload(), *self._end()]
+
+    def _upload(self) -> List[Order]:
+        """The next one for the slow tier: the newest; what is older than it is not worth its time any more."""
+        if any(
+            capture.state in (CaptureState.UPLOADING, CaptureState.COMMITTING) for capture in self._captures.values()
+        ):
+            return []
+        waiting = sorted(key for key, capture in self._captures.items() if capture.state is CaptureState.WAITING)
+        if not waiting:
+            return []
+        newest = waiting.pop()
+        self._captures[newest].state = CaptureState.UPLOADING
+        orders = [Order(OrderKind.UPLOAD, newest)]
+        for key in waiting:
+            self._captures[key].state = CaptureState.OVERTAKEN
+            orders.append(Order(OrderKind.OVERTAKEN, key, f"seq {newest[1]} goes to storage in its place"))
+        return orders
+
+    # --- ends ---------------------------------------------------------------------------------------------------
+
+    def done(self, rank: int, why: str) -> List[Order]:
+        """`rank` will make no more captures: its trainer ended, or its agent is lost."""
+        self._done.add(rank)
+        orders: List[Order] = []
+        for key, capture in sorted(self._captures.items()):
+            if capture.state is CaptureState.CAPTURING and rank not in capture.captured:
+                orders += self._drop(key, f"rank {rank}: {why}")
+        return orders + self._end()
+
+    def renew(self, rank: int) -> None:
+        """`rank` has another agent, which begins anew. Every agent reports once more what it holds (as `adopted`), so
+        what is on its way is forgotten here; only a commit that has begun needs nobody any more."""
+        self._done.discard(rank)
+        kept = {
+            key: one for key, one in self._captures.items() if one.state is CaptureState.COMMITTING or one.state.is_end
+        }
+        self._captures.clear()
+        self._captures.update(kept)
+
+    def lost(self, rank: int) -> List[Order]:
+        """The agent of `rank` does not answer any more: what it has not written it never will."""
+        orders: List[Order] = []
+        for key, capture in sorted(self._captures.items()):
+            if (
+                capture.state is CaptureState.COMPARING
+                and capture.different is not None
+                and rank in capture.different.ranks
+            ):
+                orders += self.which(rank, key, None)
+            if (
+                capture.state
+                in (CaptureState.LOOKING, CaptureState.PERSISTING, CaptureState.WAITING, CaptureState.UPLOADING)
+                and rank not in capture.reports
+            ):
+                orders += self._fail(key, f"rank {rank}: its agent is lost")
+        return orders + self.done(rank, "its agent is lost")
+
+    def _passed(self, rank: int, key: Key) -> List[Order]:
+        """A rank that is at `key` will not come back for anything older that it has not captured."""
+        orders: List[Order] = []
+        for other, capture in sorted(self._captures.items()):
+            if other < key and capture.state is CaptureState.CAPTURING and rank not in capture.captured:
+                orders += self._drop(other, f"rank {rank} went on without it")
+        return orders
+
+    def _drop(self, key: Key, why: str) -> List[Order]:
+        capture = self._captures.setdefault(key, _Capture())
+        if capture.state in (CaptureState.DROPPED, CaptureState.REFUSED, CaptureState.COMMITTED):
+            return []
+        return self._become(capture, CaptureState.DROPPED, key, why)
+
+    def _fail(self, key: Key, why: str) -> List[Order]:
+        capture = self._captures.get(key)
+        if capture is None or not capture.state.is_busy or capture.state is CaptureState.COMPARING:
+            return []
+        return self._become(capture, CaptureState.FAILED, key, why)
+
+    def _become(self, capture: _Capture, state: CaptureState, key: Key, why: str) -> List[Order]:
+        capture.state = state
+        capture.reports.clear()
+        return [Order(_END_ORDERS[state], key, why), *self._upload(), *self._end()]
+
+    def _forget(self) -> None:
+        ended = sorted(key for key, capture in self._captures.items() if capture.state.is_end)
+        for key in ended[:-_REMEMBERED]:
+            del self._captures[key]
+
+    def _end(self) -> List[Order]:
+        busy = any(capture.state.is_busy for capture in self._captures.values())
+        if len(self._done) < self.world or busy or self._bye:
+            return []
+        self._bye = True
+        return [Order(OrderKind.BYE, None)]

@@ -1,0 +1,168 @@
+"""Flush for every user of this node: as root, in a child per user that has become that user.
+
+Storage must see the owner's uid (an EFS access point, a quota), and what users left must never make root write
+anything. Nothing of root's goes along: no environment, no descriptor, no group. The child never starts a program, so
+its user cannot trace it, and it dies with whoever waits for it. What it answers is a word of that user's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import pwd
+import select
+import signal
+import sys
+import time
+from typing import Any, List, Optional, Tuple
+
+from hyperpod_kit import audit
+from hyperpod_kit.checkpoint.agent import flush, places
+from hyperpod_kit.untrusted import parse
+from hyperpod_kit.untrusted.text import clean
+
+_LONGEST_ANSWER = 1 << 20
+_MOST_RECORDS = 32
+_PIECE = 65536
+_NOTE = 2000
+_PR_SET_PDEATHSIG = 1
+PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def flush_as(
+    uid: int,
+    *,
+    folder: str,
+    job: Optional[str],
+    timeout: float,
+    max_age: float,
+    gid: Optional[int] = None,
+    asked_by: str = "hyperpod-kit checkpoint flush",
+) -> List[flush.Outcome]:
+    """Flush the segments of `uid` in a child process; it is killed at the deadline. Raises OSError.
+
+    `gid`: instead of the user's own group. What was done for another user is recorded, as asked for by `asked_by`.
+    """
+    read, write = os.pipe()
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            if uid != places.node_uid():
+                _become(uid, gid, write)
+                ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+                if os.getppid() != parent:
+                    os._exit(1)
+            found = flush.flush(folder=folder, job=job, timeout=timeout, max_age=max_age)
+            with os.fdopen(write, "w") as out:
+                json.dump([list(outcome) for outcome in found], out)
+            code = 0
+        except BaseException as err:
+            print(f"flush of uid {uid}: {clean(f'{type(err).__name__}: {err}')}", file=sys.stderr, flush=True)
+        finally:
+            os._exit(code)
+    os.close(write)
+    try:
+        data, why = _answer(read, time.monotonic() + timeout)
+    finally:
+        os.close(read)
+    if not why:
+        why = _end(pid, time.monotonic() + 5.0)
+    if why:
+        # A child in D state on a dead mount does not die: it is abandoned, not waited for.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+        return [flush.Outcome(f"uid {uid}", None, False, why.format(timeout=timeout))]
+    outcomes = _outcomes(data)
+    if outcomes is None:
+        return [flush.Outcome(f"uid {uid}", None, False, "its answer is none, see standard error")]
+    if uid != os.geteuid():
+        _record(uid, outcomes, asked_by)
+    return outcomes
+
+
+def _answer(read: int, end: float) -> Tuple[bytes, str]:
+    """(what the child has written, why it was not all of it or "")."""
+    poll = select.poll()
+    poll.register(read, select.POLLIN)
+    data = bytearray()
+    while True:
+        left = end - time.monotonic()
+        if left <= 0 or not poll.poll(left * 1000):
+            return b"", "not done after {timeout:g} s"
+        part = os.read(read, _PIECE)
+        if not part:
+            return bytes(data), ""
+        data += part
+        if len(data) > _LONGEST_ANSWER:
+            return b"", f"its answer has more than {_LONGEST_ANSWER} bytes"
+
+
+def _end(pid: int, end: float) -> str:
+    while True:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return "" if status == 0 else "failed, see standard error"
+        if time.monotonic() > end:
+            return "it has answered and does not end"
+        time.sleep(0.005)
+
+
+def _outcomes(data: bytes) -> Optional[List[flush.Outcome]]:
+    try:
+        rows: Any = parse.document(data, _LONGEST_ANSWER)
+        found = [flush.Outcome(*row) for row in rows]
+    except (ValueError, TypeError):
+        return None
+    for one in found:
+        if (
+            not isinstance(one.run, str)
+            or not isinstance(one.note, str)
+            or type(one.removed) is not bool
+            or not isinstance(one.attempt, (str, type(None)))
+        ):
+            return None
+    return [
+        flush.Outcome(clean(one.run), clean(one.attempt) if one.attempt else None, one.removed, clean(one.note, _NOTE))
+        for one in found
+    ]
+
+
+def _record(uid: int, outcomes: List[flush.Outcome], asked_by: str) -> None:
+    done = [one for one in outcomes if one.removed or one.attempt]
+    for one in done[:_MOST_RECORDS]:
+        audit.record("flushed", f"run {one.run}", one.note, asked_by=asked_by, owner=f"uid {uid}")
+    if len(done) > _MOST_RECORDS:
+        audit.record(
+            "flushed",
+            f"{len(done) - _MOST_RECORDS} more runs",
+            "as the ones before",
+            asked_by=asked_by,
+            owner=f"uid {uid}",
+        )
+
+
+def _become(uid: int, gid: Optional[int], keep: int) -> None:
+    """The user, with the user's groups, of which one without an entry has none; and no descriptor but `keep`."""
+    environment = {"PATH": PATH, "LANG": "C.UTF-8"}
+    try:
+        entry = pwd.getpwuid(uid)
+        gid = entry.pw_gid if gid is None else gid
+        os.initgroups(entry.pw_name, gid)
+        environment.update(HOME=entry.pw_dir, USER=entry.pw_name, LOGNAME=entry.pw_name)
+    except KeyError:
+        gid = uid if gid is None else gid
+        os.setgroups([])
+    os.setgid(gid)
+    os.setuid(uid)
+    os.umask(0o022)
+    os.chdir("/")
+    os.environ.clear()
+    os.environ.update(environment)
+    os.closerange(3, keep)
+    os.closerange(keep + 1, os.sysconf("SC_OPEN_MAX"))

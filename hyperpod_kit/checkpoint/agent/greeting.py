@@ -1,0 +1,114 @@
+"""How two agents prove to each other that they have the token of this start of the run, before anything is said.
+
+The hub tells each newcomer a number that nobody has had before; the newcomer answers with one of its own and a proof
+over both. Each direction then has a key of its own that follows from both numbers (see untrusted/proof.py).
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import NamedTuple, Optional
+
+from hyperpod_kit.checkpoint.agent.channel import Sealed
+from hyperpod_kit.errors import Untrusted
+from hyperpod_kit.untrusted import parse, proof
+from hyperpod_kit.untrusted.lines import Lines
+from hyperpod_kit.untrusted.strangers import GREETING
+
+PROTOCOL = "hpk-agents/2"
+"""Both sides say it first. That all ranks of a run are of the same release is looked at before any agent is started."""
+
+WELCOME, REFUSED = "welcome", "refused"
+"""What the hub says first to who has proved who he is: it proves that the hub has the token, too. `refused`: there is
+an agent of that rank already."""
+
+PING, PONG = "ping", "pong"
+"""Whether an agent is there, and that it is."""
+
+
+class Hello(NamedTuple):
+    """Who wants to come in: the agent of `rank`; `again`: one of the two has taken the place of another."""
+
+    rank: int
+    again: bool
+    seals: Sealed
+
+
+def question() -> bytes:
+    """What the hub tells a newcomer."""
+    return _line(protocol=PROTOCOL, nonce=proof.nonce())
+
+
+def answer(key: bytes, asked: bytes, rank: int, again: bool) -> tuple[bytes, Sealed]:
+    """What the newcomer says to that, and how it goes on. Raises ValueError."""
+    theirs = _nonce(asked)
+    ours = proof.nonce()
+    return (
+        _line(
+            protocol=PROTOCOL,
+            nonce=ours,
+            rank=rank,
+            again=again,
+            proof=proof.proof(key, PROTOCOL, theirs, ours, rank, int(again)),
+        ),
+        Sealed(*_seals(key, theirs, ours, rank)),
+    )
+
+
+def heard(key: bytes, asked: bytes, line: bytes, world: int) -> Optional[Hello]:
+    """Who it is that said `line` when he was told `asked`; None of somebody without the token, who is nobody."""
+    try:
+        said = parse.json_object(line, GREETING)
+        rank, again = said.get("rank"), said.get("again")
+        if type(rank) is not int or not 0 < rank < world or type(again) is not bool:
+            return None
+        theirs, ours = _nonce(line), _nonce(asked)
+    except ValueError:
+        return None
+    if not proof.same(said.get("proof"), proof.proof(key, PROTOCOL, ours, theirs, rank, int(again))):
+        return None
+    up, down = _seals(key, ours, theirs, rank)
+    return Hello(rank, again, Sealed(down, up))
+
+
+def greet(sock: socket.socket, key: bytes, rank: int, again: bool, within: float) -> Optional[tuple[Sealed, Lines]]:
+    """The newcomer's side of all this: how the connection goes on, and what was read of it already.
+
+    None when the other side is gone, is somebody else, or will not have us.
+    """
+    lines = Lines(sock, GREETING)
+    try:
+        asked = lines.next(within)
+        if asked is None:
+            return None
+        said, seals = answer(key, asked, rank, again)
+        sock.sendall(said + b"\n")
+        line = lines.next(within)
+        if line is None or parse.json_object(seals.heard.opened(line)).get("op") != WELCOME:
+            return None
+    except (OSError, ValueError, Untrusted):
+        return None
+    return seals, lines
+
+
+def _nonce(line: bytes) -> str:
+    said = parse.json_object(line, GREETING)
+    if said.get("protocol") != PROTOCOL:
+        raise ValueError("another protocol")
+    found = said.get("nonce")
+    if type(found) is not str or not 32 <= len(found) <= 64:
+        raise ValueError("no nonce")
+    return found
+
+
+def _seals(key: bytes, hub: str, newcomer: str, rank: int) -> tuple[proof.Seal, proof.Seal]:
+    """Of what the newcomer says, of what the hub says."""
+    return (
+        proof.Seal(proof.derived(key, PROTOCOL, "to the hub", hub, newcomer, rank)),
+        proof.Seal(proof.derived(key, PROTOCOL, "of the hub", hub, newcomer, rank)),
+    )
+
+
+def _line(**fields: object) -> bytes:
+    return json.dumps(fields, separators=(",", ":")).encode()

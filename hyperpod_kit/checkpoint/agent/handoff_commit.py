@@ -1,0 +1,72 @@
+"""A commit without agents: each node hands in its shards, and whoever finds that all are there commits.
+
+For `flush` after the end of a job whose last captures are spread over nodes that cannot talk to each other any more.
+Beside its shards a node leaves a report per rank; the attempt's name follows from the capture, so all nodes use one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from typing import Dict, Mapping, Tuple
+
+from hyperpod_kit import __version__
+from hyperpod_kit.checkpoint.agent import assemble, persist, seal
+from hyperpod_kit.checkpoint.agent.control_page import Page
+from hyperpod_kit.checkpoint.agent.shm_slots import Slot
+from hyperpod_kit.checkpoint.repository import identity, layout, manifest
+from hyperpod_kit.checkpoint.repository.failpoint import failpoint
+from hyperpod_kit.checkpoint.repository.store.base import SMALL, Store
+from hyperpod_kit.errors import CheckpointError
+
+Held = Mapping[int, Tuple[Slot, Page]]
+"""Rank -> its sealed slot and page; all of one capture."""
+
+
+def attempt_of(page: Page) -> str:
+    """The attempt that all nodes hand this capture in to; never the one that the agents were writing."""
+    nonce = hashlib.blake2b(f"flush {page.incarnation}".encode(), digest_size=3).hexdigest()
+    return str(layout.AttemptName(page.seq, page.step, page.epoch, nonce))
+
+
+def hand_in(store: Store, held: Held) -> bool:
+    """Write this node's shards and their reports; True when the capture is committed with them.
+
+    A node that comes later may still commit it, so the memory is not needed any more in either case. Raises
+    CheckpointError, OSError.
+    """
+    page = next(iter(held.values()))[1]
+    attempt = attempt_of(page)
+    for rank, (slot, _) in sorted(held.items()):
+        name = f"{attempt}/{layout.report_file(rank)}"
+        if store.exists(name):
+            continue
+        report = assemble.report_of(slot, persist.write_shard(seal.Sealing(slot), store, attempt))
+        failpoint("handed.before_report")
+        store.create(name, manifest.seal_json(report.to_json()))
+    failpoint("handed.before_commit")
+    return _complete(store, attempt, page.world)
+
+
+def _complete(store: Store, attempt: str, world: int) -> bool:
+    """Commit when every rank has handed in. Two nodes may do this at once: they write the same, and one is first."""
+    reports: Dict[int, assemble.Report] = {}
+    for rank in range(world):
+        name = layout.report_file(rank)
+        try:
+            data = store.read(f"{attempt}/{name}", layout.LARGEST_REPORT)
+            reports[rank] = assemble.Report.from_json(manifest.open_json(data, name))
+        except FileNotFoundError:
+            return False
+        except (TypeError, KeyError, ValueError) as err:
+            raise CheckpointError(f"{name} lacks a field: {err}") from None
+    made = assemble.assemble(reports, {"hyperpod_kit": __version__, "writer": "flush"})
+    for name, data in ((layout.EXTRA_FILE, made.extra), (layout.INDEX_FILE, made.columns)):
+        with contextlib.suppress(FileExistsError):
+            store.create(f"{attempt}/{name}", data)
+        if store.read(f"{attempt}/{name}", max(SMALL, len(data))) != data:
+            raise CheckpointError(f"{name} of {attempt} is not what the ranks handed in")
+    identity.confirm(store, identity.RunIdentity(made.manifest.run, made.manifest.run_id))
+    with contextlib.suppress(FileExistsError):
+        store.create(f"{attempt}/{layout.MANIFEST_FILE}", made.manifest.encode())
+    return True

@@ -1,0 +1,170 @@
+"""What only rank 0's agent does: hear all ranks, decide (see coordinator), look, commit, pass the orders on."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import replace
+from typing import Callable, Dict, List, Optional, Set, Tuple
+
+from hyperpod_kit.checkpoint.agent import rpc
+from hyperpod_kit.checkpoint.agent.agent_captures import Captures
+from hyperpod_kit.checkpoint.agent.agent_events import CommitResult, LookResult, RetentionResult
+from hyperpod_kit.checkpoint.agent.agent_storage import Storage
+from hyperpod_kit.checkpoint.agent.assemble import Report
+from hyperpod_kit.checkpoint.agent.control_page import Key
+from hyperpod_kit.checkpoint.agent.coordinator import Coordinator
+from hyperpod_kit.checkpoint.agent.protocol.message import never
+from hyperpod_kit.checkpoint.agent.protocol.rank_channel import (
+    Order,
+    OrderKind,
+    RankCaptured,
+    RankDone,
+    RankFailed,
+    RankJoined,
+    RankLocal,
+    RankPersisted,
+    RankReport,
+    RankSealed,
+    RankSkipped,
+    RankTensors,
+)
+from hyperpod_kit.checkpoint.agent.saves_counted import Counted
+from hyperpod_kit.checkpoint.agent.worker import Post, Worker
+from hyperpod_kit.checkpoint.repository.shard import Placed
+
+
+class Head:
+    """The coordinator with its effects. Used from the agent's main thread; `deliver` hands an order to this rank."""
+
+    def __init__(
+        self,
+        world: int,
+        hub: rpc.Hub,
+        captures: Captures,
+        storage: Storage,
+        post: Post,
+        deliver: Callable[[Order], None],
+        chores: Worker,
+        counted: Counted,
+    ) -> None:
+        self.hub = hub
+        self._brain = Coordinator(world, local=storage.local is not None)
+        self._pieces: Dict[int, Tuple[str, Tuple[Placed, ...]]] = {}
+        self._captures = captures
+        self._storage = storage
+        self._deliver = deliver
+        self.worker = Worker("commit", post)
+        self._chores = chores
+        self.counted = counted
+        self._told: Set[str] = set()
+        self._away: Dict[int, float] = {}
+        self._ended: Set[int] = set()
+        self._given_up: Set[int] = set()
+        self.hurried = False
+        """Nobody trains here any more: no agent is waited for."""
+        self.keeping = 0
+        """Commits behind which there is still to be cleaned up."""
+
+    def heard(self, rank: int, report: RankReport) -> None:
+        """What the agent of `rank` reports."""
+        brain = self._brain
+        if isinstance(report, RankJoined):
+            self._joined(rank)
+        elif isinstance(report, RankDone):
+            self._ended.add(rank)
+            self._obey(brain.done(rank, "its trainer is gone"))
+        elif isinstance(report, RankCaptured):
+            self._obey(brain.captured(rank, report.key, adopted=report.adopted, held=report.replicas))
+        elif isinstance(report, RankTensors):
+            self._obey(brain.which(rank, report.key, report.tensors or None))
+        elif isinstance(report, RankSealed):
+            self._obey(brain.sealed(rank, report.key))
+        elif isinstance(report, RankSkipped):
+            self._obey(brain.skipped(rank, report.key, report.why))
+        elif isinstance(report, RankPersisted):
+            self._obey(brain.persisted(rank, report.key, self._whole(rank, Report.from_json(report.report))))
+        elif isinstance(report, RankLocal):
+            self._obey(brain.local(rank, report.key, report.there))
+        elif isinstance(report, RankFailed):
+            self._obey(brain.failed(rank, report.key, report.why))
+        else:
+            never(report)
+
+    def lost(self, rank: int) -> None:
+        """The agent of `rank` is gone. Its trainer starts another one, unless it has ended itself."""
+        if self.hurried or rank in self._ended:
+            self._obey(self._brain.lost(rank))
+        else:
+            self._away[rank] = time.monotonic() + rpc.REJOIN
+
+    def _joined(self, rank: int) -> None:
+        """An agent that was lost, or the next one of its rank, reports what it holds by itself; so do all others when
+        this agent has missed something."""
+        self._pieces.pop(rank, None)
+        if self._away.pop(rank, None) is not None or rank in self._given_up:
+            self._given_up.discard(rank)
+            self._brain.renew(rank)
+            self._pass_on(Order(OrderKind.AGAIN, None))
+
+    def look_round(self) -> None:
+        """Give up those that have been away for too long."""
+        now = time.monotonic()
+        for rank in [rank for rank, until in self._away.items() if self.hurried or now > until]:
+            del self._away[rank]
+            self._given_up.add(rank)
+            self._obey(self._brain.lost(rank))
+
+    def _whole(self, rank: int, report: Report) -> Report:
+        """With the pieces, which a rank says only when they have changed."""
+        if report.pieces or report.page.layout != self._pieces.get(rank, ("", ()))[0]:
+            self._pieces[rank] = (report.page.layout, report.pieces)
+            return report
+        return replace(report, pieces=self._pieces[rank][1])
+
+    def looked(self, key: Key, attempt: Optional[str], why: str) -> None:
+        """Storage has that capture as `attempt`, or not, or could not be asked."""
+        held = self._captures.get(key)
+        if held is not None and attempt:
+            held.attempt = attempt
+        if why:
+            # It may be there or not; a second copy does no harm, none at all would.
+            print(f"capture {key}: {why}", file=sys.stderr, flush=True)
+        self._obey(self._brain.looked(key, bool(attempt)))
+
+    def committed(self, key: Key, attempt: Optional[str], why: str) -> None:
+        """The manifest is written, or not."""
+        held = self._captures.get(key)
+        if held is not None:
+            held.jobs.discard("commit")
+        self._obey(self._brain.committed(key) if attempt else self._brain.failed(0, key, why))
+        if attempt:
+            self.keeping += 1
+            self._chores.submit(RetentionResult, key, self._storage.keep_up())
+
+    def kept(self, left: Optional[List[str]], why: str) -> None:
+        """Storage is as the policy wants it, but for what is left; each reason is said once."""
+        self.keeping -= 1
+        for problem in [*(left or ()), *([why] if why else ())]:
+            if problem not in self._told and len(self._told) < 100:
+                self._told.add(problem)
+                print(f"old checkpoints stay: {problem}", file=sys.stderr, flush=True)
+
+    def _obey(self, orders: List[Order]) -> None:
+        for order in orders:
+            held = self._captures.get(order.key) if order.key else None
+            if order.kind is OrderKind.LOOK and held is not None:
+                self.worker.submit(LookResult, held.key, self._storage.look(held))
+            elif order.kind is OrderKind.COMMIT and held is not None:
+                held.jobs.add("commit")
+                reports: Dict[int, Report] = dict(self._brain.reports(held.key))
+                self.worker.submit(CommitResult, held.key, self._storage.commit(held, reports))
+            else:
+                if order.kind is OrderKind.COMMITTED and held is not None:
+                    order = order._replace(note=held.attempt)
+                self.counted.ended(order)
+                self._pass_on(order)
+
+    def _pass_on(self, order: Order) -> None:
+        self.hub.broadcast(order.to_json())
+        self._deliver(order)

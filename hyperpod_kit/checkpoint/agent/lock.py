@@ -1,0 +1,126 @@
+"""One agent per rank and run on a node: an flock that the kernel drops with the process.
+
+A new start takes over from the agent of a dead trainer (SIGUSR2: stop, leave everything as it is). It never takes
+over from an agent whose trainer lives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import signal
+import time
+from typing import Optional, Tuple
+
+from hyperpod_kit.checkpoint.agent import process, shm_slots
+from hyperpod_kit.checkpoint.agent.process import Owner, alive, myself
+from hyperpod_kit.errors import CheckpointError, RunIsOwned, Untrusted
+from hyperpod_kit.untrusted import files, parse
+from hyperpod_kit.untrusted.ours import open_ours
+
+STOP = signal.SIGUSR2
+NOBODY = Owner(0, 0)
+_CONTENT = 4096
+_TRIES = 100
+
+
+class Lock:
+    """A held lock. `release` also removes the file, while it is still held."""
+
+    def __init__(self, path: str, fd: int) -> None:
+        self._path = path
+        self._fd = fd
+
+    def release(self) -> None:
+        with contextlib.suppress(OSError):
+            os.unlink(self._path)
+        os.close(self._fd)
+
+
+def try_acquire(path: str, trainer: Owner = NOBODY) -> Optional[Lock]:
+    """The lock, or None when somebody holds it. Raises NotEnoughSharedMemory, Untrusted, OSError."""
+    try:
+        return _try_acquire(path, trainer)
+    except OSError as err:
+        if err.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EDQUOT):
+            raise
+        raise shm_slots.no_room(path, err) from None
+
+
+def _try_acquire(path: str, trainer: Owner) -> Optional[Lock]:
+    fd = _open(path)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # The holder before us may have removed the file: then this lock is on nothing.
+        if os.fstat(fd).st_nlink:
+            # Written over and cut then: a page that is there already is had even where no memory is left.
+            os.ftruncate(fd, os.pwrite(fd, json.dumps([list(myself()), list(trainer)]).encode(), 0))
+            return Lock(path, fd)
+    except BlockingIOError:
+        pass
+    except BaseException:
+        if os.fstat(fd).st_size == 0:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+        os.close(fd)
+        raise
+    os.close(fd)
+    return None
+
+
+def _open(path: str) -> int:
+    """The lock's file, made where there is none. Only a file of ours says who is to be ended: raises Untrusted for
+    anything else in its place, OSError."""
+    for _ in range(_TRIES):
+        with contextlib.suppress(FileExistsError):
+            return files.create(path)
+        with contextlib.suppress(FileNotFoundError):
+            return open_ours(path, os.O_RDWR)[0]
+    raise CheckpointError(f"{path} comes and goes", hint=f"ls -l {path}")
+
+
+def holder(path: str) -> Optional[Tuple[Owner, Owner]]:
+    """(agent, trainer) as the lock's file names them; None when it does not, or is not ours."""
+    try:
+        fd, _ = open_ours(path, os.O_RDONLY)
+        try:
+            agent, trainer = parse.document(os.pread(fd, _CONTENT, 0))
+        finally:
+            os.close(fd)
+        return Owner(*map(int, agent)), Owner(*map(int, trainer))
+    except (OSError, Untrusted, ValueError, TypeError):
+        return None
+
+
+def take_over(path: str, trainer: Owner, *, patience: float = 10.0) -> Lock:
+    """Acquire the lock for `trainer`, ending a dead trainer's agent if there is one.
+
+    Raises RunIsOwned when a live trainer holds it, CheckpointError when the old agent does not go, Untrusted.
+    """
+    start = time.monotonic()
+    asked: Optional[Owner] = None
+    while True:
+        lock = try_acquire(path, trainer)
+        if lock is not None:
+            return lock
+        held = holder(path)
+        waited = time.monotonic() - start
+        if held is not None and alive(held[0]):
+            agent, owner = held
+            if owner != trainer and alive(owner):
+                raise RunIsOwned(
+                    f"process {owner.pid} on this node trains this run and rank",
+                    hint=f"end process {owner.pid} first, or use another root",
+                )
+            sign = signal.SIGKILL if waited > patience else STOP
+            if asked != agent or sign == signal.SIGKILL:
+                with contextlib.suppress(ProcessLookupError):
+                    if process.uid_of(agent.pid) == os.geteuid():
+                        os.kill(agent.pid, sign)
+                asked = agent
+        if waited > 2 * patience:
+            raise CheckpointError(f"the agent that holds {path} does not go")
+        time.sleep(0.02)

@@ -1,0 +1,110 @@
+"""How a message between a trainer and its agent, or between agents, is written on a socket and read from it.
+
+    trainer -> its agent       `trainer_channel.TrainerMessage`, tagged "op"
+    agent -> its trainer       `trainer_channel.AgentEvent`, tagged "ev"
+    agent -> agent of rank 0   `rank_channel.RankReport`, tagged "op"
+    agent of rank 0 -> agents  `rank_channel.Order`, tagged "op"
+
+Each is one JSON object on a line (see lines): its tag, then its fields under their own names. What another release says
+and this one does not know is passed over. Whoever takes the messages of a channel goes through all of its types and
+ends with `never`: mypy finds the type that is missing. docs/design/agent-protocol.md has the states, and what a lost
+message means.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, fields
+from typing import Any, Callable, ClassVar, Dict, NoReturn, Type, TypeVar
+
+from hyperpod_kit.checkpoint.agent.channel import Message
+from hyperpod_kit.checkpoint.agent.control_page import Key
+
+Spoken = TypeVar("Spoken", bound="Said")
+
+
+def never(value: NoReturn) -> NoReturn:
+    """The end of a chain of cases that mypy finds complete."""
+    raise AssertionError(f"{value!r} is of no type of its channel")
+
+
+class CaptureOutcome(enum.Enum):
+    """What became of a capture. All but LOCAL, which is a stage on the way, are ends."""
+
+    LOCAL = "local"
+    DURABLE = "durable"
+    FAILED = "failed"
+    DROPPED = "dropped"
+    OVERTAKEN = "overtaken"
+    REFUSED = "refused"
+
+    @property
+    def is_end(self) -> bool:
+        return self is not CaptureOutcome.LOCAL
+
+    @property
+    def is_useless(self) -> bool:
+        """Nothing of it is worth its place in memory."""
+        return self in (CaptureOutcome.DROPPED, CaptureOutcome.REFUSED)
+
+
+@dataclass(frozen=True)
+class Said:
+    """A message: what it is called on the socket, and its fields in the order in which they are written."""
+
+    CHANNEL: ClassVar[str]
+    TAG: ClassVar[str]
+
+    def to_json(self) -> Message:
+        said: Message = {self.CHANNEL: self.TAG}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value or field.name not in _ONLY_WHEN_SET:
+                said[field.name] = value.value if isinstance(value, enum.Enum) else value
+        return said
+
+    @classmethod
+    def from_json(cls: Type[Spoken], said: Message) -> Spoken:
+        """Raises KeyError, ValueError, TypeError, IndexError for what is no such message."""
+        absent = _ONLY_WHEN_SET
+        return cls(
+            **{
+                field.name: absent[field.name]
+                if field.name in absent and field.name not in said
+                else _READ[field.name](said[field.name])
+                for field in fields(cls)
+            }
+        )
+
+
+def as_key(value: Any) -> Key:
+    return (int(value[0]), int(value[1]), str(value[2]))
+
+
+def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else read(value)
+
+
+_READ: Dict[str, Callable[[Any], Any]] = {
+    "addresses": lambda value: tuple((str(host), int(port)) for host, port in value),
+    "adopted": bool,
+    "hint": _optional(str),
+    "holders": str,
+    "keep": _optional(as_key),
+    "key": as_key,
+    "kind": str,
+    "note": str,
+    "port": int,
+    "replicas": _optional(dict),
+    "report": dict,
+    "slot": _optional(int),
+    "tensors": _optional(lambda value: [(str(name), str(layout), str(digest)) for name, layout, digest in value]),
+    "there": bool,
+    "tier": str,
+    "was": CaptureOutcome,
+    "why": str,
+}
+"""Field -> how it is read. A field means the same in every message that has it."""
+
+_ONLY_WHEN_SET = {"adopted": False}
+"""Fields that are not written when they are this."""

@@ -1,0 +1,167 @@
+"""What the agents of a run and that of rank 0 say to each other, over TCP or within rank 0's own. See message."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any, Dict, NamedTuple, Optional, Tuple, Type, Union, get_args
+
+from hyperpod_kit.checkpoint.agent.channel import Message
+from hyperpod_kit.checkpoint.agent.control_page import Key
+from hyperpod_kit.checkpoint.agent.protocol.message import Said, as_key
+from hyperpod_kit.checkpoint.agent.replicas import Replicas, Tensors
+
+# --- every rank's agent -> rank 0's -----------------------------------------------------------------------------------
+
+
+class _RankSaid(Said):
+    CHANNEL = "op"
+
+
+@dataclass(frozen=True)
+class RankJoined(_RankSaid):
+    """An agent of that rank has come in the place of another. Said by rank 0's own hub."""
+
+    TAG = "joined"
+
+
+@dataclass(frozen=True)
+class RankCaptured(_RankSaid):
+    """This rank has all bytes of that capture. `adopted`: of an earlier start or agent. `replicas`: what it holds
+    together with others, where the save compares."""
+
+    TAG = "captured"
+    key: Key
+    adopted: bool
+    replicas: Optional[Replicas]
+
+
+@dataclass(frozen=True)
+class RankSealed(_RankSaid):
+    """This rank has computed all digests of it."""
+
+    TAG = "sealed"
+    key: Key
+
+
+@dataclass(frozen=True)
+class RankSkipped(_RankSaid):
+    """This rank will never have it."""
+
+    TAG = "skipped"
+    key: Key
+    why: str
+
+
+@dataclass(frozen=True)
+class RankLocal(_RankSaid):
+    """The end of a `persist` with a node-local tier: on the node's disk, or not `there` and to be uploaded from
+    memory."""
+
+    TAG = "local"
+    key: Key
+    there: bool
+
+
+@dataclass(frozen=True)
+class RankPersisted(_RankSaid):
+    """The end of a `persist` or an `upload`: this rank's shard is on storage. `report` is an `assemble.Report`."""
+
+    TAG = "persisted"
+    key: Key
+    report: Dict[str, Any]
+
+
+@dataclass(frozen=True)
+class RankFailed(_RankSaid):
+    """The other end of a `persist` or an `upload`: the shard could not be written."""
+
+    TAG = "failed"
+    key: Key
+    why: str
+
+
+@dataclass(frozen=True)
+class RankTensors(_RankSaid):
+    """The answer to `which`."""
+
+    TAG = "which"
+    key: Key
+    tensors: Tensors
+
+
+@dataclass(frozen=True)
+class RankDone(_RankSaid):
+    """This rank will capture nothing more: its trainer has closed, or is gone."""
+
+    TAG = "done"
+
+
+RankReport = Union[
+    RankJoined,
+    RankCaptured,
+    RankSealed,
+    RankSkipped,
+    RankLocal,
+    RankPersisted,
+    RankFailed,
+    RankTensors,
+    RankDone,
+]
+
+
+# --- rank 0's agent -> every rank's -----------------------------------------------------------------------------------
+
+
+class OrderKind(enum.Enum):
+    """What is to be done, or what has become of a capture. `LOOK` and `COMMIT` are for rank 0's agent itself."""
+
+    LOOK = "look"
+    PERSIST = "persist"
+    SEALED = "sealed"
+    LOCAL = "local"
+    UPLOAD = "upload"
+    COMMIT = "commit"
+    COMMITTED = "committed"
+    DROPPED = "dropped"
+    FAILED = "failed"
+    OVERTAKEN = "overtaken"
+    REFUSED = "refused"
+    WHICH = "which"
+    AGAIN = "again"
+    BYE = "bye"
+
+
+class Order(NamedTuple):
+    """`note`: the attempt of what is committed; the set of holders that `WHICH` is about; else why it is so.
+
+    `WHICH` is for `ranks`, all others for every agent. `BYE` and `AGAIN` are about no capture.
+    """
+
+    kind: OrderKind
+    key: Optional[Key]
+    note: str = ""
+    ranks: Tuple[int, ...] = ()
+
+    def to_json(self) -> Message:
+        said: Message = {"op": self.kind.value, "key": list(self.key or ()), "note": self.note}
+        return {**said, "ranks": list(self.ranks)} if self.ranks else said
+
+
+_RANK: Dict[str, Type[RankReport]] = {kind.TAG: kind for kind in get_args(RankReport)}
+
+
+def rank_report(said: Message) -> Optional[RankReport]:
+    """What an agent says to that of rank 0; None for what this release does not know. Raises as `Said.from_json`."""
+    kind = _RANK.get(said["op"])
+    return kind.from_json(said) if kind is not None else None
+
+
+def order_of(said: Message) -> Optional[Order]:
+    """What rank 0's agent says; as above."""
+    try:
+        kind = OrderKind(said["op"])
+    except ValueError:
+        return None
+    key = as_key(said["key"]) if said["key"] else None
+    return Order(kind, key, str(said["note"]), tuple(int(rank) for rank in said.get("ranks", ())))

@@ -1,0 +1,244 @@
+"""What a trainer and its agent say to each other, over a pair of sockets. See message."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Callable, Dict, Optional, Sequence, Tuple, Type, Union, get_args
+
+from hyperpod_kit.checkpoint.agent.channel import Message
+from hyperpod_kit.checkpoint.agent.control_page import Key
+from hyperpod_kit.checkpoint.agent.protocol.message import CaptureOutcome, Said
+from hyperpod_kit.checkpoint.agent.replicas import Tensors
+
+# --- trainer -> its agent ---------------------------------------------------------------------------------------------
+
+
+class _TrainerSaid(Said):
+    CHANNEL = "op"
+
+
+@dataclass(frozen=True)
+class Connect(_TrainerSaid):
+    """Where rank 0's agent listens. Once, by every trainer; rank 0's agent has no use for it. The agent connects, or
+    says `Fatal`."""
+
+    TAG = "connect"
+    addresses: Sequence[Tuple[str, int]]
+
+
+@dataclass(frozen=True)
+class TakeOver(_TrainerSaid):
+    """To an agent that was started in the place of a dead one: go on with what this start has in the slots."""
+
+    TAG = "again"
+
+
+@dataclass(frozen=True)
+class Settle(_TrainerSaid):
+    """The run has restored, from `keep` (None: from storage, or from nothing): that stays until a newer one is sealed,
+    what else earlier starts left is freed. Once, after a restore or before the first save."""
+
+    TAG = "settle"
+    keep: Optional[Key]
+    tier: str
+
+
+@dataclass(frozen=True)
+class SlotCaptured(_TrainerSaid):
+    """The slot of that number is whole. The agent seals it, and tells rank 0's `RankCaptured`."""
+
+    TAG = "captured"
+    slot: int
+
+
+@dataclass(frozen=True)
+class SaveSkipped(_TrainerSaid):
+    """This rank will never have that save. Passed on as `RankSkipped`."""
+
+    TAG = "skipped"
+    key: Key
+    why: str
+
+
+@dataclass(frozen=True)
+class TensorDigests(_TrainerSaid):
+    """The answer to `TensorQuestion`; `tensors` None where they are not known any more. Passed on as `RankTensors`."""
+
+    TAG = "which"
+    key: Key
+    tensors: Tensors
+
+
+@dataclass(frozen=True)
+class MakeRoom(_TrainerSaid):
+    """The save `key` finds no free slot: give up the oldest capture that may be. Answered by `SlotReleased`."""
+
+    TAG = "release"
+    key: Key
+
+
+@dataclass(frozen=True)
+class Close(_TrainerSaid):
+    """No save will come any more: bring to its end what is on its way, clean up, end. The answer is the agent's end."""
+
+    TAG = "close"
+
+
+TrainerMessage = Union[Connect, TakeOver, Settle, SlotCaptured, SaveSkipped, TensorDigests, MakeRoom, Close]
+
+
+# --- agent -> its trainer ---------------------------------------------------------------------------------------------
+
+
+class _AgentSaid(Said):
+    CHANNEL = "ev"
+
+
+@dataclass(frozen=True)
+class Ready(_AgentSaid):
+    """The first word: what was there is adopted. `port`: where rank 0's agent listens, 0 for the others."""
+
+    TAG = "ready"
+    port: int
+
+
+@dataclass(frozen=True)
+class StartRefused(_AgentSaid):
+    """The only word of an agent that cannot begin: an error of class `kind`."""
+
+    TAG = "refused"
+    kind: str
+    why: str
+    hint: Optional[str]
+
+
+@dataclass(frozen=True)
+class Alive(_AgentSaid):
+    """A sign of life, every few seconds."""
+
+    TAG = "alive"
+
+
+@dataclass(frozen=True)
+class AgentTrouble(_AgentSaid):
+    """Something that a person should know, and that ends nothing."""
+
+    TAG = "trouble"
+    why: str
+
+
+@dataclass(frozen=True)
+class Stalled(_AgentSaid):
+    """Work stands still; "": it goes on."""
+
+    TAG = "stalled"
+    why: str
+
+
+@dataclass(frozen=True)
+class Fatal(_AgentSaid):
+    """No save can reach storage any more; another agent would not help."""
+
+    TAG = "fatal"
+    why: str
+
+
+@dataclass(frozen=True)
+class AgentEnded(_AgentSaid):
+    """No agent will be there any more. Never on a socket: the trainer's end says so of itself."""
+
+    TAG = "ended"
+    why: str
+
+
+@dataclass(frozen=True)
+class SlotReleased(_AgentSaid):
+    """The answer to `MakeRoom`: the slot that is free now, None when none could be given up."""
+
+    TAG = "released"
+    slot: Optional[int]
+
+
+@dataclass(frozen=True)
+class TensorQuestion(_AgentSaid):
+    """In which tensors of that save, of those held by `holders`, may this rank differ? Answered by `TensorDigests`."""
+
+    TAG = "which"
+    key: Key
+    holders: str
+
+
+@dataclass(frozen=True)
+class SaveSealed(_AgentSaid):
+    """Every rank has sealed it: it can be restored from memory."""
+
+    TAG = "sealed"
+    key: Key
+
+
+@dataclass(frozen=True)
+class SaveLocal(_AgentSaid):
+    """Every rank has it on its node's own disk."""
+
+    TAG = "local"
+    key: Key
+
+
+@dataclass(frozen=True)
+class SaveDurable(_AgentSaid):
+    """It is committed; `note` is its attempt."""
+
+    TAG = "durable"
+    key: Key
+    note: str
+    was: CaptureOutcome
+
+
+@dataclass(frozen=True)
+class SaveFailed(_AgentSaid):
+    """It will not be durable; `note` says why. `was`: what became of it, more exactly."""
+
+    TAG = "failed"
+    key: Key
+    note: str
+    was: CaptureOutcome
+
+
+@dataclass(frozen=True)
+class SaveDropped(_AgentSaid):
+    """Some rank does not have it, or a newer one took its place; `note` says why."""
+
+    TAG = "dropped"
+    key: Key
+    note: str
+    was: CaptureOutcome
+
+
+SaveEvent = Union[SaveSealed, SaveLocal, SaveDurable, SaveFailed, SaveDropped]
+AgentEvent = Union[
+    Ready, StartRefused, Alive, AgentTrouble, Stalled, Fatal, AgentEnded, SlotReleased, TensorQuestion, SaveEvent
+]
+
+END_EVENTS: Dict[CaptureOutcome, Callable[[Key, str, CaptureOutcome], SaveEvent]] = {
+    CaptureOutcome.DURABLE: SaveDurable,
+    CaptureOutcome.FAILED: SaveFailed,
+    CaptureOutcome.REFUSED: SaveFailed,
+    CaptureOutcome.DROPPED: SaveDropped,
+    CaptureOutcome.OVERTAKEN: SaveDropped,
+}
+"""What the trainer is told of a capture's end."""
+
+_TRAINER: Dict[str, Type[TrainerMessage]] = {kind.TAG: kind for kind in get_args(TrainerMessage)}
+_AGENT: Dict[str, Type[AgentEvent]] = {kind.TAG: kind for kind in get_args(AgentEvent)}
+
+
+def trainer_message(said: Message) -> Optional[TrainerMessage]:
+    """What a trainer says; None for what this release does not know. Raises as `Said.from_json`."""
+    kind = _TRAINER.get(said["op"])
+    return kind.from_json(said) if kind is not None else None
+
+
+def agent_event(said: Message) -> Optional[AgentEvent]:
+    """What an agent says to its trainer; as above."""
+    kind = _AGENT.get(said["ev"])
+    return kind.from_json(said) if kind is not None else None

@@ -1,0 +1,232 @@
+"""How agents talk: all to the agent of rank 0, over TCP, by a token that only this start of the run knows.
+
+Who connects is a stranger until he has proved that he has the token (see greeting); every message after that carries
+its own proof. The token is never sent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import sys
+import threading
+import time
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
+
+from hyperpod_kit import descriptors
+from hyperpod_kit.checkpoint.agent import greeting
+from hyperpod_kit.checkpoint.agent.channel import Channel, Message
+from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.untrusted import listening
+from hyperpod_kit.untrusted.strangers import Guest, Strangers
+
+PATIENCE = 30
+"""Seconds until a silent machine counts as gone while training runs: longer than a hiccup of the network."""
+
+HURRY = 6
+"""The same once the own trainer was killed: a job that waits to be restarted should not wait for a dead machine.
+Not at a normal end: there nobody waits, and the last save must not be lost to a machine that is only busy."""
+
+GREET = 5.0
+"""Seconds in which a newcomer has to say who he is."""
+
+ANSWER = 2.0
+"""Seconds that an agent which seems to be there gets to say so when another one comes in its place."""
+
+_BESIDE = 64
+"""Descriptors of an agent that are not its peers': files, slots, storage's connections."""
+
+_OWN = 48
+"""As many of them are never given to strangers."""
+
+REJOIN = 60.0
+"""Seconds for which an agent that died may be missing while training runs; its trainer starts another one."""
+
+OnPeer = Callable[[int, Optional[Message]], None]
+
+
+class _Peer:
+    """An agent that has proved who it is. `heard`: when it last said something; `asked`: when it had to."""
+
+    def __init__(self, rank: int, channel: Channel) -> None:
+        self.rank = rank
+        self.channel = channel
+        self.heard = time.monotonic()
+        self.asked = 0.0
+
+    def is_there(self) -> bool:
+        """Whether it still answers; the question takes up to ANSWER seconds, in which it counts as being there."""
+        now = time.monotonic()
+        if self.heard >= self.asked:
+            self.asked = now
+            # It may be gone with its buffers full: whoever tells it must not be who listens to all others.
+            threading.Thread(target=self.channel.send, args=({"op": greeting.PING},), daemon=True, name="ping").start()
+        return now - self.asked < ANSWER
+
+
+class Hub:
+    """Rank 0's side, for `peers` others, at each of `addresses`. `on_peer(rank, message)` is called from a thread;
+    message None: that agent is gone. `port` is 0 when there are none. It stays open: an agent that died is started
+    again and comes back, which is said as {"op": "joined"}. `port` given: that of a predecessor, where the others look
+    for this one.
+
+    Raises CheckpointError when this process may not have a descriptor for each of them, OSError.
+    """
+
+    def __init__(self, token: str, on_peer: OnPeer, *, peers: int, addresses: Sequence[str], port: int = 0) -> None:
+        self._key = token.encode()
+        self._on_peer = on_peer
+        self._world = peers + 1
+        self._peers: Dict[int, _Peer] = {}
+        self._by_descriptor: Dict[int, _Peer] = {}
+        self._lock = threading.Lock()
+        self._said: set[str] = set()
+        self.port = 0
+        if peers + _BESIDE > descriptors.soft():
+            raise CheckpointError(
+                f"rank 0's agent needs {peers + _BESIDE} descriptors for {peers + 1} ranks, {descriptors.soft()} are "
+                "allowed on its node",
+                hint="raise the hard limit there: LimitNOFILE= in slurmd's unit, or ulimit -Hn",
+            )
+        if peers:
+            listeners, self.port = self._listen(addresses, port)
+            most = min(max(16, 2 * self._world), descriptors.soft() - peers - _OWN)
+            self._strangers = Strangers(listeners, most=most, seconds=GREET, welcome=greeting.question)
+            self._ready = select.epoll()
+            threading.Thread(target=self._serve, daemon=True, name="hub").start()
+
+    def _listen(self, addresses: Sequence[str], port: int) -> Tuple[List[socket.socket], int]:
+        with contextlib.suppress(listening.NoAddress):
+            return listening.listen(addresses, port)
+        self._say(
+            f"none of {', '.join(addresses) or 'no addresses'} is an address of this machine: "
+            "other ranks' agents are heard on all interfaces"
+        )
+        return listening.listen([listening.ANYWHERE], port)
+
+    # --- the thread that listens ------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        while True:
+            poll = select.poll()  # select() ends at descriptor 1,023
+            poll.register(self._ready, select.POLLIN)
+            for sock in self._strangers.files():
+                poll.register(sock, select.POLLIN)
+            due = self._strangers.due
+            poll.poll(None if due is None else max(1.0, due * 1000.0))
+            for guest in self._strangers.arrived():
+                self._meet(guest)
+            if self._strangers.exhausted:
+                self._say(f"agents of other ranks wait: {self._strangers.exhausted}")
+            for descriptor, _ in self._ready.poll(0):
+                self._hear(self._by_descriptor[descriptor])
+
+    def _meet(self, guest: Guest) -> None:
+        """Take in who has proved that he has the token; all others are nobody."""
+        hello = None
+        with contextlib.suppress(Exception):  # whatever a stranger says ends nothing but his own connection
+            hello = greeting.heard(self._key, guest.said, guest.line, self._world)
+        if hello is None:
+            guest.sock.close()
+            return
+        channel = Channel(guest.sock, hello.seals, guest.lines)
+        before = self._peers.get(hello.rank)
+        if before is not None and (not hello.again or before.is_there()):
+            channel.send({"op": greeting.REFUSED})
+            channel.close()
+            return
+        if before is not None:
+            self._forget(before)
+        channel.patience(PATIENCE)
+        peer = _Peer(hello.rank, channel)
+        with self._lock:
+            self._peers[peer.rank] = peer
+        self._by_descriptor[channel.fileno()] = peer
+        self._ready.register(channel.fileno(), select.EPOLLIN)
+        channel.send({"op": greeting.WELCOME})
+        if hello.again:
+            self._on_peer(peer.rank, {"op": "joined"})
+        self._hear(peer)  # it may have come with the greeting
+
+    def _hear(self, peer: _Peer) -> None:
+        try:
+            while True:
+                message = peer.channel.arrived()
+                if message is None:
+                    return
+                peer.heard = time.monotonic()
+                if message.get("op") != greeting.PONG:
+                    self._on_peer(peer.rank, message)
+        except EOFError as err:
+            if str(err):
+                self._say(f"the connection of rank {peer.rank} is ended: {err}")
+            self._forget(peer)
+            self._on_peer(peer.rank, None)
+
+    def _forget(self, peer: _Peer) -> None:
+        self._ready.unregister(peer.channel.fileno())
+        del self._by_descriptor[peer.channel.fileno()]
+        with self._lock:
+            del self._peers[peer.rank]
+        peer.channel.close()
+
+    def _say(self, words: str) -> None:
+        if words not in self._said and len(self._said) < 100:
+            self._said.add(words)
+            print(words, file=sys.stderr, flush=True)
+
+    # --- what others call -------------------------------------------------------------------------------------------
+
+    def patience(self, seconds: int) -> None:
+        """See Channel.patience."""
+        with self._lock:
+            for peer in self._peers.values():
+                peer.channel.patience(seconds)
+
+    def broadcast(self, message: Message) -> None:
+        with self._lock:
+            peers = list(self._peers.values())
+        for peer in peers:
+            peer.channel.send(message)
+
+
+class Uplink(Channel):
+    """The connection to rank 0's agent."""
+
+    def listen(self, on_message: Callable[[Message], None], on_end: Callable[[], None]) -> None:
+        """See Channel.listen. The hub's question whether we are there is answered here."""
+
+        def heard(message: Message) -> None:
+            if message.get("op") == greeting.PING:
+                self.send({"op": greeting.PONG})
+            else:
+                on_message(message)
+
+        super().listen(heard, on_end)
+
+
+def join(
+    addresses: Sequence[Tuple[str, int]], token: str, rank: int, *, again: bool = False, deadline: float = 60.0
+) -> Optional[Uplink]:
+    """Connect to rank 0's agent at one of its addresses; None when none answered within `deadline` seconds.
+
+    `again`: one of the two agents has taken the place of another.
+    """
+    end = time.monotonic() + deadline
+    while time.monotonic() < end:
+        for host, port in addresses:
+            try:
+                sock = socket.create_connection((host, port), timeout=GREET)
+            except (OSError, UnicodeError):
+                continue
+            met = greeting.greet(sock, token.encode(), rank, again, GREET)
+            if met is None:
+                sock.close()
+                continue
+            sock.settimeout(None)
+            channel = Uplink(sock, *met)
+            channel.patience(PATIENCE)
+            return channel
+        time.sleep(0.2)
+    return None

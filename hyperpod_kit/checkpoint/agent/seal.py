@@ -1,0 +1,106 @@
+"""Seal a captured slot: compute its leaves into the image's tail, then its root into the control page.
+
+Whoever writes the slot to storage may follow close behind: it waits for the leaf of a chunk and then writes the chunk.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Callable, Iterator, Optional
+
+from hyperpod_kit.checkpoint.agent import control_page, movement
+from hyperpod_kit.checkpoint.agent.control_page import Page
+from hyperpod_kit.checkpoint.agent.shm_slots import Slot
+from hyperpod_kit.checkpoint.repository import digest
+from hyperpod_kit.checkpoint.repository.failpoint import failpoint
+from hyperpod_kit.errors import CheckpointError
+
+
+def _threads(algorithm: str) -> int:
+    """xxh3 is several times faster than storage, so training keeps its cores; blake2b needs all that it can get."""
+    cores = os.cpu_count() or 1
+    return max(1, min(4, cores // 2 if algorithm == "xxh3" else cores))
+
+
+class Sealing:
+    """CAPTURED -> SEALED of one slot. `run` computes in one thread (and its pool), `covered` waits in others."""
+
+    def __init__(self, slot: Slot) -> None:
+        """Raises CheckpointError when the slot holds no capture."""
+        page = slot.page
+        if page is None or page.state not in (control_page.CAPTURED, control_page.SEALED):
+            raise CheckpointError(f"{slot.name.file('img')} holds no capture")
+        self.slot = slot
+        self.page = page
+        self._data_end = digest.split(page.size, page.chunk)[0]
+        self._upto = page.size if page.state == control_page.SEALED else 0
+        self._why: Optional[str] = None
+        self._moved = threading.Condition()
+
+    def run(self) -> Page:
+        """Compute what is missing; returns at once for a sealed slot. Raises CheckpointError, DigestUnavailable."""
+        try:
+            if self.page.state != control_page.SEALED:
+                self.page = self._run()
+        except BaseException as err:
+            with self._moved:
+                self._why = str(err) or type(err).__name__
+                self._moved.notify_all()
+            raise
+        return self.page
+
+    def _run(self) -> Page:
+        page, image, end = self.page, self.slot.image, self._data_end
+        alg = digest.algorithm(page.digest)
+        starts = range(0, end, page.chunk)
+
+        def leaf(at: int) -> bytes:
+            return alg.leaf(image[at : min(at + page.chunk, end)])
+
+        place = end
+        for at, found in zip(starts, _in_order(leaf, starts, _threads(page.digest))):
+            image[place : place + digest.LEAF_BYTES] = found
+            place += digest.LEAF_BYTES
+            failpoint("seal.leaf")
+            self._advance(min(at + page.chunk, end))
+        failpoint("seal.before_page")
+        root = digest.root(alg, bytes(image[end : page.size]), page.size)
+        sealed = self.slot.move(control_page.SEALED, shard_root=root)
+        failpoint("seal.after_page")
+        self._advance(page.size)
+        return sealed
+
+    def _advance(self, upto: int) -> None:
+        movement.moved()
+        with self._moved:
+            self._upto = upto
+            self._moved.notify_all()
+
+    def covered(self, end: int) -> None:
+        """Wait until the file's first `end` bytes are final. Raises CheckpointError when they will never be.
+
+        The leaves are final when the control page says SEALED, which is last.
+        """
+        wanted = end if end <= self._data_end else self.page.size
+        with self._moved:
+            self._moved.wait_for(lambda: self._upto >= wanted or self._why is not None)
+            if self._upto < wanted:
+                raise CheckpointError(f"not sealed: {self._why}")
+
+
+def _in_order(work: Callable[[int], bytes], items: range, threads: int) -> Iterator[bytes]:
+    """`map` with a few threads; results in order, each as soon as it and those before it are there."""
+    if threads <= 1 or len(items) <= 1:
+        yield from map(work, items)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        yield from pool.map(work, items)
+
+
+def seal(slot: Slot) -> Page:
+    """Seal the whole slot now. Raises CheckpointError when it is not captured, DigestUnavailable."""
+    if slot.page is not None and slot.page.state != control_page.CAPTURED:
+        raise CheckpointError(f"{slot.name.file('img')} holds no capture")
+    return Sealing(slot).run()

@@ -1,0 +1,248 @@
+"""Shared-memory slots. A slot is two files that outlive every process:
+
+hpk-<uid>-<run hash>-<rank>-<slot>.ctl    control page, then the capture's non-tensor state
+hpk-<uid>-<run hash>-<rank>-<slot>.img    byte for byte the shard as it will lie on storage
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import re
+import stat
+from typing import Any, Iterator, List, NamedTuple, Optional, Set
+
+from hyperpod_kit.checkpoint.agent import control_page
+from hyperpod_kit.checkpoint.agent.control_page import Page
+from hyperpod_kit.checkpoint.repository import mapping
+from hyperpod_kit.errors import CheckpointError, NotEnoughSharedMemory
+from hyperpod_kit.untrusted.held import hold, mount_of
+
+EXTRA_ROOM = 256 * 1024
+NAME = re.compile(r"hpk-([0-9]+)-([0-9a-f]{12})-([0-9]{5})-([0-9]{2})\.(ctl|img)")
+
+
+def run_hash(run_id: str) -> str:
+    """The part of a segment's name that tells runs apart: 12 hex digits."""
+    return hashlib.blake2b(run_id.encode(), digest_size=6).hexdigest()
+
+
+class SlotName(NamedTuple):
+    """A slot's name, which is also its place in the run."""
+
+    uid: int
+    run: str
+    rank: int
+    slot: int
+
+    def file(self, suffix: str) -> str:
+        return f"hpk-{self.uid}-{self.run}-{self.rank:05d}-{self.slot:02d}.{suffix}"
+
+
+def lock_file(uid: int, run: str, rank: int) -> str:
+    return f"hpk-{uid}-{run}-{rank:05d}.lock"
+
+
+def log_file(uid: int, run: str, rank: int) -> str:
+    return f"hpk-{uid}-{run}-{rank:05d}.log"
+
+
+def saves_file(uid: int, run: str, rank: int) -> str:
+    """See saves_note."""
+    return f"hpk-{uid}-{run}-{rank:05d}.saves"
+
+
+def names(
+    folder: str, *, uid: Optional[int] = None, run: Optional[str] = None, rank: Optional[int] = None
+) -> List[SlotName]:
+    """The slots of ours in `folder`, also those of which only one file is there, sorted. What is another's, or has
+    another's file for one of the two, is none, whatever it is called."""
+    found: Set[SlotName] = set()
+    others: Set[SlotName] = set()
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        mount = mount_of(handle)
+        for entry in os.listdir(handle):
+            match = NAME.fullmatch(entry)
+            if match is not None:
+                name = SlotName(int(match.group(1)), match.group(2), int(match.group(3)), int(match.group(4)))
+                if uid in (None, name.uid) and run in (None, name.run) and rank in (None, name.rank):
+                    (found if _is_ours(entry, handle, mount) else others).add(name)
+    finally:
+        os.close(handle)
+    return sorted(found - others)
+
+
+def _is_ours(entry: str, handle: int, mount: str) -> bool:
+    try:
+        fd = hold(entry, handle, mount)
+    except OSError:
+        return False
+    try:
+        info = os.fstat(fd)
+        return stat.S_ISREG(info.st_mode) and info.st_uid == os.geteuid()
+    finally:
+        os.close(fd)
+
+
+class Slot:
+    """One mapped slot. `image` is a view of the shard's bytes, writable."""
+
+    def __init__(self, folder: str, name: SlotName, ctl: Any, img: Any) -> None:
+        """`ctl` and `img` are mappings (`mapping.map_file`)."""
+        self.folder = folder
+        self.name = name
+        self._img: Optional[Any] = img
+        self._view = mapping.view_of(ctl)
+        self.image = mapping.view_of(img)
+        self._faulted = False
+        current = control_page.read(self._view[: control_page.PAGE])
+        self._generation = current[0] if current else 0
+
+    @property
+    def page(self) -> Optional[Page]:
+        """The page as it is now; None when the control page is damaged."""
+        found = control_page.read(self._view[: control_page.PAGE])
+        if found is None:
+            return None
+        self._generation = found[0]
+        return found[1]
+
+    def put(self, page: Page) -> None:
+        """Make `page` the current one. The caller went through Page.to, except for a new slot."""
+        control_page.write(self._view[: control_page.PAGE], self._generation + 1, page)
+        self._generation += 1
+
+    def move(self, state: str, **changes: Any) -> Page:
+        """One transition. Raises CheckpointError when it is not legal or the page is damaged."""
+        now = self.page
+        if now is None:
+            raise CheckpointError(f"the control page of {self.name.file('ctl')} is damaged")
+        page = now.to(state, **changes)
+        self.put(page)
+        return page
+
+    def put_extra(self, data: bytes) -> None:
+        """Store the non-tensor state. Raises CheckpointError when it is larger than the room at creation."""
+        if len(data) > len(self._view) - control_page.PAGE:
+            raise CheckpointError(
+                f"the non-tensor state has {len(data)} bytes, "
+                f"the slot has room for {len(self._view) - control_page.PAGE}"
+            )
+        self._view[control_page.PAGE : control_page.PAGE + len(data)] = data
+
+    def extra(self, size: int) -> bytes:
+        return bytes(self._view[control_page.PAGE : control_page.PAGE + size])
+
+    @property
+    def room(self) -> tuple[int, int]:
+        """(bytes of image, bytes of extra) that fit."""
+        return len(self.image), len(self._view) - control_page.PAGE
+
+    @property
+    def buffer(self) -> Any:
+        """The image's mapping, for torch.frombuffer; what looks into it keeps it."""
+        return self._img
+
+    def prefault(self) -> None:
+        """Fault the image's pages into this process, once, so that the first copy is as fast as the second."""
+        if not self._faulted:
+            mapping.fault_in(self._img)
+            self._faulted = True
+
+    def close(self) -> None:
+        """Unmap; a mapping that a tensor still looks into goes when it goes."""
+        self._img = None
+        for view in (self._view, self.image):
+            view.release()
+
+    def unlink(self) -> None:
+        remove(self.folder, self.name)
+
+
+def remove(folder: str, name: SlotName) -> None:
+    """Remove a slot's files. The control page goes first: an image without one is nobody's."""
+    for suffix in ("ctl", "img"):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(folder, name.file(suffix)))
+
+
+def create(folder: str, name: SlotName, size: int, *, extra_room: int = EXTRA_ROOM) -> Slot:
+    """Make a FREE slot for a shard of `size` bytes, with its memory reserved.
+
+    Raises NotEnoughSharedMemory, FileExistsError, OSError.
+    """
+    remove_stray_image(folder, name)
+    mapped = {}
+    try:
+        for suffix, length in (("img", size), ("ctl", control_page.PAGE + extra_room)):
+            path = os.path.join(folder, name.file(suffix))
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                # Reserved now, so that a full /dev/shm is an error here and not a SIGBUS in mid-copy.
+                os.posix_fallocate(fd, 0, length)
+                mapped[suffix] = mapping.map_file(fd, length)
+            finally:
+                os.close(fd)
+    except OSError as err:
+        remove(folder, name)
+        if err.errno in (errno.ENOSPC, errno.ENOMEM):
+            free = os.statvfs(folder)
+            raise NotEnoughSharedMemory(
+                f"a slot needs {size} bytes in {folder}, {free.f_bavail * free.f_frsize} are free",
+                hint="hyperpod-kit checkpoint flush --all, a larger /dev/shm, or fewer slots",
+            ) from None
+        raise
+    slot = Slot(folder, name, mapped["ctl"], mapped["img"])
+    slot.put(Page(rank=name.rank))
+    return slot
+
+
+def no_room(path: str, err: OSError) -> NotEnoughSharedMemory:
+    """The error for a small file of ours that does not fit into shared memory any more."""
+    folder = os.path.dirname(path)
+    free = os.statvfs(folder)
+    return NotEnoughSharedMemory(
+        f"{path} cannot be written: {err.strerror}: {free.f_bavail * free.f_frsize} bytes and {free.f_favail} files "
+        f"are free in {folder}",
+        hint="hyperpod-kit checkpoint flush --all, a larger /dev/shm, or fewer slots",
+    )
+
+
+def remove_stray_image(folder: str, name: SlotName) -> bool:
+    """An image without a control page was left by a crash in `create`. Whether there is no such page."""
+    if os.path.lexists(os.path.join(folder, name.file("ctl"))):
+        return False
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(os.path.join(folder, name.file("img")))
+    return True
+
+
+def attach(folder: str, name: SlotName) -> Slot:
+    """Map a slot that is there. Raises FileNotFoundError, CheckpointError when it is not a slot, OSError."""
+    mapped = {}
+    for suffix in ("ctl", "img"):
+        fd = os.open(os.path.join(folder, name.file(suffix)), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            info = os.fstat(fd)
+            size = info.st_size
+            if info.st_uid != os.geteuid():
+                # Anybody may create files in /dev/shm; only our own say what is to be written where.
+                raise CheckpointError(f"{name.file(suffix)} belongs to uid {info.st_uid}")
+            if size < (control_page.PAGE if suffix == "ctl" else 1):
+                raise CheckpointError(f"{name.file(suffix)} has {size} bytes")
+            mapped[suffix] = mapping.map_file(fd, size)
+        finally:
+            os.close(fd)
+    return Slot(folder, name, mapped["ctl"], mapped["img"])
+
+
+def attached(folder: str, wanted: List[SlotName]) -> Iterator[Slot]:
+    """The slots of that list that can be mapped; damaged or vanished ones are passed over."""
+    for name in wanted:
+        try:
+            yield attach(folder, name)
+        except (OSError, CheckpointError):
+            continue

@@ -1,0 +1,64 @@
+"""The agent's long work, in threads of its own: what each job returns, or why it failed, becomes an event."""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+import traceback
+from typing import Any, Callable, Optional, Tuple, TypeVar
+
+from hyperpod_kit.checkpoint.agent import movement
+from hyperpod_kit.checkpoint.agent.agent_events import Event, JobResult
+from hyperpod_kit.checkpoint.agent.control_page import Key
+from hyperpod_kit.checkpoint.repository import verify
+from hyperpod_kit.errors import CheckpointError
+
+Post = Callable[[Event], None]
+Found = TypeVar("Found")
+Result = Callable[[Key, Optional[Found], str], JobResult]
+"""The class of a job's result."""
+
+
+class Worker:
+    """One thread that does jobs in their order."""
+
+    def __init__(self, name: str, post: Post) -> None:
+        self._jobs: queue.SimpleQueue[Tuple[Result[Any], Key, Callable[[], Any]]] = queue.SimpleQueue()
+        self._post = post
+        self.name = name
+        self._given = self._done = 0
+        threading.Thread(target=self._loop, daemon=True, name=name).start()
+
+    def submit(self, result: Result[Found], key: Key, job: Callable[[], Found]) -> None:
+        """Do `job` some time; post `result` of (key, what it returned, ""), or of (key, None, why it failed)."""
+        if not self.busy:
+            movement.moved()  # time without work is no standstill
+        self._given += 1
+        self._jobs.put((result, key, job))
+
+    @property
+    def busy(self) -> bool:
+        """Whether a job is being done or waits. Asked by the thread that submits."""
+        return self._given > self._done
+
+    def _end(self) -> None:
+        self._done += 1
+        movement.moved()
+
+    def _loop(self) -> None:
+        while True:
+            result, key, job = self._jobs.get()
+            try:
+                found = job()
+                self._end()
+                self._post(result(key, found, ""))
+            except (CheckpointError, OSError) as err:
+                self._end()
+                self._post(result(key, None, verify.reason_of(err)))
+            except Exception as err:
+                # A save whose thread died would have no end: a defect must become a visible failure, too.
+                traceback.print_exc()
+                sys.stderr.flush()
+                self._end()
+                self._post(result(key, None, f"{type(err).__name__}: {err}"))

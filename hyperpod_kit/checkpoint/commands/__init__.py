@@ -1,0 +1,1 @@
+"""`hyperpod-kit checkpoint …` on nodes and elsewhere, without torch."""

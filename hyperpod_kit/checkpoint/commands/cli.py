@@ -1,0 +1,172 @@
+"""`hyperpod-kit checkpoint`, the part that runs on any Python, without torch: what there is, and its words."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import Callable, List, Sequence
+
+from hyperpod_kit import ending
+from hyperpod_kit.checkpoint.commands import keep, look, repair
+from hyperpod_kit.checkpoint.repository import verify
+from hyperpod_kit.errors import DigestUnavailable, UsageError
+from hyperpod_kit.untrusted import terminal
+
+
+def _flush(args: argparse.Namespace) -> int:
+    from hyperpod_kit.checkpoint.agent import flush_users, places
+
+    folder, mine = places.base(), places.node_uid()
+    if mine not in (0, mine if args.uid is None else args.uid):
+        raise UsageError(
+            f"--uid {args.uid} is for root: this is uid {mine}", hint="hyperpod-kit checkpoint flush --all"
+        )
+    uids = [args.uid] if args.uid is not None else places.users(folder) if mine == 0 else [mine]
+    found = []
+    for uid in uids:
+        found += flush_users.flush_as(
+            uid,
+            folder=folder,
+            job=args.job,
+            timeout=args.timeout,
+            gid=args.gid,
+            max_age=args.max_age * 3600.0,
+            asked_by=_who(args),
+        )
+    if args.json:
+        terminal.data([outcome._asdict() for outcome in found])
+    else:
+        for outcome in found:
+            terminal.out(f"{outcome.run}: {outcome.note}; {'memory freed' if outcome.removed else 'left in ' + folder}")
+    return 0 if all(outcome.removed for outcome in found) else 1
+
+
+def _who(args: argparse.Namespace) -> str:
+    job, admin = os.environ.get("SLURM_JOB_ID"), os.environ.get("SUDO_USER")
+    if args.uid is not None and job:
+        return f"Epilog of job {job}"
+    return "hyperpod-kit checkpoint flush" + (f" by {admin}" if admin else "")
+
+
+def build_parser(also: Sequence[str] = ()) -> argparse.ArgumentParser:
+    epilog = f"with torch: {', '.join(also)}" if also else None
+    parser = argparse.ArgumentParser(
+        prog="hyperpod-kit checkpoint", description="Checkpoints of a run, without torch.", epilog=epilog
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    def command(
+        name: str, run: Callable[[argparse.Namespace], int], words: str, *examples: str
+    ) -> argparse.ArgumentParser:
+        lines = (f"hyperpod-kit checkpoint {name} {line}" for line in examples)
+        sub = commands.add_parser(
+            name,
+            help=words,
+            description=words,
+            epilog="\n  ".join(["Examples:", *lines]),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        if name != "flush":
+            sub.add_argument("root", help="a directory, or s3://BUCKET/PREFIX")
+        if name not in ("pin", "unpin"):
+            sub.add_argument("--json", action="store_true", help="data on standard output")
+        sub.set_defaults(run=run)
+        return sub
+
+    sub = command(
+        "ls",
+        look.ls,
+        "list a root's checkpoints, newest first; reads no data",
+        "/fsx/alice/run1",
+        "s3://my-bucket/run1 --limit 5 --json",
+    )
+    sub.add_argument("--limit", type=int, default=50, metavar="N", help="only the newest N (default 50, 0 all)")
+    sub = command(
+        "show",
+        look.show,
+        "one checkpoint's manifest and files; reads no data",
+        "/fsx/alice/run1",
+        "/fsx/alice/run1 --tensors  # of the newest",
+    )
+    sub.add_argument("attempt", nargs="?", help="default: the newest that was committed")
+    sub.add_argument("--tensors", action="store_true", help="and where each tensor lies")
+    sub = command(
+        "verify",
+        look.check,
+        "verify every byte: 0 all valid, 1 some are not or RUN.json is not whole, 2 none is",
+        "/fsx/alice/run1",
+        "/fsx/alice/run1 --json",
+    )
+    sub.add_argument("attempts", nargs="*", help="default: all that were committed")
+    sub = command(
+        "repair",
+        repair.repair,
+        "write a lost or damaged RUN.json again, from what all checkpoints say",
+        "/fsx/alice/run1 --dry-run",
+        "/fsx/alice/run1 --run-id 4f2a  # where checkpoints are of several runs",
+    )
+    sub.add_argument("--dry-run", action="store_true", help="only say what would be written")
+    sub.add_argument("--run-id", metavar="ID", help="whose root it is: a run's id as a refusal names it")
+    sub = command(
+        "prune",
+        keep.prune,
+        "delete what the policy does not keep: 0 done, 1 something was left",
+        "/fsx/alice/run1 --latest 3 --every-steps 1000 --dry-run",
+        "/fsx/alice/run1 --latest 3 --best loss:2",
+    )
+    keep.add_policies(sub)
+    sub.add_argument("--dry-run", action="store_true", help="only say what would be deleted")
+    sub.add_argument("--verify", action="store_true", help="read every byte of the newest before an older one goes")
+    sub = command(
+        "pin",
+        keep.pin,
+        "keep a checkpoint under every policy",
+        "/fsx/alice/run1 ATTEMPT --reason 'before the new data'  # ATTEMPT as `ls` names it",
+    )
+    sub.add_argument("attempt", help="as `ls` names it")
+    sub.add_argument("--reason", default="", help="why, for whoever finds it")
+    sub = command("unpin", keep.unpin, "leave a checkpoint to the policy again", "/fsx/alice/run1 ATTEMPT")
+    sub.add_argument("attempt", help="as `ls` names it")
+    sub = command(
+        "flush",
+        _flush,
+        "persist what dead trainers left in shared memory, then free it: 0 all freed, 1 something was left",
+        "--job 4711",
+        "--all --timeout 120",
+    )
+    which = sub.add_mutually_exclusive_group(required=True)
+    which.add_argument("--job", help="only this Slurm job")
+    which.add_argument("--all", action="store_true", help="of every job that is dead")
+    sub.add_argument("--uid", type=int, help="as root: only this user's (the Epilog)")
+    sub.add_argument("--gid", type=int, help="as root: in this group, not the user's own")
+    sub.add_argument("--timeout", type=float, default=45.0, help="seconds per user")
+    sub.add_argument("--max-age", type=float, default=24.0, help="hours after which what cannot be committed goes")
+    return parser
+
+
+def main(argv: List[str], also: Sequence[str] = ()) -> int:
+    """Exit codes: 0 ok, 1 found something wrong, 2 usage (verify: nothing valid), 3 could not check.
+
+    `also`: commands that the caller serves, for the help.
+    """
+    try:
+        args = build_parser(also).parse_args(argv)
+    except SystemExit as end:
+        return int(end.code or 0)
+
+    def work() -> int:
+        try:
+            return int(args.run(args))
+        except BrokenPipeError:
+            return ending.without_reader(0)  # it has seen enough (`ls | head`)
+
+    return ending.run(work, lambda err: _of_a_file(err, args))
+
+
+def _of_a_file(err: OSError, args: argparse.Namespace) -> ending.Ending:
+    return ending.Ending(f"{err.filename or args.root}: {verify.reason_of(err)}", None, DigestUnavailable.exit_code)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

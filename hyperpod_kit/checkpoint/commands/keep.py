@@ -1,0 +1,101 @@
+"""`checkpoint prune`, `pin` and `unpin`: what stays."""
+
+from __future__ import annotations
+
+import argparse
+from typing import List
+
+from hyperpod_kit.checkpoint.commands.look import open_root
+from hyperpod_kit.checkpoint.commands.table import table
+from hyperpod_kit.checkpoint.repository import identity, pins, retention, verify
+from hyperpod_kit.checkpoint.repository.policy import Best, EverySeconds, EverySteps, Latest, Policy
+from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.errors import CheckpointError, UsageError
+from hyperpod_kit.untrusted import terminal
+
+
+def add_policies(parser: argparse.ArgumentParser) -> None:
+    """The options that `policy_of` reads."""
+    parser.add_argument("--latest", type=int, metavar="N", help="keep the newest N")
+    parser.add_argument("--every-steps", type=int, metavar="N", help="keep the first at or after each N steps")
+    parser.add_argument("--every-seconds", type=float, metavar="S", help="keep the first in each S seconds")
+    parser.add_argument(
+        "--best", action="append", default=[], metavar="METRIC[:N[:min|max]]", help="keep the N best (default 1, min)"
+    )
+
+
+def policy_of(args: argparse.Namespace) -> Policy:
+    """What the options say together: a checkpoint that one of them keeps stays. Raises UsageError."""
+    parts: List[Policy] = []
+    if args.latest is not None:
+        parts.append(Latest(args.latest))
+    if args.every_steps is not None:
+        parts.append(EverySteps(args.every_steps))
+    if args.every_seconds is not None:
+        parts.append(EverySeconds(args.every_seconds))
+    for text in args.best:
+        words = text.split(":")
+        if len(words) > 3 or not words[0] or not (words[1:2] or ["1"])[0].isdigit():
+            raise UsageError(f"--best {text!r}: expected METRIC[:N[:min|max]]")
+        parts.append(Best(words[0], int((words[1:2] or ["1"])[0]), (words[2:3] or ["min"])[0]))
+    if not parts:
+        raise UsageError("prune needs a policy", hint="hyperpod-kit checkpoint prune ROOT --latest 3 --dry-run")
+    rule = parts[0]
+    for part in parts[1:]:
+        rule = rule | part
+    return rule
+
+
+def _intact(store: Store, attempt: str) -> bool:
+    try:
+        verify.verify_attempt(store, attempt)
+        return True
+    except (CheckpointError, OSError):
+        return False
+
+
+def prune(args: argparse.Namespace) -> int:
+    """Delete what the policy does not keep: 0 done, 1 something was left."""
+    rule = policy_of(args)
+    store = open_root(args)
+    whose = identity.of_root(store)
+    planned = retention.plan(
+        retention.survey(store, run_id=whose.run_id if whose else "", sound=_intact if args.verify else None), rule
+    )
+    done = retention.Applied((), ()) if args.dry_run else retention.apply(store, planned, whose)
+    if args.json:
+        terminal.data(
+            {
+                "root": store.url,
+                "policy": rule.to_json(),
+                "dry_run": args.dry_run,
+                "keep": dict(planned.keep),
+                "delete": dict(planned.delete),
+                "deleted": list(done.deleted),
+                "left": dict(done.left),
+            }
+        )
+        return 1 if done.left else 0
+    left = dict(done.left)
+    rows = [(attempt, "keep", why) for attempt, why in planned.keep]
+    rows += [
+        (attempt, "would delete" if args.dry_run else "left" if attempt in left else "deleted", left.get(attempt, why))
+        for attempt, why in planned.delete
+    ]
+    shown = table(("ATTEMPT", "", "WHY"), sorted(rows, reverse=True)) if rows else f"no checkpoint under {store.url}"
+    terminal.out(shown)
+    return 1 if done.left else 0
+
+
+def pin(args: argparse.Namespace) -> int:
+    """Keep a checkpoint under every policy."""
+    pins.pin(open_root(args), args.attempt, args.reason)
+    terminal.out(f"{args.attempt} is pinned")
+    return 0
+
+
+def unpin(args: argparse.Namespace) -> int:
+    """Leave a checkpoint to the policy again."""
+    pins.unpin(open_root(args), args.attempt)
+    terminal.out(f"{args.attempt} is no longer pinned")
+    return 0

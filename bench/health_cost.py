@@ -29,7 +29,7 @@ from hyperpod_kit.bundle import contents, sources
 from hyperpod_kit.model.mounts import EfsMount, LustreMount, Mount, NvmeMount, S3Mount
 from hyperpod_kit.model.node_config import HealthPolicy, NodeConfig
 from hyperpod_kit.model.units import s3_unit
-from hyperpod_kit.node.facts import Facts
+from hyperpod_kit.node.facts import NodeFacts
 
 PR_SET_CHILD_SUBREAPER = 36
 DAEMON = """
@@ -82,7 +82,7 @@ def install(root: Path, config: NodeConfig, python: str) -> None:
         target.chmod(0o755)
     (home / "0123456789abcdef/node_config.json").write_text(config.to_json())
     (home / "current").symlink_to("0123456789abcdef")
-    facts = Facts("ip-10-1-0-20", "10.1.0.20", "i-0w", "workers", "compute", "us-east-1", "aws", "10.1.0.10")
+    facts = NodeFacts("ip-10-1-0-20", "10.1.0.20", "i-0w", "workers", "compute", "us-east-1", "aws", "10.1.0.10")
     (root / "var/lib/hyperpod-kit").mkdir(parents=True)
     (root / "var/lib/hyperpod-kit/facts.json").write_text(json.dumps(facts.to_dict()))
 

@@ -223,6 +223,15 @@ def test_a_cycle_through_a_function_is_seen(tmp_path: Path) -> None:
         without_cycle(graph_of({"a": tmp_path / "a.py", "b": tmp_path / "b.py"}))
 
 
+def test_a_class_name_stands_once_in_the_package() -> None:
+    places: Dict[str, List[str]] = {}
+    for path in modules():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(dotted(path))
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
 def test_tests_are_one_package() -> None:
     """A module that can be imported under two names would be there twice, with two states."""
     folders = {path.parent for path in (ROOT / "tests").rglob("*.py")}

@@ -22,7 +22,7 @@ TIERS = (MEMORY, LOCAL, STORAGE)
 
 @values.carried
 @dataclass(frozen=True)
-class Held:
+class HeldShard:
     """One rank's shard of a capture outside the root: what proves it, and what it is a part of."""
 
     tier: str
@@ -45,7 +45,7 @@ class Candidate:
     attempt: str
     name: layout.AttemptName
     committed: bool
-    held: list[dict[str, Held]] = field(default_factory=list)
+    held: list[dict[str, HeldShard]] = field(default_factory=list)
     passed: str = ""
 
     @property
@@ -74,17 +74,17 @@ def attempt_of(page: Page) -> str:
     return str(layout.AttemptName(page.seq, page.step, page.epoch, page.incarnation))
 
 
-def of_page(page: Page) -> Held:
-    return Held(MEMORY, attempt_of(page), page.key, page.world, page.plan, page.shard_root, page.size)
+def of_page(page: Page) -> HeldShard:
+    return HeldShard(MEMORY, attempt_of(page), page.key, page.world, page.plan, page.shard_root, page.size)
 
 
-def here(slots: Sequence[shm_slots.Slot], directory: str | None, run_id: str, rank: int) -> list[Held]:
+def here(slots: Sequence[shm_slots.Slot], directory: str | None, run_id: str, rank: int) -> list[HeldShard]:
     """What this rank has besides the root: in its slots, and on the node's own disk (a disk that fails has nothing)."""
     found = [of_page(page) for page in sealed_pages(slots, run_id, rank)]
     if directory is not None:
         with contextlib.suppress(OSError):
             found += [
-                Held(
+                HeldShard(
                     LOCAL,
                     part.attempt,
                     part.report.page.key,
@@ -98,9 +98,9 @@ def here(slots: Sequence[shm_slots.Slot], directory: str | None, run_id: str, ra
     return found
 
 
-def outside(held: Sequence[Sequence[Held]]) -> dict[str, list[dict[str, Held]]]:
+def outside(held: Sequence[Sequence[HeldShard]]) -> dict[str, list[dict[str, HeldShard]]]:
     """Attempt -> per rank, tier -> shard; from what every rank has."""
-    found: dict[str, list[dict[str, Held]]] = {}
+    found: dict[str, list[dict[str, HeldShard]]] = {}
     for rank, own in enumerate(held):
         for one in own:
             tiers = found.setdefault(one.attempt, [{} for _ in held])
@@ -108,7 +108,9 @@ def outside(held: Sequence[Sequence[Held]]) -> dict[str, list[dict[str, Held]]]:
     return found
 
 
-def newest_first(ranks: Ranks, store: Store, held: Sequence[Sequence[Held]], first: str | None) -> Iterator[Candidate]:
+def newest_first(
+    ranks: Ranks, store: Store, held: Sequence[Sequence[HeldShard]], first: str | None
+) -> Iterator[Candidate]:
     """Candidates, the same on all ranks, which step through them together.
 
     A capture that is not committed counts when every rank has its shard of it, else it is `passed`. `first`: the newest
@@ -132,7 +134,7 @@ def newest_first(ranks: Ranks, store: Store, held: Sequence[Sequence[Held]], fir
         yield found
 
 
-def _merged(store: Store, known: dict[str, list[dict[str, Held]]], first: str | None) -> Iterator[Candidate]:
+def _merged(store: Store, known: dict[str, list[dict[str, HeldShard]]], first: str | None) -> Iterator[Candidate]:
     """Rank 0's view: the listing of the root, and the captures that are nowhere else, in one order."""
     taken: set[str] = set()
 
@@ -168,7 +170,7 @@ def _merged(store: Store, known: dict[str, list[dict[str, Held]]], first: str | 
     yield from passed
 
 
-def _incomplete(tiers: Sequence[dict[str, Held]]) -> str:
+def _incomplete(tiers: Sequence[dict[str, HeldShard]]) -> str:
     """Why a capture that was never committed cannot be put together from these parts; "" when it can."""
     world = next(one.world for parts in tiers for one in parts.values())
     if world != len(tiers):

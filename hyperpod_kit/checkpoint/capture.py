@@ -14,10 +14,10 @@ from hyperpod_kit.checkpoint.dtypes import TYPES
 from hyperpod_kit.checkpoint.repository import digest
 from hyperpod_kit.checkpoint.repository.failpoint import failpoint
 from hyperpod_kit.checkpoint.repository.shard import ShardLayout, lay_out
-from hyperpod_kit.checkpoint.snapshot import Piece, Snapshot
+from hyperpod_kit.checkpoint.snapshot import Snapshot, TensorPiece
 
 
-class Plan:
+class CapturePlan:
     """One rank's part of a snapshot: which pieces it writes, laid out how. Depends on specs and layouts only."""
 
     def __init__(self, snapshot: Snapshot, *, rank: int, world: int, run_id: str, algorithm: str) -> None:
@@ -71,9 +71,9 @@ class Target:
                 )
                 self.views[placed.spec.name] = raw.view(TYPES[placed.spec.dtype]).view(placed.spec.shape)
         # Of the last save: its pieces that are not early, those of them here and on a device, the work for the former.
-        self._late: list[Piece] = []
-        self._here: list[Piece] = []
-        self._far: list[Piece] = []
+        self._late: list[TensorPiece] = []
+        self._here: list[TensorPiece] = []
+        self._far: list[TensorPiece] = []
         self._work: list[copier.Batch] | None = None
 
     def begin(self, page: Page, extra: bytes) -> None:
@@ -97,7 +97,7 @@ class Target:
             self.slot.move(state)
         failpoint("capture.done")
 
-    def work(self, pieces: Sequence[Piece]) -> list[copier.Batch]:
+    def work(self, pieces: Sequence[TensorPiece]) -> list[copier.Batch]:
         """The copies of these pieces from host memory."""
         if pieces is self._here and self._work is not None:
             return self._work
@@ -112,7 +112,7 @@ class Target:
             self._work = made
         return made
 
-    def split(self, pieces: Sequence[Piece]) -> tuple[list[Piece], list[Piece], list[Piece]]:
+    def split(self, pieces: Sequence[TensorPiece]) -> tuple[list[TensorPiece], list[TensorPiece], list[TensorPiece]]:
         """(early ones, late ones, those on a device). The late ones are likely to be the same objects each time."""
         early = [piece for piece in pieces if piece.early]
         late = [piece for piece in pieces if not piece.early]

@@ -19,7 +19,7 @@ from hyperpod_kit.checkpoint.copier import Batch
 from hyperpod_kit.checkpoint.device import Fold
 from hyperpod_kit.checkpoint.load import is_plain
 from hyperpod_kit.checkpoint.repository import digest
-from hyperpod_kit.checkpoint.snapshot import Piece
+from hyperpod_kit.checkpoint.snapshot import TensorPiece
 
 _CUT = 8 * 1024 * 1024
 _GROUP = 4 * 1024 * 1024
@@ -30,7 +30,7 @@ class Comparison:
     """The digests of one save. `work` and `folds` are carried out by others; then `held` says what goes into the
     capture, and `tensors` which tensor it is."""
 
-    def __init__(self, pieces: Sequence[Piece], algorithm: str) -> None:
+    def __init__(self, pieces: Sequence[TensorPiece], algorithm: str) -> None:
         self._pieces = [piece for piece in pieces if piece.compared]
         self._digest = digest.algorithm(algorithm).wide
         self._parts: list[list[bytes]] = [[] for _ in self._pieces]
@@ -39,7 +39,7 @@ class Comparison:
         self._work: dict[bool, list[Batch]] = {}
         self.room = _ROOM * len(self._sets)
 
-    def is_of(self, pieces: Sequence[Piece]) -> bool:
+    def is_of(self, pieces: Sequence[TensorPiece]) -> bool:
         """Whether these are its pieces: then it can be carried out once more."""
         found = [piece for piece in pieces if piece.compared]
         return len(found) == len(self._pieces) and all(map(operator.is_, found, self._pieces))
@@ -128,7 +128,7 @@ class Comparing:
         self._last: Comparison | None = None
         self._lock = threading.Lock()
 
-    def begin(self, seq: int, plan: str, pieces: Sequence[Piece], *, last: bool) -> Comparison | None:
+    def begin(self, seq: int, plan: str, pieces: Sequence[TensorPiece], *, last: bool) -> Comparison | None:
         """The comparison of save `seq`, None where it has none."""
         if self._every is None or not any(piece.compared for piece in pieces):
             return None

@@ -81,7 +81,7 @@ class Transfer:
         self._event.wait(torch.cuda.current_stream())
 
 
-class Device:
+class CudaDevice:
     """The side stream and the staging memory of one CUDA device."""
 
     def __init__(self, which: torch.device) -> None:
@@ -135,12 +135,12 @@ class Devices:
     """All devices from which this process copies."""
 
     def __init__(self) -> None:
-        self._devices: dict[torch.device, Device] = {}
+        self._devices: dict[torch.device, CudaDevice] = {}
 
     def start(
         self, moves: Sequence[tuple[torch.Tensor, torch.Tensor, bool]], folds: Sequence[Fold] = ()
     ) -> list[Transfer]:
-        """`Device.start` for each device that has something."""
+        """`CudaDevice.start` for each device that has something."""
         devices = dict.fromkeys([move[1].device for move in moves] + [one[0].device for one in folds])
         return [
             self._of(which).start(
@@ -149,7 +149,7 @@ class Devices:
             for which in devices
         ]
 
-    def _of(self, which: torch.device) -> Device:
+    def _of(self, which: torch.device) -> CudaDevice:
         if which not in self._devices:
-            self._devices[which] = Device(which)
+            self._devices[which] = CudaDevice(which)
         return self._devices[which]

@@ -39,7 +39,7 @@ _PAUSES = (0.0, 1.0, 5.0)
 _TICK = 1.0
 
 
-class Keeper:
+class AgentKeeper:
     """`on_event` hears what the agent says, and `AgentEnded` when no agent will be there any more.
 
     `tries`: so many agents are started in the place of dead ones, counted from the last save that became durable.

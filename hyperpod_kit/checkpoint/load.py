@@ -16,7 +16,7 @@ from hyperpod_kit.checkpoint.dtypes import TYPES
 from hyperpod_kit.checkpoint.repository import digest, shard, stream
 from hyperpod_kit.checkpoint.repository.chunk_reader import Pump, whole
 from hyperpod_kit.checkpoint.repository.shard import Parsed, Placed, TensorSpec
-from hyperpod_kit.checkpoint.snapshot import Piece, is_own
+from hyperpod_kit.checkpoint.snapshot import TensorPiece, is_own
 from hyperpod_kit.errors import CheckpointError
 
 _AHEAD = 256 * 1024 * 1024
@@ -103,7 +103,7 @@ class OwnShard:
     Raises CheckpointError when the shard's header does not fit the pieces.
     """
 
-    def __init__(self, parsed: Parsed, pieces: Mapping[str, Piece]) -> None:
+    def __init__(self, parsed: Parsed, pieces: Mapping[str, TensorPiece]) -> None:
         self.landing = Landing()
         self.loaded: dict[str, torch.Tensor] = {}
         self.here: set[str] = set()
@@ -112,7 +112,7 @@ class OwnShard:
             self._place(placed, pieces.get(placed.spec.name))
         self.landing.freeze()
 
-    def _place(self, placed: Placed, piece: Piece | None) -> None:
+    def _place(self, placed: Placed, piece: TensorPiece | None) -> None:
         spec = placed.spec
         if piece is None:
             target = self.loaded[spec.name] = empty(spec)
@@ -163,7 +163,7 @@ def describe(spec: TensorSpec) -> str:
     return f"{spec.dtype} {list(spec.shape)}{box}"
 
 
-class Opened(NamedTuple):
+class ProvedShard(NamedTuple):
     """A shard of which the leaves are proved. `confirm()` raises CheckpointError when what was read is gone by now."""
 
     shard: stream.Shard
@@ -177,7 +177,7 @@ class Reading:
     here.
     """
 
-    def __init__(self, opened: contextlib.AbstractContextManager[Opened], threads: int) -> None:
+    def __init__(self, opened: contextlib.AbstractContextManager[ProvedShard], threads: int) -> None:
         self._held = contextlib.ExitStack()
         self._error: Exception | None = None
         self._parsed: Parsed | None = None
@@ -202,7 +202,7 @@ class Reading:
         """Read no more."""
         self._held.close()
 
-    def check(self, pieces: Mapping[str, Piece]) -> None:
+    def check(self, pieces: Mapping[str, TensorPiece]) -> None:
         """Types and whole shapes, before a live tensor is written to. Raises CheckpointError; what cannot be read is
         left for `into` to raise."""
         try:
@@ -215,7 +215,7 @@ class Reading:
             if piece is not None and (placed.spec.dtype, placed.spec.whole) != (piece.spec.dtype, piece.spec.whole):
                 raise _other(placed.spec, piece.spec)
 
-    def into(self, pieces: Mapping[str, Piece]) -> OwnShard:
+    def into(self, pieces: Mapping[str, TensorPiece]) -> OwnShard:
         """Fill live tensors. Raises DigestMismatch, DigestUnavailable, TargetFault, CheckpointError, OSError."""
         parsed = self._parsed or self._parse()
         own = self._own = OwnShard(parsed, pieces)

@@ -113,7 +113,7 @@ class Manager:
         run_id, rank = self._start.run.run_id, self._ranks.rank
         self._pool = SlotPool(run_id, rank, slots, folder=self._agent.folder)
         self._pool.attach()
-        self._held: list[list[candidates.Held]] = self._ranks.gather(
+        self._held: list[list[candidates.HeldShard]] = self._ranks.gather(
             candidates.here(self._pool.slots, self._local, run_id, rank)
         )
         page = Page(

@@ -9,8 +9,8 @@ from typing import Any
 
 from hyperpod_kit.checkpoint.agent import control_page, local, shm_slots
 from hyperpod_kit.checkpoint.agent.control_page import Key, Page
-from hyperpod_kit.checkpoint.candidates import Held
-from hyperpod_kit.checkpoint.load import Opened
+from hyperpod_kit.checkpoint.candidates import HeldShard
+from hyperpod_kit.checkpoint.load import ProvedShard
 from hyperpod_kit.checkpoint.repository import digest, layout, stream
 from hyperpod_kit.errors import CheckpointError, DigestMismatch
 
@@ -36,7 +36,7 @@ def tree_in_memory(slots: Sequence[shm_slots.Slot], key: Key) -> Tree:
 
 
 @contextlib.contextmanager
-def shard_in_memory(slots: Sequence[shm_slots.Slot], held: Held) -> Iterator[Opened]:
+def shard_in_memory(slots: Sequence[shm_slots.Slot], held: HeldShard) -> Iterator[ProvedShard]:
     """This rank's capture. Raises DigestMismatch, CheckpointError."""
     slot, page = _slot(slots, held.key)
 
@@ -46,7 +46,9 @@ def shard_in_memory(slots: Sequence[shm_slots.Slot], held: Held) -> Iterator[Ope
             raise CheckpointError("the capture was freed while it was read")
 
     image = stream.Mapped(slot.image[: page.size])
-    yield Opened(stream.Shard(image, held.size, held.root, name=slot.name.file("img"), chunk=page.chunk), still_there)
+    yield ProvedShard(
+        stream.Shard(image, held.size, held.root, name=slot.name.file("img"), chunk=page.chunk), still_there
+    )
 
 
 def tree_on_disk(directory: str, run_id: str, rank: int, attempt: str) -> Tree:
@@ -59,12 +61,12 @@ def tree_on_disk(directory: str, run_id: str, rank: int, attempt: str) -> Tree:
 
 
 @contextlib.contextmanager
-def shard_on_disk(directory: str, run_id: str, rank: int, held: Held) -> Iterator[Opened]:
+def shard_on_disk(directory: str, run_id: str, rank: int, held: HeldShard) -> Iterator[ProvedShard]:
     """This rank's part. Raises DigestMismatch, CheckpointError, OSError."""
     run_hash, name = shm_slots.run_hash(run_id), layout.shard_file(rank)
     chunk = local.report(directory, run_hash, rank, held.attempt).page.chunk
     reader = local.store(directory, run_hash).open_read(f"{held.attempt}/{name}")
     try:
-        yield Opened(stream.Shard(reader, held.size, held.root, name=name, chunk=chunk))
+        yield ProvedShard(stream.Shard(reader, held.size, held.root, name=name, chunk=chunk))
     finally:
         reader.close()

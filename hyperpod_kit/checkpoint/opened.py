@@ -13,7 +13,7 @@ from typing import Protocol
 from hyperpod_kit.checkpoint.repository import mapping
 
 
-class Opened(Protocol):
+class OpenedManager(Protocol):
     """What is asked of a Manager here."""
 
     root: str
@@ -29,20 +29,20 @@ class Opened(Protocol):
         """This process is a forked child: the agent is not its own."""
 
 
-_open: list[Opened] = []
+_open: list[OpenedManager] = []
 
 
-def holder(root: str) -> Opened | None:
+def holder(root: str) -> OpenedManager | None:
     """The Manager of this root in this process that still has its agent."""
     return next((one for one in _open if one.protects and _place(one.root) == _place(root)), None)
 
 
-def enter(manager: Opened) -> None:
+def enter(manager: OpenedManager) -> None:
     """This Manager is open from now on."""
     _open.append(manager)
 
 
-def leave(manager: Opened) -> None:
+def leave(manager: OpenedManager) -> None:
     """It is not any more."""
     _open[:] = [one for one in _open if one is not manager]
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 
-from hyperpod_kit.checkpoint.snapshot import Piece
+from hyperpod_kit.checkpoint.snapshot import TensorPiece
 
 
-def owner(pieces: Iterable[Piece]) -> dict[str, int]:
+def owner(pieces: Iterable[TensorPiece]) -> dict[str, int]:
     """Tensor name -> index of the replica that writes it.
 
     Balanced by bytes inside each set of ranks that hold the same pieces; every rank of a set computes the same without
     communication.
     """
-    sets: dict[tuple[tuple[int, ...], int], list[Piece]] = {}
+    sets: dict[tuple[tuple[int, ...], int], list[TensorPiece]] = {}
     for piece in pieces:
         sets.setdefault((piece.holders, piece.replica[1]), []).append(piece)
     out: dict[str, int] = {}

@@ -22,7 +22,7 @@ from hyperpod_kit.checkpoint.agent import assemble, replicas, shm_slots
 from hyperpod_kit.checkpoint.agent.control_page import Key
 from hyperpod_kit.checkpoint.agent.held import plan_of as one_plan
 from hyperpod_kit.checkpoint.agreement import Agreement
-from hyperpod_kit.checkpoint.candidates import LOCAL, MEMORY, STORAGE, TIERS, Candidate, Held
+from hyperpod_kit.checkpoint.candidates import LOCAL, MEMORY, STORAGE, TIERS, Candidate, HeldShard
 from hyperpod_kit.checkpoint.dcp import boxes, reshard
 from hyperpod_kit.checkpoint.ranks import Ranks
 from hyperpod_kit.checkpoint.reason import Reason, Verdict
@@ -42,7 +42,7 @@ _LEASE = 3600.0
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RestoreOutcome:
     """What was found, and the capture that it came from, which the agents are to keep."""
 
     got: Restored | Fresh
@@ -77,13 +77,13 @@ def restore(
     state: State,
     *,
     run_id: str,
-    held: Sequence[Sequence[Held]],
+    held: Sequence[Sequence[HeldShard]],
     slots: Sequence[shm_slots.Slot],
     threads: int = 1,
     local: str | None = None,
     first: str | None = None,
     near: bool = True,
-) -> Outcome:
+) -> RestoreOutcome:
     """Bring `state` to the newest checkpoint that all ranks can prove. All ranks call it; all get the same.
 
     `held` is what each rank has besides the root (`candidates.here`), `slots` are this rank's slots, `threads`
@@ -104,8 +104,8 @@ def restore(
 
 
 def _restore(
-    ranks: Ranks, store: Store, state: State, here: _Near, held: Sequence[Sequence[Held]], first: str | None
-) -> Outcome:
+    ranks: Ranks, store: Store, state: State, here: _Near, held: Sequence[Sequence[HeldShard]], first: str | None
+) -> RestoreOutcome:
     begin = time.monotonic()
     touched = False
     rejected: list[tuple[str, str]] = []
@@ -121,7 +121,7 @@ def _restore(
         if found is not None:
             tier, size = found
             name = candidate.name
-            return Outcome(
+            return RestoreOutcome(
                 Restored(
                     name.step,
                     name.epoch,
@@ -145,7 +145,7 @@ def _restore(
             hint="start again with HPK_RESUME_MEMORY=0, from the beginning",
         )
     stages.agree(ranks, state)
-    return Outcome(Fresh(time.monotonic() - begin, tuple(rejected)), None)
+    return RestoreOutcome(Fresh(time.monotonic() - begin, tuple(rejected)), None)
 
 
 class _Run:
@@ -214,7 +214,7 @@ class _Run:
 
     # --- the proved beginning -----------------------------------------------------------------------------------
 
-    def _held(self, rank: int, tier: str) -> Held:
+    def _held(self, rank: int, tier: str) -> HeldShard:
         return self._candidate.held[rank][tier]
 
     def _head(self, tiers: tuple[str, ...]) -> _Head:
@@ -334,7 +334,7 @@ class _Run:
         return targets, one_plan(plans) == head.plan
 
     @contextlib.contextmanager
-    def _own(self, head: _Head) -> Iterator[load.Opened]:
+    def _own(self, head: _Head) -> Iterator[load.ProvedShard]:
         """This rank's own shard, where it is nearest. Raises DigestMismatch, CheckpointError, OSError."""
         near, rank = self._near, self._ranks.rank
         tier = head.tiers[rank]
@@ -348,7 +348,7 @@ class _Run:
             else:
                 assert head.body is not None
                 opened = stack.enter_context(reshard.opened(self._store, self._candidate.attempt, head.body))
-                yield load.Opened(opened.shard(rank))
+                yield load.ProvedShard(opened.shard(rank))
 
     def _same(self, head: _Head, targets: Snapshot, reading: load.Reading) -> tuple[Mapping[str, torch.Tensor], int]:
         """Saved by the same ranks: each streams its own shard and shares what others hold too."""

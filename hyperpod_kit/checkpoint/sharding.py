@@ -21,7 +21,7 @@ from hyperpod_kit.errors import StateNotSerializable
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
-class Place(NamedTuple):
+class LocalPart(NamedTuple):
     """`offsets` and `full` as in TensorSpec; the rest as in Piece. `temporary`: `local` is a copy made for this."""
 
     local: torch.Tensor
@@ -99,7 +99,7 @@ def describe(tensor: Any) -> str:
     return f"{head} {boxes}"
 
 
-def place(path: str, tensor: torch.Tensor, ranks: Ranks, *, own: bool, full: bool) -> Place | None:
+def place(path: str, tensor: torch.Tensor, ranks: Ranks, *, own: bool, full: bool) -> LocalPart | None:
     """Where this rank's part of `tensor` belongs; None when no part of it lies here.
 
     `own`: it is this rank's alone, of a DTensor the part that lies here. `full`: sharded tensors are gathered (a
@@ -107,7 +107,7 @@ def place(path: str, tensor: torch.Tensor, ranks: Ranks, *, own: bool, full: boo
     Raises StateNotSerializable for subclasses of Tensor and for placements that are no box of the whole.
     """
     if own and is_dtensor(tensor):
-        return Place(local(tensor), (), (), (0, 1), (), None)
+        return LocalPart(local(tensor), (), (), (0, 1), (), None)
     if is_dtensor(tensor):
         return _whole(tensor, ranks) if full else _of_dtensor(path, tensor, ranks)
     if own and is_sharded_tensor(tensor):
@@ -123,18 +123,18 @@ def place(path: str, tensor: torch.Tensor, ranks: Ranks, *, own: bool, full: boo
     if type(tensor) not in _PLAIN:
         raise StateNotSerializable(path, f"tensor subclass {type(tensor).__name__}")
     if own:
-        return Place(tensor.detach(), (), (), (0, 1), (), None)
+        return LocalPart(tensor.detach(), (), (), (0, 1), (), None)
     some = ranks.holders.of(path)
     if some is None:
-        return Place(tensor.detach(), (), (), (ranks.rank, ranks.world), (), None)
+        return LocalPart(tensor.detach(), (), (), (ranks.rank, ranks.world), (), None)
     replica, holders = some
-    return Place(tensor.detach(), (), (), replica, tuple(map(ranks.global_rank, holders)), None)
+    return LocalPart(tensor.detach(), (), (), replica, tuple(map(ranks.global_rank, holders)), None)
 
 
-def _whole(tensor: Any, ranks: Ranks) -> Place:
+def _whole(tensor: Any, ranks: Ranks) -> LocalPart:
     with torch.no_grad():
         whole = tensor.full_tensor()
-    return Place(whole, (), (), (ranks.rank, ranks.world), (), None, temporary=True)
+    return LocalPart(whole, (), (), (ranks.rank, ranks.world), (), None, temporary=True)
 
 
 class _Box(NamedTuple):
@@ -168,7 +168,7 @@ def _box(ranks: Ranks, mesh: Any, placements: Any, shape: tuple[int, ...]) -> _B
     return _Box(tuple(extents), tuple(offsets), absent, replica, holders, group)
 
 
-def _of_dtensor(path: str, tensor: Any, ranks: Ranks) -> Place | None:
+def _of_dtensor(path: str, tensor: Any, ranks: Ranks) -> LocalPart | None:
     shape = tuple(tensor.shape)
     try:
         box = _box(ranks, tensor.device_mesh, tensor.placements, shape)
@@ -182,7 +182,7 @@ def _of_dtensor(path: str, tensor: Any, ranks: Ranks) -> Place | None:
     if box.absent:
         return None
     whole = box.extents == shape
-    return Place(
+    return LocalPart(
         part,
         () if whole else box.offsets,
         () if whole else shape,
@@ -226,7 +226,7 @@ def _replicas(
     return (holders.index(dist.get_rank()), len(holders)), holders, group
 
 
-def _of_sharded_tensor(path: str, tensor: Any, ranks: Ranks) -> Place | None:
+def _of_sharded_tensor(path: str, tensor: Any, ranks: Ranks) -> LocalPart | None:
     shards = tensor.local_shards()
     among = dist.get_world_size(tensor._process_group)
     if among != ranks.world:
@@ -242,7 +242,7 @@ def _of_sharded_tensor(path: str, tensor: Any, ranks: Ranks) -> Place | None:
         raise StateNotSerializable(path, f"ShardedTensor with {len(shards)} shards on one rank")
     shape, extents = tuple(tensor.shape), tuple(shards[0].metadata.shard_sizes)
     whole = extents == shape
-    return Place(
+    return LocalPart(
         shards[0].tensor.detach(),
         () if whole else tuple(shards[0].metadata.shard_offsets),
         () if whole else shape,

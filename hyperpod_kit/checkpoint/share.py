@@ -19,7 +19,7 @@ from hyperpod_kit.checkpoint.load import copy_into, is_plain, view_of
 from hyperpod_kit.checkpoint.ranks import Ranks
 from hyperpod_kit.checkpoint.reason import Reason
 from hyperpod_kit.checkpoint.repository import digest
-from hyperpod_kit.checkpoint.snapshot import Piece
+from hyperpod_kit.checkpoint.snapshot import TensorPiece
 
 BUCKET = 64 * 1024 * 1024
 
@@ -27,15 +27,15 @@ BUCKET = 64 * 1024 * 1024
 _Bucket = tuple[tuple[int, ...], int, int]
 
 
-class _Part(NamedTuple):
+class _ShareRange(NamedTuple):
     """Bytes [begin, end) of a piece's elements in order."""
 
-    piece: Piece
+    piece: TensorPiece
     begin: int
     end: int
 
 
-def share(ranks: Ranks, pieces: Sequence[Piece], here: Collection[str], algorithm: str) -> list[Reason | None]:
+def share(ranks: Ranks, pieces: Sequence[TensorPiece], here: Collection[str], algorithm: str) -> list[Reason | None]:
     """Fill the pieces that are not `here` from the ranks that have read them. For each rank what is wrong there.
 
     A collective over all ranks. Raises what torch.distributed raises when a peer has gone.
@@ -43,7 +43,7 @@ def share(ranks: Ranks, pieces: Sequence[Piece], here: Collection[str], algorith
     alg = digest.algorithm(algorithm)
     owners = partition.owner(pieces)
     problem: Reason | None = None
-    sets: dict[tuple[int, ...], list[Piece]] = {}
+    sets: dict[tuple[int, ...], list[TensorPiece]] = {}
     for piece in pieces:
         if piece.replica[1] > 1:
             sets.setdefault(piece.holders, []).append(piece)
@@ -66,20 +66,20 @@ def share(ranks: Ranks, pieces: Sequence[Piece], here: Collection[str], algorith
     return _compare(ranks, problem, digests, {key: members[0].replica[0] for key, members in sets.items()})
 
 
-def _buckets(owned: Sequence[Piece]) -> Iterator[list[_Part]]:
+def _buckets(owned: Sequence[TensorPiece]) -> Iterator[list[_ShareRange]]:
     """Cut the pieces' bytes into buckets of at most BUCKET; a large piece is never packed with others."""
-    small: list[_Part] = []
+    small: list[_ShareRange] = []
     filled = 0
     for piece in owned:
         size = piece.spec.nbytes
         if size > BUCKET // 16:
-            yield from ([_Part(piece, at, min(at + BUCKET, size))] for at in range(0, size, BUCKET))
+            yield from ([_ShareRange(piece, at, min(at + BUCKET, size))] for at in range(0, size, BUCKET))
             continue
         if filled + size > BUCKET:
             yield small
             small, filled = [], 0
         if size:
-            small.append(_Part(piece, 0, size))
+            small.append(_ShareRange(piece, 0, size))
             filled += size
     if small:
         yield small
@@ -90,7 +90,7 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().reshape(-1).view(torch.uint8)
 
 
-def _bucket_memory(bucket: list[_Part], *, filled: bool) -> torch.Tensor:
+def _bucket_memory(bucket: list[_ShareRange], *, filled: bool) -> torch.Tensor:
     """The bucket's bytes: the tensor's own memory where that is possible, else new memory."""
     if len(bucket) == 1 and is_plain(bucket[0].piece.tensor):
         return _flat(bucket[0].piece.tensor)[bucket[0].begin : bucket[0].end]
@@ -105,7 +105,7 @@ def _bucket_memory(bucket: list[_Part], *, filled: bool) -> torch.Tensor:
     return made
 
 
-def _unpack(bucket: list[_Part], data: torch.Tensor) -> None:
+def _unpack(bucket: list[_ShareRange], data: torch.Tensor) -> None:
     """Raises TargetFault."""
     at = 0
     with torch.no_grad():
@@ -127,7 +127,7 @@ def _unpack(bucket: list[_Part], data: torch.Tensor) -> None:
             at += length
 
 
-def _send(ranks: Ranks, data: torch.Tensor, like: Piece, owner: int) -> None:
+def _send(ranks: Ranks, data: torch.Tensor, like: TensorPiece, owner: int) -> None:
     """From the owner to the other holders."""
     if not like.holders:
         ranks.send_bytes(data, owner)

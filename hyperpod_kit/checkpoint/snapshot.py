@@ -20,7 +20,7 @@ from hyperpod_kit.errors import StateNotSerializable
 
 
 @dataclass(frozen=True)
-class Piece:
+class TensorPiece:
     """The part of one tensor that this rank holds.
 
     `tensor` is the live local tensor, never a DTensor and not a copy: it may be non-contiguous or on a device.
@@ -68,14 +68,14 @@ class Snapshot:
     ranks share, those included of which no part lies here."""
 
     tree: dict[str, Any]
-    pieces: tuple[Piece, ...]
+    pieces: tuple[TensorPiece, ...]
     plan: str
     tensors: int
     outline: Outline
     absent: tuple[str, ...] = ()  # sharded tensors of which no part lies here
 
 
-class Seen(NamedTuple):
+class SeenTensor(NamedTuple):
     """A tensor as a walk found it. While these are as they were, so is its piece: a walk over thousands of tensors is
     a part of each save's stall."""
 
@@ -84,7 +84,7 @@ class Seen(NamedTuple):
     dtype: torch.dtype
     shape: torch.Size
     stride: tuple[int, ...]
-    piece: Piece
+    piece: TensorPiece
     identity: tuple[object, ...]
 
 
@@ -92,7 +92,7 @@ class Known:
     """What the walks before this one have computed; holds no tensor that was made for a walk."""
 
     def __init__(self) -> None:
-        self.pieces: dict[str, Seen] = {}
+        self.pieces: dict[str, SeenTensor] = {}
         self.specs: dict[str, TensorSpec] = {}
         self.last: tuple[Outline, tuple[tuple[str, str], ...], str, int] | None = None
 
@@ -110,7 +110,7 @@ class Collector:
         self._full = full
         self._owned = owned
         self._gather = full and gather
-        self._pieces: dict[str, Piece] = {}
+        self._pieces: dict[str, TensorPiece] = {}
         self._sources: dict[str, torch.Tensor] = {}
         self._ties: dict[tuple[object, ...], str] = {}
         self._absent: list[tuple[str, str]] = []
@@ -157,7 +157,7 @@ class Collector:
             raise StateNotSerializable(path, "second tensor of that name")
         self._sources[path] = tensor
         seen = self._known.pieces.get(path)
-        piece: Piece | None
+        piece: TensorPiece | None
         if seen is not None and _is_as_seen(tensor, seen):
             piece, identity = seen.piece, seen.identity
         else:
@@ -165,7 +165,7 @@ class Collector:
             identity = self._identity(path, tensor, piece, own)
             if piece is not None and not piece.temporary:
                 now = sharding.live(tensor)
-                self._known.pieces[path] = Seen(
+                self._known.pieces[path] = SeenTensor(
                     tensor, now.data_ptr(), now.dtype, now.shape, now.stride(), piece, identity
                 )
         first = self._ties.setdefault(identity, path)
@@ -177,7 +177,7 @@ class Collector:
             self._pieces[path] = piece
         return path
 
-    def _identity(self, path: str, tensor: torch.Tensor, piece: Piece | None, own: bool) -> tuple[object, ...]:
+    def _identity(self, path: str, tensor: torch.Tensor, piece: TensorPiece | None, own: bool) -> tuple[object, ...]:
         """Equal for two names of the same tensor. Must come out alike on all ranks, also where no part lies."""
         if piece is None or piece.layout:
             return (id(tensor),)
@@ -186,7 +186,9 @@ class Collector:
             return (path,)
         return (own, local.data_ptr(), local.dtype, local.shape, local.stride(), local.device)
 
-    def _make(self, path: str, tensor: torch.Tensor, own: bool, early: bool, pinned: bool, loose: bool) -> Piece | None:
+    def _make(
+        self, path: str, tensor: torch.Tensor, own: bool, early: bool, pinned: bool, loose: bool
+    ) -> TensorPiece | None:
         place = sharding.place(path, tensor, self._ranks, own=own, full=self._gather)
         if place is None:
             return None
@@ -208,7 +210,7 @@ class Collector:
         # The same object again makes comparing two snapshots cheap.
         spec = self._known.specs.setdefault(path, spec) if self._known.specs.get(path) == spec else spec
         self._known.specs[path] = spec
-        piece = Piece(
+        piece = TensorPiece(
             spec,
             local,
             place.replica,
@@ -238,7 +240,7 @@ class Collector:
         return Snapshot(tree, pieces, last[2], last[3], last[0], tuple(name for name, _ in absent))
 
 
-def _is_as_seen(tensor: torch.Tensor, seen: Seen) -> bool:
+def _is_as_seen(tensor: torch.Tensor, seen: SeenTensor) -> bool:
     if tensor is not seen.tensor:
         return False
     now = sharding.live(tensor)
@@ -250,7 +252,9 @@ def _is_as_seen(tensor: torch.Tensor, seen: Seen) -> bool:
     )
 
 
-def fingerprint(pieces: Iterable[Piece], absent: Iterable[tuple[str, str]], world: int, *, full: bool = False) -> str:
+def fingerprint(
+    pieces: Iterable[TensorPiece], absent: Iterable[tuple[str, str]], world: int, *, full: bool = False
+) -> str:
     """The plan of a snapshot; `absent` are sharded tensors of which no part lies here, with their layout.
 
     With `full` other ranks write other pieces than without, so the plan is another one too.

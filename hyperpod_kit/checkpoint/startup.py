@@ -17,7 +17,7 @@ from hyperpod_kit.checkpoint.agent import greeting, places, process
 from hyperpod_kit.checkpoint.agent.channel import Message
 from hyperpod_kit.checkpoint.agent.control_page import Key
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import AgentEvent, Connect
-from hyperpod_kit.checkpoint.keeper import Keeper
+from hyperpod_kit.checkpoint.keeper import AgentKeeper
 from hyperpod_kit.checkpoint.ranks import Ranks, first_problem
 from hyperpod_kit.checkpoint.repository import catalog, commit, digest, verify
 from hyperpod_kit.checkpoint.repository import identity as identities
@@ -27,7 +27,7 @@ from hyperpod_kit.untrusted import listening, proof
 
 
 @dataclass(frozen=True)
-class Identity:
+class StartIdentity:
     """This start of the run, the same on all ranks except for `owner` and `hosts`' order."""
 
     root: str
@@ -55,7 +55,7 @@ class Identity:
         return self.hosts.count(socket.gethostname())
 
 
-def identify(ranks: Ranks, root: str | os.PathLike[str], run: str | None, algorithm: str | None) -> Identity:
+def identify(ranks: Ranks, root: str | os.PathLike[str], run: str | None, algorithm: str | None) -> StartIdentity:
     """Rank 0 opens the root for all. Raises what it raised, everywhere: RunIsOwned, CheckpointError."""
     where = os.fspath(root)
     where = os.path.abspath(where) if is_path(where) else where
@@ -92,7 +92,7 @@ def identify(ranks: Ranks, root: str | os.PathLike[str], run: str | None, algori
     if key and len({attempt for *_, attempt in seen}) == 1:
         # The token passed through gloo, where others may listen; the attempt's key did not.
         token = proof.derived(key, "agents", token).hex()
-    return Identity(
+    return StartIdentity(
         where, identities.RunIdentity(*identity), incarnation, token, chosen, tuple(host for host, *_ in seen)
     )
 
@@ -104,7 +104,9 @@ def _attempt_key() -> bytes:
     return b""
 
 
-def start_agent(ranks: Ranks, identity: Identity, options: Message, on_event: Callable[[AgentEvent], None]) -> Keeper:
+def start_agent(
+    ranks: Ranks, identity: StartIdentity, options: Message, on_event: Callable[[AgentEvent], None]
+) -> AgentKeeper:
     """This rank's agent, connected to rank 0's. Raises RunIsOwned, CheckpointError, OSError; alike on all ranks."""
     own = _addresses(list(identity.hosts)) if ranks.rank == 0 else []
     setup: Message = {
@@ -122,11 +124,11 @@ def start_agent(ranks: Ranks, identity: Identity, options: Message, on_event: Ca
         **options,
     }
     error: Exception | None = None
-    agent: Keeper | None = None
+    agent: AgentKeeper | None = None
     port = 0
     try:
         setup["folder"] = places.mine()
-        agent = Keeper(setup, on_event)
+        agent = AgentKeeper(setup, on_event)
         port = agent.wait_ready()
     except (CheckpointError, OSError) as err:
         error = err
@@ -151,7 +153,7 @@ class Epoch(NamedTuple):
     problem: str = ""
 
 
-def agree_epoch(ranks: Ranks, identity: Identity, near: Sequence[Key]) -> Epoch:
+def agree_epoch(ranks: Ranks, identity: StartIdentity, near: Sequence[Key]) -> Epoch:
     """Rank 0 claims an epoch above everything that the root and the ranks have. Raises CheckpointError.
 
     `near`: what all ranks have in memory and on their nodes' disks.

@@ -11,7 +11,7 @@ import torch
 
 from hyperpod_kit.checkpoint import broadcast, codec, fsdp1, inplace, modules, optimizer, owned, randomness, sharding
 from hyperpod_kit.checkpoint.ranks import Ranks
-from hyperpod_kit.checkpoint.snapshot import Collector, Known, Piece, Snapshot
+from hyperpod_kit.checkpoint.snapshot import Collector, Known, Snapshot, TensorPiece
 from hyperpod_kit.errors import CheckpointError
 
 
@@ -315,12 +315,12 @@ def _is_shared(thing: object) -> bool:
     return isinstance(thing, (torch.nn.Module, torch.optim.Optimizer))
 
 
-def _as_saved(piece: Piece, name: str) -> Piece:
+def _as_saved(piece: TensorPiece, name: str) -> TensorPiece:
     """Under the name that it has in the checkpoint: another rank's own, say."""
     return piece if piece.spec.name == name else replace(piece, spec=piece.spec._replace(name=name))
 
 
-def _refuse_twice(pieces: Iterable[Piece]) -> None:
+def _refuse_twice(pieces: Iterable[TensorPiece]) -> None:
     """Raises CheckpointError."""
     seen: set[str] = set()
     for piece in pieces:

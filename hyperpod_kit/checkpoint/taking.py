@@ -13,10 +13,10 @@ from hyperpod_kit.checkpoint.agent.losses import NO_SLOT
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import MakeRoom, SaveSkipped, SlotCaptured
 from hyperpod_kit.checkpoint.fence import Flight
 from hyperpod_kit.checkpoint.handle import Handle
-from hyperpod_kit.checkpoint.keeper import Keeper
+from hyperpod_kit.checkpoint.keeper import AgentKeeper
 from hyperpod_kit.checkpoint.saves import Saves
 from hyperpod_kit.checkpoint.slots import SlotPool
-from hyperpod_kit.checkpoint.snapshot import Piece, Snapshot
+from hyperpod_kit.checkpoint.snapshot import Snapshot, TensorPiece
 
 OnBusy = Literal["skip", "wait", "replace"]
 
@@ -35,7 +35,7 @@ class Taking:
         pool: SlotPool,
         copies: copier.Copier,
         saves: Saves,
-        agent: Keeper,
+        agent: AgentKeeper,
         comparing: comparing.Comparing,
         overlap: bool,
     ) -> None:
@@ -44,7 +44,7 @@ class Taking:
         self._pool, self._copier, self._saves, self._agent = pool, copies, saves, agent
         self._comparing = comparing
         self._devices = device.Devices()
-        self._plan: capture.Plan | None = None
+        self._plan: capture.CapturePlan | None = None
 
     def prepare(self, snapshot: Snapshot) -> None:
         """Make and fault in the slots while training goes on; the first save finds them."""
@@ -61,10 +61,10 @@ class Taking:
             self._give_up(handle, f"it could not be captured: {str(err) or type(err).__name__}")
             raise
 
-    def _plan_of(self, snapshot: Snapshot) -> capture.Plan:
+    def _plan_of(self, snapshot: Snapshot) -> capture.CapturePlan:
         plan = self._plan
         if plan is None or not plan.fits(snapshot):
-            plan = self._plan = capture.Plan(
+            plan = self._plan = capture.CapturePlan(
                 snapshot,
                 rank=self._page.rank,
                 world=self._page.world,
@@ -97,7 +97,7 @@ class Taking:
             raise
 
     def _fly(
-        self, target: capture.Target, pieces: list[Piece], handle: Handle, compared: comparing.Comparison | None
+        self, target: capture.Target, pieces: list[TensorPiece], handle: Handle, compared: comparing.Comparison | None
     ) -> Flight:
         early, late, far = target.split(pieces)
         transfers = self._devices.start(
@@ -141,7 +141,9 @@ class Taking:
         self._saves.lose(handle, "failed", why)
         self._agent.send(SaveSkipped(self._key(handle), why))
 
-    def _make_room(self, plan: capture.Plan, handle: Handle, extra: int, on_busy: OnBusy) -> capture.Target | None:
+    def _make_room(
+        self, plan: capture.CapturePlan, handle: Handle, extra: int, on_busy: OnBusy
+    ) -> capture.Target | None:
         if on_busy == "skip":
             return None
         end = time.monotonic() + (_RELEASE_SECONDS if on_busy == "replace" else float("inf"))

@@ -51,7 +51,7 @@ class Imported:
 
 def from_aws(cluster: Any, parameters: Any) -> Imported:
     """Both are what JSON or boto3 gave, None for what there is not. Raises ConfigError for something else."""
-    reader = _Reader()
+    reader = _RequestReader()
     values = reader.parameters(parameters) if parameters is not None else {}
     if cluster is not None:
         reader.cluster(values, _request(cluster))
@@ -82,7 +82,7 @@ def _request(cluster: Any) -> Mapping[str, Any]:
     return dict(found)
 
 
-class _Reader:
+class _RequestReader:
     """Gathers notes while it reads."""
 
     def __init__(self) -> None:

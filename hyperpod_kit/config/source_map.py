@@ -24,7 +24,7 @@ class Mark(NamedTuple):
     column: int
 
 
-class Place(NamedTuple):
+class KeyPosition(NamedTuple):
     """Where one path is written: its key (of a list's item: the item), and its value."""
 
     key: Mark
@@ -37,16 +37,16 @@ class TooDeep(Exception):
 
 @dataclass
 class Places:
-    """path -> Place, and (path, first, second) of every key that is written twice in one object."""
+    """path -> KeyPosition, and (path, first, second) of every key that is written twice in one object."""
 
-    of: dict[str, Place] = field(default_factory=dict)
+    of: dict[str, KeyPosition] = field(default_factory=dict)
     doubles: list[tuple[str, Mark, Mark]] = field(default_factory=list)
 
     def add(self, path: str, key: Mark, value: Mark, *, written_before: bool = False) -> None:
         """Note one key or item. `written_before`: the same object has the same key already."""
         if written_before:
             self.doubles.append((path, self.of[path].key, key))
-        self.of[path] = Place(key, value)
+        self.of[path] = KeyPosition(key, value)
 
     def find(self, path: str, *, key: bool = False) -> Optional[Mark]:
         """Position of the path, of its key if that is asked for; of the nearest thing around it if it is not written.

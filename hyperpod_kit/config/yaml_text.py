@@ -54,7 +54,7 @@ def read(text: str) -> tuple[Any, Places]:
         raise Refused(why, None if mark is None else Mark(mark.line + 1, mark.column + 1)) from err
     except yaml.YAMLError as err:
         raise Refused(" ".join(str(err).split())) from err
-    reader = _Reader()
+    reader = _YamlReader()
     return (None if root is None else reader.value(root, "")), reader.places
 
 
@@ -80,7 +80,7 @@ def _bound_depth(yaml: Any, loader: Any, text: str) -> None:
             depth -= 1
 
 
-class _Reader:
+class _YamlReader:
     """Walks composed nodes; an alias is walked again at every place that uses it."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from hyperpod_kit.errors import NodeError, UsageError
 from hyperpod_kit.model.mounts import Mount
 from hyperpod_kit.model.node_config import NodeConfig
 from hyperpod_kit.node import facts as node_facts
-from hyperpod_kit.node.facts import Facts
+from hyperpod_kit.node.facts import NodeFacts
 from hyperpod_kit.node.files import read_text
 from hyperpod_kit.node.paths import NodePaths
 from hyperpod_kit.node.timing import Clock
@@ -26,7 +26,7 @@ class Node:
 
     paths: NodePaths
     config: NodeConfig
-    facts: Facts
+    facts: NodeFacts
     runner: Runner
     clock: Clock
 

@@ -22,7 +22,7 @@ PLACED_WITHIN = 60.0
 
 
 @dataclass(frozen=True)
-class Facts:
+class NodeFacts:
     """What a node knows about itself. `node`: short host name; `controller_address`: None when nobody says;
     `cluster`: the end of the cluster's ARN, "" when nobody says."""
 
@@ -64,7 +64,7 @@ def is_own_address(address: str) -> bool:
 
 def find_self(
     raw: Mapping[str, Any], roles: Mapping[str, str], hostname: str, is_own: Callable[[str], bool]
-) -> Optional[Facts]:
+) -> Optional[NodeFacts]:
     """This node's facts, None while it is not in the resource config.
 
     Raises UnknownRole when it is in a group that the bundle does not know, and what `find_own` raises.
@@ -78,7 +78,7 @@ def find_self(
             hint="add the group to provisioning_parameters.json, then hyperpod-kit upload",
         )
     region, partition = resource_config.place(raw)
-    return Facts(
+    return NodeFacts(
         node=hostname,
         address=own.address,
         instance_id=own.instance_id,
@@ -103,7 +103,7 @@ def gather(
     clock: Clock,
     environ: Mapping[str, str] = os.environ,
     within: float = PLACED_WITHIN,
-) -> Facts:
+) -> NodeFacts:
     """Read the facts anew, waiting up to `within` seconds until HyperPod has listed this node and the controller.
 
     A worker's copy of the file may lag behind: one that never names the controller gives an address of None. Raises
@@ -115,9 +115,9 @@ def gather(
 
     hostname = (read_text(paths.hostname) or socket.gethostname()).strip().split(".")[0]
     is_own = own_address_test(paths, environ)
-    seen: List[Optional[Facts]] = [None]
+    seen: List[Optional[NodeFacts]] = [None]
 
-    def look() -> Optional[Facts]:
+    def look() -> Optional[NodeFacts]:
         try:
             raw = json.loads(read_text(path) or "null")
         except ValueError:
@@ -140,7 +140,7 @@ def gather(
     return seen[0]
 
 
-def check_against(parameters: Any, facts: Facts, path: str) -> None:
+def check_against(parameters: Any, facts: NodeFacts, path: str) -> None:
     """Hold the bundle's roles against the parameters that the cluster was created with. Raises NodeError."""
     said = resource_config.role_by_parameters(parameters, facts.group)
     if said is not None and said != facts.role:
@@ -151,15 +151,15 @@ def check_against(parameters: Any, facts: Facts, path: str) -> None:
         )
 
 
-def save(paths: NodePaths, facts: Facts) -> None:
+def save(paths: NodePaths, facts: NodeFacts) -> None:
     """Keep the facts of creation for the node's life, when the environment of the lifecycle script is gone."""
     write_json(paths.facts, facts.to_dict())
 
 
-def load(paths: NodePaths, config: NodeConfig, clock: Clock) -> Facts:
+def load(paths: NodePaths, config: NodeConfig, clock: Clock) -> NodeFacts:
     """The facts of creation; gathered anew, without waiting, when the node was never provisioned."""
     raw = read_json(paths.facts)
     try:
-        return Facts(**raw) if raw else gather(paths, config, clock, within=0.0)
+        return NodeFacts(**raw) if raw else gather(paths, config, clock, within=0.0)
     except TypeError:
         return gather(paths, config, clock, within=0.0)  # written by another version

@@ -13,7 +13,7 @@ from typing import Iterator, Optional, Tuple
 
 
 @dataclass(frozen=True)
-class Entry:
+class MountEntry:
     """One line of /proc/self/mountinfo. `mount_id` is unique while the mount lives; `options`: of mount and file
     system together; `root`: which directory of the file system; `stacked`: how many mounts lie one above the other at
     this path; `flags`: of the mount alone."""
@@ -49,7 +49,7 @@ def unescape(text: str) -> str:
 
 
 @lru_cache(maxsize=1)
-def parse(mountinfo: str) -> Tuple[Entry, ...]:
+def parse(mountinfo: str) -> Tuple[MountEntry, ...]:
     """Entries in the kernel's order: of two at one path, the later one is what a process sees.
 
     Kept for the next caller: a check of many mounts reads one list many times.
@@ -57,13 +57,13 @@ def parse(mountinfo: str) -> Tuple[Entry, ...]:
     return tuple(_entries(mountinfo))
 
 
-def _entries(mountinfo: str) -> Iterator[Entry]:
+def _entries(mountinfo: str) -> Iterator[MountEntry]:
     for line in mountinfo.splitlines():
         left, separator, right = line.partition(" - ")
         before, after = left.split(" "), right.split(" ")
         if not separator or len(before) < 6 or len(after) < 3:
             continue
-        yield Entry(
+        yield MountEntry(
             mount_id=int(before[0]),
             device=before[2],
             path=unescape(before[4]),
@@ -75,7 +75,7 @@ def _entries(mountinfo: str) -> Iterator[Entry]:
         )
 
 
-def find(mountinfo: str, path: str) -> Optional[Entry]:
+def find(mountinfo: str, path: str) -> Optional[MountEntry]:
     """What is mounted at exactly `path`, the topmost; None when nothing is.
 
     An automount that waits to be touched is not there yet: its line of type autofs is passed over.

@@ -11,14 +11,14 @@ from urllib.parse import urlsplit
 from hyperpod_kit.errors import NodeError, RunError
 from hyperpod_kit.model.mounts import EfsMount, LustreMount, Mount, OpenZfsMount, S3Mount
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.facts import Facts
+from hyperpod_kit.node.facts import NodeFacts
 from hyperpod_kit.node.step import Step, StepOutcome
 from hyperpod_kit.node.timing import wait_for
 
 RESOLVED_WITHIN = 60.0
 
 
-def names_of(mounts: Sequence[Mount], facts: Facts) -> List[str]:
+def names_of(mounts: Sequence[Mount], facts: NodeFacts) -> List[str]:
     """The host names that the mounts need, each once; those of AWS's services only where the region is known.
 
     Not that of S3 Files, which begins with the availability zone's id, and nothing for local disks.

@@ -147,7 +147,7 @@ def group_ids(systems: Iterable[Answer[Optional[Union[FileSystem, FsxFileSystem]
 
 
 @dataclass(frozen=True)
-class Role:
+class RoleFacts:
     """`trust`: the policy that says who may become it."""
 
     arn: str
@@ -176,7 +176,7 @@ class AccountFacts:
 
     caller: Caller
     network: Optional[NetworkFacts] = None
-    roles: Mapping[str, Answer[Optional[Role]]] = field(default_factory=dict)
+    roles: Mapping[str, Answer[Optional[RoleFacts]]] = field(default_factory=dict)
     decisions: Mapping[tuple[str, str], Answer[tuple[Decision, ...]]] = field(default_factory=dict)
     buckets: Mapping[str, Answer[BucketHead]] = field(default_factory=dict)
     empty: Mapping[tuple[str, str], Answer[bool]] = field(default_factory=dict)

@@ -67,7 +67,7 @@ def test_small_tensors_are_gathered_and_land_in_their_places() -> None:
         torch.randn(n + 1, device="cuda").to(dtype) for n in range(300) for dtype in (torch.float32, torch.bfloat16)
     ] + [torch.randn(1 << 20, device="cuda")]
     targets = [torch.zeros(source.shape, dtype=source.dtype) for source in sources]
-    transfer = device.Device(torch.device("cuda", 0)).start(
+    transfer = device.CudaDevice(torch.device("cuda", 0)).start(
         [(target, source, False) for target, source in zip(targets, sources, strict=True)]
     )
     transfer.wait()

@@ -28,7 +28,7 @@ def lay(base: Path, root: Path, *, uid: int = VICTIM, loose: bool = False, seq: 
     assert as_user(uid, work) == 0
 
 
-def flushed(base: Path, *, uid: int = VICTIM, timeout: float = 30.0, job: str = JOB) -> List[flush.Outcome]:
+def flushed(base: Path, *, uid: int = VICTIM, timeout: float = 30.0, job: str = JOB) -> List[flush.FlushOutcome]:
     """As root, for that user. An attack that makes it wait makes this fail."""
     began = time.monotonic()
     found = flush_users.flush_as(uid, folder=str(base), job=job, timeout=timeout, max_age=86400.0)

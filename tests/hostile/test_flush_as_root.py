@@ -99,7 +99,7 @@ def test_nothing_of_roots_environment_groups_or_descriptors_goes_along(
     words.touch()
     os.chown(words, VICTIM, VICTIM)
 
-    def look(**_: Any) -> List[flush.Outcome]:
+    def look(**_: Any) -> List[flush.FlushOutcome]:
         words.write_text(
             json.dumps(
                 {
@@ -185,8 +185,8 @@ def test_what_it_answers_is_a_word_of_its_users(base: Path, monkeypatch: pytest.
 
 
 def test_words_in_it_reach_no_terminal_as_they_are(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def say(**_: Any) -> List[flush.Outcome]:
-        return [flush.Outcome("\x1b]0;mine\x07run", "a\nb", True, "\x1b[2J" + "x" * 9000)]
+    def say(**_: Any) -> List[flush.FlushOutcome]:
+        return [flush.FlushOutcome("\x1b]0;mine\x07run", "a\nb", True, "\x1b[2J" + "x" * 9000)]
 
     monkeypatch.setattr(flush, "flush", say)
     [outcome] = flush_users.flush_as(VICTIM, folder=str(base), job=None, timeout=20, max_age=0)
@@ -200,7 +200,7 @@ def test_one_run_that_cannot_be_flushed_ends_nothing_for_others(base: Path, monk
     first = min(path.name.split("-")[2] for path in base.glob(f"hyperpod-kit-{VICTIM}/*.ctl"))
     real = flush._flush_run
 
-    def broken(folder: str, run: str, *rest: Any) -> flush.Outcome:
+    def broken(folder: str, run: str, *rest: Any) -> flush.FlushOutcome:
         if run == first:
             raise RuntimeError("whatever it is")
         return real(folder, run, *rest)

@@ -44,7 +44,7 @@ from hyperpod_kit.model.mounts import EfsMount, LustreMount
 from hyperpod_kit.model.node_config import NodeConfig, User
 from hyperpod_kit.node import efs_ports, packet_rules
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.facts import Facts
+from hyperpod_kit.node.facts import NodeFacts
 from hyperpod_kit.node.files import read_json
 from hyperpod_kit.node.paths import NodePaths
 from hyperpod_kit.node.timing import Clock
@@ -64,7 +64,7 @@ class Counting(LocalRunner):
 def node_of(*mounts, metadata=None):
     config = NodeConfig("demo", "on_create", {"g": "compute"}, mounts,
                         (User("alice", LISTED, LISTED),), metadata_users=metadata)
-    return Node(NodePaths(""), config, Facts("n", "10.0.0.1", "i-1", "g", "compute", "us-east-1", "aws", None),
+    return Node(NodePaths(""), config, NodeFacts("n", "10.0.0.1", "i-1", "g", "compute", "us-east-1", "aws", None),
                 Counting(), Clock())
 
 def serve(address, port):

@@ -25,7 +25,7 @@ from hyperpod_kit.errors import MountFailed
 from hyperpod_kit.model.mounts import NvmeMount, OpenZfsMount
 from hyperpod_kit.model.node_config import NodeConfig
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.facts import Facts
+from hyperpod_kit.node.facts import NodeFacts
 from hyperpod_kit.node.mounts import beneath
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
 from hyperpod_kit.node.paths import NodePaths
@@ -57,7 +57,7 @@ def untouched():
 
 def node_of(mount, runner):
     return Node(NodePaths(""), NodeConfig("demo", "on_create", {"g": "compute"}, (mount,)),
-                Facts("n", "10.0.0.1", "i-1", "g", "compute", "us-east-1", "aws", None), runner, Clock())
+                NodeFacts("n", "10.0.0.1", "i-1", "g", "compute", "us-east-1", "aws", None), runner, Clock())
 """
 
 SCRATCH = (

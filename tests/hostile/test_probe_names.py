@@ -13,10 +13,10 @@ import pytest
 from hyperpod_kit.model.mounts import LustreMount, MountStatus
 from hyperpod_kit.model.node_config import HealthPolicy
 from hyperpod_kit.node.health.record import HealthRecord
-from hyperpod_kit.node.mountinfo import Entry
-from hyperpod_kit.node.mounts.kinds.kind import Identity
+from hyperpod_kit.node.mountinfo import MountEntry
+from hyperpod_kit.node.mounts.kinds.kind import MountIdentity
 from hyperpod_kit.node.observe.check import deep_mode
-from hyperpod_kit.node.observe.classify import Seen, classify
+from hyperpod_kit.node.observe.classify import MountObservation, classify
 from hyperpod_kit.node.observe.probe import probe_all
 from hyperpod_kit.node.slurm import drain
 from tests.hostile.users import ATTACKER, ROOT, as_user, busy_as, place
@@ -37,8 +37,8 @@ def fsx(request: pytest.FixtureRequest) -> Iterator[Path]:
 def look(fsx: Path) -> Tuple[str, str]:
     """What root's check says of the mount."""
     (probed,) = probe_all([(str(fsx), deep_mode(MOUNT))], 20.0, NAME)
-    entry = Entry(1, "0:1", "/fsx", "lustre", "10.0.0.1@tcp:/abcdefgh", ("rw",))
-    return classify(MOUNT, Seen(entry, probed, Identity(True, entry.source)), 20.0)
+    entry = MountEntry(1, "0:1", "/fsx", "lustre", "10.0.0.1@tcp:/abcdefgh", ("rw",))
+    return classify(MOUNT, MountObservation(entry, probed, MountIdentity(True, entry.source)), 20.0)
 
 
 def wish(state: str, policy: HealthPolicy) -> Any:

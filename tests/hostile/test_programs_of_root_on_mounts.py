@@ -27,7 +27,7 @@ import os, shutil, subprocess, sys
 from hyperpod_kit.model.mounts import EfsMount, LustreMount, OpenZfsMount, S3FilesMount
 from hyperpod_kit.model.node_config import NodeConfig
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.facts import Facts
+from hyperpod_kit.node.facts import NodeFacts
 from hyperpod_kit.node.files import read_text
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
 from hyperpod_kit.node.mounts.protect import protect, unprotected
@@ -40,7 +40,7 @@ BASE, *BE = sys.argv[1:]
 
 def node_of(*mounts):
     return Node(NodePaths(""), NodeConfig("demo", "on_create", {"g": "compute"}, mounts),
-                Facts("n", "10.0.0.1", "i-1", "g", "compute", "us-east-1", "aws", None), LocalRunner(), Clock())
+                NodeFacts("n", "10.0.0.1", "i-1", "g", "compute", "us-east-1", "aws", None), LocalRunner(), Clock())
 
 def plant(path):
     "What the server's root leaves there."

@@ -32,7 +32,7 @@ from hyperpod_kit.checkpoint.agent import (
     worker,
 )
 from hyperpod_kit.checkpoint.agent.agent_asked import Asked
-from hyperpod_kit.checkpoint.agent.agent_captures import Captures, Held, SlotFiles
+from hyperpod_kit.checkpoint.agent.agent_captures import Captures, HeldCapture, SlotFiles
 from hyperpod_kit.checkpoint.agent.agent_orders import Orders
 from hyperpod_kit.checkpoint.agent.agent_pulse import Pulse
 from hyperpod_kit.checkpoint.agent.agent_storage import Storage
@@ -229,15 +229,15 @@ class Agent(Orders):
             if page.key != keep:
                 slot.move(control_page.FREE)
             elif page.key not in self.captures:
-                self._take_on(Held(page, self._attempt(page), sealing=Sealing(slot)), durable=page.durable)
+                self._take_on(HeldCapture(page, self._attempt(page), sealing=Sealing(slot)), durable=page.durable)
             failpoint("agent.settled")
         if keep is not None and keep not in self.captures and tier == "local":
             for part in self.storage.parts():
                 page = part.report.page
                 if page.key == keep and keep not in self.captures and page.world == self.world:
-                    self._take_on(Held(page, self._attempt(page), part=part), durable=False)
+                    self._take_on(HeldCapture(page, self._attempt(page), part=part), durable=False)
 
-    def _take_on(self, held: Held, *, durable: bool) -> None:
+    def _take_on(self, held: HeldCapture, *, durable: bool) -> None:
         """Go on with a capture of an earlier start."""
         self.captures.add(held)
         if durable:
@@ -256,7 +256,9 @@ class Agent(Orders):
                 continue
             if page.state == control_page.SEALED:
                 part = next((part for part in parts if part.report.page.key == page.key), None)
-                self._take_on(Held(page, self._attempt(page), sealing=Sealing(slot), part=part), durable=page.durable)
+                self._take_on(
+                    HeldCapture(page, self._attempt(page), sealing=Sealing(slot), part=part), durable=page.durable
+                )
             else:
                 self._capture(slot)
 
@@ -321,7 +323,7 @@ class Agent(Orders):
             return
         failpoint("agent.captured")
         sealing = Sealing(slot)
-        held = self.captures.add(Held(page, self._attempt(page), sealing=sealing))
+        held = self.captures.add(HeldCapture(page, self._attempt(page), sealing=sealing))
         held.jobs.add("seal")
         self.sealer.submit(agent_events.SealResult, page.key, sealing.run)
         self._report(rank_channel.RankCaptured(page.key, False, replicas.of_slot(slot)))

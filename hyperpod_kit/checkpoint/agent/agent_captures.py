@@ -17,7 +17,7 @@ from hyperpod_kit.checkpoint.repository.failpoint import failpoint
 from hyperpod_kit.errors import CheckpointError
 
 
-class Held:
+class HeldCapture:
     """One capture. `outcome` is None until it is on every node's disk or has had an end; `jobs` names who works at it.
 
     It lies in a slot (with `sealing`), or on the node's disk (as `part`), or in both.
@@ -124,25 +124,25 @@ class Captures:
     """The captures by key. Only the agent's main thread adds, ends and frees them."""
 
     def __init__(self) -> None:
-        self._held: Dict[Key, Held] = {}
+        self._held: Dict[Key, HeldCapture] = {}
 
     def __contains__(self, key: object) -> bool:
         return key in self._held
 
-    def __iter__(self) -> Iterator[Held]:
+    def __iter__(self) -> Iterator[HeldCapture]:
         return iter(list(self._held.values()))
 
-    def get(self, key: Key) -> Optional[Held]:
+    def get(self, key: Key) -> Optional[HeldCapture]:
         return self._held.get(key)
 
-    def add(self, held: Held) -> Held:
+    def add(self, held: HeldCapture) -> HeldCapture:
         self._held[held.key] = held
         return held
 
     def busy(self, job: str) -> bool:
         return any(job in held.jobs for held in self._held.values())
 
-    def unsaved(self) -> List[Held]:
+    def unsaved(self) -> List[HeldCapture]:
         """Those that are nowhere but in memory."""
         return [held for held in self if held.slot is not None and held.outcome in (None, CaptureOutcome.FAILED)]
 
@@ -165,7 +165,7 @@ class Captures:
             if held.slot is None and held.ended:
                 del self._held[held.key]
 
-    def make_room(self) -> Optional[Held]:
+    def make_room(self) -> Optional[HeldCapture]:
         """Free the oldest slot that a new save may take: sealed, not being written, and a newer one is sealed by all.
 
         Returns what was given up, without its slot. None when there is no such slot.
@@ -180,7 +180,7 @@ class Captures:
                 return held
         return None
 
-    def _free(self, held: Held) -> None:
+    def _free(self, held: HeldCapture) -> None:
         if held.slot is not None:
             failpoint("agent.before_free")
             held.slot.move(control_page.FREE)

@@ -7,7 +7,7 @@ from typing import Optional, Union
 
 from hyperpod_kit.checkpoint.agent import control_page
 from hyperpod_kit.checkpoint.agent.agent_asked import Asked
-from hyperpod_kit.checkpoint.agent.agent_captures import Captures, Held
+from hyperpod_kit.checkpoint.agent.agent_captures import Captures, HeldCapture
 from hyperpod_kit.checkpoint.agent.agent_events import (
     CommitResult,
     JobResult,
@@ -194,7 +194,7 @@ class Orders:
             never(kind)
         self.captures.release()
 
-    def _persist(self, key: Key, held: Optional[Held]) -> None:
+    def _persist(self, key: Key, held: Optional[HeldCapture]) -> None:
         if held is not None and held.report is not None:
             self._persisted(held.report, key)
         elif held is not None and held.part is not None:
@@ -208,7 +208,7 @@ class Orders:
             else:
                 self.writer.submit(LocalResult, key, self.storage.write_local(held))
 
-    def _upload(self, key: Key, held: Optional[Held]) -> None:
+    def _upload(self, key: Key, held: Optional[HeldCapture]) -> None:
         if held is None:
             self._report(RankFailed(key, "it is not here any more"))
         elif held.report is not None:
@@ -222,7 +222,7 @@ class Orders:
         self.told_layout = report.page.layout
         self._report(RankPersisted(key, report.to_json(pieces=news)))
 
-    def _localized(self, key: Key, held: Optional[Held]) -> None:
+    def _localized(self, key: Key, held: Optional[HeldCapture]) -> None:
         """Every rank has it on its node's disk."""
         if held is not None and not held.ended:
             held.outcome = CaptureOutcome.LOCAL

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Tuple
 
 from hyperpod_kit.checkpoint.agent import assemble, local, movement, persist, shm_slots, upload_local
-from hyperpod_kit.checkpoint.agent.agent_captures import Held
+from hyperpod_kit.checkpoint.agent.agent_captures import HeldCapture
 from hyperpod_kit.checkpoint.agent.assemble import Report
 from hyperpod_kit.checkpoint.agent.control_page import Page
 from hyperpod_kit.checkpoint.agent.seal import Sealing
@@ -64,10 +64,10 @@ class Storage:
         self._pace.lift()
         self._upload_pace.lift()
 
-    def _how(self, held: Held, pace: persist.Pace) -> persist.How:
+    def _how(self, held: HeldCapture, pace: persist.Pace) -> persist.How:
         return persist.How(stopped=lambda: self._stopped() or held.ended, pace=pace)
 
-    def write_local(self, held: Held) -> Callable[[], Report]:
+    def write_local(self, held: HeldCapture) -> Callable[[], Report]:
         """Write this rank's part to the node's disk."""
 
         def job() -> Report:
@@ -78,7 +78,7 @@ class Storage:
 
         return job
 
-    def write(self, held: Held, *, upload: bool = False) -> Callable[[], Report]:
+    def write(self, held: HeldCapture, *, upload: bool = False) -> Callable[[], Report]:
         """Write this rank's shard to storage, from memory while it is there; what is to be said about it."""
 
         def job() -> Report:
@@ -95,7 +95,7 @@ class Storage:
 
         return job
 
-    def _write_shard(self, held: Held, sealing: Sealing, how: persist.How) -> manifest.FileRecord:
+    def _write_shard(self, held: HeldCapture, sealing: Sealing, how: persist.How) -> manifest.FileRecord:
         """As persist.write_shard; where an agent that died left the file, it is taken or replaced."""
         try:
             return persist.write_shard(sealing, self.store, held.attempt, how)
@@ -135,7 +135,7 @@ class Storage:
 
         return job
 
-    def look(self, held: Held) -> Callable[[], str]:
+    def look(self, held: HeldCapture) -> Callable[[], str]:
         """The attempt in which this capture is committed already; "" when there is none.
 
         A start that was killed between the manifest and the mark in shared memory leaves it so.
@@ -155,7 +155,7 @@ class Storage:
 
         return job
 
-    def commit(self, held: Held, reports: Mapping[int, Report]) -> Callable[[], str]:
+    def commit(self, held: HeldCapture, reports: Mapping[int, Report]) -> Callable[[], str]:
         """Make a checkpoint of what all ranks have written; its attempt."""
 
         def job() -> str:

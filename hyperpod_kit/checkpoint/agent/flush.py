@@ -37,7 +37,7 @@ from hyperpod_kit.errors import CheckpointError, NotEnoughSharedMemory, Untruste
 _POLL = 0.1
 
 
-class Outcome(NamedTuple):
+class FlushOutcome(NamedTuple):
     """What became of one run's segments here: the attempt that was committed, whether the memory was freed, why."""
 
     run: str
@@ -53,7 +53,7 @@ class _Held(NamedTuple):
 
 def flush(
     *, folder: Optional[str] = None, job: Optional[str] = None, timeout: float = 45.0, max_age: float = 86400.0
-) -> List[Outcome]:
+) -> List[FlushOutcome]:
     """Flush this user's runs (of Slurm job `job`, or all). Returns within about `timeout` seconds plus one write.
 
     `folder`: the node's shared memory, in which the user's directories are. `max_age` in seconds: older segments that
@@ -70,7 +70,7 @@ def flush(
             try:
                 outcome = _one_run(place, run, mine, job, end, max_age)
             except Exception as err:
-                outcome = Outcome(run, None, False, f"{type(err).__name__}: {err}")
+                outcome = FlushOutcome(run, None, False, f"{type(err).__name__}: {err}")
             if outcome is not None:
                 out.append(outcome)
     return out
@@ -78,7 +78,7 @@ def flush(
 
 def _one_run(
     folder: str, run: str, names: List[shm_slots.SlotName], job: Optional[str], end: float, max_age: float
-) -> Optional[Outcome]:
+) -> Optional[FlushOutcome]:
     """What became of a run; None when there is nothing to say to whoever asked for `job`."""
     held = _open(folder, names)
     ours = job is None or any(str(h.page.job.get("slurm_job_id")) == job for h in held)
@@ -118,7 +118,7 @@ def _sweep(folder: str, run: str) -> str:
     return said
 
 
-def _flush_run(folder: str, run: str, names: List[shm_slots.SlotName], end: float, max_age: float) -> Outcome:
+def _flush_run(folder: str, run: str, names: List[shm_slots.SlotName], end: float, max_age: float) -> FlushOutcome:
     locks: List[lock.Lock] = []
     try:
         for rank in sorted({name.rank for name in names}):
@@ -132,9 +132,9 @@ def _flush_run(folder: str, run: str, names: List[shm_slots.SlotName], end: floa
             while taken is None:
                 held = lock.holder(path)
                 if held is not None and process.alive(held[1]):
-                    return Outcome(run, None, False, f"its trainer (pid {held[1].pid}) is alive")
+                    return FlushOutcome(run, None, False, f"its trainer (pid {held[1].pid}) is alive")
                 if time.monotonic() > end:
-                    return Outcome(run, None, False, f"the agent of rank {rank} is still at work")
+                    return FlushOutcome(run, None, False, f"the agent of rank {rank} is still at work")
                 time.sleep(_POLL)
                 taken = lock.try_acquire(path)
             locks.append(taken)
@@ -147,11 +147,11 @@ def _flush_run(folder: str, run: str, names: List[shm_slots.SlotName], end: floa
             taken.release()
 
 
-def _settle(folder: str, run: str, names: List[shm_slots.SlotName], max_age: float) -> Outcome:
+def _settle(folder: str, run: str, names: List[shm_slots.SlotName], max_age: float) -> FlushOutcome:
     held = _open(folder, names)
     alive = next((h.page.trainer for h in held if process.alive(h.page.trainer)), None)
     if alive is not None:
-        return Outcome(run, None, False, f"its trainer (pid {alive.pid}) is alive")
+        return FlushOutcome(run, None, False, f"its trainer (pid {alive.pid}) is alive")
     sealed: Dict[Key, Dict[int, _Held]] = {}
     notes = []
     for slot, page in held:
@@ -176,17 +176,17 @@ def _settle(folder: str, run: str, names: List[shm_slots.SlotName], max_age: flo
     age = _age(folder, names)
     if age > max_age:
         return _remove(folder, run, names, attempt, "; ".join(notes) + f"; removed, {age / 3600:.1f} hours old")
-    return Outcome(run, attempt, False, "; ".join(notes))
+    return FlushOutcome(run, attempt, False, "; ".join(notes))
 
 
-def _remove(folder: str, run: str, names: List[shm_slots.SlotName], attempt: Optional[str], note: str) -> Outcome:
+def _remove(folder: str, run: str, names: List[shm_slots.SlotName], attempt: Optional[str], note: str) -> FlushOutcome:
     try:
         saves_note.remove(folder, places.node_uid(), run)
         for name in names:
             shm_slots.remove(folder, name)
     except OSError as err:
-        return Outcome(run, attempt, False, f"{note}; not removed: {err.strerror}")
-    return Outcome(run, attempt, True, note)
+        return FlushOutcome(run, attempt, False, f"{note}; not removed: {err.strerror}")
+    return FlushOutcome(run, attempt, True, note)
 
 
 def _persist_newest(sealed: Dict[Key, Dict[int, _Held]], pages: List[Page]) -> Tuple[Optional[str], str, bool]:

@@ -40,7 +40,7 @@ def flush_as(
     max_age: float,
     gid: Optional[int] = None,
     asked_by: str = "hyperpod-kit checkpoint flush",
-) -> List[flush.Outcome]:
+) -> List[flush.FlushOutcome]:
     """Flush the segments of `uid` in a child process; it is killed at the deadline. Raises OSError.
 
     `gid`: instead of the user's own group. What was done for another user is recorded, as asked for by `asked_by`.
@@ -77,10 +77,10 @@ def flush_as(
             os.kill(pid, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)
-        return [flush.Outcome(f"uid {uid}", None, False, why.format(timeout=timeout))]
+        return [flush.FlushOutcome(f"uid {uid}", None, False, why.format(timeout=timeout))]
     outcomes = _outcomes(data)
     if outcomes is None:
-        return [flush.Outcome(f"uid {uid}", None, False, "its answer is none, see standard error")]
+        return [flush.FlushOutcome(f"uid {uid}", None, False, "its answer is none, see standard error")]
     if uid != os.geteuid():
         _record(uid, outcomes, asked_by)
     return outcomes
@@ -113,10 +113,10 @@ def _end(pid: int, end: float) -> str:
         time.sleep(0.005)
 
 
-def _outcomes(data: bytes) -> Optional[List[flush.Outcome]]:
+def _outcomes(data: bytes) -> Optional[List[flush.FlushOutcome]]:
     try:
         rows: Any = parse.document(data, _LONGEST_ANSWER)
-        found = [flush.Outcome(*row) for row in rows]
+        found = [flush.FlushOutcome(*row) for row in rows]
     except (ValueError, TypeError):
         return None
     for one in found:
@@ -128,12 +128,14 @@ def _outcomes(data: bytes) -> Optional[List[flush.Outcome]]:
         ):
             return None
     return [
-        flush.Outcome(clean(one.run), clean(one.attempt) if one.attempt else None, one.removed, clean(one.note, _NOTE))
+        flush.FlushOutcome(
+            clean(one.run), clean(one.attempt) if one.attempt else None, one.removed, clean(one.note, _NOTE)
+        )
         for one in found
     ]
 
 
-def _record(uid: int, outcomes: List[flush.Outcome], asked_by: str) -> None:
+def _record(uid: int, outcomes: List[flush.FlushOutcome], asked_by: str) -> None:
     done = [one for one in outcomes if one.removed or one.attempt]
     for one in done[:_MOST_RECORDS]:
         audit.record("flushed", f"run {one.run}", one.note, asked_by=asked_by, owner=f"uid {uid}")

@@ -41,7 +41,7 @@ class Note(NamedTuple):
     last_why: str
 
 
-class Found(NamedTuple):
+class FoundNote(NamedTuple):
     """A note and whose it is, by its name and its owner."""
 
     uid: int
@@ -74,9 +74,9 @@ def remove(folder: str, uid: int, run: str) -> None:
         os.unlink(os.path.join(folder, shm_slots.saves_file(uid, run, 0)))
 
 
-def read_all(folder: str) -> List[Found]:
+def read_all(folder: str) -> List[FoundNote]:
     """The notes that lie there; whatever is none is passed over. Raises OSError."""
-    found: List[Found] = []
+    found: List[FoundNote] = []
     counts: Dict[int, int] = {}
     with contextlib.closing(places.listed(folder, ".saves", MOST_OF_ONE)) as notes:
         for uid, name, named in notes:
@@ -84,7 +84,7 @@ def read_all(folder: str) -> List[Found]:
             note = _read(named) if match is not None and counts.get(uid, 0) < MOST_OF_ONE else None
             if match is not None and note is not None:
                 counts[uid] = counts.get(uid, 0) + 1
-                found.append(Found(uid, match.group(2), note))
+                found.append(FoundNote(uid, match.group(2), note))
             if len(found) == MOST:
                 break
     return found

@@ -77,7 +77,7 @@ def _run_line(store: Store, problem: str) -> str:
     return f"{problem}: hyperpod-kit checkpoint repair {store.url}"
 
 
-def _row(store: Store, entry: catalog.Entry, pinned: Any, leased: Any) -> Dict[str, Any]:
+def _row(store: Store, entry: catalog.AttemptEntry, pinned: Any, leased: Any) -> Dict[str, Any]:
     body, problem = None, None if entry.committed else "never committed"
     if entry.committed:
         try:

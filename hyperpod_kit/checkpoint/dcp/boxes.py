@@ -11,7 +11,7 @@ from hyperpod_kit.checkpoint.dtypes import NAMES, TYPES
 from hyperpod_kit.checkpoint.load import Landing, copy_into, empty, is_plain
 from hyperpod_kit.checkpoint.repository import index
 from hyperpod_kit.checkpoint.repository.shard import ITEM_BYTES
-from hyperpod_kit.checkpoint.snapshot import Piece
+from hyperpod_kit.checkpoint.snapshot import TensorPiece
 from hyperpod_kit.errors import CheckpointError
 
 Rows = Mapping[str, Sequence[index.Piece]]
@@ -171,7 +171,7 @@ class Wants:
         self._whole.clear()
 
 
-def check_fit(rows: Rows, pieces: Sequence[Piece]) -> None:
+def check_fit(rows: Rows, pieces: Sequence[TensorPiece]) -> None:
     """Types and shapes, before a byte is read. Raises CheckpointError."""
     for piece in pieces:
         for row in rows.get(piece.spec.name, ())[:1]:

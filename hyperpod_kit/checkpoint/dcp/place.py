@@ -13,7 +13,7 @@ from hyperpod_kit.errors import CheckpointError
 _SCHEMES = ("s3", "memory")
 
 
-class Place(NamedTuple):
+class DcpLocation(NamedTuple):
     """`root` is empty for the bare name of an attempt, `attempt` for a root."""
 
     root: str
@@ -26,13 +26,13 @@ class Place(NamedTuple):
         return open_store(self.root)
 
 
-def parse(checkpoint_id: str | os.PathLike[str]) -> Place:
+def parse(checkpoint_id: str | os.PathLike[str]) -> DcpLocation:
     """`ROOT`, `ROOT/ATTEMPT`, or `ATTEMPT`."""
     text = os.fspath(checkpoint_id)
     root, slash, last = text.rstrip("/").rpartition("/")
     if layout.parse_attempt(last) is None:
-        return Place(text, "")
-    return Place((root or "/") if slash else "", last)
+        return DcpLocation(text, "")
+    return DcpLocation((root or "/") if slash else "", last)
 
 
 def is_valid(checkpoint_id: object) -> bool:

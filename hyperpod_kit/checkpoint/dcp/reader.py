@@ -69,7 +69,7 @@ class Reader(StorageReader):
     ) -> None:
         place = places.parse(root)
         if not place.root:  # a directory of that name, here
-            place = places.Place(os.path.abspath(os.curdir), place.attempt)
+            place = places.DcpLocation(os.path.abspath(os.curdir), place.attempt)
         self._store = place.store()
         self._given = self._wanted = attempt or place.attempt or None
         self.checkpoint_id = f"{os.fspath(root)}/{attempt}" if attempt else os.fspath(root)

@@ -20,7 +20,7 @@ from hyperpod_kit.checkpoint.repository import digest, index, stream, tombstone,
 from hyperpod_kit.checkpoint.repository import shard as shards
 from hyperpod_kit.checkpoint.repository.chunk_reader import Pump
 from hyperpod_kit.checkpoint.repository.manifest import Manifest
-from hyperpod_kit.checkpoint.repository.store.base import Reader, Store
+from hyperpod_kit.checkpoint.repository.store.base import Store, StoreReader
 from hyperpod_kit.errors import CheckpointError, DigestUnavailable
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ class Attempt:
         self.store = store
         self.name = attempt
         self.manifest = body
-        self._open: dict[int, tuple[Reader, stream.Shard]] = {}
+        self._open: dict[int, tuple[StoreReader, stream.Shard]] = {}
 
     def shard(self, number: int) -> stream.Shard:
         """Raises DigestMismatch, CheckpointError, OSError."""

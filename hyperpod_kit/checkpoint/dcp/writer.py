@@ -74,7 +74,7 @@ class Writer(StorageWriter):
     ) -> None:
         self.checkpoint_id = os.fspath(root)
         self.save_id: str | None = None
-        self._store = places.Place(self.checkpoint_id, "").store()
+        self._store = places.DcpLocation(self.checkpoint_id, "").store()
         self._step = step
         self._run = run
         self._algorithm = algorithm or os.environ.get("HPK_DIGEST")

@@ -18,7 +18,7 @@ _WIDTH = 10**6
 """From this seq on names are longer, and their order is no longer that of the numbers."""
 
 
-class Entry(NamedTuple):
+class AttemptEntry(NamedTuple):
     """An attempt directory. Committed means: a MANIFEST.json is there, whatever is in it.
 
     `marked`: there is a tombstone, see `tombstone.read` for what it says.
@@ -85,7 +85,7 @@ def _tail(store: Store) -> Optional[_Tail]:
     return _Tail(names, order(hint), epoch)
 
 
-def newest_first(where: Where) -> Iterator[Entry]:
+def newest_first(where: Where) -> Iterator[AttemptEntry]:
     """The attempts, newest first; each is looked at only when it is asked for. Raises OSError."""
     store = as_store(where)
     tail = None if store.capabilities.local else _tail(store)
@@ -101,12 +101,12 @@ def newest_first(where: Where) -> Iterator[Entry]:
             yield _entry(store, name, names)
 
 
-def _entry(store: Store, name: layout.AttemptName, names: _Names) -> Entry:
+def _entry(store: Store, name: layout.AttemptName, names: _Names) -> AttemptEntry:
     attempt = str(name)
-    return Entry(attempt, name, store.exists(f"{attempt}/{layout.MANIFEST_FILE}"), attempt in names.marked)
+    return AttemptEntry(attempt, name, store.exists(f"{attempt}/{layout.MANIFEST_FILE}"), attempt in names.marked)
 
 
-def attempts(where: Where) -> List[Entry]:
+def attempts(where: Where) -> List[AttemptEntry]:
     """All attempts, newest first. A root that does not exist has none. Raises OSError."""
     store = as_store(where)
     names = _parse(store.list())

@@ -16,7 +16,7 @@ from hyperpod_kit.errors import UsageError
 
 
 @dataclass(frozen=True)
-class Facts:
+class CheckpointFacts:
     """What a policy may know of a checkpoint. `order` as in the catalog; `time` in Unix seconds, None when unknown."""
 
     attempt: str
@@ -30,7 +30,7 @@ class Facts:
 class Policy:
     """Base of all policies."""
 
-    def keeps(self, facts: Sequence[Facts]) -> Set[str]:
+    def keeps(self, facts: Sequence[CheckpointFacts]) -> Set[str]:
         """The attempts to keep, of `facts`, newest first."""
         raise NotImplementedError
 
@@ -54,7 +54,7 @@ class Latest(Policy):
     def __post_init__(self) -> None:
         _positive("Latest", self.n)
 
-    def keeps(self, facts: Sequence[Facts]) -> Set[str]:
+    def keeps(self, facts: Sequence[CheckpointFacts]) -> Set[str]:
         """See Policy."""
         return {found.attempt for found in facts[: self.n]}
 
@@ -68,7 +68,7 @@ class EverySteps(Policy):
     def __post_init__(self) -> None:
         _positive("EverySteps", self.n)
 
-    def keeps(self, facts: Sequence[Facts]) -> Set[str]:
+    def keeps(self, facts: Sequence[CheckpointFacts]) -> Set[str]:
         """See Policy."""
         return _first_of_each({found.attempt: found.step // self.n for found in line(facts) if found.step >= self.n})
 
@@ -82,7 +82,7 @@ class EverySeconds(Policy):
     def __post_init__(self) -> None:
         _positive("EverySeconds", self.s)
 
-    def keeps(self, facts: Sequence[Facts]) -> Set[str]:
+    def keeps(self, facts: Sequence[CheckpointFacts]) -> Set[str]:
         """See Policy."""
         return _first_of_each(
             {found.attempt: int(found.time // self.s) for found in line(facts) if found.time is not None}
@@ -102,7 +102,7 @@ class Best(Policy):
         if self.mode not in ("min", "max"):
             raise UsageError(f"mode of Best is {self.mode!r}, expected 'min' or 'max'")
 
-    def keeps(self, facts: Sequence[Facts]) -> Set[str]:
+    def keeps(self, facts: Sequence[CheckpointFacts]) -> Set[str]:
         """See Policy."""
         sign = 1.0 if self.mode == "min" else -1.0
 
@@ -121,7 +121,7 @@ class Best(Policy):
 class Pinned(Policy):
     """Those that are pinned: they are kept under every policy; this one keeps nothing else."""
 
-    def keeps(self, facts: Sequence[Facts]) -> Set[str]:
+    def keeps(self, facts: Sequence[CheckpointFacts]) -> Set[str]:
         """See Policy."""
         return {found.attempt for found in facts if found.pinned}
 
@@ -132,7 +132,7 @@ class Either(Policy):
 
     of: Tuple[Policy, ...]
 
-    def keeps(self, facts: Sequence[Facts]) -> Set[str]:
+    def keeps(self, facts: Sequence[CheckpointFacts]) -> Set[str]:
         """See Policy."""
         return set().union(*(policy.keeps(facts) for policy in self.of))
 
@@ -147,7 +147,7 @@ class Both(Policy):
 
     of: Tuple[Policy, ...]
 
-    def keeps(self, facts: Sequence[Facts]) -> Set[str]:
+    def keeps(self, facts: Sequence[CheckpointFacts]) -> Set[str]:
         """See Policy."""
         return set.intersection(*(policy.keeps(facts) for policy in self.of))
 
@@ -174,9 +174,9 @@ def from_json(body: Any) -> Policy:
         raise UsageError(f"{body!r} is no retention policy") from None
 
 
-def line(facts: Sequence[Facts]) -> List[Facts]:
+def line(facts: Sequence[CheckpointFacts]) -> List[CheckpointFacts]:
     """The checkpoints that lead to the newest one, newest first: after a step back, the branch that was left is out."""
-    out: List[Facts] = []
+    out: List[CheckpointFacts] = []
     for found in facts:
         if not out or found.step < out[-1].step:
             out.append(found)

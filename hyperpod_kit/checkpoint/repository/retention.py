@@ -13,7 +13,7 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from hyperpod_kit.checkpoint.repository import catalog, identity, layout, lease, manifest, pins, tombstone, verify
 from hyperpod_kit.checkpoint.repository.failpoint import failpoint
-from hyperpod_kit.checkpoint.repository.policy import Facts, Policy
+from hyperpod_kit.checkpoint.repository.policy import CheckpointFacts, Policy
 from hyperpod_kit.checkpoint.repository.store.base import Store, Unsupported
 from hyperpod_kit.errors import CheckpointError, RunIsOwned
 
@@ -25,14 +25,14 @@ class Item(NamedTuple):
     """An attempt as retention sees it. `note`: why it is damaged or cannot be judged. `link`: where its directory
     leads to, when that is a link."""
 
-    facts: Facts
+    facts: CheckpointFacts
     state: str
     leased: bool = False
     note: str = ""
     link: str = ""
 
 
-class Plan(NamedTuple):
+class RetentionPlan(NamedTuple):
     """(attempt, why) each, newest first."""
 
     keep: Tuple[Tuple[str, str], ...]
@@ -59,7 +59,7 @@ def survey(store: Store, *, run_id: str = "", sound: Optional[Callable[[Store, s
         judged = list(pool.map(lambda entry: _judge(store, entry, run_id), entries))
     items: List[Item] = []
     for entry, (state, body, note) in zip(entries, judged):
-        facts = Facts(
+        facts = CheckpointFacts(
             entry.attempt,
             entry.order,
             entry.name.step,
@@ -73,7 +73,7 @@ def survey(store: Store, *, run_id: str = "", sound: Optional[Callable[[Store, s
     return items
 
 
-def _judge(store: Store, entry: catalog.Entry, run_id: str) -> Tuple[str, Optional[manifest.Manifest], str]:
+def _judge(store: Store, entry: catalog.AttemptEntry, run_id: str) -> Tuple[str, Optional[manifest.Manifest], str]:
     if not entry.committed:
         return UNCOMMITTED, None, ""
     try:
@@ -96,7 +96,7 @@ def _judge(store: Store, entry: catalog.Entry, run_id: str) -> Tuple[str, Option
         return UNKNOWN, None, verify.unforeseen(err)
 
 
-def plan(items: Sequence[Item], policy: Policy) -> Plan:
+def plan(items: Sequence[Item], policy: Policy) -> RetentionPlan:
     """What `policy` lets go of `items`, which are newest first."""
     valid = [item.facts for item in items if item.state == VALID]
     kept = policy.keeps(valid) if valid else set()
@@ -119,10 +119,10 @@ def plan(items: Sequence[Item], policy: Policy) -> Plan:
                     }[item.state],
                 )
             )
-    return Plan(tuple(keep), tuple(delete))
+    return RetentionPlan(tuple(keep), tuple(delete))
 
 
-def _protected(item: Item, newest: Optional[Facts]) -> Optional[str]:
+def _protected(item: Item, newest: Optional[CheckpointFacts]) -> Optional[str]:
     """Why no policy may delete it."""
     if newest is None:
         return "nothing here is valid"
@@ -163,7 +163,7 @@ def _size(store: Store, name: str) -> int:
 
 
 def apply(
-    store: Store, planned: Plan, whose: Optional[identity.RunIdentity], *, now: Optional[float] = None
+    store: Store, planned: RetentionPlan, whose: Optional[identity.RunIdentity], *, now: Optional[float] = None
 ) -> Applied:
     """Delete what is planned, the oldest first, as long as the root is `whose` it was.
 

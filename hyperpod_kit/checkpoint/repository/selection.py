@@ -37,7 +37,7 @@ class Found(NamedTuple):
     unread: Tuple[str, ...] = ()
 
 
-def walk(where: Where, *, first: Optional[str] = None) -> Iterator[catalog.Entry]:
+def walk(where: Where, *, first: Optional[str] = None) -> Iterator[catalog.AttemptEntry]:
     """The committed attempts, newest first; with `first`, that one and the older ones only.
 
     Each is looked at only when it is asked for. Raises OSError; CheckpointError when `first` is not there.
@@ -72,7 +72,7 @@ def newest(
     """
     store = as_store(where)
     walked = _Walk(store, take, past_unread)
-    marked: List[catalog.Entry] = []
+    marked: List[catalog.AttemptEntry] = []
     for entry in walk(store):
         reason = passed_over.get(entry.attempt)
         damage = tombstone.read(store, entry.attempt) if entry.marked and reason is None else None
@@ -128,7 +128,7 @@ class _Walk(Generic[T]):
             self.rejected.append((attempt, verify.unforeseen(err)))
             return False
 
-    def found(self, entry: catalog.Entry) -> Found:
+    def found(self, entry: catalog.AttemptEntry) -> Found:
         rejected = tuple(pair for pair in self.rejected if pair[0] != entry.attempt)
         return Found(entry.attempt, entry.name.epoch, entry.name.seq, entry.name.step, rejected, tuple(self.unread))
 

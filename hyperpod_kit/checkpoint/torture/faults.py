@@ -115,7 +115,7 @@ def _sweep(sweep: _Sweep, part: PartOutcome, budget: Budget) -> None:
         part.counts["committed all the same" if outcome.attempt else "not committed"] += 1
 
 
-def _flush_with(store: Store, sweep: _Sweep, memory: Path, at: int) -> tuple[list[str], flush.Outcome]:
+def _flush_with(store: Store, sweep: _Sweep, memory: Path, at: int) -> tuple[list[str], flush.FlushOutcome]:
     """Flush with the fault; (what failed, what came of it)."""
     if sweep.calls:
         with _stores_are(store), FaultyCalls(store.url, sweep.kind, at) as faulty:
@@ -125,12 +125,12 @@ def _flush_with(store: Store, sweep: _Sweep, memory: Path, at: int) -> tuple[lis
         return broken.failed, _flush(memory)
 
 
-def _flush(memory: Path) -> flush.Outcome:
+def _flush(memory: Path) -> flush.FlushOutcome:
     (outcome,) = flush.flush(folder=str(memory), timeout=5.0)
     return outcome
 
 
-def _judge(store: Store, template: Template, outcome: flush.Outcome, memory: Path) -> Iterator[str]:
+def _judge(store: Store, template: Template, outcome: flush.FlushOutcome, memory: Path) -> Iterator[str]:
     found = _newest(store, template)
     if isinstance(found, str):
         yield found

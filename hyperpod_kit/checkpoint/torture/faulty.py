@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from hyperpod_kit.checkpoint.repository.store.base import SMALL, Capabilities, Reader, Store, Writer
+from hyperpod_kit.checkpoint.repository.store.base import SMALL, Capabilities, Store, StoreReader, StoreWriter
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class FaultyStore:
     def linked(self, name: str) -> str | None:
         return self.inner.linked(name)
 
-    def open_read(self, name: str) -> Reader:
+    def open_read(self, name: str) -> StoreReader:
         return _FaultyReader(self, self.guard(f"open {name}", lambda: self.inner.open_read(name)), name)
 
     def create(self, name: str, data: bytes) -> None:
@@ -89,7 +89,7 @@ class FaultyStore:
             lambda: self.inner.create(name, data[: len(data) // 2]),
         )
 
-    def open_write(self, name: str, size: int) -> Writer:
+    def open_write(self, name: str, size: int) -> StoreWriter:
         return _FaultyWriter(
             self, self.guard(f"open for writing {name}", lambda: self.inner.open_write(name, size)), name
         )
@@ -106,7 +106,7 @@ class FaultyStore:
 
 
 class _FaultyReader:
-    def __init__(self, store: FaultyStore, inner: Reader, name: str) -> None:
+    def __init__(self, store: FaultyStore, inner: StoreReader, name: str) -> None:
         self._store = store
         self._inner = inner
         self._name = name
@@ -121,7 +121,7 @@ class _FaultyReader:
 
 
 class _FaultyWriter:
-    def __init__(self, store: FaultyStore, inner: Writer, name: str) -> None:
+    def __init__(self, store: FaultyStore, inner: StoreWriter, name: str) -> None:
         self._store = store
         self._inner = inner
         self._name = name

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import List, Optional, Sequence, Tuple, Union
 
 from hyperpod_kit.model.clients import ARCHITECTURES, CLIENTS, Package
-from hyperpod_kit.node.clients.look import Found
+from hyperpod_kit.node.clients.look import InstalledClient
 from hyperpod_kit.node.clients.want import Want
 
 
@@ -48,7 +48,7 @@ class Machine:
 Decision = Union[Keep, Install, Missing]
 
 
-def decide(want: Want, found: Found, packages: Sequence[Package], machine: Machine) -> Decision:
+def decide(want: Want, found: InstalledClient, packages: Sequence[Package], machine: Machine) -> Decision:
     """What to do about one client.
 
     A listed version that is newer than what is there is installed, an older one never. A Lustre client that fits

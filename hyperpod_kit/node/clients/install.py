@@ -15,7 +15,7 @@ from hyperpod_kit.model.clients import ARCHITECTURES, Package
 from hyperpod_kit.node.clients import apt
 from hyperpod_kit.node.clients.decide import Decision, Install, Keep, Machine, Missing, decide, own_package
 from hyperpod_kit.node.clients.fetch import drop, obtain
-from hyperpod_kit.node.clients.look import Found, look
+from hyperpod_kit.node.clients.look import InstalledClient, look
 from hyperpod_kit.node.clients.lustre_hold import hold_lustre, to_hold
 from hyperpod_kit.node.clients.want import Want, wanted
 from hyperpod_kit.node.context import Node
@@ -72,7 +72,7 @@ def _decide(node: Node, want: Want) -> Decision:
         # A crash between unpacking and configuring leaves a program that runs and a package that is not finished.
         there = apt.installed(node, own.name)
         if there is not None and not there.whole:
-            found = Found(f"{own.name} is only half installed")
+            found = InstalledClient(f"{own.name} is only half installed")
     return decide(want, found, node.config.packages, machine)
 
 

@@ -15,37 +15,37 @@ from hyperpod_kit.node.context import Node
 
 
 @dataclass(frozen=True)
-class Found:
+class InstalledClient:
     """`problem`: why nothing can be mounted with it, "" when it works; `version`: "" when nobody says it."""
 
     problem: str = ""
     version: str = ""
 
 
-def look(node: Node, want: Want) -> Found:
+def look(node: Node, want: Want) -> InstalledClient:
     """Look for one client. Raises nothing: what cannot be run does not work."""
     path = node.paths.real(want.program)
     if not os.access(path, os.X_OK):
-        return Found(f"{want.program} is not there")
+        return InstalledClient(f"{want.program} is not there")
     if want.module:
         return _module(node, want.module)
     if not want.ask:
-        return Found()
+        return InstalledClient()
     try:
         done = node.runner.run([path, *want.ask], timeout=20)
     except RunError as err:
-        return Found(f"{want.program} is there, but does not run: {err.message}")
-    return Found(version=version_in(done.stdout or done.stderr))
+        return InstalledClient(f"{want.program} is there, but does not run: {err.message}")
+    return InstalledClient(version=version_in(done.stdout or done.stderr))
 
 
-def _module(node: Node, module: str) -> Found:
+def _module(node: Node, module: str) -> InstalledClient:
     if os.path.isdir(node.paths.real(f"/sys/module/{module}")):
-        return Found()  # loaded: whatever modinfo would say, it fits
+        return InstalledClient()  # loaded: whatever modinfo would say, it fits
     try:
         done = node.runner.run(["modinfo", "--field", "version", module], timeout=20)
     except RunError:
-        return Found(f"there is no module {module} for kernel {os.uname().release}")
-    return Found(version=version_in(done.stdout))
+        return InstalledClient(f"there is no module {module} for kernel {os.uname().release}")
+    return InstalledClient(version=version_in(done.stdout))
 
 
 def version_in(text: str) -> str:

@@ -28,13 +28,13 @@ from hyperpod_kit.node.health.publish import publish
 from hyperpod_kit.node.health.record import HealthRecord
 from hyperpod_kit.node.health.repair_policy import decide
 from hyperpod_kit.node.locks import held, is_held
-from hyperpod_kit.node.mountinfo import Entry
+from hyperpod_kit.node.mountinfo import MountEntry
 from hyperpod_kit.node.mounts.protect import unprotected
 from hyperpod_kit.node.observe.check import DEEP, DEEP_EVERY, Look, deep_mode, look_at
 from hyperpod_kit.node.slurm import munge
 
 if TYPE_CHECKING:
-    from hyperpod_kit.checkpoint.agent.saves_note import Found
+    from hyperpod_kit.checkpoint.agent.saves_note import FoundNote
 
 METRICS_WITHIN = 5.0
 """Seconds for the file of metrics."""
@@ -62,7 +62,7 @@ def _check_cycle(node: Node) -> CheckCycle:
     now = node.clock.wall()
     before = health_record.load(node)
 
-    def modes(mount: Mount, entry: Entry) -> str:
+    def modes(mount: Mount, entry: MountEntry) -> str:
         return due_mode(mount, before.get(mount.name), entry.mount_id, now)
 
     looks = look_at(node, node.mounts, modes=modes)
@@ -119,7 +119,7 @@ def _check_cycle(node: Node) -> CheckCycle:
     return CheckCycle(records, tuple(ordered), tuple(said), unkept)
 
 
-def saves_of(node: Node) -> Sequence[Found]:
+def saves_of(node: Node) -> Sequence[FoundNote]:
     """How the saves of the runs here fare, by the word of rank 0's agents."""
     from hyperpod_kit.checkpoint.agent import places
 

@@ -11,7 +11,7 @@ from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.health.record import HealthRecord
 
 if TYPE_CHECKING:
-    from hyperpod_kit.checkpoint.agent.saves_note import Found
+    from hyperpod_kit.checkpoint.agent.saves_note import FoundNote
 
 FILE = "hyperpod_kit.prom"
 
@@ -25,7 +25,7 @@ def text(
     *,
     kept: bool = True,
     munged: Optional[bool] = None,
-    saves: Sequence[Found] = (),
+    saves: Sequence[FoundNote] = (),
     unprotected: int = 0,
     guarded: Optional[bool] = None,
 ) -> str:
@@ -128,7 +128,7 @@ def _labels(name: str, record: HealthRecord) -> Mapping[str, str]:
     }
 
 
-def _run(found: Found) -> Mapping[str, str]:
+def _run(found: FoundNote) -> Mapping[str, str]:
     return {"run": found.note.run, "id": found.run_hash, "uid": str(found.uid), "job": found.note.job}
 
 

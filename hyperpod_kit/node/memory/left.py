@@ -27,7 +27,7 @@ MOST_SLOTS, MOST_JOBS = 1024, 16
 
 
 @dataclass(frozen=True)
-class Held:
+class LeftCaptures:
     """Captures of one user's job. alive: a trainer that made one of them still runs."""
 
     uid: int
@@ -35,7 +35,7 @@ class Held:
     alive: bool
 
 
-def held(folder: str) -> List[Held]:
+def held(folder: str) -> List[LeftCaptures]:
     """Whose captures of Slurm jobs lie here. Reads only, and only what is a regular file of its owner.
     Raises OSError."""
     found: Dict[Tuple[int, str], bool] = {}
@@ -49,7 +49,7 @@ def held(folder: str) -> List[Held]:
         if job in jobs.setdefault(uid, set()) or len(jobs[uid]) < MOST_JOBS:
             jobs[uid].add(job)
             found[uid, job] = found.get((uid, job), False) or process.alive(page.trainer)
-    return [Held(uid, job, alive) for (uid, job), alive in sorted(found.items())]
+    return [LeftCaptures(uid, job, alive) for (uid, job), alive in sorted(found.items())]
 
 
 def _page(name: str, named: int) -> Optional[control_page.Page]:

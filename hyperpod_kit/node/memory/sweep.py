@@ -14,7 +14,7 @@ from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import jot, read_json
 from hyperpod_kit.node.locks import held as locked
 from hyperpod_kit.node.memory import own
-from hyperpod_kit.node.memory.left import Held, ended, held, stepped
+from hyperpod_kit.node.memory.left import LeftCaptures, ended, held, stepped
 from hyperpod_kit.node.slurm.drain import program
 from hyperpod_kit.slurm import records
 
@@ -95,7 +95,7 @@ def _sweep(node: Node) -> List[Swept]:
     return found
 
 
-def _free(node: Node, folder: str, one: Held) -> Optional[Swept]:
+def _free(node: Node, folder: str, one: LeftCaptures) -> Optional[Swept]:
     """Save and free, when Slurm says that the job is not here; None when it is. Raises RunError without an answer."""
     try:
         found = records.read(node.runner, one.job, squeue=program(node, "squeue"))

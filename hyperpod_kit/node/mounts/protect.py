@@ -14,7 +14,7 @@ from hyperpod_kit.errors import RunError
 from hyperpod_kit.model.mounts import PROTECTED, Mount, flags_of
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text
-from hyperpod_kit.node.mountinfo import Entry, find, parse
+from hyperpod_kit.node.mountinfo import MountEntry, find, parse
 
 FOREIGN = (
     "9p",
@@ -85,7 +85,7 @@ def lacking(node: Node, mount: Mount) -> Tuple[str, ...]:
     return () if entry is None else _lacks(entry, flags_of(mount))
 
 
-def _lacks(entry: Entry, wanted: Sequence[str]) -> Tuple[str, ...]:
+def _lacks(entry: MountEntry, wanted: Sequence[str]) -> Tuple[str, ...]:
     return tuple(flag for flag in wanted if flag not in entry.flags)
 
 
@@ -104,6 +104,6 @@ def unprotected(node: Node) -> List[Unprotected]:
     return found
 
 
-def is_foreign(entry: Entry) -> bool:
+def is_foreign(entry: MountEntry) -> bool:
     """Whether the contents of a mount come from elsewhere than this node's disks and kernel."""
     return entry.fs_type in FOREIGN or entry.fs_type.startswith("fuse.")

@@ -32,7 +32,7 @@ SSH_FAILED = 255
 
 
 @dataclass(frozen=True)
-class Question:
+class PeerQuestion:
     """Whom to ask and how long to wait. nodes: (id, address, name in Slurm) each; times in seconds."""
 
     nodes: Tuple[Tuple[str, str, str], ...]
@@ -41,7 +41,7 @@ class Question:
     timeout: float = 10.0
 
     @classmethod
-    def read(cls, stream: TextIO) -> Question:
+    def read(cls, stream: TextIO) -> PeerQuestion:
         """From JSON. Raises UsageError."""
         try:
             raw = json.load(stream)
@@ -54,7 +54,7 @@ class Question:
             ) from err
 
 
-def ask(question: Question, runner: Runner, own_id: str, own_program: str = PROGRAM) -> Iterator[Dict[str, Any]]:
+def ask(question: PeerQuestion, runner: Runner, own_id: str, own_program: str = PROGRAM) -> Iterator[Dict[str, Any]]:
     """One object a node: id, way, and returncode, stdout and stderr, or error; `owner`: the uid of the user in whose
     job it was asked, who may have changed the answer.
 
@@ -69,7 +69,11 @@ def ask(question: Question, runner: Runner, own_id: str, own_program: str = PROG
 
 
 def _ask(
-    question: Question, runner: Runner, slurm: OverSlurm, node: Tuple[str, str, str], here: Tuple[str, Sequence[str]]
+    question: PeerQuestion,
+    runner: Runner,
+    slurm: OverSlurm,
+    node: Tuple[str, str, str],
+    here: Tuple[str, Sequence[str]],
 ) -> Dict[str, Any]:
     identity, address, name = node
     if identity == here[0]:
@@ -89,7 +93,7 @@ def _ask(
     return {"id": identity, "way": "slurm", "owner": way.owner, **over_slurm}
 
 
-def ssh_argv(question: Question, address: str) -> List[str]:
+def ssh_argv(question: PeerQuestion, address: str) -> List[str]:
     """OpenSSH's client with the configuration of whoever runs it: how nodes are known is the cluster's own affair."""
     options = [
         "BatchMode=yes",
@@ -115,7 +119,7 @@ def main(stream: Optional[TextIO] = None, environ: Mapping[str, str] = os.enviro
     """`hyperpod-kit node ask`. Exit code 0 when all nodes were asked, whatever they said."""
     from hyperpod_kit.node.context import open_node
 
-    question = Question.read(stream or sys.stdin)
+    question = PeerQuestion.read(stream or sys.stdin)
     # A shell that is no login shell does not know where Slurm is.
     os.environ["PATH"] = environ.get("PATH", "/usr/bin:/bin") + ":/opt/slurm/bin"
     count = 0

@@ -13,13 +13,13 @@ from hyperpod_kit.errors import RunError
 from hyperpod_kit.model.mounts import Mount, MountStatus, S3Mount
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import jot, read_json, read_text
-from hyperpod_kit.node.mountinfo import Entry, find
-from hyperpod_kit.node.mounts.kinds.kind import Identity
+from hyperpod_kit.node.mountinfo import MountEntry, find
+from hyperpod_kit.node.mounts.kinds.kind import MountIdentity
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
-from hyperpod_kit.node.observe.classify import Seen, classify
+from hyperpod_kit.node.observe.classify import MountObservation, classify
 from hyperpod_kit.node.observe.probe import Probed, probe_all
 
-Modes = Callable[[Mount, Entry], str]
+Modes = Callable[[Mount, MountEntry], str]
 """What the probe of a mount may do beyond stat and statvfs, given what is mounted now."""
 
 
@@ -35,7 +35,7 @@ class Look:
     """What one look at one mount found. mode: what the probe did beyond stat and statvfs, as `deep_mode` writes it."""
 
     status: MountStatus
-    seen: Seen
+    seen: MountObservation
     mode: str = ""
 
 
@@ -47,7 +47,7 @@ def check_all(
     deep: list a bucket, write to everything else. A versioned bucket would keep a file of every such look.
     """
 
-    def modes(mount: Mount, entry: Entry) -> str:
+    def modes(mount: Mount, entry: MountEntry) -> str:
         mode = deep_mode(mount) if deep else ""
         return mode.replace("w", "") if isinstance(mount, S3Mount) else mode
 
@@ -71,7 +71,7 @@ def deep_mode(mount: Mount) -> str:
     return "" if read_only else "w"
 
 
-def shallow(mount: Mount, entry: Entry) -> str:
+def shallow(mount: Mount, entry: MountEntry) -> str:
     """Nothing more than stat and statvfs."""
     return ""
 
@@ -110,9 +110,9 @@ def look_at(
 
 
 def _look(
-    node: Node, mount: Mount, entry: Optional[Entry], probed: Optional[Probed], deadline: float, mode: str
+    node: Node, mount: Mount, entry: Optional[MountEntry], probed: Optional[Probed], deadline: float, mode: str
 ) -> Look:
-    seen = Seen(None)
+    seen = MountObservation(None)
     if entry is not None and probed is not None:
         if probed.pid is not None:
             remember_stuck_probe(node, mount, entry, probed)
@@ -121,8 +121,8 @@ def _look(
             if probed.outcome == "no_answer":
                 identity = replace(identity, endpoint_gone=kind_of(mount).endpoint_gone(node, mount, entry))
         except RunError as err:
-            identity = Identity(None, entry.source, str(err))
-        seen = Seen(entry, probed, identity)
+            identity = MountIdentity(None, entry.source, str(err))
+        seen = MountObservation(entry, probed, identity)
     state, detail = classify(mount, seen, deadline)
     return Look(
         MountStatus(
@@ -150,7 +150,7 @@ def start_time(pid: int) -> Optional[str]:
     return fields[19] if len(fields) > 19 and fields[0] not in "ZX" else None
 
 
-def remember_stuck_probe(node: Node, mount: Mount, entry: Entry, probed: Probed) -> None:
+def remember_stuck_probe(node: Node, mount: Mount, entry: MountEntry, probed: Probed) -> None:
     """Note a prober that SIGKILL may not have freed."""
     started = None if probed.pid is None else start_time(probed.pid)
     if started is None:
@@ -163,7 +163,7 @@ def remember_stuck_probe(node: Node, mount: Mount, entry: Entry, probed: Probed)
     )
 
 
-def earlier_probe_is_stuck(node: Node, mount: Mount, entry: Entry) -> Optional[str]:
+def earlier_probe_is_stuck(node: Node, mount: Mount, entry: MountEntry) -> Optional[str]:
     """The operation in which a prober of this very mount still hangs, "" for the look itself; None when none does."""
     noted = read_json(node.paths.stuck_probe(mount.name))
     if noted and noted["mount_id"] == entry.mount_id and start_time(noted["pid"]) == noted["started"]:

@@ -12,8 +12,8 @@ from typing import Optional, Tuple
 
 from hyperpod_kit.model.mounts import Mount, S3Mount
 from hyperpod_kit.model.states import MountState
-from hyperpod_kit.node.mountinfo import Entry
-from hyperpod_kit.node.mounts.kinds.kind import Identity
+from hyperpod_kit.node.mountinfo import MountEntry
+from hyperpod_kit.node.mounts.kinds.kind import MountIdentity
 from hyperpod_kit.node.observe.probe import SHORTAGE, Probed
 from hyperpod_kit.node.observe.prober import TAKEN
 
@@ -31,15 +31,15 @@ SLOW_PART = 0.5
 
 
 @dataclass(frozen=True)
-class Seen:
+class MountObservation:
     """One look at one mount. All but `entry` is None when nothing is mounted at the path."""
 
-    entry: Optional[Entry]
+    entry: Optional[MountEntry]
     probed: Optional[Probed] = None
-    identity: Optional[Identity] = None
+    identity: Optional[MountIdentity] = None
 
 
-def classify(mount: Mount, seen: Seen, deadline: float) -> Tuple[MountState, str]:
+def classify(mount: Mount, seen: MountObservation, deadline: float) -> Tuple[MountState, str]:
     """(state, detail); the detail is for a person and may be ""."""
     if seen.entry is None or seen.probed is None or seen.identity is None:
         return MountState.ABSENT, f"nothing is mounted at {mount.path}"

@@ -106,7 +106,7 @@ def kept_location(conf: str) -> str:
     return location if f"/{state.DIRECTORY}/" in location else ""
 
 
-def moving(node: Node) -> Optional[state.Place]:
+def moving(node: Node) -> Optional[state.StateLocation]:
     """Where slurmctld's state is to go, when it is elsewhere now. Raises NodeError."""
     where = state.place(node)
     return where if where and settings(slurm_conf(node)).get("statesavelocation") != where.state else None

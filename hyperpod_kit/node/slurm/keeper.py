@@ -21,21 +21,21 @@ from hyperpod_kit.node.bounded import NoAnswer, in_child
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.observe.check import check
 from hyperpod_kit.node.slurm import lease
-from hyperpod_kit.node.slurm.state import Place, place
+from hyperpod_kit.node.slurm.state import StateLocation, place
 
 UNIT = "slurmctld.service"
 ANSWER = 4.0
 """Seconds for one look at the lease."""
 
 
-class Keeper:
+class LeaseKeeper:
     """One run of the unit. `say`: for a person, once for each change."""
 
-    def __init__(self, node: Node, where: Place, say: Callable[[str], None]) -> None:
+    def __init__(self, node: Node, where: StateLocation, say: Callable[[str], None]) -> None:
         self._node = node
         self._where = where
         self._place = node.paths.real(where.lease)
-        self._me = lease.Owner(node.facts.instance_id, node.facts.node)
+        self._me = lease.LeaseOwner(node.facts.instance_id, node.facts.node)
         self._say = say
         self._said = ""
         self._number = 0
@@ -151,7 +151,7 @@ def run(node: Node) -> int:
     def say(words: str) -> None:
         print(words, file=sys.stderr, flush=True)
 
-    keeper = Keeper(node, where, say)
+    keeper = LeaseKeeper(node, where, say)
 
     def stop(*_: Any) -> None:
         keeper.stopping = True

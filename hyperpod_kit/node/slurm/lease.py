@@ -26,7 +26,7 @@ RENEW, KEPT, TAKEOVER = 5.0, 20.0, 40.0
 
 
 @dataclass(frozen=True)
-class Owner:
+class LeaseOwner:
     """The machine that has the lease. `instance`: its id at AWS, which no other machine ever has."""
 
     instance: str
@@ -39,12 +39,12 @@ def generations(place: str) -> List[int]:
     return sorted(int(number) for number in numbers if number.isdigit())
 
 
-def owner(place: str, number: int) -> Optional[Owner]:
+def owner(place: str, number: int) -> Optional[LeaseOwner]:
     """None for a file that its writer did not end, or that has just gone. Raises OSError."""
     try:
         with open(f"{place}/owner-{number}", encoding="utf-8") as stream:
             raw = json.load(stream)
-        return Owner(str(raw["instance"]), str(raw["host"]))
+        return LeaseOwner(str(raw["instance"]), str(raw["host"]))
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
 
@@ -58,7 +58,7 @@ def beat(place: str, number: int) -> str:
         return ""
 
 
-def free(place: str, number: int, me: Owner) -> bool:
+def free(place: str, number: int, me: LeaseOwner) -> bool:
     """Whether the lease can be taken at once: nobody's, this machine's own from before, or given back."""
     if not number:
         return True
@@ -66,7 +66,7 @@ def free(place: str, number: int, me: Owner) -> bool:
     return os.path.exists(f"{place}/released-{number}") or (known is not None and known.instance == me.instance)
 
 
-def take(place: str, after: int, me: Owner) -> int:
+def take(place: str, after: int, me: LeaseOwner) -> int:
     """Become the owner after generation `after`; 0 when somebody else was faster. Raises OSError."""
     number = after + 1
     try:

@@ -31,7 +31,7 @@ HINT = 'the state stays on the controller\'s own disk with "slurm": {"state": "o
 
 
 @dataclass(frozen=True)
-class Place:
+class StateLocation:
     """Where the state is on this controller; `base` as a node names it."""
 
     mount: Mount
@@ -46,16 +46,16 @@ class Place:
         return f"{self.base}/lease"
 
 
-def place(node: Node) -> Optional[Place]:
+def place(node: Node) -> Optional[StateLocation]:
     """Where this node's slurmctld has its state on shared storage; None when it has none there, or runs none."""
     if node.facts.role != Role.CONTROLLER or not node.config.slurm_state:
         return None
     mount = node.mount(node.config.slurm_state)
     name = f"{node.config.cluster_name}-{node.facts.cluster}" if node.facts.cluster else node.config.cluster_name
-    return Place(mount, f"{mount.path.rstrip('/')}/{DIRECTORY}/{name}")
+    return StateLocation(mount, f"{mount.path.rstrip('/')}/{DIRECTORY}/{name}")
 
 
-def prepare(node: Node, where: Place, user: str, before: str) -> str:
+def prepare(node: Node, where: StateLocation, user: str, before: str) -> str:
     """Make the directories, with what the state in `before` (a directory of this controller) holds when there is no
     state yet; what was done, in words. slurmctld must not run. Raises NodeError.
     """

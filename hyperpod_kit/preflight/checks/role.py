@@ -8,7 +8,7 @@ from hyperpod_kit.aws.iam import ALLOWED, Decision
 from hyperpod_kit.aws.policies import lets_in
 from hyperpod_kit.config.findings import ERROR, WARNING, Finding
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.preflight.facts import UNKNOWN, AccountFacts, NotQueried, Role, known
+from hyperpod_kit.preflight.facts import UNKNOWN, AccountFacts, NotQueried, RoleFacts, known
 from hyperpod_kit.preflight.needs import Need, needs
 from hyperpod_kit.preflight.placement import RoleOf, roles
 from hyperpod_kit.preflight.policy import SERVICE, trusts_sagemaker
@@ -50,7 +50,7 @@ def allowed(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """IAM would allow every action that the nodes need."""
     for role in roles(settings):
         found = facts.roles.get(role.arn)
-        if found is None or (isinstance(found, Role) and found.arn != role.arn):
+        if found is None or (isinstance(found, RoleFacts) and found.arn != role.arn):
             continue  # no role, another one than the one that was simulated, or no ARN at all
         for need in needs(settings, role):
             decisions = known(facts.decisions.get((role.arn, need.sid)))

@@ -6,19 +6,19 @@ from typing import Optional
 
 from hyperpod_kit.aws.iam import Decision, Iam
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.preflight.facts import Answer, Role
+from hyperpod_kit.preflight.facts import Answer, RoleFacts
 from hyperpod_kit.preflight.needs import Need
 from hyperpod_kit.preflight.placement import RoleOf
 from hyperpod_kit.preflight.queries.client import QueryClient
 
 
-def role(client: QueryClient, settings: Settings, wanted: RoleOf) -> Answer[Optional[Role]]:
+def role(client: QueryClient, settings: Settings, wanted: RoleOf) -> Answer[Optional[RoleFacts]]:
     """An execution role, None when there is no such one."""
     iam = client.service(Iam, settings.cluster.region)
 
-    def found() -> Optional[Role]:
+    def found() -> Optional[RoleFacts]:
         described = iam.role(wanted.name)
-        return None if described is None else Role(described["Arn"], described["AssumeRolePolicyDocument"])
+        return None if described is None else RoleFacts(described["Arn"], described["AssumeRolePolicyDocument"])
 
     return client.ask("iam:GetRole", wanted.path, "whether the role is there and SageMaker may be it", found)
 

@@ -15,7 +15,7 @@ from hyperpod_kit.checkpoint.agent.channel import Channel
 from hyperpod_kit.config import document, load
 from hyperpod_kit.errors import ConfigError, JobError, RunError, Untrusted, UsageError
 from hyperpod_kit.job import exits, ledger, outcome, policy, shared_decision, status, status_page, sweep, timeline
-from hyperpod_kit.node.neighbours.ask import Question
+from hyperpod_kit.node.neighbours.ask import PeerQuestion
 from hyperpod_kit.remote import causes, controller, installed, node_report
 from hyperpod_kit.remote.diagnose import AwsWords, diagnose, sentences
 from hyperpod_kit.remote.known_hosts import KnownHosts
@@ -400,7 +400,7 @@ PARSERS = [
     Parser("node: by the controller", read_controller, (), of_rows(HEARD, {"end": 1}), (js(HEARD),)),
     Parser(
         "node: question to neighbours",
-        lambda data: Question.read(io.StringIO(text_of(data))),
+        lambda data: PeerQuestion.read(io.StringIO(text_of(data))),
         (UsageError,),
         of_json(QUESTION),
         (js(QUESTION),),

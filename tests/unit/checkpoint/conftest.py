@@ -103,7 +103,7 @@ def committed(capture: Capture, tmp_path: Path) -> Callable[..., Tuple[str, str]
         world = which.pop("world", 1)
         for rank in range(world):
             capture(rank=rank, world=world, **which).close()
-        outcomes: List[flush.Outcome] = flush.flush()
+        outcomes: List[flush.FlushOutcome] = flush.flush()
         assert outcomes[0].attempt is not None, outcomes
         return str(tmp_path / "root"), outcomes[0].attempt
 

@@ -86,7 +86,9 @@ def test_nan_is_kept_and_the_worst(shm: Path, tmp_path: Path, capsys: pytest.Cap
             assert manager.save(step, state, metrics={"loss": value}).wait("durable", 10)
     found = [verify.read_manifest(root, entry.attempt).metrics["loss"] for entry in catalog.attempts(root)][::-1]
     assert repr(found) == repr(values)
-    facts = [policy.Facts(str(n), (0, n, ""), n, metrics={"loss": value}) for n, value in enumerate(found)][::-1]
+    facts = [policy.CheckpointFacts(str(n), (0, n, ""), n, metrics={"loss": value}) for n, value in enumerate(found)][
+        ::-1
+    ]
     assert [Best("loss", n).keeps(facts) for n in (1, 2, 3)] == [{"3"}, {"3", "0"}, {"3", "0", "2"}]
     assert [Best("loss", n, mode="max").keeps(facts) for n in (1, 3)] == [{"2"}, {"2", "0", "3"}]
     assert cli.main(["verify", root]) == cli.main(["ls", root]) == cli.main(["ls", root, "--json"]) == 0

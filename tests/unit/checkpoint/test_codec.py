@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from hyperpod_kit.checkpoint import codec, partition  # noqa: E402
 from hyperpod_kit.checkpoint.ranks import Ranks  # noqa: E402
 from hyperpod_kit.checkpoint.repository.shard import TensorSpec  # noqa: E402
-from hyperpod_kit.checkpoint.snapshot import Collector, Known, Piece  # noqa: E402
+from hyperpod_kit.checkpoint.snapshot import Collector, Known, TensorPiece  # noqa: E402
 from hyperpod_kit.errors import CheckpointError, StateNotSerializable  # noqa: E402
 
 
@@ -142,9 +142,9 @@ def test_two_paths_that_look_the_same_are_refused() -> None:
 
 
 def test_every_byte_has_one_owner_and_the_load_is_balanced() -> None:
-    def pieces(holders: tuple[int, ...], names: str) -> list[Piece]:
+    def pieces(holders: tuple[int, ...], names: str) -> list[TensorPiece]:
         return [
-            Piece(
+            TensorPiece(
                 TensorSpec(f"{names}{n}", "F32", (n * 37 % 100 + 1, 64)),
                 torch.empty(0),
                 (1, 4),

@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint import Manager, Restored, State  # noqa: E402
 from hyperpod_kit.checkpoint.commands import cli  # noqa: E402
-from hyperpod_kit.checkpoint.keeper import Keeper  # noqa: E402
+from hyperpod_kit.checkpoint.keeper import AgentKeeper  # noqa: E402
 from hyperpod_kit.checkpoint.repository import catalog  # noqa: E402
 from hyperpod_kit.errors import CheckpointError  # noqa: E402
 from tests.unit.checkpoint.agent_run import save  # noqa: E402
@@ -187,7 +187,7 @@ class Kept:
     """Two ranks' agents, each with a keeper, without torch's ranks."""
 
     def __init__(self, start: Any, capture: Any) -> None:
-        self.run = start(world=2, make=Keeper)
+        self.run = start(world=2, make=AgentKeeper)
         self.run.settle()
         self._capture = capture
 

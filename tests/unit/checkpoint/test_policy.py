@@ -7,16 +7,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperpod_kit.checkpoint.repository import policy
-from hyperpod_kit.checkpoint.repository.policy import Best, EverySeconds, EverySteps, Facts, Latest, Pinned, Policy
+from hyperpod_kit.checkpoint.repository.policy import (
+    Best,
+    CheckpointFacts,
+    EverySeconds,
+    EverySteps,
+    Latest,
+    Pinned,
+    Policy,
+)
 from hyperpod_kit.errors import UsageError
 
 
 def facts(
     *steps: int, times: Optional[List[float]] = None, losses: Optional[List[Optional[float]]] = None, pinned: int = -1
-) -> List[Facts]:
+) -> List[CheckpointFacts]:
     """Oldest first, returned newest first; named by their place."""
     made = [
-        Facts(
+        CheckpointFacts(
             f"a{n}",
             (1, n, ""),
             step,
@@ -29,7 +37,7 @@ def facts(
     return made[::-1]
 
 
-def kept(rule: Policy, found: List[Facts]) -> List[int]:
+def kept(rule: Policy, found: List[CheckpointFacts]) -> List[int]:
     return sorted(int(name[1:]) for name in rule.keeps(found))
 
 

@@ -115,7 +115,7 @@ torch = pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint import comparing, copier, folding  # noqa: E402
 from hyperpod_kit.checkpoint.repository.shard import TensorSpec  # noqa: E402
-from hyperpod_kit.checkpoint.snapshot import Piece  # noqa: E402
+from hyperpod_kit.checkpoint.snapshot import TensorPiece  # noqa: E402
 
 SIZES = [0, 1, 7, 4096, 4 * 2**20, 4 * 2**20 + 1, 8 * 2**20 + 5]
 
@@ -133,9 +133,9 @@ def _tensors() -> List[Any]:
     ]
 
 
-def _pieces(tensors: List[Any]) -> List[Piece]:
+def _pieces(tensors: List[Any]) -> List[TensorPiece]:
     return [
-        Piece(TensorSpec(f"w{n}", "U8", tuple(tensor.shape)), tensor, (0, 2), None, early=bool(n % 3))
+        TensorPiece(TensorSpec(f"w{n}", "U8", tuple(tensor.shape)), tensor, (0, 2), None, early=bool(n % 3))
         for n, tensor in enumerate(tensors)
     ]
 
@@ -192,7 +192,7 @@ def test_threads_give_one_answer_and_a_set_of_holders_one_digest() -> None:
     assert set(held) == {"all"} and len(values) == len(tensors)
     made = comparing.Comparison(
         [
-            Piece(TensorSpec("w", "F32", (1,)), torch.zeros(1), (0, 2), None, False, holders=holders)
+            TensorPiece(TensorSpec("w", "F32", (1,)), torch.zeros(1), (0, 2), None, False, holders=holders)
             for holders in ((0, 1), (0, 2), (0, 1))
         ],
         "xxh3",
@@ -247,7 +247,7 @@ def test_compared_until_found_equal_then_every_so_often_and_after_a_failure_agai
     one.lost(8)
     assert begins(9, plan="q") and one.tensors(8, "all") is None
     assert comparing.Comparing(None, "xxh3").begin(1, "p", pieces, last=True) is None
-    alone = [Piece(TensorSpec("w", "F32", (1,)), torch.zeros(1), (0, 1), None, False)]
+    alone = [TensorPiece(TensorSpec("w", "F32", (1,)), torch.zeros(1), (0, 1), None, False)]
     assert comparing.Comparing(1, "xxh3").begin(1, "p", alone, last=True) is None
     for bad in (0, -1, 1.5, True):
         with pytest.raises(ValueError, match="compare is"):

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from hyperpod_kit.checkpoint import values
-from hyperpod_kit.checkpoint.candidates import Candidate, Held
+from hyperpod_kit.checkpoint.candidates import Candidate, HeldShard
 from hyperpod_kit.checkpoint.reason import Reason, Verdict
 from hyperpod_kit.checkpoint.repository.identity import RunIdentity
 from hyperpod_kit.checkpoint.repository.layout import AttemptName
@@ -50,7 +50,7 @@ def test_values_arrive_as_they_were(value: Any) -> None:
 
 
 def test_everything_that_ranks_tell_each_other_can_be_told() -> None:
-    held = Held("memory", "seq-000001.step-0000000001.e1-abc123", (1, 2, "abc"), 2, "blake2b:p", "blake2b:r", 99)
+    held = HeldShard("memory", "seq-000001.step-0000000001.e1-abc123", (1, 2, "abc"), 2, "blake2b:p", "blake2b:r", 99)
     name = AttemptName(1, 2, 3, "abc123")
     record = FileRecord("extra.json", 3, "blake2b:0")
     body = Manifest(

@@ -11,7 +11,7 @@ from typing import Iterator
 import pytest
 
 from hyperpod_kit.errors import RunError
-from hyperpod_kit.node.neighbours.ask import Question, ask
+from hyperpod_kit.node.neighbours.ask import PeerQuestion, ask
 from hyperpod_kit.node.neighbours.over_slurm import OverSlurm, Way
 from hyperpod_kit.run import LocalRunner
 from tests.support.wait import until
@@ -48,7 +48,7 @@ def test_free_nodes_get_a_job_and_busy_ones_a_step_beside_theirs(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.chdir(work)
     nodes = tuple((f"i-{name}", "10.0.0.1", name) for name in ("n1", "n2", "n3"))
-    question = Question(nodes, ("/bin/sh", "-c", 'echo "$SLURMD_NODENAME $(id -u) $SLURM_JOB_ID"'), 5.0, 10.0)
+    question = PeerQuestion(nodes, ("/bin/sh", "-c", 'echo "$SLURMD_NODENAME $(id -u) $SLURM_JOB_ID"'), 5.0, 10.0)
     said = {one["id"]: one for one in ask(question, LocalRunner(), "i-0")}
     assert said["i-n1"]["stdout"].split() == ["n1", str(slurm.user), job], "beside the job, as its owner"
     assert (said["i-n1"]["owner"], said["i-n2"]["owner"]) == (slurm.user, None)

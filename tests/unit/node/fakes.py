@@ -9,7 +9,7 @@ from hyperpod_kit.errors import RunError
 from hyperpod_kit.model.mounts import Mount
 from hyperpod_kit.model.node_config import HealthPolicy, NodeConfig, User
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.facts import Facts
+from hyperpod_kit.node.facts import NodeFacts
 from hyperpod_kit.node.paths import NodePaths
 from hyperpod_kit.node.timing import Clock
 from hyperpod_kit.run import Completed
@@ -89,7 +89,7 @@ class FakeNode:
             tuple(users),
             HealthPolicy(interval=30.0, deadline=5.0, give_up_after=3),
         )
-        facts = Facts("ip-10-1-0-20", "10.1.0.20", "i-0w", "g", role, "us-east-1", "aws", "10.1.0.10")
+        facts = NodeFacts("ip-10-1-0-20", "10.1.0.20", "i-0w", "g", role, "us-east-1", "aws", "10.1.0.10")
         self.node = Node(NodePaths(str(root)), config, facts, self.runner, self.clock)
         self.table: List[str] = []
         (root / "proc/self").mkdir(parents=True)

@@ -12,9 +12,9 @@ from hyperpod_kit.model.mounts import EfsMount, LustreMount, MountStatus, S3Moun
 from hyperpod_kit.model.node_config import HealthPolicy
 from hyperpod_kit.node.health.record import LONGEST_PAUSE, HealthRecord, pause
 from hyperpod_kit.node.health.repair_policy import decide
-from hyperpod_kit.node.mountinfo import Entry
-from hyperpod_kit.node.mounts.kinds.kind import Identity
-from hyperpod_kit.node.observe.classify import Seen, classify
+from hyperpod_kit.node.mountinfo import MountEntry
+from hyperpod_kit.node.mounts.kinds.kind import MountIdentity
+from hyperpod_kit.node.observe.classify import MountObservation, classify
 from hyperpod_kit.node.observe.probe import Probed
 
 HERE = Path(__file__).parent
@@ -31,11 +31,11 @@ def cases(name: str) -> Any:
 
 @pytest.mark.parametrize("case", cases("check_cases.json"))
 def test_state(case: Dict[str, Any]) -> None:
-    seen = Seen(None)
+    seen = MountObservation(None)
     if "probed" in case:
-        entry = Entry(30, "0:50", "/x", "fuse", "source", tuple(case.get("options", ["rw"])))
-        identity = Identity(case["ours"], "source", "detail", case.get("endpoint_gone", False))
-        seen = Seen(entry, Probed(**case["probed"]), identity)
+        entry = MountEntry(30, "0:50", "/x", "fuse", "source", tuple(case.get("options", ["rw"])))
+        identity = MountIdentity(case["ours"], "source", "detail", case.get("endpoint_gone", False))
+        seen = MountObservation(entry, Probed(**case["probed"]), identity)
     state, detail = classify(MOUNTS[case["kind"]], seen, deadline=5.0)
     assert state == case["state"]
     assert detail or state in ("ok",), "a state that is not ok says why"

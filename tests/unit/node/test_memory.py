@@ -12,7 +12,7 @@ import pytest
 
 from hyperpod_kit.checkpoint.agent import flush, flush_users, places, process
 from hyperpod_kit.checkpoint.repository import selection
-from hyperpod_kit.node.memory.left import MOST_JOBS, Held, ended, held, stepped
+from hyperpod_kit.node.memory.left import MOST_JOBS, LeftCaptures, ended, held, stepped
 from hyperpod_kit.node.memory.sweep import sweep
 from tests.faults import capturer
 
@@ -82,7 +82,7 @@ def test_what_lives_here_is_not_even_asked_about(make_node: Any, tmp_path: Path)
         stepd = fake.root / "proc/4321"
         stepd.mkdir(parents=True)
         (stepd / "cmdline").write_bytes(b"slurmstepd: [6.batch]\0")
-        assert held(str(folder)) == [Held(os.getuid(), "5", True), Held(os.getuid(), "6", False)]
+        assert held(str(folder)) == [LeftCaptures(os.getuid(), "5", True), LeftCaptures(os.getuid(), "6", False)]
         assert sweep(fake.node) == [] and fake.runner.calls == [] and len(files(fake)) == 4
     finally:
         trainer.kill()
@@ -117,7 +117,7 @@ def test_what_strangers_put_into_shared_memory_is_no_word_for_root(left: Any, tm
     os.mkfifo(folder / page.name.replace("-00.ctl", "-02.ctl"))
     (folder / page.name.replace(f"hpk-{os.getuid()}-", "hpk-4242-")).write_bytes(page.read_bytes())
     capture(folder, tmp_path / "other", job="5 --oneliner; reboot")
-    assert held(str(folder)) == [Held(os.getuid(), "5", False)]
+    assert held(str(folder)) == [LeftCaptures(os.getuid(), "5", False)]
 
 
 SAID: List[Dict[str, Any]] = [
@@ -174,10 +174,10 @@ def test_a_user_whose_captures_take_all_the_time_holds_up_nobody_else(
             os.chown(path, uid, uid)
     flushed: List[int] = []
 
-    def flush_as(uid: int, **_: Any) -> List[flush.Outcome]:
+    def flush_as(uid: int, **_: Any) -> List[flush.FlushOutcome]:
         flushed.append(uid)
         fake.clock.now += 45.0 if uid == 4001 else 1.0
-        return [flush.Outcome("run", None, False, "not done")]
+        return [flush.FlushOutcome("run", None, False, "not done")]
 
     monkeypatch.setattr(flush_users, "flush_as", flush_as)
     fake.runner.on("scontrol -o show job", 1, "Invalid job id specified")

@@ -43,7 +43,7 @@ REAL = textwrap.dedent("""
     from hyperpod_kit.model.mounts import OpenZfsMount
     from hyperpod_kit.model.node_config import NodeConfig
     from hyperpod_kit.node.context import Node
-    from hyperpod_kit.node.facts import Facts
+    from hyperpod_kit.node.facts import NodeFacts
     from hyperpod_kit.node.mounts.beneath import carry_over
     from hyperpod_kit.node.paths import NodePaths
     from hyperpod_kit.node.timing import Clock
@@ -65,7 +65,7 @@ REAL = textwrap.dedent("""
     open(f"{base}/first/kept", "w").write("of an earlier node")
     mount = OpenZfsMount("homes", base, "fs-1")
     node = Node(NodePaths(""), NodeConfig("demo", "on_create", {"g": "compute"}, (mount,)),
-                Facts("n", "10.0.0.1", "i-1", "g", "compute", "us-east-1", "aws", None), LocalRunner(), Clock())
+                NodeFacts("n", "10.0.0.1", "i-1", "g", "compute", "us-east-1", "aws", None), LocalRunner(), Clock())
     assert carry_over(node, mount) == [f"{base}/ubuntu", f"{base}/none"]
     found = os.stat(f"{base}/ubuntu/.ssh")
     assert (found.st_uid, found.st_gid, oct(found.st_mode & 0o777)) == (1000, 1000, "0o700")

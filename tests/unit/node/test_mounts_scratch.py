@@ -125,7 +125,7 @@ REAL = textwrap.dedent("""
     from hyperpod_kit.model.mounts import NvmeMount
     from hyperpod_kit.model.node_config import NodeConfig
     from hyperpod_kit.node.context import Node
-    from hyperpod_kit.node.facts import Facts
+    from hyperpod_kit.node.facts import NodeFacts
     from hyperpod_kit.node.observe.check import check
     from hyperpod_kit.node.mounts.ensure import ensure
     from hyperpod_kit.node.mounts.kinds import instance_store
@@ -143,7 +143,7 @@ REAL = textwrap.dedent("""
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", "/opt/dlami/nvme"], check=True)
     mount = NvmeMount("scratch", "/mnt/scratch", uid=2001, gid=2002, mode="1777", world_writable=True)
     node = Node(NodePaths(""), NodeConfig("demo", "on_create", {"g": "compute"}, (mount,)),
-                Facts("n", "10.0.0.1", "i-1", "g", "compute", "us-east-1", "aws", None), Runner(), Clock())
+                NodeFacts("n", "10.0.0.1", "i-1", "g", "compute", "us-east-1", "aws", None), Runner(), Clock())
     assert ensure(node, mount) is True
     assert ensure(node, mount) is False
     found = os.stat("/mnt/scratch")

@@ -13,12 +13,12 @@ import pytest
 from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.mounts import LustreMount
 from hyperpod_kit.node.slurm import controller, hooks, lease, state
-from hyperpod_kit.node.slurm.keeper import Keeper
+from hyperpod_kit.node.slurm.keeper import LeaseKeeper
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 FSX = LustreMount("fsx", "/fsx", "fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com", "abcdefgh")
 KILL = "systemctl kill --signal=KILL slurmctld.service"
-OTHER = lease.Owner("i-0other", "ip-10-1-0-9")
+OTHER = lease.LeaseOwner("i-0other", "ip-10-1-0-9")
 CONF = "SlurmUser=root\nStateSaveLocation=/var/spool/slurmctld\n"
 BASE = "/fsx/.hyperpod-kit/demo-4add21d3c8fc"
 
@@ -37,16 +37,16 @@ def fake(make_node: Any) -> Any:
     return found
 
 
-def prepared(fake: Any, before: str = "") -> state.Place:
+def prepared(fake: Any, before: str = "") -> state.StateLocation:
     where = state.place(fake.node)
     assert where is not None and where.base == BASE
     state.prepare(fake.node, where, "root", before)
     return where
 
 
-def keeper(fake: Any) -> tuple[Keeper, List[str]]:
+def keeper(fake: Any) -> tuple[LeaseKeeper, List[str]]:
     said: List[str] = []
-    return Keeper(fake.node, prepared(fake), said.append), said
+    return LeaseKeeper(fake.node, prepared(fake), said.append), said
 
 
 def each_sleep(fake: Any, act: Callable[[], object]) -> None:
@@ -67,7 +67,7 @@ def leases(fake: Any) -> str:
 def test_a_lease_is_nobodys_then_ours_and_renewed(fake: Any) -> None:
     one, _ = keeper(fake)
     one.claim()
-    assert fake.clock.slept == [] and lease.owner(leases(fake), 1) == lease.Owner("i-0me", "ip-10-1-0-20")
+    assert fake.clock.slept == [] and lease.owner(leases(fake), 1) == lease.LeaseOwner("i-0me", "ip-10-1-0-20")
     beats = []
 
     def look() -> None:
@@ -123,7 +123,7 @@ def test_storage_that_does_not_take_a_renewal_kills_slurmctld_before_another_mac
 
 def test_the_same_machine_goes_on_at_once_and_waits_for_its_mount(fake: Any) -> None:
     one, said = keeper(fake)
-    assert lease.take(leases(fake), 0, lease.Owner("i-0me", "before the reboot")) == 1
+    assert lease.take(leases(fake), 0, lease.LeaseOwner("i-0me", "before the reboot")) == 1
     fake.unmounted("/fsx")
     sleeps = []
 
@@ -140,7 +140,7 @@ def test_the_same_machine_goes_on_at_once_and_waits_for_its_mount(fake: Any) -> 
 
 def taking(place: str, barrier: Any, answers: Any, number: int) -> None:
     barrier.wait()
-    answers.put(lease.take(place, 1, lease.Owner(f"i-{number}", "x")))
+    answers.put(lease.take(place, 1, lease.LeaseOwner(f"i-{number}", "x")))
 
 
 def test_of_machines_that_want_it_at_the_same_moment_one_gets_it(tmp_path: Path) -> None:

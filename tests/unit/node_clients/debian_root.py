@@ -16,7 +16,7 @@ from typing import Any, Dict, List, Sequence
 from hyperpod_kit.model.clients import ARCHITECTURES, Package, client_of
 from hyperpod_kit.model.node_config import NodeConfig
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.facts import Facts
+from hyperpod_kit.node.facts import NodeFacts
 from hyperpod_kit.node.paths import NodePaths
 from hyperpod_kit.node.timing import Clock
 from hyperpod_kit.run import LocalRunner
@@ -162,7 +162,7 @@ class DebianRoot:
 
     def node(self, mounts: Sequence[Any], packages: Sequence[Package] = ()) -> Node:
         config = NodeConfig("demo", "on_create", {"g": "compute"}, tuple(mounts), packages=tuple(packages))
-        facts = Facts("ip-10-1-0-20", "10.1.0.20", "i-0w", "g", "compute", "us-east-1", "aws", "10.1.0.10")
+        facts = NodeFacts("ip-10-1-0-20", "10.1.0.20", "i-0w", "g", "compute", "us-east-1", "aws", "10.1.0.10")
         return Node(NodePaths(str(self.root)), config, facts, LocalRunner(), Clock())
 
     def installed(self) -> Dict[str, str]:

@@ -15,7 +15,7 @@ from hyperpod_kit.config.decode import decode
 from hyperpod_kit.model.cluster import Vpc
 from hyperpod_kit.model.mounts import S3Mount
 from hyperpod_kit.preflight import check, checks
-from hyperpod_kit.preflight.facts import AccountFacts, NotQueried, Role
+from hyperpod_kit.preflight.facts import AccountFacts, NotQueried, RoleFacts
 from tests.unit.config.rule_cases import CASES as OFFLINE
 from tests.unit.preflight.account import (
     DATA,
@@ -85,11 +85,11 @@ CASES: Cases = {
     ),
     "no role": (lambda c: c.said(roles={ROLE: None}), [("HPK-V202", "error", ROLE_AT)]),
     "a role with another path": (
-        lambda c: c.said(roles={ROLE: Role("arn:aws:iam::123456789012:role/x/HyperPodKitDemo", {})}),
+        lambda c: c.said(roles={ROLE: RoleFacts("arn:aws:iam::123456789012:role/x/HyperPodKitDemo", {})}),
         [("HPK-V202", "error", ROLE_AT)],
     ),
     "a role that is EC2's": (
-        lambda c: c.said(roles={ROLE: Role(ROLE, policy({"Principal": {"Service": "ec2.amazonaws.com"}}))}),
+        lambda c: c.said(roles={ROLE: RoleFacts(ROLE, policy({"Principal": {"Service": "ec2.amazonaws.com"}}))}),
         [("HPK-V203", "error", ROLE_AT)],
     ),
     "a role that may not read": (

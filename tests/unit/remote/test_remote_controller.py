@@ -13,7 +13,7 @@ import pytest
 
 from hyperpod_kit.errors import Unreachable
 from hyperpod_kit.model.node_config import NodeConfig
-from hyperpod_kit.node.facts import Facts
+from hyperpod_kit.node.facts import NodeFacts
 from hyperpod_kit.remote.controller import ControllerTransport
 from hyperpod_kit.remote.ssh_access import SshAccess
 from hyperpod_kit.remote.target import NodeTarget
@@ -41,7 +41,7 @@ class Controller:
         bundle = self.root / "opt/hyperpod-kit/current"
         bundle.mkdir(parents=True)
         (bundle / "node_config.json").write_text(NodeConfig("demo", "on_create", {"c": "controller"}).to_json())
-        facts = Facts("ip-10-0-0-1", "10.0.0.1", "i-0", "c", "controller", "us-east-1", "aws", "10.0.0.1")
+        facts = NodeFacts("ip-10-0-0-1", "10.0.0.1", "i-0", "c", "controller", "us-east-1", "aws", "10.0.0.1")
         (self.root / "var/lib/hyperpod-kit").mkdir(parents=True)
         (self.root / "var/lib/hyperpod-kit/facts.json").write_text(json.dumps(facts.to_dict()))
         (bundle / "bin").mkdir()

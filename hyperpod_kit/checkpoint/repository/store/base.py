@@ -32,8 +32,8 @@ class Capabilities(NamedTuple):
     """What a storage can do. Those that cannot be known beforehand turn False at the first refusal.
 
     `delete`, `overwrite`: of what is there. `direct`: O_DIRECT writes worked in a probe. `local`: a look-up costs
-    microseconds, so nothing needs to be saved. `parallel_write`: one Writer may be used from several threads, and its
-    pieces may come in any order.
+    microseconds, so nothing needs to be saved. `parallel_write`: one StoreWriter may be used from several threads, and
+    its pieces may come in any order.
     """
 
     delete: bool
@@ -43,7 +43,7 @@ class Capabilities(NamedTuple):
     parallel_write: bool
 
 
-class Reader(Protocol):
+class StoreReader(Protocol):
     """An object that is read at any place, from several threads.
 
     `size` in bytes. `align`: 1, or ALIGN where reads go past the page cache; a view whose address, offset and length
@@ -62,10 +62,10 @@ class Reader(Protocol):
         ...
 
 
-class Writer(Protocol):
+class StoreWriter(Protocol):
     """A new object of a size that was said before. It counts for nothing until `finish` has returned.
 
-    `align` as in Reader. Either `finish` or `abort` is called, once; `abort` after a failed `finish` is fine.
+    `align` as in StoreReader. Either `finish` or `abort` is called, once; `abort` after a failed `finish` is fine.
     """
 
     align: int
@@ -109,7 +109,7 @@ class Store(Protocol):
         """A small object, whole. Raises FileNotFoundError, NotAnObject (larger than `most`, or no file), OSError."""
         ...
 
-    def open_read(self, name: str) -> Reader:
+    def open_read(self, name: str) -> StoreReader:
         """A large object. Raises FileNotFoundError, NotAnObject, OSError."""
         ...
 
@@ -124,7 +124,7 @@ class Store(Protocol):
         """
         ...
 
-    def open_write(self, name: str, size: int) -> Writer:
+    def open_write(self, name: str, size: int) -> StoreWriter:
         """Begin a large new object of `size` bytes. Raises FileExistsError (or `finish` does), OSError."""
         ...
 

@@ -9,8 +9,8 @@ from hyperpod_kit.checkpoint.repository.store.base import (
     SMALL,
     Capabilities,
     NotAnObject,
-    Reader,
-    Writer,
+    StoreReader,
+    StoreWriter,
     between,
     check_name,
 )
@@ -27,13 +27,13 @@ class BytesReader:
         self.size = len(data)
 
     def read_into(self, view: memoryview, offset: int) -> int:
-        """See Reader."""
+        """See StoreReader."""
         part = self._data[offset : offset + len(view)]
         view[: len(part)] = part
         return len(part)
 
     def close(self) -> None:
-        """See Reader."""
+        """See StoreReader."""
 
 
 class MemoryStore:
@@ -79,7 +79,7 @@ class MemoryStore:
             raise FileNotFoundError(2, "no such object", f"{self.url}/{name}")
         return data
 
-    def open_read(self, name: str) -> Reader:
+    def open_read(self, name: str) -> StoreReader:
         """See Store."""
         return BytesReader(self._object(name))
 
@@ -93,7 +93,7 @@ class MemoryStore:
                 raise FileExistsError(17, "the object is there", f"{self.url}/{name}")
             self._objects[name] = bytes(data)
 
-    def open_write(self, name: str, size: int) -> Writer:
+    def open_write(self, name: str, size: int) -> StoreWriter:
         """See Store."""
         if self.exists(name):
             raise FileExistsError(17, "the object is there", f"{self.url}/{name}")

@@ -15,9 +15,9 @@ from hyperpod_kit.checkpoint.repository.store.base import (
     ALIGN,
     SMALL,
     Capabilities,
-    Reader,
+    StoreReader,
+    StoreWriter,
     Unsupported,
-    Writer,
     between,
     check_name,
 )
@@ -39,7 +39,7 @@ class FileReader:
         self.align = 1 if self._direct < 0 else ALIGN
 
     def read_into(self, view: memoryview, offset: int) -> int:
-        """See Reader."""
+        """See StoreReader."""
         whole = len(view) - len(view) % ALIGN
         if self._direct >= 0 and whole and offset % ALIGN == 0:
             try:
@@ -51,7 +51,7 @@ class FileReader:
         return os.preadv(self._fd, [view], offset)
 
     def close(self) -> None:
-        """See Reader."""
+        """See StoreReader."""
         for fd in (self._fd, self._direct):
             if fd >= 0:
                 os.close(fd)
@@ -101,7 +101,7 @@ class FileWriter:
         return wanted
 
     def write(self, view: memoryview, offset: int) -> None:
-        """See Writer; from several threads, in any order."""
+        """See StoreWriter; from several threads, in any order."""
         with below.doing("written", self._path):
             self._write(view, offset)
 
@@ -127,7 +127,7 @@ class FileWriter:
         return written
 
     def finish(self) -> None:
-        """See Writer. A file of another size than it was opened with is an error."""
+        """See StoreWriter. A file of another size than it was opened with is an error."""
         with below.doing("written", self._path):
             self._finish()
 
@@ -148,7 +148,7 @@ class FileWriter:
         self._leave()
 
     def abort(self) -> None:
-        """See Writer."""
+        """See StoreWriter."""
         with contextlib.suppress(OSError):
             if self._fd >= 0:
                 fd, self._fd = self._fd, -1
@@ -232,7 +232,7 @@ class PosixStore:
         """See Store."""
         return below.read(self._path(name), most, owner=self._owner)
 
-    def open_read(self, name: str) -> Reader:
+    def open_read(self, name: str) -> StoreReader:
         """See Store."""
         return FileReader(self._path(name), owner=self._owner)
 
@@ -253,7 +253,7 @@ class PosixStore:
             finally:
                 os.close(folder)
 
-    def open_write(self, name: str, size: int) -> Writer:
+    def open_write(self, name: str, size: int) -> StoreWriter:
         """See Store. The first call finds out whether O_DIRECT works."""
         path = self._path(name)
         with below.doing("written", path):

@@ -13,7 +13,14 @@ import os
 import threading
 
 from hyperpod_kit.checkpoint.repository.store import below, durable
-from hyperpod_kit.checkpoint.repository.store.base import SMALL, Capabilities, Reader, Unsupported, Writer, check_name
+from hyperpod_kit.checkpoint.repository.store.base import (
+    SMALL,
+    Capabilities,
+    StoreReader,
+    StoreWriter,
+    Unsupported,
+    check_name,
+)
 from hyperpod_kit.checkpoint.repository.store.posix import FileReader, PosixStore
 
 
@@ -30,7 +37,7 @@ class SequentialWriter:
         self._fd = durable.open_new(folder, os.path.basename(path))
 
     def write(self, view: memoryview, offset: int) -> None:
-        """See Writer. Raises OSError EINVAL when `offset` is not where the last piece ended."""
+        """See StoreWriter. Raises OSError EINVAL when `offset` is not where the last piece ended."""
         with self._lock, below.doing("written", self._path):
             if offset != self._at:
                 raise OSError(errno.EINVAL, f"the next byte is {self._at}, not {offset}", self._path)
@@ -38,7 +45,7 @@ class SequentialWriter:
             self._at += len(view)
 
     def finish(self) -> None:
-        """See Writer: fsync completes the upload, and says whether that worked."""
+        """See StoreWriter: fsync completes the upload, and says whether that worked."""
         with below.doing("written", self._path):
             if self._at != self._size:
                 raise OSError(errno.EIO, f"{self._at} bytes were written, expected {self._size}", self._path)
@@ -47,7 +54,7 @@ class SequentialWriter:
             os.close(fd)
 
     def abort(self) -> None:
-        """See Writer. Closing would publish what is there so far, so the upload is broken first."""
+        """See StoreWriter. Closing would publish what is there so far, so the upload is broken first."""
         fd, self._fd = self._fd, -1
         with contextlib.suppress(OSError):
             if fd >= 0:
@@ -82,7 +89,7 @@ class RestrictedStore(PosixStore):
                 os.mkdir(folder, dir_fd=top)
         return below.open_folder(self.url, name)
 
-    def open_read(self, name: str) -> Reader:
+    def open_read(self, name: str) -> StoreReader:
         """See Store."""
         return FileReader(self._path(name), cached=True)
 
@@ -98,7 +105,7 @@ class RestrictedStore(PosixStore):
         if self.read(name, max(SMALL, len(data))) != data:
             raise FileExistsError(errno.EEXIST, "another machine made it at the same time", name)
 
-    def open_write(self, name: str, size: int) -> Writer:
+    def open_write(self, name: str, size: int) -> StoreWriter:
         """See Store."""
         path = self._path(name)
         with below.doing("written", path):

@@ -14,9 +14,9 @@ from hyperpod_kit.checkpoint.repository.store.base import (
     SMALL,
     Capabilities,
     NotAnObject,
-    Reader,
+    StoreReader,
+    StoreWriter,
     Unsupported,
-    Writer,
     between,
     check_name,
 )
@@ -46,7 +46,7 @@ class S3Reader:
         self._etag = found["ETag"]
 
     def read_into(self, view: memoryview, offset: int) -> int:
-        """See Reader."""
+        """See StoreReader."""
         end = min(offset + len(view), self.size)
         if end <= offset:
             return 0
@@ -67,7 +67,7 @@ class S3Reader:
         return done
 
     def close(self) -> None:
-        """See Reader."""
+        """See StoreReader."""
 
 
 class S3Store:
@@ -133,7 +133,7 @@ class S3Store:
                 if code_of(err) or not tries:
                     raise failed(err, f"{self.url}/{name}") from None
 
-    def open_read(self, name: str) -> Reader:
+    def open_read(self, name: str) -> StoreReader:
         """See Store."""
         return S3Reader(self._client, self._where(name), f"{self.url}/{name}")
 
@@ -156,7 +156,7 @@ class S3Store:
                     return
                 raise failed(err, f"{self.url}/{name}", "written") from None
 
-    def open_write(self, name: str, size: int) -> Writer:
+    def open_write(self, name: str, size: int) -> StoreWriter:
         """See Store: what other writers do meanwhile shows in `finish`."""
         if self.exists(name):
             raise FileExistsError(errno.EEXIST, "the object is there", f"{self.url}/{name}")

@@ -19,7 +19,7 @@ def part_size(size: int) -> int:
     return max(1, -(-size // (PART * MAX_PARTS))) * PART
 
 
-class _Part:
+class _UploadPart:
     """A part that came in pieces: held until it is whole."""
 
     def __init__(self, size: int) -> None:
@@ -40,7 +40,7 @@ class S3Writer:
         self._lock = threading.Lock()
         self._upload: Optional[str] = None
         self._sent: Dict[int, Dict[str, Any]] = {}
-        self._open: Dict[int, _Part] = {}
+        self._open: Dict[int, _UploadPart] = {}
         self._single = b"" if size <= self._part else None
 
     def write(self, view: memoryview, offset: int) -> None:
@@ -57,7 +57,7 @@ class S3Writer:
                 self._send(number, bytes(piece))
                 continue
             with self._lock:
-                part = self._open.setdefault(number, _Part(whole))
+                part = self._open.setdefault(number, _UploadPart(whole))
                 part.data[inside : inside + len(piece)] = piece
                 part.got += len(piece)
                 if part.got < whole:

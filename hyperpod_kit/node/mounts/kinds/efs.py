@@ -9,12 +9,12 @@ from typing import Sequence
 
 from hyperpod_kit.model.mounts import EfsMount, flags_of
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.mountinfo import Entry
+from hyperpod_kit.node.mountinfo import MountEntry
 from hyperpod_kit.node.mounts.kinds import efs_utils
-from hyperpod_kit.node.mounts.kinds.kind import Identity, Kind
+from hyperpod_kit.node.mounts.kinds.kind import Kind, MountIdentity
 
 
-class Efs(Kind):
+class EfsKind(Kind):
     """`mount -t efs`. A hard NFS mount that hangs waits for its server and then goes on: it is never torn away."""
 
     client = "/usr/sbin/mount.efs"
@@ -29,15 +29,15 @@ class Efs(Kind):
         options += efs_utils.options(mount)
         return ("mount", "-t", "efs", "-o", ",".join(options), f"{mount.file_system_id}:/", mount.path)
 
-    def identify(self, node: Node, mount: EfsMount, entry: Entry) -> Identity:
+    def identify(self, node: Node, mount: EfsMount, entry: MountEntry) -> MountIdentity:
         host, separator, export = entry.source.rpartition(":")
         if separator and export == "/" and not mount.tls and not host.startswith("127."):
             # efs-utils before 2.0, without TLS: by name or, with a mount target's address, by number, which says less.
             if host.startswith("fs-"):
                 same = host.split(".")[0] == mount.file_system_id
-                return Identity(same, entry.source, f"expected {efs_utils.described(mount)}")
-            return Identity(True, entry.source, "known by source and path only")
+                return MountIdentity(same, entry.source, f"expected {efs_utils.described(mount)}")
+            return MountIdentity(True, entry.source, "known by source and path only")
         return efs_utils.identify_proxied(node, mount, entry, service="elasticfilesystem", tls=mount.tls)
 
-    def endpoint_gone(self, node: Node, mount: EfsMount, entry: Entry) -> bool:
+    def endpoint_gone(self, node: Node, mount: EfsMount, entry: MountEntry) -> bool:
         return efs_utils.proxy_is_gone(entry)

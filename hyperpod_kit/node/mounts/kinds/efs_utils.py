@@ -16,8 +16,8 @@ from typing import Any, Dict, List
 from hyperpod_kit.model.mounts import EfsMount, Mount, S3FilesMount, mount_to_dict
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text
-from hyperpod_kit.node.mountinfo import Entry
-from hyperpod_kit.node.mounts.kinds.kind import Identity
+from hyperpod_kit.node.mountinfo import MountEntry
+from hyperpod_kit.node.mounts.kinds.kind import MountIdentity
 from hyperpod_kit.node.mounts.kinds.record import read_record, replaced
 
 
@@ -31,13 +31,13 @@ def _words(mount: Dict[str, Any]) -> str:
     return f"{mount.get('file_system_id')}:/" + (f" {point}" if point else "")
 
 
-def identify_proxied(node: Node, mount: Mount, entry: Entry, *, service: str, tls: bool) -> Identity:
+def identify_proxied(node: Node, mount: Mount, entry: MountEntry, *, service: str, tls: bool) -> MountIdentity:
     """Which file system a mount of 127.0.0.1:/ is. `service`: efs-utils' name of the AWS service."""
     wanted = described(mount)
     host, separator, export = entry.source.rpartition(":")
     if not separator or export != "/" or not host.startswith("127."):
         through = " through TLS" if tls and separator and export == "/" else f", found {entry.fs_type}"
-        return Identity(False, entry.source, f"expected {wanted}{through}")
+        return MountIdentity(False, entry.source, f"expected {wanted}{through}")
     record = read_record(node, mount)
     gone = replaced(record, entry)
     states = read_states(node, entry)
@@ -46,16 +46,16 @@ def identify_proxied(node: Node, mount: Mount, entry: Entry, *, service: str, tl
         state = states[-1]
         found = f"{state['fsId']}:/" + (f" {state['accessPoint']}" if state.get("accessPoint") else "")
         if state.get("service_type", service) != service:
-            return Identity(False, found, f"expected {wanted} of {service}, found {state['service_type']}")
+            return MountIdentity(False, found, f"expected {wanted} of {service}, found {state['service_type']}")
         if tls and _without_tls(state):
-            return Identity(False, found, f"expected {wanted} through TLS, its proxy runs without")
-        return Identity(found == wanted, found, f"expected {wanted}")
+            return MountIdentity(False, found, f"expected {wanted} through TLS, its proxy runs without")
+        return MountIdentity(found == wanted, found, f"expected {wanted}")
     if gone:
-        return Identity(False, entry.source, f"expected {wanted}, {gone}")
+        return MountIdentity(False, entry.source, f"expected {wanted}, {gone}")
     if record is not None:
         found = _words(record.mount)
-        return Identity(found == wanted, found, f"expected {wanted}")
-    return Identity(True, entry.source, "known by source and path only")
+        return MountIdentity(found == wanted, found, f"expected {wanted}")
+    return MountIdentity(True, entry.source, "known by source and path only")
 
 
 def _without_tls(state: Dict[str, Any]) -> bool:
@@ -63,7 +63,7 @@ def _without_tls(state: Dict[str, Any]) -> bool:
     return os.path.basename(command[0]) == "efs-proxy" and "--tls" not in command
 
 
-def read_states(node: Node, entry: Entry) -> List[Dict[str, Any]]:
+def read_states(node: Node, entry: MountEntry) -> List[Dict[str, Any]]:
     """efs-utils' notes on this mount, each with `fsId`; the one to believe last. More than one where some are stale."""
     port = entry.option("port")
     middle = "." + entry.path.strip("/").replace("/", ".") + "."
@@ -89,7 +89,7 @@ def _runs(node: Node, state: Dict[str, Any]) -> bool:
     return os.path.exists(node.paths.real(f"/proc/{state.get('pid')}"))
 
 
-def proxy_is_gone(entry: Entry) -> bool:
+def proxy_is_gone(entry: MountEntry) -> bool:
     """Whether nobody listens any more where this mount's proxy was.
 
     The kernel then retries for ever and every process that looks at the mount hangs: dead, although it is listed.

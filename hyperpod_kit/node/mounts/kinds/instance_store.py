@@ -15,7 +15,7 @@ from hyperpod_kit.errors import MountFailed, RunError
 from hyperpod_kit.node import systemd
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text
-from hyperpod_kit.node.mountinfo import Entry, find, parse
+from hyperpod_kit.node.mountinfo import MountEntry, find, parse
 from hyperpod_kit.node.timing import wait_for
 
 PLATFORM = "/opt/dlami/nvme"
@@ -29,7 +29,7 @@ MODEL = "Amazon EC2 NVMe Instance Storage"
 """What EC2 calls these devices; EBS volumes are NVMe too, with another model."""
 
 
-class Device(NamedTuple):
+class NvmeDevice(NamedTuple):
     """`path`: /dev/nvme1n1; `number`: major:minor; `holds`: "" when blank, else what blkid found, LABEL when ours."""
 
     path: str
@@ -37,7 +37,7 @@ class Device(NamedTuple):
     holds: str
 
 
-def mounted_stores(node: Node) -> List[Entry]:
+def mounted_stores(node: Node) -> List[MountEntry]:
     """Every mount that is an instance store, the image's or ours."""
     mountinfo = read_text(node.paths.mountinfo) or ""
     theirs = find(mountinfo, PLATFORM)
@@ -45,14 +45,14 @@ def mounted_stores(node: Node) -> List[Entry]:
     return ([theirs] if theirs is not None else []) + ours
 
 
-def provide(node: Node, index: int) -> Entry:
+def provide(node: Node, index: int) -> MountEntry:
     """A mounted instance store, the image's if it makes one, else the `index`-th device's. Raises MountFailed."""
     entry = find(read_text(node.paths.mountinfo) or "", PLATFORM)
     if entry is not None:
         return entry
     if systemd.is_enabled(node, PLATFORM_UNIT):
 
-        def look() -> Optional[Entry]:
+        def look() -> Optional[MountEntry]:
             return find(read_text(node.paths.mountinfo) or "", PLATFORM)
 
         found = wait_for(look, seconds=PLATFORM_WITHIN, clock=node.clock)
@@ -73,7 +73,7 @@ def provide(node: Node, index: int) -> Entry:
     return _mount(node, usable[index % len(usable)])
 
 
-def find_devices(node: Node) -> List[Device]:
+def find_devices(node: Node) -> List[NvmeDevice]:
     """The instance store devices of this machine, by name, with what each holds."""
     block = node.paths.real("/sys/block")
     found = []
@@ -81,7 +81,7 @@ def find_devices(node: Node) -> List[Device]:
         if (read_text(f"{block}/{name}/device/model") or "").strip() != MODEL:
             continue
         number = (read_text(f"{block}/{name}/dev") or "").strip()
-        found.append(Device(f"/dev/{name}", number, _mounted(node, number) or _holds(node, block, name)))
+        found.append(NvmeDevice(f"/dev/{name}", number, _mounted(node, number) or _holds(node, block, name)))
     return found
 
 
@@ -107,7 +107,7 @@ def _holds(node: Node, block: str, name: str) -> str:
     return values.get("TYPE") or values.get("PTTYPE") or f"something that blkid cannot tell (code {done.returncode})"
 
 
-def _mount(node: Node, device: Device) -> Entry:
+def _mount(node: Node, device: NvmeDevice) -> MountEntry:
     mountinfo = read_text(node.paths.mountinfo) or ""
     for entry in parse(mountinfo):
         if entry.device == device.number and entry.path.startswith(OWN + "/"):

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any, Optional, Sequence
 
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.mountinfo import Entry
+from hyperpod_kit.node.mountinfo import MountEntry
 
 
 @dataclass(frozen=True)
-class Identity:
+class MountIdentity:
     """Whether what is mounted is what was asked for. `ours`: None when that cannot be told.
 
     source: what is mounted, in the words of its kind; endpoint_gone: what `Kind.endpoint_gone` said of a mount that
@@ -44,13 +44,13 @@ class Kind(ABC):
         """What makes the mount, run as root: the only source of its options, for the first mount and every later."""
 
     @abstractmethod
-    def identify(self, node: Node, mount: Any, entry: Entry) -> Identity:
+    def identify(self, node: Node, mount: Any, entry: MountEntry) -> MountIdentity:
         """Tell what `entry` is from the kernel's line and from what its helper left beside it."""
 
     def prepare(self, node: Node, mount: Any) -> None:
         """Make what `command` needs besides the mount point. Raises MountFailed."""
         return None
 
-    def endpoint_gone(self, node: Node, mount: Any, entry: Entry) -> bool:
+    def endpoint_gone(self, node: Node, mount: Any, entry: MountEntry) -> bool:
         """Whether what serves a mount that does not answer is dead, and no waiting brings it back."""
         return False

@@ -9,11 +9,11 @@ from typing import Sequence
 
 from hyperpod_kit.model.mounts import LustreMount, flags_of
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.mountinfo import Entry
-from hyperpod_kit.node.mounts.kinds.kind import Identity, Kind
+from hyperpod_kit.node.mountinfo import MountEntry
+from hyperpod_kit.node.mounts.kinds.kind import Kind, MountIdentity
 
 
-class Lustre(Kind):
+class LustreKind(Kind):
     """`mount -t lustre`. A hang is the network's or the file system's: the client recovers, killing nothing helps."""
 
     client = "/usr/sbin/mount.lustre"
@@ -24,9 +24,9 @@ class Lustre(Kind):
         options = ",".join((*flags_of(mount), "noatime", "flock"))
         return ("mount", "-t", "lustre", "-o", options, f"{mount.dns_name}@tcp:/{mount.mount_name}", mount.path)
 
-    def identify(self, node: Node, mount: LustreMount, entry: Entry) -> Identity:
+    def identify(self, node: Node, mount: LustreMount, entry: MountEntry) -> MountIdentity:
         # The kernel shows the server's address, never the DNS name: only the mount name can be compared.
         server, separator, name = entry.source.rpartition(":/")
         if separator and "@" in server:
-            return Identity(name == mount.mount_name, entry.source, f"expected mount name {mount.mount_name}")
-        return Identity(False, entry.source, f"expected Lustre …@tcp:/{mount.mount_name}, found {entry.fs_type}")
+            return MountIdentity(name == mount.mount_name, entry.source, f"expected mount name {mount.mount_name}")
+        return MountIdentity(False, entry.source, f"expected Lustre …@tcp:/{mount.mount_name}, found {entry.fs_type}")

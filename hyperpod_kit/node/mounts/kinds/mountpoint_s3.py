@@ -14,8 +14,8 @@ from hyperpod_kit.model.mounts import NvmeMount, S3Mount
 from hyperpod_kit.model.units import carrier_unit, s3_unit
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text
-from hyperpod_kit.node.mountinfo import Entry, find
-from hyperpod_kit.node.mounts.kinds.kind import Identity, Kind
+from hyperpod_kit.node.mountinfo import MountEntry, find
+from hyperpod_kit.node.mounts.kinds.kind import Kind, MountIdentity
 from hyperpod_kit.node.mounts.kinds.record import read_record, replaced
 from hyperpod_kit.node.systemd import processes
 from hyperpod_kit.untrusted.files import own_directory
@@ -23,7 +23,7 @@ from hyperpod_kit.untrusted.files import own_directory
 SOURCE = "mountpoint-s3"
 
 
-class MountpointS3(Kind):
+class MountpointS3Kind(Kind):
     """The unit's own process is the endpoint, so a hung one can be killed and started anew."""
 
     client = "/usr/bin/mount-s3"
@@ -56,10 +56,10 @@ class MountpointS3(Kind):
                     hint=f"systemctl status {carrier_unit(other)}",
                 )
 
-    def identify(self, node: Node, mount: S3Mount, entry: Entry) -> Identity:
+    def identify(self, node: Node, mount: S3Mount, entry: MountEntry) -> MountIdentity:
         wanted = f"expected {described(mount)}"
         if entry.source != SOURCE:
-            return Identity(False, entry.source, f"{wanted}, found {entry.fs_type}")
+            return MountIdentity(False, entry.source, f"{wanted}, found {entry.fs_type}")
         record = read_record(node, mount)
         pids = processes(node, s3_unit(mount))
         # Beside the daemon there may be a command of ours that waits for it.
@@ -67,18 +67,22 @@ class MountpointS3(Kind):
         gone = replaced(record, entry)
         if gone:
             served = next(daemons_at(node, mount.path, besides=pid), None)
-            return Identity(False, url(served) if served else entry.source, f"{wanted}, {gone}")
+            return MountIdentity(False, url(served) if served else entry.source, f"{wanted}, {gone}")
         if pid == 0:
             served = next(daemons_at(node, mount.path), None)
             if served is None:
-                return Identity(None, entry.source, f"{s3_unit(mount)} does not run, and nobody seems to serve this")
+                return MountIdentity(
+                    None, entry.source, f"{s3_unit(mount)} does not run, and nobody seems to serve this"
+                )
             same = (served.bucket, served.prefix) == (mount.bucket, mount.prefix)
-            return Identity(None if same else False, url(served), f"{wanted} by {s3_unit(mount)}, which does not run")
+            return MountIdentity(
+                None if same else False, url(served), f"{wanted} by {s3_unit(mount)}, which does not run"
+            )
         served = parse_command(command_line(node, pid))
         if served is None:
-            return Identity(None, entry.source, f"process {pid} of {s3_unit(mount)} is not mount-s3")
+            return MountIdentity(None, entry.source, f"process {pid} of {s3_unit(mount)} is not mount-s3")
         same = served == Served(mount.bucket, mount.prefix, os.path.normpath(mount.path))
-        return Identity(same, url(served), wanted)
+        return MountIdentity(same, url(served), wanted)
 
 
 class Served(NamedTuple):

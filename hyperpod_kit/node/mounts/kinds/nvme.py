@@ -13,16 +13,16 @@ from hyperpod_kit.errors import MountFailed, RunError, Untrusted
 from hyperpod_kit.model.mounts import NvmeMount
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text
-from hyperpod_kit.node.mountinfo import Entry, find
+from hyperpod_kit.node.mountinfo import MountEntry, find
 from hyperpod_kit.node.mounts.kinds import instance_store
-from hyperpod_kit.node.mounts.kinds.kind import Identity, Kind
+from hyperpod_kit.node.mounts.kinds.kind import Kind, MountIdentity
 from hyperpod_kit.node.mounts.kinds.record import read_record
 from hyperpod_kit.untrusted.files import own_directory
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Nvme(Kind):
+class NvmeKind(Kind):
     """`mount -o bind`. There is no endpoint: the disk answers, or the machine is to be replaced."""
 
     client = "/usr/bin/mount"
@@ -44,18 +44,18 @@ class Nvme(Kind):
         except (OSError, RunError, Untrusted) as err:
             raise MountFailed(f"{place}: {err}", hint=f"on the node: findmnt {store.path}") from err
 
-    def identify(self, node: Node, mount: NvmeMount, entry: Entry) -> Identity:
+    def identify(self, node: Node, mount: NvmeMount, entry: MountEntry) -> MountIdentity:
         wanted = f"expected the instance store's directory hyperpod-kit/{mount.name}"
         source = f"{entry.source}{entry.root}"
         if not entry.root.endswith(f"/hyperpod-kit/{mount.name}"):
-            return Identity(False, source, wanted)
+            return MountIdentity(False, source, wanted)
         root = find(read_text(node.paths.mountinfo) or "", "/")
         if root is not None and root.device == entry.device:
-            return Identity(False, source, f"{wanted}, found the root disk")
+            return MountIdentity(False, source, f"{wanted}, found the root disk")
         record = read_record(node, mount)
         stores = {store.device for store in instance_store.mounted_stores(node)}
         known = entry.device in stores or (record is not None and record.device == entry.device)
-        return Identity(known, source, wanted)
+        return MountIdentity(known, source, wanted)
 
 
 def _make(node: Node, mount: NvmeMount, shelf: str) -> None:

@@ -9,14 +9,14 @@ from typing import Sequence
 
 from hyperpod_kit.model.mounts import OpenZfsMount, flags_of
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.mountinfo import Entry
-from hyperpod_kit.node.mounts.kinds.kind import Identity, Kind
+from hyperpod_kit.node.mountinfo import MountEntry
+from hyperpod_kit.node.mounts.kinds.kind import Kind, MountIdentity
 
 OPTIONS = "noatime,nfsvers=4.2,nconnect=16,rsize=1048576,wsize=1048576,hard,timeo=600"
 """FSx's own recommendation and AWS's HyperPod scripts; hard: a server that is away makes a job wait, not fail."""
 
 
-class OpenZfs(Kind):
+class OpenZfsKind(Kind):
     """`mount -t nfs`. A hang is the network's or the server's: nothing on this node is worth killing."""
 
     client = "/usr/sbin/mount.nfs"
@@ -26,14 +26,14 @@ class OpenZfs(Kind):
         options = ",".join(("_netdev", *flags_of(mount), OPTIONS))
         return ("mount", "-t", "nfs", "-o", options, f"{mount.dns_name}:{mount.export}", mount.path)
 
-    def identify(self, node: Node, mount: OpenZfsMount, entry: Entry) -> Identity:
+    def identify(self, node: Node, mount: OpenZfsMount, entry: MountEntry) -> MountIdentity:
         wanted = f"{mount.dns_name}:{mount.export}"
         host, separator, export = entry.source.partition(":")
         if not separator or "nfs" not in entry.fs_type:
-            return Identity(False, entry.source, f"expected {wanted}, found {entry.fs_type}")
+            return MountIdentity(False, entry.source, f"expected {wanted}, found {entry.fs_type}")
         if (export.rstrip("/") or "/") != mount.export:
-            return Identity(False, entry.source, f"expected {wanted}")
+            return MountIdentity(False, entry.source, f"expected {wanted}")
         # Whoever mounted it by address (HyperPod may) leaves no name to compare.
         if host.replace(".", "").isdigit():
-            return Identity(True, entry.source, "known by its export only")
-        return Identity(host == mount.dns_name, entry.source, f"expected {wanted}")
+            return MountIdentity(True, entry.source, "known by its export only")
+        return MountIdentity(host == mount.dns_name, entry.source, f"expected {wanted}")

@@ -15,7 +15,7 @@ from typing import Any, Dict, Optional, Sequence, Tuple
 from hyperpod_kit.model.mounts import Mount, mount_to_dict
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import jot, read_json, read_text
-from hyperpod_kit.node.mountinfo import Entry, find
+from hyperpod_kit.node.mountinfo import MountEntry, find
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def read_record(node: Node, mount: Mount) -> Optional[Record]:
         return None
 
 
-def replaced(record: Optional[Record], entry: Entry) -> str:
+def replaced(record: Optional[Record], entry: MountEntry) -> str:
     """What became of the mount that we made, in words for a detail; "" while it is the one that is seen."""
     if record is None or record.device == entry.device:
         return ""

@@ -9,12 +9,12 @@ from typing import Sequence
 
 from hyperpod_kit.model.mounts import S3FilesMount, flags_of
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.mountinfo import Entry
+from hyperpod_kit.node.mountinfo import MountEntry
 from hyperpod_kit.node.mounts.kinds import efs_utils
-from hyperpod_kit.node.mounts.kinds.kind import Identity, Kind
+from hyperpod_kit.node.mounts.kinds.kind import Kind, MountIdentity
 
 
-class S3Files(Kind):
+class S3FilesKind(Kind):
     """`mount -t s3files`. The helper itself adds nfsvers=4.2, tls and iam, and refuses to do without."""
 
     client = "/usr/sbin/mount.s3files"
@@ -24,8 +24,8 @@ class S3Files(Kind):
         options = ["_netdev", *flags_of(mount), "noresvport", *efs_utils.options(mount)]
         return ("mount", "-t", "s3files", "-o", ",".join(options), f"{mount.file_system_id}:/", mount.path)
 
-    def identify(self, node: Node, mount: S3FilesMount, entry: Entry) -> Identity:
+    def identify(self, node: Node, mount: S3FilesMount, entry: MountEntry) -> MountIdentity:
         return efs_utils.identify_proxied(node, mount, entry, service="s3files", tls=True)
 
-    def endpoint_gone(self, node: Node, mount: S3FilesMount, entry: Entry) -> bool:
+    def endpoint_gone(self, node: Node, mount: S3FilesMount, entry: MountEntry) -> bool:
         return efs_utils.proxy_is_gone(entry)

@@ -155,7 +155,10 @@ def test_a_root_that_takes_nothing_any_more_is_heard_and_ends_the_run_after_so_m
         assert not manager.save(1, state, on_busy="wait").wait("durable", 10)
         assert "save of step 1: failed" in caplog.text and "newest durable is step 0" in caplog.text
         assert not manager.save(2, state, on_busy="wait").wait("durable", 10)
-        with pytest.raises(CheckpointError, match=r"in a row came to nothing, the last: save of step \d: failed"):
+        # The third may find its slot still taken by one of the two that failed.
+        with pytest.raises(
+            CheckpointError, match=r"in a row came to nothing, the last: save of step \d: (failed|skipped)"
+        ):
             manager.step(3, state)
     said = [str(one.message) for one in heard]
     assert re.search("save of step 1: failed: .*; newest durable is step 0, ", said[0]), said

@@ -95,7 +95,7 @@ def test_the_job_went_through_in_one_attempt_with_the_same_weights(attacked: Dic
 
 def test_no_mount_and_no_node_is_worse_for_it(mallory: Driver, attacked: Dict[str, Any]) -> None:
     mallory.kit("validate-mounts", str(mallory.config))
-    states = mallory.on("controller", "sinfo -h -N -o '%N %T %E'").split("\n")
+    states = mallory.on("controller", "sinfo -h -N -o '%N %T %E'").splitlines()
     worse = [line for line in states if re.search(r"drain|down", line.split()[1])]
     assert not worse, worse
 

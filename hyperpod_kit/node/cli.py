@@ -45,9 +45,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def ask_command(args: argparse.Namespace) -> int:
-    from hyperpod_kit.node.neighbours import ask
+    from hyperpod_kit.node.peers import query
 
-    return ask.main()
+    return query.main()
 
 
 def actions_command(args: argparse.Namespace) -> int:

@@ -186,8 +186,8 @@ def memory_command(args: argparse.Namespace) -> int:
 
 
 def gate_command(args: argparse.Namespace) -> int:
-    from hyperpod_kit.node.gate import closed_by, reason, unguarded
     from hyperpod_kit.node.memory.own import give
+    from hyperpod_kit.node.prolog_gate import closed_by, reason, unguarded
 
     node = open_node()
     job = os.environ.get("SLURM_JOB_ID", "")

@@ -17,7 +17,7 @@ from hyperpod_kit.model.units import (
     carrier_unit,
     units_of,
 )
-from hyperpod_kit.node import retire, systemd
+from hyperpod_kit.node import remove_stale, systemd
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.mounts import bring_up
 from hyperpod_kit.node.secrets import keep as secrets
@@ -39,7 +39,7 @@ def at_boot(node: Node) -> List[str]:
 
 
 def _install(node: Node) -> StepOutcome:
-    retire.carry(node)
+    remove_stale.carry(node)
     bring_up.note_running(node, node.mounts)
     return StepOutcome(systemd.install(node, units_of(node.mounts, node.facts.role), at_boot(node)))
 

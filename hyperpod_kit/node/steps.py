@@ -6,7 +6,7 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
-from hyperpod_kit.node import containers, fuse_conf, homes, names, own_units, packet_rules, retire, users
+from hyperpod_kit.node import containers, fuse_conf, homes, names, own_units, packet_rules, remove_stale, users
 from hyperpod_kit.node.clients import install as clients
 from hyperpod_kit.node.mounts import bring_up
 from hyperpod_kit.node.secrets import keep as secrets
@@ -19,7 +19,7 @@ STEPS = (
     clients.STEP,
     fuse_conf.STEP,
     # Old mounts go first: a renamed mount uses the same path.
-    retire.STEP,
+    remove_stale.STEP,
     own_units.STEP,
     packet_rules.STEP,
     bring_up.STEP,

@@ -1,4 +1,4 @@
-"""Reports by way of one node of the cluster: one login, and that node asks the others (node/neighbours/ask.py).
+"""Reports by way of one node of the cluster: one login, and that node asks the others (node/peers/query.py).
 
 It reaches what this machine does not: nodes in a private subnet, and those that only Slurm lets in.
 """
@@ -20,7 +20,7 @@ from hyperpod_kit.untrusted.parse import json_object
 from hyperpod_kit.untrusted.text import clean
 
 AT_ONCE = 256
-"""As node/neighbours/ask.py has it: how many nodes it waits for at once."""
+"""As node/peers/query.py has it: how many nodes it waits for at once."""
 
 
 class ControllerTransport:

@@ -26,7 +26,7 @@ from hyperpod_kit.model.mounts import NvmeMount, OpenZfsMount
 from hyperpod_kit.model.node_config import NodeConfig
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.facts import NodeFacts
-from hyperpod_kit.node.mounts import beneath
+from hyperpod_kit.node.mounts import shadowed_homes
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
 from hyperpod_kit.node.paths import NodePaths
 from hyperpod_kit.node.timing import Clock
@@ -129,7 +129,7 @@ class Racing(LocalRunner):
 mount = OpenZfsMount("homes", base, "fs-1")
 os.chmod("/mnt/roots", 0o755)
 before = os.stat("/mnt/roots")
-assert beneath.carry_over(node_of(mount, Racing()), mount) == [base + "/ubuntu"]
+assert shadowed_homes.carry_over(node_of(mount, Racing()), mount) == [base + "/ubuntu"]
 untouched()
 assert os.listdir(base + "/ubuntu") == [".ssh"] and os.stat(base + "/ubuntu").st_uid == 1000
 print("all of it")

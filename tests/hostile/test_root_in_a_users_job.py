@@ -10,7 +10,7 @@ from typing import Iterator, List, Set
 
 import pytest
 
-from hyperpod_kit.node.neighbours.ask import PeerQuestion, ask
+from hyperpod_kit.node.peers.query import PeerQuestion, ask
 from hyperpod_kit.remote.controller import _response
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.run import LocalRunner

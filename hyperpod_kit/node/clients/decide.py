@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import List, Optional, Sequence, Tuple, Union
 
 from hyperpod_kit.model.clients import ARCHITECTURES, CLIENTS, Package
-from hyperpod_kit.node.clients.look import InstalledClient
-from hyperpod_kit.node.clients.want import Want
+from hyperpod_kit.node.clients.installed import InstalledClient
+from hyperpod_kit.node.clients.required import RequiredClient
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Machine:
 Decision = Union[Keep, Install, Missing]
 
 
-def decide(want: Want, found: InstalledClient, packages: Sequence[Package], machine: Machine) -> Decision:
+def decide(want: RequiredClient, found: InstalledClient, packages: Sequence[Package], machine: Machine) -> Decision:
     """What to do about one client.
 
     A listed version that is newer than what is there is installed, an older one never. A Lustre client that fits
@@ -64,7 +64,7 @@ def decide(want: Want, found: InstalledClient, packages: Sequence[Package], mach
     return Missing(problem, _hint(want, packages, machine))
 
 
-def own_package(want: Want, packages: Sequence[Package], machine: Machine) -> Optional[Package]:
+def own_package(want: RequiredClient, packages: Sequence[Package], machine: Machine) -> Optional[Package]:
     """The listed package that is the client itself and fits this machine."""
     return next((package for package in packages if package.is_own and fits(package, want.client, machine)), None)
 
@@ -78,7 +78,7 @@ def fits(package: Package, client: str, machine: Machine) -> bool:
     return not (own.endswith("-") and package.is_own) or package.name == own + machine.kernel
 
 
-def _too_old(want: Want, version: str, own: Optional[Package]) -> str:
+def _too_old(want: RequiredClient, version: str, own: Optional[Package]) -> str:
     if not version or want.module:
         return ""
     if numbers(version) < numbers(want.minimum):
@@ -95,7 +95,7 @@ def numbers(version: str) -> Tuple[int, ...]:
     return tuple(int(part) for part in match.group().split(".")) if match else ()
 
 
-def _hint(want: Want, packages: Sequence[Package], machine: Machine) -> str:
+def _hint(want: RequiredClient, packages: Sequence[Package], machine: Machine) -> str:
     own = CLIENTS[want.client]
     needed = own + machine.kernel if own.endswith("-") else own
     others: List[str] = sorted(

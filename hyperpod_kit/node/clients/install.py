@@ -15,9 +15,9 @@ from hyperpod_kit.model.clients import ARCHITECTURES, Package
 from hyperpod_kit.node.clients import apt
 from hyperpod_kit.node.clients.decide import Decision, Install, Keep, Machine, Missing, decide, own_package
 from hyperpod_kit.node.clients.fetch import drop, obtain
-from hyperpod_kit.node.clients.look import InstalledClient, look
+from hyperpod_kit.node.clients.installed import InstalledClient, installed_client
 from hyperpod_kit.node.clients.lustre_hold import hold_lustre, to_hold
-from hyperpod_kit.node.clients.want import Want, wanted
+from hyperpod_kit.node.clients.required import RequiredClient, required_clients
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.step import Step, StepOutcome
 
@@ -28,7 +28,7 @@ def install_clients(node: Node) -> Tuple[bool, str]:
     A client that only optional mounts need does not fail the node. Otherwise raises NodeError or
     BundleIntegrityError, with all that is wrong.
     """
-    wants = wanted(node.mounts)
+    wants = required_clients(node.mounts)
     done: List[str] = []
     notes: List[str] = []
     errors: List[HyperpodKitError] = []
@@ -52,7 +52,7 @@ def install_clients(node: Node) -> Tuple[bool, str]:
 def pending(node: Node) -> str:
     """What `install_clients` would do now, "" for nothing. Reads only."""
     said = []
-    for want in wanted(node.mounts):
+    for want in required_clients(node.mounts):
         decision = _decide(node, want)
         if isinstance(decision, Install):
             said.append(f"install {', '.join(package.name for package in decision.packages)}: {decision.why}")
@@ -64,8 +64,8 @@ def pending(node: Node) -> str:
     return "; ".join(said)
 
 
-def _decide(node: Node, want: Want) -> Decision:
-    found = look(node, want)
+def _decide(node: Node, want: RequiredClient) -> Decision:
+    found = installed_client(node, want)
     machine = Machine(apt.architecture(node) if found.problem or node.config.packages else "", os.uname().release)
     own = own_package(want, node.config.packages, machine)
     if own is not None and not found.problem:
@@ -76,7 +76,7 @@ def _decide(node: Node, want: Want) -> Decision:
     return decide(want, found, node.config.packages, machine)
 
 
-def _see_to(node: Node, want: Want) -> List[str]:
+def _see_to(node: Node, want: RequiredClient) -> List[str]:
     """Make one client good; what was done for it."""
     decision = _decide(node, want)
     if isinstance(decision, Missing):
@@ -104,7 +104,7 @@ def _hold(node: Node, notes: List[str]) -> List[str]:
     return [f"held {', '.join(held)}"] if held else []
 
 
-def _install(node: Node, want: Want, decision: Install) -> None:
+def _install(node: Node, want: RequiredClient, decision: Install) -> None:
     """Get the files, check that they are what they are listed as, and install them."""
     own = decision.packages[0]
     needed = [package for package in decision.packages if package is own or _lacks(node, package)]

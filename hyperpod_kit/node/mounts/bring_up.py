@@ -15,10 +15,10 @@ from hyperpod_kit.errors import MountFailed, RunError
 from hyperpod_kit.model.mounts import PROTECTED, Mount, MountStatus, S3Mount, flags_of
 from hyperpod_kit.model.states import MOUNTED, OCCUPIED
 from hyperpod_kit.model.units import carrier_unit
-from hyperpod_kit.node import retire, systemd
+from hyperpod_kit.node import remove_stale, systemd
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_json, read_text, write_json
-from hyperpod_kit.node.mounts import beneath
+from hyperpod_kit.node.mounts import shadowed_homes
 from hyperpod_kit.node.mounts.ensure import await_healthy
 from hyperpod_kit.node.mounts.kinds.record import read_record
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
@@ -62,7 +62,7 @@ def bring_up(node: Node, mount: Mount) -> Tuple[bool, str]:
     todo = plan(node, mount, _installed(node, mount))
     if not todo.verb:
         protected = protect(node, mount)
-        carried = beneath.carry_over(node, mount)
+        carried = shadowed_homes.carry_over(node, mount)
         words = [
             todo.status.source,
             todo.status.detail,
@@ -81,7 +81,7 @@ def bring_up(node: Node, mount: Mount) -> Tuple[bool, str]:
         )
     changed, source = _start(node, mount, todo.verb)
     protect(node, mount)
-    beneath.carry_over(node, mount)
+    shadowed_homes.carry_over(node, mount)
     return changed, source
 
 
@@ -91,7 +91,7 @@ def pending(node: Node, mount: Mount) -> str:
     todo = plan(node, mount, systemd.bundled(node, carrier_unit(mount)))
     if todo.verb:
         return f"{todo.verb} {carrier_unit(mount)}"
-    missing = [home.path for home in beneath.missing_homes(node, mount)]
+    missing = [home.path for home in shadowed_homes.missing_homes(node, mount)]
     words = [
         f"set {' and '.join(lacking(node, mount))}" if lacking(node, mount) else "",
         f"make {', '.join(missing)}" if missing else "",
@@ -177,7 +177,7 @@ def _pending(node: Node, name: str) -> str:
     try:
         return pending(node, mount)
     except MountFailed:
-        if any(old.path == mount.path for old in retire.leaving(node)):
+        if any(old.path == mount.path for old in remove_stale.leaving(node)):
             return f"start {carrier_unit(mount)}"  # what lies there now goes before
         raise
 

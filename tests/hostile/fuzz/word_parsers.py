@@ -15,7 +15,7 @@ from hyperpod_kit.checkpoint.agent.channel import Channel
 from hyperpod_kit.config import document, load
 from hyperpod_kit.errors import ConfigError, JobError, RunError, Untrusted, UsageError
 from hyperpod_kit.job import exits, ledger, outcome, policy, shared_decision, status, status_page, sweep, timeline
-from hyperpod_kit.node.neighbours.ask import PeerQuestion
+from hyperpod_kit.node.peers.query import PeerQuestion
 from hyperpod_kit.remote import causes, controller, installed, node_report
 from hyperpod_kit.remote.diagnose import AwsWords, diagnose, sentences
 from hyperpod_kit.remote.known_hosts import KnownHosts

@@ -37,5 +37,5 @@ def test_arrows_between_them_point_down(path: Path) -> None:
 
 
 def test_the_levels_are_told_apart() -> None:
-    words = ("mountinfo", "mounts.kinds.efs", "observe.check", "mounts.ensure", "health.repair", "retire")
+    words = ("mountinfo", "mounts.kinds.efs", "observe.check", "mounts.ensure", "health.repair", "remove_stale")
     assert [level(f"hyperpod_kit.node.{word}") for word in words] == [0, 1, 2, 3, 4, -1]

@@ -21,8 +21,8 @@ from hyperpod_kit.model.mounts import EfsMount, S3Mount
 from hyperpod_kit.node.apply import apply
 from hyperpod_kit.node.clients import apt, fetch
 from hyperpod_kit.node.clients.decide import Install, Machine, Missing, decide
-from hyperpod_kit.node.clients.look import InstalledClient
-from hyperpod_kit.node.clients.want import wanted
+from hyperpod_kit.node.clients.installed import InstalledClient
+from hyperpod_kit.node.clients.required import required_clients
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.plan import plan
 from hyperpod_kit.node.step import MountStep, StepOutcome
@@ -47,7 +47,7 @@ def test_nothing_is_downloaded_or_installed_at_a_boot() -> None:
 def test_each_architecture_gets_its_own_package_and_never_another_ones(debian: DebianRoot, arch: str) -> None:
     names = {"x86_64": "amd64", "arm64": "arm64"}
     packages = [debian.listed(debian.deb("mount-s3", "1.22.0", arch=name)) for name in names.values()]
-    want, gone = wanted([DATA])[0], InstalledClient("/usr/bin/mount-s3 is not there")
+    want, gone = required_clients([DATA])[0], InstalledClient("/usr/bin/mount-s3 is not there")
     decision = decide(want, gone, packages, Machine(names[arch], "6.8.0-1063-aws"))
     assert isinstance(decision, Install) and [package.arch for package in decision.packages] == [arch]
     others = [package for package in packages if package.arch != arch]

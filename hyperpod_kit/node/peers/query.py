@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, TextIO, Tuple
 
 from hyperpod_kit.errors import RunError, RunTimeout, UsageError
-from hyperpod_kit.node.neighbours.over_slurm import OverSlurm
 from hyperpod_kit.node.paths import PROGRAM
+from hyperpod_kit.node.peers.over_slurm import OverSlurm
 from hyperpod_kit.run import LocalRunner, Runner
 
 AT_ONCE = 256

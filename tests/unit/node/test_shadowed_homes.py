@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hyperpod_kit.model.mounts import OpenZfsMount
-from hyperpod_kit.node.mounts.beneath import carry_over, homes_in, missing_homes
+from hyperpod_kit.node.mounts.shadowed_homes import carry_over, homes_in, missing_homes
 
 CHECKOUT = Path(__file__).parents[3]
 FSX = "fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com"
@@ -44,7 +44,7 @@ REAL = textwrap.dedent("""
     from hyperpod_kit.model.node_config import NodeConfig
     from hyperpod_kit.node.context import Node
     from hyperpod_kit.node.facts import NodeFacts
-    from hyperpod_kit.node.mounts.beneath import carry_over
+    from hyperpod_kit.node.mounts.shadowed_homes import carry_over
     from hyperpod_kit.node.paths import NodePaths
     from hyperpod_kit.node.timing import Clock
     from hyperpod_kit.run import LocalRunner

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hyperpod_kit.model.mounts import EfsMount, LustreMount, S3Mount
-from hyperpod_kit.node.gate import SECONDS, closed_by, reason
+from hyperpod_kit.node.prolog_gate import SECONDS, closed_by, reason
 
 EFS = EfsMount("home", "/efs/trainer", "fs-0123456789abcdef0", "fsap-0123456789abcdef0")
 LUSTRE = LustreMount("fsx", "/fsx", "fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com", "abcdefgh")

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from hyperpod_kit.errors import RunError
-from hyperpod_kit.node.clients.want import Want
+from hyperpod_kit.node.clients.required import RequiredClient
 from hyperpod_kit.node.context import Node
 
 
@@ -22,7 +22,7 @@ class InstalledClient:
     version: str = ""
 
 
-def look(node: Node, want: Want) -> InstalledClient:
+def installed_client(node: Node, want: RequiredClient) -> InstalledClient:
     """Look for one client. Raises nothing: what cannot be run does not work."""
     path = node.paths.real(want.program)
     if not os.access(path, os.X_OK):

@@ -11,8 +11,8 @@ from typing import Iterator
 import pytest
 
 from hyperpod_kit.errors import RunError
-from hyperpod_kit.node.neighbours.ask import PeerQuestion, ask
-from hyperpod_kit.node.neighbours.over_slurm import OverSlurm, Way
+from hyperpod_kit.node.peers.over_slurm import OverSlurm, Way
+from hyperpod_kit.node.peers.query import PeerQuestion, ask
 from hyperpod_kit.run import LocalRunner
 from tests.support.wait import until
 from tests.unit.job.private_slurm import PrivateSlurm, missing

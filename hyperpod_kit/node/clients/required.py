@@ -14,7 +14,7 @@ from hyperpod_kit.node.mounts.kinds.registry import kind_of
 
 
 @dataclass(frozen=True)
-class Want:
+class RequiredClient:
     """A client as some mounts need it. `program`: what must be there; `minimum`: "" when every version will do.
 
     ask: arguments with which the program says its version, () when that is not asked;
@@ -53,7 +53,7 @@ RULES: Dict[str, Rule] = {
 """Kind of mount -> what it needs of its client."""
 
 
-def wanted(mounts: Sequence[Mount]) -> List[Want]:
+def required_clients(mounts: Sequence[Mount]) -> List[RequiredClient]:
     """The clients that these mounts need, each program once, in the order of the mounts."""
     users: Dict[str, List[Mount]] = {}
     for mount in mounts:
@@ -63,7 +63,7 @@ def wanted(mounts: Sequence[Mount]) -> List[Want]:
     for kind, those in users.items():
         rule = RULES[kind]
         found.append(
-            Want(
+            RequiredClient(
                 CLIENT_OF_KIND[kind],
                 kind_of(those[0]).client,
                 rule.minimum,

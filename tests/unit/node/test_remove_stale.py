@@ -11,7 +11,7 @@ from typing import Any, Iterator
 import pytest
 
 from hyperpod_kit.model.mounts import EfsMount, LustreMount, S3Mount, mount_to_dict
-from hyperpod_kit.node import retire
+from hyperpod_kit.node import remove_stale
 from hyperpod_kit.node.files import write_json
 from hyperpod_kit.node.mounts.kinds.record import remember
 
@@ -38,13 +38,13 @@ def mounted(fake: Any, mount: Any) -> None:
 def test_unit_and_mount_go_and_a_second_run_finds_nothing(make_node: Any) -> None:
     fake = carrying(make_node, OLD)
     mounted(fake, OLD)
-    assert retire.pending(fake.node) == "unmount /old; remove hyperpod-kit-mount-old.service"
-    assert retire.retire(fake.node) == (True, [])
+    assert remove_stale.pending(fake.node) == "unmount /old; remove hyperpod-kit-mount-old.service"
+    assert remove_stale.remove_stale(fake.node) == (True, [])
     assert not list((fake.root / UNITS).iterdir())
     assert "umount /old" in fake.runner.calls and "systemctl daemon-reload" in fake.runner.calls
     assert not [call for call in fake.runner.calls if "--lazy" in call or " -l" in call]
     before = len(fake.runner.calls)
-    assert retire.retire(fake.node) == (False, []) and retire.pending(fake.node) == ""
+    assert remove_stale.remove_stale(fake.node) == (False, []) and remove_stale.pending(fake.node) == ""
     assert len(fake.runner.calls) == before
 
 
@@ -56,7 +56,7 @@ def test_what_others_made_is_left_alone(make_node: Any) -> None:
     fake.mounted("/old", "nfs4", "127.0.0.1:/")  # somebody else's, at a path that was once ours
     fake.mounted("/fsx", "lustre", "10.1.0.1@tcp:/abcdefgh")
     remember(fake.node, theirs)
-    changed, notes = retire.retire(fake.node)
+    changed, notes = remove_stale.remove_stale(fake.node)
     assert changed and notes == []
     assert not [call for call in fake.runner.calls if call.startswith("umount")]
     assert [path.name for path in (fake.root / UNITS).iterdir()] == ["slurmd.service"]
@@ -65,7 +65,7 @@ def test_what_others_made_is_left_alone(make_node: Any) -> None:
 def test_halves_of_files_go_too(make_node: Any) -> None:
     fake = carrying(make_node)
     (fake.root / UNITS / "hyperpod-kit-mount-x.service.4242.partial").write_text("[Un")
-    assert retire.retire(fake.node)[0]
+    assert remove_stale.remove_stale(fake.node)[0]
     assert not list((fake.root / UNITS).iterdir())
 
 
@@ -83,12 +83,12 @@ def test_halves_of_files_go_too(make_node: Any) -> None:
     ],
 )
 def test_what_counts_as_the_same_mount(now: Any, same: bool) -> None:
-    assert retire.same_mount(OLD, now) is same
+    assert remove_stale.same_mount(OLD, now) is same
 
 
 def test_another_bucket_is_the_units_business() -> None:
     mount = S3Mount("data", "/data", "bucket")
-    assert retire.same_mount(mount, replace(mount, bucket="other", file_mode="0640"))
+    assert remove_stale.same_mount(mount, replace(mount, bucket="other", file_mode="0640"))
 
 
 def test_a_record_of_another_version_is_no_obstacle(make_node: Any) -> None:
@@ -96,7 +96,7 @@ def test_a_record_of_another_version_is_no_obstacle(make_node: Any) -> None:
     write_json(
         fake.node.paths.carried, [{"kind": "gluster", "name": "g"}, {"kind": "efs", "shape": 1}, mount_to_dict(OLD)]
     )
-    assert retire.carried(fake.node) == [OLD]
+    assert remove_stale.carried(fake.node) == [OLD]
 
 
 @pytest.fixture
@@ -114,10 +114,10 @@ def tmpfs(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_real_mount_is_busy_while_somebody_has_a_file_open(tmpfs: Path) -> None:
     with open(tmpfs / "file", "w"):
-        assert retire.is_busy(str(tmpfs))
+        assert remove_stale.is_busy(str(tmpfs))
     # To ask unmounts nothing, however often.
     for _ in range(3):
-        assert not retire.is_busy(str(tmpfs))
+        assert not remove_stale.is_busy(str(tmpfs))
     assert os.path.ismount(tmpfs)
 
 
@@ -125,11 +125,11 @@ def test_a_mount_in_use_stays_with_a_note_and_goes_later(make_node: Any, monkeyp
     fake = carrying(make_node, OLD)
     mounted(fake, OLD)
     fake.runner.on("systemctl is-enabled --quiet hyperpod-kit-mount-old.service", 1)
-    monkeypatch.setattr(retire, "is_busy", lambda path: True)
-    assert retire.pending(fake.node) == ""
-    assert retire.retire(fake.node) == (False, ["/old is in use: it goes at the next boot"])
+    monkeypatch.setattr(remove_stale, "is_busy", lambda path: True)
+    assert remove_stale.pending(fake.node) == ""
+    assert remove_stale.remove_stale(fake.node) == (False, ["/old is in use: it goes at the next boot"])
     assert "umount /old" not in fake.runner.calls
     assert (fake.root / UNITS / "hyperpod-kit-mount-old.service").exists()
-    monkeypatch.setattr(retire, "is_busy", lambda path: False)
-    assert retire.retire(fake.node) == (True, [])
+    monkeypatch.setattr(remove_stale, "is_busy", lambda path: False)
+    assert remove_stale.remove_stale(fake.node) == (True, [])
     assert not (fake.root / UNITS / "hyperpod-kit-mount-old.service").exists()

@@ -76,7 +76,7 @@ def unwanted_units(node: Node) -> List[str]:
 
 
 def pending(node: Node) -> str:
-    """What `retire` would do, in words."""
+    """What `remove_stale` would do, in words."""
     going = leaving(node)
     units = removable(node, [mount for mount in unwanted_mounts(node) if mount not in going])
     disabling = [unit for unit in _enabled(node, unwanted_units(node)) if unit not in units]
@@ -100,7 +100,7 @@ def removable(node: Node, staying: Sequence[Mount]) -> List[str]:
     return [name for name in unwanted_units(node) if name not in needed]
 
 
-def retire(node: Node) -> Tuple[bool, List[str]]:
+def remove_stale(node: Node) -> Tuple[bool, List[str]]:
     """(changed, notes). A note names each mount that has to stay until the next boot, and why."""
     enabled = _enabled(node, unwanted_units(node))
     if enabled:
@@ -192,7 +192,7 @@ def _stop(node: Node, units: Sequence[str]) -> None:
 
 
 def _run(node: Node) -> StepOutcome:
-    changed, notes = retire(node)
+    changed, notes = remove_stale(node)
     return StepOutcome(changed, "; ".join(notes))
 
 

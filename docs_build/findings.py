@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Iterator
 
 import hyperpod_kit
+from hyperpod_kit import environment
 from hyperpod_kit.config.findings import Finding
 
 PACKAGE = Path(hyperpod_kit.__file__).parent
@@ -20,6 +21,8 @@ CODE = re.compile(r"(?:HPK-[A-Z]|[JS])\d{3}")
 SEVERITIES = ("error", "warning", "info")
 WRONG = ("code", "key", "message", "hint")
 """Arguments of a reader's `wrong(…)`, which makes a Finding of them."""
+VARIABLES = {name for name in vars(environment) if name.startswith("HPK_")}
+"""Constants whose value is their name."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +134,8 @@ def _text(node: ast.expr, names: dict[str, str]) -> str:
         return _text(node.left, names) + _text(node.right, names)
     if isinstance(node, ast.IfExp):
         return f"{_text(node.body, names)} / {_text(node.orelse, names)}"
+    if isinstance(node, ast.Name) and node.id in VARIABLES:
+        return node.id
     if isinstance(node, ast.Name):
         return names.get(node.id, node.id.lower() if node.id in ("WARNING", "ERROR", "INFO") else f"‹{node.id}›")
     return _filled(node)
@@ -141,4 +146,6 @@ def _filled(node: ast.AST) -> str:
     while isinstance(value, (ast.Subscript, ast.Call)):
         value = value.value if isinstance(value, ast.Subscript) else (value.args[0] if value.args else value.func)
     name = value.attr if isinstance(value, ast.Attribute) else getattr(value, "id", "")
+    if name in VARIABLES:
+        return name
     return f"‹{name.replace('_', ' ').strip().lower() or '…'}›"

@@ -1,15 +1,16 @@
 """What the code names in one word, in a sentence each. A name without a sentence ends the build with the name.
 
-The lists of names come from the code (model/states.py, checkpoint/handle.py, job/outcome.py, every HPK_ variable), so
-that nothing new stays unexplained and nothing that is gone stays explained.
+The lists of names come from the code (model/states.py, checkpoint/handle.py, job/outcome.py), so that nothing new stays
+unexplained and nothing that is gone stays explained. Environment variables have theirs in hyperpod_kit/environment.py.
 """
 
 from __future__ import annotations
 
+import inspect
 import re
 from typing import Iterable, Mapping
 
-from docs_build.findings import PACKAGE
+from hyperpod_kit import environment
 from hyperpod_kit.checkpoint import handle
 from hyperpod_kit.job import outcome
 from hyperpod_kit.model import states as mount_states
@@ -67,42 +68,6 @@ _ATTEMPTS = {
 
 VARIABLES_INTRODUCTION = "An option on the command line counts more than a variable."
 
-_ADMIN = {
-    "HPK_SSH_USER": "`--ssh-user` of every command that asks nodes",
-    "HPK_SSH_KEY": "`--ssh-key`",
-    "HPK_SSH_PORT": "`--ssh-port`",
-    "HPK_SSH_PROXY": "`--ssh-proxy`",
-    "HPK_KNOWN_HOSTS": "`--known-hosts`",
-    "HPK_POLL_INTERVAL": "`--interval`: seconds between two polls of AWS",
-    "HPK_CACHE": "where the rehearsal keeps its node image; default `~/.cache/hyperpod-kit`",
-    "HPK_REHEARSAL_STATE": "where rehearsals keep their state; default `/var/lib/hyperpod-kit-rehearsal`",
-}
-_JOB = {
-    "HPK_CHECKPOINT_ROOT": "the root of `job run`; for a bare `srun`, set it in the batch script",
-    "HPK_RESUME_FROM": "the checkpoint that was chosen, below the root; `none` when there is none",
-    "HPK_RESUME_STEP": "its step",
-    "HPK_RESUME_KIND": "who wrote it",
-    "HPK_RESUME_MEMORY": "`0`: what memory and local disks hold must not be used",
-    "HPK_ATTEMPT": "the attempt's name, unique: job, its life, restart, attempt",
-    "HPK_PROGRESS": "a file to write the last completed step to",
-    "HPK_STATE": "`.hpk` below the root: the job's ledger",
-    "HPK_AUTO_RESUME": "`1`: `sbatch --auto-resume=1` was given",
-    "HPK_DIGEST": "`xxh3` or `blake2b`, for a run's first save; default: the fastest that every rank has",
-    "HPK_SHM_DIR": "a directory that stands for `/dev/shm`; slots lie in it as it is where it is the user's alone",
-    "HPK_AGENT_LINGER": "seconds that an agent stays after its trainer has died",
-    "HPK_AGENT_SILENCE": "seconds of silence after which an agent is ended and another one takes its place",
-    "HPK_AGENT_STALL": "seconds without a byte moved, with work to do, after which the next save raises",
-    "HPK_LIFELINE": "address that a rank's wrapper keeps a connection to; set by `job run`",
-    "HPK_ATTEMPT_KEY": "what an attempt's processes prove to each other that they are of it by; set by `job run`",
-}
-_NODE = {
-    "HPK_MODE": "the lifecycle mode, where a script is started by hand",
-    "HPK_NODE_ADDRESS": "the address by which the node is found in `resource_config.json`, instead of its own",
-    "HPK_ROOT": "a directory that stands for `/`: rehearsals without root",
-}
-_INTERNAL = re.compile(r"HPK_(FAILPOINT|STANDIN)")
-"""What only tests set."""
-
 
 def states() -> dict[str, dict[str, str]]:
     """Heading -> state -> sentence. Raises KeyError."""
@@ -114,18 +79,21 @@ def states() -> dict[str, dict[str, str]]:
 
 
 def variables() -> dict[str, dict[str, str]]:
-    """Heading -> variable -> sentence. Raises KeyError."""
-    read = {
-        name
-        for path in sorted(PACKAGE.rglob("*.py"))
-        if "_bundle" not in path.parts
-        for name in re.findall(r"\bHPK_[A-Z_]+[A-Z]\b", path.read_text())
-        if not _INTERNAL.match(name)
-    }
-    known = {"On the admin's machine": _ADMIN, "In a job": _JOB, "On a node": _NODE}
-    every = {name: text for table in known.values() for name, text in table.items()}
-    _in_order(sorted(read | {"HPK_AUTO_RESUME", "HPK_MODE"}), every)
-    return known
+    """Heading -> variable -> sentence, as environment.py writes them. Raises KeyError for one without a sentence."""
+    lines = inspect.getsource(environment).splitlines()
+    found: dict[str, dict[str, str]] = {}
+    heading = ""
+    for number, line in enumerate(lines):
+        if line.startswith("# "):
+            heading = line[2:]
+        elif line.startswith("HPK_"):
+            name = line.split(" ")[0]
+            sentence = re.fullmatch('"""(.+)"""', lines[number + 1]) if number + 1 < len(lines) else None
+            if sentence is None:
+                raise KeyError(f"hyperpod_kit/environment.py: no sentence for {name}")
+            found.setdefault(heading, {})[name] = sentence.group(1)
+    found.pop(heading, None)
+    return found
 
 
 def _in_order(names: Iterable[str], sentences: Mapping[str, str]) -> dict[str, str]:

@@ -12,6 +12,7 @@ import contextlib
 import os
 import sys
 
+from hyperpod_kit.environment import HPK_ROOT
 from hyperpod_kit.untrusted.text import clean
 
 MESSAGE_ID = "6f2b1c0d9a8e4f7ab35d0c1e92f4a677"
@@ -29,7 +30,7 @@ def record(action: str, on: str, why: str, *, asked_by: str, owner: str = "", jo
     thing was. Without a journal it is a line on standard error. Never raises: what is done is done.
     In a sandbox (`HPK_ROOT`) nothing is another's: the journal is that of the machine around it.
     """
-    if os.environ.get("HPK_ROOT"):
+    if os.environ.get(HPK_ROOT):
         return
     import socket  # seldom needed, and dear to what runs twice a minute
 

@@ -27,6 +27,7 @@ VENDORED_FILES = (
     "audit.py",
     "descriptors.py",
     "ending.py",
+    "environment.py",
     "errors.py",
     "run.py",
     "checkpoint/__init__.py",

@@ -26,6 +26,7 @@ from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import (
     TrainerMessage,
 )
 from hyperpod_kit.checkpoint.agent_link import AgentLink
+from hyperpod_kit.environment import HPK_AGENT_SILENCE
 from hyperpod_kit.errors import CheckpointError
 
 SILENCE = 120.0
@@ -85,7 +86,7 @@ class AgentKeeper:
         """See AgentLink.wait_ready. From now on the agent is watched."""
         port = self._link.wait_ready(timeout)
         self._setup = {**self._setup, "again": True, "port": port}
-        limit = float(os.environ.get("HPK_AGENT_SILENCE", SILENCE))
+        limit = float(os.environ.get(HPK_AGENT_SILENCE, SILENCE))
         threading.Thread(target=self._watch, args=(limit,), daemon=True, name="hpk-agent").start()
         return port
 

@@ -46,6 +46,7 @@ from hyperpod_kit.checkpoint.saves import Saves, log
 from hyperpod_kit.checkpoint.slots import SlotPool
 from hyperpod_kit.checkpoint.state import State
 from hyperpod_kit.checkpoint.taking import OnBusy, Taking
+from hyperpod_kit.environment import HPK_RESUME_FROM, HPK_RESUME_MEMORY
 from hyperpod_kit.errors import CheckpointError, StateNotSerializable
 from hyperpod_kit.slurm.progress import Teller
 
@@ -167,7 +168,7 @@ class Manager:
         """
         self._mine()
         self._fence.drain()
-        told = os.environ.get("HPK_RESUME_FROM") or None
+        told = os.environ.get(HPK_RESUME_FROM) or None
         outcome = restore.restore(
             self._ranks,
             open_store(self.root),
@@ -178,7 +179,7 @@ class Manager:
             threads=self._cores,
             local=self._local,
             first=None if told == "none" else told,
-            near=os.environ.get("HPK_RESUME_MEMORY") != "0",
+            near=os.environ.get(HPK_RESUME_MEMORY) != "0",
         )
         self._settle(outcome.keep)
         if isinstance(outcome.got, Restored):

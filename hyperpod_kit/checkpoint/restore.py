@@ -33,6 +33,7 @@ from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.results import Fresh, Restored
 from hyperpod_kit.checkpoint.snapshot import Snapshot
 from hyperpod_kit.checkpoint.state import State
+from hyperpod_kit.environment import HPK_RESUME_FROM, HPK_RESUME_MEMORY
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint, StorageUnreadable
 
 Tree = dict[str, Any]
@@ -142,7 +143,7 @@ def _restore(
         raise CheckpointError(
             "nothing was committed, and what was only in memory is damaged, which was seen after "
             f"some tensors were filled: {why}",
-            hint="start again with HPK_RESUME_MEMORY=0, from the beginning",
+            hint=f"start again with {HPK_RESUME_MEMORY}=0, from the beginning",
         )
     stages.agree(ranks, state)
     return RestoreOutcome(Fresh(time.monotonic() - begin, tuple(rejected)), None)
@@ -191,7 +192,7 @@ class _Run:
                     raise StorageUnreadable(
                         self._candidate.attempt,
                         why,
-                        hint="start again when storage answers, or name an older one in HPK_RESUME_FROM: "
+                        hint=f"start again when storage answers, or name an older one in {HPK_RESUME_FROM}: "
                         f"hyperpod-kit checkpoint ls {self._store.url}",
                     ) from None
                 damaged = err.reason.verdict is Verdict.DAMAGED

@@ -22,6 +22,7 @@ from hyperpod_kit.checkpoint.ranks import Ranks, first_problem
 from hyperpod_kit.checkpoint.repository import catalog, commit, digest, verify
 from hyperpod_kit.checkpoint.repository import identity as identities
 from hyperpod_kit.checkpoint.repository.store.open import is_path
+from hyperpod_kit.environment import HPK_ATTEMPT, HPK_ATTEMPT_KEY
 from hyperpod_kit.errors import CheckpointError, RunIsOwned
 from hyperpod_kit.untrusted import listening, proof
 
@@ -43,7 +44,7 @@ class StartIdentity:
             for key, name in (
                 ("slurm_job_id", "SLURM_JOB_ID"),
                 ("restart", "SLURM_RESTART_COUNT"),
-                ("attempt", "HPK_ATTEMPT"),
+                ("attempt", HPK_ATTEMPT),
             )
             if name in os.environ
         }
@@ -76,7 +77,7 @@ def identify(ranks: Ranks, root: str | os.PathLike[str], run: str | None, algori
     answer: Any = None
     if ranks.rank == 0:
         try:
-            chosen = algorithm or os.environ.get("HPK_DIGEST") or digest.best(*[names for _, names, *_ in seen])
+            chosen = digest.asked_for(algorithm) or digest.best(*[names for _, names, *_ in seen])
             digest.algorithm(chosen)
             answer = (identities.open_root(where, run), secrets.token_hex(3), secrets.token_hex(16), chosen)
         except CheckpointError as err:
@@ -100,7 +101,7 @@ def identify(ranks: Ranks, root: str | os.PathLike[str], run: str | None, algori
 def _attempt_key() -> bytes:
     """What only this attempt's processes have; b"" where no `job run` gave them anything."""
     with contextlib.suppress(ValueError):
-        return bytes.fromhex(os.environ.get("HPK_ATTEMPT_KEY", ""))
+        return bytes.fromhex(os.environ.get(HPK_ATTEMPT_KEY, ""))
     return b""
 
 

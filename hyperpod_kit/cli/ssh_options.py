@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Callable, TypeVar
 import click
 
 from hyperpod_kit.cli.options import Cluster
+from hyperpod_kit.environment import HPK_KNOWN_HOSTS, HPK_SSH_KEY, HPK_SSH_PORT, HPK_SSH_PROXY, HPK_SSH_USER
 
 if TYPE_CHECKING:
     from hyperpod_kit.remote.live_cluster import LiveCluster
@@ -20,14 +21,14 @@ _LOGIN = (
         "--ssh-user",
         default="ubuntu",
         show_default=True,
-        envvar="HPK_SSH_USER",
+        envvar=HPK_SSH_USER,
         show_envvar=True,
         help="User that logs in to nodes; on HyperPod's images that is ubuntu.",
     ),
     click.option(
         "--ssh-key",
         type=click.Path(path_type=Path),
-        envvar="HPK_SSH_KEY",
+        envvar=HPK_SSH_KEY,
         show_envvar=True,
         help="Private key; default: the agent and ~/.ssh.",
     ),
@@ -35,14 +36,14 @@ _LOGIN = (
         "--ssh-port",
         default=22,
         show_default=True,
-        envvar="HPK_SSH_PORT",
+        envvar=HPK_SSH_PORT,
         show_envvar=True,
         help="Port of sshd on the nodes.",
     ),
     click.option(
         "--known-hosts",
         type=click.Path(path_type=Path),
-        envvar="HPK_KNOWN_HOSTS",
+        envvar=HPK_KNOWN_HOSTS,
         show_envvar=True,
         default=Path("~/.ssh/known_hosts"),
         show_default=True,
@@ -55,7 +56,7 @@ _OPTIONS = (
         "--ssh-proxy",
         default="",
         metavar="COMMAND",
-        envvar="HPK_SSH_PROXY",
+        envvar=HPK_SSH_PROXY,
         show_envvar=True,
         help="Connect through a command's input and output, as ssh's ProxyCommand; %h is the node, %p the port.",
     ),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Mapping, Optional
 import click
 
 from hyperpod_kit.cli.output import say, watch
+from hyperpod_kit.environment import HPK_POLL_INTERVAL
 
 if TYPE_CHECKING:
     from hyperpod_kit.aws.sagemaker import SageMaker
@@ -19,7 +20,7 @@ interval_option = click.option(
     "--interval",
     default=10.0,
     type=click.FloatRange(0.2),
-    envvar="HPK_POLL_INTERVAL",
+    envvar=HPK_POLL_INTERVAL,
     show_default=True,
     show_envvar=True,
     help="Seconds between two polls.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
+from hyperpod_kit.environment import HPK_RESUME_FROM, HPK_RESUME_KIND, HPK_RESUME_MEMORY, HPK_RESUME_STEP
 from hyperpod_kit.errors import NoCheckpoint
 
 Chooser = Callable[[str, Mapping[str, str]], Any]
@@ -48,8 +49,8 @@ class Choice:
 
     def environment(self) -> Dict[str, str]:
         """What the ranks are told."""
-        told = {"HPK_RESUME_FROM": self.source, "HPK_RESUME_STEP": str(self.step), "HPK_RESUME_KIND": self.kind}
-        return {**told, "HPK_RESUME_MEMORY": "0"} if self.stepped_back else told
+        told = told_to_ranks(self.source, self.step, self.kind)
+        return {**told, HPK_RESUME_MEMORY: "0"} if self.stepped_back else told
 
     def fields(self) -> Dict[str, Any]:
         """For the ledger and the report."""
@@ -69,6 +70,11 @@ class Choice:
             return "starts at step 0: nothing was ever committed"
         how = f" ({self.kind}, {PROVEN[self.proof]})" if self.proof else ""
         return f"resumes from {self.source}{how}, step {self.step}{passed}"
+
+
+def told_to_ranks(source: str, step: int, kind: str) -> Dict[str, str]:
+    """The variables that say where a run resumes."""
+    return {HPK_RESUME_FROM: source, HPK_RESUME_STEP: str(step), HPK_RESUME_KIND: kind}
 
 
 def reasons(pairs: Any) -> List[Dict[str, str]]:

@@ -11,6 +11,7 @@ import shlex
 import sys
 from typing import List, Optional, Sequence, Tuple
 
+from hyperpod_kit.environment import HPK_CHECKPOINT_ROOT
 from hyperpod_kit.errors import JobError, UsageError
 from hyperpod_kit.job.policy import RetryPolicy
 from hyperpod_kit.run import LocalRunner
@@ -202,7 +203,7 @@ def _task_prolog() -> int:
     from hyperpod_kit.job import shared_decision
     from hyperpod_kit.job.options import RunOptions, prepare
 
-    root = os.environ.get("HPK_CHECKPOINT_ROOT")
+    root = os.environ.get(HPK_CHECKPOINT_ROOT)
     if not root:
         return 0
     options = RunOptions(os.path.abspath(root), ())

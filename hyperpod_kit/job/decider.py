@@ -16,6 +16,7 @@ import time
 from typing import ContextManager, Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit import audit, descriptors
+from hyperpod_kit.environment import HPK_ATTEMPT, HPK_CHECKPOINT_ROOT, HPK_STATE
 from hyperpod_kit.errors import GaveUp, JobError, NoValidCheckpoint, RunError
 from hyperpod_kit.job import (
     allocation,
@@ -216,9 +217,9 @@ class Decider:
                         **choice.environment(),
                         **step.tasks(self._env, use),
                         **lines.environment,
-                        "HPK_ATTEMPT": attempt,
-                        "HPK_CHECKPOINT_ROOT": options.root,
-                        "HPK_STATE": options.state,
+                        HPK_ATTEMPT: attempt,
+                        HPK_CHECKPOINT_ROOT: options.root,
+                        HPK_STATE: options.state,
                     },
                 ),
                 self._limit,

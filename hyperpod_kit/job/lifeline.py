@@ -20,16 +20,13 @@ import time
 from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
 
 from hyperpod_kit import descriptors
+from hyperpod_kit.environment import HPK_ATTEMPT_KEY, HPK_LIFELINE
 from hyperpod_kit.errors import Untrusted
 from hyperpod_kit.untrusted import listening, parse, proof
 from hyperpod_kit.untrusted.lines import Lines
 from hyperpod_kit.untrusted.proof import Seal
 from hyperpod_kit.untrusted.strangers import GREETING, Guest, Strangers
 from hyperpod_kit.untrusted.text import clean
-
-VARIABLE = "HPK_LIFELINE"
-KEY = "HPK_ATTEMPT_KEY"
-"""128 bits that only this attempt's processes have, in hexadecimal."""
 
 PROTOCOL = "hpk-lifeline/2"
 
@@ -91,7 +88,7 @@ class Lifelines:
         self._news: List[str] = []
         self._older_nodes: Set[str] = set()
         self.words: Dict[str, str] = {}
-        self.environment = {VARIABLE: "", KEY: self._key}
+        self.environment = {HPK_LIFELINE: "", HPK_ATTEMPT_KEY: self._key}
         """What the attempt's ranks must have."""
         if address:
             self._listen(address, [node for node in nodes if node != address])
@@ -111,7 +108,7 @@ class Lifelines:
             self._news.append(f"the nodes have no lifeline: {err.strerror or err}")
             return
         self._strangers = Strangers(listeners, most=max(64, 2 * len(others) + 2), seconds=GREET, clock=self._clock)
-        self.environment[VARIABLE] = f"{address}:{port}:{self._name}"
+        self.environment[HPK_LIFELINE] = f"{address}:{port}:{self._name}"
 
     @property
     def files(self) -> List[int]:
@@ -229,10 +226,10 @@ class Lifeline:
     def __init__(self, env: Mapping[str, str], node: str) -> None:
         self._socket: Optional[socket.socket] = None
         self._lock = threading.Lock()
-        host, _, rest = env.get(VARIABLE, "").rpartition(":")[0].rpartition(":")
+        host, _, rest = env.get(HPK_LIFELINE, "").rpartition(":")[0].rpartition(":")
         if not host or env.get("SLURM_LOCALID", "0") != "0":
             return
-        if not env.get(KEY):
+        if not env.get(HPK_ATTEMPT_KEY):
             print(
                 f"hyperpod-kit: `job run` is of an older release than {node} has, which gets no lifeline: a dead "
                 "slurmstepd is not noticed there",
@@ -240,7 +237,7 @@ class Lifeline:
             )
             return
         with contextlib.suppress(OSError, ValueError):
-            key, nonce = bytes.fromhex(env[KEY]), proof.nonce()
+            key, nonce = bytes.fromhex(env[HPK_ATTEMPT_KEY]), proof.nonce()
             self._seal = Seal(proof.derived(key, PROTOCOL, nonce, node))
             self._socket = socket.create_connection((host, int(rest)), timeout=5.0)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import Callable, Iterator, List, Tuple
 
+from hyperpod_kit.environment import HPK_CHECKPOINT_ROOT
 from hyperpod_kit.job import lint_containers, lint_parts
 from hyperpod_kit.job.lint_finding import LintFinding
 from hyperpod_kit.job.lint_parts import NODE_LOCAL
@@ -85,13 +86,13 @@ def nobody_restarts(script: Script) -> Iterator[LintFinding]:
 
 
 def bare_srun_without_root(script: Script) -> Iterator[LintFinding]:
-    if _asked(script) and not _runs(script) and _bare_sruns(script) and "HPK_CHECKPOINT_ROOT" not in exports(script):
+    if _asked(script) and not _runs(script) and _bare_sruns(script) and HPK_CHECKPOINT_ROOT not in exports(script):
         yield LintFinding(
             "J005",
             "error",
             _bare_sruns(script)[0].line,
-            "HPK_CHECKPOINT_ROOT is not set: the ranks of this srun are told no checkpoint",
-            "export HPK_CHECKPOINT_ROOT=DIR, or use hyperpod-kit job run",
+            f"{HPK_CHECKPOINT_ROOT} is not set: the ranks of this srun are told no checkpoint",
+            f"export {HPK_CHECKPOINT_ROOT}=DIR, or use hyperpod-kit job run",
         )
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from typing import Iterator, Set
 
+from hyperpod_kit.environment import HPK_CHECKPOINT_ROOT
 from hyperpod_kit.job.lint_finding import LintFinding
 from hyperpod_kit.job.script import HET, Command, Script
 
@@ -15,7 +16,7 @@ NODE_LOCAL = ("/tmp", "/dev/shm", "/var/tmp", "/run", "/opt/dlami/nvme", "/opt/s
 _PER_TASK = ("SLURM_ARRAY_TASK_ID", "SLURM_JOB_ID", "SLURM_JOBID")
 """What has another value in each task of an array."""
 
-_ROOT = re.compile(r"(?:--checkpoint-root[= ]|\bHPK_CHECKPOINT_ROOT=)(\"[^\"]*\"|'[^']*'|\S+)")
+_ROOT = re.compile(rf"(?:--checkpoint-root[= ]|\b{HPK_CHECKPOINT_ROOT}=)(\"[^\"]*\"|'[^']*'|\S+)")
 
 
 def root(command: Command) -> str:

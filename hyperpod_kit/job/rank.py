@@ -16,11 +16,12 @@ import threading
 import time
 from typing import Any, Callable, Mapping, Sequence
 
+from hyperpod_kit.environment import HPK_ATTEMPT, HPK_PROGRESS, HPK_STATE
 from hyperpod_kit.job import container
 from hyperpod_kit.job.exits import AGAIN, Exit, write
 from hyperpod_kit.job.lifeline import BYE, LOST, SERVES, STORAGE, Lifeline
 from hyperpod_kit.job.storage import Probe, RootWatch
-from hyperpod_kit.slurm.progress import VARIABLE, RankProgress
+from hyperpod_kit.slurm.progress import RankProgress
 
 NO_STORAGE = 74
 """EX_IOERR: the command was not started, because the checkpoint root does not answer on this node."""
@@ -63,7 +64,7 @@ def run_rank(argv: Sequence[str], env: Mapping[str, str], inside: bool = False) 
     parent = os.getppid()  # before anything that may take time: a parent that dies in it would never be missed
     began = time.time()
     node = env.get("SLURMD_NODENAME") or os.uname().nodename
-    state, attempt = env.get("HPK_STATE"), env.get("HPK_ATTEMPT")
+    state, attempt = env.get(HPK_STATE), env.get(HPK_ATTEMPT)
     probe = Probe(state) if state else None
     progress = RankProgress()
     # Slurm signals every process of a step, the command included; the wrapper only has to outlive it.
@@ -84,7 +85,9 @@ def run_rank(argv: Sequence[str], env: Mapping[str, str], inside: bool = False) 
         return NO_STORAGE
     orphaned = None
     try:
-        child = subprocess.Popen(list(argv), env={**env, VARIABLE: progress.path}, preexec_fn=_dies_with(os.getpid()))
+        child = subprocess.Popen(
+            list(argv), env={**env, HPK_PROGRESS: progress.path}, preexec_fn=_dies_with(os.getpid())
+        )
     except OSError as err:
         print(f"hyperpod-kit: cannot start {argv[0]}: {err.strerror}", file=sys.stderr)
         code = 127 if isinstance(err, FileNotFoundError) else 126

@@ -115,11 +115,8 @@ def task_prolog_lines(record: Record, rank: str) -> List[str]:
     if record.get("from") is None:
         why = "; ".join(f"{one['attempt']}: {one['why']}" for one in record.get("rejected") or [])
         return [f"print hyperpod-kit: NoValidCheckpoint: {clean(why, 4000)}"]
-    lines = [
-        f"export HPK_RESUME_FROM={record['from']}",
-        f"export HPK_RESUME_STEP={record['step']}",
-        f"export HPK_RESUME_KIND={record.get('kind', checkpoint_choice.OURS)}",
-    ]
+    told = checkpoint_choice.told_to_ranks(record["from"], record["step"], record.get("kind", checkpoint_choice.OURS))
+    lines = [f"export {name}={value}" for name, value in told.items()]
     if rank == "0":
         lines.append(
             "print hyperpod-kit: starts at step 0: nothing was ever committed"

@@ -10,6 +10,7 @@ import os
 from dataclasses import asdict, dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
+from hyperpod_kit.environment import HPK_NODE_ADDRESS
 from hyperpod_kit.errors import NodeError, UnknownRole
 from hyperpod_kit.model.node_config import NodeConfig
 from hyperpod_kit.node import resource_config
@@ -93,7 +94,7 @@ def find_self(
 
 def own_address_test(paths: NodePaths, environ: Mapping[str, str]) -> Callable[[str], bool]:
     """How to recognise our own address; below a root, `HPK_NODE_ADDRESS` may name it."""
-    named = environ.get("HPK_NODE_ADDRESS") if paths.root else None
+    named = environ.get(HPK_NODE_ADDRESS) if paths.root else None
     return (lambda address: address == named) if named else is_own_address
 
 

@@ -9,6 +9,8 @@ import os
 from dataclasses import dataclass
 from typing import Mapping
 
+from hyperpod_kit.environment import HPK_ROOT
+
 PROGRAM = "/opt/hyperpod-kit/current/bin/hyperpod-kit"
 """The installed program, as units and Slurm name it."""
 
@@ -24,7 +26,7 @@ class NodePaths:
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> NodePaths:
         """`HPK_ROOT` moves everything below a directory."""
-        return cls(environ.get("HPK_ROOT", "").rstrip("/"))
+        return cls(environ.get(HPK_ROOT, "").rstrip("/"))
 
     def real(self, path: str) -> str:
         """The place of the node's absolute `path` on this machine."""

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Dict, Optional
 
+from hyperpod_kit.environment import HPK_CACHE, HPK_REHEARSAL_STATE
 from hyperpod_kit.rehearsal import own_place
 
 DEFAULT_NAME = "demo"
-STATE_BASE_VARIABLE = "HPK_REHEARSAL_STATE"
-CACHE_VARIABLE = "HPK_CACHE"
 STATE_BASE = Path("/var/lib/hyperpod-kit-rehearsal")
 FORMER_STATE_BASE = Path("/var/tmp/hyperpod-kit-rehearsal")
 """Where releases up to 0.5 kept it; one of theirs that is up is still taken down."""
@@ -27,12 +26,12 @@ NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
 
 def state_base() -> Path:
     """The directory that holds one state directory per rehearsal."""
-    return Path(os.environ.get(STATE_BASE_VARIABLE) or STATE_BASE)
+    return Path(os.environ.get(HPK_REHEARSAL_STATE) or STATE_BASE)
 
 
 def cache_dir() -> Path:
     """Where node images are kept."""
-    return Path(os.environ.get(CACHE_VARIABLE) or Path.home() / ".cache" / "hyperpod-kit")
+    return Path(os.environ.get(HPK_CACHE) or Path.home() / ".cache" / "hyperpod-kit")
 
 
 def lock_file(name: str) -> Path:
@@ -57,7 +56,7 @@ class Layout:
     @classmethod
     def former(cls, name: str) -> Optional[Layout]:
         """The rehearsal of that name that an earlier release left; None where there is none of ours."""
-        if os.environ.get(STATE_BASE_VARIABLE) or not own_place.ours(FORMER_STATE_BASE / name):
+        if os.environ.get(HPK_REHEARSAL_STATE) or not own_place.ours(FORMER_STATE_BASE / name):
             return None
         return cls(FORMER_STATE_BASE / name)
 

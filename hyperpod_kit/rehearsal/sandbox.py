@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
+from hyperpod_kit.environment import HPK_NODE_ADDRESS, HPK_ROOT
 from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.rehearsal import sandbox_root
 from hyperpod_kit.rehearsal.cluster_state import RehearsedCluster, RehearsedNode
@@ -97,8 +98,8 @@ def _run_role(work: Path, script: str, cluster: RehearsedCluster, node: Rehearse
         "HOME": str(root / "home"),
         "LC_ALL": "C",
         "TMPDIR": str(root / "tmp"),
-        "HPK_ROOT": str(root),
-        "HPK_NODE_ADDRESS": node.ip,
+        HPK_ROOT: str(root),
+        HPK_NODE_ADDRESS: node.ip,
         "SAGEMAKER_RESOURCE_CONFIG_PATH": str(root / "opt/ml/config/resource_config.json"),
     }
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List
 
+from hyperpod_kit.environment import HPK_KNOWN_HOSTS, HPK_SSH_KEY, HPK_SSH_USER
 from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.model.states import Role
 from hyperpod_kit.rehearsal import processes
@@ -93,9 +94,9 @@ def environment(layout: Layout, state: Dict[str, Any]) -> Dict[str, str]:
 
     return {
         **aws_environment(state["endpoint"], Keys.load(layout.root).admin),
-        "HPK_SSH_KEY": str(layout.ssh_key),
-        "HPK_SSH_USER": "root",
-        "HPK_KNOWN_HOSTS": str(layout.known_hosts),
+        HPK_SSH_KEY: str(layout.ssh_key),
+        HPK_SSH_USER: "root",
+        HPK_KNOWN_HOSTS: str(layout.known_hosts),
     }
 
 

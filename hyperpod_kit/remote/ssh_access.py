@@ -7,6 +7,7 @@ import socket
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional
 
+from hyperpod_kit.environment import HPK_KNOWN_HOSTS, HPK_SSH_KEY
 from hyperpod_kit.errors import Unreachable, UsageError
 from hyperpod_kit.remote.deadlines import Deadlines
 from hyperpod_kit.remote.known_hosts import KnownHosts
@@ -128,7 +129,7 @@ def _known_hosts(settings: SshSettings) -> KnownHosts:
     except OSError as err:
         raise UsageError(
             f"there are no host keys at {settings.known_hosts}, and none is taken on trust",
-            hint="--known-hosts FILE, or HPK_KNOWN_HOSTS; ssh-keyscan collects keys on a network that you trust",
+            hint=f"--known-hosts FILE, or {HPK_KNOWN_HOSTS}; ssh-keyscan collects keys on a network that you trust",
         ) from err
 
 
@@ -137,7 +138,7 @@ def _private_key(settings: SshSettings) -> Optional[paramiko.PKey]:
     if settings.key is None:
         return None
     if not settings.key.is_file():
-        raise UsageError(f"there is no private key {settings.key}", hint="--ssh-key FILE, or HPK_SSH_KEY")
+        raise UsageError(f"there is no private key {settings.key}", hint=f"--ssh-key FILE, or {HPK_SSH_KEY}")
     ssh = load_paramiko()
     try:
         key: paramiko.PKey = ssh.PKey.from_path(settings.key)

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Mapping, Optional, Sequence, Tuple
 
+from hyperpod_kit.environment import HPK_AUTO_RESUME
 from hyperpod_kit.errors import JobError
 from hyperpod_kit.slurm.hostlist import expand
 from hyperpod_kit.slurm.job_id import JobId
@@ -19,7 +20,7 @@ COMMENT_MARK = "hpk:auto-resume="
 AWAY_MARK = "hpk:elsewhere"
 """In the job's comment: this run ended itself because its host alone lost the checkpoint root; to be queued again."""
 
-OPTION_VARIABLES = ("HPK_AUTO_RESUME", "SLURM_SPANK_HPK_AUTO_RESUME", "SPANK_HPK_AUTO_RESUME")
+OPTION_VARIABLES = (HPK_AUTO_RESUME, f"SLURM_SPANK_{HPK_AUTO_RESUME}", f"SPANK_{HPK_AUTO_RESUME}")
 """Where the choice is found, best first. `--export=NONE` loses the first and keeps the second; hooks see the third."""
 
 

@@ -15,7 +15,8 @@ import os
 import resource
 from typing import Mapping, Optional
 
-VARIABLE = "HPK_PROGRESS"
+from hyperpod_kit.environment import HPK_PROGRESS
+
 NAME = "hpk-progress"
 
 _BEGINS = 64
@@ -57,7 +58,7 @@ class Teller:
     """The rank's side. Keeps no descriptor; says nothing where there is no wrapper, or it is not in sight."""
 
     def __init__(self, env: Mapping[str, str] = os.environ) -> None:
-        self._path = env.get(VARIABLE)
+        self._path = env.get(HPK_PROGRESS)
 
     def reached(self, step: int) -> None:
         """The rank has completed this step. Four system calls on memory, no file system."""

@@ -11,8 +11,9 @@ from typing import Dict, List
 
 import pytest
 
+from hyperpod_kit.environment import HPK_ATTEMPT_KEY, HPK_LIFELINE
 from hyperpod_kit.job import lifeline
-from hyperpod_kit.job.lifeline import BYE, KEY, LOST, STORAGE, VARIABLE, Lifeline, Lifelines
+from hyperpod_kit.job.lifeline import BYE, LOST, STORAGE, Lifeline, Lifelines
 from tests.hostile.network import Between, ended, flipped, resident, strangers
 from tests.support.wait import until
 
@@ -43,7 +44,7 @@ class Here:
 
     def __init__(self) -> None:
         self.lines = Lifelines("127.0.0.1")
-        host, port, _ = self.lines.environment[VARIABLE].split(":")
+        host, port, _ = self.lines.environment[HPK_LIFELINE].split(":")
         self.address = (host, int(port))
 
     def turn(self) -> List[str]:
@@ -51,7 +52,7 @@ class Here:
         return self.lines.cut()
 
     def by_way_of(self, port: int) -> Dict[str, str]:
-        return {**self.lines.environment, VARIABLE: f"127.0.0.1:{port}:x"}
+        return {**self.lines.environment, HPK_LIFELINE: f"127.0.0.1:{port}:x"}
 
     def works(self, name: str = "n9") -> None:
         Lifeline(self.lines.environment, name).end(BYE)
@@ -65,7 +66,7 @@ def test_idle_strangers_take_no_descriptor_that_job_run_needs_and_it_does_not_sp
     try:
         assert job.stdin and job.stdout
         environment = json.loads(job.stdout.readline())
-        with strangers(("127.0.0.1", int(environment[VARIABLE].split(":")[1])), 300):
+        with strangers(("127.0.0.1", int(environment[HPK_LIFELINE].split(":")[1])), 300):
             job.stdin.write("begin\n")
             job.stdin.flush()
             Lifeline(environment, "n1").end(LOST)
@@ -127,7 +128,7 @@ def test_the_key_does_not_pass_by_and_a_recorded_greeting_counts_once() -> None:
     line = Lifeline(here.by_way_of(way.port), "n1")
     line.say(STORAGE)
     until(lambda: (here.turn(), here.lines.without_storage)[1])
-    key = here.lines.environment[KEY].encode()
+    key = here.lines.environment[HPK_ATTEMPT_KEY].encode()
     assert way.up and not [said for said in way.up if key in said]
     with strangers(here.address, 1, b"".join(way.up)) as (sock,):
         until(lambda: (here.turn(), ended(sock, 0.01))[1])

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hyperpod_kit.environment import HPK_CACHE, HPK_REHEARSAL_STATE
 from hyperpod_kit.errors import Untrusted
 from hyperpod_kit.rehearsal import boot, cleanup, host, layout, own_place, processes, state
 from hyperpod_kit.rehearsal.layout import Layout
@@ -22,8 +23,8 @@ pytestmark = ROOT
 def shared(monkeypatch, tmp_path):
     """A sticky directory of root's that everybody may write to, with the state's place in it."""
     with place() as found:
-        monkeypatch.setenv(layout.STATE_BASE_VARIABLE, str(found / "state"))
-        monkeypatch.setenv(layout.CACHE_VARIABLE, str(tmp_path / "cache"))
+        monkeypatch.setenv(HPK_REHEARSAL_STATE, str(found / "state"))
+        monkeypatch.setenv(HPK_CACHE, str(tmp_path / "cache"))
         monkeypatch.setattr(host, "require", lambda: None)
         yield found
 
@@ -81,7 +82,7 @@ def test_a_link_of_a_users_to_a_directory_of_roots(shared, tmp_path):
 def test_a_directory_of_roots_below_one_that_a_user_may_rename(shared, monkeypatch):
     assert as_user(ATTACKER, lambda: os.mkdir(shared / "theirs", 0o777)) == 0
     (shared / "theirs/state").mkdir(mode=0o700)
-    monkeypatch.setenv(layout.STATE_BASE_VARIABLE, str(shared / "theirs/state"))
+    monkeypatch.setenv(HPK_REHEARSAL_STATE, str(shared / "theirs/state"))
     with pytest.raises(Untrusted, match=f"theirs belongs to uid {ATTACKER}"):
         boot.up("demo", (), lambda text: None)
 
@@ -107,7 +108,7 @@ def test_what_root_makes_is_roots_alone(shared):
 
 def test_an_image_cache_of_a_users(shared, monkeypatch):
     assert as_user(ATTACKER, lambda: os.mkdir(shared / "cache")) == 0
-    monkeypatch.setenv(layout.CACHE_VARIABLE, str(shared / "cache"))
+    monkeypatch.setenv(HPK_CACHE, str(shared / "cache"))
     with pytest.raises(Untrusted, match=f"cache belongs to uid {ATTACKER}"):
         boot.up("demo", (), lambda text: None)
     with pytest.raises(Untrusted):
@@ -168,7 +169,7 @@ def test_the_place_of_earlier_releases_made_by_a_user(shared, daemon_of_roots, m
     """It is passed over: nothing of root's can be in there, and nobody may keep root from the new place with it."""
     monkeypatch.setattr(layout, "FORMER_STATE_BASE", shared / "former")
     monkeypatch.setattr(layout, "STATE_BASE", shared / "state")
-    monkeypatch.delenv(layout.STATE_BASE_VARIABLE)
+    monkeypatch.delenv(HPK_REHEARSAL_STATE)
     plant(shared / "former/demo", daemon_of_roots.pid)
     assert boot.down("demo") is False
     assert layout.existing() == [] and daemon_of_roots.poll() is None
@@ -177,7 +178,7 @@ def test_the_place_of_earlier_releases_made_by_a_user(shared, daemon_of_roots, m
 def test_a_rehearsal_of_an_earlier_release_is_taken_down(shared, monkeypatch):
     monkeypatch.setattr(layout, "FORMER_STATE_BASE", shared / "former")
     monkeypatch.setattr(layout, "STATE_BASE", shared / "state")
-    monkeypatch.delenv(layout.STATE_BASE_VARIABLE)
+    monkeypatch.delenv(HPK_REHEARSAL_STATE)
     monkeypatch.setattr(cleanup, "remove_traces", lambda layout: [])
     former = shared / "former/demo"
     own_place.make(former)

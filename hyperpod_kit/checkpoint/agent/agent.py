@@ -46,6 +46,7 @@ from hyperpod_kit.checkpoint.agent.saves_counted import Counted
 from hyperpod_kit.checkpoint.agent.seal import Sealing
 from hyperpod_kit.checkpoint.repository import identity, layout
 from hyperpod_kit.checkpoint.repository.failpoint import failpoint
+from hyperpod_kit.environment import HPK_AGENT_LINGER
 
 _TICK = 0.25
 
@@ -63,7 +64,7 @@ class Agent(Orders):
         self.owner = Owner(*setup["owner"])
         self.folder = setup.get("folder") or places.mine()
         self.run_hash = shm_slots.run_hash(setup["run_id"])
-        self.linger = float(os.environ.get("HPK_AGENT_LINGER", "600"))
+        self.linger = float(os.environ.get(HPK_AGENT_LINGER, "600"))
         self.events: queue.SimpleQueue[agent_events.Event] = queue.SimpleQueue()
         self.files = SlotFiles(self.folder, self.run_hash, self.rank)
         self.captures = Captures()

@@ -12,6 +12,7 @@ from typing import Callable, List, Optional
 from hyperpod_kit.checkpoint.agent import movement
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import AgentEvent, Alive, Stalled
 from hyperpod_kit.checkpoint.agent.worker import Worker
+from hyperpod_kit.environment import HPK_AGENT_STALL
 
 EVERY = 5.0
 """Seconds between two signs of life."""
@@ -27,7 +28,7 @@ class Pulse:
     def __init__(self, tell: Callable[[AgentEvent], object], workers: List[Worker], commits: Optional[Worker]) -> None:
         self._tell = tell
         self._workers = [*workers, *([commits] if commits is not None else [])]
-        self._limit = float(os.environ.get("HPK_AGENT_STALL", STALL))
+        self._limit = float(os.environ.get(HPK_AGENT_STALL, STALL))
         self._next = 0.0
         self._said = ""
 

@@ -19,6 +19,7 @@ import os
 import stat
 import sys
 
+from hyperpod_kit.environment import HPK_SHM_DIR
 from hyperpod_kit.untrusted.held import hold, mount_of, opened
 
 TYPE_CHECKING = False
@@ -38,7 +39,7 @@ MOST_LOOSE = 65536
 
 def base() -> str:
     """The node's shared memory: /dev/shm, or HPK_SHM_DIR."""
-    return os.environ.get("HPK_SHM_DIR") or "/dev/shm"
+    return os.environ.get(HPK_SHM_DIR) or "/dev/shm"
 
 
 def node_uid() -> int:

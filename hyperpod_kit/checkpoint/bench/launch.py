@@ -16,6 +16,7 @@ from typing import Any
 from hyperpod_kit.checkpoint.bench import machine, rank
 from hyperpod_kit.checkpoint.bench.assignment import Assignment
 from hyperpod_kit.checkpoint.bench.workload import MODES
+from hyperpod_kit.environment import HPK_FAILPOINT, HPK_RESUME_FROM, HPK_RESUME_MEMORY, HPK_SHM_DIR
 
 _LONGEST = 420.0
 _END_SECONDS = 10.0
@@ -42,13 +43,13 @@ class Bench:
         """`patience`: seconds that all phases together may wait for a quiet machine."""
         self.directory = Path(tempfile.mkdtemp(prefix="hyperpod-kit-bench-", dir=base))
         self.shared = tempfile.mkdtemp(prefix="hyperpod-kit-bench-", dir=shared)
-        self._before = os.environ.get("HPK_SHM_DIR")
+        self._before = os.environ.get(HPK_SHM_DIR)
         self.patience = machine.QuietWait(patience)
         self._count = 0
 
     def __enter__(self) -> Bench:
-        os.environ["HPK_SHM_DIR"] = self.shared
-        for name in ("HPK_RESUME_FROM", "HPK_RESUME_MEMORY", "HPK_FAILPOINT", "SLURM_JOB_ID"):
+        os.environ[HPK_SHM_DIR] = self.shared
+        for name in (HPK_RESUME_FROM, HPK_RESUME_MEMORY, HPK_FAILPOINT, "SLURM_JOB_ID"):
             os.environ.pop(name, None)
         _CONTEXT.set_forkserver_preload(_PRELOAD)
         return self
@@ -60,9 +61,9 @@ class Bench:
         shutil.rmtree(self.directory, ignore_errors=True)
         shutil.rmtree(self.shared, ignore_errors=True)
         if self._before is None:
-            os.environ.pop("HPK_SHM_DIR", None)
+            os.environ.pop(HPK_SHM_DIR, None)
         else:
-            os.environ["HPK_SHM_DIR"] = self._before
+            os.environ[HPK_SHM_DIR] = self._before
 
     def place(self, name: str) -> Path:
         """A directory for one run's files."""
@@ -146,7 +147,7 @@ def _agents(shared: str) -> list[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                ours = f"HPK_SHM_DIR={shared}\0".encode() in (entry / "environ").read_bytes()
+                ours = f"{HPK_SHM_DIR}={shared}\0".encode() in (entry / "environ").read_bytes()
                 if ours and b"checkpoint.agent.agent_main" in (entry / "cmdline").read_bytes():
                     found.append(int(entry.name))
             except OSError:

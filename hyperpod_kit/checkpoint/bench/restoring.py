@@ -12,6 +12,7 @@ from hyperpod_kit.checkpoint import Manager, Restored, State
 from hyperpod_kit.checkpoint.bench import limits, machine
 from hyperpod_kit.checkpoint.bench.peers import Peers
 from hyperpod_kit.checkpoint.bench.workload import Workload
+from hyperpod_kit.environment import HPK_RESUME_MEMORY
 
 
 def leave_in_memory(work: Workload, root: Path) -> dict[str, Any]:
@@ -32,7 +33,7 @@ def restore(
 ) -> dict[str, Any]:
     """One timed restore. Raises RuntimeError when it did not come from `tier`."""
     if tier == "storage":
-        os.environ["HPK_RESUME_MEMORY"] = "0"
+        os.environ[HPK_RESUME_MEMORY] = "0"
     state = State(work.model, work.optimizer)
     begin = time.perf_counter()
     manager = Manager(root)

@@ -77,7 +77,7 @@ class Writer(StorageWriter):
         self._store = places.DcpLocation(self.checkpoint_id, "").store()
         self._step = step
         self._run = run
-        self._algorithm = algorithm or os.environ.get("HPK_DIGEST")
+        self._algorithm = digest.asked_for(algorithm)
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """A `checkpoint_id` is a root. Raises CheckpointError for that of an attempt: each save makes a new one."""

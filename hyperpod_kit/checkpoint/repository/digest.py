@@ -17,11 +17,13 @@ These digests find faults; they do not stop somebody who wants to forge a checkp
 from __future__ import annotations
 
 import hashlib
+import os
 import struct
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Dict, Iterable, NamedTuple, Tuple
+from typing import Any, Callable, Dict, Iterable, NamedTuple, Optional, Tuple
 
 from hyperpod_kit.checkpoint.repository import xxh3
+from hyperpod_kit.environment import HPK_DIGEST
 from hyperpod_kit.errors import DigestUnavailable
 
 CHUNK = 16 * 1024 * 1024
@@ -36,6 +38,11 @@ class Algorithm(NamedTuple):
     name: str
     leaf: Callable[[Any], bytes]
     wide: Callable[[Any], bytes]
+
+
+def asked_for(name: Optional[str]) -> Optional[str]:
+    """The algorithm that the caller names, else the one of HPK_DIGEST; None when nobody asks for one."""
+    return name or os.environ.get(HPK_DIGEST) or None
 
 
 def _blake2b_leaf(data: Any) -> bytes:

@@ -9,17 +9,19 @@ import os
 import signal
 from typing import Dict
 
+from hyperpod_kit.environment import HPK_FAILPOINT, HPK_FAILPOINT_TRACE
+
 _seen: Dict[str, int] = {}
 
 
 def failpoint(name: str) -> None:
     """Kill this process with SIGKILL when the environment asks for it here."""
-    wanted = os.environ.get("HPK_FAILPOINT")
+    wanted = os.environ.get(HPK_FAILPOINT)
     if not wanted:
         return
     _seen[name] = _seen.get(name, 0) + 1
     if name in wanted.split(",") or f"{name}@{_seen[name]}" in wanted.split(","):
-        trace = os.environ.get("HPK_FAILPOINT_TRACE")
+        trace = os.environ.get(HPK_FAILPOINT_TRACE)
         if trace:
             fd = os.open(trace, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             os.write(fd, f"{name} {os.getpid()}\n".encode())

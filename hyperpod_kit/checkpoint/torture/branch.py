@@ -12,6 +12,7 @@ from hyperpod_kit.checkpoint.torture import life
 from hyperpod_kit.checkpoint.torture.ground import Ground
 from hyperpod_kit.checkpoint.torture.life import LifeSpec
 from hyperpod_kit.checkpoint.torture.report import Budget, PartOutcome
+from hyperpod_kit.environment import HPK_RESUME_FROM, HPK_RESUME_MEMORY
 
 
 def run(here: Ground, seed: int, part: PartOutcome, budget: Budget) -> None:
@@ -45,7 +46,7 @@ def _roll_back(here: Ground, seed: int, dice: random.Random, part: PartOutcome) 
             order,
             saves=new,
             events=str(here.disk / "branch"),
-            env=(("HPK_RESUME_FROM", target.attempt), ("HPK_RESUME_MEMORY", "0")),
+            env=((HPK_RESUME_FROM, target.attempt), (HPK_RESUME_MEMORY, "0")),
         )
     )
     back = _restored(told)

@@ -16,6 +16,7 @@ from hyperpod_kit.checkpoint.repository import digest, layout, verify
 from hyperpod_kit.checkpoint.torture.ground import Ground
 from hyperpod_kit.checkpoint.torture.report import Budget, PartOutcome
 from hyperpod_kit.checkpoint.torture.subject import Subject
+from hyperpod_kit.environment import HPK_SHM_DIR
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint
 
 OLD, NEW = 10, 11
@@ -184,12 +185,12 @@ def _algorithms() -> list[str]:
 @contextmanager
 def _memory_at(here: Ground) -> Iterator[None]:
     """This process's agents keep their slots in the torture's own shared memory."""
-    before = os.environ.get("HPK_SHM_DIR")
-    os.environ["HPK_SHM_DIR"] = str(here.shm)
+    before = os.environ.get(HPK_SHM_DIR)
+    os.environ[HPK_SHM_DIR] = str(here.shm)
     try:
         yield
     finally:
         if before is None:
-            del os.environ["HPK_SHM_DIR"]
+            del os.environ[HPK_SHM_DIR]
         else:
-            os.environ["HPK_SHM_DIR"] = before
+            os.environ[HPK_SHM_DIR] = before

@@ -17,6 +17,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from hyperpod_kit.checkpoint.torture.ground import until
+from hyperpod_kit.environment import HPK_AGENT_LINGER, HPK_FAILPOINT, HPK_FAILPOINT_TRACE, HPK_SHM_DIR
 
 CONTEXT = multiprocessing.get_context("forkserver")
 # The first optimizer of a process imports torch._dynamo, which costs more than all the rest of a life.
@@ -95,9 +96,9 @@ def _run(order: LifeSpec) -> None:
     os.dup2(out, 2)
     for name in [name for name in os.environ if name.startswith(("HPK_", "SLURM_"))]:
         del os.environ[name]
-    os.environ.update(HPK_SHM_DIR=order.shm, HPK_AGENT_LINGER="10", GLOO_SOCKET_IFNAME="lo", **dict(order.env))
+    os.environ.update({HPK_SHM_DIR: order.shm, HPK_AGENT_LINGER: "10", "GLOO_SOCKET_IFNAME": "lo", **dict(order.env)})
     if order.failpoint:
-        os.environ.update(HPK_FAILPOINT=order.failpoint, HPK_FAILPOINT_TRACE=order.trace)
+        os.environ.update({HPK_FAILPOINT: order.failpoint, HPK_FAILPOINT_TRACE: order.trace})
     teller = _Teller(order.events)
     warnings.simplefilter("ignore", RuntimeWarning)  # a skipped save is an outcome here, not news
     import torch
@@ -189,7 +190,7 @@ def _bounded(process: BaseProcess) -> None:
 
 
 def _flush(shm: str, failpoint: str, trace: str) -> None:
-    os.environ.update(HPK_FAILPOINT=failpoint, HPK_FAILPOINT_TRACE=trace)
+    os.environ.update({HPK_FAILPOINT: failpoint, HPK_FAILPOINT_TRACE: trace})
     from hyperpod_kit.checkpoint.agent import flush as repository_flush
 
     repository_flush.flush(folder=shm, timeout=5.0)
@@ -197,7 +198,7 @@ def _flush(shm: str, failpoint: str, trace: str) -> None:
 
 
 def _prune(root: str, failpoint: str, trace: str) -> None:
-    os.environ.update(HPK_FAILPOINT=failpoint, HPK_FAILPOINT_TRACE=trace)
+    os.environ.update({HPK_FAILPOINT: failpoint, HPK_FAILPOINT_TRACE: trace})
     from hyperpod_kit.checkpoint.repository import identity, policy, retention
     from hyperpod_kit.checkpoint.repository.store.open import open_store
 

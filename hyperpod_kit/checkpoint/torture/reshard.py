@@ -13,6 +13,7 @@ from typing import Any
 from hyperpod_kit.checkpoint.torture import life
 from hyperpod_kit.checkpoint.torture.ground import Ground
 from hyperpod_kit.checkpoint.torture.report import Budget, PartOutcome
+from hyperpod_kit.environment import HPK_AGENT_LINGER, HPK_SHM_DIR
 
 CHANGES = ((4, 2), (4, 3), (2, 4), (3, 1), (1, 2))
 _STEP = 7
@@ -54,7 +55,7 @@ def _world(ground: Ground, seed: int, world: int, *, save: bool) -> str:
 
 
 def _rank(root: str, shm: str, meeting: str, answer: str, seed: int, rank: int, world: int, save: bool) -> None:
-    os.environ.update(HPK_SHM_DIR=shm, HPK_AGENT_LINGER="10", GLOO_SOCKET_IFNAME="lo")
+    os.environ.update({HPK_SHM_DIR: shm, HPK_AGENT_LINGER: "10", "GLOO_SOCKET_IFNAME": "lo"})
     import torch
     import torch.distributed as dist
 

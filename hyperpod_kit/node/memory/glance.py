@@ -21,8 +21,10 @@ def nothing_to_do(where: str) -> bool:
 
 
 def main() -> int:
+    from hyperpod_kit.environment import HPK_ROOT
+
     try:
-        if nothing_to_do(os.environ.get("HPK_ROOT", "").rstrip("/") + "/dev/shm"):
+        if nothing_to_do(os.environ.get(HPK_ROOT, "").rstrip("/") + "/dev/shm"):
             return 0
     except Exception:  # whatever it is, the whole round knows better
         pass

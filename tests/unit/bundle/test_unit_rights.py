@@ -186,6 +186,6 @@ def test_nothing_sets_up_its_namespace_by_walking_over_every_mount(unit: Path) -
 
 @services
 def test_no_unit_passes_on_what_can_be_configured_in_a_user_s_environment(unit: Path) -> None:
-    """Points of failure (`HPK_FAIL_AT` and its like) are read from the environment: a unit's is systemd's own."""
+    """Points of failure (`HPK_FAILPOINT` and its like) are read from the environment: a unit's is systemd's own."""
     found = keys(unit)
     assert "PassEnvironment" not in found and "EnvironmentFile" not in found

@@ -12,8 +12,9 @@ from typing import Dict, List
 
 import pytest
 
+from hyperpod_kit.environment import HPK_LIFELINE
 from hyperpod_kit.job import lifeline
-from hyperpod_kit.job.lifeline import BYE, LOST, SERVES, STORAGE, UNNOTICED, VARIABLE, Lifeline, Lifelines
+from hyperpod_kit.job.lifeline import BYE, LOST, SERVES, STORAGE, UNNOTICED, Lifeline, Lifelines
 from tests.support.wait import until
 
 
@@ -64,7 +65,7 @@ def test_a_rank_without_slurmstepd_and_a_node_without_storage_say_so() -> None:
 
 def test_strangers_are_not_heard_and_only_one_rank_a_node_speaks() -> None:
     ends = Ends()
-    host, port, _name = ends.environment[VARIABLE].split(":")
+    host, port, _name = ends.environment[HPK_LIFELINE].split(":")
     with socket.create_connection((host, int(port))) as stranger:
         stranger.sendall(b"guess n1\n")
         ends.after_traffic()
@@ -77,7 +78,7 @@ def test_strangers_are_not_heard_and_only_one_rank_a_node_speaks() -> None:
 
 def test_no_address_no_listener() -> None:
     lines = Lifelines("")
-    assert lines.environment[VARIABLE] == "" and lines.files == [] and lines.cut() == []
+    assert lines.environment[HPK_LIFELINE] == "" and lines.files == [] and lines.cut() == []
 
 
 def test_a_node_may_complain_in_mid_step_take_it_back_and_still_break_off() -> None:
@@ -156,18 +157,18 @@ def test_a_rank_that_ends_of_the_pipe_of_its_dead_slurmstepd_says_that_it_is_los
 
 def test_a_node_of_an_older_release_has_no_line_and_is_named(capfd: pytest.CaptureFixture[str]) -> None:
     ends = Ends()
-    host, port, name = ends.environment[VARIABLE].split(":")
+    host, port, name = ends.environment[HPK_LIFELINE].split(":")
     with socket.create_connection((host, int(port))) as older:
         older.sendall(f"{name} n7\n".encode())
         ends.after_traffic()
     [sentence] = ends.here.news()
     assert sentence.startswith("n7 runs an older release") and ends.here.news() == [] and ends.here.cut() == []
-    Lifeline({VARIABLE: f"127.0.0.1:{port}:0123456789abcdef"}, "n8").end(BYE)
+    Lifeline({HPK_LIFELINE: f"127.0.0.1:{port}:0123456789abcdef"}, "n8").end(BYE)
     assert "`job run` is of an older release than n8" in capfd.readouterr().err
 
 
 def test_who_cannot_listen_at_the_announced_address_says_where_he_does() -> None:
     lines = Lifelines("192.0.2.5", ["192.0.2.6"])
-    assert "all interfaces" in lines.news()[0] and lines.environment[VARIABLE].startswith("192.0.2.5:")
+    assert "all interfaces" in lines.news()[0] and lines.environment[HPK_LIFELINE].startswith("192.0.2.5:")
     lines.close()
     assert Lifelines("127.0.0.1").news() == []

@@ -9,17 +9,18 @@ import pytest
 from click.testing import CliRunner
 
 from hyperpod_kit.cli.rehearse_commands import rehearse
+from hyperpod_kit.environment import HPK_REHEARSAL_STATE
 from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.rehearsal import boot, host, layer, own_place, state
 from hyperpod_kit.rehearsal.keys import Keys
-from hyperpod_kit.rehearsal.layout import STATE_BASE_VARIABLE, Layout
+from hyperpod_kit.rehearsal.layout import Layout
 from hyperpod_kit.rehearsal.processes import Process, alive, identify
 from hyperpod_kit.rehearsal.settings import RehearsalSettings, parse_share, parse_tree
 
 
 @pytest.fixture(autouse=True)
 def own_state(tmp_path, monkeypatch):
-    monkeypatch.setenv(STATE_BASE_VARIABLE, str(tmp_path / "state"))
+    monkeypatch.setenv(HPK_REHEARSAL_STATE, str(tmp_path / "state"))
     monkeypatch.setenv("HPK_CACHE", str(tmp_path / "cache"))
 
 

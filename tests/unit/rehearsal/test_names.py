@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hyperpod_kit.environment import HPK_REHEARSAL_STATE
 from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.rehearsal import cgroups, layout, mounts, targets
 from hyperpod_kit.rehearsal.layout import Layout
@@ -31,7 +32,7 @@ def test_every_name_carries_the_id_and_fits_the_kernel():
 
 
 def test_existing_rehearsals_are_directories_with_a_name(tmp_path, monkeypatch):
-    monkeypatch.setenv(layout.STATE_BASE_VARIABLE, str(tmp_path / "base"))
+    monkeypatch.setenv(HPK_REHEARSAL_STATE, str(tmp_path / "base"))
     assert layout.existing() == []
     (tmp_path / "base/demo").mkdir(parents=True)
     (tmp_path / "base/.hidden").mkdir()

@@ -1,4 +1,4 @@
-"""Codes of findings, as the code itself writes them: every `Finding(…)`, and every `wrong(…)` of the readers.
+"""Codes of findings, as the code itself writes them: `Finding(…)`, a reader's `wrong(…)`, a field's `Pattern(…)`.
 
 HPK-X000 in the configuration's rules and in the preflight, J000 in `job lint`, S000 in `job doctor`.
 """
@@ -17,10 +17,11 @@ from hyperpod_kit import environment
 from hyperpod_kit.config.findings import Finding
 
 PACKAGE = Path(hyperpod_kit.__file__).parent
+FIELDS = "config.fields"
 CODE = re.compile(r"(?:HPK-[A-Z]|[JS])\d{3}")
 SEVERITIES = ("error", "warning", "info")
 WRONG = ("code", "key", "message", "hint")
-"""Arguments of a reader's `wrong(…)`, which makes a Finding of them."""
+"""Arguments of a reader's `wrong(…)`, which makes a Finding of them. `Pattern(…)` has them too, but for the key."""
 VARIABLES = {name for name in vars(environment) if name.startswith("HPK_")}
 """Constants whose value is their name."""
 
@@ -44,8 +45,18 @@ def every_code() -> set[str]:
 
 def entries() -> list[Entry]:
     """One for each distinct message of each code, in the order of the codes."""
-    found = {entry: None for path in _sources() for entry in _of(path)}
-    return sorted(found, key=lambda entry: entry.code)
+    found = sorted({entry: None for path in _sources() for entry in _of(path)}, key=lambda entry: entry.code)
+    topics = {_letters(entry): entry for entry in reversed(found) if entry.module != FIELDS}
+    return [_under(entry, topics[_letters(entry)]) if entry.module == FIELDS else entry for entry in found]
+
+
+def _letters(entry: Entry) -> str:
+    return entry.code.rstrip("0123456789")
+
+
+def _under(entry: Entry, topic: Entry) -> Entry:
+    """A pattern of a field belongs to the topic that has its codes."""
+    return dataclasses.replace(entry, module=topic.module, about=topic.about)
 
 
 def _sources() -> list[Path]:
@@ -76,7 +87,7 @@ def _of(path: Path) -> Iterator[Entry]:
             yield Entry(
                 said["code"],
                 severity if severity in SEVERITIES else "error",
-                said.get("message", ""),
+                said.get("message", "").replace("{value}", "‹value›"),
                 hint,
                 module,
                 about,

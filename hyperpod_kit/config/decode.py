@@ -10,7 +10,7 @@ from hyperpod_kit.config.decode_cluster import decode_cluster
 from hyperpod_kit.config.decode_mounts import decode_mounts
 from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.homes import PLACE, decode_homes, home_mounts
-from hyperpod_kit.config.schema_recorder import Read
+from hyperpod_kit.config.schema_recorder import KeyRead
 from hyperpod_kit.config.section import Section
 from hyperpod_kit.config.settings import BundleLocation, ProvisioningParameters, Settings, WorkerGroup
 from hyperpod_kit.model.node_config import HealthPolicy, User
@@ -24,13 +24,14 @@ PASSED_ON = ("slurm_configurations", "fsx_openzfs_dns_name")
 def decode(
     values: dict[str, Any],
     access_points: Optional[Mapping[str, AccessPoint]] = None,
-    reads: Optional[list[Read]] = None,
+    reads: Optional[list[KeyRead]] = None,
 ) -> tuple[Settings, list[Finding]]:
     """Decode the whole file. The settings are complete, with placeholders where a finding says so.
 
     `access_points`: what is known of the homes' access points, by user name; `reads`: takes every key asked for.
     """
     findings: list[Finding] = []
+    reads = [] if reads is None else reads
     top = Section(values, "", findings, reads)
     top.optional_text("$schema")  # for the editor that the file is written with
     parameters = _parameters(top)
@@ -82,6 +83,7 @@ def decode(
         secrets,
         slurm_state,
         metadata_users,
+        tuple(reads),
     )
     return settings, findings
 

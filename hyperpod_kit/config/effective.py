@@ -13,7 +13,7 @@ from typing import Any, Iterator
 from hyperpod_kit.config import access_points, document
 from hyperpod_kit.config.decode import decode
 from hyperpod_kit.config.load import load
-from hyperpod_kit.config.schema_recorder import KeyPath, Read, complete
+from hyperpod_kit.config.schema_recorder import KeyPath, KeyRead, complete
 
 _PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./@=-]*")
 _NOT_TEXT = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
@@ -23,7 +23,7 @@ _NOT_TEXT = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
 def effective(path: Path) -> tuple[dict[str, Any], set[KeyPath]]:
     """(every value, where the default counts). Raises UsageError, ConfigError when anything is wrong with the file."""
     load(path)
-    reads: list[Read] = []
+    reads: list[KeyRead] = []
     decode(document.read(path).values, access_points.read(path), reads)
     return complete(reads)
 

@@ -9,7 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Mapping, Optional
 
+from hyperpod_kit.config import patterns
 from hyperpod_kit.config.field_mounts import MOUNT_FIELDS
+from hyperpod_kit.config.patterns import Pattern
+from hyperpod_kit.model.secrets import ARN
 from hyperpod_kit.model.states import LIFECYCLE_MODES, ROLES
 
 
@@ -17,20 +20,48 @@ from hyperpod_kit.model.states import LIFECYCLE_MODES, ROLES
 class Field:
     """`text`: one sentence or two.
 
-    choices: all values there are; request: the field of CreateCluster whose limits, in the installed botocore, count.
+    choices: all values there are; request: the field of CreateCluster whose limits, in the installed botocore, count;
+    pattern: what the text, or each text of a list, must look like.
     """
 
     text: str
     choices: tuple[str, ...] = ()
     request: Optional[str] = None
+    pattern: Optional[Pattern] = None
 
 
+_PLAIN = "Use 1 to 63 letters, digits and hyphens, no hyphen first or last"
+_SECURITY_GROUP, _SUBNET = (
+    Pattern(
+        "HPK-K008",
+        rf"{letters}-[0-9a-f]{{8,17}}",
+        "`{value}` is not an id of this kind",
+        f"Write it like {letters}-0123456789abcdef0",
+    )
+    for letters in ("sg", "subnet")
+)
 _G = "InstanceGroups[]"
 _KIT: Mapping[str, Field] = {
     "cluster": Field("The cluster itself: what CreateCluster gets."),
-    "cluster.name": Field("Name of the cluster.", request="ClusterName"),
-    "cluster.region": Field("AWS region of the cluster."),
-    "cluster.execution_role": Field("ARN of the IAM role that the nodes act as.", request=f"{_G}.ExecutionRole"),
+    "cluster.name": Field(
+        "Name of the cluster.",
+        request="ClusterName",
+        pattern=Pattern("HPK-K001", patterns.CLUSTER_NAME, "`{value}` is not a cluster name", _PLAIN),
+    ),
+    "cluster.region": Field(
+        "AWS region of the cluster.",
+        pattern=Pattern("HPK-K002", patterns.REGION, "`{value}` is not a region", "Write it like us-east-1"),
+    ),
+    "cluster.execution_role": Field(
+        "ARN of the IAM role that the nodes act as.",
+        request=f"{_G}.ExecutionRole",
+        pattern=Pattern(
+            "HPK-K003",
+            patterns.ROLE_ARN,
+            "`{value}` is not the ARN of a role",
+            "Write it like arn:aws:iam::111122223333:role/Name",
+        ),
+    ),
     "cluster.lifecycle_mode": Field(
         "on_init_complete: our script runs after HyperPod's own set-up of Slurm and FSx; on_create: instead of it; "
         "ami_only: no script of ours.",
@@ -51,12 +82,24 @@ _KIT: Mapping[str, Field] = {
     ),
     "cluster.vpc": Field("Where the nodes live. Needed for EFS and FSx."),
     "cluster.vpc.security_group_ids": Field(
-        "Security groups of the nodes; with EFA each allows all traffic to itself."
+        "Security groups of the nodes; with EFA each allows all traffic to itself.", pattern=_SECURITY_GROUP
     ),
-    "cluster.vpc.subnet_ids": Field("Private subnets, in the Availability Zone where the instances and FSx are."),
+    "cluster.vpc.subnet_ids": Field(
+        "Private subnets, in the Availability Zone where the instances and FSx are.", pattern=_SUBNET
+    ),
     "cluster.instance_groups": Field("Groups of nodes: one for the controller, others for login and compute nodes."),
-    "cluster.instance_groups[].name": Field("Name of the group.", request=f"{_G}.InstanceGroupName"),
-    "cluster.instance_groups[].instance_type": Field("Type of its nodes, `ml.…`.", request=f"{_G}.InstanceType"),
+    "cluster.instance_groups[].name": Field(
+        "Name of the group.",
+        request=f"{_G}.InstanceGroupName",
+        pattern=Pattern("HPK-G007", patterns.CLUSTER_NAME, "`{value}` is not a group name", _PLAIN),
+    ),
+    "cluster.instance_groups[].instance_type": Field(
+        "Type of its nodes, `ml.…`.",
+        request=f"{_G}.InstanceType",
+        pattern=Pattern(
+            "HPK-G009", patterns.INSTANCE_TYPE, "`{value}` is not an instance type", "Write it like ml.p5.48xlarge"
+        ),
+    ),
     "cluster.instance_groups[].count": Field("How many nodes.", request=f"{_G}.InstanceCount"),
     "cluster.instance_groups[].min_count": Field(
         "With fewer nodes than that after three hours the group is rolled back.", request=f"{_G}.MinInstanceCount"
@@ -66,8 +109,10 @@ _KIT: Mapping[str, Field] = {
         "ARN of this group's role where it is not the cluster's.", request=f"{_G}.ExecutionRole"
     ),
     "cluster.instance_groups[].vpc": Field("Where this group's nodes live, if not where the cluster's do."),
-    "cluster.instance_groups[].vpc.security_group_ids": Field("Security groups of this group's nodes."),
-    "cluster.instance_groups[].vpc.subnet_ids": Field("Subnets of this group's nodes."),
+    "cluster.instance_groups[].vpc.security_group_ids": Field(
+        "Security groups of this group's nodes.", pattern=_SECURITY_GROUP
+    ),
+    "cluster.instance_groups[].vpc.subnet_ids": Field("Subnets of this group's nodes.", pattern=_SUBNET),
     "cluster.instance_groups[].ebs_gib": Field(
         "GiB of an EBS volume at /opt/sagemaker.",
         request=f"{_G}.InstanceStorageConfigs[].EbsVolumeConfig.VolumeSizeInGB",
@@ -104,17 +149,41 @@ _KIT: Mapping[str, Field] = {
     "cluster.tags": Field("Tags of the cluster, key: value."),
     "cluster.api": Field("Further fields of CreateCluster, passed on as they are, for what has no key here."),
     "bundle": Field("Where lifecycle bundles are uploaded."),
-    "bundle.bucket": Field("The bucket; HyperPod's managed policy reads sagemaker-* only."),
+    "bundle.bucket": Field(
+        "The bucket; HyperPod's managed policy reads sagemaker-* only.",
+        pattern=Pattern(
+            "HPK-B001",
+            patterns.BUCKET,
+            "`{value}` is not a bucket name",
+            "Use 3 to 63 lower-case letters, digits, dots and hyphens",
+        ),
+    ),
     "bundle.prefix": Field("Where in the bucket; ends in /."),
     "mounts": Field("File systems and buckets that nodes mount and keep mounted."),
     "users": Field("Accounts, the same on every node."),
-    "users[].name": Field("Login name."),
+    "users[].name": Field(
+        "Login name.",
+        pattern=Pattern(
+            "HPK-U001",
+            patterns.USER_NAME,
+            "`{value}` is not a user name",
+            "Use up to 32 lower-case letters, digits, _ and -, a letter first",
+        ),
+    ),
     "users[].uid": Field("User id; files belong to numbers, so never give one twice."),
     "users[].gid": Field("Id of the user's own group."),
     "homes": Field("Home directories on EFS, behind an access point for each user."),
     "homes.file_system_id": Field("The EFS file system."),
     "homes.path": Field("Where homes are on the nodes."),
-    "homes.directory": Field("Where homes are on the file system."),
+    "homes.directory": Field(
+        "Where homes are on the file system.",
+        pattern=Pattern(
+            "HPK-U011",
+            patterns.ACCESS_POINT_PARENT,
+            "`{value}` is not a directory that access points can lie in",
+            "Use up to three levels like /home or /team/a/home",
+        ),
+    ),
     "homes.required": Field("Whether a node without them has failed."),
     "homes.roles": Field("Nodes that have them.", ROLES),
     "health": Field("How mounts are watched."),
@@ -135,20 +204,68 @@ _KIT: Mapping[str, Field] = {
         "Closes the instance metadata service, and with it the role of the nodes, to all but root; without this key "
         "every process on a node has the role."
     ),
-    "metadata_service.users": Field("Users that may use it all the same."),
+    "metadata_service.users": Field(
+        "Users that may use it all the same.",
+        pattern=Pattern(
+            "HPK-I001",
+            rf"(?!root$){patterns.USER_NAME}",
+            "`{value}` is not the name of a user that this could be said of",
+            "Name accounts other than root, which always may",
+        ),
+    ),
     "failure_pause": Field("Seconds that a failed node waits before it goes, so that CloudWatch has its last lines."),
     "clients": Field("Packages of mount clients that nodes install, each pinned by its digest."),
     "clients[].client": Field("The client that the package belongs to; a client's own package says it by its name."),
-    "clients[].name": Field("Name of the package."),
-    "clients[].version": Field("Its version, as in the package."),
+    "clients[].name": Field(
+        "Name of the package.",
+        pattern=Pattern(
+            "HPK-P001", patterns.PACKAGE_NAME, "`{value}` is not a package name", "Copy it from dpkg-deb -I"
+        ),
+    ),
+    "clients[].version": Field(
+        "Its version, as in the package.",
+        pattern=Pattern(
+            "HPK-P002",
+            patterns.PACKAGE_VERSION,
+            "`{value}` is not a version that a package has",
+            "Copy it from dpkg-deb -I; what changes under its name is not accepted",
+        ),
+    ),
     "clients[].arch": Field("Processors that it is for.", ("x86_64", "arm64", "all")),
-    "clients[].sha256": Field("SHA-256 of the file."),
+    "clients[].sha256": Field(
+        "SHA-256 of the file.",
+        pattern=Pattern(
+            "HPK-P004", patterns.SHA256, "not 64 lower-case hex digits", "Copy it from the output of sha256sum"
+        ),
+    ),
     "clients[].url": Field("Where nodes get it, if not from the bundle."),
     "clients[].file": Field("The file beside the configuration that goes into the bundle."),
     "secrets": Field("Secrets that nodes fetch by themselves; never their values."),
-    "secrets[].name": Field("Name of the file on the node."),
-    "secrets[].arn": Field("ARN in Secrets Manager or Parameter Store."),
-    "secrets[].owner": Field("User that may read it."),
+    "secrets[].name": Field(
+        "Name of the file on the node.",
+        pattern=Pattern(
+            "HPK-A001",
+            patterns.MOUNT_NAME,
+            "`{value}` is not the name of a secret",
+            "Use 1 to 40 lower-case letters, digits and hyphens, no hyphen first",
+        ),
+    ),
+    "secrets[].arn": Field(
+        "ARN in Secrets Manager or Parameter Store.",
+        # What stands there may be the secret itself: it is not repeated.
+        pattern=Pattern(
+            "HPK-A003",
+            ARN.pattern,
+            "this is not the ARN of a secret or of a parameter",
+            "Write it like arn:aws:secretsmanager:us-east-1:111122223333:secret:name-a1b2c3",
+        ),
+    ),
+    "secrets[].owner": Field(
+        "User that may read it.",
+        pattern=Pattern(
+            "HPK-A004", patterns.USER_NAME, "`{value}` is not a user name", "Name the user who may read it"
+        ),
+    ),
     "secrets[].roles": Field("Nodes that get it.", ROLES),
 }
 
@@ -160,7 +277,11 @@ FIELDS: Mapping[str, Field] = {
     "login_group": Field("Name of the instance group of the login nodes, if there are any."),
     "worker_groups": Field("Which partition each compute group serves."),
     "worker_groups[].instance_group_name": Field("Name of the instance group."),
-    "worker_groups[].partition_name": Field("Name of its partition.", request=f"{_G}.SlurmConfig.PartitionNames[]"),
+    "worker_groups[].partition_name": Field(
+        "Name of its partition.",
+        request=f"{_G}.SlurmConfig.PartitionNames[]",
+        pattern=Pattern("HPK-G014", patterns.CLUSTER_NAME, "`{value}` is not a partition name", _PLAIN),
+    ),
     "fsx_dns_name": Field("Short form of one FSx for Lustre mount at /fsx, with fsx_mountname."),
     "fsx_mountname": Field("Its mount name, as FSx shows it."),
     "fsx_openzfs_dns_name": Field("Short form of one FSx for OpenZFS mount at /home."),
@@ -179,3 +300,17 @@ def describe(place: str, kind: str = "") -> Field:
     """The field at a place such as `hyperpod_kit.mounts[].path`; `kind`: of the mount. Raises KeyError."""
     own = place.replace("hyperpod_kit.mounts[]", f"hyperpod_kit.mounts[{kind}]", 1) if kind else place
     return FIELDS[own] if own in FIELDS else FIELDS[place]
+
+
+def pattern_of(place: str, kind: str = "") -> Optional[Pattern]:
+    """The pattern of the field there; None where there is none, or no field of ours (a tag)."""
+    try:
+        return describe(place, kind).pattern
+    except KeyError:
+        return None
+
+
+def fits(place: str, text: str) -> bool:
+    """Whether a text at `place` is as the field's pattern has it."""
+    pattern = pattern_of(place)
+    return pattern is None or pattern.fits(text)

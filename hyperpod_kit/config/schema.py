@@ -12,11 +12,10 @@ from typing import Any
 from hyperpod_kit.aws import request_shape
 from hyperpod_kit.config.decode import decode
 from hyperpod_kit.config.fields import Field, describe
-from hyperpod_kit.config.schema_recorder import KeyPath, Read
+from hyperpod_kit.config.schema_recorder import MOUNTS, KeyPath, KeyRead
 from hyperpod_kit.model.mounts import KINDS
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-MOUNTS: KeyPath = ("hyperpod_kit", "mounts")
 
 _TYPES: dict[str, dict[str, Any]] = {
     "text": {"type": "string"},
@@ -37,11 +36,11 @@ def schema(*, limits: bool = True) -> dict[str, Any]:
     return {"$schema": DIALECT, "title": "hyperpod-kit: provisioning_parameters.json", **built}
 
 
-def _all_reads() -> tuple[Read, ...]:
+def _all_reads() -> tuple[KeyRead, ...]:
     """Every key that the decoder can ask for; lists have one item, of mounts one of each kind."""
     values: dict[str, Any] = {}
     while True:
-        reads: list[Read] = []
+        reads: list[KeyRead] = []
         decode(values, reads=reads)
         grown = False
         for read in reads:
@@ -51,7 +50,7 @@ def _all_reads() -> tuple[Read, ...]:
             return tuple({read.key_path: read for read in reads}.values())
 
 
-def _put(values: dict[str, Any], read: Read) -> bool:
+def _put(values: dict[str, Any], read: KeyRead) -> bool:
     """Write an empty value for an object or list that is not there; whether it was not."""
     holder: Any = values
     for step in read.key_path[:-1]:
@@ -64,7 +63,7 @@ def _put(values: dict[str, Any], read: Read) -> bool:
     return True
 
 
-def _object(key_path: KeyPath, reads: list[Read], kind: str, limits: bool) -> dict[str, Any]:
+def _object(key_path: KeyPath, reads: list[KeyRead], kind: str, limits: bool) -> dict[str, Any]:
     """The object at a key_path. `kind`: of the mount that it lies in."""
     inside = [read for read in reads if read.key_path[:-1] == key_path]
     return {
@@ -75,8 +74,8 @@ def _object(key_path: KeyPath, reads: list[Read], kind: str, limits: bool) -> di
     }
 
 
-def _property(read: Read, reads: list[Read], kind: str, limits: bool) -> dict[str, Any]:
-    field = describe(_place(read.key_path), kind)
+def _property(read: KeyRead, reads: list[KeyRead], kind: str, limits: bool) -> dict[str, Any]:
+    field = describe(read.field, kind)
     found: dict[str, Any] = {"description": field.text}
     if read.kind == "object":
         found.update(_object(read.key_path, reads, kind, limits))
@@ -100,15 +99,17 @@ def _property(read: Read, reads: list[Read], kind: str, limits: bool) -> dict[st
     return found
 
 
-def _mount(kind: str, reads: list[Read], limits: bool) -> dict[str, Any]:
+def _mount(kind: str, reads: list[KeyRead], limits: bool) -> dict[str, Any]:
     return {"title": kind, **_object((*MOUNTS, list(KINDS).index(kind)), reads, kind, limits)}
 
 
 def _limit(found: dict[str, Any], field: Field) -> None:
-    """What values there are: those of the field, and those that the API has for it."""
+    """What values there are: those of the field, and those that the API has for it, which come first."""
     target = found["items"] if found["type"] == "array" else found
     if field.choices:
         target["enum"] = list(field.choices)
+    if field.pattern is not None:
+        target["pattern"] = f"^(?:{field.pattern.regex})$"
     if field.request is None:
         return
     try:
@@ -118,6 +119,7 @@ def _limit(found: dict[str, Any], field: Field) -> None:
     except ImportError:
         return  # without botocore the schema only says less
     if "enum" in model:
+        target.pop("pattern", None)
         target["enum"] = model["enum"]
         return
     low, high = ("minLength", "maxLength") if model.get("type_name") == "string" else ("minimum", "maximum")
@@ -126,11 +128,3 @@ def _limit(found: dict[str, Any], field: Field) -> None:
             target[key] = model[name]
     if "pattern" in model:
         target["pattern"] = f"^(?:{model['pattern']})$"
-
-
-def _place(key_path: KeyPath) -> str:
-    """`hyperpod_kit.mounts[].path`."""
-    text = ""
-    for step in key_path:
-        text += "[]" if isinstance(step, int) else f".{step}" if text else str(step)
-    return text

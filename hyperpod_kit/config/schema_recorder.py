@@ -12,13 +12,15 @@ from typing import Any, Iterable, Literal, Union
 KeyPath = tuple[Union[str, int], ...]
 """Keys and indexes from the top of the file."""
 
+MOUNTS: KeyPath = ("hyperpod_kit", "mounts")
+
 Kind = Literal[
     "text", "integer", "number", "boolean", "texts", "texts_by_key", "things_by_key", "object", "list", "anything"
 ]
 
 
 @dataclass(frozen=True)
-class Read:
+class KeyRead:
     """One key that was asked for.
 
     optional: it may be left out; default: its value then (None also where leaving it out means none); value: what the
@@ -32,8 +34,18 @@ class Read:
     value: Any
     written: bool
 
+    @property
+    def path(self) -> str:
+        """As findings write it: `hyperpod_kit.mounts[1].path`."""
+        return _joined(f"[{step}]" if isinstance(step, int) else step for step in self.key_path)
 
-def complete(reads: Iterable[Read]) -> tuple[dict[str, Any], set[KeyPath]]:
+    @property
+    def field(self) -> str:
+        """As fields.py writes it: `hyperpod_kit.mounts[].path`."""
+        return _joined("[]" if isinstance(step, int) else step for step in self.key_path)
+
+
+def complete(reads: Iterable[KeyRead]) -> tuple[dict[str, Any], set[KeyPath]]:
     """(the configuration with every value that counts, the key paths of those that were not written). Pure.
 
     Read again it is the same configuration: null stands for "none" and is what leaving the key out means.
@@ -58,3 +70,10 @@ def complete(reads: Iterable[Read]) -> tuple[dict[str, Any], set[KeyPath]]:
         if not read.written:
             defaults.add(read.key_path)
     return top, defaults
+
+
+def _joined(steps: Iterable[str]) -> str:
+    text = ""
+    for step in steps:
+        text += step if step.startswith("[") or not text else f".{step}"
+    return text

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from typing import Any, Iterator, Mapping, Optional
 
 from hyperpod_kit.config.findings import Finding
-from hyperpod_kit.config.schema_recorder import KeyPath, Kind, Read
+from hyperpod_kit.config.schema_recorder import KeyPath, KeyRead, Kind
 
 _KINDS = {
     str: "a string",
@@ -28,7 +28,12 @@ class Section:
     """Reads `raw` (anything; wrong if not an object), which lies at `path`, and appends to `findings` and `reads`."""
 
     def __init__(
-        self, raw: Any, path: str, findings: list[Finding], reads: Optional[list[Read]] = None, key_path: KeyPath = ()
+        self,
+        raw: Any,
+        path: str,
+        findings: list[Finding],
+        reads: Optional[list[KeyRead]] = None,
+        key_path: KeyPath = (),
     ) -> None:
         self.path = path
         self._findings = findings
@@ -162,7 +167,7 @@ class Section:
 
     def _note(self, key: str, kind: Kind, default: Any, value: Any, *, optional: bool = False) -> None:
         self._reads.append(
-            Read((*self._key_path, key), kind, optional or default is not None, default, value, self.has(key))
+            KeyRead((*self._key_path, key), kind, optional or default is not None, default, value, self.has(key))
         )
 
     def _take(self, key: str, kind: type, default: Any) -> Any:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Mapping, Optional
 
 from hyperpod_kit.config.homes import NO_ACCESS_POINT, Homes
+from hyperpod_kit.config.schema_recorder import KeyRead
 from hyperpod_kit.model.clients import Package
 from hyperpod_kit.model.cluster import ClusterSpec
 from hyperpod_kit.model.mounts import EfsMount, Mount
@@ -60,8 +61,8 @@ class Settings:
     """Everything that one configuration file says. `mount_places`: where in the file each mount is written.
 
     slurm_state: what the file says of where slurmctld's state is, None for nothing; metadata_users: who besides root
-    may use the nodes' metadata service, None for everybody; directory: where the configuration lies, which paths in it
-    start from.
+    may use the nodes' metadata service, None for everybody; reads: every key that was asked for; directory: where the
+    configuration lies, which paths in it start from.
     """
 
     parameters: ProvisioningParameters
@@ -77,6 +78,7 @@ class Settings:
     secrets: tuple[Secret, ...] = ()
     slurm_state: Optional[str] = None
     metadata_users: Optional[tuple[str, ...]] = None
+    reads: tuple[KeyRead, ...] = field(default=(), compare=False, repr=False)
     directory: Path = field(default=Path("."), compare=False)
 
     @property

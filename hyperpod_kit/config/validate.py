@@ -22,6 +22,7 @@ from hyperpod_kit.config.rules import (
     names,
     nvme,
     passthrough_fields,
+    patterns,
     s3,
     s3_options,
     secrets,
@@ -33,7 +34,8 @@ from hyperpod_kit.config.settings import Settings
 Rule = Callable[[Settings], Iterable[Finding]]
 
 RULES: tuple[Rule, ...] = (
-    cluster.identity,  # HPK-K  name, region, role, VPC, recovery
+    patterns.match,  # of several topics: what a text must look like
+    cluster.identity,  # HPK-K  VPC, recovery, tags
     groups.one_controller,  # HPK-G  which group plays which role
     groups.login_group_exists,
     groups.instance_groups,
@@ -66,13 +68,13 @@ RULES: tuple[Rule, ...] = (
     s3_options.access,
     nvme.scratch,  # HPK-N
     nvme.disks,
-    clients.pinned,  # HPK-P  packages of mount clients
+    clients.architecture,  # HPK-P  packages of mount clients
     clients.origin,
     clients.complete,
     clients.no_kernel,
     clients.architectures,
     users.accounts,  # HPK-U
-    secrets.named_by_arn,  # HPK-A
+    secrets.named_once,  # HPK-A
     secrets.kept_apart,
     metadata_service.users,  # HPK-I
     users.homes,

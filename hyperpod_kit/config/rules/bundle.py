@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from typing import Iterator
 
+from hyperpod_kit.config.fields import fits
 from hyperpod_kit.config.findings import Finding
-from hyperpod_kit.config.rules.s3 import BUCKET, PREFIX
+from hyperpod_kit.config.rules.s3 import PREFIX
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.mounts import S3Mount
 
@@ -16,14 +17,7 @@ AT = "hyperpod_kit.bundle"
 def location(settings: Settings) -> Iterator[Finding]:
     """The bucket can be read by HyperPod's managed role, and keys under the prefix are plain."""
     bucket, prefix = settings.bundle.bucket, settings.bundle.prefix
-    if not BUCKET.fullmatch(bucket):
-        yield Finding(
-            "HPK-B001",
-            f"{AT}.bucket",
-            f"`{bucket}` is not a bucket name",
-            "Use 3 to 63 lower-case letters, digits, dots and hyphens",
-        )
-    elif not bucket.startswith("sagemaker-"):
+    if fits(f"{AT}.bucket", bucket) and not bucket.startswith("sagemaker-"):
         yield Finding(
             "HPK-B002",
             f"{AT}.bucket",

@@ -9,9 +9,6 @@ from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.cluster import Vpc
 
-NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9])*")
-REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-\d")
-ROLE = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@/_-]+")
 TAG = re.compile(r"[\w .:/=+\-@]*")
 RECOVERIES = ("Automatic", "None")
 AT = "hyperpod_kit.cluster"
@@ -21,24 +18,8 @@ NETWORK_MOUNTS = ("efs", "s3files", "lustre", "openzfs")
 
 
 def identity(settings: Settings) -> Iterator[Finding]:
-    """Name, region, execution role, VPC and node recovery."""
+    """Node recovery, VPC and tags."""
     cluster = settings.cluster
-    if not NAME.fullmatch(cluster.name) or len(cluster.name) > 63:
-        yield Finding(
-            "HPK-K001",
-            f"{AT}.name",
-            f"`{cluster.name}` is not a cluster name",
-            "Use 1 to 63 letters, digits and hyphens, no hyphen first or last",
-        )
-    if not REGION.fullmatch(cluster.region):
-        yield Finding("HPK-K002", f"{AT}.region", f"`{cluster.region}` is not a region", "Write it like us-east-1")
-    if not ROLE.fullmatch(cluster.execution_role):
-        yield Finding(
-            "HPK-K003",
-            f"{AT}.execution_role",
-            f"`{cluster.execution_role}` is not the ARN of a role",
-            "Write it like arn:aws:iam::111122223333:role/Name",
-        )
     if cluster.node_recovery not in RECOVERIES:
         yield Finding(
             "HPK-K004",
@@ -66,7 +47,7 @@ def identity(settings: Settings) -> Iterator[Finding]:
 
 
 def _vpc(settings: Settings) -> Iterator[Finding]:
-    """HyperPod's "FSx configurations are only supported for Custom VPC", and ids that are none."""
+    """HyperPod's "FSx configurations are only supported for Custom VPC", and how many ids."""
     cluster = settings.cluster
     everywhere = cluster.vpc is not None or all(group.vpc is not None for group in cluster.groups)
     network_mounts = [mount for mount in settings.mounts if mount.kind in NETWORK_MOUNTS]
@@ -84,10 +65,7 @@ def _vpc(settings: Settings) -> Iterator[Finding]:
 
 
 def _ids(place: str, vpc: Vpc) -> Iterator[Finding]:
-    for key, ids, letters, limit in (
-        ("security_group_ids", vpc.security_group_ids, "sg", 5),
-        ("subnet_ids", vpc.subnet_ids, "subnet", 16),
-    ):
+    for key, ids, limit in (("security_group_ids", vpc.security_group_ids, 5), ("subnet_ids", vpc.subnet_ids, 16)):
         if not 1 <= len(ids) <= limit:
             yield Finding(
                 "HPK-K007",
@@ -95,11 +73,3 @@ def _ids(place: str, vpc: Vpc) -> Iterator[Finding]:
                 f"{len(ids)} ids: expected 1 to {limit}",
                 "List the ids of the cluster's VPC",
             )
-        for index, value in enumerate(ids):
-            if not re.fullmatch(rf"{letters}-[0-9a-f]{{8,17}}", value):
-                yield Finding(
-                    "HPK-K008",
-                    f"{place}.{key}[{index}]",
-                    f"`{value}` is not an id of this kind",
-                    f"Write it like {letters}-0123456789abcdef0",
-                )

@@ -6,6 +6,7 @@ import re
 from typing import Iterator
 
 from hyperpod_kit.config.findings import Finding
+from hyperpod_kit.config.patterns import REGION
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model import platform
 from hyperpod_kit.model.mounts import EfsMount, LustreMount, OpenZfsMount, S3FilesMount, carried_by
@@ -16,7 +17,6 @@ ACCESS_POINT_ID = re.compile(r"fsap-[0-9a-f]{17}")
 FSX_DNS = re.compile(r"(fs|fc)i?-[0-9a-f]{8,}\.[a-z0-9.-]{4,253}")
 LUSTRE_NAME = re.compile(r"[A-Za-z0-9_-]{1,8}")
 EXPORT = re.compile(r"/fsx(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
-REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-[0-9]")
 
 
 def efs(settings: Settings) -> Iterator[Finding]:
@@ -49,7 +49,7 @@ def regions(settings: Settings) -> Iterator[Finding]:
     """The `region` of a mount is a valid AWS region."""
     for mount, place in zip(settings.mounts, settings.mount_places):
         region = getattr(mount, "region", None)
-        if region is not None and not REGION.fullmatch(region):
+        if region is not None and not re.fullmatch(REGION, region):
             yield Finding("HPK-M007", f"{place}.region", f"`{region}` is not an AWS region", "Write it like us-east-1")
 
 

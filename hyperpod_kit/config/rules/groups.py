@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from difflib import get_close_matches
 from typing import Iterator
 
+from hyperpod_kit.config.fields import fits
 from hyperpod_kit.config.findings import Finding
-from hyperpod_kit.config.rules.cluster import AT, NAME
+from hyperpod_kit.config.rules.cluster import AT
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.states import Role
-
-INSTANCE_TYPE = re.compile(r"ml\.[a-z0-9-]+\.[a-z0-9]+")
 
 
 def one_controller(settings: Settings) -> Iterator[Finding]:
@@ -61,7 +59,7 @@ def login_group_exists(settings: Settings) -> Iterator[Finding]:
 
 
 def instance_groups(settings: Settings) -> Iterator[Finding]:
-    """Names are unique and legal, instance types and counts are possible."""
+    """Names are unique, counts are possible."""
     groups = settings.cluster.groups
     if not groups:
         yield Finding(
@@ -71,22 +69,9 @@ def instance_groups(settings: Settings) -> Iterator[Finding]:
     for index, group in enumerate(groups):
         at = f"{AT}.instance_groups[{index}]"
         seen[group.name] += 1
-        if not NAME.fullmatch(group.name) or len(group.name) > 63:
-            yield Finding(
-                "HPK-G007",
-                f"{at}.name",
-                f"`{group.name}` is not a group name",
-                "Use 1 to 63 letters, digits and hyphens, no hyphen first or last",
-            )
-        elif seen[group.name] == 2 and group.role != Role.CONTROLLER:
+        named = fits(f"{AT}.instance_groups[].name", group.name)
+        if named and seen[group.name] == 2 and group.role != Role.CONTROLLER:
             yield Finding("HPK-G008", f"{at}.name", f"`{group.name}` is the name of two groups", "Rename one of them")
-        if not INSTANCE_TYPE.fullmatch(group.instance_type):
-            yield Finding(
-                "HPK-G009",
-                f"{at}.instance_type",
-                f"`{group.instance_type}` is not an instance type",
-                "Write it like ml.p5.48xlarge",
-            )
         if not 0 <= group.count <= 6758:
             yield Finding("HPK-G010", f"{at}.count", f"{group.count} nodes: expected 0 to 6758", "Correct the number")
 
@@ -113,13 +98,6 @@ def partitions(settings: Settings) -> Iterator[Finding]:
         elif seen[name] == 2:
             yield Finding(
                 "HPK-G013", f"{at}.instance_group_name", f"`{name}` is listed twice", "Remove one of the entries"
-            )
-        if not NAME.fullmatch(worker.partition_name) or len(worker.partition_name) > 63:
-            yield Finding(
-                "HPK-G014",
-                f"{at}.partition_name",
-                f"`{worker.partition_name}` is not a partition name",
-                "Use 1 to 63 letters, digits and hyphens, no hyphen first or last",
             )
     without = [
         (index, group)

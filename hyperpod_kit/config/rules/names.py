@@ -7,17 +7,16 @@ from difflib import get_close_matches
 from typing import Iterator
 
 from hyperpod_kit.config.findings import Finding
+from hyperpod_kit.config.patterns import MOUNT_NAME
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.states import ROLES
-
-MOUNT_NAME = re.compile(r"[a-z0-9-]{1,40}")
 
 
 def mount_names(settings: Settings) -> Iterator[Finding]:
     """Mount names are plain and unique."""
     first: dict[str, str] = {}
     for mount, place in zip(settings.mounts, settings.mount_places):
-        if not MOUNT_NAME.fullmatch(mount.name) or mount.name.startswith("-"):
+        if not re.fullmatch(MOUNT_NAME, mount.name):
             yield Finding(
                 "HPK-M001",
                 f"{place}.name",

@@ -6,10 +6,10 @@ import re
 from typing import Iterator
 
 from hyperpod_kit.config.findings import Finding
+from hyperpod_kit.config.patterns import BUCKET
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.mounts import S3Mount
 
-BUCKET = re.compile(r"(?!xn--)(?!.*\.\.)[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 PREFIX = r"([A-Za-z0-9._=-]+/)+"
 MODE = re.compile(r"0?[0-7]{3}")
 
@@ -19,7 +19,7 @@ def bucket_and_prefix(settings: Settings) -> Iterator[Finding]:
     for mount, place in zip(settings.mounts, settings.mount_places):
         if not isinstance(mount, S3Mount):
             continue
-        if not BUCKET.fullmatch(mount.bucket):
+        if not re.fullmatch(BUCKET, mount.bucket):
             yield Finding(
                 "HPK-S001",
                 place if place == "bucketname" else f"{place}.bucket",

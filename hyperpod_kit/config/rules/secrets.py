@@ -4,45 +4,24 @@ from __future__ import annotations
 
 from typing import Iterator
 
+from hyperpod_kit.config.fields import fits
 from hyperpod_kit.config.findings import WARNING, Finding
-from hyperpod_kit.config.rules.names import MOUNT_NAME
-from hyperpod_kit.config.rules.users import USER_NAME
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.model.secrets import ARN
 from hyperpod_kit.model.states import ROLES
 
 AT = "hyperpod_kit.secrets"
 
 
-def named_by_arn(settings: Settings) -> Iterator[Finding]:
-    """Each has a name of its own, an ARN, an owner and a role that fetches it."""
+def named_once(settings: Settings) -> Iterator[Finding]:
+    """Each has a name of its own and a role that fetches it."""
     first: dict[str, int] = {}
     for index, secret in enumerate(settings.secrets):
         at = f"{AT}[{index}]"
-        if not MOUNT_NAME.fullmatch(secret.name) or secret.name.startswith("-"):
-            yield Finding(
-                "HPK-A001",
-                f"{at}.name",
-                f"`{secret.name}` is not the name of a secret",
-                "Use 1 to 40 lower-case letters, digits and hyphens, no hyphen first",
-            )
-        elif secret.name in first:
+        if secret.name in first and fits(f"{AT}[].name", secret.name):
             yield Finding(
                 "HPK-A002", f"{at}.name", f"`{secret.name}` is {AT}[{first[secret.name]}] too", "Rename one of them"
             )
         first.setdefault(secret.name, index)
-        if not ARN.fullmatch(secret.arn):
-            # What stands there may be the secret itself: it is not repeated.
-            yield Finding(
-                "HPK-A003",
-                f"{at}.arn",
-                "this is not the ARN of a secret or of a parameter",
-                "Write it like arn:aws:secretsmanager:us-east-1:111122223333:secret:name-a1b2c3",
-            )
-        if not USER_NAME.fullmatch(secret.owner):
-            yield Finding(
-                "HPK-A004", f"{at}.owner", f"`{secret.owner}` is not a user name", "Name the user who may read it"
-            )
         unknown = [role for role in secret.roles if role not in ROLES]
         if unknown or not secret.roles:
             yield Finding(

@@ -2,42 +2,32 @@
 
 from __future__ import annotations
 
-import re
 from typing import Iterator
 
+from hyperpod_kit.config.fields import fits
 from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.homes import PLACE
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.mounts import EfsMount
 
-USER_NAME = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 SYSTEM_NAMES = ("root", "daemon", "nobody", "slurm", "munge", "ubuntu", "sshd")
 AT = "hyperpod_kit.users"
 
-DIRECTORY = re.compile(r"/|(/[A-Za-z0-9_-][A-Za-z0-9._-]*){1,3}")
-"""Of the access points' four levels (EFS's limit) the last is the user's own."""
 ROOT_LIMIT = 100
 """Characters that EFS allows in an access point's path."""
 
 
 def accounts(settings: Settings) -> Iterator[Finding]:
-    """Names and ids are legal, free and unique."""
+    """Names are free and unique, and so are ids, which are those of people."""
     names: dict[str, int] = {}
     uids: dict[int, int] = {}
     for index, user in enumerate(settings.users):
         at = f"{AT}[{index}]"
-        if not USER_NAME.fullmatch(user.name):
-            yield Finding(
-                "HPK-U001",
-                f"{at}.name",
-                f"`{user.name}` is not a user name",
-                "Use up to 32 lower-case letters, digits, _ and -, a letter first",
-            )
-        elif user.name in SYSTEM_NAMES:
+        if user.name in SYSTEM_NAMES:
             yield Finding(
                 "HPK-U002", f"{at}.name", f"`{user.name}` exists on every node already", "Choose another name"
             )
-        elif user.name in names:
+        elif user.name in names and fits(f"{AT}[].name", user.name):
             yield Finding(
                 "HPK-U003", f"{at}.name", f"`{user.name}` is {AT}[{names[user.name]}] too", "Remove one of them"
             )
@@ -61,17 +51,10 @@ def accounts(settings: Settings) -> Iterator[Finding]:
 
 
 def homes(settings: Settings) -> Iterator[Finding]:
-    """EFS takes the directories, and every user has a group of their own: it is what opens their home to them."""
+    """EFS takes paths of this length, and every user has a group of their own: it is what opens their home to them."""
     chosen = settings.homes
     if chosen is None:
         return
-    if not DIRECTORY.fullmatch(chosen.directory):
-        yield Finding(
-            "HPK-U011",
-            f"{PLACE}.directory",
-            f"`{chosen.directory}` is not a directory that access points can lie in",
-            "Use up to three levels like /home or /team/a/home",
-        )
     groups: dict[int, int] = {}
     for index, user in enumerate(settings.users):
         if user.gid in groups:

@@ -1,0 +1,42 @@
+"""What a text of the configuration must look like, and what is said of one that does not.
+
+Which key has which pattern is in fields.py; rules/patterns.py checks them all, and the JSON Schema shows them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+CLUSTER_NAME = r"(?!.{64})[a-zA-Z0-9](-*[a-zA-Z0-9])*"
+"""Of a cluster, an instance group, a partition."""
+REGION = r"[a-z]{2}(-[a-z]+)+-[0-9]"
+ROLE_ARN = r"arn:aws[a-z-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@/_-]+"
+INSTANCE_TYPE = r"ml\.[a-z0-9-]+\.[a-z0-9]+"
+BUCKET = r"(?!xn--)(?!.*\.\.)[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"
+MOUNT_NAME = r"(?!-)[a-z0-9-]{1,40}"
+USER_NAME = r"[a-z_][a-z0-9_-]{0,31}"
+ACCESS_POINT_PARENT = r"/|(/[A-Za-z0-9_-][A-Za-z0-9._-]*){1,3}"
+"""Of the access points' four levels (EFS's limit) the last is the user's own."""
+PACKAGE_NAME = r"[a-z0-9][a-z0-9+.-]+"
+"""Debian policy 5.6.1."""
+PACKAGE_VERSION = r"(\d+:)?\d[A-Za-z0-9.+~-]*"
+"""Debian policy 5.6.12."""
+SHA256 = r"[0-9a-f]{64}"
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """`code`, `why` and `hint` make the finding about a text that `regex` does not match as a whole.
+
+    `{value}` in `why` stands for the text; a secret's is not repeated.
+    """
+
+    code: str
+    regex: str
+    why: str
+    hint: str
+
+    def fits(self, text: str) -> bool:
+        """Whether the text is as it must be."""
+        return re.fullmatch(self.regex, text) is not None

@@ -49,11 +49,12 @@ def decode(
     own = home_mounts(homes, users, access_points or {})
     mounts, places = (*mounts, *own), (*places, *(PLACE for _ in own))
     watch = kit.child("health", required=False)
+    watch.rename("give_up_after", "degraded_after")
     default = HealthPolicy()
     health = HealthPolicy(
         watch.number("interval", default.interval),
         watch.number("deadline", default.deadline),
-        watch.integer("give_up_after", default.give_up_after),
+        watch.integer("degraded_after", default.degraded_after),
         watch.boolean("drain", default.drain),
         watch.boolean("refuse_when_full", default.refuse_when_full),
         watch.text("textfile_directory", default.textfile_directory),

@@ -21,13 +21,15 @@ class Field:
     """`text`: one sentence or two.
 
     choices: all values there are; request: the field of CreateCluster whose limits, in the installed botocore, count;
-    pattern: what the text, or each text of a list, must look like.
+    pattern: what the text, or each text of a list, must look like; former: the key's name in earlier releases, which is
+    still read.
     """
 
     text: str
     choices: tuple[str, ...] = ()
     request: Optional[str] = None
     pattern: Optional[Pattern] = None
+    former: str = ""
 
 
 _PLAIN = "Use 1 to 63 letters, digits and hyphens, no hyphen first or last"
@@ -189,7 +191,7 @@ _KIT: Mapping[str, Field] = {
     "health": Field("How mounts are watched."),
     "health.interval": Field("Seconds between two checks."),
     "health.deadline": Field("Seconds after which a mount that does not answer is hung."),
-    "health.give_up_after": Field("Failed checks in a row after which a mount is degraded."),
+    "health.degraded_after": Field("Failed checks in a row after which a mount is degraded.", former="give_up_after"),
     "health.drain": Field("Whether the node is drained in Slurm then."),
     "health.refuse_when_full": Field(
         "Whether a file system without room keeps jobs away and drains the node. Every user can fill what all share."

@@ -7,7 +7,7 @@ config/fields.py, limits and lists of values from the service model of the insta
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, Iterator
 
 from hyperpod_kit.aws import request_shape
 from hyperpod_kit.config.decode import decode
@@ -68,10 +68,22 @@ def _object(key_path: KeyPath, reads: list[KeyRead], kind: str, limits: bool) ->
     inside = [read for read in reads if read.key_path[:-1] == key_path]
     return {
         "type": "object",
-        "properties": {str(read.key_path[-1]): _property(read, reads, kind, limits) for read in inside},
+        "properties": dict(_properties(inside, reads, kind, limits)),
         "required": [str(read.key_path[-1]) for read in inside if not read.optional],
         "additionalProperties": False,
     }
+
+
+def _properties(
+    inside: list[KeyRead], reads: list[KeyRead], kind: str, limits: bool
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    for read in inside:
+        made = _property(read, reads, kind, limits)
+        yield str(read.key_path[-1]), made
+        former = describe(read.field, kind).former
+        if former:
+            text = f"Former name of `{read.key_path[-1]}`."
+            yield former, {"description": text, "type": made["type"], "deprecated": True}
 
 
 def _property(read: KeyRead, reads: list[KeyRead], kind: str, limits: bool) -> dict[str, Any]:

@@ -37,7 +37,7 @@ class HealthPolicy:
 
     interval: float = 30.0
     deadline: float = 5.0
-    give_up_after: int = 5
+    degraded_after: int = 5
     drain: bool = False
     refuse_when_full: bool = False
     textfile_directory: str = "/var/lib/node_exporter/textfile_collector"
@@ -100,10 +100,15 @@ class NodeConfig:
             roles=dict(data["roles"]),
             mounts=tuple(mount_from_dict(raw) for raw in data["mounts"]),
             users=tuple(User(**raw) for raw in data["users"]),
-            health=HealthPolicy(**data["health"]),
+            health=_health(data["health"]),
             failure_pause=data["failure_pause"],
             packages=tuple(package_from_dict(raw) for raw in data["packages"]),
             secrets=tuple(secret_from_dict(raw) for raw in data["secrets"]),
             slurm_state=data["slurm_state"],
             metadata_users=None if data["metadata_users"] is None else tuple(data["metadata_users"]),
         )
+
+
+def _health(raw: Mapping[str, Any]) -> HealthPolicy:
+    """Bundles of earlier releases say `give_up_after`."""
+    return HealthPolicy(**{"degraded_after" if key == "give_up_after" else key: value for key, value in raw.items()})

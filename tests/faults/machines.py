@@ -45,7 +45,7 @@ def configuration(directory: Path) -> Path:
     own = values["hyperpod_kit"]
     own["cluster"]["instance_groups"][1]["count"] = WORKERS
     own["mounts"] = []
-    own["health"] = {"interval": 5, "deadline": 2, "give_up_after": 2, "drain": True}
+    own["health"] = {"interval": 5, "deadline": 2, "degraded_after": 2, "drain": True}
     path = directory / "provisioning_parameters.json"
     path.write_text(json.dumps(values))
     return path

@@ -44,7 +44,7 @@ def look(fsx: Path) -> Tuple[str, str]:
 def wish(state: str, policy: HealthPolicy) -> Any:
     """What Slurm is told when every check says so."""
     record = HealthRecord({})
-    for tick in range(policy.give_up_after):
+    for tick in range(policy.degraded_after):
         record = record.after(MountStatus("fsx", "lustre", "/fsx", state, checked_at=1000.0 + 30 * tick), policy)
 
     class Asked:
@@ -127,7 +127,7 @@ def test_filling_what_all_share_closes_no_node_unless_the_configuration_says_so(
 
 def test_checks_of_a_full_mount_do_not_count_towards_its_first_real_failure() -> None:
     """Filled for an hour and emptied again: the next short failure must not find the node half condemned."""
-    policy = HealthPolicy(drain=True, give_up_after=3)
+    policy = HealthPolicy(drain=True, degraded_after=3)
     record = HealthRecord({})
     full = MountStatus("fsx", "lustre", "/fsx", "full", checked_at=1000.0)
     for tick in range(10):

@@ -46,8 +46,8 @@ def health(settings: Settings) -> Iterator[Finding]:
             f"{place} lies on mount {below.name}, and a file there hangs when the mount does",
             "Use a directory on the node's own disk",
         )
-    if policy.give_up_after < 1:
-        yield Finding("HPK-H003", f"{AT}.give_up_after", f"{policy.give_up_after} failures", "Use 1 or more")
+    if policy.degraded_after < 1:
+        yield Finding("HPK-H003", f"{AT}.degraded_after", f"{policy.degraded_after} failures", "Use 1 or more")
     if not 0 <= settings.failure_pause <= 900:
         yield Finding(
             "HPK-H004",

@@ -67,7 +67,7 @@ class HealthRecord:
                 failures=failures,
                 since=since,
                 healthy_since=0.0,
-                degraded=failures >= policy.give_up_after,
+                degraded=failures >= policy.degraded_after,
             )
         healthy_since = min(self.healthy_since or now, now)
         # A mount that dies again and again is repaired slower and slower, too.

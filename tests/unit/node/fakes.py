@@ -87,7 +87,7 @@ class FakeNode:
             {"g": role},
             tuple(mounts),
             tuple(users),
-            HealthPolicy(interval=30.0, deadline=5.0, give_up_after=3),
+            HealthPolicy(interval=30.0, deadline=5.0, degraded_after=3),
         )
         facts = NodeFacts("ip-10-1-0-20", "10.1.0.20", "i-0w", "g", role, "us-east-1", "aws", "10.1.0.10")
         self.node = Node(NodePaths(str(root)), config, facts, self.runner, self.clock)

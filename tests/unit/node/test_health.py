@@ -57,7 +57,7 @@ def status(state: str, at: float) -> MountStatus:
 
 
 def test_a_record_counts_degrades_and_forgets() -> None:
-    policy = HealthPolicy(interval=30.0, give_up_after=3)
+    policy = HealthPolicy(interval=30.0, degraded_after=3)
     record = HealthRecord({})
     for tick, expected in enumerate((False, False, True, True)):
         record = record.after(status("stale", 1000.0 + 30 * tick), policy)

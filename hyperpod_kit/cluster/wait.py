@@ -98,7 +98,7 @@ def wait_ready(
             note(line)
         moved = moved or state.status != "InService"
         missing = state.differs(wanted) if wanted is not None else []
-        _require_hope(state, missing, fresh=moved or state.failure != stale)
+        _fail_if_stuck(state, missing, fresh=moved or state.failure != stale)
         return state if state.ready and not missing else None
 
     ready: Optional[ClusterState] = _poll(
@@ -159,7 +159,7 @@ def is_gone(err: AwsError) -> bool:
     return err.code in NOT_FOUND or "not found" in err.message.lower()
 
 
-def _require_hope(state: ClusterState, missing: list[str], *, fresh: bool) -> None:
+def _fail_if_stuck(state: ClusterState, missing: list[str], *, fresh: bool) -> None:
     """Raise ClusterFailed when no further look can find the cluster ready."""
     if state.status == "Failed":
         others = [f"{node}: {why}" for node, why in state.messages if why not in state.failure]

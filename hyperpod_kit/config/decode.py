@@ -17,7 +17,7 @@ from hyperpod_kit.model.node_config import HealthPolicy, User
 from hyperpod_kit.model.secrets import Secret
 from hyperpod_kit.model.states import ROLES
 
-PASSED_ON = ("slurm_configurations", "fsx_openzfs_dns_name")
+PASSTHROUGH_KEYS = ("slurm_configurations", "fsx_openzfs_dns_name")
 """AWS's keys that go on to AWS's own scripts as they are."""
 
 
@@ -98,7 +98,7 @@ def _parameters(top: Section) -> ProvisioningParameters:
     for section in top.children("worker_groups", required=True):
         workers.append(WorkerGroup(section.text("instance_group_name"), section.text("partition_name")))
         section.close()
-    passed_on = {key: value for key in PASSED_ON if (value := top.anything(key)) is not None}
+    passthrough = {key: value for key in PASSTHROUGH_KEYS if (value := top.anything(key)) is not None}
     return ProvisioningParameters(
         version,
         manager,
@@ -107,7 +107,7 @@ def _parameters(top: Section) -> ProvisioningParameters:
         tuple(workers),
         top.optional_text("fsx_dns_name"),
         top.optional_text("fsx_mountname"),
-        passed_on,
+        passthrough,
     )
 
 

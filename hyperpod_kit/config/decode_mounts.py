@@ -42,7 +42,7 @@ def decode_mounts(
     if parameters.fsx_dns_name and parameters.fsx_mountname:
         mounts.append(LustreMount("fsx", "/fsx", parameters.fsx_dns_name, parameters.fsx_mountname))
         places.append("fsx_dns_name")
-    zfs = parameters.passed_on.get("fsx_openzfs_dns_name")
+    zfs = parameters.passthrough.get("fsx_openzfs_dns_name")
     if isinstance(zfs, str) and zfs:
         mounts.append(OpenZfsMount("openzfs", "/home", zfs))
         places.append("fsx_openzfs_dns_name")

@@ -9,7 +9,7 @@ from typing import Any
 
 from hyperpod_kit.config import credentials, source_map, yaml_text
 from hyperpod_kit.config.findings import Finding
-from hyperpod_kit.config.source_map import Places
+from hyperpod_kit.config.source_map import SourceMap
 from hyperpod_kit.errors import ConfigError, UsageError
 
 LARGEST = 4 << 20
@@ -20,11 +20,11 @@ YAML = (".yaml", ".yml")
 
 @dataclass(frozen=True)
 class Document:
-    """`values`: the top-level object; `places`: path -> where; `findings`: keys that were written twice."""
+    """`values`: the top-level object; `source_map`: path -> where; `findings`: keys that were written twice."""
 
     path: Path
     values: dict[str, Any]
-    places: Places
+    source_map: SourceMap
     findings: tuple[Finding, ...]
 
 
@@ -57,8 +57,8 @@ def values(path: Path) -> Any:
     return read_text(path, _text(path))[0]
 
 
-def read_text(path: Path, text: str) -> tuple[Any, Places]:
-    """Values and places of a text; `path` says by its name what it is, and goes into messages. Raises ConfigError."""
+def read_text(path: Path, text: str) -> tuple[Any, SourceMap]:
+    """Values and positions of a text; the name of `path` says what it is, messages name it. Raises ConfigError."""
     if not text.strip():
         raise ConfigError(f"{path} is empty", hint="hyperpod-kit init --from-example --force")
     try:
@@ -93,7 +93,7 @@ def _text(path: Path) -> str:
         raise UsageError(f"cannot read {path}: {err}") from err
 
 
-def _json(path: Path, text: str) -> tuple[Any, Places]:
+def _json(path: Path, text: str) -> tuple[Any, SourceMap]:
     try:
         values = json.loads(text, parse_constant=_no_constant)
         return values, source_map.of_json(text)

@@ -82,7 +82,7 @@ def provisioning_parameters(settings: Settings) -> Optional[str]:
             {"instance_group_name": worker.instance_group_name, "partition_name": worker.partition_name}
             for worker in given.worker_groups
         ],
-        **given.passed_on,
+        **given.passthrough,
     }
     for key, value in (
         ("login_group", given.login_group),

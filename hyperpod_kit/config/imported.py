@@ -236,16 +236,16 @@ class _RequestReader:
 
         described: from DescribeCluster, which tells much that is no wish of anybody's (counts, states, dates).
         """
-        passed_on = {}
+        passthrough = {}
         for field, value in given.items():
             if field in ours or value in (None, [], {}):
                 continue
             if _accepted(field, value, of_group=bool(where)):
-                passed_on[field] = value
+                passthrough[field] = value
             elif not described or _known(field, of_group=bool(where)):
                 self.notes.append(f"{where}{field}: CreateCluster does not take it like this")
-        if passed_on:
-            entry["api"] = passed_on
+        if passthrough:
+            entry["api"] = passthrough
 
 
 def _several_types(group: Mapping[str, Any]) -> list[str]:

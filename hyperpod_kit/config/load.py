@@ -13,7 +13,7 @@ from hyperpod_kit.config import access_points, document, text_checks
 from hyperpod_kit.config.decode import decode
 from hyperpod_kit.config.findings import Finding, errors, under
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.config.source_map import Places
+from hyperpod_kit.config.source_map import SourceMap
 from hyperpod_kit.config.validate import validate
 from hyperpod_kit.errors import ConfigError
 
@@ -27,7 +27,7 @@ class Checked:
     path: Path
     settings: Settings
     findings: tuple[Finding, ...]
-    places: Places
+    source_map: SourceMap
 
     def is_sound(self, path: str) -> bool:
         """Whether no error was found at `path`, inside it or around it."""
@@ -35,7 +35,7 @@ class Checked:
 
     def placed(self, findings: Iterable[Finding]) -> tuple[Finding, ...]:
         """Further findings about the same file, with their positions, in its order."""
-        placed = [_placed(self.places, finding) for finding in findings]
+        placed = [_placed(self.source_map, finding) for finding in findings]
         placed.sort(key=lambda finding: (finding.line or 1 << 30, finding.column, finding.path, finding.code))
         return tuple(placed)
 
@@ -63,7 +63,7 @@ def check(path: Path) -> Checked:
         found += access_points.findings(settings.homes.wanted(settings.users), known, path)
     # What is wrong with the homes is wrong with the home of every user: once is enough.
     found = list(dict.fromkeys(found))
-    unplaced = Checked(path, settings, (), doc.places)
+    unplaced = Checked(path, settings, (), doc.source_map)
     return replace(unplaced, findings=unplaced.placed(found))
 
 
@@ -81,7 +81,7 @@ def load(path: Path) -> Settings:
     return checked.settings
 
 
-def _placed(places: Places, finding: Finding) -> Finding:
+def _placed(source_map: SourceMap, finding: Finding) -> Finding:
     """The finding with its position: of the key where the key is what is wrong, else of the value."""
-    mark = None if finding.line else places.find(finding.path, key=finding.code == "HPK-C001")
+    mark = None if finding.line else source_map.find(finding.path, key=finding.code == "HPK-C001")
     return replace(finding, line=mark.line, column=mark.column) if mark else finding

@@ -28,7 +28,7 @@ class WorkerGroup:
 
 @dataclass(frozen=True)
 class ProvisioningParameters:
-    """AWS's own keys, with AWS's meaning. `passed_on`: keys that we carry into the legacy file without reading them."""
+    """AWS's own keys, with AWS's meaning. `passthrough`: keys that go into the legacy file unread."""
 
     version: str
     workload_manager: str
@@ -37,7 +37,7 @@ class ProvisioningParameters:
     worker_groups: tuple[WorkerGroup, ...]
     fsx_dns_name: Optional[str] = None
     fsx_mountname: Optional[str] = None
-    passed_on: Mapping[str, Any] = field(default_factory=dict)
+    passthrough: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

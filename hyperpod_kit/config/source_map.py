@@ -36,7 +36,7 @@ class TooDeep(Exception):
 
 
 @dataclass
-class Places:
+class SourceMap:
     """path -> KeyPosition, and (path, first, second) of every key that is written twice in one object."""
 
     of: dict[str, KeyPosition] = field(default_factory=dict)
@@ -79,9 +79,9 @@ def child(path: str, key: str) -> str:
     return f"{path}.{key}" if path else key
 
 
-def of_json(text: str) -> Places:
-    """Places of a text that is JSON. Raises TooDeep."""
-    places = Places()
+def of_json(text: str) -> SourceMap:
+    """Positions in a text that is JSON. Raises TooDeep."""
+    positions = SourceMap()
     stack: list[_Open] = []
     for token, mark in _tokens(text):
         inside = stack[-1] if stack else None
@@ -95,23 +95,23 @@ def of_json(text: str) -> Places:
         elif inside is not None and inside.is_object and inside.key is None:
             inside.key = (json.loads(token, strict=False), mark)
         else:
-            path = "" if inside is None else _note(places, inside, mark)
+            path = "" if inside is None else _note(positions, inside, mark)
             if token in ("{", "["):
                 if len(stack) >= DEEPEST:
                     raise TooDeep
                 stack.append(_Open(path, token == "{"))
-    return places
+    return positions
 
 
-def _note(places: Places, inside: _Open, mark: Mark) -> str:
+def _note(positions: SourceMap, inside: _Open, mark: Mark) -> str:
     if inside.key is None:
         path = f"{inside.path}[{inside.index}]"
-        places.add(path, mark, mark)
+        positions.add(path, mark, mark)
         return path
     name, key_mark = inside.key
     inside.key = None
     path = child(inside.path, name)
-    places.add(path, key_mark, mark, written_before=name in inside.seen)
+    positions.add(path, key_mark, mark, written_before=name in inside.seen)
     inside.seen.add(name)
     return path
 

@@ -1,4 +1,4 @@
-"""A YAML text -> plain values and their places, with the types that JSON has and no others.
+"""A YAML text -> plain values and their positions, with the types that JSON has and no others.
 
 YAML's own readings of plain words are not what people mean in a configuration: `no` would be false, `0755` the number
 493, an account `012345670123` another number, `12:30` seventy thousand. Here those are text, as in YAML 1.2 without
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any, Optional
 
-from hyperpod_kit.config.source_map import DEEPEST, Mark, Places, child
+from hyperpod_kit.config.source_map import DEEPEST, Mark, SourceMap, child
 
 MOST_VALUES = 50_000
 """Values that a text may unfold to: aliases of aliases grow without limit."""
@@ -36,8 +36,8 @@ class Refused(Exception):
         self.mark = mark
 
 
-def read(text: str) -> tuple[Any, Places]:
-    """Values and places of one YAML document; None for an empty one. Raises Refused, and ImportError without PyYAML."""
+def read(text: str) -> tuple[Any, SourceMap]:
+    """Values and positions of one YAML document, None for an empty one. Raises Refused; ImportError without PyYAML."""
     import yaml
 
     loader_class = _loader(yaml)
@@ -55,7 +55,7 @@ def read(text: str) -> tuple[Any, Places]:
     except yaml.YAMLError as err:
         raise Refused(" ".join(str(err).split())) from err
     reader = _YamlReader()
-    return (None if root is None else reader.value(root, "")), reader.places
+    return (None if root is None else reader.value(root, "")), reader.source_map
 
 
 def _loader(yaml: Any) -> Any:
@@ -84,7 +84,7 @@ class _YamlReader:
     """Walks composed nodes; an alias is walked again at every place that uses it."""
 
     def __init__(self) -> None:
-        self.places = Places()
+        self.source_map = SourceMap()
         self._count = 0
         self._open: list[Any] = []
 
@@ -109,7 +109,7 @@ class _YamlReader:
         values = []
         for index, item in enumerate(node.value):
             place = f"{path}[{index}]"
-            self.places.add(place, _mark(item), _mark(item))
+            self.source_map.add(place, _mark(item), _mark(item))
             values.append(self.value(item, place))
         return values
 
@@ -126,7 +126,7 @@ class _YamlReader:
                 raise Refused("a key that is no text", _mark(key))
             name = str(key.value)
             place = child(path, name)
-            self.places.add(place, _mark(key), _mark(value), written_before=name in own)
+            self.source_map.add(place, _mark(key), _mark(value), written_before=name in own)
             own[name] = self.value(value, place)
         return {**merged, **own}
 

@@ -1,6 +1,6 @@
 """Where a user's home directory on shared storage is mounted, and what keeps the others out of it.
 
-    /home/.homes/alice          the shelter: root, group of alice, mode 0710, on the node's own disk
+    /home/.homes/alice          the private parent: root, group of alice, mode 0710, on the node's own disk
     /home/.homes/alice/home     the mount: an access point that acts as alice whoever asks
     /home/alice                 a symbolic link to the mount; what /etc/passwd names
 
@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import posixpath
 
-SHELTERS = ".homes"
-"""Directory beside the homes that holds the shelters."""
-SHELTER_MODE = 0o710
+PRIVATE_PARENTS = ".homes"
+"""Directory beside the homes that holds their private parents."""
+PRIVATE_PARENT_MODE = 0o710
 
 
 def mount_path(base: str, user: str) -> str:
     """Where the home of `user` is mounted, for homes at `base`/<user>."""
-    return f"{base.rstrip('/')}/{SHELTERS}/{user}/home"
+    return f"{base.rstrip('/')}/{PRIVATE_PARENTS}/{user}/home"
 
 
 def mount_name(user: str, uid: int) -> str:
@@ -29,12 +29,12 @@ def mount_name(user: str, uid: int) -> str:
     return f"home-{user}" if "_" not in user else f"home-{uid}"
 
 
-def shelter_of(path: str) -> str:
+def private_parent_of(path: str) -> str:
     """The directory that guards the mount at `path`."""
     return posixpath.dirname(path)
 
 
 def home_of(path: str) -> str:
     """The home directory that leads to the mount at `path`."""
-    shelter = shelter_of(path)
-    return posixpath.join(posixpath.dirname(posixpath.dirname(shelter)), posixpath.basename(shelter))
+    parent = private_parent_of(path)
+    return posixpath.join(posixpath.dirname(posixpath.dirname(parent)), posixpath.basename(parent))

@@ -1,7 +1,7 @@
-"""Homes on shared storage: a shelter around each mount, a link to it, and a first set of files.
+"""Homes on shared storage: a private parent directory around each mount, a link to it, and a first set of files.
 
-model/homes.py says where everything lies, and why the shelter and not the mount keeps others out; packet_rules.py
-closes the other way in.
+model/homes.py says where everything lies, and why the private parent and not the mount keeps others out;
+packet_rules.py closes the other way in.
 Standard library only, Python 3.8: this file is part of the bundle.
 """
 
@@ -13,7 +13,7 @@ import stat
 from typing import List, Optional, Tuple
 
 from hyperpod_kit.errors import HyperpodKitError, NodeError
-from hyperpod_kit.model.homes import SHELTER_MODE, home_of, shelter_of
+from hyperpod_kit.model.homes import PRIVATE_PARENT_MODE, home_of, private_parent_of
 from hyperpod_kit.model.mounts import EfsMount, Mount, OpenZfsMount, S3FilesMount
 from hyperpod_kit.model.node_config import User
 from hyperpod_kit.node import packet_rules
@@ -23,7 +23,7 @@ from hyperpod_kit.node.step import Step, StepOutcome
 
 SKELETON = "/etc/skel"
 ABOVE_MODE = 0o711
-"""Of the directory of all shelters: passed by everyone, listed by root alone."""
+"""Of the directory of all private parents: passed by everyone, listed by root alone."""
 
 
 def homes(node: Node) -> Tuple[EfsMount, ...]:
@@ -37,7 +37,7 @@ def home_directory(node: Node, user: User) -> Optional[str]:
 
 
 def make_mount_point(node: Node, mount: Mount) -> None:
-    """Make the directory that `mount` goes to, a home's within its shelter. Raises NodeError."""
+    """Make the directory that `mount` goes to, a home's within its private parent. Raises NodeError."""
     point = node.paths.real(mount.path)
     home = isinstance(mount, EfsMount) and mount.owner
     if isinstance(mount, (EfsMount, S3FilesMount, OpenZfsMount)):
@@ -49,36 +49,37 @@ def make_mount_point(node: Node, mount: Mount) -> None:
             # Of the others, nosuid and nodev keep at least root's programs away, and reports tell of it.
     if home:
         assert isinstance(mount, EfsMount)
-        shelter(node, mount)
+        make_private_parent(node, mount)
         # root's: while nothing is mounted there, nobody may fill the directory beneath.
         with contextlib.suppress(FileExistsError):
             os.mkdir(point, 0o700)
     os.makedirs(point, 0o755, exist_ok=True)
 
 
-def shelter(node: Node, mount: EfsMount) -> bool:
+def make_private_parent(node: Node, mount: EfsMount) -> bool:
     """Make or mend the directory that only the owner of `mount` passes; True when it was not right. Raises NodeError.
 
     From its first moment on it is never more open than in the end.
     """
-    path = shelter_of(mount.path)
+    path = private_parent_of(mount.path)
     above = os.path.dirname(path)
     os.makedirs(node.paths.real(os.path.dirname(above)), exist_ok=True)
     changed = _directory(node, above, 0, ABOVE_MODE)
-    return _directory(node, path, _owner(node, mount).gid, SHELTER_MODE) or changed
+    return _directory(node, path, _owner(node, mount).gid, PRIVATE_PARENT_MODE) or changed
 
 
-def is_sheltered(node: Node, mount: EfsMount) -> bool:
+def has_private_parent(node: Node, mount: EfsMount) -> bool:
     """Whether nobody but the owner and root can reach the mount."""
-    path = shelter_of(mount.path)
+    path = private_parent_of(mount.path)
     gid = _owner(node, mount).gid
-    return _is_right(node, os.path.dirname(path), 0, ABOVE_MODE) and _is_right(node, path, gid, SHELTER_MODE)
+    return _is_right(node, os.path.dirname(path), 0, ABOVE_MODE) and _is_right(node, path, gid, PRIVATE_PARENT_MODE)
 
 
 def settle(node: Node) -> List[str]:
-    """Shelters, links and first files of all homes; what was changed, in words. Raises NodeError naming all failures.
+    """Private parents, links and first files of all homes; returns what was changed, in words.
 
-    A home that is not mounted gets its shelter and its link: the mount may come back later.
+    A home that is not mounted gets its private parent and its link: the mount may come back later.
+    Raises NodeError naming all failures.
     """
     done, failed = [], []
     for mount in homes(node):
@@ -86,7 +87,7 @@ def settle(node: Node) -> List[str]:
             words = [
                 word
                 for word, changed in (
-                    ("shelter", shelter(node, mount)),
+                    ("private parent", make_private_parent(node, mount)),
                     ("link", _link(node, mount)),
                     ("first files", _fill(node, mount)),
                 )
@@ -106,8 +107,8 @@ def pending(node: Node) -> str:
     """What `settle` would change now, in words, but for the first files of homes that are not mounted yet."""
     words: List[str] = []
     for mount in homes(node):
-        if not is_sheltered(node, mount):
-            words.append(f"shelter of {mount.owner}")
+        if not has_private_parent(node, mount):
+            words.append(f"private parent of {mount.owner}")
         if _linked(node, mount) != _target(mount):
             words.append(f"link {home_of(mount.path)}")
     return ", ".join(words)

@@ -58,7 +58,7 @@ class NodePaths:
         """The mounts that this node was given, also by earlier configurations."""
         return self.real("/var/lib/hyperpod-kit/mounts.json")
 
-    def owed(self, what: str) -> str:
+    def pending_work(self, what: str) -> str:
         """A note that a daemon has yet to read a file that was changed."""
         return self.real(f"/var/lib/hyperpod-kit/owed/{what}")
 

@@ -116,7 +116,7 @@ def test_nobody_gets_into_anothers_home(endpoint: Driver, nodes: dict[str, str],
         assert answers(endpoint, node, ["cat ~/note"], user) == [f"of-{user}"]
 
 
-def test_root_of_a_node_sees_why_it_is_the_shelter(endpoint: Driver, nodes: dict[str, str]) -> None:
+def test_root_of_a_node_sees_why_it_is_the_private_parent(endpoint: Driver, nodes: dict[str, str]) -> None:
     node = nodes[WORKER]
     assert endpoint.on(node, "stat -c '%u:%g %a' /home/.homes /home/.homes/alice").split() == [
         "0:0",
@@ -130,7 +130,7 @@ def test_root_of_a_node_sees_why_it_is_the_shelter(endpoint: Driver, nodes: dict
         assert answers(endpoint, node, ["cat /home/alice/note"], "bob") == ["of-alice"]
     finally:
         said = endpoint.on(node, "hyperpod-kit node apply", timeout=120)
-    assert "alice: shelter" in said
+    assert "alice: private parent" in said
     assert answers(endpoint, node, ["cat /home/alice/note"], "bob")[0].endswith("refused")
 
 

@@ -69,7 +69,8 @@ def slurm_config(settings: Settings) -> Iterator[Finding]:
             f"{strategy}: what our script adds to slurm.conf (the hooks that gate mounts) {what}",
             "Use Merge, or remove the key",
         )
-    if settings.parameters.passed_on.get("slurm_configurations") and cluster.lifecycle_mode != LifecycleMode.ON_CREATE:
+    given = settings.parameters.passthrough
+    if given.get("slurm_configurations") and cluster.lifecycle_mode != LifecycleMode.ON_CREATE:
         yield Finding(
             "HPK-L007",
             "slurm_configurations",

@@ -12,7 +12,7 @@ from hyperpod_kit import audit
 from hyperpod_kit.errors import NodeError, RunError
 from hyperpod_kit.model.states import LifecycleMode, Role
 from hyperpod_kit.model.units import SLURM_STATE_UNIT, SWEEP_UNIT, carrier_unit, escape_path
-from hyperpod_kit.node import owed, systemd
+from hyperpod_kit.node import pending_work, systemd
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text, write_if_different
 from hyperpod_kit.node.paths import SPANK_PLUGIN
@@ -120,9 +120,9 @@ def hooks_pending(node: Node) -> str:
         f"keep Slurm's state in {where.state}" if where else "",
         f"our lines into {', '.join(differing)}" if differing else "",
         "start slurmctld"
-        if owed.is_owed(node, RESTART)
+        if pending_work.is_noted(node, RESTART)
         else "scontrol reconfigure"
-        if not differing and owed.is_owed(node, RECONFIGURE)
+        if not differing and pending_work.is_noted(node, RECONFIGURE)
         else "",
     ]
     return "; ".join(word for word in words if word)
@@ -138,7 +138,7 @@ def install_hooks(node: Node) -> Tuple[bool, List[str]]:
     if where:
         before = settings(slurm_conf(node))
         if systemd.is_active(node, UNITS[1]):
-            owed.note(node, RESTART)
+            pending_work.note(node, RESTART)
             node.runner.run(["systemctl", "stop", UNITS[1]], timeout=120)
         done = state.prepare(node, where, slurm_user(slurm_conf(node)), before.get("statesavelocation", ""))
         if done:
@@ -146,20 +146,20 @@ def install_hooks(node: Node) -> Tuple[bool, List[str]]:
             notes.append(done)
     differing = [path for path, text in files.items() if read_text(path) != text]
     if differing:
-        owed.note(node, RECONFIGURE)
+        pending_work.note(node, RECONFIGURE)
         for path in differing:
             write_if_different(path, files[path])
-    if not owed.is_owed(node, RECONFIGURE) and not owed.is_owed(node, RESTART):
+    if not pending_work.is_noted(node, RECONFIGURE) and not pending_work.is_noted(node, RESTART):
         return False, notes
     systemd.reload(node)
-    if owed.is_owed(node, RESTART):
+    if pending_work.is_noted(node, RESTART):
         start_slurmctld(node)
         await_answer(node)
     # After a restart too: nodes that run already have a copy of the configuration and are told only by this.
     if systemd.is_active(node, UNITS[1]):
         node.runner.run([node.paths.scontrol, "reconfigure"], timeout=60)
-    owed.settle(node, RECONFIGURE)
-    owed.settle(node, RESTART)
+    pending_work.settle(node, RECONFIGURE)
+    pending_work.settle(node, RESTART)
     return True, notes
 
 

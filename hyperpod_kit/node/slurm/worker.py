@@ -11,7 +11,7 @@ from typing import Optional, Tuple
 
 from hyperpod_kit.errors import NodeError, RunError
 from hyperpod_kit.model.states import LifecycleMode, Role
-from hyperpod_kit.node import owed, systemd
+from hyperpod_kit.node import pending_work, systemd
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text, write_if_different
 from hyperpod_kit.node.step import Step, StepOutcome
@@ -53,9 +53,9 @@ def configure(node: Node) -> None:
     """Point slurmd at the controller; a slurmd that runs already then owes a restart. Raises NodeError."""
     path, text = drop_in(node)
     if read_text(path) != text:
-        owed.note(node, RESTART)
+        pending_work.note(node, RESTART)
         write_if_different(path, text)
-    if owed.is_owed(node, RESTART):
+    if pending_work.is_noted(node, RESTART):
         systemd.reload(node)
 
 
@@ -66,7 +66,7 @@ def pending(node: Node) -> str:
     words = [
         f"write {path}" if read_text(path) != text else "",
         f"enable and start {', '.join(resting)}" if resting else "",
-        "restart slurmd.service" if owed.is_owed(node, RESTART) and "slurmd.service" not in resting else "",
+        "restart slurmd.service" if pending_work.is_noted(node, RESTART) and "slurmd.service" not in resting else "",
     ]
     return "; ".join(word for word in words if word)
 
@@ -91,8 +91,8 @@ def registered(shown: str, since: float) -> bool:
 def start_worker(node: Node) -> bool:
     """Start munge and slurmd, now and at boot, and wait until the controller knows this node. Raises NodeError."""
     configure(node)
-    restart = owed.is_owed(node, RESTART) and systemd.is_active(node, "slurmd.service")
-    changed = systemd.enable(node, *UNITS) or owed.is_owed(node, RESTART)
+    restart = pending_work.is_noted(node, RESTART) and systemd.is_active(node, "slurmd.service")
+    changed = systemd.enable(node, *UNITS) or pending_work.is_noted(node, RESTART)
     changed = systemd.start(node, "munge.service", timeout=90) or changed
     runs_already = not restart and systemd.is_active(node, "slurmd.service")
     since = 0.0 if runs_already else node.clock.wall()
@@ -101,7 +101,7 @@ def start_worker(node: Node) -> bool:
             node.runner.run(["systemctl", "restart", "slurmd.service"], timeout=90)
         else:
             changed = systemd.start(node, "slurmd.service", timeout=90) or changed
-    owed.settle(node, RESTART)
+    pending_work.settle(node, RESTART)
 
     def known() -> Optional[bool]:
         try:

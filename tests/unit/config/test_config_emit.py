@@ -85,9 +85,8 @@ def test_ami_only_has_no_lifecycle_script() -> None:
 
 def test_the_legacy_file_has_awss_keys_only() -> None:
     config = configuration("on_create")
-    config = replace(
-        config, parameters=replace(config.parameters, login_group="login", passed_on={"slurm_configurations": {"a": 1}})
-    )
+    passthrough = {"slurm_configurations": {"a": 1}}
+    config = replace(config, parameters=replace(config.parameters, login_group="login", passthrough=passthrough))
     text = provisioning_parameters(config)
     assert text is not None
     assert json.loads(text) == {

@@ -13,7 +13,7 @@ from hyperpod_kit.config import access_points
 from hyperpod_kit.config.access_points import AccessPoint
 from hyperpod_kit.config.load import check, load
 from hyperpod_kit.errors import BundleError, ConfigError
-from hyperpod_kit.model.homes import home_of, shelter_of
+from hyperpod_kit.model.homes import home_of, private_parent_of
 from hyperpod_kit.model.mounts import EfsMount
 
 EXAMPLE = Path(__file__).parents[3] / "provisioning_parameters.example.json"
@@ -52,13 +52,13 @@ def said(config: Path) -> list[tuple[str, str]]:
     return [(finding.code, finding.severity) for finding in check(config).findings]
 
 
-def test_every_user_gets_a_mount_behind_a_shelter(config: Path) -> None:
+def test_every_user_gets_a_mount_behind_a_private_parent(config: Path) -> None:
     access_points.write(config, [ALICE, A_B])
     assert said(config) == []
     alice, other = homes(config)
     assert (alice.name, alice.access_point_id, alice.tls, alice.iam) == ("home-alice", ALICE.id, True, True)
     assert alice.path == "/home/.homes/alice/home"
-    assert (home_of(alice.path), shelter_of(alice.path)) == ("/home/alice", "/home/.homes/alice")
+    assert (home_of(alice.path), private_parent_of(alice.path)) == ("/home/alice", "/home/.homes/alice")
     assert other.name == "home-2002" and other.owner == "a_b"
 
 

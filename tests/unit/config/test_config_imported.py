@@ -189,30 +189,30 @@ def test_odd_values_never_break_it() -> None:
     chosen = next(one for one in COMBINATIONS if one["storage"] == "all" and one["extras"] and allowed(one))
     full = create_cluster_request(settings_of(chosen)[0], URI)
 
-    def places(value: Any, trail: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    def places(value: Any, key_path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-        return [trail, *[place for key, item in pairs for place in places(item, (*trail, key))]]
+        return [key_path, *[place for key, item in pairs for place in places(item, (*key_path, key))]]
 
-    for trail in places(full)[1:]:
+    for key_path in places(full)[1:]:
         for odd in ODD:
             request = copy.deepcopy(full)
             inner: Any = request
-            for key in trail[:-1]:
+            for key in key_path[:-1]:
                 inner = inner[key]
-            inner[trail[-1]] = odd
+            inner[key_path[-1]] = odd
             try:
                 found = from_aws(request, None)
                 values = fill(found.values, Answers(region="us-east-1"))
             except ConfigError:
                 continue
             validate(decode(values)[0])
-    for trail in places(LEGACY)[1:]:
+    for key_path in places(LEGACY)[1:]:
         for odd in ODD:
             legacy: Any = copy.deepcopy(LEGACY)
             inner = legacy
-            for key in trail[:-1]:
+            for key in key_path[:-1]:
                 inner = inner[key]
-            inner[trail[-1]] = odd
+            inner[key_path[-1]] = odd
             for cluster in (None, [group("head"), group("gpu")]):
                 try:
                     values = fill(from_aws(cluster, legacy).values, Answers())

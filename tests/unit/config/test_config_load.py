@@ -139,20 +139,20 @@ JSON = st.recursive(
 )
 
 
-def places(value: Any, trail: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+def places(value: Any, key_path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [trail, *[place for key, item in inner for place in places(item, (*trail, key))]]
+    return [key_path, *[place for key, item in inner for place in places(item, (*key_path, key))]]
 
 
 @settings(max_examples=300)
 @given(data=st.data())
 def test_whatever_stands_anywhere_reading_and_rules_never_raise(data: st.DataObject) -> None:
     values = copy.deepcopy(json.loads(EXAMPLE.read_text()))
-    trail = data.draw(st.sampled_from([place for place in places(values) if place]))
+    key_path = data.draw(st.sampled_from([place for place in places(values) if place]))
     inner = values
-    for key in trail[:-1]:
+    for key in key_path[:-1]:
         inner = inner[key]
-    inner[trail[-1]] = data.draw(JSON)
+    inner[key_path[-1]] = data.draw(JSON)
     config, found = decode(values)
     for finding in [*found, *validate(config)]:
         assert finding.code and finding.message and finding.hint

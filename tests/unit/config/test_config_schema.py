@@ -45,9 +45,9 @@ def with_everything() -> dict[str, Any]:
     return values
 
 
-def places(value: Any, trail: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+def places(value: Any, key_path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [trail, *[place for key, item in inner for place in places(item, (*trail, key))]]
+    return [key_path, *[place for key, item in inner for place in places(item, (*key_path, key))]]
 
 
 def properties(node: dict[str, Any], path: str = "") -> dict[str, dict[str, Any]]:
@@ -149,33 +149,33 @@ JSON = st.recursive(
 def test_schema_and_decoder_refuse_the_same_files(data: st.DataObject) -> None:
     """Anything in the place of any value, any key gone, or a key too many."""
     values = with_everything()
-    trail = data.draw(st.sampled_from([place for place in places(values) if place]))
+    key_path = data.draw(st.sampled_from([place for place in places(values) if place]))
     inner = values
-    for key in trail[:-1]:
+    for key in key_path[:-1]:
         inner = inner[key]
     what = data.draw(st.sampled_from(["replace", "remove", "add"]))
     if what == "remove":
-        del inner[trail[-1]]
+        del inner[key_path[-1]]
     elif what == "add" and isinstance(inner, dict):
         inner["of tomorrow"] = data.draw(JSON)
     else:
-        inner[trail[-1]] = data.draw(JSON)
+        inner[key_path[-1]] = data.draw(JSON)
     shape = [
         finding for finding in decode(values)[1] if finding.code in ("HPK-C001", "HPK-C002", "HPK-C003", "HPK-C005")
     ]
-    assert bool(list(SHAPE.iter_errors(values))) == bool(shape), (trail, shape)
+    assert bool(list(SHAPE.iter_errors(values))) == bool(shape), (key_path, shape)
 
 
 def test_what_the_strict_schema_refuses_validate_refuses_too(tmp_path: Path) -> None:
     """Its limits are never stricter than the rules: an editor does not mark what `validate` takes."""
     path = tmp_path / "c.json"
-    for trail in places(EXAMPLE)[1:]:
+    for key_path in places(EXAMPLE)[1:]:
         for value in ("x y", -1, "a" * 70):
             values = copy.deepcopy(EXAMPLE)
             inner = values
-            for key in trail[:-1]:
+            for key in key_path[:-1]:
                 inner = inner[key]
-            inner[trail[-1]] = value
+            inner[key_path[-1]] = value
             if not STRICT.is_valid(values):
                 path.write_text(json.dumps(values))
-                assert any(finding.severity == "error" for finding in check(path).findings), (trail, value)
+                assert any(finding.severity == "error" for finding in check(path).findings), (key_path, value)

@@ -1,4 +1,4 @@
-"""Shelters, links and first files of homes, on real directories with real owners."""
+"""Private parents, links and first files of homes, on real directories with real owners."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def mount(fake: Any, user: User) -> Path:
     return point
 
 
-def test_the_mount_point_is_made_inside_a_shelter(fake: Any) -> None:
+def test_the_mount_point_is_made_inside_a_private_parent(fake: Any) -> None:
     old = os.umask(0)
     try:
         homes.make_mount_point(fake.node, home_of(ALICE))
@@ -96,9 +96,10 @@ def test_only_the_owner_passes(fake: Any) -> None:
 
     assert read(ALICE) == 0 and read(BOB) != 0
     fake.root.joinpath("home/.homes/alice").chmod(0o755)
-    assert read(BOB) == 0, "the shelter is what keeps him out"
-    assert not homes.is_sheltered(fake.node, home_of(ALICE))
-    assert homes.shelter(fake.node, home_of(ALICE)) and not homes.shelter(fake.node, home_of(ALICE))
+    assert read(BOB) == 0, "the private parent is what keeps him out"
+    assert not homes.has_private_parent(fake.node, home_of(ALICE))
+    assert homes.make_private_parent(fake.node, home_of(ALICE))
+    assert not homes.make_private_parent(fake.node, home_of(ALICE))
     assert read(BOB) != 0
 
 
@@ -119,7 +120,7 @@ def test_a_home_gets_its_link_and_its_first_files_once(fake: Any) -> None:
 def test_a_home_that_is_not_mounted_gets_no_files_beneath(fake: Any) -> None:
     (fake.root / "etc/skel").mkdir(parents=True)
     (fake.root / "etc/skel/.bashrc").write_text("PS1=\n")
-    assert homes.settle(fake.node) == ["alice: shelter, link", "bob: shelter, link"]
+    assert homes.settle(fake.node) == ["alice: private parent, link", "bob: private parent, link"]
     assert not (fake.root / "home/.homes/alice/home").exists()
 
 
@@ -133,12 +134,12 @@ def test_files_of_an_older_home_are_not_hidden(fake: Any) -> None:
     assert (fake.root / "home/alice/thesis.tex").exists()
 
 
-def test_a_link_in_place_of_a_shelter_is_refused(fake: Any) -> None:
+def test_a_link_in_place_of_a_private_parent_is_refused(fake: Any) -> None:
     (fake.root / "home/.homes").mkdir(parents=True)
     (fake.root / "home/.homes/alice").symlink_to("/tmp")
     with pytest.raises(NodeError, match="must be a directory"):
-        homes.shelter(fake.node, home_of(ALICE))
-    assert not homes.is_sheltered(fake.node, home_of(ALICE))
+        homes.make_private_parent(fake.node, home_of(ALICE))
+    assert not homes.has_private_parent(fake.node, home_of(ALICE))
 
 
 def test_the_account_names_the_link_and_makes_no_home_of_its_own(fake: Any) -> None:
@@ -161,4 +162,4 @@ def test_an_account_with_another_home_is_moved(fake: Any) -> None:
 def test_an_owner_that_nobody_knows(make_node: Any, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "node", ignore_errors=True)
     with pytest.raises(NodeError, match="its owner alice is none of the users"):
-        homes.shelter(make_node([home_of(ALICE)], (BOB,)).node, home_of(ALICE))
+        homes.make_private_parent(make_node([home_of(ALICE)], (BOB,)).node, home_of(ALICE))

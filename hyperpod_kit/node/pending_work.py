@@ -1,7 +1,7 @@
 """Work that must follow a change of a file, noted on disk: who made the change may be killed before it does the work.
 
-    owed.note(node, "slurm-reconfigure")     before the file changes
-    owed.settle(node, "slurm-reconfigure")   after the daemon has read it
+    pending_work.note(node, "slurm-reconfigure")     before the file changes
+    pending_work.settle(node, "slurm-reconfigure")   after the daemon has read it
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -16,13 +16,13 @@ from hyperpod_kit.node.files import write_if_different
 
 
 def note(node: Node, what: str) -> None:
-    write_if_different(node.paths.owed(what), "")
+    write_if_different(node.paths.pending_work(what), "")
 
 
-def is_owed(node: Node, what: str) -> bool:
-    return os.path.exists(node.paths.owed(what))
+def is_noted(node: Node, what: str) -> bool:
+    return os.path.exists(node.paths.pending_work(what))
 
 
 def settle(node: Node, what: str) -> None:
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(node.paths.owed(what))
+        os.unlink(node.paths.pending_work(what))

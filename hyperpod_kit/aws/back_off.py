@@ -11,9 +11,10 @@ import time
 from typing import Callable, TypeVar
 
 from hyperpod_kit.errors import Throttled
+from hyperpod_kit.system.wait import BackOff
 
 PATIENCE = 60.0
-LONGEST_PAUSE = 8.0
+PAUSES = BackOff(1.0, 8.0, by_chance=0.5)
 Answer = TypeVar("Answer")
 
 
@@ -27,13 +28,12 @@ def patiently(
 ) -> Answer:
     """What `call` returns. Raises Throttled when it was still turned away after `patience` seconds, else as `call`."""
     deadline = clock() + patience
-    pause = 1.0
+    failures = 0
     while True:
         try:
             return call()
         except Throttled:
-            if clock() + pause > deadline:
+            failures += 1
+            if clock() + PAUSES.full(failures) > deadline:
                 raise
-        # Half of it by chance, so that threads that were turned away together do not come back together.
-        sleep(pause * (0.5 + 0.5 * chance()))
-        pause = min(LONGEST_PAUSE, pause * 2)
+        sleep(PAUSES.pause(failures, chance))

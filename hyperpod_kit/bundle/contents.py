@@ -34,6 +34,7 @@ VENDORED_FILES = (
 )
 VENDORED_PACKAGES = (
     "untrusted",
+    "system",
     "model",
     "slurm",
     "node",

@@ -112,6 +112,7 @@ def _write(state: _State, to: str, target: Path, rejected: tuple[tuple[str, str]
         "safetensors": _to_safetensors,
         "torch": lambda state, path: torch.save(state.nested, path),
     }
+    # Torch or safetensors write it, a file or a directory.
     beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
         makers[to](state, beside)

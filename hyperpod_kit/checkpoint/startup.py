@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from hyperpod_kit.checkpoint import opened, values
-from hyperpod_kit.checkpoint.agent import greeting, places, process
+from hyperpod_kit.checkpoint.agent import greeting, places
 from hyperpod_kit.checkpoint.agent.channel import Message
 from hyperpod_kit.checkpoint.agent.control_page import Key
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import AgentEvent, Connect
@@ -24,6 +24,7 @@ from hyperpod_kit.checkpoint.repository import identity as identities
 from hyperpod_kit.checkpoint.repository.store.open import is_path
 from hyperpod_kit.environment import HPK_ATTEMPT, HPK_ATTEMPT_KEY
 from hyperpod_kit.errors import CheckpointError, RunIsOwned
+from hyperpod_kit.system import process
 from hyperpod_kit.untrusted import listening, proof
 
 

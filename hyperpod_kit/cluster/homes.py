@@ -18,6 +18,7 @@ from hyperpod_kit.cluster.access_points import CONFLICT, CREATE, ExistingPoint, 
 from hyperpod_kit.config.access_points import AccessPoint
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.errors import ClusterError, ConfigError, UsageError, WaitTimeout
+from hyperpod_kit.system.wait import BackOff, look_until
 
 AVAILABLE_WITHIN = 120.0
 """Seconds in which a new access point must be usable; AWS names no figure, it is usually one or two."""
@@ -141,15 +142,17 @@ def _await_available(
     efs: Efs, found: list[ExistingPoint], clock: Callable[[], float], sleep: Callable[[float], None]
 ) -> None:
     waiting = {point.id for point in found if point.state != "available"}
-    deadline = clock() + AVAILABLE_WITHIN
-    pause = 0.5
-    while waiting:
-        if clock() > deadline:
-            raise WaitTimeout(
-                f"after {AVAILABLE_WITHIN:.0f} s not available: {', '.join(sorted(waiting))}",
-                hint="hyperpod-kit users apply, again",
-            )
-        sleep(pause)
-        pause = min(pause * 2, 5.0)
+    if not waiting:
+        return
+
+    def look() -> set[str]:
         now = [access_points.read(point) for point in efs.access_points(found[0].point.file_system_id)]
-        waiting -= {point.id for point in now if point.state == "available"}
+        return waiting - {point.id for point in now if point.state == "available"}
+
+    sleep(0.5)
+    left = look_until(look, lambda ids: not ids, BackOff(1.0, 5.0), seconds=AVAILABLE_WITHIN, clock=clock, sleep=sleep)
+    if left:
+        raise WaitTimeout(
+            f"after {AVAILABLE_WITHIN:.0f} s not available: {', '.join(sorted(left))}",
+            hint="hyperpod-kit users apply, again",
+        )

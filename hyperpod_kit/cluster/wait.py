@@ -18,6 +18,7 @@ from hyperpod_kit.aws.errors import NOT_FOUND
 from hyperpod_kit.cluster.events import CONTINUOUS, EventSource, Troubles
 from hyperpod_kit.cluster.state import ClusterState, GroupState, brief
 from hyperpod_kit.errors import AwsError, ClusterFailed, NoCredentials, Unreachable, UsageError, WaitTimeout
+from hyperpod_kit.system.wait import every, look_until
 
 PATIENCE = 5
 """Polls in a row that may go unanswered before waiting ends."""
@@ -203,24 +204,23 @@ def _poll(
 
     again: the command that takes it up where it was ended.
     """
-    deadline = clock() + timeout
     silent = 0
-    while True:
+
+    def look() -> Any:
+        nonlocal silent
         try:
             result = step()
-            silent = 0
-            if result is not None:
-                return result
         except Unreachable as err:
             silent += 1
             if silent >= PATIENCE or isinstance(err, NoCredentials):
                 later = f"`{again}` goes on from here"
                 raise type(err)(err.message, hint=f"{err.hint}; {later}" if err.hint else later) from err
             note(f"{err.message}; asking again ({silent} of {PATIENCE - 1})")
-        left = deadline - clock()
-        if left <= 0:
             return None
-        sleep(min(interval, left))
+        silent = 0
+        return result
+
+    return look_until(look, lambda found: found is not None, every(interval), seconds=timeout, clock=clock, sleep=sleep)
 
 
 def _missing(state: ClusterState, wanted: Optional[Mapping[str, int]]) -> str:

@@ -8,13 +8,13 @@ else is found before anything is rendered.
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Iterator, Mapping, Sequence
 
 from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.errors import ConfigError
+from hyperpod_kit.system import atomic_file
 
 FORMAT = "hpk-access-points/1"
 SUFFIX = ".access-points.json"
@@ -68,16 +68,12 @@ def write(config: Path, points: Sequence[AccessPoint]) -> bool:
     path = place(config)
     entries = [asdict(point) for point in sorted(points, key=lambda point: point.user)]
     text = json.dumps({"format": FORMAT, "access_points": entries}, indent=2) + "\n"
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         if path.exists() and path.read_text(encoding="utf-8") == text:
             return False
-        fresh.write_text(text, encoding="utf-8")
-        fresh.replace(path)
+        atomic_file.replace(path, text.encode())
     except OSError as err:
         raise ConfigError(f"cannot write {path}: {err.strerror}") from err
-    finally:
-        fresh.unlink(missing_ok=True)
     return True
 
 

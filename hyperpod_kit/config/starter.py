@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from hyperpod_kit.config.document import YAML
 from hyperpod_kit.config.effective import as_yaml
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.model.states import LifecycleMode
+from hyperpod_kit.system import atomic_file
 
 CONTROLLER, LOGIN, WORKERS, PARTITION = "controller-machine", "login-group", "worker-group", "train"
 """Names for what has none yet."""
@@ -112,12 +112,7 @@ def write(path: Path, data: dict[str, Any], *, force: bool) -> None:
     text = as_yaml(data, set()) if path.suffix.lower() in YAML else json.dumps(data, indent=2) + "\n"
     try:
         if force:
-            fresh = path.with_name(f".{path.name}.{os.getpid()}")
-            try:
-                fresh.write_text(text, encoding="utf-8")
-                fresh.replace(path)
-            finally:
-                fresh.unlink(missing_ok=True)
+            atomic_file.replace(path, text.encode())
         else:
             # Unlike a look before, this fails if somebody else was faster. No link: not every file system has them.
             with path.open("x", encoding="utf-8") as file:

@@ -14,6 +14,7 @@ from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit.errors import GaveUp
 from hyperpod_kit.job.outcome import Outcome
+from hyperpod_kit.system.mountinfo import is_below, parse, read
 
 PYTHONS = ("python3", "/usr/bin/python3", "/usr/local/bin/python3", "/opt/conda/bin/python3")
 """Where images have one, best first; PATH is the image's own."""
@@ -100,7 +101,7 @@ def of(srun_args: Sequence[str], env: Mapping[str, str], python: str = "") -> Op
 
 def covered(path: str, places: Sequence[str]) -> bool:
     """Whether `path` is one of the places or below one."""
-    return any(_below(path, place) for place in places)
+    return any(is_below(path, place) for place in places)
 
 
 def top(path: str) -> str:
@@ -136,10 +137,6 @@ def _mounted(fstabs: Sequence[str]) -> Iterator[str]:
             yield from (words[1] for words in map(str.split, lines) if len(words) > 1 and words[1].startswith("/"))
 
 
-def _below(path: str, place: str) -> bool:
-    return path == place or place == "/" or path.startswith(place.rstrip("/") + "/")
-
-
 class Started:
     """Ends a job whose ranks never begin: whatever is wrong with the image or its options, it stays wrong."""
 
@@ -165,8 +162,7 @@ def mounted(path: str, mountinfo: str = "/proc/self/mountinfo") -> bool:
     """Whether something is mounted at a directory above `path` or at itself, the root of all apart. Asks no file
     system. True where that cannot be read."""
     try:
-        with open(mountinfo, encoding="utf-8", errors="replace") as rows:
-            points = [row.split()[4].replace("\\040", " ") for row in rows]
-    except (OSError, IndexError):
+        entries = parse(read(mountinfo))
+    except OSError:
         return True
-    return any(point != "/" and _below(path, point) for point in points)
+    return any(entry.path != "/" and is_below(path, entry.path) for entry in entries)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import hashlib
 from typing import Any, Mapping, Sequence
 
+from hyperpod_kit.system.process import identify
+
 
 def birth(env: Mapping[str, str], proc: str = "/proc") -> str:
     """Name of this run of the batch script: the same each time it is asked there, another in any other run.
@@ -18,11 +20,14 @@ def birth(env: Mapping[str, str], proc: str = "/proc") -> str:
     """
     pid = env.get("SLURM_TASK_PID", "")
     try:
-        with open(f"{proc}/{int(pid)}/stat", "rb") as stat, open(f"{proc}/sys/kernel/random/boot_id", "rb") as boot:
-            started = stat.read().rpartition(b")")[2].split()[19].decode()
-            what = f"{env.get('SLURMD_NODENAME')} {boot.read().decode()} {pid} {started}"
+        script = identify(int(pid), proc)
+        with open(f"{proc}/sys/kernel/random/boot_id", "rb") as file:
+            boot = file.read().decode()
     except (OSError, ValueError, IndexError):
         return ""
+    if script is None:
+        return ""
+    what = f"{env.get('SLURMD_NODENAME')} {boot} {pid} {script.started}"
     return hashlib.blake2b(what.encode(), digest_size=3).hexdigest()
 
 

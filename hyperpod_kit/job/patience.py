@@ -14,9 +14,10 @@ from hyperpod_kit.job.signals import Signals
 from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm import control
 from hyperpod_kit.slurm.environment import JobEnvironment
+from hyperpod_kit.system.wait import BackOff
 
-LONGEST_PAUSE = 20.0
-"""Seconds between two tries, at most."""
+PAUSES = BackOff(1.0, 20.0)
+"""Seconds between two tries."""
 
 
 class Patience:
@@ -41,7 +42,7 @@ class Patience:
         Raises GaveUp, and what `heed` raises.
         """
         end = time.monotonic() + self._options.storage_wait
-        pause = 1.0
+        failures = 0
         while True:
             try:
                 choice = checkpoint_choice.choose(self._options.root, chooser, passed_over)
@@ -58,19 +59,21 @@ class Patience:
                 if time.monotonic() >= end:
                     raise GaveUp(f"cannot read {self._options.root}: {err}") from err
                 self._report("storage", f"cannot read {self._options.root}: {err}; waiting")
-            pause = self._longer(pause, "waiting for storage")
+            failures += 1
+            self._pause(failures, "waiting for storage")
 
     def nodes(self, job: JobEnvironment) -> allocation.Allocation:
         """The allocation as slurmctld has it. One that does not answer is waited for: no step can be started without
         it, and that must not use up the job's budget of failures. Raises what `heed` raises."""
         end = time.monotonic() + self._options.controller_wait
-        pause = 1.0
+        failures = 0
         while True:
             nodes = allocation.look(self._runner, job)
             if nodes.state or time.monotonic() >= end:
                 return nodes
             self._report("controller", "slurmctld does not answer; waiting")
-            pause = self._longer(pause, "waiting for slurmctld")
+            failures += 1
+            self._pause(failures, "waiting for slurmctld")
 
     def requeue(self, job: JobEnvironment) -> None:
         """`scontrol requeue`, as soon as slurmctld answers. Raises RunError when it does not, or refuses."""
@@ -85,8 +88,6 @@ class Patience:
             self._report("controller", "slurmctld does not answer; waiting to requeue")
             self._signals.wait(5.0)
 
-    def _longer(self, pause: float, doing: str) -> float:
-        """Pause; the next pause."""
-        self._signals.pause(pause)
+    def _pause(self, failures: int, doing: str) -> None:
+        self._signals.pause(PAUSES.pause(failures))
         self._heed(doing)
-        return min(LONGEST_PAUSE, pause * 2)

@@ -16,6 +16,8 @@ import random
 from dataclasses import dataclass
 from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple
 
+from hyperpod_kit.system.wait import BackOff
+
 Row = Mapping[str, Any]
 Order = Optional[Tuple[int, int]]
 """(epoch, seq) of a checkpoint; None for a start from step 0."""
@@ -138,10 +140,7 @@ def _words(row: Row) -> str:
 
 def delay(policy: RetryPolicy, crashes: int, draw: Callable[[], float] = random.random) -> float:
     """Seconds before the retry after this many crashes: exponential, at least half of it, the rest drawn."""
-    if crashes <= 0:
-        return 0.0
-    full = min(policy.backoff_cap, policy.backoff * 2.0 ** min(crashes - 1, 20))
-    return full * (0.5 + 0.5 * draw())
+    return BackOff(policy.backoff, policy.backoff_cap, by_chance=0.5).pause(crashes, draw)
 
 
 def _order(row: Row) -> Order:

@@ -7,14 +7,13 @@ nobody manages any more would write beside the ranks of the next attempt.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any, Mapping, Sequence
 
 from hyperpod_kit.environment import HPK_ATTEMPT, HPK_PROGRESS, HPK_STATE
 from hyperpod_kit.job import container
@@ -22,11 +21,11 @@ from hyperpod_kit.job.exits import AGAIN, Exit, write
 from hyperpod_kit.job.lifeline import BYE, LOST, SERVES, STORAGE, Lifeline
 from hyperpod_kit.job.storage import Probe, RootWatch
 from hyperpod_kit.slurm.progress import RankProgress
+from hyperpod_kit.system.process import dies_with
 
 NO_STORAGE = 74
 """EX_IOERR: the command was not started, because the checkpoint root does not answer on this node."""
 
-_PR_SET_PDEATHSIG = 1
 _LOOK = 1.0
 """Seconds between two looks at our parent."""
 
@@ -85,8 +84,9 @@ def run_rank(argv: Sequence[str], env: Mapping[str, str], inside: bool = False) 
         return NO_STORAGE
     orphaned = None
     try:
+        # It must not outlive its wrapper, or it would write beside the next attempt's ranks.
         child = subprocess.Popen(
-            list(argv), env={**env, HPK_PROGRESS: progress.path}, preexec_fn=_dies_with(os.getpid())
+            list(argv), env={**env, HPK_PROGRESS: progress.path}, preexec_fn=dies_with(os.getpid())
         )
     except OSError as err:
         print(f"hyperpod-kit: cannot start {argv[0]}: {err.strerror}", file=sys.stderr)
@@ -136,18 +136,6 @@ def _say(text: str) -> None:
 
 def _ignore(number: int, frame: Any) -> None:
     """A handler and not SIG_IGN: ignored signals would be inherited by the command."""
-
-
-def _dies_with(parent: int) -> Callable[[], None]:
-    """For preexec_fn: the command must not outlive its wrapper, or it would write beside the next attempt's ranks."""
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-
-    def arm() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    return arm
 
 
 def _boot_id() -> str:

@@ -20,6 +20,7 @@ from hyperpod_kit.errors import JobError, NoValidCheckpoint, Untrusted
 from hyperpod_kit.job import checkpoint_choice
 from hyperpod_kit.job.foreign.candidate import MOST_STEPS, well_named
 from hyperpod_kit.slurm.job_id import het_size
+from hyperpod_kit.system.wait import every, look_until
 from hyperpod_kit.untrusted import files, parse
 from hyperpod_kit.untrusted.text import clean
 
@@ -55,13 +56,11 @@ def agree(state: str, name: str, decide: Callable[[], Record], *, patience: floa
     record = _read(path, name, owners)
     if record is None:
         _publish(place, path, json.dumps({"launch": name, **decide()}).encode())
-    end = time.monotonic() + patience
-    while record is None:
-        record = _read(path, name, owners)
-        if record is None:
-            if time.monotonic() > end:
-                raise JobError(f"{path} was begun and never finished")
-            time.sleep(0.05)
+        record = look_until(
+            lambda: _read(path, name, owners), lambda found: found is not None, every(0.05), seconds=patience
+        )
+    if record is None:
+        raise JobError(f"{path} was begun and never finished")
     return record
 
 
@@ -168,7 +167,11 @@ def _read(path: str, name: str, owners: _Owners) -> Optional[Record]:
 
 
 def _publish(place: str, path: str, data: bytes) -> None:
-    """link(2) of a complete file: atomic on every POSIX file system, and it fails when somebody was first."""
+    """link(2) of a complete file: atomic on every POSIX file system, and it fails when somebody was first.
+
+    `store.durable` does the same with O_TMPFILE, which NFS does not have; there it writes in place, and what is torn
+    fails its digest. Here every rank would wait for the rest.
+    """
     fd, temporary = tempfile.mkstemp(dir=place, prefix=".")
     try:
         with os.fdopen(fd, "wb") as file:

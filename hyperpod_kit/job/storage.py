@@ -12,6 +12,7 @@ from typing import Callable, List, Optional
 
 from hyperpod_kit.job.report import JobReport
 from hyperpod_kit.job.signals import Signals
+from hyperpod_kit.system.wait import BackOff, look_until
 
 DEADLINE = 5.0
 """Seconds in which a file can be made and removed on a file system that serves."""
@@ -66,14 +67,17 @@ class Probe:
                 )
             except OSError:
                 return True
-            pause = 0.002
-            while self._process.poll() is None:
-                if time.monotonic() >= end:
-                    self._process.kill()
-                    return False
-                sleep(pause)
-                pause = min(0.1, pause * 2)
-            code, self._process = self._process.returncode, None
+            code = look_until(
+                self._process.poll,
+                lambda code: code is not None,
+                BackOff(0.002, 0.1),
+                seconds=end - time.monotonic(),
+                sleep=sleep,
+            )
+            if code is None:
+                self._process.kill()
+                return False
+            self._process = None
             # Ended by a signal it says nothing of the root: Slurm signals every process of a step, this one too.
             if 0 <= code <= _SIGNAL or time.monotonic() >= end:
                 return code == 0
@@ -145,16 +149,17 @@ class CheckpointRoot:
     def outlast(self) -> bool:
         """Whether there was an outage; it is over then, or `limit` is, or a signal came."""
         signals = self._signals
-        end = time.monotonic() + self._limit
         away = False
-        pause = 1.0
-        while not self._probe.answers(time.sleep) and not signals.stop and not signals.warned:
+
+        def over() -> bool:
+            nonlocal away
+            if self._probe.answers(time.sleep) or signals.stop or signals.warned:
+                return True
             if not away:
                 # Where the log is on the same file system, this line waits with us.
                 self._report("storage", f"{self._state} does not answer; waiting up to {self._limit:g} s")
             away = True
-            if time.monotonic() >= end:
-                break
-            signals.pause(pause)
-            pause = min(5.0, pause * 1.5)
+            return False
+
+        look_until(over, bool, BackOff(1.0, 5.0, factor=1.5), seconds=self._limit, sleep=signals.pause)
         return away

@@ -16,6 +16,7 @@ from typing import List, Optional, Sequence, Tuple
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.job import lint_parts, script
 from hyperpod_kit.slurm.environment import COMMENT_MARK
+from hyperpod_kit.system.mountinfo import holding, read
 
 DEFAULTS = ("--requeue", "--open-mode=append", "--signal=B:USR1@120")
 """Put first, so that the user's own words win over them."""
@@ -145,7 +146,7 @@ def _with_comment(options: Sequence[str], mark: str) -> List[str]:
     return [*result, f"--comment={own + ' ' if own else ''}{mark}"]
 
 
-def warnings(line: SbatchLine, directory: str, mounts: str = "/proc/self/mounts") -> List[str]:
+def warnings(line: SbatchLine, directory: str, mounts: str = "/proc/self/mountinfo") -> List[str]:
     """What will go wrong with this submission as far as can be seen here: its options beside those of the script.
 
     `directory`: where sbatch is called, which is where the script starts.
@@ -169,13 +170,8 @@ def warnings(line: SbatchLine, directory: str, mounts: str = "/proc/self/mounts"
 
 def _file_system(path: str, mounts: str) -> str:
     """Kind of the file system that holds a path, "" when that cannot be said."""
-    best = ("", "")
     try:
-        with open(mounts, encoding="utf-8", errors="replace") as file:
-            for row in file:
-                _, place, kind, *_ = row.split()
-                if (path + "/").startswith(place.rstrip("/") + "/") and len(place) >= len(best[0]):
-                    best = (place, kind)
-    except (OSError, ValueError):
+        entry = holding(read(mounts), path)
+    except OSError:
         return ""
-    return best[1]
+    return "" if entry is None else entry.fs_type

@@ -13,6 +13,7 @@ import time
 from typing import Any, Callable, Tuple
 
 from hyperpod_kit.errors import HyperpodKitError, NodeError
+from hyperpod_kit.system.wait import every, look_until
 
 
 class NoAnswer(NodeError):
@@ -37,9 +38,7 @@ def in_child(what: str, work: Callable[[], Any], seconds: float) -> Any:
         os.close(reader)
         os.kill(pid, signal.SIGKILL)
         # Whoever is held by the kernel does not end; init takes it when we have gone.
-        end = time.monotonic() + 1.0
-        while os.waitpid(pid, os.WNOHANG)[0] == 0 and time.monotonic() < end:
-            time.sleep(0.01)
+        look_until(lambda: os.waitpid(pid, os.WNOHANG)[0], bool, every(0.01), seconds=1.0)
     if not text:
         raise NoAnswer(f"{what}: no answer within {seconds:g} s")
     good, answer = json.loads(text)

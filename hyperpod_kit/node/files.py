@@ -10,13 +10,13 @@ import json
 import os
 import re
 import stat
-from typing import Any, Iterator, Optional, TextIO
+from typing import Any, Optional
 
+from hyperpod_kit.system import atomic_file
 from hyperpod_kit.untrusted import walk
-from hyperpod_kit.untrusted.files import create
 
 PARTIAL = re.compile(r"(?P<name>.+?)\.(?P<process>[0-9]{1,9})(\.[0-9a-f]{16})?\.partial")
-"""NAME.PROCESS.RANDOM.partial; without RANDOM, as releases before 0.6 wrote it."""
+"""As `atomic_file` calls a file that is not whole yet; without the random part, as releases before 0.6 did."""
 
 
 def read_text(path: str) -> Optional[str]:
@@ -37,35 +37,18 @@ def write_if_different(path: str, text: str, mode: int = 0o644) -> bool:
     """Make `path` hold `text`; True when it did not before. A reader sees the old text or the new, never a part."""
     if read_text(path) == text:
         return False
-    with _replacing(path, mode, tidy=True) as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
+    _write(path, text, mode, durable=True)
     return True
 
 
-@contextlib.contextmanager
-def _replacing(path: str, mode: int, *, tidy: bool = False) -> Iterator[TextIO]:
-    """A file beside `path` that takes its place when it is whole, and of which nothing stays when it cannot be.
-
-    The directory may be another user's: its name cannot be foreseen, nothing that is there already is opened, and no
-    link of his leads elsewhere. `tidy`: remove first what writers before left.
-    """
+def _write(path: str, text: str, mode: int, *, durable: bool = False) -> None:
+    """No link of another's on the way to `path` is followed. `durable`: what earlier writers left goes, too."""
     folder, name = os.path.split(path)
-    partial = f"{name}.{os.getpid()}.{os.urandom(8).hex()}.partial"
     directory = walk.directory(folder, make=True)
     try:
-        if tidy:
+        if durable:
             _remove_partials(directory, name)
-        handle = create(partial, mode, directory=directory)
-        try:
-            with open(handle, "w", encoding="utf-8", errors="surrogateescape") as stream:
-                yield stream
-            os.replace(partial, name, src_dir_fd=directory, dst_dir_fd=directory)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(partial, dir_fd=directory)
-            raise
+        atomic_file.replace(path, text.encode("utf-8", "surrogateescape"), mode, durable=durable, folder=directory)
     finally:
         os.close(directory)
 
@@ -111,8 +94,7 @@ def write_json(path: str, data: Any) -> None:
 
 def write_volatile(path: str, text: str, mode: int = 0o644) -> None:
     """Make `path` hold `text`, whole or not at all for a reader. Not for what must outlive a crash of the machine."""
-    with _replacing(path, mode) as stream:
-        stream.write(text)
+    _write(path, text, mode)
 
 
 def write_volatile_json(path: str, data: Any) -> None:

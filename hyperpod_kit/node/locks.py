@@ -6,12 +6,12 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-from typing import Iterator, Optional
+from typing import Iterator
 
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.timing import wait_for
+from hyperpod_kit.system.file_lock import lock_within, try_lock
+from hyperpod_kit.system.wait import BackOff
 
 
 @contextlib.contextmanager
@@ -24,15 +24,8 @@ def held(node: Node, name: str, *, seconds: float) -> Iterator[bool]:
     os.makedirs(os.path.dirname(path), exist_ok=True)
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-
-        def take() -> Optional[bool]:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return True
-            except BlockingIOError:
-                return None
-
-        yield bool(wait_for(take, seconds=seconds, clock=node.clock, longest=0.5))
+        clock = node.clock
+        yield lock_within(handle, seconds, BackOff(0.1, 0.5), clock=clock.monotonic, sleep=clock.sleep)
     finally:
         os.close(handle)
 
@@ -44,9 +37,6 @@ def is_held(node: Node, name: str) -> bool:
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return False
-    except BlockingIOError:
-        return True
+        return not try_lock(handle, shared=True)
     finally:
         os.close(handle)

@@ -23,11 +23,11 @@ from hyperpod_kit.model.units import PREFIX, carrier_unit, units_of
 from hyperpod_kit.node import systemd
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_json, read_text, write_json
-from hyperpod_kit.node.mountinfo import find
 from hyperpod_kit.node.mounts.ensure import clear_dead
 from hyperpod_kit.node.mounts.kinds.record import forget, read_record
 from hyperpod_kit.node.observe.check import check
 from hyperpod_kit.node.step import Step, StepOutcome
+from hyperpod_kit.system.mountinfo import find
 
 MNT_EXPIRE = 4
 """umount2(2): of a mount that is in use it says EBUSY, of any other EAGAIN, and marks that one; a second call would

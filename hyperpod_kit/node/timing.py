@@ -1,4 +1,4 @@
-"""Time as something that is passed in, and the one way to wait: for a condition, with a bound.
+"""Time as something that is passed in.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import time
 from typing import Callable, Optional, TypeVar
+
+from hyperpod_kit.system import wait
+from hyperpod_kit.system.wait import BackOff
 
 T = TypeVar("T")
 
@@ -35,19 +38,9 @@ def look_until(
     first: float = 0.1,
     longest: float = 5.0,
 ) -> T:
-    """What the first good look found, or the last one after `seconds`.
-
-    The pause between two looks doubles from `first` to `longest`. There is at least one, and one more at the very end.
-    """
-    end = clock.monotonic() + seconds
-    pause = first
-    while True:
-        found = look()
-        left = end - clock.monotonic()
-        if good(found) or left <= 0:
-            return found
-        clock.sleep(min(pause, left))
-        pause = min(pause * 2, longest)
+    """`wait.look_until` by the clock of a node, with pauses that double from `first` to `longest`."""
+    pauses = BackOff(first, longest)
+    return wait.look_until(look, good, pauses, seconds=seconds, clock=clock.monotonic, sleep=clock.sleep)
 
 
 def wait_for(

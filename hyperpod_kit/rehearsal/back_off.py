@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Dict, Tuple
 
-FIRST_PAUSE = 5.0
-LONGEST_PAUSE = 300.0
-"""Seconds from one try to the next; it doubles from the first to the longest."""
+from hyperpod_kit.system.wait import BackOff
+
+PAUSES = BackOff(5.0, 300.0)
+"""Seconds from one try to the next."""
 
 STEADY = 60.0
 """Seconds after its boot at which a machine that ran counts as one that had come up well."""
 
 
 @dataclass
-class BackOff:
+class PlaceBackOff:
     """Counts tries per place ("cluster id/group/index"). Use from one thread."""
 
     _tries: Dict[str, Tuple[int, float]] = field(default_factory=dict)
@@ -32,7 +33,7 @@ class BackOff:
         count, last = self._tries.get(place, (0, 0.0))
         if steady or not count:
             return 0.0
-        return last + min(FIRST_PAUSE * 2.0 ** min(count - 1, 16), LONGEST_PAUSE)
+        return last + PAUSES.pause(count)
 
     def acted(self, place: str, now: float, steady: bool) -> None:
         """Note a try. `steady`: the machine before had come up well, so that this is the first in a row."""

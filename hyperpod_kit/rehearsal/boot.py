@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import subprocess
@@ -15,10 +14,13 @@ from typing import Any, Dict, Iterator, Sequence
 
 import hyperpod_kit
 from hyperpod_kit.errors import RehearsalError
-from hyperpod_kit.rehearsal import cleanup, host, image, own_place, processes, state
+from hyperpod_kit.rehearsal import cleanup, host, image, own_place, state
 from hyperpod_kit.rehearsal.image import Progress
 from hyperpod_kit.rehearsal.layout import NAME_PATTERN, Layout, cache_dir, existing, lock_file
 from hyperpod_kit.rehearsal.settings import RehearsalSettings, parse_share, parse_tree
+from hyperpod_kit.system.file_lock import lock_within
+from hyperpod_kit.system.process import alive, identify
+from hyperpod_kit.system.wait import every
 
 START_DEADLINE = 60.0
 LOCK_PATIENCE = 90.0
@@ -28,20 +30,12 @@ LOCK_PATIENCE = 90.0
 @contextmanager
 def _exclusive(layout: Layout, patience: float = LOCK_PATIENCE) -> Iterator[None]:
     """One `up` or `down` of a rehearsal at a time. Raises RehearsalError when another keeps at it."""
-    deadline = time.monotonic() + patience
     with open(lock_file(f"rehearsal-{layout.id}"), "w") as handle:
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise RehearsalError(
-                        f"another command has been starting or stopping rehearsal {layout.root.name} "
-                        f"for {patience:.0f} s",
-                        hint="see what it says, or end it",
-                    ) from None
-            time.sleep(0.1)
+        if not lock_within(handle.fileno(), patience, every(0.1)):
+            raise RehearsalError(
+                f"another command has been starting or stopping rehearsal {layout.root.name} for {patience:.0f} s",
+                hint="see what it says, or end it",
+            )
         yield
 
 
@@ -79,7 +73,7 @@ def _undisturbed() -> Iterator[None]:
 def is_up(layout: Layout) -> bool:
     """Whether its daemon lives and is ready."""
     ready = state.read_json(layout.ready_file)
-    return bool(ready and "endpoint" in ready) and processes.alive(state.read_process(layout.daemon_file))
+    return bool(ready and "endpoint" in ready) and alive(state.read_process(layout.daemon_file))
 
 
 def running(name: str) -> tuple[Layout, Dict[str, Any]]:
@@ -165,7 +159,7 @@ def _start_daemon(layout: Layout) -> None:
             cwd="/",
         )
     # Noted by its parent too, so that a Ctrl-C before the daemon's first line still finds it.
-    identity = processes.identify(proc.pid)
+    identity = identify(proc.pid)
     if identity is not None:
         state.write_process(layout.daemon_file, identity)
     deadline = time.monotonic() + START_DEADLINE

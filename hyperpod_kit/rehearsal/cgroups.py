@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Iterable
 
 from hyperpod_kit.errors import RehearsalError
+from hyperpod_kit.system.mountinfo import parse, read
+from hyperpod_kit.system.wait import every, look_until
 
 V1_WANTED = ("name=systemd", "memory", "freezer", "pids", "devices")
 ALLOWED_DEVICES = ("1:3", "1:5", "1:7", "1:8", "1:9", "5:0", "5:1", "5:2", "136:*", "10:229")
@@ -32,20 +32,14 @@ class Hierarchy:
 
 def hierarchies(mountinfo: str = "") -> list[Hierarchy]:
     """The hierarchies in which machines get a group. `mountinfo`: text of /proc/self/mountinfo, read when empty."""
-    text = mountinfo or Path("/proc/self/mountinfo").read_text()
     found: dict[str, Hierarchy] = {}
-    for line in text.splitlines():
-        left, _, right = line.partition(" - ")
-        words, tail = left.split(), right.split()
-        if len(words) < 5 or not tail:
-            continue
-        mount = Path(re.sub(r"\\040", " ", words[4]))
-        if tail[0] == "cgroup2":
-            found.setdefault("v2", Hierarchy("v2", mount))
-        elif tail[0] == "cgroup":
-            for controller in tail[-1].split(","):
+    for entry in parse(mountinfo or read()):
+        if entry.fs_type == "cgroup2":
+            found.setdefault("v2", Hierarchy("v2", Path(entry.path)))
+        elif entry.fs_type == "cgroup":
+            for controller in entry.options:
                 if controller in V1_WANTED:
-                    found.setdefault(controller, Hierarchy(controller, mount))
+                    found.setdefault(controller, Hierarchy(controller, Path(entry.path)))
     return list(found.values())
 
 
@@ -116,34 +110,29 @@ def kill(path: str, seconds: float = 10.0) -> bool:
     if not _existing(path):
         return True
     freeze(path, False)  # a frozen process of v1 does not die
-    deadline = time.monotonic() + seconds
-    own = os.getpid()
-    while True:
-        pids = members(path) - {own}
-        if not pids:
-            return True
+
+    def emptied() -> bool:
+        pids = members(path) - {os.getpid()}
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
+        return not pids
+
+    return look_until(emptied, bool, every(0.02), seconds=seconds)
 
 
 def remove(path: str, seconds: float = 5.0) -> bool:
     """Remove the group and all below it; it takes a few tries after a SIGKILL. False when one stays."""
-    deadline = time.monotonic() + seconds
-    while True:
+
+    def removed() -> bool:
         tops = _existing(path)
         for top in tops:
             for directory, _, _ in os.walk(top, topdown=False):
                 with contextlib.suppress(OSError):
                     os.rmdir(directory)
-        if not any(top.is_dir() for top in tops):
-            return True
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
+        return not any(top.is_dir() for top in tops)
+
+    return look_until(removed, bool, every(0.02), seconds=seconds)
 
 
 def groups_below(path: str) -> set[str]:

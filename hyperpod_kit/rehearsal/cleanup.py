@@ -15,8 +15,8 @@ from typing import Optional
 from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.rehearsal import cgroups, host, mounts, network, own_place, processes, state
 from hyperpod_kit.rehearsal.layout import CGROUP_PARENT, Layout, existing
-from hyperpod_kit.rehearsal.processes import Process
 from hyperpod_kit.run import LocalRunner
+from hyperpod_kit.system.process import Process
 
 DAEMON_PATIENCE = 60.0
 """Seconds that a daemon may take to end its machines before it is killed."""

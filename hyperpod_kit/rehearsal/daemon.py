@@ -7,7 +7,6 @@ guardian does, and where that was killed too, `rehearse down`.
 from __future__ import annotations
 
 import argparse
-import fcntl
 import os
 import resource
 import signal
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import List, Optional
 
 from hyperpod_kit.errors import HyperpodKitError, RehearsalError
-from hyperpod_kit.rehearsal import cleanup, host_keys, layer, network, processes, state, storage
+from hyperpod_kit.rehearsal import cleanup, host_keys, layer, network, state, storage
 from hyperpod_kit.rehearsal.cluster_state import to_state
 from hyperpod_kit.rehearsal.control_plane import RehearsalControlPlane
 from hyperpod_kit.rehearsal.dns import DnsResponder
@@ -41,6 +40,9 @@ from hyperpod_kit.rehearsal.sagemaker.server import Server, serve
 from hyperpod_kit.rehearsal.settings import RehearsalSettings
 from hyperpod_kit.rehearsal.slurm_control import SlurmControl
 from hyperpod_kit.run import LocalRunner
+from hyperpod_kit.system.file_lock import lock_within
+from hyperpod_kit.system.process import identify
+from hyperpod_kit.system.wait import every
 
 
 class Daemon:
@@ -99,7 +101,8 @@ class Daemon:
         """Choose a subnet and take it, one rehearsal at a time."""
         runner = LocalRunner()
         with open(lock_file("network"), "w") as handle:
-            _lock_with_deadline(handle.fileno(), 30.0)
+            if not lock_within(handle.fileno(), 30.0, every(0.05)):
+                raise RehearsalError("another rehearsal has held the network lock for too long")
             subnet = network.choose_subnet(network.networks_in_use(runner))
             bridge = Network(self.layout, subnet, runner)
             bridge.create_bridge()
@@ -164,24 +167,12 @@ def _dns(address: str) -> DnsResponder:
         ) from err
 
 
-def _lock_with_deadline(descriptor: int, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise RehearsalError("another rehearsal has held the network lock for too long") from None
-        time.sleep(0.05)
-
-
 def main(argv: Optional[List[str]] = None) -> int:
     """Run until SIGTERM or SIGINT. Exit code 1 when it could not start or left something behind."""
     parser = argparse.ArgumentParser(prog="python -m hyperpod_kit.rehearsal.daemon")
     parser.add_argument("--state", type=Path, required=True)
     layout = Layout(parser.parse_args(argv).state.absolute())
-    own = processes.identify(os.getpid())
+    own = identify(os.getpid())
     assert own is not None
     state.write_process(layout.daemon_file, own)
     asked_to_end = threading.Event()

@@ -14,8 +14,9 @@ import sys
 from pathlib import Path
 from typing import List, Optional
 
-from hyperpod_kit.rehearsal import cleanup, processes, state
+from hyperpod_kit.rehearsal import cleanup, state
 from hyperpod_kit.rehearsal.layout import Layout
+from hyperpod_kit.system.process import identify
 
 ALL_IS_WELL = b"."
 
@@ -29,7 +30,7 @@ class Guardian:
             stdin=subprocess.PIPE,
             start_new_session=True,
         )
-        identity = processes.identify(self._process.pid)
+        identity = identify(self._process.pid)
         if identity is not None:
             state.write_process(layout.guardian_file, identity)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Dict
 
 from hyperpod_kit.run import LocalRunner
+from hyperpod_kit.system import atomic_file
 
 
 def generate(path: Path, comment: str) -> None:
@@ -34,8 +35,6 @@ class HostKeys:
             private = key.read_text()
         with self._lock:
             self._lines[ip] = f"{ip},{host},{host}.ec2.internal {public}\n"
-            temporary = self._path.with_name(".known_hosts.new")
-            temporary.write_text("".join(self._lines[address] for address in sorted(self._lines)))
-            temporary.chmod(0o644)
-            temporary.replace(self._path)
+            lines = "".join(self._lines[address] for address in sorted(self._lines))
+            atomic_file.replace(self._path, lines.encode(), 0o644)
         return private

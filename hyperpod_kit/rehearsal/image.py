@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -12,7 +11,6 @@ import signal
 import subprocess
 import tempfile
 import threading
-import time
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,6 +19,8 @@ from typing import Callable, Iterator, Tuple
 from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.rehearsal import apt_sources, image_root, mounts
 from hyperpod_kit.run import LocalRunner
+from hyperpod_kit.system.file_lock import lock_within, try_lock
+from hyperpod_kit.system.wait import every
 
 PACKAGES = (
     "systemd",
@@ -110,18 +110,10 @@ def recipe_of(release: str = "") -> Recipe:
 @contextmanager
 def _builder_lock(cache: Path, progress: Progress) -> Iterator[None]:
     with open(cache / "image.lock", "w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not try_lock(handle.fileno()):
             progress("waiting for another image build")
-            deadline = time.monotonic() + BUILD_DEADLINE
-            while True:
-                with suppress(BlockingIOError):
-                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                if time.monotonic() > deadline:
-                    raise RehearsalError(f"another image build holds {cache / 'image.lock'}") from None
-                time.sleep(0.5)
+            if not lock_within(handle.fileno(), BUILD_DEADLINE, every(0.5)):
+                raise RehearsalError(f"another image build holds {cache / 'image.lock'}")
         yield
 
 

@@ -15,8 +15,8 @@ from typing import Dict, Optional, Sequence, Tuple
 from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.rehearsal import cgroups, host, launch, mounts, processes
 from hyperpod_kit.rehearsal.layout import Layout
-from hyperpod_kit.rehearsal.processes import Process
 from hyperpod_kit.run import Completed, LocalRunner
+from hyperpod_kit.system.process import Process, identify
 
 REBOOT_EXIT = 133
 """What systemd-nspawn --keep-unit exits with when the machine asked for a reboot."""
@@ -115,7 +115,7 @@ class Machines:
                 env={"PATH": host.search_path(), "HOME": "/root"},
             )
         self._running[instance_id] = proc
-        identity = processes.identify(proc.pid)
+        identity = identify(proc.pid)
         if identity is None:
             raise RehearsalError(f"machine {instance_id} ended at once")
         return identity

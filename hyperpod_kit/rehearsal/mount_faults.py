@@ -16,9 +16,10 @@ from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.rehearsal import cgroups, processes, storage, targets
 from hyperpod_kit.rehearsal.layout import Layout
 from hyperpod_kit.rehearsal.machine import inside
-from hyperpod_kit.rehearsal.processes import Process
 from hyperpod_kit.rehearsal.standins.install import LIBRARY
 from hyperpod_kit.run import LocalRunner, Runner
+from hyperpod_kit.system.mountinfo import parse, read
+from hyperpod_kit.system.process import Process, identify
 
 ASIDE = "/run/hyperpod-rehearsal/aside"
 """Where a node keeps what lies over another mount."""
@@ -40,19 +41,15 @@ class Spot:
 
     def mounted(self) -> Optional[List[str]]:
         """[file system type, source] of what is on top there, None for nothing."""
-        found = None
-        for line in Path(f"/proc/{self.leader}/mountinfo").read_text().splitlines():
-            left, _, right = line.partition(" - ")
-            if re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), left.split()[4]) == self.path:
-                found = right.split()[:2]
-        return found
+        there = [entry for entry in parse(read(f"/proc/{self.leader}/mountinfo")) if entry.path == self.path]
+        return [there[-1].fs_type, there[-1].source] if there else None
 
     def server(self) -> Optional[Process]:
         """The process that serves the mount, the youngest one; None where the kernel alone does."""
         found: List[Process] = []
         for pid in cgroups.members(f"{self.layout.cgroup}/{self.node['instance_id']}"):
-            process = processes.identify(pid)
-            if process is not None and processes.alive(process) and self._serves(pid):
+            process = identify(pid)
+            if process is not None and self._serves(pid):
                 found.append(process)
         return max(found, key=lambda process: (process.started, process.pid), default=None)
 

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import re
 import time
 from pathlib import Path
 
 from hyperpod_kit.run import Runner
+from hyperpod_kit.system.mountinfo import is_below, parse, read
 
 
 def below(directory: Path, mountinfo: str = "") -> list[Path]:
     """Mount points at and below `directory`, newest first. `mountinfo`: its text, read from /proc when empty."""
-    text = mountinfo or Path("/proc/self/mountinfo").read_text()
-    found: list[Path] = []
-    for line in text.splitlines():
-        words = line.split()
-        if len(words) > 4:
-            point = Path(re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), words[4]))
-            if point == directory or directory in point.parents:
-                found.append(point)
-    return found[::-1]
+    points = [entry.path for entry in parse(mountinfo or read())]
+    return [Path(point) for point in reversed(points) if is_below(point, str(directory))]
 
 
 def unmount_below(directory: Path, runner: Runner, seconds: float = 10.0) -> list[Path]:

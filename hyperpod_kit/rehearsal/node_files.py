@@ -10,6 +10,7 @@ from typing import Any, Dict, Optional, Tuple
 
 from hyperpod_kit.rehearsal.cluster_state import REGION
 from hyperpod_kit.rehearsal.keys import Key
+from hyperpod_kit.system import atomic_file
 
 AGENT_STATUS = "/var/lib/hyperpod-rehearsal/agent.json"
 AGENT_CONFIG = "/etc/hyperpod-rehearsal/node.json"
@@ -36,15 +37,7 @@ def write(root: Path, path: str, data: str | bytes, mode: int = 0o644, owner: Op
     """
     target = root / path.lstrip("/")
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.rehearsal")
-    raw = data if isinstance(data, bytes) else data.encode()
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    with os.fdopen(handle, "wb") as file:
-        file.write(raw)
-    os.chmod(temporary, mode)
-    if owner:
-        os.chown(temporary, *owner)
-    os.replace(temporary, target)
+    atomic_file.replace(target, data if isinstance(data, bytes) else data.encode(), mode, owner=owner)
 
 
 def _user_ids(root: Path, user: str) -> Tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Processes by identity: a pid together with its start time, because pids are used again."""
+"""Whose a process is, who its children are, and its end: of the very process that is meant."""
 
 from __future__ import annotations
 
@@ -6,39 +6,11 @@ import contextlib
 import errno
 import os
 import signal
-import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Iterator, Optional, Sequence
 
-
-@dataclass(frozen=True)
-class Process:
-    """One process. `started`: clock ticks after boot, field 22 of /proc/PID/stat."""
-
-    pid: int
-    started: int
-
-
-def _stat_fields(pid: int) -> list[str]:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []
-
-
-def identify(pid: int) -> Optional[Process]:
-    """Identity of a running process, None when there is none of that pid."""
-    fields = _stat_fields(pid)
-    return Process(pid, int(fields[19])) if fields else None
-
-
-def alive(process: Optional[Process]) -> bool:
-    """Whether this very process still runs (a zombie does not)."""
-    if process is None:
-        return False
-    fields = _stat_fields(process.pid)
-    return bool(fields) and fields[0] not in "ZX" and int(fields[19]) == process.started
+from hyperpod_kit.system.process import Process, alive
+from hyperpod_kit.system.wait import every, look_until
 
 
 def runs(process: Optional[Process], words: Sequence[str]) -> bool:
@@ -94,9 +66,4 @@ def _held(pid: int) -> Iterator[Optional[int]]:
 
 def wait_gone(process: Optional[Process], seconds: float) -> bool:
     """Wait until the process is gone; False when it still runs after `seconds`."""
-    deadline = time.monotonic() + seconds
-    while alive(process):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
+    return look_until(lambda: not alive(process), bool, every(0.02), seconds=seconds)

@@ -7,7 +7,7 @@ import time
 import traceback
 from typing import Callable, List, Tuple
 
-from hyperpod_kit.rehearsal.back_off import BackOff
+from hyperpod_kit.rehearsal.back_off import PlaceBackOff
 from hyperpod_kit.rehearsal.cluster_state import CONTROLLER, RehearsedCluster, RehearsedNode
 from hyperpod_kit.rehearsal.machine import REBOOT_EXIT
 from hyperpod_kit.rehearsal.operations import Operations
@@ -27,7 +27,7 @@ class Recovery:
         self._operations = operations
         self._stopping = stopping
         self._clock = clock
-        self._back_off = BackOff()
+        self._back_off = PlaceBackOff()
 
     def run(self) -> None:
         while not self._stopping.wait(INTERVAL):

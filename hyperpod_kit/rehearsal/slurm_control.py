@@ -11,6 +11,7 @@ from typing import Dict, Optional
 from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.rehearsal.cluster_state import CONTROLLER, RehearsedCluster, RehearsedNode
 from hyperpod_kit.rehearsal.machine import Machines
+from hyperpod_kit.system.wait import every, look_until
 
 SCONTROL = "/opt/slurm/bin/scontrol"
 SINFO = "/opt/slurm/bin/sinfo"
@@ -84,12 +85,14 @@ class SlurmControl:
             return False
         if self._run(cluster, "systemctl", "try-restart", "slurmctld", timeout=60) is None:
             return False
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline:
-            if self._run(cluster, SCONTROL, "ping") is not None:
-                return self._run(cluster, SCONTROL, "reconfigure", timeout=30) is not None
-            time.sleep(0.2)
-        return False
+        if (
+            look_until(
+                lambda: self._run(cluster, SCONTROL, "ping"), lambda said: said is not None, every(0.2), seconds=30
+            )
+            is None
+        ):
+            return False
+        return self._run(cluster, SCONTROL, "reconfigure", timeout=30) is not None
 
 
 def parse_node(text: str) -> SlurmNode:

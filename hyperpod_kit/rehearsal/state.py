@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import Any, Dict, Optional
 
 from hyperpod_kit.errors import Untrusted
-from hyperpod_kit.rehearsal.processes import Process
+from hyperpod_kit.system import atomic_file
+from hyperpod_kit.system.process import Process
 from hyperpod_kit.untrusted import files
 
 MOST = 64 << 20
@@ -18,16 +18,7 @@ MOST = 64 << 20
 
 def write_json(path: Path, data: Any, mode: int = 0o600) -> None:
     """Replace `path` by the JSON of `data`; a reader sees the old file or the new one."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w") as file:
-            json.dump(data, file, indent=1, sort_keys=True)
-            file.write("\n")
-        os.chmod(name, mode)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
+    atomic_file.replace(path, (json.dumps(data, indent=1, sort_keys=True) + "\n").encode(), mode)
 
 
 def read_json(path: Path) -> Optional[Dict[str, Any]]:

@@ -10,7 +10,7 @@ from hyperpod_kit.model.states import Role
 from hyperpod_kit.rehearsal import processes
 from hyperpod_kit.rehearsal.keys import Keys
 from hyperpod_kit.rehearsal.layout import Layout
-from hyperpod_kit.rehearsal.processes import Process
+from hyperpod_kit.system.process import Process, alive, identify
 
 
 def all_nodes(state: Dict[str, Any]) -> List[Dict[str, Any]]:
@@ -46,7 +46,7 @@ def supervisor(node: Dict[str, Any]) -> Process:
 
 def is_running(node: Dict[str, Any]) -> bool:
     """Whether the node's machine runs."""
-    return bool(node["pid"]) and processes.alive(supervisor(node))
+    return bool(node["pid"]) and alive(supervisor(node))
 
 
 def kill(node: Dict[str, Any]) -> None:
@@ -57,7 +57,7 @@ def kill(node: Dict[str, Any]) -> None:
             f"{node['place']} ({node['instance_id']}) does not run", hint="hyperpod-kit rehearse status"
         )
     # The machine's PID 1: with it the kernel ends every process of the machine's pid namespace.
-    processes.end(processes.identify(leaders[0]))
+    processes.end(identify(leaders[0]))
     if not processes.wait_gone(supervisor(node), 10.0):
         raise RehearsalError(f"{node['place']} ({node['instance_id']}) still ends after 10 s")
 

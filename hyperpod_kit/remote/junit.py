@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 from typing import Sequence
@@ -11,6 +10,7 @@ from xml.etree import ElementTree as Xml
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.model.mounts import MountStatus
 from hyperpod_kit.remote.validate_mounts import NodeReport
+from hyperpod_kit.system import atomic_file
 from hyperpod_kit.untrusted.text import printable
 
 
@@ -78,10 +78,7 @@ def _count(element: Xml.Element, below: Xml.Element) -> None:
 
 def write(path: Path, cluster: str, reports: Sequence[NodeReport], checked_at: float, seconds: float) -> None:
     """The document as a file, whole or not at all. Raises UsageError when it cannot be written."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        fresh.write_text(to_xml(cluster, reports, checked_at, seconds), encoding="utf-8")
-        fresh.replace(path)
+        atomic_file.replace(path, to_xml(cluster, reports, checked_at, seconds).encode())
     except OSError as err:
-        fresh.unlink(missing_ok=True)
         raise UsageError(f"cannot write {path}: {err.strerror}", hint="--junit FILE") from err

@@ -7,10 +7,10 @@ from typing import Callable, NamedTuple, Optional, Sequence
 from hyperpod_kit.errors import HyperpodKitError, NoCredentials, RunTimeout, Unreachable
 from hyperpod_kit.remote.deadlines import Deadlines
 from hyperpod_kit.remote.fan_out import ask_all
-from hyperpod_kit.remote.rate_limiter import TokenBucket
 from hyperpod_kit.remote.ssm_shell import Start, run_in_shell
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.remote.transport import COMMAND, LONGEST_REPORT, NodeResponse, Progress
+from hyperpod_kit.system.token_bucket import TokenBucket
 
 RATE = 3.0
 """StartSession's quota: calls a second, of the whole account."""

@@ -126,7 +126,8 @@ class Job:
 
     def agents(self) -> list[int]:
         """Pids of agents that hold a lock in this job's shared memory."""
-        from hyperpod_kit.checkpoint.agent import lock, process
+        from hyperpod_kit.checkpoint.agent import lock
+        from hyperpod_kit.system import process
 
         found = [lock.holder(str(path)) for path in self.shm.glob("*.lock")]
         return [held[0].pid for held in found if held is not None and process.alive(held[0])]

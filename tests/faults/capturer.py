@@ -66,7 +66,8 @@ def capture(
 def main() -> None:
     library, root = sys.argv[1:]
     sys.path.insert(0, library)
-    from hyperpod_kit.checkpoint.agent import places, process
+    from hyperpod_kit.checkpoint.agent import places
+    from hyperpod_kit.system import process
 
     rank, world = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"])
     capture(places.mine(), root, job=os.environ["SLURM_JOB_ID"], owner=tuple(process.myself()), rank=rank, world=world)

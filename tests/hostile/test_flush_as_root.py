@@ -15,7 +15,8 @@ from typing import Any, Dict, Iterator, List, Tuple
 import pytest
 
 from hyperpod_kit import audit
-from hyperpod_kit.checkpoint.agent import flush, flush_users, lock, places, process, shm_slots
+from hyperpod_kit.checkpoint.agent import flush, flush_users, lock, places, shm_slots
+from hyperpod_kit.system import process
 from tests.hostile.captures import committed, flushed, lay
 from tests.hostile.users import ATTACKER, ROOT, VICTIM, as_user, be, busy_as, place
 
@@ -157,7 +158,7 @@ flush_users.flush_as({ATTACKER}, folder={str(base)!r}, job=None, timeout=60.0, m
             assert time.monotonic() < end
         root.kill()
         root.wait(30)
-        while process.owner_of(child) is not None:
+        while process.identify(child) is not None:
             assert time.monotonic() < end, "it goes on without anybody"
 
 

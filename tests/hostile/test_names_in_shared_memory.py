@@ -13,8 +13,9 @@ from typing import Any, Callable, Dict, Iterator
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import flush_users, lock, places, process, shm_slots
+from hyperpod_kit.checkpoint.agent import flush_users, lock, places, shm_slots
 from hyperpod_kit.errors import Untrusted
+from hyperpod_kit.system import process
 from tests.hostile.captures import committed, flushed, lay, within
 from tests.hostile.users import ATTACKER, ROOT, VICTIM, as_user, be, place
 
@@ -166,7 +167,7 @@ def test_a_lock_of_anothers_makes_the_victim_signal_nobody(base: Path) -> None:
     """The attacker names a process of the victim's and holds the lock."""
     other = subprocess.Popen([*be(VICTIM), "/usr/bin/python3", "-I", "-S", "-c", "input()"], stdin=subprocess.PIPE)
     try:
-        owner = process.owner_of(other.pid)
+        owner = process.identify(other.pid)
         assert owner is not None
         path = base / f"hpk-{VICTIM}-aaaaaaaaaaaa-00000.lock"
         held = os.open(path, os.O_CREAT | os.O_RDWR, 0o666)
@@ -199,7 +200,7 @@ def test_a_lock_of_the_victims_under_a_second_name_is_none(base: Path) -> None:
         other = str(base / shm_slots.lock_file(VICTIM, "b" * 12, 0))
         os.link(path, other)
         with pytest.raises(Untrusted, match="with 2 names"):
-            lock.take_over(other, process.Owner(1, 1), patience=0.2)
+            lock.take_over(other, process.Process(1, 1), patience=0.2)
 
     assert as_user(VICTIM, within(30, begin)) == 0
 

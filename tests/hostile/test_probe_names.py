@@ -13,12 +13,12 @@ import pytest
 from hyperpod_kit.model.mounts import LustreMount, MountStatus
 from hyperpod_kit.model.node_config import HealthPolicy
 from hyperpod_kit.node.health.record import HealthRecord
-from hyperpod_kit.node.mountinfo import MountEntry
 from hyperpod_kit.node.mounts.kinds.kind import MountIdentity
 from hyperpod_kit.node.observe.check import deep_mode
 from hyperpod_kit.node.observe.classify import MountObservation, classify
 from hyperpod_kit.node.observe.probe import probe_all
 from hyperpod_kit.node.slurm import drain
+from hyperpod_kit.system.mountinfo import MountEntry
 from tests.hostile.users import ATTACKER, ROOT, as_user, busy_as, place
 
 NODE = "ip-10-1-41-18"

@@ -31,7 +31,7 @@ from hyperpod_kit.node.facts import NodeFacts
 from hyperpod_kit.node.files import read_text
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
 from hyperpod_kit.node.mounts.protect import protect, unprotected
-from hyperpod_kit.node.mountinfo import find
+from hyperpod_kit.system.mountinfo import find
 from hyperpod_kit.node.paths import NodePaths
 from hyperpod_kit.node.timing import Clock
 from hyperpod_kit.run import LocalRunner

@@ -14,6 +14,7 @@ from hyperpod_kit.environment import HPK_CACHE, HPK_REHEARSAL_STATE
 from hyperpod_kit.errors import Untrusted
 from hyperpod_kit.rehearsal import boot, cleanup, host, layout, own_place, processes, state
 from hyperpod_kit.rehearsal.layout import Layout
+from hyperpod_kit.system.process import alive, identify
 from tests.hostile.users import ATTACKER, ROOT, as_user, place
 
 pytestmark = ROOT
@@ -120,7 +121,7 @@ def test_the_number_of_a_daemon_that_died_is_another_process_now(shared, daemon_
     """The identity fits to the clock tick, the place is root's; only it is no daemon of a rehearsal."""
     demo = Layout.of("demo")
     own_place.make(demo.root)
-    state.write_process(getattr(demo, file), processes.identify(daemon_of_roots.pid))
+    state.write_process(getattr(demo, file), identify(daemon_of_roots.pid))
     cleanup.stop_daemon(demo)
     assert daemon_of_roots.poll() is None
 
@@ -135,10 +136,10 @@ def test_the_daemon_of_another_rehearsal_is_not_ours(shared):
     ) as other, subprocess.Popen(
         [sys.executable, "-c", "input()", "-m", module, "--state", str(demo.root)], stdin=subprocess.PIPE
     ) as own:
-        state.write_process(demo.daemon_file, processes.identify(other.pid))
+        state.write_process(demo.daemon_file, identify(other.pid))
         cleanup.stop_daemon(demo)
         assert other.poll() is None
-        state.write_process(demo.daemon_file, processes.identify(own.pid))
+        state.write_process(demo.daemon_file, identify(own.pid))
         cleanup.stop_daemon(demo)
         assert own.wait(30) != 0
         other.kill()
@@ -151,8 +152,8 @@ def test_a_users_process_that_says_it_is_the_daemon(shared):
     words = ["-m", "hyperpod_kit.rehearsal.daemon", "--state", str(demo.root)]
     argv = ["/usr/bin/python3", "-c", "input()", *words]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, user=ATTACKER) as theirs:
-        process = processes.identify(theirs.pid)
-        assert processes.alive(process) and not processes.runs(process, words)
+        process = identify(theirs.pid)
+        assert alive(process) and not processes.runs(process, words)
         theirs.kill()
 
 
@@ -184,7 +185,7 @@ def test_a_rehearsal_of_an_earlier_release_is_taken_down(shared, monkeypatch):
     own_place.make(former)
     argv = [sys.executable, "-c", "input()", "-m", "hyperpod_kit.rehearsal.daemon", "--state", str(former)]
     with subprocess.Popen(argv, stdin=subprocess.PIPE) as daemon:
-        state.write_process(former / "daemon.json", processes.identify(daemon.pid))
+        state.write_process(former / "daemon.json", identify(daemon.pid))
         assert [found.root for found in layout.existing()] == [former]
         assert boot.down("demo") is True
         assert daemon.wait(30) != 0 and not former.exists()

@@ -12,9 +12,10 @@ from typing import Any, Iterator, List
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import adopt, control_page, lock, places, process, shm_gc, shm_slots
+from hyperpod_kit.checkpoint.agent import adopt, control_page, lock, places, shm_gc, shm_slots
 from hyperpod_kit.checkpoint.repository import selection
 from hyperpod_kit.errors import RunIsOwned
+from hyperpod_kit.system import process
 from tests.hostile.captures import DEAD, committed, flushed, lay, within
 from tests.hostile.users import ATTACKER, ROOT, VICTIM, as_user, place
 
@@ -107,7 +108,7 @@ def test_a_trainer_of_the_first_release_that_lives_keeps_its_own(base: Path) -> 
         held = lock.try_acquire(str(base / shm_slots.lock_file(VICTIM, run, 0)), process.myself())
         assert held is not None
         with pytest.raises(RunIsOwned, match=f"process {os.getpid()} on this node"):
-            adopt.adopt(places.mine(), run, 0, process.Owner(1, 1))
+            adopt.adopt(places.mine(), run, 0, process.Process(1, 1))
         assert len(shm_slots.names(str(base), uid=VICTIM, run=run)) == 1
         held.release()
 
@@ -160,6 +161,6 @@ def test_a_page_and_the_names_of_the_first_release_are_read(base: Path) -> None:
     half = b"HPKSLOT1" + (2).to_bytes(8, "little") + len(text).to_bytes(4, "little") + text
     half += hashlib.blake2b(half, digest_size=8).digest()
     found = control_page.read(memoryview(half.ljust(2048, b"\0") + bytes(2048)))
-    assert found is not None and found[0] == 2 and found[1].step == 10 and found[1].trainer == process.Owner(*DEAD)
+    assert found is not None and found[0] == 2 and found[1].step == 10 and found[1].trainer == process.Process(*DEAD)
     assert shm_slots.SlotName(4002, "0" * 12, 1, 2).file("ctl") == "hpk-4002-000000000000-00001-02.ctl"
     assert shm_slots.lock_file(4002, "0" * 12, 1) == "hpk-4002-000000000000-00001.lock"

@@ -27,7 +27,6 @@ from hyperpod_kit.checkpoint.agent import (
     worker as agent_worker,
 )
 from hyperpod_kit.checkpoint.agent.control_page import Key
-from hyperpod_kit.checkpoint.agent.process import Owner
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import (
     SaveSkipped,
     Settle,
@@ -38,6 +37,7 @@ from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import (
 from hyperpod_kit.checkpoint.repository import commit, digest, identity, selection, verify
 from hyperpod_kit.checkpoint.repository.shard import TensorSpec, lay_out
 from hyperpod_kit.errors import CheckpointError, NoCheckpoint
+from hyperpod_kit.system.process import Process
 
 SLOTS = 2
 ITEMS = 700
@@ -106,7 +106,7 @@ class World:
         self.identity = identity.open_root(self.root)
         self.agents: Dict[int, agent.Agent] = {}
         self.told: List[Tuple[str, Key]] = []
-        self.alive: Set[Owner] = set()
+        self.alive: Set[Process] = set()
         self.trainers = False
         self.epoch = self.seq_before = 0
         self.captured: Dict[int, int] = {}
@@ -138,7 +138,7 @@ class World:
             self.kill_agent(rank)  # a new start ends a dead trainer's agent: SIGUSR2, leave everything as it is
         self._starts += 1
         self.incarnation = f"{self._starts:06x}"
-        self.owner = Owner(10_000_000 + self._starts, 1)
+        self.owner = Process(10_000_000 + self._starts, 1)
         self.alive = {self.owner}
         self.trainers = True
         self.half.clear()

@@ -12,15 +12,15 @@ import sys
 
 from hyperpod_kit.checkpoint.agent import lock, places, saves_note, shm_slots
 from hyperpod_kit.checkpoint.agent.logs import last_words
-from hyperpod_kit.checkpoint.agent.process import Owner
 from hyperpod_kit.checkpoint.agent.shm_slots import SlotName
 from hyperpod_kit.checkpoint.repository.failpoint import failpoint
 from hyperpod_kit.errors import Untrusted
+from hyperpod_kit.system.process import Process
 
 _SLOTS = 100
 
 
-def adopt(folder: str, run: str, rank: int, trainer: Owner) -> None:
+def adopt(folder: str, run: str, rank: int, trainer: Process) -> None:
     """The caller holds the lock in `folder`. Raises RunIsOwned when a trainer lives that writes there, CheckpointError,
     OSError."""
     for source in places.of_mine():
@@ -28,7 +28,7 @@ def adopt(folder: str, run: str, rank: int, trainer: Owner) -> None:
             _from(source, folder, run, rank, trainer)
 
 
-def _from(source: str, folder: str, run: str, rank: int, trainer: Owner) -> None:
+def _from(source: str, folder: str, run: str, rank: int, trainer: Process) -> None:
     uid = places.node_uid()
     path = os.path.join(source, shm_slots.lock_file(uid, run, rank))
     if lock.holder(path) is None and not shm_slots.names(source, uid=uid, run=run, rank=rank):

@@ -39,7 +39,6 @@ from hyperpod_kit.checkpoint.agent.agent_storage import Storage
 from hyperpod_kit.checkpoint.agent.channel import Channel, Message
 from hyperpod_kit.checkpoint.agent.control_page import Key, Page
 from hyperpod_kit.checkpoint.agent.leader import Head
-from hyperpod_kit.checkpoint.agent.process import Owner, alive
 from hyperpod_kit.checkpoint.agent.protocol import rank_channel, trainer_channel
 from hyperpod_kit.checkpoint.agent.protocol.message import CaptureOutcome, never
 from hyperpod_kit.checkpoint.agent.saves_counted import Counted
@@ -47,6 +46,7 @@ from hyperpod_kit.checkpoint.agent.seal import Sealing
 from hyperpod_kit.checkpoint.repository import identity, layout
 from hyperpod_kit.checkpoint.repository.failpoint import failpoint
 from hyperpod_kit.environment import HPK_AGENT_LINGER
+from hyperpod_kit.system.process import Process, alive
 
 _TICK = 0.25
 
@@ -61,7 +61,7 @@ class Agent(Orders):
         self.world: int = setup["world"]
         self.incarnation: str = setup["incarnation"]
         self.token: str = setup["token"]
-        self.owner = Owner(*setup["owner"])
+        self.owner = Process(*setup["owner"])
         self.folder = setup.get("folder") or places.mine()
         self.run_hash = shm_slots.run_hash(setup["run_id"])
         self.linger = float(os.environ.get(HPK_AGENT_LINGER, "600"))

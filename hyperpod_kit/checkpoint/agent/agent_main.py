@@ -13,7 +13,7 @@ from typing import List
 from hyperpod_kit import descriptors
 from hyperpod_kit.checkpoint.agent.agent import Agent
 from hyperpod_kit.checkpoint.agent.channel import Channel
-from hyperpod_kit.checkpoint.agent.process import be_gentle
+from hyperpod_kit.checkpoint.agent.priority import be_gentle
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import StartRefused
 from hyperpod_kit.errors import HyperpodKitError
 

@@ -11,9 +11,9 @@ import struct
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Dict, Optional, Tuple
 
-from hyperpod_kit.checkpoint.agent.process import Owner
 from hyperpod_kit.checkpoint.repository.digest import algorithm
 from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.system.process import Process
 from hyperpod_kit.untrusted import parse
 
 PAGE = 4096
@@ -74,8 +74,8 @@ class Page:
         return (self.epoch, self.seq, self.incarnation)
 
     @property
-    def trainer(self) -> Owner:
-        return Owner(*self.owner)
+    def trainer(self) -> Process:
+        return Process(*self.owner)
 
     def to(self, state: str, **changes: Any) -> Page:
         """The page after a transition. Raises CheckpointError when the state machine has no such edge."""

@@ -22,7 +22,6 @@ from hyperpod_kit.checkpoint.agent import (
     logs,
     persist,
     places,
-    process,
     replicas,
     saves_note,
     seal,
@@ -33,6 +32,7 @@ from hyperpod_kit.checkpoint.repository import commit, identity, layout, selecti
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.errors import CheckpointError, NotEnoughSharedMemory, Untrusted
+from hyperpod_kit.system import process
 
 _POLL = 0.1
 

@@ -8,7 +8,6 @@ its user cannot trace it, and it dies with whoever waits for it. What it answers
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import pwd
@@ -20,6 +19,7 @@ from typing import Any, List, Optional, Tuple
 
 from hyperpod_kit import audit
 from hyperpod_kit.checkpoint.agent import flush, places
+from hyperpod_kit.system.process import dies_with
 from hyperpod_kit.untrusted import parse
 from hyperpod_kit.untrusted.text import clean
 
@@ -27,7 +27,6 @@ _LONGEST_ANSWER = 1 << 20
 _MOST_RECORDS = 32
 _PIECE = 65536
 _NOTE = 2000
-_PR_SET_PDEATHSIG = 1
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -53,9 +52,7 @@ def flush_as(
         try:
             if uid != places.node_uid():
                 _become(uid, gid, write)
-                ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-                if os.getppid() != parent:
-                    os._exit(1)
+                dies_with(parent)()
             found = flush.flush(folder=folder, job=job, timeout=timeout, max_age=max_age)
             with os.fdopen(write, "w") as out:
                 json.dump([list(outcome) for outcome in found], out)

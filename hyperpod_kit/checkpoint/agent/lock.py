@@ -15,14 +15,15 @@ import signal
 import time
 from typing import Optional, Tuple
 
-from hyperpod_kit.checkpoint.agent import process, shm_slots
-from hyperpod_kit.checkpoint.agent.process import Owner, alive, myself
+from hyperpod_kit.checkpoint.agent import shm_slots
 from hyperpod_kit.errors import CheckpointError, RunIsOwned, Untrusted
+from hyperpod_kit.system import process
+from hyperpod_kit.system.process import Process, alive, myself
 from hyperpod_kit.untrusted import files, parse
 from hyperpod_kit.untrusted.ours import open_ours
 
 STOP = signal.SIGUSR2
-NOBODY = Owner(0, 0)
+NOBODY = Process(0, 0)
 _CONTENT = 4096
 _TRIES = 100
 
@@ -40,7 +41,7 @@ class Lock:
         os.close(self._fd)
 
 
-def try_acquire(path: str, trainer: Owner = NOBODY) -> Optional[Lock]:
+def try_acquire(path: str, trainer: Process = NOBODY) -> Optional[Lock]:
     """The lock, or None when somebody holds it. Raises NotEnoughSharedMemory, Untrusted, OSError."""
     try:
         return _try_acquire(path, trainer)
@@ -50,7 +51,7 @@ def try_acquire(path: str, trainer: Owner = NOBODY) -> Optional[Lock]:
         raise shm_slots.no_room(path, err) from None
 
 
-def _try_acquire(path: str, trainer: Owner) -> Optional[Lock]:
+def _try_acquire(path: str, trainer: Process) -> Optional[Lock]:
     fd = _open(path)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -82,7 +83,7 @@ def _open(path: str) -> int:
     raise CheckpointError(f"{path} comes and goes", hint=f"ls -l {path}")
 
 
-def holder(path: str) -> Optional[Tuple[Owner, Owner]]:
+def holder(path: str) -> Optional[Tuple[Process, Process]]:
     """(agent, trainer) as the lock's file names them; None when it does not, or is not ours."""
     try:
         fd, _ = open_ours(path, os.O_RDONLY)
@@ -90,18 +91,18 @@ def holder(path: str) -> Optional[Tuple[Owner, Owner]]:
             agent, trainer = parse.document(os.pread(fd, _CONTENT, 0))
         finally:
             os.close(fd)
-        return Owner(*map(int, agent)), Owner(*map(int, trainer))
+        return Process(*map(int, agent)), Process(*map(int, trainer))
     except (OSError, Untrusted, ValueError, TypeError):
         return None
 
 
-def take_over(path: str, trainer: Owner, *, patience: float = 10.0) -> Lock:
+def take_over(path: str, trainer: Process, *, patience: float = 10.0) -> Lock:
     """Acquire the lock for `trainer`, ending a dead trainer's agent if there is one.
 
     Raises RunIsOwned when a live trainer holds it, CheckpointError when the old agent does not go, Untrusted.
     """
     start = time.monotonic()
-    asked: Optional[Owner] = None
+    asked: Optional[Process] = None
     while True:
         lock = try_acquire(path, trainer)
         if lock is not None:

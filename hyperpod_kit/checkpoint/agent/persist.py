@@ -6,7 +6,6 @@ The bytes go straight from the shared-memory mapping to the file, handed out in 
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import dataclass, field
 from typing import Callable, Iterator, List, Optional, Tuple
 
@@ -16,6 +15,7 @@ from hyperpod_kit.checkpoint.repository import layout, manifest
 from hyperpod_kit.checkpoint.repository.failpoint import failpoint
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.system.token_bucket import TokenBucket
 
 PIECE = 16 * 1024 * 1024
 """Bytes a write. On the NVMe that this was tuned on, larger ones gain nothing and smaller ones cost 10 to 20 %."""
@@ -29,13 +29,11 @@ class Stopped(CheckpointError):
 
 
 class Pace:
-    """A token bucket: at most `limit` bytes a second (None: no limit) until `lift` is called."""
+    """At most `limit` bytes a second (None: no limit) until `lift` is called."""
 
     def __init__(self, limit: Optional[float] = None) -> None:
-        self._limit = limit
-        self._free_at = 0.0
-        self._lock = threading.Lock()
         self._lifted = threading.Event()
+        self._bytes = TokenBucket(limit, sleep=self._lifted.wait) if limit else None
 
     def lift(self) -> None:
         """No limit from now on: nobody trains any more, or the machine is about to go."""
@@ -43,14 +41,8 @@ class Pace:
 
     def take(self, count: int) -> None:
         """Wait until `count` bytes may be written."""
-        if not self._limit or self._lifted.is_set():
-            return
-        with self._lock:
-            now = time.monotonic()
-            wait = self._free_at - now
-            self._free_at = max(now, self._free_at) + count / self._limit
-        if wait > 0:
-            self._lifted.wait(wait)
+        if self._bytes is not None and not self._lifted.is_set():
+            self._bytes.take(count)
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,10 @@ import os
 import time
 from typing import List
 
-from hyperpod_kit.checkpoint.agent import control_page, lock, places, process, saves_note, shm_slots
+from hyperpod_kit.checkpoint.agent import control_page, lock, places, saves_note, shm_slots
 from hyperpod_kit.checkpoint.repository.failpoint import failpoint
 from hyperpod_kit.errors import Untrusted
+from hyperpod_kit.system import process
 
 MAX_AGE = 86400.0
 """Seconds after which a capture that nobody came for is given up, as by flush."""

@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from hyperpod_kit.system import mountinfo
+
 _QUIET_CORES = 0.15
 _LOOK_SECONDS = 0.1
 _EACH = 2.0
@@ -36,14 +38,9 @@ def describe(directory: Path, shared: str) -> dict[str, Any]:
 
 
 def _file_system(path: Path) -> str:
-    """Type of the file system that holds `path`, from /proc/self/mounts."""
-    best, kind = "", "unknown"
-    where = os.path.realpath(path)
-    for line in Path("/proc/self/mounts").read_text().splitlines():
-        _, point, found = line.split()[:3]
-        if (where == point or where.startswith(point.rstrip("/") + "/")) and len(point) >= len(best):
-            best, kind = point, found
-    return kind
+    """Type of the file system that holds `path`."""
+    entry = mountinfo.holding(mountinfo.read(), os.path.realpath(path))
+    return "unknown" if entry is None else entry.fs_type
 
 
 def _busy_seconds() -> float:

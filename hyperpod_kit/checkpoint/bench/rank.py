@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hyperpod_kit.checkpoint.bench.assignment import Assignment
+from hyperpod_kit.system import atomic_file
 
 
 def run(assignment: Assignment) -> None:
@@ -25,9 +26,7 @@ def run(assignment: Assignment) -> None:
         traceback.print_exc()
         result = {"error": f"{type(err).__name__}: {err}"}
     sys.stderr.flush()
-    partial = assignment.result.with_suffix(".part")
-    partial.write_text(json.dumps(result))
-    partial.rename(assignment.result)
+    atomic_file.replace(assignment.result, json.dumps(result).encode())
     if assignment.phase in ("leave", "hot"):
         from hyperpod_kit.checkpoint.bench import restoring
 

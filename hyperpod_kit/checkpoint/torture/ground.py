@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hyperpod_kit.checkpoint.agent import lock, process
-from hyperpod_kit.checkpoint.agent.process import Owner
+from hyperpod_kit.checkpoint.agent import lock
+from hyperpod_kit.system import process
+from hyperpod_kit.system.process import Process
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Ground:
     def root(self) -> str:
         return str(self.disk / "root")
 
-    def agents(self) -> list[Owner]:
+    def agents(self) -> list[Process]:
         """The living agents that hold a lock here."""
         found = [lock.holder(str(path)) for path in sorted(self.shm.glob("*.lock"))]
         return [held[0] for held in found if held is not None and process.alive(held[0])]

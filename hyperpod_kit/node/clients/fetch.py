@@ -11,12 +11,13 @@ import http.client
 import os
 import urllib.error
 import urllib.request
-from typing import List, Optional
+from typing import BinaryIO, List, Optional
 
 from hyperpod_kit.errors import BundleIntegrityError, NodeError
 from hyperpod_kit.model.clients import Package
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.timing import wait_for
+from hyperpod_kit.system import atomic_file
 
 DOWNLOAD_SECONDS = 180.0
 """Seconds in which a download must succeed, all attempts together."""
@@ -55,25 +56,36 @@ def drop(node: Node, package: Package) -> None:
 
 def sha256_of(path: str) -> Optional[str]:
     """Digest of a file, None when there is none."""
-    digest = hashlib.sha256()
     try:
         with open(path, "rb") as stream:
-            for block in iter(lambda: stream.read(1 << 20), b""):
-                digest.update(block)
+            return _sha256(stream)
     except FileNotFoundError:
         return None
+
+
+def _sha256(stream: BinaryIO) -> str:
+    digest = hashlib.sha256()
+    for block in iter(lambda: stream.read(1 << 20), b""):
+        digest.update(block)
     return digest.hexdigest()
 
 
 def _download(node: Node, package: Package, path: str, seconds: float) -> None:
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     end = node.clock.monotonic() + seconds
-    partial = f"{path}.{os.getpid()}.partial"
     said: List[str] = []
 
     def attempt() -> Optional[bool]:
         try:
-            _receive(node, package.url, partial, end)
+            with atomic_file.replacing(path) as stream:
+                _receive(node, package.url, stream, end)
+                stream.seek(0)
+                found = _sha256(stream)
+                if found != package.sha256:
+                    raise NodeError(
+                        f"{package.url}: expected sha256 {package.sha256}, found {found}",
+                        hint="the file behind the url is another one, or hyperpod_kit.clients has a wrong sha256",
+                    )
         except urllib.error.HTTPError as err:
             if err.code not in WORTH_ANOTHER_TRY:
                 raise NodeError(
@@ -85,33 +97,22 @@ def _download(node: Node, package: Package, path: str, seconds: float) -> None:
         except (OSError, http.client.HTTPException) as err:  # URLError is an OSError
             said.append(str(getattr(err, "reason", err)) or type(err).__name__)
             return None
-        found = sha256_of(partial)
-        if found != package.sha256:
-            raise NodeError(
-                f"{package.url}: expected sha256 {package.sha256}, found {found}",
-                hint="the file behind the url is another one, or hyperpod_kit.clients has a wrong sha256",
-            )
-        os.replace(partial, path)
         return True
 
-    try:
-        if wait_for(attempt, seconds=seconds, clock=node.clock, first=1.0, longest=15.0) is None:
-            raise NodeError(
-                f"{package.url}: no download within {seconds:g} s: {said[-1]}",
-                hint="give the package as a file: it then travels in the bundle, and no internet is needed",
-            )
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(partial)
+    if wait_for(attempt, seconds=seconds, clock=node.clock, first=1.0, longest=15.0) is None:
+        raise NodeError(
+            f"{package.url}: no download within {seconds:g} s: {said[-1]}",
+            hint="give the package as a file: it then travels in the bundle, and no internet is needed",
+        )
 
 
-def _receive(node: Node, url: str, partial: str, end: float) -> None:
+def _receive(node: Node, url: str, stream: BinaryIO, end: float) -> None:
     """One attempt. Raises OSError or http.client.HTTPException for anything that another attempt may cure.
 
     The resolver has a deadline of its own (resolv.conf), every other wait has one here.
     """
     left = max(1.0, min(SOCKET_SECONDS, end - node.clock.monotonic()))
-    with urllib.request.urlopen(url, timeout=left) as answer, open(partial, "wb") as stream:
+    with urllib.request.urlopen(url, timeout=left) as answer:
         announced = answer.headers.get("Content-Length")
         while True:
             # read1: `read` would wait for a whole block from a server that trickles, for as long as it likes.

@@ -28,10 +28,10 @@ from hyperpod_kit.node.health.publish import publish
 from hyperpod_kit.node.health.record import HealthRecord
 from hyperpod_kit.node.health.repair_policy import decide
 from hyperpod_kit.node.locks import held, is_held
-from hyperpod_kit.node.mountinfo import MountEntry
 from hyperpod_kit.node.mounts.protect import unprotected
 from hyperpod_kit.node.observe.check import DEEP, DEEP_EVERY, Look, deep_mode, look_at
 from hyperpod_kit.node.slurm import munge
+from hyperpod_kit.system.mountinfo import MountEntry
 
 if TYPE_CHECKING:
     from hyperpod_kit.checkpoint.agent.saves_note import FoundNote

@@ -16,6 +16,7 @@ from hyperpod_kit.model.node_config import HealthPolicy
 from hyperpod_kit.model.states import MountState
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_json, write_volatile_json
+from hyperpod_kit.system.wait import BackOff
 
 LONGEST_PAUSE = 300.0
 """Seconds between repairs of a mount that will not come back: slower and slower, but never given up."""
@@ -85,7 +86,7 @@ class HealthRecord:
 
 def pause(repairs: int, interval: float) -> float:
     """Seconds that must pass after that many repairs before the next."""
-    return float(min(interval * 2.0 ** min(repairs - 1, 20), LONGEST_PAUSE)) if repairs else 0.0
+    return BackOff(interval, LONGEST_PAUSE).pause(repairs)
 
 
 def load(node: Node) -> Dict[str, HealthRecord]:

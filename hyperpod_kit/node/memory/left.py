@@ -15,8 +15,9 @@ import re
 from dataclasses import dataclass
 from typing import Dict, Iterable, List, Mapping, Optional, Set, Tuple
 
-from hyperpod_kit.checkpoint.agent import control_page, places, process, shm_slots
+from hyperpod_kit.checkpoint.agent import control_page, places, shm_slots
 from hyperpod_kit.slurm.hostlist import expand
+from hyperpod_kit.system import process
 from hyperpod_kit.untrusted.held import opened
 
 HERE = ("RUNNING", "COMPLETING", "SUSPENDED", "CONFIGURING", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT")

@@ -17,6 +17,7 @@ from hyperpod_kit.node.memory import own
 from hyperpod_kit.node.memory.left import LeftCaptures, ended, held, stepped
 from hyperpod_kit.node.slurm.drain import program
 from hyperpod_kit.slurm import records
+from hyperpod_kit.system.wait import BackOff
 
 SECONDS = 60.0
 """That one round may take, and one write more: other jobs come in the next."""
@@ -87,7 +88,7 @@ def _sweep(node: Node) -> List[Swept]:
         tries = before.get("tries", 0) + 1
         noted[f"{one.uid}.{one.job}"] = {
             "tries": tries,
-            "next": node.clock.wall() + min(LONGEST_PAUSE, 30.0 * 2.0 ** min(tries, 10)),
+            "next": node.clock.wall() + BackOff(60.0, LONGEST_PAUSE).pause(tries),
         }
         found.append(done)
     if noted or tried:

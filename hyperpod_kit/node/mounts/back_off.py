@@ -13,11 +13,12 @@ import os
 from hyperpod_kit.model.mounts import Mount
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import jot, read_json
+from hyperpod_kit.system.wait import BackOff
 
 FREE = 3
 """Starts that may fail before any pause: at a boot, names and credentials come late."""
 
-LONGEST = 10.0
+PAUSES = BackOff(1.0, 10.0)
 """Seconds; shorter than the TimeoutStopSec of the unit."""
 
 
@@ -34,8 +35,7 @@ def serves(node: Node, mount: Mount) -> None:
 
 def pause(node: Node, mount: Mount) -> float:
     """Seconds to wait before the next start: 0 after one that succeeded, growing from the fourth failure on."""
-    failures = _starts(node, mount) - FREE
-    return min(LONGEST, 2.0 ** (failures - 1)) if failures > 0 else 0.0
+    return PAUSES.pause(_starts(node, mount) - FREE)
 
 
 def _starts(node: Node, mount: Mount) -> int:

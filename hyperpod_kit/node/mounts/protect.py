@@ -14,7 +14,7 @@ from hyperpod_kit.errors import RunError
 from hyperpod_kit.model.mounts import PROTECTED, Mount, flags_of
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text
-from hyperpod_kit.node.mountinfo import MountEntry, find, parse
+from hyperpod_kit.system.mountinfo import MountEntry, find, parse
 
 FOREIGN = (
     "9p",

@@ -13,11 +13,12 @@ from hyperpod_kit.errors import RunError
 from hyperpod_kit.model.mounts import Mount, MountStatus, S3Mount
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import jot, read_json, read_text
-from hyperpod_kit.node.mountinfo import MountEntry, find
 from hyperpod_kit.node.mounts.kinds.kind import MountIdentity
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
 from hyperpod_kit.node.observe.classify import MountObservation, classify
 from hyperpod_kit.node.observe.probe import Probed, probe_all
+from hyperpod_kit.system.mountinfo import MountEntry, find
+from hyperpod_kit.system.process import identify
 
 Modes = Callable[[Mount, MountEntry], str]
 """What the probe of a mount may do beyond stat and statvfs, given what is mounted now."""
@@ -144,10 +145,10 @@ def _look(
 def start_time(pid: int) -> Optional[str]:
     """When a process started, in the kernel's own count; None when it has ended. Tells a reused id from the old one."""
     try:
-        fields = (read_text(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
-    except OSError:
+        found = identify(pid)
+    except OSError:  # another user's, and /proc is mounted with hidepid
         return None
-    return fields[19] if len(fields) > 19 and fields[0] not in "ZX" else None
+    return None if found is None else str(found.started)
 
 
 def remember_stuck_probe(node: Node, mount: Mount, entry: MountEntry, probed: Probed) -> None:

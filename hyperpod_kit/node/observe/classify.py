@@ -12,10 +12,10 @@ from typing import Optional, Tuple
 
 from hyperpod_kit.model.mounts import Mount, S3Mount
 from hyperpod_kit.model.states import MountState
-from hyperpod_kit.node.mountinfo import MountEntry
 from hyperpod_kit.node.mounts.kinds.kind import MountIdentity
 from hyperpod_kit.node.observe.probe import SHORTAGE, Probed
 from hyperpod_kit.node.observe.prober import TAKEN
+from hyperpod_kit.system.mountinfo import MountEntry
 
 DEAD = frozenset((errno.ENOTCONN, errno.ECONNABORTED, errno.ESTALE, errno.ESHUTDOWN))
 """What a mount answers whose daemon or handle is gone for good; no retry brings it back."""

@@ -17,6 +17,7 @@ from hyperpod_kit.node.secrets.fetch import fetch
 from hyperpod_kit.node.step import Step, StepOutcome
 from hyperpod_kit.node.timing import Clock
 from hyperpod_kit.node.users import entry
+from hyperpod_kit.system import atomic_file
 
 Fetch = Callable[[Secret, Clock], bytes]
 
@@ -74,12 +75,7 @@ def _write(path: str, value: bytes, uid: int, gid: int) -> bool:
             held = os.fstat(stream.fileno())
             if (held.st_uid, held.st_gid, stat.S_IMODE(held.st_mode)) == (uid, gid, 0o400) and stream.read() == value:
                 return False
-    partial = f"{path}.{os.getpid()}.partial"
-    with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o400), "wb") as stream:
-        os.fchown(stream.fileno(), uid, gid)
-        os.fchmod(stream.fileno(), 0o400)
-        stream.write(value)
-    os.replace(partial, path)
+    atomic_file.replace(path, value, 0o400, owner=(uid, gid))
     return True
 
 

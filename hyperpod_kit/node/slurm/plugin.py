@@ -63,6 +63,7 @@ def build(node: Node) -> bool:
         return False
     target, made = node.paths.spank_plugin, made_from(node)
     os.makedirs(os.path.dirname(target), exist_ok=True)
+    # The compiler opens it, in a directory of root's, and writes over what one that was killed has left.
     partial = f"{target}.partial"
     node.runner.run(
         ["cc", "-shared", "-fPIC", "-O2", "-Wall", "-I", headers_at(node), "-o", partial, source_of(node)], timeout=120

@@ -33,6 +33,7 @@ class Failed(Exception):
 def report(state: str, message: str = "") -> None:
     """Tell the control plane, which reads this file, how far the node is: Pending, Running or Failed."""
     os.makedirs(os.path.dirname(STATUS), exist_ok=True)
+    # As hyperpod_kit.system.atomic_file does it: this program imports nothing of ours.
     temporary = STATUS + ".new"
     with open(temporary, "w") as file:
         json.dump({"state": state, "message": message, "at": time.time()}, file)

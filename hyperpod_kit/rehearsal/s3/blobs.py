@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Iterable
 
 from hyperpod_kit.rehearsal.s3.objects import Segment
+from hyperpod_kit.system import atomic_file
 
 
 class BlobDirectory:
@@ -58,17 +59,11 @@ class BlobDirectory:
 def write_document(path: Path, content: Any) -> None:
     """Replace a JSON document atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{uuid.uuid4().hex}.{path.name}")
-    temporary.write_text(json.dumps(content), encoding="utf-8")
-    os.replace(temporary, path)
+    atomic_file.replace(path, json.dumps(content).encode())
 
 
 def read_documents(root: Path, pattern: str) -> list[tuple[Path, Any]]:
     """Every JSON document under `root` that matches; half-written leftovers are removed on the way."""
-    found = []
-    for path in sorted(root.glob(pattern)):
-        if path.name.startswith("."):
-            path.unlink(missing_ok=True)
-        else:
-            found.append((path, json.loads(path.read_text(encoding="utf-8"))))
-    return found
+    for left in root.glob(f"{pattern}.*.partial"):
+        left.unlink(missing_ok=True)
+    return [(path, json.loads(path.read_text(encoding="utf-8"))) for path in sorted(root.glob(pattern))]

@@ -41,6 +41,7 @@ class ProxyState:
                 taken.add(name.rpartition(".")[2])
         port = next(number for number in PORTS if str(number) not in taken)
         self._path = os.path.join(self._directory, f"{self._file_system}.{self._middle}.{port}")
+        # As hyperpod_kit.system.atomic_file does it: this program imports nothing of ours.
         fresh = os.path.join(self._directory, f"~{os.path.basename(self._path)}")
         with open(fresh, "w", encoding="utf-8") as file:
             json.dump({"pid": pid, "cmd": list(command), "files": [], "mount_time": time.time(), **self._details}, file)

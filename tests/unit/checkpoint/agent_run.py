@@ -12,11 +12,12 @@ import sys
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional
 
-from hyperpod_kit.checkpoint.agent import process, shm_slots
+from hyperpod_kit.checkpoint.agent import shm_slots
 from hyperpod_kit.checkpoint.agent.control_page import Key
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import Close, Connect, Settle, SlotCaptured
 from hyperpod_kit.checkpoint.agent_link import AgentLink
 from hyperpod_kit.checkpoint.repository import identity
+from hyperpod_kit.system import process
 from tests.support.wait import until
 
 CHUNK = 4096
@@ -30,7 +31,7 @@ class Trainer:
         self._process = subprocess.Popen(
             [sys.executable, "-S", "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE
         )
-        owner = process.owner_of(self._process.pid)
+        owner = process.identify(self._process.pid)
         assert owner is not None
         self.owner = owner
 

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import control_page, process, shm_gc, shm_slots
+from hyperpod_kit.checkpoint.agent import control_page, shm_gc, shm_slots
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import MakeRoom, SaveSkipped
 from hyperpod_kit.checkpoint.repository import catalog, identity, latest, selection, verify
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.system import process
 from tests.support.wait import until
 from tests.unit.checkpoint.agent_run import save, states
 from tests.unit.checkpoint.small_checkpoint import put_checkpoint

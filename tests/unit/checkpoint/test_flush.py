@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import control_page, flush, handoff_commit, lock, process, seal, shm_slots
+from hyperpod_kit.checkpoint.agent import control_page, flush, handoff_commit, lock, seal, shm_slots
 from hyperpod_kit.checkpoint.repository import catalog, selection
 from hyperpod_kit.errors import CheckpointError, NoCheckpoint, NotEnoughSharedMemory, RunIsOwned
+from hyperpod_kit.system import process
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -212,7 +213,7 @@ def test_an_image_without_a_control_page_is_swept(shm: Path) -> None:
 def test_one_agent_per_rank_and_none_is_ended_while_its_trainer_lives(shm: Path) -> None:
     path = str(shm / "x.lock")
     held = lock.take_over(path, process.myself())
-    other = process.Owner(1, 1)
+    other = process.Process(1, 1)
     with pytest.raises(RunIsOwned, match=f"process {os.getpid()} on this node"):
         lock.take_over(path, other)
     assert lock.try_acquire(path) is None
@@ -224,8 +225,9 @@ def test_one_agent_per_rank_and_none_is_ended_while_its_trainer_lives(shm: Path)
 def test_the_agent_of_a_dead_trainer_is_ended(shm: Path, tmp_path: Path) -> None:
     path = str(shm / "x.lock")
     program = (
-        "import sys, time; from hyperpod_kit.checkpoint.agent import lock, process\n"
-        "held = lock.take_over(sys.argv[1], process.Owner(2**22 + 1, 1))\nprint('held', flush=True)\n"
+        "import sys, time; from hyperpod_kit.checkpoint.agent import lock\n"
+        "from hyperpod_kit.system import process\n"
+        "held = lock.take_over(sys.argv[1], process.Process(2**22 + 1, 1))\nprint('held', flush=True)\n"
         "time.sleep(60)"
     )
     agent = subprocess.Popen(

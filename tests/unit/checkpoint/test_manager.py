@@ -13,9 +13,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint import Fresh, Manager, Restored, State  # noqa: E402
-from hyperpod_kit.checkpoint.agent import control_page, places, process, shm_slots  # noqa: E402
+from hyperpod_kit.checkpoint.agent import control_page, places, shm_slots  # noqa: E402
 from hyperpod_kit.checkpoint.repository import catalog  # noqa: E402
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint, RunIsOwned, StateNotSerializable  # noqa: E402
+from hyperpod_kit.system import process  # noqa: E402
 from tests.unit.checkpoint.agent_run import abandon  # noqa: E402
 
 
@@ -222,7 +223,7 @@ def test_the_agent_ends_by_itself_when_its_trainer_is_gone(root: str) -> None:
     manager._agent.let_go()  # what the kernel does when the trainer dies
     assert manager._agent.wait_end(10)
     assert [entry.committed for entry in catalog.attempts(root)] == [True]
-    assert process.owner_of(manager._agent.pid) is None and handle.seq == 1
+    assert process.identify(manager._agent.pid) is None and handle.seq == 1
     from hyperpod_kit.checkpoint.commands import cli
 
     disown()

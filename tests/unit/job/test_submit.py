@@ -81,7 +81,11 @@ for word; do [ ! -f "$word" ] || grep -c auto-resume= "$word"; done
         assert copy != str(script) and not Path(copy).exists(), "the copy is removed"
 
 
-MOUNTS = "/dev/vda / ext4 rw 0 0\n10.0.0.1@tcp:/fsx /fsx lustre rw 0 0\ntmpfs /fsx/scratch tmpfs rw 0 0\n"
+MOUNTS = """\
+21 1 8:1 / / rw - ext4 /dev/vda rw
+22 21 0:2 / /fsx rw - lustre 10.0.0.1@tcp:/fsx rw
+23 22 0:3 / /fsx/scratch rw - tmpfs tmpfs rw
+"""
 
 
 @pytest.mark.parametrize(

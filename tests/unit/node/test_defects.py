@@ -17,7 +17,7 @@ from hyperpod_kit.cli.main import cli
 from hyperpod_kit.config.load import load
 from hyperpod_kit.model.mounts import LustreMount, S3Mount
 from hyperpod_kit.node.facts import find_self
-from hyperpod_kit.node.mountinfo import find
+from hyperpod_kit.system.mountinfo import find
 
 CHECKOUT = Path(__file__).parents[3]
 EXAMPLE = CHECKOUT / "provisioning_parameters.example.json"

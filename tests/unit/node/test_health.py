@@ -12,10 +12,10 @@ from hyperpod_kit.model.mounts import EfsMount, LustreMount, MountStatus, S3Moun
 from hyperpod_kit.model.node_config import HealthPolicy
 from hyperpod_kit.node.health.record import LONGEST_PAUSE, HealthRecord, pause
 from hyperpod_kit.node.health.repair_policy import decide
-from hyperpod_kit.node.mountinfo import MountEntry
 from hyperpod_kit.node.mounts.kinds.kind import MountIdentity
 from hyperpod_kit.node.observe.classify import MountObservation, classify
 from hyperpod_kit.node.observe.probe import Probed
+from hyperpod_kit.system.mountinfo import MountEntry
 
 HERE = Path(__file__).parent
 MOUNTS = {

@@ -10,10 +10,11 @@ from typing import Any, Dict, Iterator, List
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import flush, flush_users, places, process
+from hyperpod_kit.checkpoint.agent import flush, flush_users, places
 from hyperpod_kit.checkpoint.repository import selection
 from hyperpod_kit.node.memory.left import MOST_JOBS, LeftCaptures, ended, held, stepped
 from hyperpod_kit.node.memory.sweep import sweep
+from hyperpod_kit.system import process
 from tests.faults import capturer
 
 HERE = "ip-10-1-0-20"
@@ -74,7 +75,7 @@ def test_what_lives_here_is_not_even_asked_about(make_node: Any, tmp_path: Path)
     folder = fake.root / "dev/shm"
     trainer = subprocess.Popen(["sleep", "600"])
     try:
-        owner = process.owner_of(trainer.pid)
+        owner = process.identify(trainer.pid)
         assert owner is not None
         capture(folder, tmp_path / "one", job="5", owner=owner)
         capture(folder, tmp_path / "two", job="6")

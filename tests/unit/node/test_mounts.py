@@ -11,11 +11,11 @@ import pytest
 from hyperpod_kit.errors import MountFailed
 from hyperpod_kit.model.mounts import EfsMount, LustreMount, S3Mount
 from hyperpod_kit.node.fuse_conf import allow_other_users
-from hyperpod_kit.node.mountinfo import find, parse
 from hyperpod_kit.node.mounts.ensure import clear_dead, ensure, prepare
 from hyperpod_kit.node.mounts.kinds.mountpoint_s3 import parse_command
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
 from hyperpod_kit.node.observe.check import check
+from hyperpod_kit.system.mountinfo import find, parse
 
 FS, AP = "fs-0123456789abcdef0", "fsap-0123456789abcdef0"
 EFS = EfsMount("home", "/efs/trainer", FS, AP)

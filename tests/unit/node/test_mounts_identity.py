@@ -8,10 +8,10 @@ from typing import Any, Optional
 import pytest
 
 from hyperpod_kit.model.mounts import EfsMount, LustreMount, NvmeMount, OpenZfsMount, S3FilesMount, S3Mount
-from hyperpod_kit.node.mountinfo import find
 from hyperpod_kit.node.mounts.kinds.record import forget, remember
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
 from hyperpod_kit.node.observe.check import check
+from hyperpod_kit.system.mountinfo import find
 
 FS, OTHER = "fs-0123456789abcdef0", "fs-0fedcba9876543210"
 AP = "fsap-0123456789abcdef0"

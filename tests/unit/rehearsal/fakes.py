@@ -17,11 +17,11 @@ from hyperpod_kit.rehearsal.metadata_server import MetadataServers
 from hyperpod_kit.rehearsal.network import Network
 from hyperpod_kit.rehearsal.node_files import AGENT_STATUS, NodeSecrets
 from hyperpod_kit.rehearsal.operations import Operations
-from hyperpod_kit.rehearsal.processes import Process
 from hyperpod_kit.rehearsal.s3.store import StoredBuckets
 from hyperpod_kit.rehearsal.settings import RehearsalSettings
 from hyperpod_kit.rehearsal.slurm_control import SlurmControl
 from hyperpod_kit.run import Completed
+from hyperpod_kit.system.process import Process
 
 
 class RecordingRunner:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hyperpod_kit.rehearsal.back_off import FIRST_PAUSE, LONGEST_PAUSE, STEADY, BackOff
+from hyperpod_kit.rehearsal.back_off import PAUSES, STEADY, PlaceBackOff
 from hyperpod_kit.rehearsal.cluster_state import RehearsedCluster
 from hyperpod_kit.rehearsal.machine import REBOOT_EXIT
 from hyperpod_kit.rehearsal.recovery import Recovery
@@ -10,24 +10,24 @@ from tests.support.wait import until
 
 
 def test_pauses_double_up_to_the_longest():
-    back_off, now, pauses = BackOff(), 0.0, []
+    back_off, now, pauses = PlaceBackOff(), 0.0, []
     for _ in range(10):
         due = back_off.due_at("c/gpu/0", steady=False)
         pauses.append(max(0.0, due - now))
         now = max(now, due)
         back_off.acted("c/gpu/0", now, steady=False)
-    assert pauses[:4] == [0.0, FIRST_PAUSE, 2 * FIRST_PAUSE, 4 * FIRST_PAUSE]
-    assert pauses[-1] == LONGEST_PAUSE
+    assert pauses[:4] == [0.0, PAUSES.first, 2 * PAUSES.first, 4 * PAUSES.first]
+    assert pauses[-1] == PAUSES.longest
 
 
 def test_a_machine_that_ran_for_a_while_starts_afresh_and_places_do_not_share():
-    back_off = BackOff()
+    back_off = PlaceBackOff()
     for _ in range(5):
         back_off.acted("c/gpu/0", 100.0, steady=False)
     assert back_off.due_at("c/gpu/1", steady=False) == 0.0
     assert back_off.due_at("c/gpu/0", steady=back_off.is_steady(STEADY)) == 0.0
     back_off.acted("c/gpu/0", 200.0, steady=True)
-    assert back_off.due_at("c/gpu/0", steady=False) == 200.0 + FIRST_PAUSE
+    assert back_off.due_at("c/gpu/0", steady=False) == 200.0 + PAUSES.first
 
 
 class Time:

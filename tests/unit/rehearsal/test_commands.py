@@ -14,8 +14,8 @@ from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.rehearsal import boot, host, layer, own_place, state
 from hyperpod_kit.rehearsal.keys import Keys
 from hyperpod_kit.rehearsal.layout import Layout
-from hyperpod_kit.rehearsal.processes import Process, alive, identify
 from hyperpod_kit.rehearsal.settings import RehearsalSettings, parse_share, parse_tree
+from hyperpod_kit.system.process import Process, alive, identify
 
 
 @pytest.fixture(autouse=True)

@@ -51,11 +51,11 @@ def test_a_writer_killed_before_its_commit_leaves_nothing_behind(store):
     bucket = store.bucket(BUCKET)
     receive(iter([b"new bytes that nobody committed"]), bucket.blobs)
     (store.root / BUCKET / "objects" / "ab").mkdir()
-    (store.root / BUCKET / "objects" / "ab" / ".0123.x.json").write_text('{"half')
+    (store.root / BUCKET / "objects" / "ab" / "x.json.4711.0123456789abcdef.partial").write_text('{"half')
     again = StoredBuckets(store.root)
     assert again.get(BUCKET, "k") == b"old"
     assert blob_count(again) == 1
-    assert not list((store.root / BUCKET / "objects").glob("*/.*"))
+    assert not list((store.root / BUCKET / "objects").glob("*/*.partial"))
 
 
 def test_an_open_object_outlives_its_replacement(store):

@@ -17,10 +17,10 @@ import pytest
 from hyperpod_kit.aws.ssm import Ssm, session_request, target
 from hyperpod_kit.cluster.session import plugin_start
 from hyperpod_kit.errors import HyperpodKitError, NoCredentials
-from hyperpod_kit.remote.rate_limiter import TokenBucket
 from hyperpod_kit.remote.ssm_transport import SsmSession, SsmTransport
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.remote.validate_mounts import validate_mounts
+from hyperpod_kit.system.token_bucket import TokenBucket
 
 ARN = "arn:aws:sagemaker:us-east-1:111122223333:cluster/abc123def456"
 PLUGIN = Path(__file__).with_name("session_manager_plugin.py")
@@ -153,20 +153,3 @@ def test_what_aws_refuses_to_all_ends_the_question(aws: Aws) -> None:
     aws.how = {f"i-{index}": "ExpiredTokenException" for index in range(20)}
     with pytest.raises(NoCredentials):
         transport(["true"]).query(nodes(20), lambda count: None)
-
-
-def test_three_a_second_and_no_more() -> None:
-    now, slept = [0.0], []
-
-    def sleep(seconds: float) -> None:
-        slept.append(round(seconds, 3))
-
-    bucket = TokenBucket(3.0, burst=2, clock=lambda: now[0], sleep=sleep)
-    for _ in range(5):
-        bucket.take()
-    assert slept == [0.333, 0.667, 1.0], "two at once, the third a third of a second later, and so on"
-    now[0] = 100.0
-    slept.clear()
-    for _ in range(3):
-        bucket.take()
-    assert slept == [0.333], "a pause saves up no more than the burst"

@@ -1,4 +1,7 @@
-"""Files that are whole and on disk, or not there."""
+"""Files that are whole and on disk, or not there.
+
+Nothing is replaced here, unlike in `system.atomic_file`: a file of a checkpoint is written once.
+"""
 
 from __future__ import annotations
 

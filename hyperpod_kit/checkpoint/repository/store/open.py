@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 from typing import Tuple, Union
 
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.memory import memory_store
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.checkpoint.repository.store.restricted import RestrictedStore
+from hyperpod_kit.system import mountinfo
 
 Where = Union[str, Store]
 """A root as people write it, or one that is open."""
@@ -46,24 +46,9 @@ def is_path(root: str) -> bool:
 
 
 def mount_of(path: str) -> Tuple[str, str]:
-    """(file system type, source) of the mount on which `path` lies, which need not exist; ("", "") when unknown.
-
-    See proc_pid_mountinfo(5): fields 5 (mount point, with octal escapes), and type and source behind " - ".
-    """
-    real = os.path.realpath(path)
-    best, answer = -1, ("", "")
+    """(file system type, source) of the mount on which `path` lies, which need not exist; ("", "") when unknown."""
     try:
-        with open(MOUNTINFO, encoding="utf-8", errors="surrogateescape") as file:
-            lines = file.read().splitlines()
+        entry = mountinfo.holding(mountinfo.read(MOUNTINFO), os.path.realpath(path))
     except OSError:
-        return answer
-    for line in lines:
-        before, _, behind = line.partition(" - ")
-        fields, rest = before.split(" "), behind.split(" ")
-        if len(fields) < 5 or len(rest) < 2:
-            continue
-        point = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), fields[4]).rstrip("/")
-        # Of two mounts on one point, the later covers the earlier.
-        if (real == point or real.startswith(point + "/")) and len(point) >= best:
-            best, answer = len(point), (rest[0], rest[1])
-    return answer
+        entry = None
+    return ("", "") if entry is None else (entry.fs_type, entry.source)

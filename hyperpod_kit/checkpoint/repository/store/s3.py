@@ -23,9 +23,11 @@ from hyperpod_kit.checkpoint.repository.store.base import (
 from hyperpod_kit.checkpoint.repository.store.s3_errors import code_of, failed, retried
 from hyperpod_kit.checkpoint.repository.store.s3_upload import S3Writer
 from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.system.wait import BackOff
 from hyperpod_kit.untrusted.files import too_large
 
 _CONFLICT_TRIES = 6
+_CONFLICT_PAUSES = BackOff(0.05, 0.8)
 _READ_TRIES = 3
 
 
@@ -148,7 +150,7 @@ class S3Store:
                 return
             except Exception as err:
                 if code_of(err) == "ConditionalRequestConflict" and attempt + 1 < _CONFLICT_TRIES:
-                    time.sleep(0.05 * 2**attempt)
+                    time.sleep(_CONFLICT_PAUSES.pause(attempt + 1))
                     continue
                 # The answer to a first try may have been lost; then the object that is in the way is ours.
                 lost = code_of(err) == "PreconditionFailed" and retried(err)

@@ -16,9 +16,9 @@ from typing import Any, Dict, List
 from hyperpod_kit.model.mounts import EfsMount, Mount, S3FilesMount, mount_to_dict
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text
-from hyperpod_kit.node.mountinfo import MountEntry
 from hyperpod_kit.node.mounts.kinds.kind import MountIdentity
 from hyperpod_kit.node.mounts.kinds.record import read_record, replaced
+from hyperpod_kit.system.mountinfo import MountEntry
 
 
 def described(mount: Mount) -> str:

@@ -15,8 +15,8 @@ from hyperpod_kit.errors import MountFailed, RunError
 from hyperpod_kit.node import systemd
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text
-from hyperpod_kit.node.mountinfo import MountEntry, find, parse
 from hyperpod_kit.node.timing import wait_for
+from hyperpod_kit.system.mountinfo import MountEntry, find, parse
 
 PLATFORM = "/opt/dlami/nvme"
 PLATFORM_UNIT = "dlami-nvme.service"

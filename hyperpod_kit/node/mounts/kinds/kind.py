@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Optional, Sequence
 
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.mountinfo import MountEntry
+from hyperpod_kit.system.mountinfo import MountEntry
 
 
 @dataclass(frozen=True)

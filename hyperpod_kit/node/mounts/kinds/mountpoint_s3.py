@@ -14,10 +14,10 @@ from hyperpod_kit.model.mounts import NvmeMount, S3Mount
 from hyperpod_kit.model.units import carrier_unit, s3_unit
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text
-from hyperpod_kit.node.mountinfo import MountEntry, find
 from hyperpod_kit.node.mounts.kinds.kind import Kind, MountIdentity
 from hyperpod_kit.node.mounts.kinds.record import read_record, replaced
 from hyperpod_kit.node.systemd import processes
+from hyperpod_kit.system.mountinfo import MountEntry, find
 from hyperpod_kit.untrusted.files import own_directory
 
 SOURCE = "mountpoint-s3"

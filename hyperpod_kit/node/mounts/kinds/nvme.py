@@ -13,10 +13,10 @@ from hyperpod_kit.errors import MountFailed, RunError, Untrusted
 from hyperpod_kit.model.mounts import NvmeMount
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text
-from hyperpod_kit.node.mountinfo import MountEntry, find
 from hyperpod_kit.node.mounts.kinds import instance_store
 from hyperpod_kit.node.mounts.kinds.kind import Kind, MountIdentity
 from hyperpod_kit.node.mounts.kinds.record import read_record
+from hyperpod_kit.system.mountinfo import MountEntry, find
 from hyperpod_kit.untrusted.files import own_directory
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

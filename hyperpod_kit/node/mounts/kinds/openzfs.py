@@ -9,8 +9,8 @@ from typing import Sequence
 
 from hyperpod_kit.model.mounts import OpenZfsMount, flags_of
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.mountinfo import MountEntry
 from hyperpod_kit.node.mounts.kinds.kind import Kind, MountIdentity
+from hyperpod_kit.system.mountinfo import MountEntry
 
 OPTIONS = "noatime,nfsvers=4.2,nconnect=16,rsize=1048576,wsize=1048576,hard,timeo=600"
 """FSx's own recommendation and AWS's HyperPod scripts; hard: a server that is away makes a job wait, not fail."""

@@ -15,7 +15,7 @@ from typing import Any, Dict, Optional, Sequence, Tuple
 from hyperpod_kit.model.mounts import Mount, mount_to_dict
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import jot, read_json, read_text
-from hyperpod_kit.node.mountinfo import MountEntry, find
+from hyperpod_kit.system.mountinfo import MountEntry, find
 
 
 @dataclass(frozen=True)

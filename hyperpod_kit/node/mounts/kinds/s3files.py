@@ -9,9 +9,9 @@ from typing import Sequence
 
 from hyperpod_kit.model.mounts import S3FilesMount, flags_of
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.mountinfo import MountEntry
 from hyperpod_kit.node.mounts.kinds import efs_utils
 from hyperpod_kit.node.mounts.kinds.kind import Kind, MountIdentity
+from hyperpod_kit.system.mountinfo import MountEntry
 
 
 class S3FilesKind(Kind):

@@ -58,7 +58,8 @@ def parse(mountinfo: str) -> Tuple[MountEntry, ...]:
 
 
 def _entries(mountinfo: str) -> Iterator[MountEntry]:
-    for line in mountinfo.splitlines():
+    # Not splitlines: a path may have what that takes for the end of a line.
+    for line in mountinfo.split("\n"):
         left, separator, right = line.partition(" - ")
         before, after = left.split(" "), right.split(" ")
         if not separator or len(before) < 6 or len(after) < 3:
@@ -83,3 +84,26 @@ def find(mountinfo: str, path: str) -> Optional[MountEntry]:
     wanted = os.path.normpath(path)
     found = [entry for entry in parse(mountinfo) if entry.path == wanted and entry.fs_type != "autofs"]
     return replace(found[-1], stacked=len(found)) if found else None
+
+
+def holding(mountinfo: str, path: str) -> Optional[MountEntry]:
+    """The mount on which `path` lies, which need not exist; links on the way are for the caller. None when unknown.
+
+    Of two mounts on one point, the later covers the earlier.
+    """
+    best: Optional[MountEntry] = None
+    for entry in parse(mountinfo):
+        if is_below(path, entry.path) and (best is None or len(entry.path) >= len(best.path)):
+            best = entry
+    return best
+
+
+def is_below(path: str, directory: str) -> bool:
+    """Whether a path is a directory's or that of something in it."""
+    return (path + "/").startswith(directory.rstrip("/") + "/")
+
+
+def read(path: str = "/proc/self/mountinfo") -> str:
+    """The kernel's list for this process. Raises OSError."""
+    with open(path, encoding="utf-8", errors="surrogateescape", newline="") as file:
+        return file.read()

@@ -1,0 +1,73 @@
+"""A file that is replaced whole or not at all: a reader sees the old one or the new one, never a part.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import BinaryIO, Iterator, Optional, Tuple, Union
+
+from hyperpod_kit.untrusted.files import create
+
+_CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+@contextlib.contextmanager
+def replacing(
+    path: Union[str, os.PathLike[str]],
+    mode: Optional[int] = None,
+    *,
+    owner: Optional[Tuple[int, int]] = None,
+    durable: bool = False,
+    folder: Optional[int] = None,
+) -> Iterator[BinaryIO]:
+    """A new file beside `path`, to be written and read, that takes its place when the block ends, and of which nothing
+    stays when the block raises.
+
+    `mode`: exactly this, or what the umask leaves of 0666. `owner`: (uid, gid), from before its first byte. `durable`:
+    its bytes are on disk before it takes the place. `folder`: a descriptor of the directory of `path`, from
+    `untrusted.walk` where the way there may be another's. The directory itself may be: the new file's name cannot be
+    foreseen, and nothing that is there already is opened. Raises OSError.
+    """
+    place, name = os.path.split(os.fspath(path))
+    # node/files.py finds by this name what a killed process left.
+    partial = f"{name}.{os.getpid()}.{os.urandom(8).hex()}.partial"
+    directory = os.open(place or ".", _FOLDER) if folder is None else folder
+    try:
+        if mode is None:
+            handle = os.open(partial, _CREATE, 0o666, dir_fd=directory)
+        else:
+            handle = create(partial, mode, directory=directory)
+        try:
+            with open(handle, "w+b") as stream:
+                if owner is not None:
+                    os.fchown(handle, *owner)
+                yield stream
+                if durable:
+                    stream.flush()
+                    os.fsync(handle)
+            os.replace(partial, name, src_dir_fd=directory, dst_dir_fd=directory)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(partial, dir_fd=directory)
+            raise
+    finally:
+        if folder is None:
+            os.close(directory)
+
+
+def replace(
+    path: Union[str, os.PathLike[str]],
+    data: bytes,
+    mode: Optional[int] = None,
+    *,
+    owner: Optional[Tuple[int, int]] = None,
+    durable: bool = False,
+    folder: Optional[int] = None,
+) -> None:
+    """Make `path` a file that holds `data`: see `replacing`."""
+    with replacing(path, mode, owner=owner, durable=durable, folder=folder) as stream:
+        stream.write(data)

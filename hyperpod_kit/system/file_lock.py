@@ -1,0 +1,33 @@
+"""flock(2): the kernel releases it when the last process that has the file open is gone, whatever it dies of.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import time
+from typing import Callable
+
+from hyperpod_kit.system.wait import BackOff, look_until
+
+
+def try_lock(handle: int, *, shared: bool = False) -> bool:
+    """Whether the lock is this descriptor's now; False when another's keeps it. Raises OSError."""
+    try:
+        fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        return False
+
+
+def lock_within(
+    handle: int,
+    seconds: float,
+    pauses: BackOff,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> bool:
+    """`try_lock` again and again; False when another's kept it for `seconds`."""
+    return look_until(lambda: try_lock(handle), bool, pauses, seconds=seconds, clock=clock, sleep=sleep)

@@ -1,0 +1,53 @@
+"""A process is told from a later one of the same number."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+from hyperpod_kit.system import process
+from hyperpod_kit.system.process import Process
+
+
+def test_a_number_that_is_used_again_is_another_process() -> None:
+    own = process.myself()
+    assert own == process.identify(os.getpid()) and process.alive(own)
+    assert not process.alive(Process(own.pid, own.started + 1)) and not process.alive(None)
+    assert process.uid_of(own.pid) == os.geteuid()
+
+
+def test_a_zombie_and_nobody_are_none() -> None:
+    child = subprocess.Popen(["sleep", "600"])
+    known = process.identify(child.pid)
+    assert known is not None and process.alive(known)
+    child.send_signal(signal.SIGKILL)
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert process.identify(child.pid) is None and not process.alive(known)
+    child.wait(10)
+    assert process.identify(child.pid) is None and process.uid_of(child.pid) is None
+
+
+def test_a_name_with_spaces_and_brackets_is_read_over(tmp_path: object) -> None:
+    program = "import time; open('/proc/self/comm', 'w').write(') R 1 (x'); print(flush=True); time.sleep(600)"
+    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    try:
+        assert child.stdout is not None and child.stdout.readline() == b"\n"
+        found = process.identify(child.pid)
+        assert found is not None and found.started >= process.myself().started
+    finally:
+        child.kill()
+        child.wait(10)
+
+
+def test_a_child_that_is_armed_ends_with_its_parent() -> None:
+    """The parent is killed at once: the child, which would sleep for ten minutes, holds the pipe no longer."""
+    program = (
+        "import os, subprocess, signal; from hyperpod_kit.system.process import dies_with\n"
+        "subprocess.Popen(['sleep', '600'], preexec_fn=dies_with(os.getpid()))\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    assert parent.stdout is not None and parent.stdout.read() == b""
+    assert parent.wait(10) == -signal.SIGKILL

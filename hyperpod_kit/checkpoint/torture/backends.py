@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import importlib.util
 import itertools
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from unittest import mock
 
 from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.checkpoint.repository.store.memory import MemoryStore
 from hyperpod_kit.checkpoint.repository.store.open import open_store
+from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
+from hyperpod_kit.checkpoint.repository.store.restricted import RestrictedStore
 
-NAMES = ("memory", "posix", "restricted", "s3")
+_HERE: Mapping[str, Callable[[str], Store]] = {
+    "memory": MemoryStore,
+    "posix": PosixStore,
+    "restricted": RestrictedStore,
+}
+NAMES = (*_HERE, "s3")
 _number = itertools.count()
 
 
 def missing(name: str) -> str | None:
     """Why a backend cannot be tortured here; None when it can."""
-    module = f"hyperpod_kit.checkpoint.repository.store.{name}"
-    if importlib.util.find_spec(module) is None:
-        return "this version of the engine has no such store"
     if name == "s3" and importlib.util.find_spec("moto") is None:
         return "moto is not installed"
     return None
@@ -32,22 +35,33 @@ def missing(name: str) -> str | None:
 @contextlib.contextmanager
 def maker(name: str, path: Path) -> Iterator[Callable[[], Store]]:
     """A function that makes an empty store of this kind; one of files is always at `path`."""
-    if name != "s3":
-        module = importlib.import_module(f"hyperpod_kit.checkpoint.repository.store.{name}")
-        kind: Callable[[str], Store] = getattr(module, f"{name.capitalize()}Store")
+    if name in _HERE:
 
         def local() -> Store:
             shutil.rmtree(path, ignore_errors=True)
             path.mkdir()
-            return kind(str(path))
+            return _HERE[name](str(path))
 
         yield local
         return
-    keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_DEFAULT_REGION": "us-east-1"}
-    with mock.patch.dict(os.environ, keys):
+    with _environment(AWS_ACCESS_KEY_ID="x", AWS_SECRET_ACCESS_KEY="x", AWS_DEFAULT_REGION="us-east-1"):
         import boto3
         from moto import mock_aws
 
         with mock_aws():
             boto3.client("s3").create_bucket(Bucket="torture")
             yield lambda: open_store(f"s3://torture/{next(_number)}")
+
+
+@contextlib.contextmanager
+def _environment(**values: str) -> Iterator[None]:
+    """Variables of this process for a while."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value

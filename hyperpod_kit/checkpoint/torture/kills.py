@@ -17,8 +17,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from hyperpod_kit.checkpoint.repository import policy
 from hyperpod_kit.checkpoint.torture import life, places
-from hyperpod_kit.checkpoint.torture.features import options
 from hyperpod_kit.checkpoint.torture.ground import Ground, until
 from hyperpod_kit.checkpoint.torture.ledger import RootHistory
 from hyperpod_kit.checkpoint.torture.life import LifeSpec
@@ -85,11 +85,18 @@ class Campaign:
                 self._part.counts[f"never reached: {place}"] = self._tries[place]
         self._part.seconds = time.monotonic() - begin
 
+    def _drawn(self, disk: Path) -> tuple[tuple[str, Any], ...]:
+        """Arguments for a Manager: little retention, sometimes overlapped copies, sometimes a local tier on `disk`."""
+        found: dict[str, Any] = {"keep": policy.Latest(2), "overlap": self._dice.random() < 0.4}
+        if self._dice.random() < 0.3:
+            found["local"] = str(disk)
+        return tuple(found.items())
+
     def _one_run(self, here: Ground, budget: Budget) -> None:
         ledger = RootHistory()
         world = self._dice.choice(self._worlds)
         width = 800 if self._dice.random() < 0.05 else 32
-        self._options = options(self._dice, here.disk / "node-local")
+        self._options = self._drawn(here.disk / "node-local")
         last: Scene | None = None
         for lives in range(LIVES_PER_RUN + 1):
             # The last life is not killed: it shows that the run still comes to a good end.

@@ -141,7 +141,6 @@ def _live(order: LifeSpec, teller: _Teller) -> None:
     else:
         teller.tell("fresh", wrong=[], rejected=[list(pair) for pair in got.rejected])
     handles: list[Any] = []
-    fence: Callable[[], None] | None = getattr(manager, "fence", None)
     told: dict[int, str] = {}
 
     def tell_handles() -> None:
@@ -153,8 +152,7 @@ def _live(order: LifeSpec, teller: _Teller) -> None:
     for step in range(got.next_step, got.next_step + order.saves):
         if order.holds and step == got.next_step + order.saves - 1:
             until(lambda: os.path.exists(order.holds), 30.0)
-        if fence is not None:
-            fence()  # as optimizer.step does: what changes now must not be what an overlapped save still copies
+        manager.fence()  # as optimizer.step does: what changes now must not be what an overlapped save still copies
         subject.fill(manager.epoch, step)
         teller.tell("saving", epoch=manager.epoch, step=step)
         try:

@@ -9,9 +9,9 @@ from typing import Any, Callable, Sequence
 from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.model.actions import LONGEST, MOST, Action
 from hyperpod_kit.remote.fan_out import ask_all, cannot_be_asked
+from hyperpod_kit.remote.node_report import object_behind_banner
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.run import Completed, Runner
-from hyperpod_kit.untrusted.parse import json_object
 from hyperpod_kit.untrusted.text import clean
 
 WORDS = ("action", "on", "owner", "why", "asked_by", "unit")
@@ -62,9 +62,8 @@ def understood(target: NodeTarget, response: Completed) -> NodeActions:
         return NodeActions(target, error="its release knows no actions: give it this one's bundle")
     if response.returncode != 0:
         return NodeActions(target, error=clean(response.stderr) or f"exit code {response.returncode}")
-    begin = response.stdout.find("{")
     try:
-        listed = json_object(response.stdout[max(0, begin) :])["actions"]
+        listed = object_behind_banner(response.stdout)["actions"]
         if not isinstance(listed, list):
             raise ValueError(f"its actions are of type {type(listed).__name__}, expected a list")
     except (ValueError, KeyError) as err:

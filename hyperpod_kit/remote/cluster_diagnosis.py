@@ -12,7 +12,7 @@ from typing import Any, Callable, Collection, Iterator, Optional, Sequence
 
 from hyperpod_kit.aws.logs import Logs, creation_stream, log_group
 from hyperpod_kit.cluster.events import CONTINUOUS, WARN, Event, list_events
-from hyperpod_kit.cluster.nodes import ClusterNode, list_nodes, resolve
+from hyperpod_kit.cluster.nodes import ClusterNode, resolve
 from hyperpod_kit.errors import AwsError, UsageError
 from hyperpod_kit.remote.causes import recognise
 from hyperpod_kit.remote.diagnose import TAIL, AwsWords, Diagnosis, Shipped, diagnose
@@ -79,7 +79,7 @@ class ClusterDiagnosis:
 
 def wanted_nodes(cluster: LiveCluster, names: Sequence[str]) -> list[NodeTarget]:
     """The nodes that `names` are, all without one. Raises UsageError, AwsError, Unreachable."""
-    return [_target(node) for node in _wanted(_listed(cluster), names)]
+    return [NodeTarget.of(node) for node in _wanted(cluster.nodes(), names)]
 
 
 def open_case(cluster: LiveCluster, names: Sequence[str], say: Say) -> ClusterCase:
@@ -88,11 +88,11 @@ def open_case(cluster: LiveCluster, names: Sequence[str], say: Say) -> ClusterCa
     Raises UsageError, AwsError, Unreachable.
     """
     answer = cluster.sagemaker.describe_cluster(cluster.name)
-    listed = _listed(cluster)
+    listed = cluster.nodes()
     wanted = _wanted(listed, names)
     events = _troubles(cluster, answer.get("NodeProvisioningMode"), say)
     said = {event.instance_id: event for event in events if event.instance_id}
-    targets = [(_target(node), _told(node, said.get(node.instance_id))) for node in wanted]
+    targets = [(NodeTarget.of(node), _told(node, said.get(node.instance_id))) for node in wanted]
     if not names:
         targets += _gone(events, {node.instance_id for node in listed})
     return ClusterCase(
@@ -120,16 +120,8 @@ def way_in(ssh: SshSettings, targets: Sequence[NodeTarget], say: Say) -> Iterato
         yield lambda target: SshRunner(target.address, access)
 
 
-def _listed(cluster: LiveCluster) -> list[ClusterNode]:
-    return [node for node in list_nodes(cluster.sagemaker, cluster.name) if not node.gone]
-
-
 def _wanted(listed: list[ClusterNode], names: Sequence[str]) -> list[ClusterNode]:
     return resolve(listed, names) if names else listed
-
-
-def _target(node: ClusterNode) -> NodeTarget:
-    return NodeTarget(node.instance_id, node.group, "", node.address, node.status)
 
 
 def _troubles(cluster: LiveCluster, provisioning: object, say: Say) -> list[Event]:

@@ -12,9 +12,9 @@ from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.model.states import SERVES
 from hyperpod_kit.remote.causes import RecognisedCause, recognise
 from hyperpod_kit.remote.fan_out import ask_all
+from hyperpod_kit.remote.node_report import object_behind_banner
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.run import Runner
-from hyperpod_kit.untrusted.parse import json_object
 from hyperpod_kit.untrusted.terminal import indented
 from hyperpod_kit.untrusted.text import clean
 
@@ -235,11 +235,10 @@ def _objects(answer: dict[str, Any], key: str, odd: list[str]) -> list[dict[str,
 
 def _object(text: str, what: str, odd: list[str]) -> dict[str, Any]:
     """A JSON object behind any login banner; {} for anything else, which is noted in `odd` when it begins like one."""
-    begin = text.find("{")
-    if begin < 0:
+    if "{" not in text:
         return {}
     try:
-        return json_object(text[begin:])
+        return object_behind_banner(text)
     except ValueError as err:
         odd.append(f"{what} cannot be read: {clean(err)}")
         return {}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Optional, Sequence
 
 from hyperpod_kit.aws.sagemaker import SageMaker
-from hyperpod_kit.cluster.nodes import list_nodes
+from hyperpod_kit.cluster.nodes import ClusterNode, list_nodes
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.errors import ClusterError, UsageError
 from hyperpod_kit.model.mounts import Mount
@@ -31,14 +31,14 @@ class LiveCluster:
         """The cluster's. Raises AwsError, Unreachable."""
         return str(self.sagemaker.describe_cluster(self.name)["ClusterArn"])
 
+    def nodes(self) -> list[ClusterNode]:
+        """Its nodes, all but those on their way out. Raises AwsError, Unreachable."""
+        return [node for node in list_nodes(self.sagemaker, self.name) if not node.gone]
+
     def targets(self) -> list[NodeTarget]:
-        """The nodes to ask: all but those on their way out. Raises AwsError, Unreachable."""
+        """The same to be asked. Raises AwsError, Unreachable."""
         roles = {group.name: group.role for group in self.settings.cluster.groups} if self.settings else {}
-        return [
-            NodeTarget(node.instance_id, node.group, roles.get(node.group, ""), node.address, node.status)
-            for node in list_nodes(self.sagemaker, self.name)
-            if not node.gone
-        ]
+        return [NodeTarget.of(node, roles.get(node.group, "")) for node in self.nodes()]
 
     def some_targets(self) -> list[NodeTarget]:
         """The same where there must be one. Raises ClusterError too."""

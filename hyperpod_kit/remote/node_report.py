@@ -9,6 +9,7 @@ from typing import Any, Mapping, NoReturn
 
 from hyperpod_kit.model.mounts import MountStatus
 from hyperpod_kit.model.states import STATES, MountState
+from hyperpod_kit.untrusted.parse import json_object
 from hyperpod_kit.untrusted.text import clean
 
 MOST_MOUNTS = 200
@@ -53,6 +54,11 @@ def read_report(text: str) -> SentReport:
         )
     except (KeyError, TypeError, ValueError, OverflowError) as err:
         raise NoReport(f"its report cannot be read: {clean(err)}") from err
+
+
+def object_behind_banner(text: str) -> dict[str, Any]:
+    """A JSON object, and what a login may have said before it. Raises ValueError."""
+    return json_object(text[max(0, text.find("{")) :])
 
 
 def last_words(*texts: str) -> str:

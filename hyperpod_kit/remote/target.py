@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
+from hyperpod_kit.cluster.nodes import ClusterNode
+
 
 @dataclass(frozen=True)
 class NodeTarget:
@@ -16,6 +18,11 @@ class NodeTarget:
     role: str
     address: str
     status: str = "Running"
+
+    @classmethod
+    def of(cls, node: ClusterNode, role: str = "") -> NodeTarget:
+        """A node as AWS tells of it."""
+        return cls(node.instance_id, node.group, role, node.address, node.status)
 
 
 @dataclass(frozen=True)

@@ -29,17 +29,7 @@ def to_endpoints(
 ) -> Iterator[Shut]:
     """What keeps the nodes that carry the mounts from connecting to the endpoints."""
     for found, endpoint, into_endpoint, _ in _pairs(settings, facts, mounts, endpoints):
-        there = Peer(
-            frozenset(known(endpoint.groups) or ()), (IPv4Network(endpoint.address),) if endpoint.address else ()
-        )
-        closed = missing_ports(found.egress, there, ports)
-        if closed:
-            yield Shut(
-                f"{found.names} of the nodes, out to {endpoint.id}", tuple(sorted(found.peer.groups)), tuple(closed)
-            )
-        closed = missing_ports(into_endpoint, found.peer, ports)
-        if closed:
-            yield _of_endpoint(endpoint, f"in from the nodes of {found.names}", closed)
+        yield from _shut(found, endpoint, found.egress, into_endpoint, ports, ("out to", "in from"))
 
 
 def from_endpoints(
@@ -51,17 +41,28 @@ def from_endpoints(
 ) -> Iterator[Shut]:
     """What keeps the endpoints from connecting to the nodes that carry the mounts."""
     for found, endpoint, _, out_of_endpoint in _pairs(settings, facts, mounts, endpoints):
-        there = Peer(
-            frozenset(known(endpoint.groups) or ()), (IPv4Network(endpoint.address),) if endpoint.address else ()
-        )
-        closed = missing_ports(found.ingress, there, ports)
-        if closed:
-            yield Shut(
-                f"{found.names} of the nodes, in from {endpoint.id}", tuple(sorted(found.peer.groups)), tuple(closed)
-            )
-        closed = missing_ports(out_of_endpoint, found.peer, ports)
-        if closed:
-            yield _of_endpoint(endpoint, f"out to the nodes of {found.names}", closed)
+        yield from _shut(found, endpoint, found.ingress, out_of_endpoint, ports, ("in from", "out to"))
+
+
+def _shut(
+    found: Members,
+    endpoint: StorageEndpoint,
+    of_nodes: Sequence[SecurityRule],
+    of_endpoint: Sequence[SecurityRule],
+    ports: Sequence[int],
+    ways: tuple[str, str],
+) -> Iterator[Shut]:
+    """What the rules of the nodes and those of the endpoint do not let through. `ways`: from each side, in words."""
+    groups = known(endpoint.groups) or ()
+    there = Peer(frozenset(groups), (IPv4Network(endpoint.address),) if endpoint.address else ())
+    closed = missing_ports(of_nodes, there, ports)
+    if closed:
+        where = f"{found.names} of the nodes, {ways[0]} {endpoint.id}"
+        yield Shut(where, tuple(sorted(found.peer.groups)), tuple(closed))
+    closed = missing_ports(of_endpoint, found.peer, ports)
+    if closed:
+        names = ", ".join(groups) or "no security group"
+        yield Shut(f"{names} of {endpoint.id}, {ways[1]} the nodes of {found.names}", groups, tuple(closed))
 
 
 def _pairs(
@@ -73,11 +74,6 @@ def _pairs(
             rules = _rules(facts, endpoint)
             if rules is not None:
                 yield found, endpoint, *rules
-
-
-def _of_endpoint(endpoint: StorageEndpoint, direction: str, closed: Sequence[int]) -> Shut:
-    groups = known(endpoint.groups) or ()
-    return Shut(f"{', '.join(groups) or 'no security group'} of {endpoint.id}, {direction}", groups, tuple(closed))
 
 
 def _rules(facts: AccountFacts, endpoint: StorageEndpoint) -> Optional[tuple[list[SecurityRule], list[SecurityRule]]]:

@@ -122,13 +122,7 @@ def _efs_endpoint(client: QueryClient, calls: Efs, want: FileSystemQuery, target
         (),
         target["LifeCycleState"] == "available",
     )
-    groups = client.ask(
-        "elasticfilesystem:DescribeMountTargetSecurityGroups",
-        want.path,
-        f"whether mount target {endpoint.id} of {want.id} lets the nodes in",
-        lambda: tuple(calls.security_groups(endpoint.id)),
-    )
-    return replace(endpoint, groups=groups)
+    return _with_groups(client, calls, want, endpoint, "elasticfilesystem:DescribeMountTargetSecurityGroups")
 
 
 def _s3files_endpoint(
@@ -142,8 +136,14 @@ def _s3files_endpoint(
         (),
         target.get("status", "AVAILABLE").upper() == "AVAILABLE",
     )
+    return _with_groups(client, calls, want, endpoint, "s3files:GetMountTarget")
+
+
+def _with_groups(
+    client: QueryClient, calls: Union[Efs, S3Files], want: FileSystemQuery, endpoint: StorageEndpoint, action: str
+) -> StorageEndpoint:
     groups = client.ask(
-        "s3files:GetMountTarget",
+        action,
         want.path,
         f"whether mount target {endpoint.id} of {want.id} lets the nodes in",
         lambda: tuple(calls.security_groups(endpoint.id)),

@@ -31,7 +31,6 @@ BEGIN = """
 import contextlib, ctypes, os, signal, stat, sys
 from pathlib import Path
 from hyperpod_kit.checkpoint.agent import flush, places, saves_note, shm_slots
-from hyperpod_kit.node.memory import glance as memory_glance
 from hyperpod_kit.node.memory.left import held
 from hyperpod_kit.untrusted.held import by_handle, mount_of
 from tests.hostile.captures import committed, flushed, lay
@@ -69,8 +68,6 @@ def look_at_all():
     list(places.listed(str(base), ".saves", 1))
     saves_note.read_all(str(base))
     found = held(str(base))
-    with contextlib.suppress(OSError):
-        memory_glance.nothing_to_do(str(base))
     places.users(str(base))
     signal.alarm(0)
     return found

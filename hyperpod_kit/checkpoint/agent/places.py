@@ -179,22 +179,6 @@ def _what(folder: int, name: str) -> str:
 # --- for root -------------------------------------------------------------------------------------------------------
 
 
-def is_ready(where: str) -> bool:
-    """Whether the directory is there in which root makes one for each user. Raises OSError."""
-    folder = os.open(where, _DIRECTORY)
-    try:
-        fd = hold(PARENT, folder)
-        try:
-            found = os.fstat(fd)
-            return _is(fd, os.geteuid()) and stat.S_IMODE(found.st_mode) == OPEN_TO_ALL
-        finally:
-            os.close(fd)
-    except FileNotFoundError:
-        return False
-    finally:
-        os.close(folder)
-
-
 def prepare(where: str, uid: int = -1, *, aside: bool = False) -> str:
     """As root: make the directory of the user `uid`, or only the one for all of them.
 

@@ -13,12 +13,15 @@ import contextlib
 import os
 import re
 from dataclasses import dataclass
-from typing import Dict, Iterable, List, Mapping, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Dict, Iterable, List, Mapping, Optional, Set, Tuple
 
-from hyperpod_kit.checkpoint.agent import control_page, places, shm_slots
+from hyperpod_kit.checkpoint.agent import places
 from hyperpod_kit.slurm.hostlist import expand
 from hyperpod_kit.system import process
 from hyperpod_kit.untrusted.held import opened
+
+if TYPE_CHECKING:
+    from hyperpod_kit.checkpoint.agent import control_page
 
 HERE = ("RUNNING", "COMPLETING", "SUSPENDED", "CONFIGURING", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT")
 """States in which a job has its nodes: an Epilog is still to come, or is at work."""
@@ -55,6 +58,11 @@ def held(folder: str) -> List[LeftCaptures]:
 
 def _page(name: str, named: int) -> Optional[control_page.Page]:
     """The control page of a slot, None for what is none."""
+    from hyperpod_kit.checkpoint.agent import (  # seldom needed, and dear to what runs each minute
+        control_page,
+        shm_slots,
+    )
+
     if shm_slots.NAME.fullmatch(name) is None:
         return None
     try:

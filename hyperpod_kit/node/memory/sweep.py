@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Set
 
-from hyperpod_kit.checkpoint.agent import flush_users
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import jot, read_json
@@ -54,7 +53,6 @@ def _sweep(node: Node) -> List[Swept]:
     end = node.clock.monotonic() + SECONDS
     folder = node.paths.shared_memory
     own.give(node, "", asked_by=UNIT)
-    here = stepped(node.paths.proc)
     tried: Dict[str, Any] = read_json(node.paths.memory_note) or {}
     noted: Dict[str, Any] = {
         key: value
@@ -64,7 +62,9 @@ def _sweep(node: Node) -> List[Swept]:
     found: List[Swept] = []
     slow: Set[int] = set()
     # Whose captures took their whole time comes after those whose did not, and once a round: nobody holds up others.
-    for one in sorted(held(folder), key=lambda one: noted.get(f"{SLOW}{one.uid}", {"at": 0.0})["at"]):
+    lying = sorted(held(folder), key=lambda one: noted.get(f"{SLOW}{one.uid}", {"at": 0.0})["at"])
+    here = stepped(node.paths.proc) if lying else set()
+    for one in lying:
         if one.alive or one.job in here or one.uid in slow:
             continue
         before = tried.get(f"{one.uid}.{one.job}", {})
@@ -104,6 +104,8 @@ def _free(node: Node, folder: str, one: LeftCaptures) -> Optional[Swept]:
         found = []
     if not ended(node.facts.node, found):
         return None
+    from hyperpod_kit.checkpoint.agent import flush_users  # seldom needed, and dear to what runs each minute
+
     outcomes = flush_users.flush_as(
         one.uid, folder=folder, job=one.job, timeout=FLUSH_SECONDS, max_age=MAX_AGE, asked_by=UNIT
     )

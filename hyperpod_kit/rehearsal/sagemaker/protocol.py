@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any, Callable, Mapping
 
+from hyperpod_kit.aws.shapes import service_model
 from hyperpod_kit.rehearsal.sagemaker.api import ApiError, ControlPlane
 from hyperpod_kit.rehearsal.sagemaker.listing import cluster_page, event_details, event_page, node_page, tag_page
 from hyperpod_kit.rehearsal.sagemaker.model import (
     WrongType,
     check_answer,
     check_request,
-    service_model,
     validation_message,
 )
 
@@ -61,7 +61,7 @@ def answer(control: ControlPlane, target: str, body: bytes) -> tuple[int, bytes]
 def call(control: ControlPlane, target: str, body: bytes) -> Mapping[str, Any]:
     """Validate, hand over, check what comes back. Raises ApiError."""
     name = target[len(TARGET_PREFIX) :] if target.startswith(TARGET_PREFIX) else ""
-    if name not in service_model().operation_names:
+    if name not in service_model("sagemaker").operation_names:
         raise ApiError("UnknownOperationException", f"{target} is no operation of SageMaker")
     operation = OPERATIONS.get(name)
     if operation is None:

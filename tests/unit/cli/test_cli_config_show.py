@@ -15,7 +15,7 @@ from hyperpod_kit.config.access_points import write
 from hyperpod_kit.config.decode import decode
 from hyperpod_kit.config.effective import as_yaml
 from hyperpod_kit.config.load import load
-from hyperpod_kit.config.schema_recorder import Read, complete
+from hyperpod_kit.config.schema_recorder import KeyRead, complete
 from tests.property.every_field import ACCESS_POINTS, document
 
 if TYPE_CHECKING:
@@ -88,6 +88,6 @@ def test_any_values_come_back_from_the_text(value: Any) -> None:
 def test_keys_with_dots_stay_what_they_are() -> None:
     values = document()
     values["hyperpod_kit"]["cluster"]["tags"] = {"a.b[0]": "x"}
-    reads: list[Read] = []
+    reads: list[KeyRead] = []
     config, _ = decode(values, ACCESS_POINTS, reads)
     assert decode(complete(reads)[0], ACCESS_POINTS) == (config, [])

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from hyperpod_kit.checkpoint.collectives import Ranks, first_problem
 from hyperpod_kit.checkpoint.dcp import reshard
-from hyperpod_kit.checkpoint.ranks import Ranks, first_problem
 from hyperpod_kit.checkpoint.reason import Reason, Verdict, first_reason
 from hyperpod_kit.checkpoint.rejected import Rejected
 from hyperpod_kit.errors import CheckpointError, DigestUnavailable

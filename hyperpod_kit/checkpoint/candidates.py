@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from hyperpod_kit.checkpoint import values
 from hyperpod_kit.checkpoint.agent import control_page, local, shm_slots
 from hyperpod_kit.checkpoint.agent.control_page import Key, Page
-from hyperpod_kit.checkpoint.ranks import Ranks
+from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.repository import layout, selection, tombstone, verify
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.errors import CheckpointError

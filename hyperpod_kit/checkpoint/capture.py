@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from hyperpod_kit.checkpoint import copier, device, partition
+from hyperpod_kit.checkpoint import copier, device, replica_assignment
 from hyperpod_kit.checkpoint.agent import control_page, replicas, shm_slots
 from hyperpod_kit.checkpoint.agent.control_page import Page
 from hyperpod_kit.checkpoint.dtypes import TYPES
@@ -21,7 +21,7 @@ class CapturePlan:
     """One rank's part of a snapshot: which pieces it writes, laid out how. Depends on specs and layouts only."""
 
     def __init__(self, snapshot: Snapshot, *, rank: int, world: int, run_id: str, algorithm: str) -> None:
-        owners = partition.owner(snapshot.pieces)
+        owners = replica_assignment.owner(snapshot.pieces)
         self.mine = tuple(n for n, piece in enumerate(snapshot.pieces) if owners[piece.spec.name] == piece.replica[0])
         mine = [snapshot.pieces[n] for n in self.mine]
         self.outline = snapshot.outline

@@ -15,9 +15,9 @@ import torch
 
 from hyperpod_kit.checkpoint import codec
 from hyperpod_kit.checkpoint.agent import assemble
+from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.dcp import reshard
-from hyperpod_kit.checkpoint.dcp.boxes import Wants
-from hyperpod_kit.checkpoint.ranks import Ranks
+from hyperpod_kit.checkpoint.dcp.slices import Wants
 from hyperpod_kit.checkpoint.reason import Verdict
 from hyperpod_kit.checkpoint.repository import selection, verify
 from hyperpod_kit.checkpoint.repository.store.base import Store

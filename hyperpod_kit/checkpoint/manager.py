@@ -14,13 +14,13 @@ import torch.distributed as dist
 
 from hyperpod_kit.checkpoint import (
     arguments,
-    cadence,
     candidates,
     comparing,
     copier,
     load,
     opened,
     restore,
+    save_schedule,
     startup,
 )
 from hyperpod_kit.checkpoint.agent.channel import Message
@@ -36,9 +36,9 @@ from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import (
     TensorDigests,
     TensorQuestion,
 )
+from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.fence import Fence
 from hyperpod_kit.checkpoint.handle import Handle
-from hyperpod_kit.checkpoint.ranks import Ranks
 from hyperpod_kit.checkpoint.repository import catalog, policy
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.checkpoint.results import Fresh, Restored
@@ -59,7 +59,7 @@ class Manager:
 
     `run` names the run (default: what the root already says, else the root's last component). `slots` captures fit
     into shared memory per rank. With `overlap` a save returns while threads still copy, and every optimizer of the
-    state waits for them before its step. `every` is the cadence of `step`: steps, or a time. `keep` says which
+    state waits for them before its step. `every` is the schedule of `step`: steps, or a time. `keep` says which
     checkpoints stay on storage, None: all of them. `local` is a directory on the node's own disk, `rate_limit` bytes a
     second of writing to storage while training goes on. `compare`: at every so many saves, at the first one, and where
     `on_busy` is "wait", ranks digest what they hold together with others, and a save whose ranks differ is refused; it
@@ -92,7 +92,7 @@ class Manager:
         if slots < 2:
             raise ValueError("slots must be at least 2: the newest sealed copy is never written over")
         self._ranks = Ranks(process_group)
-        self._cadence = cadence.Cadence(every, self._ranks)
+        self._schedule = save_schedule.SaveSchedule(every, self._ranks)
         self._saves = Saves(os.fspath(root), max_lost)
         self._pid = os.getpid()
         self._closed: bool | None = None
@@ -213,13 +213,13 @@ class Manager:
         """Save if it is time to, by `every`; None when it is not. Every rank calls it after each step.
 
         When saves cannot reach storage it is time at once, and raises as `save` does: a step is not trained unprotected
-        for as long as the cadence is. `hyperpod-kit job status` knows from it how far a rank came.
+        until the schedule says so. `hyperpod-kit job status` knows from it how far a rank came.
         """
         self._mine()
         step = arguments.step_of(step)
         self._progress.reached(step)
         self._saves.speak(2)
-        if not self._cadence.due(step) and self._saves.trouble is None:
+        if not self._schedule.due(step) and self._saves.trouble is None:
             return None
         return self._save(step, state, "skip", arguments.metrics_of(metrics))
 

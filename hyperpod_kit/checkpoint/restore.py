@@ -17,14 +17,14 @@ from typing import Any
 
 import torch
 
-from hyperpod_kit.checkpoint import candidates, codec, load, nearby, share, stages
+from hyperpod_kit.checkpoint import candidates, codec, load, local_tiers, replicate, stages
 from hyperpod_kit.checkpoint.agent import assemble, replicas, shm_slots
 from hyperpod_kit.checkpoint.agent.control_page import Key
 from hyperpod_kit.checkpoint.agent.held import plan_of as one_plan
 from hyperpod_kit.checkpoint.agreement import Agreement
 from hyperpod_kit.checkpoint.candidates import LOCAL, MEMORY, STORAGE, TIERS, Candidate, HeldShard
-from hyperpod_kit.checkpoint.dcp import boxes, reshard
-from hyperpod_kit.checkpoint.ranks import Ranks
+from hyperpod_kit.checkpoint.collectives import Ranks
+from hyperpod_kit.checkpoint.dcp import reshard, slices
 from hyperpod_kit.checkpoint.reason import Reason, Verdict
 from hyperpod_kit.checkpoint.rejected import Rejected, mark
 from hyperpod_kit.checkpoint.repository import digest, lease, verify
@@ -240,9 +240,9 @@ class _Run:
 
         def read() -> tuple[Tree, replicas.Replicas]:
             tree = (
-                nearby.tree_in_memory(near.slots, first.key)
+                local_tiers.tree_in_memory(near.slots, first.key)
                 if tier == MEMORY
-                else nearby.tree_on_disk(str(near.local), near.run_id, self._ranks.rank, self._candidate.attempt)
+                else local_tiers.tree_on_disk(str(near.local), near.run_id, self._ranks.rank, self._candidate.attempt)
             )
             return tree, replicas.of_tree(tree)
 
@@ -341,10 +341,10 @@ class _Run:
         tier = head.tiers[rank]
         with contextlib.ExitStack() as stack:
             if tier == MEMORY:
-                yield stack.enter_context(nearby.shard_in_memory(near.slots, self._held(rank, tier)))
+                yield stack.enter_context(local_tiers.shard_in_memory(near.slots, self._held(rank, tier)))
             elif tier == LOCAL:
                 yield stack.enter_context(
-                    nearby.shard_on_disk(str(near.local), near.run_id, rank, self._held(rank, tier))
+                    local_tiers.shard_on_disk(str(near.local), near.run_id, rank, self._held(rank, tier))
                 )
             else:
                 assert head.body is not None
@@ -363,24 +363,24 @@ class _Run:
             return own, reading.size
 
         own, sizes = self._all.prove_and_tell(read)
-        self._all.settle(share.share(self._ranks, targets.pieces, own.here, head.algorithm))
+        self._all.settle(replicate.replicate(self._ranks, targets.pieces, own.here, head.algorithm))
         return own.loaded, sum(sizes)
 
     def _other(self, head: _Head, targets: Snapshot) -> tuple[Mapping[str, torch.Tensor], int]:
-        """Saved by other ranks or with another division: boxes of tensors, wherever they lie."""
+        """Saved by other ranks or with another division: slices of tensors, wherever they lie."""
         assert head.body is not None
         with reshard.opened(self._store, self._candidate.attempt, head.body) as attempt:
             rows = reshard.rows_of(self._ranks, attempt)
             if isinstance(rows, Reason):
                 raise Rejected(rows)
-            self._all.fit(lambda: boxes.check_fit(rows, targets.pieces))
-            wants = boxes.Wants(rows)
+            self._all.fit(lambda: slices.check_fit(rows, targets.pieces))
+            wants = slices.Wants(rows)
 
             def want() -> dict[str, torch.Tensor]:
                 for piece in targets.pieces:
                     spec = piece.spec
-                    region = boxes.Region(spec.name, spec.offsets or (0,) * len(spec.shape), spec.shape)
-                    wants.add(region, piece.tensor)
+                    wanted = slices.TensorSlice(spec.name, spec.offsets or (0,) * len(spec.shape), spec.shape)
+                    wants.add(wanted, piece.tensor)
                 here = {piece.spec.name for piece in targets.pieces}.union(targets.absent)
                 return {name: wants.add_whole(name) for name in set(codec.tensor_names(head.tree)) - here}
 

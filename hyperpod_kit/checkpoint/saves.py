@@ -133,7 +133,7 @@ class Saves:
                 self.stalled = event.why or None
                 self.say(event.why or "the checkpoint agent goes on")
             elif isinstance(event, (Ready, StartRefused, Alive, TensorQuestion)):
-                """Of no save, and answered by others."""
+                pass  # of no save, and answered by others
             elif event.key[2] == incarnation:
                 self._event(event, self._open.get(event.key[1]))
 

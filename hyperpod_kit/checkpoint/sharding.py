@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.dtypes import NAMES
-from hyperpod_kit.checkpoint.ranks import Ranks
 from hyperpod_kit.errors import StateNotSerializable
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)

@@ -12,8 +12,8 @@ import torch.distributed as dist
 
 from hyperpod_kit.checkpoint import sharding
 from hyperpod_kit.checkpoint.agent import held
+from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.dtypes import NAMES
-from hyperpod_kit.checkpoint.ranks import Ranks
 from hyperpod_kit.checkpoint.repository import digest
 from hyperpod_kit.checkpoint.repository.shard import TensorSpec
 from hyperpod_kit.errors import StateNotSerializable

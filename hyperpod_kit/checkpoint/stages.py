@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Mapping
 
 from hyperpod_kit.checkpoint import holders
-from hyperpod_kit.checkpoint.ranks import Ranks
+from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.state import State
 from hyperpod_kit.errors import StateNotSerializable
 

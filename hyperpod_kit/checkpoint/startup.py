@@ -17,8 +17,8 @@ from hyperpod_kit.checkpoint.agent import greeting, places
 from hyperpod_kit.checkpoint.agent.channel import Message
 from hyperpod_kit.checkpoint.agent.control_page import Key
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import AgentEvent, Connect
+from hyperpod_kit.checkpoint.collectives import Ranks, first_problem
 from hyperpod_kit.checkpoint.keeper import AgentKeeper
-from hyperpod_kit.checkpoint.ranks import Ranks, first_problem
 from hyperpod_kit.checkpoint.repository import catalog, commit, digest, verify
 from hyperpod_kit.checkpoint.repository import identity as identities
 from hyperpod_kit.checkpoint.repository.store.open import is_path

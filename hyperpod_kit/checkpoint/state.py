@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from hyperpod_kit.checkpoint import broadcast, codec, fsdp1, inplace, modules, optimizer, owned, randomness, sharding
-from hyperpod_kit.checkpoint.ranks import Ranks
+from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.snapshot import Collector, Known, Snapshot, TensorPiece
 from hyperpod_kit.errors import CheckpointError
 

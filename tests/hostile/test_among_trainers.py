@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint import startup, values
-from hyperpod_kit.checkpoint.ranks import Ranks
+from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.errors import CheckpointError
 
 KEY = "00112233445566778899aabbccddeeff"

@@ -26,11 +26,11 @@ from torch.futures import Future
 
 from hyperpod_kit.checkpoint import codec
 from hyperpod_kit.checkpoint.agent import assemble
+from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.dcp import place as places
 from hyperpod_kit.checkpoint.dcp import reshard
-from hyperpod_kit.checkpoint.dcp.boxes import Chunk, Region, Rows, Wants, needs
+from hyperpod_kit.checkpoint.dcp.slices import Chunk, Rows, TensorSlice, Wants, needs
 from hyperpod_kit.checkpoint.dtypes import TYPES
-from hyperpod_kit.checkpoint.ranks import Ranks
 from hyperpod_kit.checkpoint.reason import Reason, reason_in
 from hyperpod_kit.checkpoint.repository import digest, index, selection, verify
 from hyperpod_kit.errors import CheckpointError
@@ -155,8 +155,8 @@ class Reader(StorageReader):
         """Say which chunks this rank's items lie in. Raises DigestUnavailable, CheckpointError."""
         assert self._attempt is not None
         digest.algorithm(self._attempt.manifest.digest)
-        regions = [self._region(item) for item in plan.items if self._is_stored(item)]
-        chunks = needs(self._rows, regions, self._attempt.manifest.chunk)
+        slices = [self._slice_of(item) for item in plan.items if self._is_stored(item)]
+        chunks = needs(self._rows, slices, self._attempt.manifest.chunk)
         return replace(plan, storage_data=_Needs(self._attempt.name, tuple(chunks)))
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
@@ -183,7 +183,7 @@ class Reader(StorageReader):
             for item in plan.items:
                 if item.type == LoadItemType.TENSOR:
                     tensors.append((item, planner.resolve_tensor(item).detach()))
-                    wants.add(self._region(item), tensors[-1][1])
+                    wants.add(self._slice_of(item), tensors[-1][1])
                 elif self._is_stored(item):
                     bodies.append((item, wants.add_whole(self._alias[item.storage_index.fqn])))
             wants.freeze(chunk)
@@ -219,14 +219,14 @@ class Reader(StorageReader):
     def _is_stored(self, item: ReadItem) -> bool:
         return item.type == LoadItemType.TENSOR or item.storage_index.fqn in self._stored_bytes
 
-    def _region(self, item: ReadItem) -> Region:
+    def _slice_of(self, item: ReadItem) -> TensorSlice:
         name = self._alias[item.storage_index.fqn]
         if item.type == LoadItemType.BYTE_IO:
             whole = self._rows[name][0].spec.whole
-            return Region(name, (0,) * len(whole), whole)
+            return TensorSlice(name, (0,) * len(whole), whole)
         base: Iterable[int] = item.storage_index.offset or (0,) * len(item.lengths)
         offsets = tuple(a + b for a, b in zip(base, item.storage_offsets, strict=True))
-        return Region(name, offsets, tuple(item.lengths))
+        return TensorSlice(name, offsets, tuple(item.lengths))
 
 
 class _Named:

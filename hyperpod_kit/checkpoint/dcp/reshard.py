@@ -1,6 +1,6 @@
-"""Read any boxes of any tensors of a committed attempt: each chunk from storage once, by one rank, checked by all.
+"""Read any slices of any tensors of a committed attempt: each chunk from storage once, by one rank, checked by all.
 
-A rank says which boxes it wants and where they go. The boxes become byte ranges, the ranges chunks; a chunk that
+A rank says which slices it wants and where they go. The slices become byte ranges, the ranges chunks; a chunk that
 several ranks need is read by one of them and sent to the others, who compare its leaf again.
 """
 
@@ -12,9 +12,9 @@ from typing import NamedTuple, TypeVar
 
 import torch
 
-from hyperpod_kit.checkpoint.dcp.boxes import Chunk, Rows, Wants
+from hyperpod_kit.checkpoint.collectives import Ranks
+from hyperpod_kit.checkpoint.dcp.slices import Chunk, Rows, Wants
 from hyperpod_kit.checkpoint.load import TargetFault, view_of
-from hyperpod_kit.checkpoint.ranks import Ranks
 from hyperpod_kit.checkpoint.reason import Reason, Verdict, reason_in
 from hyperpod_kit.checkpoint.repository import digest, index, stream, tombstone, verify
 from hyperpod_kit.checkpoint.repository import shard as shards

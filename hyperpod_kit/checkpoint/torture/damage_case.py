@@ -154,7 +154,7 @@ def _verify(root: str) -> int:
 def _restore(root: str, subject: Any) -> dict[str, Any]:
     """What `Manager` does to restore, without agents: nothing here depends on them."""
     from hyperpod_kit.checkpoint import Restored, restore, startup
-    from hyperpod_kit.checkpoint.ranks import Ranks
+    from hyperpod_kit.checkpoint.collectives import Ranks
     from hyperpod_kit.checkpoint.repository.store.open import open_store
 
     subject.wipe()

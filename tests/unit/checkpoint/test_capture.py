@@ -1,4 +1,4 @@
-"""Copies, cadence and the text of trees."""
+"""Copies, schedule and the text of trees."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint import cadence, copier  # noqa: E402
-from hyperpod_kit.checkpoint.ranks import Ranks  # noqa: E402
+from hyperpod_kit.checkpoint import copier, save_schedule  # noqa: E402
+from hyperpod_kit.checkpoint.collectives import Ranks  # noqa: E402
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -55,12 +55,12 @@ def test_in_the_background_it_ends_without_being_waited_for() -> None:
     assert ended.wait(10)
 
 
-def test_cadence_in_steps_and_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    steps = cadence.Cadence(4, Ranks())
+def test_schedule_in_steps_and_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = save_schedule.SaveSchedule(4, Ranks())
     assert [step for step in range(12) if steps.due(step)] == [3, 7, 11]
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    timed = cadence.Cadence(datetime.timedelta(seconds=10), Ranks())
+    timed = save_schedule.SaveSchedule(datetime.timedelta(seconds=10), Ranks())
     saved = []
     for step in range(100):
         now[0] += 0.5
@@ -70,6 +70,6 @@ def test_cadence_in_steps_and_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(saved) >= 4 and set(gaps) == {20}, saved
     for bad in (0, -1, datetime.timedelta(0)):
         with pytest.raises(ValueError, match="positive"):
-            cadence.Cadence(bad, Ranks())
-    with pytest.raises(ValueError, match="needs a cadence"):
-        cadence.Cadence(None, Ranks()).due(0)
+            save_schedule.SaveSchedule(bad, Ranks())
+    with pytest.raises(ValueError, match="needs a schedule"):
+        save_schedule.SaveSchedule(None, Ranks()).due(0)

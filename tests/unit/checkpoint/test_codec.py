@@ -11,8 +11,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint import codec, partition  # noqa: E402
-from hyperpod_kit.checkpoint.ranks import Ranks  # noqa: E402
+from hyperpod_kit.checkpoint import codec, replica_assignment  # noqa: E402
+from hyperpod_kit.checkpoint.collectives import Ranks  # noqa: E402
 from hyperpod_kit.checkpoint.repository.shard import TensorSpec  # noqa: E402
 from hyperpod_kit.checkpoint.snapshot import Collector, Known, TensorPiece  # noqa: E402
 from hyperpod_kit.errors import CheckpointError, StateNotSerializable  # noqa: E402
@@ -157,8 +157,8 @@ def test_every_byte_has_one_owner_and_the_load_is_balanced() -> None:
         ]
 
     both = pieces((), "w") + pieces((2, 5, 8, 11), "s")
-    owners = partition.owner(both)
-    assert owners == partition.owner(both[::-1])
+    owners = replica_assignment.owner(both)
+    assert owners == replica_assignment.owner(both[::-1])
     assert set(owners) == {piece.spec.name for piece in both} and owners["w3"] == owners["s3"] == 0
     for names in "ws":
         load = [

@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint import Manager, State  # noqa: E402
-from hyperpod_kit.checkpoint import ranks as ranks_module  # noqa: E402
+from hyperpod_kit.checkpoint import collectives as ranks_module  # noqa: E402
 
 
 @pytest.fixture

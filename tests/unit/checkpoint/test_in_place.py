@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint import Fresh, Manager, State  # noqa: E402
 from hyperpod_kit.checkpoint.agent import places  # noqa: E402
-from hyperpod_kit.checkpoint.ranks import Ranks  # noqa: E402
+from hyperpod_kit.checkpoint.collectives import Ranks  # noqa: E402
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint  # noqa: E402
 from tests.unit.checkpoint import saved  # noqa: E402
 from tests.unit.checkpoint.test_manager import abandon, disown  # noqa: E402

@@ -10,8 +10,8 @@ pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint import values
 from hyperpod_kit.checkpoint.agreement import Agreement
+from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.dcp.reshard import guarded
-from hyperpod_kit.checkpoint.ranks import Ranks
 from hyperpod_kit.checkpoint.reason import Reason, Verdict, first_reason
 from hyperpod_kit.checkpoint.rejected import Rejected
 from hyperpod_kit.errors import CheckpointError, DigestMismatch, DigestUnavailable

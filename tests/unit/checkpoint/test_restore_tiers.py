@@ -12,8 +12,8 @@ torch = pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint import Restored, State, candidates, restore  # noqa: E402
 from hyperpod_kit.checkpoint.agent import assemble, local, places, shm_slots  # noqa: E402
+from hyperpod_kit.checkpoint.collectives import Ranks  # noqa: E402
 from hyperpod_kit.checkpoint.manager import Manager  # noqa: E402
-from hyperpod_kit.checkpoint.ranks import Ranks  # noqa: E402
 from hyperpod_kit.checkpoint.repository import identity, layout, manifest, selection, tombstone, verify  # noqa: E402
 from hyperpod_kit.checkpoint.repository.store.open import open_store  # noqa: E402
 from hyperpod_kit.errors import NoValidCheckpoint, StorageUnreadable  # noqa: E402

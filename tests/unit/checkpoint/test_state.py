@@ -10,8 +10,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint import Manager, State, load  # noqa: E402
+from hyperpod_kit.checkpoint.collectives import Ranks  # noqa: E402
 from hyperpod_kit.checkpoint.dcp import reshard  # noqa: E402
-from hyperpod_kit.checkpoint.ranks import Ranks  # noqa: E402
 from hyperpod_kit.checkpoint.reason import Reason, Verdict  # noqa: E402
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint, StateNotSerializable  # noqa: E402
 from tests.unit.checkpoint import saved  # noqa: E402

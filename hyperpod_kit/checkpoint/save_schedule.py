@@ -5,10 +5,10 @@ from __future__ import annotations
 import datetime
 import time
 
-from hyperpod_kit.checkpoint.ranks import Ranks
+from hyperpod_kit.checkpoint.collectives import Ranks
 
 
-class Cadence:
+class SaveSchedule:
     """Every so many steps, or about every so much time.
 
     Clocks differ between ranks, so for a time rank 0 turns it into a number of steps and tells the others: one small
@@ -26,11 +26,11 @@ class Cadence:
         self._ask = 0
 
     def due(self, step: int) -> bool:
-        """Whether to save after this step. Raises ValueError when no cadence was given."""
+        """Whether to save after this step. Raises ValueError when no schedule was given."""
         if self._steps is not None:
             return (step + 1) % self._steps == 0
         if self._seconds is None:
-            raise ValueError("Manager.step needs a cadence: Manager(root, every=steps or timedelta)")
+            raise ValueError("Manager.step needs a schedule: Manager(root, every=steps or timedelta)")
         if self._since is None:
             self._since, self._ask = (step, time.monotonic()), step + 1
             return False

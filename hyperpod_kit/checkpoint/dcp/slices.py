@@ -1,4 +1,4 @@
-"""Boxes of tensors, and the byte ranges of saved pieces that make them up."""
+"""Slices of tensors, and the byte ranges of saved pieces that make them up."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Chunk = tuple[int, int]
 """Number of the shard, number of the chunk in it."""
 
 
-class Region(NamedTuple):
+class TensorSlice(NamedTuple):
     """Part of a tensor: `offsets` and `shape` in the whole tensor."""
 
     name: str
@@ -30,9 +30,9 @@ class Region(NamedTuple):
 
 
 class Common(NamedTuple):
-    """What a region and a saved piece have in common: at `inside` in the piece, at `at` in the region.
+    """What a slice and a saved piece have in common: at `inside` in the piece, at `at` in the slice.
 
-    Bytes [begin, end) of the file have to be read; `run` says that they are the box and nothing else.
+    Bytes [begin, end) of the file have to be read; `run` says that they are the slice and nothing else.
     """
 
     row: index.Piece
@@ -44,26 +44,26 @@ class Common(NamedTuple):
     run: bool
 
 
-def commons(rows: Rows, region: Region) -> Iterator[Common]:
-    """Raises CheckpointError unless every element of the region is in the checkpoint."""
-    count, wanted = 0, _volume(region.shape)
-    for row in rows.get(region.name, ()):
+def commons(rows: Rows, wanted: TensorSlice) -> Iterator[Common]:
+    """Raises CheckpointError unless every element of the slice is in the checkpoint."""
+    count, total = 0, _volume(wanted.shape)
+    for row in rows.get(wanted.name, ()):
         spec = row.spec
-        if len(spec.shape) != len(region.shape):
+        if len(spec.shape) != len(wanted.shape):
             raise CheckpointError(
-                f"{region.name} has {len(spec.shape)} dimensions in the checkpoint, {len(region.shape)} here"
+                f"{wanted.name} has {len(spec.shape)} dimensions in the checkpoint, {len(wanted.shape)} here"
             )
         offsets = spec.offsets or (0,) * len(spec.shape)
-        low = tuple(map(max, offsets, region.offsets))
+        low = tuple(map(max, offsets, wanted.offsets))
         extents = tuple(
             min(a + m, b + n) - c
-            for a, m, b, n, c in zip(offsets, spec.shape, region.offsets, region.shape, low, strict=True)
+            for a, m, b, n, c in zip(offsets, spec.shape, wanted.offsets, wanted.shape, low, strict=True)
         )
         if any(extent <= 0 for extent in extents):
             continue
         count += _volume(extents)
         inside = tuple(a - b for a, b in zip(low, offsets, strict=True))
-        at = tuple(a - b for a, b in zip(low, region.offsets, strict=True))
+        at = tuple(a - b for a, b in zip(low, wanted.offsets, strict=True))
         start = _run(spec.shape, inside, extents)
         item = ITEM_BYTES[spec.dtype]
         if start is None:
@@ -71,8 +71,8 @@ def commons(rows: Rows, region: Region) -> Iterator[Common]:
         else:
             begin = row.begin + start * item
             yield Common(row, inside, at, extents, begin, begin + _volume(extents) * item, True)
-    if count != wanted:
-        raise CheckpointError(f"{region.name}: {count} of {wanted} elements are in the checkpoint")
+    if count != total:
+        raise CheckpointError(f"{wanted.name}: {count} of {total} elements are in the checkpoint")
 
 
 def _volume(shape: Iterable[int]) -> int:
@@ -83,7 +83,7 @@ def _volume(shape: Iterable[int]) -> int:
 
 
 def _run(shape: Sequence[int], inside: Sequence[int], extents: Sequence[int]) -> int | None:
-    """The first element of a box of a piece, when the box is one run of its elements in order."""
+    """The first element of a slice of a piece, when the slice is one run of its elements in order."""
     start, partial = 0, False
     for extent, at, wanted in zip(shape, inside, extents, strict=True):
         if partial and wanted != extent:
@@ -93,13 +93,13 @@ def _run(shape: Sequence[int], inside: Sequence[int], extents: Sequence[int]) ->
     return start
 
 
-def needs(rows: Rows, regions: Iterable[Region], chunk: int) -> list[Chunk]:
-    """The chunks of `chunk` bytes that have to be read for these regions. Raises as `commons`."""
+def needs(rows: Rows, slices: Iterable[TensorSlice], chunk: int) -> list[Chunk]:
+    """The chunks of `chunk` bytes that have to be read for these slices. Raises as `commons`."""
     return sorted(
         {
             (common.row.shard, number)
-            for region in regions
-            for common in commons(rows, region)
+            for one in slices
+            for common in commons(rows, one)
             for number in range(common.begin // chunk, -(-common.end // chunk))
         }
     )
@@ -114,9 +114,9 @@ class Wants:
         self._cuts: list[Callable[[], None]] = []
         self._whole: dict[tuple[int, int], torch.Tensor] = {}
 
-    def add(self, region: Region, target: torch.Tensor) -> None:
-        """`target` has the region's shape; another type is converted. Raises as `commons`."""
-        for common in commons(self._rows, region):
+    def add(self, wanted: TensorSlice, target: torch.Tensor) -> None:
+        """`target` has the slice's shape; another type is converted. Raises as `commons`."""
+        for common in commons(self._rows, wanted):
             part = target
             for dim, (at, extent) in enumerate(zip(common.at, common.extents, strict=True)):
                 part = part.narrow(dim, at, extent)
@@ -129,7 +129,7 @@ class Wants:
             raise CheckpointError(f"{name} is in no shard")
         whole = rows[0].spec.whole
         made = empty(rows[0].spec._replace(shape=whole))
-        self.add(Region(name, (0,) * len(whole), whole), made)
+        self.add(TensorSlice(name, (0,) * len(whole), whole), made)
         return made
 
     def _add(self, common: Common, part: torch.Tensor) -> None:
@@ -142,15 +142,15 @@ class Wants:
                 self._cuts.append(lambda: copy_into(part, staged, row.spec.name))
             landing.add(common.begin, common.end, staged)
             return
-        # The box is no single run of bytes: the whole saved piece is read, once, and cut afterwards.
+        # The slice is no single run of bytes: the whole saved piece is read, once, and cut afterwards.
         whole = self._whole.get((row.shard, row.begin))
         if whole is None:
             whole = self._whole[row.shard, row.begin] = empty(row.spec)
             landing.add(common.begin, common.end, whole)
-        box = whole
+        cut = whole
         for dim, (at, extent) in enumerate(zip(common.inside, common.extents, strict=True)):
-            box = box.narrow(dim, at, extent)
-        self._cuts.append(lambda: copy_into(part, box, row.spec.name))
+            cut = cut.narrow(dim, at, extent)
+        self._cuts.append(lambda: copy_into(part, cut, row.spec.name))
 
     def freeze(self, chunk: int) -> list[Chunk]:
         """The chunks that these bytes lie in; nothing is added after it."""

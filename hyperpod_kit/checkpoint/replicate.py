@@ -13,10 +13,10 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
-from hyperpod_kit.checkpoint import partition
+from hyperpod_kit.checkpoint import replica_assignment
+from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.dcp import reshard
 from hyperpod_kit.checkpoint.load import copy_into, is_plain, view_of
-from hyperpod_kit.checkpoint.ranks import Ranks
 from hyperpod_kit.checkpoint.reason import Reason
 from hyperpod_kit.checkpoint.repository import digest
 from hyperpod_kit.checkpoint.snapshot import TensorPiece
@@ -35,13 +35,15 @@ class _ShareRange(NamedTuple):
     end: int
 
 
-def share(ranks: Ranks, pieces: Sequence[TensorPiece], here: Collection[str], algorithm: str) -> list[Reason | None]:
+def replicate(
+    ranks: Ranks, pieces: Sequence[TensorPiece], here: Collection[str], algorithm: str
+) -> list[Reason | None]:
     """Fill the pieces that are not `here` from the ranks that have read them. For each rank what is wrong there.
 
     A collective over all ranks. Raises what torch.distributed raises when a peer has gone.
     """
     alg = digest.algorithm(algorithm)
-    owners = partition.owner(pieces)
+    owners = replica_assignment.owner(pieces)
     problem: Reason | None = None
     sets: dict[tuple[int, ...], list[TensorPiece]] = {}
     for piece in pieces:

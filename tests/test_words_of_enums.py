@@ -1,4 +1,5 @@
-"""States of mounts, actions of repairs, roles and lifecycle modes are words in one file; others name the member."""
+"""States of mounts, slots and saves, actions of repairs, roles and lifecycle modes are words in one file each; others
+name the member."""
 
 from __future__ import annotations
 
@@ -9,6 +10,8 @@ from typing import Iterator
 
 import pytest
 
+from hyperpod_kit.checkpoint.agent.control_page import SlotState
+from hyperpod_kit.checkpoint.handle import ENDS, LEVELS, SaveState
 from hyperpod_kit.model.states import (
     ANSWERS,
     GONE,
@@ -144,3 +147,28 @@ def test_the_sets_are_about_what_a_state_means() -> None:
         "slow": ["serves", "mounted", "answers"],
         "unknown": ["occupied"],
     }
+
+
+LIKE_SAVES = {
+    ("checkpoint/bench/machine.py", "dropped"): "what became of the page cache",
+}
+
+
+def test_states_of_slots_and_saves_are_written_in_one_file_each() -> None:
+    """`local` is the name of a tier too; below agent/ other ends of a capture and the tags of messages are written."""
+    found = set()
+    for path in sorted((PACKAGE / "checkpoint").rglob("*.py")):
+        name = str(path.relative_to(PACKAGE))
+        wanted = {str(state) for state in SlotState}
+        if not name.startswith("checkpoint/agent/"):
+            wanted |= {str(state) for state in SaveState} - {SaveState.LOCAL}
+        if name not in ("checkpoint/handle.py", "checkpoint/agent/control_page.py"):
+            texts = [node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)]
+            found |= {(name, text) for text in texts if text in wanted}
+    assert found == set(LIKE_SAVES)
+
+
+def test_a_slot_and_a_save_say_their_state_as_a_text() -> None:
+    assert json.dumps({"state": SlotState.SEALED}) == '{"state": "SEALED"}' and f"{SlotState.FREE}" == "FREE"
+    assert f"{SaveState.DURABLE!s:>8}" == " durable" and str(SaveState.LOCAL) == "local"
+    assert set(LEVELS) | ENDS == set(SaveState) - {SaveState.COPYING} and set(LEVELS) & ENDS == {SaveState.DURABLE}

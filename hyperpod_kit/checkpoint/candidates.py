@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from hyperpod_kit.checkpoint import values
-from hyperpod_kit.checkpoint.agent import control_page, local, shm_slots
-from hyperpod_kit.checkpoint.agent.control_page import Key, Page
+from hyperpod_kit.checkpoint.agent import local, shm_slots
+from hyperpod_kit.checkpoint.agent.control_page import Key, Page, SlotState
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.repository import layout, selection, tombstone, verify
 from hyperpod_kit.checkpoint.repository.store.base import Store
@@ -65,7 +65,7 @@ def sealed_pages(slots: Sequence[shm_slots.Slot], run_id: str, rank: int) -> lis
     return [
         page
         for page in pages
-        if page is not None and page.state == control_page.SEALED and page.run_id == run_id and page.rank == rank
+        if page is not None and page.state == SlotState.SEALED and page.run_id == run_id and page.rank == rank
     ]
 
 

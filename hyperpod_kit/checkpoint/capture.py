@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import torch
 
 from hyperpod_kit.checkpoint import copier, device, replica_assignment
-from hyperpod_kit.checkpoint.agent import control_page, replicas, shm_slots
-from hyperpod_kit.checkpoint.agent.control_page import Page
+from hyperpod_kit.checkpoint.agent import replicas, shm_slots
+from hyperpod_kit.checkpoint.agent.control_page import Page, SlotState
 from hyperpod_kit.checkpoint.dtypes import TYPES
 from hyperpod_kit.checkpoint.repository import digest
 from hyperpod_kit.checkpoint.repository.failpoint import failpoint
@@ -79,14 +79,14 @@ class Target:
     def begin(self, page: Page, extra: bytes) -> None:
         """FREE -> WRITING, with the header and the non-tensor state in place. Raises CheckpointError."""
         failpoint("capture.begin")
-        self.slot.put(page.to(control_page.WRITING))
+        self.slot.put(page.to(SlotState.WRITING))
         head = self.layout.header(page.epoch, page.seq, page.step)
         self.slot.image[: len(head)] = head
         self.slot.put_extra(extra)
         self._extra = extra
         failpoint("capture.header")
 
-    def end(self, state: str, held: replicas.Replicas | None = None) -> None:
+    def end(self, state: SlotState, held: replicas.Replicas | None = None) -> None:
         """WRITING -> CAPTURED, or FREE when the copy failed. `held`: of a save that compares, see replicas."""
         failpoint("capture.before_page")
         if held:

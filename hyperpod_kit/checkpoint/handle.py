@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
+import enum
 import threading
 import time
 from collections.abc import Callable
 
-# In this order; the last three are ends. `copying`: overlapped with training. `local`: on every node's own disk.
-# `dropped`: another rank does not have this save, or a newer one took its place.
-STATES = ("copying", "captured", "sealed", "local", "durable", "skipped", "dropped", "failed")
-_REACHED = {
-    "captured": ("captured", "sealed", "local", "durable"),
-    "sealed": ("sealed", "local", "durable"),
-    "local": ("local", "durable"),
-    "durable": ("durable",),
-}
-_FINAL = ("durable", "skipped", "dropped", "failed")
+
+class SaveState(str, enum.Enum):
+    """How far a save is, in this order; the last four are ends."""
+
+    COPYING = "copying"
+    """Overlapped with training."""
+    CAPTURED = "captured"
+    """This rank's copy is whole."""
+    SEALED = "sealed"
+    """Every rank has it in memory, with its digests."""
+    LOCAL = "local"
+    """On every node's own disk."""
+    DURABLE = "durable"
+    SKIPPED = "skipped"
+    DROPPED = "dropped"
+    """Another rank does not have this save, or a newer one took its place."""
+    FAILED = "failed"
+
+    __str__ = str.__str__
+
+
+LEVELS = (SaveState.CAPTURED, SaveState.SEALED, SaveState.LOCAL, SaveState.DURABLE)
+"""What can be waited for. A save that has one of them has had, or needs no more, those before it."""
+
+ENDS = frozenset((SaveState.DURABLE, SaveState.SKIPPED, SaveState.DROPPED, SaveState.FAILED))
+
+_ORDER = tuple(SaveState)
 
 
 class Handle:
@@ -25,7 +43,7 @@ class Handle:
     def __init__(self, step: int, seq: int, changed: threading.Condition) -> None:
         self.step = step
         self.seq = seq
-        self.state = "copying"
+        self._state = SaveState.COPYING
         self.stall_ms = 0.0
         self.reason: str | None = None
         self.attempt: str | None = None
@@ -33,26 +51,32 @@ class Handle:
         self._callbacks: list[Callable[[Handle], object]] = []
 
     @property
+    def state(self) -> str:
+        """A plain text: see SaveState."""
+        return self._state.value
+
+    @property
     def final(self) -> bool:
         """Nothing more will happen to this save."""
-        return self.state in _FINAL
+        return self._state in ENDS
 
-    def wait(self, level: str = "durable", timeout: float | None = None) -> bool:
+    def wait(self, level: str = SaveState.DURABLE.value, timeout: float | None = None) -> bool:
         """Wait until every rank's copy is `sealed` in memory, on the nodes' own disks (`local`), or `durable`.
 
         `captured` is this rank's copy alone. False when the time (seconds) is over, or as soon as it is certain that
         it never will be; see `reason`.
         """
-        if level not in _REACHED:
-            raise ValueError(f"level is {level!r}, expected one of {', '.join(_REACHED)}")
+        if level not in LEVELS:
+            raise ValueError(f"level is {level!r}, expected one of {', '.join(LEVELS)}")
+        enough = LEVELS[LEVELS.index(SaveState(level)) :]
         end = None if timeout is None else time.monotonic() + timeout
         with self._changed:
-            while self.state not in _REACHED[level] and not self.final:
+            while self._state not in enough and not self.final:
                 left = None if end is None else end - time.monotonic()
                 if left is not None and left <= 0:
                     break
                 self._changed.wait(left)
-            return self.state in _REACHED[level]
+            return self._state in enough
 
     def add_done_callback(self, callback: Callable[[Handle], object]) -> None:
         """Call `callback(handle)` once when nothing more will happen to this save, now if that is so already.
@@ -71,10 +95,10 @@ class Handle:
         found, self._callbacks = self._callbacks, []
         return found
 
-    def become(self, state: str, reason: str | None = None) -> None:
+    def become(self, state: SaveState, reason: str | None = None) -> None:
         """Called by the manager with the condition held; a save only moves forward, and an end is never left."""
-        if not self.final and STATES.index(state) > STATES.index(self.state):
-            self.state = state
+        if not self.final and _ORDER.index(state) > _ORDER.index(self._state):
+            self._state = state
             self.reason = reason
             self._changed.notify_all()
 

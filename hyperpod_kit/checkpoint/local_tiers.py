@@ -7,8 +7,8 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from hyperpod_kit.checkpoint.agent import control_page, local, shm_slots
-from hyperpod_kit.checkpoint.agent.control_page import Key, Page
+from hyperpod_kit.checkpoint.agent import local, shm_slots
+from hyperpod_kit.checkpoint.agent.control_page import Key, Page, SlotState
 from hyperpod_kit.checkpoint.candidates import HeldShard
 from hyperpod_kit.checkpoint.load import ProvedShard
 from hyperpod_kit.checkpoint.repository import digest, layout, stream
@@ -21,7 +21,7 @@ def _slot(slots: Sequence[shm_slots.Slot], key: Key) -> tuple[shm_slots.Slot, Pa
     """This rank's sealed slot of a capture. Raises CheckpointError when it is gone."""
     for slot in slots:
         page = slot.page
-        if page is not None and page.state == control_page.SEALED and page.key == key:
+        if page is not None and page.state == SlotState.SEALED and page.key == key:
             return slot, page
     raise CheckpointError("the capture is gone")
 
@@ -42,7 +42,7 @@ def shard_in_memory(slots: Sequence[shm_slots.Slot], held: HeldShard) -> Iterato
 
     def still_there() -> None:
         after = slot.page
-        if after is None or after.state != control_page.SEALED or after.key != held.key:
+        if after is None or after.state != SlotState.SEALED or after.key != held.key:
             raise CheckpointError("the capture was freed while it was read")
 
     image = stream.Mapped(slot.image[: page.size])

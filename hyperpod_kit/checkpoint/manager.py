@@ -38,7 +38,7 @@ from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import (
 )
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.fence import Fence
-from hyperpod_kit.checkpoint.handle import Handle
+from hyperpod_kit.checkpoint.handle import Handle, SaveState
 from hyperpod_kit.checkpoint.repository import catalog, policy
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.checkpoint.results import Fresh, Restored
@@ -261,7 +261,7 @@ class Manager:
         self._seq += 1
         handle = self._saves.new(step, self._seq)
         if self._unclaimed:
-            self._saves.lose(handle, "failed", self._unclaimed)
+            self._saves.lose(handle, SaveState.FAILED, self._unclaimed)
         flight = self._taking.take(snapshot, handle, on_busy) if not handle.final else None
         if flight is not None and self._overlap and self._fence.watch(state.optimizers):
             self._fence.hold(flight, handle)

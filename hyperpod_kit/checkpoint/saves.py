@@ -28,7 +28,7 @@ from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import (
     StartRefused,
     TensorQuestion,
 )
-from hyperpod_kit.checkpoint.handle import Handle
+from hyperpod_kit.checkpoint.handle import Handle, SaveState
 from hyperpod_kit.errors import CheckpointError
 
 log = logging.getLogger("hyperpod_kit.checkpoint")
@@ -73,15 +73,15 @@ class Saves:
         with self.changed:
             self._tally.kept(seq, step)
 
-    def lose(self, handle: Handle, state: str, why: str) -> None:
+    def lose(self, handle: Handle, state: SaveState, why: str) -> None:
         """This save ends as `state`, on this rank's own account."""
         with self.changed:
-            self.skipped += state == "skipped"
+            self.skipped += state is SaveState.SKIPPED
             self._end(handle, state, why)
         self._call_back()
 
     def skip(self, handle: Handle) -> None:
-        self.lose(handle, "skipped", f"earlier saves are still on their way to storage: {NO_SLOT}")
+        self.lose(handle, SaveState.SKIPPED, f"earlier saves are still on their way to storage: {NO_SLOT}")
 
     def speak(self, stacklevel: int) -> None:
         """Warn about what came to nothing since the last call. `stacklevel` as in warnings.warn, from the caller."""
@@ -111,7 +111,7 @@ class Saves:
     def all_safe(self) -> bool:
         """Whether the newest save that was asked for is durable; True too when none was asked for."""
         with self.changed:
-            return self.newest is None or self.newest.state == "durable"
+            return self.newest is None or self.newest.state == SaveState.DURABLE
 
     # --- from the agent -----------------------------------------------------------------------------------------
 
@@ -143,18 +143,18 @@ class Saves:
         if isinstance(event, SaveDurable):
             if not handle.final:
                 handle.attempt = event.note
-                handle.become("durable")
+                handle.become(SaveState.DURABLE)
                 if self._tally.kept(handle.seq, handle.step):
                     log.info("save of step %d: durable again", handle.step)
         elif isinstance(event, SaveFailed):
-            self._end(handle, "failed", event.note)
+            self._end(handle, SaveState.FAILED, event.note)
         elif isinstance(event, SaveDropped):
             # Overtaken: it is on the nodes' disks, and a newer one goes to storage in its place.
-            self._end(handle, "dropped", event.note, counts=event.was is not CaptureOutcome.OVERTAKEN)
+            self._end(handle, SaveState.DROPPED, event.note, counts=event.was is not CaptureOutcome.OVERTAKEN)
         elif isinstance(event, SaveSealed):
-            handle.become("sealed")
+            handle.become(SaveState.SEALED)
         elif isinstance(event, SaveLocal):
-            handle.become("local")
+            handle.become(SaveState.LOCAL)
         else:
             never(event)
 
@@ -163,13 +163,13 @@ class Saves:
             self.agent_error = why
             lost = [handle for handle in self._open.values() if not handle.final]
             for handle in lost:
-                handle.become("failed", why)
+                handle.become(SaveState.FAILED, why)
                 self._tally.lost(handle.seq, why)
             if lost:
                 self.say(f"save of step {lost[-1].step}: failed: {why}")
         self.changed.notify_all()
 
-    def _end(self, handle: Handle, state: str, why: str, *, counts: bool = True) -> None:
+    def _end(self, handle: Handle, state: SaveState, why: str, *, counts: bool = True) -> None:
         if handle.final:
             return
         handle.become(state, why)

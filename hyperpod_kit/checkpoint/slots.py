@@ -6,7 +6,8 @@ import threading
 from collections.abc import Callable
 
 from hyperpod_kit.checkpoint import device
-from hyperpod_kit.checkpoint.agent import control_page, places, shm_slots
+from hyperpod_kit.checkpoint.agent import places, shm_slots
+from hyperpod_kit.checkpoint.agent.control_page import SlotState
 from hyperpod_kit.checkpoint.capture import Target
 from hyperpod_kit.checkpoint.repository.shard import ShardLayout
 from hyperpod_kit.errors import CheckpointError
@@ -118,7 +119,7 @@ class SlotPool:
         slot = held.slot if held is not None else self._busy.get(name.slot) or self._find(name)
         if slot is not None:
             page = slot.page
-            if page is not None and page.state != control_page.FREE:
+            if page is not None and page.state != SlotState.FREE:
                 if held is None:
                     self._busy[name.slot] = slot
                 return None

@@ -8,11 +8,11 @@ from typing import Literal
 
 from hyperpod_kit.checkpoint import capture, codec, comparing, copier, device
 from hyperpod_kit.checkpoint.agent import control_page
-from hyperpod_kit.checkpoint.agent.control_page import Page
+from hyperpod_kit.checkpoint.agent.control_page import Page, SlotState
 from hyperpod_kit.checkpoint.agent.losses import NO_SLOT
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import MakeRoom, SaveSkipped, SlotCaptured
 from hyperpod_kit.checkpoint.fence import Flight
-from hyperpod_kit.checkpoint.handle import Handle
+from hyperpod_kit.checkpoint.handle import Handle, SaveState
 from hyperpod_kit.checkpoint.keeper import AgentKeeper
 from hyperpod_kit.checkpoint.saves import Saves
 from hyperpod_kit.checkpoint.slots import SlotPool
@@ -92,8 +92,8 @@ class Taking:
         try:
             return self._fly(target, [snapshot.pieces[n] for n in plan.mine], handle, compared)
         except BaseException:
-            if target.slot.page is not None and target.slot.page.state == control_page.WRITING:
-                target.end(control_page.FREE)
+            if target.slot.page is not None and target.slot.page.state == SlotState.WRITING:
+                target.end(SlotState.FREE)
             raise
 
     def _fly(
@@ -125,12 +125,12 @@ class Taking:
     ) -> None:
         """The copy has ended, in whatever thread."""
         if error is not None:
-            target.end(control_page.FREE)
+            target.end(SlotState.FREE)
             self._give_up(handle, f"the copy failed: {error}")
             return
-        target.end(control_page.CAPTURED, compared.held() if compared is not None else None)
+        target.end(SlotState.CAPTURED, compared.held() if compared is not None else None)
         with self._saves.changed:
-            handle.become("captured")
+            handle.become(SaveState.CAPTURED)
         self._agent.send(SlotCaptured(target.slot.name.slot))
 
     def _give_up(self, handle: Handle, why: str) -> None:
@@ -138,7 +138,7 @@ class Taking:
 
         The agent then replies `dropped`, which changes nothing: a handle never leaves a final state.
         """
-        self._saves.lose(handle, "failed", why)
+        self._saves.lose(handle, SaveState.FAILED, why)
         self._agent.send(SaveSkipped(self._key(handle), why))
 
     def _make_room(

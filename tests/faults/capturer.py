@@ -55,11 +55,11 @@ def capture(
         extra_size=2,
         extra_root=digest.small(b"{}"),
     )
-    slot.put(page.to(control_page.WRITING))
+    slot.put(page.to(control_page.SlotState.WRITING))
     head = layout.header(1, seq, 10 * seq)
     slot.image[: len(head)] = head
     slot.put_extra(b"{}")
-    slot.move(control_page.CAPTURED)
+    slot.move(control_page.SlotState.CAPTURED)
     slot.close()
 
 

@@ -10,7 +10,8 @@ from typing import Any, Callable, Dict, Iterator, List
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import control_page, local, persist, seal, shm_slots
+from hyperpod_kit.checkpoint.agent import local, persist, seal, shm_slots
+from hyperpod_kit.checkpoint.agent.control_page import SlotState
 from hyperpod_kit.errors import CheckpointError
 from tests.hostile.captures import lay, within
 from tests.hostile.users import ATTACKER, ROOT, VICTIM, as_user, place
@@ -44,7 +45,7 @@ class Ground:
         """As the victim: this rank's part; the refusal in words, or ""."""
         [name] = shm_slots.names(str(self.folder))
         slot = shm_slots.attach(str(self.folder), name)
-        if slot.page is not None and slot.page.state == control_page.CAPTURED:
+        if slot.page is not None and slot.page.state == SlotState.CAPTURED:
             seal.seal(slot)
         try:
             local.write(seal.Sealing(slot), local.store(str(self.disk), self.run), ATTEMPT, persist.How())

@@ -26,7 +26,7 @@ from hyperpod_kit.checkpoint.agent import (
 from hyperpod_kit.checkpoint.agent import (
     worker as agent_worker,
 )
-from hyperpod_kit.checkpoint.agent.control_page import Key
+from hyperpod_kit.checkpoint.agent.control_page import WHOLE, Key, SlotState
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import (
     SaveSkipped,
     Settle,
@@ -234,7 +234,7 @@ class World:
                 slot = shm_slots.create(str(self.shm), name, layout.size)
             page = slot.page
             assert page is not None
-            if page.state == control_page.FREE:
+            if page.state == SlotState.FREE:
                 self._half_copy(slot, layout, rank, seq)
                 return
             slot.close()
@@ -264,7 +264,7 @@ class World:
                 plan_tensors=self.world,
                 extra_size=len(extra),
                 extra_root=digest.small(extra),
-            ).to(control_page.WRITING)
+            ).to(SlotState.WRITING)
         )
         slot.put_extra(extra)
         head = layout.header(self.epoch, seq, seq)
@@ -278,7 +278,7 @@ class World:
         page = slot.page
         assert page is not None
         self._copy(slot, layout, (page.epoch, page.seq), rank, 1, 2)
-        slot.move(control_page.CAPTURED)
+        slot.move(SlotState.CAPTURED)
         number = slot.name.slot
         slot.close()
         self._say(rank, SlotCaptured(number))
@@ -339,7 +339,7 @@ class World:
             mine = set()
             for slot in shm_slots.attached(str(self.shm), names):
                 page = slot.page
-                if page is not None and page.state in (control_page.CAPTURED, control_page.SEALED):
+                if page is not None and page.state in WHOLE:
                     self._check_bytes(bytes(slot.image), (page.epoch, page.seq), rank)
                     mine.add(page.key)
                 slot.close()

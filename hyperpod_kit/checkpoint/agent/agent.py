@@ -20,7 +20,6 @@ from hyperpod_kit import __version__
 from hyperpod_kit.checkpoint.agent import (
     adopt,
     agent_events,
-    control_page,
     lock,
     losses,
     places,
@@ -37,7 +36,7 @@ from hyperpod_kit.checkpoint.agent.agent_orders import Orders
 from hyperpod_kit.checkpoint.agent.agent_pulse import Pulse
 from hyperpod_kit.checkpoint.agent.agent_storage import Storage
 from hyperpod_kit.checkpoint.agent.channel import Channel, Message
-from hyperpod_kit.checkpoint.agent.control_page import Key, Page
+from hyperpod_kit.checkpoint.agent.control_page import Key, Page, SlotState
 from hyperpod_kit.checkpoint.agent.leader import Head
 from hyperpod_kit.checkpoint.agent.protocol import rank_channel, trainer_channel
 from hyperpod_kit.checkpoint.agent.protocol.message import CaptureOutcome, never
@@ -225,10 +224,10 @@ class Agent(Orders):
         for slot in self.files.all():
             page = slot.page
             # The trainer does not wait for this: a capture of this start may be there already.
-            if page is None or page.state != control_page.SEALED or page.incarnation == self.incarnation:
+            if page is None or page.state != SlotState.SEALED or page.incarnation == self.incarnation:
                 continue
             if page.key != keep:
-                slot.move(control_page.FREE)
+                slot.move(SlotState.FREE)
             elif page.key not in self.captures:
                 self._take_on(HeldCapture(page, self._attempt(page), sealing=Sealing(slot)), durable=page.durable)
             failpoint("agent.settled")
@@ -255,7 +254,7 @@ class Agent(Orders):
             page = slot.page
             if page is None or page.incarnation != self.incarnation or page.key in self.captures:
                 continue
-            if page.state == control_page.SEALED:
+            if page.state == SlotState.SEALED:
                 part = next((part for part in parts if part.report.page.key == page.key), None)
                 self._take_on(
                     HeldCapture(page, self._attempt(page), sealing=Sealing(slot), part=part), durable=page.durable
@@ -320,7 +319,7 @@ class Agent(Orders):
 
     def _capture(self, slot: shm_slots.Slot) -> None:
         page = slot.page
-        if page is None or page.state != control_page.CAPTURED or page.key in self.captures:
+        if page is None or page.state != SlotState.CAPTURED or page.key in self.captures:
             return
         failpoint("agent.captured")
         sealing = Sealing(slot)
@@ -349,8 +348,8 @@ class Agent(Orders):
             self.head.hurried = True
         for slot in self.files.all():
             page = slot.page
-            if page is not None and page.state == control_page.WRITING and not alive(page.trainer):
-                slot.move(control_page.FREE)
+            if page is not None and page.state == SlotState.WRITING and not alive(page.trainer):
+                slot.move(SlotState.FREE)
             self._capture(slot)
         self._end()
 

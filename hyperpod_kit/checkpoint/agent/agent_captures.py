@@ -7,9 +7,9 @@ import sys
 import threading
 from typing import Dict, FrozenSet, Iterator, List, Optional, Set, Tuple
 
-from hyperpod_kit.checkpoint.agent import control_page, places, shm_slots
+from hyperpod_kit.checkpoint.agent import places, shm_slots
 from hyperpod_kit.checkpoint.agent.assemble import Report
-from hyperpod_kit.checkpoint.agent.control_page import Key, Page
+from hyperpod_kit.checkpoint.agent.control_page import Key, Page, SlotState
 from hyperpod_kit.checkpoint.agent.local import Part
 from hyperpod_kit.checkpoint.agent.protocol.message import CaptureOutcome
 from hyperpod_kit.checkpoint.agent.seal import Sealing
@@ -110,9 +110,9 @@ class SlotFiles:
                 slot.unlink()
             elif but and page.incarnation == but:
                 continue
-            elif page.state == control_page.WRITING:
-                slot.move(control_page.FREE)
-            elif page.state == control_page.CAPTURED:
+            elif page.state == SlotState.WRITING:
+                slot.move(SlotState.FREE)
+            elif page.state == SlotState.CAPTURED:
                 try:
                     Sealing(slot).run()
                 except CheckpointError as err:
@@ -173,7 +173,7 @@ class Captures:
         newest = self._newest_full()
         for key in sorted(self._held):
             held = self._held[key]
-            if held.slot is None or held.sealing is None or held.sealing.page.state != control_page.SEALED:
+            if held.slot is None or held.sealing is None or held.sealing.page.state != SlotState.SEALED:
                 continue
             if newest is not None and key < newest and held.jobs <= {"write"} and held.withdraw():
                 self._free(held)
@@ -183,6 +183,6 @@ class Captures:
     def _free(self, held: HeldCapture) -> None:
         if held.slot is not None:
             failpoint("agent.before_free")
-            held.slot.move(control_page.FREE)
+            held.slot.move(SlotState.FREE)
             held.slot = None
             failpoint("agent.after_free")

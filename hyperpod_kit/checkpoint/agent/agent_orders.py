@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from typing import Optional, Union
 
-from hyperpod_kit.checkpoint.agent import control_page
 from hyperpod_kit.checkpoint.agent.agent_asked import Asked
 from hyperpod_kit.checkpoint.agent.agent_captures import Captures, HeldCapture
 from hyperpod_kit.checkpoint.agent.agent_events import (
@@ -23,7 +22,7 @@ from hyperpod_kit.checkpoint.agent.agent_events import (
 from hyperpod_kit.checkpoint.agent.agent_storage import Storage
 from hyperpod_kit.checkpoint.agent.assemble import Report
 from hyperpod_kit.checkpoint.agent.channel import Channel
-from hyperpod_kit.checkpoint.agent.control_page import Key
+from hyperpod_kit.checkpoint.agent.control_page import Key, SlotState
 from hyperpod_kit.checkpoint.agent.leader import Head
 from hyperpod_kit.checkpoint.agent.local import Part
 from hyperpod_kit.checkpoint.agent.protocol.message import CaptureOutcome, never
@@ -186,7 +185,7 @@ class Orders:
             or kind is OrderKind.REFUSED
         ):
             if kind is OrderKind.COMMITTED and held is not None and held.slot is not None:
-                held.slot.move(control_page.SEALED, durable=True)
+                held.slot.move(SlotState.SEALED, durable=True)
             self._finish(key, _ENDS[kind], note)
         elif kind is OrderKind.LOOK or kind is OrderKind.COMMIT:
             raise AssertionError(f"{order} is for rank 0's agent itself")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from hyperpod_kit.checkpoint.agent import control_page, held, replicas
-from hyperpod_kit.checkpoint.agent.control_page import Page
+from hyperpod_kit.checkpoint.agent.control_page import Page, SlotState
 from hyperpod_kit.checkpoint.agent.shm_slots import Slot
 from hyperpod_kit.checkpoint.repository import coverage, digest, index, layout, manifest, shard
 from hyperpod_kit.checkpoint.repository.shard import Placed
@@ -51,7 +51,7 @@ def report_of(slot: Slot, record: manifest.FileRecord, parser: Optional[shard.Pa
     `parser`: whoever reports save after save keeps one.
     """
     page = slot.page
-    if page is None or page.state != control_page.SEALED:
+    if page is None or page.state != SlotState.SEALED:
         raise CheckpointError(f"{slot.name.file('ctl')} is damaged, or not sealed any more")
     return Report(
         page, record, slot.extra(page.extra_size).decode(), (parser or shard.Parser()).tensors(slot.image[: page.size])
@@ -189,7 +189,7 @@ def assemble(reports: Mapping[int, Report], versions: Dict[str, str], columns: O
                 )
         if (report.record.rank, report.record.size, report.record.root) != (rank, page.size, page.shard_root):
             raise CheckpointError(f"rank {rank} reported a file that is not its capture")
-        if digest.small(report.extra.encode()) != page.extra_root or page.state != control_page.SEALED:
+        if digest.small(report.extra.encode()) != page.extra_root or page.state != SlotState.SEALED:
             raise CheckpointError(f"rank {rank}'s non-tensor state is not what it captured")
     trees = {rank: json.loads(report.extra) for rank, report in reports.items()}
     differ = replicas.difference({rank: replicas.of_tree(tree) for rank, tree in trees.items()})

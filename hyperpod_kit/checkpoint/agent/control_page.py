@@ -6,6 +6,7 @@ higher generation: a process that dies in mid-write leaves the other half as it 
 
 from __future__ import annotations
 
+import enum
 import json
 import struct
 from dataclasses import asdict, dataclass, field, replace
@@ -23,18 +24,31 @@ _HEAD = struct.Struct("<8sQI")
 _DIGEST = 8
 _ROOM = _HALF - _HEAD.size - _DIGEST
 
-FREE, WRITING, CAPTURED, SEALED = "FREE", "WRITING", "CAPTURED", "SEALED"
+
+class SlotState(str, enum.Enum):
+    """How far a slot is. A text, because that is what the page has."""
+
+    FREE = "FREE"
+    WRITING = "WRITING"
+    CAPTURED = "CAPTURED"
+    SEALED = "SEALED"
+
+    __str__ = str.__str__  # printed as its value by every Python; f-strings of 3.8 to 3.12 differ otherwise
+
+
+WHOLE = frozenset((SlotState.CAPTURED, SlotState.SEALED))
+"""The slot holds all bytes of a capture."""
 
 # Who may do what: the trainer FREE -> WRITING -> CAPTURED, the agent the rest. WRITING -> FREE is for a trainer whose
 # copy failed, and for the agent that finds a dead trainer's half copy. SEALED -> SEALED sets `durable`.
 _LEGAL = {
-    (FREE, WRITING),
-    (WRITING, CAPTURED),
-    (WRITING, FREE),
-    (CAPTURED, SEALED),
-    (CAPTURED, FREE),
-    (SEALED, SEALED),
-    (SEALED, FREE),
+    (SlotState.FREE, SlotState.WRITING),
+    (SlotState.WRITING, SlotState.CAPTURED),
+    (SlotState.WRITING, SlotState.FREE),
+    (SlotState.CAPTURED, SlotState.SEALED),
+    (SlotState.CAPTURED, SlotState.FREE),
+    (SlotState.SEALED, SlotState.SEALED),
+    (SlotState.SEALED, SlotState.FREE),
 }
 
 Key = Tuple[int, int, str]
@@ -44,7 +58,7 @@ Key = Tuple[int, int, str]
 class Page:
     """What a slot holds. Sizes in bytes; `root` is the storage root it belongs to, `shard_root` its digest."""
 
-    state: str = FREE
+    state: SlotState = SlotState.FREE
     rank: int = 0
     world: int = 1
     epoch: int = 0
@@ -77,7 +91,7 @@ class Page:
     def trainer(self) -> Process:
         return Process(*self.owner)
 
-    def to(self, state: str, **changes: Any) -> Page:
+    def to(self, state: SlotState, **changes: Any) -> Page:
         """The page after a transition. Raises CheckpointError when the state machine has no such edge."""
         if (self.state, state) not in _LEGAL:
             raise CheckpointError(f"a slot cannot go from {self.state} to {state}")
@@ -112,10 +126,12 @@ def _read_half(half: bytes) -> Optional[Tuple[int, Page]]:
 
 def page_of(body: Dict[str, Any]) -> Page:
     """A page that was written as JSON, every value of its type. Raises ValueError, TypeError, KeyError."""
-    owner = body["owner"]
+    owner, state = body["owner"], body["state"]
+    if state not in [str(one) for one in SlotState]:
+        raise ValueError(f"state is {str(state)[:80]!r}")
     if not isinstance(owner, (list, tuple)) or len(owner) != 2 or not all(map(_is_count, owner)):
         raise ValueError(f"owner is {str(owner)[:80]}")
-    page = Page(**{**body, "owner": (owner[0], owner[1])})
+    page = Page(**{**body, "state": SlotState(state), "owner": (owner[0], owner[1])})
     for name, value in page.__dict__.items():
         kind = type(getattr(_EMPTY, name))
         good = _is_count(value) if kind is int else isinstance(value, kind)
@@ -123,8 +139,6 @@ def page_of(body: Dict[str, Any]) -> Page:
             value.encode()  # half of a surrogate pair is no text
         if not good:
             raise ValueError(f"{name} is {str(value)[:80]!r}")
-    if page.state not in (FREE, WRITING, CAPTURED, SEALED):
-        raise ValueError(f"state is {page.state[:80]!r}")
     return page
 
 

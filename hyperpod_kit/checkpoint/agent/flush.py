@@ -16,7 +16,6 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 from hyperpod_kit import __version__
 from hyperpod_kit.checkpoint.agent import (
     assemble,
-    control_page,
     handoff_commit,
     lock,
     logs,
@@ -27,7 +26,7 @@ from hyperpod_kit.checkpoint.agent import (
     seal,
     shm_slots,
 )
-from hyperpod_kit.checkpoint.agent.control_page import Key, Page
+from hyperpod_kit.checkpoint.agent.control_page import Key, Page, SlotState
 from hyperpod_kit.checkpoint.repository import commit, identity, layout, selection, verify
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import open_store
@@ -82,7 +81,7 @@ def _one_run(
     """What became of a run; None when there is nothing to say to whoever asked for `job`."""
     held = _open(folder, names)
     ours = job is None or any(str(h.page.job.get("slurm_job_id")) == job for h in held)
-    if not ours and any(h.page.state != control_page.FREE for h in held) and _age(folder, names) <= max_age:
+    if not ours and any(h.page.state != SlotState.FREE for h in held) and _age(folder, names) <= max_age:
         return None
     outcome = _flush_run(folder, run, names, end if ours else 0.0, max_age)
     if outcome.removed:
@@ -156,11 +155,11 @@ def _settle(folder: str, run: str, names: List[shm_slots.SlotName], max_age: flo
     notes = []
     for slot, page in held:
         try:
-            if page.state == control_page.CAPTURED:
+            if page.state == SlotState.CAPTURED:
                 page = seal.seal(slot)
         except CheckpointError as err:
             notes.append(str(err))
-        if page.state == control_page.SEALED:
+        if page.state == SlotState.SEALED:
             sealed.setdefault(page.key, {})[page.rank] = _Held(slot, page)
     if not sealed and not notes:
         return _remove(folder, run, names, None, "nothing was captured")

@@ -10,8 +10,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Callable, Iterator, Optional
 
-from hyperpod_kit.checkpoint.agent import control_page, movement
-from hyperpod_kit.checkpoint.agent.control_page import Page
+from hyperpod_kit.checkpoint.agent import movement
+from hyperpod_kit.checkpoint.agent.control_page import WHOLE, Page, SlotState
 from hyperpod_kit.checkpoint.agent.shm_slots import Slot
 from hyperpod_kit.checkpoint.repository import digest
 from hyperpod_kit.checkpoint.repository.failpoint import failpoint
@@ -30,19 +30,19 @@ class Sealing:
     def __init__(self, slot: Slot) -> None:
         """Raises CheckpointError when the slot holds no capture."""
         page = slot.page
-        if page is None or page.state not in (control_page.CAPTURED, control_page.SEALED):
+        if page is None or page.state not in WHOLE:
             raise CheckpointError(f"{slot.name.file('img')} holds no capture")
         self.slot = slot
         self.page = page
         self._data_end = digest.split(page.size, page.chunk)[0]
-        self._upto = page.size if page.state == control_page.SEALED else 0
+        self._upto = page.size if page.state == SlotState.SEALED else 0
         self._why: Optional[str] = None
         self._moved = threading.Condition()
 
     def run(self) -> Page:
         """Compute what is missing; returns at once for a sealed slot. Raises CheckpointError, DigestUnavailable."""
         try:
-            if self.page.state != control_page.SEALED:
+            if self.page.state != SlotState.SEALED:
                 self.page = self._run()
         except BaseException as err:
             with self._moved:
@@ -67,7 +67,7 @@ class Sealing:
             self._advance(min(at + page.chunk, end))
         failpoint("seal.before_page")
         root = digest.root(alg, bytes(image[end : page.size]), page.size)
-        sealed = self.slot.move(control_page.SEALED, shard_root=root)
+        sealed = self.slot.move(SlotState.SEALED, shard_root=root)
         failpoint("seal.after_page")
         self._advance(page.size)
         return sealed
@@ -101,6 +101,6 @@ def _in_order(work: Callable[[int], bytes], items: range, threads: int) -> Itera
 
 def seal(slot: Slot) -> Page:
     """Seal the whole slot now. Raises CheckpointError when it is not captured, DigestUnavailable."""
-    if slot.page is not None and slot.page.state != control_page.CAPTURED:
+    if slot.page is not None and slot.page.state != SlotState.CAPTURED:
         raise CheckpointError(f"{slot.name.file('img')} holds no capture")
     return Sealing(slot).run()

@@ -11,7 +11,8 @@ import os
 import time
 from typing import List
 
-from hyperpod_kit.checkpoint.agent import control_page, lock, places, saves_note, shm_slots
+from hyperpod_kit.checkpoint.agent import lock, places, saves_note, shm_slots
+from hyperpod_kit.checkpoint.agent.control_page import WHOLE
 from hyperpod_kit.checkpoint.repository.failpoint import failpoint
 from hyperpod_kit.errors import Untrusted
 from hyperpod_kit.system import process
@@ -67,5 +68,5 @@ def _worthless(folder: str, name: shm_slots.SlotName, max_age: float) -> bool:
         if page is not None:
             if process.alive(page.trainer):
                 return False
-            return page.state in (control_page.FREE, control_page.WRITING) or age > max_age
+            return page.state not in WHOLE or age > max_age
     return age > max_age

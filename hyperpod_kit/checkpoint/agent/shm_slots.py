@@ -15,7 +15,7 @@ import stat
 from typing import Any, Iterator, List, NamedTuple, Optional, Set
 
 from hyperpod_kit.checkpoint.agent import control_page
-from hyperpod_kit.checkpoint.agent.control_page import Page
+from hyperpod_kit.checkpoint.agent.control_page import Page, SlotState
 from hyperpod_kit.checkpoint.repository import mapping
 from hyperpod_kit.errors import CheckpointError, NotEnoughSharedMemory
 from hyperpod_kit.untrusted.held import hold, mount_of
@@ -115,7 +115,7 @@ class Slot:
         control_page.write(self._view[: control_page.PAGE], self._generation + 1, page)
         self._generation += 1
 
-    def move(self, state: str, **changes: Any) -> Page:
+    def move(self, state: SlotState, **changes: Any) -> Page:
         """One transition. Raises CheckpointError when it is not legal or the page is damaged."""
         now = self.page
         if now is None:

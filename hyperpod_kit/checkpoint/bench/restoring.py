@@ -12,6 +12,7 @@ from hyperpod_kit.checkpoint import Manager, Restored, State
 from hyperpod_kit.checkpoint.bench import limits, machine
 from hyperpod_kit.checkpoint.bench.peers import Peers
 from hyperpod_kit.checkpoint.bench.workload import Workload
+from hyperpod_kit.checkpoint.handle import SaveState
 from hyperpod_kit.environment import HPK_RESUME_MEMORY
 
 
@@ -22,9 +23,9 @@ def leave_in_memory(work: Workload, root: Path) -> dict[str, Any]:
     manager.restore(state)
     work.change()
     handle = manager.save(1000, state)
-    if not handle.wait("sealed", 60):
+    if not handle.wait(SaveState.SEALED, 60):
         raise RuntimeError(f"the save is {handle.state}: {handle.reason}")
-    handle.wait("durable", 60)
+    handle.wait(SaveState.DURABLE, 60)
     return {"digest": work.digest()}
 
 

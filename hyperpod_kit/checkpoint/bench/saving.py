@@ -14,6 +14,7 @@ from hyperpod_kit.checkpoint.bench import limits, machine, usage
 from hyperpod_kit.checkpoint.bench.assignment import Assignment
 from hyperpod_kit.checkpoint.bench.peers import Peers
 from hyperpod_kit.checkpoint.bench.workload import Workload
+from hyperpod_kit.checkpoint.handle import SaveState
 
 PATIENCE = 300.0
 """Seconds after which a save that is not durable is an error."""
@@ -21,7 +22,7 @@ PATIENCE = 300.0
 
 def durable(handle: Handle) -> None:
     """Wait for it. Raises RuntimeError when it will never be."""
-    if not handle.wait("durable", PATIENCE):
+    if not handle.wait(SaveState.DURABLE, PATIENCE):
         raise RuntimeError(f"the save of step {handle.step} is {handle.state}: {handle.reason}")
 
 

@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
+from hyperpod_kit.checkpoint.handle import SaveState
 from hyperpod_kit.checkpoint.repository import catalog, policy
 from hyperpod_kit.checkpoint.torture import life
 from hyperpod_kit.checkpoint.torture.ground import Ground
@@ -36,7 +37,7 @@ def _roll_back(here: Ground, seed: int, dice: random.Random, part: PartOutcome) 
         shm=str(here.shm),
         events=str(here.disk / "abandoned"),
         seed=seed,
-        lingers="durable",
+        lingers=SaveState.DURABLE,
         options=(("keep", policy.Latest(20)),),
     )
     _live(replace(order, saves=long))
@@ -56,7 +57,13 @@ def _roll_back(here: Ground, seed: int, dice: random.Random, part: PartOutcome) 
     if killed:
         # From memory as well as from storage: the third start finds what a killed second one has left.
         _live(
-            replace(order, saves=2, events=str(here.disk / "killed"), lingers="sealed", failpoint="capture.tensor@20")
+            replace(
+                order,
+                saves=2,
+                events=str(here.disk / "killed"),
+                lingers=SaveState.SEALED,
+                failpoint="capture.tensor@20",
+            )
         )
         here.kill_agents()
     got = _restored(_live(replace(order, saves=0, events=str(here.disk / "after"))))

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from hyperpod_kit.checkpoint.handle import SaveState
 from hyperpod_kit.checkpoint.repository import policy
 from hyperpod_kit.checkpoint.torture import damage_case, damage_kinds, damage_special, life
 from hyperpod_kit.checkpoint.torture.damage_case import CaseResult, Looker
@@ -170,7 +171,7 @@ def _template(here: Ground, seed: int, world: int) -> _Template:
                 world=world,
                 store=str(made.disk / "store"),
                 saves=STEPS,
-                lingers="durable",
+                lingers=SaveState.DURABLE,
                 width=8,
                 options=(("keep", policy.Latest(20)),),
             )

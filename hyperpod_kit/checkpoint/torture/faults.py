@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hyperpod_kit.checkpoint.agent import flush
+from hyperpod_kit.checkpoint.handle import SaveState
 from hyperpod_kit.checkpoint.repository import layout, selection, verify
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import open_store
@@ -217,7 +218,7 @@ def _template(here: Ground, seed: int) -> Template:
                     world=_WORLD,
                     store=str(made.disk / "rendezvous"),
                     saves=2,
-                    lingers="durable",
+                    lingers=SaveState.DURABLE,
                     failpoint="commit.before_extra@2",
                     revives=False,
                     algorithm="blake2b",

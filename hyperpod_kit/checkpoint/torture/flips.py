@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hyperpod_kit.checkpoint import Manager, Restored
+from hyperpod_kit.checkpoint.handle import SaveState
 from hyperpod_kit.checkpoint.repository import digest, layout, verify
 from hyperpod_kit.checkpoint.torture.ground import Ground
 from hyperpod_kit.checkpoint.torture.report import Budget, PartOutcome
@@ -46,7 +47,7 @@ class _Target:
         for step in (OLD, NEW) if older else (NEW,):
             self._subject.fill(self.epoch, step)
             handle = first.save(step, self._subject.state, on_busy="wait")
-            if not handle.wait("durable", timeout=60.0):
+            if not handle.wait(SaveState.DURABLE, timeout=60.0):
                 raise CheckpointError(f"the checkpoint to be damaged was not made: {handle}")
         first.close()
         assert handle.attempt is not None

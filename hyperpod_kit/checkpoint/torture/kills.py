@@ -17,6 +17,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from hyperpod_kit.checkpoint.handle import SaveState
 from hyperpod_kit.checkpoint.repository import policy
 from hyperpod_kit.checkpoint.torture import life, places
 from hyperpod_kit.checkpoint.torture.ground import Ground, until
@@ -134,7 +135,7 @@ class Campaign:
             world,
             width,
             dice.choice(AFTERWARDS),
-            dice.choice(("", "sealed", "durable")),
+            dice.choice(("", SaveState.SEALED, SaveState.DURABLE)),
             dice.choice((None, "blake2b")),
         )
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from hyperpod_kit.checkpoint.handle import LEVELS, SaveState
+
 Order = tuple[int, int]  # (epoch, seq)
 
 
@@ -26,12 +28,12 @@ class RootHistory:
             what = event["what"]
             if what == "saving":
                 self.begun.add((event["epoch"], event["step"]))
-            if what in ("captured", "sealed", "local", "durable"):
+            if what in LEVELS:
                 at = (event["epoch"], event["seq"])
                 self.captured = max(self.captured, at)
-                if what != "captured":
+                if what != SaveState.CAPTURED:
                     self.sealed = max(self.sealed, at)
-                if what == "durable":
+                if what == SaveState.DURABLE:
                     self.durable = max(self.durable, at)
 
     def judge(self, told: list[dict[str, Any]], *, excused: bool) -> list[str]:

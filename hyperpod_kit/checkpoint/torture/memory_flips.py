@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from hyperpod_kit.checkpoint.handle import SaveState
 from hyperpod_kit.checkpoint.repository import selection
 from hyperpod_kit.checkpoint.torture import life
 from hyperpod_kit.checkpoint.torture.flips import flip
@@ -76,7 +77,7 @@ def _template(here: Ground, seed: int) -> _MemoryTemplate:
         events=str(made.disk / "life"),
         seed=seed,
         saves=2,
-        lingers="durable",
+        lingers=SaveState.DURABLE,
         failpoint="commit.before_extra@2",
         revives=False,
     )

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hyperpod_kit.checkpoint.handle import SaveState
 from hyperpod_kit.checkpoint.torture import life
 from hyperpod_kit.checkpoint.torture.ground import Ground, until
 from hyperpod_kit.checkpoint.torture.ledger import RootHistory
@@ -35,7 +36,7 @@ def _first(here: Ground, seed: int) -> LifeSpec:
         events=str(here.disk / "first"),
         seed=seed,
         saves=4,
-        lingers="durable",
+        lingers=SaveState.DURABLE,
         holds=str(here.disk / "go-on"),
     )
 
@@ -43,7 +44,7 @@ def _first(here: Ground, seed: int) -> LifeSpec:
 def _meet(first: LifeSpec, second: LifeSpec) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Start the second one while the first one trains, which goes on after the second one's end; both events."""
     one = life.start(first)
-    until(lambda: any(e["what"] == "durable" for e in life.events(first.events)), 30.0)
+    until(lambda: any(e["what"] == SaveState.DURABLE for e in life.events(first.events)), 30.0)
     two = life.start(replace(second, holds=""))
     two.join(60.0)
     Path(first.holds).touch()

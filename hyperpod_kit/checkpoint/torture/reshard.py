@@ -10,6 +10,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from hyperpod_kit.checkpoint.handle import SaveState
 from hyperpod_kit.checkpoint.torture import life
 from hyperpod_kit.checkpoint.torture.ground import Ground
 from hyperpod_kit.checkpoint.torture.report import Budget, PartOutcome
@@ -78,7 +79,7 @@ def _save_or_compare(root: str, seed: int, save: bool) -> str:
     got = manager.restore(state)
     if save:
         _fill(model, optimizer, seed)
-        saved = manager.save(_STEP, state, on_busy="wait").wait("durable", timeout=60.0)
+        saved = manager.save(_STEP, state, on_busy="wait").wait(SaveState.DURABLE, timeout=60.0)
         wrong = [] if saved and manager.close() else ["it was not saved"]
     else:
         wrong = _differs(model, optimizer, seed)

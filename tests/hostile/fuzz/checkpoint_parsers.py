@@ -15,6 +15,7 @@ from typing import Any, Callable, List
 
 from hyperpod_kit.checkpoint.agent import control_page, local, lost_rows, saves_note, shm_slots
 from hyperpod_kit.checkpoint.agent.assemble import Report
+from hyperpod_kit.checkpoint.agent.control_page import SlotState
 from hyperpod_kit.checkpoint.repository import (
     catalog,
     digest,
@@ -69,7 +70,7 @@ SPECS = [
 ]
 LAID = shard.lay_out(SPECS, rank=0, world=2, run="0" * 32, plan="p", algorithm="blake2b")
 PAGE = control_page.Page(
-    state=control_page.SEALED,
+    state=SlotState.SEALED,
     rank=0,
     world=2,
     epoch=2,

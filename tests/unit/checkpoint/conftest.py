@@ -11,6 +11,7 @@ from typing import Any, Callable, Iterator, List, Tuple
 import pytest
 
 from hyperpod_kit.checkpoint.agent import control_page, flush, shm_slots
+from hyperpod_kit.checkpoint.agent.control_page import SlotState
 from hyperpod_kit.checkpoint.repository import digest, identity
 from hyperpod_kit.checkpoint.repository.shard import TensorSpec, lay_out
 from tests.unit.checkpoint.agent_run import Start
@@ -46,7 +47,7 @@ def capture(shm: Path, tmp_path: Path) -> Capture:
         step: int = 10,
         *,
         slot: int = 0,
-        state: str = control_page.CAPTURED,
+        state: SlotState = SlotState.CAPTURED,
         job: str = "7",
         owner: Tuple[int, int] = DEAD,
         algorithm: str = "blake2b",
@@ -83,13 +84,13 @@ def capture(shm: Path, tmp_path: Path) -> Capture:
             extra_size=len(extra),
             extra_root=digest.small(extra),
         )
-        made.put(page.to(control_page.WRITING))
+        made.put(page.to(SlotState.WRITING))
         head = layout.header(epoch, seq, step)
         made.image[: len(head)] = head
         made.image[len(head) : layout.data_end] = random.Random(seq).randbytes(layout.data_end - len(head))
         made.put_extra(extra)
-        if state == control_page.CAPTURED:
-            made.move(control_page.CAPTURED)
+        if state == SlotState.CAPTURED:
+            made.move(SlotState.CAPTURED)
         return made
 
     return make

@@ -15,7 +15,8 @@ from pathlib import Path
 import torch
 
 from hyperpod_kit.checkpoint import Manager, Restored, State
-from hyperpod_kit.checkpoint.agent import control_page, places, shm_slots
+from hyperpod_kit.checkpoint.agent import places, shm_slots
+from hyperpod_kit.checkpoint.agent.control_page import SlotState
 from hyperpod_kit.errors import CheckpointError, NotEnoughSharedMemory
 
 ROOT, SHM = Path(os.environ["ROOT"]), Path(os.environ["HPK_SHM_DIR"])
@@ -55,7 +56,7 @@ def first() -> None:
     # The write may fail before the seal is done; what counts is that it comes.
     end = time.monotonic() + 30
     while not any(
-        page is not None and (page.step, page.state) == (2, control_page.SEALED)
+        page is not None and (page.step, page.state) == (2, SlotState.SEALED)
         for page in (slot.page for slot in shm_slots.attached(places.mine(), shm_slots.names(places.mine())))
     ):
         assert time.monotonic() < end, handle

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hyperpod_kit.checkpoint.agent import control_page, shm_gc, shm_slots
+from hyperpod_kit.checkpoint.agent.control_page import SlotState
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import MakeRoom, SaveSkipped
 from hyperpod_kit.checkpoint.repository import catalog, identity, latest, selection, verify
 from hyperpod_kit.checkpoint.repository.store.open import open_store
@@ -92,13 +93,13 @@ def test_an_agent_killed_anywhere_loses_nothing(start, capture, shm: Path, place
     run.settle((1, 1, "none"))
     save(run, capture, 2, slot=1)
     if place in ("agent.before_free", "agent.after_free"):
-        until(lambda: control_page.SEALED in states(shm))
+        until(lambda: SlotState.SEALED in states(shm))
         save(run, capture, 3, slot=2)
     assert run.links[0]._process.wait(15) == -signal.SIGKILL
     run.kill_trainers()
     run.kill_agents()
     hot = [slot.page for slot in shm_slots.attached(str(shm), shm_slots.names(str(shm)))]
-    kept = [page for page in hot if page is not None and page.state in (control_page.SEALED, control_page.CAPTURED)]
+    kept = [page for page in hot if page is not None and page.state in (SlotState.SEALED, SlotState.CAPTURED)]
     newest = max(page.key for page in kept)
     again = start(world=2)
     again.settle(newest)
@@ -206,7 +207,7 @@ def test_a_root_that_is_exchanged_under_a_run_gets_no_commit_and_loses_nothing(
 
 
 def test_segments_of_dead_runs_that_hold_nothing_go_and_captures_stay(start, capture, shm: Path) -> None:
-    def other(run: str, state: str, owner: tuple[int, int]) -> shm_slots.SlotName:
+    def other(run: str, state: SlotState, owner: tuple[int, int]) -> shm_slots.SlotName:
         name = shm_slots.SlotName(os.getuid(), run * 12, 0, 0)
         slot = shm_slots.create(str(shm), name, 4096)
         slot.put(control_page.Page(state=state, owner=owner))
@@ -214,8 +215,8 @@ def test_segments_of_dead_runs_that_hold_nothing_go_and_captures_stay(start, cap
         return name
 
     dead, alive = (2**22 + 1, 1), tuple(process.myself())
-    gone = [other("a", control_page.FREE, dead), other("b", control_page.WRITING, dead)]
-    stay = [other("c", control_page.SEALED, dead), other("d", control_page.FREE, alive)]
+    gone = [other("a", SlotState.FREE, dead), other("b", SlotState.WRITING, dead)]
+    stay = [other("c", SlotState.SEALED, dead), other("d", SlotState.FREE, alive)]
     run = start()
     run.settle()
     save(run, capture, 1)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import control_page, flush, handoff_commit, lock, seal, shm_slots
+from hyperpod_kit.checkpoint.agent import flush, handoff_commit, lock, seal, shm_slots
+from hyperpod_kit.checkpoint.agent.control_page import SlotState
 from hyperpod_kit.checkpoint.repository import catalog, selection
 from hyperpod_kit.errors import CheckpointError, NoCheckpoint, NotEnoughSharedMemory, RunIsOwned
 from hyperpod_kit.system import process
@@ -37,7 +38,7 @@ def test_a_half_copy_is_passed_over_for_the_capture_before(capture, shm: Path, t
     for rank in (0, 1):
         capture(rank=rank, world=2, seq=4, step=40, slot=0)
     capture(rank=0, world=2, seq=5, slot=1)
-    capture(rank=1, world=2, seq=5, slot=1, state=control_page.WRITING)
+    capture(rank=1, world=2, seq=5, slot=1, state=SlotState.WRITING)
     (outcome,) = flush.flush()
     assert outcome.removed and "seq 5 was never whole" in outcome.note
     assert selection.newest_valid(str(tmp_path / "root")).step == 40
@@ -82,9 +83,9 @@ def test_a_part_that_was_begun_and_never_finished_is_no_part(capture, shm: Path,
 
 
 def test_what_another_job_left_goes_when_it_is_empty_or_too_old(capture, shm: Path, tmp_path: Path) -> None:
-    slot = capture(job="6", state=control_page.WRITING)
+    slot = capture(job="6", state=SlotState.WRITING)
     assert flush.flush(job="7") == [] and len(segments(shm)) == 2
-    slot.move(control_page.FREE)
+    slot.move(SlotState.FREE)
     (outcome,) = flush.flush(job="7")
     assert outcome.removed and segments(shm) == []
     capture(job="6")

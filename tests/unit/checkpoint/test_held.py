@@ -11,7 +11,7 @@ from typing import Any, Dict, List
 import pytest
 
 from hyperpod_kit.checkpoint.agent import assemble, held
-from hyperpod_kit.checkpoint.agent.control_page import SEALED, Page
+from hyperpod_kit.checkpoint.agent.control_page import Page, SlotState
 from hyperpod_kit.checkpoint.repository import layout
 from hyperpod_kit.checkpoint.repository.digest import small
 from hyperpod_kit.checkpoint.repository.manifest import FileRecord
@@ -33,7 +33,7 @@ def _reports(*trees: Dict[str, Any], plans: str = "", writes: Any = None, **chan
             Placed(TensorSpec(f"model.{name}", "F32", (2,)), 8 * n, 8 * n + 8) for n, name in enumerate(names)
         )
         page = Page(
-            state=SEALED,
+            state=SlotState.SEALED,
             rank=rank,
             world=len(trees),
             epoch=1,

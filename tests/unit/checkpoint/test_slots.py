@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint.agent import control_page, shm_slots
-from hyperpod_kit.checkpoint.agent.control_page import Page
+from hyperpod_kit.checkpoint.agent import shm_slots
+from hyperpod_kit.checkpoint.agent.control_page import Page, SlotState
 from hyperpod_kit.checkpoint.repository.shard import TensorSpec, lay_out
 from hyperpod_kit.checkpoint.slots import SlotPool
 from hyperpod_kit.errors import NotEnoughSharedMemory
@@ -39,11 +39,11 @@ def test_the_first_save_does_not_wait_for_the_second_slot(gate: threading.Event)
     pool.planned()
     first = pool.acquire(LAYOUT, 100)
     assert first is not None and first.slot.name.slot == 0 and not gate.is_set()
-    first.slot.put(Page().to(control_page.WRITING))
+    first.slot.put(Page().to(SlotState.WRITING))
     gate.set()
     second = pool.acquire(LAYOUT, 100)
     assert second is not None and second.slot.name.slot == 1
-    second.slot.put(Page().to(control_page.WRITING))
+    second.slot.put(Page().to(SlotState.WRITING))
     assert pool.acquire(LAYOUT, 100) is None
     pool.close()
 

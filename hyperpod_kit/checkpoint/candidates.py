@@ -65,17 +65,22 @@ def sealed_pages(slots: Sequence[shm_slots.Slot], run_id: str, rank: int) -> lis
     return [
         page
         for page in pages
-        if page is not None and page.state == SlotState.SEALED and page.run_id == run_id and page.rank == rank
+        if page is not None
+        and page.state == SlotState.SEALED
+        and page.origin.run_id == run_id
+        and page.origin.rank == rank
     ]
 
 
 def attempt_of(page: Page) -> str:
     """The attempt that the agents make of a capture."""
-    return str(layout.AttemptName(page.seq, page.step, page.epoch, page.incarnation))
+    return str(layout.AttemptName(page.seq, page.step, page.epoch, page.origin.incarnation))
 
 
 def of_page(page: Page) -> HeldShard:
-    return HeldShard(MEMORY, attempt_of(page), page.key, page.world, page.plan, page.shard_root, page.size)
+    return HeldShard(
+        MEMORY, attempt_of(page), page.key, page.origin.world, page.shard.plan, page.shard.root, page.shard.size
+    )
 
 
 def here(slots: Sequence[shm_slots.Slot], directory: str | None, run_id: str, rank: int) -> list[HeldShard]:
@@ -88,8 +93,8 @@ def here(slots: Sequence[shm_slots.Slot], directory: str | None, run_id: str, ra
                     LOCAL,
                     part.attempt,
                     part.report.page.key,
-                    part.report.page.world,
-                    part.report.page.plan,
+                    part.report.page.origin.world,
+                    part.report.page.shard.plan,
                     part.report.record.root,
                     part.report.record.size,
                 )

@@ -9,7 +9,7 @@ import torch
 
 from hyperpod_kit.checkpoint import copier, device, replica_assignment
 from hyperpod_kit.checkpoint.agent import replicas, shm_slots
-from hyperpod_kit.checkpoint.agent.control_page import Page, SlotState
+from hyperpod_kit.checkpoint.agent.control_page import Page, ShardFacts, SlotState
 from hyperpod_kit.checkpoint.dtypes import TYPES
 from hyperpod_kit.checkpoint.repository import digest
 from hyperpod_kit.checkpoint.repository.failpoint import failpoint
@@ -38,21 +38,18 @@ class CapturePlan:
             snapshot.outline == self.outline and snapshot.plan == self.fingerprint
         )
 
-    def page(self, base: Page, extra: bytes) -> Page:
-        """The control page of a capture, still FREE. `base` says who saves and when."""
-        return Page(
-            **{
-                **base.__dict__,
-                "digest": self.algorithm,
-                "chunk": digest.CHUNK,
-                "size": self.layout.size,
-                "layout": self.layout.fingerprint,
-                "plan": self.fingerprint,
-                "tensors": self.first,
-                "plan_tensors": self.tensors,
-                "extra_size": len(extra),
-                "extra_root": digest.small(extra),
-            }
+    def facts(self, extra: bytes) -> ShardFacts:
+        """What the control page says of the shard; its digest is still unknown."""
+        return ShardFacts(
+            digest=self.algorithm,
+            chunk=digest.CHUNK,
+            size=self.layout.size,
+            layout=self.layout.fingerprint,
+            plan=self.fingerprint,
+            tensors=self.first,
+            plan_tensors=self.tensors,
+            extra_size=len(extra),
+            extra_root=digest.small(extra),
         )
 
 

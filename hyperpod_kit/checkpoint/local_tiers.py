@@ -29,9 +29,9 @@ def _slot(slots: Sequence[shm_slots.Slot], key: Key) -> tuple[shm_slots.Slot, Pa
 def tree_in_memory(slots: Sequence[shm_slots.Slot], key: Key) -> Tree:
     """The non-tensor state of this rank's capture. Raises DigestMismatch, CheckpointError."""
     slot, page = _slot(slots, key)
-    extra = slot.extra(page.extra_size)
-    if digest.small(extra) != page.extra_root:
-        raise DigestMismatch(slot.name.file("ctl"), page.extra_root, digest.small(extra))
+    extra = slot.extra(page.shard.extra_size)
+    if digest.small(extra) != page.shard.extra_root:
+        raise DigestMismatch(slot.name.file("ctl"), page.shard.extra_root, digest.small(extra))
     return dict(json.loads(extra))
 
 
@@ -45,9 +45,9 @@ def shard_in_memory(slots: Sequence[shm_slots.Slot], held: HeldShard) -> Iterato
         if after is None or after.state != SlotState.SEALED or after.key != held.key:
             raise CheckpointError("the capture was freed while it was read")
 
-    image = stream.Mapped(slot.image[: page.size])
+    image = stream.Mapped(slot.image[: page.shard.size])
     yield ProvedShard(
-        stream.Shard(image, held.size, held.root, name=slot.name.file("img"), chunk=page.chunk), still_there
+        stream.Shard(image, held.size, held.root, name=slot.name.file("img"), chunk=page.shard.chunk), still_there
     )
 
 
@@ -55,8 +55,8 @@ def tree_on_disk(directory: str, run_id: str, rank: int, attempt: str) -> Tree:
     """The non-tensor state of this rank's part. Raises DigestMismatch, CheckpointError, OSError."""
     report = local.report(directory, shm_slots.run_hash(run_id), rank, attempt)
     found = digest.small(report.extra.encode())
-    if found != report.page.extra_root:
-        raise DigestMismatch(layout.report_file(rank), report.page.extra_root, found)
+    if found != report.page.shard.extra_root:
+        raise DigestMismatch(layout.report_file(rank), report.page.shard.extra_root, found)
     return dict(json.loads(report.extra))
 
 
@@ -64,7 +64,7 @@ def tree_on_disk(directory: str, run_id: str, rank: int, attempt: str) -> Tree:
 def shard_on_disk(directory: str, run_id: str, rank: int, held: HeldShard) -> Iterator[ProvedShard]:
     """This rank's part. Raises DigestMismatch, CheckpointError, OSError."""
     run_hash, name = shm_slots.run_hash(run_id), layout.shard_file(rank)
-    chunk = local.report(directory, run_hash, rank, held.attempt).page.chunk
+    chunk = local.report(directory, run_hash, rank, held.attempt).page.shard.chunk
     reader = local.store(directory, run_hash).open_read(f"{held.attempt}/{name}")
     try:
         yield ProvedShard(stream.Shard(reader, held.size, held.root, name=name, chunk=chunk))

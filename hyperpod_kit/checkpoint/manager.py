@@ -24,7 +24,7 @@ from hyperpod_kit.checkpoint import (
     startup,
 )
 from hyperpod_kit.checkpoint.agent.channel import Message
-from hyperpod_kit.checkpoint.agent.control_page import Key, Page
+from hyperpod_kit.checkpoint.agent.control_page import CaptureOrigin, Key
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import (
     AgentEvent,
     Close,
@@ -117,7 +117,7 @@ class Manager:
         self._held: list[list[candidates.HeldShard]] = self._ranks.gather(
             candidates.here(self._pool.slots, self._local, run_id, rank)
         )
-        page = Page(
+        origin = CaptureOrigin(
             rank=rank,
             world=self._ranks.world,
             incarnation=self._start.incarnation,
@@ -128,7 +128,7 @@ class Manager:
             job=dict(self._start.job),
         )
         self._taking = Taking(
-            page,
+            origin,
             self.algorithm,
             pool=self._pool,
             copies=self._copier,

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from typing import Literal
 
 from hyperpod_kit.checkpoint import capture, codec, comparing, copier, device
 from hyperpod_kit.checkpoint.agent import control_page
-from hyperpod_kit.checkpoint.agent.control_page import Page, SlotState
+from hyperpod_kit.checkpoint.agent.control_page import CaptureOrigin, Page, SlotState
 from hyperpod_kit.checkpoint.agent.losses import NO_SLOT
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import MakeRoom, SaveSkipped, SlotCaptured
 from hyperpod_kit.checkpoint.fence import Flight
@@ -25,11 +24,11 @@ _RELEASE_SECONDS = 2.0
 
 
 class Taking:
-    """How this rank takes its saves. `page`: what the control page of each of them says alike."""
+    """How this rank takes its saves. `origin`: what the control page of each of them says alike."""
 
     def __init__(
         self,
-        page: Page,
+        origin: CaptureOrigin,
         algorithm: str,
         *,
         pool: SlotPool,
@@ -40,7 +39,7 @@ class Taking:
         overlap: bool,
     ) -> None:
         self.epoch = 0
-        self._page, self._algorithm, self._overlap = page, algorithm, overlap
+        self._origin, self._algorithm, self._overlap = origin, algorithm, overlap
         self._pool, self._copier, self._saves, self._agent = pool, copies, saves, agent
         self._comparing = comparing
         self._devices = device.Devices()
@@ -66,9 +65,9 @@ class Taking:
         if plan is None or not plan.fits(snapshot):
             plan = self._plan = capture.CapturePlan(
                 snapshot,
-                rank=self._page.rank,
-                world=self._page.world,
-                run_id=self._page.run_id,
+                rank=self._origin.rank,
+                world=self._origin.world,
+                run_id=self._origin.run_id,
                 algorithm=self._algorithm,
             )
         return plan
@@ -87,8 +86,8 @@ class Taking:
             self._agent.send(SaveSkipped(self._key(handle), NO_SLOT))
             self._saves.skip(handle)
             return None
-        page = replace(self._page, epoch=self.epoch, seq=handle.seq, step=handle.step)
-        target.begin(plan.page(page, extra), extra)
+        page = Page(origin=self._origin, epoch=self.epoch, seq=handle.seq, step=handle.step, shard=plan.facts(extra))
+        target.begin(page, extra)
         try:
             return self._fly(target, [snapshot.pieces[n] for n in plan.mine], handle, compared)
         except BaseException:
@@ -163,4 +162,4 @@ class Taking:
         return target
 
     def _key(self, handle: Handle) -> control_page.Key:
-        return (self.epoch, handle.seq, self._page.incarnation)
+        return (self.epoch, handle.seq, self._origin.incarnation)

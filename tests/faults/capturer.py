@@ -34,26 +34,30 @@ def capture(
     name = shm_slots.SlotName(os.getuid(), shm_slots.run_hash(who.run_id), rank, 0)
     slot = shm_slots.create(folder, name, layout.size)
     page = control_page.Page(
-        rank=rank,
-        world=world,
+        origin=control_page.CaptureOrigin(
+            rank=rank,
+            world=world,
+            incarnation="abc123",
+            run=who.run,
+            run_id=who.run_id,
+            root=root,
+            job={"slurm_job_id": job},
+            owner=owner,
+        ),
         epoch=1,
         seq=seq,
         step=10 * seq,
-        incarnation="abc123",
-        run=who.run,
-        run_id=who.run_id,
-        root=root,
-        job={"slurm_job_id": job},
-        owner=owner,
-        digest="blake2b",
-        chunk=digest.CHUNK,
-        size=layout.size,
-        layout=layout.fingerprint,
-        plan="blake2b:p",
-        tensors=1,
-        plan_tensors=world,
-        extra_size=2,
-        extra_root=digest.small(b"{}"),
+        shard=control_page.ShardFacts(
+            digest="blake2b",
+            chunk=digest.CHUNK,
+            size=layout.size,
+            layout=layout.fingerprint,
+            plan="blake2b:p",
+            tensors=1,
+            plan_tensors=world,
+            extra_size=2,
+            extra_root=digest.small(b"{}"),
+        ),
     )
     slot.put(page.to(control_page.SlotState.WRITING))
     head = layout.header(1, seq, 10 * seq)

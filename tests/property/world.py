@@ -245,25 +245,29 @@ class World:
         extra = replicas.with_replicas(b'{"rng":0}', {"all": told})
         slot.put(
             control_page.Page(
-                rank=rank,
-                world=self.world,
+                origin=control_page.CaptureOrigin(
+                    rank=rank,
+                    world=self.world,
+                    incarnation=self.incarnation,
+                    run=self.identity.run,
+                    run_id=self.identity.run_id,
+                    root=self.root,
+                    owner=tuple(self.owner),
+                ),
                 epoch=self.epoch,
                 seq=seq,
                 step=seq,
-                incarnation=self.incarnation,
-                run=self.identity.run,
-                run_id=self.identity.run_id,
-                root=self.root,
-                owner=tuple(self.owner),
-                digest="blake2b",
-                chunk=digest.CHUNK,
-                size=layout.size,
-                layout=layout.fingerprint,
-                plan="blake2b:p",
-                tensors=1,
-                plan_tensors=self.world,
-                extra_size=len(extra),
-                extra_root=digest.small(extra),
+                shard=control_page.ShardFacts(
+                    digest="blake2b",
+                    chunk=digest.CHUNK,
+                    size=layout.size,
+                    layout=layout.fingerprint,
+                    plan="blake2b:p",
+                    tensors=1,
+                    plan_tensors=self.world,
+                    extra_size=len(extra),
+                    extra_root=digest.small(extra),
+                ),
             ).to(SlotState.WRITING)
         )
         slot.put_extra(extra)

@@ -224,7 +224,7 @@ class Agent(Orders):
         for slot in self.files.all():
             page = slot.page
             # The trainer does not wait for this: a capture of this start may be there already.
-            if page is None or page.state != SlotState.SEALED or page.incarnation == self.incarnation:
+            if page is None or page.state != SlotState.SEALED or page.origin.incarnation == self.incarnation:
                 continue
             if page.key != keep:
                 slot.move(SlotState.FREE)
@@ -234,7 +234,7 @@ class Agent(Orders):
         if keep is not None and keep not in self.captures and tier == "local":
             for part in self.storage.parts():
                 page = part.report.page
-                if page.key == keep and keep not in self.captures and page.world == self.world:
+                if page.key == keep and keep not in self.captures and page.origin.world == self.world:
                     self._take_on(HeldCapture(page, self._attempt(page), part=part), durable=False)
 
     def _take_on(self, held: HeldCapture, *, durable: bool) -> None:
@@ -252,7 +252,7 @@ class Agent(Orders):
         parts = self.storage.parts()
         for slot in sorted(self.files.all(), key=lambda slot: slot.page.seq if slot.page is not None else 0):
             page = slot.page
-            if page is None or page.incarnation != self.incarnation or page.key in self.captures:
+            if page is None or page.origin.incarnation != self.incarnation or page.key in self.captures:
                 continue
             if page.state == SlotState.SEALED:
                 part = next((part for part in parts if part.report.page.key == page.key), None)
@@ -348,7 +348,7 @@ class Agent(Orders):
             self.head.hurried = True
         for slot in self.files.all():
             page = slot.page
-            if page is not None and page.state == SlotState.WRITING and not alive(page.trainer):
+            if page is not None and page.state == SlotState.WRITING and not alive(page.origin.trainer):
                 slot.move(SlotState.FREE)
             self._capture(slot)
         self._end()

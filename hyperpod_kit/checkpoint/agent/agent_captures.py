@@ -108,7 +108,7 @@ class SlotFiles:
             page = slot.page
             if page is None:
                 slot.unlink()
-            elif but and page.incarnation == but:
+            elif but and page.origin.incarnation == but:
                 continue
             elif page.state == SlotState.WRITING:
                 slot.move(SlotState.FREE)

@@ -217,8 +217,8 @@ class Orders:
             self.uploader.submit(WriteResult, key, self.storage.write(held, upload=True))
 
     def _persisted(self, report: Report, key: Key) -> None:
-        news = report.page.layout != self.told_layout
-        self.told_layout = report.page.layout
+        news = report.page.shard.layout != self.told_layout
+        self.told_layout = report.page.shard.layout
         self._report(RankPersisted(key, report.to_json(pieces=news)))
 
     def _localized(self, key: Key, held: Optional[HeldCapture]) -> None:

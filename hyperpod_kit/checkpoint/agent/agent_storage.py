@@ -100,19 +100,19 @@ class Storage:
         try:
             return persist.write_shard(sealing, self.store, held.attempt, how)
         except FileExistsError:
-            sealing.covered(sealing.page.size)
-            page, name = sealing.slot.page or sealing.page, layout.shard_file(sealing.page.rank)
+            sealing.covered(sealing.page.shard.size)
+            page, name = sealing.slot.page or sealing.page, layout.shard_file(sealing.page.origin.rank)
             if not self._is_whole(f"{held.attempt}/{name}", page):
                 # The attempt is not committed: nobody reads it.
                 self.store.delete(f"{held.attempt}/{name}")
                 return persist.write_shard(sealing, self.store, held.attempt, how)
-            return manifest.FileRecord(name, page.size, page.shard_root, page.rank)
+            return manifest.FileRecord(name, page.shard.size, page.shard.root, page.origin.rank)
 
     def _is_whole(self, name: str, page: Page) -> bool:
         reader = self.store.open_read(name)
         try:
-            found = stream.Shard(reader, page.size, page.shard_root, name=name, chunk=page.chunk)
-            buffer = stream.Buffer(stream.aligned_up(page.chunk))
+            found = stream.Shard(reader, page.shard.size, page.shard.root, name=name, chunk=page.shard.chunk)
+            buffer = stream.Buffer(stream.aligned_up(page.shard.chunk))
             for index in range(found.chunks):
                 found.check(index, found.fetch(index, buffer))
                 movement.moved()
@@ -149,7 +149,7 @@ class Storage:
                     break
                 if entry.committed and (entry.name.epoch, entry.name.seq) == (page.epoch, page.seq):
                     found = verify.read_manifest(self.store, entry.attempt)
-                    if found.shards[page.rank].root == page.shard_root:
+                    if found.shards[page.origin.rank].root == page.shard.root:
                         return entry.attempt
             return ""
 

@@ -24,8 +24,8 @@ class Report:
     pieces: Tuple[Placed, ...] = ()
 
     def to_json(self, *, pieces: bool = True) -> Dict[str, Any]:
-        """Without `pieces` for a receiver that knows them already: they follow from `page.layout`."""
-        body: Dict[str, Any] = {"page": dict(self.page.__dict__), "record": self.record.to_json(), "extra": self.extra}
+        """Without `pieces` for a receiver that knows them already: they follow from `page.shard.layout`."""
+        body: Dict[str, Any] = {"page": self.page.to_json(), "record": self.record.to_json(), "extra": self.extra}
         if pieces:
             body["pieces"] = [[*placed.spec, placed.begin, placed.end] for placed in self.pieces]
         return body
@@ -54,7 +54,10 @@ def report_of(slot: Slot, record: manifest.FileRecord, parser: Optional[shard.Pa
     if page is None or page.state != SlotState.SEALED:
         raise CheckpointError(f"{slot.name.file('ctl')} is damaged, or not sealed any more")
     return Report(
-        page, record, slot.extra(page.extra_size).decode(), (parser or shard.Parser()).tensors(slot.image[: page.size])
+        page,
+        record,
+        slot.extra(page.shard.extra_size).decode(),
+        (parser or shard.Parser()).tensors(slot.image[: page.shard.size]),
     )
 
 
@@ -149,16 +152,28 @@ def _count(reports: Mapping[int, Report], trees: Mapping[int, Dict[str, Any]]) -
     """How many tensors the ranks hold together, each of which is in a shard. Raises CheckpointError."""
     plans: Dict[str, int] = {}
     for rank in sorted(reports):
-        plans.setdefault(reports[rank].page.plan, rank)
+        plans.setdefault(reports[rank].page.shard.plan, rank)
     first = reports[0].page
     if len(plans) > 1:
         return held.check(
             {rank: trees[rank] for rank in plans.values()},
             (placed.spec.name for report in reports.values() for placed in report.pieces),
         )
-    if sum(report.page.tensors for report in reports.values()) != first.plan_tensors:
+    if sum(report.page.shard.tensors for report in reports.values()) != first.shard.plan_tensors:
         raise CheckpointError("some tensors are in no shard")
-    return first.plan_tensors
+    return first.shard.plan_tensors
+
+
+def _alike(page: Page) -> Dict[str, object]:
+    """What is the same on all ranks' pages of one capture."""
+    return {
+        "key": page.key,
+        "world": page.origin.world,
+        "step": page.step,
+        "run_id": page.origin.run_id,
+        "digest": page.shard.digest,
+        "chunk": page.shard.chunk,
+    }
 
 
 class Assembled(NamedTuple):
@@ -176,41 +191,40 @@ def assemble(reports: Mapping[int, Report], versions: Dict[str, str], columns: O
     missing, or the ranks disagree about what they save.
     """
     first = reports[0].page
-    if sorted(reports) != list(range(first.world)):
-        raise CheckpointError(f"shards of ranks {sorted(reports)} of {first.world} are there")
+    if sorted(reports) != list(range(first.origin.world)):
+        raise CheckpointError(f"shards of ranks {sorted(reports)} of {first.origin.world} are there")
     for rank, report in sorted(reports.items()):
         page = report.page
-        for what in ("key", "world", "step", "run_id", "digest", "chunk"):
-            here, there = getattr(first, what), getattr(page, what)
+        for (what, here), there in zip(_alike(first).items(), _alike(page).values()):
             if here != there:
                 raise CheckpointError(
                     f"{what} is {here} on rank 0 and {there} on rank {rank}: "
                     "all ranks save the same steps, in the same order"
                 )
-        if (report.record.rank, report.record.size, report.record.root) != (rank, page.size, page.shard_root):
+        if (report.record.rank, report.record.size, report.record.root) != (rank, page.shard.size, page.shard.root):
             raise CheckpointError(f"rank {rank} reported a file that is not its capture")
-        if digest.small(report.extra.encode()) != page.extra_root or page.state != SlotState.SEALED:
+        if digest.small(report.extra.encode()) != page.shard.extra_root or page.state != SlotState.SEALED:
             raise CheckpointError(f"rank {rank}'s non-tensor state is not what it captured")
     trees = {rank: json.loads(report.extra) for rank, report in reports.items()}
     differ = replicas.difference({rank: replicas.of_tree(tree) for rank, tree in trees.items()})
     if differ is not None:
         raise CheckpointError(replicas.explain(differ))
     count = _count(reports, trees)
-    plans = [reports[rank].page.plan for rank in sorted(reports)]
+    plans = [reports[rank].page.shard.plan for rank in sorted(reports)]
     table, extra = (columns or Columns()).of(reports), _extra(trees, stages=len(set(plans)) > 1)
     said = trees[0].get("save") or {}
-    job = {**first.job, "mesh": said["mesh"]} if said.get("mesh") else first.job
+    job = {**first.origin.job, "mesh": said["mesh"]} if said.get("mesh") else first.origin.job
     shards = tuple(reports[rank].record for rank in sorted(reports))
     made = manifest.Manifest(
-        run=first.run,
-        run_id=first.run_id,
+        run=first.origin.run,
+        run_id=first.origin.run_id,
         epoch=first.epoch,
         seq=first.seq,
         step=first.step,
-        world=first.world,
+        world=first.origin.world,
         plan=held.plan_of(plans),
-        digest=first.digest,
-        chunk=first.chunk,
+        digest=first.shard.digest,
+        chunk=first.shard.chunk,
         total_bytes=sum(s.size for s in shards),
         tensors=count,
         time=manifest.now(),

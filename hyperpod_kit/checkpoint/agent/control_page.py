@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import json
 import struct
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Dict, Optional, Tuple
 
 from hyperpod_kit.checkpoint.repository.digest import algorithm
@@ -55,21 +55,28 @@ Key = Tuple[int, int, str]
 
 
 @dataclass(frozen=True)
-class Page:
-    """What a slot holds. Sizes in bytes; `root` is the storage root it belongs to, `shard_root` its digest."""
+class CaptureOrigin:
+    """Who captured: one rank of a start of the run. `root` is the storage root it belongs to, `owner` its trainer."""
 
-    state: SlotState = SlotState.FREE
     rank: int = 0
     world: int = 1
-    epoch: int = 0
-    seq: int = 0
-    step: int = 0
     incarnation: str = ""
     run: str = ""
     run_id: str = ""
     root: str = ""
     job: Dict[str, Any] = field(default_factory=dict)
     owner: Tuple[int, int] = (0, 0)
+
+    @property
+    def trainer(self) -> Process:
+        return Process(*self.owner)
+
+
+@dataclass(frozen=True)
+class ShardFacts:
+    """The shard in the slot's image, and the non-tensor state behind the page. Sizes in bytes; `root` is the shard's
+    digest, "" until it is sealed. `tensors` counts those that begin in this shard, `plan_tensors` those of all."""
+
     digest: str = ""
     chunk: int = 0
     size: int = 0
@@ -79,26 +86,69 @@ class Page:
     plan_tensors: int = 0
     extra_size: int = 0
     extra_root: str = ""
-    shard_root: str = ""
+    root: str = ""
+
+
+@dataclass(frozen=True)
+class Page:
+    """What a slot holds."""
+
+    state: SlotState = SlotState.FREE
+    origin: CaptureOrigin = CaptureOrigin()
+    epoch: int = 0
+    seq: int = 0
+    step: int = 0
+    shard: ShardFacts = ShardFacts()
     durable: bool = False
 
     @property
     def key(self) -> Key:
         """Which capture this is: the same on all ranks, (epoch, seq, incarnation)."""
-        return (self.epoch, self.seq, self.incarnation)
+        return (self.epoch, self.seq, self.origin.incarnation)
 
-    @property
-    def trainer(self) -> Process:
-        return Process(*self.owner)
+    def to(self, state: SlotState, *, durable: bool = False, **shard: Any) -> Page:
+        """The page after a transition; `shard`: what is known of the shard besides, `durable`: from now on it is.
 
-    def to(self, state: SlotState, **changes: Any) -> Page:
-        """The page after a transition. Raises CheckpointError when the state machine has no such edge."""
+        Raises CheckpointError when the state machine has no such edge.
+        """
         if (self.state, state) not in _LEGAL:
             raise CheckpointError(f"a slot cannot go from {self.state} to {state}")
-        return replace(self, state=state, **changes)
+        known = replace(self.shard, **shard) if shard else self.shard
+        return replace(self, state=state, durable=durable or self.durable, shard=known)
+
+    def to_json(self) -> Dict[str, Any]:
+        """As it stands on the page, in a rank's report and in a handed-in one: flat, and in this order."""
+        origin, shard = self.origin, self.shard
+        return {
+            "state": self.state.value,
+            "rank": origin.rank,
+            "world": origin.world,
+            "epoch": self.epoch,
+            "seq": self.seq,
+            "step": self.step,
+            "incarnation": origin.incarnation,
+            "run": origin.run,
+            "run_id": origin.run_id,
+            "root": origin.root,
+            "job": origin.job,
+            "owner": origin.owner,
+            "digest": shard.digest,
+            "chunk": shard.chunk,
+            "size": shard.size,
+            "layout": shard.layout,
+            "plan": shard.plan,
+            "tensors": shard.tensors,
+            "plan_tensors": shard.plan_tensors,
+            "extra_size": shard.extra_size,
+            "extra_root": shard.extra_root,
+            "shard_root": shard.root,
+            "durable": self.durable,
+        }
 
 
-_EMPTY = Page()
+_EMPTY = Page().to_json()
+_ORIGIN = [one.name for one in fields(CaptureOrigin)]
+_SHARD = [one.name for one in fields(ShardFacts) if one.name != "root"]
 
 
 def read(view: memoryview) -> Optional[Tuple[int, Page]]:
@@ -126,20 +176,30 @@ def _read_half(half: bytes) -> Optional[Tuple[int, Page]]:
 
 def page_of(body: Dict[str, Any]) -> Page:
     """A page that was written as JSON, every value of its type. Raises ValueError, TypeError, KeyError."""
-    owner, state = body["owner"], body["state"]
-    if state not in [str(one) for one in SlotState]:
-        raise ValueError(f"state is {str(state)[:80]!r}")
+    owner = body["owner"]
     if not isinstance(owner, (list, tuple)) or len(owner) != 2 or not all(map(_is_count, owner)):
         raise ValueError(f"owner is {str(owner)[:80]}")
-    page = Page(**{**body, "state": SlotState(state), "owner": (owner[0], owner[1])})
-    for name, value in page.__dict__.items():
-        kind = type(getattr(_EMPTY, name))
+    if not body.keys() <= _EMPTY.keys():
+        raise ValueError(f"a page has no {min(body.keys() - _EMPTY.keys())[:80]!r}")
+    found = {**_EMPTY, **body, "owner": (owner[0], owner[1])}
+    for name, value in found.items():
+        kind = type(_EMPTY[name])
         good = _is_count(value) if kind is int else isinstance(value, kind)
         if kind is str and good:
             value.encode()  # half of a surrogate pair is no text
         if not good:
             raise ValueError(f"{name} is {str(value)[:80]!r}")
-    return page
+    if found["state"] not in [state.value for state in SlotState]:
+        raise ValueError(f"state is {found['state'][:80]!r}")
+    return Page(
+        SlotState(found["state"]),
+        CaptureOrigin(**{name: found[name] for name in _ORIGIN}),
+        found["epoch"],
+        found["seq"],
+        found["step"],
+        ShardFacts(**{name: found[name] for name in _SHARD}, root=found["shard_root"]),
+        found["durable"],
+    )
 
 
 def _is_count(value: Any) -> bool:
@@ -148,7 +208,7 @@ def _is_count(value: Any) -> bool:
 
 def write(view: memoryview, generation: int, page: Page) -> None:
     """Make `page` current with `generation` (one more than the last). Raises CheckpointError when it does not fit."""
-    text = json.dumps(asdict(page), separators=(",", ":")).encode()
+    text = json.dumps(page.to_json(), separators=(",", ":")).encode()
     if len(text) > _ROOM:
         raise CheckpointError(f"the control page needs {len(text)} of {_ROOM} bytes: shorten the root's path")
     half = _HEAD.pack(_MAGIC, generation, len(text)) + text

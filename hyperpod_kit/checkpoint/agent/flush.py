@@ -80,7 +80,7 @@ def _one_run(
 ) -> Optional[FlushOutcome]:
     """What became of a run; None when there is nothing to say to whoever asked for `job`."""
     held = _open(folder, names)
-    ours = job is None or any(str(h.page.job.get("slurm_job_id")) == job for h in held)
+    ours = job is None or any(str(h.page.origin.job.get("slurm_job_id")) == job for h in held)
     if not ours and any(h.page.state != SlotState.FREE for h in held) and _age(folder, names) <= max_age:
         return None
     outcome = _flush_run(folder, run, names, end if ours else 0.0, max_age)
@@ -148,7 +148,7 @@ def _flush_run(folder: str, run: str, names: List[shm_slots.SlotName], end: floa
 
 def _settle(folder: str, run: str, names: List[shm_slots.SlotName], max_age: float) -> FlushOutcome:
     held = _open(folder, names)
-    alive = next((h.page.trainer for h in held if process.alive(h.page.trainer)), None)
+    alive = next((h.page.origin.trainer for h in held if process.alive(h.page.origin.trainer)), None)
     if alive is not None:
         return FlushOutcome(run, None, False, f"its trainer (pid {alive.pid}) is alive")
     sealed: Dict[Key, Dict[int, _Held]] = {}
@@ -160,7 +160,7 @@ def _settle(folder: str, run: str, names: List[shm_slots.SlotName], max_age: flo
         except CheckpointError as err:
             notes.append(str(err))
         if page.state == SlotState.SEALED:
-            sealed.setdefault(page.key, {})[page.rank] = _Held(slot, page)
+            sealed.setdefault(page.key, {})[page.origin.rank] = _Held(slot, page)
     if not sealed and not notes:
         return _remove(folder, run, names, None, "nothing was captured")
     attempt: Optional[str] = None
@@ -197,8 +197,8 @@ def _persist_newest(sealed: Dict[Key, Dict[int, _Held]], pages: List[Page]) -> T
     if newest is None:
         return None, "nothing is sealed", False
     page = next(iter(sealed[newest].values())).page
-    store = open_store(page.root)
-    identity.confirm(store, identity.RunIdentity(page.run, page.run_id))
+    store = open_store(page.origin.root)
+    identity.confirm(store, identity.RunIdentity(page.origin.run, page.origin.run_id))
     committed = _committed(store)
     if committed >= newest[:2]:
         return None, f"already committed up to seq {committed[1]}", True
@@ -209,19 +209,19 @@ def _persist_newest(sealed: Dict[Key, Dict[int, _Held]], pages: List[Page]) -> T
         if replicas.difference({rank: replicas.of_slot(one.slot) for rank, one in sealed[key].items()}) is not None
     ]
     wanted = [key for key in wanted if key not in refused]
-    whole = max([key for key in wanted if sorted(sealed[key]) == list(range(page.world))], default=None)
+    whole = max([key for key in wanted if sorted(sealed[key]) == list(range(page.origin.world))], default=None)
     attempt = _persist(store, sealed[whole]) if whole is not None else None
     notes = [f"seq {key[1]}: its ranks differ in tensors that they hold alike" for key in refused]
     notes += [f"committed {attempt}"] if attempt else []
     for key in [key for key in wanted if whole is None or key > whole]:
-        here = {page.rank for page in pages if page.epoch == key[0]}
-        if len(here) == page.world or set(sealed[key]) != here:
+        here = {page.origin.rank for page in pages if page.epoch == key[0]}
+        if len(here) == page.origin.world or set(sealed[key]) != here:
             notes.append(f"seq {key[1]} was never whole")
         elif handoff_commit.hand_in(store, sealed[key]):
             attempt = handoff_commit.attempt_of(next(iter(sealed[key].values())).page)
             notes.append(f"committed {attempt}")
         else:
-            notes.append(f"seq {key[1]}: handed in ranks {sorted(here)} of {page.world}")
+            notes.append(f"seq {key[1]}: handed in ranks {sorted(here)} of {page.origin.world}")
     return attempt, "; ".join(notes), True
 
 

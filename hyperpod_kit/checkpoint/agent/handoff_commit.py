@@ -25,7 +25,7 @@ Held = Mapping[int, Tuple[Slot, Page]]
 
 def attempt_of(page: Page) -> str:
     """The attempt that all nodes hand this capture in to; never the one that the agents were writing."""
-    nonce = hashlib.blake2b(f"flush {page.incarnation}".encode(), digest_size=3).hexdigest()
+    nonce = hashlib.blake2b(f"flush {page.origin.incarnation}".encode(), digest_size=3).hexdigest()
     return str(layout.AttemptName(page.seq, page.step, page.epoch, nonce))
 
 
@@ -45,7 +45,7 @@ def hand_in(store: Store, held: Held) -> bool:
         failpoint("handed.before_report")
         store.create(name, manifest.seal_json(report.to_json()))
     failpoint("handed.before_commit")
-    return _complete(store, attempt, page.world)
+    return _complete(store, attempt, page.origin.world)
 
 
 def _complete(store: Store, attempt: str, world: int) -> bool:

@@ -117,8 +117,8 @@ class Head:
 
     def _whole(self, rank: int, report: Report) -> Report:
         """With the pieces, which a rank says only when they have changed."""
-        if report.pieces or report.page.layout != self._pieces.get(rank, ("", ()))[0]:
-            self._pieces[rank] = (report.page.layout, report.pieces)
+        if report.pieces or report.page.shard.layout != self._pieces.get(rank, ("", ()))[0]:
+            self._pieces[rank] = (report.page.shard.layout, report.pieces)
             return report
         return replace(report, pieces=self._pieces[rank][1])
 

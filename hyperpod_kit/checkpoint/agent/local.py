@@ -139,7 +139,7 @@ def write(sealing: Sealing, place: Store, attempt: str, how: persist.How) -> Rep
     record = persist.write_shard(sealing, place, attempt, how)
     report = report_of(sealing.slot, record)
     failpoint("local.before_report")
-    place.create(f"{attempt}/{layout.report_file(sealing.page.rank)}", manifest.seal_json(report.to_json()))
+    place.create(f"{attempt}/{layout.report_file(sealing.page.origin.rank)}", manifest.seal_json(report.to_json()))
     failpoint("local.after_report")
     return report
 

@@ -64,10 +64,10 @@ def write_shard(sealing: Sealing, store: Store, attempt: str, how: Optional[How]
         sealing.covered(end)
         return image[at:end]
 
-    name = layout.shard_file(page.rank)
-    pieces = [(at, min(at + PIECE, page.size)) for at in range(0, page.size, PIECE)]
-    write_file(store, f"{attempt}/{name}", page.size, pieces, covered, how or How())
-    return manifest.FileRecord(name, page.size, sealing.page.shard_root, page.rank)
+    name = layout.shard_file(page.origin.rank)
+    pieces = [(at, min(at + PIECE, page.shard.size)) for at in range(0, page.shard.size, PIECE)]
+    write_file(store, f"{attempt}/{name}", page.shard.size, pieces, covered, how or How())
+    return manifest.FileRecord(name, page.shard.size, sealing.page.shard.root, page.origin.rank)
 
 
 def write_file(

@@ -62,7 +62,7 @@ def of_slot(slot: Slot) -> Dict[str, str]:
     """As `of_tree`, of a capture in memory; {} where its text is damaged, which whoever uses it finds out."""
     page = slot.page
     try:
-        return of_text(slot.extra(page.extra_size)) if page is not None else {}
+        return of_text(slot.extra(page.shard.extra_size)) if page is not None else {}
     except ValueError:
         return {}
 

@@ -34,8 +34,8 @@ class Sealing:
             raise CheckpointError(f"{slot.name.file('img')} holds no capture")
         self.slot = slot
         self.page = page
-        self._data_end = digest.split(page.size, page.chunk)[0]
-        self._upto = page.size if page.state == SlotState.SEALED else 0
+        self._data_end = digest.split(page.shard.size, page.shard.chunk)[0]
+        self._upto = page.shard.size if page.state == SlotState.SEALED else 0
         self._why: Optional[str] = None
         self._moved = threading.Condition()
 
@@ -53,23 +53,23 @@ class Sealing:
 
     def _run(self) -> Page:
         page, image, end = self.page, self.slot.image, self._data_end
-        alg = digest.algorithm(page.digest)
-        starts = range(0, end, page.chunk)
+        alg = digest.algorithm(page.shard.digest)
+        starts = range(0, end, page.shard.chunk)
 
         def leaf(at: int) -> bytes:
-            return alg.leaf(image[at : min(at + page.chunk, end)])
+            return alg.leaf(image[at : min(at + page.shard.chunk, end)])
 
         place = end
-        for at, found in zip(starts, _in_order(leaf, starts, _threads(page.digest))):
+        for at, found in zip(starts, _in_order(leaf, starts, _threads(page.shard.digest))):
             image[place : place + digest.LEAF_BYTES] = found
             place += digest.LEAF_BYTES
             failpoint("seal.leaf")
-            self._advance(min(at + page.chunk, end))
+            self._advance(min(at + page.shard.chunk, end))
         failpoint("seal.before_page")
-        root = digest.root(alg, bytes(image[end : page.size]), page.size)
-        sealed = self.slot.move(SlotState.SEALED, shard_root=root)
+        root = digest.root(alg, bytes(image[end : page.shard.size]), page.shard.size)
+        sealed = self.slot.move(SlotState.SEALED, root=root)
         failpoint("seal.after_page")
-        self._advance(page.size)
+        self._advance(page.shard.size)
         return sealed
 
     def _advance(self, upto: int) -> None:
@@ -83,7 +83,7 @@ class Sealing:
 
         The leaves are final when the control page says SEALED, which is last.
         """
-        wanted = end if end <= self._data_end else self.page.size
+        wanted = end if end <= self._data_end else self.page.shard.size
         with self._moved:
             self._moved.wait_for(lambda: self._upto >= wanted or self._why is not None)
             if self._upto < wanted:

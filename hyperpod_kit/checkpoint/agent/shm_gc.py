@@ -66,7 +66,7 @@ def _worthless(folder: str, name: shm_slots.SlotName, max_age: float) -> bool:
         page = slot.page
         slot.close()
         if page is not None:
-            if process.alive(page.trainer):
+            if process.alive(page.origin.trainer):
                 return False
             return page.state not in WHOLE or age > max_age
     return age > max_age

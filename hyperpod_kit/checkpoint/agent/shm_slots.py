@@ -15,7 +15,7 @@ import stat
 from typing import Any, Iterator, List, NamedTuple, Optional, Set
 
 from hyperpod_kit.checkpoint.agent import control_page
-from hyperpod_kit.checkpoint.agent.control_page import Page, SlotState
+from hyperpod_kit.checkpoint.agent.control_page import CaptureOrigin, Page, SlotState
 from hyperpod_kit.checkpoint.repository import mapping
 from hyperpod_kit.errors import CheckpointError, NotEnoughSharedMemory
 from hyperpod_kit.untrusted.held import hold, mount_of
@@ -115,12 +115,12 @@ class Slot:
         control_page.write(self._view[: control_page.PAGE], self._generation + 1, page)
         self._generation += 1
 
-    def move(self, state: SlotState, **changes: Any) -> Page:
-        """One transition. Raises CheckpointError when it is not legal or the page is damaged."""
+    def move(self, state: SlotState, *, durable: bool = False, **shard: Any) -> Page:
+        """One transition, see Page.to. Raises CheckpointError when it is not legal or the page is damaged."""
         now = self.page
         if now is None:
             raise CheckpointError(f"the control page of {self.name.file('ctl')} is damaged")
-        page = now.to(state, **changes)
+        page = now.to(state, durable=durable, **shard)
         self.put(page)
         return page
 
@@ -196,7 +196,7 @@ def create(folder: str, name: SlotName, size: int, *, extra_room: int = EXTRA_RO
             ) from None
         raise
     slot = Slot(folder, name, mapped["ctl"], mapped["img"])
-    slot.put(Page(rank=name.rank))
+    slot.put(Page(origin=CaptureOrigin(rank=name.rank)))
     return slot
 
 

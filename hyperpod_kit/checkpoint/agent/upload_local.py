@@ -19,7 +19,7 @@ def copy_shard(part: Part, source: Store, target: Store, attempt: str, how: pers
 
     Raises DigestMismatch, CheckpointError when the local file is not what was written, Stopped, OSError.
     """
-    record, chunk = part.report.record, part.report.page.chunk
+    record, chunk = part.report.record, part.report.page.shard.chunk
     reader = source.open_read(f"{part.attempt}/{record.file}")
     try:
         shard = stream.Shard(reader, record.size, record.root, name=f"local {record.file}", chunk=chunk)

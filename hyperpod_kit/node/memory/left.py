@@ -46,13 +46,13 @@ def held(folder: str) -> List[LeftCaptures]:
     jobs: Dict[int, Set[str]] = {}
     for uid, name, named in places.listed(folder, ".ctl", MOST_SLOTS):
         page = _page(name, named)
-        job = str(page.job.get("slurm_job_id", "")) if page is not None else ""
+        job = str(page.origin.job.get("slurm_job_id", "")) if page is not None else ""
         # A word of a user's that becomes an argument of a command.
         if page is None or not re.fullmatch(r"[0-9]{1,10}", job):
             continue
         if job in jobs.setdefault(uid, set()) or len(jobs[uid]) < MOST_JOBS:
             jobs[uid].add(job)
-            found[uid, job] = found.get((uid, job), False) or process.alive(page.trainer)
+            found[uid, job] = found.get((uid, job), False) or process.alive(page.origin.trainer)
     return [LeftCaptures(uid, job, alive) for (uid, job), alive in sorted(found.items())]
 
 

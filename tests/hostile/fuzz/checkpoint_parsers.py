@@ -71,27 +71,31 @@ SPECS = [
 LAID = shard.lay_out(SPECS, rank=0, world=2, run="0" * 32, plan="p", algorithm="blake2b")
 PAGE = control_page.Page(
     state=SlotState.SEALED,
-    rank=0,
-    world=2,
+    origin=control_page.CaptureOrigin(
+        rank=0,
+        world=2,
+        incarnation="abcd",
+        run="x",
+        run_id="0" * 32,
+        root="/fsx/x",
+        job={"slurm_job_id": "7"},
+        owner=(12, 34),
+    ),
     epoch=2,
     seq=5,
     step=50,
-    incarnation="abcd",
-    run="x",
-    run_id="0" * 32,
-    root="/fsx/x",
-    job={"slurm_job_id": "7"},
-    owner=(12, 34),
-    digest="blake2b",
-    chunk=1 << 20,
-    size=8192,
-    layout="l",
-    plan="p",
-    tensors=4,
-    plan_tensors=4,
-    extra_size=2,
-    extra_root="blake2b:ab",
-    shard_root="blake2b:cd",
+    shard=control_page.ShardFacts(
+        digest="blake2b",
+        chunk=1 << 20,
+        size=8192,
+        layout="l",
+        plan="p",
+        tensors=4,
+        plan_tensors=4,
+        extra_size=2,
+        extra_root="blake2b:ab",
+        root="blake2b:cd",
+    ),
 )
 
 
@@ -259,11 +263,23 @@ def a_page() -> Parser:
         if found is None:
             raise CheckpointError("no page")
         page = found[1]
-        name = layout.AttemptName(page.seq, page.step, page.epoch, page.incarnation)
-        use(page.trainer, page.key, sorted([page.key, PAGE.key]), str(name), shm_slots.run_hash(page.run_id))
-        use(page.size + page.extra_size + page.chunk + page.tensors + page.plan_tensors, page.rank < page.world)
-        use({page.state, page.root, page.digest, page.shard_root, page.layout, page.plan}, dict(page.job))
-        use(layout.shard_file(page.rank))
+        name = layout.AttemptName(page.seq, page.step, page.epoch, page.origin.incarnation)
+        use(
+            page.origin.trainer,
+            page.key,
+            sorted([page.key, PAGE.key]),
+            str(name),
+            shm_slots.run_hash(page.origin.run_id),
+        )
+        use(
+            page.shard.size + page.shard.extra_size + page.shard.chunk + page.shard.tensors + page.shard.plan_tensors,
+            page.origin.rank < page.origin.world,
+        )
+        use(
+            {page.state, page.origin.root, page.shard.digest, page.shard.root, page.shard.layout, page.shard.plan},
+            dict(page.origin.job),
+        )
+        use(layout.shard_file(page.origin.rank))
 
     return Parser("shared memory: control page", read, (CheckpointError,), make, (seed,))
 
@@ -292,7 +308,7 @@ def read_report(data: bytes) -> None:
     place = folder("local")
     file = file_of(data, f"local/hpk-{'0' * 12}/{ATTEMPT}/{layout.report_file(0)}")
     for part in local.reports(place, "0" * 12, 0):
-        use(part.report.page.key, part.report.page.world, part.report.record.root, part.report.record.size)
+        use(part.report.page.key, part.report.page.origin.world, part.report.record.root, part.report.record.size)
         for placed in part.report.pieces:
             use(placed.spec.nbytes, placed.end - placed.begin, placed.spec.whole)
     os.unlink(file)

@@ -63,26 +63,30 @@ def capture(shm: Path, tmp_path: Path) -> Capture:
         made = shm_slots.create(str(shm), name, layout.size)
         extra = json.dumps({"extra": {"seq": seq}, "rng": rank}).encode()
         page = control_page.Page(
-            rank=rank,
-            world=world,
+            origin=control_page.CaptureOrigin(
+                rank=rank,
+                world=world,
+                incarnation=incarnation,
+                run=mine.run,
+                run_id=mine.run_id,
+                root=str(root),
+                job={"slurm_job_id": job},
+                owner=owner,
+            ),
             epoch=epoch,
             seq=seq,
             step=step,
-            incarnation=incarnation,
-            run=mine.run,
-            run_id=mine.run_id,
-            root=str(root),
-            job={"slurm_job_id": job},
-            owner=owner,
-            digest=algorithm,
-            chunk=chunk,
-            size=layout.size,
-            layout=layout.fingerprint,
-            plan="blake2b:p",
-            tensors=2,
-            plan_tensors=2 * world,
-            extra_size=len(extra),
-            extra_root=digest.small(extra),
+            shard=control_page.ShardFacts(
+                digest=algorithm,
+                chunk=chunk,
+                size=layout.size,
+                layout=layout.fingerprint,
+                plan="blake2b:p",
+                tensors=2,
+                plan_tensors=2 * world,
+                extra_size=len(extra),
+                extra_root=digest.small(extra),
+            ),
         )
         made.put(page.to(SlotState.WRITING))
         head = layout.header(epoch, seq, step)

@@ -210,7 +210,7 @@ def test_segments_of_dead_runs_that_hold_nothing_go_and_captures_stay(start, cap
     def other(run: str, state: SlotState, owner: tuple[int, int]) -> shm_slots.SlotName:
         name = shm_slots.SlotName(os.getuid(), run * 12, 0, 0)
         slot = shm_slots.create(str(shm), name, 4096)
-        slot.put(control_page.Page(state=state, owner=owner))
+        slot.put(control_page.Page(state=state, origin=control_page.CaptureOrigin(owner=owner)))
         slot.close()
         return name
 

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import random
+import struct
 
 import pytest
 
 from hyperpod_kit.checkpoint.agent import control_page
-from hyperpod_kit.checkpoint.agent.control_page import Page, SlotState
+from hyperpod_kit.checkpoint.agent.control_page import CaptureOrigin, Page, ShardFacts, SlotState
 from hyperpod_kit.errors import CheckpointError
 
 
@@ -60,4 +61,44 @@ def test_only_the_legal_transitions_exist() -> None:
 
 def test_a_page_that_does_not_fit_is_refused() -> None:
     with pytest.raises(CheckpointError, match="shorten the root"):
-        control_page.write(memoryview(bytearray(control_page.PAGE)), 1, Page(root="/x" * 1000))
+        control_page.write(memoryview(bytearray(control_page.PAGE)), 1, Page(origin=CaptureOrigin(root="/x" * 1000)))
+
+
+def test_a_page_is_written_as_the_first_release_wrote_it() -> None:
+    """Byte for byte: a job goes on while its node is updated, and the older release may be the one that reads."""
+    page = Page(
+        SlotState.CAPTURED,
+        CaptureOrigin(1, 2, "abc123", "r", "id", "/fsx/r", {"slurm_job_id": "7"}, (12, 34)),
+        3,
+        4,
+        50,
+        ShardFacts("xxh3", 4096, 8192, "l", "p", 5, 6, 2, "blake2b:e", "xxh3:s"),
+        True,
+    )
+    text = (
+        b'{"state":"CAPTURED","rank":1,"world":2,"epoch":3,"seq":4,"step":50,"incarnation":"abc123","run":"r",'
+        b'"run_id":"id","root":"/fsx/r","job":{"slurm_job_id":"7"},"owner":[12,34],"digest":"xxh3","chunk":4096,'
+        b'"size":8192,"layout":"l","plan":"p","tensors":5,"plan_tensors":6,"extra_size":2,"extra_root":"blake2b:e",'
+        b'"shard_root":"xxh3:s","durable":true}'
+    )
+    written = memoryview(bytearray(control_page.PAGE))
+    control_page.write(written, 1, page)
+    assert bytes(written[2048:]).startswith(b"HPKSLOT1" + struct.pack("<QI", 1, len(text)) + text)
+    assert control_page.read(written) == (1, page)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"state": "GONE"},
+        {"state": []},
+        {"seq": -1},
+        {"seq": True},
+        {"owner": [1]},
+        {"run": "\ud800"},
+        {"colour": "red"},
+    ],
+)
+def test_what_is_no_page_is_refused(change: dict[str, object]) -> None:
+    with pytest.raises(ValueError):
+        control_page.page_of({**Page().to_json(), **change})

@@ -11,7 +11,7 @@ from typing import Any, Dict, List
 import pytest
 
 from hyperpod_kit.checkpoint.agent import assemble, held
-from hyperpod_kit.checkpoint.agent.control_page import Page, SlotState
+from hyperpod_kit.checkpoint.agent.control_page import CaptureOrigin, Page, ShardFacts, SlotState, page_of
 from hyperpod_kit.checkpoint.repository import layout
 from hyperpod_kit.checkpoint.repository.digest import small
 from hyperpod_kit.checkpoint.repository.manifest import FileRecord
@@ -34,27 +34,31 @@ def _reports(*trees: Dict[str, Any], plans: str = "", writes: Any = None, **chan
         )
         page = Page(
             state=SlotState.SEALED,
-            rank=rank,
-            world=len(trees),
+            origin=CaptureOrigin(
+                rank=rank,
+                world=len(trees),
+                incarnation="a",
+                run="r",
+                run_id="i",
+            ),
             epoch=1,
             seq=4,
             step=9,
-            incarnation="a",
-            run="r",
-            run_id="i",
-            digest="blake2b",
-            chunk=16,
-            size=64,
-            plan=plans[rank] if plans else "p",
-            tensors=len(names),
-            plan_tensors=2,
-            extra_size=len(extra),
-            extra_root=small(extra.encode()),
-            shard_root=f"blake2b:{rank}",
+            shard=ShardFacts(
+                digest="blake2b",
+                chunk=16,
+                size=64,
+                plan=plans[rank] if plans else "p",
+                tensors=len(names),
+                plan_tensors=2,
+                extra_size=len(extra),
+                extra_root=small(extra.encode()),
+                root=f"blake2b:{rank}",
+            ),
         )
         reports[rank] = assemble.Report(page, FileRecord(f"s{rank}", 64, f"blake2b:{rank}", rank), extra, pieces)
     for name, value in changed.items():
-        reports[1] = replace(reports[1], page=replace(reports[1].page, **{name: value}))
+        reports[1] = replace(reports[1], page=page_of({**reports[1].page.to_json(), name: value}))
     return reports
 
 

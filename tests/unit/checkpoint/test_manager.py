@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint import Fresh, Manager, Restored, State  # noqa: E402
-from hyperpod_kit.checkpoint.agent import control_page, places, shm_slots  # noqa: E402
+from hyperpod_kit.checkpoint.agent import places, shm_slots  # noqa: E402
 from hyperpod_kit.checkpoint.repository import catalog  # noqa: E402
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint, RunIsOwned, StateNotSerializable  # noqa: E402
 from hyperpod_kit.system import process  # noqa: E402
@@ -67,7 +68,7 @@ def disown() -> None:
     for slot in shm_slots.attached(places.base(), shm_slots.names(places.base())):
         page = slot.page
         assert page is not None
-        slot.put(control_page.Page(**{**page.__dict__, "owner": (2**22 + 1, 1)}))
+        slot.put(replace(page, origin=replace(page.origin, owner=(2**22 + 1, 1))))
 
 
 def test_save_close_restore_gives_the_same_state_and_leaves_nothing(root: str) -> None:

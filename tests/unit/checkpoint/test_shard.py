@@ -90,9 +90,9 @@ def test_safetensors_and_torch_read_a_shard_without_us(capture, tmp_path: Path) 
         page = seal.seal(slot)
         (tmp_path / "out").mkdir(exist_ok=True)
         path = tmp_path / "out" / layout.shard_file(rank)
-        path.write_bytes(slot.image[: page.size])
+        path.write_bytes(slot.image[: page.shard.size])
         loaded = safetensors.load_file(path)
-        assert loaded[shard.digests_name(rank)].numel() == 8 * digest.split(page.size, 4096)[1]
+        assert loaded[shard.digests_name(rank)].numel() == 8 * digest.split(page.shard.size, 4096)[1]
         for placed in shard.parse(slot.image).tensors:
             ours = torch.frombuffer(bytearray(slot.image[placed.begin : placed.end]), dtype=torch.float32)
             assert torch.equal(loaded[placed.spec.name].view(torch.int32), ours.view(torch.int32))

@@ -15,11 +15,20 @@ import torch
 
 from hyperpod_kit.checkpoint import device
 from hyperpod_kit.checkpoint.agent import replicas
+from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import (
+    AgentEvent,
+    SaveDropped,
+    SaveDurable,
+    SaveFailed,
+    SaveSealed,
+    TensorDigests,
+    TensorQuestion,
+)
 from hyperpod_kit.checkpoint.copier import Batch
 from hyperpod_kit.checkpoint.device import Fold
 from hyperpod_kit.checkpoint.load import is_plain
 from hyperpod_kit.checkpoint.repository import digest
-from hyperpod_kit.checkpoint.snapshot import TensorPiece
+from hyperpod_kit.checkpoint.tensors import TensorPiece
 
 _CUT = 8 * 1024 * 1024
 _GROUP = 4 * 1024 * 1024
@@ -127,6 +136,16 @@ class Comparing:
         self._open: dict[int, tuple[str, Comparison]] = {}
         self._last: Comparison | None = None
         self._lock = threading.Lock()
+
+    def hear(self, event: AgentEvent) -> TensorDigests | None:
+        """What the agent says; the answer to its question, where it is one."""
+        if isinstance(event, TensorQuestion):
+            return TensorDigests(event.key, self.tensors(event.key[1], event.holders))
+        if isinstance(event, (SaveSealed, SaveDurable)):
+            self.found_equal(event.key[1])
+        elif isinstance(event, (SaveFailed, SaveDropped)):
+            self.lost(event.key[1])
+        return None
 
     def begin(self, seq: int, plan: str, pieces: Sequence[TensorPiece], *, last: bool) -> Comparison | None:
         """The comparison of save `seq`, None where it has none."""

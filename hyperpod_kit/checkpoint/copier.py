@@ -28,11 +28,11 @@ _GROUP = 4 * 1024 * 1024
 _VECTOR = 64 * 1024
 _MOST = 8  # more threads than this do not raise the bandwidth of one socket
 
-# A step is a function and its arguments; a batch is what one thread does before it asks for more.
+# A call is a function and its arguments; a batch is what one thread does before it asks for more.
 Batch = list[tuple[Callable[..., Any], tuple[Any, ...]]]
 
 
-class Move(NamedTuple):
+class TensorCopy(NamedTuple):
     """Copy `source` to `target`, both tensors of the same type and shape; `target` is contiguous host memory."""
 
     target: torch.Tensor
@@ -44,25 +44,25 @@ def cores(ranks_here: int) -> int:
     return max(1, min(_MOST, len(os.sched_getaffinity(0)) // max(1, ranks_here)))
 
 
-def batches(moves: Sequence[Move]) -> list[Batch]:
-    """Cut and group moves for several threads, large ones first. They hold addresses: keep the tensors alive."""
+def batches(copies: Sequence[TensorCopy]) -> list[Batch]:
+    """Cut and group copies for several threads, large ones first. They hold addresses: keep the tensors alive."""
     large: list[Batch] = []
     group: Batch = []
     rest: list[Batch] = []
     room = _GROUP
-    for move in sorted(moves, key=lambda move: -move.source.nbytes):
-        size = move.source.nbytes
-        if move.source.device.type != "cpu" or not move.source.is_contiguous():
-            rest.append([(torch.Tensor.copy_, (move.target, move.source))])
+    for copy in sorted(copies, key=lambda copy: -copy.source.nbytes):
+        size = copy.source.nbytes
+        if copy.source.device.type != "cpu" or not copy.source.is_contiguous():
+            rest.append([(torch.Tensor.copy_, (copy.target, copy.source))])
             continue
-        for step, length in _cut(move.target.data_ptr(), move.source.data_ptr(), size):
+        for call, length in _cut(copy.target.data_ptr(), copy.source.data_ptr(), size):
             if length >= _GROUP:
-                large.append([step])
+                large.append([call])
                 continue
             if length > room and group:
                 rest.append(group)
                 group, room = [], _GROUP
-            group.append(step)
+            group.append(call)
             room -= length
     return large + rest + ([group] if group else [])
 
@@ -97,25 +97,25 @@ def _words(address: int, size: int) -> Any:
     return numpy.ctypeslib.as_array((ctypes.c_uint64 * (size // 8)).from_address(address))
 
 
-class Copy:
+class CopyRun:
     """One run over a list of batches by whoever helps. `then` is called once, by the thread that ends last."""
 
-    def __init__(self, work: Sequence[Batch], then: Callable[[BaseException | None], None] | None = None) -> None:
-        self._work = work
+    def __init__(self, batches: Sequence[Batch], then: Callable[[BaseException | None], None] | None = None) -> None:
+        self._batches = batches
         self._next = itertools.count()
-        self._left = itertools.count(len(work) - 1, -1)
+        self._left = itertools.count(len(batches) - 1, -1)
         self._then = then
         self._error: BaseException | None = None
         self._ended = threading.Event()
-        if not work:
+        if not batches:
             self._end()
 
     def help(self) -> None:
         """Do batches until none is left to begin; never raises."""
-        while (number := next(self._next)) < len(self._work):
+        while (number := next(self._next)) < len(self._batches):
             if self._error is None:
                 try:
-                    for function, arguments in self._work[number]:
+                    for function, arguments in self._batches[number]:
                         function(*arguments)
                     failpoint("capture.tensor")
                 except BaseException as err:
@@ -144,35 +144,35 @@ class Copy:
 
 
 class Copier:
-    """`threads - 1` waiting threads, at least one: the caller of `Copy.wait` is the last."""
+    """`threads - 1` waiting threads, at least one: the caller of `CopyRun.wait` is the last."""
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
-        self._queue: queue.SimpleQueue[Copy | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[CopyRun | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
 
     def start(
         self,
-        work: Sequence[Batch],
+        batches: Sequence[Batch],
         then: Callable[[BaseException | None], None] | None = None,
         *,
         background: bool = False,
-    ) -> Copy:
+    ) -> CopyRun:
         """Begin; the caller goes on and must call `wait` on what it gets. `background`: even with one thread."""
-        copy = Copy(work, then)
-        helpers = min(max(self.threads - 1, int(background)), len(work))
+        run = CopyRun(batches, then)
+        helpers = min(max(self.threads - 1, int(background)), len(batches))
         while len(self._threads) < helpers:
             self._threads.append(
                 threading.Thread(target=self._serve, daemon=True, name=f"hpk-copy-{len(self._threads)}")
             )
             self._threads[-1].start()
         for _ in range(helpers):
-            self._queue.put(copy)
-        return copy
+            self._queue.put(run)
+        return run
 
     def _serve(self) -> None:
-        while (copy := self._queue.get()) is not None:
-            copy.help()
+        while (run := self._queue.get()) is not None:
+            run.help()
 
     def close(self, seconds: float = 0.0) -> None:
         """End the threads once they have done what was begun; wait for that, `seconds` at most."""

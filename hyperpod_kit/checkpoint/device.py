@@ -18,8 +18,11 @@ _SMALL = 256 * 1024  # bytes below which a transfer of its own costs more than g
 _STAGE = 32 * 1024 * 1024  # bytes of pinned memory for gathered small tensors, at most
 _registered: dict[int, int] = {}
 
+DeviceCopy = tuple[torch.Tensor, torch.Tensor, bool]
+"""The view into the slot, the tensor on the device, whether it is early (see TensorPiece)."""
+
 Fold = tuple[torch.Tensor, bool, Callable[[bytes], object]]
-"""A tensor on a device, whether it is early (see Piece), and who is told its digest."""
+"""A tensor on a device, whether it is early (see TensorPiece), and who is told its digest."""
 
 
 def is_on(tensor: torch.Tensor) -> bool:
@@ -89,15 +92,15 @@ class CudaDevice:
         self._which = which
         self._stage: torch.Tensor | None = None
 
-    def start(self, moves: Sequence[tuple[torch.Tensor, torch.Tensor, bool]], folds: Sequence[Fold] = ()) -> Transfer:
-        """Enqueue copies (view into the slot, tensor on the device, early) and digests, and return at once.
+    def start(self, copies: Sequence[DeviceCopy], folds: Sequence[Fold] = ()) -> Transfer:
+        """Enqueue copies and digests, and return at once.
 
         The side stream waits for what the current stream was given so far. Early tensors, which the next forward pass
         may change, are cloned or digested first, in the current stream: the fence does not guard them.
         """
         early, late = [one for one in folds if one[1]], [one for one in folds if not one[1]]
         sums = [(folding.fold([tensor for tensor, _, _ in early]), early)] if early else []
-        ready = [(view, source.clone() if early else source) for view, source, early in moves]
+        ready = [(view, source.clone() if early else source) for view, source, early in copies]
         small: list[tuple[torch.Tensor, torch.Tensor]] = []
         large: list[tuple[torch.Tensor, torch.Tensor]] = []
         total = 0
@@ -137,14 +140,12 @@ class Devices:
     def __init__(self) -> None:
         self._devices: dict[torch.device, CudaDevice] = {}
 
-    def start(
-        self, moves: Sequence[tuple[torch.Tensor, torch.Tensor, bool]], folds: Sequence[Fold] = ()
-    ) -> list[Transfer]:
+    def start(self, copies: Sequence[DeviceCopy], folds: Sequence[Fold] = ()) -> list[Transfer]:
         """`CudaDevice.start` for each device that has something."""
-        devices = dict.fromkeys([move[1].device for move in moves] + [one[0].device for one in folds])
+        devices = dict.fromkeys([copy[1].device for copy in copies] + [one[0].device for one in folds])
         return [
             self._of(which).start(
-                [move for move in moves if move[1].device == which], [one for one in folds if one[0].device == which]
+                [copy for copy in copies if copy[1].device == which], [one for one in folds if one[0].device == which]
             )
             for which in devices
         ]

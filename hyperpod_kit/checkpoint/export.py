@@ -23,7 +23,7 @@ from hyperpod_kit.checkpoint.repository import selection, verify
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.durable import sync_directory
 from hyperpod_kit.checkpoint.repository.store.open import Where, as_store
-from hyperpod_kit.checkpoint.snapshot import own_name
+from hyperpod_kit.checkpoint.tensors import own_name
 from hyperpod_kit.errors import CheckpointError, StorageUnreadable, UsageError
 
 FORMATS = ("dcp", "safetensors", "torch")

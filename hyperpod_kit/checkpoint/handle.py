@@ -40,8 +40,9 @@ class Handle:
     """A save: `state`, `stall_ms` (how long training stood still, the fence included), `reason` when it did not
     become durable, `attempt` (its name on storage) when it did."""
 
-    def __init__(self, step: int, seq: int, changed: threading.Condition) -> None:
+    def __init__(self, step: int, epoch: int, seq: int, changed: threading.Condition) -> None:
         self.step = step
+        self.epoch = epoch
         self.seq = seq
         self._state = SaveState.COPYING
         self.stall_ms = 0.0

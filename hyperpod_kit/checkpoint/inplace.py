@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from hyperpod_kit.checkpoint import codec, sharding
-from hyperpod_kit.checkpoint.snapshot import Collector, is_own
+from hyperpod_kit.checkpoint.tensors import Collector, TensorUse, is_own
 from hyperpod_kit.errors import CheckpointError
 
 
@@ -43,7 +43,7 @@ def collect(live: Any, saved: codec.Json, path: str, collector: Collector) -> se
             kinds = ("a tensor of this rank alone", "a tensor that is divided among the ranks")
             raise _refused(pair.path, kinds[not sharded], kinds[sharded])
         places[pair.name] = pair.path
-        first = collector.take(pair.name, pair.tensor, own=not sharded, early=True)
+        first = collector.take(pair.name, pair.tensor, TensorUse.VALUE if sharded else TensorUse.OWN)
         if first != pair.name:
             raise _refused(pair.path, "a tensor of its own", f"the same tensor as {places.get(first, first)}")
     for name in codec.tensor_names(saved):

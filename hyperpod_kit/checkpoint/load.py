@@ -16,7 +16,7 @@ from hyperpod_kit.checkpoint.dtypes import TYPES
 from hyperpod_kit.checkpoint.repository import digest, shard, stream
 from hyperpod_kit.checkpoint.repository.chunk_reader import Pump, whole
 from hyperpod_kit.checkpoint.repository.shard import Parsed, Placed, TensorSpec
-from hyperpod_kit.checkpoint.snapshot import TensorPiece, is_own
+from hyperpod_kit.checkpoint.tensors import TensorPiece, is_own
 from hyperpod_kit.errors import CheckpointError
 
 _AHEAD = 256 * 1024 * 1024

@@ -12,41 +12,19 @@ from typing import Any
 
 import torch.distributed as dist
 
-from hyperpod_kit.checkpoint import (
-    arguments,
-    candidates,
-    comparing,
-    copier,
-    load,
-    opened,
-    restore,
-    save_schedule,
-    startup,
-)
+from hyperpod_kit.checkpoint import arguments, candidates, comparing, copier, load, opened, save_schedule, startup
 from hyperpod_kit.checkpoint.agent.channel import Message
-from hyperpod_kit.checkpoint.agent.control_page import CaptureOrigin, Key
-from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import (
-    AgentEvent,
-    Close,
-    SaveDropped,
-    SaveDurable,
-    SaveFailed,
-    SaveSealed,
-    Settle,
-    TensorDigests,
-    TensorQuestion,
-)
+from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import AgentEvent, Close
 from hyperpod_kit.checkpoint.collectives import Ranks
-from hyperpod_kit.checkpoint.fence import Fence
+from hyperpod_kit.checkpoint.earlier_captures import EarlierCaptures
 from hyperpod_kit.checkpoint.handle import Handle, SaveState
-from hyperpod_kit.checkpoint.repository import catalog, policy
-from hyperpod_kit.checkpoint.repository.store.open import open_store
+from hyperpod_kit.checkpoint.numbering import Numbering
+from hyperpod_kit.checkpoint.repository import policy
 from hyperpod_kit.checkpoint.results import Fresh, Restored
 from hyperpod_kit.checkpoint.saves import Saves, log
 from hyperpod_kit.checkpoint.slots import SlotPool
+from hyperpod_kit.checkpoint.staging import OnBusy, Staging
 from hyperpod_kit.checkpoint.state import State
-from hyperpod_kit.checkpoint.taking import OnBusy, Taking
-from hyperpod_kit.environment import HPK_RESUME_FROM, HPK_RESUME_MEMORY
 from hyperpod_kit.errors import CheckpointError, StateNotSerializable
 from hyperpod_kit.slurm.progress import Teller
 
@@ -96,63 +74,59 @@ class Manager:
         self._saves = Saves(os.fspath(root), max_lost)
         self._pid = os.getpid()
         self._closed: bool | None = None
-        self._parent: dict[str, int] | None = None  # the save or the restored checkpoint before the next save
-        self._settled = False
-        self._seq = 0
-        self._overlap = overlap
         self._progress = Teller()
         self._start = startup.identify(self._ranks, root, run, algorithm)
         self._comparing = comparing.Comparing(compare, self._start.algorithm)
-        self.root, self.run, self.algorithm = self._start.root, self._start.run.run, self._start.algorithm
-        self._cores = copier.cores(self._start.ranks_here)
-        self._copier = copier.Copier(self._cores)
-        load.warm(self.algorithm)
-        self._fence = Fence()
-        self._local = os.path.abspath(local) if local is not None else None
-        options: Message = {"local": self._local, "rate_limit": rate_limit, "keep": keep.to_json() if keep else None}
+        threads = copier.cores(self._start.ranks_here)
+        load.warm(self._start.algorithm)
+        directory = os.path.abspath(local) if local is not None else None
+        options: Message = {"local": directory, "rate_limit": rate_limit, "keep": keep.to_json() if keep else None}
         self._agent = startup.start_agent(self._ranks, self._start, options, self._on_event)
-        run_id, rank = self._start.run.run_id, self._ranks.rank
-        self._pool = SlotPool(run_id, rank, slots, folder=self._agent.folder)
-        self._pool.attach()
-        self._held: list[list[candidates.HeldShard]] = self._ranks.gather(
-            candidates.here(self._pool.slots, self._local, run_id, rank)
-        )
-        origin = CaptureOrigin(
-            rank=rank,
-            world=self._ranks.world,
-            incarnation=self._start.incarnation,
-            run=self.run,
-            run_id=run_id,
-            root=self.root,
-            owner=self._start.owner,
-            job=dict(self._start.job),
-        )
-        self._taking = Taking(
-            origin,
-            self.algorithm,
-            pool=self._pool,
-            copies=self._copier,
+        pool = SlotPool(self._start.run.run_id, self._ranks.rank, slots, folder=self._agent.folder)
+        pool.attach()
+        self._earlier = EarlierCaptures(self._ranks, self._start, self._agent, pool, local=directory, threads=threads)
+        self._staging = Staging(
+            self._start.origin(self._ranks),
+            self._start.algorithm,
+            pool=pool,
+            threads=threads,
             saves=self._saves,
             agent=self._agent,
             comparing=self._comparing,
             overlap=overlap,
         )
         try:
-            self._claim_epoch()
+            self._numbering = Numbering(self._ranks, self._start, self._earlier.keys)
         except BaseException:
             self._agent.let_go()
             raise
         opened.enter(self)
-        if self._unclaimed:
+        if self._numbering.unclaimed:
             warnings.warn(
-                f"nothing can be saved: {self._unclaimed}; what is there can be restored", RuntimeWarning, stacklevel=2
+                f"nothing can be saved: {self._numbering.unclaimed}; what is there can be restored",
+                RuntimeWarning,
+                stacklevel=2,
             )
 
-    def _claim_epoch(self) -> None:
-        """A collective. Where the root cannot be written, the epoch is still to be claimed by the next save."""
-        near = [held.key for own in self._held for held in own]
-        self.epoch, seq, self._unclaimed = startup.agree_epoch(self._ranks, self._start, near)
-        self._taking.epoch, self._seq = self.epoch, max(self._seq, seq)
+    @property
+    def root(self) -> str:
+        """Where the checkpoints lie."""
+        return self._start.root
+
+    @property
+    def run(self) -> str:
+        """The run's name."""
+        return self._start.run.run
+
+    @property
+    def algorithm(self) -> str:
+        """The digest of the shards."""
+        return self._start.algorithm
+
+    @property
+    def epoch(self) -> int:
+        """The number of this start below the root."""
+        return self._numbering.epoch
 
     # --- restore ------------------------------------------------------------------------------------------------
 
@@ -167,40 +141,23 @@ class Manager:
         no reason to go back), CheckpointError when the state does not fit. All ranks call it, and all get the same.
         """
         self._mine()
-        self._fence.drain()
-        told = os.environ.get(HPK_RESUME_FROM) or None
-        outcome = restore.restore(
-            self._ranks,
-            open_store(self.root),
-            state,
-            run_id=self._start.run.run_id,
-            held=self._held,
-            slots=self._pool.slots,
-            threads=self._cores,
-            local=self._local,
-            first=None if told == "none" else told,
-            near=os.environ.get(HPK_RESUME_MEMORY) != "0",
-        )
-        self._settle(outcome.keep)
-        if isinstance(outcome.got, Restored):
-            self._parent = {"seq": outcome.got.seq, "step": outcome.got.step}
-            if outcome.got.tier == candidates.STORAGE:
-                self._saves.found(outcome.got.seq, outcome.got.step)
+        self._staging.fence.drain()
+        found = self._earlier.restore(state)
+        if isinstance(found, Restored):
+            self._numbering.follow(found.seq, found.step)
+            if found.tier == candidates.STORAGE:
+                self._saves.found(found.seq, found.step)
         state.when_complete(self._prepare)
-        self._progress.begins(outcome.got.next_step)
-        return outcome.got
-
-    def _settle(self, keep: Key | None) -> None:
-        self._settled = True
-        self._agent.send(Settle(keep, "local" if self._local else "memory"))
+        self._progress.begins(found.next_step)
+        return found
 
     def _prepare(self, state: State) -> None:
         """Make and fault in the slots while training goes on; the first save finds them."""
         try:
-            snapshot = state.snapshot(self._ranks)
+            tensors = state.tensors(self._ranks)
         except StateNotSerializable:
             return  # the first save says so
-        self._taking.prepare(snapshot)
+        self._staging.prepare(tensors)
 
     # --- save ---------------------------------------------------------------------------------------------------
 
@@ -249,26 +206,17 @@ class Manager:
 
     def _save(self, step: int, state: State, on_busy: OnBusy, metrics: dict[str, float | str]) -> Handle:
         begin = time.perf_counter()
-        self._fence.drain()
-        if not self._settled:
-            if any(self._held) or any(entry.committed for entry in catalog.attempts(self.root)):
-                raise CheckpointError(f"{self.root} holds checkpoints of this run", hint="call restore() before save()")
-            self._settle(None)
-        if self._unclaimed:
-            self._claim_epoch()
-        snapshot = state.snapshot(self._ranks)
-        snapshot.tree["save"] = {"parent": self._parent, "metrics": metrics}
-        self._seq += 1
-        handle = self._saves.new(step, self._seq)
-        if self._unclaimed:
-            self._saves.lose(handle, SaveState.FAILED, self._unclaimed)
-        flight = self._taking.take(snapshot, handle, on_busy) if not handle.final else None
-        if flight is not None and self._overlap and self._fence.watch(state.optimizers):
-            self._fence.hold(flight, handle)
-        elif flight is not None:
-            flight.wait()
-        if flight is not None:
-            self._parent = {"seq": handle.seq, "step": step}
+        self._staging.fence.drain()
+        self._earlier.pass_over()
+        if self._numbering.unclaimed:
+            self._numbering.claim()
+        tensors = state.tensors(self._ranks)
+        tensors.tree["save"] = {"parent": self._numbering.parent, "metrics": metrics}
+        handle = self._saves.new(step, self._numbering.epoch, self._numbering.next_seq())
+        if self._numbering.unclaimed:
+            self._saves.lose(handle, SaveState.FAILED, self._numbering.unclaimed)
+        elif self._staging.stage(tensors, handle, on_busy, state.optimizers):
+            self._numbering.follow(handle.seq, step)
         handle.stall_ms = (time.perf_counter() - begin) * 1000.0
         self._saves.speak(3)
         trouble = self._saves.trouble
@@ -279,17 +227,14 @@ class Manager:
     def fence(self) -> None:
         """Wait until the weights may change: what an overlapped save still reads is copied. An optimizer of the state
         calls it before its step; call it before changing the weights in another way."""
-        self._fence.wait()
+        self._staging.fence.wait()
 
     def _on_event(self, event: AgentEvent) -> None:
-        if isinstance(event, TensorQuestion):
-            self._agent.send(TensorDigests(event.key, self._comparing.tensors(event.key[1], event.holders)))
-            return
-        if isinstance(event, (SaveSealed, SaveDurable)):
-            self._comparing.found_equal(event.key[1])
-        elif isinstance(event, (SaveFailed, SaveDropped)):
-            self._comparing.lost(event.key[1])
-        self._saves.hear(event, self._start.incarnation)
+        answer = self._comparing.hear(event)
+        if answer is not None:
+            self._agent.send(answer)
+        else:
+            self._saves.hear(event, self._start.incarnation)
 
     def _mine(self) -> None:
         """Raises CheckpointError unless this process made the Manager and it is open."""
@@ -312,9 +257,7 @@ class Manager:
         if self._closed is not None and os.getpid() == self._pid:
             return self._closed
         self._mine()
-        self._fence.close()
-        self._copier.close()
-        self._pool.close()
+        self._staging.close()
         self._agent.send(Close())
         done = self._agent.wait_end(drain)
         if not done:
@@ -346,15 +289,13 @@ class Manager:
         # Other ranks may be far behind or gone: nothing is waited for, and memory is left for the next start.
         self.rest()
         self._closed = False
-        self._pool.close()
+        self._staging.let_go()
         self._agent.let_go()
         opened.leave(self)
 
     def rest(self) -> None:
         """Let no thread of this Manager be inside torch any more; called before the interpreter ends."""
-        self._fence.rest(_REST_SECONDS)
-        self._copier.close(_REST_SECONDS)
-        self._pool.rest(_REST_SECONDS)
+        self._staging.rest(_REST_SECONDS)
         if self.protects and not self._saves.all_safe:
             log.warning("no close(): %r; the agent (pid %d) goes on alone", self._saves.newest, self._agent.pid)
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from hyperpod_kit.checkpoint import codec, sharding
-from hyperpod_kit.checkpoint.snapshot import Collector
+from hyperpod_kit.checkpoint.tensors import Collector, TensorUse
 
 # Prefixes that wrappers put into parameter names; the checkpoint has the names of the bare model.
 _WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")
@@ -39,19 +39,20 @@ def encode(
     collector: Collector,
     parameters: Set[str],
     *,
-    early: bool = False,
+    use: TensorUse = TensorUse.WEIGHT,
     sent: Set[str] = frozenset(),
 ) -> dict[str, Any]:
     """The model's state dict with its own objects instead of detached copies of them (`keep_vars`), so that an
-    unchanged tensor is recognised. `parameters` are the names of its parameters; all else is a buffer, and of them
-    `sent` those that DDP sends around."""
+    unchanged tensor is recognised. `parameters` are the names of its parameters, which are of that `use`; all else is
+    a buffer, and of them `sent` those that DDP sends around."""
     out = {}
-    takes = [partial(collector.take, early=early or buffer, pinned=buffer) for buffer in (False, True)]
+    weight, buffer, sent_buffer = (
+        partial(collector.take, use=one) for one in (use, TensorUse.BUFFER, TensorUse.SENT_BUFFER)
+    )
     for name, value in model.state_dict(keep_vars=True).items():
         plain = _plain_name(name)
         # Forward may change buffers, and before it DDP sends rank 0's to all: only those are the model's.
-        buffer = name not in parameters
-        take = partial(takes[True], loose=True) if name in sent else takes[buffer]
+        take = sent_buffer if name in sent else weight if name in parameters else buffer
         out[plain] = codec.encode(value, f"{path}.{plain}", take)
     return out
 

@@ -16,7 +16,9 @@ from hyperpod_kit.checkpoint.repository import mapping
 class OpenedManager(Protocol):
     """What is asked of a Manager here."""
 
-    root: str
+    @property
+    def root(self) -> str:
+        """Where its checkpoints lie."""
 
     @property
     def protects(self) -> bool:

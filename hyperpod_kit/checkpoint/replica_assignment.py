@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 
-from hyperpod_kit.checkpoint.snapshot import TensorPiece
+from hyperpod_kit.checkpoint.tensors import TensorPiece
 
 
 def owner(pieces: Iterable[TensorPiece]) -> dict[str, int]:

@@ -19,7 +19,7 @@ from hyperpod_kit.checkpoint.dcp import reshard
 from hyperpod_kit.checkpoint.load import copy_into, is_plain, view_of
 from hyperpod_kit.checkpoint.reason import Reason
 from hyperpod_kit.checkpoint.repository import digest
-from hyperpod_kit.checkpoint.snapshot import TensorPiece
+from hyperpod_kit.checkpoint.tensors import TensorPiece
 
 BUCKET = 64 * 1024 * 1024
 

@@ -31,8 +31,8 @@ from hyperpod_kit.checkpoint.repository import digest, lease, verify
 from hyperpod_kit.checkpoint.repository.manifest import Manifest
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.results import Fresh, Restored
-from hyperpod_kit.checkpoint.snapshot import Snapshot
 from hyperpod_kit.checkpoint.state import State
+from hyperpod_kit.checkpoint.tensors import StateTensors
 from hyperpod_kit.environment import HPK_RESUME_FROM, HPK_RESUME_MEMORY
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint, StorageUnreadable
 
@@ -319,10 +319,10 @@ class _Run:
         self._all.fit(lambda: self._state.adopt(head.tree, loaded))
         return size
 
-    def _targets(self, head: _Head, reading: load.Reading | None) -> tuple[Snapshot, bool]:
+    def _targets(self, head: _Head, reading: load.Reading | None) -> tuple[StateTensors, bool]:
         """(what the state wants filled, whether that is on every rank what it saved)."""
 
-        def walk() -> tuple[Snapshot, str]:
+        def walk() -> tuple[StateTensors, str]:
             targets = self._state.targets(self._ranks, head.tree)
             if reading is not None:
                 # The plan says nothing of what only this rank has.
@@ -351,7 +351,9 @@ class _Run:
                 opened = stack.enter_context(reshard.opened(self._store, self._candidate.attempt, head.body))
                 yield load.ProvedShard(opened.shard(rank))
 
-    def _same(self, head: _Head, targets: Snapshot, reading: load.Reading) -> tuple[Mapping[str, torch.Tensor], int]:
+    def _same(
+        self, head: _Head, targets: StateTensors, reading: load.Reading
+    ) -> tuple[Mapping[str, torch.Tensor], int]:
         """Saved by the same ranks: each streams its own shard and shares what others hold too."""
         pieces = {piece.spec.name: piece for piece in targets.pieces}
 
@@ -366,7 +368,7 @@ class _Run:
         self._all.settle(replicate.replicate(self._ranks, targets.pieces, own.here, head.algorithm))
         return own.loaded, sum(sizes)
 
-    def _other(self, head: _Head, targets: Snapshot) -> tuple[Mapping[str, torch.Tensor], int]:
+    def _other(self, head: _Head, targets: StateTensors) -> tuple[Mapping[str, torch.Tensor], int]:
         """Saved by other ranks or with another division: slices of tensors, wherever they lie."""
         assert head.body is not None
         with reshard.opened(self._store, self._candidate.attempt, head.body) as attempt:

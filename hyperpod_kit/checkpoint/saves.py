@@ -60,9 +60,9 @@ class Saves:
 
     # --- from the training loop ---------------------------------------------------------------------------------
 
-    def new(self, step: int, seq: int) -> Handle:
+    def new(self, step: int, epoch: int, seq: int) -> Handle:
         """A save that begins."""
-        handle = Handle(step, seq, self.changed)
+        handle = Handle(step, epoch, seq, self.changed)
         with self.changed:
             self._open = {number: held for number, held in self._open.items() if not held.final}
             self._open[seq] = self.newest = handle

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from hyperpod_kit.checkpoint import device
 from hyperpod_kit.checkpoint.agent import places, shm_slots
 from hyperpod_kit.checkpoint.agent.control_page import SlotState
-from hyperpod_kit.checkpoint.capture import Target
 from hyperpod_kit.checkpoint.repository.shard import ShardLayout
+from hyperpod_kit.checkpoint.staging_slot import StagingSlot
 from hyperpod_kit.errors import CheckpointError
 
 # A slot may be this much larger than what lies in it: a loader's state that grows does not cost a new slot each time.
@@ -24,7 +24,7 @@ class SlotPool:
         self._folder = folder or places.mine()
         self._uid, self._run, self._rank = places.node_uid(), shm_slots.run_hash(run_id), rank
         self._names = [shm_slots.SlotName(self._uid, self._run, rank, n) for n in range(count)]
-        self._targets: dict[int, Target] = {}
+        self._ours: dict[int, StagingSlot] = {}
         self._busy: dict[int, shm_slots.Slot] = {}
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
@@ -37,21 +37,21 @@ class SlotPool:
     @property
     def slots(self) -> list[shm_slots.Slot]:
         """Those that are mapped."""
-        return [*self._busy.values(), *(target.slot for target in self._targets.values())]
+        return [*self._busy.values(), *(slot.memory for slot in self._ours.values())]
 
     def attach(self) -> None:
         """Map the slots that are there, for restoring as well as for saving; a thread faults them in meanwhile."""
         self.settle()
         names = shm_slots.names(self._folder, uid=self._uid, run=self._run, rank=self._rank)
         found = list(shm_slots.attached(self._folder, names))
-        self._busy = {slot.name.slot: slot for slot in found}
+        self._busy = {memory.name.slot: memory for memory in found}
         # What was captured last is likely to be needed first.
-        order = sorted(found, key=lambda slot: slot.page.seq if slot.page is not None else 0, reverse=True)
+        order = sorted(found, key=lambda memory: memory.page.seq if memory.page is not None else 0, reverse=True)
 
         def work() -> None:
-            for slot in order:
+            for memory in order:
                 if not self._ending:
-                    slot.prefault()
+                    memory.prefault()
 
         self._start(work)
 
@@ -66,9 +66,9 @@ class SlotPool:
                 for name in self._names:
                     if self._ending:
                         return
-                    target = self._usable(name, layout, extra)
-                    if pin and target is not None:
-                        device.register(target.slot)
+                    slot = self._usable(name, layout, extra)
+                    if pin and slot is not None:
+                        device.register(slot.memory)
                     self._made[name].set()
             except (CheckpointError, OSError) as err:
                 self._error = err
@@ -98,7 +98,7 @@ class SlotPool:
             self._thread.join()
             self._thread = None
 
-    def acquire(self, layout: ShardLayout, extra: int) -> Target | None:
+    def acquire(self, layout: ShardLayout, extra: int) -> StagingSlot | None:
         """A FREE slot that fits, made when there are fewer than `count`; None when all are busy.
 
         Raises NotEnoughSharedMemory, OSError.
@@ -109,37 +109,37 @@ class SlotPool:
             error, self._error = self._error, None
             if error is not None:
                 raise error
-            target = self._usable(name, layout, extra)
-            if target is not None:
-                return target
+            slot = self._usable(name, layout, extra)
+            if slot is not None:
+                return slot
         return None
 
-    def _usable(self, name: shm_slots.SlotName, layout: ShardLayout, extra: int) -> Target | None:
-        held = self._targets.get(name.slot)
-        slot = held.slot if held is not None else self._busy.get(name.slot) or self._find(name)
-        if slot is not None:
-            page = slot.page
+    def _usable(self, name: shm_slots.SlotName, layout: ShardLayout, extra: int) -> StagingSlot | None:
+        slot = self._ours.get(name.slot)
+        memory = slot.memory if slot is not None else self._busy.get(name.slot) or self._find(name)
+        if memory is not None:
+            page = memory.page
             if page is not None and page.state != SlotState.FREE:
-                if held is None:
-                    self._busy[name.slot] = slot
+                if slot is None:
+                    self._busy[name.slot] = memory
                 return None
             self._busy.pop(name.slot, None)
-            if page is not None and layout.size <= slot.room[0] <= layout.size + SLACK and slot.room[1] >= extra:
-                slot.prefault()
-                if held is None or held.layout.fingerprint != layout.fingerprint:
-                    held = self._targets[name.slot] = Target(slot, layout)
-                return held
+            if page is not None and layout.size <= memory.room[0] <= layout.size + SLACK and memory.room[1] >= extra:
+                memory.prefault()
+                if slot is None or slot.layout.fingerprint != layout.fingerprint:
+                    slot = self._ours[name.slot] = StagingSlot(memory, layout)
+                return slot
             # Of another size, and free: nothing is lost. The new file gets a new mapping.
-            self._targets.pop(name.slot, None)
-            device.unregister(slot)
-            slot.unlink()
-            del slot, held
+            self._ours.pop(name.slot, None)
+            device.unregister(memory)
+            memory.unlink()
+            del slot, memory
         made = shm_slots.create(
             self._folder, name, layout.size + SLACK // 2, extra_room=max(shm_slots.EXTRA_ROOM, 4 * extra)
         )
         made.prefault()
-        self._targets[name.slot] = Target(made, layout)
-        return self._targets[name.slot]
+        self._ours[name.slot] = StagingSlot(made, layout)
+        return self._ours[name.slot]
 
     def _find(self, name: shm_slots.SlotName) -> shm_slots.Slot | None:
         try:
@@ -155,7 +155,7 @@ class SlotPool:
 
     def close(self) -> None:
         self.settle()
-        for target in self._targets.values():
-            device.unregister(target.slot)
-        self._targets.clear()
+        for slot in self._ours.values():
+            device.unregister(slot.memory)
+        self._ours.clear()
         self._busy.clear()

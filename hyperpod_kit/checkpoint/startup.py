@@ -15,7 +15,7 @@ import torch
 from hyperpod_kit.checkpoint import opened, values
 from hyperpod_kit.checkpoint.agent import greeting, places
 from hyperpod_kit.checkpoint.agent.channel import Message
-from hyperpod_kit.checkpoint.agent.control_page import Key
+from hyperpod_kit.checkpoint.agent.control_page import CaptureOrigin, Key
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import AgentEvent, Connect
 from hyperpod_kit.checkpoint.collectives import Ranks, first_problem
 from hyperpod_kit.checkpoint.keeper import AgentKeeper
@@ -50,6 +50,19 @@ class StartIdentity:
             if name in os.environ
         }
     )
+
+    def origin(self, ranks: Ranks) -> CaptureOrigin:
+        """What the control pages say of this rank's captures."""
+        return CaptureOrigin(
+            rank=ranks.rank,
+            world=ranks.world,
+            incarnation=self.incarnation,
+            run=self.run.run,
+            run_id=self.run.run_id,
+            root=self.root,
+            job=dict(self.job),
+            owner=self.owner,
+        )
 
     @property
     def ranks_here(self) -> int:

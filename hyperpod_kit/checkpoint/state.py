@@ -11,7 +11,7 @@ import torch
 
 from hyperpod_kit.checkpoint import broadcast, codec, fsdp1, inplace, modules, optimizer, owned, randomness, sharding
 from hyperpod_kit.checkpoint.collectives import Ranks
-from hyperpod_kit.checkpoint.snapshot import Collector, Known, Snapshot, TensorPiece
+from hyperpod_kit.checkpoint.tensors import Collector, Known, StateTensors, TensorPiece, TensorUse
 from hyperpod_kit.errors import CheckpointError
 
 
@@ -71,7 +71,7 @@ class State:
     def when_complete(self, then: Callable[[State], None]) -> None:
         """Call `then(self)` as soon as every tensor is there: now, or after the step that makes the optimizer's state.
 
-        Not at all where a snapshot is a collective (FSDP1, `full`): ranks need not get here together.
+        Not at all where `tensors` is a collective (FSDP1, `full`): ranks need not get here together.
         """
         if self.full or (self.model is not None and fsdp1.is_used(self.model)):
             return
@@ -88,7 +88,7 @@ class State:
 
     # --- saving -------------------------------------------------------------------------------------------------
 
-    def snapshot(self, ranks: Ranks) -> Snapshot:
+    def tensors(self, ranks: Ranks) -> StateTensors:
         """This rank's state as live tensors and JSON. Raises StateNotSerializable.
 
         No collective, except for FSDP1 (torch gathers its state dict) and with `full=True`.
@@ -100,7 +100,8 @@ class State:
         def mine(path: str, tensor: torch.Tensor) -> str:
             # All ranks have their part of what is divided, so its name is that of no rank.
             sharded = sharding.is_sharded(tensor)
-            return collector.take(path[len(prefix) + 1 :] if sharded else path, tensor, own=not sharded, early=True)
+            use = TensorUse.VALUE if sharded else TensorUse.OWN
+            return collector.take(path[len(prefix) + 1 :] if sharded else path, tensor, use)
 
         for name, thing in self.objects.items():
             if not _is_shared(thing):
@@ -129,14 +130,14 @@ class State:
         for name, thing in self.objects.items():
             path = f"objects.{name}"
             if isinstance(thing, torch.nn.Module):
-                tree[path] = modules.encode(thing, path, collector, modules.fqns(thing)[1], early=True)
+                tree[path] = modules.encode(thing, path, collector, modules.fqns(thing)[1], use=TensorUse.VALUE)
             elif isinstance(thing, torch.optim.Optimizer):
                 tree[path] = codec.encode(optimizer.state_of(thing, fqns), path, collector.take)
         return tree
 
     # --- restoring ----------------------------------------------------------------------------------------------
 
-    def targets(self, ranks: Ranks, tree: Mapping[str, Any]) -> Snapshot:
+    def targets(self, ranks: Ranks, tree: Mapping[str, Any]) -> StateTensors:
         """The live tensors that a restore of `tree` fills in place: model, optimizer, whose state is made first, and
         what `extra` holds.
 
@@ -149,7 +150,7 @@ class State:
         for path, thing in self._optimizers().items():
             if tree[path].get("state") and not sharded1 and optimizer.materialise(thing):
                 self._made.append(thing)
-        # With `full` a snapshot's pieces are whole tensors, these are not; else the first save finds them known.
+        # With `full` the pieces of a save are whole tensors, these are not; else the first save finds them known.
         collector = Collector(
             ranks, Known() if self.full else self._known, full=self.full, gather=False, owned=self._owned
         )
@@ -160,23 +161,23 @@ class State:
         self._compare_classes(tree)
         inplace.collect(self.extra, tree["extra"], "extra", collector)
         wanted = set(codec.tensor_names(dict(tree)))
-        snapshot = collector.finish(live)
+        tensors = collector.finish(live)
         # State that the checkpoint does not have (saved before the first step) is dropped by `adopt`.
-        names = codec.renamed(live, tree) if any(piece.spec.name not in wanted for piece in snapshot.pieces) else {}
+        names = codec.renamed(live, tree) if any(piece.spec.name not in wanted for piece in tensors.pieces) else {}
         pieces = tuple(
             _as_saved(piece, names.get(piece.spec.name, piece.spec.name))
-            for piece in snapshot.pieces
+            for piece in tensors.pieces
             if names.get(piece.spec.name, piece.spec.name) in wanted
         )
         _refuse_twice(pieces)
         # A sharded tensor of which no part lies here needs no bytes, but it is live all the same.
-        absent = tuple(name for name in snapshot.absent if name in wanted)
+        absent = tuple(name for name in tensors.absent if name in wanted)
         self._live = {
             names.get(name, name): collector.source(name)
-            for name in (*(piece.spec.name for piece in snapshot.pieces), *absent)
+            for name in (*(piece.spec.name for piece in tensors.pieces), *absent)
             if names.get(name, name) in wanted
         }
-        return replace(snapshot, pieces=pieces, absent=absent)
+        return replace(tensors, pieces=pieces, absent=absent)
 
     def names(self, ranks: Ranks) -> dict[str, str]:
         """What this rank holds of what ranks share: name -> layout, and "" for an optimizer's parameters, whose state
@@ -190,9 +191,9 @@ class State:
             for path, thing in things.items():
                 if isinstance(thing, torch.nn.Module):
                     modules.encode(thing, path, collector, modules.fqns(thing)[1])
-        snapshot = collector.finish({})
-        found = {piece.spec.name: piece.kind for piece in snapshot.pieces if not piece.own}
-        found.update((name, sharding.describe(collector.source(name))) for name in snapshot.absent)
+        tensors = collector.finish({})
+        found = {piece.spec.name: piece.kind for piece in tensors.pieces if not piece.own}
+        found.update((name, sharding.describe(collector.source(name))) for name in tensors.absent)
         for path, optimizer_ in self._optimizers().items():
             found[path] = ""
             states = [f"{path}.state.{name}" for name in optimizer.names_of(optimizer_, fqns)]

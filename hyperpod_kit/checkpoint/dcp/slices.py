@@ -11,7 +11,7 @@ from hyperpod_kit.checkpoint.dtypes import NAMES, TYPES
 from hyperpod_kit.checkpoint.load import Landing, copy_into, empty, is_plain
 from hyperpod_kit.checkpoint.repository import index
 from hyperpod_kit.checkpoint.repository.shard import ITEM_BYTES
-from hyperpod_kit.checkpoint.snapshot import TensorPiece
+from hyperpod_kit.checkpoint.tensors import TensorPiece
 from hyperpod_kit.errors import CheckpointError
 
 Rows = Mapping[str, Sequence[index.Piece]]

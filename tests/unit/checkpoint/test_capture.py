@@ -21,7 +21,7 @@ def test_every_byte_is_copied_once_and_none_beside(threads: int, count: int) -> 
     room = torch.full((count + 16,), 7, dtype=torch.uint8)
     pool = copier.Copier(threads)
     done: list[object] = []
-    pool.start(copier.batches([copier.Move(room[8 : 8 + count], source)]), done.append).wait()
+    pool.start(copier.batches([copier.TensorCopy(room[8 : 8 + count], source)]), done.append).wait()
     pool.close()
     assert torch.equal(room[8 : 8 + count], source) and done == [None]
     assert room[:8].tolist() == [7] * 8 and room[8 + count :].tolist() == [7] * 8
@@ -32,7 +32,7 @@ def test_views_of_any_layout_land_in_row_order() -> None:
     sources = [base.t(), base[:, ::2], base[1], torch.tensor(3.5), base.to(torch.bfloat16).t(), torch.empty(0, 3)]
     targets = [torch.zeros(source.shape, dtype=source.dtype) for source in sources]
     pool = copier.Copier(2)
-    pool.start(copier.batches([copier.Move(t, s) for t, s in zip(targets, sources, strict=True)])).wait()
+    pool.start(copier.batches([copier.TensorCopy(t, s) for t, s in zip(targets, sources, strict=True)])).wait()
     pool.close()
     assert all(torch.equal(t, s) for t, s in zip(targets, sources, strict=True))
 

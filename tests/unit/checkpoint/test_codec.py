@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from hyperpod_kit.checkpoint import codec, replica_assignment  # noqa: E402
 from hyperpod_kit.checkpoint.collectives import Ranks  # noqa: E402
 from hyperpod_kit.checkpoint.repository.shard import TensorSpec  # noqa: E402
-from hyperpod_kit.checkpoint.snapshot import Collector, Known, TensorPiece  # noqa: E402
+from hyperpod_kit.checkpoint.tensors import Collector, Known, TensorPiece  # noqa: E402
 from hyperpod_kit.errors import CheckpointError, StateNotSerializable  # noqa: E402
 
 

@@ -49,12 +49,12 @@ def block(manager: Manager, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     from hyperpod_kit.checkpoint import fence
 
     go = threading.Event()
-    real = manager._copier.start
+    real = manager._staging._copier.start
 
     def start(work: Any, then: Any = None, *, background: bool = False) -> Any:
         return real([[(go.wait, (20,))], *work] if background else work, then, background=background)
 
-    monkeypatch.setattr(manager._copier, "start", start)
+    monkeypatch.setattr(manager._staging._copier, "start", start)
     assert fence is not None
     return go
 
@@ -96,7 +96,7 @@ def test_a_copy_that_fails_is_a_failed_save_and_the_slot_is_free_again(
     job, manager = Job(), Manager(root, overlap=True)
     manager.restore(job.state)
     job.step()
-    real = manager._copier.start
+    real = manager._staging._copier.start
 
     def explode() -> None:
         raise MemoryError("no memory for this test")
@@ -105,7 +105,7 @@ def test_a_copy_that_fails_is_a_failed_save_and_the_slot_is_free_again(
         return real([*work, [(explode, ())]] if background else work, then, background=background)
 
     with monkeypatch.context() as patch:
-        patch.setattr(manager._copier, "start", start)
+        patch.setattr(manager._staging._copier, "start", start)
         handle = manager.save(0, job.state)
         manager.fence()
     assert not handle.wait("durable", 10)

@@ -37,7 +37,7 @@ class Clock:
 
 
 def ended(saves: Saves, seq: int, kind: str, note: str = "the disk is full", **more: Any) -> None:
-    handle = saves.new(10 * seq, seq)
+    handle = saves.new(10 * seq, 1, seq)
     event = agent_event({"ev": kind, "key": [1, seq, KEY], "note": note, "was": kind, **more})
     assert event is not None
     saves.hear(event, KEY)
@@ -100,7 +100,7 @@ def test_so_many_in_a_row_are_an_error_until_one_is_durable_again() -> None:
 def test_storage_that_is_only_slower_than_the_saves_is_said_and_no_error(caplog: pytest.LogCaptureFixture) -> None:
     saves = Saves("/root", 2)
     for seq in range(1, 5):
-        saves.skip(saves.new(seq, seq))
+        saves.skip(saves.new(seq, 1, seq))
     ended(saves, 5, "dropped", f"rank 1: {losses.NO_SLOT}")
     ended(saves, 6, "dropped", f"rank 1: {losses.REPLACED}")
     assert saves.trouble is None and saves.skipped == 4 and "the 4th in a row" in caplog.text

@@ -57,7 +57,7 @@ def test_master_weights_and_an_average_that_the_program_holds_go_on_as_if_nothin
     assert all(torch.equal(a, b) for a, b in zip([*weights, *average.values()], undisturbed, strict=True))
     # What is saved next is what the program holds.
     saved_again = State(extra=extra, rng=False)
-    assert [piece.tensor.data_ptr() for piece in saved_again.snapshot(Ranks(alone=True)).pieces[:2]] == [
+    assert [piece.tensor.data_ptr() for piece in saved_again.tensors(Ranks(alone=True)).pieces[:2]] == [
         weight.data_ptr() for weight in weights
     ]
 

@@ -32,12 +32,12 @@ manager = Manager(root, overlap=how == "overlap")
 state = State(model, optimizer)
 if how == "making slots":
     # The thread that makes the slots is in torch all the time, and goes on for longer than the interpreter lives.
-    real = slots.Target
+    real = slots.StagingSlot
     def target(*arguments):
         for _ in range(20_000):
             torch.frombuffer(bytearray(8), dtype=torch.uint8).view(torch.float32)
         return real(*arguments)
-    slots.Target = target
+    slots.StagingSlot = target
 manager.restore(state)
 if how == "making slots":
     sys.exit(0)

@@ -115,7 +115,7 @@ torch = pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint import comparing, copier, folding  # noqa: E402
 from hyperpod_kit.checkpoint.repository.shard import TensorSpec  # noqa: E402
-from hyperpod_kit.checkpoint.snapshot import TensorPiece  # noqa: E402
+from hyperpod_kit.checkpoint.tensors import TensorPiece  # noqa: E402
 
 SIZES = [0, 1, 7, 4096, 4 * 2**20, 4 * 2**20 + 1, 8 * 2**20 + 5]
 

@@ -38,12 +38,12 @@ def test_the_first_save_does_not_wait_for_the_second_slot(gate: threading.Event)
     pool.prepare(lambda: (LAYOUT, 100))
     pool.planned()
     first = pool.acquire(LAYOUT, 100)
-    assert first is not None and first.slot.name.slot == 0 and not gate.is_set()
-    first.slot.put(Page().to(SlotState.WRITING))
+    assert first is not None and first.number == 0 and not gate.is_set()
+    first.memory.put(Page().to(SlotState.WRITING))
     gate.set()
     second = pool.acquire(LAYOUT, 100)
-    assert second is not None and second.slot.name.slot == 1
-    second.slot.put(Page().to(SlotState.WRITING))
+    assert second is not None and second.number == 1
+    second.memory.put(Page().to(SlotState.WRITING))
     assert pool.acquire(LAYOUT, 100) is None
     pool.close()
 

@@ -72,7 +72,7 @@ def test_what_cannot_be_held_is_refused_at_the_first_save_with_the_way_out(root:
             manager.save(0, state)
         assert caught.value.hint and __import__("re").search(hint, caught.value.hint)
     # One that spans itself in dimensions of size 1 holds each item once.
-    assert State(extra={"ids": torch.arange(3).expand(1, 3)}).snapshot(Ranks(alone=True)).pieces
+    assert State(extra={"ids": torch.arange(3).expand(1, 3)}).tensors(Ranks(alone=True)).pieces
     assert manager.close()
 
 

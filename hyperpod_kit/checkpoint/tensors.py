@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import json
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
@@ -17,6 +18,24 @@ from hyperpod_kit.checkpoint.dtypes import NAMES
 from hyperpod_kit.checkpoint.repository import digest
 from hyperpod_kit.checkpoint.repository.shard import TensorSpec
 from hyperpod_kit.errors import StateNotSerializable
+
+
+class TensorUse(enum.Enum):
+    """What a tensor of the state is for, which decides when it is copied, who writes it and what is compared."""
+
+    WEIGHT = "only an optimizer's step changes it"
+    VALUE = "other code may change it too"
+    BUFFER = "forward may change it, and replica 0's counts"
+    SENT_BUFFER = "the same, and DDP sends replica 0's to the others before it is used"
+    OWN = "a value of this rank alone"
+
+    @property
+    def early(self) -> bool:
+        return self is not TensorUse.WEIGHT
+
+    @property
+    def pinned(self) -> bool:
+        return self in (TensorUse.BUFFER, TensorUse.SENT_BUFFER)
 
 
 @dataclass(frozen=True)
@@ -57,20 +76,20 @@ class TensorPiece:
         return self.layout or f"{self.spec.dtype} {list(self.spec.whole)}"
 
 
-# What decides whether two snapshots have the same plan: each piece's spec and layout.
+# What decides whether the tensors of two walks have the same plan: each piece's spec and layout.
 Outline = tuple[tuple[TensorSpec, str], ...]
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class StateTensors:
     """`plan` is a digest over world, names, types, full shapes and placements of what the ranks share: equal on all
-    ranks, and equal between two runs exactly when topology and state are the same. `tensors` is how many tensors the
+    ranks, and equal between two runs exactly when topology and state are the same. `shared` is how many tensors the
     ranks share, those included of which no part lies here."""
 
     tree: dict[str, Any]
     pieces: tuple[TensorPiece, ...]
     plan: str
-    tensors: int
+    shared: int
     outline: Outline
     absent: tuple[str, ...] = ()  # sharded tensors of which no part lies here
 
@@ -136,21 +155,14 @@ class Collector:
             tensor.device,
         )
 
-    def take(
-        self,
-        path: str,
-        tensor: torch.Tensor,
-        *,
-        own: bool = False,
-        early: bool = False,
-        pinned: bool = False,
-        loose: bool = False,
-    ) -> str:
+    def take(self, path: str, tensor: torch.Tensor, use: TensorUse = TensorUse.WEIGHT) -> str:
         """Note a tensor under its path. Returns the name under which it is stored: that of the tensor it is tied to.
 
-        `own`: this rank's alone; else the ranks hold the same (plain tensors) or its parts (DTensor, ShardedTensor).
+        Of one that is not this rank's own, the ranks hold the same (plain tensors) or its parts (DTensor,
+        ShardedTensor).
         Raises StateNotSerializable for a kind of tensor that cannot be held, and for a path taken twice.
         """
+        own = use is TensorUse.OWN
         if path in self._owned:
             own, path = True, own_name(self._ranks.rank, path)
         if path in self._sources:
@@ -161,7 +173,7 @@ class Collector:
         if seen is not None and _is_as_seen(tensor, seen):
             piece, identity = seen.piece, seen.identity
         else:
-            piece = self._make(path, tensor, own, early, pinned, loose)
+            piece = self._make(path, tensor, use, own)
             identity = self._identity(path, tensor, piece, own)
             if piece is not None and not piece.temporary:
                 now = sharding.live(tensor)
@@ -186,9 +198,7 @@ class Collector:
             return (path,)
         return (own, local.data_ptr(), local.dtype, local.shape, local.stride(), local.device)
 
-    def _make(
-        self, path: str, tensor: torch.Tensor, own: bool, early: bool, pinned: bool, loose: bool
-    ) -> TensorPiece | None:
+    def _make(self, path: str, tensor: torch.Tensor, use: TensorUse, own: bool) -> TensorPiece | None:
         place = sharding.place(path, tensor, self._ranks, own=own, full=self._gather)
         if place is None:
             return None
@@ -207,7 +217,7 @@ class Collector:
                 hint=f"{path}: use expand(...).clone()",
             )
         spec = TensorSpec(path, NAMES[local.dtype], tuple(local.shape), place.offsets, place.full)
-        # The same object again makes comparing two snapshots cheap.
+        # The same object again makes comparing two walks cheap.
         spec = self._known.specs.setdefault(path, spec) if self._known.specs.get(path) == spec else spec
         self._known.specs[path] = spec
         piece = TensorPiece(
@@ -215,17 +225,17 @@ class Collector:
             local,
             place.replica,
             place.group,
-            early or place.temporary,
-            pinned or self._full,
+            use.early or place.temporary,
+            use.pinned or self._full,
             place.holders,
             place.layout,
             place.temporary,
-            loose,
+            use is TensorUse.SENT_BUFFER,
         )
         return piece
 
-    def finish(self, tree: dict[str, Any]) -> Snapshot:
-        """The snapshot of everything taken."""
+    def finish(self, tree: dict[str, Any]) -> StateTensors:
+        """Everything that was taken."""
         pieces = tuple(self._pieces.values())
         outline = tuple((piece.spec, piece.layout) for piece in pieces)
         absent = tuple(self._absent)
@@ -237,7 +247,7 @@ class Collector:
         if self._ranks.holders.known:
             tree[held.HELD] = [[piece.spec.name, piece.kind] for piece in pieces if not piece.own]
             tree[held.HELD] += map(list, absent)
-        return Snapshot(tree, pieces, last[2], last[3], last[0], tuple(name for name, _ in absent))
+        return StateTensors(tree, pieces, last[2], last[3], last[0], tuple(name for name, _ in absent))
 
 
 def _is_as_seen(tensor: torch.Tensor, seen: SeenTensor) -> bool:
@@ -255,7 +265,7 @@ def _is_as_seen(tensor: torch.Tensor, seen: SeenTensor) -> bool:
 def fingerprint(
     pieces: Iterable[TensorPiece], absent: Iterable[tuple[str, str]], world: int, *, full: bool = False
 ) -> str:
-    """The plan of a snapshot; `absent` are sharded tensors of which no part lies here, with their layout.
+    """The plan of these pieces; `absent` are sharded tensors of which no part lies here, with their layout.
 
     With `full` other ranks write other pieces than without, so the plan is another one too.
     """

@@ -1,0 +1,70 @@
+"""What earlier starts of the run have left beside the root: restored from, or given up, once."""
+
+from __future__ import annotations
+
+import os
+
+from hyperpod_kit.checkpoint import candidates, restore
+from hyperpod_kit.checkpoint.agent.control_page import Key
+from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import Settle
+from hyperpod_kit.checkpoint.collectives import Ranks
+from hyperpod_kit.checkpoint.keeper import AgentKeeper
+from hyperpod_kit.checkpoint.repository import catalog
+from hyperpod_kit.checkpoint.repository.store.open import open_store
+from hyperpod_kit.checkpoint.results import Fresh, Restored
+from hyperpod_kit.checkpoint.slots import SlotPool
+from hyperpod_kit.checkpoint.startup import StartIdentity
+from hyperpod_kit.checkpoint.state import State
+from hyperpod_kit.environment import HPK_RESUME_FROM, HPK_RESUME_MEMORY
+from hyperpod_kit.errors import CheckpointError
+
+
+class EarlierCaptures:
+    """The captures of all ranks in memory and in `local` on their nodes' disks; a restore may take `threads` cores.
+
+    Whoever settles what becomes of them tells the agent, which frees all but the one that was restored from.
+    """
+
+    def __init__(
+        self, ranks: Ranks, start: StartIdentity, agent: AgentKeeper, pool: SlotPool, *, local: str | None, threads: int
+    ) -> None:
+        """A collective."""
+        self._ranks, self._start, self._agent, self._pool = ranks, start, agent, pool
+        self._local, self._threads = local, threads
+        self._held = ranks.gather(candidates.here(pool.slots, local, start.run.run_id, ranks.rank))
+        self._settled = False
+
+    @property
+    def keys(self) -> list[Key]:
+        return [held.key for own in self._held for held in own]
+
+    def restore(self, state: State) -> Restored | Fresh:
+        """See Manager.restore."""
+        told = os.environ.get(HPK_RESUME_FROM) or None
+        outcome = restore.restore(
+            self._ranks,
+            open_store(self._start.root),
+            state,
+            run_id=self._start.run.run_id,
+            held=self._held,
+            slots=self._pool.slots,
+            threads=self._threads,
+            local=self._local,
+            first=None if told == "none" else told,
+            near=os.environ.get(HPK_RESUME_MEMORY) != "0",
+        )
+        self._settle(outcome.keep)
+        return outcome.got
+
+    def pass_over(self) -> None:
+        """Before a save: where nothing was restored there must be nothing to restore. Raises CheckpointError."""
+        if self._settled:
+            return
+        root = self._start.root
+        if any(self._held) or any(entry.committed for entry in catalog.attempts(root)):
+            raise CheckpointError(f"{root} holds checkpoints of this run", hint="call restore() before save()")
+        self._settle(None)
+
+    def _settle(self, keep: Key | None) -> None:
+        self._settled = True
+        self._agent.send(Settle(keep, candidates.LOCAL if self._local else candidates.MEMORY))

@@ -1,0 +1,49 @@
+"""What a save writes where: which of the state's tensors this rank writes, and their places in its shard."""
+
+from __future__ import annotations
+
+from hyperpod_kit.checkpoint import replica_assignment
+from hyperpod_kit.checkpoint.agent.control_page import ShardFacts
+from hyperpod_kit.checkpoint.repository import digest
+from hyperpod_kit.checkpoint.repository.shard import ShardLayout, lay_out
+from hyperpod_kit.checkpoint.tensors import StateTensors, TensorPiece
+
+
+class SavePlan:
+    """One rank's part of every save of such tensors. Depends on their specs and layouts only."""
+
+    def __init__(self, tensors: StateTensors, *, rank: int, world: int, run_id: str, algorithm: str) -> None:
+        owners = replica_assignment.owner(tensors.pieces)
+        self._mine = tuple(n for n, piece in enumerate(tensors.pieces) if owners[piece.spec.name] == piece.replica[0])
+        mine = self.pieces_of(tensors)
+        self._outline = tensors.outline
+        self.fingerprint = tensors.plan
+        self._shared = tensors.shared
+        self._first = sum(piece.spec.first and not piece.own for piece in mine)
+        self._algorithm = algorithm
+        self.layout: ShardLayout = lay_out(
+            [piece.spec for piece in mine], rank=rank, world=world, run=run_id, plan=tensors.plan, algorithm=algorithm
+        )
+
+    def fits(self, tensors: StateTensors) -> bool:
+        return tensors.outline is self._outline or (
+            tensors.outline == self._outline and tensors.plan == self.fingerprint
+        )
+
+    def pieces_of(self, tensors: StateTensors) -> list[TensorPiece]:
+        """Those that this rank writes."""
+        return [tensors.pieces[n] for n in self._mine]
+
+    def facts(self, extra: bytes) -> ShardFacts:
+        """What the control page says of the shard; its digest is still unknown."""
+        return ShardFacts(
+            digest=self._algorithm,
+            chunk=digest.CHUNK,
+            size=self.layout.size,
+            layout=self.layout.fingerprint,
+            plan=self.fingerprint,
+            tensors=self._first,
+            plan_tensors=self._shared,
+            extra_size=len(extra),
+            extra_root=digest.small(extra),
+        )

@@ -1,0 +1,200 @@
+"""Stage a save: from the state's tensors to a captured slot, of which the agent is told."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Literal
+
+import torch
+
+from hyperpod_kit.checkpoint import codec, comparing, copier, device
+from hyperpod_kit.checkpoint.agent.control_page import CaptureOrigin, Key, Page, SlotState
+from hyperpod_kit.checkpoint.agent.losses import NO_SLOT
+from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import MakeRoom, SaveSkipped, SlotCaptured
+from hyperpod_kit.checkpoint.fence import Fence
+from hyperpod_kit.checkpoint.handle import Handle, SaveState
+from hyperpod_kit.checkpoint.keeper import AgentKeeper
+from hyperpod_kit.checkpoint.plan import SavePlan
+from hyperpod_kit.checkpoint.saves import Saves
+from hyperpod_kit.checkpoint.slot_copy import SlotCopy
+from hyperpod_kit.checkpoint.slots import SlotPool
+from hyperpod_kit.checkpoint.staging_slot import StagingSlot
+from hyperpod_kit.checkpoint.tensors import StateTensors
+
+OnBusy = Literal["skip", "wait", "replace"]
+
+_POLL_SECONDS = 0.01
+_RELEASE_SECONDS = 2.0
+
+
+class Staging:
+    """How this rank copies its tensors into a slot: the only part of a save that the trainer waits for.
+
+    `origin`: what the control page of each save says of this start. With `overlap` a save returns while threads still
+    copy, and the `fence` keeps the optimizers from the tensors.
+    """
+
+    def __init__(
+        self,
+        origin: CaptureOrigin,
+        algorithm: str,
+        *,
+        pool: SlotPool,
+        threads: int,
+        saves: Saves,
+        agent: AgentKeeper,
+        comparing: comparing.Comparing,
+        overlap: bool,
+    ) -> None:
+        self.fence = Fence()
+        self._origin, self._algorithm, self._overlap = origin, algorithm, overlap
+        self._pool, self._saves, self._agent, self._comparing = pool, saves, agent, comparing
+        self._copier = copier.Copier(threads)
+        self._devices = device.Devices()
+        self._plan: SavePlan | None = None
+
+    def prepare(self, tensors: StateTensors) -> None:
+        """Make and fault in the slots while training goes on; the first save finds them."""
+        self._pool.prepare(
+            lambda: (self._plan_of(tensors).layout, len(codec.text_of(tensors.tree))),
+            pin=any(device.is_on(piece.tensor) for piece in tensors.pieces),
+        )
+
+    def stage(
+        self,
+        tensors: StateTensors,
+        handle: Handle,
+        on_busy: OnBusy,
+        optimizers: Iterable[torch.optim.Optimizer],
+    ) -> bool:
+        """Copy the tensors into a slot; False when none is free. What it raises is this save's end."""
+        try:
+            copy = self._begin(tensors, handle, on_busy)
+        except BaseException as err:
+            self._give_up(handle, f"it could not be captured: {str(err) or type(err).__name__}")
+            raise
+        if copy is None:
+            return False
+        if self._overlap and self.fence.watch(optimizers):
+            self.fence.hold(copy, handle)
+        else:
+            copy.wait()
+        return True
+
+    def _begin(self, tensors: StateTensors, handle: Handle, on_busy: OnBusy) -> SlotCopy | None:
+        """Tensors, plan, slot, copy."""
+        self._pool.planned()
+        plan = self._plan_of(tensors)
+        extra = codec.text_of(tensors.tree)
+        compared = self._comparing.begin(handle.seq, plan.fingerprint, tensors.pieces, last=on_busy == "wait")
+        room = len(extra) + (compared.room if compared is not None else 0)
+        slot = self._pool.acquire(plan.layout, room) or self._make_room(plan, handle, room, on_busy)
+        if slot is None:
+            self._comparing.lost(handle.seq)
+            self._agent.send(SaveSkipped(self._key(handle), NO_SLOT))
+            self._saves.skip(handle)
+            return None
+        slot.begin(Page(SlotState.FREE, self._origin, handle.epoch, handle.seq, handle.step, plan.facts(extra)), extra)
+        try:
+            return self._copy(tensors, plan, slot, handle, compared)
+        except BaseException:
+            slot.give_back()
+            raise
+
+    def _plan_of(self, tensors: StateTensors) -> SavePlan:
+        plan = self._plan
+        if plan is None or not plan.fits(tensors):
+            plan = self._plan = SavePlan(
+                tensors,
+                rank=self._origin.rank,
+                world=self._origin.world,
+                run_id=self._origin.run_id,
+                algorithm=self._algorithm,
+            )
+        return plan
+
+    def _copy(
+        self,
+        tensors: StateTensors,
+        plan: SavePlan,
+        slot: StagingSlot,
+        handle: Handle,
+        compared: comparing.Comparison | None,
+    ) -> SlotCopy:
+        pieces = slot.grouped(plan.pieces_of(tensors))
+        transfers = self._devices.start(
+            slot.device_copies(pieces.device), compared.folds() if compared is not None else ()
+        )
+        early, late = slot.batches(pieces.early), slot.batches(pieces.late)
+        if compared is not None:
+            early, late = early + compared.work(early=True), late + compared.work(early=False)
+
+        def finish(error: BaseException | None) -> None:
+            self._finish(slot, handle, error, compared)
+
+        if self._overlap:
+            self._copier.start(early).wait()
+            return SlotCopy(self._copier, late, transfers, finish, background=True)
+        return SlotCopy(self._copier, late + early, transfers, finish, background=False)
+
+    def _finish(
+        self, slot: StagingSlot, handle: Handle, error: BaseException | None, compared: comparing.Comparison | None
+    ) -> None:
+        """The copy has ended, in whatever thread."""
+        if error is not None:
+            slot.end(SlotState.FREE)
+            self._give_up(handle, f"the copy failed: {error}")
+            return
+        slot.end(SlotState.CAPTURED, compared.held() if compared is not None else None)
+        with self._saves.changed:
+            handle.become(SaveState.CAPTURED)
+        self._agent.send(SlotCaptured(slot.number))
+
+    def _give_up(self, handle: Handle, why: str) -> None:
+        """This rank will not have this save.
+
+        The agent then replies `dropped`, which changes nothing: a handle never leaves a final state.
+        """
+        self._saves.lose(handle, SaveState.FAILED, why)
+        self._agent.send(SaveSkipped(self._key(handle), why))
+
+    def _make_room(self, plan: SavePlan, handle: Handle, extra: int, on_busy: OnBusy) -> StagingSlot | None:
+        if on_busy == "skip":
+            return None
+        end = time.monotonic() + (_RELEASE_SECONDS if on_busy == "replace" else float("inf"))
+        asked = self._saves.released
+        if on_busy == "replace":
+            self._agent.send(MakeRoom(self._key(handle)))
+        slot = None
+        while slot is None and self._saves.agent_error is None and time.monotonic() < end:
+            answered = self._saves.released != asked
+            slot = self._pool.acquire(plan.layout, extra)
+            if slot is None and on_busy == "replace" and answered:
+                return None
+            if slot is None:
+                with self._saves.changed:
+                    # Woken by every event; slots are freed a moment after the event, hence the short time.
+                    self._saves.changed.wait(_POLL_SECONDS)
+        return slot
+
+    def _key(self, handle: Handle) -> Key:
+        return (handle.epoch, handle.seq, self._origin.incarnation)
+
+    # --- end ----------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """No save will come any more, and no slot is needed."""
+        self.fence.close()
+        self._copier.close()
+        self._pool.close()
+
+    def let_go(self) -> None:
+        """The same, without waiting for a copy that may still be under way."""
+        self._pool.close()
+
+    def rest(self, seconds: float) -> None:
+        """Let no thread be inside torch any more, `seconds` at most for each kind: the interpreter is about to end."""
+        self.fence.rest(seconds)
+        self._copier.close(seconds)
+        self._pool.rest(seconds)

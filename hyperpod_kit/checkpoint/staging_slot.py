@@ -1,0 +1,116 @@
+"""A slot of shared memory as the place that a rank's tensors are copied to."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from hyperpod_kit.checkpoint import copier, device
+from hyperpod_kit.checkpoint.agent import replicas, shm_slots
+from hyperpod_kit.checkpoint.agent.control_page import Page, SlotState
+from hyperpod_kit.checkpoint.dtypes import TYPES
+from hyperpod_kit.checkpoint.repository import digest
+from hyperpod_kit.checkpoint.repository.failpoint import failpoint
+from hyperpod_kit.checkpoint.repository.shard import ShardLayout
+from hyperpod_kit.checkpoint.tensors import TensorPiece
+
+
+class PieceGroups(NamedTuple):
+    """Pieces in host memory, copied before the save returns (`early`) or at the latest before the next optimizer's step
+    (`late`), and pieces on a device."""
+
+    early: list[TensorPiece]
+    late: list[TensorPiece]
+    device: list[TensorPiece]
+
+
+class StagingSlot:
+    """`memory` with the image's tensors as views, made once for a layout."""
+
+    def __init__(self, memory: shm_slots.Slot, layout: ShardLayout) -> None:
+        self.memory = memory
+        self.layout = layout
+        self._views: dict[str, torch.Tensor] = {}
+        self._extra = b""
+        for placed in layout.tensors:
+            if placed.end > placed.begin:
+                raw = torch.frombuffer(
+                    memory.buffer, dtype=torch.uint8, offset=placed.begin, count=placed.end - placed.begin
+                )
+                self._views[placed.spec.name] = raw.view(TYPES[placed.spec.dtype]).view(placed.spec.shape)
+        # Of the last save: its pieces that are not early, those of them here and on a device, batches for the former.
+        self._late: list[TensorPiece] = []
+        self._here: list[TensorPiece] = []
+        self._far: list[TensorPiece] = []
+        self._batches: list[copier.Batch] | None = None
+
+    @property
+    def number(self) -> int:
+        return self.memory.name.slot
+
+    def begin(self, page: Page, extra: bytes) -> None:
+        """FREE -> WRITING, with the header and the non-tensor state in place. Raises CheckpointError."""
+        failpoint("capture.begin")
+        self.memory.put(page.to(SlotState.WRITING))
+        head = self.layout.header(page.epoch, page.seq, page.step)
+        self.memory.image[: len(head)] = head
+        self.memory.put_extra(extra)
+        self._extra = extra
+        failpoint("capture.header")
+
+    def give_back(self) -> None:
+        """WRITING -> FREE, where `begin` came so far."""
+        page = self.memory.page
+        if page is not None and page.state == SlotState.WRITING:
+            self.end(SlotState.FREE)
+
+    def end(self, state: SlotState, held: replicas.Replicas | None = None) -> None:
+        """WRITING -> CAPTURED, or FREE when the copy failed. `held`: of a save that compares, see replicas."""
+        failpoint("capture.before_page")
+        if held:
+            extra = replicas.with_replicas(self._extra, held)
+            self.memory.put_extra(extra)
+            self.memory.move(state, extra_size=len(extra), extra_root=digest.small(extra))
+        else:
+            self.memory.move(state)
+        failpoint("capture.done")
+
+    def grouped(self, pieces: Sequence[TensorPiece]) -> PieceGroups:
+        """The late ones in host memory are likely to be the same objects each time."""
+        early = [piece for piece in pieces if piece.early]
+        late = [piece for piece in pieces if not piece.early]
+        if len(late) != len(self._late) or not all(map(operator.is_, late, self._late)):
+            self._late, self._batches = late, None
+            self._here = [piece for piece in late if not device.is_on(piece.tensor)]
+            self._far = [piece for piece in late if device.is_on(piece.tensor)]
+        return PieceGroups(
+            [piece for piece in early if not device.is_on(piece.tensor)],
+            self._here,
+            [piece for piece in early if device.is_on(piece.tensor)] + self._far,
+        )
+
+    def batches(self, pieces: Sequence[TensorPiece]) -> list[copier.Batch]:
+        """The copies of these pieces from host memory."""
+        if pieces is self._here and self._batches is not None:
+            return self._batches
+        made = copier.batches(
+            [
+                copier.TensorCopy(self._views[piece.spec.name], piece.tensor)
+                for piece in pieces
+                if piece.spec.name in self._views
+            ]
+        )
+        if pieces is self._here:
+            self._batches = made
+        return made
+
+    def device_copies(self, pieces: Sequence[TensorPiece]) -> list[device.DeviceCopy]:
+        """The copies of these pieces from devices."""
+        return [
+            (self._views[piece.spec.name], piece.tensor, piece.early)
+            for piece in pieces
+            if piece.spec.name in self._views
+        ]

@@ -73,7 +73,7 @@ def states() -> dict[str, dict[str, str]]:
     """Heading -> state -> sentence. Raises KeyError."""
     return {
         "Mounts": _in_order(map(str, mount_states.STATES), _MOUNTS),
-        "Saves": _in_order(handle.STATES, _SAVES),
+        "Saves": _in_order(map(str, handle.SaveState), _SAVES),
         "Attempts of a job": _in_order(outcome.CLASSES, _ATTEMPTS),
     }
 

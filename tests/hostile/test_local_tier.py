@@ -48,7 +48,7 @@ class Ground:
         if slot.page is not None and slot.page.state == SlotState.CAPTURED:
             seal.seal(slot)
         try:
-            local.write(seal.Sealing(slot), local.store(str(self.disk), self.run), ATTEMPT, persist.How())
+            local.write(seal.SlotShard(slot), local.store(str(self.disk), self.run), ATTEMPT, persist.How())
             return ""
         except CheckpointError as err:
             return str(err)

@@ -19,6 +19,7 @@ from hyperpod_kit.checkpoint.agent import (
     agent,
     agent_events,
     control_page,
+    intake,
     leader,
     replicas,
     shm_slots,
@@ -34,6 +35,7 @@ from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import (
     TensorDigests,
     TrainerMessage,
 )
+from hyperpod_kit.checkpoint.agent.setup import AgentSetup
 from hyperpod_kit.checkpoint.repository import commit, digest, identity, selection, verify
 from hyperpod_kit.checkpoint.repository.shard import TensorSpec, lay_out
 from hyperpod_kit.errors import CheckpointError, NoCheckpoint
@@ -92,7 +94,7 @@ class Hub:
 
     def broadcast(self, message: Dict[str, Any]) -> None:
         for peer in self.peers.values():
-            peer._heard_head(json.loads(json.dumps(message)))
+            peer.link.heard(json.loads(json.dumps(message)))
 
 
 class World:
@@ -119,6 +121,7 @@ class World:
             (agent_worker, "Worker", Worker),
             (leader, "Worker", Worker),
             (agent, "alive", lambda owner: owner in self.alive),
+            (intake, "alive", lambda owner: owner in self.alive),
             (agent.rpc, "Hub", lambda *_, **__: Hub()),
             (agent.rpc, "REJOIN", -1.0),
         ):
@@ -144,11 +147,11 @@ class World:
         self.half.clear()
         for rank in range(self.world):
             self.agents[rank] = self._make_agent(rank)
-        head = self.agents[0].head
+        head = self.agents[0].link.head
         assert head is not None
         for rank in range(1, self.world):
             head.hub.peers[rank] = self.agents[rank]
-            self.agents[rank].uplink = Pipe(  # type: ignore[assignment]
+            self.agents[rank].link.uplink = Pipe(  # type: ignore[assignment]
                 lambda message, rank=rank: self.agents[0]._heard_rank(rank, message) if 0 in self.agents else None
             )
         in_memory = self.in_memory()
@@ -173,9 +176,8 @@ class World:
             "owner": list(self.owner),
             "addresses": ["127.0.0.1"],
         }
-        made = agent.Agent(Pipe(lambda message: self._hear(rank, message)), setup)  # type: ignore[arg-type]
-        made.files.recover()
-        made.sealer, made.writer = Worker("seal", made.events.put), Worker("write", made.events.put)
+        made = agent.Agent(Pipe(lambda message: self._hear(rank, message)), AgentSetup.from_json(setup))  # type: ignore[arg-type]
+        made.intake.recover()
         return made
 
     def _hear(self, rank: int, message: Dict[str, Any]) -> bool:
@@ -205,7 +207,7 @@ class World:
             for peer in self.agents.values():
                 peer.events.put(agent_events.HeadGone())
         elif 0 in self.agents:
-            head = self.agents[0].head
+            head = self.agents[0].link.head
             assert head is not None
             head.hub.peers.pop(rank, None)
             self.agents[0]._heard_rank(rank, None)
@@ -318,8 +320,8 @@ class World:
         """The agent takes one event from its queue."""
         mine = self.agents[rank]
         mine.handle(mine.events.get_nowait())
-        if mine.head is not None:
-            mine.head.look_round()
+        if mine.link.head is not None:
+            mine.link.head.look_round()
         if mine._finished():
             mine._leave()
             del self.agents[rank]
@@ -327,10 +329,11 @@ class World:
     def workers(self) -> Iterator[Tuple[int, Worker]]:
         """Those that have something to do now: a writer waits for the sealer of the same capture."""
         for rank, mine in self.agents.items():
-            commits = [mine.head.worker] if mine.head is not None else []
-            for worker in (mine.sealer, mine.writer, mine.chores, *commits):
-                sealing = {key for _, key, _ in mine.sealer.jobs}
-                if worker.jobs and (worker is mine.sealer or worker.jobs[0][1] not in sealing):
+            commits = [mine.link.head.worker] if mine.link.head is not None else []
+            sealer, writer, _, chores = mine.workers
+            for worker in (sealer, writer, chores, *commits):
+                sealing = {key for _, key, _ in sealer.jobs}
+                if worker.jobs and (worker is sealer or worker.jobs[0][1] not in sealing):
                     yield rank, worker
 
     # --- what is there ----------------------------------------------------------------------------------------------

@@ -12,28 +12,26 @@ from hyperpod_kit.checkpoint.agent.assemble import Report
 from hyperpod_kit.checkpoint.agent.control_page import Key, Page, SlotState
 from hyperpod_kit.checkpoint.agent.local import Part
 from hyperpod_kit.checkpoint.agent.protocol.message import CaptureOutcome
-from hyperpod_kit.checkpoint.agent.seal import Sealing
+from hyperpod_kit.checkpoint.agent.seal import SlotShard
 from hyperpod_kit.checkpoint.repository.failpoint import failpoint
 from hyperpod_kit.errors import CheckpointError
 
 
-class HeldCapture:
+class Capture:
     """One capture. `outcome` is None until it is on every node's disk or has had an end; `jobs` names who works at it.
 
-    It lies in a slot (with `sealing`), or on the node's disk (as `part`), or in both.
+    It lies in a slot (as `shard`), or on the node's disk (as `part`), or in both.
     """
 
     def __init__(
-        self, page: Page, attempt: str, *, sealing: Optional[Sealing] = None, part: Optional[Part] = None
+        self, page: Page, attempt: str, *, shard: Optional[SlotShard] = None, part: Optional[Part] = None
     ) -> None:
         self.key = page.key
-        self.sealing = sealing
-        self.slot: Optional[shm_slots.Slot] = sealing.slot if sealing is not None else None
+        self.shard = shard
+        self.slot: Optional[shm_slots.Slot] = shard.slot if shard is not None else None
         self.part = part
         self.attempt = attempt
         self.outcome: Optional[CaptureOutcome] = None
-        self.ordered = False
-        """All ranks have captured it: it is to be written."""
         self.report: Optional[Report] = None
         """What is said of this rank's shard, which is on storage."""
         self.full = False
@@ -114,7 +112,7 @@ class SlotFiles:
                 slot.move(SlotState.FREE)
             elif page.state == SlotState.CAPTURED:
                 try:
-                    Sealing(slot).run()
+                    SlotShard(slot).seal()
                 except CheckpointError as err:
                     print(f"{slot.name}: {err}", file=sys.stderr, flush=True)
             failpoint("agent.adopted")
@@ -124,65 +122,69 @@ class Captures:
     """The captures by key. Only the agent's main thread adds, ends and frees them."""
 
     def __init__(self) -> None:
-        self._held: Dict[Key, HeldCapture] = {}
+        self._captures: Dict[Key, Capture] = {}
 
     def __contains__(self, key: object) -> bool:
-        return key in self._held
+        return key in self._captures
 
-    def __iter__(self) -> Iterator[HeldCapture]:
-        return iter(list(self._held.values()))
+    def __iter__(self) -> Iterator[Capture]:
+        return iter(list(self._captures.values()))
 
-    def get(self, key: Key) -> Optional[HeldCapture]:
-        return self._held.get(key)
+    def get(self, key: Key) -> Optional[Capture]:
+        return self._captures.get(key)
 
-    def add(self, held: HeldCapture) -> HeldCapture:
-        self._held[held.key] = held
-        return held
+    def add(self, capture: Capture) -> Capture:
+        self._captures[capture.key] = capture
+        return capture
 
     def busy(self, job: str) -> bool:
-        return any(job in held.jobs for held in self._held.values())
+        return any(job in capture.jobs for capture in self._captures.values())
 
-    def unsaved(self) -> List[HeldCapture]:
+    def unsaved(self) -> List[Capture]:
         """Those that are nowhere but in memory."""
-        return [held for held in self if held.slot is not None and held.outcome in (None, CaptureOutcome.FAILED)]
+        return [
+            capture for capture in self if capture.slot is not None and capture.outcome in (None, CaptureOutcome.FAILED)
+        ]
 
     def unended_parts(self) -> FrozenSet[str]:
         """The local attempts that storage may still be given from."""
-        return frozenset(held.part.attempt for held in self if held.part is not None and not held.ended)
+        return frozenset(capture.part.attempt for capture in self if capture.part is not None and not capture.ended)
 
     def _newest_full(self) -> Optional[Key]:
-        return max((key for key, held in self._held.items() if held.full and held.slot is not None), default=None)
+        return max(
+            (key for key, capture in self._captures.items() if capture.full and capture.slot is not None), default=None
+        )
 
     def release(self) -> None:
         """Free what memory need not hold any more: what is of no use, and what has had its end *and* has a successor
         that all ranks have sealed. A shard that is written is no end: an agent that dies before the commit takes its
         report along, and the next one finds the capture in its slot alone."""
         newest = self._newest_full()
-        for held in self:
-            older = newest is not None and held.key < newest
-            if not held.jobs and held.outcome is not None and (older or held.outcome.is_useless):
-                self._free(held)
-            if held.slot is None and held.ended:
-                del self._held[held.key]
+        for capture in self:
+            older = newest is not None and capture.key < newest
+            if not capture.jobs and capture.outcome is not None and (older or capture.outcome.is_useless):
+                self._free(capture)
+            if capture.slot is None and capture.ended:
+                del self._captures[capture.key]
 
-    def make_room(self) -> Optional[HeldCapture]:
+    def make_room(self) -> Optional[Capture]:
         """Free the oldest slot that a new save may take: sealed, not being written, and a newer one is sealed by all.
 
         Returns what was given up, without its slot. None when there is no such slot.
         """
         newest = self._newest_full()
-        for key in sorted(self._held):
-            held = self._held[key]
-            if held.slot is None or held.sealing is None or held.sealing.page.state != SlotState.SEALED:
+        for key in sorted(self._captures):
+            capture = self._captures[key]
+            if capture.slot is None or capture.shard is None or capture.shard.page.state != SlotState.SEALED:
                 continue
-            if newest is not None and key < newest and held.jobs <= {"write"} and held.withdraw():
-                self._free(held)
-                return held
+            if newest is not None and key < newest and capture.jobs <= {"write"} and capture.withdraw():
+                self._free(capture)
+                return capture
         return None
 
-    def _free(self, held: HeldCapture) -> None:
-        if held.slot is not None:
+    def _free(self, capture: Capture) -> None:
+        if capture.slot is not None:
             failpoint("agent.before_free")
-            held.slot.move(SlotState.FREE)
-            held.slot = None
+            capture.slot.move(SlotState.FREE)
+            capture.slot = None
             failpoint("agent.after_free")

@@ -130,26 +130,14 @@ class SweepResult(NamedTuple):
     why: str
 
 
-JobResult = Union[
-    SealResult,
-    LocalResult,
-    WriteResult,
-    PruneResult,
-    LookResult,
-    CommitResult,
-    RetentionResult,
-    LossNoteResult,
-    SweepResult,
-]
-Event = Union[
-    FromTrainer,
-    TrainerGone,
-    FromHead,
-    HeadGone,
-    HeadSought,
-    FromRank,
-    RankGone,
-    StopAsked,
-    HurryAsked,
-    JobResult,
-]
+OwnResult = Union[SealResult, LocalResult, WriteResult, PruneResult, SweepResult]
+"""Of jobs that each agent has done for its own rank."""
+
+HeadResult = Union[LookResult, CommitResult, RetentionResult, LossNoteResult]
+"""Of jobs that rank 0's agent has done for all."""
+
+JobResult = Union[OwnResult, HeadResult]
+HeadEvent = Union[FromRank, RankGone, HeadResult]
+"""Of rank 0's agent only."""
+
+Event = Union[FromTrainer, TrainerGone, FromHead, HeadGone, HeadSought, StopAsked, HurryAsked, OwnResult, HeadEvent]

@@ -15,6 +15,7 @@ from hyperpod_kit.checkpoint.agent.agent import Agent
 from hyperpod_kit.checkpoint.agent.channel import Channel
 from hyperpod_kit.checkpoint.agent.priority import be_gentle
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import StartRefused
+from hyperpod_kit.checkpoint.agent.setup import AgentSetup
 from hyperpod_kit.errors import HyperpodKitError
 
 
@@ -34,11 +35,11 @@ def main(argv: List[str]) -> int:
     be_gentle()
     descriptors.raise_limit()
     trainer = Channel(socket.socket(fileno=int(argv[0])))
-    setup = trainer.receive()
-    if setup is None:
+    said = trainer.receive()
+    if said is None:
         return 0
     try:
-        agent = Agent(trainer, setup)
+        agent = Agent(trainer, AgentSetup.from_json(said))
     except (HyperpodKitError, OSError) as err:
         trainer.send(StartRefused(type(err).__name__, str(err), getattr(err, "hint", None)).to_json())
         return 1

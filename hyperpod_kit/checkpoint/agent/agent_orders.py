@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import sys
-from typing import Optional, Union
+from typing import Callable, Optional
 
+from hyperpod_kit.checkpoint.agent import replicas
 from hyperpod_kit.checkpoint.agent.agent_asked import Asked
-from hyperpod_kit.checkpoint.agent.agent_captures import Captures, HeldCapture
+from hyperpod_kit.checkpoint.agent.agent_captures import Capture, Captures
 from hyperpod_kit.checkpoint.agent.agent_events import (
-    CommitResult,
-    JobResult,
     LocalResult,
-    LookResult,
-    LossNoteResult,
+    OwnResult,
     PruneResult,
-    RetentionResult,
     SealResult,
     SweepResult,
     WriteResult,
@@ -23,12 +20,12 @@ from hyperpod_kit.checkpoint.agent.agent_storage import Storage
 from hyperpod_kit.checkpoint.agent.assemble import Report
 from hyperpod_kit.checkpoint.agent.channel import Channel
 from hyperpod_kit.checkpoint.agent.control_page import Key, SlotState
-from hyperpod_kit.checkpoint.agent.leader import Head
 from hyperpod_kit.checkpoint.agent.local import Part
 from hyperpod_kit.checkpoint.agent.protocol.message import CaptureOutcome, never
 from hyperpod_kit.checkpoint.agent.protocol.rank_channel import (
     Order,
     OrderKind,
+    RankCaptured,
     RankFailed,
     RankLocal,
     RankPersisted,
@@ -43,7 +40,7 @@ from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import (
     SaveLocal,
     SaveSealed,
 )
-from hyperpod_kit.checkpoint.agent.worker import Worker
+from hyperpod_kit.checkpoint.agent.worker import Workers
 from hyperpod_kit.checkpoint.repository.failpoint import failpoint
 
 _ENDS = {
@@ -56,35 +53,41 @@ _ENDS = {
 
 
 class Orders:
-    """The agent's half that works; `agent.Agent` is the one that listens. All of it runs in the main thread."""
+    """Rank 0's agent orders, this one does it with its workers, and reports. All of it runs in the main thread."""
 
-    trainer: Channel
-    captures: Captures
-    storage: Storage
-    asked: Asked
-    head: Optional[Head]
-    sealer: Worker
-    writer: Worker
-    uploader: Worker
-    bye: bool
-    told_layout: str
-    told_local: str
+    def __init__(
+        self,
+        rank: int,
+        trainer: Channel,
+        captures: Captures,
+        storage: Storage,
+        workers: Workers,
+        report: Callable[[RankReport], None],
+    ) -> None:
+        self._trainer, self._captures, self._storage = trainer, captures, storage
+        self._workers, self._report = workers, report
+        self.asked = Asked(rank, trainer, report)
+        self._told_layout = self._told_local = ""
 
-    def _report(self, report: RankReport) -> None:
-        """Tell the coordinator."""
-        raise NotImplementedError
+    def _tell(self, event: AgentEvent) -> None:
+        """Tell the trainer, if it is there."""
+        self._trainer.send(event.to_json())
 
-    def _report_again(self) -> None:
-        """Say once more what is held."""
-        raise NotImplementedError
-
-    def _tell(self, event: AgentEvent) -> bool:
-        """Tell the trainer; False when it is gone."""
-        return self.trainer.send(event.to_json())
+    def report_again(self) -> None:
+        """Say once more what is held and has had no end: whoever decides has forgotten it, or never knew."""
+        self._told_layout = ""
+        for capture in sorted(self._captures, key=lambda capture: capture.key):
+            if capture.ended:
+                continue
+            same = replicas.of_slot(capture.slot) if capture.slot is not None else None
+            self._report(RankCaptured(capture.key, True, same))
+            if "seal" not in capture.jobs:
+                self._report(RankSealed(capture.key))
 
     # --- the workers --------------------------------------------------------------------------------------------
 
-    def _on_result(self, result: JobResult) -> None:
+    def on_result(self, result: OwnResult) -> None:
+        """What a job for this rank gave."""
         if isinstance(result, SealResult):
             self._on_sealed(result)
         elif isinstance(result, LocalResult):
@@ -98,84 +101,66 @@ class Orders:
             if result.why:
                 print(f"segments of dead runs stay: {result.why}", file=sys.stderr, flush=True)
         else:
-            self._on_result_for_head(result)
-
-    def _on_result_for_head(self, result: Union[LookResult, CommitResult, RetentionResult, LossNoteResult]) -> None:
-        assert self.head is not None
-        if isinstance(result, LookResult):
-            self.head.looked(*result)
-        elif isinstance(result, CommitResult):
-            self.head.committed(*result)
-        elif isinstance(result, RetentionResult):
-            self.head.kept(result.found, result.why)
-        elif isinstance(result, LossNoteResult):
-            self.head.counted.said(result.why)
-        else:
             never(result)
 
     def _on_sealed(self, result: SealResult) -> None:
         key, page, why = result
-        held = self.captures.get(key)
-        assert held is not None, "what is being sealed is held"
-        held.jobs.discard("seal")
+        capture = self._captures.get(key)
+        assert capture is not None, "what is being sealed is held"
+        capture.jobs.discard("seal")
         if page is None:
             self._report(RankSkipped(key, why))
         else:
             self._report(RankSealed(key))
-        self.captures.release()
+        self._captures.release()
 
     def _on_localized(self, result: LocalResult) -> None:
         key, report, why = result
-        held = self.captures.get(key)
-        if held is not None:
-            held.jobs.discard("write")
-            held.part = Part(held.attempt, report) if report is not None else None
+        capture = self._captures.get(key)
+        if capture is not None:
+            capture.jobs.discard("write")
+            capture.part = Part(capture.attempt, report) if report is not None else None
         if report is None:
             print(f"capture {key}: not on the node's disk: {why}", file=sys.stderr, flush=True)
-            if why != self.told_local:
-                self.told_local = why
+            if why != self._told_local:
+                self._told_local = why
                 self._tell(AgentTrouble(f"a save is not on the node's disk: {why}"))
         failpoint("agent.localized")
         self._report(RankLocal(key, report is not None))
-        self.captures.release()
+        self._captures.release()
 
     def _on_written(self, result: WriteResult) -> None:
         key, report, why = result
-        held = self.captures.get(key)
-        if held is not None:
-            held.jobs -= {"write", "upload"}
-            held.report = report
+        capture = self._captures.get(key)
+        if capture is not None:
+            capture.jobs -= {"write", "upload"}
+            capture.report = report
         if report is None:
             self._report(RankFailed(key, why))
         else:
             failpoint("agent.written")
             self._persisted(report, key)
-        self.captures.release()
+        self._captures.release()
 
     # --- orders -------------------------------------------------------------------------------------------------
 
-    def _on_order(self, order: Order) -> None:
+    def on_order(self, order: Order) -> None:
+        """What is to become of a capture."""
         kind, key, note, ranks = order
-        if kind is OrderKind.BYE:
-            self.bye = True
-            return
-        if kind is OrderKind.AGAIN:
-            self._report_again()
-            return
-        assert key is not None, "all other orders are about a capture"
-        held = self.captures.get(key)
+        assert key is not None, "it is about a capture"
+        capture = self._captures.get(key)
         failpoint("agent.ordered")
         if kind is OrderKind.PERSIST:
-            self._persist(key, held)
+            self._persist(key, capture)
         elif kind is OrderKind.LOCAL:
-            self._localized(key, held)
+            self._localized(key, capture)
         elif kind is OrderKind.UPLOAD:
-            self._upload(key, held)
+            self._upload(key, capture)
         elif kind is OrderKind.WHICH:
             self.asked.ask(key, note, ranks)
         elif kind is OrderKind.SEALED:
-            if held is not None:
-                held.full = True
+            if capture is not None:
+                capture.full = True
             self._tell(SaveSealed(key))
         elif (
             kind is OrderKind.COMMITTED
@@ -184,55 +169,57 @@ class Orders:
             or kind is OrderKind.OVERTAKEN
             or kind is OrderKind.REFUSED
         ):
-            if kind is OrderKind.COMMITTED and held is not None and held.slot is not None:
-                held.slot.move(SlotState.SEALED, durable=True)
+            if kind is OrderKind.COMMITTED and capture is not None and capture.slot is not None:
+                capture.slot.move(SlotState.SEALED, durable=True)
             self._finish(key, _ENDS[kind], note)
         elif kind is OrderKind.LOOK or kind is OrderKind.COMMIT:
             raise AssertionError(f"{order} is for rank 0's agent itself")
+        elif kind is OrderKind.BYE or kind is OrderKind.AGAIN:
+            raise AssertionError(f"{order} is about no capture")
         else:
             never(kind)
-        self.captures.release()
+        self._captures.release()
 
-    def _persist(self, key: Key, held: Optional[HeldCapture]) -> None:
-        if held is not None and held.report is not None:
-            self._persisted(held.report, key)
-        elif held is not None and held.part is not None:
+    def _persist(self, key: Key, capture: Optional[Capture]) -> None:
+        if capture is not None and capture.report is not None:
+            self._persisted(capture.report, key)
+        elif capture is not None and capture.part is not None:
             self._report(RankLocal(key, True))
-        elif held is None or held.slot is None:
+        elif capture is None or capture.slot is None:
             self._report(RankFailed(key, "it is not in memory any more"))
-        elif "write" not in held.jobs:  # asked again, after an agent was lost
-            held.jobs.add("write")
-            if self.storage.local is None:
-                self.writer.submit(WriteResult, key, self.storage.write(held))
+        elif "write" not in capture.jobs:  # asked again, after an agent was lost
+            capture.jobs.add("write")
+            if self._storage.local is None:
+                self._workers.writer.submit(WriteResult, key, self._storage.write(capture))
             else:
-                self.writer.submit(LocalResult, key, self.storage.write_local(held))
+                self._workers.writer.submit(LocalResult, key, self._storage.write_local(capture))
 
-    def _upload(self, key: Key, held: Optional[HeldCapture]) -> None:
-        if held is None:
+    def _upload(self, key: Key, capture: Optional[Capture]) -> None:
+        if capture is None:
             self._report(RankFailed(key, "it is not here any more"))
-        elif held.report is not None:
-            self._persisted(held.report, key)
-        elif "upload" not in held.jobs:
-            held.jobs.add("upload")
-            self.uploader.submit(WriteResult, key, self.storage.write(held, upload=True))
+        elif capture.report is not None:
+            self._persisted(capture.report, key)
+        elif "upload" not in capture.jobs:
+            capture.jobs.add("upload")
+            self._workers.uploader.submit(WriteResult, key, self._storage.write(capture, upload=True))
 
     def _persisted(self, report: Report, key: Key) -> None:
-        news = report.page.shard.layout != self.told_layout
-        self.told_layout = report.page.shard.layout
+        news = report.page.shard.layout != self._told_layout
+        self._told_layout = report.page.shard.layout
         self._report(RankPersisted(key, report.to_json(pieces=news)))
 
-    def _localized(self, key: Key, held: Optional[HeldCapture]) -> None:
+    def _localized(self, key: Key, capture: Optional[Capture]) -> None:
         """Every rank has it on its node's disk."""
-        if held is not None and not held.ended:
-            held.outcome = CaptureOutcome.LOCAL
+        if capture is not None and not capture.ended:
+            capture.outcome = CaptureOutcome.LOCAL
         self._tell(SaveLocal(key))
-        if held is not None and held.part is not None:
-            busy = self.captures.unended_parts()
-            self.writer.submit(PruneResult, key, self.storage.prune_local(held.part.attempt, busy))
+        if capture is not None and capture.part is not None:
+            busy = self._captures.unended_parts()
+            self._workers.writer.submit(PruneResult, key, self._storage.prune_local(capture.part.attempt, busy))
 
     def _finish(self, key: Key, outcome: CaptureOutcome, note: str) -> None:
         """An end of no use overrides `failed`: what some rank cannot seal is of no use in memory either."""
-        held = self.captures.get(key)
-        if held is not None and (not held.ended or outcome.is_useless):
-            held.outcome = outcome
+        capture = self._captures.get(key)
+        if capture is not None and (not capture.ended or outcome.is_useless):
+            capture.outcome = outcome
         self._tell(END_EVENTS[outcome](key, note, outcome))

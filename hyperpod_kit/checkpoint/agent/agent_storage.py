@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Tuple
 
 from hyperpod_kit.checkpoint.agent import assemble, local, movement, persist, shm_slots, upload_local
-from hyperpod_kit.checkpoint.agent.agent_captures import HeldCapture
+from hyperpod_kit.checkpoint.agent.agent_captures import Capture
 from hyperpod_kit.checkpoint.agent.assemble import Report
 from hyperpod_kit.checkpoint.agent.control_page import Page
-from hyperpod_kit.checkpoint.agent.seal import Sealing
+from hyperpod_kit.checkpoint.agent.seal import SlotShard
 from hyperpod_kit.checkpoint.repository import (
     catalog,
     commit,
@@ -17,11 +17,11 @@ from hyperpod_kit.checkpoint.repository import (
     manifest,
     policy,
     retention,
-    shard,
     stream,
     verify,
 )
 from hyperpod_kit.checkpoint.repository.failpoint import failpoint
+from hyperpod_kit.checkpoint.repository.shard import Parser
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.errors import CheckpointError
 
@@ -48,14 +48,11 @@ class Storage:
     ) -> None:
         self.store, self._whose = open_store(root), whose
         run_hash = shm_slots.run_hash(whose.run_id)
-        self.local = local.store(directory, run_hash) if directory else None
-        if directory:
-            local.take_over(directory, run_hash)
-        self._directory, self._run_hash, self._rank = directory or "", run_hash, rank
+        self.local = local.LocalDisk(directory, run_hash, rank) if directory else None
         # Each of its own: disk and network are not one resource.
         self._pace, self._upload_pace = persist.Pace(rate_limit), persist.Pace(rate_limit)
         self._versions = versions
-        self._parser, self._columns = shard.Parser(), assemble.Columns()
+        self._parser, self._columns = Parser(), assemble.Columns()
         self._keep = policy.from_json(keep) if keep else None
         self._stopped = stopped
 
@@ -64,48 +61,48 @@ class Storage:
         self._pace.lift()
         self._upload_pace.lift()
 
-    def _how(self, held: HeldCapture, pace: persist.Pace) -> persist.How:
-        return persist.How(stopped=lambda: self._stopped() or held.ended, pace=pace)
+    def _how(self, capture: Capture, pace: persist.Pace) -> persist.How:
+        return persist.How(stopped=lambda: self._stopped() or capture.ended, pace=pace)
 
-    def write_local(self, held: HeldCapture) -> Callable[[], Report]:
+    def write_local(self, capture: Capture) -> Callable[[], Report]:
         """Write this rank's part to the node's disk."""
 
         def job() -> Report:
-            assert self.local is not None and held.sealing is not None
-            if not held.begin():
+            assert self.local is not None and capture.shard is not None
+            if not capture.begin():
                 raise persist.Stopped("withdrawn before it was begun")
-            return local.write(held.sealing, self.local, held.attempt, self._how(held, self._pace))
+            return local.write(capture.shard, self.local.store, capture.attempt, self._how(capture, self._pace))
 
         return job
 
-    def write(self, held: HeldCapture, *, upload: bool = False) -> Callable[[], Report]:
+    def write(self, capture: Capture, *, upload: bool = False) -> Callable[[], Report]:
         """Write this rank's shard to storage, from memory while it is there; what is to be said about it."""
 
         def job() -> Report:
-            how = self._how(held, self._upload_pace if upload else self._pace)
-            if held.slot is not None and held.sealing is not None:
-                if not upload and not held.begin():
+            how = self._how(capture, self._upload_pace if upload else self._pace)
+            if capture.slot is not None and capture.shard is not None:
+                if not upload and not capture.begin():
                     raise persist.Stopped("withdrawn before it was begun")
-                record = self._write_shard(held, held.sealing, how)
-                return assemble.report_of(held.sealing.slot, record, self._parser)
-            if self.local is None or held.part is None:
+                record = self._write_shard(capture, capture.shard, how)
+                return assemble.report_of(capture.shard.slot, record, self._parser)
+            if self.local is None or capture.part is None:
                 raise CheckpointError("it is neither in memory nor on the node's disk any more")
-            upload_local.copy_shard(held.part, self.local, self.store, held.attempt, how)
-            return held.part.report
+            upload_local.copy_shard(capture.part, self.local.store, self.store, capture.attempt, how)
+            return capture.part.report
 
         return job
 
-    def _write_shard(self, held: HeldCapture, sealing: Sealing, how: persist.How) -> manifest.FileRecord:
+    def _write_shard(self, capture: Capture, shard: SlotShard, how: persist.How) -> manifest.FileRecord:
         """As persist.write_shard; where an agent that died left the file, it is taken or replaced."""
         try:
-            return persist.write_shard(sealing, self.store, held.attempt, how)
+            return persist.write_shard(shard, self.store, capture.attempt, how)
         except FileExistsError:
-            sealing.covered(sealing.page.shard.size)
-            page, name = sealing.slot.page or sealing.page, layout.shard_file(sealing.page.origin.rank)
-            if not self._is_whole(f"{held.attempt}/{name}", page):
+            shard.covered(shard.page.shard.size)
+            page, name = shard.slot.page or shard.page, layout.shard_file(shard.page.origin.rank)
+            if not self._is_whole(f"{capture.attempt}/{name}", page):
                 # The attempt is not committed: nobody reads it.
-                self.store.delete(f"{held.attempt}/{name}")
-                return persist.write_shard(sealing, self.store, held.attempt, how)
+                self.store.delete(f"{capture.attempt}/{name}")
+                return persist.write_shard(shard, self.store, capture.attempt, how)
             return manifest.FileRecord(name, page.shard.size, page.shard.root, page.origin.rank)
 
     def _is_whole(self, name: str, page: Page) -> bool:
@@ -124,26 +121,26 @@ class Storage:
 
     def parts(self) -> Tuple[local.Part, ...]:
         """What earlier starts left on the node's disk for this rank, newest first. Raises OSError."""
-        return tuple(local.reports(self._directory, self._run_hash, self._rank)) if self.local is not None else ()
+        return tuple(self.local.parts()) if self.local is not None else ()
 
     def prune_local(self, upto: str, busy: FrozenSet[str]) -> Callable[[], None]:
         """Make room on the node's disk, see local.prune."""
 
         def job() -> None:
             if self.local is not None:
-                local.prune(self.local, self._rank, upto=upto, busy=busy)
+                self.local.prune(upto=upto, busy=busy)
 
         return job
 
-    def look(self, held: HeldCapture) -> Callable[[], str]:
+    def look(self, capture: Capture) -> Callable[[], str]:
         """The attempt in which this capture is committed already; "" when there is none.
 
         A start that was killed between the manifest and the mark in shared memory leaves it so.
         """
 
         def job() -> str:
-            page = held.part.report.page if held.part is not None else None
-            page = held.sealing.page if held.sealing is not None else page
+            page = capture.part.report.page if capture.part is not None else None
+            page = capture.shard.page if capture.shard is not None else page
             for entry in catalog.newest_first(self.store):
                 if page is None or (entry.name.epoch, entry.name.seq) < (page.epoch, page.seq):
                     break
@@ -155,15 +152,15 @@ class Storage:
 
         return job
 
-    def commit(self, held: HeldCapture, reports: Mapping[int, Report]) -> Callable[[], str]:
+    def commit(self, capture: Capture, reports: Mapping[int, Report]) -> Callable[[], str]:
         """Make a checkpoint of what all ranks have written; its attempt."""
 
         def job() -> str:
             failpoint("agent.before_commit")
             made = assemble.assemble(reports, self._versions, self._columns)
-            commit.commit(self.store, held.attempt, made.manifest, made.extra, made.columns)
+            commit.commit(self.store, capture.attempt, made.manifest, made.extra, made.columns)
             failpoint("agent.committed")
-            return held.attempt
+            return capture.attempt
 
         return job
 

@@ -243,7 +243,7 @@ def _persist(store: Store, ranks: Dict[int, _Held]) -> str:
     attempt = str(layout.AttemptName(first.seq, first.step, first.epoch, secrets.token_hex(3)))
     reports = {}
     for rank, (slot, _) in sorted(ranks.items()):
-        reports[rank] = assemble.report_of(slot, persist.write_shard(seal.Sealing(slot), store, attempt))
+        reports[rank] = assemble.report_of(slot, persist.write_shard(seal.SlotShard(slot), store, attempt))
     made = assemble.assemble(reports, {"hyperpod_kit": __version__, "writer": "flush"})
     commit.commit(store, attempt, made.manifest, made.extra, made.columns)
     return attempt

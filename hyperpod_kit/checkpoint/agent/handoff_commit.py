@@ -41,7 +41,7 @@ def hand_in(store: Store, held: Held) -> bool:
         name = f"{attempt}/{layout.report_file(rank)}"
         if store.exists(name):
             continue
-        report = assemble.report_of(slot, persist.write_shard(seal.Sealing(slot), store, attempt))
+        report = assemble.report_of(slot, persist.write_shard(seal.SlotShard(slot), store, attempt))
         failpoint("handed.before_report")
         store.create(name, manifest.seal_json(report.to_json()))
     failpoint("handed.before_commit")

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import sys
-import time
 from dataclasses import replace
 from typing import Callable, Dict, List, Optional, Set, Tuple
 
 from hyperpod_kit.checkpoint.agent import rpc
 from hyperpod_kit.checkpoint.agent.agent_captures import Captures
-from hyperpod_kit.checkpoint.agent.agent_events import CommitResult, LookResult, RetentionResult
+from hyperpod_kit.checkpoint.agent.agent_events import (
+    CommitResult,
+    HeadResult,
+    LookResult,
+    LossNoteResult,
+    RetentionResult,
+)
 from hyperpod_kit.checkpoint.agent.agent_storage import Storage
 from hyperpod_kit.checkpoint.agent.assemble import Report
+from hyperpod_kit.checkpoint.agent.attendance import Attendance
 from hyperpod_kit.checkpoint.agent.control_page import Key
 from hyperpod_kit.checkpoint.agent.coordinator import Coordinator
 from hyperpod_kit.checkpoint.agent.protocol.message import never
@@ -58,11 +64,7 @@ class Head:
         self._chores = chores
         self.counted = counted
         self._told: Set[str] = set()
-        self._away: Dict[int, float] = {}
-        self._ended: Set[int] = set()
-        self._given_up: Set[int] = set()
-        self.hurried = False
-        """Nobody trains here any more: no agent is waited for."""
+        self.attendance = Attendance()
         self.keeping = 0
         """Commits behind which there is still to be cleaned up."""
 
@@ -72,7 +74,7 @@ class Head:
         if isinstance(report, RankJoined):
             self._joined(rank)
         elif isinstance(report, RankDone):
-            self._ended.add(rank)
+            self.attendance.done(rank)
             self._obey(brain.done(rank, "its trainer is gone"))
         elif isinstance(report, RankCaptured):
             self._obey(brain.captured(rank, report.key, adopted=report.adopted, held=report.replicas))
@@ -92,27 +94,21 @@ class Head:
             never(report)
 
     def lost(self, rank: int) -> None:
-        """The agent of `rank` is gone. Its trainer starts another one, unless it has ended itself."""
-        if self.hurried or rank in self._ended:
+        """The agent of `rank` is gone."""
+        if not self.attendance.leaves(rank):
             self._obey(self._brain.lost(rank))
-        else:
-            self._away[rank] = time.monotonic() + rpc.REJOIN
 
     def _joined(self, rank: int) -> None:
         """An agent that was lost, or the next one of its rank, reports what it holds by itself; so do all others when
         this agent has missed something."""
         self._pieces.pop(rank, None)
-        if self._away.pop(rank, None) is not None or rank in self._given_up:
-            self._given_up.discard(rank)
+        if self.attendance.returns(rank):
             self._brain.renew(rank)
             self._pass_on(Order(OrderKind.AGAIN, None))
 
     def look_round(self) -> None:
         """Give up those that have been away for too long."""
-        now = time.monotonic()
-        for rank in [rank for rank, until in self._away.items() if self.hurried or now > until]:
-            del self._away[rank]
-            self._given_up.add(rank)
+        for rank in self.attendance.give_up():
             self._obey(self._brain.lost(rank))
 
     def _whole(self, rank: int, report: Report) -> Report:
@@ -122,11 +118,24 @@ class Head:
             return report
         return replace(report, pieces=self._pieces[rank][1])
 
+    def on_result(self, result: HeadResult) -> None:
+        """What a job for all ranks gave."""
+        if isinstance(result, LookResult):
+            self.looked(*result)
+        elif isinstance(result, CommitResult):
+            self.committed(*result)
+        elif isinstance(result, RetentionResult):
+            self.kept(result.found, result.why)
+        elif isinstance(result, LossNoteResult):
+            self.counted.said(result.why)
+        else:
+            never(result)
+
     def looked(self, key: Key, attempt: Optional[str], why: str) -> None:
         """Storage has that capture as `attempt`, or not, or could not be asked."""
-        held = self._captures.get(key)
-        if held is not None and attempt:
-            held.attempt = attempt
+        capture = self._captures.get(key)
+        if capture is not None and attempt:
+            capture.attempt = attempt
         if why:
             # It may be there or not; a second copy does no harm, none at all would.
             print(f"capture {key}: {why}", file=sys.stderr, flush=True)
@@ -134,9 +143,9 @@ class Head:
 
     def committed(self, key: Key, attempt: Optional[str], why: str) -> None:
         """The manifest is written, or not."""
-        held = self._captures.get(key)
-        if held is not None:
-            held.jobs.discard("commit")
+        capture = self._captures.get(key)
+        if capture is not None:
+            capture.jobs.discard("commit")
         self._obey(self._brain.committed(key) if attempt else self._brain.failed(0, key, why))
         if attempt:
             self.keeping += 1
@@ -152,16 +161,16 @@ class Head:
 
     def _obey(self, orders: List[Order]) -> None:
         for order in orders:
-            held = self._captures.get(order.key) if order.key else None
-            if order.kind is OrderKind.LOOK and held is not None:
-                self.worker.submit(LookResult, held.key, self._storage.look(held))
-            elif order.kind is OrderKind.COMMIT and held is not None:
-                held.jobs.add("commit")
-                reports: Dict[int, Report] = dict(self._brain.reports(held.key))
-                self.worker.submit(CommitResult, held.key, self._storage.commit(held, reports))
+            capture = self._captures.get(order.key) if order.key else None
+            if order.kind is OrderKind.LOOK and capture is not None:
+                self.worker.submit(LookResult, capture.key, self._storage.look(capture))
+            elif order.kind is OrderKind.COMMIT and capture is not None:
+                capture.jobs.add("commit")
+                reports: Dict[int, Report] = dict(self._brain.reports(capture.key))
+                self.worker.submit(CommitResult, capture.key, self._storage.commit(capture, reports))
             else:
-                if order.kind is OrderKind.COMMITTED and held is not None:
-                    order = order._replace(note=held.attempt)
+                if order.kind is OrderKind.COMMITTED and capture is not None:
+                    order = order._replace(note=capture.attempt)
                 self.counted.ended(order)
                 self._pass_on(order)
 

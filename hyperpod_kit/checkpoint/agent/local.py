@@ -19,7 +19,7 @@ from typing import Container, List, NamedTuple, Optional
 
 from hyperpod_kit.checkpoint.agent import persist, places
 from hyperpod_kit.checkpoint.agent.assemble import Report, report_of
-from hyperpod_kit.checkpoint.agent.seal import Sealing
+from hyperpod_kit.checkpoint.agent.seal import SlotShard
 from hyperpod_kit.checkpoint.repository import layout, manifest
 from hyperpod_kit.checkpoint.repository.failpoint import failpoint
 from hyperpod_kit.checkpoint.repository.store.base import Store
@@ -132,14 +132,14 @@ def _part(place: Store, attempt: str, rank: int) -> Optional[Part]:
         return None
 
 
-def write(sealing: Sealing, place: Store, attempt: str, how: persist.How) -> Report:
+def write(shard: SlotShard, place: Store, attempt: str, how: persist.How) -> Report:
     """Write one rank's part. Raises CheckpointError when another has taken the run's place on the disk, and as
     persist.write_shard."""
     _make(place.url)
-    record = persist.write_shard(sealing, place, attempt, how)
-    report = report_of(sealing.slot, record)
+    record = persist.write_shard(shard, place, attempt, how)
+    report = report_of(shard.slot, record)
     failpoint("local.before_report")
-    place.create(f"{attempt}/{layout.report_file(sealing.page.origin.rank)}", manifest.seal_json(report.to_json()))
+    place.create(f"{attempt}/{layout.report_file(shard.page.origin.rank)}", manifest.seal_json(report.to_json()))
     failpoint("local.after_report")
     return report
 
@@ -164,6 +164,23 @@ def prune(place: Store, rank: int, *, upto: str, busy: Container[str]) -> None:
             kept += 1
         elif attempt not in busy:
             _remove(place, attempt, rank)
+
+
+class LocalDisk:
+    """The parts of one rank, in `directory` on its node's own disk."""
+
+    def __init__(self, directory: str, run_hash: str, rank: int) -> None:
+        take_over(directory, run_hash)
+        self.store = store(directory, run_hash)
+        self._directory, self._run_hash, self._rank = directory, run_hash, rank
+
+    def parts(self) -> List[Part]:
+        """See reports."""
+        return reports(self._directory, self._run_hash, self._rank)
+
+    def prune(self, *, upto: str, busy: Container[str]) -> None:
+        """See prune."""
+        prune(self.store, self._rank, upto=upto, busy=busy)
 
 
 def _remove(place: Store, attempt: str, rank: int) -> None:

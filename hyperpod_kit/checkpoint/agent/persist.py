@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Callable, Iterator, List, Optional, Tuple
 
 from hyperpod_kit.checkpoint.agent import movement
-from hyperpod_kit.checkpoint.agent.seal import Sealing
+from hyperpod_kit.checkpoint.agent.seal import SlotShard
 from hyperpod_kit.checkpoint.repository import layout, manifest
 from hyperpod_kit.checkpoint.repository.failpoint import failpoint
 from hyperpod_kit.checkpoint.repository.store.base import Store
@@ -53,21 +53,21 @@ class How:
     pace: Pace = field(default_factory=Pace)
 
 
-def write_shard(sealing: Sealing, store: Store, attempt: str, how: Optional[How] = None) -> manifest.FileRecord:
+def write_shard(shard: SlotShard, store: Store, attempt: str, how: Optional[How] = None) -> manifest.FileRecord:
     """Write the image as this rank's shard of `attempt`, durable. Returns its record.
 
     Raises Stopped, CheckpointError when the slot cannot be sealed, OSError (ENOSPC, EDQUOT, ESTALE, ...).
     """
-    page, image = sealing.page, sealing.slot.image
+    page, image = shard.page, shard.slot.image
 
     def covered(at: int, end: int) -> memoryview:
-        sealing.covered(end)
+        shard.covered(end)
         return image[at:end]
 
     name = layout.shard_file(page.origin.rank)
     pieces = [(at, min(at + PIECE, page.shard.size)) for at in range(0, page.shard.size, PIECE)]
     write_file(store, f"{attempt}/{name}", page.shard.size, pieces, covered, how or How())
-    return manifest.FileRecord(name, page.shard.size, sealing.page.shard.root, page.origin.rank)
+    return manifest.FileRecord(name, page.shard.size, shard.page.shard.root, page.origin.rank)
 
 
 def write_file(

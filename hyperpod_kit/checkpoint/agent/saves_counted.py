@@ -26,6 +26,26 @@ _ON_ROOT = 100
 must not fill the root."""
 
 
+class WordsOnRoot:
+    """A row of lost_rows each. `owed`: the last one could not be left."""
+
+    def __init__(
+        self, whose: identity.RunIdentity, storage: Storage, chores: Worker, clock: Callable[[], float]
+    ) -> None:
+        self._whose, self._storage, self._chores, self._clock = whose, storage, chores, clock
+        self._left = self._longest = 0
+        self.owed = False
+
+    def leave(self, key: Key, count: int, why: str) -> None:
+        """So many saves in a row have come to nothing, `key` the last, unless enough was said."""
+        if self._left >= _ON_ROOT and count <= self._longest:
+            return
+        self._left += 1
+        self._longest = max(self._longest, count)
+        row = lost_rows.Row(key[0], key[1], count, why, self._clock())
+        self._chores.submit(LossNoteResult, key, lambda: lost_rows.leave(self._storage.store, self._whose, row))
+
+
 class Counted:
     """The saves of this start (`incarnation`), in the order in which their ends become known. `clock`: Unix seconds."""
 
@@ -41,14 +61,12 @@ class Counted:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._path = os.path.join(folder, shm_slots.saves_file(places.node_uid(), shm_slots.run_hash(whose.run_id), 0))
-        self._root, self._whose, self._incarnation = root, whose, incarnation
-        self._storage, self._chores, self._clock = storage, chores, clock
+        self._root, self._run, self._incarnation = root, whose.run, incarnation
+        self._words = WordsOnRoot(whose, storage, chores, clock)
         self._job = os.environ.get("SLURM_JOB_ID", "")
         self._tally = Tally(clock)
         self._ended: Set[int] = set()
         self._last = ""
-        self._owed = False
-        self._said = self._longest = 0
 
     def ended(self, order: Order) -> None:
         """An order of the coordinator's."""
@@ -62,8 +80,8 @@ class Counted:
             self._tally.kept(key[1], name.step)
         elif kind in (OrderKind.FAILED, OrderKind.REFUSED, OrderKind.DROPPED):
             self._last = note
-            if self._tally.lost(key[1], note) or (self._owed and self._tally.in_a_row):
-                self._say_on_root(key, note)
+            if self._tally.lost(key[1], note) or (self._words.owed and self._tally.in_a_row):
+                self._words.leave(key, self._tally.in_a_row, note)
         else:
             return
         self._ended = {seq for seq in self._ended if seq > key[1] - _REMEMBERED} | {key[1]}
@@ -71,7 +89,7 @@ class Counted:
 
     def said(self, why: str) -> None:
         """The root has taken the word, or not; then the next loss says it."""
-        self._owed = bool(why)
+        self._words.owed = bool(why)
 
     def _say_here(self) -> None:
         durable = self._tally.durable
@@ -79,7 +97,7 @@ class Counted:
             saves_note.write(
                 self._path,
                 saves_note.Note(
-                    self._whose.run,
+                    self._run,
                     self._root,
                     self._job,
                     durable.step if durable is not None else None,
@@ -88,12 +106,3 @@ class Counted:
                     self._last if self._tally.in_a_row else "",
                 ),
             )
-
-    def _say_on_root(self, key: Key, why: str) -> None:
-        count = self._tally.in_a_row
-        if self._said >= _ON_ROOT and count <= self._longest:
-            return
-        self._said += 1
-        self._longest = max(self._longest, count)
-        row = lost_rows.Row(key[0], key[1], count, why, self._clock())
-        self._chores.submit(LossNoteResult, key, lambda: lost_rows.leave(self._storage.store, self._whose, row))

@@ -24,8 +24,9 @@ def _threads(algorithm: str) -> int:
     return max(1, min(4, cores // 2 if algorithm == "xxh3" else cores))
 
 
-class Sealing:
-    """CAPTURED -> SEALED of one slot. `run` computes in one thread (and its pool), `covered` waits in others."""
+class SlotShard:
+    """The shard in a captured slot. `seal` computes its digests in one thread (and its pool), `covered` waits in
+    others."""
 
     def __init__(self, slot: Slot) -> None:
         """Raises CheckpointError when the slot holds no capture."""
@@ -39,11 +40,11 @@ class Sealing:
         self._why: Optional[str] = None
         self._moved = threading.Condition()
 
-    def run(self) -> Page:
+    def seal(self) -> Page:
         """Compute what is missing; returns at once for a sealed slot. Raises CheckpointError, DigestUnavailable."""
         try:
             if self.page.state != SlotState.SEALED:
-                self.page = self._run()
+                self.page = self._seal()
         except BaseException as err:
             with self._moved:
                 self._why = str(err) or type(err).__name__
@@ -51,7 +52,7 @@ class Sealing:
             raise
         return self.page
 
-    def _run(self) -> Page:
+    def _seal(self) -> Page:
         page, image, end = self.page, self.slot.image, self._data_end
         alg = digest.algorithm(page.shard.digest)
         starts = range(0, end, page.shard.chunk)
@@ -103,4 +104,4 @@ def seal(slot: Slot) -> Page:
     """Seal the whole slot now. Raises CheckpointError when it is not captured, DigestUnavailable."""
     if slot.page is not None and slot.page.state != SlotState.CAPTURED:
         raise CheckpointError(f"{slot.name.file('img')} holds no capture")
-    return Sealing(slot).run()
+    return SlotShard(slot).seal()

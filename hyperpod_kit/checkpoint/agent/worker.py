@@ -6,7 +6,7 @@ import queue
 import sys
 import threading
 import traceback
-from typing import Any, Callable, Optional, Tuple, TypeVar
+from typing import Any, Callable, NamedTuple, Optional, Tuple, TypeVar
 
 from hyperpod_kit.checkpoint.agent import movement
 from hyperpod_kit.checkpoint.agent.agent_events import Event, JobResult
@@ -62,3 +62,16 @@ class Worker:
                 sys.stderr.flush()
                 self._end()
                 self._post(result(key, None, f"{type(err).__name__}: {err}"))
+
+
+class Workers(NamedTuple):
+    """An agent's threads: digests, writes from memory, uploads from the node's disk, and what nobody waits for."""
+
+    sealer: Worker
+    writer: Worker
+    uploader: Worker
+    chores: Worker
+
+    @staticmethod
+    def start(post: Post) -> Workers:
+        return Workers(*(Worker(name, post) for name in ("seal", "write", "upload", "chores")))

@@ -1,0 +1,126 @@
+"""How captures come to an agent: from its trainer, from an agent that died before it, from an earlier start."""
+
+from __future__ import annotations
+
+from typing import Callable, List, Optional
+
+from hyperpod_kit.checkpoint.agent import losses, replicas, shm_slots
+from hyperpod_kit.checkpoint.agent.agent_captures import Capture, Captures, SlotFiles
+from hyperpod_kit.checkpoint.agent.agent_events import SealResult
+from hyperpod_kit.checkpoint.agent.agent_storage import Storage
+from hyperpod_kit.checkpoint.agent.control_page import Key, Page, SlotState
+from hyperpod_kit.checkpoint.agent.local import Part
+from hyperpod_kit.checkpoint.agent.protocol.message import CaptureOutcome
+from hyperpod_kit.checkpoint.agent.protocol.rank_channel import RankCaptured, RankReport, RankSealed, RankSkipped
+from hyperpod_kit.checkpoint.agent.seal import SlotShard
+from hyperpod_kit.checkpoint.agent.setup import AgentSetup
+from hyperpod_kit.checkpoint.agent.worker import Worker
+from hyperpod_kit.checkpoint.repository import layout
+from hyperpod_kit.checkpoint.repository.failpoint import failpoint
+from hyperpod_kit.system.process import alive
+
+
+class Intake:
+    """From slots and local parts to `captures`. `settled`: it is known what becomes of earlier starts' captures."""
+
+    def __init__(
+        self,
+        setup: AgentSetup,
+        captures: Captures,
+        storage: Storage,
+        sealer: Worker,
+        report: Callable[[RankReport], None],
+    ) -> None:
+        self._setup, self._storage = setup, storage
+        self._captures, self._sealer, self._report = captures, sealer, report
+        self.files = SlotFiles(setup.folder, setup.run_hash, setup.rank)
+        self.settled = False
+
+    def recover(self) -> None:
+        """Before anything else: see SlotFiles.recover."""
+        self.files.recover(but=self._setup.incarnation if self._setup.again else "")
+
+    # --- from the trainer ---------------------------------------------------------------------------------------
+
+    def captured(self, number: int) -> None:
+        """The slot of that number is whole."""
+        self._capture(self.files.get(number))
+
+    def collect(self) -> None:
+        """The trainer is gone: take what it did not get to announce, free its half copy."""
+        for slot in self.files.all():
+            page = slot.page
+            if page is not None and page.state == SlotState.WRITING and not alive(page.origin.trainer):
+                slot.move(SlotState.FREE)
+            self._capture(slot)
+
+    def _capture(self, slot: shm_slots.Slot) -> None:
+        page = slot.page
+        if page is None or page.state != SlotState.CAPTURED or page.key in self._captures:
+            return
+        failpoint("agent.captured")
+        shard = SlotShard(slot)
+        capture = self._captures.add(Capture(page, self._attempt(page), shard=shard))
+        capture.jobs.add("seal")
+        self._sealer.submit(SealResult, page.key, shard.seal)
+        self._report(RankCaptured(page.key, False, replicas.of_slot(slot)))
+
+    def make_room(self) -> Optional[int]:
+        """Give up a capture for a newer save; the number of the slot that is free now, None when there is none."""
+        capture = self._captures.make_room()
+        if capture is None or capture.shard is None:
+            return None
+        self._report(RankSkipped(capture.key, losses.REPLACED))
+        return capture.shard.slot.name.slot
+
+    # --- what a predecessor left --------------------------------------------------------------------------------
+
+    def settle(self, keep: Optional[Key], *, local: bool) -> None:
+        """The run has restored: keep the capture that it came from until a newer one is sealed, free the rest."""
+        self.settled = True
+        for slot in self.files.all():
+            page = slot.page
+            # The trainer does not wait for this: a capture of this start may be there already.
+            if page is None or page.state != SlotState.SEALED or self._is_of_this_start(page):
+                continue
+            if page.key != keep:
+                slot.move(SlotState.FREE)
+            elif page.key not in self._captures:
+                self._take_on(Capture(page, self._attempt(page), shard=SlotShard(slot)), durable=page.durable)
+            failpoint("agent.settled")
+        if keep is not None and keep not in self._captures and local:
+            for part in self._storage.parts():
+                page = part.report.page
+                if page.key == keep and keep not in self._captures and page.origin.world == self._setup.world:
+                    self._take_on(Capture(page, self._attempt(page), part=part), durable=False)
+
+    def take_over(self) -> None:
+        """Go on with what this start has captured and a dead agent of it did not bring to its end."""
+        parts: List[Part] = list(self._storage.parts())
+        for slot in sorted(self.files.all(), key=lambda slot: slot.page.seq if slot.page is not None else 0):
+            page = slot.page
+            if page is None or not self._is_of_this_start(page) or page.key in self._captures:
+                continue
+            if page.state == SlotState.SEALED:
+                part = next((part for part in parts if part.report.page.key == page.key), None)
+                capture = Capture(page, self._attempt(page), shard=SlotShard(slot), part=part)
+                self._take_on(capture, durable=page.durable)
+            else:
+                self._capture(slot)
+
+    def _take_on(self, capture: Capture, *, durable: bool) -> None:
+        """Go on with a capture of an earlier start."""
+        self._captures.add(capture)
+        if durable:
+            capture.outcome = CaptureOutcome.DURABLE
+            return
+        same = replicas.of_slot(capture.slot) if capture.slot is not None and self._setup.again else None
+        self._report(RankCaptured(capture.key, True, same))
+        self._report(RankSealed(capture.key))
+
+    def _is_of_this_start(self, page: Page) -> bool:
+        return page.origin.incarnation == self._setup.incarnation
+
+    def _attempt(self, page: Page) -> str:
+        """The attempt that this start writes a capture to: all its agents name it alike, and no earlier start did."""
+        return str(layout.AttemptName(page.seq, page.step, page.epoch, self._setup.incarnation))
